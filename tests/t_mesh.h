@@ -1,0 +1,1135 @@
+/* mesh.h: laws over every small mesh, FACTS of the field, what other systems compute (tests/golden), and every error. */
+#ifndef T_MESH_H
+#define T_MESH_H
+
+static void shape_text(char *buf, size_t cap, const int *shape, int n) {
+    static const char *const names[] = {"a", "b", "c", "d"};
+    int i;
+    size_t len = 0;
+    buf[0] = 0;
+    for (i = 0; i < n; i++) len += (size_t)snprintf(buf + len, cap - len, "%s%s=%d", i ? "," : "", names[i], shape[i]);
+}
+
+/* Calls f for every mesh of up to three axes of up to 4. */
+static void each_small_mesh(void (*f)(const mesh *m)) {
+    int n, i, shape[3];
+    for (n = 1; n <= 3; n++) {
+        int total = 1;
+        for (i = 0; i < n; i++) total *= 4;
+        for (i = 0; i < total; i++) {
+            int k, rest = i;
+            char text[64];
+            mesh m;
+            mesh_error err;
+            for (k = 0; k < n; k++, rest /= 4) shape[k] = rest % 4 + 1;
+            shape_text(text, sizeof text, shape, n);
+            CHECK_OK(mesh_parse(&m, text, 0, &err), err);
+            f(&m);
+        }
+    }
+}
+
+/* Every ordered choice of axes of m as a text. Returns how many there are; text k is written. */
+static int axes_choice(const mesh *m, int k, char *text) {
+    int order[MESH_MAX_AXES], count = 0, n = m->naxes, len, i, j;
+    int total = 0;
+    for (len = 0; len <= n; len++) {
+        int tuples = 1;
+        for (i = 0; i < len; i++) tuples *= n;
+        for (i = 0; i < tuples; i++) {
+            int rest = i, ok = 1;
+            for (j = 0; j < len; j++, rest /= n) order[j] = rest % n;
+            for (j = 0; j < len; j++) {
+                int q;
+                for (q = 0; q < j; q++) ok &= order[q] != order[j];
+            }
+            if (!ok) continue;
+            if (total++ != k) continue;
+            text[0] = 0;
+            for (j = 0; j < len; j++) {
+                if (j) strcat(text, ",");
+                strcat(text, m->axis[order[j]].name);
+            }
+            count = 1;
+        }
+    }
+    (void)count;
+    return total;
+}
+
+/* ---- laws ---- */
+
+static void law_index(const mesh *m) {
+    int i, k, coords[MESH_MAX_AXES], seen = 0;
+    for (i = 0; i < m->size; i++) {
+        int rank = mesh_rank_at(m, i);
+        CHECK_INT(mesh_index_of(m, rank), i);
+        CHECK_INT(mesh_coords_of(m, rank, coords), 1);
+        CHECK_INT(mesh_rank_at_coords(m, coords), rank);
+        for (k = 0; k < m->naxes; k++) CHECK_INT(mesh_coord_of(m, k, rank), coords[k]);
+        CHECK_INT(mesh_local_index(m, NULL, rank), i);
+    }
+    for (i = -3; i < 400; i++) seen += mesh_index_of(m, i) >= 0;
+    CHECK_INT(seen, m->size);
+    CHECK_INT(mesh_rank_at(m, -1), -1);
+    CHECK_INT(mesh_rank_at(m, m->size), -1);
+    CHECK_INT(mesh_index_of(m, INT32_MAX), -1);
+}
+
+/* Groups along any choice of axes partition the ranks; each member finds itself, and the group through it is that group. */
+static void law_groups(const mesh *m) {
+    int c, k, i, choices = axes_choice(m, -1, NULL);
+    for (c = 0; c < choices; c++) {
+        char axes[32] = "";
+        int seen[64] = {0}, count;
+        axes_choice(m, c, axes);
+        count = mesh_group_count(m, axes);
+        for (k = 0; k < count; k++) {
+            mesh g, h;
+            mesh_error err;
+            CHECK_OK(mesh_group_at(&g, m, axes, k, &err), err);
+            CHECK_INT(g.size * count, m->size);
+            law_index(&g);
+            for (i = 0; i < g.size; i++) {
+                int rank = mesh_rank_at(&g, i);
+                seen[rank]++;
+                CHECK_INT(mesh_group_of(m, axes, rank), k);
+                CHECK_INT(mesh_local_index(m, axes, rank), i);
+                CHECK_OK(mesh_group_through(&h, m, axes, rank, &err), err);
+                CHECK(mesh_equal(&g, &h));
+                CHECK(mesh_fingerprint(&g) == mesh_fingerprint(&h));
+            }
+        }
+        for (i = 0; i < m->size; i++) CHECK_INT(seen[i], 1);
+    }
+}
+
+/* flatten then split gives back what was there; flatten's index is the local index of the axes flattened. */
+static void law_flatten(const mesh *m) {
+    int c, i, choices = axes_choice(m, -1, NULL);
+    for (c = 0; c < choices; c++) {
+        char axes[32] = "", parts[64] = "";
+        const char *p;
+        mesh f, s, t;
+        mesh_error err;
+        axes_choice(m, c, axes);
+        if (!axes[0]) {
+            CHECK_INT(mesh_flatten(&f, m, axes, "x", &err), MESH_ERR_ARGUMENT);
+            continue;
+        }
+        CHECK_OK(mesh_flatten(&f, m, axes, "x", &err), err);
+        CHECK_INT(f.size, m->size);
+        law_index(&f);
+        for (i = 0; i < m->size; i++) CHECK_INT(mesh_local_index(&f, "x", i), mesh_local_index(m, axes, i));
+        for (p = axes; *p; p++)
+            if (*p != ',') sprintf(parts + strlen(parts), "%s%c=%d", parts[0] ? "," : "", *p, m->axis[*p - 'a'].size);
+        CHECK_OK(mesh_split(&s, &f, "x", parts, &err), err);
+        for (i = 0; i < m->naxes; i++) /* the same axes, perhaps in another order */
+            CHECK_INT(mesh_axis_find(&s, m->axis[i].name) >= 0, 1);
+        CHECK_OK(mesh_transpose(&t, &s, m->naxes == 1 ? "a" : m->naxes == 2 ? "a,b" : "a,b,c", &err), err);
+        CHECK(mesh_equal(&t, m));
+    }
+}
+
+/* Reshapes keep the list of ranks; transposes permute coordinates; rename keeps ranks; squeeze drops ones. */
+static void law_reshape(const mesh *m) {
+    int d, i, k;
+    for (d = 1; d <= m->size; d++) {
+        char text[64];
+        mesh r;
+        mesh_error err;
+        snprintf(text, sizeof text, "x=%d,y=-1", d);
+        if (m->size % d) {
+            CHECK_INT(mesh_reshape(&r, m, text, &err), MESH_ERR_ARGUMENT);
+            continue;
+        }
+        CHECK_OK(mesh_reshape(&r, m, text, &err), err);
+        for (i = 0; i < m->size; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(m, i));
+    }
+    for (k = 0; k < axes_choice(m, -1, NULL); k++) {
+        char axes[32] = "";
+        mesh t;
+        mesh_error err;
+        axes_choice(m, k, axes);
+        if ((int)strlen(axes) != 2 * m->naxes - 1) {
+            CHECK_INT(mesh_transpose(&t, m, axes, &err), MESH_ERR_ARGUMENT);
+            continue;
+        }
+        CHECK_OK(mesh_transpose(&t, m, axes, &err), err);
+        for (i = 0; i < m->size; i++) {
+            int at[MESH_MAX_AXES], was[MESH_MAX_AXES], j;
+            mesh_coords_of(&t, i, at);
+            mesh_coords_of(m, i, was);
+            for (j = 0; j < m->naxes; j++) CHECK_INT(at[j], was[axes[2 * j] - 'a']);
+        }
+    }
+    for (k = 0; k < m->naxes; k++)
+        for (i = 0; i < m->axis[k].size; i++) {
+            mesh f;
+            mesh_error err;
+            int j;
+            CHECK_OK(mesh_fix(&f, m, m->axis[k].name, i, &err), err);
+            CHECK_INT(f.naxes, m->naxes - 1);
+            law_index(&f);
+            for (j = 0; j < f.size; j++) CHECK_INT(mesh_coord_of(m, k, mesh_rank_at(&f, j)), i);
+        }
+    {
+        mesh s;
+        mesh_squeeze(&s, m);
+        for (i = 0; i < s.naxes; i++) CHECK(s.axis[i].size > 1);
+        for (i = 0; i < m->size; i++) CHECK_INT(mesh_rank_at(&s, i), mesh_rank_at(m, i));
+    }
+}
+
+/* compose(outer, inner)(i) = outer(inner(i)), for every dense and strided inner that is accepted. */
+static void law_compose(const mesh *m) {
+    int first, shape, stride, i, origin;
+    mesh outers[2];
+    mesh_error err;
+    outers[0] = *m;
+    CHECK_OK(mesh_transpose(&outers[1], m, m->naxes == 1 ? "a" : m->naxes == 2 ? "b,a" : "b,c,a", &err), err);
+    for (first = 0; first < 2; first++)
+        for (shape = 1; shape <= 6; shape++)
+            for (stride = 1; stride <= 8; stride++)
+                for (origin = 0; origin < 3; origin++) {
+                    mesh inner, r;
+                    mesh_desc d = MESH_ZERO;
+                    d.shape = &shape;
+                    d.strides = &stride;
+                    d.naxes = 1;
+                    d.origin = origin;
+                    CHECK_OK(mesh_make(&inner, &d, &err), err);
+                    if (mesh_compose(&r, &outers[first], &inner, &err)) continue;
+                    for (i = 0; i < shape; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(&outers[first], mesh_rank_at(&inner, i)));
+                }
+}
+
+static void law_concat(const mesh *m) {
+    int c, i, choices = axes_choice(m, -1, NULL);
+    for (c = 0; c < choices; c++) {
+        char axes[32] = "", a_axes[8] = "", b_axes[32] = "";
+        mesh a, b, both, want;
+        mesh_error err;
+        axes_choice(m, c, axes);
+        if (strlen(axes) < 3) continue;
+        sprintf(a_axes, "%c", axes[0]);
+        strcpy(b_axes, axes + 2);
+        for (i = 0; i < m->size; i++) {
+            CHECK_OK(mesh_group_through(&a, m, a_axes, i, &err), err);
+            CHECK_OK(mesh_group_through(&b, m, b_axes, i, &err), err);
+            CHECK_OK(mesh_group_through(&want, m, axes, i, &err), err);
+            CHECK_OK(mesh_concat(&both, &a, &b, i, &err), err);
+            CHECK(mesh_equal(&both, &want));
+        }
+    }
+}
+
+/* parse(format(m)) = m, and a parse of any prefix or one-byte change never crashes and never half-fills. */
+static void law_text(const mesh *m) {
+    char text[64], again[64];
+    mesh r;
+    mesh_error err;
+    size_t n = mesh_format(m, text, sizeof text), i;
+    CHECK_INT(n, strlen(text));
+    CHECK_OK(mesh_parse(&r, text, m->size, &err), err);
+    CHECK(mesh_equal(&r, m));
+    for (i = 0; i < n; i++) {
+        char kept = text[i], cut[8];
+        mesh before = r;
+        text[i] = '%';
+        CHECK_INT(mesh_parse(&r, text, 0, &err), MESH_ERR_ARGUMENT);
+        CHECK(!memcmp(&before, &r, sizeof r));
+        text[i] = kept;
+        CHECK_INT(mesh_format(m, cut, i < 8 ? i : 8), n);
+    }
+    mesh_format(&r, again, sizeof again);
+    CHECK_STR(again, text);
+}
+
+static void law_neighbors(const mesh *m) {
+    int i, k, d;
+    for (i = 0; i < m->size; i++)
+        for (k = 0; k < m->naxes; k++)
+            for (d = -5; d <= 5; d++) {
+                int n = m->axis[k].size, c = mesh_coord_of(m, k, i), open = mesh_neighbor(m, k, i, d, 0), round = mesh_neighbor(m, k, i, d, 1);
+                CHECK_INT(open >= 0, c + d >= 0 && c + d < n);
+                if (open >= 0) CHECK_INT(mesh_coord_of(m, k, open), c + d);
+                CHECK_INT(mesh_coord_of(m, k, round), ((c + d) % n + n) % n);
+                CHECK_INT(mesh_neighbor(m, k, round, -d, 1), i);
+            }
+}
+
+static void test_law_index(void) { each_small_mesh(law_index); }
+static void test_law_groups(void) { each_small_mesh(law_groups); }
+static void test_law_flatten(void) { each_small_mesh(law_flatten); }
+static void test_law_reshape(void) { each_small_mesh(law_reshape); }
+static void test_law_compose(void) { each_small_mesh(law_compose); }
+static void test_law_concat(void) { each_small_mesh(law_concat); }
+static void test_law_text(void) { each_small_mesh(law_text); }
+static void test_law_neighbors(void) { each_small_mesh(law_neighbors); }
+
+/* ---- facts ---- */
+
+/* All groups along axes as "0,1|2,3", sorted by first member when `sorted`. */
+static void groups_text(const mesh *m, const char *axes, int sorted, char separator, char *out, size_t cap) {
+    int i, k, n = mesh_group_count(m, axes), *order = (int *)malloc(sizeof(int) * (size_t)(n > 0 ? n : 1));
+    size_t len = 0;
+    out[0] = 0;
+    for (k = 0; k < n; k++) order[k] = k;
+    for (i = 1; sorted && i < n; i++)
+        for (k = i; k > 0; k--) {
+            mesh a, b;
+            mesh_group_at(&a, m, axes, order[k - 1], NULL);
+            mesh_group_at(&b, m, axes, order[k], NULL);
+            if (mesh_rank_at(&a, 0) > mesh_rank_at(&b, 0)) {
+                int t = order[k];
+                order[k] = order[k - 1];
+                order[k - 1] = t;
+            }
+        }
+    for (k = 0; k < n; k++) {
+        mesh g;
+        mesh_group_at(&g, m, axes, order[k], NULL);
+        for (i = 0; i < g.size && len < cap - 16; i++)
+            len += (size_t)snprintf(out + len, cap - len, "%s%d", i ? (separator == ';' ? ";" : ",") : k ? "|" : "", mesh_rank_at(&g, i));
+    }
+    free(order);
+}
+
+static void check_groups(const char *text, const char *axes, const char *want) {
+    mesh m;
+    mesh_error err;
+    char got[2048];
+    CHECK_OK(mesh_parse(&m, text, 0, &err), err);
+    groups_text(&m, axes, 0, ',', got, sizeof got);
+    CHECK_STR(got, want);
+}
+
+static void test_facts_groups(void) {
+    check_groups("x=2,y=2", "x", "0,2|1,3");
+    check_groups("x=2,y=2", "y", "0,1|2,3");
+    check_groups("replicate=2,shard=2,tp=2", "tp", "0,1|2,3|4,5|6,7");
+    check_groups("replicate=2,shard=2,tp=2", "shard", "0,2|1,3|4,6|5,7");
+    check_groups("replicate=2,shard=2,tp=2", "replicate", "0,4|1,5|2,6|3,7");
+    check_groups("replicate=2,shard=2,tp=2", "replicate,shard", "0,2,4,6|1,3,5,7");
+    check_groups("dp=2,pp=2,cp=2", "dp,cp", "0,1,4,5|2,3,6,7");
+    check_groups("dp=2,cp=2,tp=2", "dp,cp", "0,2,4,6|1,3,5,7");
+    check_groups("dp=2,cp=2,tp=2", "cp,dp", "0,4,2,6|1,5,3,7");
+    check_groups("dp=2,pp=2,tp=2", "dp,tp", "0,1,4,5|2,3,6,7");
+    check_groups("dp=2,tp=2", "", "0|1|2|3");
+}
+
+static void test_facts_layouts(void) {
+    mesh m, r, a, b;
+    mesh_error err;
+    int i, shape[2], stride[2];
+    mesh_desc d = MESH_ZERO;
+    char text[128], groups[256];
+    static const char *const bad_strides[] = {"nest", "device table"};
+
+    d.shape = shape;
+    d.strides = stride;
+    d.naxes = 2;
+    shape[0] = 3, shape[1] = 2, stride[0] = 2, stride[1] = 1; /* coalesces to 6:1 */
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    CHECK_OK(mesh_flatten(&r, &m, NULL, "x", &err), err);
+    CHECK_INT(r.nmodes, 1);
+    shape[0] = 3, shape[1] = 2, stride[0] = 4, stride[1] = 1; /* does not coalesce */
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    CHECK_OK(mesh_flatten(&r, &m, NULL, "x", &err), err);
+    CHECK_INT(r.nmodes, 2);
+    shape[0] = 2, shape[1] = 3, stride[0] = 1, stride[1] = 2; /* first axis fastest */
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    {
+        static const int want[] = {0, 2, 4, 1, 3, 5};
+        for (i = 0; i < 6; i++) CHECK_INT(mesh_rank_at(&m, i), want[i]);
+    }
+    d.strides = NULL;
+    d.first_fastest = 1;
+    CHECK_OK(mesh_make(&r, &d, &err), err);
+    CHECK(mesh_equal(&m, &r));
+    d.first_fastest = 0;
+    d.strides = stride;
+    for (i = 0; i < 2; i++) { /* overlap */
+        shape[0] = i ? 4 : 2, shape[1] = i ? 2 : 3, stride[0] = i ? 1 : 2, stride[1] = 1;
+        CHECK_INT(mesh_make(&m, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, bad_strides[0]);
+        CHECK_HAS(err.text, bad_strides[1]);
+    }
+    shape[0] = 2, shape[1] = 3, stride[0] = 6, stride[1] = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+
+    /* slice through even and odd ranks, and the slice of a slice */
+    CHECK_OK(mesh_parse(&m, "replicate=2,shard=2,tp=2", 8, &err), err);
+    CHECK_OK(mesh_group_through(&a, &m, "replicate,shard", 5, &err), err);
+    for (i = 0; i < 4; i++) CHECK_INT(mesh_rank_at(&a, i), 2 * i + 1);
+    CHECK_OK(mesh_group_through(&b, &a, "shard", 5, &err), err);
+    CHECK_INT(mesh_rank_at(&b, 0), 5);
+    CHECK_INT(mesh_rank_at(&b, 1), 7);
+    CHECK_OK(mesh_flatten(&r, &m, "shard,tp", NULL, &err), err);
+    mesh_format(&r, text, sizeof text);
+    CHECK_STR(text, "replicate=2,shard_tp=4");
+
+    /* unflatten leaves the other axis' groups as they were */
+    CHECK_OK(mesh_parse(&m, "dp=4,tp=2", 8, &err), err);
+    CHECK_OK(mesh_split(&r, &m, "dp", "x=2,y=-1", &err), err);
+    groups_text(&r, "tp", 0, ',', groups, sizeof groups);
+    CHECK_STR(groups, "0,1|2,3|4,5|6,7");
+
+    /* JAX: physical 4x4x4 to logical (1,16,4) by physical axes (),(1,2),(0) */
+    CHECK_OK(mesh_parse(&m, "x=4,y=4,z=4", 64, &err), err);
+    CHECK_OK(mesh_transpose(&r, &m, "y,z,x", &err), err);
+    CHECK_OK(mesh_reshape(&r, &r, "a=1,b=16,c=4", &err), err);
+    for (i = 0; i < 64; i++) CHECK_INT(mesh_coord_of(&r, 2, i), i / 16);
+
+    /* world(8) split twice under other names: equal ranks at equal positions */
+    CHECK_OK(mesh_parse(&a, "a=2,b=2,c=2", 8, &err), err);
+    CHECK_OK(mesh_parse(&b, "x=2,y=2,z=2", 8, &err), err);
+    for (i = 0; i < 8; i++) CHECK_INT(mesh_group_of(&a, "b", i), mesh_group_of(&b, "y", i));
+    CHECK(!mesh_equal(&a, &b));
+    CHECK(mesh_fingerprint(&a) != mesh_fingerprint(&b));
+}
+
+static void test_device_table(void) {
+    static const int table[] = {10, 20, 30, 40};
+    int inverse[64], shape[] = {2, 2}, i;
+    mesh m, g, h;
+    mesh_error err;
+    mesh_desc d = MESH_ZERO;
+    char groups[128];
+    d.shape = shape;
+    d.naxes = 2;
+    d.table = table;
+    d.table_size = 4;
+    d.inverse = inverse;
+    d.inverse_size = 41;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    groups_text(&m, "dim0", 0, ',', groups, sizeof groups);
+    CHECK_STR(groups, "10,30|20,40");
+    law_index(&m);
+    CHECK_OK(mesh_group_through(&g, &m, "dim0", 40, &err), err);
+    CHECK_INT(mesh_index_of(&g, 40), 1);
+    CHECK_INT(mesh_index_of(&g, 10), -1);
+    CHECK_INT(mesh_index_of(&g, 15), -1);
+    {
+        static const int twice[] = {10, 20, 10, 40}, outside[] = {10, 20, 41, 40}, identity[] = {0, 1, 2, 3};
+        int other[64];
+        d.table = twice;
+        CHECK_INT(mesh_make(&h, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "rank 10 twice");
+        d.table = outside;
+        CHECK_INT(mesh_make(&h, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "rank 41");
+        d.table_size = 3;
+        CHECK_INT(mesh_make(&h, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "position 3");
+        d.table = identity;
+        d.table_size = 4;
+        d.inverse = other;
+        CHECK_OK(mesh_make(&h, &d, &err), err);
+        for (i = 0; i < 4; i++) CHECK_INT(mesh_rank_at(&h, i), i);
+        CHECK(!mesh_equal(&m, &h));
+        d.inverse = NULL;
+        CHECK_INT(mesh_make(&h, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "inverse");
+    }
+}
+
+/* A mesh of 2^24 ranks costs what one of 8 costs; ranks up to INT_MAX are exact. */
+static void test_large(void) {
+    mesh m, g, f;
+    mesh_error err;
+    int i;
+    CHECK_OK(mesh_parse(&m, "a=256,b=256,c=256", 1 << 24, &err), err);
+    CHECK_OK(mesh_flatten(&f, &m, "c,a", NULL, &err), err);
+    for (i = 0; i < 1 << 24; i += 4097) {
+        CHECK_INT(mesh_index_of(&m, i), i);
+        CHECK_INT(mesh_local_index(&f, "c_a", i), (i & 255) * 256 + (i >> 16));
+    }
+    CHECK_OK(mesh_group_through(&g, &m, "b", (1 << 24) - 1, &err), err);
+    CHECK_INT(mesh_rank_at(&g, 0), 0xff00ff);
+    CHECK_OK(mesh_parse(&m, "a=2147483647", 0, &err), err);
+    CHECK_INT(mesh_index_of(&m, 2147483646), 2147483646);
+    CHECK_INT(mesh_index_of(&m, 2147483647), -1);
+    CHECK_INT(mesh_parse(&m, "a=65536,b=32768", 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "overflow");
+    CHECK_OK(mesh_parse(&m, "a=1", 1, &err), err);
+    for (i = 0; i < 30; i++) { /* 30 modes: split 2^30 into 15 axes of 4, and flatten them in reverse */
+        if (i == 0) CHECK_OK(mesh_parse(&m, "a=1073741824", 0, &err), err);
+    }
+    CHECK_OK(mesh_reshape(&m, &m, "a=4,b=4,c=4,d=4,e=4,f=4,g=4,h=4,i=4,j=4,k=4,l=4,m=4,n=4,o=4", &err), err);
+    CHECK_OK(mesh_flatten(&f, &m, "o,n,m,l,k,j,i,h,g,f,e,d,c,b,a", "x", &err), err);
+    CHECK_INT(f.nmodes, 15);
+    CHECK_INT(mesh_rank_at(&f, 1), 1 << 28);
+    CHECK_INT(mesh_index_of(&f, 1 << 28), 1);
+}
+
+static void test_hierarchy(void) {
+    mesh m, nodes;
+    mesh_degrees d = MESH_ZERO;
+    mesh_error err;
+    char text[64];
+    d.world = 32;
+    d.devices_per_node = 8;
+    d.tp = 4;
+    d.pp = 2;
+    d.dp_shard = -1;
+    CHECK_OK(mesh_from_degrees(&m, &d, "auto", &err), err);
+    mesh_format(&m, text, sizeof text);
+    CHECK_STR(text, "dp=4,pp=2,tp=4");
+    d.pp = -1;
+    d.tp = 8;
+    CHECK_OK(mesh_from_degrees(&m, &d, "auto", &err), err);
+    mesh_format(&m, text, sizeof text);
+    CHECK_STR(text, "dp=4,pp=1,tp=8");
+    d.tp = 16;
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "node of 8");
+    d.tp = 4, d.world = 12, d.dp_shard = -1, d.pp = 1;
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "nodes of 8");
+    /* nodes x devices is a split of the world; the node of a rank is a group */
+    CHECK_OK(mesh_parse(&nodes, "node=4,device=8", 32, &err), err);
+    CHECK_INT(mesh_group_of(&nodes, "device", 19), 2);
+}
+
+static void check_degrees(mesh_degrees d, const char *order, const char *want) {
+    mesh m;
+    mesh_error err;
+    char text[128];
+    CHECK_OK(mesh_from_degrees(&m, &d, order, &err), err);
+    mesh_format(&m, text, sizeof text);
+    CHECK_STR(text, want);
+}
+
+static void test_degrees(void) {
+    mesh_degrees d = MESH_ZERO, e;
+    mesh m;
+    mesh_error err;
+    int dp, pp, cp, rows = 0;
+    d.world = 32;
+    e = d, e.dp_shard = 32;
+    check_degrees(e, "kempner", "dp_shard=32");
+    e = d, e.dp_shard = 8, e.tp = 4;
+    check_degrees(e, "kempner", "dp_shard=8,tp=4");
+    e = d, e.dp_shard = 2, e.tp = 4, e.pp = 4;
+    check_degrees(e, "kempner", "pp=4,dp_shard=2,tp=4");
+    e = d, e.dp_shard = 4, e.tp = 4, e.ep = 2;
+    check_degrees(e, "kempner", "dp_shard=4,ep=2,tp=4");
+    e = d, e.dp_shard = -1, e.tp = 32;
+    check_degrees(e, "kempner", "dp_shard=1,tp=32");
+    e = d, e.world = 1;
+    check_degrees(e, "kempner", "dp_shard=1");
+    e = d, e.world = 8, e.dp_replicate = 2, e.dp_shard = 2, e.tp = 2;
+    check_degrees(e, "torchtitan:dense", "pp=1,dp_replicate=2,fsdp=2,tp=2");
+    e.ep = 2;
+    check_degrees(e, "torchtitan:sparse", "pp=1,dp_replicate=2,efsdp=2,ep=2,etp=1");
+    e.etp = 2;
+    check_degrees(e, "torchtitan:sparse", "pp=1,dp_replicate=2,efsdp=1,ep=2,etp=2");
+    e = d, e.world = 24, e.cp = 4, e.pp = 2, e.dp_shard = -1;
+    check_degrees(e, "ezpz", "dp=3,pp=2,cp=4,tp=1");
+    e = d, e.world = 16, e.tp = 2, e.pp = 2, e.dp_shard = -1;
+    check_degrees(e, "tp-cp-ep-dp-pp", "pp=2,dp=4,ep=1,cp=1,tp=2");
+    /* every valid (tp, cp, pp, dp) of 24 ranks */
+    for (dp = 1; dp <= 24; dp++)
+        for (pp = 1; pp <= 24; pp++)
+            for (cp = 1; cp <= 24; cp++) {
+                e = d, e.world = 24, e.dp_shard = dp, e.pp = pp, e.cp = cp, e.tp = -1;
+                rows += mesh_from_degrees(&m, &e, "ezpz", NULL) == MESH_OK;
+            }
+    CHECK_INT(rows, 80);
+    /* errors say which and why */
+    e = d, e.tp = -1, e.pp = -1;
+    CHECK_INT(mesh_from_degrees(&m, &e, "ezpz", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "pp and tp are both -1");
+    e = d, e.tp = 3, e.dp_shard = -1;
+    CHECK_INT(mesh_from_degrees(&m, &e, "ezpz", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "does not divide the world's 32 ranks");
+    e = d, e.tp = 2, e.dp_shard = 8;
+    CHECK_INT(mesh_from_degrees(&m, &e, "ezpz", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "= 16 is not the world's 32 ranks");
+    e = d, e.tp = -2;
+    CHECK_INT(mesh_from_degrees(&m, &e, "ezpz", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "tp is -2");
+    e = d, e.tp = 2, e.ep = 3, e.dp_shard = -1;
+    CHECK_INT(mesh_from_degrees(&m, &e, "torchtitan:sparse", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "does not divide dp_shard * cp * tp");
+    e.ep = 2, e.tp = 4, e.etp = 2;
+    CHECK_INT(mesh_from_degrees(&m, &e, "torchtitan:sparse", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "1 or tp");
+    e = d, e.dp_shard = -1, e.ep = 2;
+    CHECK_INT(mesh_from_degrees(&m, &e, "tp-dp-pp", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "ep is 2");
+    CHECK_INT(mesh_from_degrees(&m, &d, "tp-dp-foo", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "foo");
+    CHECK_INT(mesh_from_degrees(&m, &d, "gtp", &err), MESH_ERR_ARGUMENT); /* a token matches whole */
+    CHECK_INT(mesh_from_degrees(&m, &d, "dp,dp_shard", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "twice");
+    CHECK_INT(mesh_from_degrees(&m, &d, "pp,,tp", &err), MESH_ERR_ARGUMENT);
+}
+
+/* ---- goldens ---- */
+
+/* A golden list "a;b;c" as an axes text "a,b,c". */
+static void commas(char *to, const char *from, size_t cap) {
+    size_t i;
+    for (i = 0; from[i] && i + 1 < cap; i++) to[i] = from[i] == ';' ? ',' : from[i];
+    to[i] = 0;
+}
+
+static int int_list(const char *text, int *out, int cap) {
+    int n = 0;
+    while (*text && n < cap) {
+        char *end;
+        out[n++] = (int)strtol(text, &end, 10);
+        text = *end ? end + 1 : end;
+    }
+    return n;
+}
+
+/* PyTorch joins the names of flattened axes whatever their length; ours has 15 bytes, so the test calls those "flat". */
+static void names_fit(char *names) {
+    char out[256] = "";
+    const char *p = names;
+    for (;;) {
+        size_t length = strcspn(p, ",");
+        sprintf(out + strlen(out), "%s%.*s", out[0] ? "," : "", length < MESH_NAME_BYTES ? (int)length : 4, length < MESH_NAME_BYTES ? p : "flat");
+        if (!p[length]) break;
+        p += length + 1;
+    }
+    strcpy(names, out);
+}
+
+/* One operation of device_mesh.csv, "name(argument)", through a rank. */
+static mesh_status golden_op(mesh *r, const mesh *m, const char *op, int rank, mesh_error *err) {
+    char arg[128], name[32];
+    const char *open = strchr(op, '(');
+    snprintf(name, sizeof name, "%.*s", (int)(open - op), op);
+    commas(arg, open + 1, sizeof arg);
+    arg[strcspn(arg, ")")] = 0;
+    if (!strcmp(name, "slice")) return mesh_group_through(r, m, arg, rank, err);
+    if (!strcmp(name, "flatten")) { /* PyTorch's flatten gives the flattened axis alone; ours keeps the others too */
+        return mesh_flatten(r, m, arg, strlen(arg) < MESH_NAME_BYTES ? NULL : "flat", err);
+    }
+    if (!strcmp(name, "unflatten")) {
+        char *sizes = strchr(arg, '>');
+        *sizes++ = 0;
+        return mesh_split(r, m, arg, sizes, err);
+    }
+    if (!strcmp(name, "concat")) {
+        mesh a, b;
+        char *second = strchr(arg, '|');
+        mesh_status status;
+        *second++ = 0;
+        if ((status = mesh_group_through(&a, m, arg, rank, err)) != MESH_OK) return status;
+        if ((status = mesh_group_through(&b, m, second, rank, err)) != MESH_OK) return status;
+        return mesh_concat(r, &a, &b, rank, err);
+    }
+    *r = *m;
+    return MESH_OK;
+}
+
+static void golden_apply(mesh *r, const mesh *m, const char *ops, int rank, int line) {
+    const char *second = strstr(ops, ")>");
+    char first[128];
+    mesh_error err;
+    mesh_status status;
+    if (!strchr(ops, '(')) {
+        *r = *m;
+        return;
+    }
+    snprintf(first, sizeof first, "%.*s", second ? (int)(second + 1 - ops) : (int)strlen(ops), ops);
+    status = golden_op(r, m, first, rank, &err);
+    if (!status && second) status = golden_op(r, r, second + 2, rank, &err);
+    if (status) test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: %s", line, err.text);
+}
+
+static void test_golden_device_mesh(void) {
+    golden_file *g = golden_start("device_mesh.csv");
+    int rows = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        char text[256], names[256], axes[256], got[1 << 15], *p;
+        int table[256], inverse[256], shape[16], nshape, i, n;
+        mesh m, dense, r, keep;
+        mesh_error err;
+        mesh_desc d = MESH_ZERO;
+        const char *ptr[MESH_MAX_AXES];
+        int sizes[MESH_MAX_AXES];
+        rows++;
+        commas(text, g->field[0], sizeof text);
+        CHECK_OK(mesh_parse(&dense, text, 0, &err), err);
+        m = dense;
+        if (strcmp(g->field[1], "-")) {
+            n = int_list(g->field[1], table, 256);
+            for (i = 0; i < dense.naxes; i++) ptr[i] = dense.axis[i].name, sizes[i] = dense.axis[i].size;
+            d.shape = sizes, d.names = ptr, d.naxes = dense.naxes, d.table = table, d.table_size = n, d.inverse = inverse, d.inverse_size = 256;
+            CHECK_OK(mesh_make(&m, &d, &err), err);
+        }
+        commas(names, g->field[4], sizeof names);
+        names_fit(names);
+        nshape = int_list(g->field[5], shape, 16);
+        /* the axes asked for: 'all' = those named in the result */
+        commas(axes, strcmp(g->field[3], "all") ? g->field[3] : g->field[4], sizeof axes);
+        names_fit(axes);
+        got[0] = 0;
+        {
+            /* every distinct group, by first member: walk the ranks and print a group when its first listed rank is new */
+            int done[4096] = {0}, smallest = 0, count = 0, guard;
+            struct { int first, rank; } found[4096];
+            for (i = 0; i < 4096; i++) {
+                mesh group;
+                if (mesh_index_of(&m, i) < 0 || done[i]) continue;
+                golden_apply(&r, &m, g->field[2], i, g->line);
+                if (strcmp(g->field[3], "all") || strchr(g->field[2], '('))
+                    CHECK_OK(mesh_group_through(&group, &r, axes, i, &err), err);
+                else
+                    group = r;
+                for (n = 0; n < group.size; n++) done[mesh_rank_at(&group, n)] = 1;
+                found[count].first = mesh_rank_at(&group, 0);
+                found[count++].rank = i;
+                keep = r;
+            }
+            p = got;
+            for (guard = 0; guard < count; guard++) {
+                mesh group;
+                int best = -1;
+                for (i = 0; i < count; i++)
+                    if (found[i].first >= smallest && (best < 0 || found[i].first < found[best].first)) best = i;
+                smallest = found[best].first + 1;
+                golden_apply(&r, &m, g->field[2], found[best].rank, g->line);
+                if (strcmp(g->field[3], "all") || strchr(g->field[2], '('))
+                    mesh_group_through(&group, &r, axes, found[best].rank, &err);
+                else
+                    group = r;
+                for (i = 0; i < group.size; i++) p += sprintf(p, "%s%d", i ? ";" : guard ? "|" : "", mesh_rank_at(&group, i));
+            }
+        }
+        if (strcmp(got, g->field[6])) test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: %s %s %s: got %s, expected %s", g->line, text, g->field[2], axes, got, g->field[6]);
+        for (i = 0, p = names; i < nshape; i++) { /* sizes of the result's axes, by name */
+            size_t length = strcspn(p, ",");
+            char one[32];
+            int axis;
+            snprintf(one, sizeof one, "%.*s", (int)length, p);
+            axis = mesh_axis_find(&keep, one);
+            if (axis < 0 || keep.axis[axis].size != shape[i]) test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: axis %s", g->line, one);
+            p += length + (p[length] == ',');
+        }
+    }
+    golden_end(g);
+    CHECK(rows > 800);
+}
+
+/* What PyTorch refuses we refuse, save where our contract is wider; and we refuse what it lets pass wrongly. */
+static void test_golden_device_mesh_errors(void) {
+    golden_file *g = golden_start("device_mesh_errors.csv");
+    int checked = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        const char *op = g->field[1];
+        char text[256];
+        mesh m, r;
+        mesh_error err;
+        mesh_status status = MESH_OK;
+        commas(text, g->field[0], sizeof text);
+        CHECK_OK(mesh_parse(&m, text, 0, &err), err);
+        err.text[0] = 0;
+        if (!strncmp(op, "slice(nope", 10) || !strcmp(op, "slice(cp;cp)") || !strncmp(op, "unflatten(", 10) || strstr(op, ")>slice(")) {
+            if (!strcmp(g->field[2], "none") && !strstr(op, ">")) continue;
+            if (!strchr(op, '=') && strstr(op, "unflatten")) continue;
+            {
+                const char *second = strstr(op, ")>");
+                char first[128];
+                snprintf(first, sizeof first, "%.*s", second ? (int)(second + 1 - op) : (int)strlen(op), op);
+                status = golden_op(&r, &m, first, 0, &err);
+                if (!status && second) status = golden_op(&r, &r, second + 2, 0, &err);
+            }
+            if (status != MESH_ERR_ARGUMENT || !err.text[0]) test_fail(__FILE__, __LINE__, "device_mesh_errors.csv:%d: %s accepted", g->line, op);
+            checked++;
+        } else if (!strncmp(op, "mesh(rank", 9)) { /* a rank twice or out of the world: always refused */
+            int table[64], inverse[64], shape[MESH_MAX_AXES], i;
+            mesh_desc d = MESH_ZERO;
+            for (i = 0; i < m.naxes; i++) shape[i] = m.axis[i].size;
+            for (i = 0; i < m.size; i++) table[i] = i;
+            if (strstr(op, "twice")) table[op[10] - '0' == 0 ? 1 : 2] = op[10] - '0';
+            else table[m.size - 1] = m.size;
+            d.shape = shape, d.naxes = m.naxes, d.table = table, d.table_size = m.size, d.inverse = inverse, d.inverse_size = m.size;
+            CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, strstr(op, "twice") ? "twice" : "outside");
+            checked++;
+        } else if (!strcmp(op, "slice(tp;cp)") || !strcmp(op, "slice(tp;ep)")) { /* any order of axes is fine here */
+            CHECK_OK(golden_op(&r, &m, op, 0, &err), err);
+            checked++;
+        }
+    }
+    golden_end(g);
+    CHECK(checked >= 20);
+}
+
+/* Groups along `dims` of a mesh whose first-named axis is fastest, members and groups in that order too. */
+static void fastest_first_groups(const char *names, const int *shape, int n, int origin, const char *dims, char *out, size_t cap) {
+    char name[16][16], group_axes[256] = "", all[256] = "";
+    const char *ptr[16];
+    int i;
+    mesh m;
+    mesh_error err;
+    mesh_desc d = MESH_ZERO;
+    const char *p = names;
+    for (i = 0; i < n; i++) {
+        size_t length = strcspn(p, ";-");
+        snprintf(name[i], sizeof name[i], "%.*s", (int)length, p);
+        ptr[i] = name[i];
+        p += length + (p[length] != 0);
+    }
+    d.shape = shape, d.names = ptr, d.naxes = n, d.origin = origin, d.first_fastest = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    for (i = n - 1; i >= 0; i--) { /* slowest first, so that indices count with the first-named axis fastest */
+        const char *at = dims;
+        sprintf(all + strlen(all), "%s%s", all[0] ? "," : "", name[i]);
+        for (;;) {
+            size_t length = strcspn(at, ";-");
+            if (length == strlen(name[i]) && !strncmp(at, name[i], length)) {
+                sprintf(group_axes + strlen(group_axes), "%s%s", group_axes[0] ? "," : "", name[i]);
+                break;
+            }
+            if (!at[length]) break;
+            at += length + 1;
+        }
+    }
+    CHECK_OK(mesh_transpose(&m, &m, all, &err), err);
+    groups_text(&m, group_axes, 0, ';', out, cap);
+}
+
+static void test_golden_hyper_comm_grid(void) {
+    golden_file *g = golden_start("hyper_comm_grid.csv");
+    int rows = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        int shape[16], n = int_list(g->field[0], shape, 16);
+        char got[1 << 15];
+        fastest_first_groups(g->field[1], shape, n, atoi(g->field[2]), g->field[3], got, sizeof got);
+        if (strcmp(got, g->field[4])) test_fail(__FILE__, __LINE__, "hyper_comm_grid.csv:%d: got %s, expected %s", g->line, got, g->field[4]);
+        rows++;
+    }
+    golden_end(g);
+    CHECK(rows > 100);
+}
+
+static void test_golden_rank_generator(void) {
+    golden_file *g = golden_start("rank_generator.csv");
+    int rows = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        static const char *const known[] = {"tp", "ep", "dp", "pp", "cp"};
+        int sizes[5], shape[16], n = 0, k, i;
+        char got[1 << 15];
+        const char *p = g->field[4];
+        char text[64];
+        rows++;
+        snprintf(text, sizeof text, "%s", g->field[0]);
+        for (i = 0; text[i]; i++)
+            if (text[i] == '-') text[i] = ';';
+        int_list(text, sizes, 5);
+        if (!strcmp(p, "error")) {
+            mesh_degrees d = MESH_ZERO;
+            mesh m;
+            mesh_error err;
+            d.tp = sizes[0], d.ep = sizes[1], d.dp_shard = sizes[2], d.pp = sizes[3], d.cp = sizes[4];
+            d.world = sizes[0] * sizes[1] * sizes[2] * sizes[3] * sizes[4];
+            if (strstr(g->field[5], "specified the order") || strstr(g->field[5], "KeyError")) {
+                CHECK_INT(mesh_from_degrees(&m, &d, g->field[1], &err), MESH_ERR_ARGUMENT);
+            } else if (strstr(g->field[5], "list")) { /* a token the order does not have */
+                CHECK_OK(mesh_from_degrees(&m, &d, g->field[1], &err), err);
+                CHECK_INT(mesh_group_count(&m, g->field[3][0] ? g->field[3] : ","), -1);
+            }
+            continue;
+        }
+        if (!strcmp(g->field[1], "tp-tp-dp")) { /* Megatron lets a repeated name pass; we refuse it */
+            mesh_degrees d = MESH_ZERO;
+            mesh m;
+            d.world = 4, d.tp = 2, d.dp_shard = 2;
+            CHECK_INT(mesh_from_degrees(&m, &d, g->field[1], NULL), MESH_ERR_ARGUMENT);
+            continue;
+        }
+        while (*p) {
+            size_t length = strcspn(p, "-");
+            shape[n] = 1;
+            for (k = 0; k < 5; k++)
+                if (strlen(known[k]) == length && !strncmp(known[k], p, length)) shape[n] = sizes[k];
+            n++;
+            p += length + (p[length] != 0);
+        }
+        fastest_first_groups(g->field[4], shape, n, atoi(g->field[2]), g->field[3], got, sizeof got);
+        if (strcmp(got, g->field[5])) test_fail(__FILE__, __LINE__, "rank_generator.csv:%d: got %s, expected %s", g->line, got, g->field[5]);
+    }
+    golden_end(g);
+    CHECK(rows > 290);
+}
+
+static void test_golden_mpi_dims(void) {
+    golden_file *g = golden_start("mpi_dims.csv");
+    int rows = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        int dims[16], want[16], n, i;
+        mesh_error err;
+        rows++;
+        n = int_list(g->field[2], dims, 16);
+        if (!strncmp(g->field[3], "error", 5)) {
+            int before[16];
+            memcpy(before, dims, sizeof before);
+            CHECK_INT(mesh_dims_create(atoi(g->field[0]), n, dims, &err), MESH_ERR_ARGUMENT);
+            CHECK(!memcmp(before, dims, (size_t)n * sizeof(int)));
+            continue;
+        }
+        CHECK_OK(mesh_dims_create(atoi(g->field[0]), n, dims, &err), err);
+        int_list(g->field[4], want, 16);
+        for (i = 0; i < n; i++)
+            if (dims[i] != want[i]) test_fail(__FILE__, __LINE__, "mpi_dims.csv:%d: dim %d is %d, expected %d", g->line, i, dims[i], want[i]);
+    }
+    golden_end(g);
+    CHECK(rows > 400);
+    {
+        int dims[3] = {0, 0, 0};
+        mesh_error err;
+        CHECK_OK(mesh_dims_create(2147483647, 3, dims, &err), err); /* a prime: no loop over the size */
+        CHECK_INT(dims[0], 2147483647);
+        dims[0] = dims[1] = dims[2] = 0;
+        CHECK_OK(mesh_dims_create(180, 3, dims, &err), err);
+        CHECK_INT(dims[0], 6);
+        CHECK_INT(dims[1], 6);
+        CHECK_INT(dims[2], 5);
+        CHECK_INT(mesh_dims_create(0, 3, dims, &err), MESH_ERR_ARGUMENT);
+        dims[0] = 0, dims[1] = -1;
+        CHECK_INT(mesh_dims_create(8, 3, dims, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "dim 1 is -1");
+    }
+}
+
+static void test_golden_parallel_dims(void) {
+    static const char *const views[] = {"torchtitan:dense", "torchtitan:dataloading", "torchtitan", "torchtitan:sparse", "pp,loss,tp", "pp,dp,cp,tp"};
+    golden_file *g = golden_start("parallel_dims.csv");
+    int rows = 0;
+    if (!g) return;
+    while (golden_next(g)) {
+        mesh_degrees d = MESH_ZERO;
+        char axes[128], got[1 << 15];
+        int v, i, found = 0, absent = 0;
+        if (!strcmp(g->field[9], "enabled_1d")) continue;
+        rows++;
+        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]), d.cp = atoi(g->field[4]);
+        d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
+        commas(axes, g->field[9], sizeof axes);
+        for (v = 0; v < 6 && !found; v++) {
+            mesh m;
+            mesh_error err;
+            mesh_degrees e = d;
+            uint8_t list[MESH_MAX_AXES];
+            int n;
+            if (v == 4 || v == 5) e.ep = e.etp = 1; /* views that know no experts */
+            CHECK_OK(mesh_from_degrees(&m, &e, views[v], &err), err);
+            n = mesh__axes(&m, axes, list, "", NULL);
+            if (n < 0) continue;
+            found = 1;
+            for (i = 0; i < n; i++) {
+                const char *name = m.axis[list[i]].name;
+                int always = !strcmp(name, "fsdp") || !strcmp(name, "dp_shard") || (!strcmp(name, "efsdp") && d.ep > 1);
+                absent |= (m.axis[list[i]].size == 1 && !always) || (!strcmp(name, "efsdp") && d.ep <= 1);
+            }
+            groups_text(&m, axes, 1, ';', got, sizeof got);
+        }
+        if (!found) test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: no view has %s", g->line, axes);
+        if (absent != !strcmp(g->field[11], "absent") || (!absent && strcmp(got, g->field[11])))
+            test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: %s %s: got %s, expected %s", g->line, g->field[0], axes, absent ? "absent" : got, g->field[11]);
+    }
+    golden_end(g);
+    CHECK(rows > 1000);
+    g = golden_start("parallel_dims_errors.csv");
+    while (g && golden_next(g)) {
+        mesh_degrees d = MESH_ZERO;
+        mesh m;
+        if (strcmp(g->field[9], "build")) continue;
+        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]), d.cp = atoi(g->field[4]);
+        d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
+        if (d.tp == -1 && d.dp_shard != -1) continue; /* we infer any one degree, torchtitan only dp_shard */
+        if (d.ep <= 1 && d.etp > 1 && d.dp_replicate * d.dp_shard * d.cp * d.tp * d.pp == d.world) continue; /* without experts etp is idle */
+        if (mesh_from_degrees(&m, &d, "torchtitan:sparse", NULL) != MESH_ERR_ARGUMENT) test_fail(__FILE__, __LINE__, "parallel_dims_errors.csv:%d accepted", g->line);
+    }
+    if (g) golden_end(g);
+}
+
+/* ---- show ---- */
+
+static void test_show(void) {
+    mesh m, r;
+    mesh_error err;
+    char buf[8192], line[128];
+    CHECK_OK(mesh_parse(&m, "dp=3,pp=2,cp=4,tp=1", 24, &err), err);
+    mesh_format_rank(&m, 3, line, sizeof line);
+    CHECK_STR(line, "[ 3/23]: [cp:3/3][pp:0/1][dp:0/2]");
+    mesh_format_rank(&m, 77, line, sizeof line);
+    CHECK_STR(line, "[77/23]: not in the mesh");
+    CHECK_OK(mesh_parse(&m, "pp=2,dp=2,tp=2", 8, &err), err);
+    mesh_draw(&m, buf, sizeof buf);
+    CHECK_STR(buf, "pp=2,dp=2,tp=2  8 ranks\n\n"
+                   "          tp 0 1\n"
+                   "pp 0  dp 0   0 1\n"
+                   "      dp 1   2 3\n"
+                   "pp 1  dp 0   4 5\n"
+                   "      dp 1   6 7\n"
+                   "\ngroups\n"
+                   "  pp {0,4} {1,5} {2,6} {3,7}\n"
+                   "  dp {0,2} {1,3} {4,6} {5,7}\n"
+                   "  tp {0,1} {2,3} {4,5} {6,7}\n");
+    CHECK_INT(mesh_draw(&m, NULL, 0), strlen(buf));
+    CHECK(mesh_dot(&m, buf, sizeof buf) < sizeof buf);
+    CHECK_HAS(buf, "r3 -- r7");
+    CHECK_HAS(buf, "label=\"pp\"");
+    CHECK(mesh_svg(&m, buf, sizeof buf) < sizeof buf);
+    CHECK_HAS(buf, "</svg>");
+    CHECK_OK(mesh_fix(&r, &m, "pp", 1, &err), err);
+    CHECK_OK(mesh_fix(&r, &r, "dp", 1, &err), err);
+    CHECK_OK(mesh_fix(&r, &r, "tp", 0, &err), err);
+    CHECK_INT(r.naxes, 0);
+    CHECK_INT(mesh_rank_at(&r, 0), 6);
+    CHECK(mesh_draw(&r, buf, sizeof buf) < sizeof buf);
+    CHECK(mesh_svg(&r, buf, sizeof buf) < sizeof buf);
+    CHECK_OK(mesh_parse(&m, "a=64,b=64,c=64", 0, &err), err);
+    CHECK(mesh_draw(&m, buf, sizeof buf) < sizeof buf); /* elided */
+    CHECK_HAS(buf, "4096 rows in all");
+    CHECK(mesh_svg(&m, buf, sizeof buf) < sizeof buf);
+    CHECK_HAS(buf, "too many");
+    CHECK_STR(mesh_status_text(MESH_ERR_PEER), "peer lost");
+    CHECK_STR(mesh_status_text((mesh_status)77), "unknown status");
+}
+
+/* ---- errors: each with its own message, and the result untouched ---- */
+
+static void refused(const char *text, int world, const char *fragment) {
+    mesh m, before;
+    mesh_error err;
+    memset(&m, 0x5a, sizeof m);
+    before = m;
+    CHECK_INT(mesh_parse(&m, text, world, &err), MESH_ERR_ARGUMENT);
+    CHECK(!memcmp(&m, &before, sizeof m));
+    CHECK_INT(err.status, MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_parse");
+    CHECK_HAS(err.text, fragment);
+    CHECK_INT(mesh_parse(&m, text, world, NULL), MESH_ERR_ARGUMENT);
+}
+
+static void test_errors(void) {
+    mesh m, r;
+    mesh_error err;
+    int i;
+    char many[256] = "";
+    mesh_desc d = MESH_ZERO;
+    static const int three[] = {2, 2, 2};
+    static const int huge_strides[] = {2000000000, 1000000000, 1};
+    refused(NULL, 0, "NULL");
+    refused("", 0, "empty");
+    refused("dp", 0, "name=size");
+    refused("dp=", 0, "expected a size at byte 3");
+    refused("dp=2,", 0, "name=size at byte 5");
+    refused("dp=2 ,tp=2", 0, "unexpected ' '");
+    refused("=2", 0, "byte 0");
+    refused("2dp=2", 0, "byte 0");
+    refused("dp=0", 0, "zero");
+    refused("dp=-2", 0, "negative");
+    refused("dp=99999999999999999999", 0, "overflow");
+    refused("dp=2,dp=2", 0, "two axes are called \"dp\"");
+    refused("dp=-1,tp=-1", 8, "both -1");
+    refused("dp=-1", 0, "not given");
+    refused("dp=-1,tp=3", 8, "does not divide");
+    refused("dp=2,tp=2", 8, "multiply to 4, but the world has 8");
+    refused("sixteen_byte_nam=2", 0, "too long");
+    for (i = 0; i < 17; i++) sprintf(many + strlen(many), "%sa%d=1", i ? "," : "", i);
+    refused(many, 0, "more than 16 axes");
+    CHECK_INT(mesh_parse(&m, "dp=2", -1, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_parse(NULL, "dp=2", 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_parse(&m, "fifteen_bytes_n=2,tp=4", 8, &err), err);
+
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=4", 8, &err), err);
+    CHECK_INT(mesh_group_through(&r, &m, "pp", 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "no axis \"pp\" in the mesh \"dp=2,tp=4\"");
+    CHECK_INT(mesh_group_through(&r, &m, "tp,tp", 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "occurs twice");
+    CHECK_INT(mesh_group_through(&r, &m, "tp,", 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_group_through(&r, &m, "tp", 8, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 8 is not in the mesh");
+    CHECK_INT(mesh_group_through(&r, &m, "tp", -1, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_group_at(&r, &m, "tp", 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "there are 2");
+    CHECK_INT(mesh_fix(&r, &m, "tp", 4, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_fix(&r, &m, "xx", 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_split(&r, &m, "tp", "x=3,y=-1", &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_split(&r, &m, "tp", "dp=2,y=2", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "already");
+    CHECK_OK(mesh_split(&r, &m, "tp", "tp=2,y=2", &err), err); /* its own name is free again */
+    CHECK_INT(mesh_reshape(&r, &m, "x=3", &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_rename(&r, &m, "tp", "dp", &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_rename(&r, &m, "tp", "t p", &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_rename(&r, &m, "tp", "model", &err), err);
+    CHECK_INT(mesh_axis_find(&r, "model"), 1);
+    CHECK_INT(mesh_flatten(&r, &m, "dp,tp", "bad name", &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_flatten(&r, &m, "dp,tp", "dp", &err), err);
+    {   /* a reshape across an out-of-order flatten has no layout, and says what to do */
+        mesh x;
+        CHECK_OK(mesh_parse(&x, "a=2,b=3", 6, &err), err);
+        CHECK_OK(mesh_flatten(&x, &x, "b,a", "x", &err), err);
+        CHECK_INT(mesh_split(&r, &x, "x", "p=2,q=3", &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "device table");
+        CHECK_INT(mesh_reshape(&r, &x, "p=2,q=3", &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "device table");
+    }
+    {   /* overlapping or foreign meshes do not concatenate */
+        mesh a, b;
+        CHECK_OK(mesh_parse(&a, "x=4", 4, &err), err);
+        CHECK_OK(mesh_parse(&b, "y=4", 4, &err), err);
+        CHECK_INT(mesh_concat(&r, &a, &b, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "overlap");
+        CHECK_INT(mesh_concat(&r, &a, &a, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_concat(&r, &a, &b, 7, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "rank 7 is not in both");
+        CHECK_INT(mesh_compose(&r, &a, &m, &err), MESH_ERR_ARGUMENT);
+    }
+    d.shape = three;
+    d.naxes = 3;
+    d.strides = huge_strides;
+    CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "overflow");
+    d.strides = NULL;
+    d.origin = -1;
+    CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+    d.origin = 0;
+    d.naxes = 17;
+    CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_make(&r, NULL, &err), MESH_ERR_ARGUMENT);
+}
+
+static const test_case mesh_tests[] = {
+    {"mesh/law/index", test_law_index, 0},
+    {"mesh/law/groups", test_law_groups, 0},
+    {"mesh/law/flatten_split", test_law_flatten, 0},
+    {"mesh/law/reshape_transpose_fix", test_law_reshape, 0},
+    {"mesh/law/compose", test_law_compose, 0},
+    {"mesh/law/concat", test_law_concat, 0},
+    {"mesh/law/text", test_law_text, 0},
+    {"mesh/law/neighbors", test_law_neighbors, 0},
+    {"mesh/facts/groups", test_facts_groups, 0},
+    {"mesh/facts/layouts", test_facts_layouts, 0},
+    {"mesh/device_table", test_device_table, 0},
+    {"mesh/large", test_large, 0},
+    {"mesh/hierarchy", test_hierarchy, 0},
+    {"mesh/degrees", test_degrees, 0},
+    {"mesh/golden/device_mesh", test_golden_device_mesh, 0},
+    {"mesh/golden/device_mesh_errors", test_golden_device_mesh_errors, 0},
+    {"mesh/golden/hyper_comm_grid", test_golden_hyper_comm_grid, 0},
+    {"mesh/golden/rank_generator", test_golden_rank_generator, 0},
+    {"mesh/golden/mpi_dims", test_golden_mpi_dims, 0},
+    {"mesh/golden/parallel_dims", test_golden_parallel_dims, 0},
+    {"mesh/show", test_show, 0},
+    {"mesh/errors", test_errors, 0},
+};
+
+#endif
