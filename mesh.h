@@ -118,6 +118,52 @@ typedef struct mesh_error {
 /* The status in words: "peer lost". Never NULL. */
 MESH_API const char *mesh_status_text(mesh_status status);
 
+/* ---- element types and reductions ---------------------------------------------------------------------------------- */
+
+#define MESH_DTYPES(X)                                                                                                 \
+    X(MESH_F32, "f32", 4)                                                                                              \
+    X(MESH_F64, "f64", 8)                                                                                              \
+    X(MESH_F16, "f16", 2)   /* IEEE 754 binary16 */                                                                    \
+    X(MESH_BF16, "bf16", 2) /* the upper half of an f32 */                                                             \
+    X(MESH_I8, "i8", 1)                                                                                                \
+    X(MESH_U8, "u8", 1)                                                                                                \
+    X(MESH_I16, "i16", 2)                                                                                              \
+    X(MESH_U16, "u16", 2)                                                                                              \
+    X(MESH_I32, "i32", 4)                                                                                              \
+    X(MESH_U32, "u32", 4)                                                                                              \
+    X(MESH_I64, "i64", 8)                                                                                              \
+    X(MESH_U64, "u64", 8)                                                                                              \
+    X(MESH_C64, "complex64", 8)    /* two f32: real, imaginary */                                                      \
+    X(MESH_C128, "complex128", 16) /* two f64 */                                                                       \
+    X(MESH_F8E4M3, "f8e4m3", 1)    /* moved; reduced only where the transport can */                                   \
+    X(MESH_F8E5M2, "f8e5m2", 1)                                                                                        \
+    X(MESH_BYTES, "bytes", 1) /* moved, never reduced */
+
+#define MESH_X(name, text, bytes) name,
+typedef enum mesh_dtype { MESH_DTYPES(MESH_X) MESH_DTYPE_COUNT, MESH_DTYPE_FORCE_INT = 0x7fffffff } mesh_dtype;
+#undef MESH_X
+
+/* Which dtypes an op takes: sum and prod all numbers; avg floats and complex; min and max numbers but complex; and, or, xor integers. */
+#define MESH_REDUCTIONS(X)                                                                                             \
+    X(MESH_SUM, "sum")                                                                                                 \
+    X(MESH_AVG, "avg")                                                                                                 \
+    X(MESH_MIN, "min")                                                                                                 \
+    X(MESH_MAX, "max")                                                                                                 \
+    X(MESH_PROD, "prod")                                                                                               \
+    X(MESH_AND, "and")                                                                                                 \
+    X(MESH_OR, "or")                                                                                                   \
+    X(MESH_XOR, "xor")
+
+#define MESH_X(name, text) name,
+typedef enum mesh_op { MESH_REDUCTIONS(MESH_X) MESH_OP_COUNT, MESH_OP_FORCE_INT = 0x7fffffff } mesh_op;
+#undef MESH_X
+
+/* Bytes of one element; 0: no such dtype. */
+MESH_API size_t mesh_dtype_bytes(mesh_dtype dtype);
+/* "f32", "sum": never NULL. */
+MESH_API const char *mesh_dtype_name(mesh_dtype dtype);
+MESH_API const char *mesh_op_name(mesh_op op);
+
 /* ---- a mesh ------------------------------------------------------------------------------------------------------ */
 
 typedef struct mesh_mode {
@@ -389,6 +435,27 @@ MESH_API const char *mesh_status_text(mesh_status status) {
 #undef MESH_X
     default: return "unknown status";
     }
+}
+
+MESH_API size_t mesh_dtype_bytes(mesh_dtype dtype) {
+#define MESH_X(name, text, bytes) bytes,
+    static const unsigned char sizes[] = {MESH_DTYPES(MESH_X)};
+#undef MESH_X
+    return (unsigned)dtype < MESH_DTYPE_COUNT ? sizes[dtype] : 0;
+}
+
+MESH_API const char *mesh_dtype_name(mesh_dtype dtype) {
+#define MESH_X(name, text, bytes) text,
+    static const char *const names[] = {MESH_DTYPES(MESH_X)};
+#undef MESH_X
+    return (unsigned)dtype < MESH_DTYPE_COUNT ? names[dtype] : "unknown dtype";
+}
+
+MESH_API const char *mesh_op_name(mesh_op op) {
+#define MESH_X(name, text) text,
+    static const char *const names[] = {MESH_REDUCTIONS(MESH_X)};
+#undef MESH_X
+    return (unsigned)op < MESH_OP_COUNT ? names[op] : "unknown op";
 }
 
 /* A mesh as text inside an error message. */

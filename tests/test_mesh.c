@@ -3,8 +3,11 @@
 #define _POSIX_C_SOURCE 200809L
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
+#include "../mesh_collectives.h"
+#include "../transports/mesh_sim.h"
 #include "harness.h"
 #include "t_mesh.h"
+#include "t_comm.h"
 
 static int usage(void) {
     fprintf(stderr, "usage: test_mesh [--list] [--seed N] [--limit SECONDS] [part of a test's name ...]\n");
@@ -17,6 +20,7 @@ int main(int argc, char **argv) {
         size_t count;
     } topics[] = {
         {mesh_tests, sizeof mesh_tests / sizeof mesh_tests[0]},
+        {comm_tests, sizeof comm_tests / sizeof comm_tests[0]},
     };
     test_options o;
     int i, passed = 0, failed = 0;

@@ -1,0 +1,752 @@
+/* What every transport must do, run as each rank of a world: conformance_transport (the bare transport struct) and
+   conformance_collectives (every collective over it). For a transport of your own: include mesh.h, mesh_collectives.h, your header and
+   this file, run both functions on 1, 2, 3, 5 and 8 ranks, and look at conformance_failures. tests/t_comm.h does so for ours. */
+#ifndef CONFORMANCE_H
+#define CONFORMANCE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile int conformance_failures;
+
+static void conformance_fail(const mesh_transport *t, int line, const char *what, const char *detail) {
+    if (__sync_add_and_fetch(&conformance_failures, 1) <= 10)
+        fprintf(stderr, "    conformance.h:%d: rank %d of %d on %s: %s %s\n", line, t->rank, t->size, t->ops->name, what, detail);
+}
+
+#define CONFORM(cond, detail)                                                                                          \
+    do {                                                                                                               \
+        if (!(cond)) conformance_fail(t, __LINE__, #cond, detail);                                                     \
+    } while (0)
+#define CONFORM_CALL(call, comm)                                                                                       \
+    do {                                                                                                               \
+        if ((call) != MESH_OK) conformance_fail(t, __LINE__, #call, (comm)->error.text);                               \
+    } while (0)
+
+/* ---- the bare transport ------------------------------------------------------------------------------------------------- */
+
+enum { CONF_CHANNEL = 1 }; /* point to point of no comm: ids of comms begin at 1 << 8 */
+
+static uint64_t conf_channel(int k) { return (uint64_t)(CONF_CHANNEL + k) << 32; }
+
+static mesh_xfer conf_xfer(int direction, int rank, void *base, uint64_t nbytes, const mesh_block *block) {
+    mesh_xfer x;
+    memset(&x, 0, sizeof x);
+    x.direction = direction;
+    x.rank = rank;
+    x.base = base;
+    x.nbytes = nbytes;
+    x.block = block;
+    return x;
+}
+
+static mesh_status conf_post(mesh_transport *t, int channel, uint64_t check, const mesh_xfer *x, int count, mesh_ticket *ticket) {
+    mesh_post p;
+    memset(&p, 0, sizeof p);
+    p.channel = conf_channel(channel);
+    p.check = check;
+    p.xfer = x;
+    p.count = count;
+    return t->ops->post(t, &p, ticket);
+}
+
+/* Progress until the ticket ends, at most 20 s on the transport's clock. IN_PROGRESS: it did not. */
+static mesh_status conf_finish(mesh_transport *t, mesh_ticket *ticket) {
+    int64_t limit = t->ops->now(t) + INT64_C(20000000000);
+    mesh_error why;
+    for (;;) {
+        mesh_status status = t->ops->test(t, ticket, &why);
+        if (status != MESH_IN_PROGRESS) return status;
+        if (t->ops->now(t) > limit) return MESH_IN_PROGRESS;
+        t->ops->progress(t, limit);
+    }
+}
+
+/* Progress for some rounds, so that what can happen does. */
+static void conf_linger(mesh_transport *t, int64_t ns) {
+    int64_t limit = t->ops->now(t) + ns;
+    while (t->ops->now(t) < limit) t->ops->progress(t, limit);
+}
+
+/* Control messages as signals between two ranks: what is said here is heard after all that was said before. */
+static void conf_tell(mesh_transport *t, int rank, unsigned char what) { t->ops->control_send(t, rank, MESH_EVENT_MESSAGE, &what, 1); }
+
+static int conf_hear(mesh_transport *t, int rank, int kind, unsigned char what) {
+    int64_t limit = t->ops->now(t) + INT64_C(20000000000);
+    mesh_control m;
+    for (;;) {
+        while (t->ops->control_poll(t, &m) == MESH_OK)
+            if (m.kind == kind && m.rank == rank && (kind != MESH_EVENT_MESSAGE || m.data[0] == what)) return 1;
+        if (t->ops->now(t) > limit) return 0;
+        t->ops->progress(t, limit);
+    }
+}
+
+static unsigned char conf_byte(uint64_t salt, uint64_t i) { return (unsigned char)((salt * 31 + i * 7 + i / 251) & 255); }
+
+static void conf_fill(unsigned char *p, uint64_t n, uint64_t salt) {
+    uint64_t i;
+    for (i = 0; i < n; i++) p[i] = conf_byte(salt, i);
+}
+
+static int conf_same(const unsigned char *p, uint64_t n, uint64_t salt) {
+    uint64_t i;
+    for (i = 0; i < n; i++)
+        if (p[i] != conf_byte(salt, i)) return 0;
+    return 1;
+}
+
+/* Messages of every size between ranks 0 and 1, both ways at once; nothing beyond the end is touched. */
+static void conf_sizes(mesh_transport *t) {
+    static const uint64_t sizes[] = {0, 1, 7, 64, 4096, 16384, 16385, 65537, 1000003, 5000000};
+    int k, other = 1 - t->rank;
+    for (k = 0; k < (int)(sizeof sizes / sizeof sizes[0]); k++) {
+        uint64_t n = sizes[k];
+        unsigned char *out = (unsigned char *)malloc(n + 64), *in = (unsigned char *)malloc(n + 64);
+        mesh_xfer x[2];
+        mesh_ticket ticket;
+        int i, intact = 1;
+        conf_fill(out, n, (uint64_t)t->rank + 1);
+        memset(in, 0xee, n + 64);
+        x[0] = conf_xfer(MESH_SEND, other, out, n, NULL);
+        x[1] = conf_xfer(MESH_RECV, other, in, n, NULL);
+        CONFORM(conf_post(t, 0, 5, x, 2, &ticket) == MESH_OK, "");
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "a message of any size arrives");
+        CONFORM(conf_same(in, n, (uint64_t)other + 1), "with the bytes that were sent");
+        for (i = 0; i < 64; i++) intact &= in[n + (uint64_t)i] == 0xee;
+        CONFORM(intact, "and nothing beyond");
+        free(out);
+        free(in);
+    }
+}
+
+/* FIFO within a channel, small and large mixed; a second channel is independent. */
+static void conf_order(mesh_transport *t) {
+    enum { N = 12, BIG = 40000 };
+    static const int sizes[3] = {8, BIG, 100};
+    mesh_ticket ticket[N];
+    unsigned char *buf = (unsigned char *)malloc(N * BIG), side[16];
+    mesh_xfer x;
+    int i;
+    if (t->rank == 0) {
+        for (i = 0; i < N; i++) {
+            conf_fill(buf + i * BIG, (uint64_t)sizes[i % 3], (uint64_t)i + 50);
+            x = conf_xfer(MESH_SEND, 1, buf + i * BIG, (uint64_t)sizes[i % 3], NULL);
+            CONFORM(conf_post(t, 1, 9, &x, 1, &ticket[i]) == MESH_OK, "");
+        }
+        conf_fill(side, 16, 77);
+        {
+            mesh_ticket s;
+            x = conf_xfer(MESH_SEND, 1, side, 16, NULL);
+            CONFORM(conf_post(t, 2, 9, &x, 1, &s) == MESH_OK, "");
+            CONFORM(conf_finish(t, &s) == MESH_OK, "");
+        }
+    } else {
+        mesh_ticket s;
+        memset(side, 0, sizeof side);
+        x = conf_xfer(MESH_RECV, 0, side, 16, NULL);
+        CONFORM(conf_post(t, 2, 9, &x, 1, &s) == MESH_OK, "");
+        CONFORM(conf_finish(t, &s) == MESH_OK, "a channel passes another that waits");
+        CONFORM(conf_same(side, 16, 77), "");
+        for (i = 0; i < N; i++) {
+            memset(buf + i * BIG, 0, BIG);
+            x = conf_xfer(MESH_RECV, 0, buf + i * BIG, (uint64_t)sizes[i % 3], NULL);
+            CONFORM(conf_post(t, 1, 9, &x, 1, &ticket[i]) == MESH_OK, "");
+        }
+    }
+    for (i = 0; i < N; i++) CONFORM(conf_finish(t, &ticket[i]) == MESH_OK, "messages of a channel match in order");
+    for (i = 0; i < N && t->rank == 1; i++) CONFORM(conf_same(buf + i * BIG, (uint64_t)sizes[i % 3], (uint64_t)i + 50), "messages of a channel match in order");
+    free(buf);
+}
+
+/* A column of a matrix to a row of planes: strided on both sides, and what lies between is left alone. */
+static void conf_strided(mesh_transport *t) {
+    enum { ROWS = 300, ROW = 96, RUN = 12, GUARD = 0xcd };
+    unsigned char *m = (unsigned char *)malloc(ROWS * ROW);
+    mesh_block b;
+    mesh_xfer x;
+    mesh_ticket ticket;
+    int i, k, good = 1;
+    memset(&b, 0, sizeof b);
+    b.run = RUN;
+    b.ndim = 2;
+    if (t->rank == 0) { /* rows 0..299, bytes 24..35 */
+        b.dim[0].count = ROWS / 3, b.dim[0].stride = 3 * ROW;
+        b.dim[1].count = 3, b.dim[1].stride = ROW;
+        for (i = 0; i < ROWS * ROW; i++) m[i] = (unsigned char)(i % ROW == 24 ? i / ROW : i * 3);
+        x = conf_xfer(MESH_SEND, 1, m + 24, ROWS * RUN, &b);
+        CONFORM(conf_post(t, 3, 1, &x, 1, &ticket) == MESH_OK, "");
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+    } else {
+        memset(m, GUARD, ROWS * ROW);
+        b.dim[0].count = ROWS / 2, b.dim[0].stride = 2 * ROW;
+        b.dim[1].count = 2, b.dim[1].stride = 48;
+        x = conf_xfer(MESH_RECV, 0, m + 4, ROWS * RUN, &b);
+        CONFORM(conf_post(t, 3, 1, &x, 1, &ticket) == MESH_OK, "");
+        memset(&b, 0x77, sizeof b); /* read during post only */
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+        for (i = 0; i < ROWS; i++)
+            for (k = 0; k < RUN; k++) {
+                unsigned char *at = m + i / 2 * 2 * ROW + i % 2 * 48 + 4 + k;
+                int from = i * ROW + 24 + k;
+                good &= *at == (unsigned char)(from % ROW == 24 ? from / ROW : from * 3);
+                *at = GUARD;
+            }
+        CONFORM(good, "strided blocks arrive in their places");
+        for (i = 0, good = 1; i < ROWS * ROW; i++) good &= m[i] == GUARD;
+        CONFORM(good, "and nothing between them is touched");
+    }
+    free(m);
+}
+
+/* A receive is not complete, and its peer is pending, until the peer has sent; then exactly the others are pending; one message
+   completes one receive. */
+static void conf_pending(mesh_transport *t) {
+    int a[2] = {0, 0}, v, i, ranks[8], n;
+    mesh_ticket first, second;
+    mesh_xfer x[2];
+    mesh_error why;
+    if (t->rank == 0) {
+        x[0] = conf_xfer(MESH_RECV, 1, &a[0], sizeof(int), NULL);
+        CONFORM(conf_post(t, 4, 2, x, 1, &first) == MESH_OK, "");
+        x[0] = conf_xfer(MESH_RECV, 1, &a[1], sizeof(int), NULL);
+        CONFORM(conf_post(t, 4, 2, x, 1, &second) == MESH_OK, "");
+        for (i = 0; i < 20; i++) {
+            t->ops->progress(t, t->ops->now(t) + 100000);
+            CONFORM(t->ops->test(t, &first, &why) == MESH_IN_PROGRESS, "nothing was sent yet");
+        }
+        n = t->ops->pending(t, &first, ranks, 8);
+        CONFORM(n == 1 && ranks[0] == 1, "the peer that has not sent is pending");
+        conf_tell(t, 1, 'a');
+        CONFORM(conf_finish(t, &first) == MESH_OK, "");
+        CONFORM(a[0] == 4711, "");
+        for (i = 0; i < 20; i++) {
+            t->ops->progress(t, t->ops->now(t) + 100000);
+            CONFORM(t->ops->test(t, &second, &why) == MESH_IN_PROGRESS, "one message completes one receive");
+        }
+        conf_tell(t, 1, 'b');
+        CONFORM(conf_finish(t, &second) == MESH_OK, "");
+        CONFORM(a[1] == 4712, "");
+    } else if (t->rank == 1) {
+        for (i = 0; i < 2; i++) {
+            v = 4711 + i;
+            CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, (unsigned char)('a' + i)), "");
+            x[0] = conf_xfer(MESH_SEND, 0, &v, sizeof v, NULL);
+            CONFORM(conf_post(t, 4, 2, x, 1, &first) == MESH_OK, "");
+            CONFORM(conf_finish(t, &first) == MESH_OK, "");
+        }
+    }
+    if (t->size < 3 || !(t->caps & MESH_CAP_PENDING)) return;
+    if (t->rank == 0) { /* 1 sends, 2 waits to be told: only 2 is pending then */
+        x[0] = conf_xfer(MESH_RECV, 1, &a[0], sizeof(int), NULL);
+        x[1] = conf_xfer(MESH_RECV, 2, &a[1], sizeof(int), NULL);
+        CONFORM(conf_post(t, 5, 2, x, 2, &first) == MESH_OK, "");
+        conf_tell(t, 1, 'c');
+        CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 'd'), "");
+        for (i = 0; i < 10; i++) t->ops->progress(t, t->ops->now(t) + 1000000);
+        CONFORM(t->ops->test(t, &first, &why) == MESH_IN_PROGRESS, "");
+        n = t->ops->pending(t, &first, ranks, 8);
+        CONFORM(n == 1 && ranks[0] == 2, "a peer whose message has come is not pending");
+        conf_tell(t, 2, 'e');
+        CONFORM(conf_finish(t, &first) == MESH_OK, "");
+    } else if (t->rank <= 2) {
+        CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, t->rank == 1 ? 'c' : 'e'), "");
+        v = 1;
+        x[0] = conf_xfer(MESH_SEND, 0, &v, sizeof v, NULL);
+        CONFORM(conf_post(t, 5, 2, x, 1, &first) == MESH_OK, "");
+        CONFORM(conf_finish(t, &first) == MESH_OK, "");
+        if (t->rank == 1) conf_tell(t, 0, 'd');
+    }
+}
+
+/* After cancel a ticket ends, and its memory is nobody's: a message that comes later does not touch it. */
+static void conf_cancel(mesh_transport *t) {
+    static const uint64_t sizes[2] = {64, 200000};
+    int k;
+    if (!(t->caps & MESH_CAP_CANCEL)) return;
+    for (k = 0; k < 2; k++) {
+        uint64_t n = sizes[k], i;
+        unsigned char *buf = (unsigned char *)malloc(n);
+        mesh_ticket ticket;
+        mesh_xfer x;
+        int intact = 1;
+        if (t->rank == 0) {
+            memset(buf, 0xaa, n);
+            x = conf_xfer(MESH_RECV, 1, buf, n, NULL);
+            CONFORM(conf_post(t, 6 + k, 3, &x, 1, &ticket) == MESH_OK, "");
+            t->ops->progress(t, 0);
+            CONFORM(t->ops->cancel(t, &ticket) == MESH_OK, "");
+            CONFORM(conf_finish(t, &ticket) == MESH_ERR_CANCELED, "a canceled receive ends");
+            conf_tell(t, 1, 'x');
+            CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 'y'), "");
+            conf_linger(t, 20000000);
+            for (i = 0; i < n; i++) intact &= buf[i] == 0xaa;
+            CONFORM(intact, "memory is not touched after cancel");
+            conf_tell(t, 1, 'z');
+        } else if (t->rank == 1) {
+            CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, 'x'), "");
+            memset(buf, 0x11, n);
+            x = conf_xfer(MESH_SEND, 0, buf, n, NULL);
+            CONFORM(conf_post(t, 6 + k, 3, &x, 1, &ticket) == MESH_OK, "");
+            t->ops->progress(t, t->ops->now(t) + 1000000);
+            conf_tell(t, 0, 'y');
+            CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, 'z'), "");
+            t->ops->cancel(t, &ticket); /* nobody will receive it */
+            CONFORM(conf_finish(t, &ticket) != MESH_IN_PROGRESS, "a canceled send ends");
+        }
+        free(buf);
+    }
+}
+
+/* progress wakes when something happens, long before its deadline; and at its deadline when nothing does. */
+static void conf_wake(mesh_transport *t) {
+    int v = 5;
+    mesh_ticket ticket;
+    mesh_xfer x;
+    if (t->rank == 0) {
+        int64_t start = t->ops->now(t);
+        x = conf_xfer(MESH_RECV, 1, &v, sizeof v, NULL);
+        CONFORM(conf_post(t, 8, 4, &x, 1, &ticket) == MESH_OK, "");
+        conf_tell(t, 1, 'w');
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+        CONFORM(t->ops->now(t) - start < INT64_C(10000000000), "progress wakes when a message comes");
+        start = t->ops->now(t);
+        t->ops->progress(t, start + 3000000);
+        while (t->ops->now(t) < start + 3000000) t->ops->progress(t, start + 3000000);
+        CONFORM(t->ops->now(t) - start < INT64_C(10000000000), "progress ends at its deadline");
+    } else {
+        CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, 'w'), "");
+        conf_linger(t, 30000000);
+        x = conf_xfer(MESH_SEND, 0, &v, sizeof v, NULL);
+        CONFORM(conf_post(t, 8, 4, &x, 1, &ticket) == MESH_OK, "");
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+    }
+}
+
+/* Another length or check: the receiver ends with MISMATCH, the sender too unless it was done already; later channels are not harmed. */
+static void conf_mismatch(mesh_transport *t) {
+    static const uint64_t sent[] = {8, 8, 100000, 0, 100000, 8}, expected[] = {12, 8, 100004, 4, 8, 100000};
+    static unsigned char buf[2][100004];
+    int k;
+    if (!(t->caps & MESH_CAP_CHECK)) return;
+    for (k = 0; k < 6; k++) {
+        mesh_ticket ticket;
+        mesh_xfer x;
+        mesh_status status;
+        if (t->rank == 0) {
+            x = conf_xfer(MESH_SEND, 1, buf[0], sent[k], NULL);
+            CONFORM(conf_post(t, 20 + k, 1, &x, 1, &ticket) == MESH_OK, "");
+            status = conf_finish(t, &ticket);
+            CONFORM(status == MESH_ERR_MISMATCH || (status == MESH_OK && sent[k] <= 16384), "a large send ends with MISMATCH too");
+        } else {
+            x = conf_xfer(MESH_RECV, 0, buf[1], expected[k], NULL);
+            CONFORM(conf_post(t, 20 + k, k == 1 ? 2 : 1, &x, 1, &ticket) == MESH_OK, "");
+            CONFORM(conf_finish(t, &ticket) == MESH_ERR_MISMATCH, "other lengths or checks are a MISMATCH");
+        }
+    }
+}
+
+static void conf_control(mesh_transport *t) {
+    unsigned char data[MESH_CONTROL_BYTES];
+    mesh_control m;
+    int i, next = 0;
+    int64_t limit = t->ops->now(t) + INT64_C(20000000000);
+    if (t->rank == 0) {
+        for (i = 0; i < 50; i++) {
+            conf_fill(data, sizeof data, (uint64_t)i);
+            data[0] = (unsigned char)i;
+            CONFORM(t->ops->control_send(t, 1, MESH_EVENT_MESSAGE, data, i == 49 ? 1024 : (size_t)i + 1) == MESH_OK, "");
+        }
+        CONFORM(t->ops->control_send(t, 1, MESH_EVENT_MESSAGE, data, 1025) == MESH_ERR_ARGUMENT, "");
+        CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 200), "");
+        return;
+    }
+    while (next < 50 && t->ops->now(t) < limit) {
+        if (t->ops->control_poll(t, &m) != MESH_OK) {
+            t->ops->progress(t, limit);
+            continue;
+        }
+        CONFORM(m.rank == 0 && m.data[0] == next && m.nbytes == (uint32_t)(next == 49 ? 1024 : next + 1), "control messages come in order and whole");
+        conf_fill(data, sizeof data, (uint64_t)next);
+        CONFORM(!memcmp(data + 1, m.data + 1, m.nbytes - 1), "");
+        next++;
+    }
+    CONFORM(next == 50, "");
+    conf_tell(t, 0, 200);
+}
+
+/* The last thing: rank 0 sends and closes at once. What it sent still arrives, even when it is received after CLOSED was heard. */
+static void conf_close(mesh_transport *t, mesh_status (*close)(mesh_transport *t, mesh_error *why)) {
+    enum { BIG = 300000 };
+    unsigned char small[32], *big = (unsigned char *)malloc(BIG);
+    mesh_ticket a, b;
+    mesh_xfer x;
+    mesh_error why;
+    if (t->rank == 0) {
+        conf_fill(small, 32, 3);
+        conf_fill(big, BIG, 4);
+        x = conf_xfer(MESH_SEND, 1, big, BIG, NULL);
+        CONFORM(conf_post(t, 30, 1, &x, 1, &a) == MESH_OK, "");
+        x = conf_xfer(MESH_SEND, 1, small, 32, NULL);
+        CONFORM(conf_post(t, 31, 1, &x, 1, &b) == MESH_OK, "");
+        CONFORM(conf_finish(t, &a) == MESH_OK, "");
+        CONFORM(conf_finish(t, &b) == MESH_OK, "");
+        close(t, &why);
+    } else {
+        memset(small, 0, 32);
+        x = conf_xfer(MESH_RECV, 0, big, BIG, NULL);
+        CONFORM(conf_post(t, 30, 1, &x, 1, &a) == MESH_OK, "");
+        CONFORM(conf_finish(t, &a) == MESH_OK, "");
+        CONFORM(conf_same(big, BIG, 4), "");
+        CONFORM(conf_hear(t, 0, MESH_EVENT_CLOSED, 0), "an orderly close is heard");
+        x = conf_xfer(MESH_RECV, 0, small, 32, NULL);
+        CONFORM(conf_post(t, 31, 1, &x, 1, &b) == MESH_OK, "");
+        CONFORM(conf_finish(t, &b) == MESH_OK, "what was sent before a close arrives");
+        CONFORM(conf_same(small, 32, 3), "");
+    }
+    free(big);
+}
+
+/* Run all of it. Ranks 0 and 1 (and 2) work, the others follow. Afterwards rank 0 has closed its transport with `close` (its ops'
+   own by default): nothing else can be tested on this world. */
+static void conformance_transport(mesh_transport *t) {
+    if (t->size >= 2 && t->rank < 2) {
+        conf_sizes(t);
+        conf_order(t);
+        conf_strided(t);
+    }
+    if (t->size >= 2) conf_pending(t);
+    if (t->size >= 2 && t->rank < 2) {
+        conf_cancel(t);
+        conf_wake(t);
+        conf_mismatch(t);
+        conf_control(t);
+        conf_close(t, t->ops->close);
+    }
+}
+
+/* ---- collectives --------------------------------------------------------------------------------------------------------- */
+
+/* Element i of a typed buffer from small integers: exact in every dtype, so that results compare bitwise. */
+static void conf_put(mesh_dtype d, void *buf, size_t i, int64_t re, int64_t im) {
+    switch ((int)d) {
+    case MESH_F32: ((float *)buf)[i] = (float)re; break;
+    case MESH_F64: ((double *)buf)[i] = (double)re; break;
+    case MESH_F16: ((uint16_t *)buf)[i] = mesh__f16_of_f32((float)re); break;
+    case MESH_BF16: ((uint16_t *)buf)[i] = mesh__bf16_of_f32((float)re); break;
+    case MESH_I16:
+    case MESH_U16: ((uint16_t *)buf)[i] = (uint16_t)re; break;
+    case MESH_I32:
+    case MESH_U32: ((uint32_t *)buf)[i] = (uint32_t)re; break;
+    case MESH_I64:
+    case MESH_U64: ((uint64_t *)buf)[i] = (uint64_t)re; break;
+    case MESH_C64: ((float *)buf)[2 * i] = (float)re, ((float *)buf)[2 * i + 1] = (float)im; break;
+    case MESH_C128: ((double *)buf)[2 * i] = (double)re, ((double *)buf)[2 * i + 1] = (double)im; break;
+    default: ((uint8_t *)buf)[i] = (uint8_t)re; break;
+    }
+}
+
+/* What rank r contributes at i: 0..3 (products: 1 or 2, so that they stay exact); im as well. */
+static int64_t conf_value(int op, int r, size_t i, int im) {
+    uint64_t h = ((uint64_t)r * 2654435761u + i * 40503u + (uint64_t)im * 97u) >> 3;
+    return op == MESH_PROD ? (im ? 0 : 1 + (int64_t)(h % 7 == 0)) : (int64_t)(h % 4);
+}
+
+/* The reduction over ranks 0..n-1 of a group at i, into element `at`. */
+static void conf_expect(mesh_dtype d, int op, int n, const int *seed, size_t i, void *buf, size_t at) {
+    int64_t re = conf_value(op, seed[0], i, 0), im = conf_value(op, seed[0], i, 1);
+    int r;
+    for (r = 1; r < n; r++) {
+        int64_t a = conf_value(op, seed[r], i, 0), b = conf_value(op, seed[r], i, 1), old = re;
+        switch (op) {
+        case MESH_SUM:
+        case MESH_AVG: re += a, im += b; break;
+        case MESH_PROD: re = re * a - im * b, im = old * b + im * a; break;
+        case MESH_MIN: re = a < re ? a : re; break;
+        case MESH_MAX: re = a > re ? a : re; break;
+        case MESH_AND: re &= a; break;
+        case MESH_OR: re |= a; break;
+        default: re ^= a; break;
+        }
+    }
+    conf_put(d, buf, at, re, im);
+    if (op != MESH_AVG) return;
+    switch ((int)d) {
+    case MESH_F32: ((float *)buf)[at] = (float)re / (float)n; break;
+    case MESH_F64: ((double *)buf)[at] = (double)re / (double)n; break;
+    case MESH_F16: ((uint16_t *)buf)[at] = mesh__f16_of_f32((float)re / (float)n); break;
+    case MESH_BF16: ((uint16_t *)buf)[at] = mesh__bf16_of_f32((float)re / (float)n); break;
+    case MESH_C64: ((float *)buf)[2 * at] = (float)re / (float)n, ((float *)buf)[2 * at + 1] = (float)im / (float)n; break;
+    default: ((double *)buf)[2 * at] = (double)re / (double)n, ((double *)buf)[2 * at + 1] = (double)im / (double)n; break;
+    }
+}
+
+typedef struct conf_case {
+    mesh_transport *t;
+    mesh_comm *comm;
+    const char *axes;
+    int n, me, seed[256]; /* seed: the members' world ranks */
+    mesh_dtype d;
+    size_t elem;
+    unsigned char *send, *recv, *want; /* want: what recv should hold */
+    size_t room;                       /* bytes in each */
+    int started;                       /* use the _start form */
+    char text[640];
+} conf_case;
+
+static void conf_contribution(const conf_case *c, int op, int r, size_t first, size_t count, unsigned char *to) {
+    size_t i;
+    for (i = 0; i < count; i++) conf_put(c->d, to, i, conf_value(op, c->seed[r], first + i, 0), conf_value(op, c->seed[r], first + i, 1));
+}
+
+static void conf_check(conf_case *c, mesh_status status, mesh_request r, const char *what, size_t count, int op, size_t bytes) {
+    mesh_transport *t = c->t;
+    if (status == MESH_OK && c->started) status = mesh_wait(r);
+    if (status == MESH_OK && (bytes == 0 || !memcmp(c->recv, c->want, bytes)) && c->recv[bytes] == 0xee) return;
+    snprintf(c->text, sizeof c->text, "on \"%s\" count %zu %s %s: %s", c->axes ? c->axes : "(all)", count, mesh_dtype_name(c->d), mesh_op_name((mesh_op)op),
+             status ? c->comm->error.text : "wrong values");
+    conformance_fail(t, __LINE__, what, c->text);
+}
+
+#define CONF_RUN(what, blocking, start, count, op, bytes)                                                              \
+    do {                                                                                                               \
+        mesh_request r = MESH_ZERO;                                                                                    \
+        mesh_status status_ = c->started ? start : blocking;                                                           \
+        conf_check(c, status_, r, what, count, op, bytes);                                                             \
+    } while (0)
+
+static void conf_clear(conf_case *c) { memset(c->recv, 0xee, c->room); }
+
+static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
+    size_t i, n = (size_t)c->n, me = (size_t)c->me, bytes = count * c->elem;
+    int root = (int)((count + 1) % n), in_place;
+    for (in_place = 0; in_place < 2; in_place++) { /* all_reduce, reduce */
+        const void *send = in_place ? c->recv : c->send;
+        for (i = 0; i < count; i++) conf_expect(c->d, op, c->n, c->seed, i, c->want, i);
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
+        CONF_RUN("all_reduce", mesh_all_reduce(c->comm, c->axes, send, c->recv, count, c->d, op), mesh_all_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
+        if (c->me != root && in_place) conf_contribution(c, op, c->me, 0, count, c->want);
+        else if (c->me != root) memset(c->want, 0xee, bytes);
+        CONF_RUN("reduce", mesh_reduce(c->comm, c->axes, send, c->recv, count, c->d, op, root), mesh_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, root, &r), count, op, bytes);
+    }
+    for (in_place = 0; in_place < 2; in_place++) { /* reduce_scatter: block me of a buffer of n blocks */
+        unsigned char *send = c->send, *keep = c->recv;
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, n * count, c->send);
+        for (i = 0; i < count; i++) conf_expect(c->d, op, c->n, c->seed, me * count + i, c->want, i);
+        if (in_place) c->recv = c->send + me * bytes;
+        if (in_place) {
+            mesh_request r = MESH_ZERO;
+            mesh_status status = c->started ? mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r) : mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op);
+            if (c->started && status == MESH_OK) status = mesh_wait(r);
+            if (status != MESH_OK || memcmp(c->recv, c->want, bytes)) conformance_fail(c->t, __LINE__, "reduce_scatter in place", c->comm->error.text);
+            c->recv = keep;
+        } else {
+            CONF_RUN("reduce_scatter", mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op), mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+        }
+    }
+    { /* reduce_scatter_v: rank i gets count + i elements, given with gaps between blocks */
+        size_t counts[256], offsets[256], at = 0, mine;
+        for (i = 0; i < n; i++) {
+            counts[i] = i % 3 == 2 ? 0 : count + i;
+            offsets[i] = at;
+            at += counts[i] + 1;
+        }
+        mine = counts[me];
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, at, c->send);
+        for (i = 0; i < mine; i++) conf_expect(c->d, op, c->n, c->seed, offsets[me] + i, c->want, i);
+        CONF_RUN("reduce_scatter_v", mesh_reduce_scatter_v(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op), mesh_reduce_scatter_v_start(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op, &r), mine, op, mine * c->elem);
+    }
+}
+
+static void conf_moves(conf_case *c, size_t count) {
+    size_t i, k, n = (size_t)c->n, me = (size_t)c->me, bytes = count * c->elem;
+    int root = (int)(count % n), in_place;
+    for (in_place = 0; in_place < 2; in_place++) { /* broadcast */
+        const void *send = in_place ? c->recv : c->send;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv : c->send);
+        conf_contribution(c, 0, root, 0, count, c->want);
+        CONF_RUN("broadcast", mesh_broadcast(c->comm, c->axes, send, c->recv, count, c->d, root), mesh_broadcast_start(c->comm, c->axes, send, c->recv, count, c->d, root, &r), count, 0, bytes);
+    }
+    for (in_place = 0; in_place < 2; in_place++) { /* all_gather */
+        const void *send = in_place ? c->recv + me * bytes : c->send;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv + me * bytes : c->send);
+        for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, 0, count, c->want + i * bytes);
+        CONF_RUN("all_gather", mesh_all_gather(c->comm, c->axes, send, c->recv, count, c->d), mesh_all_gather_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
+    }
+    for (in_place = 0; in_place < 2; in_place++) { /* all_to_all: rank i's block j goes to rank j */
+        const void *send = in_place ? c->recv : c->send;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, n * count, in_place ? c->recv : c->send);
+        for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, me * count, count, c->want + i * bytes);
+        CONF_RUN("all_to_all", mesh_all_to_all(c->comm, c->axes, send, c->recv, count, c->d), mesh_all_to_all_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
+    }
+    { /* all_gather_v: rank i gives count + i elements, none where i % 3 == 1 */
+        size_t counts[256], total = 0;
+        for (i = 0; i < n; i++) total += counts[i] = i % 3 == 1 ? 0 : count + i;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, counts[me], c->send);
+        for (i = 0, k = 0; i < n; k += counts[i++]) conf_contribution(c, 0, (int)i, 0, counts[i], c->want + k * c->elem);
+        CONF_RUN("all_gather_v", mesh_all_gather_v(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d), mesh_all_gather_v_start(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d, &r), count, 0, total * c->elem);
+    }
+    { /* all_to_all_v: from i to j go count + (i + 2 j) % 4 elements, none where (i + j) % 5 == 3 */
+        size_t sc[256], so[256], rc[256], ro[256], s_at = 0, r_at = 0;
+        for (i = 0; i < n; i++) {
+            sc[i] = (me + i) % 5 == 3 ? 0 : count + (me + 2 * i) % 4;
+            rc[i] = (me + i) % 5 == 3 ? 0 : count + (i + 2 * me) % 4;
+            so[i] = s_at, ro[i] = r_at;
+            s_at += sc[i], r_at += rc[i];
+        }
+        conf_clear(c);
+        for (i = 0; i < n; i++) conf_contribution(c, 0, c->me, 1000 * i, sc[i], c->send + so[i] * c->elem);
+        for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, 1000 * me, rc[i], c->want + ro[i] * c->elem);
+        CONF_RUN("all_to_all_v", mesh_all_to_all_v(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d), mesh_all_to_all_v_start(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d, &r), count, 0, r_at * c->elem);
+    }
+    { /* shift, periodic and not; sendrecv with other counts */
+        int displacement = (int)(count % 3) + 1, from = (int)(((int)me - displacement) % (int)n + (int)n) % (int)n, edge = (int)me - displacement;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, count, c->send);
+        conf_contribution(c, 0, from, 0, count, c->want);
+        CONF_RUN("shift periodic", mesh_shift(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d), mesh_shift_start(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d, &r), count, 0, bytes);
+        conf_clear(c);
+        if (edge >= 0) conf_contribution(c, 0, edge, 0, count, c->want);
+        else memset(c->want, 0xee, bytes);
+        CONF_RUN("shift", mesh_shift(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d), mesh_shift_start(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d, &r), count, 0, bytes);
+        conf_clear(c);
+        from = (int)((me + n - 1) % n);
+        conf_contribution(c, 0, from, 0, count + (size_t)from, c->want);
+        conf_contribution(c, 0, c->me, 0, count + me, c->send);
+        CONF_RUN("sendrecv", mesh_sendrecv(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv, count + (size_t)from, c->d),
+                 mesh_sendrecv_start(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv, count + (size_t)from, c->d, &r), count, 0, (count + (size_t)from) * c->elem);
+    }
+    if (n > 1) { /* send and recv: pairs, twice in a row */
+        int pass, peer = (int)(me ^ 1);
+        for (pass = 0; pass < 2 && peer < (int)n; pass++) {
+            mesh_request r = MESH_ZERO;
+            mesh_status status;
+            conf_clear(c);
+            conf_contribution(c, 0, c->me, (size_t)pass, count, c->send);
+            conf_contribution(c, 0, peer, (size_t)pass, count, c->want);
+            if (me & 1) {
+                status = mesh_send_start(c->comm, c->axes, peer, c->send, count, c->d, &r);
+                if (!status) status = mesh_recv(c->comm, c->axes, peer, c->recv, count, c->d);
+            } else {
+                status = mesh_recv_start(c->comm, c->axes, peer, c->recv, count, c->d, &r);
+                if (!status) status = mesh_send(c->comm, c->axes, peer, c->send, count, c->d);
+            }
+            if (!status) status = mesh_wait(r);
+            if (status || memcmp(c->recv, c->want, bytes)) conformance_fail(c->t, __LINE__, "send and recv", c->comm->error.text);
+        }
+    }
+    conf_clear(c);
+    CONF_RUN("barrier", mesh_barrier(c->comm, c->axes), mesh_barrier_start(c->comm, c->axes, &r), 0, 0, 0);
+}
+
+/* A matrix's column to the next rank's row, with a column to oneself in the same call. */
+static void conf_exchange(conf_case *c) {
+    mesh_transport *t = c->t;
+    enum { N = 37 };
+    int32_t a[N][N], row[N], self[N], i, k;
+    mesh_block column;
+    mesh_xfer x[4];
+    mesh_request r = MESH_ZERO;
+    int next = (c->me + 1) % c->n, last = (c->me + c->n - 1) % c->n;
+    for (i = 0; i < N; i++)
+        for (k = 0; k < N; k++) a[i][k] = c->me * 10000 + i * 100 + k;
+    memset(&column, 0, sizeof column);
+    column.run = sizeof(int32_t);
+    column.ndim = 1;
+    column.dim[0].count = N;
+    column.dim[0].stride = sizeof a[0];
+    x[0] = conf_xfer(MESH_SEND, next, &a[0][5], sizeof row, &column);
+    x[1] = conf_xfer(MESH_RECV, last, row, sizeof row, NULL);
+    x[2] = conf_xfer(MESH_SEND, c->me, &a[0][6], sizeof self, &column);
+    x[3] = conf_xfer(MESH_RECV, c->me, self, sizeof self, NULL);
+    if (c->n == 1) { /* everything is to oneself: in order */
+        CONFORM_CALL(mesh_exchange(c->comm, c->axes, x, 4), c->comm);
+    } else {
+        CONFORM_CALL(mesh_exchange_start(c->comm, c->axes, x, 4, &r), c->comm);
+        CONFORM_CALL(mesh_wait(r), c->comm);
+    }
+    for (i = 0; i < N; i++) CONFORM(row[i] == last * 10000 + i * 100 + 5 && self[i] == c->me * 10000 + i * 100 + 6, "exchange of a column");
+}
+
+/* Every collective on one group: all dtypes and ops at small counts, a few dtypes at counts beyond every threshold. */
+static void conf_group(mesh_comm *comm, const char *axes, size_t large) {
+    static const size_t counts[] = {0, 1, 3, 17, 257};
+    conf_case c;
+    mesh g;
+    mesh_error err;
+    int d, op, k, i;
+    size_t biggest = large > 300 ? large : 300;
+    memset(&c, 0, sizeof c);
+    c.t = comm->transport;
+    c.comm = comm;
+    c.axes = axes;
+    mesh_group_through(&g, &comm->on, axes, comm->transport->rank, &err);
+    c.n = g.size;
+    c.me = mesh_index_of(&g, comm->transport->rank);
+    for (i = 0; i < g.size && i < 256; i++) c.seed[i] = mesh_rank_at(&g, i);
+    c.room = (biggest + 300) * (size_t)(c.n + 1) * 16 + 64;
+    c.send = (unsigned char *)malloc(c.room);
+    c.recv = (unsigned char *)malloc(c.room);
+    c.want = (unsigned char *)malloc(c.room);
+    for (d = 0; d < MESH_DTYPE_COUNT; d++) {
+        c.d = (mesh_dtype)d;
+        c.elem = mesh_dtype_bytes(c.d);
+        for (k = 0; k < (int)(sizeof counts / sizeof counts[0]); k++) {
+            if (d % 3 != k % 3) continue; /* thinned: every dtype at some, every count with some */
+            c.started = (d + k) % 2;
+            conf_moves(&c, counts[k]);
+            for (op = 0; op < MESH_OP_COUNT; op++)
+                if (mesh__reducible(d, op)) conf_reductions(&c, counts[k], (mesh_op)op);
+        }
+    }
+    for (k = 0; k < 2 && large; k++) {
+        c.d = k ? MESH_BF16 : MESH_F32;
+        c.elem = mesh_dtype_bytes(c.d);
+        c.started = k;
+        conf_moves(&c, large);
+        conf_reductions(&c, large, k ? MESH_MAX : MESH_SUM);
+    }
+    conf_exchange(&c);
+    free(c.send);
+    free(c.recv);
+    free(c.want);
+}
+
+/* Every collective on every axis of a mesh over the whole world (text as for mesh_parse), on the whole mesh, and on the groups given
+   ("c,a;a,b", or NULL). `large`: elements per rank of the large cases; 0: none. */
+static void conformance_collectives(mesh_transport *t, const char *mesh_text, const char *groups, size_t large) {
+    mesh m;
+    mesh_comm comm;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    const char *p = groups;
+    int i;
+    desc.groups = groups;
+    if (mesh_parse(&m, mesh_text, t->size, &err) || mesh_comm_open(&comm, t, &m, &desc, &err)) {
+        conformance_fail(t, __LINE__, "open", err.text);
+        return;
+    }
+    conf_group(&comm, NULL, large);
+    for (i = 0; i < m.naxes && m.naxes > 1; i++) conf_group(&comm, m.axis[i].name, large / 2);
+    while (p && *p) {
+        char one[64];
+        size_t length = 0;
+        while (p[length] && p[length] != ';') length++;
+        snprintf(one, sizeof one, "%.*s", (int)length, p);
+        conf_group(&comm, one, 0);
+        p += length + (p[length] == ';');
+    }
+    CONFORM_CALL(mesh_comm_close(&comm), &comm);
+}
+
+#endif

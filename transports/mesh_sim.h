@@ -1,0 +1,767 @@
+/* mesh_sim.h - N ranks as threads of one process, with real data, a modelled clock and injected faults. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_SIM_H
+#define MESH_SIM_H
+/*
+DO THIS
+    #define MESH_IMPLEMENTATION         in exactly one file; link with -lpthread
+    #include "mesh.h"
+    #include "mesh_collectives.h"
+    #include "transports/mesh_sim.h"
+
+EXAMPLE
+    static void rank_main(mesh_transport *t, void *ctx) { ... open a mesh and a comm over t, as with any transport ... }
+
+    mesh_sim_desc desc = MESH_ZERO;
+    desc.ranks = 8;
+    desc.seed = 42;
+    mesh_sim_run(&desc, rank_main, NULL, &err);
+
+CONCEPTS
+    baton       The default. One thread runs at a time; whenever a rank waits or calls into the transport, the next one is drawn from the
+                seed. The clock is modelled: it moves by message cost, and jumps when every rank waits. A run is the same every time:
+                the seed of a failure is its replay.
+    free        desc.free_running: all threads run, on the real clock. For the thread sanitizer.
+    fault       a message dropped or delayed, a rank that dies at its n-th post; mesh_sim_sleep and mesh_sim_die from inside a rank.
+
+WHAT IT DOES NOT DO
+    Contention: each pair of ranks has a link of its own.
+*/
+#ifndef MESH_COLLECTIVES_H
+#error "mesh_sim.h: include mesh_collectives.h first"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum mesh_sim_fault_kind {
+    MESH_SIM_DROP = 1, /* the at-th data message that rank sends to peer is lost */
+    MESH_SIM_DELAY,    /* it arrives delay_ns later */
+    MESH_SIM_KILL      /* rank dies at its at-th post */
+} mesh_sim_fault_kind;
+
+typedef struct mesh_sim_fault {
+    int kind, rank, peer, at; /* at counts from 0 */
+    int64_t delay_ns;
+} mesh_sim_fault;
+
+typedef struct mesh_sim_desc {
+    int ranks;
+    uint64_t seed;        /* of the scheduler and of jitter */
+    int free_running;     /* 0: baton */
+    int64_t latency_ns;   /* of every message; 0: 1,000 */
+    int64_t ps_per_byte;  /* 0: 100 */
+    int64_t jitter_ns;    /* up to so much more, drawn per message */
+    uint64_t eager_bytes; /* messages up to this size are buffered, larger ones wait for the receiver; 0: 16 KiB */
+    int64_t detect_ns;    /* how long a death goes unnoticed; 0: 1 ms */
+    const mesh_sim_fault *fault;
+    int faults;
+    mesh_allocator allocator; /* in free-running mode called from every thread */
+    mesh_log log;
+    void *log_ctx;
+} mesh_sim_desc;
+
+typedef void (*mesh_sim_main)(mesh_transport *t, void *ctx);
+
+/* Run main as every rank and return when all have returned. ARGUMENT: ranks < 1. MEMORY. TRANSPORT: a thread could not be made. */
+MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err);
+/* Inside a rank: let time pass without a call into the library, as a rank that computes does. */
+MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns);
+/* Inside a rank: die. Every later call of this rank fails; the others notice after detect_ns. */
+MESH_API void mesh_sim_die(mesh_transport *t);
+/* Inside a rank: orderly goodbye before returning (returning does it too). */
+MESH_API mesh_status mesh_sim_close(mesh_transport *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SIM_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SIM_IMPLEMENTED)
+#define MESH_SIM_IMPLEMENTED
+
+#include <pthread.h>
+#include <time.h>
+#ifndef CLOCK_MONOTONIC
+#error "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mesh_sim__ticket mesh_sim__ticket;
+
+typedef struct mesh_sim__xfer { /* one posted send or receive */
+    mesh_xfer x;
+    mesh_block block;
+    uint64_t channel, check;
+    mesh_sim__ticket *ticket;
+    int done;
+    struct mesh_sim__xfer *next; /* in the rank's list of posted receives */
+} mesh_sim__xfer;
+
+struct mesh_sim__ticket {
+    mesh_sim__xfer *xfer;
+    int count, left;
+    mesh_status status;
+    mesh_error why;
+};
+
+typedef struct mesh_sim__message {
+    struct mesh_sim__message *next;
+    int from, control; /* control: a control message or event of this kind, else -1 */
+    uint64_t channel, check, nbytes;
+    int64_t arrival;
+    mesh_sim__xfer *sender; /* NULL: the bytes follow this struct */
+} mesh_sim__message;
+
+enum { MESH_SIM__READY, MESH_SIM__WAITING, MESH_SIM__OVER };
+
+typedef struct mesh_sim__world mesh_sim__world;
+
+typedef struct mesh_sim {
+    mesh_transport base;
+    mesh_sim__world *world;
+    pthread_t thread;
+    pthread_cond_t wake;
+    int state, event, dead, closed, asleep, posts;
+    int64_t deadline;
+    mesh_sim__message *coming, *arrived, *controls; /* in flight by arrival; data not yet matched; control not yet polled */
+    mesh_sim__xfer *posted;                          /* receives not yet matched */
+} mesh_sim;
+
+struct mesh_sim__world {
+    pthread_mutex_t lock;
+    mesh_sim_desc desc;
+    mesh_sim *rank;
+    int64_t clock, *last_arrival; /* of each pair: messages do not overtake */
+    int *sent;                    /* data messages of each pair */
+    int turn;
+    uint64_t random;
+    mesh_sim_main main;
+    void *ctx;
+};
+
+static inline mesh_sim *mesh_sim__of(mesh_transport *t) { return (mesh_sim *)(void *)t; }
+
+static inline uint64_t mesh_sim__draw(mesh_sim__world *w) {
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random * UINT64_C(0x2545f4914f6cdd1d) >> 16;
+}
+
+static inline int64_t mesh_sim__clock(mesh_sim__world *w) {
+    struct timespec t;
+    if (!w->desc.free_running) return w->clock;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- // >>sim: messages ---- */
+
+static inline mesh_sim__message *mesh_sim__message_new(mesh_sim *s, size_t nbytes) {
+    mesh_sim__message *m = (mesh_sim__message *)mesh_transport_alloc(&s->base, sizeof *m + nbytes);
+    if (m) memset(m, 0, sizeof *m);
+    return m;
+}
+
+static inline void mesh_sim__signal(mesh_sim *s) {
+    s->event = 1;
+    if (s->world->desc.free_running) pthread_cond_signal(&s->wake);
+}
+
+/* Put a message on its way; it never overtakes one of the same pair. */
+static inline void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, int64_t extra) {
+    mesh_sim__world *w = from->world;
+    mesh_sim *dest = &w->rank[to];
+    mesh_sim__message **at = &dest->coming;
+    int64_t *last = &w->last_arrival[from->base.rank * from->base.size + to];
+    m->from = from->base.rank;
+    m->arrival = mesh_sim__clock(w) + w->desc.latency_ns + (int64_t)m->nbytes * w->desc.ps_per_byte / 1000 + extra;
+    if (w->desc.jitter_ns) m->arrival += (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns);
+    if (m->arrival <= *last) m->arrival = *last + 1;
+    *last = m->arrival;
+    while (*at && (*at)->arrival <= m->arrival) at = &(*at)->next;
+    m->next = *at;
+    *at = m;
+    if (w->desc.free_running) pthread_cond_signal(&dest->wake);
+}
+
+static inline void mesh_sim__append(mesh_sim__message **list, mesh_sim__message *m) {
+    while (*list) list = &(*list)->next;
+    m->next = NULL;
+    *list = m;
+}
+
+static inline void mesh_sim__unpost(mesh_sim *s, mesh_sim__xfer *x) {
+    mesh_sim__xfer **at = &s->posted;
+    while (*at && *at != x) at = &(*at)->next;
+    if (*at) *at = x->next;
+}
+
+/* Take back a send that waits for its receiver. */
+static inline void mesh_sim__unsend(mesh_sim *s, mesh_sim__xfer *x) {
+    mesh_sim *dest = &s->world->rank[x->x.rank];
+    mesh_sim__message **lists[2], **at;
+    int i;
+    lists[0] = &dest->coming;
+    lists[1] = &dest->arrived;
+    for (i = 0; i < 2; i++)
+        for (at = lists[i]; *at; at = &(*at)->next)
+            if ((*at)->sender == x) {
+                mesh_sim__message *m = *at;
+                *at = m->next;
+                mesh_transport_free(&s->base, m);
+                return;
+            }
+}
+
+/* Nothing of the ticket is touched after this. */
+static inline void mesh_sim__ticket_stop(mesh_sim *s, mesh_sim__ticket *k) {
+    int i;
+    for (i = 0; i < k->count; i++) {
+        if (k->xfer[i].done) continue;
+        k->xfer[i].done = 1;
+        if (k->xfer[i].x.direction == MESH_SEND) mesh_sim__unsend(s, &k->xfer[i]);
+        else mesh_sim__unpost(s, &k->xfer[i]);
+    }
+    k->left = 0;
+}
+
+static inline void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_status status, int rank, const char *text) {
+    if (k->left == 0) return;
+    k->status = status;
+    mesh__fail(&k->why, status, rank, "%s", text);
+    mesh_sim__ticket_stop(s, k);
+    mesh_sim__signal(s);
+}
+
+static inline void mesh_sim__xfer_done(mesh_sim *s, mesh_sim__xfer *x) {
+    x->done = 1;
+    x->ticket->left--;
+    mesh_sim__signal(s);
+}
+
+/* A message meets the receive it matches; both are off their lists. Frees the message. */
+static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__xfer *r) {
+    mesh_sim__xfer from;
+    mesh_sim *peer = &s->world->rank[m->from];
+    uint64_t at = 0, a, b;
+    if (m->check != r->check || m->nbytes != r->x.nbytes) {
+        char text[160];
+        mesh__text t = mesh__text_on(text, sizeof text);
+        mesh__put(&t, "rank %d sent %u bytes, rank %d expected %u%s", m->from, m->nbytes, s->base.rank, r->x.nbytes, m->check != r->check ? ", of another operation" : "");
+        if (m->sender) {
+            mesh_sim__ticket *k = m->sender->ticket;
+            m->sender->done = 1;
+            mesh_sim__ticket_fail(peer, k, MESH_ERR_MISMATCH, s->base.rank, text);
+        }
+        r->done = 1;
+        mesh_sim__ticket_fail(s, r->ticket, MESH_ERR_MISMATCH, m->from, text);
+        mesh_transport_free(&s->base, m);
+        return;
+    }
+    memset(&from, 0, sizeof from);
+    if (m->sender) {
+        from.x = m->sender->x;
+    } else {
+        from.x.base = m + 1;
+        from.x.nbytes = m->nbytes;
+    }
+    for (; at < m->nbytes; at += a < b ? a : b) {
+        void *src = mesh_xfer_at(&from.x, at, &a), *dst = mesh_xfer_at(&r->x, at, &b);
+        memcpy(dst, src, (size_t)(a < b ? a : b));
+    }
+    if (m->sender) mesh_sim__xfer_done(peer, m->sender);
+    mesh_sim__xfer_done(s, r);
+    mesh_transport_free(&s->base, m);
+}
+
+/* Take in what has arrived by now. */
+static inline void mesh_sim__deliver(mesh_sim *s) {
+    int64_t now = mesh_sim__clock(s->world);
+    while (s->coming && s->coming->arrival <= now) {
+        mesh_sim__message *m = s->coming;
+        mesh_sim__xfer *r = s->posted;
+        s->coming = m->next;
+        if (m->control >= 0) {
+            mesh_sim__append(&s->controls, m);
+            s->event = 1;
+            continue;
+        }
+        while (r && !(r->x.rank == m->from && r->channel == m->channel)) r = r->next;
+        if (r) {
+            mesh_sim__unpost(s, r);
+            mesh_sim__meet(s, m, r);
+        } else {
+            mesh_sim__append(&s->arrived, m);
+        }
+    }
+}
+
+/* ---- // >>sim: the baton ---- */
+
+static inline int mesh_sim__runnable(mesh_sim *s) {
+    if (s->state == MESH_SIM__READY) return 1;
+    if (s->state != MESH_SIM__WAITING) return 0;
+    if (s->deadline <= s->world->clock) return 1;
+    return !s->asleep && (s->event || (s->coming && s->coming->arrival <= s->world->clock));
+}
+
+/* Draw who runs next; when all wait, time jumps to the first thing that happens. */
+static inline void mesh_sim__pass(mesh_sim__world *w) {
+    int i, n = w->desc.ranks, runnable = 0, pick;
+    int64_t next = INT64_MAX;
+    for (i = 0; i < n; i++) {
+        mesh_sim *s = &w->rank[i];
+        runnable += mesh_sim__runnable(s);
+        if (s->state != MESH_SIM__WAITING) continue;
+        if (s->deadline < next) next = s->deadline;
+        if (!s->asleep && s->coming && s->coming->arrival < next) next = s->coming->arrival;
+    }
+    if (!runnable && next != INT64_MAX) {
+        if (next > w->clock) w->clock = next;
+        for (i = 0; i < n; i++) runnable += mesh_sim__runnable(&w->rank[i]);
+    }
+    if (!runnable) return; /* all are over */
+    pick = (int)(mesh_sim__draw(w) % (uint64_t)runnable);
+    for (i = 0; pick >= 0; i++) pick -= mesh_sim__runnable(&w->rank[i]);
+    w->turn = i - 1;
+    pthread_cond_signal(&w->rank[w->turn].wake);
+}
+
+/* Give the baton away and wait until it comes back. */
+static inline void mesh_sim__yield(mesh_sim *s, int state) {
+    mesh_sim__world *w = s->world;
+    s->state = state;
+    mesh_sim__pass(w);
+    while (w->turn != s->base.rank) pthread_cond_wait(&s->wake, &w->lock);
+    s->state = MESH_SIM__READY;
+}
+
+/* A call into the transport: a little time passes, and perhaps another rank runs first. */
+static inline void mesh_sim__enter(mesh_sim *s) {
+    pthread_mutex_lock(&s->world->lock);
+    if (s->world->desc.free_running) return;
+    s->world->clock += 20;
+    if (mesh_sim__draw(s->world) % 4 == 0) mesh_sim__yield(s, MESH_SIM__READY);
+}
+
+static inline void mesh_sim__leave(mesh_sim *s) { pthread_mutex_unlock(&s->world->lock); }
+
+static inline void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
+    struct timespec t;
+    if (s->coming && s->coming->arrival < when && !s->asleep) when = s->coming->arrival;
+    t.tv_sec = (time_t)(when / 1000000000);
+    t.tv_nsec = (long)(when % 1000000000);
+    pthread_cond_timedwait(&s->wake, &s->world->lock, &t);
+}
+
+/* ---- // >>sim: the members of mesh_ops ---- */
+
+static inline void mesh_sim__dies(mesh_sim *s) {
+    mesh_sim__world *w = s->world;
+    int i;
+    if (s->dead) return;
+    s->dead = 1;
+    for (i = 0; i < s->base.size; i++) { /* what it sent and is still on its way from its memory is lost; what was buffered arrives */
+        mesh_sim *dest = &w->rank[i];
+        mesh_sim__message **lists[2], **at, *m;
+        int k;
+        lists[0] = &dest->coming;
+        lists[1] = &dest->arrived;
+        for (k = 0; k < 2; k++)
+            for (at = lists[k]; *at;) {
+                m = *at;
+                if (m->sender && m->from == s->base.rank) {
+                    *at = m->next;
+                    mesh_transport_free(&s->base, m);
+                } else {
+                    at = &m->next;
+                }
+            }
+        if (i == s->base.rank || dest->closed || dest->dead) continue;
+        m = mesh_sim__message_new(s, 16);
+        if (!m) continue;
+        m->control = MESH_EVENT_LOST;
+        m->nbytes = 6;
+        memcpy(m + 1, "killed", 6);
+        mesh_sim__send(s, i, m, w->desc.detect_ns);
+    }
+    s->posted = NULL;
+}
+
+static inline const mesh_sim_fault *mesh_sim__fault(const mesh_sim *s, int kind, int peer, int at) {
+    const mesh_sim_desc *d = &s->world->desc;
+    int i;
+    for (i = 0; i < d->faults; i++)
+        if (d->fault[i].kind == kind && d->fault[i].rank == s->base.rank && d->fault[i].at == at && (kind == MESH_SIM_KILL || d->fault[i].peer == peer)) return &d->fault[i];
+    return NULL;
+}
+
+static inline void mesh_sim__discard(mesh_sim *s, mesh_sim__message *list) {
+    while (list) {
+        mesh_sim__message *next = list->next;
+        mesh_transport_free(&s->base, list);
+        list = next;
+    }
+}
+
+/* The messages of a post's sends, chained in order; all or none. */
+static inline int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__ticket *k, mesh_sim__message **out) {
+    int i;
+    *out = NULL;
+    for (i = 0; i < p->count; i++) {
+        mesh_sim__xfer *x = &k->xfer[i];
+        mesh_sim__message *m;
+        int eager = p->xfer[i].nbytes <= s->world->desc.eager_bytes;
+        uint64_t at, run;
+        x->x = p->xfer[i];
+        if (x->x.block) {
+            x->block = *x->x.block;
+            x->x.block = &x->block;
+        }
+        x->channel = p->channel;
+        x->check = p->check;
+        x->ticket = k;
+        if (x->x.direction != MESH_SEND) continue;
+        m = mesh_sim__message_new(s, eager ? (size_t)x->x.nbytes : 0);
+        if (!m) {
+            mesh_sim__discard(s, *out);
+            return 0;
+        }
+        m->control = -1;
+        m->channel = p->channel;
+        m->check = p->check;
+        m->nbytes = x->x.nbytes;
+        m->sender = eager ? NULL : x;
+        m->from = i;
+        for (at = 0; eager && at < m->nbytes; at += run) {
+            void *src = mesh_xfer_at(&x->x, at, &run);
+            memcpy((char *)(m + 1) + at, src, (size_t)run);
+        }
+        mesh_sim__append(out, m);
+    }
+    return 1;
+}
+
+static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__ticket *k;
+    mesh_sim__message *list = NULL, *m;
+    int i;
+    mesh_sim__enter(s);
+    if (!s->dead && mesh_sim__fault(s, MESH_SIM_KILL, 0, s->posts++)) mesh_sim__dies(s);
+    if (s->dead || s->closed) {
+        mesh_sim__leave(s);
+        return MESH_ERR_TRANSPORT;
+    }
+    k = (mesh_sim__ticket *)mesh_transport_alloc(t, sizeof *k + sizeof *k->xfer * (size_t)p->count);
+    if (k) {
+        memset(k, 0, sizeof *k + sizeof *k->xfer * (size_t)p->count);
+        k->xfer = (mesh_sim__xfer *)(k + 1);
+        k->count = k->left = p->count;
+    }
+    if (!k || !mesh_sim__prepare(s, p, k, &list)) {
+        mesh_transport_free(t, k);
+        mesh_sim__leave(s);
+        return MESH_ERR_MEMORY;
+    }
+    while ((m = list) != NULL) {
+        mesh_sim__xfer *x = &k->xfer[m->from];
+        int to = x->x.rank, n = s->world->sent[t->rank * t->size + to]++;
+        const mesh_sim_fault *delay = mesh_sim__fault(s, MESH_SIM_DELAY, to, n);
+        int lost = mesh_sim__fault(s, MESH_SIM_DROP, to, n) || s->world->rank[to].dead || s->world->rank[to].closed;
+        list = m->next;
+        if (!m->sender) {
+            x->done = 1;
+            k->left--;
+        }
+        if (lost) mesh_transport_free(t, m);
+        else mesh_sim__send(s, to, m, delay ? delay->delay_ns : 0);
+    }
+    mesh_sim__deliver(s);
+    for (i = 0; i < k->count; i++) {
+        mesh_sim__xfer *x = &k->xfer[i], **at = &s->posted;
+        mesh_sim__message **a = &s->arrived;
+        if (x->x.direction == MESH_SEND || x->done) continue;
+        while (*a && !((*a)->from == x->x.rank && (*a)->channel == x->channel)) a = &(*a)->next;
+        if (*a) {
+            m = *a;
+            *a = m->next;
+            mesh_sim__meet(s, m, x);
+        } else {
+            while (*at) at = &(*at)->next;
+            x->next = NULL;
+            *at = x;
+        }
+    }
+    ticket->impl = k;
+    ticket->id = p->channel;
+    mesh_sim__leave(s);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_sim__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__ticket *k = (mesh_sim__ticket *)ticket->impl;
+    mesh_status status;
+    mesh_sim__enter(s);
+    if (s->dead) mesh_sim__ticket_fail(s, k, MESH_ERR_TRANSPORT, t->rank, "this rank is dead");
+    if (!s->dead) mesh_sim__deliver(s);
+    if (k->left) {
+        mesh_sim__leave(s);
+        return MESH_IN_PROGRESS;
+    }
+    status = k->status;
+    if (status != MESH_OK && why) *why = k->why;
+    mesh_transport_free(t, k);
+    ticket->impl = NULL;
+    mesh_sim__leave(s);
+    return status;
+}
+
+static inline int mesh_sim__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    mesh_sim *s = mesh_sim__of(t);
+    const mesh_sim__ticket *k = (const mesh_sim__ticket *)ticket->impl;
+    int i, j, n = 0;
+    mesh_sim__enter(s);
+    for (i = 0; k && i < k->count; i++) {
+        for (j = 0; j < i && (k->xfer[j].done || k->xfer[j].x.rank != k->xfer[i].x.rank); j++) {}
+        if (k->xfer[i].done || j < i) continue;
+        if (n < cap) ranks[n] = k->xfer[i].x.rank;
+        n++;
+    }
+    mesh_sim__leave(s);
+    return n;
+}
+
+static inline mesh_status mesh_sim__cancel(mesh_transport *t, mesh_ticket *ticket) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__enter(s);
+    mesh_sim__ticket_fail(s, (mesh_sim__ticket *)ticket->impl, MESH_ERR_CANCELED, -1, "canceled");
+    mesh_sim__leave(s);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_sim__progress(mesh_transport *t, int64_t deadline) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__world *w = s->world;
+    mesh_status status;
+    pthread_mutex_lock(&w->lock);
+    s->deadline = deadline;
+    mesh_sim__deliver(s);
+    if (!s->event && !s->dead) {
+        if (!w->desc.free_running) {
+            w->clock += 20;
+            mesh_sim__yield(s, MESH_SIM__WAITING);
+            mesh_sim__deliver(s);
+        } else {
+            while (!s->event && !s->dead && mesh_sim__clock(w) < deadline) {
+                mesh_sim__wait_until(s, deadline);
+                mesh_sim__deliver(s);
+            }
+        }
+    } else if (!w->desc.free_running) {
+        w->clock += 20;
+        mesh_sim__yield(s, MESH_SIM__READY);
+    }
+    s->event = 0;
+    status = s->dead ? MESH_ERR_TRANSPORT : MESH_OK;
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+static inline int64_t mesh_sim__now(mesh_transport *t) {
+    mesh_sim *s = mesh_sim__of(t);
+    int64_t now;
+    pthread_mutex_lock(&s->world->lock);
+    now = mesh_sim__clock(s->world);
+    pthread_mutex_unlock(&s->world->lock);
+    return now;
+}
+
+static inline mesh_status mesh_sim__control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__message *m;
+    mesh_status status = MESH_OK;
+    if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
+    mesh_sim__enter(s);
+    if (s->dead || s->closed) status = MESH_ERR_TRANSPORT;
+    else if (s->world->rank[rank].dead || s->world->rank[rank].closed) status = MESH_ERR_PEER;
+    else if (!(m = mesh_sim__message_new(s, nbytes))) status = MESH_ERR_MEMORY;
+    else {
+        m->control = kind;
+        m->nbytes = nbytes;
+        memcpy(m + 1, data, nbytes);
+        mesh_sim__send(s, rank, m, 0);
+    }
+    mesh_sim__leave(s);
+    return status;
+}
+
+static inline mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control *out) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__message *m;
+    pthread_mutex_lock(&s->world->lock);
+    mesh_sim__deliver(s);
+    m = s->dead ? NULL : s->controls;
+    if (m) {
+        s->controls = m->next;
+        out->kind = m->control;
+        out->rank = m->from;
+        out->nbytes = (uint32_t)m->nbytes;
+        out->zero = 0;
+        memcpy(out->data, m + 1, (size_t)m->nbytes);
+        mesh_transport_free(t, m);
+    }
+    pthread_mutex_unlock(&s->world->lock);
+    return m ? MESH_OK : MESH_IN_PROGRESS;
+}
+
+static inline mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
+    mesh_sim *s = mesh_sim__of(t);
+    int i;
+    (void)why;
+    mesh_transport_detach(t);
+    mesh_sim__enter(s);
+    for (i = 0; i < t->size && !s->closed && !s->dead; i++) {
+        mesh_sim__message *m;
+        if (i == t->rank || s->world->rank[i].dead || s->world->rank[i].closed || !(m = mesh_sim__message_new(s, 0))) continue;
+        m->control = MESH_EVENT_CLOSED;
+        mesh_sim__send(s, i, m, 0);
+    }
+    s->closed = 1;
+    mesh_sim__leave(s);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_sim_close(mesh_transport *t) { return mesh_sim__close(t, NULL); }
+
+MESH_API void mesh_sim_die(mesh_transport *t) {
+    mesh_sim *s = mesh_sim__of(t);
+    mesh_sim__enter(s);
+    mesh_sim__dies(s);
+    mesh_sim__leave(s);
+}
+
+MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
+    mesh_sim *s = mesh_sim__of(t);
+    int64_t until;
+    pthread_mutex_lock(&s->world->lock);
+    until = mesh_sim__clock(s->world) + ns;
+    s->asleep = 1;
+    s->deadline = until;
+    if (!s->world->desc.free_running) mesh_sim__yield(s, MESH_SIM__WAITING);
+    else while (mesh_sim__clock(s->world) < until) mesh_sim__wait_until(s, until);
+    s->asleep = 0;
+    pthread_mutex_unlock(&s->world->lock);
+}
+
+/* ---- // >>sim: running ---- */
+
+static inline const mesh_ops *mesh_sim__ops(void) {
+    static const mesh_ops ops = {sizeof(mesh_ops), MESH_ABI, "sim", mesh_sim__post, mesh_sim__test, mesh_sim__pending, mesh_sim__cancel, mesh_sim__progress,
+                                 mesh_sim__now, mesh_sim__control_send, mesh_sim__control_poll, mesh_sim__close, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    return &ops;
+}
+
+static void *mesh_sim__thread(void *arg) {
+    mesh_sim *s = (mesh_sim *)arg;
+    mesh_sim__world *w = s->world;
+    pthread_mutex_lock(&w->lock);
+    while (!w->desc.free_running && w->turn != s->base.rank) pthread_cond_wait(&s->wake, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    w->main(&s->base, w->ctx);
+    mesh_sim__close(&s->base, NULL);
+    pthread_mutex_lock(&w->lock);
+    s->state = MESH_SIM__OVER;
+    if (!w->desc.free_running) mesh_sim__pass(w);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static inline void mesh_sim__rank_init(mesh_sim__world *w, int r) {
+    mesh_sim *s = &w->rank[r];
+    pthread_condattr_t attr;
+    s->base.ops = mesh_sim__ops();
+    s->base.rank = r;
+    s->base.size = w->desc.ranks;
+    s->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
+    s->base.allocator = w->desc.allocator;
+    s->base.log = w->desc.log;
+    s->base.log_ctx = w->desc.log_ctx;
+    s->world = w;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+static inline void mesh_sim__release(mesh_sim__world *w) {
+    int i;
+    for (i = 0; i < w->desc.ranks; i++) {
+        mesh_sim *s = &w->rank[i];
+        mesh_sim__discard(s, s->coming);
+        mesh_sim__discard(s, s->arrived);
+        mesh_sim__discard(s, s->controls);
+        pthread_cond_destroy(&s->wake);
+    }
+    pthread_mutex_destroy(&w->lock);
+    MESH_FREE(w->rank);
+    MESH_FREE(w->sent);
+    MESH_FREE(w->last_arrival);
+}
+
+MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err) {
+    mesh_sim__world w;
+    int i, started = 0;
+    size_t n;
+    if (!desc || !main || desc->ranks < 1) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d ranks; at least 1, and a function to run", desc ? desc->ranks : 0);
+    memset(&w, 0, sizeof w);
+    w.desc = *desc;
+    if (!w.desc.latency_ns) w.desc.latency_ns = 1000;
+    if (!w.desc.ps_per_byte) w.desc.ps_per_byte = 100;
+    if (!w.desc.eager_bytes) w.desc.eager_bytes = 16 * 1024;
+    if (!w.desc.detect_ns) w.desc.detect_ns = 1000000;
+    w.random = (desc->seed + 1) * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    w.main = main;
+    w.ctx = ctx;
+    w.turn = -1;
+    n = (size_t)desc->ranks;
+    w.rank = (mesh_sim *)MESH_MALLOC(n * sizeof *w.rank);
+    w.sent = (int *)MESH_MALLOC(n * n * sizeof *w.sent);
+    w.last_arrival = (int64_t *)MESH_MALLOC(n * n * sizeof *w.last_arrival);
+    if (!w.rank || !w.sent || !w.last_arrival) {
+        MESH_FREE(w.rank);
+        MESH_FREE(w.sent);
+        MESH_FREE(w.last_arrival);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_sim_run: no memory for %d ranks", desc->ranks);
+    }
+    memset(w.rank, 0, n * sizeof *w.rank);
+    memset(w.sent, 0, n * n * sizeof *w.sent);
+    memset(w.last_arrival, 0, n * n * sizeof *w.last_arrival);
+    pthread_mutex_init(&w.lock, NULL);
+    for (i = 0; i < desc->ranks; i++) mesh_sim__rank_init(&w, i);
+    pthread_mutex_lock(&w.lock);
+    for (; started < desc->ranks; started++)
+        if (pthread_create(&w.rank[started].thread, NULL, mesh_sim__thread, &w.rank[started])) break;
+    for (i = started; i < desc->ranks; i++) { /* no thread for these: they count as dead */
+        w.rank[i].state = MESH_SIM__OVER;
+        w.rank[i].dead = 1;
+    }
+    if (!w.desc.free_running && started) mesh_sim__pass(&w);
+    pthread_mutex_unlock(&w.lock);
+    for (i = 0; i < started; i++) pthread_join(w.rank[i].thread, NULL);
+    mesh_sim__release(&w);
+    if (started < desc->ranks) return mesh__fail(err, MESH_ERR_TRANSPORT, started, "mesh_sim_run: only %d of %d threads could be made", started, desc->ranks);
+    return MESH_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_IMPLEMENTATION */
