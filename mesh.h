@@ -44,6 +44,9 @@ OPTIONS
 WHAT IT DOES NOT DO
     Sharding specs and redistribution plans are not in this version.
 */
+#if defined(MESH_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* for the transports; under -std=c99 nothing of POSIX is visible otherwise */
+#endif
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

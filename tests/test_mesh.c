@@ -1,10 +1,10 @@
 /* The single-file test binary: cc -std=c99 tests/test_mesh.c -o test_mesh -lpthread && ./test_mesh
    ./test_mesh [--list] [--seed N] [--limit S] [name part ...]: runs the tests whose name holds one of the parts. */
-#define _POSIX_C_SOURCE 200809L
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_sim.h"
+#include "../transports/mesh_socket.h"
 #include "harness.h"
 #include "t_mesh.h"
 #include "t_comm.h"

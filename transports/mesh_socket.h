@@ -1,0 +1,2153 @@
+/* mesh_socket.h - processes as ranks, over TCP and Unix-domain sockets. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_SOCKET_H
+#define MESH_SOCKET_H
+/*
+DO THIS
+    #define MESH_IMPLEMENTATION         in exactly one file
+    #include "mesh.h"
+    #include "mesh_collectives.h"
+    #include "transports/mesh_socket.h"
+
+EXAMPLE
+    mesh_socket net;
+    mesh_error err;
+    if (mesh_socket_open(&net, NULL, &err)) return fail(err.text);     who am I: from the environment; alone: a world of 1
+    ... mesh_comm_open(&comm, &net.base, ...) ...
+    mesh_socket_close(&net);
+
+WHO AM I
+    What the desc leaves 0 comes from the environment, the first of these that is there:
+        RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT      torchrun, `mesh run`
+        OMPI_COMM_WORLD_RANK / _SIZE / _LOCAL_RANK              Open MPI's mpirun
+        PMI_RANK PMI_SIZE                                       MPICH's mpirun (MPI_LOCALRANKID)
+        SLURM_PROCID SLURM_NTASKS SLURM_LOCALID                 srun; rank 0's host is the first of SLURM_JOB_NODELIST
+    MASTER_ADDR is 127.0.0.1 where nothing says otherwise. The port is MESH_PORT, else MASTER_PORT, else for Slurm one made of
+    SLURM_JOB_ID, else 29400. With TORCHELASTIC_USE_AGENT_STORE=True torchrun's agent holds MASTER_PORT itself: MASTER_PORT + 1 is used.
+    MESH_LISTEN_FD: a listening socket that rank 0 inherits (from `mesh run`), so that no port can be taken in between.
+
+CONCEPTS
+    rendezvous  Every rank connects to rank 0, which hands out the address book. Other connections are opened when first used, one
+                per pair of ranks, over a Unix-domain socket where both are on one host (MESH_SOCKET_LANES=tcp: always TCP).
+    secret      Both ends of every connection prove that they know the job's secret (HMAC-SHA-256 over two nonces) before any other
+                byte is read: MESH_SECRET, made by `mesh run`. Without one only loopback is used, unless desc.insecure says otherwise.
+                What follows the proof is neither encrypted nor signed.
+    message     Up to 16 KiB go at once, within a credit; larger ones when the receiver has posted, in frames that interleave, straight
+                from and to the caller's memory, strided or not.
+
+ERRORS
+    The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. A host that falls
+    silent is found by TCP (user timeout and keepalive) within about 20 s.
+
+WHAT IT DOES NOT DO
+    Shared memory: a later version. RDMA.
+*/
+#ifndef MESH_COLLECTIVES_H
+#error "mesh_socket.h: include mesh_collectives.h first"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MESH_SOCKET_AUTO = 0, MESH_SOCKET_TCP = 1 };
+
+typedef struct mesh_socket_desc {
+    int rank, size;          /* size 0: both from the environment */
+    int local_rank;          /* used with size */
+    const char *address;     /* of rank 0, a name or number; NULL: from the environment */
+    int port;                /* of rank 0; 0: from the environment */
+    const char *secret;      /* NULL: MESH_SECRET; "": none */
+    int insecure;            /* 1: go beyond loopback without a secret */
+    int lanes;               /* MESH_SOCKET_TCP: TCP even on one host; 0: MESH_SOCKET_LANES (auto, tcp) */
+    int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
+    int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
+    mesh_allocator allocator;
+    mesh_log log;
+    void *log_ctx;
+} mesh_socket_desc;
+
+typedef struct mesh_socket {
+    mesh_transport base; /* first: &net.base is the transport */
+    int local_rank;      /* among the ranks on this host; -1: unknown */
+    void *impl;
+} mesh_socket;
+
+/* Join the job: returns when every rank has come. desc may be NULL. ARGUMENT: rank or size wrong, a variable that is no number, beyond
+   loopback without a secret. TRANSPORT: port taken, rank 0 not reached, rank given twice, wrong secret. TIMEOUT: ranks missing, named.
+   On error nothing is open. */
+MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err);
+/* Orderly goodbye: what was sent is delivered; comms still open are closed. Closing what is not open does nothing. */
+MESH_API mesh_status mesh_socket_close(mesh_socket *net);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SOCKET_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_IMPLEMENTED)
+#define MESH_SOCKET_IMPLEMENTED
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#if !defined(AI_PASSIVE) || !defined(CLOCK_MONOTONIC)
+#error "mesh_socket.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>hmac: SHA-256 (FIPS 180-4) and HMAC (RFC 2104) ------------------------------------------------------------------ */
+
+typedef struct mesh_socket__sha {
+    uint32_t h[8];
+    uint64_t nbytes;
+    unsigned char block[64];
+} mesh_socket__sha;
+
+static inline uint32_t mesh_socket__rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+static inline void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned char *p) {
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
+        0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
+        0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
+        0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
+        0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
+        0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    uint32_t w[64], v[8];
+    int i;
+    for (i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    for (; i < 64; i++) {
+        uint32_t a = mesh_socket__rotate(w[i - 15], 7) ^ mesh_socket__rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
+        uint32_t b = mesh_socket__rotate(w[i - 2], 17) ^ mesh_socket__rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
+        w[i] = w[i - 16] + a + w[i - 7] + b;
+    }
+    memcpy(v, s->h, sizeof v);
+    for (i = 0; i < 64; i++) {
+        uint32_t e = mesh_socket__rotate(v[4], 6) ^ mesh_socket__rotate(v[4], 11) ^ mesh_socket__rotate(v[4], 25);
+        uint32_t t1 = v[7] + e + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
+        uint32_t a = mesh_socket__rotate(v[0], 2) ^ mesh_socket__rotate(v[0], 13) ^ mesh_socket__rotate(v[0], 22);
+        uint32_t t2 = a + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += t1;
+        v[0] = t1 + t2;
+    }
+    for (i = 0; i < 8; i++) s->h[i] += v[i];
+}
+
+static inline void mesh_socket__sha_start(mesh_socket__sha *s) {
+    static const uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memcpy(s->h, h, sizeof h);
+    s->nbytes = 0;
+}
+
+static inline void mesh_socket__sha_add(mesh_socket__sha *s, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (; n; n--, p++) {
+        s->block[s->nbytes++ % 64] = *p;
+        if (s->nbytes % 64 == 0) mesh_socket__sha_block(s, s->block);
+    }
+}
+
+static inline void mesh_socket__sha_end(mesh_socket__sha *s, unsigned char *out) {
+    uint64_t bits = s->nbytes * 8;
+    unsigned char pad = 0x80, length[8];
+    int i;
+    mesh_socket__sha_add(s, &pad, 1);
+    for (pad = 0; s->nbytes % 64 != 56;) mesh_socket__sha_add(s, &pad, 1);
+    for (i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i));
+    mesh_socket__sha_add(s, length, 8);
+    for (i = 0; i < 32; i++) out[i] = (unsigned char)(s->h[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+/* HMAC over up to three pieces. */
+static inline void mesh_socket__hmac(const void *key, size_t key_bytes, const void *const *piece, const size_t *nbytes, int pieces, unsigned char *out) {
+    unsigned char k[64] = {0}, pad[64];
+    mesh_socket__sha s;
+    int i;
+    if (key_bytes > 64) {
+        mesh_socket__sha_start(&s);
+        mesh_socket__sha_add(&s, key, key_bytes);
+        mesh_socket__sha_end(&s, k);
+    } else if (key_bytes) {
+        memcpy(k, key, key_bytes);
+    }
+    for (i = 0; i < 64; i++) pad[i] = k[i] ^ 0x36;
+    mesh_socket__sha_start(&s);
+    mesh_socket__sha_add(&s, pad, 64);
+    for (i = 0; i < pieces; i++) mesh_socket__sha_add(&s, piece[i], nbytes[i]);
+    mesh_socket__sha_end(&s, out);
+    for (i = 0; i < 64; i++) pad[i] = k[i] ^ 0x5c;
+    mesh_socket__sha_start(&s);
+    mesh_socket__sha_add(&s, pad, 64);
+    mesh_socket__sha_add(&s, out, 32);
+    mesh_socket__sha_end(&s, out);
+}
+
+/* Equality that takes the same time wherever they differ. */
+static inline int mesh_socket__equal(const unsigned char *a, const unsigned char *b, size_t n) {
+    unsigned char differ = 0;
+    size_t i;
+    for (i = 0; i < n; i++) differ |= a[i] ^ b[i];
+    return !differ;
+}
+
+/* ---- // >>wire: what goes over a connection -------------------------------------------------------------------------------------
+
+   Everything little-endian. Handshake, C the side that connects, S the side that accepts:
+     C  magic 8, nonce 32
+     S  magic 8, nonce 32, HMAC(secret, "S" nonceC nonceS)
+     C  HMAC(secret, "C" nonceC nonceS | hello), hello
+     S  verdict 4 (0: welcome), length 4, text
+   Then frames: a header of 40 bytes, and `length` bytes that belong to it. */
+
+#define MESH_SOCKET__MAGIC "MESH\1\0\r\n" /* the fifth byte is the version of the wire format */
+
+enum {
+    MESH_SOCKET__HEADER = 40,
+    MESH_SOCKET__HELLO = 64,
+    MESH_SOCKET__C1 = 40,
+    MESH_SOCKET__S1 = 72,
+    MESH_SOCKET__C2 = 32 + MESH_SOCKET__HELLO,
+    MESH_SOCKET__VERDICT_TEXT = 240,
+    MESH_SOCKET__EAGER = 16 * 1024,
+    MESH_SOCKET__CREDIT = 1 << 20,       /* eager bytes that may lie unreceived at a peer */
+    MESH_SOCKET__CHUNK = 256 * 1024,     /* of a large message in one frame */
+    MESH_SOCKET__RBUF = 64 * 1024,
+    MESH_SOCKET__ENTRY = 48,             /* of the address book */
+    MESH_SOCKET__STRANGERS = 64,         /* connections that have not proved themselves */
+    MESH_SOCKET__IOVS = 64
+};
+
+enum {
+    MESH_SOCKET__F_EAGER = 1, /* channel check; bytes follow */
+    MESH_SOCKET__F_OFFER,     /* channel check a=bytes b=send id: a large message waits */
+    MESH_SOCKET__F_ACCEPT,    /* a=send id b=recv id: send it */
+    MESH_SOCKET__F_REFUSE,    /* a=send id b=bytes expected: not what was posted here */
+    MESH_SOCKET__F_DATA,      /* a=recv id b=offset; bytes follow */
+    MESH_SOCKET__F_CREDIT,    /* a=eager bytes taken */
+    MESH_SOCKET__F_CONTROL,   /* a=kind; bytes follow */
+    MESH_SOCKET__F_LOST,      /* a=rank; why follows */
+    MESH_SOCKET__F_BOOK,      /* the address book follows */
+    MESH_SOCKET__F_GOODBYE,
+    MESH_SOCKET__F_END
+};
+
+typedef struct mesh_socket__ticket mesh_socket__ticket;
+typedef struct mesh_socket__conn mesh_socket__conn;
+
+typedef struct mesh_socket__xfer {
+    mesh_xfer x;
+    mesh_block block;
+    uint64_t channel, check, id, remote, moved; /* id: ours on the wire; remote: the peer's; moved: bytes so far */
+    mesh_socket__ticket *ticket;
+    int matched, done;
+    struct mesh_socket__xfer *next; /* in a peer's list */
+} mesh_socket__xfer;
+
+struct mesh_socket__ticket {
+    mesh_socket__xfer *xfer;
+    int count, left;
+    mesh_status status;
+    mesh_error why;
+};
+
+/* A message that came before its receive: its bytes follow this struct, or it is an offer of a large one. */
+typedef struct mesh_socket__early {
+    struct mesh_socket__early *next;
+    uint64_t channel, check, nbytes, offer;
+    int is_offer;
+} mesh_socket__early;
+
+typedef struct mesh_socket__list {
+    mesh_socket__xfer *head, **tail;
+} mesh_socket__list;
+
+typedef struct mesh_socket__peer {
+    mesh_socket__conn *conn;   /* established, or NULL */
+    mesh_socket__conn *coming; /* a connection of ours under way */
+    mesh_socket__list posted, waiting, offered, streaming; /* receives not matched; sends without a connection, offered, accepted */
+    mesh_socket__early *early, **early_end;
+    uint64_t credit, taken; /* eager bytes we may send; eager bytes taken and not yet credited */
+    int gone, goodbye;      /* gone: a mesh_event_kind was reported */
+    int tried_unix;
+    int64_t retry_at;
+} mesh_socket__peer;
+
+enum { MESH_SOCKET__CONNECTING, MESH_SOCKET__GREETING, MESH_SOCKET__UP };
+
+struct mesh_socket__conn {
+    int fd, state, initiator, rank, stage, is_unix, broken; /* rank: -1 until known; stage: of the handshake */
+    int64_t deadline;
+    unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
+    unsigned char greet[512];   /* handshake bytes being read */
+    int greet_have, greet_need;
+    unsigned char *out; /* small frames to be written */
+    size_t out_at, out_len, out_cap;
+    unsigned char head[MESH_SOCKET__HEADER]; /* the data frame being written */
+    size_t head_left, frame_left;
+    mesh_socket__xfer *frame; /* its message */
+    unsigned char *spare;     /* the rest of a frame whose message was canceled */
+    size_t spare_at, spare_len;
+    unsigned char *in; /* read ahead */
+    size_t in_at, in_len;
+    unsigned char rx[MESH_SOCKET__HEADER]; /* the frame being read */
+    uint64_t rx_left;
+    mesh_socket__xfer *rx_to;    /* NULL with rx_left > 0: rx_early, or thrown away */
+    mesh_socket__early *rx_early;
+    char why[160];
+};
+
+typedef struct mesh_socket__entry { /* of the address book */
+    unsigned char addr[16];
+    uint16_t port, family; /* family 4 or 6 */
+    uint64_t host, token;
+    uint32_t scope;
+} mesh_socket__entry;
+
+typedef struct mesh_socket__control {
+    struct mesh_socket__control *next;
+    int kind, rank;
+    uint32_t nbytes;
+} mesh_socket__control;
+
+typedef struct mesh_socket__impl {
+    mesh_socket *net;
+    char secret[256];
+    size_t secret_bytes;
+    int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded;
+    mesh_socket__entry *book;
+    mesh_socket__peer *peer;
+    mesh_socket__conn **conn;
+    int nconns, conn_cap;
+    struct pollfd *poll;
+    int poll_cap;
+    mesh_socket__xfer **slot; /* by the low half of an id */
+    uint32_t *generation;
+    int nslots, slot_cap, generation_cap, free_hint;
+    mesh_socket__control *control, **control_end;
+    uint32_t *dead; /* group ids that are closed: their late frames are dropped */
+    int ndead, dead_cap;
+    int event, have_book;
+    int64_t open_deadline;
+    struct sockaddr_storage master;
+    socklen_t master_len;
+    char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[128]; /* why rank 0 refused us; the last stranger */
+    char last[160]; /* why the last attempt to reach rank 0 failed */
+    int strangers;
+} mesh_socket__impl;
+
+static inline mesh_socket__impl *mesh_socket__of(mesh_transport *t) { return (mesh_socket__impl *)((mesh_socket *)(void *)t)->impl; }
+
+static inline int64_t mesh_socket__clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void mesh_socket__log(mesh_socket__impl *s, int level, const char *format, ...) {
+    char text[400];
+    mesh__text t = mesh__text_on(text, sizeof text);
+    va_list args;
+    if (!s->net->base.log) return;
+    va_start(args, format);
+    mesh__vput(&t, format, args);
+    va_end(args);
+    s->net->base.log(s->net->base.log_ctx, level, text);
+}
+
+static inline void mesh_socket__random(unsigned char *p, size_t n) {
+    int fd = open("/dev/urandom", O_RDONLY);
+    size_t have = 0;
+    while (fd >= 0 && have < n) {
+        ssize_t got = read(fd, p + have, n - have);
+        if (got <= 0) break;
+        have += (size_t)got;
+    }
+    if (fd >= 0) close(fd);
+    for (; have < n; have++) { /* no /dev/urandom: unique, though not secret; the secret itself is the caller's */
+        uint64_t v = mesh__mix((uint64_t)mesh_socket__clock() + have, (uint64_t)getpid());
+        p[have] = (unsigned char)v;
+    }
+}
+
+/* ---- // >>lists of messages ---- */
+
+static inline void mesh_socket__list_add(mesh_socket__list *l, mesh_socket__xfer *x) {
+    if (!l->head) l->tail = &l->head;
+    x->next = NULL;
+    *l->tail = x;
+    l->tail = &x->next;
+}
+
+static inline int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xfer *x) {
+    mesh_socket__xfer **at = &l->head;
+    while (*at && *at != x) at = &(*at)->next;
+    if (!*at) return 0;
+    *at = x->next;
+    if (!x->next) l->tail = at;
+    return 1;
+}
+
+/* Give a message an id for the wire. Returns 0 without memory. */
+static inline int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    int i, k = -1;
+    for (i = 0; i < s->nslots && k < 0; i++) {
+        int at = (s->free_hint + i) % s->nslots;
+        if (!s->slot[at]) k = at;
+    }
+    if (k < 0) {
+        if (!mesh__grow(&s->net->base, (void **)&s->slot, &s->slot_cap, s->nslots + 1, sizeof *s->slot)) return 0;
+        if (!mesh__grow(&s->net->base, (void **)&s->generation, &s->generation_cap, s->nslots + 1, sizeof *s->generation)) return 0;
+        k = s->nslots++;
+    }
+    s->slot[k] = x;
+    s->free_hint = (k + 1) % s->nslots;
+    x->id = (uint64_t)++s->generation[k] << 32 | (uint32_t)k;
+    return 1;
+}
+
+static inline mesh_socket__xfer *mesh_socket__id_find(mesh_socket__impl *s, uint64_t id, int rank, int direction) {
+    uint32_t k = (uint32_t)id;
+    mesh_socket__xfer *x = k < (uint32_t)s->nslots ? s->slot[k] : NULL;
+    return x && x->id == id && x->x.rank == rank && x->x.direction == direction ? x : NULL;
+}
+
+static inline void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    if (x->id) s->slot[(uint32_t)x->id] = NULL;
+    x->id = 0;
+}
+
+static inline void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    mesh_socket__id_drop(s, x);
+    x->done = 1;
+    x->ticket->left--;
+    s->event = 1;
+}
+
+/* A message of ours that is partly written: what is left of its frame is copied, so that the stream stays whole without the caller's memory. */
+static inline void mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__xfer *x = c->frame;
+    size_t at = 0;
+    c->spare = (unsigned char *)mesh_transport_alloc(&s->net->base, c->frame_left + 1);
+    if (!c->spare) {
+        c->broken = 1;
+        mesh__copy_text(c->why, sizeof c->why, "no memory to keep the stream whole");
+        c->frame = NULL;
+        return;
+    }
+    while (at < c->frame_left) {
+        uint64_t run;
+        void *from = mesh_xfer_at(&x->x, x->moved + at, &run);
+        if (run > c->frame_left - at) run = c->frame_left - at;
+        memcpy(c->spare + at, from, (size_t)run);
+        at += (size_t)run;
+    }
+    c->spare_at = 0;
+    c->spare_len = c->frame_left;
+    c->frame = NULL;
+}
+
+/* Nothing of the ticket is touched after this. */
+static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__ticket *k) {
+    int i;
+    for (i = 0; i < k->count; i++) {
+        mesh_socket__xfer *x = &k->xfer[i];
+        mesh_socket__peer *p = &s->peer[x->x.rank];
+        if (x->done) continue;
+        x->done = 1;
+        if (x->x.direction == MESH_RECV) mesh_socket__list_remove(&p->posted, x);
+        else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__list_remove(&p->offered, x)) mesh_socket__list_remove(&p->streaming, x);
+        if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
+        if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
+        mesh_socket__id_drop(s, x);
+    }
+    k->left = 0;
+    s->event = 1;
+}
+
+static inline void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__ticket *k, mesh_status status, int rank, const char *format, ...) {
+    va_list args;
+    if (k->left == 0) return;
+    k->status = status;
+    va_start(args, format);
+    mesh__vfail(&k->why, status, rank, format, args);
+    va_end(args);
+    mesh_socket__ticket_stop(s, k);
+}
+
+/* ---- // >>frames out ---- */
+
+static inline unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
+    unsigned char *p;
+    if (c->out_at == c->out_len) c->out_at = c->out_len = 0;
+    if (c->out_len + n > c->out_cap) {
+        size_t used = c->out_len - c->out_at, cap = c->out_cap ? c->out_cap : 8192;
+        while (cap < used + n) cap *= 2;
+        if (cap > c->out_cap) {
+            p = (unsigned char *)mesh_transport_alloc(&s->net->base, cap);
+            if (!p) return NULL;
+            if (used) memcpy(p, c->out + c->out_at, used);
+            mesh_transport_free(&s->net->base, c->out);
+            c->out = p;
+            c->out_cap = cap;
+        } else if (used) {
+            memmove(c->out, c->out + c->out_at, used);
+        }
+        c->out_at = 0;
+        c->out_len = used;
+    }
+    p = c->out + c->out_len;
+    c->out_len += n;
+    return p;
+}
+
+static inline void mesh_socket__header(unsigned char *p, int type, uint32_t length, uint64_t channel, uint64_t check, uint64_t a, uint64_t b) {
+    mesh__put32(p, (uint32_t)type);
+    mesh__put32(p + 4, length);
+    mesh__put64(p + 8, channel);
+    mesh__put64(p + 16, check);
+    mesh__put64(p + 24, a);
+    mesh__put64(p + 32, b);
+}
+
+static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
+    unsigned char *p = mesh_socket__out_room(s, c, MESH_SOCKET__HEADER + (size_t)nbytes);
+    if (!p) return 0;
+    mesh_socket__header(p, type, nbytes, channel, check, a, b);
+    if (nbytes) memcpy(p + MESH_SOCKET__HEADER, data, nbytes);
+    return 1;
+}
+
+/* A frame of a few bytes that must not be lost: without memory for it the connection ends. */
+static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
+    if (mesh_socket__frame_put(s, c, type, channel, check, a, b, data, nbytes)) return;
+    c->broken = 1;
+    mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
+}
+
+/* Hand a send to an established connection: at once if it is small and within the credit, else as an offer. 0: no memory. */
+static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
+    uint64_t n = x->x.nbytes, at, run;
+    unsigned char *to;
+    if (n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit) {
+        to = mesh_socket__out_room(s, p->conn, MESH_SOCKET__HEADER + (size_t)n);
+        if (!to) return 0;
+        mesh_socket__header(to, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
+        for (at = 0; at < n; at += run) {
+            void *from = mesh_xfer_at(&x->x, at, &run);
+            memcpy(to + MESH_SOCKET__HEADER + at, from, (size_t)run);
+        }
+        p->credit -= n + MESH_SOCKET__HEADER;
+        x->matched = 1;
+        mesh_socket__xfer_done(s, x);
+        return 1;
+    }
+    if (!mesh_socket__id_take(s, x)) return 0;
+    if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_OFFER, x->channel, x->check, n, x->id, NULL, 0)) {
+        mesh_socket__id_drop(s, x);
+        return 0;
+    }
+    mesh_socket__list_add(&p->offered, x);
+    return 1;
+}
+
+/* Begin the next frame of the large messages that were accepted, in turn. */
+static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    mesh_socket__xfer *x = p->streaming.head;
+    uint64_t left;
+    if (!x) return 0;
+    left = x->x.nbytes - x->moved;
+    c->frame = x;
+    c->frame_left = left < MESH_SOCKET__CHUNK ? (size_t)left : (size_t)MESH_SOCKET__CHUNK;
+    c->head_left = MESH_SOCKET__HEADER;
+    mesh_socket__header(c->head, MESH_SOCKET__F_DATA, (uint32_t)c->frame_left, 0, 0, x->remote, x->moved);
+    if (x->next) { /* others wait: take turns */
+        mesh_socket__list_remove(&p->streaming, x);
+        mesh_socket__list_add(&p->streaming, x);
+    }
+    return 1;
+}
+
+/* The pieces to write next. Returns their number. */
+static inline int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
+    int n = 0;
+    size_t at = 0;
+    if (!c->frame && !c->spare && c->out_len > c->out_at) {
+        v[n].iov_base = c->out + c->out_at;
+        v[n++].iov_len = c->out_len - c->out_at;
+        return n;
+    }
+    if (c->head_left) {
+        v[n].iov_base = c->head + MESH_SOCKET__HEADER - c->head_left;
+        v[n++].iov_len = c->head_left;
+    }
+    if (c->spare) {
+        v[n].iov_base = c->spare + c->spare_at;
+        v[n++].iov_len = c->spare_len - c->spare_at;
+        return n;
+    }
+    while (c->frame && at < c->frame_left && n < MESH_SOCKET__IOVS) {
+        uint64_t run;
+        void *from = mesh_xfer_at(&c->frame->x, c->frame->moved + at, &run);
+        if (run > c->frame_left - at) run = c->frame_left - at;
+        v[n].iov_base = from;
+        v[n++].iov_len = (size_t)run;
+        at += (size_t)run;
+    }
+    return n;
+}
+
+static inline void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
+    size_t part;
+    if (!c->frame && !c->spare) {
+        c->out_at += n;
+        return;
+    }
+    part = n < c->head_left ? n : c->head_left;
+    c->head_left -= part;
+    n -= part;
+    if (c->spare) {
+        c->spare_at += n;
+        if (c->spare_at < c->spare_len || c->head_left) return;
+        mesh_transport_free(&s->net->base, c->spare);
+        c->spare = NULL;
+        return;
+    }
+    c->frame_left -= n;
+    c->frame->moved += n;
+    if (c->frame_left || c->head_left) return;
+    if (c->frame->moved == c->frame->x.nbytes) {
+        mesh_socket__list_remove(&s->peer[c->rank].streaming, c->frame);
+        mesh_socket__xfer_done(s, c->frame);
+    }
+    c->frame = NULL;
+}
+
+static inline void mesh_socket__conn_failed(mesh_socket__conn *c, const char *what, int error) {
+    mesh__text t;
+    if (c->broken) return;
+    c->broken = 1;
+    t = mesh__text_on(c->why, sizeof c->why);
+    mesh__put(&t, "%s%s%s", what, error ? ": " : "", error ? strerror(error) : "");
+}
+
+static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__conn *c) {
+    if (c->state == MESH_SOCKET__CONNECTING) return 1;
+    if (c->out_len > c->out_at || c->frame || c->spare) return 1;
+    return c->state == MESH_SOCKET__UP && c->rank >= 0 && s->peer[c->rank].conn == c && s->peer[c->rank].streaming.head != NULL;
+}
+
+/* Write until the kernel takes no more. */
+static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
+    struct iovec v[MESH_SOCKET__IOVS];
+    int rounds;
+    for (rounds = 0; rounds < 64 && !c->broken; rounds++) {
+        struct msghdr m;
+        ssize_t n;
+        size_t all = 0;
+        int i;
+        if (!c->frame && !c->spare && c->out_len == c->out_at && !(c->state == MESH_SOCKET__UP && mesh_socket__next_frame(s, c))) return;
+        memset(&m, 0, sizeof m);
+        m.msg_iov = v;
+        m.msg_iovlen = (size_t)mesh_socket__gather(c, v);
+        for (i = 0; i < (int)m.msg_iovlen; i++) all += v[i].iov_len;
+        n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) mesh_socket__conn_failed(c, "writing", errno);
+            return;
+        }
+        mesh_socket__wrote(s, c, (size_t)n);
+        if ((size_t)n < all) return;
+    }
+}
+
+/* ---- // >>connections ---- */
+
+static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
+    mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
+    if (!m) return;
+    m->next = NULL;
+    m->kind = kind;
+    m->rank = rank;
+    m->nbytes = nbytes;
+    if (nbytes) memcpy(m + 1, data, nbytes);
+    *s->control_end = m;
+    s->control_end = &m->next;
+    s->event = 1;
+}
+
+/* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). */
+static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why, const mesh_socket__conn *heard_from) {
+    mesh_socket__peer *p = &s->peer[rank];
+    int i;
+    if (p->gone) return;
+    p->gone = kind;
+    mesh_socket__control_add(s, kind, rank, why, (uint32_t)strlen(why));
+    if (kind != MESH_EVENT_LOST || s->in_open || s->closing) return;
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->state != MESH_SOCKET__UP || c == heard_from || c->broken || c->rank == rank) continue;
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_LOST, 0, 0, (uint64_t)rank, 0, why, (uint32_t)strlen(why));
+        mesh_socket__flush(s, c);
+    }
+}
+
+/* End every operation that needs a rank that is lost. Receives whose bytes are here have matched already. */
+static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
+    mesh_socket__peer *p = &s->peer[rank];
+    mesh_socket__list *lists[4];
+    int i;
+    lists[0] = &p->posted;
+    lists[1] = &p->waiting;
+    lists[2] = &p->offered;
+    lists[3] = &p->streaming;
+    for (i = 0; i < 4; i++)
+        while (lists[i]->head) mesh_socket__ticket_fail(s, lists[i]->head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    for (i = 0; i < s->nslots; i++) /* matched, its bytes still to come */
+        if (s->slot[i] && s->slot[i]->x.rank == rank) mesh_socket__ticket_fail(s, s->slot[i]->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+}
+
+static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd) {
+    mesh_socket__conn *c;
+    if (!mesh__grow(&s->net->base, (void **)&s->conn, &s->conn_cap, s->nconns + 1, sizeof *s->conn)) return NULL;
+    c = (mesh_socket__conn *)mesh_transport_alloc(&s->net->base, sizeof *c);
+    if (!c) return NULL;
+    memset(c, 0, sizeof *c);
+    c->in = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_SOCKET__RBUF);
+    if (!c->in) {
+        mesh_transport_free(&s->net->base, c);
+        return NULL;
+    }
+    c->fd = fd;
+    c->rank = -1;
+    c->state = MESH_SOCKET__GREETING;
+    s->conn[s->nconns++] = c;
+    return c;
+}
+
+static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int i;
+    if (c->rank >= 0) {
+        mesh_socket__peer *p = &s->peer[c->rank];
+        if (p->conn == c) p->conn = NULL;
+        if (p->coming == c) p->coming = NULL;
+    }
+    if (c->rx_to) mesh_socket__ticket_fail(s, c->rx_to->ticket, MESH_ERR_PEER, c->rank, "rank %d was lost: %s", c->rank, c->why);
+    mesh_transport_free(&s->net->base, c->rx_early);
+    close(c->fd);
+    for (i = 0; i < s->nconns && s->conn[i] != c; i++) {}
+    if (i < s->nconns) s->conn[i] = s->conn[--s->nconns];
+    mesh_transport_free(&s->net->base, c->out);
+    mesh_transport_free(&s->net->base, c->spare);
+    mesh_transport_free(&s->net->base, c->in);
+    mesh_transport_free(&s->net->base, c);
+}
+
+static inline int mesh_socket__nonblocking(int fd) {
+    int flags = fcntl(fd, F_GETFL, 0);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return 0;
+    return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
+}
+
+static inline int mesh_socket__is_loopback(const struct sockaddr *a) {
+    if (a->sa_family == AF_INET) return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
+    if (a->sa_family == AF_INET6) {
+        const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+    }
+    return a->sa_family == AF_UNIX;
+}
+
+static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
+    int on = 1;
+    if (to->sa_family == AF_UNIX) {
+        int bytes = 1 << 20;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#ifdef TCP_KEEPIDLE
+    {
+        int idle = 5, interval = 5, probes = 3;
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    }
+#endif
+#ifdef TCP_USER_TIMEOUT
+    {
+        unsigned ms = 20000;
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+    }
+#endif
+#ifdef TCP_CONGESTION
+    if (mesh_socket__is_loopback(to)) { /* bbr paces even here: 2.2 instead of 5.7 GB/s */
+        char name[32] = "";
+        socklen_t length = sizeof name;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && !strncmp(name, "bbr", 3) && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0)
+            setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    }
+#endif
+}
+
+/* The Unix-domain address of a token: abstract on Linux (nothing to clean up), a file elsewhere. */
+static inline socklen_t mesh_socket__unix_address(struct sockaddr_un *a, uint64_t token) {
+    char name[64];
+    mesh__text t = mesh__text_on(name, sizeof name);
+    memset(a, 0, sizeof *a);
+    a->sun_family = AF_UNIX;
+#ifdef __linux__
+    mesh__put(&t, "mesh.h-%x", token);
+    memcpy(a->sun_path + 1, name, t.len);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + t.len);
+#else
+    mesh__put(&t, "/tmp/mesh.h-%x", token);
+    memcpy(a->sun_path, name, t.len + 1);
+    return (socklen_t)sizeof *a;
+#endif
+}
+
+static inline void mesh_socket__sockaddr(const mesh_socket__entry *e, struct sockaddr_storage *a, socklen_t *length) {
+    memset(a, 0, sizeof *a);
+    if (e->family == 4) {
+        struct sockaddr_in *in = (struct sockaddr_in *)(void *)a;
+        in->sin_family = AF_INET;
+        in->sin_port = htons(e->port);
+        memcpy(&in->sin_addr, e->addr, 4);
+        *length = sizeof *in;
+    } else {
+        struct sockaddr_in6 *in = (struct sockaddr_in6 *)(void *)a;
+        in->sin6_family = AF_INET6;
+        in->sin6_port = htons(e->port);
+        in->sin6_scope_id = e->scope;
+        memcpy(&in->sin6_addr, e->addr, 16);
+        *length = sizeof *in;
+    }
+}
+
+/* Begin a connection to a rank. Returns NULL with errno where it cannot even begin. */
+static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a, socklen_t length, int rank) {
+    mesh_socket__conn *c;
+    int fd = socket(a->sa_family, SOCK_STREAM, 0);
+    if (fd < 0) return NULL;
+    if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
+        close(fd);
+        errno = ENOMEM;
+        return NULL;
+    }
+    mesh_socket__tune(fd, a);
+    c->initiator = 1;
+    c->rank = rank;
+    c->is_unix = a->sa_family == AF_UNIX;
+    c->state = MESH_SOCKET__CONNECTING;
+    s->peer[rank].coming = c;
+    if (connect(fd, a, length) != 0 && errno != EINPROGRESS) {
+        int error = errno;
+        mesh_socket__conn_free(s, c);
+        errno = error;
+        return NULL;
+    }
+    return c;
+}
+
+/* Have a connection to a peer, or one coming. */
+static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
+    mesh_socket__peer *p = &s->peer[rank];
+    mesh_socket__entry *e = &s->book[rank];
+    struct sockaddr_storage a;
+    socklen_t length;
+    if (p->conn || p->coming || p->gone || s->in_open) return;
+    if (p->retry_at && mesh_socket__clock() < p->retry_at) return;
+    p->retry_at = 0;
+    if (e->token && e->host == s->book[s->net->base.rank].host && s->lanes != MESH_SOCKET_TCP && !p->tried_unix) {
+        length = mesh_socket__unix_address((struct sockaddr_un *)(void *)&a, e->token);
+        if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
+        if (errno == EAGAIN) { /* its queue of connections is full */
+            p->retry_at = mesh_socket__clock() + 1000000;
+            return;
+        }
+        p->tried_unix = 1;
+    }
+    mesh_socket__sockaddr(e, &a, &length);
+    if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
+    if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EADDRNOTAVAIL) {
+        p->retry_at = mesh_socket__clock() + 10000000;
+        return;
+    }
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, strerror(errno), NULL);
+}
+
+/* ---- // >>handshake ---- */
+
+static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role, const void *hello, size_t hello_bytes, unsigned char *out) {
+    const void *piece[3];
+    size_t nbytes[3];
+    piece[0] = role;
+    nbytes[0] = 1;
+    piece[1] = c->nonce;
+    nbytes[1] = sizeof c->nonce;
+    piece[2] = hello;
+    nbytes[2] = hello_bytes;
+    mesh_socket__hmac(s->secret, s->secret_bytes, piece, nbytes, hello ? 3 : 2, out);
+}
+
+static inline void mesh_socket__entry_write(unsigned char *p, const mesh_socket__entry *e) {
+    memcpy(p, e->addr, 16);
+    mesh__put32(p + 16, (uint32_t)e->port | (uint32_t)e->family << 16);
+    mesh__put32(p + 20, e->scope);
+    mesh__put64(p + 24, e->host);
+    mesh__put64(p + 32, e->token);
+    mesh__put64(p + 40, 0);
+}
+
+static inline void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned char *p) {
+    uint32_t v = mesh__get32(p + 16);
+    memcpy(e->addr, p, 16);
+    e->port = (uint16_t)v;
+    e->family = (uint16_t)(v >> 16);
+    e->scope = mesh__get32(p + 20);
+    e->host = mesh__get64(p + 24);
+    e->token = mesh__get64(p + 32);
+}
+
+static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
+    unsigned char *p = mesh_socket__out_room(s, c, n);
+    if (p) memcpy(p, data, n);
+    else mesh_socket__conn_failed(c, "no memory", 0);
+}
+
+/* The connection stands: whatever waited for it goes. */
+static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    mesh_socket__xfer *x;
+    c->state = MESH_SOCKET__UP;
+    c->deadline = 0;
+    if (p->coming && p->coming != c) p->coming->broken = 2; /* ours gave way to theirs */
+    p->coming = NULL;
+    p->conn = c;
+    p->credit = MESH_SOCKET__CREDIT;
+    s->event = 1;
+    while ((x = p->waiting.head) != NULL) {
+        mesh_socket__list_remove(&p->waiting, x);
+        if (!mesh_socket__dispatch(s, p, x)) {
+            mesh_socket__list_add(&p->waiting, x);
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", c->rank);
+        }
+    }
+    mesh_socket__flush(s, c);
+}
+
+static inline void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c) {
+    unsigned char m[MESH_SOCKET__C1];
+    c->state = MESH_SOCKET__GREETING;
+    c->stage = 1;
+    c->greet_need = MESH_SOCKET__S1;
+    mesh_socket__random(c->nonce[0], 32);
+    memcpy(m, MESH_SOCKET__MAGIC, 8);
+    memcpy(m + 8, c->nonce[0], 32);
+    mesh_socket__raw(s, c, m, sizeof m);
+}
+
+static inline void mesh_socket__hello(mesh_socket__impl *s, unsigned char *hello) {
+    memset(hello, 0, MESH_SOCKET__HELLO);
+    mesh__put32(hello, (uint32_t)s->net->base.rank);
+    mesh__put32(hello + 4, (uint32_t)s->net->base.size);
+    mesh__put32(hello + 8, (uint32_t)!s->in_open);
+    mesh_socket__entry_write(hello + 16, &s->book[s->net->base.rank]);
+}
+
+static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
+    unsigned char m[8];
+    size_t length = strlen(refusal);
+    if (length > MESH_SOCKET__VERDICT_TEXT) length = MESH_SOCKET__VERDICT_TEXT;
+    mesh__put32(m, refusal[0] != 0);
+    mesh__put32(m + 4, (uint32_t)length);
+    mesh_socket__raw(s, c, m, 8);
+    if (length) mesh_socket__raw(s, c, refusal, length);
+    mesh_socket__flush(s, c);
+}
+
+/* The accepting side has heard who it is. */
+static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
+    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8);
+    int me = s->net->base.rank;
+    char text[MESH_SOCKET__VERDICT_TEXT];
+    mesh__text t = mesh__text_on(text, sizeof text);
+    mesh_socket__peer *p;
+    if (size != s->net->base.size) mesh__put(&t, "rank %d says the world has %d ranks, rank %d says %d; give every rank the same WORLD_SIZE", rank, size, me, s->net->base.size);
+    else if (rank < 0 || rank >= size || rank == me) mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank, size);
+    else if (joins && me == 0 && (!s->in_open || s->peer[rank].conn)) mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK", rank, rank);
+    if (t.len) {
+        mesh_socket__log(s, 1, "mesh_socket: refused a connection: %s", text);
+        mesh__copy_text(s->stranger, sizeof s->stranger, text);
+        mesh_socket__verdict(s, c, text);
+        c->broken = 2;
+        return;
+    }
+    p = &s->peer[rank];
+    if (p->conn || (p->coming && me < rank)) { /* both sides began: the lower rank's connection stands */
+        mesh_socket__verdict(s, c, "!");
+        c->broken = 2;
+        return;
+    }
+    c->rank = rank;
+    if (joins && me == 0) {
+        mesh_socket__entry_read(&s->book[rank], hello + 16);
+        s->joined++;
+    }
+    mesh_socket__verdict(s, c, "");
+    mesh_socket__established(s, c);
+}
+
+/* A whole handshake message has been read. */
+static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn *c) {
+    unsigned char mac[32], m[MESH_SOCKET__S1 + MESH_SOCKET__C2];
+    unsigned char *g = c->greet;
+    c->greet_have = 0;
+    if (!c->initiator && c->stage == 0) {
+        memcpy(c->nonce[0], g + 8, 32);
+        mesh_socket__random(c->nonce[1], 32);
+        memcpy(m, MESH_SOCKET__MAGIC, 8);
+        memcpy(m + 8, c->nonce[1], 32);
+        mesh_socket__mac(s, c, "S", NULL, 0, m + 40);
+        mesh_socket__raw(s, c, m, MESH_SOCKET__S1);
+        c->stage = 1;
+        c->greet_need = MESH_SOCKET__C2;
+    } else if (!c->initiator) {
+        mesh_socket__mac(s, c, "C", g + 32, MESH_SOCKET__HELLO, mac);
+        if (!mesh_socket__equal(mac, g, 32)) {
+            mesh__copy_text(s->stranger, sizeof s->stranger, "it does not know the secret");
+            mesh_socket__conn_failed(c, "it does not know the secret", 0);
+        } else {
+            mesh_socket__introduced(s, c, g + 32);
+        }
+    } else if (c->stage == 1) {
+        memcpy(c->nonce[1], g + 8, 32);
+        mesh_socket__mac(s, c, "S", NULL, 0, mac);
+        if (!mesh_socket__equal(mac, g + 40, 32)) {
+            mesh__copy_text(s->refusal, sizeof s->refusal, "it does not know this job's secret; give every rank the same MESH_SECRET");
+            mesh_socket__conn_failed(c, "it does not know the secret", 0);
+            return;
+        }
+        mesh_socket__hello(s, m + 32);
+        mesh_socket__mac(s, c, "C", m + 32, MESH_SOCKET__HELLO, m);
+        mesh_socket__raw(s, c, m, MESH_SOCKET__C2);
+        c->stage = 2;
+        c->greet_need = 8;
+    } else if (c->stage == 2 && (mesh__get32(g) || mesh__get32(g + 4))) {
+        uint32_t length = mesh__get32(g + 4);
+        if (length == 0 || length > MESH_SOCKET__VERDICT_TEXT) {
+            mesh_socket__conn_failed(c, "a verdict that is none", 0);
+            return;
+        }
+        c->stage = 3;
+        c->greet_need = (int)length;
+    } else if (c->stage == 2) {
+        mesh_socket__established(s, c);
+    } else {
+        g[c->greet_need] = 0;
+        if (g[0] == '!') {
+            c->broken = 2; /* the peer's own connection is coming */
+        } else {
+            mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
+            mesh_socket__conn_failed(c, (const char *)g, 0);
+        }
+    }
+}
+
+/* Read handshake bytes, never beyond them. Anything that is not ours is dropped at the first byte that shows it. */
+static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket__conn *c) {
+    while (c->state == MESH_SOCKET__GREETING && !c->broken) {
+        ssize_t n = recv(c->fd, c->greet + c->greet_have, (size_t)(c->greet_need - c->greet_have), 0);
+        int i, from = c->greet_have;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0) {
+            mesh_socket__conn_failed(c, n ? "reading" : "it hung up during the handshake", n ? errno : 0);
+            return;
+        }
+        c->greet_have += (int)n;
+        for (i = from; i < c->greet_have && i < 8 && c->stage == (c->initiator ? 1 : 0); i++)
+            if (c->greet[i] != (unsigned char)MESH_SOCKET__MAGIC[i]) {
+                const char *what = i == 4 ? "it speaks another version of this protocol" : "it does not speak this protocol";
+                mesh__copy_text(c->initiator ? s->refusal : s->stranger, c->initiator ? sizeof s->refusal : sizeof s->stranger, what);
+                mesh_socket__conn_failed(c, what, 0);
+                return;
+            }
+        if (c->greet_have == c->greet_need) mesh_socket__greeting(s, c);
+    }
+}
+
+/* ---- // >>frames in ---- */
+
+static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t channel) {
+    int i;
+    for (i = 0; i < s->ndead; i++)
+        if (s->dead[i] == (uint32_t)(channel >> 32)) return 1;
+    return 0;
+}
+
+static inline void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p, uint64_t nbytes) {
+    p->taken += nbytes + MESH_SOCKET__HEADER;
+    if (p->taken < MESH_SOCKET__CREDIT / 4 || !p->conn) return;
+    mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_CREDIT, 0, 0, p->taken, 0, NULL, 0);
+    p->taken = 0;
+}
+
+static inline mesh_socket__xfer *mesh_socket__find_posted(mesh_socket__peer *p, uint64_t channel) {
+    mesh_socket__xfer *x = p->posted.head;
+    while (x && x->channel != channel) x = x->next;
+    return x;
+}
+
+/* Compare a message with the receive it met (off the list already). Returns 1 if they agree, else both sides end with MISMATCH. */
+static inline int mesh_socket__agrees(mesh_socket__impl *s, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check) {
+    if (r->x.nbytes == nbytes && r->check == check) return 1;
+    mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_MISMATCH, r->x.rank, "rank %d sent %u bytes, rank %d expected %u%s", r->x.rank, nbytes, s->net->base.rank, r->x.nbytes,
+                             r->check != check ? ", of another operation" : "");
+    return 0;
+}
+
+static inline void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check, uint64_t offer) {
+    uint64_t expected = r->x.nbytes;
+    if (!mesh_socket__agrees(s, r, nbytes, check)) {
+        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_REFUSE, 0, 0, offer, expected, NULL, 0);
+        return;
+    }
+    if (!mesh_socket__id_take(s, r)) {
+        mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_MEMORY, -1, "no memory to receive from rank %d", r->x.rank);
+        return;
+    }
+    r->matched = 1;
+    if (r->x.nbytes == 0) mesh_socket__xfer_done(s, r); /* offered for want of credit */
+    if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
+    s->event = 1;
+}
+
+static inline void mesh_socket__early_add(mesh_socket__peer *p, mesh_socket__early *m) {
+    if (!p->early) p->early_end = &p->early;
+    m->next = NULL;
+    *p->early_end = m;
+    p->early_end = &m->next;
+}
+
+static inline void mesh_socket__deliver(mesh_socket__impl *s, mesh_socket__xfer *r, const unsigned char *bytes) {
+    uint64_t at, run;
+    for (at = 0; at < r->x.nbytes; at += run) {
+        void *to = mesh_xfer_at(&r->x, at, &run);
+        memcpy(to, bytes + at, (size_t)run);
+    }
+    r->matched = 1;
+    mesh_socket__xfer_done(s, r);
+}
+
+/* The bytes of the frame being read are all here. */
+static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    uint32_t type = mesh__get32(c->rx);
+    uint64_t channel = mesh__get64(c->rx + 8);
+    if (type == MESH_SOCKET__F_EAGER) {
+        mesh_socket__took(s, p, mesh__get32(c->rx + 4));
+        if (c->rx_to) {
+            mesh_socket__xfer_done(s, c->rx_to);
+        } else if (c->rx_early) {
+            mesh_socket__xfer *r = mesh_socket__find_posted(p, channel); /* posted while the bytes came in */
+            if (r) {
+                mesh_socket__list_remove(&p->posted, r);
+                if (mesh_socket__agrees(s, r, c->rx_early->nbytes, c->rx_early->check)) mesh_socket__deliver(s, r, (unsigned char *)(c->rx_early + 1));
+                mesh_transport_free(&s->net->base, c->rx_early);
+            } else {
+                mesh_socket__early_add(p, c->rx_early);
+            }
+        }
+    } else if (type == MESH_SOCKET__F_DATA && c->rx_to && c->rx_to->moved == c->rx_to->x.nbytes) {
+        mesh_socket__xfer_done(s, c->rx_to);
+    } else if (type == MESH_SOCKET__F_BOOK && c->rx_early) {
+        const unsigned char *from = (unsigned char *)(c->rx_early + 1);
+        int i;
+        for (i = 0; i < s->net->base.size; i++) mesh_socket__entry_read(&s->book[i], from + (size_t)i * MESH_SOCKET__ENTRY);
+        s->have_book = 1;
+        mesh_transport_free(&s->net->base, c->rx_early);
+    }
+    c->rx_to = NULL;
+    c->rx_early = NULL;
+}
+
+static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, mesh_socket__conn *c, uint64_t nbytes) {
+    mesh_socket__early *m = (mesh_socket__early *)mesh_transport_alloc(&s->net->base, sizeof *m + (size_t)nbytes + 1);
+    if (!m) {
+        mesh_socket__conn_failed(c, "no memory for what it sent", 0);
+        return NULL;
+    }
+    memset(m, 0, sizeof *m);
+    m->channel = mesh__get64(c->rx + 8);
+    m->check = mesh__get64(c->rx + 16);
+    m->nbytes = nbytes;
+    return m;
+}
+
+/* A header has been read: decide where the bytes go. Small control frames are whole in the buffer (their bytes at `data`). */
+static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *data) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
+    uint64_t channel = mesh__get64(c->rx + 8), check = mesh__get64(c->rx + 16), a = mesh__get64(c->rx + 24), b = mesh__get64(c->rx + 32);
+    mesh_socket__xfer *x;
+    mesh_socket__early *m;
+    char text[200];
+    switch (type) {
+    case MESH_SOCKET__F_EAGER:
+        c->rx_left = length;
+        if (mesh_socket__is_dead(s, channel)) break;
+        if ((x = mesh_socket__find_posted(p, channel)) != NULL) {
+            mesh_socket__list_remove(&p->posted, x);
+            if (mesh_socket__agrees(s, x, length, check)) {
+                x->matched = 1;
+                c->rx_to = x;
+            }
+            break;
+        }
+        c->rx_early = mesh_socket__early_new(s, c, length);
+        break;
+    case MESH_SOCKET__F_OFFER:
+        if (mesh_socket__is_dead(s, channel)) break;
+        if ((x = mesh_socket__find_posted(p, channel)) != NULL) {
+            mesh_socket__list_remove(&p->posted, x);
+            mesh_socket__accept_offer(s, p, x, a, check, b);
+        } else if ((m = mesh_socket__early_new(s, c, 0)) != NULL) {
+            m->nbytes = a;
+            m->offer = b;
+            m->is_offer = 1;
+            mesh_socket__early_add(p, m);
+        }
+        break;
+    case MESH_SOCKET__F_ACCEPT:
+        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) == NULL) break; /* canceled meanwhile */
+        if (!mesh_socket__list_remove(&p->offered, x)) break;
+        x->matched = 1;
+        x->remote = b;
+        if (x->x.nbytes == 0) mesh_socket__xfer_done(s, x);
+        else mesh_socket__list_add(&p->streaming, x);
+        break;
+    case MESH_SOCKET__F_REFUSE:
+        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) != NULL)
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MISMATCH, c->rank, "rank %d sent %u bytes, rank %d expected %u%s", s->net->base.rank, x->x.nbytes, c->rank, b, x->x.nbytes == b ? ", of another operation" : "");
+        break;
+    case MESH_SOCKET__F_DATA:
+        c->rx_left = length;
+        x = mesh_socket__id_find(s, a, c->rank, MESH_RECV);
+        if (x && (x->moved != b || b + length > x->x.nbytes)) {
+            mesh_socket__conn_failed(c, "it sent bytes that were not next", 0);
+            return;
+        }
+        c->rx_to = x;
+        break;
+    case MESH_SOCKET__F_CREDIT: p->credit += a; break;
+    case MESH_SOCKET__F_CONTROL: mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data, length); break;
+    case MESH_SOCKET__F_LOST:
+        if (a >= (uint64_t)s->net->base.size || (int)a == s->net->base.rank) break;
+        {
+            mesh__text t = mesh__text_on(text, sizeof text < (size_t)length + 1 ? sizeof text : (size_t)length + 1);
+            uint32_t i;
+            for (i = 0; i < length; i++) mesh__put_char(&t, (char)data[i]);
+        }
+        if (s->peer[a].conn && s->peer[a].conn != c) mesh_socket__conn_failed(s->peer[a].conn, text, 0);
+        else mesh_socket__gone(s, (int)a, MESH_EVENT_LOST, text, c);
+        break;
+    case MESH_SOCKET__F_BOOK:
+        c->rx_left = length;
+        c->rx_early = mesh_socket__early_new(s, c, length);
+        break;
+    default: /* GOODBYE */
+        p->goodbye = 1;
+        mesh_socket__gone(s, c->rank, MESH_EVENT_CLOSED, "", c);
+        break;
+    }
+    if (!c->rx_left) mesh_socket__frame_end(s, c);
+}
+
+/* Is this header one that may come? Bounds first: nothing is allocated for what cannot be. */
+static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mesh_socket__conn *c) {
+    uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
+    switch (type) {
+    case MESH_SOCKET__F_EAGER: return length <= MESH_SOCKET__EAGER;
+    case MESH_SOCKET__F_DATA: return length > 0 && length <= MESH_SOCKET__CHUNK;
+    case MESH_SOCKET__F_CONTROL: return length <= MESH_CONTROL_BYTES;
+    case MESH_SOCKET__F_LOST: return length <= 256;
+    case MESH_SOCKET__F_BOOK: return s->in_open && c->rank == 0 && length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY;
+    default: return type > 0 && type < MESH_SOCKET__F_END && length == 0;
+    }
+}
+
+/* Take frames out of what was read ahead. */
+static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c) {
+    while (!c->broken) {
+        size_t have = c->in_len - c->in_at;
+        if (c->rx_left) {
+            uint64_t run = c->rx_left;
+            unsigned char *to = NULL;
+            if (!have) return;
+            if (c->rx_to) to = (unsigned char *)mesh_xfer_at(&c->rx_to->x, c->rx_to->moved, &run);
+            else if (c->rx_early) to = (unsigned char *)(c->rx_early + 1) + (mesh__get32(c->rx + 4) - c->rx_left);
+            if (run > c->rx_left) run = c->rx_left;
+            if (run > have) run = have;
+            if (to) memcpy(to, c->in + c->in_at, (size_t)run);
+            if (c->rx_to) c->rx_to->moved += run;
+            c->rx_left -= run;
+            c->in_at += (size_t)run;
+            if (!c->rx_left) mesh_socket__frame_end(s, c);
+            continue;
+        }
+        if (have < MESH_SOCKET__HEADER) return;
+        memcpy(c->rx, c->in + c->in_at, MESH_SOCKET__HEADER);
+        if (!mesh_socket__frame_valid(s, c)) {
+            mesh_socket__conn_failed(c, "it sent a frame that cannot be", 0);
+            return;
+        }
+        {
+            uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
+            int whole = type == MESH_SOCKET__F_CONTROL || type == MESH_SOCKET__F_LOST;
+            if (whole && have < MESH_SOCKET__HEADER + (size_t)length) return;
+            c->in_at += MESH_SOCKET__HEADER;
+            s->event = 1;
+            mesh_socket__frame_begin(s, c, c->in + c->in_at);
+            if (whole) c->in_at += length;
+        }
+    }
+}
+
+/* Read: what belongs to a message goes straight to its place, what follows is read ahead. */
+static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int rounds;
+    for (rounds = 0; rounds < 32 && !c->broken; rounds++) {
+        struct iovec v[MESH_SOCKET__IOVS + 1];
+        struct msghdr m;
+        ssize_t n;
+        size_t direct = 0, room, ask;
+        int k = 0;
+        if (c->in_at) memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
+        c->in_len -= c->in_at;
+        c->in_at = 0;
+        while (c->rx_left && c->rx_to && direct < c->rx_left && k < MESH_SOCKET__IOVS) {
+            uint64_t run;
+            v[k].iov_base = mesh_xfer_at(&c->rx_to->x, c->rx_to->moved + direct, &run);
+            if (run > c->rx_left - direct) run = c->rx_left - direct;
+            v[k++].iov_len = (size_t)run;
+            direct += (size_t)run;
+        }
+        room = MESH_SOCKET__RBUF - c->in_len;
+        if (!c->rx_left || direct == c->rx_left || !c->rx_to) {
+            v[k].iov_base = c->in + c->in_len;
+            v[k++].iov_len = room;
+        } else {
+            room = 0;
+        }
+        ask = direct + room;
+        memset(&m, 0, sizeof m);
+        m.msg_iov = v;
+        m.msg_iovlen = (size_t)k;
+        n = recvmsg(c->fd, &m, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0) {
+            mesh_socket__conn_failed(c, n ? "reading" : "it ended without goodbye", n ? errno : 0);
+            return;
+        }
+        s->event = 1;
+        if (direct) {
+            size_t got = (size_t)n < direct ? (size_t)n : direct;
+            c->rx_to->moved += got;
+            c->rx_left -= got;
+            n -= (ssize_t)got;
+            if (!c->rx_left) mesh_socket__frame_end(s, c);
+        }
+        c->in_len += (size_t)n;
+        mesh_socket__parse(s, c);
+        if ((size_t)n + direct < ask) return;
+    }
+}
+
+/* ---- // >>the event loop ---- */
+
+static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
+    int i, strangers = 0;
+    for (i = 0; i < s->nconns; i++) strangers += s->conn[i]->rank < 0;
+    while (strangers < MESH_SOCKET__STRANGERS + s->net->base.size) {
+        struct sockaddr_storage from;
+        socklen_t length = sizeof from;
+        mesh_socket__conn *c;
+        int fd = accept(listener, (struct sockaddr *)(void *)&from, &length);
+        if (fd < 0 && errno == EINTR) continue;
+        if (fd < 0) return;
+        if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
+            close(fd);
+            return;
+        }
+        mesh_socket__tune(fd, (struct sockaddr *)(void *)&from);
+        c->is_unix = listener == s->unix_fd;
+        c->greet_need = MESH_SOCKET__C1;
+        c->deadline = mesh_socket__clock() + INT64_C(10000000000);
+        strangers++;
+    }
+}
+
+/* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
+static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
+    char why[160];
+    mesh_socket__peer *p;
+    mesh__copy_text(why, sizeof why, c->why);
+    if (rank < 0 && !gave_way) {
+        s->strangers++;
+        if (!s->stranger[0]) mesh__copy_text(s->stranger, sizeof s->stranger, why);
+        mesh_socket__log(s, 1, "mesh_socket: dropped a connection that is none of this job's: %s", why);
+    }
+    mesh_socket__conn_free(s, c);
+    if (rank < 0) return;
+    if (s->in_open) mesh__copy_text(s->last, sizeof s->last, why);
+    p = &s->peer[rank];
+    if (was_up) {
+        mesh_socket__gone(s, rank, MESH_EVENT_LOST, why, NULL);
+        if (p->gone == MESH_EVENT_LOST) mesh_socket__peer_fail(s, rank, why);
+        return;
+    }
+    if (!initiator || p->conn || s->in_open) return;
+    if (gave_way) { /* theirs is coming; if it does not, try again */
+        p->retry_at = mesh_socket__clock() + INT64_C(200000000);
+        return;
+    }
+    if (is_unix) {
+        p->tried_unix = 1;
+        mesh_socket__reach(s, rank);
+        return;
+    }
+    mesh_socket__gone(s, rank, connecting ? MESH_EVENT_CLOSED : MESH_EVENT_LOST, why, NULL);
+}
+
+static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    if (error) mesh_socket__conn_failed(c, "connecting", error);
+    else mesh_socket__greet(s, c);
+}
+
+/* Peers that are waited for but not connected: begin, or begin again. Returns when to look again, or INT64_MAX. */
+static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
+    int64_t next = INT64_MAX;
+    int i;
+    for (i = 0; i < s->net->base.size && !s->in_open; i++) {
+        mesh_socket__peer *p = &s->peer[i];
+        if (!p->retry_at || p->conn || p->coming) continue;
+        if (mesh_socket__clock() >= p->retry_at) {
+            if (p->waiting.head || p->posted.head) mesh_socket__reach(s, i);
+            else p->retry_at = 0;
+        }
+        if (p->retry_at && p->retry_at < next) next = p->retry_at;
+    }
+    return next;
+}
+
+/* One round over all connections, sleeping up to timeout_ms. */
+static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
+    int i, n = 0, listeners = 0, count;
+    int64_t now;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 2, sizeof *s->poll)) return;
+    if (s->tcp_fd >= 0) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
+    if (s->unix_fd >= 0) s->poll[n].fd = s->unix_fd, s->poll[n++].events = POLLIN;
+    listeners = n;
+    count = s->nconns;
+    for (i = 0; i < count; i++, n++) {
+        s->poll[n].fd = s->conn[i]->fd;
+        s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) | (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
+    }
+    if (poll(s->poll, (nfds_t)n, timeout_ms) > 0) {
+        for (i = 0; i < count; i++) {
+            mesh_socket__conn *c = s->conn[i];
+            short got = s->poll[listeners + i].revents;
+            if (!got || c->broken) continue;
+            if (c->state == MESH_SOCKET__CONNECTING) {
+                mesh_socket__connected(s, c);
+                continue;
+            }
+            if (got & (POLLIN | POLLHUP | POLLERR)) {
+                if (c->state == MESH_SOCKET__GREETING) mesh_socket__read_greeting(s, c);
+                if (c->state == MESH_SOCKET__UP && !c->broken) mesh_socket__read(s, c);
+            }
+            if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+        }
+        for (i = 0; i < listeners; i++)
+            if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
+    }
+    now = mesh_socket__clock();
+    for (i = s->nconns - 1; i >= 0; i--) {
+        mesh_socket__conn *c = s->conn[i];
+        if (!c->broken && c->deadline && now > c->deadline) mesh_socket__conn_failed(c, "it did not finish the handshake", 0);
+        if (c->broken) mesh_socket__conn_end(s, c);
+        if (i > s->nconns) i = s->nconns; /* others may have ended with it */
+    }
+}
+
+static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    int64_t start = 0, now, next;
+    int spins = 0;
+    for (;;) {
+        next = mesh_socket__retries(s);
+        mesh_socket__round(s, 0);
+        if (s->event) break;
+        now = mesh_socket__clock();
+        if (now >= deadline) break;
+        if (!start) start = now;
+        if (s->crowded ? spins++ < 2 : now - start < 50000) { /* a short wait is spun through, but not at the cost of those who would end it */
+            if (s->crowded) sched_yield();
+            continue;
+        }
+        if (deadline < next) next = deadline;
+        now = next - now;
+        mesh_socket__round(s, now > INT64_C(1000000000) ? 1000 : now > 0 ? (int)((now + 999999) / 1000000) : 0);
+        if (s->event) break;
+    }
+    s->event = 0;
+    return MESH_OK;
+}
+
+/* ---- // >>the members of mesh_ops ---- */
+
+/* Find what came early for a receive; else it waits. */
+static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {
+    mesh_socket__peer *p = &s->peer[r->x.rank];
+    mesh_socket__early **at = &p->early, *m;
+    while (*at && (*at)->channel != r->channel) at = &(*at)->next;
+    m = *at;
+    if (!m) {
+        mesh_socket__list_add(&p->posted, r);
+        return;
+    }
+    *at = m->next;
+    if (!m->next) p->early_end = at;
+    if (m->is_offer) mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
+    else if (mesh_socket__agrees(s, r, m->nbytes, m->check)) mesh_socket__deliver(s, r, (unsigned char *)(m + 1));
+    mesh_transport_free(&s->net->base, m);
+}
+
+static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    size_t bytes = sizeof(mesh_socket__ticket) + sizeof(mesh_socket__xfer) * (size_t)post->count;
+    mesh_socket__ticket *k = (mesh_socket__ticket *)mesh_transport_alloc(t, bytes);
+    int i;
+    if (!k) return MESH_ERR_MEMORY;
+    memset(k, 0, sizeof *k);
+    k->xfer = (mesh_socket__xfer *)(k + 1);
+    k->count = k->left = post->count;
+    for (i = 0; i < post->count; i++) {
+        mesh_socket__xfer *x = &k->xfer[i];
+        x->x = post->xfer[i];
+        if (x->x.block) {
+            x->block = *x->x.block;
+            x->x.block = &x->block;
+        }
+        x->channel = post->channel;
+        x->check = post->check;
+        x->id = x->remote = x->moved = 0;
+        x->ticket = k;
+        x->matched = x->done = 0;
+        x->next = NULL;
+    }
+    for (i = 0; i < post->count && k->left; i++) {
+        mesh_socket__xfer *x = &k->xfer[i];
+        mesh_socket__peer *p = &s->peer[x->x.rank];
+        if (x->done) continue;
+        if (x->x.direction == MESH_RECV) {
+            mesh_socket__match(s, x);
+        } else if (!p->conn) {
+            mesh_socket__list_add(&p->waiting, x);
+        } else if (!mesh_socket__dispatch(s, p, x)) {
+            mesh_socket__ticket_fail(s, k, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", x->x.rank);
+            break;
+        }
+        if (!p->conn && !x->done) {
+            if (p->gone == MESH_EVENT_LOST) mesh_socket__ticket_fail(s, k, MESH_ERR_PEER, x->x.rank, "rank %d was lost before", x->x.rank);
+            else mesh_socket__reach(s, x->x.rank);
+        }
+    }
+    for (i = 0; i < post->count; i++) {
+        mesh_socket__conn *c = s->peer[post->xfer[i].rank].conn;
+        if (c && !c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+    }
+    ticket->impl = k;
+    ticket->id = post->channel;
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    mesh_socket__ticket *k = (mesh_socket__ticket *)ticket->impl;
+    mesh_status status;
+    if (k->left) return MESH_IN_PROGRESS;
+    status = k->status;
+    if (status != MESH_OK && why) *why = k->why;
+    mesh_transport_free(t, k);
+    ticket->impl = NULL;
+    return status;
+}
+
+static inline int mesh_socket__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    const mesh_socket__ticket *k = (const mesh_socket__ticket *)ticket->impl;
+    int i, j, n = 0;
+    (void)t;
+    for (i = 0; k && i < k->count; i++) {
+        const mesh_socket__xfer *x = &k->xfer[i];
+        if (x->done || x->matched) continue;
+        for (j = 0; j < i && (k->xfer[j].done || k->xfer[j].matched || k->xfer[j].x.rank != x->x.rank); j++) {}
+        if (j < i) continue;
+        if (n < cap) ranks[n] = x->x.rank;
+        n++;
+    }
+    return n;
+}
+
+static inline mesh_status mesh_socket__cancel(mesh_transport *t, mesh_ticket *ticket) {
+    mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1, "canceled");
+    return MESH_OK;
+}
+
+static inline int64_t mesh_socket__now(mesh_transport *t) {
+    (void)t;
+    return mesh_socket__clock();
+}
+
+/* Control messages go over the pair's connection; while there is none they wait as sends of their own kind. */
+static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_socket__peer *p;
+    int64_t limit = mesh_socket__clock() + INT64_C(2000000000);
+    if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
+    p = &s->peer[rank];
+    while (!p->conn && !p->gone && mesh_socket__clock() < limit) { /* rare: the first word to this rank */
+        mesh_socket__reach(s, rank);
+        mesh_socket__round(s, 1);
+    }
+    if (!p->conn || p->conn->broken || p->gone) return MESH_ERR_PEER;
+    if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_CONTROL, 0, 0, (uint64_t)kind, 0, data, (uint32_t)nbytes)) return MESH_ERR_MEMORY;
+    mesh_socket__flush(s, p->conn);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_socket__control *m = s->control;
+    if (!m) return MESH_IN_PROGRESS;
+    s->control = m->next;
+    if (!m->next) s->control_end = &s->control;
+    out->kind = m->kind;
+    out->rank = m->rank;
+    out->nbytes = m->nbytes;
+    out->zero = 0;
+    if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
+    mesh_transport_free(t, m);
+    return MESH_OK;
+}
+
+typedef struct mesh_socket__handle {
+    uint32_t id;
+} mesh_socket__handle;
+
+static inline mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key, int64_t deadline, void **out, mesh_error *why) {
+    mesh_socket__handle *h = (mesh_socket__handle *)mesh_transport_alloc(t, sizeof *h);
+    (void)parent, (void)group, (void)color, (void)key, (void)deadline;
+    if (!h) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_socket: no memory for a group");
+    h->id = id;
+    *out = h;
+    return MESH_OK;
+}
+
+/* The group's late frames are dropped from now on, and those that lie here already. */
+static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *group) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    uint32_t id = ((mesh_socket__handle *)group)->id;
+    int i;
+    mesh_transport_free(t, group);
+    if (mesh__grow(t, (void **)&s->dead, &s->dead_cap, s->ndead + 1, sizeof *s->dead)) s->dead[s->ndead++] = id;
+    for (i = 0; i < t->size; i++) {
+        mesh_socket__early **at = &s->peer[i].early;
+        while (*at) {
+            mesh_socket__early *m = *at;
+            if ((uint32_t)(m->channel >> 32) != id) {
+                at = &m->next;
+                continue;
+            }
+            *at = m->next;
+            mesh_transport_free(t, m);
+        }
+        s->peer[i].early_end = at;
+    }
+    return MESH_OK;
+}
+
+static inline void mesh_socket__release(mesh_socket__impl *s) {
+    mesh_transport *t = &s->net->base;
+    int i;
+    s->closing = 1;
+    while (s->nconns) mesh_socket__conn_free(s, s->conn[s->nconns - 1]);
+    for (i = 0; s->peer && i < t->size; i++)
+        while (s->peer[i].early) {
+            mesh_socket__early *m = s->peer[i].early;
+            s->peer[i].early = m->next;
+            mesh_transport_free(t, m);
+        }
+    while (s->control) {
+        mesh_socket__control *m = s->control;
+        s->control = m->next;
+        mesh_transport_free(t, m);
+    }
+    if (s->tcp_fd >= 0) close(s->tcp_fd);
+    if (s->unix_fd >= 0) {
+        close(s->unix_fd);
+#ifndef __linux__
+        {
+            struct sockaddr_un a;
+            mesh_socket__unix_address(&a, s->book[t->rank].token);
+            unlink(a.sun_path);
+        }
+#endif
+    }
+    mesh_transport_free(t, s->conn);
+    mesh_transport_free(t, s->poll);
+    mesh_transport_free(t, s->slot);
+    mesh_transport_free(t, s->generation);
+    mesh_transport_free(t, s->dead);
+    mesh_transport_free(t, s->book);
+    mesh_transport_free(t, s->peer);
+    s->net->impl = NULL;
+    mesh_transport_free(t, s);
+}
+
+static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    int64_t limit, quiet;
+    int i, busy = 1;
+    (void)why;
+    if (!s) return MESH_OK;
+    mesh_transport_detach(t);
+    s->closing = 1;
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken) mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
+    limit = mesh_socket__clock() + INT64_C(5000000000);
+    while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */
+        for (i = 0, busy = 0; i < s->nconns; i++) {
+            mesh_socket__conn *c = s->conn[i];
+            if (c->state != MESH_SOCKET__UP || c->broken || s->peer[c->rank].gone == MESH_EVENT_LOST) continue;
+            mesh_socket__flush(s, c);
+            busy |= !c->broken && (c->out_len > c->out_at || c->frame || c->spare);
+        }
+        if (busy) mesh_socket__round(s, 10);
+    }
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->state == MESH_SOCKET__UP) shutdown(s->conn[i]->fd, SHUT_WR);
+    quiet = mesh_socket__clock() + INT64_C(200000000);
+    for (busy = 1; busy && mesh_socket__clock() < quiet;) { /* let the others say goodbye too: a close with unread bytes would be a reset */
+        for (i = 0, busy = 0; i < s->nconns; i++) busy |= s->conn[i]->state == MESH_SOCKET__UP && !s->peer[s->conn[i]->rank].goodbye;
+        if (busy) mesh_socket__round(s, 5);
+    }
+    mesh_socket__release(s);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_socket_close(mesh_socket *net) {
+    if (!net || !net->impl) return MESH_OK;
+    return mesh_socket__close(&net->base, NULL);
+}
+
+static inline const mesh_ops *mesh_socket__ops(void) {
+    static const mesh_ops ops = {sizeof(mesh_ops), MESH_ABI, "socket", mesh_socket__post, mesh_socket__test, mesh_socket__pending, mesh_socket__cancel, mesh_socket__progress, mesh_socket__now,
+                                 mesh_socket__control_send, mesh_socket__control_poll, mesh_socket__close, mesh_socket__group_open, mesh_socket__group_close, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    return &ops;
+}
+
+/* ---- // >>environment ---- */
+
+typedef struct mesh_socket__place { /* who and where we are, and how we know */
+    int rank, size, local_rank, local_size, port;
+    char address[256];
+    const char *source;
+} mesh_socket__place;
+
+/* A number from the environment. Returns 1 if it is there; an error where it is no number. */
+static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
+    const char *text = getenv(name), *p = text;
+    int64_t v = 0;
+    if (!text || !*text) return 0;
+    for (; mesh__is_digit(*p) && v <= INT32_MAX; p++) v = v * 10 + (*p - '0');
+    if (*p || v > INT32_MAX) {
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is \"%s\", which is no number from 0 to %d", name, text, INT32_MAX);
+        *bad = 1;
+        return 0;
+    }
+    *out = (int)v;
+    return 1;
+}
+
+/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. */
+static inline void mesh_socket__first_host(const char *list, char *out, size_t cap) {
+    mesh__text t = mesh__text_on(out, cap);
+    for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+    if (*list != '[') return;
+    for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
+    while (*list && *list != ']') list++;
+    for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+}
+
+static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
+    static const char *const names[4][4] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+                                            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                            {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+                                            {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
+    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_JOB_NODELIST"), *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    int i, bad = 0, found = 0, job;
+    memset(w, 0, sizeof *w);
+    w->local_rank = w->local_size = -1;
+    w->source = "desc";
+    if (d->size) {
+        w->rank = d->rank;
+        w->size = d->size;
+        w->local_rank = d->local_rank;
+    }
+    for (i = 0; i < 4 && !d->size && !found; i++) {
+        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad), has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
+        if (bad) return MESH_ERR_ARGUMENT;
+        if (has_rank != has_size && i < 3)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank], names[i][has_rank]);
+        if (!has_rank || !has_size) continue;
+        found = i + 1;
+        w->source = names[i][0];
+        if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
+        if (!mesh_socket__env_int(names[i][3], &w->local_size, err, &bad)) w->local_size = -1;
+    }
+    if (!d->size && !found) w->size = 1;
+    if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank, "mesh_socket_open: rank %d of a world of %d (from %s); ranks go from 0 to size - 1", w->rank, w->size, w->source);
+    if (d->address) master = d->address;
+    if (master && *master) mesh__copy_text(w->address, sizeof w->address, master);
+    else if (found == 4 && nodes && *nodes) mesh_socket__first_host(nodes, w->address, sizeof w->address);
+    else mesh__copy_text(w->address, sizeof w->address, "127.0.0.1");
+    if (d->port) {
+        w->port = d->port;
+    } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
+        if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad)) w->port += elastic && mesh__same(elastic, "True");
+        else if (!bad && found == 4 && mesh_socket__env_int("SLURM_JOB_ID", &job, err, &bad)) w->port = 20000 + job % 20000;
+        else w->port = 29400;
+    }
+    if (bad) return MESH_ERR_ARGUMENT;
+    if (w->port < 1 || w->port > 65535) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: port %d; a port is 1 to 65535", w->port);
+    return MESH_OK;
+}
+
+/* ---- // >>opening ---- */
+
+/* What tells hosts apart, so that only ranks on one try Unix-domain sockets: its name, its boot, its network namespace. */
+static inline uint64_t mesh_socket__host(void) {
+    char text[256] = "";
+    uint64_t h;
+    struct stat st;
+    int fd;
+    gethostname(text, sizeof text - 1);
+    h = mesh__hash_text(3, text);
+    fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+    if (fd >= 0) {
+        ssize_t n = read(fd, text, sizeof text - 1);
+        text[n > 0 ? n : 0] = 0;
+        h = mesh__hash_text(h, text);
+        close(fd);
+    }
+    if (stat("/proc/self/ns/net", &st) == 0) h = mesh__mix(h, (uint64_t)st.st_ino);
+    return h ? h : 1;
+}
+
+static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    struct addrinfo hints, *list = NULL;
+    char port[16];
+    int code;
+    mesh__text t = mesh__text_on(port, sizeof port);
+    mesh__put(&t, "%d", w->port);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    code = getaddrinfo(w->address, port, &hints, &list);
+    if (code || !list)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address, code ? gai_strerror(code) : "no address");
+    memcpy(&s->master, list->ai_addr, list->ai_addrlen);
+    s->master_len = list->ai_addrlen;
+    freeaddrinfo(list);
+    return MESH_OK;
+}
+
+static inline void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
+    if (a->ss_family == AF_INET) ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
+    else ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons((uint16_t)port);
+}
+
+/* Listen at an address; the port that was bound goes into this rank's entry of the book. */
+static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length, const char *what, mesh_error *err) {
+    struct sockaddr_storage bound;
+    socklen_t bound_len = sizeof bound;
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    int on = 1, fd = socket(at->ss_family, SOCK_STREAM, 0);
+    if (fd < 0 || !mesh_socket__nonblocking(fd)) {
+        if (fd >= 0) close(fd);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, -1, "mesh_socket_open: no socket: %s", strerror(errno));
+    }
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (const struct sockaddr *)(const void *)at, length) != 0 || listen(fd, 4096) != 0) {
+        int error = errno;
+        close(fd);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, s->net->base.rank, "mesh_socket_open: rank %d cannot listen at %s: %s%s", s->net->base.rank, what, strerror(error),
+                          error == EADDRINUSE ? "; another job or program has this port: set MESH_PORT (or MASTER_PORT) to a free one" : "");
+    }
+    s->tcp_fd = fd;
+    getsockname(fd, (struct sockaddr *)(void *)&bound, &bound_len);
+    mine->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&bound)->sin_port : ((struct sockaddr_in6 *)(void *)&bound)->sin6_port);
+    return MESH_OK;
+}
+
+static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    struct sockaddr_un a;
+    socklen_t length;
+    int fd;
+    mine->host = mesh_socket__host();
+    if (s->lanes == MESH_SOCKET_TCP) return;
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (fd < 0) return;
+    mesh_socket__random((unsigned char *)&mine->token, sizeof mine->token);
+    mine->token |= 1;
+    length = mesh_socket__unix_address(&a, mine->token);
+    if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 || listen(fd, 4096) != 0) {
+        close(fd); /* TCP will do */
+        mine->token = 0;
+        return;
+    }
+    s->unix_fd = fd;
+}
+
+static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
+    int ranks[32], n = 0, i;
+    char who[200];
+    mesh__text t = mesh__text_on(who, sizeof who);
+    for (i = 1; i < s->net->base.size; i++)
+        if (!s->peer[i].conn && n < 32) ranks[n++] = i;
+    mesh__put_ranks(&t, ranks, n);
+    return mesh__fail(err, MESH_ERR_TIMEOUT, ranks[0], "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s; start every rank, with one MASTER_ADDR and port", s->joined + 1,
+                      s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "", s->stranger[0] ? s->stranger : "");
+}
+
+/* Rank 0: wait for everyone, hand out the book. */
+static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited, mesh_error *err) {
+    struct sockaddr_storage at = s->master;
+    char where[300];
+    unsigned char *book;
+    int i, size = s->net->base.size;
+    mesh_status status;
+    mesh__text t = mesh__text_on(where, sizeof where);
+    mesh__put(&t, "%s port %d", w->address, w->port);
+    if (s->secret_bytes && !mesh_socket__is_loopback((struct sockaddr *)(void *)&at)) { /* whatever name the others know this host by */
+        int port = w->port;
+        sa_family_t family = at.ss_family;
+        memset(&at, 0, sizeof at);
+        at.ss_family = family; /* all zero: any address */
+        mesh_socket__set_port(&at, port);
+    }
+    if (inherited > 0) {
+        mesh_socket__nonblocking(inherited);
+        s->tcp_fd = inherited;
+    } else if ((status = mesh_socket__listen(s, &at, s->master_len, where, err)) != MESH_OK) {
+        return status;
+    }
+    while (s->joined < size - 1) {
+        int64_t left = s->open_deadline - mesh_socket__clock();
+        for (i = 1; i < size; i++)
+            if (s->peer[i].gone) return mesh__fail(err, MESH_ERR_PEER, i, "mesh_socket_open: rank %d came and was lost again before all had come", i);
+        if (left <= 0) return mesh_socket__missing(s, where, err);
+        mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
+    }
+    book = (unsigned char *)mesh_transport_alloc(&s->net->base, (size_t)size * MESH_SOCKET__ENTRY);
+    if (!book) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for the address book");
+    for (i = 0; i < size; i++) mesh_socket__entry_write(book + (size_t)i * MESH_SOCKET__ENTRY, &s->book[i]);
+    for (i = 1; i < size; i++)
+        if (s->peer[i].conn) {
+            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book, (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
+            mesh_socket__flush(s, s->peer[i].conn);
+        }
+    mesh_transport_free(&s->net->base, book);
+    return MESH_OK;
+}
+
+/* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
+static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    int64_t pause = 2000000;
+    while (!s->have_book) {
+        int64_t left = s->open_deadline - mesh_socket__clock();
+        mesh_socket__peer *p = &s->peer[0];
+        if (s->refusal[0]) return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address, w->port, s->refusal);
+        if (left <= 0) {
+            if (p->conn) return mesh__fail(err, MESH_ERR_TIMEOUT, 0, "mesh_socket_open: rank %d reached rank 0, but not all %d ranks came before the deadline; rank 0 names the missing", s->net->base.rank, s->net->base.size);
+            return mesh__fail(err, MESH_ERR_TIMEOUT, 0, "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right?", s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
+        }
+        if (p->gone) return mesh__fail(err, MESH_ERR_PEER, 0, "mesh_socket_open: rank 0 went away before all %d ranks had come", s->net->base.size);
+        if (!p->conn && !p->coming) {
+            mesh_socket__conn *c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
+            if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
+        }
+        if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
+            struct pollfd f;
+            f.fd = p->coming->fd;
+            f.events = POLLOUT;
+            if (poll(&f, 1, 100) > 0) { /* connected: the local address is the one the others can reach us at */
+                struct sockaddr_storage a;
+                socklen_t length = sizeof a;
+                mesh_socket__entry *mine = &s->book[s->net->base.rank];
+                int error = 0;
+                socklen_t error_len = sizeof error;
+                getsockopt(p->coming->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
+                if (error) {
+                    mesh__copy_text(s->last, sizeof s->last, strerror(error));
+                    mesh_socket__conn_free(s, p->coming);
+                } else if (getsockname(p->coming->fd, (struct sockaddr *)(void *)&a, &length) == 0) {
+                    mesh_status status;
+                    if (a.ss_family == AF_INET) {
+                        mine->family = 4;
+                        memcpy(mine->addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+                    } else {
+                        mine->family = 6;
+                        memcpy(mine->addr, &((struct sockaddr_in6 *)(void *)&a)->sin6_addr, 16);
+                        mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
+                    }
+                    mesh_socket__set_port(&a, 0);
+                    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) != MESH_OK) return status;
+                    mesh_socket__connected(s, p->coming);
+                }
+            }
+        }
+        if (!p->conn && !p->coming) {
+            struct timespec nap;
+            nap.tv_sec = 0;
+            nap.tv_nsec = (long)pause;
+            nanosleep(&nap, NULL);
+            if (pause < 100000000) pause *= 2;
+            continue;
+        }
+        mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
+    }
+    return MESH_OK;
+}
+
+/* A connection is a descriptor: many ranks need more than the usual soft limit. */
+static inline void mesh_socket__raise_files(int ranks) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)ranks * 2 + 64) return;
+    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64 ? limit.rlim_max : (rlim_t)ranks * 2 + 64;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Ranks on this host, and this rank's place among them. */
+static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
+    int i, here = 0, before = 0, me = s->net->base.rank;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (i = 0; i < s->net->base.size; i++)
+        if (i == me || s->book[i].host == s->book[me].host) {
+            here++;
+            before += i < me;
+        }
+    s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
+    s->crowded = here > (int)cores;
+}
+
+MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
+    static const mesh_socket_desc none = MESH_ZERO;
+    mesh_socket__place where;
+    mesh_socket__impl *s;
+    mesh_status status;
+    const char *secret, *lanes;
+    int i, inherited = 0, bad = 0;
+    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
+    if (!desc) desc = &none;
+    memset(net, 0, sizeof *net);
+    if ((status = mesh_socket__who(desc, &where, err)) != MESH_OK) return status;
+    net->base.ops = mesh_socket__ops();
+    net->base.rank = where.rank;
+    net->base.size = where.size;
+    net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
+    net->base.allocator = desc->allocator;
+    net->base.log = desc->log;
+    net->base.log_ctx = desc->log_ctx;
+    s = (mesh_socket__impl *)mesh_transport_alloc(&net->base, sizeof *s);
+    if (!s) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    memset(s, 0, sizeof *s);
+    net->impl = s;
+    s->net = net;
+    s->tcp_fd = s->unix_fd = -1;
+    s->control_end = &s->control;
+    s->in_open = 1;
+    s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where.size);
+    s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where.size);
+    if (!s->book || !s->peer) {
+        mesh_transport_free(&net->base, s->peer);
+        s->peer = NULL;
+        mesh_socket__release(s);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for %d ranks", where.size);
+    }
+    memset(s->book, 0, sizeof *s->book * (size_t)where.size);
+    memset(s->peer, 0, sizeof *s->peer * (size_t)where.size);
+    for (i = 0; i < where.size; i++) s->peer[i].early_end = &s->peer[i].early;
+    secret = desc->secret ? desc->secret : getenv("MESH_SECRET");
+    lanes = getenv("MESH_SOCKET_LANES");
+    s->secret_bytes = secret ? strlen(secret) : 0;
+    s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    s->open_deadline = mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
+    status = MESH_OK;
+    if (s->secret_bytes >= sizeof s->secret) status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d", (int)s->secret_bytes, (int)sizeof s->secret - 1);
+    else if (lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto")) status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
+    else memcpy(s->secret, secret ? secret : "", s->secret_bytes);
+    if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
+    if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure", where.address);
+    if (status == MESH_OK && where.size > 1) {
+        mesh_socket__raise_files(where.size);
+        if (desc->listen_fd > 0) inherited = desc->listen_fd;
+        else if (where.rank == 0) mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+        mesh_socket__listen_unix(s);
+        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, err) : mesh_socket__open_follow(s, &where, err);
+    }
+    if (status != MESH_OK) {
+        mesh_socket__release(s);
+        return status;
+    }
+    s->in_open = 0;
+    mesh_socket__neighbours(s, &where);
+    return MESH_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_IMPLEMENTATION */
