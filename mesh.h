@@ -518,7 +518,7 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
     int i, n = 0;
     const char *p = axes;
     if (!axes) {
-        for (; n < m->naxes; n++) list[n] = (uint8_t)n;
+        for (; n < m->naxes && n < MESH_MAX_AXES; n++) list[n] = (uint8_t)n;
         return n;
     }
     if (!*axes) return 0;

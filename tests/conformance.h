@@ -410,7 +410,7 @@ static void conf_close(mesh_transport *t, mesh_status (*close)(mesh_transport *t
 
 /* Run all of it. Ranks 0 and 1 (and 2) work, the others follow. Afterwards rank 0 has closed its transport with `close` (its ops'
    own by default): nothing else can be tested on this world. */
-static void conformance_transport(mesh_transport *t) {
+static inline void conformance_transport(mesh_transport *t) {
     if (t->size >= 2 && t->rank < 2) {
         conf_sizes(t);
         conf_order(t);
@@ -724,7 +724,7 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large) {
 
 /* Every collective on every axis of a mesh over the whole world (text as for mesh_parse), on the whole mesh, and on the groups given
    ("c,a;a,b", or NULL). `large`: elements per rank of the large cases; 0: none. */
-static void conformance_collectives(mesh_transport *t, const char *mesh_text, const char *groups, size_t large) {
+static inline void conformance_collectives(mesh_transport *t, const char *mesh_text, const char *groups, size_t large) {
     mesh m;
     mesh_comm comm;
     mesh_comm_desc desc = MESH_ZERO;

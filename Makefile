@@ -1,0 +1,75 @@
+# mesh.h: `make demo` trains a small GPT on eight ranks beside one process; `make test` runs the tests. Needs cc, make and a POSIX libc.
+CC ?= cc
+CFLAGS ?= -O2
+config ?= release
+prefix ?= /usr/local
+
+WARN = -Wall -Wextra -Wshadow
+ifeq ($(config),debug)
+FLAGS = -g -O0
+else ifeq ($(config),sanitize)
+FLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+else ifeq ($(config),thread)
+FLAGS = -g -O1 -fsanitize=thread
+else ifeq ($(config),coverage)
+FLAGS = -g -O0 --coverage
+else ifeq ($(config),release)
+FLAGS = $(CFLAGS)
+else
+$(error config=$(config): it is release, debug, sanitize, thread or coverage)
+endif
+
+B = build$(if $(filter-out release,$(config)),-$(config))
+HEADERS = mesh.h mesh_collectives.h $(wildcard transports/*.h)
+EXAMPLES = hello collectives train_gpt
+COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
+
+all: $(B)/mesh $(B)/test_mesh $(B)/bench_mesh $(EXAMPLES:%=$(B)/%)
+
+$(B)/mesh: tools/mesh.c tests/conformance.h $(HEADERS) | $(B)
+	$(COMPILE) $< -o $@
+
+$(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
+	$(COMPILE) tests/test_mesh.c -o $@ -lpthread
+
+$(B)/bench_mesh: bench/bench_mesh.c $(HEADERS) | $(B)
+	$(COMPILE) $< -o $@
+
+$(B)/train_gpt: examples/train_gpt.c $(HEADERS) | $(B)
+	$(COMPILE) $(if $(filter release,$(config)),-O3 -march=native) $< -o $@ -lm
+
+$(B)/%: examples/%.c $(HEADERS) | $(B)
+	$(COMPILE) $< -o $@
+
+$(B):
+	mkdir -p $@
+
+# One process, then eight as a mesh: the same losses, side by side.
+demo: $(B)/mesh $(B)/train_gpt
+	$(B)/mesh draw "dp=4,tp=2"
+	@echo
+	$(B)/train_gpt --log $(B)/one.csv
+	@echo
+	$(B)/mesh run -n 8 --timeout 60 -- $(B)/train_gpt --mesh dp=4,tp=2 --against $(B)/one.csv
+
+test: $(B)/test_mesh
+	$(B)/test_mesh
+
+check:
+	bash .ci/run
+
+bench: $(B)/bench_mesh
+	$(B)/bench_mesh
+
+install:
+	mkdir -p $(DESTDIR)$(prefix)/include/transports
+	cp mesh.h mesh_collectives.h $(DESTDIR)$(prefix)/include/
+	cp transports/*.h $(DESTDIR)$(prefix)/include/transports/
+	$(MAKE) build/mesh config=release
+	mkdir -p $(DESTDIR)$(prefix)/bin
+	cp build/mesh $(DESTDIR)$(prefix)/bin/
+
+clean:
+	rm -rf build build-*
+
+.PHONY: all demo test check bench install clean

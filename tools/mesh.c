@@ -1,0 +1,383 @@
+/* mesh - one command: run a job, test a mesh, draw a mesh. Built by `make`. */
+#define MESH_IMPLEMENTATION
+#include "../mesh.h"
+#include "../mesh_collectives.h"
+#include "../transports/mesh_socket.h"
+#include "../tests/conformance.h"
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+static const char usage_text[] =
+    "usage: mesh run  -n RANKS [--timeout S] -- PROGRAM [ARG ...]   run a program as that many ranks on this machine\n"
+    "       mesh test --mesh dp=2,tp=2                             run every collective on every axis and check the values\n"
+    "       mesh draw \"pp=2,dp=2,tp=2\"                             draw a mesh\n"
+    "       mesh COMMAND --help\n";
+
+static int wrong(const char *command, const char *what, const char *value) {
+    fprintf(stderr, "mesh %s: %s%s%s; see mesh %s --help\n", command, what, value ? ": " : "", value ? value : "", command);
+    return 2;
+}
+
+static int is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
+
+/* A whole positive number, or -1. */
+static long number(const char *text) {
+    char *end;
+    long v = strtol(text, &end, 10);
+    return *text && !*end && v > 0 && v < 1000000 ? v : -1;
+}
+
+/* ---- run ------------------------------------------------------------------------------------------------------------- */
+
+enum { LINE = 8192 };
+
+typedef struct stream { /* a rank's stdout or stderr */
+    int fd, to;
+    size_t length;
+    char line[LINE];
+} stream;
+
+typedef struct rank {
+    pid_t pid;
+    int running;
+    stream out[2];
+} rank;
+
+static volatile sig_atomic_t caught;
+static void on_signal(int sig) { caught = sig; }
+
+static void write_all(int fd, const char *p, size_t n) {
+    while (n) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return;
+        p += done;
+        n -= (size_t)done;
+    }
+}
+
+/* Write a line with its rank before it; whole, so that ranks do not mix within a line. */
+static void print_line(stream *s, int r, int width, const char *line, size_t n) {
+    char text[LINE + 32];
+    int head = snprintf(text, sizeof text, "[%*d] ", width, r);
+    memcpy(text + head, line, n);
+    write_all(s->to, text, (size_t)head + n);
+}
+
+/* Pass on what has come in whole lines (or a line that a carriage return ends). Returns 0 at the end of the stream. */
+static int pump(stream *s, int r, int width) {
+    ssize_t n = read(s->fd, s->line + s->length, LINE - 1 - s->length);
+    size_t start = 0, i;
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
+    if (n > 0) s->length += (size_t)n;
+    for (i = 0; i < s->length; i++)
+        if (s->line[i] == '\n' || s->line[i] == '\r') {
+            print_line(s, r, width, s->line + start, i + 1 - start);
+            start = i + 1;
+        }
+    if ((n <= 0 || s->length == LINE - 1) && start < s->length) {
+        s->line[s->length++] = '\n';
+        print_line(s, r, width, s->line + start, s->length - start);
+        start = s->length;
+    }
+    memmove(s->line, s->line + start, s->length - start);
+    s->length -= start;
+    if (n > 0) return 1;
+    close(s->fd);
+    s->fd = -1;
+    return 0;
+}
+
+static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
+
+static int listen_here(int *port) {
+    struct sockaddr_in a;
+    socklen_t length = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) || getsockname(fd, (struct sockaddr *)&a, &length)) return -1;
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+static void set_env(const char *name, long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%ld", value);
+    setenv(name, text, 1);
+}
+
+static void child(int r, int n, int port, int listener, const char *secret, int pipes[2][2], char **command) {
+    int null = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    dup2(null, 0);
+    dup2(pipes[0][1], 1);
+    dup2(pipes[1][1], 2);
+    close(null);
+    close(pipes[0][0]), close(pipes[0][1]), close(pipes[1][0]), close(pipes[1][1]);
+    set_env("RANK", r);
+    set_env("WORLD_SIZE", n);
+    set_env("LOCAL_RANK", r);
+    set_env("LOCAL_WORLD_SIZE", n);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env("MASTER_PORT", port);
+    setenv("MESH_SECRET", secret, 1);
+    unsetenv("MESH_PORT");
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    unsetenv("MESH_LISTEN_FD");
+    if (r == 0) set_env("MESH_LISTEN_FD", listener);
+    else close(listener);
+    execvp(command[0], command);
+    fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
+    _exit(127);
+}
+
+static void signal_all(const rank *ranks, int n, int sig) {
+    int i;
+    for (i = 0; i < n; i++)
+        if (ranks[i].running) kill(-ranks[i].pid, sig);
+}
+
+static int start_ranks(rank *ranks, int n, char **command) {
+    unsigned char noise[16];
+    char secret[33];
+    int r, i, port = 0, listener = listen_here(&port);
+    if (listener < 0) {
+        fprintf(stderr, "mesh run: no port on loopback: %s\n", strerror(errno));
+        return 0;
+    }
+    mesh_socket__random(noise, sizeof noise);
+    for (i = 0; i < 16; i++) snprintf(secret + 2 * i, 3, "%02x", noise[i]);
+    for (r = 0; r < n; r++) {
+        int pipes[2][2];
+        if (pipe(pipes[0]) || pipe(pipes[1]) || (ranks[r].pid = fork()) < 0) {
+            fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
+            signal_all(ranks, r, SIGKILL);
+            return 0;
+        }
+        if (ranks[r].pid == 0) child(r, n, port, listener, secret, pipes, command);
+        setpgid(ranks[r].pid, ranks[r].pid);
+        ranks[r].running = 1;
+        for (i = 0; i < 2; i++) {
+            close(pipes[i][1]);
+            fcntl(pipes[i][0], F_SETFD, FD_CLOEXEC);
+            ranks[r].out[i].fd = pipes[i][0];
+            ranks[r].out[i].to = i + 1;
+        }
+    }
+    close(listener);
+    return 1;
+}
+
+/* The status a shell would show for it; says which rank it was. */
+static int describe_end(int r, int status, int64_t age_ms) {
+    if (WIFSIGNALED(status)) {
+        fprintf(stderr, "mesh run: rank %d was ended by signal %d after %.1f s; ending the others\n", r, WTERMSIG(status), (double)age_ms / 1000);
+        return 128 + WTERMSIG(status);
+    }
+    fprintf(stderr, "mesh run: rank %d exited with status %d after %.1f s; ending the others\n", r, WEXITSTATUS(status), (double)age_ms / 1000);
+    return WEXITSTATUS(status);
+}
+
+static int command_run(int argc, char **argv) {
+    struct sigaction action;
+    struct pollfd *polls;
+    rank *ranks;
+    int i, n = 0, timeout_s = 0, left, open_streams, result = 0, failed = 0, width, signaled = 0;
+    int64_t start, last_output, end_at = 0;
+    for (i = 0; i < argc; i++) {
+        if (is_help(argv[i])) {
+            printf("usage: mesh run -n RANKS [--timeout S] -- PROGRAM [ARG ...]\n\n"
+                   "Runs PROGRAM as RANKS processes on this machine. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,\n"
+                   "MASTER_PORT and a fresh MESH_SECRET; each line it prints gets its rank in front. When one fails it is named, the others are\n"
+                   "given 2 seconds to say what they saw, and then ended.\n\n"
+                   "  -n RANKS     how many processes\n"
+                   "  --timeout S  end everything when no rank has printed anything for S seconds\n\n"
+                   "Exit status: that of the first rank that fails (128 + signal), 124 after --timeout, 2 for wrong usage, else 0.\n");
+            return 0;
+        }
+        if (!strcmp(argv[i], "-n") || !strcmp(argv[i], "--timeout")) {
+            long v = i + 1 < argc ? number(argv[i + 1]) : -1;
+            if (v < 0) return wrong("run", "expected a positive number after", argv[i]);
+            *(argv[i][1] == 'n' ? &n : &timeout_s) = (int)v;
+            i++;
+        } else if (!strcmp(argv[i], "--")) {
+            i++;
+            break;
+        } else if (argv[i][0] == '-') {
+            return wrong("run", "unknown option", argv[i]);
+        } else {
+            break;
+        }
+    }
+    if (!n) return wrong("run", "-n RANKS is missing", NULL);
+    if (i >= argc) return wrong("run", "no program to run", NULL);
+    ranks = (rank *)calloc((size_t)n, sizeof *ranks);
+    polls = (struct pollfd *)calloc((size_t)n * 2, sizeof *polls);
+    if (!ranks || !polls) return wrong("run", "no memory for the ranks", NULL);
+    mesh_socket__raise_files(n * 2);
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    if (!start_ranks(ranks, n, argv + i)) return 1;
+    width = mesh__digits(n - 1);
+    start = last_output = clock_ms();
+    for (left = n, open_streams = 1; left || open_streams;) {
+        int k = 0, status;
+        pid_t pid;
+        for (i = open_streams = 0; i < 2 * n; i++) {
+            stream *s = &ranks[i / 2].out[i % 2];
+            polls[i].fd = s->fd;
+            polls[i].events = POLLIN;
+            open_streams += s->fd >= 0;
+        }
+        if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
+        if (!left && !end_at) end_at = clock_ms();
+        if (poll(polls, (nfds_t)(2 * n), 50) > 0)
+            for (i = 0; i < 2 * n; i++)
+                if (polls[i].fd >= 0 && polls[i].revents) k += pump(&ranks[i / 2].out[i % 2], i / 2, width);
+        if (k) last_output = clock_ms();
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+            for (i = 0; i < n && ranks[i].pid != pid; i++) {}
+            if (i == n || !ranks[i].running) continue;
+            ranks[i].running = 0;
+            left--;
+            if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+            if (!failed && !signaled) {
+                result = describe_end(i, status, clock_ms() - start);
+                end_at = clock_ms() + 2000;
+            }
+            failed = 1;
+        }
+        if (caught) {
+            signaled = caught;
+            caught = 0;
+            signal_all(ranks, n, signaled);
+            result = 128 + signaled;
+            end_at = clock_ms() + 5000;
+        }
+        if (timeout_s && left && !failed && !signaled && clock_ms() - last_output > (int64_t)timeout_s * 1000) {
+            fprintf(stderr, "mesh run: no output for %d s; ending rank%s", timeout_s, left > 1 ? "s" : "");
+            for (i = 0; i < n; i++)
+                if (ranks[i].running) fprintf(stderr, " %d", i);
+            fprintf(stderr, "\n");
+            result = 124;
+            failed = 1;
+            end_at = clock_ms();
+        }
+        if (end_at && left && clock_ms() > end_at) {
+            signal_all(ranks, n, failed == 1 ? SIGTERM : SIGKILL);
+            failed = 2;
+            end_at = clock_ms() + 2000;
+        }
+    }
+    free(ranks);
+    free(polls);
+    return result;
+}
+
+/* ---- test --------------------------------------------------------------------------------------------------------------- */
+
+/* Become `mesh run -n RANKS -- mesh test ...`: outside a job the command starts its own. */
+static int test_in_job(const char *self, int ranks, const char *mesh_text) {
+    char count[16];
+    const char *args[8];
+    snprintf(count, sizeof count, "%d", ranks);
+    args[0] = "-n", args[1] = count, args[2] = "--", args[3] = self, args[4] = "test", args[5] = "--mesh", args[6] = mesh_text, args[7] = NULL;
+    return command_run(7, (char **)(uintptr_t)args);
+}
+
+static int command_test(const char *self, int argc, char **argv) {
+    const char *text = NULL;
+    mesh_socket net;
+    mesh m;
+    mesh_comm comm;
+    mesh_error err;
+    int i;
+    for (i = 0; i < argc; i++) {
+        if (is_help(argv[i])) {
+            printf("usage: mesh test --mesh dp=2,tp=2\n\n"
+                   "Runs every collective on the whole mesh and on every axis - blocking and started, in place and not, every dtype and reduction -\n"
+                   "and compares each value. Inside a job (mesh run, torchrun, srun, mpirun) it takes part; else it starts the ranks itself.\n\n"
+                   "Exit status: 1 if anything is wrong.\n");
+            return 0;
+        }
+        if (!strcmp(argv[i], "--mesh") && i + 1 < argc) text = argv[++i];
+        else return wrong("test", "unknown option, or one without its value", argv[i]);
+    }
+    if (!text) return wrong("test", "--mesh is missing, as in --mesh dp=2,tp=2", NULL);
+    if (mesh_parse(&m, text, 0, &err) && !strstr(text, "=-1")) return wrong("test", err.text, NULL);
+    if (!getenv("RANK") && !getenv("SLURM_PROCID") && !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK")) {
+        if (mesh_parse(&m, text, 0, &err)) return wrong("test", err.text, NULL);
+        return test_in_job(self, m.size, text);
+    }
+    if (mesh_socket_open(&net, NULL, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    if (mesh_parse(&m, text, net.base.size, &err) || mesh_comm_open(&comm, &net.base, &m, NULL, &err)) {
+        fprintf(stderr, "%s\n", err.text);
+        mesh_socket_close(&net);
+        return 1;
+    }
+    for (i = -1; i < m.naxes && !conformance_failures && !comm.failed; i++) {
+        const char *axes = i < 0 ? NULL : m.axis[i].name;
+        int64_t start = mesh_socket__clock();
+        conf_group(&comm, axes, 20011);
+        if (net.base.rank == 0)
+            printf("%-16s %4d rank%s  %d operations, %d dtypes, %d reductions: %s  (%.2f s)\n", axes ? axes : "(whole mesh)", mesh_comm_size(&comm, axes), mesh_comm_size(&comm, axes) == 1 ? " " : "s",
+                   MESH_CALL_GROUP_OPEN - 1, MESH_DTYPE_COUNT, MESH_OP_COUNT, conformance_failures ? "WRONG" : "ok", (double)(mesh_socket__clock() - start) * 1e-9);
+        fflush(stdout);
+    }
+    if (comm.failed) fprintf(stderr, "%s\n", comm.error.text);
+    i = conformance_failures || comm.failed;
+    mesh_comm_close(&comm);
+    mesh_socket_close(&net);
+    return i;
+}
+
+/* ---- draw --------------------------------------------------------------------------------------------------------------- */
+
+static int command_draw(int argc, char **argv) {
+    mesh m;
+    mesh_error err;
+    char *text;
+    size_t n;
+    if (argc == 1 && is_help(argv[0])) {
+        printf("usage: mesh draw \"pp=2,dp=2,tp=2\"\n\nDraws the ranks of a mesh, last axis across, and the groups along each axis.\n");
+        return 0;
+    }
+    if (argc != 1) return wrong("draw", "expected one mesh, as in mesh draw \"dp=2,tp=4\"", NULL);
+    if (mesh_parse(&m, argv[0], 0, &err)) return wrong("draw", err.text, NULL);
+    n = mesh_draw(&m, NULL, 0);
+    text = (char *)malloc(n + 1);
+    if (!text) return wrong("draw", "no memory", NULL);
+    mesh_draw(&m, text, n + 1);
+    fputs(text, stdout);
+    free(text);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        fprintf(stderr, "mesh: no command: run, test or draw; see mesh --help\n");
+        return 2;
+    }
+    if (is_help(argv[1])) {
+        fputs(usage_text, stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        puts("mesh " MESH_VERSION);
+        return 0;
+    }
+    if (!strcmp(argv[1], "run")) return command_run(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "test")) return command_test(argv[0], argc - 2, argv + 2);
+    if (!strcmp(argv[1], "draw")) return command_draw(argc - 2, argv + 2);
+    fprintf(stderr, "mesh: no command \"%s\": run, test or draw; see mesh --help\n", argv[1]);
+    return 2;
+}
