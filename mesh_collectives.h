@@ -612,6 +612,7 @@ enum {
     MESH__SCRATCH_KEPT = 1 << 20,
     MESH__ROUND = 32,        /* partners served at once in direct exchanges */
     MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
+    MESH__GRACE_NS = 250000000,
     MESH__WALK_DEPTH = 64,
     MESH__WALK_PENDING = 48
 };
@@ -658,7 +659,7 @@ typedef struct mesh__op {
     uint64_t channel, check;
     mesh__record record;
     int ring;          /* its place in the ring */
-    int64_t deadline, next_ask, ask_wait;
+    int64_t deadline, next_ask, ask_wait, gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     uint32_t progress; /* counts every post and step that ended */
     int elem_bytes, dtype, reduce_op;
     mesh__step *step;
@@ -1109,7 +1110,8 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
                       mesh__impl(op->comm)->timeout / 1000000, who);
 }
 
-/* A rank closed its transport in good order: only what still needs it fails. */
+/* A rank closed its transport in good order: only what still needs it fails. Why it left may be on its way from another rank, so that
+   is waited for a little. */
 static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
     int ranks[MESH__WALK_PENDING], n, i, k;
     if (op->state != MESH__ACTIVE || op->failing) return;
@@ -1118,11 +1120,14 @@ static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
         for (k = 0; k < e->ngone; k++)
             if (e->gone[k].rank == ranks[i]) {
                 mesh_error why;
+                if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+                if (mesh__now(e) < op->gone_until) return;
                 mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
                            e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport", e->gone[k].why[0] ? ": " : "", e->gone[k].why);
                 mesh__op_broken(e, op, MESH_ERR_PEER, &why);
                 return;
             }
+    op->gone_until = 0;
 }
 
 /* ---- // >>engine: the question: who waits for whom -------------------------------------------------------------------------------- */
@@ -1194,12 +1199,30 @@ static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, 
     return node->npending > 0;
 }
 
-enum { MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
+enum { MESH__ASK_BYTES = 20 + MESH__RECORD_BYTES, MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
+
+/* The asked may know better: it called something else on that channel, perhaps long ago, in which it had nothing to say to the waiter. */
+static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
+    const mesh__record *mine = (uint32_t)theirs->channel ? mesh__record_of(e, theirs->channel) : NULL;
+    mesh_error why;
+    int i;
+    if (!mine || mesh__record_same(mine, theirs)) return;
+    mesh__fail(&why, MESH_ERR_MISMATCH, subject, "rank %d waits in another operation", subject);
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == (uint32_t)(theirs->channel >> 40) && !e->comm[i]->failed) {
+            mesh__dispute_open(e->comm[i], mine, &why);
+            if (!e->comm[i]->failed) mesh__dispute_add(e->comm[i], subject, theirs);
+        }
+}
 
 static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
     unsigned char say[MESH_CONTROL_BYTES];
+    mesh__record asked;
     mesh__node node;
-    int i, found = mesh__node_of(e, (int)mesh__get32(d + 8), mesh__get64(d + 12), mesh__get32(d + 20), mesh__get32(d + 24), &node);
+    int i, found;
+    mesh__record_read(&asked, d + 20);
+    mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
+    found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
     memset(say, 0, sizeof say);
     mesh__put32(say, MESH__MSG_SAY);
     mesh__put32(say + 4, mesh__get32(d + 4));
@@ -1223,7 +1246,7 @@ static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
 static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
     mesh__walk *w = e->walk;
     int to = node->pending[k].rank;
-    unsigned char ask[28];
+    unsigned char ask[MESH__ASK_BYTES];
     w->id = ++e->walks;
     w->until = mesh__now(e) + INT64_C(1000000000);
     if (to == e->t->rank) {
@@ -1235,9 +1258,9 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
     mesh__put32(ask, MESH__MSG_ASK);
     mesh__put32(ask + 4, w->id);
     mesh__put32(ask + 8, (uint32_t)node->rank);
-    mesh__put64(ask + 12, node->record.channel);
-    mesh__put32(ask + 20, node->pending[k].sends);
-    mesh__put32(ask + 24, node->pending[k].recvs);
+    mesh__put32(ask + 12, node->pending[k].sends);
+    mesh__put32(ask + 16, node->pending[k].recvs);
+    mesh__record_write(ask + 20, &node->record);
     if (e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) mesh__walk_heard(e, NULL);
 }
 
@@ -1435,7 +1458,7 @@ static inline void mesh__control(mesh__engine *e) {
         } else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4) {
             switch (mesh__get32(m.data)) {
             case MESH__MSG_ASK:
-                if (m.nbytes >= 28) mesh__answer(e, m.rank, m.data);
+                if (m.nbytes >= MESH__ASK_BYTES) mesh__answer(e, m.rank, m.data);
                 break;
             case MESH__MSG_SAY:
                 if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
@@ -1618,6 +1641,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
     *id = e->last_id;
     for (;;) {
         mesh__mail **at;
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline) deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
         heard = 1;
         for (i = 1; i < m->size; i++) { /* the last hello of each rank counts */
@@ -1626,7 +1650,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                 unsigned char *d = mesh__mail_data(*at);
                 if ((*at)->rank != rank || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_HELLO) continue;
                 found = 1;
-                if (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20))
+                if (status == MESH_OK && (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
                     status = mesh__fail(err, MESH_ERR_MISMATCH, rank, "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
                                         rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28, mesh__get64(mine + 12),
                                         mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
@@ -1634,8 +1658,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
             }
             heard += found;
         }
-        if (status != MESH_OK || heard == m->size) break;
-        if ((status = mesh__gone_from(e, m, err)) != MESH_OK) break;
+        if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
+        if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
         if (mesh__now(e) >= deadline) {
             int ranks[32], n = 0;
             char who[160];
@@ -1683,6 +1707,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
 /* Every other rank's part: wait to be welcomed. */
 static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline, uint32_t *id, mesh_error *err) {
     mesh_status status;
+    mesh first;
+    mesh_group_through(&first, m, "", leader, NULL);
     for (;;) {
         mesh__mail **at;
         mesh__poll(e);
@@ -1699,7 +1725,7 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
             mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
             break;
         }
-        if ((status = mesh__gone_from(e, m, err)) != MESH_OK) return status;
+        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK) return status; /* the others' absence is the leader's to tell */
         if (mesh__now(e) >= deadline)
             return mesh__fail(err, MESH_ERR_TIMEOUT, leader, "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)", leader, mesh__show(m).text);
         mesh__progress(e, deadline);
@@ -1776,7 +1802,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
         mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader, mesh_status_text(status));
     } else {
-        status = mesh__open_follow(e, m, leader, deadline, &id, err);
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id, err); /* the leader's answer says more */
     }
     if (status == MESH_OK) {
         c->id = id;
@@ -2224,6 +2250,7 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
     int reduces = kind == MESH_CALL_ALL_REDUCE || kind == MESH_CALL_REDUCE || kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_REDUCE_SCATTER_V;
     size_t elem = call->elem_bytes, send_count = call->count, recv_count = call->count, own = 0;
     const void *shared; /* where in-place data has to be */
+    if (kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN) return MESH_OK;
     if (!elem) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", call->dtype);
     if (reduces && !mesh__reducible(call->dtype, call->op))
         return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes, "%s of %s is not supported; see MESH_REDUCTIONS", mesh_op_name((mesh_op)call->op), mesh_dtype_name((mesh_dtype)call->dtype));
@@ -2299,6 +2326,7 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
     }
     op->nsteps = op->nxfers = op->at = op->oldest = op->out_of_memory = 0;
     op->progress = 0;
+    op->gone_until = 0;
     op->failing = MESH_OK;
     if (++op->generation == 0) op->generation = 1;
     return op;
@@ -2469,6 +2497,7 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
             if (op->state != MESH__ACTIVE) break;
         }
         wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
+        if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
         mesh__progress(e, wake);
     }
     e->waiting = outer;

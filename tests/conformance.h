@@ -155,6 +155,17 @@ static void conf_order(mesh_transport *t) {
             CONFORM(conf_post(t, 1, 9, &x, 1, &ticket[i]) == MESH_OK, "");
         }
     }
+    { /* within one post too */
+        mesh_xfer two[2];
+        mesh_ticket s;
+        for (i = 0; i < 2; i++) {
+            conf_fill(side + 8 * i, 8, (uint64_t)(t->rank == 0 ? 90 + i : 0));
+            two[i] = conf_xfer(t->rank == 0 ? MESH_SEND : MESH_RECV, 1 - t->rank, side + 8 * i, 8, NULL);
+        }
+        CONFORM(conf_post(t, 9, 9, two, 2, &s) == MESH_OK, "");
+        CONFORM(conf_finish(t, &s) == MESH_OK, "");
+        CONFORM(conf_same(side, 8, 90) && conf_same(side + 8, 8, 91), "the xfers of a post match in order");
+    }
     for (i = 0; i < N; i++) CONFORM(conf_finish(t, &ticket[i]) == MESH_OK, "messages of a channel match in order");
     for (i = 0; i < N && t->rank == 1; i++) CONFORM(conf_same(buf + i * BIG, (uint64_t)sizes[i % 3], (uint64_t)i + 50), "messages of a channel match in order");
     free(buf);

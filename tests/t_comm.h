@@ -53,6 +53,7 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
     mesh_error err;
     mesh_socket_desc d = socket_desc(rank, ranks, port, fd);
     d.lanes = backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    test_failures = conformance_failures = 0;
     if (rank) close(fd);
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     if (net.impl) {

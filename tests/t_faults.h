@@ -37,6 +37,7 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     mesh_status status = MESH_OK;
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    pause_rank(t, SECOND / 20); /* the others are through the barrier */
     switch (what) {
     case 0: status = mesh_all_reduce(&c, NULL, a, b, odd ? 5 : 4, MESH_F32, MESH_SUM); break;
     case 1: status = mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, odd ? MESH_MAX : MESH_SUM); break;
@@ -108,6 +109,7 @@ static void order_rank(mesh_transport *t, void *ctx) {
     } else {
         CHECK_INT(first, MESH_OK);
         CHECK_INT(second, MESH_OK);
+        CHECK_STR(c.error.text, "");
     }
     mesh_comm_close(&c);
 }
@@ -330,7 +332,12 @@ static void lossy_rank(mesh_transport *t, void *ctx) {
     float v[4] = {1, 2, 3, 4};
     (void)ctx;
     if (!open_comm(t, &c, "x=4", NULL, SECOND)) return;
-    CHECK_INT(mesh_all_reduce(&c, NULL, v, v, 4, MESH_F32, MESH_SUM), MESH_ERR_TIMEOUT);
+    if (mesh_all_reduce(&c, NULL, v, v, 4, MESH_F32, MESH_SUM) == MESH_OK) { /* the loss is behind this rank */
+        CHECK(t->rank != 3);
+        pause_rank(t, 3 * SECOND);
+    } else {
+        CHECK_INT(c.error.status, MESH_ERR_TIMEOUT);
+    }
     mesh_comm_close(&c);
 }
 static void test_sim_drop(void) {
@@ -411,6 +418,7 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (t->rank == 1) {
+        pause_rank(t, SECOND / 20); /* the others are through the barrier */
         switch (what) {
         case 0: status = mesh_barrier(&c, "pp"); break;
         case 1: status = mesh_barrier(&c, "tp,dp"); break;
@@ -486,13 +494,14 @@ static void open_rank(mesh_transport *t, void *ctx) {
         return;
     }
     status = mesh_comm_open(&c, t, &m, &desc, &err);
-    CHECK_INT(status, what < 2 ? MESH_ERR_MISMATCH : what == 2 ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
+    if (what == 3 && t->rank == 1) CHECK(status == MESH_ERR_PEER || status == MESH_ERR_TIMEOUT); /* too late: the others have left */
+    else CHECK_INT(status, what < 2 ? MESH_ERR_MISMATCH : what == 2 ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
     if (what == 0) {
         CHECK_HAS(err.text, "rank 2 holds the mesh \"tp=4\"");
         CHECK_HAS(err.text, "rank 0 holds \"dp=2,tp=2\"");
     }
     if (what == 1) CHECK_HAS(err.text, "other groups");
-    if (what == 3 && t->rank == 0) CHECK_HAS(err.text, "still missing: rank 1");
+    if (what == 3 && t->rank != 1) CHECK_HAS(err.text, "still missing: rank 1");
     if (status == MESH_OK) mesh_comm_close(&c);
     if (what == 0) { /* and then they agree */
         desc.timeout_ns = 0;
@@ -691,7 +700,7 @@ static void test_memory(void) {
         CHECK_INT(counters.live, 0);
         if (n < 0) calls = counters.calls;
     }
-    CHECK(calls > 50);
+    CHECK(calls > 25);
 }
 
 /* The same seed is the same run, to the tick of its clock; another one is another. */

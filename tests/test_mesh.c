@@ -9,6 +9,8 @@
 #include "t_mesh.h"
 #include "t_comm.h"
 #include "t_faults.h"
+#include "t_socket.h"
+#include "t_mutants.h"
 
 static int usage(void) {
     fprintf(stderr, "usage: test_mesh [--list] [--seed N] [--limit SECONDS] [part of a test's name ...]\n");
@@ -22,7 +24,9 @@ int main(int argc, char **argv) {
     } topics[] = {
         {mesh_tests, sizeof mesh_tests / sizeof mesh_tests[0]},
         {comm_tests, sizeof comm_tests / sizeof comm_tests[0]},
+        {mutant_tests, sizeof mutant_tests / sizeof mutant_tests[0]},
         {fault_tests, sizeof fault_tests / sizeof fault_tests[0]},
+        {socket_tests, sizeof socket_tests / sizeof socket_tests[0]},
     };
     test_options o;
     int i, passed = 0, failed = 0;

@@ -312,7 +312,7 @@ struct mesh_socket__conn {
     uint64_t rx_left;
     mesh_socket__xfer *rx_to;    /* NULL with rx_left > 0: rx_early, or thrown away */
     mesh_socket__early *rx_early;
-    char why[160];
+    char why[160], doubt[160]; /* doubt: why another rank thinks that this one is lost */
 };
 
 typedef struct mesh_socket__entry { /* of the address book */
@@ -1272,8 +1272,13 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
             uint32_t i;
             for (i = 0; i < length; i++) mesh__put_char(&t, (char)data[i]);
         }
-        if (s->peer[a].conn && s->peer[a].conn != c) mesh_socket__conn_failed(s->peer[a].conn, text, 0);
-        else mesh_socket__gone(s, (int)a, MESH_EVENT_LOST, text, c);
+        if (s->peer[a].conn && s->peer[a].conn != c) { /* what it sent may still be unread; its end will show by itself, or else soon */
+            mesh_socket__conn *lost = s->peer[a].conn;
+            if (!lost->deadline) lost->deadline = mesh_socket__clock() + INT64_C(200000000);
+            mesh__copy_text(lost->doubt, sizeof lost->doubt, text);
+        } else {
+            mesh_socket__gone(s, (int)a, MESH_EVENT_LOST, text, c);
+        }
         break;
     case MESH_SOCKET__F_BOOK:
         c->rx_left = length;
@@ -1414,7 +1419,7 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
-    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix;
     char why[160];
     mesh_socket__peer *p;
     mesh__copy_text(why, sizeof why, c->why);
@@ -1442,7 +1447,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
         mesh_socket__reach(s, rank);
         return;
     }
-    mesh_socket__gone(s, rank, connecting ? MESH_EVENT_CLOSED : MESH_EVENT_LOST, why, NULL);
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* it has ended, in good order or not: only those who need it fail */
 }
 
 static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
@@ -1503,7 +1508,7 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     now = mesh_socket__clock();
     for (i = s->nconns - 1; i >= 0; i--) {
         mesh_socket__conn *c = s->conn[i];
-        if (!c->broken && c->deadline && now > c->deadline) mesh_socket__conn_failed(c, "it did not finish the handshake", 0);
+        if (!c->broken && c->deadline && now > c->deadline) mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
         if (c->broken) mesh_socket__conn_end(s, c);
         if (i > s->nconns) i = s->nconns; /* others may have ended with it */
     }

@@ -1,0 +1,333 @@
+/* The socket transport by itself: who joins and who does not, what the environment says, strangers and broken frames. */
+#ifndef T_SOCKET_H
+#define T_SOCKET_H
+
+/* RFC 4231, cases 1, 2, 3 and 6, and FIPS 180-4's "abc". */
+static void hex(const unsigned char *p, int n, char *out) {
+    int i;
+    for (i = 0; i < n; i++) sprintf(out + 2 * i, "%02x", p[i]);
+}
+static void check_hmac(const void *key, size_t key_bytes, const void *data, size_t nbytes, const char *want) {
+    unsigned char mac[32];
+    char text[65];
+    mesh_socket__hmac(key, key_bytes, &data, &nbytes, 1, mac);
+    hex(mac, 32, text);
+    CHECK_STR(text, want);
+}
+static void test_hmac(void) {
+    unsigned char key[131], data[50], digest[32];
+    char text[65];
+    mesh_socket__sha s;
+    memset(key, 0x0b, 20);
+    check_hmac(key, 20, "Hi There", 8, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+    check_hmac("Jefe", 4, "what do ya want for nothing?", 28, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    memset(key, 0xaa, sizeof key);
+    memset(data, 0xdd, 50);
+    check_hmac(key, 20, data, 50, "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+    check_hmac(key, 131, "Test Using Larger Than Block-Size Key - Hash Key First", 54, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    mesh_socket__sha_start(&s);
+    mesh_socket__sha_add(&s, "abc", 3);
+    mesh_socket__sha_end(&s, digest);
+    hex(digest, 32, text);
+    CHECK_STR(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+/* ---- environment ---- */
+
+static void clear_environment(void) {
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MESH_PORT", "MESH_SECRET", "MESH_LISTEN_FD", "MESH_SOCKET_LANES", "TORCHELASTIC_USE_AGENT_STORE",
+                                        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID"};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+}
+
+static mesh_socket__place place_of(void) {
+    mesh_socket_desc d = MESH_ZERO;
+    mesh_socket__place w;
+    mesh_error err;
+    CHECK_OK(mesh_socket__who(&d, &w, &err), err);
+    return w;
+}
+
+static void test_environment(void) {
+    mesh_socket_desc d = MESH_ZERO;
+    mesh_socket__place w;
+    mesh_error err;
+    mesh_socket net;
+    char host[64];
+    clear_environment();
+    CHECK_OK(mesh_socket_open(&net, NULL, &err), err); /* alone: a world of one */
+    CHECK_INT(net.base.size, 1);
+    CHECK_INT(mesh_socket_close(&net), MESH_OK);
+    CHECK_INT(mesh_socket_close(&net), MESH_OK);
+    /* torchrun: its agent holds MASTER_PORT */
+    setenv("RANK", "3", 1), setenv("WORLD_SIZE", "8", 1), setenv("LOCAL_RANK", "1", 1), setenv("MASTER_ADDR", "10.0.0.1", 1), setenv("MASTER_PORT", "29500", 1);
+    w = place_of();
+    CHECK_INT(w.rank, 3);
+    CHECK_INT(w.size, 8);
+    CHECK_INT(w.local_rank, 1);
+    CHECK_INT(w.port, 29500);
+    CHECK_STR(w.address, "10.0.0.1");
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    CHECK_INT(place_of().port, 29501);
+    setenv("MESH_PORT", "1234", 1);
+    CHECK_INT(place_of().port, 1234);
+    setenv("MESH_PORT", "70000", 1);
+    CHECK_INT(mesh_socket__who(&d, &w, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "port 70000");
+    setenv("MESH_PORT", "12x", 1);
+    CHECK_INT(mesh_socket__who(&d, &w, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "MESH_PORT is \"12x\"");
+    unsetenv("MESH_PORT");
+    setenv("RANK", "8", 1);
+    CHECK_INT(mesh_socket__who(&d, &w, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 8 of a world of 8 (from RANK)");
+    setenv("RANK", "two", 1);
+    CHECK_INT(mesh_socket__who(&d, &w, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "RANK is \"two\"");
+    setenv("RANK", "2", 1), unsetenv("WORLD_SIZE");
+    CHECK_INT(mesh_socket__who(&d, &w, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "WORLD_SIZE is not");
+    /* Open MPI, MPICH */
+    clear_environment();
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1), setenv("OMPI_COMM_WORLD_SIZE", "4", 1), setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    w = place_of();
+    CHECK_INT(w.rank, 1);
+    CHECK_INT(w.size, 4);
+    CHECK_STR(w.address, "127.0.0.1");
+    clear_environment();
+    setenv("PMI_RANK", "2", 1), setenv("PMI_SIZE", "3", 1);
+    CHECK_INT(place_of().rank, 2);
+    /* Slurm */
+    clear_environment();
+    setenv("SLURM_PROCID", "5", 1), setenv("SLURM_NTASKS", "16", 1), setenv("SLURM_LOCALID", "1", 1), setenv("SLURM_JOB_NODELIST", "gpu[03-05,9],x7", 1), setenv("SLURM_JOB_ID", "123456", 1);
+    w = place_of();
+    CHECK_INT(w.rank, 5);
+    CHECK_INT(w.local_rank, 1);
+    CHECK_INT(w.port, 20000 + 123456 % 20000);
+    CHECK_STR(w.address, "gpu03");
+    mesh_socket__first_host("a12,b[1-2]", host, sizeof host);
+    CHECK_STR(host, "a12");
+    mesh_socket__first_host("rack[7-8]-n,b", host, sizeof host);
+    CHECK_STR(host, "rack7-n");
+    clear_environment();
+}
+
+/* ---- joining ---- */
+
+typedef struct join {
+    int rank, size, delay_ms;
+    const char *secret, *want; /* want: a fragment of the error; NULL: it opens */
+    mesh_status status;
+    const char *address;
+    int64_t timeout;
+    int insecure;
+} join;
+
+static int join_port, join_fd, join_family = AF_INET;
+static void join_child(const join *j) {
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d = socket_desc(j->rank, j->size, join_port, join_fd);
+    mesh_status status;
+    test_failures = 0;
+    d.secret = j->secret;
+    d.open_timeout_ns = j->timeout ? j->timeout : 4 * SECOND;
+    d.insecure = j->insecure;
+    if (j->address) d.address = j->address;
+    else if (join_family == AF_INET6) d.address = "::1";
+    err.text[0] = 0;
+    test_sleep(j->delay_ms * 1e-3);
+    status = mesh_socket_open(&net, &d, &err);
+    if (status != j->status || (j->want && !strstr(err.text, j->want))) test_fail(__FILE__, __LINE__, "rank %d: %s: \"%s\", expected %s: \"%s\"", j->rank, mesh_status_text(status), err.text, mesh_status_text(j->status), j->want ? j->want : "");
+    if (status == MESH_OK) {
+        mesh_comm c;
+        if (open_comm(&net.base, &c, "x=-1", NULL, 5 * SECOND)) {
+            CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+            mesh_comm_close(&c);
+        }
+        mesh_socket_close(&net);
+    }
+    fflush(NULL);
+    exit(test_failures ? 1 : 0);
+}
+
+static void run_joins(const join *j, int n, void (*meanwhile)(int port)) {
+    pid_t pid[16];
+    int i, status;
+    join_fd = listen_loopback(join_family, &join_port);
+    CHECK(join_fd >= 0);
+    fflush(NULL);
+    for (i = 0; i < n; i++)
+        if ((pid[i] = fork()) == 0) {
+            if (j[i].rank) close(join_fd);
+            join_child(&j[i]);
+        }
+    close(join_fd);
+    if (meanwhile) meanwhile(join_port);
+    for (i = 0; i < n; i++) {
+        CHECK(test_wait_child(pid[i], test_now() + 20, &status));
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
+static void test_join_wrong_secret(void) {
+    const join j[] = {{0, 2, 0, "right", "missing: rank 1 (dropped meanwhile: ", MESH_ERR_TIMEOUT, NULL, 2 * SECOND, 0}, {1, 2, 0, "wrong", "does not know this job's secret", MESH_ERR_TRANSPORT, NULL, 0, 0}};
+    run_joins(j, 2, NULL);
+}
+static void test_join_missing(void) {
+    const join j[] = {{0, 4, 0, "s", "missing: ranks 2, 3", MESH_ERR_TIMEOUT, NULL, SECOND, 0}, {1, 4, 0, "s", "rank 0", MESH_ERR_PEER, NULL, 5 * SECOND, 0}};
+    const join alone = {1, 2, 0, "s", "cannot reach rank 0 at 127.0.0.1 port", MESH_ERR_TIMEOUT, NULL, SECOND / 2, 0};
+    run_joins(j, 2, NULL);
+    run_joins(&alone, 1, NULL);
+}
+static void test_join_twice(void) {
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 300, "s", "rank 1 is given twice", MESH_ERR_TRANSPORT, NULL, 0, 0}, {2, 3, 800, "s", NULL, MESH_OK, NULL, 0, 0}};
+    run_joins(j, 4, NULL);
+}
+static void test_join_size(void) {
+    const join j[] = {{0, 2, 0, "s", "missing: rank 1", MESH_ERR_TIMEOUT, NULL, SECOND, 0}, {1, 3, 0, "s", "world has 3 ranks, rank 0 says 2", MESH_ERR_TRANSPORT, NULL, 0, 0}};
+    run_joins(j, 2, NULL);
+}
+static void test_join_ipv6(void) {
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {2, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}};
+    int port, fd = listen_loopback(AF_INET6, &port);
+    if (fd < 0) {
+        fprintf(stderr, "    this machine has no IPv6 loopback: not tested\n");
+        return;
+    }
+    close(fd);
+    join_family = AF_INET6;
+    run_joins(j, 3, NULL);
+}
+static void test_join_no_secret(void) {
+    const join inside[] = {{0, 2, 0, "", NULL, MESH_OK, NULL, 0, 0}, {1, 2, 0, "", NULL, MESH_OK, NULL, 0, 0}};
+    const join beyond = {1, 2, 0, "", "beyond loopback, and there is no secret", MESH_ERR_ARGUMENT, "192.0.2.1", SECOND, 0};
+    run_joins(inside, 2, NULL);
+    run_joins(&beyond, 1, NULL);
+}
+static void test_join_port_taken(void) {
+    mesh_socket net;
+    mesh_error err;
+    int port, fd = listen_loopback(AF_INET, &port);
+    mesh_socket_desc d = socket_desc(0, 2, port, 0);
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+    CHECK_HAS(err.text, "another job or program has this port");
+    CHECK_HAS(err.text, "MESH_PORT");
+    d.address = "no.such.host.invalid";
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+    CHECK_HAS(err.text, "cannot resolve rank 0's address \"no.such.host.invalid\"");
+    close(fd);
+}
+
+/* ---- strangers: HTTP, noise, silence, and a peer that proves itself and then sends nonsense. The job goes on. ---- */
+
+static int dial(int port) {
+    struct sockaddr_in a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_port = htons((uint16_t)port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+static void talk_nonsense(int port) {
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    test_random rng = random_from(7);
+    unsigned char noise[300];
+    int i, k, fd;
+    for (i = 0; i < 40; i++) {
+        if ((fd = dial(port)) < 0) continue;
+        for (k = 0; k < 300; k++) noise[k] = (unsigned char)random_next(&rng);
+        if (i % 4 == 0) send(fd, http, sizeof http - 1, MSG_NOSIGNAL);
+        if (i % 4 == 1) send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        if (i % 4 == 2) { /* the right first bytes, then noise instead of a proof */
+            memcpy(noise, MESH_SOCKET__MAGIC, 8);
+            send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+        }
+        if (i % 4 == 3) { /* silence, then gone */
+            test_sleep(0.002);
+        }
+        if (i % 8 >= 4) {
+            ssize_t n = recv(fd, noise, sizeof noise, MSG_DONTWAIT);
+            (void)n;
+        }
+        close(fd);
+    }
+}
+
+static void test_strangers(void) {
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 100, "s", NULL, MESH_OK, NULL, 0, 0}, {2, 3, 400, "s", NULL, MESH_OK, NULL, 0, 0}};
+    run_joins(j, 3, talk_nonsense);
+}
+
+/* A rank whose stream is broken after the handshake is dropped as lost; nothing is written where it should not be. */
+static int wild_seed;
+static void wild_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float v[4] = {1, 2, 3, 4}, guard[4];
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 5 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        mesh_socket__impl *s = mesh_socket__of(t);
+        test_random rng = random_from((uint64_t)wild_seed);
+        unsigned char frame[MESH_SOCKET__HEADER + 64];
+        size_t i;
+        for (i = 0; i < sizeof frame; i++) frame[i] = (unsigned char)random_next(&rng);
+        if (wild_seed % 2) { /* a plausible header with absurd numbers */
+            mesh_socket__header(frame, 1 + wild_seed / 2 % 10, wild_seed % 7 == 1 ? 64 : 0xfffffff0u, random_next(&rng), 1, random_next(&rng), random_next(&rng));
+        }
+        send(s->peer[0].conn->fd, frame, sizeof frame, MSG_NOSIGNAL);
+        test_sleep(0.05);
+        fflush(NULL);
+        _exit(0);
+    }
+    memset(guard, 0, sizeof guard);
+    if (mesh_recv(&c, NULL, 1, guard, 4, MESH_F32) == MESH_OK) test_fail(__FILE__, __LINE__, "a broken frame was taken for a message");
+    CHECK(c.error.status == MESH_ERR_PEER);
+    CHECK(guard[0] == 0 && guard[3] == 0);
+    (void)v;
+    mesh_comm_close(&c);
+}
+static void test_wild_frames(void) {
+    for (wild_seed = 1; wild_seed <= 40; wild_seed++) run_world(wild_seed % 4 < 2 ? TCP : UNIX, 2, wild_rank, NULL);
+}
+
+/* Many ranks: everyone meets everyone. */
+static void crowd_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    int v = t->rank, sum, i, all[64];
+    (void)ctx;
+    if (!open_comm(t, &c, "a=4,b=4,c=2", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), MESH_OK);
+    CHECK_INT(sum, 31 * 32 / 2);
+    CHECK_INT(mesh_all_gather(&c, NULL, &v, all, 1, MESH_I32), MESH_OK);
+    for (i = 0; i < 32; i++) CHECK_INT(all[i], i);
+    for (i = 0; i < 3; i++) CHECK_INT(mesh_barrier(&c, i == 0 ? "a" : i == 1 ? "b" : "c"), MESH_OK);
+    mesh_comm_close(&c);
+}
+static void test_crowd(void) {
+    run_world(TCP, 32, crowd_rank, NULL);
+    run_world(UNIX, 32, crowd_rank, NULL);
+}
+
+static const test_case socket_tests[] = {
+    {"socket/hmac", test_hmac, 0},
+    {"socket/environment", test_environment, 0},
+    {"socket/join_wrong_secret", test_join_wrong_secret, 0},
+    {"socket/join_missing", test_join_missing, 0},
+    {"socket/join_twice", test_join_twice, 0},
+    {"socket/join_size", test_join_size, 0},
+    {"socket/join_ipv6", test_join_ipv6, 0},
+    {"socket/join_no_secret", test_join_no_secret, 0},
+    {"socket/join_port_taken", test_join_port_taken, 0},
+    {"socket/strangers", test_strangers, 0},
+    {"socket/wild_frames", test_wild_frames, 0},
+    {"socket/crowd", test_crowd, 0},
+};
+
+#endif
