@@ -837,7 +837,7 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
     mesh__put32(data + 8, (uint32_t)c->error.rank);
     mesh__put32(data + 12, (uint32_t)flavour);
     if (record) mesh__record_write(data + 16, record);
-    if (length > MESH_CONTROL_BYTES - MESH__ABORT_HEAD) length = MESH_CONTROL_BYTES - MESH__ABORT_HEAD;
+    if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
     memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
     for (i = 0; i < c->on.size; i++) {
         int rank = mesh_rank_at(&c->on, i);
