@@ -569,12 +569,14 @@ static int open_mesh(const options *o) {
     return 1;
 }
 
+static int on_terminal(void) { return isatty(1) || getenv("MESH_TTY"); } /* `mesh run` passes a terminal's lines on */
+
 static void progress_bar(int step, int steps) {
     int i, full = 30 * (step + 1) / steps;
-    if (!isatty(1)) return;
-    fputs("\r[", stdout);
+    if (!on_terminal()) return;
+    putchar('[');
     for (i = 0; i < 30; i++) putchar(i < full ? '#' : '.');
-    printf("] %d/%d%s", step + 1, steps, step + 1 == steps ? "\r\033[K" : "");
+    printf("] %d/%d\r", step + 1, steps);
     fflush(stdout);
 }
 
@@ -636,13 +638,13 @@ int main(int argc, char **argv) {
         }
         progress_bar(step, o.steps);
         if (step % 10 && step + 1 != o.steps) continue;
-        if (isatty(1)) printf("\r\033[K");
+        if (on_terminal()) printf("\033[K");
         if (other) printf("%4d  %8.6f  %8.6f   %8.6f   %8.6f\n", step, loss, was_loss, norm, was_norm);
         else printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
         fflush(stdout);
     }
     if (lead) {
-        printf("%.0f tokens/s\n", (double)o.steps * o.batch * o.context / (seconds() - start));
+        printf("%s%.0f tokens/s\n", on_terminal() ? "\033[K" : "", (double)o.steps * o.batch * o.context / (seconds() - start));
         print_traffic(o.steps);
         if (other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", worst_loss, worst_norm);
         wrong = other && (worst_loss > 1e-6 || worst_norm > 5e-6);

@@ -69,7 +69,7 @@ static void law_index(const mesh *m) {
         for (k = 0; k < m->naxes; k++) CHECK_INT(mesh_coord_of(m, k, rank), coords[k]);
         CHECK_INT(mesh_local_index(m, NULL, rank), i);
     }
-    for (i = -3; i < 400; i++) seen += mesh_index_of(m, i) >= 0;
+    for (i = -3; i < 600; i++) seen += mesh_index_of(m, i) >= 0;
     CHECK_INT(seen, m->size);
     CHECK_INT(mesh_rank_at(m, -1), -1);
     CHECK_INT(mesh_rank_at(m, m->size), -1);
@@ -267,6 +267,195 @@ static void test_law_compose(void) { each_small_mesh(law_compose); }
 static void test_law_concat(void) { each_small_mesh(law_concat); }
 static void test_law_text(void) { each_small_mesh(law_text); }
 static void test_law_neighbors(void) { each_small_mesh(law_neighbors); }
+
+/* ---- random walks: any sequence of transforms against the same done on an explicit array of ranks ---- */
+
+typedef struct picture { /* the ranks in row-major order, and the axes over them */
+    int naxes, size[MESH_MAX_AXES], rank[512];
+    char name[MESH_MAX_AXES][MESH_NAME_BYTES];
+} picture;
+
+static int picture_total(const picture *p) {
+    int i, n = 1;
+    for (i = 0; i < p->naxes; i++) n *= p->size[i];
+    return n;
+}
+
+/* The axes in another order: order[i] is the old number of new axis i. */
+static void picture_transpose(picture *p, const int *order) {
+    picture old = *p;
+    int n = picture_total(p), i, k;
+    for (i = 0; i < p->naxes; i++) {
+        p->size[i] = old.size[order[i]];
+        strcpy(p->name[i], old.name[order[i]]);
+    }
+    for (i = 0; i < n; i++) {
+        int coord[MESH_MAX_AXES], rest = i, from = 0;
+        for (k = p->naxes - 1; k >= 0; k--) {
+            coord[order[k]] = rest % p->size[k];
+            rest /= p->size[k];
+        }
+        for (k = 0; k < p->naxes; k++) from = from * old.size[k] + coord[k];
+        p->rank[i] = old.rank[from];
+    }
+}
+
+static void picture_compare(const picture *p, const mesh *m, const char *what) {
+    int i;
+    CHECK_INT(m->naxes, p->naxes);
+    CHECK_INT(m->size, picture_total(p));
+    for (i = 0; i < p->naxes; i++) {
+        CHECK_INT(m->axis[i].size, p->size[i]);
+        CHECK_STR(m->axis[i].name, p->name[i]);
+    }
+    for (i = 0; i < m->size; i++)
+        if (mesh_rank_at(m, i) != p->rank[i] || mesh_index_of(m, p->rank[i]) != i) {
+            test_fail(__FILE__, __LINE__, "after %s: index %d is rank %d, expected %d", what, i, mesh_rank_at(m, i), p->rank[i]);
+            return;
+        }
+}
+
+static void test_random_walks(void) {
+    test_random rng = random_from(5);
+    int walk, step, i, k;
+    for (walk = 0; walk < 400; walk++) {
+        int table[512], inverse[512], shape[3], names = 0;
+        picture p;
+        mesh m;
+        mesh_error err;
+        mesh_desc d = MESH_ZERO;
+        memset(&p, 0, sizeof p);
+        p.naxes = 3;
+        for (i = 0; i < 3; i++) {
+            static const int sizes[] = {1, 2, 3, 4, 6, 8};
+            shape[i] = p.size[i] = sizes[random_below(&rng, i == 0 ? 6 : 5)];
+            sprintf(p.name[i], "dim%d", i);
+        }
+        d.shape = shape, d.naxes = 3;
+        for (i = 0; i < 512; i++) table[i] = i;
+        for (i = 511; i > 0; i--) {
+            int j = random_below(&rng, i + 1), t = table[i];
+            table[i] = table[j];
+            table[j] = t;
+        }
+        if (walk % 2) d.table = table, d.table_size = 512, d.inverse = inverse, d.inverse_size = 512;
+        CHECK_OK(mesh_make(&m, &d, &err), err);
+        for (i = 0; i < picture_total(&p); i++) p.rank[i] = walk % 2 ? table[i] : i;
+        for (step = 0; step < 12 && p.naxes > 0; step++) {
+            int order[MESH_MAX_AXES], n = p.naxes, what = random_below(&rng, 5);
+            char axes[300] = "", name[16];
+            for (i = 0; i < n; i++) order[i] = i;
+            for (i = n - 1; i > 0; i--) {
+                int j = random_below(&rng, i + 1), t = order[i];
+                order[i] = order[j];
+                order[j] = t;
+            }
+            if (what == 0) {
+                for (i = 0; i < n; i++) sprintf(axes + strlen(axes), "%s%s", i ? "," : "", p.name[order[i]]);
+                CHECK_OK(mesh_transpose(&m, &m, axes, &err), err);
+                picture_transpose(&p, order);
+            } else if (what == 1) { /* flatten the first `count` axes of the shuffle, where the first of them stood */
+                int count = 1 + random_below(&rng, n), at = 0, all[MESH_MAX_AXES], filled = 0, merged = 1;
+                for (i = 0; i < count; i++) sprintf(axes + strlen(axes), "%s%s", i ? "," : "", p.name[order[i]]);
+                sprintf(name, "f%d", names++);
+                CHECK_OK(mesh_flatten(&m, &m, axes, name, &err), err);
+                for (i = 0; i < n; i++) {
+                    for (k = 0; k < count && order[k] != i; k++) {}
+                    if (k == count) all[filled++] = i;
+                    if (k == 0) {
+                        at = filled;
+                        for (k = 0; k < count; k++) all[filled++] = order[k];
+                    }
+                }
+                picture_transpose(&p, all);
+                for (i = 0; i < count; i++) merged *= p.size[at + i];
+                p.size[at] = merged;
+                strcpy(p.name[at], name);
+                for (i = at + 1; i + count - 1 < n; i++) {
+                    p.size[i] = p.size[i + count - 1];
+                    memmove(p.name[i], p.name[i + count - 1], MESH_NAME_BYTES);
+                }
+                p.naxes = n - count + 1;
+            } else if (what == 2 && n < 8) { /* split */
+                int axis = order[0], part = 1 + random_below(&rng, p.size[axis]);
+                char text[64];
+                if (p.size[axis] % part) continue;
+                sprintf(text, "s%d=%d,s%d=-1", names, part, names + 1);
+                if (mesh_split(&m, &m, p.name[axis], text, &err)) { /* across an out-of-order flatten: refused with the remedy, and nothing changed */
+                    CHECK_HAS(err.text, "device table");
+                    picture_compare(&p, &m, "a refused split");
+                    continue;
+                }
+                for (i = n; i > axis + 1; i--) {
+                    p.size[i] = p.size[i - 1];
+                    strcpy(p.name[i], p.name[i - 1]);
+                }
+                p.size[axis + 1] = p.size[axis] / part;
+                p.size[axis] = part;
+                sprintf(p.name[axis], "s%d", names);
+                sprintf(p.name[axis + 1], "s%d", names + 1);
+                p.naxes++;
+                names += 2;
+            } else if (what == 3 && n > 1) { /* fix the last axis after a shuffle */
+                int last, index, total;
+                for (i = 0; i < n; i++) sprintf(axes + strlen(axes), "%s%s", i ? "," : "", p.name[order[i]]);
+                CHECK_OK(mesh_transpose(&m, &m, axes, &err), err);
+                picture_transpose(&p, order);
+                last = p.size[n - 1];
+                index = random_below(&rng, last);
+                CHECK_OK(mesh_fix(&m, &m, p.name[n - 1], index, &err), err);
+                p.naxes--;
+                total = picture_total(&p);
+                for (i = 0; i < total; i++) p.rank[i] = p.rank[i * last + index];
+            } else if (what == 4) { /* the group of some axes through a rank: transpose them last, keep the block that holds it */
+                int count = random_below(&rng, n + 1), block = 1, member = p.rank[random_below(&rng, picture_total(&p))], rotated[MESH_MAX_AXES], at;
+                for (i = 0; i < count; i++) sprintf(axes + strlen(axes), "%s%s", i ? "," : "", p.name[order[i]]);
+                if (count == 0) continue;
+                CHECK_OK(mesh_group_through(&m, &m, axes, member, &err), err);
+                for (i = 0; i < n; i++) rotated[i] = order[(i + count) % n];
+                picture_transpose(&p, rotated);
+                for (i = n - count; i < n; i++) block *= p.size[i];
+                for (at = 0; p.rank[at] != member; at++) {}
+                at = at / block * block;
+                memmove(p.rank, p.rank + at, (size_t)block * sizeof(int));
+                for (i = 0; i < count; i++) {
+                    p.size[i] = p.size[n - count + i];
+                    memmove(p.name[i], p.name[n - count + i], MESH_NAME_BYTES);
+                }
+                p.naxes = count;
+            }
+            picture_compare(&p, &m, what == 0 ? "transpose" : what == 1 ? "flatten" : what == 2 ? "split" : what == 3 ? "fix" : "group_through");
+            law_index(&m);
+        }
+    }
+}
+
+/* Any text is a mesh or an error; a mesh is written as it was read. */
+static void test_fuzz_text(void) {
+    static const char alphabet[] = "ab=,1-20_9 z\x7f%";
+    test_random rng = random_from(6);
+    int i, k, meshes = 0;
+    for (i = 0; i < 100000; i++) {
+        char text[24], again[64];
+        mesh m;
+        mesh_error err;
+        int n = random_below(&rng, 22);
+        for (k = 0; k < n; k++) { /* half of them nearly right: x=n,x=n */
+            static const char shape[] = "z=2,";
+            text[k] = i % 2 && random_below(&rng, 8) ? (k % 4 == 0 ? (char)('a' + k / 4) : k % 4 == 2 ? (char)('1' + random_below(&rng, 4)) : shape[k % 4]) : alphabet[random_below(&rng, (int)sizeof alphabet - 1)];
+        }
+        text[n] = 0;
+        if (mesh_parse(&m, text, random_below(&rng, 3) * 12, &err)) {
+            CHECK(err.text[0] && err.status == MESH_ERR_ARGUMENT);
+            continue;
+        }
+        meshes++;
+        mesh_format(&m, again, sizeof again);
+        if (!strstr(text, "=-1") && !strstr(text, "=0")) CHECK_STR(again, text);
+        if (m.size < 500) law_index(&m);
+    }
+    CHECK(meshes > 1000);
+}
 
 /* ---- facts ---- */
 
@@ -1116,6 +1305,8 @@ static const test_case mesh_tests[] = {
     {"mesh/law/concat", test_law_concat, 0},
     {"mesh/law/text", test_law_text, 0},
     {"mesh/law/neighbors", test_law_neighbors, 0},
+    {"mesh/random_walks", test_random_walks, 0},
+    {"mesh/fuzz_text", test_fuzz_text, 0},
     {"mesh/facts/groups", test_facts_groups, 0},
     {"mesh/facts/layouts", test_facts_layouts, 0},
     {"mesh/device_table", test_device_table, 0},

@@ -220,6 +220,74 @@ static void test_join_port_taken(void) {
     close(fd);
 }
 
+/* ---- launchers: as torchrun and srun leave the environment; torchrun's agent listens on MASTER_PORT itself ---- */
+
+static void launched_child(int rank, int slurm, int port) {
+    mesh_socket net;
+    mesh_error err;
+    char number[16];
+    test_failures = 0;
+    clear_environment();
+    snprintf(number, sizeof number, "%d", rank);
+    setenv(slurm ? "SLURM_PROCID" : "RANK", number, 1);
+    setenv(slurm ? "SLURM_LOCALID" : "LOCAL_RANK", number, 1);
+    setenv(slurm ? "SLURM_NTASKS" : "WORLD_SIZE", "3", 1);
+    snprintf(number, sizeof number, "%d", port);
+    if (slurm) {
+        setenv("SLURM_JOB_NODELIST", "localhost", 1);
+        setenv("MESH_PORT", number, 1);
+    } else {
+        setenv("MASTER_ADDR", "localhost", 1);
+        setenv("MASTER_PORT", number, 1);
+        setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    }
+    CHECK_OK(mesh_socket_open(&net, NULL, &err), err);
+    if (net.impl) {
+        mesh_comm c;
+        CHECK_INT(net.local_rank, rank);
+        if (open_comm(&net.base, &c, "x=3", NULL, 5 * SECOND)) {
+            CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+            mesh_comm_close(&c);
+        }
+        mesh_socket_close(&net);
+    }
+    fflush(NULL);
+    exit(test_failures ? 1 : 0);
+}
+
+static void test_launchers(void) {
+    int slurm, i, status;
+    for (slurm = 0; slurm < 2; slurm++) {
+        pid_t pid[3];
+        int port = 0, next = 0, agent = -1, probe = -1;
+        struct sockaddr_in a;
+        for (i = 0; i < 50 && probe < 0; i++) { /* a port for the agent whose successor is free for rank 0 */
+            if (agent >= 0) close(agent);
+            agent = listen_loopback(AF_INET, &port);
+            next = port + 1;
+            memset(&a, 0, sizeof a);
+            a.sin_family = AF_INET;
+            a.sin_port = htons((uint16_t)next);
+            a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+            probe = socket(AF_INET, SOCK_STREAM, 0);
+            if (bind(probe, (struct sockaddr *)&a, sizeof a)) {
+                close(probe);
+                probe = -1;
+            }
+        }
+        CHECK(probe >= 0);
+        close(probe);
+        fflush(NULL);
+        for (i = 0; i < 3; i++)
+            if ((pid[i] = fork()) == 0) launched_child(i, slurm, slurm ? next : port);
+        for (i = 0; i < 3; i++) {
+            CHECK(test_wait_child(pid[i], test_now() + 20, &status));
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+        close(agent);
+    }
+}
+
 /* ---- strangers: HTTP, noise, silence, and a peer that proves itself and then sends nonsense. The job goes on. ---- */
 
 static int dial(int port) {
@@ -325,6 +393,7 @@ static const test_case socket_tests[] = {
     {"socket/join_ipv6", test_join_ipv6, 0},
     {"socket/join_no_secret", test_join_no_secret, 0},
     {"socket/join_port_taken", test_join_port_taken, 0},
+    {"socket/launchers", test_launchers, 0},
     {"socket/strangers", test_strangers, 0},
     {"socket/wild_frames", test_wild_frames, 0},
     {"socket/crowd", test_crowd, 0},

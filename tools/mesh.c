@@ -112,6 +112,7 @@ static void set_env(const char *name, long value) {
 static void child(int r, int n, int port, int listener, const char *secret, int pipes[2][2], char **command) {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
+    if (isatty(1)) setenv("MESH_TTY", "1", 1); /* what the rank prints reaches a terminal, though through a pipe */
     dup2(null, 0);
     dup2(pipes[0][1], 1);
     dup2(pipes[1][1], 2);
