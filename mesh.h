@@ -875,31 +875,87 @@ static inline unsigned mesh__token_degrees(const char *token) {
     return 0;
 }
 
-/* An order text into tokens, slowest first. Returns their number or -1. */
-static inline int mesh__order_tokens(const char *order, char tokens[][MESH_NAME_BYTES], mesh_error *err) {
-    int n = 0, i, dashes = 0;
-    const char *p = order;
-    for (i = 0; order[i]; i++) dashes += order[i] == '-';
+enum { MESH__EXPERT_VIEW = 1, MESH__SQUEEZE = 2, MESH__HIERARCHY = 4 }; /* of a named order */
+
+typedef struct mesh__order {
+    const char *text;
+    char token[MESH_MAX_AXES][MESH_NAME_BYTES]; /* slowest first */
+    int n, efsdp;
+    unsigned kind;    /* MESH__EXPERT_VIEW: ep and etp are another view of its axes, ... */
+    unsigned covered; /* the degrees it accounts for, as bits */
+    unsigned factors; /* those whose product is the world */
+} mesh__order;
+
+/* A list of tokens, "a,b" slowest first or "b-a" fastest first. */
+static inline mesh_status mesh__order_split(mesh__order *o, const char *list, mesh_error *err) {
+    const char *p = list;
+    int dashes = 0, i;
+    for (i = 0; list[i]; i++) dashes |= list[i] == '-';
     for (;; p++) {
         int length = mesh__name_length(p);
-        if (!length || length >= MESH_NAME_BYTES || n == MESH_MAX_AXES || (p[length] && p[length] != (dashes ? '-' : ','))) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                       "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
-                       "\"tp-dp-pp\" (fastest first)",
-                       order);
-            return -1;
-        }
-        mesh__name_set(tokens[n++], p, length, "mesh_from_degrees", NULL);
+        if (!length || length >= MESH_NAME_BYTES || o->n == MESH_MAX_AXES || (p[length] && p[length] != (dashes ? '-' : ',')))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
+                              "\"tp-dp-pp\" (fastest first)",
+                              o->text);
+        mesh__name_set(o->token[o->n++], p, length, "", NULL);
         p += length;
         if (!*p) break;
     }
-    for (i = 0; dashes && i < n / 2; i++) {
-        char swap[MESH_NAME_BYTES];
-        mesh__name_set(swap, tokens[i], mesh__length(tokens[i]), "", NULL);
-        mesh__name_set(tokens[i], tokens[n - 1 - i], mesh__length(tokens[n - 1 - i]), "", NULL);
-        mesh__name_set(tokens[n - 1 - i], swap, mesh__length(swap), "", NULL);
+    for (i = 0; dashes && i < o->n / 2; i++) {
+        char *a = o->token[i], *z = o->token[o->n - 1 - i];
+        int k;
+        for (k = 0; k < MESH_NAME_BYTES; k++) {
+            char c = a[k];
+            a[k] = z[k];
+            z[k] = c;
+        }
     }
-    return n;
+    return MESH_OK;
+}
+
+static inline mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_error *err) {
+    static const struct {
+        const char *name, *list;
+        unsigned kind;
+    } known[] = {{"kempner", "pp,dp_replicate,dp_shard,cp,ep,tp", MESH__SQUEEZE},
+                 {"torchtitan", "pp,dp_replicate,dp_shard,cp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:dense", "pp,dp_replicate,fsdp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:dataloading", "pp,batch,cp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:sparse", "pp,dp_replicate,efsdp,ep,etp", 0},
+                 {"ezpz", "dp,pp,cp,tp", 0},
+                 {"auto", "dp,pp,tp", MESH__HIERARCHY}};
+    const unsigned experts = 1u << MESH__EP | 1u << MESH__ETP;
+    const char *list = text;
+    unsigned twice = 0;
+    mesh_status status;
+    int i;
+    o->text = text;
+    o->n = o->efsdp = 0;
+    o->kind = o->covered = 0;
+    for (i = 0; i < (int)(sizeof known / sizeof known[0]); i++)
+        if (mesh__same(known[i].name, text)) {
+            list = known[i].list;
+            o->kind = known[i].kind;
+        }
+    if ((status = mesh__order_split(o, list, err)) != MESH_OK) return status;
+    for (i = 0; i < o->n; i++) {
+        unsigned degrees = mesh__token_degrees(o->token[i]);
+        if (!degrees)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
+                              "efsdp",
+                              text, o->token[i]);
+        twice |= o->covered & degrees;
+        o->covered |= degrees;
+        o->efsdp |= mesh__same(o->token[i], "efsdp");
+    }
+    if (o->efsdp ? (o->covered & experts) != experts : o->covered >> MESH__ETP & 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: order \"%s\": efsdp goes with both ep and etp, and etp with efsdp", text);
+    if (twice) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: order \"%s\" counts a degree twice; name each once", text);
+    o->factors = o->efsdp ? o->covered & ~experts : o->covered;
+    if (o->kind & MESH__EXPERT_VIEW) o->covered |= experts;
+    return MESH_OK;
 }
 
 /* Infer the one degree that is -1 and check the product over `factors` (a set of degrees) against the world. */
@@ -938,43 +994,49 @@ static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int w
     return MESH_OK;
 }
 
+/* Experts as a view of the dense axes: what they divide, and what they may be. */
+static inline mesh_status mesh__experts_check(const int *value, mesh_error *err) {
+    int64_t dense = (int64_t)value[MESH__DPS] * value[MESH__CP] * value[MESH__TP];
+    if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)", value[MESH__ETP], value[MESH__TP]);
+    if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP]))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
+                          value[MESH__EP], value[MESH__ETP], dense);
+    return MESH_OK;
+}
+
+/* tp stays within a node, and nodes are full. */
+static inline mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
+    if (per_node <= 0) return MESH_OK;
+    if (per_node % value[MESH__TP])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
+                          value[MESH__TP], per_node);
+    if (world > per_node && world % per_node)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", world, per_node);
+    return MESH_OK;
+}
+
+/* Of several degrees to infer, dp_shard takes what remains and the others are 1. */
+static inline void mesh__hierarchy_defaults(int *value) {
+    int k, missing = 0;
+    for (k = 0; k < MESH__DEGREES; k++) missing += value[k] == -1;
+    for (k = 0; k < MESH__DEGREES && missing > 1; k++)
+        if (value[k] == -1 && k != MESH__DPS) value[k] = 1;
+    if (missing > 1) value[MESH__DPS] = -1;
+}
+
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const char *order, mesh_error *err) {
-    static const struct {
-        const char *name, *order;
-    } orders[] = {{"kempner", "pp,dp_replicate,dp_shard,cp,ep,tp"},
-                  {"torchtitan", "pp,dp_replicate,dp_shard,cp,tp"},
-                  {"torchtitan:dense", "pp,dp_replicate,fsdp,tp"},
-                  {"torchtitan:dataloading", "pp,batch,cp,tp"},
-                  {"torchtitan:sparse", "pp,dp_replicate,efsdp,ep,etp"},
-                  {"ezpz", "dp,pp,cp,tp"},
-                  {"auto", "dp,pp,tp"}};
-    enum { DENSE = (1 << MESH__EP) - 1, SPARSE = 1 << MESH__EP | 1 << MESH__ETP };
-    char tokens[MESH_MAX_AXES][MESH_NAME_BYTES];
-    const char *names[MESH_MAX_AXES], *list = order;
-    int value[MESH__DEGREES], shape[MESH_MAX_AXES];
-    unsigned covered = 0, twice = 0, factors;
-    int n, i, k, efsdp = 0, kempner, automatic;
+    const char *names[MESH_MAX_AXES];
+    int value[MESH__DEGREES], shape[MESH_MAX_AXES], i, k;
+    mesh__order o;
+    mesh r;
     mesh_desc desc = MESH_ZERO;
     mesh_status status;
     if (!m || !d || !order)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is NULL", !m ? "the mesh" : !d ? "the degrees" : "the order");
     if (d->world < 1) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks", d->world);
-    for (i = 0; i < (int)(sizeof orders / sizeof orders[0]); i++)
-        if (mesh__same(orders[i].name, order)) list = orders[i].order;
-    kempner = mesh__same(order, "kempner");
-    automatic = mesh__same(order, "auto");
-    if ((n = mesh__order_tokens(list, tokens, err)) < 0) return MESH_ERR_ARGUMENT;
-    for (i = 0; i < n; i++) {
-        unsigned degrees = mesh__token_degrees(tokens[i]);
-        if (!degrees)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
-                              "efsdp",
-                              order, tokens[i]);
-        twice |= covered & degrees;
-        covered |= degrees;
-        efsdp |= mesh__same(tokens[i], "efsdp");
-    }
+    if ((status = mesh__order_read(&o, order, err)) != MESH_OK) return status;
     value[MESH__PP] = d->pp;
     value[MESH__DPR] = d->dp_replicate;
     value[MESH__DPS] = d->dp_shard;
@@ -982,60 +1044,36 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     value[MESH__TP] = d->tp;
     value[MESH__EP] = d->ep;
     value[MESH__ETP] = d->etp;
-    for (k = 0; automatic && k < MESH__DEGREES; k++) {
-        int others = 0, j;
-        for (j = 0; j < MESH__DEGREES; j++) others += value[j] == -1 && j != k;
-        if (k != MESH__DPS && value[k] == -1 && others) value[k] = 1;
-    }
-    if (efsdp && (covered & SPARSE) != (unsigned)SPARSE) twice |= SPARSE;
-    factors = efsdp ? (unsigned)DENSE : covered & ~(1u << MESH__ETP);
-    if (!efsdp && mesh__same(list, "pp,dp_replicate,dp_shard,cp,tp")) covered |= SPARSE; /* ep is another view of these */
-    if (mesh__same(order, "torchtitan:dense") || mesh__same(order, "torchtitan:dataloading")) covered |= SPARSE;
-    if (twice)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: order \"%s\" counts a degree twice or names efsdp without ep and etp; name each degree once", order);
-    if ((status = mesh__degrees_fill(value, factors, d->world, err)) != MESH_OK) return status;
+    if (o.kind & MESH__HIERARCHY) mesh__hierarchy_defaults(value);
+    if ((status = mesh__degrees_fill(value, o.factors, d->world, err)) != MESH_OK) return status;
     for (k = 0; k < MESH__DEGREES; k++)
-        if (value[k] > 1 && !(covered >> k & 1))
+        if (value[k] > 1 && !(o.covered >> k & 1))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is %d, but the order \"%s\" leaves it out; name it or make it 1",
                               mesh__degree_name(k), value[k], order);
-    if (value[MESH__EP] > 1 && !(factors >> MESH__EP & 1)) {
-        int64_t dense = (int64_t)value[MESH__DPS] * value[MESH__CP] * value[MESH__TP];
-        if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)", value[MESH__ETP], value[MESH__TP]);
-        if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP]))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
-                              value[MESH__EP], value[MESH__ETP], dense);
-    } else if (efsdp) {
-        value[MESH__ETP] = value[MESH__ETP] == 1 ? 1 : value[MESH__TP];
-    }
-    if (automatic && d->devices_per_node > 0 && (value[MESH__TP] > d->devices_per_node || d->devices_per_node % value[MESH__TP]))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
-                          value[MESH__TP], d->devices_per_node);
-    if (automatic && d->devices_per_node > 0 && d->world > d->devices_per_node && d->world % d->devices_per_node)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", d->world,
-                          d->devices_per_node);
-    for (i = 0; i < n; i++) {
-        unsigned degrees = mesh__token_degrees(tokens[i]);
-        names[i] = tokens[i];
+    if (o.efsdp || o.kind & MESH__EXPERT_VIEW)
+        if ((status = mesh__experts_check(value, err)) != MESH_OK) return status;
+    if (o.kind & MESH__HIERARCHY)
+        if ((status = mesh__hierarchy_check(value, d->world, d->devices_per_node, err)) != MESH_OK) return status;
+    for (i = 0; i < o.n; i++) {
+        unsigned degrees = mesh__token_degrees(o.token[i]);
+        names[i] = o.token[i];
         for (shape[i] = 1, k = 0; k < MESH__DEGREES; k++) shape[i] *= degrees >> k & 1 ? value[k] : 1;
-        if (mesh__same(tokens[i], "efsdp")) shape[i] /= value[MESH__EP] * value[MESH__ETP];
+        if (mesh__same(o.token[i], "efsdp")) shape[i] /= value[MESH__EP] * value[MESH__ETP];
     }
     desc.shape = shape;
     desc.names = names;
-    desc.naxes = n;
+    desc.naxes = o.n;
     desc.world = d->world;
-    if ((status = mesh_make(m, &desc, err)) != MESH_OK || !kempner) return status;
-    {
-        mesh r;
+    if ((status = mesh_make(&r, &desc, err)) != MESH_OK) return status;
+    if (o.kind & MESH__SQUEEZE) {
+        mesh all = r;
         int keep = value[MESH__TP] > 1 || value[MESH__EP] > 1 || d->world == 1;
-        mesh__start(&r, m);
-        for (i = 0; i < n; i++)
-            if (m->axis[i].size > 1 || (keep && mesh__same(m->axis[i].name, "dp_shard"))) mesh__axis_copy(&r, m, i);
+        mesh__start(&r, &all);
+        for (i = 0; i < all.naxes; i++)
+            if (all.axis[i].size > 1 || (keep && mesh__same(all.axis[i].name, "dp_shard"))) mesh__axis_copy(&r, &all, i);
         mesh__finish(&r);
-        *m = r;
     }
+    *m = r;
     return MESH_OK;
 }
 
