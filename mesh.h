@@ -4,7 +4,7 @@
 /*
 DO THIS
     #define MESH_IMPLEMENTATION         in exactly one .c or .cc file, before including any header of the library
-    #include "mesh.h"
+    #include "mesh.h"                   (under -std=c99 before any system header too: the transports need POSIX)
 
     This header alone is useful for planning and launching: it does no I/O, allocates nothing, keeps no state and needs
     nothing but a freestanding compiler (C99 or C++11). To move data add mesh_collectives.h and a transport.
@@ -34,7 +34,7 @@ CONVENTIONS
 ERRORS
     Fallible functions return mesh_status (0 is ok) and fill a mesh_error if one is given (NULL: status only). The text
     names the function, the value and the remedy. On error the result is untouched. Questions about a rank answer -1
-    for "not a member": that is an answer, not an error.
+    for "not a member": that is an answer, not an error. Meshes passed in are never NULL.
 
 OPTIONS
     MESH_STATIC     every function static, for a library that keeps mesh.h to itself
@@ -199,12 +199,12 @@ typedef struct mesh_desc {
     const char *const *names; /* NULL: dim0, dim1, ... */
     int naxes;
     int world;          /* the product the sizes must have; 0: any (and no -1) */
-    int first_fastest;  /* 0: the last axis varies fastest (row-major, as in C); 1: the first (as in Megatron's orders) */
+    int first_fastest;  /* without strides: 0: the last axis varies fastest (row-major, as in C); 1: the first (as in Megatron's orders) */
     const int *strides; /* NULL: dense. They must nest: each at least the span of all the smaller ones */
     int origin;         /* position of index 0 */
     const int *table;   /* NULL: ranks are positions. Else the rank at each position: any arrangement at all */
     int table_size;     /* its entries; it must reach the last position. Read by every query: keep it alive */
-    int *inverse;       /* with a table: memory for the position of each rank, written once by mesh_make */
+    int *inverse;       /* with a table: memory for the position of each rank, written by mesh_make (on error too); one mesh's own */
     int inverse_size;   /* its entries; more than the largest rank in the table */
 } mesh_desc;
 
@@ -212,7 +212,7 @@ typedef struct mesh_desc {
    given twice, overflow, strides that do not nest, a table with a rank listed twice or outside. O(axes), plus O(table). */
 MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *desc, mesh_error *err);
 
-/* Make a dense mesh from text: axis {"," axis}, axis = name "=" size, e.g. "pp=2,dp=-1,tp=4". The inverse of mesh_format.
+/* Make a dense mesh from text: axis {"," axis}, axis = name "=" size, e.g. "pp=2,dp=-1,tp=4". The inverse of mesh_format for dense meshes.
    `world`: the product the sizes must have, from which one -1 is inferred; 0: any. ARGUMENT as mesh_make. */
 MESH_API mesh_status mesh_parse(mesh *m, const char *text, int world, mesh_error *err);
 
@@ -232,10 +232,10 @@ typedef struct mesh_degrees {
      torchtitan              pp,dp_replicate,dp_shard,cp,tp       its views: torchtitan:dense pp,dp_replicate,fsdp,tp
      torchtitan:dataloading  pp,batch,cp,tp                       torchtitan:sparse           pp,dp_replicate,efsdp,ep,etp
      ezpz                    dp,pp,cp,tp
-     auto                    dp,pp,tp: tp within a node, dp outermost; of several -1, dp takes the rest and the others are 1
+     auto                    dp,pp,tp: tp within a node, dp outermost; of several -1, dp takes the rest (if it was not given) and the others are 1
    ep is a factor of the world where the order names it without efsdp (KempnerForge), else a view of the dense axes (torchtitan).
-   ARGUMENT: a degree below 1, two -1, a product that is not the world, a degree above 1 that the order leaves out, ep that does
-   not divide, etp neither 1 nor tp, tp that crosses nodes. Source: KempnerForge, torchtitan ParallelDims, Megatron-LM RankGenerator, ezpz. */
+   ARGUMENT: a degree below -1, two -1, a product that is not the world, a degree above 1 that the order leaves out, ep that does
+   not divide, etp neither 1 nor tp, with "auto" tp that crosses nodes. Source: KempnerForge, torchtitan ParallelDims, Megatron-LM RankGenerator, ezpz. */
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *degrees, const char *order, mesh_error *err);
 
 /* Factor `size` into `ndims` dims as close to each other as possible, non-increasing; dims given above 0 are kept.
@@ -256,11 +256,11 @@ MESH_API int mesh_rank_at_coords(const mesh *m, const int *coords);
 /* Write a rank's coordinates, one per axis. Returns 1, or 0 (nothing written) if it is not a member. */
 MESH_API int mesh_coords_of(const mesh *m, int rank, int *coords);
 /* A rank's coordinate along one axis; -1: no such axis or not a member. */
-MESH_API int mesh_coord_of(const mesh *m, int axis, int rank);
+MESH_API int mesh_coord_of(const mesh *m, const char *axis, int rank);
 /* A rank's linear index along several axes in the order written ("dp,cp"); -1: bad axes or not a member. */
 MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank);
 /* The rank `displacement` steps further along an axis; periodic wraps around. -1: beyond the edge, no such axis, not a member. */
-MESH_API int mesh_neighbor(const mesh *m, int axis, int rank, int displacement, int periodic);
+MESH_API int mesh_neighbor(const mesh *m, const char *axis, int rank, int displacement, int periodic);
 
 /* The group through a rank: the sub-mesh of the named axes that holds it, its axes in the order written (this is also how to
    slice). ARGUMENT: unknown or repeated axis, rank not a member. */
@@ -272,7 +272,7 @@ MESH_API int mesh_group_of(const mesh *m, const char *axes, int rank);
 /* Group number k, 0 <= k < mesh_group_count, ordered row-major over the other axes. ARGUMENT: bad axes, k outside. */
 MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes, int k, mesh_error *err);
 
-/* 1 if both have the same axes and the same rank at every index. */
+/* 1 if both have the same axes, the same layout, and the same device table or none. */
 MESH_API int mesh_equal(const mesh *a, const mesh *b);
 /* A hash of all that mesh_equal compares, the same on every machine: how ranks check that they hold the same mesh. */
 MESH_API uint64_t mesh_fingerprint(const mesh *m);
@@ -284,7 +284,7 @@ MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int
 /* The same ranks with the axes in another order; every axis is named once. */
 MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err);
 /* Make one axis of several, adjacent or not, in any order: the first named is outermost, and where it stood stands the new one.
-   `name` NULL: the names joined by "_". ARGUMENT: bad axes, a name that is bad or taken. */
+   `name` NULL: the names joined by "_", where that fits in 15 bytes. ARGUMENT: bad axes, a name that is bad or taken. */
 MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes, const char *name, mesh_error *err);
 /* Make several axes of one: mesh_split(&r, &m, "dp", "replicate=2,shard=-1"). ARGUMENT: no such axis, sizes whose product is
    not the axis, a name taken, an axis flattened out of order whose parts the sizes would cross (remedy: a device table). */
@@ -304,9 +304,10 @@ MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *i
 
 /* ---- show: each returns the length of the whole text; at most cap - 1 bytes and a terminator are written -------------- */
 
-/* "pp=2,dp=2,tp=2": what mesh_parse reads. */
+/* "pp=2,dp=2,tp=2": what mesh_parse reads. Names and sizes only: how a slice or a transposed mesh lies is not in it. */
 MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap);
-/* One rank's line, everything as index/last, innermost axis first, axes of size 1 left out: "[ 3/23]: [cp:3/3][pp:0/1][dp:0/2]".
+/* One rank's line, the rank over the mesh's size - 1, then each axis as index/last, innermost first, axes of size 1 left out:
+   "[ 3/23]: [cp:3/3][pp:0/1][dp:0/2]".
    A rank that is not a member: "[77/23]: not in the mesh". Source: ezpz. */
 MESH_API size_t mesh_format_rank(const mesh *m, int rank, char *buf, size_t cap);
 /* A table of ranks (last axis across) and each axis' groups, in ASCII; large meshes are elided. */
@@ -364,6 +365,16 @@ static inline void mesh__put_uint(mesh__text *t, uint64_t v, unsigned base, int 
     while (n) mesh__put_char(t, digits[--n]);
 }
 
+static inline void mesh__put_int(mesh__text *t, int64_t v, int width) {
+    uint64_t magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v, rest;
+    if (v < 0) {
+        for (width--, rest = magnitude; rest; rest /= 10) width--;
+        for (; width > 0; width--) mesh__put_char(t, ' ');
+        mesh__put_char(t, '-');
+    }
+    mesh__put_uint(t, magnitude, 10, width);
+}
+
 static inline int mesh__digits(int v) {
     int n = 1;
     for (; v >= 10; v /= 10) n++;
@@ -391,8 +402,7 @@ static inline void mesh__vput(mesh__text *t, const char *format, va_list args) {
         case 'l': {
             int width = *format == 'w' ? va_arg(args, int) : 0;
             int64_t v = *format == 'l' ? va_arg(args, int64_t) : (int64_t)va_arg(args, int);
-            if (v < 0) mesh__put_char(t, '-');
-            mesh__put_uint(t, v < 0 ? 0 - (uint64_t)v : (uint64_t)v, 10, width - (v < 0));
+            mesh__put_int(t, v, width);
             break;
         }
         default: mesh__put_char(t, *format); break;
@@ -584,13 +594,15 @@ static inline void mesh__mode_add(mesh *r, int shape, int stride) {
     a->modes++;
 }
 
-static inline void mesh__axis_copy(mesh *r, const mesh *m, int axis) {
+/* Append an axis' modes to the last axis of r. */
+static inline void mesh__modes_copy(mesh *r, const mesh *m, int axis) {
     int i;
+    for (i = m->axis[axis].first; i < m->axis[axis].first + m->axis[axis].modes; i++) mesh__mode_add(r, m->mode[i].shape, m->mode[i].stride);
+}
+
+static inline void mesh__axis_copy(mesh *r, const mesh *m, int axis) {
     mesh__axis_add(r, m->axis[axis].name);
-    for (i = 0; i < m->axis[axis].modes; i++) {
-        mesh_mode mode = m->mode[m->axis[axis].first + i];
-        mesh__mode_add(r, mode.shape, mode.stride);
-    }
+    mesh__modes_copy(r, m, axis);
 }
 
 /* Sort the modes by stride and check that they nest. Returns 0, or 1 where two ranks could share a position. */
@@ -665,25 +677,25 @@ static inline uint64_t mesh__mix(uint64_t h, uint64_t x) {
 }
 
 /* Fill the inverse of the table and check both. */
-static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t span, mesh_error *err) {
+static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t span, const char *function, mesh_error *err) {
     int i;
     if (d->table_size < 1 || !d->inverse || d->inverse_size < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_make: a device table needs table_size (%d), and memory for its inverse with inverse_size (%d)",
+                          "%s: a device table needs table_size (%d), and memory for its inverse with inverse_size (%d)", function,
                           d->table_size, d->inverse_size);
     if (d->origin + span > d->table_size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: the mesh reaches position %l, but the device table has %d entries",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the mesh reaches position %l, but the device table has %d entries", function,
                           (int64_t)d->origin + span - 1, d->table_size);
     for (i = 0; i < d->inverse_size; i++) d->inverse[i] = -1;
     r->table_hash = mesh__mix(0, (uint64_t)d->table_size);
     for (i = 0; i < d->table_size; i++) {
         int rank = d->table[i];
         if (rank < 0 || rank >= d->inverse_size)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_make: the device table holds rank %d at position %d, outside 0..%d", rank,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the device table holds rank %d at position %d, outside 0..%d", function, rank,
                               i, d->inverse_size - 1);
         if (d->inverse[rank] >= 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "mesh_make: the device table lists rank %d twice, at positions %d and %d; list each rank once", rank,
+                              "%s: the device table lists rank %d twice, at positions %d and %d; list each rank once", function, rank,
                               d->inverse[rank], i);
         d->inverse[rank] = i;
         r->table_hash = mesh__mix(r->table_hash, (uint64_t)rank);
@@ -696,54 +708,56 @@ static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t
 }
 
 /* Sizes with -1 inferred and checked against the world. */
-static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, mesh_error *err) {
+static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char *function, mesh_error *err) {
     int i, missing = -1;
     int64_t product = 1;
     for (i = 0; i < d->naxes; i++) {
         shape[i] = d->shape[i];
         if (shape[i] == -1) {
             if (missing >= 0)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: axes %d and %d are both -1; only one size can be inferred", missing,
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axes %d and %d are both -1; only one size can be inferred", function, missing,
                                   i);
             missing = i;
             continue;
         }
         if (shape[i] < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: axis %d has size %d; a size is at least 1, or -1 for what remains", i,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d has size %d; a size is at least 1, or -1 for what remains", function, i,
                               shape[i]);
         product *= shape[i];
         if (product > INT32_MAX)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: the sizes multiply to over %d ranks (overflow at axis %d)", INT32_MAX,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the sizes multiply to over %d ranks (overflow at axis %d)", function, INT32_MAX,
                               i);
     }
     if (missing >= 0) {
         if (d->world < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: axis %d is -1, but the world's size is not given", missing);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d is -1, but the world's size is not given", function, missing);
         if (d->world % product)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_make: axis %d is -1, but a world of %d does not divide by the other sizes' product %l", missing, d->world,
+                              "%s: axis %d is -1, but a world of %d does not divide by the other sizes' product %l", function, missing, d->world,
                               product);
         shape[missing] = (int)(d->world / product);
     } else if (d->world > 0 && product != d->world) {
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_make: the sizes multiply to %l, but the world has %d ranks; write -1 for one size to take what remains", product,
+                          "%s: the sizes multiply to %l, but the world has %d ranks; write -1 for one size to take what remains", function, product,
                           d->world);
     }
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) {
+static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char *function, mesh_error *err) {
     mesh r;
     int shape[MESH_MAX_AXES], stride[MESH_MAX_AXES];
     int i, k, dense = 1;
     int64_t span;
     mesh_status status;
     if (!m || !d || (d->naxes > 0 && !d->shape))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: %s is NULL", !m ? "the mesh" : !d ? "the description" : "desc.shape");
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s is NULL", function, !m ? "the mesh" : !d ? "the description" : "desc.shape");
     if (d->naxes < 0 || d->naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: %d axes; a mesh has 0 to %d", d->naxes, MESH_MAX_AXES);
-    if (d->origin < 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: origin %d is negative", d->origin);
-    if ((status = mesh__sizes(d, shape, err)) != MESH_OK) return status;
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d axes; a mesh has 0 to %d", function, d->naxes, MESH_MAX_AXES);
+    if (d->origin < 0 || d->world < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s %d is negative", function, d->origin < 0 ? "origin" : "world", d->origin < 0 ? d->origin : d->world);
+    if (!d->table && d->table_size) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: table_size is %d, but table is NULL", function, d->table_size);
+    if ((status = mesh__sizes(d, shape, function, err)) != MESH_OK) return status;
 
     mesh__start(&r, NULL);
     r.origin = d->origin;
@@ -755,78 +769,62 @@ MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) {
     for (i = 0; i < d->naxes; i++) {
         char name[MESH_NAME_BYTES];
         if (d->names) {
-            if (!d->names[i]) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: the name of axis %d is NULL", i);
-            if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), "mesh_make", err)) != MESH_OK) return status;
+            if (!d->names[i]) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the name of axis %d is NULL", function, i);
+            if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), function, err)) != MESH_OK) return status;
         } else {
             mesh__text t = mesh__text_on(name, sizeof name);
             mesh__put(&t, "dim%d", i);
         }
         if (mesh_axis_find(&r, name) >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: two axes are called \"%s\"; give each its own name", name);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: two axes are called \"%s\"; give each its own name", function, name);
         if (shape[i] > 1 && stride[i] < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: axis \"%s\" has stride %d; a stride is at least 1", name, stride[i]);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has stride %d; a stride is at least 1", function, name, stride[i]);
         mesh__axis_add(&r, name);
         mesh__mode_add(&r, shape[i], stride[i]);
     }
     span = mesh__span(&r);
     if (d->origin + span - 1 > INT32_MAX)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: origin and strides reach rank %l (overflow); the last is %d",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: origin and strides reach rank %l (overflow); the last is %d", function,
                           (int64_t)d->origin + span - 1, INT32_MAX);
     if (mesh__finish(&r))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_make: the strides of \"%s\" do not nest: each must be at least the span of all the smaller ones; for any "
-                          "other arrangement give the ranks as a device table (mesh_desc.table)",
+                          "%s: the strides of \"%s\" do not nest: each must be at least the span of all the smaller ones; for any "
+                          "other arrangement give the ranks as a device table (mesh_desc.table)", function,
                           mesh__show(&r).text);
-    if (d->table && (status = mesh__table_check(&r, d, span, err)) != MESH_OK) return status;
+    if (d->table && (status = mesh__table_check(&r, d, span, function, err)) != MESH_OK) return status;
     *m = r;
     return MESH_OK;
 }
+
+MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) { return mesh__make_as(m, d, "mesh_make", err); }
 
 /* Axes of a text into names and sizes. Returns their number, or -1 with the error filled. */
 static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES], int *shape, const char *function, mesh_error *err) {
     int n = 0;
     const char *p = text;
-    if (!text || !*text) {
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is %s; write axes as \"dp=2,tp=4\"", function, text ? "empty" : "NULL");
-        return -1;
-    }
+    if (!text || !*text)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is %s; write axes as \"dp=2,tp=4\"", function, text ? "empty" : "NULL"), -1;
     for (;; p++) {
-        int length = mesh__name_length(p), negative;
+        int length = mesh__name_length(p), at = (int)(p - text), negative;
         int64_t value = 0;
-        if (n == MESH_MAX_AXES) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" has more than %d axes", function, text, MESH_MAX_AXES);
-            return -1;
-        }
-        if (!length || p[length] != '=') {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of \"%s\"", function, (int)(p - text), text);
-            return -1;
-        }
-        if (length >= MESH_NAME_BYTES) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the axis name at byte %d of \"%s\" is too long: at most %d bytes", function,
-                       (int)(p - text), text, MESH_NAME_BYTES - 1);
-            return -1;
-        }
+        if (n == MESH_MAX_AXES) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" has more than %d axes", function, text, MESH_MAX_AXES), -1;
+        if (!length || p[length] != '=') return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of \"%s\"", function, at, text), -1;
+        if (length >= MESH_NAME_BYTES)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the axis name at byte %d of \"%s\" is too long: at most %d bytes", function, at, text, MESH_NAME_BYTES - 1), -1;
         mesh__name_set(names[n], p, length, function, NULL);
         p += length + 1;
         negative = *p == '-';
         p += negative;
-        if (!mesh__is_digit(*p)) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of \"%s\"", function, (int)(p - text), text);
-            return -1;
-        }
+        at = (int)(p - text);
+        if (!mesh__is_digit(*p)) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of \"%s\"", function, at, text), -1;
         for (; mesh__is_digit(*p); p++)
             if ((value = value * 10 + (*p - '0')) > INT32_MAX) value = (int64_t)INT32_MAX + 1;
-        if (value > INT32_MAX || (negative && value != 1) || value == 0) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the size of \"%s\" in \"%s\" is %s; a size is 1 to %d, or -1 for what remains",
-                       function, names[n], text, value > INT32_MAX ? "too large (overflow)" : value ? "negative" : "zero", INT32_MAX);
-            return -1;
-        }
+        if (value > INT32_MAX || (negative && value != 1) || value == 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the size of \"%s\" in \"%s\" is %s; a size is 1 to %d, or -1 for what remains", function, names[n], text,
+                              value > INT32_MAX ? "too large (overflow)" : value ? "negative" : "zero", INT32_MAX), -1;
         shape[n++] = (int)(negative ? -value : value);
         if (!*p) return n;
-        if (*p != ',') {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p, (int)(p - text), text);
-            return -1;
-        }
+        if (*p != ',') return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p, (int)(p - text), text), -1;
     }
 }
 
@@ -835,17 +833,13 @@ static inline mesh_status mesh__parse_as(mesh *m, const char *text, int world, c
     const char *name[MESH_MAX_AXES];
     int shape[MESH_MAX_AXES], i;
     mesh_desc d = MESH_ZERO;
-    mesh_error why;
-    mesh_status status;
     d.naxes = mesh__parse_axes(text, names, shape, function, err);
     if (d.naxes < 0) return MESH_ERR_ARGUMENT;
     for (i = 0; i < d.naxes; i++) name[i] = names[i];
     d.shape = shape;
     d.names = name;
     d.world = world;
-    status = mesh_make(m, &d, &why);
-    if (status != MESH_OK) return mesh__fail(err, status, -1, "%s(\"%s\"): %s", function, text, why.text + mesh__length("mesh_make: "));
-    return MESH_OK;
+    return mesh__make_as(m, &d, function, err);
 }
 
 MESH_API mesh_status mesh_parse(mesh *m, const char *text, int world, mesh_error *err) {
@@ -1017,13 +1011,13 @@ static inline mesh_status mesh__hierarchy_check(const int *value, int world, int
     return MESH_OK;
 }
 
-/* Of several degrees to infer, dp_shard takes what remains and the others are 1. */
+/* Of several degrees to infer, data parallelism takes what remains, unless it was given, and the others are 1. */
 static inline void mesh__hierarchy_defaults(int *value) {
-    int k, missing = 0;
+    int k, missing = 0, rest = value[MESH__DPS] <= 0 && value[MESH__DPS] >= -1 ? MESH__DPS : -1;
     for (k = 0; k < MESH__DEGREES; k++) missing += value[k] == -1;
     for (k = 0; k < MESH__DEGREES && missing > 1; k++)
-        if (value[k] == -1 && k != MESH__DPS) value[k] = 1;
-    if (missing > 1) value[MESH__DPS] = -1;
+        if (value[k] == -1) value[k] = 1;
+    if (missing > 1 && rest >= 0) value[rest] = -1;
 }
 
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const char *order, mesh_error *err) {
@@ -1035,7 +1029,8 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     mesh_status status;
     if (!m || !d || !order)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is NULL", !m ? "the mesh" : !d ? "the degrees" : "the order");
-    if (d->world < 1) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks", d->world);
+    if (d->world < 1 || d->devices_per_node < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks, nodes of %d devices", d->world, d->devices_per_node);
     if ((status = mesh__order_read(&o, order, err)) != MESH_OK) return status;
     value[MESH__PP] = d->pp;
     value[MESH__DPR] = d->dp_replicate;
@@ -1163,10 +1158,9 @@ MESH_API int mesh_coords_of(const mesh *m, int rank, int *coords) {
     return 1;
 }
 
-MESH_API int mesh_coord_of(const mesh *m, int axis, int rank) {
-    int coord[MESH_MAX_MODES];
-    if (axis < 0 || axis >= m->naxes || !mesh__take_apart(m, rank, coord)) return -1;
-    return mesh__axis_coord(m, axis, coord);
+MESH_API int mesh_coord_of(const mesh *m, const char *axis, int rank) {
+    int coord[MESH_MAX_MODES], k = mesh_axis_find(m, axis);
+    return k >= 0 && mesh__take_apart(m, rank, coord) ? mesh__axis_coord(m, k, coord) : -1;
 }
 
 MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank) {
@@ -1177,15 +1171,15 @@ MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank) {
     return index;
 }
 
-MESH_API int mesh_neighbor(const mesh *m, int axis, int rank, int displacement, int periodic) {
-    int coords[MESH_MAX_AXES], size;
+MESH_API int mesh_neighbor(const mesh *m, const char *axis, int rank, int displacement, int periodic) {
+    int coords[MESH_MAX_AXES], size, k = mesh_axis_find(m, axis);
     int64_t to;
-    if (axis < 0 || axis >= m->naxes || !mesh_coords_of(m, rank, coords)) return -1;
-    size = m->axis[axis].size;
-    to = (int64_t)coords[axis] + displacement;
+    if (k < 0 || !mesh_coords_of(m, rank, coords)) return -1;
+    size = m->axis[k].size;
+    to = (int64_t)coords[k] + displacement;
     if (periodic) to = (to % size + size) % size;
     if (to < 0 || to >= size) return -1;
-    coords[axis] = (int)to;
+    coords[k] = (int)to;
     return mesh_rank_at_coords(m, coords);
 }
 
@@ -1211,7 +1205,6 @@ MESH_API mesh_status mesh_group_through(mesh *group, const mesh *m, const char *
     uint8_t list[MESH_MAX_AXES], others[MESH_MAX_AXES];
     int coord[MESH_MAX_MODES], i, n, count;
     mesh r;
-    if (!group || !m) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_group_through: %s is NULL", group ? "the mesh" : "the group");
     if ((n = mesh__axes(m, axes, list, "mesh_group_through", err)) < 0) return MESH_ERR_ARGUMENT;
     if (!mesh__take_apart(m, rank, coord))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_group_through: rank %d is not in the mesh \"%s\" (%d ranks)", rank, mesh__show(m).text,
@@ -1243,7 +1236,6 @@ MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes,
     uint8_t list[MESH_MAX_AXES], others[MESH_MAX_AXES];
     int i, n, rest = k, count = mesh_group_count(m, axes);
     mesh r;
-    if (!group) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_group_at: the group is NULL");
     if ((n = mesh__axes(m, axes, list, "mesh_group_at", err)) < 0) return MESH_ERR_ARGUMENT;
     if (k < 0 || k >= count)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_group_at: group %d along \"%s\"; there are %d, from 0", k, axes ? axes : "(all axes)", count);
@@ -1310,10 +1302,10 @@ MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int
 MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err) {
     uint8_t list[MESH_MAX_AXES];
     mesh r;
-    int n = mesh__axes(m, axes, list, "mesh_transpose", err);
+    int n = axes ? mesh__axes(m, axes, list, "mesh_transpose", err) : 0;
     if (n < 0) return MESH_ERR_ARGUMENT;
     if (n != m->naxes)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once", axes, n,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once", axes ? axes : "(null)", n,
                           m->naxes, mesh__show(m).text);
     mesh__keep(&r, m, list, n);
     *result = r;
@@ -1342,11 +1334,7 @@ MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes,
         if (k == n) mesh__axis_copy(&r, m, i);
         if (k != 0) continue;
         mesh__axis_add(&r, checked);
-        for (k = 0; k < n; k++) {
-            const mesh_axis *a = &m->axis[list[k]];
-            int j;
-            for (j = a->first; j < a->first + a->modes; j++) mesh__mode_add(&r, m->mode[j].shape, m->mode[j].stride);
-        }
+        for (k = 0; k < n; k++) mesh__modes_copy(&r, m, list[k]);
     }
     mesh__finish(&r);
     *result = r;
@@ -1360,6 +1348,13 @@ static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int
     int k, count = 0;
     for (k = n - 1; k >= 0 && shape > 1; k--) {
         int extent = outer[k].shape, take, step = stride;
+        if (used[k] + (int64_t)(shape - 1) * stride < extent) { /* it stays within this mode */
+            taken[count].shape = shape;
+            taken[count++].stride = outer[k].stride * stride;
+            used[k] += (shape - 1) * stride;
+            shape = 1;
+            break;
+        }
         if (stride > 1 && stride % extent == 0) {
             stride /= extent;
             continue;
@@ -1410,9 +1405,31 @@ static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, con
 
 static inline mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
     return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                      "%s: axis \"%s\" would cross parts that were flattened out of order, which no layout can say; give the ranks as a device "
+                      "%s: axis \"%s\" would cross parts whose strides do not fit together, which no layout can say; give the ranks as a device "
                       "table (mesh_desc.table) instead",
                       function, axis);
+}
+
+static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function, mesh_error *err) {
+    mesh_mode modes[MESH_MAX_MODES];
+    int used[MESH_MAX_MODES] = {0}, k, n, rest;
+    int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
+    const char *at = "";
+    mesh r;
+    if (inner->table) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
+    if (last >= outer->size)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh reaches index %l of an outer mesh of %d ranks", function, last, outer->size);
+    n = mesh__coalesce(outer->mode, outer->nmodes, modes);
+    mesh__start(&r, outer);
+    for (rest = inner->origin, k = n - 1; k >= 0; k--) {
+        used[k] = rest % modes[k].shape;
+        r.origin += used[k] * modes[k].stride;
+        rest /= modes[k].shape;
+    }
+    if (!mesh__compose_axes(&r, modes, n, inner, used, &at)) return mesh__no_layout(err, function, at);
+    mesh__finish(&r);
+    *result = r;
+    return MESH_OK;
 }
 
 MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, const char *text, mesh_error *err) {
@@ -1444,12 +1461,8 @@ MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, c
 
 MESH_API mesh_status mesh_reshape(mesh *result, const mesh *m, const char *text, mesh_error *err) {
     mesh shape;
-    mesh_error why;
     mesh_status status = mesh__parse_as(&shape, text, m->size, "mesh_reshape", err);
-    if (status != MESH_OK) return status;
-    if ((status = mesh_compose(result, m, &shape, &why)) != MESH_OK)
-        return mesh__fail(err, status, -1, "mesh_reshape(\"%s\" to \"%s\"): %s", mesh__show(m).text, text, why.text + mesh__length("mesh_compose: "));
-    return MESH_OK;
+    return status == MESH_OK ? mesh__compose_as(result, m, &shape, "mesh_reshape", err) : status;
 }
 
 MESH_API mesh_status mesh_rename(mesh *result, const mesh *m, const char *axis, const char *name, mesh_error *err) {
@@ -1480,7 +1493,8 @@ MESH_API void mesh_squeeze(mesh *result, const mesh *m) {
 }
 
 MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int rank, mesh_error *err) {
-    int coord[MESH_MAX_MODES], i, position;
+    int coord[MESH_MAX_MODES], i;
+    int64_t origin, last;
     mesh r;
     for (i = 0; i < b->naxes; i++)
         if (mesh_axis_find(a, b->axis[i].name) >= 0)
@@ -1493,38 +1507,26 @@ MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_concat: rank %d is not in both \"%s\" and \"%s\"; slice both through one rank", rank,
                           mesh__show(a).text, mesh__show(b).text);
     if ((int64_t)a->size * b->size > INT32_MAX) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: over %d ranks (overflow)", INT32_MAX);
-    position = a->table ? a->inverse[rank] : rank;
+    origin = (int64_t)a->origin + b->origin - (a->table ? a->inverse[rank] : rank);
     mesh__start(&r, a);
-    r.origin = a->origin + b->origin - position;
+    r.origin = (int)origin;
     for (i = 0; i < a->naxes; i++) mesh__axis_copy(&r, a, i);
     for (i = 0; i < b->naxes; i++) mesh__axis_copy(&r, b, i);
-    if (mesh__finish(&r) || r.origin < 0 || (r.table && r.origin + mesh__span(&r) > r.table_size))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_concat: \"%s\" and \"%s\" overlap: a rank would occur twice", mesh__show(a).text,
-                          mesh__show(b).text);
+    if (mesh__finish(&r))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                          "mesh_concat: the strides of \"%s\" and \"%s\" do not nest (the meshes overlap, or no layout can say it); give the ranks "
+                          "as a device table (mesh_desc.table)",
+                          mesh__show(a).text, mesh__show(b).text);
+    last = origin + mesh__span(&r) - 1;
+    if (origin < 0 || last > INT32_MAX || (r.table && last >= r.table_size))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_concat: \"%s\" and \"%s\" through rank %d would reach positions %l to %l, beyond what there is",
+                          mesh__show(a).text, mesh__show(b).text, rank, origin, last);
     *result = r;
     return MESH_OK;
 }
 
 MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *inner, mesh_error *err) {
-    mesh_mode modes[MESH_MAX_MODES];
-    int used[MESH_MAX_MODES] = {0}, k, n, rest;
-    int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
-    const char *at = "";
-    mesh r;
-    if (inner->table) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_compose: the inner mesh stands on a device table");
-    if (last >= outer->size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_compose: the inner mesh reaches index %l of an outer mesh of %d ranks", last, outer->size);
-    n = mesh__coalesce(outer->mode, outer->nmodes, modes);
-    mesh__start(&r, outer);
-    for (rest = inner->origin, k = n - 1; k >= 0; k--) {
-        used[k] = rest % modes[k].shape;
-        r.origin += used[k] * modes[k].stride;
-        rest /= modes[k].shape;
-    }
-    if (!mesh__compose_axes(&r, modes, n, inner, used, &at)) return mesh__no_layout(err, "mesh_compose", at);
-    mesh__finish(&r);
-    *result = r;
-    return MESH_OK;
+    return mesh__compose_as(result, outer, inner, "mesh_compose", err);
 }
 
 /* ---- // >>show -------------------------------------------------------------------------------------------------------------- */
@@ -1553,20 +1555,22 @@ MESH_API size_t mesh_format_rank(const mesh *m, int rank, char *buf, size_t cap)
     return t.len;
 }
 
-static inline int mesh__widest_rank(const mesh *m) {
-    int i, widest = 1;
-    for (i = 0; i < m->size && i < 4096; i++) {
-        int digits = mesh__digits(mesh_rank_at(m, i));
-        if (digits > widest) widest = digits;
-    }
-    return widest;
-}
-
 static inline void mesh__spaces(mesh__text *t, int n) {
     while (n-- > 0) mesh__put_char(t, ' ');
 }
 
 enum { MESH__DRAW_COLUMNS = 16, MESH__DRAW_ROWS = 32, MESH__DRAW_GROUPS = 8 };
+
+/* Digits of the largest rank that is drawn. */
+static inline int mesh__widest_rank(const mesh *m, int rows, int columns, int shown) {
+    int row, c, widest = mesh__digits(shown - 1);
+    for (row = 0; row < rows && row < MESH__DRAW_ROWS; row++)
+        for (c = 0; c < shown; c++) {
+            int digits = mesh__digits(mesh_rank_at(m, row * columns + c));
+            if (digits > widest) widest = digits;
+        }
+    return widest;
+}
 
 static inline void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int name_width) {
     int g, i, count = mesh_group_count(m, m->axis[axis].name);
@@ -1585,9 +1589,9 @@ static inline void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int
 
 MESH_API size_t mesh_draw(const mesh *m, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
-    int width = mesh__widest_rank(m), outer = m->naxes ? m->naxes - 1 : 0;
+    int outer = m->naxes ? m->naxes - 1 : 0;
     int columns = m->naxes ? m->axis[outer].size : 1, rows = m->size / columns, shown = columns < MESH__DRAW_COLUMNS ? columns : MESH__DRAW_COLUMNS;
-    int row, i, c, label = 0, name_width = 0, before[MESH_MAX_AXES];
+    int row, i, c, label = 0, name_width = 0, before[MESH_MAX_AXES], width = mesh__widest_rank(m, rows, columns, shown);
     mesh__put_sizes(&t, m);
     mesh__put(&t, "  %d rank%s\n\n", m->size, m->size == 1 ? "" : "s");
     for (i = 0; i < m->naxes; i++) {
@@ -1657,7 +1661,7 @@ MESH_API size_t mesh_dot(const mesh *m, char *buf, size_t cap) {
     }
     for (axis = 0; axis < m->naxes; axis++)
         for (i = 0; i < shown; i++) {
-            int rank = mesh_rank_at(m, i), next = mesh_neighbor(m, axis, rank, 1, 0);
+            int rank = mesh_rank_at(m, i), next = mesh_neighbor(m, m->axis[axis].name, rank, 1, 0);
             if (next >= 0 && mesh_index_of(m, next) < shown)
                 mesh__put(&t, "  r%d -- r%d [color=\"%s\", label=\"%s\"];\n", rank, next, mesh__color(axis), m->axis[axis].name);
         }

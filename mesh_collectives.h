@@ -36,14 +36,15 @@ CONVENTIONS
     On CPU transports a reduction has the same bits on every rank of the group and from run to run.
 
 ERRORS
-    Every call returns a mesh_status; the text is in comm->error. What the arguments of one rank get wrong, a lost peer, a passed
-    deadline or a disagreement fails the comm, on every rank of it: operations under way end with the cause, later ones return it
-    at once, and the remedy is to close the comm. Other comms go on.
+    Every call returns a mesh_status; the text is in comm->error. Whatever ends an operation badly fails the comm, on every rank of it:
+    operations under way end with the cause, later ones return it at once, and the remedy is to close the comm. Other comms go on.
         MISMATCH    ranks called different things in one group: the text names rank, axis, sequence and both calls; or ranks wait
                     for each other in a cycle: the text lists who waits for whom, in what.
         PEER        a rank was lost, or has closed its transport while it was still needed: the text names it.
         TIMEOUT     the deadline (mesh_comm_desc.timeout_ns) passed: the text names the ranks still awaited.
-        STATE       a group not opened, a request waited for twice: the text names the remedy.
+        ARGUMENT, UNSUPPORTED, MEMORY, STATE (a group that is not open): a start that one rank got wrong. The others would wait for it,
+                    so they get the same status, with "rank r failed: ..." in front of its text.
+    Two do not fail the comm: STATE of a request that was waited for already, and of a comm that is not open.
 
 MEMORY
     From the transport's allocator. Buffers of an operation belong to it from start until wait or test returns something other
@@ -154,7 +155,7 @@ typedef struct mesh_call {
     void *recv;
     size_t count;
     const size_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
-    void (*user_op)(void *inout, const void *in, size_t count, void *ctx);
+    void (*user_op)(void *inout, const void *in, size_t count, void *ctx); /* NULL in this version */
     void *user_ctx;
     size_t elem_bytes;
     uint64_t channel, check;
@@ -282,14 +283,14 @@ typedef struct mesh_request {
    PEER. On error nothing is open. */
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc, mesh_error *err);
 /* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
-   Closing what is not open is OK. */
+   Closing a comm that failed to open, was closed already or is all zero is OK. */
 MESH_API mesh_status mesh_comm_close(mesh_comm *c);
 /* Open a group of several axes; every rank of the mesh calls it in the same order. OK if it is open already. */
 MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes);
 /* Size of my group along axes, and my index in it; -1: not opened. */
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
 MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
-/* Payload bytes this rank has sent and received in a group since the comm opened. STATE: not opened. */
+/* Payload bytes this rank has sent and received in a group since the comm opened. STATE (without a text): not opened. */
 MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
 /* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);

@@ -16,9 +16,9 @@ static volatile int sink;
 typedef int (*question)(const mesh *m, int rank);
 static int ask_rank_at(const mesh *m, int rank) { return mesh_rank_at(m, rank); }
 static int ask_index_of(const mesh *m, int rank) { return mesh_index_of(m, rank); }
-static int ask_coord_of(const mesh *m, int rank) { return mesh_coord_of(m, 1, rank); }
+static int ask_coord_of(const mesh *m, int rank) { return mesh_coord_of(m, "b", rank); }
 static int ask_local_index(const mesh *m, int rank) { return mesh_local_index(m, "a,c", rank); }
-static int ask_neighbor(const mesh *m, int rank) { return mesh_neighbor(m, 2, rank, 1, 1); }
+static int ask_neighbor(const mesh *m, int rank) { return mesh_neighbor(m, "c", rank, 1, 1); }
 static int ask_group_of(const mesh *m, int rank) { return mesh_group_of(m, "b", rank); }
 
 /* The best of several runs: what it costs when nothing else runs. */

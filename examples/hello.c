@@ -1,8 +1,9 @@
-/* Who am I, and who are my neighbours: mesh run -n 4 -- build/hello */
+/* Who am I, and who is next to me: mesh run -n 4 -- build/hello */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include <stdio.h>
 
 int main(void) {
     mesh_error err;
@@ -15,7 +16,7 @@ int main(void) {
         mesh_comm_open(&comm, &net.base, &m, NULL, &err)) return fprintf(stderr, "%s\n", err.text), 1;
     if (mesh_all_reduce(&comm, "dp", &net.base.rank, &sum, 1, MESH_I32, MESH_SUM)) return fprintf(stderr, "%s\n", comm.error.text), 1;
     mesh_format_rank(&m, net.base.rank, line, sizeof line);
-    printf("%s the ranks of my dp group sum to %d\n", line, sum);
+    printf("%s next along dp: rank %d; the ranks of my dp group sum to %d\n", line, mesh_neighbor(&m, "dp", net.base.rank, 1, 1), sum);
     mesh_comm_close(&comm);
     return mesh_socket_close(&net);
 }

@@ -519,7 +519,7 @@ static void sample(const model *g, int bytes) {
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------------- */
 
-static double seconds(void) { return (double)mesh_socket__clock() * 1e-9; }
+static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9; }
 
 static int usage(int status) {
     fprintf(status ? stderr : stdout,
@@ -562,7 +562,7 @@ static int open_mesh(const options *o) {
     tp = m.axis[mesh_axis_find(&m, "tp")].size;
     if (o->batch % dp) return fprintf(stderr, "train_gpt: --batch %d does not divide by dp = %d\n", o->batch, dp), 0;
     if (o->heads % tp || o->channels % o->heads) return fprintf(stderr, "train_gpt: tp = %d has to divide --heads %d, and these --channels %d\n", tp, o->heads, o->channels), 0;
-    if (o->context > 1024) return fprintf(stderr, "train_gpt: --context %d; at most 1024\n", o->context), 0;
+    if (o->context < 16 || o->context > 1024) return fprintf(stderr, "train_gpt: --context %d; 16 to 1024\n", o->context), 0;
     if (mesh_comm_open(&comm, &net.base, &m, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     dp_index = mesh_comm_index(&comm, "dp");
     tp_index = mesh_comm_index(&comm, "tp");

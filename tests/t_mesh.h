@@ -66,7 +66,7 @@ static void law_index(const mesh *m) {
         CHECK_INT(mesh_index_of(m, rank), i);
         CHECK_INT(mesh_coords_of(m, rank, coords), 1);
         CHECK_INT(mesh_rank_at_coords(m, coords), rank);
-        for (k = 0; k < m->naxes; k++) CHECK_INT(mesh_coord_of(m, k, rank), coords[k]);
+        for (k = 0; k < m->naxes; k++) CHECK_INT(mesh_coord_of(m, m->axis[k].name, rank), coords[k]);
         CHECK_INT(mesh_local_index(m, NULL, rank), i);
     }
     for (i = -3; i < 600; i++) seen += mesh_index_of(m, i) >= 0;
@@ -171,7 +171,7 @@ static void law_reshape(const mesh *m) {
             CHECK_OK(mesh_fix(&f, m, m->axis[k].name, i, &err), err);
             CHECK_INT(f.naxes, m->naxes - 1);
             law_index(&f);
-            for (j = 0; j < f.size; j++) CHECK_INT(mesh_coord_of(m, k, mesh_rank_at(&f, j)), i);
+            for (j = 0; j < f.size; j++) CHECK_INT(mesh_coord_of(m, m->axis[k].name, mesh_rank_at(&f, j)), i);
         }
     {
         mesh s;
@@ -251,11 +251,12 @@ static void law_neighbors(const mesh *m) {
     for (i = 0; i < m->size; i++)
         for (k = 0; k < m->naxes; k++)
             for (d = -5; d <= 5; d++) {
-                int n = m->axis[k].size, c = mesh_coord_of(m, k, i), open = mesh_neighbor(m, k, i, d, 0), round = mesh_neighbor(m, k, i, d, 1);
+                const char *name = m->axis[k].name;
+                int n = m->axis[k].size, c = mesh_coord_of(m, name, i), open = mesh_neighbor(m, name, i, d, 0), round = mesh_neighbor(m, name, i, d, 1);
                 CHECK_INT(open >= 0, c + d >= 0 && c + d < n);
-                if (open >= 0) CHECK_INT(mesh_coord_of(m, k, open), c + d);
-                CHECK_INT(mesh_coord_of(m, k, round), ((c + d) % n + n) % n);
-                CHECK_INT(mesh_neighbor(m, k, round, -d, 1), i);
+                if (open >= 0) CHECK_INT(mesh_coord_of(m, name, open), c + d);
+                CHECK_INT(mesh_coord_of(m, name, round), ((c + d) % n + n) % n);
+                CHECK_INT(mesh_neighbor(m, name, round, -d, 1), i);
             }
 }
 
@@ -569,7 +570,7 @@ static void test_facts_layouts(void) {
     CHECK_OK(mesh_parse(&m, "x=4,y=4,z=4", 64, &err), err);
     CHECK_OK(mesh_transpose(&r, &m, "y,z,x", &err), err);
     CHECK_OK(mesh_reshape(&r, &r, "a=1,b=16,c=4", &err), err);
-    for (i = 0; i < 64; i++) CHECK_INT(mesh_coord_of(&r, 2, i), i / 16);
+    for (i = 0; i < 64; i++) CHECK_INT(mesh_coord_of(&r, "c", i), i / 16);
 
     /* world(8) split twice under other names: equal ranks at equal positions */
     CHECK_OK(mesh_parse(&a, "a=2,b=2,c=2", 8, &err), err);
@@ -671,6 +672,9 @@ static void test_hierarchy(void) {
     CHECK_OK(mesh_from_degrees(&m, &d, "auto", &err), err);
     mesh_format(&m, text, sizeof text);
     CHECK_STR(text, "dp=4,pp=1,tp=8");
+    d.dp_shard = 3; /* given: not overwritten by what remains */
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    d.dp_shard = -1;
     d.tp = 16;
     CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "node of 8");
@@ -1158,6 +1162,8 @@ static void test_show(void) {
     CHECK_STR(line, "[ 3/23]: [cp:3/3][pp:0/1][dp:0/2]");
     mesh_format_rank(&m, 77, line, sizeof line);
     CHECK_STR(line, "[77/23]: not in the mesh");
+    mesh_format_rank(&m, -1, line, sizeof line);
+    CHECK_STR(line, "[-1/23]: not in the mesh");
     CHECK_OK(mesh_parse(&m, "pp=2,dp=2,tp=2", 8, &err), err);
     mesh_draw(&m, buf, sizeof buf);
     CHECK_STR(buf, "pp=2,dp=2,tp=2  8 ranks\n\n"
@@ -1277,6 +1283,29 @@ static void test_errors(void) {
         CHECK_OK(mesh_parse(&b, "y=4", 4, &err), err);
         CHECK_INT(mesh_concat(&r, &a, &b, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "overlap");
+        { /* positions beyond what an int holds, or below 0, are refused as such */
+            static const int two = 2;
+            int far_stride = 1 << 30;
+            mesh_desc e = MESH_ZERO;
+            mesh far, other;
+            e.shape = &two, e.naxes = 1, e.strides = &far_stride;
+            CHECK_OK(mesh_make(&far, &e, &err), err);
+            CHECK_OK(mesh_rename(&far, &far, "dim0", "p", &err), err);
+            far_stride += 5;
+            CHECK_OK(mesh_make(&other, &e, &err), err);
+            CHECK_INT(mesh_concat(&r, &far, &other, 0, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "beyond what there is");
+        }
+        { /* a slice of a mesh by a stride that does not divide it */
+            static const int count = 3, stride = 2;
+            mesh_desc e = MESH_ZERO;
+            mesh five, inner;
+            CHECK_OK(mesh_parse(&five, "x=5", 5, &err), err);
+            e.shape = &count, e.naxes = 1, e.strides = &stride;
+            CHECK_OK(mesh_make(&inner, &e, &err), err);
+            CHECK_OK(mesh_compose(&r, &five, &inner, &err), err);
+            for (i = 0; i < 3; i++) CHECK_INT(mesh_rank_at(&r, i), 2 * i);
+        }
         CHECK_INT(mesh_concat(&r, &a, &a, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_INT(mesh_concat(&r, &a, &b, 7, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "rank 7 is not in both");

@@ -289,6 +289,8 @@ typedef struct mesh_socket__peer {
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
     int tried_unix;
     int64_t retry_at;
+    unsigned char *held; /* control frames that wait for the connection */
+    int held_len, held_cap;
 } mesh_socket__peer;
 
 enum { MESH_SOCKET__CONNECTING, MESH_SOCKET__GREETING, MESH_SOCKET__UP };
@@ -949,6 +951,8 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
     p->conn = c;
     p->credit = MESH_SOCKET__CREDIT;
     s->event = 1;
+    if (p->held_len) mesh_socket__raw(s, c, p->held, (size_t)p->held_len);
+    p->held_len = 0;
     while ((x = p->waiting.head) != NULL) {
         mesh_socket__list_remove(&p->waiting, x);
         if (!mesh_socket__dispatch(s, p, x)) {
@@ -1466,7 +1470,7 @@ static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
         mesh_socket__peer *p = &s->peer[i];
         if (!p->retry_at || p->conn || p->coming) continue;
         if (mesh_socket__clock() >= p->retry_at) {
-            if (p->waiting.head || p->posted.head) mesh_socket__reach(s, i);
+            if (p->waiting.head || p->posted.head || p->held_len) mesh_socket__reach(s, i);
             else p->retry_at = 0;
         }
         if (p->retry_at && p->retry_at < next) next = p->retry_at;
@@ -1642,18 +1646,22 @@ static inline int64_t mesh_socket__now(mesh_transport *t) {
     return mesh_socket__clock();
 }
 
-/* Control messages go over the pair's connection; while there is none they wait as sends of their own kind. */
+/* Control messages go over the pair's connection; until it stands they are held. */
 static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__peer *p;
-    int64_t limit = mesh_socket__clock() + INT64_C(2000000000);
     if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
     p = &s->peer[rank];
-    while (!p->conn && !p->gone && mesh_socket__clock() < limit) { /* rare: the first word to this rank */
+    if (p->gone || (p->conn && p->conn->broken)) return MESH_ERR_PEER;
+    if (!p->conn) {
+        int length = MESH_SOCKET__HEADER + (int)nbytes;
+        if (!mesh__grow(t, (void **)&p->held, &p->held_cap, p->held_len + length, 1)) return MESH_ERR_MEMORY;
+        mesh_socket__header(p->held + p->held_len, MESH_SOCKET__F_CONTROL, (uint32_t)nbytes, 0, 0, (uint64_t)kind, 0);
+        memcpy(p->held + p->held_len + MESH_SOCKET__HEADER, data, nbytes);
+        p->held_len += length;
         mesh_socket__reach(s, rank);
-        mesh_socket__round(s, 1);
+        return p->gone ? MESH_ERR_PEER : MESH_OK;
     }
-    if (!p->conn || p->conn->broken || p->gone) return MESH_ERR_PEER;
     if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_CONTROL, 0, 0, (uint64_t)kind, 0, data, (uint32_t)nbytes)) return MESH_ERR_MEMORY;
     mesh_socket__flush(s, p->conn);
     return MESH_OK;
@@ -1715,12 +1723,14 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     int i;
     s->closing = 1;
     while (s->nconns) mesh_socket__conn_free(s, s->conn[s->nconns - 1]);
-    for (i = 0; s->peer && i < t->size; i++)
+    for (i = 0; s->peer && i < t->size; i++) {
+        mesh_transport_free(t, s->peer[i].held);
         while (s->peer[i].early) {
             mesh_socket__early *m = s->peer[i].early;
             s->peer[i].early = m->next;
             mesh_transport_free(t, m);
         }
+    }
     while (s->control) {
         mesh_socket__control *m = s->control;
         s->control = m->next;
@@ -1750,7 +1760,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
 
 static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
     mesh_socket__impl *s = mesh_socket__of(t);
-    int64_t limit, quiet;
+    int64_t limit, told, quiet;
     int i, busy = 1;
     (void)why;
     if (!s) return MESH_OK;
@@ -1759,6 +1769,7 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken) mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
     limit = mesh_socket__clock() + INT64_C(5000000000);
+    told = mesh_socket__clock() + INT64_C(1000000000);
     while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */
         for (i = 0, busy = 0; i < s->nconns; i++) {
             mesh_socket__conn *c = s->conn[i];
@@ -1766,6 +1777,7 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
             mesh_socket__flush(s, c);
             busy |= !c->broken && (c->out_len > c->out_at || c->frame || c->spare);
         }
+        for (i = 0; i < t->size && mesh_socket__clock() < told; i++) busy |= s->peer[i].held_len && !s->peer[i].gone; /* why we leave, to those not yet connected */
         if (busy) mesh_socket__round(s, 10);
     }
     for (i = 0; i < s->nconns; i++)
