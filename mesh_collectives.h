@@ -33,7 +33,8 @@ CONVENTIONS
     and for reduce_scatter recv == send + index*count elements. Buffers that overlap in any other way are refused.
     Ranks of a group call its operations in the same order. Different groups may be served in any order, as long as no cycle of
     waiting ranks arises. avg divides the sum by the group's size. f16 and bf16 accumulate in f32, rounded once per hop.
-    On CPU transports a reduction has the same bits on every rank of the group and from run to run.
+    On CPU transports a reduction has the same bits on every rank of the group and from run to run (NaN payloads excepted). min and max
+    of a NaN are a NaN. Buffers are aligned to their dtype.
 
 ERRORS
     Every call returns a mesh_status; the text is in comm->error. Whatever ends an operation badly fails the comm, on every rank of it:
@@ -522,12 +523,32 @@ static inline int mesh__reducible(int d, int op) {
     case MESH_MIN: MESH__EACH(T, s[i] < d[i] ? s[i] : d[i]);                                                           \
     default: MESH__EACH(T, s[i] > d[i] ? s[i] : d[i]);                                                                 \
     }
-#define MESH__REAL(T)                                                                                                  \
+/* Floats are compared as bits: the result does not depend on which operand comes first (every rank ends with the same), nor on -Ofast.
+   A NaN makes the result a NaN; -0 is less than +0. U: an unsigned type as wide; inf: the bits of infinity. */
+#define MESH__FLOAT_ORDERED(U, inf)                                                                                    \
+    {                                                                                                                  \
+        const U sign = (U)((U)1 << (sizeof(U) * 8 - 1));                                                               \
+        unsigned char *d = (unsigned char *)dst;                                                                       \
+        const unsigned char *s = (const unsigned char *)src;                                                           \
+        for (i = 0; i < count; i++) {                                                                                  \
+            U a, b, ka, kb, least, most;                                                                               \
+            memcpy(&a, d + i * sizeof a, sizeof a);                                                                    \
+            memcpy(&b, s + i * sizeof b, sizeof b);                                                                    \
+            ka = (U)(a ^ (a & sign ? (U)~(U)0 : sign));                                                                \
+            kb = (U)(b ^ (b & sign ? (U)~(U)0 : sign));                                                                \
+            least = ka < kb ? a : b;                                                                                   \
+            most = ka < kb ? b : a;                                                                                    \
+            a = (U)(a & (U)~sign) > (U)(inf) || (U)(b & (U)~sign) > (U)(inf) ? (U)((U)(inf) | (U)((U)(inf) >> 1)) : op == MESH_MIN ? least : most; \
+            memcpy(d + i * sizeof a, &a, sizeof a);                                                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    return
+#define MESH__REAL(T, U, inf)                                                                                          \
     switch (op) {                                                                                                      \
     case MESH_SUM:                                                                                                     \
     case MESH_AVG: MESH__EACH(T, d[i] + s[i]);                                                                         \
     case MESH_PROD: MESH__EACH(T, d[i] * s[i]);                                                                        \
-    default: MESH__ORDERED(T)                                                                                          \
+    default: MESH__FLOAT_ORDERED(U, inf);                                                                              \
     }
 /* Sums and products of signed integers are those of the unsigned ones, without undefined overflow; W is at least unsigned int. */
 #define MESH__INTEGER(S, U, W)                                                                                         \
@@ -539,22 +560,23 @@ static inline int mesh__reducible(int d, int op) {
     case MESH_XOR: MESH__EACH(U, d[i] ^ s[i]);                                                                         \
     default: MESH__ORDERED(S)                                                                                          \
     }
-#define MESH__HALF(widen, narrow)                                                                                      \
+#define MESH__HALF(widen, narrow, inf)                                                                                    \
     switch (op) {                                                                                                      \
     case MESH_SUM:                                                                                                     \
     case MESH_AVG: MESH__EACH(uint16_t, narrow(widen(d[i]) + widen(s[i])));                                            \
     case MESH_PROD: MESH__EACH(uint16_t, narrow(widen(d[i]) * widen(s[i])));                                           \
-    case MESH_MIN: MESH__EACH(uint16_t, widen(s[i]) < widen(d[i]) ? s[i] : d[i]);                                      \
-    default: MESH__EACH(uint16_t, widen(s[i]) > widen(d[i]) ? s[i] : d[i]);                                            \
+    default: MESH__FLOAT_ORDERED(uint16_t, inf);                                                                       \
     }
 #define MESH__COMPLEX(T)                                                                                               \
     if (op == MESH_PROD) {                                                                                             \
         T *d = (T *)dst;                                                                                               \
         const T *s = (const T *)src;                                                                                   \
-        for (i = 0; i < count; i++) {                                                                                  \
-            T re = d[2 * i] * s[2 * i] - d[2 * i + 1] * s[2 * i + 1];                                                  \
-            d[2 * i + 1] = d[2 * i] * s[2 * i + 1] + d[2 * i + 1] * s[2 * i];                                          \
-            d[2 * i] = re;                                                                                             \
+        for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */   \
+            int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                   \
+            T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                  \
+            T x = swap ? d[2 * i] : s[2 * i], y = swap ? d[2 * i + 1] : s[2 * i + 1];                                  \
+            d[2 * i] = a * x - b * y;                                                                                  \
+            d[2 * i + 1] = a * y + b * x;                                                                              \
         }                                                                                                              \
         return;                                                                                                        \
     }                                                                                                                  \
@@ -564,10 +586,10 @@ static inline int mesh__reducible(int d, int op) {
 static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
     size_t i;
     switch (dtype) {
-    case MESH_F32: MESH__REAL(float)
-    case MESH_F64: MESH__REAL(double)
-    case MESH_F16: MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32)
-    case MESH_BF16: MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32)
+    case MESH_F32: MESH__REAL(float, uint32_t, 0x7f800000)
+    case MESH_F64: MESH__REAL(double, uint64_t, UINT64_C(0x7ff0000000000000))
+    case MESH_F16: MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32, 0x7c00)
+    case MESH_BF16: MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32, 0x7f80)
     case MESH_I8: MESH__INTEGER(int8_t, uint8_t, unsigned)
     case MESH_U8: MESH__INTEGER(uint8_t, uint8_t, unsigned)
     case MESH_I16: MESH__INTEGER(int16_t, uint16_t, unsigned)
@@ -600,6 +622,7 @@ static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
 #undef MESH__EACH
 #undef MESH__ORDERED
 #undef MESH__REAL
+#undef MESH__FLOAT_ORDERED
 #undef MESH__INTEGER
 #undef MESH__HALF
 #undef MESH__COMPLEX
@@ -822,7 +845,8 @@ static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op) {
 
 /* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
 
-enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_ASK, MESH__MSG_SAY };
+enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
+enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20 };
 enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
 enum { MESH__ABORT_HEAD = 16 + MESH__RECORD_BYTES };
 
@@ -906,8 +930,16 @@ static inline void mesh__dispute_settle(mesh_comm *c) {
     mesh__comm_fail(c);
 }
 
+/* Do two ranks call in the same group? All groups along the same axes share their channels. */
+static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, int b) {
+    const mesh__comm_impl *impl = mesh__impl(c);
+    int k = (int)(channel >> 32 & 255), group = k < impl->ngroups ? mesh_group_of(&c->on, impl->group[k]->axes, a) : -1;
+    return group >= 0 && group == mesh_group_of(&c->on, impl->group[k]->axes, b);
+}
+
 static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r) {
     mesh__comm_impl *impl = mesh__impl(c);
+    if (impl->dispute_ranks == 1 && !mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) return;
     if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel)) return;
     impl->dispute_rank[impl->dispute_ranks] = rank;
     impl->dispute[impl->dispute_ranks++] = *r;
@@ -953,8 +985,10 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
     mesh__record_read(&theirs, data + 16);
     if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
         mesh_error why;
+        const mesh__record *mine = mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
+        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank) mine = NULL; /* a message between two others */
         mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
-        mesh__dispute_open(c, mesh__record_of(e, theirs.channel), &why);
+        mesh__dispute_open(c, mine, &why);
         if (!c->failed) mesh__dispute_add(c, from, &theirs);
         return;
     }
@@ -1421,6 +1455,19 @@ static inline void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
     mesh_transport_free(e->t, m);
 }
 
+static inline int mesh__is_hello(mesh__mail *m, int rank) {
+    return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
+}
+
+/* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
+static inline void mesh__hello_forget(mesh__engine *e, int rank) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        if (mesh__is_hello(*at, rank)) mesh__mail_drop(e, at);
+        else at = &(*at)->next;
+    }
+}
+
 static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     mesh__gone *g;
     int i;
@@ -1465,7 +1512,14 @@ static inline void mesh__control(mesh__engine *e) {
                 if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
                 break;
             case MESH__MSG_HELLO:
-            case MESH__MSG_WELCOME: mesh__mail_keep(e, &m); break;
+                if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
+                mesh__hello_forget(e, m.rank);
+                mesh__mail_keep(e, &m);
+                break;
+            case MESH__MSG_FAREWELL: mesh__hello_forget(e, m.rank); break;
+            case MESH__MSG_WELCOME:
+                if (m.nbytes == MESH__WELCOME_HEAD || (m.nbytes > MESH__WELCOME_HEAD && !m.data[m.nbytes - 1])) mesh__mail_keep(e, &m);
+                break;
             default: break;
             }
         }
@@ -1645,11 +1699,11 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline) deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
         heard = 1;
-        for (i = 1; i < m->size; i++) { /* the last hello of each rank counts */
+        for (i = 1; i < m->size; i++) {
             int rank = mesh_rank_at(m, i), found = 0;
             for (at = &e->mail; *at; at = &(*at)->next) {
                 unsigned char *d = mesh__mail_data(*at);
-                if ((*at)->rank != rank || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_HELLO) continue;
+                if (!mesh__is_hello(*at, rank)) continue;
                 found = 1;
                 if (status == MESH_OK && (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
                     status = mesh__fail(err, MESH_ERR_MISMATCH, rank, "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
@@ -1667,7 +1721,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
             mesh__text t = mesh__text_on(who, sizeof who);
             for (i = 1; i < m->size; i++) {
                 mesh__mail *k = e->mail;
-                while (k && !(k->rank == mesh_rank_at(m, i) && mesh__get32(mesh__mail_data(k)) == MESH__MSG_HELLO)) k = k->next;
+                while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
                 if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
             }
             mesh__put_ranks(&t, ranks, n);
@@ -1693,7 +1747,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         }
         while (*at) {
             unsigned char *d = mesh__mail_data(*at);
-            if ((*at)->rank != rank || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_HELLO) {
+            if (!mesh__is_hello(*at, rank)) {
                 at = &(*at)->next;
                 continue;
             }
@@ -1804,11 +1858,15 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader, mesh_status_text(status));
     } else {
         status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id, err); /* the leader's answer says more */
+        mesh__put32(hello, MESH__MSG_FAREWELL);
+        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
     }
     if (status == MESH_OK) {
         c->id = id;
         if (id > e->last_id) e->last_id = id;
-        status = mesh__open_groups(c, desc, err);
+        status = mesh__open_groups(c, desc, &c->error);
+        if (status != MESH_OK && err) *err = c->error;
+        if (status != MESH_OK) mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
     }
     if (status != MESH_OK) {
         mesh__comm_release(c);
@@ -1842,6 +1900,10 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
             mesh__op_cancel(e, e->op[i], MESH_ERR_CANCELED);
         }
     mesh__impl(c)->disputing = 0;
+    if (under_way && !c->failed) { /* the others may be waiting for what will not come */
+        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way", mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    }
     limit = mesh__now(e) + INT64_C(5000000000);
     for (;;) { /* tickets end without their peers */
         int left = 0;

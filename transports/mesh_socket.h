@@ -97,6 +97,7 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -107,6 +108,10 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #include <unistd.h>
 #if !defined(AI_PASSIVE) || !defined(CLOCK_MONOTONIC)
 #error "mesh_socket.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
+#endif
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* there SO_NOSIGPIPE does it */
 #endif
 
 #ifdef __cplusplus
@@ -241,6 +246,7 @@ enum {
     MESH_SOCKET__F_OFFER,     /* channel check a=bytes b=send id: a large message waits */
     MESH_SOCKET__F_ACCEPT,    /* a=send id b=recv id: send it */
     MESH_SOCKET__F_REFUSE,    /* a=send id b=bytes expected: not what was posted here */
+    MESH_SOCKET__F_WITHDRAW,  /* a=recv id: what was accepted will not come (any more) */
     MESH_SOCKET__F_DATA,      /* a=recv id b=offset; bytes follow */
     MESH_SOCKET__F_CREDIT,    /* a=eager bytes taken */
     MESH_SOCKET__F_CONTROL,   /* a=kind; bytes follow */
@@ -297,6 +303,7 @@ enum { MESH_SOCKET__CONNECTING, MESH_SOCKET__GREETING, MESH_SOCKET__UP };
 
 struct mesh_socket__conn {
     int fd, state, initiator, rank, stage, is_unix, broken; /* rank: -1 until known; stage: of the handshake */
+    int mute;                                               /* the peer reads no more; what it wrote may still be unread */
     int64_t deadline;
     unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
     unsigned char greet[512];   /* handshake bytes being read */
@@ -345,10 +352,11 @@ typedef struct mesh_socket__impl {
     uint32_t *generation;
     int nslots, slot_cap, generation_cap, free_hint;
     mesh_socket__control *control, **control_end;
-    uint32_t *dead; /* group ids that are closed: their late frames are dropped */
+    uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
+    uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
-    int64_t open_deadline;
+    int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master;
     socklen_t master_len;
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[128]; /* why rank 0 refused us; the last stranger */
@@ -467,6 +475,8 @@ static inline void mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__
     c->frame = NULL;
 }
 
+static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes);
+
 /* Nothing of the ticket is touched after this. */
 static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__ticket *k) {
     int i;
@@ -479,6 +489,7 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__list_remove(&p->offered, x)) mesh_socket__list_remove(&p->streaming, x);
         if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
+        if (p->conn && x->x.direction == MESH_SEND && x->matched) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
         mesh_socket__id_drop(s, x);
     }
     k->left = 0;
@@ -653,6 +664,7 @@ static inline void mesh_socket__conn_failed(mesh_socket__conn *c, const char *wh
 }
 
 static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__conn *c) {
+    if (c->mute) return 0;
     if (c->state == MESH_SOCKET__CONNECTING) return 1;
     if (c->out_len > c->out_at || c->frame || c->spare) return 1;
     return c->state == MESH_SOCKET__UP && c->rank >= 0 && s->peer[c->rank].conn == c && s->peer[c->rank].streaming.head != NULL;
@@ -662,7 +674,7 @@ static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__co
 static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
     struct iovec v[MESH_SOCKET__IOVS];
     int rounds;
-    for (rounds = 0; rounds < 64 && !c->broken; rounds++) {
+    for (rounds = 0; rounds < 64 && !c->broken && !c->mute; rounds++) {
         struct msghdr m;
         ssize_t n;
         size_t all = 0;
@@ -675,7 +687,8 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
         n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
         if (n < 0) {
             if (errno == EINTR) continue;
-            if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) mesh_socket__conn_failed(c, "writing", errno);
+            if (c->state == MESH_SOCKET__UP && (errno == EPIPE || errno == ECONNRESET)) c->mute = 1; /* reading finds its end, after what it said last */
+            else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) mesh_socket__conn_failed(c, "writing", errno);
             return;
         }
         mesh_socket__wrote(s, c, (size_t)n);
@@ -714,19 +727,16 @@ static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, c
     }
 }
 
-/* End every operation that needs a rank that is lost. Receives whose bytes are here have matched already. */
+/* The connection to a rank has ended: what was under way over it ends. If the rank is lost, so does everything that waits for it; after a
+   goodbye that is for the core to say (it knows who is needed). */
 static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
     mesh_socket__peer *p = &s->peer[rank];
-    mesh_socket__list *lists[4];
-    int i;
-    lists[0] = &p->posted;
-    lists[1] = &p->waiting;
-    lists[2] = &p->offered;
-    lists[3] = &p->streaming;
-    for (i = 0; i < 4; i++)
-        while (lists[i]->head) mesh_socket__ticket_fail(s, lists[i]->head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
-    for (i = 0; i < s->nslots; i++) /* matched, its bytes still to come */
-        if (s->slot[i] && s->slot[i]->x.rank == rank) mesh_socket__ticket_fail(s, s->slot[i]->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    int lost = p->gone == MESH_EVENT_LOST, i;
+    while (lost && p->posted.head) mesh_socket__ticket_fail(s, p->posted.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    while (lost && p->waiting.head) mesh_socket__ticket_fail(s, p->waiting.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    for (i = 0; i < s->nslots; i++)
+        if (s->slot[i] && s->slot[i]->x.rank == rank && (lost || s->slot[i]->matched))
+            mesh_socket__ticket_fail(s, s->slot[i]->ticket, MESH_ERR_PEER, rank, lost ? "rank %d was lost: %s" : "rank %d closed its transport in the middle of a message%s", rank, lost ? why : "");
 }
 
 static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd) {
@@ -782,6 +792,9 @@ static inline int mesh_socket__is_loopback(const struct sockaddr *a) {
 
 static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
     int on = 1;
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#endif
     if (to->sa_family == AF_UNIX) {
         int bytes = 1 << 20;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
@@ -953,6 +966,7 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
     s->event = 1;
     if (p->held_len) mesh_socket__raw(s, c, p->held, (size_t)p->held_len);
     p->held_len = 0;
+    if (s->closing) mesh_socket__frame_send(s, c, MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
     while ((x = p->waiting.head) != NULL) {
         mesh_socket__list_remove(&p->waiting, x);
         if (!mesh_socket__dispatch(s, p, x)) {
@@ -974,12 +988,14 @@ static inline void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c
     mesh_socket__raw(s, c, m, sizeof m);
 }
 
-static inline void mesh_socket__hello(mesh_socket__impl *s, unsigned char *hello) {
+static inline void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned char *hello) {
     memset(hello, 0, MESH_SOCKET__HELLO);
     mesh__put32(hello, (uint32_t)s->net->base.rank);
     mesh__put32(hello + 4, (uint32_t)s->net->base.size);
     mesh__put32(hello + 8, (uint32_t)!s->in_open);
+    mesh__put32(hello + 12, (uint32_t)to);
     mesh_socket__entry_write(hello + 16, &s->book[s->net->base.rank]);
+    mesh__put64(hello + 16 + 40, s->job);
 }
 
 static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
@@ -995,13 +1011,16 @@ static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn 
 
 /* The accepting side has heard who it is. */
 static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
-    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8);
+    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8), meant = (int)mesh__get32(hello + 12);
+    uint64_t job = mesh__get64(hello + 16 + 40);
     int me = s->net->base.rank;
     char text[MESH_SOCKET__VERDICT_TEXT];
     mesh__text t = mesh__text_on(text, sizeof text);
     mesh_socket__peer *p;
     if (size != s->net->base.size) mesh__put(&t, "rank %d says the world has %d ranks, rank %d says %d; give every rank the same WORLD_SIZE", rank, size, me, s->net->base.size);
     else if (rank < 0 || rank >= size || rank == me) mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank, size);
+    else if (meant != me || (joins && me != 0) || (!joins && s->job && job != s->job)) mesh__put(&t, "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret", rank, meant, me);
+    else if (s->peer[rank].gone) mesh__put(&t, "rank %d is not waited for any more", rank);
     else if (joins && me == 0 && (!s->in_open || s->peer[rank].conn)) mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK", rank, rank);
     if (t.len) {
         mesh_socket__log(s, 1, "mesh_socket: refused a connection: %s", text);
@@ -1055,7 +1074,7 @@ static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn
             mesh_socket__conn_failed(c, "it does not know the secret", 0);
             return;
         }
-        mesh_socket__hello(s, m + 32);
+        mesh_socket__hello(s, c->rank, m + 32);
         mesh_socket__mac(s, c, "C", m + 32, MESH_SOCKET__HELLO, m);
         mesh_socket__raw(s, c, m, MESH_SOCKET__C2);
         c->stage = 2;
@@ -1107,9 +1126,13 @@ static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
 /* ---- // >>frames in ---- */
 
 static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t channel) {
-    int i;
-    for (i = 0; i < s->ndead; i++)
-        if (s->dead[i] == (uint32_t)(channel >> 32)) return 1;
+    int low = 0, high = s->ndead;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->dead[middle] == (uint32_t)(channel >> 32)) return 1;
+        if (s->dead[middle] < (uint32_t)(channel >> 32)) low = middle + 1;
+        else high = middle;
+    }
     return 0;
 }
 
@@ -1173,7 +1196,7 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
     uint32_t type = mesh__get32(c->rx);
     uint64_t channel = mesh__get64(c->rx + 8);
     if (type == MESH_SOCKET__F_EAGER) {
-        mesh_socket__took(s, p, mesh__get32(c->rx + 4));
+        int taken = 1;
         if (c->rx_to) {
             mesh_socket__xfer_done(s, c->rx_to);
         } else if (c->rx_early) {
@@ -1184,14 +1207,17 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
                 mesh_transport_free(&s->net->base, c->rx_early);
             } else {
                 mesh_socket__early_add(p, c->rx_early);
+                taken = 0;
             }
         }
+        if (taken) mesh_socket__took(s, p, mesh__get32(c->rx + 4));
     } else if (type == MESH_SOCKET__F_DATA && c->rx_to && c->rx_to->moved == c->rx_to->x.nbytes) {
         mesh_socket__xfer_done(s, c->rx_to);
     } else if (type == MESH_SOCKET__F_BOOK && c->rx_early) {
         const unsigned char *from = (unsigned char *)(c->rx_early + 1);
         int i;
         for (i = 0; i < s->net->base.size; i++) mesh_socket__entry_read(&s->book[i], from + (size_t)i * MESH_SOCKET__ENTRY);
+        s->job = mesh__get64(from + 40);
         s->have_book = 1;
         mesh_transport_free(&s->net->base, c->rx_early);
     }
@@ -1247,8 +1273,11 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         }
         break;
     case MESH_SOCKET__F_ACCEPT:
-        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) == NULL) break; /* canceled meanwhile */
-        if (!mesh_socket__list_remove(&p->offered, x)) break;
+        x = mesh_socket__id_find(s, a, c->rank, MESH_SEND);
+        if (!x || !mesh_socket__list_remove(&p->offered, x)) { /* canceled meanwhile */
+            mesh_socket__frame_send(s, c, MESH_SOCKET__F_WITHDRAW, 0, 0, b, 0, NULL, 0);
+            break;
+        }
         x->matched = 1;
         x->remote = b;
         if (x->x.nbytes == 0) mesh_socket__xfer_done(s, x);
@@ -1257,6 +1286,9 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
     case MESH_SOCKET__F_REFUSE:
         if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) != NULL)
             mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MISMATCH, c->rank, "rank %d sent %u bytes, rank %d expected %u%s", s->net->base.rank, x->x.nbytes, c->rank, b, x->x.nbytes == b ? ", of another operation" : "");
+        break;
+    case MESH_SOCKET__F_WITHDRAW:
+        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_RECV)) != NULL) mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_PEER, c->rank, "rank %d canceled a message to rank %d", c->rank, s->net->base.rank);
         break;
     case MESH_SOCKET__F_DATA:
         c->rx_left = length;
@@ -1408,7 +1440,10 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
         mesh_socket__conn *c;
         int fd = accept(listener, (struct sockaddr *)(void *)&from, &length);
         if (fd < 0 && errno == EINTR) continue;
-        if (fd < 0) return;
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) s->accept_at = mesh_socket__clock() + 10000000;
+            return;
+        }
         if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
             close(fd);
             return;
@@ -1419,11 +1454,12 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
         c->deadline = mesh_socket__clock() + INT64_C(10000000000);
         strangers++;
     }
+    s->accept_at = mesh_socket__clock() + 10000000;
 }
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
-    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix;
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
     char why[160];
     mesh_socket__peer *p;
     mesh__copy_text(why, sizeof why, c->why);
@@ -1438,7 +1474,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     p = &s->peer[rank];
     if (was_up) {
         mesh_socket__gone(s, rank, MESH_EVENT_LOST, why, NULL);
-        if (p->gone == MESH_EVENT_LOST) mesh_socket__peer_fail(s, rank, why);
+        mesh_socket__peer_fail(s, rank, why);
         return;
     }
     if (!initiator || p->conn || s->in_open) return;
@@ -1446,12 +1482,16 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
         p->retry_at = mesh_socket__clock() + INT64_C(200000000);
         return;
     }
-    if (is_unix) {
+    if (is_unix && connecting) {
         p->tried_unix = 1;
         mesh_socket__reach(s, rank);
         return;
     }
-    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* it has ended, in good order or not: only those who need it fail */
+    if (!connecting && !s->refusal[0]) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
+        p->retry_at = mesh_socket__clock() + INT64_C(20000000);
+        return;
+    }
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, s->refusal[0] ? s->refusal : why, NULL); /* in good order or not: only those who need it fail */
 }
 
 static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
@@ -1475,6 +1515,8 @@ static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
         }
         if (p->retry_at && p->retry_at < next) next = p->retry_at;
     }
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->deadline && s->conn[i]->deadline < next) next = s->conn[i]->deadline;
     return next;
 }
 
@@ -1483,8 +1525,10 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     int i, n = 0, listeners = 0, count;
     int64_t now;
     if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 2, sizeof *s->poll)) return;
-    if (s->tcp_fd >= 0) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
-    if (s->unix_fd >= 0) s->poll[n].fd = s->unix_fd, s->poll[n++].events = POLLIN;
+    now = mesh_socket__clock();
+    if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
+    if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
+    if (s->unix_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->unix_fd, s->poll[n++].events = POLLIN;
     listeners = n;
     count = s->nconns;
     for (i = 0; i < count; i++, n++) {
@@ -1556,6 +1600,7 @@ static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     }
     *at = m->next;
     if (!m->next) p->early_end = at;
+    if (!m->is_offer) mesh_socket__took(s, p, m->nbytes);
     if (m->is_offer) mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
     else if (mesh_socket__agrees(s, r, m->nbytes, m->check)) mesh_socket__deliver(s, r, (unsigned char *)(m + 1));
     mesh_transport_free(&s->net->base, m);
@@ -1701,7 +1746,10 @@ static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *grou
     uint32_t id = ((mesh_socket__handle *)group)->id;
     int i;
     mesh_transport_free(t, group);
-    if (mesh__grow(t, (void **)&s->dead, &s->dead_cap, s->ndead + 1, sizeof *s->dead)) s->dead[s->ndead++] = id;
+    if (mesh__grow(t, (void **)&s->dead, &s->dead_cap, s->ndead + 1, sizeof *s->dead)) {
+        for (i = s->ndead++; i > 0 && s->dead[i - 1] > id; i--) s->dead[i] = s->dead[i - 1];
+        s->dead[i] = id;
+    }
     for (i = 0; i < t->size; i++) {
         mesh_socket__early **at = &s->peer[i].early;
         while (*at) {
@@ -1711,6 +1759,7 @@ static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *grou
                 continue;
             }
             *at = m->next;
+            if (!m->is_offer) mesh_socket__took(s, &s->peer[i], m->nbytes);
             mesh_transport_free(t, m);
         }
         s->peer[i].early_end = at;
@@ -1758,28 +1807,40 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s);
 }
 
+/* Bytes that the other host's kernel does not have yet: a close could still lose them. */
+static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
+#ifdef TIOCOUTQ
+    int left = 0;
+    return !c->is_unix && ioctl(c->fd, TIOCOUTQ, &left) == 0 && left > 0;
+#else
+    (void)c;
+    return 0;
+#endif
+}
+
 static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
     mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_status status = MESH_OK;
     int64_t limit, told, quiet;
     int i, busy = 1;
-    (void)why;
     if (!s) return MESH_OK;
     mesh_transport_detach(t);
     s->closing = 1;
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken) mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
-    limit = mesh_socket__clock() + INT64_C(5000000000);
+    limit = mesh_socket__clock() + INT64_C(30000000000);
     told = mesh_socket__clock() + INT64_C(1000000000);
     while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */
         for (i = 0, busy = 0; i < s->nconns; i++) {
             mesh_socket__conn *c = s->conn[i];
             if (c->state != MESH_SOCKET__UP || c->broken || s->peer[c->rank].gone == MESH_EVENT_LOST) continue;
             mesh_socket__flush(s, c);
-            busy |= !c->broken && (c->out_len > c->out_at || c->frame || c->spare);
+            busy |= !c->broken && !c->mute && (c->out_len > c->out_at || c->frame || c->spare || mesh_socket__unsent(c));
         }
         for (i = 0; i < t->size && mesh_socket__clock() < told; i++) busy |= s->peer[i].held_len && !s->peer[i].gone; /* why we leave, to those not yet connected */
         if (busy) mesh_socket__round(s, 10);
     }
+    if (busy) status = mesh__fail(why, MESH_ERR_TIMEOUT, -1, "mesh_socket_close: a rank did not take what was sent to it within 30 s; it may be lost");
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP) shutdown(s->conn[i]->fd, SHUT_WR);
     quiet = mesh_socket__clock() + INT64_C(200000000);
@@ -1788,7 +1849,7 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
         if (busy) mesh_socket__round(s, 5);
     }
     mesh_socket__release(s);
-    return MESH_OK;
+    return status;
 }
 
 MESH_API mesh_status mesh_socket_close(mesh_socket *net) {
@@ -1979,7 +2040,7 @@ static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char 
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
-static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited, mesh_error *err) {
+static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited, int insecure, mesh_error *err) {
     struct sockaddr_storage at = s->master;
     char where[300];
     unsigned char *book;
@@ -1995,6 +2056,12 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
         mesh_socket__set_port(&at, port);
     }
     if (inherited > 0) {
+        struct sockaddr_storage bound;
+        socklen_t length = sizeof bound;
+        if (getsockname(inherited, (struct sockaddr *)(void *)&bound, &length) != 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, 0, "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no socket: %s", inherited, strerror(errno));
+        if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, 0, "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
         mesh_socket__nonblocking(inherited);
         s->tcp_fd = inherited;
     } else if ((status = mesh_socket__listen(s, &at, s->master_len, where, err)) != MESH_OK) {
@@ -2010,6 +2077,9 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     book = (unsigned char *)mesh_transport_alloc(&s->net->base, (size_t)size * MESH_SOCKET__ENTRY);
     if (!book) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for the address book");
     for (i = 0; i < size; i++) mesh_socket__entry_write(book + (size_t)i * MESH_SOCKET__ENTRY, &s->book[i]);
+    mesh_socket__random((unsigned char *)&s->job, sizeof s->job);
+    s->job |= 1;
+    mesh__put64(book + 40, s->job);
     for (i = 1; i < size; i++)
         if (s->peer[i].conn) {
             mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book, (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
@@ -2022,6 +2092,7 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     int64_t pause = 2000000;
+    int attempts = 0;
     while (!s->have_book) {
         int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_socket__peer *p = &s->peer[0];
@@ -2032,7 +2103,15 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
         }
         if (p->gone) return mesh__fail(err, MESH_ERR_PEER, 0, "mesh_socket_open: rank 0 went away before all %d ranks had come", s->net->base.size);
         if (!p->conn && !p->coming) {
-            mesh_socket__conn *c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
+            mesh_socket__conn *c;
+            if (attempts++) {
+                struct timespec nap;
+                nap.tv_sec = 0;
+                nap.tv_nsec = (long)pause;
+                nanosleep(&nap, NULL);
+                if (pause < 100000000) pause *= 2;
+            }
+            c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
             if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
         }
         if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
@@ -2065,14 +2144,7 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
                 }
             }
         }
-        if (!p->conn && !p->coming) {
-            struct timespec nap;
-            nap.tv_sec = 0;
-            nap.tv_nsec = (long)pause;
-            nanosleep(&nap, NULL);
-            if (pause < 100000000) pause *= 2;
-            continue;
-        }
+        if (!p->conn && !p->coming) continue;
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
     return MESH_OK;
@@ -2153,7 +2225,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         if (desc->listen_fd > 0) inherited = desc->listen_fd;
         else if (where.rank == 0) mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
         mesh_socket__listen_unix(s);
-        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, err) : mesh_socket__open_follow(s, &where, err);
+        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err) : mesh_socket__open_follow(s, &where, err);
     }
     if (status != MESH_OK) {
         mesh_socket__release(s);
