@@ -746,6 +746,7 @@ typedef struct mesh__engine {
     int nops, op_cap;
     int nactive; /* operations that have not ended */
     uint32_t last_id, opens;
+    uint64_t given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
     mesh__history ring[MESH__RING];
     uint32_t ring_count;
@@ -1689,6 +1690,37 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
     return MESH_OK;
 }
 
+/* Answer a hello. */
+static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id, const mesh_error *why) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    size_t length = MESH__WELCOME_HEAD;
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
+    mesh__put32(welcome + 8, (uint32_t)status);
+    mesh__put32(welcome + 12, id);
+    mesh__put32(welcome + 16, (uint32_t)(why ? why->rank : -1));
+    if (why) {
+        memcpy(welcome + length, why->text, strlen(why->text) + 1);
+        length += strlen(why->text) + 1;
+    }
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
+}
+
+/* Ranks that come for a mesh that this rank gave up before. */
+static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        mesh_error why;
+        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up || e->given_up == opening) {
+            at = &(*at)->next;
+            continue;
+        }
+        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank, "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
+        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, &why);
+        mesh__mail_drop(e, at);
+    }
+}
+
 /* The first rank's part: wait for every hello, compare, choose the id. */
 static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
@@ -1698,6 +1730,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         mesh__mail **at;
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline) deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
+        mesh__turn_away_late(e, mesh__get64(mine + 12));
         heard = 1;
         for (i = 1; i < m->size; i++) {
             int rank = mesh_rank_at(m, i), found = 0;
@@ -1735,27 +1768,16 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
     for (i = 1; i < m->size; i++) {
         int rank = mesh_rank_at(m, i);
         mesh__mail **at = &e->mail;
-        unsigned char welcome[MESH_CONTROL_BYTES];
-        size_t length = 20;
-        mesh__put32(welcome, MESH__MSG_WELCOME);
-        mesh__put32(welcome + 8, (uint32_t)status);
-        mesh__put32(welcome + 12, *id);
-        mesh__put32(welcome + 16, (uint32_t)(status && err ? err->rank : -1));
-        if (status != MESH_OK && err) {
-            strcpy((char *)welcome + 20, err->text);
-            length += strlen(err->text) + 1;
-        }
         while (*at) {
-            unsigned char *d = mesh__mail_data(*at);
             if (!mesh__is_hello(*at, rank)) {
                 at = &(*at)->next;
                 continue;
             }
-            mesh__put32(welcome + 4, mesh__get32(d + 4));
-            e->t->ops->control_send(e->t, rank, MESH_EVENT_MESSAGE, welcome, length);
+            mesh__welcome(e, *at, status, *id, status != MESH_OK ? err : NULL);
             mesh__mail_drop(e, at);
         }
     }
+    e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
     return status;
 }
 

@@ -301,6 +301,124 @@ static void test_closed(void) {
     run_world(UNIX, 3, closed_rank, NULL);
 }
 
+/* A rank that leaves in the middle of a message ends it for the other; what it sent before is still received. */
+static void leaves_rank(mesh_transport *t, void *ctx) {
+    enum { BIG = 8 << 20, MANY = 60, EACH = 4096 };
+    int what = *(int *)ctx, i;
+    float *buf = (float *)calloc(BIG, sizeof(float));
+    mesh_request r;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 0) {
+        pause_rank(t, SECOND / 10);
+    } else if (what == 0 && t->rank == 2) { /* 32 MiB, given up half way */
+        CHECK_INT(mesh_send_start(&c, NULL, 1, buf, BIG, MESH_F32, &r), MESH_OK);
+        for (i = 0; i < 3; i++) mesh_test(r);
+        CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+    } else if (what == 0) {
+        CHECK_INT(mesh_recv(&c, NULL, 2, buf, BIG, MESH_F32), MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, 2);
+    } else if (t->rank == 2) { /* many messages, then gone */
+        for (i = 0; i < MANY; i++) {
+            buf[0] = (float)i;
+            CHECK_INT(mesh_send(&c, NULL, 1, buf, EACH, MESH_F32), MESH_OK);
+        }
+    } else {
+        pause_rank(t, SECOND);
+        if (what == 2) mesh_send(&c, NULL, 2, buf, 1, MESH_F32); /* nobody reads it: it may fail, but takes nothing with it */
+        for (i = 0; i < MANY && !c.failed; i++) {
+            CHECK_INT(mesh_recv(&c, NULL, 2, buf, EACH, MESH_F32), MESH_OK);
+            CHECK(buf[0] == (float)i);
+        }
+        CHECK_STR(c.error.text, "");
+    }
+    mesh_comm_close(&c);
+    free(buf);
+}
+static void test_leaves(void) {
+    int what, b;
+    for (what = 0; what < 3; what++)
+        for (b = TCP; b <= UNIX; b++) run_world(b, 3, leaves_rank, &what);
+}
+
+/* A flood that nobody receives stops at the credit, and arrives whole afterwards. */
+static void flood_rank(mesh_transport *t, void *ctx) {
+    enum { N = 3000, EACH = 256 };
+    static mesh_request r[N];
+    static int32_t out[N][EACH], in[EACH];
+    mesh_comm c;
+    int i, done = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 30 * SECOND)) return;
+    if (t->rank == 0) {
+        for (i = 0; i < N; i++) {
+            out[i][0] = i;
+            CHECK_INT(mesh_send_start(&c, NULL, 1, out[i], EACH, MESH_I32, &r[i]), MESH_OK);
+        }
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_OK); /* the other is in the library, and receives nothing yet */
+        for (i = 0; i < N; i++) done += mesh__request_op(r[i])->state == MESH__DONE;
+        CHECK(done < 1100); /* 1 MiB of 1 KiB messages */
+        for (i = 0; i < N; i++) CHECK_INT(mesh_wait(r[i]), MESH_OK);
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+        for (i = 0; i < N; i++) {
+            CHECK_INT(mesh_recv(&c, NULL, 0, in, EACH, MESH_I32), MESH_OK);
+            CHECK_INT(in[0], i);
+        }
+    }
+    mesh_comm_close(&c);
+}
+static void test_flood(void) {
+    run_world(TCP, 2, flood_rank, NULL);
+    run_world(UNIX, 2, flood_rank, NULL);
+}
+
+/* Two groups share an axis: only the one that disagrees is blamed. */
+static void blame_rank(mesh_transport *t, void *ctx) {
+    float a[16] = {0};
+    mesh_comm c;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "pp=2,dp=2", NULL, 10 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    pause_rank(t, SECOND / 20);
+    status = mesh_all_reduce(&c, "dp", a, a, t->rank == 0 ? 4 : t->rank == 1 ? 8 : 16, MESH_F32, MESH_SUM);
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "calls all_reduce(4 x f32");
+    CHECK_HAS(c.error.text, "calls all_reduce(8 x f32");
+    CHECK(!strstr(c.error.text, "16 x f32"));
+    mesh_comm_close(&c);
+}
+static void test_blame(void) {
+    run_world(SIM, 4, blame_rank, NULL);
+    run_world(TCP, 4, blame_rank, NULL);
+}
+
+/* An opening that one rank came late for does not spoil the next. */
+static void reopen_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    mesh_status status;
+    (void)ctx;
+    desc.timeout_ns = SECOND / 5;
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &err), err);
+    if (t->rank == 1) pause_rank(t, SECOND / 2);
+    status = mesh_comm_open(&c, t, &m, &desc, &err);
+    CHECK_INT(status, MESH_ERR_TIMEOUT);
+    CHECK_OK(mesh_parse(&m, "other=3", 3, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &m, NULL, &err), err);
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    mesh_comm_close(&c);
+}
+static void test_reopen(void) {
+    run_world(SIM, 3, reopen_rank, NULL);
+    run_world(TCP, 3, reopen_rank, NULL);
+}
+
 /* ---- deadlines ---- */
 
 static void late_rank(mesh_transport *t, void *ctx) {
@@ -630,6 +748,51 @@ static void test_bits(void) {
     run_world(TCP, 5, bits_rank, NULL);
 }
 
+/* NaN, -0 and complex products: the same bits on both sides, whoever's operand comes first. */
+static void special_rank(mesh_transport *t, void *ctx) {
+    static const float values[2][6] = {{0, 1, -0.0f, 5, -1, 7}, {-0.0f, 0, 0.0f, -5, 0, 8}};
+    static const mesh_dtype types[] = {MESH_F32, MESH_F64, MESH_F16, MESH_BF16};
+    test_random rng = random_from((uint64_t)t->rank + 50);
+    union {
+        unsigned char bytes[6 * 8];
+        float f[12];
+        double d[6];
+        uint16_t h[6];
+    } a, b, all[2];
+    float z[200], both[400];
+    mesh_comm c;
+    int k, i, op;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 10 * SECOND)) return;
+    for (k = 0; k < 4; k++)
+        for (op = MESH_MIN; op <= MESH_MAX; op++) {
+            size_t bytes = 6 * mesh_dtype_bytes(types[k]);
+            for (i = 0; i < 6; i++) {
+                int nan = i == 1 + t->rank * 3; /* at 1 on rank 0, at 4 on rank 1 */
+                float v = nan ? mesh__float_of_bits(0x7fc00000) : values[t->rank][i];
+                if (k == 0) a.f[i] = v;
+                if (k == 1) a.d[i] = (double)v;
+                if (k == 2) a.h[i] = mesh__f16_of_f32(v);
+                if (k == 3) a.h[i] = mesh__bf16_of_f32(v);
+            }
+            CHECK_INT(mesh_all_reduce(&c, NULL, &a, &b, 6, types[k], (mesh_op)op), MESH_OK);
+            CHECK_INT(mesh_all_gather(&c, NULL, &b, all[0].bytes, bytes, MESH_BYTES), MESH_OK);
+            CHECK(!memcmp(all[0].bytes, all[0].bytes + bytes, bytes));
+            for (i = 0; i < 6 && k == 0; i++) {
+                uint32_t u = mesh__bits_of_float(b.f[i]);
+                if (i == 1 || i == 4) CHECK((u & 0x7fffffff) > 0x7f800000);
+                else if (i % 2 == 0 && i < 4) CHECK_INT(u, op == MESH_MIN ? 0x80000000u : 0);
+                else CHECK(b.f[i] == (op == MESH_MIN ? (i == 3 ? -5.0f : 7.0f) : (i == 3 ? 5.0f : 8.0f)));
+            }
+        }
+    for (i = 0; i < 200; i++) z[i] = (float)(random_below(&rng, 2000001) - 1000000) / 777777.0f;
+    CHECK_INT(mesh_all_reduce(&c, NULL, z, z, 100, MESH_C64, MESH_PROD), MESH_OK);
+    CHECK_INT(mesh_all_gather(&c, NULL, z, both, 200, MESH_F32), MESH_OK);
+    CHECK(!memcmp(both, both + 200, sizeof z));
+    mesh_comm_close(&c);
+}
+static void test_special(void) { run_world(SIM, 2, special_rank, NULL); }
+
 /* Every f16 and bf16 converts to f32 and back unchanged; conversions round to nearest, ties to even. */
 static void test_half(void) {
     uint32_t h;
@@ -744,6 +907,11 @@ static const test_case fault_tests[] = {
     {"faults/killed_unix", test_killed_unix, 0},
     {"faults/bystanders", test_bystanders, 0},
     {"faults/closed", test_closed, 0},
+    {"faults/leaves", test_leaves, 0},
+    {"faults/flood", test_flood, 0},
+    {"faults/blame", test_blame, 0},
+    {"faults/reopen", test_reopen, 0},
+    {"collectives/special", test_special, 0},
     {"faults/deadline", test_deadline, 0},
     {"faults/sim_drop", test_sim_drop, 0},
     {"faults/sim_kill_each_post", test_sim_kill_each_post, 0},
