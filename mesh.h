@@ -79,9 +79,11 @@ WHAT IT DOES NOT DO
 
 #ifdef __cplusplus
 extern "C" {
-#define MESH_ZERO {}
+#define MESH_ZERO \
+    {}
 #else
-#define MESH_ZERO {0}
+#define MESH_ZERO \
+    { 0 }
 #endif
 
 /* ---- limits: part of the ABI ------------------------------------------------------------------------------------ */
@@ -95,17 +97,17 @@ enum {
 
 /* ---- status ------------------------------------------------------------------------------------------------------ */
 
-#define MESH_STATUSES(X)                                                                                               \
-    X(MESH_OK, 0, "ok")                                                                                                \
-    X(MESH_IN_PROGRESS, 1, "in progress")                                                                              \
-    X(MESH_ERR_ARGUMENT, -1, "bad argument")                                                                           \
-    X(MESH_ERR_STATE, -2, "wrong state")                                                                               \
-    X(MESH_ERR_MEMORY, -3, "out of memory")                                                                            \
-    X(MESH_ERR_UNSUPPORTED, -4, "not supported")                                                                       \
-    X(MESH_ERR_MISMATCH, -5, "ranks disagree")                                                                         \
-    X(MESH_ERR_TIMEOUT, -6, "deadline passed")                                                                         \
-    X(MESH_ERR_PEER, -7, "peer lost")                                                                                  \
-    X(MESH_ERR_CANCELED, -8, "canceled")                                                                               \
+#define MESH_STATUSES(X)                         \
+    X(MESH_OK, 0, "ok")                          \
+    X(MESH_IN_PROGRESS, 1, "in progress")        \
+    X(MESH_ERR_ARGUMENT, -1, "bad argument")     \
+    X(MESH_ERR_STATE, -2, "wrong state")         \
+    X(MESH_ERR_MEMORY, -3, "out of memory")      \
+    X(MESH_ERR_UNSUPPORTED, -4, "not supported") \
+    X(MESH_ERR_MISMATCH, -5, "ranks disagree")   \
+    X(MESH_ERR_TIMEOUT, -6, "deadline passed")   \
+    X(MESH_ERR_PEER, -7, "peer lost")            \
+    X(MESH_ERR_CANCELED, -8, "canceled")         \
     X(MESH_ERR_TRANSPORT, -9, "transport failed")
 
 #define MESH_X(name, code, text) name = code,
@@ -123,23 +125,23 @@ MESH_API const char *mesh_status_text(mesh_status status);
 
 /* ---- element types and reductions ---------------------------------------------------------------------------------- */
 
-#define MESH_DTYPES(X)                                                                                                 \
-    X(MESH_F32, "f32", 4)                                                                                              \
-    X(MESH_F64, "f64", 8)                                                                                              \
-    X(MESH_F16, "f16", 2)   /* IEEE 754 binary16 */                                                                    \
-    X(MESH_BF16, "bf16", 2) /* the upper half of an f32 */                                                             \
-    X(MESH_I8, "i8", 1)                                                                                                \
-    X(MESH_U8, "u8", 1)                                                                                                \
-    X(MESH_I16, "i16", 2)                                                                                              \
-    X(MESH_U16, "u16", 2)                                                                                              \
-    X(MESH_I32, "i32", 4)                                                                                              \
-    X(MESH_U32, "u32", 4)                                                                                              \
-    X(MESH_I64, "i64", 8)                                                                                              \
-    X(MESH_U64, "u64", 8)                                                                                              \
-    X(MESH_C64, "complex64", 8)    /* two f32: real, imaginary */                                                      \
-    X(MESH_C128, "complex128", 16) /* two f64 */                                                                       \
-    X(MESH_F8E4M3, "f8e4m3", 1)    /* moved; reduced only where the transport can */                                   \
-    X(MESH_F8E5M2, "f8e5m2", 1)                                                                                        \
+#define MESH_DTYPES(X)                                                               \
+    X(MESH_F32, "f32", 4)                                                            \
+    X(MESH_F64, "f64", 8)                                                            \
+    X(MESH_F16, "f16", 2)   /* IEEE 754 binary16 */                                  \
+    X(MESH_BF16, "bf16", 2) /* the upper half of an f32 */                           \
+    X(MESH_I8, "i8", 1)                                                              \
+    X(MESH_U8, "u8", 1)                                                              \
+    X(MESH_I16, "i16", 2)                                                            \
+    X(MESH_U16, "u16", 2)                                                            \
+    X(MESH_I32, "i32", 4)                                                            \
+    X(MESH_U32, "u32", 4)                                                            \
+    X(MESH_I64, "i64", 8)                                                            \
+    X(MESH_U64, "u64", 8)                                                            \
+    X(MESH_C64, "complex64", 8)    /* two f32: real, imaginary */                    \
+    X(MESH_C128, "complex128", 16) /* two f64 */                                     \
+    X(MESH_F8E4M3, "f8e4m3", 1)    /* moved; reduced only where the transport can */ \
+    X(MESH_F8E5M2, "f8e5m2", 1)                                                      \
     X(MESH_BYTES, "bytes", 1) /* moved, never reduced */
 
 #define MESH_X(name, text, bytes) name,
@@ -147,14 +149,14 @@ typedef enum mesh_dtype { MESH_DTYPES(MESH_X) MESH_DTYPE_COUNT, MESH_DTYPE_FORCE
 #undef MESH_X
 
 /* Which dtypes an op takes: sum and prod all numbers; avg floats and complex; min and max numbers but complex; and, or, xor integers. */
-#define MESH_REDUCTIONS(X)                                                                                             \
-    X(MESH_SUM, "sum")                                                                                                 \
-    X(MESH_AVG, "avg")                                                                                                 \
-    X(MESH_MIN, "min")                                                                                                 \
-    X(MESH_MAX, "max")                                                                                                 \
-    X(MESH_PROD, "prod")                                                                                               \
-    X(MESH_AND, "and")                                                                                                 \
-    X(MESH_OR, "or")                                                                                                   \
+#define MESH_REDUCTIONS(X) \
+    X(MESH_SUM, "sum")     \
+    X(MESH_AVG, "avg")     \
+    X(MESH_MIN, "min")     \
+    X(MESH_MAX, "max")     \
+    X(MESH_PROD, "prod")   \
+    X(MESH_AND, "and")     \
+    X(MESH_OR, "or")       \
     X(MESH_XOR, "xor")
 
 #define MESH_X(name, text) name,
@@ -198,14 +200,15 @@ typedef struct mesh_desc {
     const int *shape;         /* sizes of the axes; one may be -1: what remains of `world` */
     const char *const *names; /* NULL: dim0, dim1, ... */
     int naxes;
-    int world;          /* the product the sizes must have; 0: any (and no -1) */
-    int first_fastest;  /* without strides: 0: the last axis varies fastest (row-major, as in C); 1: the first (as in Megatron's orders) */
+    int world; /* the product the sizes must have; 0: any (and no -1) */
+    int first_fastest; /* without strides: 0: the last axis varies fastest (row-major, as in C); 1: the first (as in Megatron's orders) */
     const int *strides; /* NULL: dense. They must nest: each at least the span of all the smaller ones */
     int origin;         /* position of index 0 */
     const int *table;   /* NULL: ranks are positions. Else the rank at each position: any arrangement at all */
     int table_size;     /* its entries; it must reach the last position. Read by every query: keep it alive */
-    int *inverse;       /* with a table: memory for the position of each rank, written by mesh_make (on error too); one mesh's own */
-    int inverse_size;   /* its entries; more than the largest rank in the table */
+    int *
+        inverse; /* with a table: memory for the position of each rank, written by mesh_make (on error too); one mesh's own */
+    int inverse_size; /* its entries; more than the largest rank in the table */
 } mesh_desc;
 
 /* Make a mesh from a description. ARGUMENT: a size below 1, two -1, a product that is not `world`, a name that is bad or
@@ -394,9 +397,15 @@ static inline void mesh__vput(mesh__text *t, const char *format, va_list args) {
             for (s = s ? s : "(null)"; *s; s++) mesh__put_char(t, *s);
             break;
         }
-        case 'c': mesh__put_char(t, (char)va_arg(args, int)); break;
-        case 'u': mesh__put_uint(t, va_arg(args, uint64_t), 10, 0); break;
-        case 'x': mesh__put_uint(t, va_arg(args, uint64_t), 16, 0); break;
+        case 'c':
+            mesh__put_char(t, (char)va_arg(args, int));
+            break;
+        case 'u':
+            mesh__put_uint(t, va_arg(args, uint64_t), 10, 0);
+            break;
+        case 'x':
+            mesh__put_uint(t, va_arg(args, uint64_t), 16, 0);
+            break;
         case 'd':
         case 'w':
         case 'l': {
@@ -405,7 +414,9 @@ static inline void mesh__vput(mesh__text *t, const char *format, va_list args) {
             mesh__put_int(t, v, width);
             break;
         }
-        default: mesh__put_char(t, *format); break;
+        default:
+            mesh__put_char(t, *format);
+            break;
         }
     }
 }
@@ -442,11 +453,13 @@ static inline int mesh__same(const char *a, const char *b) {
 
 MESH_API const char *mesh_status_text(mesh_status status) {
     switch ((int)status) {
-#define MESH_X(name, code, text)                                                                                       \
-    case code: return text;
+#define MESH_X(name, code, text) \
+    case code:                   \
+        return text;
         MESH_STATUSES(MESH_X)
 #undef MESH_X
-    default: return "unknown status";
+    default:
+        return "unknown status";
     }
 }
 
@@ -498,11 +511,11 @@ static inline int mesh__name_length(const char *text) {
 static inline mesh_status mesh__name_set(char *to, const char *name, int n, const char *function, mesh_error *err) {
     int i, named = mesh__name_length(name);
     if (named < n || n == 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is no axis name: a letter, then letters, digits or _", function,
-                          name);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is no axis name: a letter, then letters, digits or _",
+                          function, name);
     if (n >= MESH_NAME_BYTES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis name \"%s\" is too long: at most %d bytes", function, name,
-                          MESH_NAME_BYTES - 1);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis name \"%s\" is too long: at most %d bytes", function,
+                          name, MESH_NAME_BYTES - 1);
     for (i = 0; i < MESH_NAME_BYTES; i++) to[i] = i < n ? name[i] : '\0';
     return MESH_OK;
 }
@@ -537,12 +550,15 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
         while (p[length] && p[length] != ',') length++;
         axis = length > 0 && length < MESH_NAME_BYTES ? mesh__axis_of(m, p, length) : -1;
         if (axis < 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"; name its axes as \"a,b\"", function,
-                                   axes, mesh__show(m).text), -1;
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: no axis \"%s\" in the mesh \"%s\"; name its axes as \"a,b\"", function, axes,
+                              mesh__show(m).text),
+                   -1;
         for (i = 0; i < n; i++)
             if (list[i] == axis)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" occurs twice in \"%s\"; name it once", function,
-                                       m->axis[axis].name, axes), -1;
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" occurs twice in \"%s\"; name it once",
+                                  function, m->axis[axis].name, axes),
+                       -1;
         list[n++] = (uint8_t)axis;
         p += length;
         if (!*p) return n;
@@ -597,7 +613,8 @@ static inline void mesh__mode_add(mesh *r, int shape, int stride) {
 /* Append an axis' modes to the last axis of r. */
 static inline void mesh__modes_copy(mesh *r, const mesh *m, int axis) {
     int i;
-    for (i = m->axis[axis].first; i < m->axis[axis].first + m->axis[axis].modes; i++) mesh__mode_add(r, m->mode[i].shape, m->mode[i].stride);
+    for (i = m->axis[axis].first; i < m->axis[axis].first + m->axis[axis].modes; i++)
+        mesh__mode_add(r, m->mode[i].shape, m->mode[i].stride);
 }
 
 static inline void mesh__axis_copy(mesh *r, const mesh *m, int axis) {
@@ -628,7 +645,9 @@ static inline int64_t mesh__span(const mesh *m) {
     return span;
 }
 
-static inline int mesh__rank_of_position(const mesh *m, int position) { return m->table ? m->table[position] : position; }
+static inline int mesh__rank_of_position(const mesh *m, int position) {
+    return m->table ? m->table[position] : position;
+}
 
 /* The mode coordinates of a rank, or 0 if it is not a member. */
 static inline int mesh__take_apart(const mesh *m, int rank, int *coord) {
@@ -677,26 +696,29 @@ static inline uint64_t mesh__mix(uint64_t h, uint64_t x) {
 }
 
 /* Fill the inverse of the table and check both. */
-static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t span, const char *function, mesh_error *err) {
+static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t span, const char *function,
+                                            mesh_error *err) {
     int i;
     if (d->table_size < 1 || !d->inverse || d->inverse_size < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: a device table needs table_size (%d), and memory for its inverse with inverse_size (%d)", function,
-                          d->table_size, d->inverse_size);
+                          "%s: a device table needs table_size (%d), and memory for its inverse with inverse_size (%d)",
+                          function, d->table_size, d->inverse_size);
     if (d->origin + span > d->table_size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the mesh reaches position %l, but the device table has %d entries", function,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: the mesh reaches position %l, but the device table has %d entries", function,
                           (int64_t)d->origin + span - 1, d->table_size);
     for (i = 0; i < d->inverse_size; i++) d->inverse[i] = -1;
     r->table_hash = mesh__mix(0, (uint64_t)d->table_size);
     for (i = 0; i < d->table_size; i++) {
         int rank = d->table[i];
         if (rank < 0 || rank >= d->inverse_size)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the device table holds rank %d at position %d, outside 0..%d", function, rank,
-                              i, d->inverse_size - 1);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "%s: the device table holds rank %d at position %d, outside 0..%d", function, rank, i,
+                              d->inverse_size - 1);
         if (d->inverse[rank] >= 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "%s: the device table lists rank %d twice, at positions %d and %d; list each rank once", function, rank,
-                              d->inverse[rank], i);
+                              "%s: the device table lists rank %d twice, at positions %d and %d; list each rank once",
+                              function, rank, d->inverse[rank], i);
         d->inverse[rank] = i;
         r->table_hash = mesh__mix(r->table_hash, (uint64_t)rank);
     }
@@ -715,31 +737,35 @@ static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char
         shape[i] = d->shape[i];
         if (shape[i] == -1) {
             if (missing >= 0)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axes %d and %d are both -1; only one size can be inferred", function, missing,
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: axes %d and %d are both -1; only one size can be inferred", function, missing,
                                   i);
             missing = i;
             continue;
         }
         if (shape[i] < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d has size %d; a size is at least 1, or -1 for what remains", function, i,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: axis %d has size %d; a size is at least 1, or -1 for what remains", function, i,
                               shape[i]);
         product *= shape[i];
         if (product > INT32_MAX)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the sizes multiply to over %d ranks (overflow at axis %d)", function, INT32_MAX,
-                              i);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: the sizes multiply to over %d ranks (overflow at axis %d)", function, INT32_MAX, i);
     }
     if (missing >= 0) {
         if (d->world < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d is -1, but the world's size is not given", function, missing);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d is -1, but the world's size is not given",
+                              function, missing);
         if (d->world % product)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: axis %d is -1, but a world of %d does not divide by the other sizes' product %l", function, missing, d->world,
-                              product);
+                              "%s: axis %d is -1, but a world of %d does not divide by the other sizes' product %l",
+                              function, missing, d->world, product);
         shape[missing] = (int)(d->world / product);
     } else if (d->world > 0 && product != d->world) {
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: the sizes multiply to %l, but the world has %d ranks; write -1 for one size to take what remains", function, product,
-                          d->world);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "%s: the sizes multiply to %l, but the world has %d ranks; write -1 for one size to take what remains",
+            function, product, d->world);
     }
     return MESH_OK;
 }
@@ -751,12 +777,19 @@ static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char 
     int64_t span;
     mesh_status status;
     if (!m || !d || (d->naxes > 0 && !d->shape))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s is NULL", function, !m ? "the mesh" : !d ? "the description" : "desc.shape");
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s is NULL", function,
+                          !m   ? "the mesh"
+                          : !d ? "the description"
+                               : "desc.shape");
     if (d->naxes < 0 || d->naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d axes; a mesh has 0 to %d", function, d->naxes, MESH_MAX_AXES);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d axes; a mesh has 0 to %d", function, d->naxes,
+                          MESH_MAX_AXES);
     if (d->origin < 0 || d->world < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s %d is negative", function, d->origin < 0 ? "origin" : "world", d->origin < 0 ? d->origin : d->world);
-    if (!d->table && d->table_size) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: table_size is %d, but table is NULL", function, d->table_size);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s %d is negative", function,
+                          d->origin < 0 ? "origin" : "world", d->origin < 0 ? d->origin : d->world);
+    if (!d->table && d->table_size)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: table_size is %d, but table is NULL", function,
+                          d->table_size);
     if ((status = mesh__sizes(d, shape, function, err)) != MESH_OK) return status;
 
     mesh__start(&r, NULL);
@@ -769,62 +802,93 @@ static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char 
     for (i = 0; i < d->naxes; i++) {
         char name[MESH_NAME_BYTES];
         if (d->names) {
-            if (!d->names[i]) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the name of axis %d is NULL", function, i);
-            if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), function, err)) != MESH_OK) return status;
+            if (!d->names[i])
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the name of axis %d is NULL", function, i);
+            if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), function, err)) != MESH_OK)
+                return status;
         } else {
             mesh__text t = mesh__text_on(name, sizeof name);
             mesh__put(&t, "dim%d", i);
         }
         if (mesh_axis_find(&r, name) >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: two axes are called \"%s\"; give each its own name", function, name);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: two axes are called \"%s\"; give each its own name",
+                              function, name);
         if (shape[i] > 1 && stride[i] < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has stride %d; a stride is at least 1", function, name, stride[i]);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has stride %d; a stride is at least 1",
+                              function, name, stride[i]);
         mesh__axis_add(&r, name);
         mesh__mode_add(&r, shape[i], stride[i]);
     }
     span = mesh__span(&r);
     if (d->origin + span - 1 > INT32_MAX)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: origin and strides reach rank %l (overflow); the last is %d", function,
-                          (int64_t)d->origin + span - 1, INT32_MAX);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: origin and strides reach rank %l (overflow); the last is %d",
+                          function, (int64_t)d->origin + span - 1, INT32_MAX);
     if (mesh__finish(&r))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: the strides of \"%s\" do not nest: each must be at least the span of all the smaller ones; for any "
-                          "other arrangement give the ranks as a device table (mesh_desc.table)", function,
-                          mesh__show(&r).text);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "%s: the strides of \"%s\" do not nest: each must be at least the span of all the smaller ones; for any "
+            "other arrangement give the ranks as a device table (mesh_desc.table)",
+            function, mesh__show(&r).text);
     if (d->table && (status = mesh__table_check(&r, d, span, function, err)) != MESH_OK) return status;
     *m = r;
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) { return mesh__make_as(m, d, "mesh_make", err); }
+MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) {
+    return mesh__make_as(m, d, "mesh_make", err);
+}
 
 /* Axes of a text into names and sizes. Returns their number, or -1 with the error filled. */
-static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES], int *shape, const char *function, mesh_error *err) {
+static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES], int *shape, const char *function,
+                                   mesh_error *err) {
     int n = 0;
     const char *p = text;
     if (!text || !*text)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is %s; write axes as \"dp=2,tp=4\"", function, text ? "empty" : "NULL"), -1;
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is %s; write axes as \"dp=2,tp=4\"", function,
+                          text ? "empty" : "NULL"),
+               -1;
     for (;; p++) {
         int length = mesh__name_length(p), at = (int)(p - text), negative;
         int64_t value = 0;
-        if (n == MESH_MAX_AXES) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" has more than %d axes", function, text, MESH_MAX_AXES), -1;
-        if (!length || p[length] != '=') return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of \"%s\"", function, at, text), -1;
+        if (n == MESH_MAX_AXES)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" has more than %d axes", function, text,
+                              MESH_MAX_AXES),
+                   -1;
+        if (!length || p[length] != '=')
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of \"%s\"", function, at,
+                              text),
+                   -1;
         if (length >= MESH_NAME_BYTES)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the axis name at byte %d of \"%s\" is too long: at most %d bytes", function, at, text, MESH_NAME_BYTES - 1), -1;
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: the axis name at byte %d of \"%s\" is too long: at most %d bytes", function, at,
+                              text, MESH_NAME_BYTES - 1),
+                   -1;
         mesh__name_set(names[n], p, length, function, NULL);
         p += length + 1;
         negative = *p == '-';
         p += negative;
         at = (int)(p - text);
-        if (!mesh__is_digit(*p)) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of \"%s\"", function, at, text), -1;
+        if (!mesh__is_digit(*p))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of \"%s\"", function, at,
+                              text),
+                   -1;
         for (; mesh__is_digit(*p); p++)
             if ((value = value * 10 + (*p - '0')) > INT32_MAX) value = (int64_t)INT32_MAX + 1;
         if (value > INT32_MAX || (negative && value != 1) || value == 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the size of \"%s\" in \"%s\" is %s; a size is 1 to %d, or -1 for what remains", function, names[n], text,
-                              value > INT32_MAX ? "too large (overflow)" : value ? "negative" : "zero", INT32_MAX), -1;
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: the size of \"%s\" in \"%s\" is %s; a size is 1 to %d, or -1 for what remains",
+                              function, names[n], text,
+                              value > INT32_MAX ? "too large (overflow)"
+                              : value           ? "negative"
+                                                : "zero",
+                              INT32_MAX),
+                   -1;
         shape[n++] = (int)(negative ? -value : value);
         if (!*p) return n;
-        if (*p != ',') return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p, (int)(p - text), text), -1;
+        if (*p != ',')
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p,
+                              (int)(p - text), text),
+                   -1;
     }
 }
 
@@ -844,7 +908,8 @@ static inline mesh_status mesh__parse_as(mesh *m, const char *text, int world, c
 
 MESH_API mesh_status mesh_parse(mesh *m, const char *text, int world, mesh_error *err) {
     if (!m || world < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, !m ? "mesh_parse: the mesh is NULL" : "mesh_parse: a world of %d ranks", world);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          !m ? "mesh_parse: the mesh is NULL" : "mesh_parse: a world of %d ranks", world);
     return mesh__parse_as(m, text, world, "mesh_parse", err);
 }
 
@@ -857,12 +922,30 @@ static inline const char *mesh__degree_name(int k) {
 
 /* Which degrees make up a token of an order, as bits; 0: no such token. */
 static inline unsigned mesh__token_degrees(const char *token) {
-    enum { PP = 1 << MESH__PP, DPR = 1 << MESH__DPR, DPS = 1 << MESH__DPS, CP = 1 << MESH__CP, TP = 1 << MESH__TP, EP = 1 << MESH__EP, ETP = 1 << MESH__ETP };
+    enum {
+        PP = 1 << MESH__PP,
+        DPR = 1 << MESH__DPR,
+        DPS = 1 << MESH__DPS,
+        CP = 1 << MESH__CP,
+        TP = 1 << MESH__TP,
+        EP = 1 << MESH__EP,
+        ETP = 1 << MESH__ETP
+    };
     static const struct {
         const char *token;
         unsigned degrees;
-    } tokens[] = {{"pp", PP}, {"dp_replicate", DPR}, {"dp_shard", DPS}, {"cp", CP}, {"tp", TP}, {"ep", EP}, {"etp", ETP}, {"dp", DPR | DPS},
-                  {"batch", DPR | DPS}, {"fsdp", DPS | CP}, {"loss", DPR | DPS | CP}, {"efsdp", DPS | CP | TP}};
+    } tokens[] = {{"pp", PP},
+                  {"dp_replicate", DPR},
+                  {"dp_shard", DPS},
+                  {"cp", CP},
+                  {"tp", TP},
+                  {"ep", EP},
+                  {"etp", ETP},
+                  {"dp", DPR | DPS},
+                  {"batch", DPR | DPS},
+                  {"fsdp", DPS | CP},
+                  {"loss", DPR | DPS | CP},
+                  {"efsdp", DPS | CP | TP}};
     size_t i;
     for (i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
         if (mesh__same(tokens[i].token, token)) return tokens[i].degrees;
@@ -887,11 +970,13 @@ static inline mesh_status mesh__order_split(mesh__order *o, const char *list, me
     for (i = 0; list[i]; i++) dashes |= list[i] == '-';
     for (;; p++) {
         int length = mesh__name_length(p);
-        if (!length || length >= MESH_NAME_BYTES || o->n == MESH_MAX_AXES || (p[length] && p[length] != (dashes ? '-' : ',')))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
-                              "\"tp-dp-pp\" (fastest first)",
-                              o->text);
+        if (!length || length >= MESH_NAME_BYTES || o->n == MESH_MAX_AXES ||
+            (p[length] && p[length] != (dashes ? '-' : ',')))
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
+                "\"tp-dp-pp\" (fastest first)",
+                o->text);
         mesh__name_set(o->token[o->n++], p, length, "", NULL);
         p += length;
         if (!*p) break;
@@ -936,17 +1021,21 @@ static inline mesh_status mesh__order_read(mesh__order *o, const char *text, mes
     for (i = 0; i < o->n; i++) {
         unsigned degrees = mesh__token_degrees(o->token[i]);
         if (!degrees)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
-                              "efsdp",
-                              text, o->token[i]);
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
+                "efsdp",
+                text, o->token[i]);
         twice |= o->covered & degrees;
         o->covered |= degrees;
         o->efsdp |= mesh__same(o->token[i], "efsdp");
     }
     if (o->efsdp ? (o->covered & experts) != experts : o->covered >> MESH__ETP & 1)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: order \"%s\": efsdp goes with both ep and etp, and etp with efsdp", text);
-    if (twice) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: order \"%s\" counts a degree twice; name each once", text);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: order \"%s\": efsdp goes with both ep and etp, and etp with efsdp", text);
+    if (twice)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: order \"%s\" counts a degree twice; name each once", text);
     o->factors = o->efsdp ? o->covered & ~experts : o->covered;
     if (o->kind & MESH__EXPERT_VIEW) o->covered |= experts;
     return MESH_OK;
@@ -959,19 +1048,24 @@ static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int w
     for (k = 0; k < MESH__DEGREES; k++) {
         if (value[k] == 0) value[k] = 1;
         if (value[k] < -1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is %d; a degree is at least 1, or -1 for what remains",
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: %s is %d; a degree is at least 1, or -1 for what remains",
                               mesh__degree_name(k), value[k]);
         if (value[k] == -1) {
             if (missing >= 0)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s and %s are both -1; only one degree can be inferred",
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "mesh_from_degrees: %s and %s are both -1; only one degree can be inferred",
                                   mesh__degree_name(missing), mesh__degree_name(k));
             if (!(factors >> k & 1))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                                  "mesh_from_degrees: %s cannot be -1 in this order: it is no factor of the world", mesh__degree_name(k));
+                                  "mesh_from_degrees: %s cannot be -1 in this order: it is no factor of the world",
+                                  mesh__degree_name(k));
             missing = k;
         } else if (factors >> k & 1) {
             product *= value[k];
-            if (product > INT32_MAX) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: the degrees overflow at %s", mesh__degree_name(k));
+            if (product > INT32_MAX)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: the degrees overflow at %s",
+                                  mesh__degree_name(k));
         }
     }
     if (missing >= 0 && world % product == 0) {
@@ -980,10 +1074,11 @@ static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int w
         char shown[160];
         mesh__text t = mesh__text_on(shown, sizeof shown);
         for (k = 0; k < MESH__DEGREES; k++)
-            if (factors >> k & 1 && k != missing) mesh__put(&t, "%s%s(%d)", t.len ? " * " : "", mesh__degree_name(k), value[k]);
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s = %l %s the world's %d ranks%s%s", shown, product,
-                          missing >= 0 ? "does not divide" : "is not", world, missing >= 0 ? "; cannot infer " : "",
-                          missing >= 0 ? mesh__degree_name(missing) : "");
+            if (factors >> k & 1 && k != missing)
+                mesh__put(&t, "%s%s(%d)", t.len ? " * " : "", mesh__degree_name(k), value[k]);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s = %l %s the world's %d ranks%s%s", shown,
+                          product, missing >= 0 ? "does not divide" : "is not", world,
+                          missing >= 0 ? "; cannot infer " : "", missing >= 0 ? mesh__degree_name(missing) : "");
     }
     return MESH_OK;
 }
@@ -992,11 +1087,13 @@ static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int w
 static inline mesh_status mesh__experts_check(const int *value, mesh_error *err) {
     int64_t dense = (int64_t)value[MESH__DPS] * value[MESH__CP] * value[MESH__TP];
     if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)", value[MESH__ETP], value[MESH__TP]);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)",
+                          value[MESH__ETP], value[MESH__TP]);
     if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP]))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
-                          value[MESH__EP], value[MESH__ETP], dense);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
+            value[MESH__EP], value[MESH__ETP], dense);
     return MESH_OK;
 }
 
@@ -1004,10 +1101,12 @@ static inline mesh_status mesh__experts_check(const int *value, mesh_error *err)
 static inline mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
     if (per_node <= 0) return MESH_OK;
     if (per_node % value[MESH__TP])
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
                           value[MESH__TP], per_node);
     if (world > per_node && world % per_node)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", world, per_node);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", world, per_node);
     return MESH_OK;
 }
 
@@ -1028,9 +1127,13 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     mesh_desc desc = MESH_ZERO;
     mesh_status status;
     if (!m || !d || !order)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is NULL", !m ? "the mesh" : !d ? "the degrees" : "the order");
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is NULL",
+                          !m   ? "the mesh"
+                          : !d ? "the degrees"
+                               : "the order");
     if (d->world < 1 || d->devices_per_node < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks, nodes of %d devices", d->world, d->devices_per_node);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks, nodes of %d devices",
+                          d->world, d->devices_per_node);
     if ((status = mesh__order_read(&o, order, err)) != MESH_OK) return status;
     value[MESH__PP] = d->pp;
     value[MESH__DPR] = d->dp_replicate;
@@ -1043,7 +1146,8 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     if ((status = mesh__degrees_fill(value, o.factors, d->world, err)) != MESH_OK) return status;
     for (k = 0; k < MESH__DEGREES; k++)
         if (value[k] > 1 && !(o.covered >> k & 1))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is %d, but the order \"%s\" leaves it out; name it or make it 1",
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: %s is %d, but the order \"%s\" leaves it out; name it or make it 1",
                               mesh__degree_name(k), value[k], order);
     if (o.efsdp || o.kind & MESH__EXPERT_VIEW)
         if ((status = mesh__experts_check(value, err)) != MESH_OK) return status;
@@ -1065,7 +1169,8 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
         int keep = value[MESH__TP] > 1 || value[MESH__EP] > 1 || d->world == 1;
         mesh__start(&r, &all);
         for (i = 0; i < all.naxes; i++)
-            if (all.axis[i].size > 1 || (keep && mesh__same(all.axis[i].name, "dp_shard"))) mesh__axis_copy(&r, &all, i);
+            if (all.axis[i].size > 1 || (keep && mesh__same(all.axis[i].name, "dp_shard")))
+                mesh__axis_copy(&r, &all, i);
         mesh__finish(&r);
     }
     *m = r;
@@ -1090,24 +1195,30 @@ static inline int mesh__factor(int n, int k, int most, const int *divisor, int n
 }
 
 MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err) {
-    int divisor[1600], large[800], free_dim[MESH_MAX_AXES], out[MESH_MAX_AXES]; /* no int has more than 1,536 divisors */
+    int divisor[1600], large[800], free_dim[MESH_MAX_AXES],
+        out[MESH_MAX_AXES]; /* no int has more than 1,536 divisors */
     int i, n = 0, nlarge = 0, nfree = 0, rest = size;
     if (size < 1 || ndims < 0 || ndims > MESH_MAX_AXES || (ndims > 0 && !dims))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: size %d, %d dims%s; size is at least 1, dims 0 to %d", size, ndims,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_dims_create: size %d, %d dims%s; size is at least 1, dims 0 to %d", size, ndims,
                           ndims > 0 && !dims ? " (NULL)" : "", MESH_MAX_AXES);
     for (i = 0; i < ndims; i++) {
-        if (dims[i] < 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: dim %d is %d; a dim is 0 (free) or more", i, dims[i]);
+        if (dims[i] < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: dim %d is %d; a dim is 0 (free) or more",
+                              i, dims[i]);
         if (dims[i] == 0) {
             free_dim[nfree++] = i;
         } else if (rest % dims[i]) {
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: size %d does not divide by the fixed dims up to dim %d (%d)", size, i,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_dims_create: size %d does not divide by the fixed dims up to dim %d (%d)", size, i,
                               dims[i]);
         } else {
             rest /= dims[i];
         }
     }
     if (nfree == 0 && rest != 1)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: the fixed dims multiply to %d, not to size %d; leave one 0", size / rest,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_dims_create: the fixed dims multiply to %d, not to size %d; leave one 0", size / rest,
                           size);
     for (i = 1; (int64_t)i * i <= rest; i++) {
         if (rest % i) continue;
@@ -1115,14 +1226,17 @@ MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error
         if (rest / i != i) large[nlarge++] = rest / i;
     }
     while (nlarge) divisor[n++] = large[--nlarge];
-    if (!mesh__factor(rest, nfree, rest, divisor, n, out)) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: no factorisation");
+    if (!mesh__factor(rest, nfree, rest, divisor, n, out))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: no factorisation");
     for (i = 0; i < nfree; i++) dims[free_dim[i]] = out[i];
     return MESH_OK;
 }
 
 /* ---- // >>ask ------------------------------------------------------------------------------------------------------------ */
 
-MESH_API int mesh_axis_find(const mesh *m, const char *name) { return name ? mesh__axis_of(m, name, mesh__length(name)) : -1; }
+MESH_API int mesh_axis_find(const mesh *m, const char *name) {
+    return name ? mesh__axis_of(m, name, mesh__length(name)) : -1;
+}
 
 MESH_API int mesh_rank_at(const mesh *m, int index) {
     int i, position = m->origin;
@@ -1207,7 +1321,8 @@ MESH_API mesh_status mesh_group_through(mesh *group, const mesh *m, const char *
     mesh r;
     if ((n = mesh__axes(m, axes, list, "mesh_group_through", err)) < 0) return MESH_ERR_ARGUMENT;
     if (!mesh__take_apart(m, rank, coord))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_group_through: rank %d is not in the mesh \"%s\" (%d ranks)", rank, mesh__show(m).text,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                          "mesh_group_through: rank %d is not in the mesh \"%s\" (%d ranks)", rank, mesh__show(m).text,
                           m->size);
     mesh__keep(&r, m, list, n);
     count = mesh__others(m, list, n, others);
@@ -1238,7 +1353,8 @@ MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes,
     mesh r;
     if ((n = mesh__axes(m, axes, list, "mesh_group_at", err)) < 0) return MESH_ERR_ARGUMENT;
     if (k < 0 || k >= count)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_group_at: group %d along \"%s\"; there are %d, from 0", k, axes ? axes : "(all axes)", count);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_group_at: group %d along \"%s\"; there are %d, from 0", k,
+                          axes ? axes : "(all axes)", count);
     mesh__keep(&r, m, list, n);
     for (i = mesh__others(m, list, n, others) - 1; i >= 0; i--) {
         r.origin += mesh__axis_offset(m, others[i], rest % m->axis[others[i]].size);
@@ -1254,9 +1370,13 @@ static inline int mesh__same_table(const mesh *a, const mesh *b) {
 
 MESH_API int mesh_equal(const mesh *a, const mesh *b) {
     int i;
-    if (a->size != b->size || a->origin != b->origin || a->naxes != b->naxes || a->nmodes != b->nmodes || !mesh__same_table(a, b)) return 0;
+    if (a->size != b->size || a->origin != b->origin || a->naxes != b->naxes || a->nmodes != b->nmodes ||
+        !mesh__same_table(a, b))
+        return 0;
     for (i = 0; i < a->naxes; i++)
-        if (a->axis[i].size != b->axis[i].size || a->axis[i].modes != b->axis[i].modes || !mesh__same(a->axis[i].name, b->axis[i].name)) return 0;
+        if (a->axis[i].size != b->axis[i].size || a->axis[i].modes != b->axis[i].modes ||
+            !mesh__same(a->axis[i].name, b->axis[i].name))
+            return 0;
     for (i = 0; i < a->nmodes; i++)
         if (a->mode[i].shape != b->mode[i].shape || a->mode[i].stride != b->mode[i].stride) return 0;
     return 1;
@@ -1269,7 +1389,8 @@ MESH_API uint64_t mesh_fingerprint(const mesh *m) {
         const mesh_axis *a = &m->axis[i];
         for (k = 0; a->name[k]; k++) h = mesh__mix(h, (unsigned char)a->name[k]);
         h = mesh__mix(h, (uint64_t)a->size << 8 | a->modes);
-        for (k = a->first; k < a->first + a->modes; k++) h = mesh__mix(h, (uint64_t)m->mode[k].shape << 32 | (uint32_t)m->mode[k].stride);
+        for (k = a->first; k < a->first + a->modes; k++)
+            h = mesh__mix(h, (uint64_t)m->mode[k].shape << 32 | (uint32_t)m->mode[k].stride);
     }
     return h;
 }
@@ -1279,7 +1400,8 @@ MESH_API uint64_t mesh_fingerprint(const mesh *m) {
 static inline int mesh__find_or_fail(const mesh *m, const char *axis, const char *function, mesh_error *err) {
     int k = mesh_axis_find(m, axis);
     if (k < 0)
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"", function, axis ? axis : "(null)", mesh__show(m).text);
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"", function,
+                   axis ? axis : "(null)", mesh__show(m).text);
     return k;
 }
 
@@ -1289,7 +1411,8 @@ MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int
     mesh r;
     if (k < 0) return MESH_ERR_ARGUMENT;
     if (index < 0 || index >= m->axis[k].size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_fix: index %d along \"%s\"; it has %d, from 0", index, axis, m->axis[k].size);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_fix: index %d along \"%s\"; it has %d, from 0", index, axis,
+                          m->axis[k].size);
     fixed = (uint8_t)k;
     n = mesh__others(m, &fixed, 1, list);
     offset = mesh__axis_offset(m, k, index);
@@ -1305,8 +1428,9 @@ MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axe
     int n = axes ? mesh__axes(m, axes, list, "mesh_transpose", err) : 0;
     if (n < 0) return MESH_ERR_ARGUMENT;
     if (n != m->naxes)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once", axes ? axes : "(null)", n,
-                          m->naxes, mesh__show(m).text);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once",
+                          axes ? axes : "(null)", n, m->naxes, mesh__show(m).text);
     mesh__keep(&r, m, list, n);
     *result = r;
     return MESH_OK;
@@ -1320,14 +1444,17 @@ MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes,
     mesh r;
     mesh_status status;
     if (n < 0) return MESH_ERR_ARGUMENT;
-    if (n == 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_flatten: no axes named; name those to flatten as \"dp,cp\"");
+    if (n == 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_flatten: no axes named; name those to flatten as \"dp,cp\"");
     count = mesh__others(m, list, n, others);
     for (i = 0; !name && i < n; i++) mesh__put(&t, "%s%s", i ? "_" : "", m->axis[list[i]].name);
     if (!name) name = joined;
     if ((status = mesh__name_set(checked, name, mesh__length(name), "mesh_flatten", err)) != MESH_OK) return status;
     for (i = 0; i < count; i++)
         if (mesh__same(m->axis[others[i]].name, checked))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_flatten: the mesh \"%s\" has an axis \"%s\" already", mesh__show(m).text, checked);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_flatten: the mesh \"%s\" has an axis \"%s\" already",
+                              mesh__show(m).text, checked);
     mesh__start(&r, m);
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < n && list[k] != i; k++) {}
@@ -1391,7 +1518,8 @@ static inline int mesh__coalesce(const mesh_mode *mode, int count, mesh_mode *ou
 }
 
 /* Append inner's axes, whose modes index `outer`, to r. Returns 0 where an axis is no layout, and names it. */
-static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int *used, const char **at) {
+static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int *used,
+                                     const char **at) {
     int i, k;
     for (i = 0; i < inner->naxes; i++) {
         const mesh_axis *a = &inner->axis[i];
@@ -1404,21 +1532,26 @@ static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, con
 }
 
 static inline mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
-    return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                      "%s: axis \"%s\" would cross parts whose strides do not fit together, which no layout can say; give the ranks as a device "
-                      "table (mesh_desc.table) instead",
-                      function, axis);
+    return mesh__fail(
+        err, MESH_ERR_ARGUMENT, -1,
+        "%s: axis \"%s\" would cross parts whose strides do not fit together, which no layout can say; give the ranks as a device "
+        "table (mesh_desc.table) instead",
+        function, axis);
 }
 
-static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function, mesh_error *err) {
+static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function,
+                                           mesh_error *err) {
     mesh_mode modes[MESH_MAX_MODES];
     int used[MESH_MAX_MODES] = {0}, k, n, rest;
     int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
     const char *at = "";
     mesh r;
-    if (inner->table) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
+    if (inner->table)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
     if (last >= outer->size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh reaches index %l of an outer mesh of %d ranks", function, last, outer->size);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: the inner mesh reaches index %l of an outer mesh of %d ranks", function, last,
+                          outer->size);
     n = mesh__coalesce(outer->mode, outer->nmodes, modes);
     mesh__start(&r, outer);
     for (rest = inner->origin, k = n - 1; k >= 0; k--) {
@@ -1440,11 +1573,13 @@ MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, c
     if (k < 0) return MESH_ERR_ARGUMENT;
     if ((status = mesh__parse_as(&parts, text, m->axis[k].size, "mesh_split", err)) != MESH_OK) return status;
     if (m->naxes - 1 + parts.naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_split: the result would have more than %d axes", MESH_MAX_AXES);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_split: the result would have more than %d axes",
+                          MESH_MAX_AXES);
     for (i = 0; i < parts.naxes; i++) {
         int taken = mesh_axis_find(m, parts.axis[i].name);
         if (taken >= 0 && taken != k)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_split: the mesh \"%s\" has an axis \"%s\" already; choose another name",
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_split: the mesh \"%s\" has an axis \"%s\" already; choose another name",
                               mesh__show(m).text, parts.axis[i].name);
     }
     mesh__start(&r, m);
@@ -1475,7 +1610,8 @@ MESH_API mesh_status mesh_rename(mesh *result, const mesh *m, const char *axis, 
     if ((status = mesh__name_set(checked, name, mesh__length(name), "mesh_rename", err)) != MESH_OK) return status;
     taken = mesh_axis_find(m, checked);
     if (taken >= 0 && taken != k)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_rename: the mesh \"%s\" has an axis \"%s\" already", mesh__show(m).text, checked);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_rename: the mesh \"%s\" has an axis \"%s\" already",
+                          mesh__show(m).text, checked);
     r = *m;
     for (i = 0; i < MESH_NAME_BYTES; i++) r.axis[k].name[i] = checked[i];
     *result = r;
@@ -1498,29 +1634,37 @@ MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int
     mesh r;
     for (i = 0; i < b->naxes; i++)
         if (mesh_axis_find(a, b->axis[i].name) >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: both meshes have an axis \"%s\"; rename one", b->axis[i].name);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: both meshes have an axis \"%s\"; rename one",
+                              b->axis[i].name);
     if (a->naxes + b->naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: the result would have more than %d axes", MESH_MAX_AXES);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: the result would have more than %d axes",
+                          MESH_MAX_AXES);
     if (!mesh__same_table(a, b))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: the meshes stand on different device tables; slice both from one mesh");
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_concat: the meshes stand on different device tables; slice both from one mesh");
     if (!mesh__take_apart(b, rank, coord) || !mesh__take_apart(a, rank, coord))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_concat: rank %d is not in both \"%s\" and \"%s\"; slice both through one rank", rank,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                          "mesh_concat: rank %d is not in both \"%s\" and \"%s\"; slice both through one rank", rank,
                           mesh__show(a).text, mesh__show(b).text);
-    if ((int64_t)a->size * b->size > INT32_MAX) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: over %d ranks (overflow)", INT32_MAX);
+    if ((int64_t)a->size * b->size > INT32_MAX)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: over %d ranks (overflow)", INT32_MAX);
     origin = (int64_t)a->origin + b->origin - (a->table ? a->inverse[rank] : rank);
     mesh__start(&r, a);
     r.origin = (int)origin;
     for (i = 0; i < a->naxes; i++) mesh__axis_copy(&r, a, i);
     for (i = 0; i < b->naxes; i++) mesh__axis_copy(&r, b, i);
     if (mesh__finish(&r))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                          "mesh_concat: the strides of \"%s\" and \"%s\" do not nest (the meshes overlap, or no layout can say it); give the ranks "
-                          "as a device table (mesh_desc.table)",
-                          mesh__show(a).text, mesh__show(b).text);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, rank,
+            "mesh_concat: the strides of \"%s\" and \"%s\" do not nest (the meshes overlap, or no layout can say it); give the ranks "
+            "as a device table (mesh_desc.table)",
+            mesh__show(a).text, mesh__show(b).text);
     last = origin + mesh__span(&r) - 1;
     if (origin < 0 || last > INT32_MAX || (r.table && last >= r.table_size))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "mesh_concat: \"%s\" and \"%s\" through rank %d would reach positions %l to %l, beyond what there is",
-                          mesh__show(a).text, mesh__show(b).text, rank, origin, last);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, rank,
+            "mesh_concat: \"%s\" and \"%s\" through rank %d would reach positions %l to %l, beyond what there is",
+            mesh__show(a).text, mesh__show(b).text, rank, origin, last);
     *result = r;
     return MESH_OK;
 }
@@ -1580,7 +1724,8 @@ static inline void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int
         mesh group;
         mesh_group_at(&group, m, m->axis[axis].name, g, NULL);
         mesh__put(t, " {");
-        for (i = 0; i < group.size && i < MESH__DRAW_COLUMNS; i++) mesh__put(t, "%s%d", i ? "," : "", mesh_rank_at(&group, i));
+        for (i = 0; i < group.size && i < MESH__DRAW_COLUMNS; i++)
+            mesh__put(t, "%s%d", i ? "," : "", mesh_rank_at(&group, i));
         mesh__put(t, group.size > MESH__DRAW_COLUMNS ? ",..}" : "}");
     }
     if (count > MESH__DRAW_GROUPS) mesh__put(t, " .. (%d groups)", count);
@@ -1590,7 +1735,8 @@ static inline void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int
 MESH_API size_t mesh_draw(const mesh *m, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
     int outer = m->naxes ? m->naxes - 1 : 0;
-    int columns = m->naxes ? m->axis[outer].size : 1, rows = m->size / columns, shown = columns < MESH__DRAW_COLUMNS ? columns : MESH__DRAW_COLUMNS;
+    int columns = m->naxes ? m->axis[outer].size : 1, rows = m->size / columns,
+        shown = columns < MESH__DRAW_COLUMNS ? columns : MESH__DRAW_COLUMNS;
     int row, i, c, label = 0, name_width = 0, before[MESH_MAX_AXES], width = mesh__widest_rank(m, rows, columns, shown);
     mesh__put_sizes(&t, m);
     mesh__put(&t, "  %d rank%s\n\n", m->size, m->size == 1 ? "" : "s");
@@ -1642,7 +1788,8 @@ MESH_API size_t mesh_draw(const mesh *m, char *buf, size_t cap) {
 enum { MESH__PICTURE_RANKS = 4096 };
 
 static inline const char *mesh__color(int axis) {
-    static const char *const colors[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#777777", "#dd8833"};
+    static const char *const colors[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44",
+                                         "#66ccee", "#aa3377", "#777777", "#dd8833"};
     return colors[axis % 8];
 }
 
@@ -1663,7 +1810,8 @@ MESH_API size_t mesh_dot(const mesh *m, char *buf, size_t cap) {
         for (i = 0; i < shown; i++) {
             int rank = mesh_rank_at(m, i), next = mesh_neighbor(m, m->axis[axis].name, rank, 1, 0);
             if (next >= 0 && mesh_index_of(m, next) < shown)
-                mesh__put(&t, "  r%d -- r%d [color=\"%s\", label=\"%s\"];\n", rank, next, mesh__color(axis), m->axis[axis].name);
+                mesh__put(&t, "  r%d -- r%d [color=\"%s\", label=\"%s\"];\n", rank, next, mesh__color(axis),
+                          m->axis[axis].name);
         }
     mesh__put(&t, "}\n");
     return t.len;
@@ -1684,19 +1832,26 @@ static inline void mesh__svg_axis(mesh__text *t, const mesh *m, mesh__frame *f, 
     if (axis == m->naxes) {
         int rank = mesh_rank_at_coords(m, f->coords);
         const char *fill = mesh__color(m->naxes ? f->coords[0] : 0);
-        mesh__put(t, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" fill-opacity=\"0.25\" stroke=\"%s\"/>\n", x + 2, y + 2,
-                  MESH__CELL_W - 4, MESH__CELL_H - 4, fill, fill);
-        mesh__put(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%d</text>\n", x + MESH__CELL_W / 2, y + MESH__CELL_H / 2 + 4, rank);
+        mesh__put(
+            t,
+            "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"%s\" fill-opacity=\"0.25\" stroke=\"%s\"/>\n",
+            x + 2, y + 2, MESH__CELL_W - 4, MESH__CELL_H - 4, fill, fill);
+        mesh__put(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%d</text>\n", x + MESH__CELL_W / 2,
+                  y + MESH__CELL_H / 2 + 4, rank);
         return;
     }
     for (i = 0; i < m->axis[axis].size; i++) {
-        int w = f->width[axis + 1] + (grid ? 0 : 2 * MESH__PAD), h = f->height[axis + 1] + (grid ? 0 : MESH__PAD + MESH__TITLE);
+        int w = f->width[axis + 1] + (grid ? 0 : 2 * MESH__PAD),
+            h = f->height[axis + 1] + (grid ? 0 : MESH__PAD + MESH__TITLE);
         int left = x + (mesh__frame_across(m, axis) ? i * w : 0), top = y + (mesh__frame_across(m, axis) ? 0 : i * h);
         f->coords[axis] = i;
         if (!grid) {
-            mesh__put(t, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", left + 3, top + 3,
-                      w - 6, h - 6, mesh__color(axis));
-            mesh__put(t, "<text x=\"%d\" y=\"%d\" fill=\"%s\">%s %d</text>\n", left + MESH__PAD + 2, top + 16, mesh__color(axis), m->axis[axis].name, i);
+            mesh__put(
+                t,
+                "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n",
+                left + 3, top + 3, w - 6, h - 6, mesh__color(axis));
+            mesh__put(t, "<text x=\"%d\" y=\"%d\" fill=\"%s\">%s %d</text>\n", left + MESH__PAD + 2, top + 16,
+                      mesh__color(axis), m->axis[axis].name, i);
             left += MESH__PAD;
             top += MESH__TITLE;
         }
@@ -1717,17 +1872,26 @@ MESH_API size_t mesh_svg(const mesh *m, char *buf, size_t cap) {
         f.height[k] = mesh__frame_across(m, k) ? h : n * h;
     }
     if (m->size > MESH__PICTURE_RANKS) f.width[0] = 400, f.height[0] = 20;
-    mesh__put(&t, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"12\">\n",
-              f.width[0] + 2 * margin, f.height[0] + margin + 20);
-    mesh__put(&t, "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-weight=\"bold\">", margin);
+    mesh__put(
+        &t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"12\">\n",
+        f.width[0] + 2 * margin, f.height[0] + margin + 20);
+    mesh__put(&t,
+              "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-weight=\"bold\">",
+              margin);
     mesh__put_sizes(&t, m);
     mesh__put(&t, "</text>\n");
     if (m->size > MESH__PICTURE_RANKS) {
-        mesh__put(&t, "<text x=\"%d\" y=\"50\">%d ranks are too many for a picture (at most %d)</text>\n</svg>\n", margin, m->size, MESH__PICTURE_RANKS);
+        mesh__put(&t, "<text x=\"%d\" y=\"50\">%d ranks are too many for a picture (at most %d)</text>\n</svg>\n",
+                  margin, m->size, MESH__PICTURE_RANKS);
         return t.len;
     }
-    if (columns >= 0) mesh__put(&t, "<text x=\"%d\" y=\"%d\" fill=\"#555\">%s across</text>\n", margin, 36, m->axis[columns].name);
-    if (rows >= 0) mesh__put(&t, "<text x=\"8\" y=\"%d\" fill=\"#555\">%s</text>\n<text x=\"8\" y=\"%d\" fill=\"#555\">down</text>\n", margin, m->axis[rows].name, margin + 14);
+    if (columns >= 0)
+        mesh__put(&t, "<text x=\"%d\" y=\"%d\" fill=\"#555\">%s across</text>\n", margin, 36, m->axis[columns].name);
+    if (rows >= 0)
+        mesh__put(&t,
+                  "<text x=\"8\" y=\"%d\" fill=\"#555\">%s</text>\n<text x=\"8\" y=\"%d\" fill=\"#555\">down</text>\n",
+                  margin, m->axis[rows].name, margin + 14);
     mesh__svg_axis(&t, m, &f, 0, margin, margin - 16);
     mesh__put(&t, "</svg>\n");
     return t.len;

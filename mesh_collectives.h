@@ -141,7 +141,12 @@ typedef struct mesh_ticket {
     uint64_t id;
 } mesh_ticket;
 
-typedef enum mesh_event_kind { MESH_EVENT_MESSAGE = 0, MESH_EVENT_ABORT, MESH_EVENT_LOST, MESH_EVENT_CLOSED } mesh_event_kind;
+typedef enum mesh_event_kind {
+    MESH_EVENT_MESSAGE = 0,
+    MESH_EVENT_ABORT,
+    MESH_EVENT_LOST,
+    MESH_EVENT_CLOSED
+} mesh_event_kind;
 
 typedef struct mesh_control {
     int kind, rank; /* mesh_event_kind; the sender, or the rank an event is about */
@@ -162,23 +167,23 @@ typedef struct mesh_call {
     uint64_t channel, check;
 } mesh_call;
 
-#define MESH_CALLS(X)                                                                                                  \
-    X(MESH_CALL_NONE, "none")                                                                                          \
-    X(MESH_CALL_ALL_REDUCE, "all_reduce")                                                                              \
-    X(MESH_CALL_REDUCE, "reduce")                                                                                      \
-    X(MESH_CALL_BROADCAST, "broadcast")                                                                                \
-    X(MESH_CALL_ALL_GATHER, "all_gather")                                                                              \
-    X(MESH_CALL_ALL_GATHER_V, "all_gather_v")                                                                          \
-    X(MESH_CALL_REDUCE_SCATTER, "reduce_scatter")                                                                      \
-    X(MESH_CALL_REDUCE_SCATTER_V, "reduce_scatter_v")                                                                  \
-    X(MESH_CALL_ALL_TO_ALL, "all_to_all")                                                                              \
-    X(MESH_CALL_ALL_TO_ALL_V, "all_to_all_v")                                                                          \
-    X(MESH_CALL_BARRIER, "barrier")                                                                                    \
-    X(MESH_CALL_SEND, "send")                                                                                          \
-    X(MESH_CALL_RECV, "recv")                                                                                          \
-    X(MESH_CALL_SENDRECV, "sendrecv")                                                                                  \
-    X(MESH_CALL_SHIFT, "shift")                                                                                        \
-    X(MESH_CALL_EXCHANGE, "exchange")                                                                                  \
+#define MESH_CALLS(X)                                 \
+    X(MESH_CALL_NONE, "none")                         \
+    X(MESH_CALL_ALL_REDUCE, "all_reduce")             \
+    X(MESH_CALL_REDUCE, "reduce")                     \
+    X(MESH_CALL_BROADCAST, "broadcast")               \
+    X(MESH_CALL_ALL_GATHER, "all_gather")             \
+    X(MESH_CALL_ALL_GATHER_V, "all_gather_v")         \
+    X(MESH_CALL_REDUCE_SCATTER, "reduce_scatter")     \
+    X(MESH_CALL_REDUCE_SCATTER_V, "reduce_scatter_v") \
+    X(MESH_CALL_ALL_TO_ALL, "all_to_all")             \
+    X(MESH_CALL_ALL_TO_ALL_V, "all_to_all_v")         \
+    X(MESH_CALL_BARRIER, "barrier")                   \
+    X(MESH_CALL_SEND, "send")                         \
+    X(MESH_CALL_RECV, "recv")                         \
+    X(MESH_CALL_SENDRECV, "sendrecv")                 \
+    X(MESH_CALL_SHIFT, "shift")                       \
+    X(MESH_CALL_EXCHANGE, "exchange")                 \
     X(MESH_CALL_GROUP_OPEN, "group_open")
 
 #define MESH_X(name, text) name,
@@ -205,14 +210,15 @@ typedef struct mesh_ops {
     mesh_status (*control_poll)(mesh_transport *t, mesh_control *out);
     mesh_status (*close)(mesh_transport *t, mesh_error *why);
     /* optional */
-    mesh_status (*group_open)(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key, int64_t deadline_ns,
-                              void **out, mesh_error *why);
+    mesh_status (*group_open)(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key,
+                              int64_t deadline_ns, void **out, mesh_error *why);
     mesh_status (*group_close)(mesh_transport *t, void *group);
     mesh_status (*group_abort)(mesh_transport *t, void *group, const char *why);
     mesh_status (*collective)(mesh_transport *t, void *group, const mesh_call *call, mesh_ticket *ticket);
-    mesh_status (*copy)(mesh_transport *t, void *group, void *dst, const mesh_block *db, const void *src, const mesh_block *sb, uint64_t nbytes);
-    mesh_status (*reduce)(mesh_transport *t, void *group, int op, int dtype, void *dst, const mesh_block *db, const void *src,
-                          const mesh_block *sb, uint64_t count, int divide);
+    mesh_status (*copy)(mesh_transport *t, void *group, void *dst, const mesh_block *db, const void *src,
+                        const mesh_block *sb, uint64_t nbytes);
+    mesh_status (*reduce)(mesh_transport *t, void *group, int op, int dtype, void *dst, const mesh_block *db,
+                          const void *src, const mesh_block *sb, uint64_t count, int divide);
     mesh_status (*fence)(mesh_transport *t, void *group, void *stream, int direction);
     mesh_status (*alloc)(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out);
     mesh_status (*free)(mesh_transport *t, void *p);
@@ -282,7 +288,8 @@ typedef struct mesh_request {
    the mesh must stay alive. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
    lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
    PEER. On error nothing is open. */
-MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc, mesh_error *err);
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err);
 /* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
    Closing a comm that failed to open, was closed already or is all zero is OK. */
 MESH_API mesh_status mesh_comm_close(mesh_comm *c);
@@ -306,33 +313,56 @@ MESH_API mesh_status mesh_test(mesh_request r);
 /* ---- collectives -------------------------------------------------------------------------------------------------------- */
 
 /* recv = the reduction of every rank's send; count elements. */
-MESH_API mesh_status mesh_all_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op);
-MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, mesh_request *r);
+MESH_API mesh_status mesh_all_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d, mesh_op op);
+MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_op op, mesh_request *r);
 /* The same at root only; recv is not touched elsewhere (may be NULL). */
-MESH_API mesh_status mesh_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, int root);
-MESH_API mesh_status mesh_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, int root, mesh_request *r);
+MESH_API mesh_status mesh_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                 mesh_dtype d, mesh_op op, int root);
+MESH_API mesh_status mesh_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                       mesh_dtype d, mesh_op op, int root, mesh_request *r);
 /* recv = root's send; send is read at root only (may be NULL elsewhere). */
-MESH_API mesh_status mesh_broadcast(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, int root);
-MESH_API mesh_status mesh_broadcast_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, int root, mesh_request *r);
+MESH_API mesh_status mesh_broadcast(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                    mesh_dtype d, int root);
+MESH_API mesh_status mesh_broadcast_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                          mesh_dtype d, int root, mesh_request *r);
 /* recv[i*count ..] = rank i's send; recv holds size*count. */
-MESH_API mesh_status mesh_all_gather(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d);
-MESH_API mesh_status mesh_all_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_all_gather(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d);
+MESH_API mesh_status mesh_all_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_request *r);
 /* recv[offsets[i] ..] = rank i's send of counts[i] elements; counts and offsets are the same on every rank. offsets NULL: one after another. */
-MESH_API mesh_status mesh_all_gather_v(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d);
-MESH_API mesh_status mesh_all_gather_v_start(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_all_gather_v(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                       const size_t *counts, const size_t *offsets, mesh_dtype d);
+MESH_API mesh_status mesh_all_gather_v_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                             const size_t *counts, const size_t *offsets, mesh_dtype d,
+                                             mesh_request *r);
 /* recv = the reduction of every rank's send[index*count ..]; send holds size*count. */
-MESH_API mesh_status mesh_reduce_scatter(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op);
-MESH_API mesh_status mesh_reduce_scatter_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, mesh_request *r);
+MESH_API mesh_status mesh_reduce_scatter(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                         mesh_dtype d, mesh_op op);
+MESH_API mesh_status mesh_reduce_scatter_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                               size_t count, mesh_dtype d, mesh_op op, mesh_request *r);
 /* The same with counts[i] elements for rank i, at offsets[i] of send (NULL: one after another). */
-MESH_API mesh_status mesh_reduce_scatter_v(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op);
-MESH_API mesh_status mesh_reduce_scatter_v_start(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op, mesh_request *r);
+MESH_API mesh_status mesh_reduce_scatter_v(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                           const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op);
+MESH_API mesh_status mesh_reduce_scatter_v_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                                 const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op,
+                                                 mesh_request *r);
 /* recv[i*count ..] = rank i's send[index*count ..]; both hold size*count. In place: through scratch memory of the same size. */
-MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d);
-MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d);
+MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_request *r);
 /* send_counts[i] elements at send_offsets[i] go to rank i, recv_counts[i] from it arrive at recv_offsets[i] (NULL offsets: one after another).
    What i sends me must be what I receive from i: MISMATCH else. Not in place. */
-MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv, const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d);
-MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv, const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts,
+                                       const size_t *send_offsets, void *recv, const size_t *recv_counts,
+                                       const size_t *recv_offsets, mesh_dtype d);
+MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, const void *send,
+                                             const size_t *send_counts, const size_t *send_offsets, void *recv,
+                                             const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d,
+                                             mesh_request *r);
 /* No rank returns before every rank has called. */
 MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes);
 MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_request *r);
@@ -340,20 +370,27 @@ MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_req
 /* ---- point to point: in the order posted per pair of ranks and group; lengths and dtypes must agree ------------------------ */
 
 MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
-MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r);
 MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d);
-MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r);
 /* Both at once, to and from any two ranks (or oneself). to or from -1: that half is left out. */
-MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d);
-MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                   int from, void *recv, size_t recv_count, mesh_dtype d);
+MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                         int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r);
 /* Send to index + displacement and receive from index - displacement of the group; periodic wraps, else the ranks at the edge send or
    receive nothing and their recv is left as it is. Not in place. */
-MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send, void *recv, size_t count, mesh_dtype d);
-MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                void *recv, size_t count, mesh_dtype d);
+MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                      void *recv, size_t count, mesh_dtype d, mesh_request *r);
 /* Any set of sends and receives at once, strided blocks included (a column of a matrix goes without packing). In each xfer `rank` is an
    index in the group. Sends to oneself match receives from oneself in the same call, in order. Blocks are read during the call only. */
 MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count);
-MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count, mesh_request *r);
+MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count,
+                                         mesh_request *r);
 
 #ifdef __cplusplus
 }
@@ -377,8 +414,10 @@ MESH_API void *mesh_transport_alloc(mesh_transport *t, size_t nbytes) {
 
 MESH_API void mesh_transport_free(mesh_transport *t, void *p) {
     if (!p) return;
-    if (t->allocator.free) t->allocator.free(t->allocator.ctx, p);
-    else MESH_FREE(p);
+    if (t->allocator.free)
+        t->allocator.free(t->allocator.ctx, p);
+    else
+        MESH_FREE(p);
 }
 
 MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
@@ -411,7 +450,9 @@ static inline void mesh__put64(unsigned char *p, uint64_t v) {
 static inline uint32_t mesh__get32(const unsigned char *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-static inline uint64_t mesh__get64(const unsigned char *p) { return mesh__get32(p) | (uint64_t)mesh__get32(p + 4) << 32; }
+static inline uint64_t mesh__get64(const unsigned char *p) {
+    return mesh__get32(p) | (uint64_t)mesh__get32(p + 4) << 32;
+}
 
 static inline void mesh__copy_text(char *to, size_t cap, const char *from) {
     mesh__text t = mesh__text_on(to, cap);
@@ -480,7 +521,8 @@ static inline float mesh__f32_of_f16(uint16_t h) {
     return mesh__float_of_bits(sign | exponent << 23 | (mantissa & 0x3ff) << 13);
 }
 static inline uint16_t mesh__f16_of_f32(float f) {
-    uint32_t u = mesh__bits_of_float(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffffu, exponent, mantissa, dropped, half, rest;
+    uint32_t u = mesh__bits_of_float(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffffu, exponent, mantissa,
+             dropped, half, rest;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more round to infinity */
     if (magnitude < 0x33000001u) return (uint16_t)sign;             /* 2^-25 and less round to zero */
@@ -500,107 +542,143 @@ static inline int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C1
 static inline int mesh__reducible(int d, int op) {
     switch (op) {
     case MESH_SUM:
-    case MESH_PROD: return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
-    case MESH_AVG: return mesh__is_float(d) || mesh__is_complex(d);
+    case MESH_PROD:
+        return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
+    case MESH_AVG:
+        return mesh__is_float(d) || mesh__is_complex(d);
     case MESH_MIN:
-    case MESH_MAX: return mesh__is_integer(d) || mesh__is_float(d);
+    case MESH_MAX:
+        return mesh__is_integer(d) || mesh__is_float(d);
     case MESH_AND:
     case MESH_OR:
-    case MESH_XOR: return mesh__is_integer(d);
-    default: return 0;
+    case MESH_XOR:
+        return mesh__is_integer(d);
+    default:
+        return 0;
     }
 }
 
-#define MESH__EACH(T, expression)                                                                                      \
-    {                                                                                                                  \
-        T *d = (T *)dst;                                                                                               \
-        const T *s = (const T *)src;                                                                                   \
-        for (i = 0; i < count; i++) d[i] = (T)(expression);                                                            \
-    }                                                                                                                  \
+#define MESH__EACH(T, expression)                           \
+    {                                                       \
+        T *d = (T *)dst;                                    \
+        const T *s = (const T *)src;                        \
+        for (i = 0; i < count; i++) d[i] = (T)(expression); \
+    }                                                       \
     return
-#define MESH__ORDERED(T)                                                                                               \
-    switch (op) {                                                                                                      \
-    case MESH_MIN: MESH__EACH(T, s[i] < d[i] ? s[i] : d[i]);                                                           \
-    default: MESH__EACH(T, s[i] > d[i] ? s[i] : d[i]);                                                                 \
+#define MESH__ORDERED(T)                          \
+    switch (op) {                                 \
+    case MESH_MIN:                                \
+        MESH__EACH(T, s[i] < d[i] ? s[i] : d[i]); \
+    default:                                      \
+        MESH__EACH(T, s[i] > d[i] ? s[i] : d[i]); \
     }
 /* Floats are compared as bits: the result does not depend on which operand comes first (every rank ends with the same), nor on -Ofast.
    A NaN makes the result a NaN; -0 is less than +0. U: an unsigned type as wide; inf: the bits of infinity. */
-#define MESH__FLOAT_ORDERED(U, inf)                                                                                    \
-    {                                                                                                                  \
-        const U sign = (U)((U)1 << (sizeof(U) * 8 - 1));                                                               \
-        unsigned char *d = (unsigned char *)dst;                                                                       \
-        const unsigned char *s = (const unsigned char *)src;                                                           \
-        for (i = 0; i < count; i++) {                                                                                  \
-            U a, b, ka, kb, least, most;                                                                               \
-            memcpy(&a, d + i * sizeof a, sizeof a);                                                                    \
-            memcpy(&b, s + i * sizeof b, sizeof b);                                                                    \
-            ka = (U)(a ^ (a & sign ? (U)~(U)0 : sign));                                                                \
-            kb = (U)(b ^ (b & sign ? (U)~(U)0 : sign));                                                                \
-            least = ka < kb ? a : b;                                                                                   \
-            most = ka < kb ? b : a;                                                                                    \
-            a = (U)(a & (U)~sign) > (U)(inf) || (U)(b & (U)~sign) > (U)(inf) ? (U)((U)(inf) | (U)((U)(inf) >> 1)) : op == MESH_MIN ? least : most; \
-            memcpy(d + i * sizeof a, &a, sizeof a);                                                                    \
-        }                                                                                                              \
-    }                                                                                                                  \
+#define MESH__FLOAT_ORDERED(U, inf)                                                                               \
+    {                                                                                                             \
+        const U sign = (U)((U)1 << (sizeof(U) * 8 - 1));                                                          \
+        unsigned char *d = (unsigned char *)dst;                                                                  \
+        const unsigned char *s = (const unsigned char *)src;                                                      \
+        for (i = 0; i < count; i++) {                                                                             \
+            U a, b, ka, kb, least, most;                                                                          \
+            memcpy(&a, d + i * sizeof a, sizeof a);                                                               \
+            memcpy(&b, s + i * sizeof b, sizeof b);                                                               \
+            ka = (U)(a ^ (a & sign ? (U) ~(U)0 : sign));                                                          \
+            kb = (U)(b ^ (b & sign ? (U) ~(U)0 : sign));                                                          \
+            least = ka < kb ? a : b;                                                                              \
+            most = ka < kb ? b : a;                                                                               \
+            a = (U)(a & (U)~sign) > (U)(inf) || (U)(b & (U)~sign) > (U)(inf) ? (U)((U)(inf) | (U)((U)(inf) >> 1)) \
+                : op == MESH_MIN                                             ? least                              \
+                                                                             : most;                                                                          \
+            memcpy(d + i * sizeof a, &a, sizeof a);                                                               \
+        }                                                                                                         \
+    }                                                                                                             \
     return
-#define MESH__REAL(T, U, inf)                                                                                          \
-    switch (op) {                                                                                                      \
-    case MESH_SUM:                                                                                                     \
-    case MESH_AVG: MESH__EACH(T, d[i] + s[i]);                                                                         \
-    case MESH_PROD: MESH__EACH(T, d[i] * s[i]);                                                                        \
-    default: MESH__FLOAT_ORDERED(U, inf);                                                                              \
+#define MESH__REAL(T, U, inf)        \
+    switch (op) {                    \
+    case MESH_SUM:                   \
+    case MESH_AVG:                   \
+        MESH__EACH(T, d[i] + s[i]);  \
+    case MESH_PROD:                  \
+        MESH__EACH(T, d[i] * s[i]);  \
+    default:                         \
+        MESH__FLOAT_ORDERED(U, inf); \
     }
 /* Sums and products of signed integers are those of the unsigned ones, without undefined overflow; W is at least unsigned int. */
-#define MESH__INTEGER(S, U, W)                                                                                         \
-    switch (op) {                                                                                                      \
-    case MESH_SUM: MESH__EACH(U, (W)d[i] + (W)s[i]);                                                                   \
-    case MESH_PROD: MESH__EACH(U, (W)d[i] * (W)s[i]);                                                                  \
-    case MESH_AND: MESH__EACH(U, d[i] & s[i]);                                                                         \
-    case MESH_OR: MESH__EACH(U, d[i] | s[i]);                                                                          \
-    case MESH_XOR: MESH__EACH(U, d[i] ^ s[i]);                                                                         \
-    default: MESH__ORDERED(S)                                                                                          \
+#define MESH__INTEGER(S, U, W)            \
+    switch (op) {                         \
+    case MESH_SUM:                        \
+        MESH__EACH(U, (W)d[i] + (W)s[i]); \
+    case MESH_PROD:                       \
+        MESH__EACH(U, (W)d[i] * (W)s[i]); \
+    case MESH_AND:                        \
+        MESH__EACH(U, d[i] & s[i]);       \
+    case MESH_OR:                         \
+        MESH__EACH(U, d[i] | s[i]);       \
+    case MESH_XOR:                        \
+        MESH__EACH(U, d[i] ^ s[i]);       \
+    default:                              \
+        MESH__ORDERED(S)                  \
     }
-#define MESH__HALF(widen, narrow, inf)                                                                                    \
-    switch (op) {                                                                                                      \
-    case MESH_SUM:                                                                                                     \
-    case MESH_AVG: MESH__EACH(uint16_t, narrow(widen(d[i]) + widen(s[i])));                                            \
-    case MESH_PROD: MESH__EACH(uint16_t, narrow(widen(d[i]) * widen(s[i])));                                           \
-    default: MESH__FLOAT_ORDERED(uint16_t, inf);                                                                       \
+#define MESH__HALF(widen, narrow, inf)                           \
+    switch (op) {                                                \
+    case MESH_SUM:                                               \
+    case MESH_AVG:                                               \
+        MESH__EACH(uint16_t, narrow(widen(d[i]) + widen(s[i]))); \
+    case MESH_PROD:                                              \
+        MESH__EACH(uint16_t, narrow(widen(d[i]) * widen(s[i]))); \
+    default:                                                     \
+        MESH__FLOAT_ORDERED(uint16_t, inf);                      \
     }
-#define MESH__COMPLEX(T)                                                                                               \
-    if (op == MESH_PROD) {                                                                                             \
-        T *d = (T *)dst;                                                                                               \
-        const T *s = (const T *)src;                                                                                   \
-        for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */   \
-            int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                   \
-            T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                  \
-            T x = swap ? d[2 * i] : s[2 * i], y = swap ? d[2 * i + 1] : s[2 * i + 1];                                  \
-            d[2 * i] = a * x - b * y;                                                                                  \
-            d[2 * i + 1] = a * y + b * x;                                                                              \
-        }                                                                                                              \
-        return;                                                                                                        \
-    }                                                                                                                  \
-    count *= 2;                                                                                                        \
+#define MESH__COMPLEX(T)                                                                                             \
+    if (op == MESH_PROD) {                                                                                           \
+        T *d = (T *)dst;                                                                                             \
+        const T *s = (const T *)src;                                                                                 \
+        for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */ \
+            int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                 \
+            T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                \
+            T x = swap ? d[2 * i] : s[2 * i], y = swap ? d[2 * i + 1] : s[2 * i + 1];                                \
+            d[2 * i] = a * x - b * y;                                                                                \
+            d[2 * i + 1] = a * y + b * x;                                                                            \
+        }                                                                                                            \
+        return;                                                                                                      \
+    }                                                                                                                \
+    count *= 2;                                                                                                      \
     MESH__EACH(T, d[i] + s[i])
 
 static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
     size_t i;
     switch (dtype) {
-    case MESH_F32: MESH__REAL(float, uint32_t, 0x7f800000)
-    case MESH_F64: MESH__REAL(double, uint64_t, UINT64_C(0x7ff0000000000000))
-    case MESH_F16: MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32, 0x7c00)
-    case MESH_BF16: MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32, 0x7f80)
-    case MESH_I8: MESH__INTEGER(int8_t, uint8_t, unsigned)
-    case MESH_U8: MESH__INTEGER(uint8_t, uint8_t, unsigned)
-    case MESH_I16: MESH__INTEGER(int16_t, uint16_t, unsigned)
-    case MESH_U16: MESH__INTEGER(uint16_t, uint16_t, unsigned)
-    case MESH_I32: MESH__INTEGER(int32_t, uint32_t, uint32_t)
-    case MESH_U32: MESH__INTEGER(uint32_t, uint32_t, uint32_t)
-    case MESH_I64: MESH__INTEGER(int64_t, uint64_t, uint64_t)
-    case MESH_U64: MESH__INTEGER(uint64_t, uint64_t, uint64_t)
-    case MESH_C64: MESH__COMPLEX(float);
-    case MESH_C128: MESH__COMPLEX(double);
-    default: MESH_ASSERT(0);
+    case MESH_F32:
+        MESH__REAL(float, uint32_t, 0x7f800000)
+    case MESH_F64:
+        MESH__REAL(double, uint64_t, UINT64_C(0x7ff0000000000000))
+    case MESH_F16:
+        MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32, 0x7c00)
+    case MESH_BF16:
+        MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32, 0x7f80)
+    case MESH_I8:
+        MESH__INTEGER(int8_t, uint8_t, unsigned)
+    case MESH_U8:
+        MESH__INTEGER(uint8_t, uint8_t, unsigned)
+    case MESH_I16:
+        MESH__INTEGER(int16_t, uint16_t, unsigned)
+    case MESH_U16:
+        MESH__INTEGER(uint16_t, uint16_t, unsigned)
+    case MESH_I32:
+        MESH__INTEGER(int32_t, uint32_t, uint32_t)
+    case MESH_U32:
+        MESH__INTEGER(uint32_t, uint32_t, uint32_t)
+    case MESH_I64:
+        MESH__INTEGER(int64_t, uint64_t, uint64_t)
+    case MESH_U64:
+        MESH__INTEGER(uint64_t, uint64_t, uint64_t)
+    case MESH_C64:
+        MESH__COMPLEX(float);
+    case MESH_C128:
+        MESH__COMPLEX(double);
+    default:
+        MESH_ASSERT(0);
     }
 }
 
@@ -609,13 +687,20 @@ static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
     const void *src = dst;
     size_t i;
     switch (dtype) {
-    case MESH_C64: count *= 2; /* fall through */
-    case MESH_F32: MESH__EACH(float, s[i] / (float)n);
-    case MESH_C128: count *= 2; /* fall through */
-    case MESH_F64: MESH__EACH(double, s[i] / (double)n);
-    case MESH_F16: MESH__EACH(uint16_t, mesh__f16_of_f32(mesh__f32_of_f16(s[i]) / (float)n));
-    case MESH_BF16: MESH__EACH(uint16_t, mesh__bf16_of_f32(mesh__f32_of_bf16(s[i]) / (float)n));
-    default: MESH_ASSERT(0);
+    case MESH_C64:
+        count *= 2; /* fall through */
+    case MESH_F32:
+        MESH__EACH(float, s[i] / (float)n);
+    case MESH_C128:
+        count *= 2; /* fall through */
+    case MESH_F64:
+        MESH__EACH(double, s[i] / (double)n);
+    case MESH_F16:
+        MESH__EACH(uint16_t, mesh__f16_of_f32(mesh__f32_of_f16(s[i]) / (float)n));
+    case MESH_BF16:
+        MESH__EACH(uint16_t, mesh__bf16_of_f32(mesh__f32_of_bf16(s[i]) / (float)n));
+    default:
+        MESH_ASSERT(0);
     }
 }
 
@@ -630,9 +715,9 @@ static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
 /* ---- // >>engine: state ------------------------------------------------------------------------------------------------------ */
 
 enum {
-    MESH__RING = 256,        /* operations remembered */
-    MESH__AXES_BYTES = 40,   /* of an axes text in a record */
-    MESH__MAX_GROUPS = 255,  /* the group's number has 8 bits of the channel */
+    MESH__RING = 256,       /* operations remembered */
+    MESH__AXES_BYTES = 40,  /* of an axes text in a record */
+    MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
     MESH__SCRATCH_KEPT = 1 << 20,
     MESH__ROUND = 32,        /* partners served at once in direct exchanges */
     MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
@@ -656,8 +741,8 @@ typedef struct mesh__group {
     uint32_t id; /* comm id << 8 | number in the list */
     uint32_t sequence;
     uint64_t fingerprint, sent, received;
-    void *handle;         /* the transport's */
-    uint32_t (*p2p)[2];   /* per member: point-to-point sends and receives posted; NULL until the first */
+    void *handle;       /* the transport's */
+    uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
 } mesh__group;
 
 enum { MESH__POST, MESH__WAIT, MESH__REDUCE, MESH__COPY, MESH__DIVIDE };
@@ -682,8 +767,9 @@ typedef struct mesh__op {
     mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
     uint64_t channel, check;
     mesh__record record;
-    int ring;          /* its place in the ring */
-    int64_t deadline, next_ask, ask_wait, gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
+    int ring; /* its place in the ring */
+    int64_t deadline, next_ask, ask_wait,
+        gone_until;    /* gone_until: when it gives up on a rank that has closed; 0: none */
     uint32_t progress; /* counts every post and step that ended */
     int elem_bytes, dtype, reduce_op;
     mesh__step *step;
@@ -746,7 +832,8 @@ typedef struct mesh__engine {
     int nops, op_cap;
     int nactive; /* operations that have not ended */
     uint32_t last_id, opens;
-    uint64_t given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
+    uint64_t
+        given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
     mesh__history ring[MESH__RING];
     uint32_t ring_count;
@@ -772,7 +859,9 @@ typedef struct mesh__comm_impl {
 } mesh__comm_impl;
 
 static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
-static inline uint32_t mesh__remembered(const mesh__engine *e) { return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING; }
+static inline uint32_t mesh__remembered(const mesh__engine *e) {
+    return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
+}
 static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
 
 static inline const char *mesh__call_name(int kind) {
@@ -786,13 +875,15 @@ static inline int mesh__is_p2p(int kind) { return kind >= MESH_CALL_SEND && kind
 
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
-    static const uint32_t reduces = 1u << MESH_CALL_ALL_REDUCE | 1u << MESH_CALL_REDUCE | 1u << MESH_CALL_REDUCE_SCATTER | 1u << MESH_CALL_REDUCE_SCATTER_V;
+    static const uint32_t reduces = 1u << MESH_CALL_ALL_REDUCE | 1u << MESH_CALL_REDUCE |
+                                    1u << MESH_CALL_REDUCE_SCATTER | 1u << MESH_CALL_REDUCE_SCATTER_V;
     static const uint32_t rooted = 1u << MESH_CALL_REDUCE | 1u << MESH_CALL_BROADCAST;
     mesh__put(t, "%s(", mesh__call_name(r->kind));
     if (r->kind == MESH_CALL_BARRIER) {
     } else if (r->kind == MESH_CALL_GROUP_OPEN) {
         mesh__put(t, "list %x", r->count);
-    } else if (r->kind == MESH_CALL_ALL_GATHER_V || r->kind == MESH_CALL_REDUCE_SCATTER_V || r->kind == MESH_CALL_ALL_TO_ALL_V) {
+    } else if (r->kind == MESH_CALL_ALL_GATHER_V || r->kind == MESH_CALL_REDUCE_SCATTER_V ||
+               r->kind == MESH_CALL_ALL_TO_ALL_V) {
         mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
     } else {
         mesh__put(t, "%u x %s", r->count, mesh_dtype_name((mesh_dtype)r->dtype));
@@ -829,17 +920,21 @@ static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
 }
 
 static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
-    return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->count == b->count && a->root == b->root;
+    return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
+           a->count == b->count && a->root == b->root;
 }
 
 static inline int mesh__on_device(const mesh__engine *e) {
-    return e->t->caps & MESH_CAP_DEVICE && e->t->ops->struct_size > offsetof(mesh_ops, free) && e->t->ops->alloc && e->t->ops->free;
+    return e->t->caps & MESH_CAP_DEVICE && e->t->ops->struct_size > offsetof(mesh_ops, free) && e->t->ops->alloc &&
+           e->t->ops->free;
 }
 
 static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op) {
     if (!op->scratch) return;
-    if (mesh__on_device(e)) e->t->ops->free(e->t, op->scratch);
-    else mesh_transport_free(e->t, op->scratch);
+    if (mesh__on_device(e))
+        e->t->ops->free(e->t, op->scratch);
+    else
+        mesh_transport_free(e->t, op->scratch);
     op->scratch = NULL;
     op->scratch_bytes = 0;
 }
@@ -941,7 +1036,8 @@ static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, 
 static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r) {
     mesh__comm_impl *impl = mesh__impl(c);
     if (impl->dispute_ranks == 1 && !mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) return;
-    if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel)) return;
+    if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel))
+        return;
     impl->dispute_rank[impl->dispute_ranks] = rank;
     impl->dispute[impl->dispute_ranks++] = *r;
     if (impl->dispute_ranks == 2) mesh__dispute_settle(c);
@@ -986,17 +1082,21 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
     mesh__record_read(&theirs, data + 16);
     if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
         mesh_error why;
-        const mesh__record *mine = mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
-        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank) mine = NULL; /* a message between two others */
+        const mesh__record *mine =
+            mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
+        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank)
+            mine = NULL; /* a message between two others */
         mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
         mesh__dispute_open(c, mine, &why);
         if (!c->failed) mesh__dispute_add(c, from, &theirs);
         return;
     }
-    mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s", from, text);
+    mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s",
+               from, text);
     if (c->error.rank < 0) c->error.rank = from;
     mesh__comm_fail(c);
-    if (mesh_index_of(&c->on, from) < 0) mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
+    if (mesh_index_of(&c->on, from) < 0)
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
 }
 
 /* ---- // >>engine: operations ---------------------------------------------------------------------------------------------------- */
@@ -1016,8 +1116,10 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     if (status != MESH_OK) return status;
     s->open = 1;
     for (i = 0; i < s->count; i++) {
-        if (p.xfer[i].direction == MESH_SEND) op->group->sent += p.xfer[i].nbytes;
-        else op->group->received += p.xfer[i].nbytes;
+        if (p.xfer[i].direction == MESH_SEND)
+            op->group->sent += p.xfer[i].nbytes;
+        else
+            op->group->received += p.xfer[i].nbytes;
     }
     return MESH_OK;
 }
@@ -1073,8 +1175,10 @@ static inline void mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) 
     const mesh_ops *ops = e->t->ops;
     int divide = s->kind == MESH__DIVIDE ? op->group->on.size : 0;
     if (s->kind == MESH__COPY) {
-        if (ops->copy) ops->copy(e->t, op->group->handle, s->dst, NULL, s->src, NULL, s->n);
-        else if (s->n) memmove(s->dst, s->src, s->n);
+        if (ops->copy)
+            ops->copy(e->t, op->group->handle, s->dst, NULL, s->src, NULL, s->n);
+        else if (s->n)
+            memmove(s->dst, s->src, s->n);
     } else if (ops->reduce) {
         ops->reduce(e->t, op->group->handle, op->reduce_op, op->dtype, s->dst, NULL, s->src, NULL, s->n, divide);
     } else if (divide) {
@@ -1087,7 +1191,8 @@ static inline void mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) 
 static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     if (op->state != MESH__ACTIVE) return;
     if (op->failing) {
-        if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing) mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
+        if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing)
+            mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
         return;
     }
     while (op->at < op->nsteps) {
@@ -1098,7 +1203,8 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
             mesh_status status = mesh__post(e, op, s);
             if (status != MESH_OK) {
                 mesh_error why;
-                mesh__fail(&why, status, -1, "the transport (%s) refused to post: %s", e->t->ops->name, mesh_status_text(status));
+                mesh__fail(&why, status, -1, "the transport (%s) refused to post: %s", e->t->ops->name,
+                           mesh_status_text(status));
                 mesh__op_broken(e, op, status, &why);
                 return;
             }
@@ -1142,7 +1248,8 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     mesh__put_record(&t, &op->record);
     t = mesh__text_on(who, sizeof who);
     mesh__put_ranks(&t, ranks, n);
-    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, n == 1 ? ranks[0] : -1, "%s: %s: deadline of %l ms passed waiting for %s", mesh__impl(op->comm)->name, call,
+    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, n == 1 ? ranks[0] : -1,
+                      "%s: %s: deadline of %l ms passed waiting for %s", mesh__impl(op->comm)->name, call,
                       mesh__impl(op->comm)->timeout / 1000000, who);
 }
 
@@ -1159,7 +1266,8 @@ static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
                 if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
                 if (mesh__now(e) < op->gone_until) return;
                 mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
-                           e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport", e->gone[k].why[0] ? ": " : "", e->gone[k].why);
+                           e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
+                           e->gone[k].why[0] ? ": " : "", e->gone[k].why);
                 mesh__op_broken(e, op, MESH_ERR_PEER, &why);
                 return;
             }
@@ -1183,7 +1291,8 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
             *recvs = g->p2p[index][1];
             return;
         }
-        if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel) *sends = *recvs = UINT32_MAX; /* ended, unless found below */
+        if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel)
+            *sends = *recvs = UINT32_MAX; /* ended, unless found below */
     }
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
@@ -1191,7 +1300,8 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
         *sends = *recvs = 0;
         for (k = 0; k < op->at; k++) {
             int x;
-            for (x = op->step[k].first; op->step[k].kind == MESH__POST && x < op->step[k].first + op->step[k].count; x++)
+            for (x = op->step[k].first; op->step[k].kind == MESH__POST && x < op->step[k].first + op->step[k].count;
+                 x++)
                 if (op->xfer[x].rank == rank) *(op->xfer[x].direction == MESH_SEND ? sends : recvs) += 1;
         }
     }
@@ -1213,7 +1323,8 @@ static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank
 
 /* `subject` waits on a channel for this rank, having posted so many sends to it and receives from it. Fill in the operation that keeps
    this rank from serving it. Returns 0 when there is none: the bytes are under way, or this rank is not blocked. */
-static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs, mesh__node *node) {
+static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs,
+                                mesh__node *node) {
     uint32_t my_sends, my_recvs;
     int ranks[MESH__WALK_PENDING], i;
     mesh__op *op = NULL;
@@ -1287,7 +1398,8 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
     w->until = mesh__now(e) + INT64_C(1000000000);
     if (to == e->t->rank) {
         mesh__node mine;
-        int found = mesh__node_of(e, node->rank, node->record.channel, node->pending[k].sends, node->pending[k].recvs, &mine);
+        int found =
+            mesh__node_of(e, node->rank, node->record.channel, node->pending[k].sends, node->pending[k].recvs, &mine);
         mesh__walk_heard(e, found ? &mine : NULL);
         return;
     }
@@ -1321,15 +1433,18 @@ static inline void mesh__walk_report(mesh__engine *e) {
     int i, k;
     for (i = w->cycle; i < w->depth; i++) {
         mesh__node *n = &w->stack[i];
-        mesh__put(&t, "%srank %d waits for rank %d in ", i > w->cycle ? "; " : "", n->rank, n->pending[n->next - 1].rank);
+        mesh__put(&t, "%srank %d waits for rank %d in ", i > w->cycle ? "; " : "", n->rank,
+                  n->pending[n->next - 1].rank);
         mesh__put_record(&t, &n->record);
     }
     w->active = 0;
-    for (i = w->cycle; i < w->depth; i++) { /* every comm in the cycle that is ours fails here; the cycle's other ranks find it as we did */
+    for (i = w->cycle; i < w->depth;
+         i++) { /* every comm in the cycle that is ours fails here; the cycle's other ranks find it as we did */
         uint32_t id = (uint32_t)(w->stack[i].record.channel >> 40);
         for (k = 0; k < e->ncomms; k++)
             if (e->comm[k]->id == id && !e->comm[k]->failed && mesh_index_of(&e->comm[k]->on, w->stack[i].rank) >= 0)
-                mesh__comm_broken(e->comm[k], MESH_ERR_MISMATCH, w->stack[i].rank, "%s: a cycle of ranks that wait for each other: %s; start operations in one order",
+                mesh__comm_broken(e->comm[k], MESH_ERR_MISMATCH, w->stack[i].rank,
+                                  "%s: a cycle of ranks that wait for each other: %s; start operations in one order",
                                   mesh__impl(e->comm[k])->name, who);
     }
 }
@@ -1342,7 +1457,8 @@ static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
         int at = w->verifying, expected = at < w->depth ? at : w->cycle;
         mesh__node *then = &w->stack[expected];
         const mesh__node *now = node;
-        if (!now || now->rank != then->rank || now->record.channel != then->record.channel || now->progress != then->progress) {
+        if (!now || now->rank != then->rank || now->record.channel != then->record.channel ||
+            now->progress != then->progress) {
             w->active = 0;
             return;
         }
@@ -1464,8 +1580,10 @@ static inline int mesh__is_hello(mesh__mail *m, int rank) {
 static inline void mesh__hello_forget(mesh__engine *e, int rank) {
     mesh__mail **at = &e->mail;
     while (*at) {
-        if (mesh__is_hello(*at, rank)) mesh__mail_drop(e, at);
-        else at = &(*at)->next;
+        if (mesh__is_hello(*at, rank))
+            mesh__mail_drop(e, at);
+        else
+            at = &(*at)->next;
     }
 }
 
@@ -1482,12 +1600,14 @@ static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     for (i = 0; i < e->ncomms; i++) {
         mesh_comm *c = e->comm[i];
         if (c->failed || mesh_index_of(&c->on, m->rank) < 0 || m->kind != MESH_EVENT_LOST) continue;
-        mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: rank %d was lost%s%s", mesh__impl(c)->name, m->rank, g->why[0] ? ": " : "", g->why);
+        mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: rank %d was lost%s%s", mesh__impl(c)->name, m->rank,
+                   g->why[0] ? ": " : "", g->why);
         if (e->waiting && e->waiting->comm == c) {
             char call[160];
             mesh__text t = mesh__text_on(call, sizeof call);
             mesh__put_record(&t, &e->waiting->record);
-            mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: %s: rank %d was lost%s%s", mesh__impl(c)->name, call, m->rank, g->why[0] ? ": " : "", g->why);
+            mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: %s: rank %d was lost%s%s", mesh__impl(c)->name, call,
+                       m->rank, g->why[0] ? ": " : "", g->why);
         }
         mesh__comm_fail(c);
     }
@@ -1517,11 +1637,15 @@ static inline void mesh__control(mesh__engine *e) {
                 mesh__hello_forget(e, m.rank);
                 mesh__mail_keep(e, &m);
                 break;
-            case MESH__MSG_FAREWELL: mesh__hello_forget(e, m.rank); break;
-            case MESH__MSG_WELCOME:
-                if (m.nbytes == MESH__WELCOME_HEAD || (m.nbytes > MESH__WELCOME_HEAD && !m.data[m.nbytes - 1])) mesh__mail_keep(e, &m);
+            case MESH__MSG_FAREWELL:
+                mesh__hello_forget(e, m.rank);
                 break;
-            default: break;
+            case MESH__MSG_WELCOME:
+                if (m.nbytes == MESH__WELCOME_HEAD || (m.nbytes > MESH__WELCOME_HEAD && !m.data[m.nbytes - 1]))
+                    mesh__mail_keep(e, &m);
+                break;
+            default:
+                break;
             }
         }
     }
@@ -1550,11 +1674,13 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
     int i;
     mesh_status status;
     for (i = 0; i < e->ncomms; i++)
-        if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline) deadline = mesh__impl(e->comm[i])->dispute_until;
+        if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)
+            deadline = mesh__impl(e->comm[i])->dispute_until;
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
     status = e->t->ops->progress(e->t, deadline);
     for (i = 0; status < 0 && i < e->ncomms; i++)
-        mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed", mesh__impl(e->comm[i])->name, e->t->ops->name, e->t->rank);
+        mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed",
+                          mesh__impl(e->comm[i])->name, e->t->ops->name, e->t->rank);
 }
 
 /* ---- // >>comms --------------------------------------------------------------------------------------- */
@@ -1562,11 +1688,17 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
 static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
     const mesh_ops *o = t->ops;
     if (!o || o->struct_size < offsetof(mesh_ops, group_open) || o->abi != MESH_ABI)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: the transport's ops have struct_size %d and abi %d, expected at least %d and %d",
-                          o ? (int)o->struct_size : 0, o ? (int)o->abi : 0, (int)offsetof(mesh_ops, group_open), MESH_ABI);
-    if (!o->post || !o->test || !o->pending || !o->cancel || !o->progress || !o->now || !o->control_send || !o->control_poll || !o->close)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: the transport (%s) lacks a required member: post, test, pending, cancel, progress, now, "
-                          "control_send, control_poll or close", o->name ? o->name : "unnamed");
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport's ops have struct_size %d and abi %d, expected at least %d and %d",
+            o ? (int)o->struct_size : 0, o ? (int)o->abi : 0, (int)offsetof(mesh_ops, group_open), MESH_ABI);
+    if (!o->post || !o->test || !o->pending || !o->cancel || !o->progress || !o->now || !o->control_send ||
+        !o->control_poll || !o->close)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport (%s) lacks a required member: post, test, pending, cancel, progress, now, "
+            "control_send, control_poll or close",
+            o->name ? o->name : "unnamed");
     return MESH_OK;
 }
 
@@ -1605,7 +1737,8 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
 
 static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     if (!g) return;
-    if (e->t->ops->struct_size > offsetof(mesh_ops, group_close) && e->t->ops->group_close && g->handle) e->t->ops->group_close(e->t, g->handle);
+    if (e->t->ops->struct_size > offsetof(mesh_ops, group_close) && e->t->ops->group_close && g->handle)
+        e->t->ops->group_close(e->t, g->handle);
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
     mesh_transport_free(e->t, g->p2p);
     mesh_transport_free(e->t, g);
@@ -1633,7 +1766,8 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
         mesh_transport_free(e->t, text);
         mesh_transport_free(e->t, g);
-        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1, "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
+        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
     }
     memset(g, 0, sizeof *g);
     g->axes = text;
@@ -1646,7 +1780,8 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     g->id = c->id << 8 | (uint32_t)impl->ngroups;
     g->fingerprint = mesh_fingerprint(&g->on);
     if (e->t->ops->struct_size > offsetof(mesh_ops, group_open) && e->t->ops->group_open) {
-        status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index, mesh__now(e) + impl->timeout, &g->handle, err);
+        status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index,
+                                       mesh__now(e) + impl->timeout, &g->handle, err);
         if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
             mesh__group_free(e, g);
             return status;
@@ -1669,7 +1804,8 @@ static inline uint64_t mesh__hash_text(uint64_t h, const char *s) {
     return mesh__mix(h, 0x100);
 }
 
-static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m, const mesh_comm_desc *desc) {
+static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
+                                       const mesh_comm_desc *desc) {
     char text[300];
     mesh_format(m, text, sizeof text);
     mesh__put32(d, MESH__MSG_HELLO);
@@ -1686,12 +1822,14 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
     for (i = 0; i < e->ngone; i++)
         if (mesh_index_of(m, e->gone[i].rank) >= 0)
             return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
-                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport", e->gone[i].why[0] ? ": " : "", e->gone[i].why);
+                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
+                              e->gone[i].why[0] ? ": " : "", e->gone[i].why);
     return MESH_OK;
 }
 
 /* Answer a hello. */
-static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id, const mesh_error *why) {
+static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
+                                 const mesh_error *why) {
     unsigned char welcome[MESH_CONTROL_BYTES];
     size_t length = MESH__WELCOME_HEAD;
     mesh__put32(welcome, MESH__MSG_WELCOME);
@@ -1711,24 +1849,28 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
     mesh__mail **at = &e->mail;
     while (*at) {
         mesh_error why;
-        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up || e->given_up == opening) {
+        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up ||
+            e->given_up == opening) {
             at = &(*at)->next;
             continue;
         }
-        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank, "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
+        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank,
+                   "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
         mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, &why);
         mesh__mail_drop(e, at);
     }
 }
 
 /* The first rank's part: wait for every hello, compare, choose the id. */
-static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline, uint32_t *id, mesh_error *err) {
+static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
+                                          uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
     int heard = 1, i;
     *id = e->last_id;
     for (;;) {
         mesh__mail **at;
-        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline) deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
+            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
         mesh__turn_away_late(e, mesh__get64(mine + 12));
         heard = 1;
@@ -1738,10 +1880,14 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                 unsigned char *d = mesh__mail_data(*at);
                 if (!mesh__is_hello(*at, rank)) continue;
                 found = 1;
-                if (status == MESH_OK && (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
-                    status = mesh__fail(err, MESH_ERR_MISMATCH, rank, "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
-                                        rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28, mesh__get64(mine + 12),
-                                        mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+                if (status == MESH_OK &&
+                    (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+                    status = mesh__fail(
+                        err, MESH_ERR_MISMATCH, rank,
+                        "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                        rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                        mesh__get64(mine + 12),
+                        mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
                 if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
             }
             heard += found;
@@ -1758,13 +1904,17 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                 if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
             }
             mesh__put_ranks(&t, ranks, n);
-            status = mesh__fail(err, MESH_ERR_TIMEOUT, ranks[0], "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard, m->size, who);
+            status = mesh__fail(
+                err, MESH_ERR_TIMEOUT, ranks[0],
+                "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard,
+                m->size, who);
             break;
         }
         mesh__progress(e, deadline);
     }
     *id += 1;
-    if (status == MESH_OK && *id >= 1u << 24) status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
+    if (status == MESH_OK && *id >= 1u << 24)
+        status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
     for (i = 1; i < m->size; i++) {
         int rank = mesh_rank_at(m, i);
         mesh__mail **at = &e->mail;
@@ -1782,7 +1932,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
 }
 
 /* Every other rank's part: wait to be welcomed. */
-static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline, uint32_t *id, mesh_error *err) {
+static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline, uint32_t *id,
+                                            mesh_error *err) {
     mesh_status status;
     mesh first;
     mesh_group_through(&first, m, "", leader, NULL);
@@ -1791,20 +1942,27 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
         mesh__poll(e);
         for (at = &e->mail; *at; at = &(*at)->next) {
             unsigned char *d = mesh__mail_data(*at);
-            if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME) continue;
+            if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
+                continue;
             if (mesh__get32(d + 4) == e->opens) {
                 status = (mesh_status)(int)mesh__get32(d + 8);
                 *id = mesh__get32(d + 12);
-                if (status != MESH_OK) mesh__fail(err, status, (int)mesh__get32(d + 16), "%s", (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
+                if (status != MESH_OK)
+                    mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
+                               (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
                 mesh__mail_drop(e, at);
                 return status;
             }
             mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
             break;
         }
-        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK) return status; /* the others' absence is the leader's to tell */
+        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
+            return status; /* the others' absence is the leader's to tell */
         if (mesh__now(e) >= deadline)
-            return mesh__fail(err, MESH_ERR_TIMEOUT, leader, "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)", leader, mesh__show(m).text);
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, leader,
+                "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)",
+                leader, mesh__show(m).text);
         mesh__progress(e, deadline);
     }
 }
@@ -1818,7 +1976,8 @@ static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *
     for (i = 0; i < c->on.naxes; i++) mesh__put(&t, "%s%s", i ? "," : "", c->on.axis[i].name);
     if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
     for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
-        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK) return status;
+        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)
+            return status;
     for (p = desc->groups; p && *p;) {
         size_t length = 0;
         while (p[length] && p[length] != ';') length++;
@@ -1838,7 +1997,8 @@ static inline void mesh__comm_release(mesh_comm *c) {
     c->impl = NULL;
 }
 
-MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc, mesh_error *err) {
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err) {
     static const mesh_comm_desc none = MESH_ZERO;
     unsigned char hello[MESH_CONTROL_BYTES];
     mesh__engine *e;
@@ -1848,17 +2008,27 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     int i, leader;
     size_t length;
     uint32_t id = 0;
-    if (!c || !t || !m) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL", !c ? "the comm" : !t ? "the transport" : "the mesh");
+    if (!c || !t || !m)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
+                          !c   ? "the comm"
+                          : !t ? "the transport"
+                               : "the mesh");
     if (!desc) desc = &none;
     memset(c, 0, sizeof *c);
     if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
     if (mesh_index_of(m, t->rank) < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank, "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank, mesh__show(m).text);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
+                          "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
+                          mesh__show(m).text);
     for (i = 0; i < m->size; i++)
         if (mesh_rank_at(m, i) >= t->size)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i), "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks", mesh__show(m).text, mesh_rank_at(m, i), t->size);
-    if (desc->timeout_ns < 0 || desc->ask_ns < 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
-    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl))) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i),
+                              "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks",
+                              mesh__show(m).text, mesh_rank_at(m, i), t->size);
+    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
+    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     memset(impl, 0, sizeof *impl);
     impl->engine = e;
     impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
@@ -1877,9 +2047,11 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         mesh_error own;
         status = mesh__open_lead(e, m, hello, deadline, &id, err ? err : &own);
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
-        mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader, mesh_status_text(status));
+        mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+                   mesh_status_text(status));
     } else {
-        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id, err); /* the leader's answer says more */
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id,
+                                   err); /* the leader's answer says more */
         mesh__put32(hello, MESH__MSG_FAREWELL);
         if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
     }
@@ -1888,7 +2060,8 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         if (id > e->last_id) e->last_id = id;
         status = mesh__open_groups(c, desc, &c->error);
         if (status != MESH_OK && err) *err = c->error;
-        if (status != MESH_OK) mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
+        if (status != MESH_OK)
+            mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
     }
     if (status != MESH_OK) {
         mesh__comm_release(c);
@@ -1899,7 +2072,8 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         mesh__mail **at = &e->mail; /* aborts that came before the welcome */
         while (*at) {
             if ((*at)->kind == MESH_EVENT_ABORT && mesh__get32(mesh__mail_data(*at)) <= id) {
-                if (mesh__get32(mesh__mail_data(*at)) == id) mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
+                if (mesh__get32(mesh__mail_data(*at)) == id)
+                    mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
                 mesh__mail_drop(e, at);
             } else {
                 at = &(*at)->next;
@@ -1923,7 +2097,8 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
         }
     mesh__impl(c)->disputing = 0;
     if (under_way && !c->failed) { /* the others may be waiting for what will not come */
-        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way", mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
+        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
+                   mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
         mesh__announce(c, MESH__ABORT_PLAIN, NULL);
     }
     limit = mesh__now(e) + INT64_C(5000000000);
@@ -1946,7 +2121,11 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
     for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
     if (i < e->ncomms) e->ncomms--;
-    if (under_way && !c->failed) mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_comm_close: %d operation%s of %s still under way and now canceled; wait for every request first", under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
+    if (under_way && !c->failed)
+        mesh__fail(
+            &c->error, MESH_ERR_STATE, -1,
+            "mesh_comm_close: %d operation%s of %s still under way and now canceled; wait for every request first",
+            under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
     mesh__comm_release(c);
     return under_way ? MESH_ERR_STATE : MESH_OK;
 }
@@ -1977,8 +2156,10 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
         const mesh__history *h = &e->ring[(e->ring_count - n + i) % MESH__RING];
         mesh__put(&t, "comm %d: ", h->comm);
         mesh__put_record(&t, &h->record);
-        if (h->status == MESH_IN_PROGRESS) mesh__put(&t, ": in progress\n");
-        else mesh__put(&t, ": %s after %l us\n", mesh_status_text((mesh_status)h->status), (h->end - h->start) / 1000);
+        if (h->status == MESH_IN_PROGRESS)
+            mesh__put(&t, ": in progress\n");
+        else
+            mesh__put(&t, ": %s after %l us\n", mesh_status_text((mesh_status)h->status), (h->end - h->start) / 1000);
     }
     return t.len;
 }
@@ -2002,7 +2183,8 @@ static inline void mesh__add_post(mesh__engine *e, mesh__op *op) { mesh__step_ad
 static inline void mesh__add_wait(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__WAIT); }
 
 /* An xfer of the post begun last. `index` is the peer's in the group. */
-static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, int index, const void *base, size_t nbytes) {
+static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, int index, const void *base,
+                                  size_t nbytes) {
     mesh_xfer *x;
     if (op->out_of_memory || !mesh__grow(e->t, (void **)&op->xfer, &op->xfer_cap, op->nxfers + 1, sizeof *op->xfer)) {
         op->out_of_memory = 1;
@@ -2026,7 +2208,8 @@ static inline void mesh__add_reduce(mesh__engine *e, mesh__op *op, void *dst, co
 }
 
 static inline void mesh__add_divide(mesh__engine *e, mesh__op *op, void *dst, size_t count) {
-    mesh__step *s = count && op->reduce_op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
+    mesh__step *s =
+        count && op->reduce_op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
     if (!s) return;
     s->dst = dst;
     s->src = dst;
@@ -2045,8 +2228,10 @@ static inline unsigned char *mesh__scratch(mesh__engine *e, mesh__op *op, size_t
     void *p = NULL;
     if (nbytes <= op->scratch_bytes) return op->scratch;
     mesh__scratch_free(e, op);
-    if (!mesh__on_device(e)) p = mesh_transport_alloc(e->t, nbytes);
-    else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK) p = NULL;
+    if (!mesh__on_device(e))
+        p = mesh_transport_alloc(e->t, nbytes);
+    else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK)
+        p = NULL;
     op->scratch = (unsigned char *)p;
     op->scratch_bytes = p ? nbytes : 0;
     if (!p) op->out_of_memory = 1;
@@ -2110,7 +2295,8 @@ static inline void mesh__build_barrier(mesh__engine *e, mesh__op *op) {
 }
 
 /* Binomial tree from the root. Source: MPICH's MPIR_Bcast_intra_binomial, as described in Thakur, Rabenseifner, Gropp 2005. */
-static inline void mesh__build_tree_broadcast(mesh__engine *e, mesh__op *op, const void *send, void *recv, size_t nbytes, int root) {
+static inline void mesh__build_tree_broadcast(mesh__engine *e, mesh__op *op, const void *send, void *recv,
+                                              size_t nbytes, int root) {
     int n = op->group->on.size, rel = (op->group->index - root + n) % n, mask = 1;
     if (rel == 0) mesh__add_copy(e, op, recv, send, nbytes);
     for (; mask < n; mask *= 2)
@@ -2127,7 +2313,8 @@ static inline void mesh__build_tree_broadcast(mesh__engine *e, mesh__op *op, con
 }
 
 /* Every rank sends its block to all and receives theirs, MESH__ROUND partners at a time; `skip` (or -1) has everything already. */
-static inline void mesh__build_gather_blocks(mesh__engine *e, mesh__op *op, const void *own, void *recv, const mesh__blocks *b, int skip) {
+static inline void mesh__build_gather_blocks(mesh__engine *e, mesh__op *op, const void *own, void *recv,
+                                             const mesh__blocks *b, int skip) {
     int n = op->group->on.size, me = op->group->index, k;
     for (k = 1; k < n; k++) {
         int to = (me + k) % n, from = (me - k + n) % n;
@@ -2136,13 +2323,16 @@ static inline void mesh__build_gather_blocks(mesh__engine *e, mesh__op *op, cons
             mesh__add_post(e, op);
         }
         if (to != skip) mesh__add_xfer(e, op, MESH_SEND, to, own, mesh__block_count(b, me) * (size_t)op->elem_bytes);
-        if (me != skip) mesh__add_xfer(e, op, MESH_RECV, from, MESH__AT(recv, mesh__block_offset(b, from)), mesh__block_count(b, from) * (size_t)op->elem_bytes);
+        if (me != skip)
+            mesh__add_xfer(e, op, MESH_RECV, from, MESH__AT(recv, mesh__block_offset(b, from)),
+                           mesh__block_count(b, from) * (size_t)op->elem_bytes);
     }
     mesh__add_wait(e, op);
 }
 
 /* acc += everyone else's contribution to my block, by pairwise exchange: while a round is under way the one before is reduced. */
-static inline void mesh__build_reduce_blocks(mesh__engine *e, mesh__op *op, const void *send, void *acc, const mesh__blocks *b) {
+static inline void mesh__build_reduce_blocks(mesh__engine *e, mesh__op *op, const void *send, void *acc,
+                                             const mesh__blocks *b) {
     int n = op->group->on.size, me = op->group->index, k;
     size_t mine = mesh__block_count(b, me), bytes = mine * (size_t)op->elem_bytes, slot = (bytes + 63) & ~(size_t)63;
     unsigned char *scratch = mesh__scratch(e, op, 2 * slot + 64);
@@ -2150,7 +2340,8 @@ static inline void mesh__build_reduce_blocks(mesh__engine *e, mesh__op *op, cons
         int to = (me + k) % n, from = (me - k + n) % n;
         if (k > 1) mesh__add_wait(e, op);
         mesh__add_post(e, op);
-        mesh__add_xfer(e, op, MESH_SEND, to, MESH__AT(send, mesh__block_offset(b, to)), mesh__block_count(b, to) * (size_t)op->elem_bytes);
+        mesh__add_xfer(e, op, MESH_SEND, to, MESH__AT(send, mesh__block_offset(b, to)),
+                       mesh__block_count(b, to) * (size_t)op->elem_bytes);
         mesh__add_xfer(e, op, MESH_RECV, from, scratch + (size_t)(k & 1) * slot, bytes);
         if (k > 1) mesh__add_reduce(e, op, acc, scratch + (size_t)((k - 1) & 1) * slot, mine);
     }
@@ -2170,7 +2361,8 @@ static inline void mesh__build_doubling_all_reduce(mesh__engine *e, mesh__op *op
     role = me < 2 * extra ? (me % 2 ? me / 2 : -1) : me - extra;
     if (me < 2 * extra) {
         mesh__add_post(e, op);
-        mesh__add_xfer(e, op, role < 0 ? MESH_SEND : MESH_RECV, role < 0 ? me + 1 : me - 1, role < 0 ? (void *)recv : (void *)scratch, bytes);
+        mesh__add_xfer(e, op, role < 0 ? MESH_SEND : MESH_RECV, role < 0 ? me + 1 : me - 1,
+                       role < 0 ? (void *)recv : (void *)scratch, bytes);
         mesh__add_wait(e, op);
         if (role >= 0) mesh__add_reduce(e, op, recv, scratch, count);
     }
@@ -2200,7 +2392,8 @@ static inline void mesh__build_all_reduce(mesh__engine *e, mesh__op *op, const m
         mesh__build_doubling_all_reduce(e, op, call->recv, call->count);
         return;
     }
-    mesh__add_copy(e, op, own, MESH__AT(call->send, mesh__block_offset(&b, me)), mesh__block_count(&b, me) * (size_t)op->elem_bytes);
+    mesh__add_copy(e, op, own, MESH__AT(call->send, mesh__block_offset(&b, me)),
+                   mesh__block_count(&b, me) * (size_t)op->elem_bytes);
     mesh__build_reduce_blocks(e, op, call->send, own, &b);
     mesh__build_gather_blocks(e, op, own, call->recv, &b, -1);
 }
@@ -2210,7 +2403,8 @@ static inline void mesh__build_reduce(mesh__engine *e, mesh__op *op, const mesh_
     int n = op->group->on.size, me = op->group->index, root = call->root, rel = (me - root + n) % n, mask, i;
     size_t bytes = call->count * (size_t)op->elem_bytes, slot = (bytes + 63) & ~(size_t)63;
     if (n == 1 || bytes <= MESH__SMALL) {
-        unsigned char *scratch = n > 1 ? mesh__scratch(e, op, 2 * slot + 64) : NULL, *acc = rel ? scratch + slot : (unsigned char *)call->recv;
+        unsigned char *scratch = n > 1 ? mesh__scratch(e, op, 2 * slot + 64) : NULL,
+                      *acc = rel ? scratch + slot : (unsigned char *)call->recv;
         mesh__add_copy(e, op, acc, call->send, bytes);
         for (mask = 1; mask < n; mask *= 2) {
             mesh__add_post(e, op);
@@ -2230,15 +2424,19 @@ static inline void mesh__build_reduce(mesh__engine *e, mesh__op *op, const mesh_
     }
     {
         mesh__blocks b = mesh__blocks_chunk(call->count, n);
-        size_t mine = mesh__block_count(&b, me), mine_bytes = mine * (size_t)op->elem_bytes, mine_slot = (mine_bytes + 63) & ~(size_t)63;
-        unsigned char *scratch = mesh__scratch(e, op, 3 * mine_slot + 64); /* two for the exchange, one for the result */
+        size_t mine = mesh__block_count(&b, me), mine_bytes = mine * (size_t)op->elem_bytes,
+               mine_slot = (mine_bytes + 63) & ~(size_t)63;
+        unsigned char *scratch =
+            mesh__scratch(e, op, 3 * mine_slot + 64); /* two for the exchange, one for the result */
         unsigned char *acc = me == root ? MESH__AT(call->recv, mesh__block_offset(&b, me)) : scratch + 2 * mine_slot;
         mesh__add_copy(e, op, acc, MESH__AT(call->send, mesh__block_offset(&b, me)), mine_bytes);
         mesh__build_reduce_blocks(e, op, call->send, acc, &b);
         mesh__add_post(e, op);
         if (me != root) mesh__add_xfer(e, op, MESH_SEND, root, acc, mine_bytes);
         for (i = 0; me == root && i < n; i++)
-            if (i != root) mesh__add_xfer(e, op, MESH_RECV, i, MESH__AT(call->recv, mesh__block_offset(&b, i)), mesh__block_count(&b, i) * (size_t)op->elem_bytes);
+            if (i != root)
+                mesh__add_xfer(e, op, MESH_RECV, i, MESH__AT(call->recv, mesh__block_offset(&b, i)),
+                               mesh__block_count(&b, i) * (size_t)op->elem_bytes);
         mesh__add_wait(e, op);
     }
 }
@@ -2257,7 +2455,9 @@ static inline void mesh__build_broadcast(mesh__engine *e, mesh__op *op, const me
     if (me == root) mesh__add_copy(e, op, call->recv, call->send, bytes);
     mesh__add_post(e, op);
     for (i = 0; me == root && i < n; i++)
-        if (i != root) mesh__add_xfer(e, op, MESH_SEND, i, MESH__AT(call->send, mesh__block_offset(&b, i)), mesh__block_count(&b, i) * (size_t)op->elem_bytes);
+        if (i != root)
+            mesh__add_xfer(e, op, MESH_SEND, i, MESH__AT(call->send, mesh__block_offset(&b, i)),
+                           mesh__block_count(&b, i) * (size_t)op->elem_bytes);
     if (me != root) mesh__add_xfer(e, op, MESH_RECV, root, own, mesh__block_count(&b, me) * (size_t)op->elem_bytes);
     mesh__add_wait(e, op);
     mesh__build_gather_blocks(e, op, own, call->recv, &b, root);
@@ -2265,17 +2465,21 @@ static inline void mesh__build_broadcast(mesh__engine *e, mesh__op *op, const me
 
 static inline void mesh__build_all_gather(mesh__engine *e, mesh__op *op, const mesh_call *call, const mesh__blocks *b) {
     int me = op->group->index;
-    mesh__add_copy(e, op, MESH__AT(call->recv, mesh__block_offset(b, me)), call->send, mesh__block_count(b, me) * (size_t)op->elem_bytes);
+    mesh__add_copy(e, op, MESH__AT(call->recv, mesh__block_offset(b, me)), call->send,
+                   mesh__block_count(b, me) * (size_t)op->elem_bytes);
     mesh__build_gather_blocks(e, op, call->send, call->recv, b, -1);
 }
 
-static inline void mesh__build_reduce_scatter(mesh__engine *e, mesh__op *op, const mesh_call *call, const mesh__blocks *b) {
+static inline void mesh__build_reduce_scatter(mesh__engine *e, mesh__op *op, const mesh_call *call,
+                                              const mesh__blocks *b) {
     int me = op->group->index;
-    mesh__add_copy(e, op, call->recv, MESH__AT(call->send, mesh__block_offset(b, me)), mesh__block_count(b, me) * (size_t)op->elem_bytes);
+    mesh__add_copy(e, op, call->recv, MESH__AT(call->send, mesh__block_offset(b, me)),
+                   mesh__block_count(b, me) * (size_t)op->elem_bytes);
     mesh__build_reduce_blocks(e, op, call->send, call->recv, b);
 }
 
-static inline void mesh__build_all_to_all(mesh__engine *e, mesh__op *op, const mesh_call *call, const mesh__blocks *sb, const mesh__blocks *rb) {
+static inline void mesh__build_all_to_all(mesh__engine *e, mesh__op *op, const mesh_call *call, const mesh__blocks *sb,
+                                          const mesh__blocks *rb) {
     int n = op->group->on.size, me = op->group->index, k;
     const void *send = call->send;
     if (send == call->recv && n > 1) {
@@ -2284,15 +2488,18 @@ static inline void mesh__build_all_to_all(mesh__engine *e, mesh__op *op, const m
         mesh__add_copy(e, op, scratch, send, bytes);
         send = scratch;
     }
-    mesh__add_copy(e, op, MESH__AT(call->recv, mesh__block_offset(rb, me)), MESH__AT(send, mesh__block_offset(sb, me)), mesh__block_count(sb, me) * (size_t)op->elem_bytes);
+    mesh__add_copy(e, op, MESH__AT(call->recv, mesh__block_offset(rb, me)), MESH__AT(send, mesh__block_offset(sb, me)),
+                   mesh__block_count(sb, me) * (size_t)op->elem_bytes);
     for (k = 1; k < n; k++) {
         int to = (me + k) % n, from = (me - k + n) % n;
         if (k % MESH__ROUND == 1) {
             if (k > 1) mesh__add_wait(e, op);
             mesh__add_post(e, op);
         }
-        mesh__add_xfer(e, op, MESH_SEND, to, MESH__AT(send, mesh__block_offset(sb, to)), mesh__block_count(sb, to) * (size_t)op->elem_bytes);
-        mesh__add_xfer(e, op, MESH_RECV, from, MESH__AT(call->recv, mesh__block_offset(rb, from)), mesh__block_count(rb, from) * (size_t)op->elem_bytes);
+        mesh__add_xfer(e, op, MESH_SEND, to, MESH__AT(send, mesh__block_offset(sb, to)),
+                       mesh__block_count(sb, to) * (size_t)op->elem_bytes);
+        mesh__add_xfer(e, op, MESH_RECV, from, MESH__AT(call->recv, mesh__block_offset(rb, from)),
+                       mesh__block_count(rb, from) * (size_t)op->elem_bytes);
     }
     mesh__add_wait(e, op);
 }
@@ -2300,14 +2507,16 @@ static inline void mesh__build_all_to_all(mesh__engine *e, mesh__op *op, const m
 /* ---- // >>start: checks, then a schedule ---------------------------------------------------------------------------------------------------- */
 
 /* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
-static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format, ...) {
+static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
+                                       ...) {
     va_list args;
     char why[300];
     mesh__text t = mesh__text_on(why, sizeof why);
     va_start(args, format);
     mesh__vput(&t, format, args);
     va_end(args);
-    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s", mesh__call_name(kind), axes ? axes : "(all axes)", why);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s", mesh__call_name(kind),
+                             axes ? axes : "(all axes)", why);
 }
 
 static inline int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
@@ -2332,38 +2541,53 @@ static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets,
 static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
     const char *axes = g->axes;
     int n = g->on.size, kind = call->kind, rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_BROADCAST;
-    int reduces = kind == MESH_CALL_ALL_REDUCE || kind == MESH_CALL_REDUCE || kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_REDUCE_SCATTER_V;
+    int reduces = kind == MESH_CALL_ALL_REDUCE || kind == MESH_CALL_REDUCE || kind == MESH_CALL_REDUCE_SCATTER ||
+                  kind == MESH_CALL_REDUCE_SCATTER_V;
     size_t elem = call->elem_bytes, send_count = call->count, recv_count = call->count, own = 0;
     const void *shared; /* where in-place data has to be */
     if (kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN) return MESH_OK;
     if (!elem) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", call->dtype);
     if (reduces && !mesh__reducible(call->dtype, call->op))
-        return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes, "%s of %s is not supported; see MESH_REDUCTIONS", mesh_op_name((mesh_op)call->op), mesh_dtype_name((mesh_dtype)call->dtype));
-    if (rooted && (call->root < 0 || call->root >= n)) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "root %d is outside the group of %d; it is an index in the group", call->root, n);
+        return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes, "%s of %s is not supported; see MESH_REDUCTIONS",
+                            mesh_op_name((mesh_op)call->op), mesh_dtype_name((mesh_dtype)call->dtype));
+    if (rooted && (call->root < 0 || call->root >= n))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "root %d is outside the group of %d; it is an index in the group", call->root, n);
     switch (kind) {
     case MESH_CALL_ALL_GATHER_V:
     case MESH_CALL_REDUCE_SCATTER_V:
         if (!call->recv_counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "counts is NULL");
         send_count = recv_count = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
-        if (kind == MESH_CALL_ALL_GATHER_V) send_count = call->recv_counts[g->index];
-        else recv_count = call->recv_counts[g->index];
+        if (kind == MESH_CALL_ALL_GATHER_V)
+            send_count = call->recv_counts[g->index];
+        else
+            recv_count = call->recv_counts[g->index];
         break;
     case MESH_CALL_ALL_TO_ALL_V:
-        if (!call->send_counts || !call->recv_counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s is NULL", call->send_counts ? "recv_counts" : "send_counts");
+        if (!call->send_counts || !call->recv_counts)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s is NULL",
+                                call->send_counts ? "recv_counts" : "send_counts");
         send_count = mesh__v_extent(call->send_counts, call->send_offsets, n, elem);
         recv_count = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
         break;
     default:
-        if (call->count > SIZE_MAX / 2 / elem / (size_t)n) send_count = recv_count = SIZE_MAX;
-        else if (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_TO_ALL) recv_count *= (size_t)n;
-        if (send_count != SIZE_MAX && (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_ALL_TO_ALL)) send_count *= (size_t)n;
+        if (call->count > SIZE_MAX / 2 / elem / (size_t)n)
+            send_count = recv_count = SIZE_MAX;
+        else if (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_TO_ALL)
+            recv_count *= (size_t)n;
+        if (send_count != SIZE_MAX && (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_ALL_TO_ALL))
+            send_count *= (size_t)n;
         break;
     }
-    if (send_count == SIZE_MAX || recv_count == SIZE_MAX) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements of %s per rank overflow", (uint64_t)call->count, mesh_dtype_name((mesh_dtype)call->dtype));
+    if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements of %s per rank overflow",
+                            (uint64_t)call->count, mesh_dtype_name((mesh_dtype)call->dtype));
     if (kind == MESH_CALL_REDUCE && g->index != call->root) recv_count = 0;
     if (kind == MESH_CALL_BROADCAST && g->index != call->root) send_count = 0;
-    if (!call->send && send_count) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "send is NULL with %u elements", (uint64_t)send_count);
-    if (!call->recv && recv_count) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "recv is NULL with %u elements", (uint64_t)recv_count);
+    if (!call->send && send_count)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "send is NULL with %u elements", (uint64_t)send_count);
+    if (!call->recv && recv_count)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "recv is NULL with %u elements", (uint64_t)recv_count);
     if (!mesh__overlap(call->send, send_count * elem, call->recv, recv_count * elem)) return MESH_OK;
     if (kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_REDUCE_SCATTER_V) {
         mesh__blocks b = mesh__blocks_v(call->recv_counts, call->recv_offsets);
@@ -2371,27 +2595,47 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
     } else if (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_REDUCE_SCATTER) {
         own = call->count * (size_t)g->index;
     }
-    shared = kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_GATHER_V ? (const char *)call->recv + own * elem : (const char *)call->send + own * elem;
-    if (kind == MESH_CALL_ALL_TO_ALL_V || (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_GATHER_V ? call->send : (const void *)call->recv) != shared)
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "send and recv overlap, but not as in place (see CONVENTIONS)");
+    shared = kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_GATHER_V ? (const char *)call->recv + own * elem
+                                                                            : (const char *)call->send + own * elem;
+    if (kind == MESH_CALL_ALL_TO_ALL_V ||
+        (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_GATHER_V ? call->send : (const void *)call->recv) !=
+            shared)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "send and recv overlap, but not as in place (see CONVENTIONS)");
     return MESH_OK;
 }
 
 static inline void mesh__build(mesh__engine *e, mesh__op *op, const mesh_call *call) {
     mesh__blocks a = mesh__blocks_equal(call->count), b = a;
     switch (call->kind) {
-    case MESH_CALL_ALL_REDUCE: mesh__build_all_reduce(e, op, call); break;
-    case MESH_CALL_REDUCE: mesh__build_reduce(e, op, call); break;
-    case MESH_CALL_BROADCAST: mesh__build_broadcast(e, op, call); break;
-    case MESH_CALL_ALL_GATHER_V: a = mesh__blocks_v(call->recv_counts, call->recv_offsets); /* fall through */
-    case MESH_CALL_ALL_GATHER: mesh__build_all_gather(e, op, call, &a); break;
-    case MESH_CALL_REDUCE_SCATTER_V: a = mesh__blocks_v(call->recv_counts, call->recv_offsets); /* fall through */
-    case MESH_CALL_REDUCE_SCATTER: mesh__build_reduce_scatter(e, op, call, &a); break;
+    case MESH_CALL_ALL_REDUCE:
+        mesh__build_all_reduce(e, op, call);
+        break;
+    case MESH_CALL_REDUCE:
+        mesh__build_reduce(e, op, call);
+        break;
+    case MESH_CALL_BROADCAST:
+        mesh__build_broadcast(e, op, call);
+        break;
+    case MESH_CALL_ALL_GATHER_V:
+        a = mesh__blocks_v(call->recv_counts, call->recv_offsets); /* fall through */
+    case MESH_CALL_ALL_GATHER:
+        mesh__build_all_gather(e, op, call, &a);
+        break;
+    case MESH_CALL_REDUCE_SCATTER_V:
+        a = mesh__blocks_v(call->recv_counts, call->recv_offsets); /* fall through */
+    case MESH_CALL_REDUCE_SCATTER:
+        mesh__build_reduce_scatter(e, op, call, &a);
+        break;
     case MESH_CALL_ALL_TO_ALL_V:
         a = mesh__blocks_v(call->send_counts, call->send_offsets);
         b = mesh__blocks_v(call->recv_counts, call->recv_offsets); /* fall through */
-    case MESH_CALL_ALL_TO_ALL: mesh__build_all_to_all(e, op, call, &a, &b); break;
-    default: mesh__build_barrier(e, op); break;
+    case MESH_CALL_ALL_TO_ALL:
+        mesh__build_all_to_all(e, op, call, &a, &b);
+        break;
+    default:
+        mesh__build_barrier(e, op);
+        break;
     }
 }
 
@@ -2427,7 +2671,8 @@ static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
 static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
     if (r) memset(r, 0, sizeof *r);
     if (!c) return MESH_ERR_ARGUMENT;
-    if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
+    if (!c->impl)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
     if (c->failed) return (mesh_status)c->error.status;
     if (!r) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the request is NULL");
     mesh__control(mesh__impl(c)->engine);
@@ -2437,13 +2682,17 @@ static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
     {
         uint8_t list[MESH_MAX_AXES];
         mesh_error why;
-        if (mesh__axes(&c->on, axes, list, "axes", &why) < 0) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s", why.text);
+        if (mesh__axes(&c->on, axes, list, "axes", &why) < 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s", why.text);
     }
-    return mesh__refuse(c, MESH_ERR_STATE, kind, axes, "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
+    return mesh__refuse(
+        c, MESH_ERR_STATE, kind, axes,
+        "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
 }
 
 /* Give the operation its identity, after its arguments were found good. */
-static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g, const mesh_call *call) {
+static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g,
+                                     const mesh_call *call) {
     mesh__history *h = &e->ring[e->ring_count % MESH__RING];
     int p2p = mesh__is_p2p(call->kind);
     uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
@@ -2479,7 +2728,8 @@ static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_re
         mesh_comm *c = op->comm;
         mesh__op_end(e, op, MESH_ERR_MEMORY);
         mesh__op_release(e, op);
-        return mesh__refuse(c, MESH_ERR_MEMORY, op->record.kind, op->record.axes, "no memory for the schedule or scratch of %u elements", op->record.count);
+        return mesh__refuse(c, MESH_ERR_MEMORY, op->record.kind, op->record.axes,
+                            "no memory for the schedule or scratch of %u elements", op->record.count);
     }
     r->comm = op->comm;
     r->slot = op->slot;
@@ -2498,7 +2748,8 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
     e = mesh__impl(c)->engine;
     call->elem_bytes = mesh_dtype_bytes((mesh_dtype)call->dtype);
     if ((status = mesh__call_check(c, g, call)) != MESH_OK) return status;
-    if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, call->kind, axes, "no memory for the operation");
+    if (!(op = mesh__op_take(e)))
+        return mesh__refuse(c, MESH_ERR_MEMORY, call->kind, axes, "no memory for the operation");
     mesh__op_identify(e, op, c, g, call);
     call->channel = op->channel;
     call->check = op->check;
@@ -2514,7 +2765,8 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
         if (status != MESH_ERR_UNSUPPORTED) {
             mesh__op_end(e, op, status);
             mesh__op_release(e, op);
-            return mesh__refuse(c, status, call->kind, axes, "the transport (%s) refused: %s", e->t->ops->name, mesh_status_text(status));
+            return mesh__refuse(c, status, call->kind, axes, "the transport (%s) refused: %s", e->t->ops->name,
+                                mesh_status_text(status));
         }
     }
     mesh__build(e, op, call);
@@ -2540,12 +2792,16 @@ static inline mesh__op *mesh__request_op(mesh_request r) {
     mesh__engine *e;
     if (!r.comm || !r.comm->impl || !r.generation) return NULL;
     e = mesh__impl(r.comm)->engine;
-    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm || e->op[r.slot]->state == MESH__FREE) return NULL;
+    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
+        e->op[r.slot]->state == MESH__FREE)
+        return NULL;
     return e->op[r.slot];
 }
 
 static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
-    if (r.comm && !r.comm->failed) mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: no such request: it was waited for already, or its comm was closed", function);
+    if (r.comm && !r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
+                   "%s: no such request: it was waited for already, or its comm was closed", function);
     return MESH_ERR_STATE;
 }
 
@@ -2616,90 +2872,114 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
     mesh_error why;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_GROUP_OPEN, &r, &whole);
     if (status != MESH_OK) return status;
-    if (!axes) return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_GROUP_OPEN, axes, "axes is NULL; the whole mesh is always open");
+    if (!axes)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_GROUP_OPEN, axes,
+                            "axes is NULL; the whole mesh is always open");
     if (mesh__group_find(mesh__impl(c), axes)) return MESH_OK;
     call.count = (size_t)(mesh__hash_text(2, axes) & 0x7fffffff);
-    if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK) return mesh__refuse(c, status, MESH_CALL_GROUP_OPEN, axes, "%s", why.text);
+    if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK)
+        return mesh__refuse(c, status, MESH_CALL_GROUP_OPEN, axes, "%s", why.text);
     status = mesh__call_start(c, NULL, &call, &r);
     return status == MESH_OK ? mesh_wait(r) : status;
 }
 
 /* ---- // >>collectives ----------------------------------------------------------------------------------------------------------------------- */
 
-#define MESH__BLOCKING(start)                                                                                          \
-    mesh_request r;                                                                                                    \
-    mesh_status status = start;                                                                                        \
+#define MESH__BLOCKING(start)   \
+    mesh_request r;             \
+    mesh_status status = start; \
     return status == MESH_OK ? mesh_wait(r) : status
 
-MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, mesh_request *r) {
+MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_op op, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_ALL_REDUCE, send, recv, count, d, op, 0);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_all_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op) {
+MESH_API mesh_status mesh_all_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d, mesh_op op) {
     MESH__BLOCKING(mesh_all_reduce_start(c, axes, send, recv, count, d, op, &r));
 }
 
-MESH_API mesh_status mesh_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, int root, mesh_request *r) {
+MESH_API mesh_status mesh_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                       mesh_dtype d, mesh_op op, int root, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_REDUCE, send, recv, count, d, op, root);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, int root) {
+MESH_API mesh_status mesh_reduce(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                 mesh_dtype d, mesh_op op, int root) {
     MESH__BLOCKING(mesh_reduce_start(c, axes, send, recv, count, d, op, root, &r));
 }
 
-MESH_API mesh_status mesh_broadcast_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, int root, mesh_request *r) {
+MESH_API mesh_status mesh_broadcast_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                          mesh_dtype d, int root, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_BROADCAST, send, recv, count, d, 0, root);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_broadcast(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, int root) {
+MESH_API mesh_status mesh_broadcast(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                    mesh_dtype d, int root) {
     MESH__BLOCKING(mesh_broadcast_start(c, axes, send, recv, count, d, root, &r));
 }
 
-MESH_API mesh_status mesh_all_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_all_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_ALL_GATHER, send, recv, count, d, 0, 0);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_all_gather(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d) {
+MESH_API mesh_status mesh_all_gather(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d) {
     MESH__BLOCKING(mesh_all_gather_start(c, axes, send, recv, count, d, &r));
 }
 
-MESH_API mesh_status mesh_all_gather_v_start(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_all_gather_v_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                             const size_t *counts, const size_t *offsets, mesh_dtype d,
+                                             mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_ALL_GATHER_V, send, recv, 0, d, 0, 0);
     call.recv_counts = counts;
     call.recv_offsets = offsets;
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_all_gather_v(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d) {
+MESH_API mesh_status mesh_all_gather_v(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                       const size_t *counts, const size_t *offsets, mesh_dtype d) {
     MESH__BLOCKING(mesh_all_gather_v_start(c, axes, send, recv, counts, offsets, d, &r));
 }
 
-MESH_API mesh_status mesh_reduce_scatter_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op, mesh_request *r) {
+MESH_API mesh_status mesh_reduce_scatter_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                               size_t count, mesh_dtype d, mesh_op op, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_REDUCE_SCATTER, send, recv, count, d, op, 0);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_reduce_scatter(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op) {
+MESH_API mesh_status mesh_reduce_scatter(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                         mesh_dtype d, mesh_op op) {
     MESH__BLOCKING(mesh_reduce_scatter_start(c, axes, send, recv, count, d, op, &r));
 }
 
-MESH_API mesh_status mesh_reduce_scatter_v_start(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op, mesh_request *r) {
+MESH_API mesh_status mesh_reduce_scatter_v_start(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                                 const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op,
+                                                 mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_REDUCE_SCATTER_V, send, recv, 0, d, op, 0);
     call.recv_counts = counts;
     call.recv_offsets = offsets;
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_reduce_scatter_v(mesh_comm *c, const char *axes, const void *send, void *recv, const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op) {
+MESH_API mesh_status mesh_reduce_scatter_v(mesh_comm *c, const char *axes, const void *send, void *recv,
+                                           const size_t *counts, const size_t *offsets, mesh_dtype d, mesh_op op) {
     MESH__BLOCKING(mesh_reduce_scatter_v_start(c, axes, send, recv, counts, offsets, d, op, &r));
 }
 
-MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                           mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL, send, recv, count, d, 0, 0);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count, mesh_dtype d) {
+MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
+                                     mesh_dtype d) {
     MESH__BLOCKING(mesh_all_to_all_start(c, axes, send, recv, count, d, &r));
 }
 
-MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv, const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, const void *send,
+                                             const size_t *send_counts, const size_t *send_offsets, void *recv,
+                                             const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d,
+                                             mesh_request *r) {
     mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL_V, send, recv, 0, d, 0, 0);
     call.send_counts = send_counts;
     call.send_offsets = send_offsets;
@@ -2707,8 +2987,11 @@ MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, con
     call.recv_offsets = recv_offsets;
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts, const size_t *send_offsets, void *recv, const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d) {
-    MESH__BLOCKING(mesh_all_to_all_v_start(c, axes, send, send_counts, send_offsets, recv, recv_counts, recv_offsets, d, &r));
+MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts,
+                                       const size_t *send_offsets, void *recv, const size_t *recv_counts,
+                                       const size_t *recv_offsets, mesh_dtype d) {
+    MESH__BLOCKING(
+        mesh_all_to_all_v_start(c, axes, send, send_counts, send_offsets, recv, recv_counts, recv_offsets, d, &r));
 }
 
 MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_request *r) {
@@ -2733,7 +3016,8 @@ static inline int mesh__p2p_count(mesh__engine *e, mesh__op *op, int x, int inde
 }
 
 /* Sends to myself, matched in order with receives from myself. */
-static inline mesh_status mesh__exchange_self(mesh_comm *c, mesh__engine *e, mesh__group *g, int kind, const mesh_xfer *xfers, int count) {
+static inline mesh_status mesh__exchange_self(mesh_comm *c, mesh__engine *e, mesh__group *g, int kind,
+                                              const mesh_xfer *xfers, int count) {
     int s = -1, r = -1;
     uint64_t at, sn, rn;
     for (;;) {
@@ -2741,9 +3025,12 @@ static inline mesh_status mesh__exchange_self(mesh_comm *c, mesh__engine *e, mes
         for (r++; r < count && !(xfers[r].rank == g->index && xfers[r].direction == MESH_RECV); r++) {}
         if (s >= count && r >= count) return MESH_OK;
         if (s >= count || r >= count || xfers[s].nbytes != xfers[r].nbytes)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "a %s oneself (index %d) needs its other half, of the same length, in the same call", s < count ? "send to" : "receive from", g->index);
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes,
+                                "a %s oneself (index %d) needs its other half, of the same length, in the same call",
+                                s < count ? "send to" : "receive from", g->index);
         if (e->t->ops->struct_size > offsetof(mesh_ops, copy) && e->t->ops->copy) {
-            e->t->ops->copy(e->t, g->handle, xfers[r].base, xfers[r].block, xfers[s].base, xfers[s].block, xfers[s].nbytes);
+            e->t->ops->copy(e->t, g->handle, xfers[r].base, xfers[r].block, xfers[s].base, xfers[s].block,
+                            xfers[s].nbytes);
             continue;
         }
         for (at = 0; at < xfers[s].nbytes; at += sn < rn ? sn : rn) {
@@ -2753,7 +3040,8 @@ static inline mesh_status mesh__exchange_self(mesh_comm *c, mesh__engine *e, mes
     }
 }
 
-static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count, size_t elements, mesh_dtype d, mesh_request *r) {
+static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
+                                          size_t elements, mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, elements, d, 0, 0);
     mesh__group *g = NULL;
     mesh__engine *e;
@@ -2763,15 +3051,25 @@ static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int ki
     if (status != MESH_OK) return status;
     e = mesh__impl(c)->engine;
     call.elem_bytes = mesh_dtype_bytes(d);
-    if (!call.elem_bytes) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", (int)d);
-    if (count < 0 || (count && !xfers)) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%d transfers%s", count, xfers ? "" : " (NULL)");
+    if (!call.elem_bytes)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", (int)d);
+    if (count < 0 || (count && !xfers))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%d transfers%s", count, xfers ? "" : " (NULL)");
     for (i = 0; i < count; i++) {
         if (xfers[i].rank < 0 || xfers[i].rank >= g->on.size)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "peer %d is outside the group of %d; it is an index in the group", xfers[i].rank, g->on.size);
-        if (!xfers[i].base && xfers[i].nbytes) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the buffer is NULL with %u bytes", xfers[i].nbytes);
-        if (xfers[i].nbytes > (uint64_t)SIZE_MAX / 2) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes overflow", xfers[i].nbytes);
-        if (!mesh_block_fits(xfers[i].block, xfers[i].nbytes)) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has %u bytes, but its block describes another number", i, xfers[i].nbytes);
-        if (xfers[i].direction != MESH_SEND && xfers[i].direction != MESH_RECV) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i, xfers[i].direction);
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "peer %d is outside the group of %d; it is an index in the group", xfers[i].rank,
+                                g->on.size);
+        if (!xfers[i].base && xfers[i].nbytes)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the buffer is NULL with %u bytes", xfers[i].nbytes);
+        if (xfers[i].nbytes > (uint64_t)SIZE_MAX / 2)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes overflow", xfers[i].nbytes);
+        if (!mesh_block_fits(xfers[i].block, xfers[i].nbytes))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "transfer %d has %u bytes, but its block describes another number", i, xfers[i].nbytes);
+        if (xfers[i].direction != MESH_SEND && xfers[i].direction != MESH_RECV)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
+                                xfers[i].direction);
     }
     if ((status = mesh__exchange_self(c, e, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
@@ -2799,19 +3097,27 @@ static inline mesh_xfer mesh__xfer(int direction, int index, const void *base, s
     return x;
 }
 
-MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r) {
     mesh_xfer x = mesh__xfer(MESH_SEND, to, p, count, d);
     return mesh__p2p_start(c, axes, MESH_CALL_SEND, &x, 1, count, d, r);
 }
-MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d) { MESH__BLOCKING(mesh_send_start(c, axes, to, p, count, d, &r)); }
+MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_send_start(c, axes, to, p, count, d, &r));
+}
 
-MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r) {
     mesh_xfer x = mesh__xfer(MESH_RECV, from, p, count, d);
     return mesh__p2p_start(c, axes, MESH_CALL_RECV, &x, 1, count, d, r);
 }
-MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d) { MESH__BLOCKING(mesh_recv_start(c, axes, from, p, count, d, &r)); }
+MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_recv_start(c, axes, from, p, count, d, &r));
+}
 
-static inline mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kind, int to, const void *send, size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r) {
+static inline mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kind, int to, const void *send,
+                                         size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d,
+                                         mesh_request *r) {
     mesh_xfer x[2];
     int n = 0;
     if (to != -1) x[n++] = mesh__xfer(MESH_SEND, to, send, send_count, d);
@@ -2819,14 +3125,17 @@ static inline mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kin
     return mesh__p2p_start(c, axes, kind, x, n, send_count, d, r);
 }
 
-MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                         int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r) {
     return mesh__sendrecv(c, axes, MESH_CALL_SENDRECV, to, send, send_count, from, recv, recv_count, d, r);
 }
-MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d) {
+MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                   int from, void *recv, size_t recv_count, mesh_dtype d) {
     MESH__BLOCKING(mesh_sendrecv_start(c, axes, to, send, send_count, from, recv, recv_count, d, &r));
 }
 
-MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send, void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                      void *recv, size_t count, mesh_dtype d, mesh_request *r) {
     mesh__group *g = NULL;
     mesh_status status = mesh__call_begin(c, axes, MESH_CALL_SHIFT, r, &g);
     int64_t to, from, n;
@@ -2840,19 +3149,24 @@ MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displa
         to = (to % n + n) % n;
         from = (from % n + n) % n;
     }
-    return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, to >= 0 && to < n ? (int)to : -1, send, count, from >= 0 && from < n ? (int)from : -1, recv, count, d, r);
+    return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, to >= 0 && to < n ? (int)to : -1, send, count,
+                          from >= 0 && from < n ? (int)from : -1, recv, count, d, r);
 }
-MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send, void *recv, size_t count, mesh_dtype d) {
+MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                void *recv, size_t count, mesh_dtype d) {
     MESH__BLOCKING(mesh_shift_start(c, axes, displacement, periodic, send, recv, count, d, &r));
 }
 
-MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count, mesh_request *r) {
+MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count,
+                                         mesh_request *r) {
     uint64_t total = 0;
     int i;
     for (i = 0; xfers && i < count; i++) total += xfers[i].nbytes;
     return mesh__p2p_start(c, axes, MESH_CALL_EXCHANGE, xfers, count, (size_t)total, MESH_BYTES, r);
 }
-MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count) { MESH__BLOCKING(mesh_exchange_start(c, axes, xfers, count, &r)); }
+MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count) {
+    MESH__BLOCKING(mesh_exchange_start(c, axes, xfers, count, &r));
+}
 
 #undef MESH__BLOCKING
 #undef MESH__AT

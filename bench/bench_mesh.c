@@ -44,7 +44,8 @@ int main(void) {
     static const struct {
         const char *name;
         question f;
-    } questions[] = {{"rank_at", ask_rank_at}, {"index_of", ask_index_of}, {"coord_of", ask_coord_of}, {"local_index", ask_local_index}, {"neighbor", ask_neighbor}, {"group_of", ask_group_of}};
+    } questions[] = {{"rank_at", ask_rank_at},         {"index_of", ask_index_of}, {"coord_of", ask_coord_of},
+                     {"local_index", ask_local_index}, {"neighbor", ask_neighbor}, {"group_of", ask_group_of}};
     int q, k, slow = 0;
     printf("ns per question    8 ranks   4096 ranks   2^24 ranks\n");
     for (q = 0; q < 6; q++) {

@@ -31,7 +31,8 @@ int main(void) {
     int i, rank, size, dp, tp;
 
     desc.groups = "tp,dp"; /* a group of several axes is named when the comm opens; its ranks count in this order */
-    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1,tp=2", mesh_world(&net.base), &err) || mesh_comm_open(&comm, &net.base, &m, &desc, &err)) {
+    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1,tp=2", mesh_world(&net.base), &err) ||
+        mesh_comm_open(&comm, &net.base, &m, &desc, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
@@ -76,7 +77,8 @@ int main(void) {
         column.dim[0].count = 4;
         column.dim[0].stride = sizeof matrix[0];
         memset(x, 0, sizeof x);
-        x[0].base = &matrix[0][1], x[0].nbytes = sizeof row, x[0].block = &column, x[0].direction = MESH_SEND, x[0].rank = (me + 1) % size;
+        x[0].base = &matrix[0][1], x[0].nbytes = sizeof row, x[0].block = &column, x[0].direction = MESH_SEND,
+        x[0].rank = (me + 1) % size;
         x[1].base = row, x[1].nbytes = sizeof row, x[1].direction = MESH_RECV, x[1].rank = (me + size - 1) % size;
         must(mesh_exchange(&comm, NULL, x, 2));
         show("exchange: the last rank's column 1", row, 4);

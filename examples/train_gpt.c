@@ -88,14 +88,16 @@ static void add(model *g, tensor *t, int rows, int cols, split how, float deviat
 
 /* A random number that depends on nothing but what it is for: every mesh draws the same ones. */
 static uint64_t draw(uint64_t seed, uint64_t a, uint64_t b) {
-    uint64_t h = seed * UINT64_C(0x9e3779b97f4a7c15) + a * UINT64_C(0xbf58476d1ce4e5b9) + b * UINT64_C(0x94d049bb133111eb);
+    uint64_t h =
+        seed * UINT64_C(0x9e3779b97f4a7c15) + a * UINT64_C(0xbf58476d1ce4e5b9) + b * UINT64_C(0x94d049bb133111eb);
     h = (h ^ h >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
     h = (h ^ h >> 27) * UINT64_C(0x94d049bb133111eb);
     return h ^ h >> 31;
 }
 
 static float normal(uint64_t seed, uint64_t a, uint64_t b) {
-    double u = ((double)(draw(seed, a, 2 * b) >> 11) + 1) / 9007199254740993.0, v = (double)(draw(seed, a, 2 * b + 1) >> 11) / 9007199254740992.0;
+    double u = ((double)(draw(seed, a, 2 * b) >> 11) + 1) / 9007199254740993.0,
+           v = (double)(draw(seed, a, 2 * b + 1) >> 11) / 9007199254740992.0;
     return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
 }
 
@@ -108,9 +110,13 @@ static void initialize(model *g) {
             for (c = 0; c < t->cols; c++) {
                 int third = t->cols / 3;
                 uint64_t row = (uint64_t)(t->how == ROWS ? tp_index * t->rows + r : r);
-                uint64_t col = (uint64_t)(t->how == COLUMNS ? tp_index * t->cols + c : t->how == QKV_COLUMNS ? (c / third * tp + tp_index) * third + c % third : c);
+                uint64_t col = (uint64_t)(t->how == COLUMNS       ? tp_index * t->cols + c
+                                          : t->how == QKV_COLUMNS ? (c / third * tp + tp_index) * third + c % third
+                                                                  : c);
                 float *p = &g->param[t->at + (size_t)r * (size_t)t->cols + (size_t)c];
-                *p = t->deviation < 0 ? 1 : t->deviation > 0 ? t->deviation * normal((uint64_t)g->o.seed, (uint64_t)k, row << 32 | col) : 0;
+                *p = t->deviation < 0   ? 1
+                     : t->deviation > 0 ? t->deviation * normal((uint64_t)g->o.seed, (uint64_t)k, row << 32 | col)
+                                        : 0;
             }
     }
 }
@@ -175,14 +181,17 @@ static void transpose(float *out, const float *a, int rows, int cols) {
 static void linear(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n) {
     int i;
     for (i = 0; i < rows; i++) {
-        if (bias) memcpy(out + i * n, bias, (size_t)n * sizeof(float));
-        else memset(out + i * n, 0, (size_t)n * sizeof(float));
+        if (bias)
+            memcpy(out + i * n, bias, (size_t)n * sizeof(float));
+        else
+            memset(out + i * n, 0, (size_t)n * sizeof(float));
     }
     gemm(out, x, w, rows, in, n);
 }
 
 /* Given dout: dx = dout W^T (overwritten), dW += x^T dout, dbias += column sums. `work` holds rows*in + in*n floats. */
-static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w, int rows, int in, int n, float *work) {
+static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
+                            int rows, int in, int n, float *work) {
     float *xt = work, *wt = work + rows * in;
     int i, j;
     transpose(wt, w, in, n);
@@ -196,7 +205,8 @@ static void linear_backward(float *dx, float *dw, float *dbias, const float *dou
 
 /* ---- layers -------------------------------------------------------------------------------------------------------------- */
 
-static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows, int C) {
+static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
+                       int C) {
     int i, c;
     for (i = 0; i < rows; i++) {
         float mean = 0, var = 0;
@@ -212,7 +222,8 @@ static void layer_norm(float *out, float *xhat, float *rstd, const float *x, con
 }
 
 /* dx += the gradient through the norm. */
-static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat, const float *rstd, const float *w, int rows, int C) {
+static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
+                                const float *rstd, const float *w, int rows, int C) {
     int i, c;
     for (i = 0; i < rows; i++) {
         float mean = 0, dot = 0;
@@ -243,7 +254,8 @@ static void attention(float *out, float *probs, const float *qkv, int sequences,
         for (h = 0; h < heads; h++)
             for (i = 0; i < T; i++) {
                 const float *q = qkv + (s * T + i) * 3 * width + h * size;
-                float *p = probs + ((s * heads + h) * T + i) * T, *o = out + (s * T + i) * width + h * size, most = -1e30f, sum = 0;
+                float *p = probs + ((s * heads + h) * T + i) * T, *o = out + (s * T + i) * width + h * size,
+                      most = -1e30f, sum = 0;
                 for (j = 0; j <= i; j++) {
                     const float *k = qkv + (s * T + j) * 3 * width + width + h * size;
                     float dot = 0;
@@ -262,14 +274,16 @@ static void attention(float *out, float *probs, const float *qkv, int sequences,
 }
 
 /* dqkv is overwritten. */
-static void attention_backward(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences, int T, int heads, int size) {
+static void attention_backward(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences,
+                               int T, int heads, int size) {
     int s, h, i, j, c, width = heads * size;
     float scale = 1 / sqrtf((float)size);
     memset(dqkv, 0, (size_t)(sequences * T) * 3 * (size_t)width * sizeof(float));
     for (s = 0; s < sequences; s++)
         for (h = 0; h < heads; h++)
             for (i = 0; i < T; i++) {
-                const float *q = qkv + (s * T + i) * 3 * width + h * size, *p = probs + ((s * heads + h) * T + i) * T, *d = dout + (s * T + i) * width + h * size;
+                const float *q = qkv + (s * T + i) * 3 * width + h * size, *p = probs + ((s * heads + h) * T + i) * T,
+                            *d = dout + (s * T + i) * width + h * size;
                 float *dq = dqkv + (s * T + i) * 3 * width + h * size, mean = 0, dprob[1024];
                 for (j = 0; j <= i; j++) {
                     const float *v = qkv + (s * T + j) * 3 * width + 2 * width + h * size;
@@ -283,7 +297,8 @@ static void attention_backward(float *dqkv, const float *dout, const float *prob
                 }
                 for (j = 0; j <= i; j++) {
                     const float *k = qkv + (s * T + j) * 3 * width + width + h * size;
-                    float *dk = dqkv + (s * T + j) * 3 * width + width + h * size, ds = p[j] * (dprob[j] - mean) * scale;
+                    float *dk = dqkv + (s * T + j) * 3 * width + width + h * size,
+                          ds = p[j] * (dprob[j] - mean) * scale;
                     for (c = 0; c < size; c++) {
                         dq[c] += ds * k[c];
                         dk[c] += ds * q[c];
@@ -311,15 +326,19 @@ static void pass_init(pass *a, const model *g, int sequences) {
     int i;
     a->sequences = sequences;
     a->rows = (int)rows;
-    a->x = floats(rows * C), a->part = floats(rows * C), a->lnf = floats(rows * C), a->lnf_hat = floats(rows * C), a->lnf_rstd = floats(rows);
-    a->logits = floats(rows * VOCAB), a->dx = floats(rows * C), a->dpart = floats(rows * C), a->dwide = floats(rows * 4 * C);
+    a->x = floats(rows * C), a->part = floats(rows * C), a->lnf = floats(rows * C), a->lnf_hat = floats(rows * C),
+    a->lnf_rstd = floats(rows);
+    a->logits = floats(rows * VOCAB), a->dx = floats(rows * C), a->dpart = floats(rows * C),
+    a->dwide = floats(rows * 4 * C);
     a->work = floats(rows * 4 * C + 4 * C * C + C * VOCAB);
     a->layers = (saved *)allocate((size_t)g->o.layers, sizeof *a->layers);
     for (i = 0; i < g->o.layers; i++) {
         saved *s = &a->layers[i];
-        s->ln1 = floats(rows * C), s->ln1_hat = floats(rows * C), s->ln1_rstd = floats(rows), s->qkv = floats(rows * 3 * width);
+        s->ln1 = floats(rows * C), s->ln1_hat = floats(rows * C), s->ln1_rstd = floats(rows),
+        s->qkv = floats(rows * 3 * width);
         s->probs = floats(rows * (size_t)g->o.context * (size_t)(g->o.heads / tp)), s->att = floats(rows * width);
-        s->ln2 = floats(rows * C), s->ln2_hat = floats(rows * C), s->ln2_rstd = floats(rows), s->up = floats(rows * 4 * width), s->act = floats(rows * 4 * width);
+        s->ln2 = floats(rows * C), s->ln2_hat = floats(rows * C), s->ln2_rstd = floats(rows),
+        s->up = floats(rows * 4 * width), s->act = floats(rows * 4 * width);
     }
 }
 
@@ -374,20 +393,27 @@ static void backward(const model *g, pass *a, const unsigned char *tokens) {
     memset(g->grad, 0, g->nparams * sizeof(float));
     memset(a->dx, 0, all * sizeof(float));
     linear_backward(a->dpart, G(g, &g->head), NULL, a->logits, a->lnf, P(g, &g->head), a->rows, C, VOCAB, a->work);
-    layer_norm_backward(a->dx, G(g, &g->lnf_w), G(g, &g->lnf_b), a->dpart, a->lnf_hat, a->lnf_rstd, P(g, &g->lnf_w), a->rows, C);
+    layer_norm_backward(a->dx, G(g, &g->lnf_w), G(g, &g->lnf_b), a->dpart, a->lnf_hat, a->lnf_rstd, P(g, &g->lnf_w),
+                        a->rows, C);
     for (l = g->o.layers - 1; l >= 0; l--) {
         const layer *w = &g->layers[l];
         saved *s = &a->layers[l];
-        linear_backward(a->dwide, G(g, &w->down_w), G(g, &w->down_b), a->dx, s->act, P(g, &w->down_w), a->rows, 4 * width, C, a->work);
+        linear_backward(a->dwide, G(g, &w->down_w), G(g, &w->down_b), a->dx, s->act, P(g, &w->down_w), a->rows,
+                        4 * width, C, a->work);
         for (i = 0; i < a->rows * 4 * width; i++) a->dwide[i] *= gelu_slope(s->up[i]);
-        linear_backward(a->dpart, G(g, &w->up_w), G(g, &w->up_b), a->dwide, s->ln2, P(g, &w->up_w), a->rows, C, 4 * width, a->work);
+        linear_backward(a->dpart, G(g, &w->up_w), G(g, &w->up_b), a->dwide, s->ln2, P(g, &w->up_w), a->rows, C,
+                        4 * width, a->work);
         tp_sum(a->dpart, all); /* each rank's columns give a part of the gradient of their common input */
-        layer_norm_backward(a->dx, G(g, &w->ln2_w), G(g, &w->ln2_b), a->dpart, s->ln2_hat, s->ln2_rstd, P(g, &w->ln2_w), a->rows, C);
-        linear_backward(a->part, G(g, &w->proj_w), G(g, &w->proj_b), a->dx, s->att, P(g, &w->proj_w), a->rows, width, C, a->work);
+        layer_norm_backward(a->dx, G(g, &w->ln2_w), G(g, &w->ln2_b), a->dpart, s->ln2_hat, s->ln2_rstd, P(g, &w->ln2_w),
+                            a->rows, C);
+        linear_backward(a->part, G(g, &w->proj_w), G(g, &w->proj_b), a->dx, s->att, P(g, &w->proj_w), a->rows, width, C,
+                        a->work);
         attention_backward(a->dwide, a->part, s->probs, s->qkv, a->sequences, T, heads, C / g->o.heads);
-        linear_backward(a->dpart, G(g, &w->qkv_w), G(g, &w->qkv_b), a->dwide, s->ln1, P(g, &w->qkv_w), a->rows, C, 3 * width, a->work);
+        linear_backward(a->dpart, G(g, &w->qkv_w), G(g, &w->qkv_b), a->dwide, s->ln1, P(g, &w->qkv_w), a->rows, C,
+                        3 * width, a->work);
         tp_sum(a->dpart, all);
-        layer_norm_backward(a->dx, G(g, &w->ln1_w), G(g, &w->ln1_b), a->dpart, s->ln1_hat, s->ln1_rstd, P(g, &w->ln1_w), a->rows, C);
+        layer_norm_backward(a->dx, G(g, &w->ln1_w), G(g, &w->ln1_b), a->dpart, s->ln1_hat, s->ln1_rstd, P(g, &w->ln1_w),
+                            a->rows, C);
     }
     for (i = 0; i < a->rows; i++)
         for (c = 0; c < C; c++) {
@@ -422,7 +448,8 @@ static void adam(model *g, int step) {
 }
 
 /* One step on this rank's share of the batch. */
-static double train_step(model *g, pass *a, const unsigned char *tokens, const unsigned char *targets, int step, double *norm) {
+static double train_step(model *g, pass *a, const unsigned char *tokens, const unsigned char *targets, int step,
+                         double *norm) {
     double loss;
     forward(g, a, tokens);
     loss = loss_and_gradient(a, targets);
@@ -454,7 +481,8 @@ static int append_file(const char *path, unsigned char **text, size_t *length) {
 
 /* Rank 0 reads, everybody gets it: the other hosts need not have the file. */
 static unsigned char *read_text(const options *o, size_t *length) {
-    static const char *const own[] = {"mesh.h", "mesh_collectives.h", "transports/mesh_socket.h", "transports/mesh_sim.h"};
+    static const char *const own[] = {"mesh.h", "mesh_collectives.h", "transports/mesh_socket.h",
+                                      "transports/mesh_sim.h"};
     unsigned char *text = NULL;
     uint64_t n = 0;
     if (net.base.rank == 0) {
@@ -469,7 +497,9 @@ static unsigned char *read_text(const options *o, size_t *length) {
         n = have;
     }
     must(mesh_broadcast(&comm, NULL, &n, &n, 1, MESH_U64, 0));
-    if (n < 4 * (uint64_t)o->context) die(o->text ? "the text of --text is missing or too short" : "the library's headers are not where they were built; give --text FILE");
+    if (n < 4 * (uint64_t)o->context)
+        die(o->text ? "the text of --text is missing or too short"
+                    : "the library's headers are not where they were built; give --text FILE");
     if (net.base.rank) text = (unsigned char *)allocate((size_t)n, 1);
     must(mesh_broadcast(&comm, NULL, text, text, (size_t)n, MESH_U8, 0));
     *length = (size_t)n;
@@ -477,7 +507,8 @@ static unsigned char *read_text(const options *o, size_t *length) {
 }
 
 /* This rank's sequences of a step: a global sequence is the same text on every mesh. */
-static void take_batch(const options *o, const unsigned char *text, size_t length, int step, int share, unsigned char *tokens, unsigned char *targets) {
+static void take_batch(const options *o, const unsigned char *text, size_t length, int step, int share,
+                       unsigned char *tokens, unsigned char *targets) {
     int s, T = o->context;
     for (s = 0; s < share; s++) {
         uint64_t sequence = (uint64_t)(dp_index * share + s);
@@ -522,13 +553,14 @@ static void sample(const model *g, int bytes) {
 static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9; }
 
 static int usage(int status) {
-    fprintf(status ? stderr : stdout,
-            "usage: train_gpt [--mesh dp=D,tp=T] [--text FILE] [--steps N] [--batch SEQUENCES] [--context BYTES]\n"
-            "                 [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-            "  --mesh      how the ranks are laid out; default: all of them as dp\n"
-            "  --text      what to learn; default: the library's own headers\n"
-            "  --log       write step, loss and gradient norm of every step to FILE\n"
-            "  --against   show the losses of an earlier --log beside these; exit 1 if they differ by more than rounding\n");
+    fprintf(
+        status ? stderr : stdout,
+        "usage: train_gpt [--mesh dp=D,tp=T] [--text FILE] [--steps N] [--batch SEQUENCES] [--context BYTES]\n"
+        "                 [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
+        "  --mesh      how the ranks are laid out; default: all of them as dp\n"
+        "  --text      what to learn; default: the library's own headers\n"
+        "  --log       write step, loss and gradient norm of every step to FILE\n"
+        "  --against   show the losses of an earlier --log beside these; exit 1 if they differ by more than rounding\n");
     return status;
 }
 
@@ -541,14 +573,22 @@ static int parse_options(options *o, int argc, char **argv) {
         struct {
             const char *name, **text;
             int *number;
-        } known[] = {{"--mesh", &o->mesh, NULL}, {"--text", &o->text, NULL}, {"--log", &o->log, NULL}, {"--against", &o->against, NULL}, {"--steps", NULL, &o->steps}, {"--batch", NULL, &o->batch},
-                     {"--context", NULL, &o->context}, {"--layers", NULL, &o->layers}, {"--channels", NULL, &o->channels}, {"--heads", NULL, &o->heads}, {"--seed", NULL, &o->seed}};
+        } known[] = {
+            {"--mesh", &o->mesh, NULL},       {"--text", &o->text, NULL},     {"--log", &o->log, NULL},
+            {"--against", &o->against, NULL}, {"--steps", NULL, &o->steps},   {"--batch", NULL, &o->batch},
+            {"--context", NULL, &o->context}, {"--layers", NULL, &o->layers}, {"--channels", NULL, &o->channels},
+            {"--heads", NULL, &o->heads},     {"--seed", NULL, &o->seed}};
         int n = (int)(sizeof known / sizeof known[0]);
         if (!strcmp(argv[i], "--help")) exit(usage(0));
         for (k = 0; k < n && strcmp(argv[i], known[k].name); k++) {}
-        if (k == n || ++i == argc) return fprintf(stderr, "train_gpt: %s is unknown or lacks its value; see --help\n", argv[k == n ? i : i - 1]), 0;
-        if (known[k].text) *known[k].text = argv[i];
-        else if ((*known[k].number = atoi(argv[i])) < 1) return fprintf(stderr, "train_gpt: %s %s: expected a number above 0\n", known[k].name, argv[i]), 0;
+        if (k == n || ++i == argc)
+            return fprintf(stderr, "train_gpt: %s is unknown or lacks its value; see --help\n",
+                           argv[k == n ? i : i - 1]),
+                   0;
+        if (known[k].text)
+            *known[k].text = argv[i];
+        else if ((*known[k].number = atoi(argv[i])) < 1)
+            return fprintf(stderr, "train_gpt: %s %s: expected a number above 0\n", known[k].name, argv[i]), 0;
     }
     return 1;
 }
@@ -556,13 +596,19 @@ static int parse_options(options *o, int argc, char **argv) {
 static int open_mesh(const options *o) {
     mesh m;
     mesh_error err;
-    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, o->mesh, mesh_world(&net.base), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
-    if (mesh_axis_find(&m, "dp") < 0 || mesh_axis_find(&m, "tp") < 0 || m.naxes != 2) return fprintf(stderr, "train_gpt: --mesh %s: expected the axes dp and tp, as in dp=4,tp=2\n", o->mesh), 0;
+    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, o->mesh, mesh_world(&net.base), &err))
+        return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    if (mesh_axis_find(&m, "dp") < 0 || mesh_axis_find(&m, "tp") < 0 || m.naxes != 2)
+        return fprintf(stderr, "train_gpt: --mesh %s: expected the axes dp and tp, as in dp=4,tp=2\n", o->mesh), 0;
     dp = m.axis[mesh_axis_find(&m, "dp")].size;
     tp = m.axis[mesh_axis_find(&m, "tp")].size;
     if (o->batch % dp) return fprintf(stderr, "train_gpt: --batch %d does not divide by dp = %d\n", o->batch, dp), 0;
-    if (o->heads % tp || o->channels % o->heads) return fprintf(stderr, "train_gpt: tp = %d has to divide --heads %d, and these --channels %d\n", tp, o->heads, o->channels), 0;
-    if (o->context < 16 || o->context > 1024) return fprintf(stderr, "train_gpt: --context %d; 16 to 1024\n", o->context), 0;
+    if (o->heads % tp || o->channels % o->heads)
+        return fprintf(stderr, "train_gpt: tp = %d has to divide --heads %d, and these --channels %d\n", tp, o->heads,
+                       o->channels),
+               0;
+    if (o->context < 16 || o->context > 1024)
+        return fprintf(stderr, "train_gpt: --context %d; 16 to 1024\n", o->context), 0;
     if (mesh_comm_open(&comm, &net.base, &m, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     dp_index = mesh_comm_index(&comm, "dp");
     tp_index = mesh_comm_index(&comm, "tp");
@@ -587,7 +633,8 @@ static void print_traffic(int steps) {
     for (i = 0; i < 2; i++) {
         uint64_t sent = 0, received = 0;
         must(mesh_comm_bytes(&comm, axes[i], &sent, &received));
-        printf("%s: %.1f KB sent, %.1f KB received per step and rank\n", axes[i], (double)sent / 1000 / steps, (double)received / 1000 / steps);
+        printf("%s: %.1f KB sent, %.1f KB received per step and rank\n", axes[i], (double)sent / 1000 / steps,
+               (double)received / 1000 / steps);
     }
 }
 
@@ -623,7 +670,10 @@ int main(int argc, char **argv) {
     if (lead && o.log && !(log = fopen(o.log, "w"))) die("cannot write the file of --log");
     if (lead && o.against && !(other = fopen(o.against, "r"))) die("cannot read the file of --against");
     if (log) fprintf(log, "step,loss,norm\n");
-    if (lead) printf("%d rank%s as dp=%d, tp=%d; %zu parameters on each; %d sequences of %d bytes per step; %zu bytes of text\n", net.base.size, net.base.size > 1 ? "s" : "", dp, tp, g.nparams, o.batch, o.context, length);
+    if (lead)
+        printf(
+            "%d rank%s as dp=%d, tp=%d; %zu parameters on each; %d sequences of %d bytes per step; %zu bytes of text\n",
+            net.base.size, net.base.size > 1 ? "s" : "", dp, tp, g.nparams, o.batch, o.context, length);
     if (lead) printf(other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
     start = seconds();
     for (step = 0; step < o.steps; step++) {
@@ -639,12 +689,15 @@ int main(int argc, char **argv) {
         progress_bar(step, o.steps);
         if (step % 10 && step + 1 != o.steps) continue;
         if (on_terminal()) printf("\033[K");
-        if (other) printf("%4d  %8.6f  %8.6f   %8.6f   %8.6f\n", step, loss, was_loss, norm, was_norm);
-        else printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
+        if (other)
+            printf("%4d  %8.6f  %8.6f   %8.6f   %8.6f\n", step, loss, was_loss, norm, was_norm);
+        else
+            printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
         fflush(stdout);
     }
     if (lead) {
-        printf("%s%.0f tokens/s\n", on_terminal() ? "\033[K" : "", (double)o.steps * o.batch * o.context / (seconds() - start));
+        printf("%s%.0f tokens/s\n", on_terminal() ? "\033[K" : "",
+               (double)o.steps * o.batch * o.context / (seconds() - start));
         print_traffic(o.steps);
         if (other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", worst_loss, worst_norm);
         wrong = other && (worst_loss > 1e-6 || worst_norm > 5e-6);

@@ -12,16 +12,17 @@ static volatile int conformance_failures;
 
 static void conformance_fail(const mesh_transport *t, int line, const char *what, const char *detail) {
     if (__sync_add_and_fetch(&conformance_failures, 1) <= 10)
-        fprintf(stderr, "    conformance.h:%d: rank %d of %d on %s: %s %s\n", line, t->rank, t->size, t->ops->name, what, detail);
+        fprintf(stderr, "    conformance.h:%d: rank %d of %d on %s: %s %s\n", line, t->rank, t->size, t->ops->name,
+                what, detail);
 }
 
-#define CONFORM(cond, detail)                                                                                          \
-    do {                                                                                                               \
-        if (!(cond)) conformance_fail(t, __LINE__, #cond, detail);                                                     \
+#define CONFORM(cond, detail)                                      \
+    do {                                                           \
+        if (!(cond)) conformance_fail(t, __LINE__, #cond, detail); \
     } while (0)
-#define CONFORM_CALL(call, comm)                                                                                       \
-    do {                                                                                                               \
-        if ((call) != MESH_OK) conformance_fail(t, __LINE__, #call, (comm)->error.text);                               \
+#define CONFORM_CALL(call, comm)                                                         \
+    do {                                                                                 \
+        if ((call) != MESH_OK) conformance_fail(t, __LINE__, #call, (comm)->error.text); \
     } while (0)
 
 /* ---- the bare transport ------------------------------------------------------------------------------------------------- */
@@ -41,7 +42,8 @@ static mesh_xfer conf_xfer(int direction, int rank, void *base, uint64_t nbytes,
     return x;
 }
 
-static mesh_status conf_post(mesh_transport *t, int channel, uint64_t check, const mesh_xfer *x, int count, mesh_ticket *ticket) {
+static mesh_status conf_post(mesh_transport *t, int channel, uint64_t check, const mesh_xfer *x, int count,
+                             mesh_ticket *ticket) {
     mesh_post p;
     memset(&p, 0, sizeof p);
     p.channel = conf_channel(channel);
@@ -70,7 +72,9 @@ static void conf_linger(mesh_transport *t, int64_t ns) {
 }
 
 /* Control messages as signals between two ranks: what is said here is heard after all that was said before. */
-static void conf_tell(mesh_transport *t, int rank, unsigned char what) { t->ops->control_send(t, rank, MESH_EVENT_MESSAGE, &what, 1); }
+static void conf_tell(mesh_transport *t, int rank, unsigned char what) {
+    t->ops->control_send(t, rank, MESH_EVENT_MESSAGE, &what, 1);
+}
 
 static int conf_hear(mesh_transport *t, int rank, int kind, unsigned char what) {
     int64_t limit = t->ops->now(t) + INT64_C(20000000000);
@@ -83,7 +87,9 @@ static int conf_hear(mesh_transport *t, int rank, int kind, unsigned char what) 
     }
 }
 
-static unsigned char conf_byte(uint64_t salt, uint64_t i) { return (unsigned char)((salt * 31 + i * 7 + i / 251) & 255); }
+static unsigned char conf_byte(uint64_t salt, uint64_t i) {
+    return (unsigned char)((salt * 31 + i * 7 + i / 251) & 255);
+}
 
 static void conf_fill(unsigned char *p, uint64_t n, uint64_t salt) {
     uint64_t i;
@@ -167,7 +173,9 @@ static void conf_order(mesh_transport *t) {
         CONFORM(conf_same(side, 8, 90) && conf_same(side + 8, 8, 91), "the xfers of a post match in order");
     }
     for (i = 0; i < N; i++) CONFORM(conf_finish(t, &ticket[i]) == MESH_OK, "messages of a channel match in order");
-    for (i = 0; i < N && t->rank == 1; i++) CONFORM(conf_same(buf + i * BIG, (uint64_t)sizes[i % 3], (uint64_t)i + 50), "messages of a channel match in order");
+    for (i = 0; i < N && t->rank == 1; i++)
+        CONFORM(conf_same(buf + i * BIG, (uint64_t)sizes[i % 3], (uint64_t)i + 50),
+                "messages of a channel match in order");
     free(buf);
 }
 
@@ -349,7 +357,8 @@ static void conf_mismatch(mesh_transport *t) {
             x = conf_xfer(MESH_SEND, 1, buf[0], sent[k], NULL);
             CONFORM(conf_post(t, 20 + k, 1, &x, 1, &ticket) == MESH_OK, "");
             status = conf_finish(t, &ticket);
-            CONFORM(status == MESH_ERR_MISMATCH || (status == MESH_OK && sent[k] <= 16384), "a large send ends with MISMATCH too");
+            CONFORM(status == MESH_ERR_MISMATCH || (status == MESH_OK && sent[k] <= 16384),
+                    "a large send ends with MISMATCH too");
         } else {
             x = conf_xfer(MESH_RECV, 0, buf[1], expected[k], NULL);
             CONFORM(conf_post(t, 20 + k, k == 1 ? 2 : 1, &x, 1, &ticket) == MESH_OK, "");
@@ -367,7 +376,8 @@ static void conf_control(mesh_transport *t) {
         for (i = 0; i < 50; i++) {
             conf_fill(data, sizeof data, (uint64_t)i);
             data[0] = (unsigned char)i;
-            CONFORM(t->ops->control_send(t, 1, MESH_EVENT_MESSAGE, data, i == 49 ? 1024 : (size_t)i + 1) == MESH_OK, "");
+            CONFORM(t->ops->control_send(t, 1, MESH_EVENT_MESSAGE, data, i == 49 ? 1024 : (size_t)i + 1) == MESH_OK,
+                    "");
         }
         CONFORM(t->ops->control_send(t, 1, MESH_EVENT_MESSAGE, data, 1025) == MESH_ERR_ARGUMENT, "");
         CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 200), "");
@@ -378,7 +388,8 @@ static void conf_control(mesh_transport *t) {
             t->ops->progress(t, limit);
             continue;
         }
-        CONFORM(m.rank == 0 && m.data[0] == next && m.nbytes == (uint32_t)(next == 49 ? 1024 : next + 1), "control messages come in order and whole");
+        CONFORM(m.rank == 0 && m.data[0] == next && m.nbytes == (uint32_t)(next == 49 ? 1024 : next + 1),
+                "control messages come in order and whole");
         conf_fill(data, sizeof data, (uint64_t)next);
         CONFORM(!memcmp(data + 1, m.data + 1, m.nbytes - 1), "");
         next++;
@@ -442,19 +453,39 @@ static inline void conformance_transport(mesh_transport *t) {
 /* Element i of a typed buffer from small integers: exact in every dtype, so that results compare bitwise. */
 static void conf_put(mesh_dtype d, void *buf, size_t i, int64_t re, int64_t im) {
     switch ((int)d) {
-    case MESH_F32: ((float *)buf)[i] = (float)re; break;
-    case MESH_F64: ((double *)buf)[i] = (double)re; break;
-    case MESH_F16: ((uint16_t *)buf)[i] = mesh__f16_of_f32((float)re); break;
-    case MESH_BF16: ((uint16_t *)buf)[i] = mesh__bf16_of_f32((float)re); break;
+    case MESH_F32:
+        ((float *)buf)[i] = (float)re;
+        break;
+    case MESH_F64:
+        ((double *)buf)[i] = (double)re;
+        break;
+    case MESH_F16:
+        ((uint16_t *)buf)[i] = mesh__f16_of_f32((float)re);
+        break;
+    case MESH_BF16:
+        ((uint16_t *)buf)[i] = mesh__bf16_of_f32((float)re);
+        break;
     case MESH_I16:
-    case MESH_U16: ((uint16_t *)buf)[i] = (uint16_t)re; break;
+    case MESH_U16:
+        ((uint16_t *)buf)[i] = (uint16_t)re;
+        break;
     case MESH_I32:
-    case MESH_U32: ((uint32_t *)buf)[i] = (uint32_t)re; break;
+    case MESH_U32:
+        ((uint32_t *)buf)[i] = (uint32_t)re;
+        break;
     case MESH_I64:
-    case MESH_U64: ((uint64_t *)buf)[i] = (uint64_t)re; break;
-    case MESH_C64: ((float *)buf)[2 * i] = (float)re, ((float *)buf)[2 * i + 1] = (float)im; break;
-    case MESH_C128: ((double *)buf)[2 * i] = (double)re, ((double *)buf)[2 * i + 1] = (double)im; break;
-    default: ((uint8_t *)buf)[i] = (uint8_t)re; break;
+    case MESH_U64:
+        ((uint64_t *)buf)[i] = (uint64_t)re;
+        break;
+    case MESH_C64:
+        ((float *)buf)[2 * i] = (float)re, ((float *)buf)[2 * i + 1] = (float)im;
+        break;
+    case MESH_C128:
+        ((double *)buf)[2 * i] = (double)re, ((double *)buf)[2 * i + 1] = (double)im;
+        break;
+    default:
+        ((uint8_t *)buf)[i] = (uint8_t)re;
+        break;
     }
 }
 
@@ -472,24 +503,50 @@ static void conf_expect(mesh_dtype d, int op, int n, const int *seed, size_t i, 
         int64_t a = conf_value(op, seed[r], i, 0), b = conf_value(op, seed[r], i, 1), old = re;
         switch (op) {
         case MESH_SUM:
-        case MESH_AVG: re += a, im += b; break;
-        case MESH_PROD: re = re * a - im * b, im = old * b + im * a; break;
-        case MESH_MIN: re = a < re ? a : re; break;
-        case MESH_MAX: re = a > re ? a : re; break;
-        case MESH_AND: re &= a; break;
-        case MESH_OR: re |= a; break;
-        default: re ^= a; break;
+        case MESH_AVG:
+            re += a, im += b;
+            break;
+        case MESH_PROD:
+            re = re * a - im * b, im = old * b + im * a;
+            break;
+        case MESH_MIN:
+            re = a < re ? a : re;
+            break;
+        case MESH_MAX:
+            re = a > re ? a : re;
+            break;
+        case MESH_AND:
+            re &= a;
+            break;
+        case MESH_OR:
+            re |= a;
+            break;
+        default:
+            re ^= a;
+            break;
         }
     }
     conf_put(d, buf, at, re, im);
     if (op != MESH_AVG) return;
     switch ((int)d) {
-    case MESH_F32: ((float *)buf)[at] = (float)re / (float)n; break;
-    case MESH_F64: ((double *)buf)[at] = (double)re / (double)n; break;
-    case MESH_F16: ((uint16_t *)buf)[at] = mesh__f16_of_f32((float)re / (float)n); break;
-    case MESH_BF16: ((uint16_t *)buf)[at] = mesh__bf16_of_f32((float)re / (float)n); break;
-    case MESH_C64: ((float *)buf)[2 * at] = (float)re / (float)n, ((float *)buf)[2 * at + 1] = (float)im / (float)n; break;
-    default: ((double *)buf)[2 * at] = (double)re / (double)n, ((double *)buf)[2 * at + 1] = (double)im / (double)n; break;
+    case MESH_F32:
+        ((float *)buf)[at] = (float)re / (float)n;
+        break;
+    case MESH_F64:
+        ((double *)buf)[at] = (double)re / (double)n;
+        break;
+    case MESH_F16:
+        ((uint16_t *)buf)[at] = mesh__f16_of_f32((float)re / (float)n);
+        break;
+    case MESH_BF16:
+        ((uint16_t *)buf)[at] = mesh__bf16_of_f32((float)re / (float)n);
+        break;
+    case MESH_C64:
+        ((float *)buf)[2 * at] = (float)re / (float)n, ((float *)buf)[2 * at + 1] = (float)im / (float)n;
+        break;
+    default:
+        ((double *)buf)[2 * at] = (double)re / (double)n, ((double *)buf)[2 * at + 1] = (double)im / (double)n;
+        break;
     }
 }
 
@@ -508,23 +565,25 @@ typedef struct conf_case {
 
 static void conf_contribution(const conf_case *c, int op, int r, size_t first, size_t count, unsigned char *to) {
     size_t i;
-    for (i = 0; i < count; i++) conf_put(c->d, to, i, conf_value(op, c->seed[r], first + i, 0), conf_value(op, c->seed[r], first + i, 1));
+    for (i = 0; i < count; i++)
+        conf_put(c->d, to, i, conf_value(op, c->seed[r], first + i, 0), conf_value(op, c->seed[r], first + i, 1));
 }
 
-static void conf_check(conf_case *c, mesh_status status, mesh_request r, const char *what, size_t count, int op, size_t bytes) {
+static void conf_check(conf_case *c, mesh_status status, mesh_request r, const char *what, size_t count, int op,
+                       size_t bytes) {
     mesh_transport *t = c->t;
     if (status == MESH_OK && c->started) status = mesh_wait(r);
     if (status == MESH_OK && (bytes == 0 || !memcmp(c->recv, c->want, bytes)) && c->recv[bytes] == 0xee) return;
-    snprintf(c->text, sizeof c->text, "on \"%s\" count %zu %s %s: %s", c->axes ? c->axes : "(all)", count, mesh_dtype_name(c->d), mesh_op_name((mesh_op)op),
-             status ? c->comm->error.text : "wrong values");
+    snprintf(c->text, sizeof c->text, "on \"%s\" count %zu %s %s: %s", c->axes ? c->axes : "(all)", count,
+             mesh_dtype_name(c->d), mesh_op_name((mesh_op)op), status ? c->comm->error.text : "wrong values");
     conformance_fail(t, __LINE__, what, c->text);
 }
 
-#define CONF_RUN(what, blocking, start, count, op, bytes)                                                              \
-    do {                                                                                                               \
-        mesh_request r = MESH_ZERO;                                                                                    \
-        mesh_status status_ = c->started ? start : blocking;                                                           \
-        conf_check(c, status_, r, what, count, op, bytes);                                                             \
+#define CONF_RUN(what, blocking, start, count, op, bytes)    \
+    do {                                                     \
+        mesh_request r = MESH_ZERO;                          \
+        mesh_status status_ = c->started ? start : blocking; \
+        conf_check(c, status_, r, what, count, op, bytes);   \
     } while (0)
 
 static void conf_clear(conf_case *c) { memset(c->recv, 0xee, c->room); }
@@ -537,12 +596,16 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
         for (i = 0; i < count; i++) conf_expect(c->d, op, c->n, c->seed, i, c->want, i);
         conf_clear(c);
         conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
-        CONF_RUN("all_reduce", mesh_all_reduce(c->comm, c->axes, send, c->recv, count, c->d, op), mesh_all_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+        CONF_RUN("all_reduce", mesh_all_reduce(c->comm, c->axes, send, c->recv, count, c->d, op),
+                 mesh_all_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
         conf_clear(c);
         conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
-        if (c->me != root && in_place) conf_contribution(c, op, c->me, 0, count, c->want);
-        else if (c->me != root) memset(c->want, 0xee, bytes);
-        CONF_RUN("reduce", mesh_reduce(c->comm, c->axes, send, c->recv, count, c->d, op, root), mesh_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, root, &r), count, op, bytes);
+        if (c->me != root && in_place)
+            conf_contribution(c, op, c->me, 0, count, c->want);
+        else if (c->me != root)
+            memset(c->want, 0xee, bytes);
+        CONF_RUN("reduce", mesh_reduce(c->comm, c->axes, send, c->recv, count, c->d, op, root),
+                 mesh_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, root, &r), count, op, bytes);
     }
     for (in_place = 0; in_place < 2; in_place++) { /* reduce_scatter: block me of a buffer of n blocks */
         unsigned char *send = c->send, *keep = c->recv;
@@ -552,12 +615,16 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
         if (in_place) c->recv = c->send + me * bytes;
         if (in_place) {
             mesh_request r = MESH_ZERO;
-            mesh_status status = c->started ? mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r) : mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op);
+            mesh_status status = c->started
+                                     ? mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r)
+                                     : mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op);
             if (c->started && status == MESH_OK) status = mesh_wait(r);
-            if (status != MESH_OK || memcmp(c->recv, c->want, bytes)) conformance_fail(c->t, __LINE__, "reduce_scatter in place", c->comm->error.text);
+            if (status != MESH_OK || memcmp(c->recv, c->want, bytes))
+                conformance_fail(c->t, __LINE__, "reduce_scatter in place", c->comm->error.text);
             c->recv = keep;
         } else {
-            CONF_RUN("reduce_scatter", mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op), mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+            CONF_RUN("reduce_scatter", mesh_reduce_scatter(c->comm, c->axes, send, c->recv, count, c->d, op),
+                     mesh_reduce_scatter_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
         }
     }
     { /* reduce_scatter_v: rank i gets count + i elements, given with gaps between blocks */
@@ -571,7 +638,10 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
         conf_clear(c);
         conf_contribution(c, op, c->me, 0, at, c->send);
         for (i = 0; i < mine; i++) conf_expect(c->d, op, c->n, c->seed, offsets[me] + i, c->want, i);
-        CONF_RUN("reduce_scatter_v", mesh_reduce_scatter_v(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op), mesh_reduce_scatter_v_start(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op, &r), mine, op, mine * c->elem);
+        CONF_RUN("reduce_scatter_v",
+                 mesh_reduce_scatter_v(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op),
+                 mesh_reduce_scatter_v_start(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op, &r), mine,
+                 op, mine * c->elem);
     }
 }
 
@@ -583,29 +653,35 @@ static void conf_moves(conf_case *c, size_t count) {
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv : c->send);
         conf_contribution(c, 0, root, 0, count, c->want);
-        CONF_RUN("broadcast", mesh_broadcast(c->comm, c->axes, send, c->recv, count, c->d, root), mesh_broadcast_start(c->comm, c->axes, send, c->recv, count, c->d, root, &r), count, 0, bytes);
+        CONF_RUN("broadcast", mesh_broadcast(c->comm, c->axes, send, c->recv, count, c->d, root),
+                 mesh_broadcast_start(c->comm, c->axes, send, c->recv, count, c->d, root, &r), count, 0, bytes);
     }
     for (in_place = 0; in_place < 2; in_place++) { /* all_gather */
         const void *send = in_place ? c->recv + me * bytes : c->send;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv + me * bytes : c->send);
         for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, 0, count, c->want + i * bytes);
-        CONF_RUN("all_gather", mesh_all_gather(c->comm, c->axes, send, c->recv, count, c->d), mesh_all_gather_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
+        CONF_RUN("all_gather", mesh_all_gather(c->comm, c->axes, send, c->recv, count, c->d),
+                 mesh_all_gather_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
     }
     for (in_place = 0; in_place < 2; in_place++) { /* all_to_all: rank i's block j goes to rank j */
         const void *send = in_place ? c->recv : c->send;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, n * count, in_place ? c->recv : c->send);
         for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, me * count, count, c->want + i * bytes);
-        CONF_RUN("all_to_all", mesh_all_to_all(c->comm, c->axes, send, c->recv, count, c->d), mesh_all_to_all_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
+        CONF_RUN("all_to_all", mesh_all_to_all(c->comm, c->axes, send, c->recv, count, c->d),
+                 mesh_all_to_all_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
     }
     { /* all_gather_v: rank i gives count + i elements, none where i % 3 == 1 */
         size_t counts[256], total = 0;
         for (i = 0; i < n; i++) total += counts[i] = i % 3 == 1 ? 0 : count + i;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, counts[me], c->send);
-        for (i = 0, k = 0; i < n; k += counts[i++]) conf_contribution(c, 0, (int)i, 0, counts[i], c->want + k * c->elem);
-        CONF_RUN("all_gather_v", mesh_all_gather_v(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d), mesh_all_gather_v_start(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d, &r), count, 0, total * c->elem);
+        for (i = 0, k = 0; i < n; k += counts[i++])
+            conf_contribution(c, 0, (int)i, 0, counts[i], c->want + k * c->elem);
+        CONF_RUN("all_gather_v", mesh_all_gather_v(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d),
+                 mesh_all_gather_v_start(c->comm, c->axes, c->send, c->recv, counts, NULL, c->d, &r), count, 0,
+                 total * c->elem);
     }
     { /* all_to_all_v: from i to j go count + (i + 2 j) % 4 elements, none where (i + j) % 5 == 3 */
         size_t sc[256], so[256], rc[256], ro[256], s_at = 0, r_at = 0;
@@ -618,24 +694,37 @@ static void conf_moves(conf_case *c, size_t count) {
         conf_clear(c);
         for (i = 0; i < n; i++) conf_contribution(c, 0, c->me, 1000 * i, sc[i], c->send + so[i] * c->elem);
         for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, 1000 * me, rc[i], c->want + ro[i] * c->elem);
-        CONF_RUN("all_to_all_v", mesh_all_to_all_v(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d), mesh_all_to_all_v_start(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d, &r), count, 0, r_at * c->elem);
+        CONF_RUN("all_to_all_v", mesh_all_to_all_v(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d),
+                 mesh_all_to_all_v_start(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d, &r), count, 0,
+                 r_at * c->elem);
     }
     { /* shift, periodic and not; sendrecv with other counts */
-        int displacement = (int)(count % 3) + 1, from = (int)(((int)me - displacement) % (int)n + (int)n) % (int)n, edge = (int)me - displacement;
+        int displacement = (int)(count % 3) + 1, from = (int)(((int)me - displacement) % (int)n + (int)n) % (int)n,
+            edge = (int)me - displacement;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, count, c->send);
         conf_contribution(c, 0, from, 0, count, c->want);
-        CONF_RUN("shift periodic", mesh_shift(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d), mesh_shift_start(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d, &r), count, 0, bytes);
+        CONF_RUN("shift periodic", mesh_shift(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d),
+                 mesh_shift_start(c->comm, c->axes, displacement, 1, c->send, c->recv, count, c->d, &r), count, 0,
+                 bytes);
         conf_clear(c);
-        if (edge >= 0) conf_contribution(c, 0, edge, 0, count, c->want);
-        else memset(c->want, 0xee, bytes);
-        CONF_RUN("shift", mesh_shift(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d), mesh_shift_start(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d, &r), count, 0, bytes);
+        if (edge >= 0)
+            conf_contribution(c, 0, edge, 0, count, c->want);
+        else
+            memset(c->want, 0xee, bytes);
+        CONF_RUN("shift", mesh_shift(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d),
+                 mesh_shift_start(c->comm, c->axes, displacement, 0, c->send, c->recv, count, c->d, &r), count, 0,
+                 bytes);
         conf_clear(c);
         from = (int)((me + n - 1) % n);
         conf_contribution(c, 0, from, 0, count + (size_t)from, c->want);
         conf_contribution(c, 0, c->me, 0, count + me, c->send);
-        CONF_RUN("sendrecv", mesh_sendrecv(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv, count + (size_t)from, c->d),
-                 mesh_sendrecv_start(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv, count + (size_t)from, c->d, &r), count, 0, (count + (size_t)from) * c->elem);
+        CONF_RUN("sendrecv",
+                 mesh_sendrecv(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv,
+                               count + (size_t)from, c->d),
+                 mesh_sendrecv_start(c->comm, c->axes, (int)((me + 1) % n), c->send, count + me, from, c->recv,
+                                     count + (size_t)from, c->d, &r),
+                 count, 0, (count + (size_t)from) * c->elem);
     }
     if (n > 1) { /* send and recv: pairs, twice in a row */
         int pass, peer = (int)(me ^ 1);
@@ -653,7 +742,8 @@ static void conf_moves(conf_case *c, size_t count) {
                 if (!status) status = mesh_send(c->comm, c->axes, peer, c->send, count, c->d);
             }
             if (!status) status = mesh_wait(r);
-            if (status || memcmp(c->recv, c->want, bytes)) conformance_fail(c->t, __LINE__, "send and recv", c->comm->error.text);
+            if (status || memcmp(c->recv, c->want, bytes))
+                conformance_fail(c->t, __LINE__, "send and recv", c->comm->error.text);
         }
     }
     conf_clear(c);
@@ -686,7 +776,8 @@ static void conf_exchange(conf_case *c) {
         CONFORM_CALL(mesh_exchange_start(c->comm, c->axes, x, 4, &r), c->comm);
         CONFORM_CALL(mesh_wait(r), c->comm);
     }
-    for (i = 0; i < N; i++) CONFORM(row[i] == last * 10000 + i * 100 + 5 && self[i] == c->me * 10000 + i * 100 + 6, "exchange of a column");
+    for (i = 0; i < N; i++)
+        CONFORM(row[i] == last * 10000 + i * 100 + 5 && self[i] == c->me * 10000 + i * 100 + 6, "exchange of a column");
 }
 
 /* Every collective on one group: all dtypes and ops at small counts, a few dtypes at counts beyond every threshold. */

@@ -34,30 +34,33 @@ static void test_fail(const char *file, int line, const char *format, ...) {
     fprintf(stderr, " (seed %" PRIu64 ")\n", test_seed);
 }
 
-#define CHECK(cond)                                                                                                    \
-    do {                                                                                                               \
-        if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond);                                                       \
+#define CHECK(cond)                                              \
+    do {                                                         \
+        if (!(cond)) test_fail(__FILE__, __LINE__, "%s", #cond); \
     } while (0)
-#define CHECK_INT(got, want)                                                                                           \
-    do {                                                                                                               \
-        int64_t got_ = (int64_t)(got), want_ = (int64_t)(want);                                                        \
-        if (got_ != want_) test_fail(__FILE__, __LINE__, "%s is %" PRId64 ", expected %s = %" PRId64, #got, got_, #want, want_); \
+#define CHECK_INT(got, want)                                                                                      \
+    do {                                                                                                          \
+        int64_t got_ = (int64_t)(got), want_ = (int64_t)(want);                                                   \
+        if (got_ != want_)                                                                                        \
+            test_fail(__FILE__, __LINE__, "%s is %" PRId64 ", expected %s = %" PRId64, #got, got_, #want, want_); \
     } while (0)
-#define CHECK_STR(got, want)                                                                                           \
-    do {                                                                                                               \
-        const char *got_ = (got), *want_ = (want);                                                                     \
-        if (strcmp(got_, want_)) test_fail(__FILE__, __LINE__, "%s is\n\"%s\", expected\n\"%s\"", #got, got_, want_);   \
+#define CHECK_STR(got, want)                                                                                          \
+    do {                                                                                                              \
+        const char *got_ = (got), *want_ = (want);                                                                    \
+        if (strcmp(got_, want_)) test_fail(__FILE__, __LINE__, "%s is\n\"%s\", expected\n\"%s\"", #got, got_, want_); \
     } while (0)
 /* The text holds every one of the fragments. */
-#define CHECK_HAS(got, fragment)                                                                                       \
-    do {                                                                                                               \
-        const char *got_ = (got), *want_ = (fragment);                                                                 \
-        if (!strstr(got_, want_)) test_fail(__FILE__, __LINE__, "%s is \"%s\", which lacks \"%s\"", #got, got_, want_);  \
+#define CHECK_HAS(got, fragment)                                                                  \
+    do {                                                                                          \
+        const char *got_ = (got), *want_ = (fragment);                                            \
+        if (!strstr(got_, want_))                                                                 \
+            test_fail(__FILE__, __LINE__, "%s is \"%s\", which lacks \"%s\"", #got, got_, want_); \
     } while (0)
-#define CHECK_OK(call, err)                                                                                            \
-    do {                                                                                                               \
-        int status_ = (int)(call);                                                                                     \
-        if (status_) test_fail(__FILE__, __LINE__, "%s: %s: %s", #call, mesh_status_text((mesh_status)status_), (err).text); \
+#define CHECK_OK(call, err)                                                                                         \
+    do {                                                                                                            \
+        int status_ = (int)(call);                                                                                  \
+        if (status_)                                                                                                \
+            test_fail(__FILE__, __LINE__, "%s: %s: %s", #call, mesh_status_text((mesh_status)status_), (err).text); \
     } while (0)
 
 /* xorshift64*: the tests' own random numbers, the same everywhere. */
@@ -203,9 +206,12 @@ static int test_run_one(const test_case *t, const test_options *o) {
         return 0;
     }
     ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!ok && WIFSIGNALED(status)) printf("FAIL %s: signal %d (seed %" PRIu64 ")\n", t->name, WTERMSIG(status), test_seed);
-    else if (!ok) printf("FAIL %s (seed %" PRIu64 ")\n", t->name, test_seed);
-    else printf("ok   %-48s %6.2f s\n", t->name, test_now() - start);
+    if (!ok && WIFSIGNALED(status))
+        printf("FAIL %s: signal %d (seed %" PRIu64 ")\n", t->name, WTERMSIG(status), test_seed);
+    else if (!ok)
+        printf("FAIL %s (seed %" PRIu64 ")\n", t->name, test_seed);
+    else
+        printf("ok   %-48s %6.2f s\n", t->name, test_now() - start);
     return ok;
 }
 

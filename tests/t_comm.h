@@ -26,9 +26,12 @@ static int listen_loopback(int family, int *port) {
     int fd = socket(family, SOCK_STREAM, 0);
     memset(&a, 0, sizeof a);
     a.ss_family = (sa_family_t)family;
-    if (family == AF_INET) ((struct sockaddr_in *)&a)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    else ((struct sockaddr_in6 *)&a)->sin6_addr = in6addr_loopback;
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, length) || listen(fd, 1024) || getsockname(fd, (struct sockaddr *)&a, &length)) {
+    if (family == AF_INET)
+        ((struct sockaddr_in *)&a)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        ((struct sockaddr_in6 *)&a)->sin6_addr = in6addr_loopback;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, length) || listen(fd, 1024) ||
+        getsockname(fd, (struct sockaddr *)&a, &length)) {
         if (fd >= 0) close(fd);
         return -1;
     }
@@ -90,8 +93,11 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
             test_fail(__FILE__, __LINE__, "%s: rank %d of %d does not end", backend_names[backend], i, ranks);
             kill(pid[i], SIGKILL);
             waitpid(pid[i], &status, 0);
-        } else if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(i == victim && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) {
-            test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s %d", backend_names[backend], i, ranks, WIFEXITED(status) ? "exit" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+        } else if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
+                   !(i == victim && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) {
+            test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s %d", backend_names[backend], i, ranks,
+                      WIFEXITED(status) ? "exit" : "signal",
+                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
         }
     }
 }

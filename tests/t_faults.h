@@ -22,8 +22,10 @@ static int open_comm(mesh_transport *t, mesh_comm *c, const char *text, const ch
 
 /* Time passes without a call into the library. */
 static void pause_rank(mesh_transport *t, int64_t ns) {
-    if (!strcmp(t->ops->name, "sim")) mesh_sim_sleep(t, ns);
-    else test_sleep((double)ns * 1e-9);
+    if (!strcmp(t->ops->name, "sim"))
+        mesh_sim_sleep(t, ns);
+    else
+        test_sleep((double)ns * 1e-9);
 }
 
 /* ---- ranks that call different things ---- */
@@ -39,11 +41,22 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     pause_rank(t, SECOND / 20); /* the others are through the barrier */
     switch (what) {
-    case 0: status = mesh_all_reduce(&c, NULL, a, b, odd ? 5 : 4, MESH_F32, MESH_SUM); break;
-    case 1: status = mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, odd ? MESH_MAX : MESH_SUM); break;
-    case 2: status = odd ? mesh_all_reduce(&c, NULL, wide, wide, 2, MESH_F64, MESH_SUM) : mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM); break;
-    case 3: status = odd ? mesh_barrier(&c, NULL) : mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM); break;
-    case 4: status = mesh_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM, odd ? 1 : 0); break;
+    case 0:
+        status = mesh_all_reduce(&c, NULL, a, b, odd ? 5 : 4, MESH_F32, MESH_SUM);
+        break;
+    case 1:
+        status = mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, odd ? MESH_MAX : MESH_SUM);
+        break;
+    case 2:
+        status = odd ? mesh_all_reduce(&c, NULL, wide, wide, 2, MESH_F64, MESH_SUM)
+                     : mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM);
+        break;
+    case 3:
+        status = odd ? mesh_barrier(&c, NULL) : mesh_all_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM);
+        break;
+    case 4:
+        status = mesh_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM, odd ? 1 : 0);
+        break;
     default: /* counts of a v-collective: lengths alone disagree */
         if (odd) counts[2] = 2;
         status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
@@ -53,8 +66,16 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(status, MESH_ERR_MISMATCH);
     if (what < 5) {
         CHECK_HAS(c.error.text, "rank 1 calls ");
-        CHECK_HAS(c.error.text, what == 3 ? "barrier()" : what == 4 ? "root 1" : what == 2 ? "2 x f64" : what == 1 ? "max" : "5 x f32");
-        CHECK_HAS(c.error.text, what == 4 ? "root 0" : what == 2 ? "4 x f32" : what == 3 ? "4 x f32" : what == 1 ? "sum" : "4 x f32");
+        CHECK_HAS(c.error.text, what == 3   ? "barrier()"
+                                : what == 4 ? "root 1"
+                                : what == 2 ? "2 x f64"
+                                : what == 1 ? "max"
+                                            : "5 x f32");
+        CHECK_HAS(c.error.text, what == 4   ? "root 0"
+                                : what == 2 ? "4 x f32"
+                                : what == 3 ? "4 x f32"
+                                : what == 1 ? "sum"
+                                            : "4 x f32");
         CHECK_HAS(c.error.text, "sequence 2");
     }
     CHECK_HAS(c.error.text, "on \"dp,tp\"");
@@ -75,8 +96,10 @@ static void p2p_disagree_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_status status;
     if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
-    if (t->rank == 0) status = mesh_send(&c, "x", 1, a, what ? 20000 : 4, MESH_F32);
-    else status = mesh_recv(&c, "x", 0, a, what ? 19999 : 5, MESH_F32);
+    if (t->rank == 0)
+        status = mesh_send(&c, "x", 1, a, what ? 20000 : 4, MESH_F32);
+    else
+        status = mesh_recv(&c, "x", 0, a, what ? 19999 : 5, MESH_F32);
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK_INT(status, MESH_ERR_MISMATCH);
     CHECK_HAS(c.error.text, "rank 0 calls send(");
@@ -130,8 +153,10 @@ static void p2p_cycle_rank(mesh_transport *t, void *ctx) {
     mesh_status status;
     if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
     CHECK_INT(mesh_sendrecv(&c, "x", (t->rank + 1) % 3, v, 1, (t->rank + 2) % 3, v + 1, 1, MESH_I32), MESH_OK);
-    if (what && t->rank == 2) status = mesh_barrier(&c, NULL);
-    else status = mesh_recv(&c, "x", (t->rank + 2) % 3, v, 1, MESH_I32);
+    if (what && t->rank == 2)
+        status = mesh_barrier(&c, NULL);
+    else
+        status = mesh_recv(&c, "x", (t->rank + 2) % 3, v, 1, MESH_I32);
     CHECK_INT(status, MESH_ERR_MISMATCH);
     CHECK_HAS(c.error.text, "a cycle of ranks");
     CHECK_HAS(c.error.text, "in recv(1 x i32)");
@@ -153,8 +178,10 @@ static void opposite_rank(mesh_transport *t, void *ctx) {
     int swap = t->rank == 0 || t->rank == 3, right = 1;
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 60 * SECOND)) return;
     for (i = 0; i < n; i++) a[i] = b[i] = (float)(t->rank + 1);
-    CHECK_INT(mesh_all_reduce_start(&c, swap ? "tp" : "dp", swap ? b : a, swap ? b : a, n, MESH_F32, MESH_SUM, &r[0]), MESH_OK);
-    CHECK_INT(mesh_all_reduce_start(&c, swap ? "dp" : "tp", swap ? a : b, swap ? a : b, n, MESH_F32, MESH_SUM, &r[1]), MESH_OK);
+    CHECK_INT(mesh_all_reduce_start(&c, swap ? "tp" : "dp", swap ? b : a, swap ? b : a, n, MESH_F32, MESH_SUM, &r[0]),
+              MESH_OK);
+    CHECK_INT(mesh_all_reduce_start(&c, swap ? "dp" : "tp", swap ? a : b, swap ? a : b, n, MESH_F32, MESH_SUM, &r[1]),
+              MESH_OK);
     CHECK_INT(mesh_wait(r[0]), MESH_OK);
     CHECK_INT(mesh_wait(r[1]), MESH_OK);
     for (i = 0; i < n; i++) right &= a[i] == (float)(t->rank % 2 * 2 + 4) && b[i] == (float)(t->rank / 2 * 4 + 3);
@@ -182,18 +209,30 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
     size_t n = 120000;
     int me = mesh_comm_index(c, NULL);
     switch (what) {
-    case 0: return mesh_all_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
-    case 1: return mesh_all_reduce_start(c, NULL, a, b, 1, MESH_F32, MESH_SUM, r);
-    case 2: return mesh_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, 0, r);
-    case 3: return mesh_broadcast_start(c, NULL, a, b, n, MESH_F32, VICTIM, r);
-    case 4: return mesh_all_gather_start(c, NULL, a, b, n / 4, MESH_F32, r);
-    case 5: return mesh_all_gather_v_start(c, NULL, a, b, counts, NULL, MESH_F32, r);
-    case 6: return mesh_reduce_scatter_start(c, NULL, a, b, n / 4, MESH_F32, MESH_MAX, r);
-    case 7: return mesh_all_to_all_start(c, NULL, a, b, n / 4, MESH_F32, r);
-    case 8: return mesh_all_to_all_v_start(c, NULL, a, counts, NULL, b, counts, NULL, MESH_F32, r);
-    case 9: return mesh_barrier_start(c, NULL, r);
-    case 10: return mesh_shift_start(c, NULL, 1, 1, a, b, n, MESH_F32, r);
-    default: return mesh_sendrecv_start(c, NULL, (me + 2) % 4, a, n, (me + 2) % 4, b, n, MESH_F32, r);
+    case 0:
+        return mesh_all_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
+    case 1:
+        return mesh_all_reduce_start(c, NULL, a, b, 1, MESH_F32, MESH_SUM, r);
+    case 2:
+        return mesh_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, 0, r);
+    case 3:
+        return mesh_broadcast_start(c, NULL, a, b, n, MESH_F32, VICTIM, r);
+    case 4:
+        return mesh_all_gather_start(c, NULL, a, b, n / 4, MESH_F32, r);
+    case 5:
+        return mesh_all_gather_v_start(c, NULL, a, b, counts, NULL, MESH_F32, r);
+    case 6:
+        return mesh_reduce_scatter_start(c, NULL, a, b, n / 4, MESH_F32, MESH_MAX, r);
+    case 7:
+        return mesh_all_to_all_start(c, NULL, a, b, n / 4, MESH_F32, r);
+    case 8:
+        return mesh_all_to_all_v_start(c, NULL, a, counts, NULL, b, counts, NULL, MESH_F32, r);
+    case 9:
+        return mesh_barrier_start(c, NULL, r);
+    case 10:
+        return mesh_shift_start(c, NULL, 1, 1, a, b, n, MESH_F32, r);
+    default:
+        return mesh_sendrecv_start(c, NULL, (me + 2) % 4, a, n, (me + 2) % 4, b, n, MESH_F32, r);
     }
 }
 
@@ -326,7 +365,8 @@ static void leaves_rank(mesh_transport *t, void *ctx) {
         }
     } else {
         pause_rank(t, SECOND);
-        if (what == 2) mesh_send(&c, NULL, 2, buf, 1, MESH_F32); /* nobody reads it: it may fail, but takes nothing with it */
+        if (what == 2)
+            mesh_send(&c, NULL, 2, buf, 1, MESH_F32); /* nobody reads it: it may fail, but takes nothing with it */
         for (i = 0; i < MANY && !c.failed; i++) {
             CHECK_INT(mesh_recv(&c, NULL, 2, buf, EACH, MESH_F32), MESH_OK);
             CHECK(buf[0] == (float)i);
@@ -483,8 +523,10 @@ static void step_rank(mesh_transport *t, void *ctx) {
         if (status == MESH_OK) status = mesh_all_reduce(&c, NULL, a, a, 5, MESH_F32, MESH_SUM);
         if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     }
-    if (t->rank == 1) CHECK(status == MESH_ERR_TRANSPORT || (status == MESH_OK && *ended));
-    else CHECK(status == MESH_ERR_PEER || status == MESH_OK);
+    if (t->rank == 1)
+        CHECK(status == MESH_ERR_TRANSPORT || (status == MESH_OK && *ended));
+    else
+        CHECK(status == MESH_ERR_PEER || status == MESH_OK);
     if (status == MESH_ERR_PEER) CHECK_INT(c.error.rank, 1);
     if (t->rank == 1 && status == MESH_OK) *ended = 2;
     mesh_comm_close(&c);
@@ -538,21 +580,51 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 1) {
         pause_rank(t, SECOND / 20); /* the others are through the barrier */
         switch (what) {
-        case 0: status = mesh_barrier(&c, "pp"); break;
-        case 1: status = mesh_barrier(&c, "tp,dp"); break;
-        case 2: status = mesh_all_reduce(&c, "tp", NULL, b, 4, MESH_F32, MESH_SUM); break;
-        case 3: status = mesh_all_reduce(&c, "tp", a, NULL, 4, MESH_F32, MESH_SUM); break;
-        case 4: status = mesh_all_reduce(&c, "tp", a, b, 4, MESH_I32, MESH_AVG); break;
-        case 5: status = mesh_all_reduce(&c, "tp", a, b, 4, (mesh_dtype)99, MESH_SUM); break;
-        case 6: status = mesh_broadcast(&c, "tp", a, b, 4, MESH_F32, 2); break;
-        case 7: status = mesh_all_gather(&c, "tp", a, b, SIZE_MAX / 4, MESH_F32); break;
-        case 8: status = mesh_all_reduce(&c, "tp", a, a + 1, 4, MESH_F32, MESH_SUM); break;
-        case 9: status = mesh_all_gather_v(&c, "tp", a, b, NULL, NULL, MESH_F32); break;
-        case 10: status = mesh_send(&c, "tp", 7, a, 4, MESH_F32); break;
-        case 11: status = mesh_send(&c, "tp", mesh_comm_index(&c, "tp"), a, 4, MESH_F32); break;
-        case 12: status = mesh_barrier_start(&c, "tp", NULL); break;
-        case 13: status = mesh_all_reduce(&c, "tp", a, b, 4, MESH_BYTES, MESH_SUM); break;
-        default: status = mesh_all_to_all_v(&c, "tp", a, NULL, NULL, b, one, NULL, MESH_F32); break;
+        case 0:
+            status = mesh_barrier(&c, "pp");
+            break;
+        case 1:
+            status = mesh_barrier(&c, "tp,dp");
+            break;
+        case 2:
+            status = mesh_all_reduce(&c, "tp", NULL, b, 4, MESH_F32, MESH_SUM);
+            break;
+        case 3:
+            status = mesh_all_reduce(&c, "tp", a, NULL, 4, MESH_F32, MESH_SUM);
+            break;
+        case 4:
+            status = mesh_all_reduce(&c, "tp", a, b, 4, MESH_I32, MESH_AVG);
+            break;
+        case 5:
+            status = mesh_all_reduce(&c, "tp", a, b, 4, (mesh_dtype)99, MESH_SUM);
+            break;
+        case 6:
+            status = mesh_broadcast(&c, "tp", a, b, 4, MESH_F32, 2);
+            break;
+        case 7:
+            status = mesh_all_gather(&c, "tp", a, b, SIZE_MAX / 4, MESH_F32);
+            break;
+        case 8:
+            status = mesh_all_reduce(&c, "tp", a, a + 1, 4, MESH_F32, MESH_SUM);
+            break;
+        case 9:
+            status = mesh_all_gather_v(&c, "tp", a, b, NULL, NULL, MESH_F32);
+            break;
+        case 10:
+            status = mesh_send(&c, "tp", 7, a, 4, MESH_F32);
+            break;
+        case 11:
+            status = mesh_send(&c, "tp", mesh_comm_index(&c, "tp"), a, 4, MESH_F32);
+            break;
+        case 12:
+            status = mesh_barrier_start(&c, "tp", NULL);
+            break;
+        case 13:
+            status = mesh_all_reduce(&c, "tp", a, b, 4, MESH_BYTES, MESH_SUM);
+            break;
+        default:
+            status = mesh_all_to_all_v(&c, "tp", a, NULL, NULL, b, one, NULL, MESH_F32);
+            break;
         }
         CHECK_INT(status, want[what].status);
         CHECK_HAS(c.error.text, want[what].text);
@@ -612,8 +684,10 @@ static void open_rank(mesh_transport *t, void *ctx) {
         return;
     }
     status = mesh_comm_open(&c, t, &m, &desc, &err);
-    if (what == 3 && t->rank == 1) CHECK(status == MESH_ERR_PEER || status == MESH_ERR_TIMEOUT); /* too late: the others have left */
-    else CHECK_INT(status, what < 2 ? MESH_ERR_MISMATCH : what == 2 ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
+    if (what == 3 && t->rank == 1)
+        CHECK(status == MESH_ERR_PEER || status == MESH_ERR_TIMEOUT); /* too late: the others have left */
+    else
+        CHECK_INT(status, what < 2 ? MESH_ERR_MISMATCH : what == 2 ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
     if (what == 0) {
         CHECK_HAS(err.text, "rank 2 holds the mesh \"tp=4\"");
         CHECK_HAS(err.text, "rank 0 holds \"dp=2,tp=2\"");
@@ -674,7 +748,9 @@ static void group_rank(mesh_transport *t, void *ctx) {
         int sums[20];
         for (i = 0; i < 20; i++) {
             sums[i] = t->rank + i;
-            CHECK_INT(mesh_all_reduce_start(i % 2 ? &c : &other, NULL, &sums[i], &sums[i], 1, MESH_I32, MESH_SUM, &many[i]), MESH_OK);
+            CHECK_INT(
+                mesh_all_reduce_start(i % 2 ? &c : &other, NULL, &sums[i], &sums[i], 1, MESH_I32, MESH_SUM, &many[i]),
+                MESH_OK);
         }
         for (i = 19; i >= 0; i--) {
             CHECK_INT(mesh_wait(many[i]), MESH_OK);
@@ -780,9 +856,12 @@ static void special_rank(mesh_transport *t, void *ctx) {
             CHECK(!memcmp(all[0].bytes, all[0].bytes + bytes, bytes));
             for (i = 0; i < 6 && k == 0; i++) {
                 uint32_t u = mesh__bits_of_float(b.f[i]);
-                if (i == 1 || i == 4) CHECK((u & 0x7fffffff) > 0x7f800000);
-                else if (i % 2 == 0 && i < 4) CHECK_INT(u, op == MESH_MIN ? 0x80000000u : 0);
-                else CHECK(b.f[i] == (op == MESH_MIN ? (i == 3 ? -5.0f : 7.0f) : (i == 3 ? 5.0f : 8.0f)));
+                if (i == 1 || i == 4)
+                    CHECK((u & 0x7fffffff) > 0x7f800000);
+                else if (i % 2 == 0 && i < 4)
+                    CHECK_INT(u, op == MESH_MIN ? 0x80000000u : 0);
+                else
+                    CHECK(b.f[i] == (op == MESH_MIN ? (i == 3 ? -5.0f : 7.0f) : (i == 3 ? 5.0f : 8.0f)));
             }
         }
     for (i = 0; i < 200; i++) z[i] = (float)(random_below(&rng, 2000001) - 1000000) / 777777.0f;
@@ -798,8 +877,10 @@ static void test_half(void) {
     uint32_t h;
     for (h = 0; h < 65536; h++) {
         int nan16 = (h & 0x7c00) == 0x7c00 && (h & 0x3ff), nanb = (h & 0x7f80) == 0x7f80 && (h & 0x7f);
-        if (!nan16) CHECK_INT(mesh__f16_of_f32(mesh__f32_of_f16((uint16_t)h)), h);
-        else CHECK((mesh__f16_of_f32(mesh__f32_of_f16((uint16_t)h)) & 0x7fff) > 0x7c00);
+        if (!nan16)
+            CHECK_INT(mesh__f16_of_f32(mesh__f32_of_f16((uint16_t)h)), h);
+        else
+            CHECK((mesh__f16_of_f32(mesh__f32_of_f16((uint16_t)h)) & 0x7fff) > 0x7c00);
         if (!nanb) CHECK_INT(mesh__bf16_of_f32(mesh__f32_of_bf16((uint16_t)h)), h);
     }
     CHECK_INT(mesh__f16_of_f32(65519.0f), 0x7bff);
@@ -845,7 +926,8 @@ static void memory_rank(mesh_transport *t, void *ctx) {
     if (mesh_comm_open(&c, t, &m, &desc, &err)) return;
     status = mesh_all_reduce(&c, NULL, a[t->rank], b[t->rank], 9000, MESH_F32, MESH_SUM);
     if (status == MESH_OK) status = mesh_all_gather(&c, "x", a[t->rank], b[t->rank], 9000, MESH_F32);
-    if (status == MESH_OK) status = mesh_sendrecv(&c, "x", 1 - t->rank, a[t->rank], 5, 1 - t->rank, b[t->rank], 5, MESH_F32);
+    if (status == MESH_OK)
+        status = mesh_sendrecv(&c, "x", 1 - t->rank, a[t->rank], 5, 1 - t->rank, b[t->rank], 5, MESH_F32);
     if (status != MESH_OK) CHECK(c.error.text[0] && status == (mesh_status)c.error.status);
     mesh_comm_close(&c);
 }

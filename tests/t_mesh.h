@@ -200,7 +200,8 @@ static void law_compose(const mesh *m) {
                     d.origin = origin;
                     CHECK_OK(mesh_make(&inner, &d, &err), err);
                     if (mesh_compose(&r, &outers[first], &inner, &err)) continue;
-                    for (i = 0; i < shape; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(&outers[first], mesh_rank_at(&inner, i)));
+                    for (i = 0; i < shape; i++)
+                        CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(&outers[first], mesh_rank_at(&inner, i)));
                 }
 }
 
@@ -252,7 +253,8 @@ static void law_neighbors(const mesh *m) {
         for (k = 0; k < m->naxes; k++)
             for (d = -5; d <= 5; d++) {
                 const char *name = m->axis[k].name;
-                int n = m->axis[k].size, c = mesh_coord_of(m, name, i), open = mesh_neighbor(m, name, i, d, 0), round = mesh_neighbor(m, name, i, d, 1);
+                int n = m->axis[k].size, c = mesh_coord_of(m, name, i), open = mesh_neighbor(m, name, i, d, 0),
+                    round = mesh_neighbor(m, name, i, d, 1);
                 CHECK_INT(open >= 0, c + d >= 0 && c + d < n);
                 if (open >= 0) CHECK_INT(mesh_coord_of(m, name, open), c + d);
                 CHECK_INT(mesh_coord_of(m, name, round), ((c + d) % n + n) % n);
@@ -311,7 +313,8 @@ static void picture_compare(const picture *p, const mesh *m, const char *what) {
     }
     for (i = 0; i < m->size; i++)
         if (mesh_rank_at(m, i) != p->rank[i] || mesh_index_of(m, p->rank[i]) != i) {
-            test_fail(__FILE__, __LINE__, "after %s: index %d is rank %d, expected %d", what, i, mesh_rank_at(m, i), p->rank[i]);
+            test_fail(__FILE__, __LINE__, "after %s: index %d is rank %d, expected %d", what, i, mesh_rank_at(m, i),
+                      p->rank[i]);
             return;
         }
 }
@@ -382,7 +385,9 @@ static void test_random_walks(void) {
                 char text[64];
                 if (p.size[axis] % part) continue;
                 sprintf(text, "s%d=%d,s%d=-1", names, part, names + 1);
-                if (mesh_split(&m, &m, p.name[axis], text, &err)) { /* across an out-of-order flatten: refused with the remedy, and nothing changed */
+                if (mesh_split(
+                        &m, &m, p.name[axis], text,
+                        &err)) { /* across an out-of-order flatten: refused with the remedy, and nothing changed */
                     CHECK_HAS(err.text, "device table");
                     picture_compare(&p, &m, "a refused split");
                     continue;
@@ -408,8 +413,11 @@ static void test_random_walks(void) {
                 p.naxes--;
                 total = picture_total(&p);
                 for (i = 0; i < total; i++) p.rank[i] = p.rank[i * last + index];
-            } else if (what == 4) { /* the group of some axes through a rank: transpose them last, keep the block that holds it */
-                int count = random_below(&rng, n + 1), block = 1, member = p.rank[random_below(&rng, picture_total(&p))], rotated[MESH_MAX_AXES], at;
+            } else if (
+                what ==
+                4) { /* the group of some axes through a rank: transpose them last, keep the block that holds it */
+                int count = random_below(&rng, n + 1), block = 1,
+                    member = p.rank[random_below(&rng, picture_total(&p))], rotated[MESH_MAX_AXES], at;
                 for (i = 0; i < count; i++) sprintf(axes + strlen(axes), "%s%s", i ? "," : "", p.name[order[i]]);
                 if (count == 0) continue;
                 CHECK_OK(mesh_group_through(&m, &m, axes, member, &err), err);
@@ -425,7 +433,12 @@ static void test_random_walks(void) {
                 }
                 p.naxes = count;
             }
-            picture_compare(&p, &m, what == 0 ? "transpose" : what == 1 ? "flatten" : what == 2 ? "split" : what == 3 ? "fix" : "group_through");
+            picture_compare(&p, &m,
+                            what == 0   ? "transpose"
+                            : what == 1 ? "flatten"
+                            : what == 2 ? "split"
+                            : what == 3 ? "fix"
+                                        : "group_through");
             law_index(&m);
         }
     }
@@ -443,7 +456,10 @@ static void test_fuzz_text(void) {
         int n = random_below(&rng, 22);
         for (k = 0; k < n; k++) { /* half of them nearly right: x=n,x=n */
             static const char shape[] = "z=2,";
-            text[k] = i % 2 && random_below(&rng, 8) ? (k % 4 == 0 ? (char)('a' + k / 4) : k % 4 == 2 ? (char)('1' + random_below(&rng, 4)) : shape[k % 4]) : alphabet[random_below(&rng, (int)sizeof alphabet - 1)];
+            text[k] = i % 2 && random_below(&rng, 8) ? (k % 4 == 0   ? (char)('a' + k / 4)
+                                                        : k % 4 == 2 ? (char)('1' + random_below(&rng, 4))
+                                                                     : shape[k % 4])
+                                                     : alphabet[random_below(&rng, (int)sizeof alphabet - 1)];
         }
         text[n] = 0;
         if (mesh_parse(&m, text, random_below(&rng, 3) * 12, &err)) {
@@ -481,7 +497,11 @@ static void groups_text(const mesh *m, const char *axes, int sorted, char separa
         mesh g;
         mesh_group_at(&g, m, axes, order[k], NULL);
         for (i = 0; i < g.size && len < cap - 16; i++)
-            len += (size_t)snprintf(out + len, cap - len, "%s%d", i ? (separator == ';' ? ";" : ",") : k ? "|" : "", mesh_rank_at(&g, i));
+            len += (size_t)snprintf(out + len, cap - len, "%s%d",
+                                    i   ? (separator == ';' ? ";" : ",")
+                                    : k ? "|"
+                                        : "",
+                                    mesh_rank_at(&g, i));
     }
     free(order);
 }
@@ -786,7 +806,8 @@ static void names_fit(char *names) {
     const char *p = names;
     for (;;) {
         size_t length = strcspn(p, ",");
-        sprintf(out + strlen(out), "%s%.*s", out[0] ? "," : "", length < MESH_NAME_BYTES ? (int)length : 4, length < MESH_NAME_BYTES ? p : "flat");
+        sprintf(out + strlen(out), "%s%.*s", out[0] ? "," : "", length < MESH_NAME_BYTES ? (int)length : 4,
+                length < MESH_NAME_BYTES ? p : "flat");
         if (!p[length]) break;
         p += length + 1;
     }
@@ -856,7 +877,8 @@ static void test_golden_device_mesh(void) {
         if (strcmp(g->field[1], "-")) {
             n = int_list(g->field[1], table, 256);
             for (i = 0; i < dense.naxes; i++) ptr[i] = dense.axis[i].name, sizes[i] = dense.axis[i].size;
-            d.shape = sizes, d.names = ptr, d.naxes = dense.naxes, d.table = table, d.table_size = n, d.inverse = inverse, d.inverse_size = 256;
+            d.shape = sizes, d.names = ptr, d.naxes = dense.naxes, d.table = table, d.table_size = n,
+            d.inverse = inverse, d.inverse_size = 256;
             CHECK_OK(mesh_make(&m, &d, &err), err);
         }
         commas(names, g->field[4], sizeof names);
@@ -869,7 +891,9 @@ static void test_golden_device_mesh(void) {
         {
             /* every distinct group, by first member: walk the ranks and print a group when its first listed rank is new */
             int done[4096] = {0}, smallest = 0, count = 0, guard;
-            struct { int first, rank; } found[4096];
+            struct {
+                int first, rank;
+            } found[4096];
             for (i = 0; i < 4096; i++) {
                 mesh group;
                 if (mesh_index_of(&m, i) < 0 || done[i]) continue;
@@ -895,17 +919,21 @@ static void test_golden_device_mesh(void) {
                     mesh_group_through(&group, &r, axes, found[best].rank, &err);
                 else
                     group = r;
-                for (i = 0; i < group.size; i++) p += sprintf(p, "%s%d", i ? ";" : guard ? "|" : "", mesh_rank_at(&group, i));
+                for (i = 0; i < group.size; i++)
+                    p += sprintf(p, "%s%d", i ? ";" : guard ? "|" : "", mesh_rank_at(&group, i));
             }
         }
-        if (strcmp(got, g->field[6])) test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: %s %s %s: got %s, expected %s", g->line, text, g->field[2], axes, got, g->field[6]);
+        if (strcmp(got, g->field[6]))
+            test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: %s %s %s: got %s, expected %s", g->line, text,
+                      g->field[2], axes, got, g->field[6]);
         for (i = 0, p = names; i < nshape; i++) { /* sizes of the result's axes, by name */
             size_t length = strcspn(p, ",");
             char one[32];
             int axis;
             snprintf(one, sizeof one, "%.*s", (int)length, p);
             axis = mesh_axis_find(&keep, one);
-            if (axis < 0 || keep.axis[axis].size != shape[i]) test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: axis %s", g->line, one);
+            if (axis < 0 || keep.axis[axis].size != shape[i])
+                test_fail(__FILE__, __LINE__, "device_mesh.csv:%d: axis %s", g->line, one);
             p += length + (p[length] == ',');
         }
     }
@@ -927,7 +955,8 @@ static void test_golden_device_mesh_errors(void) {
         commas(text, g->field[0], sizeof text);
         CHECK_OK(mesh_parse(&m, text, 0, &err), err);
         err.text[0] = 0;
-        if (!strncmp(op, "slice(nope", 10) || !strcmp(op, "slice(cp;cp)") || !strncmp(op, "unflatten(", 10) || strstr(op, ")>slice(")) {
+        if (!strncmp(op, "slice(nope", 10) || !strcmp(op, "slice(cp;cp)") || !strncmp(op, "unflatten(", 10) ||
+            strstr(op, ")>slice(")) {
             if (!strcmp(g->field[2], "none") && !strstr(op, ">")) continue;
             if (!strchr(op, '=') && strstr(op, "unflatten")) continue;
             {
@@ -937,16 +966,20 @@ static void test_golden_device_mesh_errors(void) {
                 status = golden_op(&r, &m, first, 0, &err);
                 if (!status && second) status = golden_op(&r, &r, second + 2, 0, &err);
             }
-            if (status != MESH_ERR_ARGUMENT || !err.text[0]) test_fail(__FILE__, __LINE__, "device_mesh_errors.csv:%d: %s accepted", g->line, op);
+            if (status != MESH_ERR_ARGUMENT || !err.text[0])
+                test_fail(__FILE__, __LINE__, "device_mesh_errors.csv:%d: %s accepted", g->line, op);
             checked++;
         } else if (!strncmp(op, "mesh(rank", 9)) { /* a rank twice or out of the world: always refused */
             int table[64], inverse[64], shape[MESH_MAX_AXES], i;
             mesh_desc d = MESH_ZERO;
             for (i = 0; i < m.naxes; i++) shape[i] = m.axis[i].size;
             for (i = 0; i < m.size; i++) table[i] = i;
-            if (strstr(op, "twice")) table[op[10] - '0' == 0 ? 1 : 2] = op[10] - '0';
-            else table[m.size - 1] = m.size;
-            d.shape = shape, d.naxes = m.naxes, d.table = table, d.table_size = m.size, d.inverse = inverse, d.inverse_size = m.size;
+            if (strstr(op, "twice"))
+                table[op[10] - '0' == 0 ? 1 : 2] = op[10] - '0';
+            else
+                table[m.size - 1] = m.size;
+            d.shape = shape, d.naxes = m.naxes, d.table = table, d.table_size = m.size, d.inverse = inverse,
+            d.inverse_size = m.size;
             CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
             CHECK_HAS(err.text, strstr(op, "twice") ? "twice" : "outside");
             checked++;
@@ -960,7 +993,8 @@ static void test_golden_device_mesh_errors(void) {
 }
 
 /* Groups along `dims` of a mesh whose first-named axis is fastest, members and groups in that order too. */
-static void fastest_first_groups(const char *names, const int *shape, int n, int origin, const char *dims, char *out, size_t cap) {
+static void fastest_first_groups(const char *names, const int *shape, int n, int origin, const char *dims, char *out,
+                                 size_t cap) {
     char name[16][16], group_axes[256] = "", all[256] = "";
     const char *ptr[16];
     int i;
@@ -1001,7 +1035,8 @@ static void test_golden_hyper_comm_grid(void) {
         int shape[16], n = int_list(g->field[0], shape, 16);
         char got[1 << 15];
         fastest_first_groups(g->field[1], shape, n, atoi(g->field[2]), g->field[3], got, sizeof got);
-        if (strcmp(got, g->field[4])) test_fail(__FILE__, __LINE__, "hyper_comm_grid.csv:%d: got %s, expected %s", g->line, got, g->field[4]);
+        if (strcmp(got, g->field[4]))
+            test_fail(__FILE__, __LINE__, "hyper_comm_grid.csv:%d: got %s, expected %s", g->line, got, g->field[4]);
         rows++;
     }
     golden_end(g);
@@ -1053,7 +1088,8 @@ static void test_golden_rank_generator(void) {
             p += length + (p[length] != 0);
         }
         fastest_first_groups(g->field[4], shape, n, atoi(g->field[2]), g->field[3], got, sizeof got);
-        if (strcmp(got, g->field[5])) test_fail(__FILE__, __LINE__, "rank_generator.csv:%d: got %s, expected %s", g->line, got, g->field[5]);
+        if (strcmp(got, g->field[5]))
+            test_fail(__FILE__, __LINE__, "rank_generator.csv:%d: got %s, expected %s", g->line, got, g->field[5]);
     }
     golden_end(g);
     CHECK(rows > 290);
@@ -1078,7 +1114,9 @@ static void test_golden_mpi_dims(void) {
         CHECK_OK(mesh_dims_create(atoi(g->field[0]), n, dims, &err), err);
         int_list(g->field[4], want, 16);
         for (i = 0; i < n; i++)
-            if (dims[i] != want[i]) test_fail(__FILE__, __LINE__, "mpi_dims.csv:%d: dim %d is %d, expected %d", g->line, i, dims[i], want[i]);
+            if (dims[i] != want[i])
+                test_fail(__FILE__, __LINE__, "mpi_dims.csv:%d: dim %d is %d, expected %d", g->line, i, dims[i],
+                          want[i]);
     }
     golden_end(g);
     CHECK(rows > 400);
@@ -1100,7 +1138,8 @@ static void test_golden_mpi_dims(void) {
 }
 
 static void test_golden_parallel_dims(void) {
-    static const char *const views[] = {"torchtitan:dense", "torchtitan:dataloading", "torchtitan", "torchtitan:sparse", "pp,loss,tp", "pp,dp,cp,tp"};
+    static const char *const views[] = {
+        "torchtitan:dense", "torchtitan:dataloading", "torchtitan", "torchtitan:sparse", "pp,loss,tp", "pp,dp,cp,tp"};
     golden_file *g = golden_start("parallel_dims.csv");
     int rows = 0;
     if (!g) return;
@@ -1110,7 +1149,8 @@ static void test_golden_parallel_dims(void) {
         int v, i, found = 0, absent = 0;
         if (!strcmp(g->field[9], "enabled_1d")) continue;
         rows++;
-        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]), d.cp = atoi(g->field[4]);
+        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]),
+        d.cp = atoi(g->field[4]);
         d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
         commas(axes, g->field[9], sizeof axes);
         for (v = 0; v < 6 && !found; v++) {
@@ -1133,7 +1173,8 @@ static void test_golden_parallel_dims(void) {
         }
         if (!found) test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: no view has %s", g->line, axes);
         if (absent != !strcmp(g->field[11], "absent") || (!absent && strcmp(got, g->field[11])))
-            test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: %s %s: got %s, expected %s", g->line, g->field[0], axes, absent ? "absent" : got, g->field[11]);
+            test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: %s %s: got %s, expected %s", g->line, g->field[0],
+                      axes, absent ? "absent" : got, g->field[11]);
     }
     golden_end(g);
     CHECK(rows > 1000);
@@ -1142,11 +1183,14 @@ static void test_golden_parallel_dims(void) {
         mesh_degrees d = MESH_ZERO;
         mesh m;
         if (strcmp(g->field[9], "build")) continue;
-        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]), d.cp = atoi(g->field[4]);
+        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]),
+        d.cp = atoi(g->field[4]);
         d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
         if (d.tp == -1 && d.dp_shard != -1) continue; /* we infer any one degree, torchtitan only dp_shard */
-        if (d.ep <= 1 && d.etp > 1 && d.dp_replicate * d.dp_shard * d.cp * d.tp * d.pp == d.world) continue; /* without experts etp is idle */
-        if (mesh_from_degrees(&m, &d, "torchtitan:sparse", NULL) != MESH_ERR_ARGUMENT) test_fail(__FILE__, __LINE__, "parallel_dims_errors.csv:%d accepted", g->line);
+        if (d.ep <= 1 && d.etp > 1 && d.dp_replicate * d.dp_shard * d.cp * d.tp * d.pp == d.world)
+            continue; /* without experts etp is idle */
+        if (mesh_from_degrees(&m, &d, "torchtitan:sparse", NULL) != MESH_ERR_ARGUMENT)
+            test_fail(__FILE__, __LINE__, "parallel_dims_errors.csv:%d accepted", g->line);
     }
     if (g) golden_end(g);
 }
@@ -1268,7 +1312,7 @@ static void test_errors(void) {
     CHECK_INT(mesh_axis_find(&r, "model"), 1);
     CHECK_INT(mesh_flatten(&r, &m, "dp,tp", "bad name", &err), MESH_ERR_ARGUMENT);
     CHECK_OK(mesh_flatten(&r, &m, "dp,tp", "dp", &err), err);
-    {   /* a reshape across an out-of-order flatten has no layout, and says what to do */
+    { /* a reshape across an out-of-order flatten has no layout, and says what to do */
         mesh x;
         CHECK_OK(mesh_parse(&x, "a=2,b=3", 6, &err), err);
         CHECK_OK(mesh_flatten(&x, &x, "b,a", "x", &err), err);
@@ -1277,7 +1321,7 @@ static void test_errors(void) {
         CHECK_INT(mesh_reshape(&r, &x, "p=2,q=3", &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "device table");
     }
-    {   /* overlapping or foreign meshes do not concatenate */
+    { /* overlapping or foreign meshes do not concatenate */
         mesh a, b;
         CHECK_OK(mesh_parse(&a, "x=4", 4, &err), err);
         CHECK_OK(mesh_parse(&b, "y=4", 4, &err), err);

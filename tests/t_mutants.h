@@ -2,8 +2,31 @@
 #ifndef T_MUTANTS_H
 #define T_MUTANTS_H
 
-enum { M_NONE, M_COMPLETES_EARLY, M_REORDERS, M_TRUNCATES, M_IGNORES_STRIDES, M_DUPLICATES, M_LOSES_LAST_BYTE, M_OVER_REPORTS_PENDING, M_DROPS_AT_CLOSE, M_TOUCHES_AFTER_CANCEL, M_FORGETS_WAKE_UP, M_COUNT };
-static const char *const mutant_names[] = {"none", "completes early", "reorders", "truncates", "ignores strides", "duplicates", "loses the last byte", "over-reports pending", "drops data at a peer's close", "touches memory after cancel", "forgets a wake-up"};
+enum {
+    M_NONE,
+    M_COMPLETES_EARLY,
+    M_REORDERS,
+    M_TRUNCATES,
+    M_IGNORES_STRIDES,
+    M_DUPLICATES,
+    M_LOSES_LAST_BYTE,
+    M_OVER_REPORTS_PENDING,
+    M_DROPS_AT_CLOSE,
+    M_TOUCHES_AFTER_CANCEL,
+    M_FORGETS_WAKE_UP,
+    M_COUNT
+};
+static const char *const mutant_names[] = {"none",
+                                           "completes early",
+                                           "reorders",
+                                           "truncates",
+                                           "ignores strides",
+                                           "duplicates",
+                                           "loses the last byte",
+                                           "over-reports pending",
+                                           "drops data at a peer's close",
+                                           "touches memory after cancel",
+                                           "forgets a wake-up"};
 
 typedef struct mutant {
     mesh_transport base;
@@ -39,7 +62,8 @@ static mesh_status mutant_post(mesh_transport *t, const mesh_post *p, mesh_ticke
     if (m->kind == M_DUPLICATES && p->count == 1 && x[0].direction == MESH_SEND && x[0].nbytes == sizeof(int)) {
         if (m->inner->ops->post(m->inner, &q, &extra) == MESH_OK) m->inner->ops->test(m->inner, &extra, &why);
     }
-    if (m->kind == M_DROPS_AT_CLOSE && m->peer_closed && x[0].direction == MESH_RECV) q.channel += 1000; /* what lay there is forgotten */
+    if (m->kind == M_DROPS_AT_CLOSE && m->peer_closed && x[0].direction == MESH_RECV)
+        q.channel += 1000; /* what lay there is forgotten */
     status = m->inner->ops->post(m->inner, &q, ticket);
     if (m->kind == M_TOUCHES_AFTER_CANCEL && x[0].direction == MESH_RECV) {
         m->canceled = x[0].base;
@@ -73,7 +97,9 @@ static int mutant_pending(mesh_transport *t, const mesh_ticket *ticket, int *ran
     return n;
 }
 
-static mesh_status mutant_cancel(mesh_transport *t, mesh_ticket *ticket) { return mutant_of(t)->inner->ops->cancel(mutant_of(t)->inner, ticket); }
+static mesh_status mutant_cancel(mesh_transport *t, mesh_ticket *ticket) {
+    return mutant_of(t)->inner->ops->cancel(mutant_of(t)->inner, ticket);
+}
 
 static mesh_status mutant_progress(mesh_transport *t, int64_t deadline) {
     mutant *m = mutant_of(t);
@@ -83,7 +109,8 @@ static mesh_status mutant_progress(mesh_transport *t, int64_t deadline) {
         if (deadline > now) mesh_sim_sleep(m->inner, deadline - now);
     }
     status = m->inner->ops->progress(m->inner, deadline);
-    if (m->kind == M_TOUCHES_AFTER_CANCEL && m->canceled && m->told) memset(m->canceled, 0x55, m->canceled_bytes), m->canceled = NULL;
+    if (m->kind == M_TOUCHES_AFTER_CANCEL && m->canceled && m->told)
+        memset(m->canceled, 0x55, m->canceled_bytes), m->canceled = NULL;
     return status;
 }
 
@@ -105,8 +132,29 @@ static mesh_status mutant_close(mesh_transport *t, mesh_error *why) {
 }
 
 static void mutant_rank(mesh_transport *inner, void *ctx) {
-    static const mesh_ops ops = {sizeof(mesh_ops), MESH_ABI, "mutant", mutant_post, mutant_test, mutant_pending, mutant_cancel, mutant_progress, mutant_now, mutant_control_send, mutant_control_poll, mutant_close,
-                                 NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    static const mesh_ops ops = {sizeof(mesh_ops),
+                                 MESH_ABI,
+                                 "mutant",
+                                 mutant_post,
+                                 mutant_test,
+                                 mutant_pending,
+                                 mutant_cancel,
+                                 mutant_progress,
+                                 mutant_now,
+                                 mutant_control_send,
+                                 mutant_control_poll,
+                                 mutant_close,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL};
     mutant m;
     memset(&m, 0, sizeof m);
     m.base = *inner;
@@ -139,7 +187,9 @@ static void test_mutants(void) {
             kill(pid, SIGKILL);
             waitpid(pid, &status, 0);
         }
-        if ((ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) != (kind == M_NONE)) test_fail(__FILE__, __LINE__, "a transport that %s %s the suite", mutant_names[kind], kind == M_NONE ? "is right fails" : "passes");
+        if ((ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) != (kind == M_NONE))
+            test_fail(__FILE__, __LINE__, "a transport that %s %s the suite", mutant_names[kind],
+                      kind == M_NONE ? "is right fails" : "passes");
     }
 }
 

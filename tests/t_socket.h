@@ -20,11 +20,13 @@ static void test_hmac(void) {
     mesh_socket__sha s;
     memset(key, 0x0b, 20);
     check_hmac(key, 20, "Hi There", 8, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
-    check_hmac("Jefe", 4, "what do ya want for nothing?", 28, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    check_hmac("Jefe", 4, "what do ya want for nothing?", 28,
+               "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
     memset(key, 0xaa, sizeof key);
     memset(data, 0xdd, 50);
     check_hmac(key, 20, data, 50, "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
-    check_hmac(key, 131, "Test Using Larger Than Block-Size Key - Hash Key First", 54, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    check_hmac(key, 131, "Test Using Larger Than Block-Size Key - Hash Key First", 54,
+               "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
     mesh_socket__sha_start(&s);
     mesh_socket__sha_add(&s, "abc", 3);
     mesh_socket__sha_end(&s, digest);
@@ -35,8 +37,27 @@ static void test_hmac(void) {
 /* ---- environment ---- */
 
 static void clear_environment(void) {
-    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MESH_PORT", "MESH_SECRET", "MESH_LISTEN_FD", "MESH_SOCKET_LANES", "TORCHELASTIC_USE_AGENT_STORE",
-                                        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "SLURM_JOB_ID"};
+    static const char *const names[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "MESH_PORT",
+                                        "MESH_SECRET",
+                                        "MESH_LISTEN_FD",
+                                        "MESH_SOCKET_LANES",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "SLURM_LOCALID",
+                                        "SLURM_JOB_NODELIST",
+                                        "SLURM_JOB_ID"};
     size_t i;
     for (i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
 }
@@ -61,7 +82,8 @@ static void test_environment(void) {
     CHECK_INT(mesh_socket_close(&net), MESH_OK);
     CHECK_INT(mesh_socket_close(&net), MESH_OK);
     /* torchrun: its agent holds MASTER_PORT */
-    setenv("RANK", "3", 1), setenv("WORLD_SIZE", "8", 1), setenv("LOCAL_RANK", "1", 1), setenv("MASTER_ADDR", "10.0.0.1", 1), setenv("MASTER_PORT", "29500", 1);
+    setenv("RANK", "3", 1), setenv("WORLD_SIZE", "8", 1), setenv("LOCAL_RANK", "1", 1),
+        setenv("MASTER_ADDR", "10.0.0.1", 1), setenv("MASTER_PORT", "29500", 1);
     w = place_of();
     CHECK_INT(w.rank, 3);
     CHECK_INT(w.size, 8);
@@ -90,7 +112,8 @@ static void test_environment(void) {
     CHECK_HAS(err.text, "WORLD_SIZE is not");
     /* Open MPI, MPICH */
     clear_environment();
-    setenv("OMPI_COMM_WORLD_RANK", "1", 1), setenv("OMPI_COMM_WORLD_SIZE", "4", 1), setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1), setenv("OMPI_COMM_WORLD_SIZE", "4", 1),
+        setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
     w = place_of();
     CHECK_INT(w.rank, 1);
     CHECK_INT(w.size, 4);
@@ -100,7 +123,8 @@ static void test_environment(void) {
     CHECK_INT(place_of().rank, 2);
     /* Slurm */
     clear_environment();
-    setenv("SLURM_PROCID", "5", 1), setenv("SLURM_NTASKS", "16", 1), setenv("SLURM_LOCALID", "1", 1), setenv("SLURM_JOB_NODELIST", "gpu[03-05,9],x7", 1), setenv("SLURM_JOB_ID", "123456", 1);
+    setenv("SLURM_PROCID", "5", 1), setenv("SLURM_NTASKS", "16", 1), setenv("SLURM_LOCALID", "1", 1),
+        setenv("SLURM_JOB_NODELIST", "gpu[03-05,9],x7", 1), setenv("SLURM_JOB_ID", "123456", 1);
     w = place_of();
     CHECK_INT(w.rank, 5);
     CHECK_INT(w.local_rank, 1);
@@ -134,12 +158,16 @@ static void join_child(const join *j) {
     d.secret = j->secret;
     d.open_timeout_ns = j->timeout ? j->timeout : 4 * SECOND;
     d.insecure = j->insecure;
-    if (j->address) d.address = j->address;
-    else if (join_family == AF_INET6) d.address = "::1";
+    if (j->address)
+        d.address = j->address;
+    else if (join_family == AF_INET6)
+        d.address = "::1";
     err.text[0] = 0;
     test_sleep(j->delay_ms * 1e-3);
     status = mesh_socket_open(&net, &d, &err);
-    if (status != j->status || (j->want && !strstr(err.text, j->want))) test_fail(__FILE__, __LINE__, "rank %d: %s: \"%s\", expected %s: \"%s\"", j->rank, mesh_status_text(status), err.text, mesh_status_text(j->status), j->want ? j->want : "");
+    if (status != j->status || (j->want && !strstr(err.text, j->want)))
+        test_fail(__FILE__, __LINE__, "rank %d: %s: \"%s\", expected %s: \"%s\"", j->rank, mesh_status_text(status),
+                  err.text, mesh_status_text(j->status), j->want ? j->want : "");
     if (status == MESH_OK) {
         mesh_comm c;
         if (open_comm(&net.base, &c, "x=-1", NULL, 5 * SECOND)) {
@@ -172,25 +200,33 @@ static void run_joins(const join *j, int n, void (*meanwhile)(int port)) {
 }
 
 static void test_join_wrong_secret(void) {
-    const join j[] = {{0, 2, 0, "right", "missing: rank 1 (dropped meanwhile: ", MESH_ERR_TIMEOUT, NULL, 2 * SECOND, 0}, {1, 2, 0, "wrong", "does not know this job's secret", MESH_ERR_TRANSPORT, NULL, 0, 0}};
+    const join j[] = {{0, 2, 0, "right", "missing: rank 1 (dropped meanwhile: ", MESH_ERR_TIMEOUT, NULL, 2 * SECOND, 0},
+                      {1, 2, 0, "wrong", "does not know this job's secret", MESH_ERR_TRANSPORT, NULL, 0, 0}};
     run_joins(j, 2, NULL);
 }
 static void test_join_missing(void) {
-    const join j[] = {{0, 4, 0, "s", "missing: ranks 2, 3", MESH_ERR_TIMEOUT, NULL, SECOND, 0}, {1, 4, 0, "s", "rank 0", MESH_ERR_PEER, NULL, 5 * SECOND, 0}};
+    const join j[] = {{0, 4, 0, "s", "missing: ranks 2, 3", MESH_ERR_TIMEOUT, NULL, SECOND, 0},
+                      {1, 4, 0, "s", "rank 0", MESH_ERR_PEER, NULL, 5 * SECOND, 0}};
     const join alone = {1, 2, 0, "s", "cannot reach rank 0 at 127.0.0.1 port", MESH_ERR_TIMEOUT, NULL, SECOND / 2, 0};
     run_joins(j, 2, NULL);
     run_joins(&alone, 1, NULL);
 }
 static void test_join_twice(void) {
-    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 300, "s", "rank 1 is given twice", MESH_ERR_TRANSPORT, NULL, 0, 0}, {2, 3, 800, "s", NULL, MESH_OK, NULL, 0, 0}};
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {1, 3, 300, "s", "rank 1 is given twice", MESH_ERR_TRANSPORT, NULL, 0, 0},
+                      {2, 3, 800, "s", NULL, MESH_OK, NULL, 0, 0}};
     run_joins(j, 4, NULL);
 }
 static void test_join_size(void) {
-    const join j[] = {{0, 2, 0, "s", "missing: rank 1", MESH_ERR_TIMEOUT, NULL, SECOND, 0}, {1, 3, 0, "s", "world has 3 ranks, rank 0 says 2", MESH_ERR_TRANSPORT, NULL, 0, 0}};
+    const join j[] = {{0, 2, 0, "s", "missing: rank 1", MESH_ERR_TIMEOUT, NULL, SECOND, 0},
+                      {1, 3, 0, "s", "world has 3 ranks, rank 0 says 2", MESH_ERR_TRANSPORT, NULL, 0, 0}};
     run_joins(j, 2, NULL);
 }
 static void test_join_ipv6(void) {
-    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {2, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}};
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {1, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {2, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}};
     int port, fd = listen_loopback(AF_INET6, &port);
     if (fd < 0) {
         fprintf(stderr, "    this machine has no IPv6 loopback: not tested\n");
@@ -202,7 +238,8 @@ static void test_join_ipv6(void) {
 }
 static void test_join_no_secret(void) {
     const join inside[] = {{0, 2, 0, "", NULL, MESH_OK, NULL, 0, 0}, {1, 2, 0, "", NULL, MESH_OK, NULL, 0, 0}};
-    const join beyond = {1, 2, 0, "", "beyond loopback, and there is no secret", MESH_ERR_ARGUMENT, "192.0.2.1", SECOND, 0};
+    const join beyond = {1,           2,      0, "", "beyond loopback, and there is no secret", MESH_ERR_ARGUMENT,
+                         "192.0.2.1", SECOND, 0};
     run_joins(inside, 2, NULL);
     run_joins(&beyond, 1, NULL);
 }
@@ -328,7 +365,9 @@ static void talk_nonsense(int port) {
 }
 
 static void test_strangers(void) {
-    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0}, {1, 3, 100, "s", NULL, MESH_OK, NULL, 0, 0}, {2, 3, 400, "s", NULL, MESH_OK, NULL, 0, 0}};
+    const join j[] = {{0, 3, 0, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {1, 3, 100, "s", NULL, MESH_OK, NULL, 0, 0},
+                      {2, 3, 400, "s", NULL, MESH_OK, NULL, 0, 0}};
     run_joins(j, 3, talk_nonsense);
 }
 
@@ -347,7 +386,8 @@ static void wild_rank(mesh_transport *t, void *ctx) {
         size_t i;
         for (i = 0; i < sizeof frame; i++) frame[i] = (unsigned char)random_next(&rng);
         if (wild_seed % 2) { /* a plausible header with absurd numbers */
-            mesh_socket__header(frame, 1 + wild_seed / 2 % 10, wild_seed % 7 == 1 ? 64 : 0xfffffff0u, random_next(&rng), 1, random_next(&rng), random_next(&rng));
+            mesh_socket__header(frame, 1 + wild_seed / 2 % 10, wild_seed % 7 == 1 ? 64 : 0xfffffff0u, random_next(&rng),
+                                1, random_next(&rng), random_next(&rng));
         }
         send(s->peer[0].conn->fd, frame, sizeof frame, MSG_NOSIGNAL);
         test_sleep(0.05);
@@ -355,7 +395,8 @@ static void wild_rank(mesh_transport *t, void *ctx) {
         _exit(0);
     }
     memset(guard, 0, sizeof guard);
-    if (mesh_recv(&c, NULL, 1, guard, 4, MESH_F32) == MESH_OK) test_fail(__FILE__, __LINE__, "a broken frame was taken for a message");
+    if (mesh_recv(&c, NULL, 1, guard, 4, MESH_F32) == MESH_OK)
+        test_fail(__FILE__, __LINE__, "a broken frame was taken for a message");
     CHECK(c.error.status == MESH_ERR_PEER);
     CHECK(guard[0] == 0 && guard[3] == 0);
     (void)v;

@@ -34,10 +34,14 @@ int main(int argc, char **argv) {
     memset(&o, 0, sizeof o);
     o.default_limit_s = 120;
     for (i = 1; i < argc && argv[i][0] == '-'; i++) {
-        if (!strcmp(argv[i], "--list")) o.list = 1;
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 10);
-        else if (!strcmp(argv[i], "--limit") && i + 1 < argc) o.default_limit_s = atoi(argv[++i]);
-        else return usage();
+        if (!strcmp(argv[i], "--list"))
+            o.list = 1;
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            test_seed = strtoull(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--limit") && i + 1 < argc)
+            o.default_limit_s = atoi(argv[++i]);
+        else
+            return usage();
     }
     o.filters = (const char *const *)(argv + i);
     o.nfilters = argc - i;
@@ -45,9 +49,12 @@ int main(int argc, char **argv) {
         for (k = 0; k < topics[topic].count; k++) {
             const test_case *t = &topics[topic].tests[k];
             if (!test_selected(&o, t->name)) continue;
-            if (o.list) puts(t->name);
-            else if (test_run_one(t, &o)) passed++;
-            else failed++;
+            if (o.list)
+                puts(t->name);
+            else if (test_run_one(t, &o))
+                passed++;
+            else
+                failed++;
             fflush(stdout);
         }
     if (o.list) return 0;

@@ -15,7 +15,8 @@ static const char usage_text[] =
     "       mesh COMMAND --help\n";
 
 static int wrong(const char *command, const char *what, const char *value) {
-    fprintf(stderr, "mesh %s: %s%s%s; see mesh %s --help\n", command, what, value ? ": " : "", value ? value : "", command);
+    fprintf(stderr, "mesh %s: %s%s%s; see mesh %s --help\n", command, what, value ? ": " : "", value ? value : "",
+            command);
     return 2;
 }
 
@@ -98,7 +99,9 @@ static int listen_here(int *port) {
     memset(&a, 0, sizeof a);
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) || getsockname(fd, (struct sockaddr *)&a, &length)) return -1;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) ||
+        getsockname(fd, (struct sockaddr *)&a, &length))
+        return -1;
     *port = ntohs(a.sin_port);
     return fd;
 }
@@ -128,8 +131,10 @@ static void child(int r, int n, int port, int listener, const char *secret, int 
     unsetenv("MESH_PORT");
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
     unsetenv("MESH_LISTEN_FD");
-    if (r == 0) set_env("MESH_LISTEN_FD", listener);
-    else close(listener);
+    if (r == 0)
+        set_env("MESH_LISTEN_FD", listener);
+    else
+        close(listener);
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -175,10 +180,12 @@ static int start_ranks(rank *ranks, int n, char **command) {
 /* The status a shell would show for it; says which rank it was. */
 static int describe_end(int r, int status, int64_t age_ms) {
     if (WIFSIGNALED(status)) {
-        fprintf(stderr, "mesh run: rank %d was ended by signal %d after %.1f s; ending the others\n", r, WTERMSIG(status), (double)age_ms / 1000);
+        fprintf(stderr, "mesh run: rank %d was ended by signal %d after %.1f s; ending the others\n", r,
+                WTERMSIG(status), (double)age_ms / 1000);
         return 128 + WTERMSIG(status);
     }
-    fprintf(stderr, "mesh run: rank %d exited with status %d after %.1f s; ending the others\n", r, WEXITSTATUS(status), (double)age_ms / 1000);
+    fprintf(stderr, "mesh run: rank %d exited with status %d after %.1f s; ending the others\n", r, WEXITSTATUS(status),
+            (double)age_ms / 1000);
     return WEXITSTATUS(status);
 }
 
@@ -190,13 +197,14 @@ static int command_run(int argc, char **argv) {
     int64_t start, last_output, end_at = 0;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
-            printf("usage: mesh run -n RANKS [--timeout S] -- PROGRAM [ARG ...]\n\n"
-                   "Runs PROGRAM as RANKS processes on this machine. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,\n"
-                   "MASTER_PORT and a fresh MESH_SECRET; each line it prints gets its rank in front. When one fails it is named, the others are\n"
-                   "given 2 seconds to say what they saw, and then ended.\n\n"
-                   "  -n RANKS     how many processes\n"
-                   "  --timeout S  end everything when no rank has printed anything for S seconds\n\n"
-                   "Exit status: that of the first rank that fails (128 + signal), 124 after --timeout, 2 for wrong usage, else 0.\n");
+            printf(
+                "usage: mesh run -n RANKS [--timeout S] -- PROGRAM [ARG ...]\n\n"
+                "Runs PROGRAM as RANKS processes on this machine. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,\n"
+                "MASTER_PORT and a fresh MESH_SECRET; each line it prints gets its rank in front. When one fails it is named, the others are\n"
+                "given 2 seconds to say what they saw, and then ended.\n\n"
+                "  -n RANKS     how many processes\n"
+                "  --timeout S  end everything when no rank has printed anything for S seconds\n\n"
+                "Exit status: that of the first rank that fails (128 + signal), 124 after --timeout, 2 for wrong usage, else 0.\n");
             return 0;
         }
         if (!strcmp(argv[i], "-n") || !strcmp(argv[i], "--timeout")) {
@@ -288,7 +296,8 @@ static int test_in_job(const char *self, int ranks, const char *mesh_text) {
     char count[16];
     const char *args[8];
     snprintf(count, sizeof count, "%d", ranks);
-    args[0] = "-n", args[1] = count, args[2] = "--", args[3] = self, args[4] = "test", args[5] = "--mesh", args[6] = mesh_text, args[7] = NULL;
+    args[0] = "-n", args[1] = count, args[2] = "--", args[3] = self, args[4] = "test", args[5] = "--mesh",
+    args[6] = mesh_text, args[7] = NULL;
     return command_run(7, (char **)(uintptr_t)args);
 }
 
@@ -301,14 +310,17 @@ static int command_test(const char *self, int argc, char **argv) {
     int i;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
-            printf("usage: mesh test --mesh dp=2,tp=2\n\n"
-                   "Runs every collective on the whole mesh and on every axis - blocking and started, in place and not, every dtype and reduction -\n"
-                   "and compares each value. Inside a job (mesh run, torchrun, srun, mpirun) it takes part; else it starts the ranks itself.\n\n"
-                   "Exit status: 1 if anything is wrong.\n");
+            printf(
+                "usage: mesh test --mesh dp=2,tp=2\n\n"
+                "Runs every collective on the whole mesh and on every axis - blocking and started, in place and not, every dtype and reduction -\n"
+                "and compares each value. Inside a job (mesh run, torchrun, srun, mpirun) it takes part; else it starts the ranks itself.\n\n"
+                "Exit status: 1 if anything is wrong.\n");
             return 0;
         }
-        if (!strcmp(argv[i], "--mesh") && i + 1 < argc) text = argv[++i];
-        else return wrong("test", "unknown option, or one without its value", argv[i]);
+        if (!strcmp(argv[i], "--mesh") && i + 1 < argc)
+            text = argv[++i];
+        else
+            return wrong("test", "unknown option, or one without its value", argv[i]);
     }
     if (!text) return wrong("test", "--mesh is missing, as in --mesh dp=2,tp=2", NULL);
     if (mesh_parse(&m, text, 0, &err) && !strstr(text, "=-1")) return wrong("test", err.text, NULL);
@@ -330,8 +342,10 @@ static int command_test(const char *self, int argc, char **argv) {
         int64_t start = mesh_socket__clock();
         conf_group(&comm, axes, 20011);
         if (net.base.rank == 0)
-            printf("%-16s %4d rank%s  %d operations, %d dtypes, %d reductions: %s  (%.2f s)\n", axes ? axes : "(whole mesh)", mesh_comm_size(&comm, axes), mesh_comm_size(&comm, axes) == 1 ? " " : "s",
-                   MESH_CALL_GROUP_OPEN - 1, MESH_DTYPE_COUNT, MESH_OP_COUNT, conformance_failures ? "WRONG" : "ok", (double)(mesh_socket__clock() - start) * 1e-9);
+            printf("%-16s %4d rank%s  %d operations, %d dtypes, %d reductions: %s  (%.2f s)\n",
+                   axes ? axes : "(whole mesh)", mesh_comm_size(&comm, axes),
+                   mesh_comm_size(&comm, axes) == 1 ? " " : "s", MESH_CALL_GROUP_OPEN - 1, MESH_DTYPE_COUNT,
+                   MESH_OP_COUNT, conformance_failures ? "WRONG" : "ok", (double)(mesh_socket__clock() - start) * 1e-9);
         fflush(stdout);
     }
     if (comm.failed) fprintf(stderr, "%s\n", comm.error.text);
@@ -349,7 +363,8 @@ static int command_draw(int argc, char **argv) {
     char *text;
     size_t n;
     if (argc == 1 && is_help(argv[0])) {
-        printf("usage: mesh draw \"pp=2,dp=2,tp=2\"\n\nDraws the ranks of a mesh, last axis across, and the groups along each axis.\n");
+        printf(
+            "usage: mesh draw \"pp=2,dp=2,tp=2\"\n\nDraws the ranks of a mesh, last axis across, and the groups along each axis.\n");
         return 0;
     }
     if (argc != 1) return wrong("draw", "expected one mesh, as in mesh draw \"dp=2,tp=4\"", NULL);

@@ -84,7 +84,8 @@ MESH_API mesh_status mesh_sim_close(mesh_transport *t);
 #include <pthread.h>
 #include <time.h>
 #ifndef CLOCK_MONOTONIC
-#error "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
+#error \
+    "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
 #endif
 
 #ifdef __cplusplus
@@ -128,8 +129,9 @@ typedef struct mesh_sim {
     pthread_cond_t wake;
     int state, event, dead, closed, asleep, posts;
     int64_t deadline;
-    mesh_sim__message *coming, *arrived, *controls; /* in flight by arrival; data not yet matched; control not yet polled */
-    mesh_sim__xfer *posted;                          /* receives not yet matched */
+    mesh_sim__message *coming, *arrived,
+        *controls;          /* in flight by arrival; data not yet matched; control not yet polled */
+    mesh_sim__xfer *posted; /* receives not yet matched */
 } mesh_sim;
 
 struct mesh_sim__world {
@@ -225,13 +227,16 @@ static inline void mesh_sim__ticket_stop(mesh_sim *s, mesh_sim__ticket *k) {
     for (i = 0; i < k->count; i++) {
         if (k->xfer[i].done) continue;
         k->xfer[i].done = 1;
-        if (k->xfer[i].x.direction == MESH_SEND) mesh_sim__unsend(s, &k->xfer[i]);
-        else mesh_sim__unpost(s, &k->xfer[i]);
+        if (k->xfer[i].x.direction == MESH_SEND)
+            mesh_sim__unsend(s, &k->xfer[i]);
+        else
+            mesh_sim__unpost(s, &k->xfer[i]);
     }
     k->left = 0;
 }
 
-static inline void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_status status, int rank, const char *text) {
+static inline void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_status status, int rank,
+                                         const char *text) {
     if (k->left == 0) return;
     k->status = status;
     mesh__fail(&k->why, status, rank, "%s", text);
@@ -253,7 +258,8 @@ static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
     if (m->check != r->check || m->nbytes != r->x.nbytes) {
         char text[160];
         mesh__text t = mesh__text_on(text, sizeof text);
-        mesh__put(&t, "rank %d sent %u bytes, rank %d expected %u%s", m->from, m->nbytes, s->base.rank, r->x.nbytes, m->check != r->check ? ", of another operation" : "");
+        mesh__put(&t, "rank %d sent %u bytes, rank %d expected %u%s", m->from, m->nbytes, s->base.rank, r->x.nbytes,
+                  m->check != r->check ? ", of another operation" : "");
         if (m->sender) {
             mesh_sim__ticket *k = m->sender->ticket;
             m->sender->done = 1;
@@ -367,7 +373,8 @@ static inline void mesh_sim__dies(mesh_sim *s) {
     int i;
     if (s->dead) return;
     s->dead = 1;
-    for (i = 0; i < s->base.size; i++) { /* what it sent and is still on its way from its memory is lost; what was buffered arrives */
+    for (i = 0; i < s->base.size;
+         i++) { /* what it sent and is still on its way from its memory is lost; what was buffered arrives */
         mesh_sim *dest = &w->rank[i];
         mesh_sim__message **lists[2], **at, *m;
         int k;
@@ -398,7 +405,9 @@ static inline const mesh_sim_fault *mesh_sim__fault(const mesh_sim *s, int kind,
     const mesh_sim_desc *d = &s->world->desc;
     int i;
     for (i = 0; i < d->faults; i++)
-        if (d->fault[i].kind == kind && d->fault[i].rank == s->base.rank && d->fault[i].at == at && (kind == MESH_SIM_KILL || d->fault[i].peer == peer)) return &d->fault[i];
+        if (d->fault[i].kind == kind && d->fault[i].rank == s->base.rank && d->fault[i].at == at &&
+            (kind == MESH_SIM_KILL || d->fault[i].peer == peer))
+            return &d->fault[i];
     return NULL;
 }
 
@@ -480,8 +489,10 @@ static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, 
             x->done = 1;
             k->left--;
         }
-        if (lost) mesh_transport_free(t, m);
-        else mesh_sim__send(s, to, m, delay ? delay->delay_ns : 0);
+        if (lost)
+            mesh_transport_free(t, m);
+        else
+            mesh_sim__send(s, to, m, delay ? delay->delay_ns : 0);
     }
     mesh_sim__deliver(s);
     for (i = 0; i < k->count; i++) {
@@ -584,15 +595,19 @@ static inline int64_t mesh_sim__now(mesh_transport *t) {
     return now;
 }
 
-static inline mesh_status mesh_sim__control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+static inline mesh_status mesh_sim__control_send(mesh_transport *t, int rank, int kind, const void *data,
+                                                 size_t nbytes) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__message *m;
     mesh_status status = MESH_OK;
     if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
     mesh_sim__enter(s);
-    if (s->dead || s->closed) status = MESH_ERR_TRANSPORT;
-    else if (s->world->rank[rank].dead || s->world->rank[rank].closed) status = MESH_ERR_PEER;
-    else if (!(m = mesh_sim__message_new(s, nbytes))) status = MESH_ERR_MEMORY;
+    if (s->dead || s->closed)
+        status = MESH_ERR_TRANSPORT;
+    else if (s->world->rank[rank].dead || s->world->rank[rank].closed)
+        status = MESH_ERR_PEER;
+    else if (!(m = mesh_sim__message_new(s, nbytes)))
+        status = MESH_ERR_MEMORY;
     else {
         m->control = kind;
         m->nbytes = nbytes;
@@ -630,7 +645,8 @@ static inline mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
     mesh_sim__enter(s);
     for (i = 0; i < t->size && !s->closed && !s->dead; i++) {
         mesh_sim__message *m;
-        if (i == t->rank || s->world->rank[i].dead || s->world->rank[i].closed || !(m = mesh_sim__message_new(s, 0))) continue;
+        if (i == t->rank || s->world->rank[i].dead || s->world->rank[i].closed || !(m = mesh_sim__message_new(s, 0)))
+            continue;
         m->control = MESH_EVENT_CLOSED;
         mesh_sim__send(s, i, m, 0);
     }
@@ -655,8 +671,10 @@ MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
     until = mesh_sim__clock(s->world) + ns;
     s->asleep = 1;
     s->deadline = until;
-    if (!s->world->desc.free_running) mesh_sim__yield(s, MESH_SIM__WAITING);
-    else while (mesh_sim__clock(s->world) < until) mesh_sim__wait_until(s, until);
+    if (!s->world->desc.free_running)
+        mesh_sim__yield(s, MESH_SIM__WAITING);
+    else
+        while (mesh_sim__clock(s->world) < until) mesh_sim__wait_until(s, until);
     s->asleep = 0;
     pthread_mutex_unlock(&s->world->lock);
 }
@@ -664,8 +682,29 @@ MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
 /* ---- // >>sim: running ---- */
 
 static inline const mesh_ops *mesh_sim__ops(void) {
-    static const mesh_ops ops = {sizeof(mesh_ops), MESH_ABI, "sim", mesh_sim__post, mesh_sim__test, mesh_sim__pending, mesh_sim__cancel, mesh_sim__progress,
-                                 mesh_sim__now, mesh_sim__control_send, mesh_sim__control_poll, mesh_sim__close, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    static const mesh_ops ops = {sizeof(mesh_ops),
+                                 MESH_ABI,
+                                 "sim",
+                                 mesh_sim__post,
+                                 mesh_sim__test,
+                                 mesh_sim__pending,
+                                 mesh_sim__cancel,
+                                 mesh_sim__progress,
+                                 mesh_sim__now,
+                                 mesh_sim__control_send,
+                                 mesh_sim__control_poll,
+                                 mesh_sim__close,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL};
     return &ops;
 }
 
@@ -720,7 +759,9 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
     mesh_sim__world w;
     int i, started = 0;
     size_t n;
-    if (!desc || !main || desc->ranks < 1) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d ranks; at least 1, and a function to run", desc ? desc->ranks : 0);
+    if (!desc || !main || desc->ranks < 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d ranks; at least 1, and a function to run",
+                          desc ? desc->ranks : 0);
     memset(&w, 0, sizeof w);
     w.desc = *desc;
     if (!w.desc.latency_ns) w.desc.latency_ns = 1000;
@@ -757,7 +798,9 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
     pthread_mutex_unlock(&w.lock);
     for (i = 0; i < started; i++) pthread_join(w.rank[i].thread, NULL);
     mesh_sim__release(&w);
-    if (started < desc->ranks) return mesh__fail(err, MESH_ERR_TRANSPORT, started, "mesh_sim_run: only %d of %d threads could be made", started, desc->ranks);
+    if (started < desc->ranks)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, started, "mesh_sim_run: only %d of %d threads could be made",
+                          started, desc->ranks);
     return MESH_OK;
 }
 

@@ -107,7 +107,8 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #include <time.h>
 #include <unistd.h>
 #if !defined(AI_PASSIVE) || !defined(CLOCK_MONOTONIC)
-#error "mesh_socket.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
+#error \
+    "mesh_socket.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -130,15 +131,18 @@ static inline uint32_t mesh_socket__rotate(uint32_t x, int n) { return x >> n | 
 
 static inline void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned char *p) {
     static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-        0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-        0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-        0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-        0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-        0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
     uint32_t w[64], v[8];
     int i;
-    for (i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    for (i = 0; i < 16; i++)
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
     for (; i < 64; i++) {
         uint32_t a = mesh_socket__rotate(w[i - 15], 7) ^ mesh_socket__rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
         uint32_t b = mesh_socket__rotate(w[i - 2], 17) ^ mesh_socket__rotate(w[i - 2], 19) ^ w[i - 2] >> 10;
@@ -158,7 +162,8 @@ static inline void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned ch
 }
 
 static inline void mesh_socket__sha_start(mesh_socket__sha *s) {
-    static const uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    static const uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memcpy(s->h, h, sizeof h);
     s->nbytes = 0;
 }
@@ -183,7 +188,8 @@ static inline void mesh_socket__sha_end(mesh_socket__sha *s, unsigned char *out)
 }
 
 /* HMAC over up to three pieces. */
-static inline void mesh_socket__hmac(const void *key, size_t key_bytes, const void *const *piece, const size_t *nbytes, int pieces, unsigned char *out) {
+static inline void mesh_socket__hmac(const void *key, size_t key_bytes, const void *const *piece, const size_t *nbytes,
+                                     int pieces, unsigned char *out) {
     unsigned char k[64] = {0}, pad[64];
     mesh_socket__sha s;
     int i;
@@ -233,11 +239,11 @@ enum {
     MESH_SOCKET__C2 = 32 + MESH_SOCKET__HELLO,
     MESH_SOCKET__VERDICT_TEXT = 240,
     MESH_SOCKET__EAGER = 16 * 1024,
-    MESH_SOCKET__CREDIT = 1 << 20,       /* eager bytes that may lie unreceived at a peer */
-    MESH_SOCKET__CHUNK = 256 * 1024,     /* of a large message in one frame */
+    MESH_SOCKET__CREDIT = 1 << 20,   /* eager bytes that may lie unreceived at a peer */
+    MESH_SOCKET__CHUNK = 256 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 64 * 1024,
-    MESH_SOCKET__ENTRY = 48,             /* of the address book */
-    MESH_SOCKET__STRANGERS = 64,         /* connections that have not proved themselves */
+    MESH_SOCKET__ENTRY = 48,     /* of the address book */
+    MESH_SOCKET__STRANGERS = 64, /* connections that have not proved themselves */
     MESH_SOCKET__IOVS = 64
 };
 
@@ -289,7 +295,8 @@ typedef struct mesh_socket__list {
 typedef struct mesh_socket__peer {
     mesh_socket__conn *conn;   /* established, or NULL */
     mesh_socket__conn *coming; /* a connection of ours under way */
-    mesh_socket__list posted, waiting, offered, streaming; /* receives not matched; sends without a connection, offered, accepted */
+    mesh_socket__list posted, waiting, offered,
+        streaming; /* receives not matched; sends without a connection, offered, accepted */
     mesh_socket__early *early, **early_end;
     uint64_t credit, taken; /* eager bytes we may send; eager bytes taken and not yet credited */
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
@@ -303,7 +310,7 @@ enum { MESH_SOCKET__CONNECTING, MESH_SOCKET__GREETING, MESH_SOCKET__UP };
 
 struct mesh_socket__conn {
     int fd, state, initiator, rank, stage, is_unix, broken; /* rank: -1 until known; stage: of the handshake */
-    int mute;                                               /* the peer reads no more; what it wrote may still be unread */
+    int mute; /* the peer reads no more; what it wrote may still be unread */
     int64_t deadline;
     unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
     unsigned char greet[512];   /* handshake bytes being read */
@@ -319,7 +326,7 @@ struct mesh_socket__conn {
     size_t in_at, in_len;
     unsigned char rx[MESH_SOCKET__HEADER]; /* the frame being read */
     uint64_t rx_left;
-    mesh_socket__xfer *rx_to;    /* NULL with rx_left > 0: rx_early, or thrown away */
+    mesh_socket__xfer *rx_to; /* NULL with rx_left > 0: rx_early, or thrown away */
     mesh_socket__early *rx_early;
     char why[160], doubt[160]; /* doubt: why another rank thinks that this one is lost */
 };
@@ -360,11 +367,13 @@ typedef struct mesh_socket__impl {
     struct sockaddr_storage master;
     socklen_t master_len;
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[128]; /* why rank 0 refused us; the last stranger */
-    char last[160]; /* why the last attempt to reach rank 0 failed */
+    char last[160];                                              /* why the last attempt to reach rank 0 failed */
     int strangers;
 } mesh_socket__impl;
 
-static inline mesh_socket__impl *mesh_socket__of(mesh_transport *t) { return (mesh_socket__impl *)((mesh_socket *)(void *)t)->impl; }
+static inline mesh_socket__impl *mesh_socket__of(mesh_transport *t) {
+    return (mesh_socket__impl *)((mesh_socket *)(void *)t)->impl;
+}
 
 static inline int64_t mesh_socket__clock(void) {
     struct timespec t;
@@ -425,7 +434,9 @@ static inline int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *
     }
     if (k < 0) {
         if (!mesh__grow(&s->net->base, (void **)&s->slot, &s->slot_cap, s->nslots + 1, sizeof *s->slot)) return 0;
-        if (!mesh__grow(&s->net->base, (void **)&s->generation, &s->generation_cap, s->nslots + 1, sizeof *s->generation)) return 0;
+        if (!mesh__grow(&s->net->base, (void **)&s->generation, &s->generation_cap, s->nslots + 1,
+                        sizeof *s->generation))
+            return 0;
         k = s->nslots++;
     }
     s->slot[k] = x;
@@ -475,7 +486,8 @@ static inline void mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__
     c->frame = NULL;
 }
 
-static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes);
+static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel,
+                                           uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes);
 
 /* Nothing of the ticket is touched after this. */
 static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__ticket *k) {
@@ -485,18 +497,22 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         mesh_socket__peer *p = &s->peer[x->x.rank];
         if (x->done) continue;
         x->done = 1;
-        if (x->x.direction == MESH_RECV) mesh_socket__list_remove(&p->posted, x);
-        else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__list_remove(&p->offered, x)) mesh_socket__list_remove(&p->streaming, x);
+        if (x->x.direction == MESH_RECV)
+            mesh_socket__list_remove(&p->posted, x);
+        else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__list_remove(&p->offered, x))
+            mesh_socket__list_remove(&p->streaming, x);
         if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
-        if (p->conn && x->x.direction == MESH_SEND && x->matched) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
+        if (p->conn && x->x.direction == MESH_SEND && x->matched)
+            mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
         mesh_socket__id_drop(s, x);
     }
     k->left = 0;
     s->event = 1;
 }
 
-static inline void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__ticket *k, mesh_status status, int rank, const char *format, ...) {
+static inline void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__ticket *k, mesh_status status, int rank,
+                                            const char *format, ...) {
     va_list args;
     if (k->left == 0) return;
     k->status = status;
@@ -532,7 +548,8 @@ static inline unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_so
     return p;
 }
 
-static inline void mesh_socket__header(unsigned char *p, int type, uint32_t length, uint64_t channel, uint64_t check, uint64_t a, uint64_t b) {
+static inline void mesh_socket__header(unsigned char *p, int type, uint32_t length, uint64_t channel, uint64_t check,
+                                       uint64_t a, uint64_t b) {
     mesh__put32(p, (uint32_t)type);
     mesh__put32(p + 4, length);
     mesh__put64(p + 8, channel);
@@ -541,7 +558,8 @@ static inline void mesh_socket__header(unsigned char *p, int type, uint32_t leng
     mesh__put64(p + 32, b);
 }
 
-static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
+static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel,
+                                         uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
     unsigned char *p = mesh_socket__out_room(s, c, MESH_SOCKET__HEADER + (size_t)nbytes);
     if (!p) return 0;
     mesh_socket__header(p, type, nbytes, channel, check, a, b);
@@ -550,7 +568,8 @@ static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn
 }
 
 /* A frame of a few bytes that must not be lost: without memory for it the connection ends. */
-static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel, uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
+static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel,
+                                           uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
     if (mesh_socket__frame_put(s, c, type, channel, check, a, b, data, nbytes)) return;
     c->broken = 1;
     mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
@@ -667,7 +686,8 @@ static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__co
     if (c->mute) return 0;
     if (c->state == MESH_SOCKET__CONNECTING) return 1;
     if (c->out_len > c->out_at || c->frame || c->spare) return 1;
-    return c->state == MESH_SOCKET__UP && c->rank >= 0 && s->peer[c->rank].conn == c && s->peer[c->rank].streaming.head != NULL;
+    return c->state == MESH_SOCKET__UP && c->rank >= 0 && s->peer[c->rank].conn == c &&
+           s->peer[c->rank].streaming.head != NULL;
 }
 
 /* Write until the kernel takes no more. */
@@ -679,7 +699,9 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
         ssize_t n;
         size_t all = 0;
         int i;
-        if (!c->frame && !c->spare && c->out_len == c->out_at && !(c->state == MESH_SOCKET__UP && mesh_socket__next_frame(s, c))) return;
+        if (!c->frame && !c->spare && c->out_len == c->out_at &&
+            !(c->state == MESH_SOCKET__UP && mesh_socket__next_frame(s, c)))
+            return;
         memset(&m, 0, sizeof m);
         m.msg_iov = v;
         m.msg_iovlen = (size_t)mesh_socket__gather(c, v);
@@ -687,8 +709,10 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
         n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
         if (n < 0) {
             if (errno == EINTR) continue;
-            if (c->state == MESH_SOCKET__UP && (errno == EPIPE || errno == ECONNRESET)) c->mute = 1; /* reading finds its end, after what it said last */
-            else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) mesh_socket__conn_failed(c, "writing", errno);
+            if (c->state == MESH_SOCKET__UP && (errno == EPIPE || errno == ECONNRESET))
+                c->mute = 1; /* reading finds its end, after what it said last */
+            else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
+                mesh_socket__conn_failed(c, "writing", errno);
             return;
         }
         mesh_socket__wrote(s, c, (size_t)n);
@@ -698,7 +722,8 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
 
 /* ---- // >>connections ---- */
 
-static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
+static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
+                                            uint32_t nbytes) {
     mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
     if (!m) return;
     m->next = NULL;
@@ -712,7 +737,8 @@ static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int 
 }
 
 /* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). */
-static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why, const mesh_socket__conn *heard_from) {
+static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why,
+                                     const mesh_socket__conn *heard_from) {
     mesh_socket__peer *p = &s->peer[rank];
     int i;
     if (p->gone) return;
@@ -732,11 +758,16 @@ static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, c
 static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
     mesh_socket__peer *p = &s->peer[rank];
     int lost = p->gone == MESH_EVENT_LOST, i;
-    while (lost && p->posted.head) mesh_socket__ticket_fail(s, p->posted.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
-    while (lost && p->waiting.head) mesh_socket__ticket_fail(s, p->waiting.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    while (lost && p->posted.head)
+        mesh_socket__ticket_fail(s, p->posted.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
+    while (lost && p->waiting.head)
+        mesh_socket__ticket_fail(s, p->waiting.head->ticket, MESH_ERR_PEER, rank, "rank %d was lost: %s", rank, why);
     for (i = 0; i < s->nslots; i++)
         if (s->slot[i] && s->slot[i]->x.rank == rank && (lost || s->slot[i]->matched))
-            mesh_socket__ticket_fail(s, s->slot[i]->ticket, MESH_ERR_PEER, rank, lost ? "rank %d was lost: %s" : "rank %d closed its transport in the middle of a message%s", rank, lost ? why : "");
+            mesh_socket__ticket_fail(s, s->slot[i]->ticket, MESH_ERR_PEER, rank,
+                                     lost ? "rank %d was lost: %s"
+                                          : "rank %d closed its transport in the middle of a message%s",
+                                     rank, lost ? why : "");
 }
 
 static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd) {
@@ -764,7 +795,8 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
         if (p->conn == c) p->conn = NULL;
         if (p->coming == c) p->coming = NULL;
     }
-    if (c->rx_to) mesh_socket__ticket_fail(s, c->rx_to->ticket, MESH_ERR_PEER, c->rank, "rank %d was lost: %s", c->rank, c->why);
+    if (c->rx_to)
+        mesh_socket__ticket_fail(s, c->rx_to->ticket, MESH_ERR_PEER, c->rank, "rank %d was lost: %s", c->rank, c->why);
     mesh_transport_free(&s->net->base, c->rx_early);
     close(c->fd);
     for (i = 0; i < s->nconns && s->conn[i] != c; i++) {}
@@ -782,7 +814,8 @@ static inline int mesh_socket__nonblocking(int fd) {
 }
 
 static inline int mesh_socket__is_loopback(const struct sockaddr *a) {
-    if (a->sa_family == AF_INET) return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
+    if (a->sa_family == AF_INET)
+        return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
     if (a->sa_family == AF_INET6) {
         const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
         return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
@@ -821,7 +854,8 @@ static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
     if (mesh_socket__is_loopback(to)) { /* bbr paces even here: 2.2 instead of 5.7 GB/s */
         char name[32] = "";
         socklen_t length = sizeof name;
-        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && !strncmp(name, "bbr", 3) && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0)
+        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0 && !strncmp(name, "bbr", 3) &&
+            setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) != 0)
             setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
     }
 #endif
@@ -863,7 +897,8 @@ static inline void mesh_socket__sockaddr(const mesh_socket__entry *e, struct soc
 }
 
 /* Begin a connection to a rank. Returns NULL with errno where it cannot even begin. */
-static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a, socklen_t length, int rank) {
+static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a,
+                                                         socklen_t length, int rank) {
     mesh_socket__conn *c;
     int fd = socket(a->sa_family, SOCK_STREAM, 0);
     if (fd < 0) return NULL;
@@ -916,7 +951,8 @@ static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
 
 /* ---- // >>handshake ---- */
 
-static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role, const void *hello, size_t hello_bytes, unsigned char *out) {
+static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role,
+                                    const void *hello, size_t hello_bytes, unsigned char *out) {
     const void *piece[3];
     size_t nbytes[3];
     piece[0] = role;
@@ -949,8 +985,10 @@ static inline void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned
 
 static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
     unsigned char *p = mesh_socket__out_room(s, c, n);
-    if (p) memcpy(p, data, n);
-    else mesh_socket__conn_failed(c, "no memory", 0);
+    if (p)
+        memcpy(p, data, n);
+    else
+        mesh_socket__conn_failed(c, "no memory", 0);
 }
 
 /* The connection stands: whatever waited for it goes. */
@@ -1011,17 +1049,29 @@ static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn 
 
 /* The accepting side has heard who it is. */
 static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
-    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8), meant = (int)mesh__get32(hello + 12);
+    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8),
+        meant = (int)mesh__get32(hello + 12);
     uint64_t job = mesh__get64(hello + 16 + 40);
     int me = s->net->base.rank;
     char text[MESH_SOCKET__VERDICT_TEXT];
     mesh__text t = mesh__text_on(text, sizeof text);
     mesh_socket__peer *p;
-    if (size != s->net->base.size) mesh__put(&t, "rank %d says the world has %d ranks, rank %d says %d; give every rank the same WORLD_SIZE", rank, size, me, s->net->base.size);
-    else if (rank < 0 || rank >= size || rank == me) mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank, size);
-    else if (meant != me || (joins && me != 0) || (!joins && s->job && job != s->job)) mesh__put(&t, "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret", rank, meant, me);
-    else if (s->peer[rank].gone) mesh__put(&t, "rank %d is not waited for any more", rank);
-    else if (joins && me == 0 && (!s->in_open || s->peer[rank].conn)) mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK", rank, rank);
+    if (size != s->net->base.size)
+        mesh__put(&t, "rank %d says the world has %d ranks, rank %d says %d; give every rank the same WORLD_SIZE", rank,
+                  size, me, s->net->base.size);
+    else if (rank < 0 || rank >= size || rank == me)
+        mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank,
+                  size);
+    else if (meant != me || (joins && me != 0) || (!joins && s->job && job != s->job))
+        mesh__put(
+            &t,
+            "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret",
+            rank, meant, me);
+    else if (s->peer[rank].gone)
+        mesh__put(&t, "rank %d is not waited for any more", rank);
+    else if (joins && me == 0 && (!s->in_open || s->peer[rank].conn))
+        mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK",
+                  rank, rank);
     if (t.len) {
         mesh_socket__log(s, 1, "mesh_socket: refused a connection: %s", text);
         mesh__copy_text(s->stranger, sizeof s->stranger, text);
@@ -1070,7 +1120,8 @@ static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn
         memcpy(c->nonce[1], g + 8, 32);
         mesh_socket__mac(s, c, "S", NULL, 0, mac);
         if (!mesh_socket__equal(mac, g + 40, 32)) {
-            mesh__copy_text(s->refusal, sizeof s->refusal, "it does not know this job's secret; give every rank the same MESH_SECRET");
+            mesh__copy_text(s->refusal, sizeof s->refusal,
+                            "it does not know this job's secret; give every rank the same MESH_SECRET");
             mesh_socket__conn_failed(c, "it does not know the secret", 0);
             return;
         }
@@ -1114,8 +1165,10 @@ static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
         c->greet_have += (int)n;
         for (i = from; i < c->greet_have && i < 8 && c->stage == (c->initiator ? 1 : 0); i++)
             if (c->greet[i] != (unsigned char)MESH_SOCKET__MAGIC[i]) {
-                const char *what = i == 4 ? "it speaks another version of this protocol" : "it does not speak this protocol";
-                mesh__copy_text(c->initiator ? s->refusal : s->stranger, c->initiator ? sizeof s->refusal : sizeof s->stranger, what);
+                const char *what =
+                    i == 4 ? "it speaks another version of this protocol" : "it does not speak this protocol";
+                mesh__copy_text(c->initiator ? s->refusal : s->stranger,
+                                c->initiator ? sizeof s->refusal : sizeof s->stranger, what);
                 mesh_socket__conn_failed(c, what, 0);
                 return;
             }
@@ -1130,8 +1183,10 @@ static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t chan
     while (low < high) {
         int middle = low + (high - low) / 2;
         if (s->dead[middle] == (uint32_t)(channel >> 32)) return 1;
-        if (s->dead[middle] < (uint32_t)(channel >> 32)) low = middle + 1;
-        else high = middle;
+        if (s->dead[middle] < (uint32_t)(channel >> 32))
+            low = middle + 1;
+        else
+            high = middle;
     }
     return 0;
 }
@@ -1152,12 +1207,14 @@ static inline mesh_socket__xfer *mesh_socket__find_posted(mesh_socket__peer *p, 
 /* Compare a message with the receive it met (off the list already). Returns 1 if they agree, else both sides end with MISMATCH. */
 static inline int mesh_socket__agrees(mesh_socket__impl *s, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check) {
     if (r->x.nbytes == nbytes && r->check == check) return 1;
-    mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_MISMATCH, r->x.rank, "rank %d sent %u bytes, rank %d expected %u%s", r->x.rank, nbytes, s->net->base.rank, r->x.nbytes,
+    mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_MISMATCH, r->x.rank, "rank %d sent %u bytes, rank %d expected %u%s",
+                             r->x.rank, nbytes, s->net->base.rank, r->x.nbytes,
                              r->check != check ? ", of another operation" : "");
     return 0;
 }
 
-static inline void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check, uint64_t offer) {
+static inline void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r,
+                                             uint64_t nbytes, uint64_t check, uint64_t offer) {
     uint64_t expected = r->x.nbytes;
     if (!mesh_socket__agrees(s, r, nbytes, check)) {
         if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_REFUSE, 0, 0, offer, expected, NULL, 0);
@@ -1203,7 +1260,8 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
             mesh_socket__xfer *r = mesh_socket__find_posted(p, channel); /* posted while the bytes came in */
             if (r) {
                 mesh_socket__list_remove(&p->posted, r);
-                if (mesh_socket__agrees(s, r, c->rx_early->nbytes, c->rx_early->check)) mesh_socket__deliver(s, r, (unsigned char *)(c->rx_early + 1));
+                if (mesh_socket__agrees(s, r, c->rx_early->nbytes, c->rx_early->check))
+                    mesh_socket__deliver(s, r, (unsigned char *)(c->rx_early + 1));
                 mesh_transport_free(&s->net->base, c->rx_early);
             } else {
                 mesh_socket__early_add(p, c->rx_early);
@@ -1216,7 +1274,8 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
     } else if (type == MESH_SOCKET__F_BOOK && c->rx_early) {
         const unsigned char *from = (unsigned char *)(c->rx_early + 1);
         int i;
-        for (i = 0; i < s->net->base.size; i++) mesh_socket__entry_read(&s->book[i], from + (size_t)i * MESH_SOCKET__ENTRY);
+        for (i = 0; i < s->net->base.size; i++)
+            mesh_socket__entry_read(&s->book[i], from + (size_t)i * MESH_SOCKET__ENTRY);
         s->job = mesh__get64(from + 40);
         s->have_book = 1;
         mesh_transport_free(&s->net->base, c->rx_early);
@@ -1242,7 +1301,8 @@ static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, m
 static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *data) {
     mesh_socket__peer *p = &s->peer[c->rank];
     uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
-    uint64_t channel = mesh__get64(c->rx + 8), check = mesh__get64(c->rx + 16), a = mesh__get64(c->rx + 24), b = mesh__get64(c->rx + 32);
+    uint64_t channel = mesh__get64(c->rx + 8), check = mesh__get64(c->rx + 16), a = mesh__get64(c->rx + 24),
+             b = mesh__get64(c->rx + 32);
     mesh_socket__xfer *x;
     mesh_socket__early *m;
     char text[200];
@@ -1280,15 +1340,21 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         }
         x->matched = 1;
         x->remote = b;
-        if (x->x.nbytes == 0) mesh_socket__xfer_done(s, x);
-        else mesh_socket__list_add(&p->streaming, x);
+        if (x->x.nbytes == 0)
+            mesh_socket__xfer_done(s, x);
+        else
+            mesh_socket__list_add(&p->streaming, x);
         break;
     case MESH_SOCKET__F_REFUSE:
         if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) != NULL)
-            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MISMATCH, c->rank, "rank %d sent %u bytes, rank %d expected %u%s", s->net->base.rank, x->x.nbytes, c->rank, b, x->x.nbytes == b ? ", of another operation" : "");
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MISMATCH, c->rank,
+                                     "rank %d sent %u bytes, rank %d expected %u%s", s->net->base.rank, x->x.nbytes,
+                                     c->rank, b, x->x.nbytes == b ? ", of another operation" : "");
         break;
     case MESH_SOCKET__F_WITHDRAW:
-        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_RECV)) != NULL) mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_PEER, c->rank, "rank %d canceled a message to rank %d", c->rank, s->net->base.rank);
+        if ((x = mesh_socket__id_find(s, a, c->rank, MESH_RECV)) != NULL)
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_PEER, c->rank, "rank %d canceled a message to rank %d",
+                                     c->rank, s->net->base.rank);
         break;
     case MESH_SOCKET__F_DATA:
         c->rx_left = length;
@@ -1299,8 +1365,13 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         }
         c->rx_to = x;
         break;
-    case MESH_SOCKET__F_CREDIT: p->credit += a; break;
-    case MESH_SOCKET__F_CONTROL: mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data, length); break;
+    case MESH_SOCKET__F_CREDIT:
+        p->credit += a;
+        break;
+    case MESH_SOCKET__F_CONTROL:
+        mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data,
+                                 length);
+        break;
     case MESH_SOCKET__F_LOST:
         if (a >= (uint64_t)s->net->base.size || (int)a == s->net->base.rank) break;
         {
@@ -1308,7 +1379,8 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
             uint32_t i;
             for (i = 0; i < length; i++) mesh__put_char(&t, (char)data[i]);
         }
-        if (s->peer[a].conn && s->peer[a].conn != c) { /* what it sent may still be unread; its end will show by itself, or else soon */
+        if (s->peer[a].conn &&
+            s->peer[a].conn != c) { /* what it sent may still be unread; its end will show by itself, or else soon */
             mesh_socket__conn *lost = s->peer[a].conn;
             if (!lost->deadline) lost->deadline = mesh_socket__clock() + INT64_C(200000000);
             mesh__copy_text(lost->doubt, sizeof lost->doubt, text);
@@ -1332,12 +1404,18 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
 static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mesh_socket__conn *c) {
     uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
     switch (type) {
-    case MESH_SOCKET__F_EAGER: return length <= MESH_SOCKET__EAGER;
-    case MESH_SOCKET__F_DATA: return length > 0 && length <= MESH_SOCKET__CHUNK;
-    case MESH_SOCKET__F_CONTROL: return length <= MESH_CONTROL_BYTES;
-    case MESH_SOCKET__F_LOST: return length <= 256;
-    case MESH_SOCKET__F_BOOK: return s->in_open && c->rank == 0 && length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY;
-    default: return type > 0 && type < MESH_SOCKET__F_END && length == 0;
+    case MESH_SOCKET__F_EAGER:
+        return length <= MESH_SOCKET__EAGER;
+    case MESH_SOCKET__F_DATA:
+        return length > 0 && length <= MESH_SOCKET__CHUNK;
+    case MESH_SOCKET__F_CONTROL:
+        return length <= MESH_CONTROL_BYTES;
+    case MESH_SOCKET__F_LOST:
+        return length <= 256;
+    case MESH_SOCKET__F_BOOK:
+        return s->in_open && c->rank == 0 && length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY;
+    default:
+        return type > 0 && type < MESH_SOCKET__F_END && length == 0;
     }
 }
 
@@ -1349,8 +1427,10 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
             uint64_t run = c->rx_left;
             unsigned char *to = NULL;
             if (!have) return;
-            if (c->rx_to) to = (unsigned char *)mesh_xfer_at(&c->rx_to->x, c->rx_to->moved, &run);
-            else if (c->rx_early) to = (unsigned char *)(c->rx_early + 1) + (mesh__get32(c->rx + 4) - c->rx_left);
+            if (c->rx_to)
+                to = (unsigned char *)mesh_xfer_at(&c->rx_to->x, c->rx_to->moved, &run);
+            else if (c->rx_early)
+                to = (unsigned char *)(c->rx_early + 1) + (mesh__get32(c->rx + 4) - c->rx_left);
             if (run > c->rx_left) run = c->rx_left;
             if (run > have) run = have;
             if (to) memcpy(to, c->in + c->in_at, (size_t)run);
@@ -1459,7 +1539,8 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
-    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2, is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2,
+        is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
     char why[160];
     mesh_socket__peer *p;
     mesh__copy_text(why, sizeof why, c->why);
@@ -1487,19 +1568,23 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
         mesh_socket__reach(s, rank);
         return;
     }
-    if (!connecting && !s->refusal[0]) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
+    if (!connecting &&
+        !s->refusal[0]) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
         p->retry_at = mesh_socket__clock() + INT64_C(20000000);
         return;
     }
-    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, s->refusal[0] ? s->refusal : why, NULL); /* in good order or not: only those who need it fail */
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, s->refusal[0] ? s->refusal : why,
+                      NULL); /* in good order or not: only those who need it fail */
 }
 
 static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
     int error = 0;
     socklen_t length = sizeof error;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-    if (error) mesh_socket__conn_failed(c, "connecting", error);
-    else mesh_socket__greet(s, c);
+    if (error)
+        mesh_socket__conn_failed(c, "connecting", error);
+    else
+        mesh_socket__greet(s, c);
 }
 
 /* Peers that are waited for but not connected: begin, or begin again. Returns when to look again, or INT64_MAX. */
@@ -1510,8 +1595,10 @@ static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
         mesh_socket__peer *p = &s->peer[i];
         if (!p->retry_at || p->conn || p->coming) continue;
         if (mesh_socket__clock() >= p->retry_at) {
-            if (p->waiting.head || p->posted.head || p->held_len) mesh_socket__reach(s, i);
-            else p->retry_at = 0;
+            if (p->waiting.head || p->posted.head || p->held_len)
+                mesh_socket__reach(s, i);
+            else
+                p->retry_at = 0;
         }
         if (p->retry_at && p->retry_at < next) next = p->retry_at;
     }
@@ -1533,7 +1620,8 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     count = s->nconns;
     for (i = 0; i < count; i++, n++) {
         s->poll[n].fd = s->conn[i]->fd;
-        s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) | (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
+        s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
+                                    (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
     }
     if (poll(s->poll, (nfds_t)n, timeout_ms) > 0) {
         for (i = 0; i < count; i++) {
@@ -1556,7 +1644,8 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     now = mesh_socket__clock();
     for (i = s->nconns - 1; i >= 0; i--) {
         mesh_socket__conn *c = s->conn[i];
-        if (!c->broken && c->deadline && now > c->deadline) mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
+        if (!c->broken && c->deadline && now > c->deadline)
+            mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
         if (c->broken) mesh_socket__conn_end(s, c);
         if (i > s->nconns) i = s->nconns; /* others may have ended with it */
     }
@@ -1573,7 +1662,9 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
         now = mesh_socket__clock();
         if (now >= deadline) break;
         if (!start) start = now;
-        if (s->crowded ? spins++ < 2 : now - start < 50000) { /* a short wait is spun through, but not at the cost of those who would end it */
+        if (s->crowded ? spins++ < 2
+                       : now - start <
+                             50000) { /* a short wait is spun through, but not at the cost of those who would end it */
             if (s->crowded) sched_yield();
             continue;
         }
@@ -1601,8 +1692,10 @@ static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     *at = m->next;
     if (!m->next) p->early_end = at;
     if (!m->is_offer) mesh_socket__took(s, p, m->nbytes);
-    if (m->is_offer) mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
-    else if (mesh_socket__agrees(s, r, m->nbytes, m->check)) mesh_socket__deliver(s, r, (unsigned char *)(m + 1));
+    if (m->is_offer)
+        mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
+    else if (mesh_socket__agrees(s, r, m->nbytes, m->check))
+        mesh_socket__deliver(s, r, (unsigned char *)(m + 1));
     mesh_transport_free(&s->net->base, m);
 }
 
@@ -1642,8 +1735,10 @@ static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
             break;
         }
         if (!p->conn && !x->done) {
-            if (p->gone == MESH_EVENT_LOST) mesh_socket__ticket_fail(s, k, MESH_ERR_PEER, x->x.rank, "rank %d was lost before", x->x.rank);
-            else mesh_socket__reach(s, x->x.rank);
+            if (p->gone == MESH_EVENT_LOST)
+                mesh_socket__ticket_fail(s, k, MESH_ERR_PEER, x->x.rank, "rank %d was lost before", x->x.rank);
+            else
+                mesh_socket__reach(s, x->x.rank);
         }
     }
     for (i = 0; i < post->count; i++) {
@@ -1682,7 +1777,8 @@ static inline int mesh_socket__pending(mesh_transport *t, const mesh_ticket *tic
 }
 
 static inline mesh_status mesh_socket__cancel(mesh_transport *t, mesh_ticket *ticket) {
-    mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1, "canceled");
+    mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1,
+                             "canceled");
     return MESH_OK;
 }
 
@@ -1692,7 +1788,8 @@ static inline int64_t mesh_socket__now(mesh_transport *t) {
 }
 
 /* Control messages go over the pair's connection; until it stands they are held. */
-static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data,
+                                                    size_t nbytes) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__peer *p;
     if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
@@ -1707,7 +1804,8 @@ static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank,
         mesh_socket__reach(s, rank);
         return p->gone ? MESH_ERR_PEER : MESH_OK;
     }
-    if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_CONTROL, 0, 0, (uint64_t)kind, 0, data, (uint32_t)nbytes)) return MESH_ERR_MEMORY;
+    if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_CONTROL, 0, 0, (uint64_t)kind, 0, data, (uint32_t)nbytes))
+        return MESH_ERR_MEMORY;
     mesh_socket__flush(s, p->conn);
     return MESH_OK;
 }
@@ -1731,7 +1829,8 @@ typedef struct mesh_socket__handle {
     uint32_t id;
 } mesh_socket__handle;
 
-static inline mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key, int64_t deadline, void **out, mesh_error *why) {
+static inline mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group,
+                                                  int color, int key, int64_t deadline, void **out, mesh_error *why) {
     mesh_socket__handle *h = (mesh_socket__handle *)mesh_transport_alloc(t, sizeof *h);
     (void)parent, (void)group, (void)color, (void)key, (void)deadline;
     if (!h) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_socket: no memory for a group");
@@ -1827,7 +1926,8 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     mesh_transport_detach(t);
     s->closing = 1;
     for (i = 0; i < s->nconns; i++)
-        if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken) mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
+        if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken)
+            mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
     limit = mesh_socket__clock() + INT64_C(30000000000);
     told = mesh_socket__clock() + INT64_C(1000000000);
     while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */
@@ -1835,17 +1935,24 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
             mesh_socket__conn *c = s->conn[i];
             if (c->state != MESH_SOCKET__UP || c->broken || s->peer[c->rank].gone == MESH_EVENT_LOST) continue;
             mesh_socket__flush(s, c);
-            busy |= !c->broken && !c->mute && (c->out_len > c->out_at || c->frame || c->spare || mesh_socket__unsent(c));
+            busy |=
+                !c->broken && !c->mute && (c->out_len > c->out_at || c->frame || c->spare || mesh_socket__unsent(c));
         }
-        for (i = 0; i < t->size && mesh_socket__clock() < told; i++) busy |= s->peer[i].held_len && !s->peer[i].gone; /* why we leave, to those not yet connected */
+        for (i = 0; i < t->size && mesh_socket__clock() < told; i++)
+            busy |= s->peer[i].held_len && !s->peer[i].gone; /* why we leave, to those not yet connected */
         if (busy) mesh_socket__round(s, 10);
     }
-    if (busy) status = mesh__fail(why, MESH_ERR_TIMEOUT, -1, "mesh_socket_close: a rank did not take what was sent to it within 30 s; it may be lost");
+    if (busy)
+        status = mesh__fail(why, MESH_ERR_TIMEOUT, -1,
+                            "mesh_socket_close: a rank did not take what was sent to it within 30 s; it may be lost");
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP) shutdown(s->conn[i]->fd, SHUT_WR);
     quiet = mesh_socket__clock() + INT64_C(200000000);
-    for (busy = 1; busy && mesh_socket__clock() < quiet;) { /* let the others say goodbye too: a close with unread bytes would be a reset */
-        for (i = 0, busy = 0; i < s->nconns; i++) busy |= s->conn[i]->state == MESH_SOCKET__UP && !s->peer[s->conn[i]->rank].goodbye;
+    for (busy = 1;
+         busy && mesh_socket__clock() <
+                     quiet;) { /* let the others say goodbye too: a close with unread bytes would be a reset */
+        for (i = 0, busy = 0; i < s->nconns; i++)
+            busy |= s->conn[i]->state == MESH_SOCKET__UP && !s->peer[s->conn[i]->rank].goodbye;
         if (busy) mesh_socket__round(s, 5);
     }
     mesh_socket__release(s);
@@ -1858,8 +1965,29 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net) {
 }
 
 static inline const mesh_ops *mesh_socket__ops(void) {
-    static const mesh_ops ops = {sizeof(mesh_ops), MESH_ABI, "socket", mesh_socket__post, mesh_socket__test, mesh_socket__pending, mesh_socket__cancel, mesh_socket__progress, mesh_socket__now,
-                                 mesh_socket__control_send, mesh_socket__control_poll, mesh_socket__close, mesh_socket__group_open, mesh_socket__group_close, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    static const mesh_ops ops = {sizeof(mesh_ops),
+                                 MESH_ABI,
+                                 "socket",
+                                 mesh_socket__post,
+                                 mesh_socket__test,
+                                 mesh_socket__pending,
+                                 mesh_socket__cancel,
+                                 mesh_socket__progress,
+                                 mesh_socket__now,
+                                 mesh_socket__control_send,
+                                 mesh_socket__control_poll,
+                                 mesh_socket__close,
+                                 mesh_socket__group_open,
+                                 mesh_socket__group_close,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL};
     return &ops;
 }
 
@@ -1878,7 +2006,8 @@ static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *e
     if (!text || !*text) return 0;
     for (; mesh__is_digit(*p) && v <= INT32_MAX; p++) v = v * 10 + (*p - '0');
     if (*p || v > INT32_MAX) {
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is \"%s\", which is no number from 0 to %d", name, text, INT32_MAX);
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is \"%s\", which is no number from 0 to %d", name,
+                   text, INT32_MAX);
         *bad = 1;
         return 0;
     }
@@ -1897,11 +2026,13 @@ static inline void mesh_socket__first_host(const char *list, char *out, size_t c
 }
 
 static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
-    static const char *const names[4][4] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-                                            {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                                            {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-                                            {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
-    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_JOB_NODELIST"), *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    static const char *const names[4][4] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
+    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_JOB_NODELIST"),
+               *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
     int i, bad = 0, found = 0, job;
     memset(w, 0, sizeof *w);
     w->local_rank = w->local_size = -1;
@@ -1912,10 +2043,13 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
         w->local_rank = d->local_rank;
     }
     for (i = 0; i < 4 && !d->size && !found; i++) {
-        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad), has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
+        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad),
+            has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
         if (bad) return MESH_ERR_ARGUMENT;
         if (has_rank != has_size && i < 3)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank], names[i][has_rank]);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
+                              names[i][has_rank]);
         if (!has_rank || !has_size) continue;
         found = i + 1;
         w->source = names[i][0];
@@ -1924,20 +2058,29 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
     }
     if (!d->size && !found) w->size = 1;
     if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank, "mesh_socket_open: rank %d of a world of %d (from %s); ranks go from 0 to size - 1", w->rank, w->size, w->source);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank,
+                          "mesh_socket_open: rank %d of a world of %d (from %s); ranks go from 0 to size - 1", w->rank,
+                          w->size, w->source);
     if (d->address) master = d->address;
-    if (master && *master) mesh__copy_text(w->address, sizeof w->address, master);
-    else if (found == 4 && nodes && *nodes) mesh_socket__first_host(nodes, w->address, sizeof w->address);
-    else mesh__copy_text(w->address, sizeof w->address, "127.0.0.1");
+    if (master && *master)
+        mesh__copy_text(w->address, sizeof w->address, master);
+    else if (found == 4 && nodes && *nodes)
+        mesh_socket__first_host(nodes, w->address, sizeof w->address);
+    else
+        mesh__copy_text(w->address, sizeof w->address, "127.0.0.1");
     if (d->port) {
         w->port = d->port;
     } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
-        if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad)) w->port += elastic && mesh__same(elastic, "True");
-        else if (!bad && found == 4 && mesh_socket__env_int("SLURM_JOB_ID", &job, err, &bad)) w->port = 20000 + job % 20000;
-        else w->port = 29400;
+        if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad))
+            w->port += elastic && mesh__same(elastic, "True");
+        else if (!bad && found == 4 && mesh_socket__env_int("SLURM_JOB_ID", &job, err, &bad))
+            w->port = 20000 + job % 20000;
+        else
+            w->port = 29400;
     }
     if (bad) return MESH_ERR_ARGUMENT;
-    if (w->port < 1 || w->port > 65535) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: port %d; a port is 1 to 65535", w->port);
+    if (w->port < 1 || w->port > 65535)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: port %d; a port is 1 to 65535", w->port);
     return MESH_OK;
 }
 
@@ -1973,7 +2116,9 @@ static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_
     hints.ai_socktype = SOCK_STREAM;
     code = getaddrinfo(w->address, port, &hints, &list);
     if (code || !list)
-        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address, code ? gai_strerror(code) : "no address");
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
+                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
+                          code ? gai_strerror(code) : "no address");
     memcpy(&s->master, list->ai_addr, list->ai_addrlen);
     s->master_len = list->ai_addrlen;
     freeaddrinfo(list);
@@ -1981,12 +2126,15 @@ static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_
 }
 
 static inline void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
-    if (a->ss_family == AF_INET) ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
-    else ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons((uint16_t)port);
+    if (a->ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons((uint16_t)port);
 }
 
 /* Listen at an address; the port that was bound goes into this rank's entry of the book. */
-static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length, const char *what, mesh_error *err) {
+static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length,
+                                              const char *what, mesh_error *err) {
     struct sockaddr_storage bound;
     socklen_t bound_len = sizeof bound;
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
@@ -1999,12 +2147,16 @@ static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct
     if (bind(fd, (const struct sockaddr *)(const void *)at, length) != 0 || listen(fd, 4096) != 0) {
         int error = errno;
         close(fd);
-        return mesh__fail(err, MESH_ERR_TRANSPORT, s->net->base.rank, "mesh_socket_open: rank %d cannot listen at %s: %s%s", s->net->base.rank, what, strerror(error),
-                          error == EADDRINUSE ? "; another job or program has this port: set MESH_PORT (or MASTER_PORT) to a free one" : "");
+        return mesh__fail(
+            err, MESH_ERR_TRANSPORT, s->net->base.rank, "mesh_socket_open: rank %d cannot listen at %s: %s%s",
+            s->net->base.rank, what, strerror(error),
+            error == EADDRINUSE ? "; another job or program has this port: set MESH_PORT (or MASTER_PORT) to a free one"
+                                : "");
     }
     s->tcp_fd = fd;
     getsockname(fd, (struct sockaddr *)(void *)&bound, &bound_len);
-    mine->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&bound)->sin_port : ((struct sockaddr_in6 *)(void *)&bound)->sin6_port);
+    mine->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&bound)->sin_port
+                                                  : ((struct sockaddr_in6 *)(void *)&bound)->sin6_port);
     return MESH_OK;
 }
 
@@ -2020,7 +2172,8 @@ static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
     mesh_socket__random((unsigned char *)&mine->token, sizeof mine->token);
     mine->token |= 1;
     length = mesh_socket__unix_address(&a, mine->token);
-    if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 || listen(fd, 4096) != 0) {
+    if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 ||
+        listen(fd, 4096) != 0) {
         close(fd); /* TCP will do */
         mine->token = 0;
         return;
@@ -2035,12 +2188,16 @@ static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char 
     for (i = 1; i < s->net->base.size; i++)
         if (!s->peer[i].conn && n < 32) ranks[n++] = i;
     mesh__put_ranks(&t, ranks, n);
-    return mesh__fail(err, MESH_ERR_TIMEOUT, ranks[0], "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s; start every rank, with one MASTER_ADDR and port", s->joined + 1,
-                      s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "", s->stranger[0] ? s->stranger : "");
+    return mesh__fail(
+        err, MESH_ERR_TIMEOUT, ranks[0],
+        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s; start every rank, with one MASTER_ADDR and port",
+        s->joined + 1, s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "",
+        s->stranger[0] ? s->stranger : "");
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
-static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited, int insecure, mesh_error *err) {
+static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited,
+                                                 int insecure, mesh_error *err) {
     struct sockaddr_storage at = s->master;
     char where[300];
     unsigned char *book;
@@ -2048,7 +2205,8 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     mesh_status status;
     mesh__text t = mesh__text_on(where, sizeof where);
     mesh__put(&t, "%s port %d", w->address, w->port);
-    if (s->secret_bytes && !mesh_socket__is_loopback((struct sockaddr *)(void *)&at)) { /* whatever name the others know this host by */
+    if (s->secret_bytes &&
+        !mesh_socket__is_loopback((struct sockaddr *)(void *)&at)) { /* whatever name the others know this host by */
         int port = w->port;
         sa_family_t family = at.ss_family;
         memset(&at, 0, sizeof at);
@@ -2059,9 +2217,13 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
         struct sockaddr_storage bound;
         socklen_t length = sizeof bound;
         if (getsockname(inherited, (struct sockaddr *)(void *)&bound, &length) != 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, 0, "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no socket: %s", inherited, strerror(errno));
+            return mesh__fail(err, MESH_ERR_ARGUMENT, 0,
+                              "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no socket: %s",
+                              inherited, strerror(errno));
         if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, 0, "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, 0,
+                "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
         mesh_socket__nonblocking(inherited);
         s->tcp_fd = inherited;
     } else if ((status = mesh_socket__listen(s, &at, s->master_len, where, err)) != MESH_OK) {
@@ -2070,7 +2232,9 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     while (s->joined < size - 1) {
         int64_t left = s->open_deadline - mesh_socket__clock();
         for (i = 1; i < size; i++)
-            if (s->peer[i].gone) return mesh__fail(err, MESH_ERR_PEER, i, "mesh_socket_open: rank %d came and was lost again before all had come", i);
+            if (s->peer[i].gone)
+                return mesh__fail(err, MESH_ERR_PEER, i,
+                                  "mesh_socket_open: rank %d came and was lost again before all had come", i);
         if (left <= 0) return mesh_socket__missing(s, where, err);
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
@@ -2082,7 +2246,8 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     mesh__put64(book + 40, s->job);
     for (i = 1; i < size; i++)
         if (s->peer[i].conn) {
-            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book, (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
+            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book,
+                                    (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
             mesh_socket__flush(s, s->peer[i].conn);
         }
     mesh_transport_free(&s->net->base, book);
@@ -2096,12 +2261,23 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
     while (!s->have_book) {
         int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_socket__peer *p = &s->peer[0];
-        if (s->refusal[0]) return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address, w->port, s->refusal);
+        if (s->refusal[0])
+            return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
+                              w->port, s->refusal);
         if (left <= 0) {
-            if (p->conn) return mesh__fail(err, MESH_ERR_TIMEOUT, 0, "mesh_socket_open: rank %d reached rank 0, but not all %d ranks came before the deadline; rank 0 names the missing", s->net->base.rank, s->net->base.size);
-            return mesh__fail(err, MESH_ERR_TIMEOUT, 0, "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right?", s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
+            if (p->conn)
+                return mesh__fail(
+                    err, MESH_ERR_TIMEOUT, 0,
+                    "mesh_socket_open: rank %d reached rank 0, but not all %d ranks came before the deadline; rank 0 names the missing",
+                    s->net->base.rank, s->net->base.size);
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, 0,
+                "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right?",
+                s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
         }
-        if (p->gone) return mesh__fail(err, MESH_ERR_PEER, 0, "mesh_socket_open: rank 0 went away before all %d ranks had come", s->net->base.size);
+        if (p->gone)
+            return mesh__fail(err, MESH_ERR_PEER, 0, "mesh_socket_open: rank 0 went away before all %d ranks had come",
+                              s->net->base.size);
         if (!p->conn && !p->coming) {
             mesh_socket__conn *c;
             if (attempts++) {
@@ -2139,7 +2315,8 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
                         mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
                     }
                     mesh_socket__set_port(&a, 0);
-                    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) != MESH_OK) return status;
+                    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) != MESH_OK)
+                        return status;
                     mesh_socket__connected(s, p->coming);
                 }
             }
@@ -2154,7 +2331,9 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
 static inline void mesh_socket__raise_files(int ranks) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)ranks * 2 + 64) return;
-    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64 ? limit.rlim_max : (rlim_t)ranks * 2 + 64;
+    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64
+                         ? limit.rlim_max
+                         : (rlim_t)ranks * 2 + 64;
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -2212,20 +2391,33 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     lanes = getenv("MESH_SOCKET_LANES");
     s->secret_bytes = secret ? strlen(secret) : 0;
     s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
-    s->open_deadline = mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
+    s->open_deadline =
+        mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
     status = MESH_OK;
-    if (s->secret_bytes >= sizeof s->secret) status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d", (int)s->secret_bytes, (int)sizeof s->secret - 1);
-    else if (lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto")) status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
-    else memcpy(s->secret, secret ? secret : "", s->secret_bytes);
+    if (s->secret_bytes >= sizeof s->secret)
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
+                            (int)s->secret_bytes, (int)sizeof s->secret - 1);
+    else if (lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto"))
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                            "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
+    else
+        memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
-    if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
-        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure", where.address);
+    if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure &&
+        !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
+        status = mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure",
+            where.address);
     if (status == MESH_OK && where.size > 1) {
         mesh_socket__raise_files(where.size);
-        if (desc->listen_fd > 0) inherited = desc->listen_fd;
-        else if (where.rank == 0) mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+        if (desc->listen_fd > 0)
+            inherited = desc->listen_fd;
+        else if (where.rank == 0)
+            mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
         mesh_socket__listen_unix(s);
-        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err) : mesh_socket__open_follow(s, &where, err);
+        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err)
+                                 : mesh_socket__open_follow(s, &where, err);
     }
     if (status != MESH_OK) {
         mesh_socket__release(s);
