@@ -766,6 +766,7 @@ static void group_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     /* closing cancels what is under way */
     if (t->rank == 0) {
+        pause_rank(t, SECOND / 10); /* the others are through the barrier */
         CHECK_INT(mesh_recv_start(&c, NULL, 1, all, 1, MESH_I32, &r), MESH_OK);
         CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
         CHECK_HAS(c.error.text, "1 operation was");
