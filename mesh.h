@@ -549,11 +549,15 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
         int length = 0, axis;
         while (p[length] && p[length] != ',') length++;
         axis = length > 0 && length < MESH_NAME_BYTES ? mesh__axis_of(m, p, length) : -1;
-        if (axis < 0)
+        if (axis < 0) {
+            char unknown[24];
+            mesh__text t = mesh__text_on(unknown, sizeof unknown);
+            for (i = 0; i < length; i++) mesh__put_char(&t, p[i]);
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: no axis \"%s\" in the mesh \"%s\"; name its axes as \"a,b\"", function, axes,
+                              "%s: no axis \"%s\" in the mesh \"%s\"; name its axes as \"a,b\"", function, unknown,
                               mesh__show(m).text),
                    -1;
+        }
         for (i = 0; i < n; i++)
             if (list[i] == axis)
                 return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" occurs twice in \"%s\"; name it once",

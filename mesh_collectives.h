@@ -23,8 +23,8 @@ CONCEPTS
     transport   this rank's endpoint to the world, behind mesh_ops. Sockets, NCCL, MPI and the simulator are transports.
     comm        a mesh bound to a transport: where collectives are called. Opened by all ranks of the mesh together.
     group       where a call acts: the ranks that differ from me only along the axes named, "dp" or "dp,cp", numbered row-major
-                in the order written. NULL: the whole mesh. Every single axis and the whole mesh are open; lists of several
-                axes are named in mesh_comm_desc.groups or opened by mesh_group_open.
+                in the order written. NULL: the whole mesh. Every single axis and the whole mesh are open; any other list of
+                axes is named in mesh_comm_desc.groups or opened by mesh_group_open.
     request     an operation under way. Every operation has a _start form that returns one; the blocking form is start + wait.
 
 CONVENTIONS
@@ -40,7 +40,8 @@ ERRORS
     Every call returns a mesh_status; the text is in comm->error. Whatever ends an operation badly fails the comm, on every rank of it:
     operations under way end with the cause, later ones return it at once, and the remedy is to close the comm. Other comms go on.
         MISMATCH    ranks called different things in one group: the text names rank, axis, sequence and both calls; or ranks wait
-                    for each other in a cycle: the text lists who waits for whom, in what.
+                    for each other in a cycle: the text lists who waits for whom, in what. (Cycles are found among ranks that
+                    are blocked; a rank that polls with mesh_test may still do something else, so there the deadline decides.)
         PEER        a rank was lost, or has closed its transport while it was still needed: the text names it.
         TIMEOUT     the deadline (mesh_comm_desc.timeout_ns) passed: the text names the ranks still awaited.
         ARGUMENT, UNSUPPORTED, MEMORY, STATE (a group that is not open): a start that one rank got wrong. The others would wait for it,
@@ -741,6 +742,7 @@ typedef struct mesh__group {
     uint32_t id; /* comm id << 8 | number in the list */
     uint32_t sequence;
     uint64_t fingerprint, sent, received;
+    uint64_t history; /* hash of every collective called so far: what went unnoticed in one shows in the next */
     void *handle;       /* the transport's */
     uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
 } mesh__group;
@@ -770,6 +772,7 @@ typedef struct mesh__op {
     int ring; /* its place in the ring */
     int64_t deadline, next_ask, ask_wait,
         gone_until;    /* gone_until: when it gives up on a rank that has closed; 0: none */
+    struct mesh__op *next_unused;
     uint32_t progress; /* counts every post and step that ended */
     int elem_bytes, dtype, reduce_op;
     mesh__step *step;
@@ -830,7 +833,8 @@ typedef struct mesh__engine {
     int ncomms, comm_cap;
     mesh__op **op; /* by slot */
     int nops, op_cap;
-    int nactive; /* operations that have not ended */
+    mesh__op *unused; /* free slots */
+    int nactive;      /* operations that have not ended */
     uint32_t last_id, opens;
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
@@ -854,7 +858,8 @@ typedef struct mesh__comm_impl {
     int disputing, dispute_ranks;
     int64_t dispute_until;
     int dispute_rank[2];
-    mesh__record dispute[2];
+    mesh__record dispute[2], dispute_before; /* dispute_before: the call before the first of them */
+    int has_before;
     mesh_error dispute_why;
 } mesh__comm_impl;
 
@@ -939,16 +944,39 @@ static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op) {
     op->scratch_bytes = 0;
 }
 
+static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+    op->state = MESH__FREE;
+    op->comm = NULL;
+    op->next_unused = e->unused;
+    e->unused = op;
+    if (op->scratch_bytes > MESH__SCRATCH_KEPT) mesh__scratch_free(e, op);
+}
+
 /* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
 
 enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
 enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20 };
 enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
-enum { MESH__ABORT_HEAD = 16 + MESH__RECORD_BYTES };
+enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
+
+static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
+    uint32_t i, n = mesh__remembered(e);
+    for (i = 1; i <= n; i++) {
+        mesh__history *h = &e->ring[(e->ring_count - i) % MESH__RING];
+        if (h->record.channel == channel) return &h->record;
+    }
+    return NULL;
+}
+
+/* The collective called before in the same group; NULL: none, or forgotten. */
+static inline const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
+    return (uint32_t)r->channel > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
+}
 
 /* Tell every other rank of the comm why it fails. The text goes as far as a control message reaches. */
 static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;
+    const mesh__record *before;
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length = strlen(c->error.text);
     int i;
@@ -958,6 +986,7 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
     mesh__put32(data + 8, (uint32_t)c->error.rank);
     mesh__put32(data + 12, (uint32_t)flavour);
     if (record) mesh__record_write(data + 16, record);
+    if (record && (before = mesh__record_before(e, record)) != NULL) mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
     if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
     memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
     for (i = 0; i < c->on.size; i++) {
@@ -1033,8 +1062,18 @@ static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, 
     return group >= 0 && group == mesh_group_of(&c->on, impl->group[k]->axes, b);
 }
 
-static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r) {
+/* before: the call before r, or NULL. Where the calls are the same, the ones before them may be what differs. */
+static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
     mesh__comm_impl *impl = mesh__impl(c);
+    if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before && impl->dispute_before.channel == before->channel &&
+        !mesh__record_same(&impl->dispute_before, before) && mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) {
+        impl->dispute[0] = impl->dispute_before;
+        r = before;
+    }
+    if (impl->dispute_ranks == 0) {
+        impl->has_before = before != NULL;
+        if (before) impl->dispute_before = *before;
+    }
     if (impl->dispute_ranks == 1 && !mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) return;
     if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel))
         return;
@@ -1056,30 +1095,22 @@ static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, co
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) mesh__op_cancel(e, e->op[i], MESH_ERR_MISMATCH);
     if (!mine) return;
-    mesh__dispute_add(c, e->t->rank, mine);
+    mesh__dispute_add(c, e->t->rank, mine, mesh__record_before(e, mine));
     c->error = *why;
     mesh__announce(c, MESH__ABORT_DISPUTE, mine);
-}
-
-static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
-    uint32_t i, n = mesh__remembered(e);
-    for (i = 1; i <= n; i++) {
-        mesh__history *h = &e->ring[(e->ring_count - i) % MESH__RING];
-        if (h->record.channel == channel) return &h->record;
-    }
-    return NULL;
 }
 
 static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
     uint32_t length = nbytes - MESH__ABORT_HEAD;
-    mesh__record theirs;
+    mesh__record theirs, before;
     if (c->failed) return;
     if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
     memcpy(text, data + MESH__ABORT_HEAD, length);
     text[length] = 0;
     mesh__record_read(&theirs, data + 16);
+    mesh__record_read(&before, data + 16 + MESH__RECORD_BYTES);
     if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
         mesh_error why;
         const mesh__record *mine =
@@ -1088,7 +1119,7 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
             mine = NULL; /* a message between two others */
         mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
         mesh__dispute_open(c, mine, &why);
-        if (!c->failed) mesh__dispute_add(c, from, &theirs);
+        if (!c->failed) mesh__dispute_add(c, from, &theirs, before.channel ? &before : NULL);
         return;
     }
     mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s",
@@ -1236,7 +1267,7 @@ static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ran
 /* "ranks 1, 3 and 5 of 8" for messages. */
 static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
     int i;
-    if (n == 0) mesh__put(t, "no rank in particular");
+    if (n == 0) mesh__put(t, "bytes that are under way");
     for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
     if (n > 16) mesh__put(t, " and %d more", n - 16);
 }
@@ -1358,8 +1389,28 @@ static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh_
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i]->id == (uint32_t)(theirs->channel >> 40) && !e->comm[i]->failed) {
             mesh__dispute_open(e->comm[i], mine, &why);
-            if (!e->comm[i]->failed) mesh__dispute_add(e->comm[i], subject, theirs);
+            if (!e->comm[i]->failed) mesh__dispute_add(e->comm[i], subject, theirs, NULL);
         }
+}
+
+/* Asked about a comm that this rank has closed: nobody need wait for it in there. */
+static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
+    mesh_error why;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length;
+    int i;
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == id) return 0;
+    if (id > e->last_id) return 0;
+    memset(data, 0, sizeof data);
+    mesh__fail(&why, MESH_ERR_PEER, e->t->rank, "rank %d has closed this comm while it was needed", e->t->rank);
+    length = strlen(why.text);
+    mesh__put32(data, id);
+    mesh__put32(data + 4, (uint32_t)MESH_ERR_PEER);
+    mesh__put32(data + 8, (uint32_t)e->t->rank);
+    memcpy(data + MESH__ABORT_HEAD, why.text, length);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+    return 1;
 }
 
 static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
@@ -1368,6 +1419,7 @@ static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *
     mesh__node node;
     int i, found;
     mesh__record_read(&asked, d + 20);
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
     mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
     found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
     memset(say, 0, sizeof say);
@@ -2014,6 +2066,8 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
                           : !t ? "the transport"
                                : "the mesh");
     if (!desc) desc = &none;
+    for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
+        if (((mesh__engine *)t->engine)->comm[i] == c) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: this comm is open already; close it first, or use another");
     memset(c, 0, sizeof *c);
     if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
     if (mesh_index_of(m, t->rank) < 0)
@@ -2115,8 +2169,7 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
             if (e->op[i]->state == MESH__ACTIVE) e->nactive--;
-            e->op[i]->comm = NULL;
-            e->op[i]->state = MESH__FREE;
+            mesh__op_release(e, e->op[i]);
         }
     for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
     for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
@@ -2124,7 +2177,7 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     if (under_way && !c->failed)
         mesh__fail(
             &c->error, MESH_ERR_STATE, -1,
-            "mesh_comm_close: %d operation%s of %s still under way and now canceled; wait for every request first",
+            "mesh_comm_close: %d operation%s still under way in %s and now canceled; wait for every request first",
             under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
     mesh__comm_release(c);
     return under_way ? MESH_ERR_STATE : MESH_OK;
@@ -2537,6 +2590,20 @@ static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets,
     return end;
 }
 
+/* Do the blocks of a v-call's receive side overlap? One after another, which is usual, is seen in one pass. */
+static inline int mesh__v_overlap(const size_t *counts, const size_t *offsets, int n) {
+    size_t end = 0;
+    int i, k, ordered = 1;
+    for (i = 0; offsets && i < n; i++) {
+        if (counts[i] && offsets[i] < end) ordered = 0;
+        if (counts[i]) end = offsets[i] + counts[i];
+    }
+    for (i = 0; !ordered && i < n; i++)
+        for (k = i + 1; k < n; k++)
+            if (counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] && offsets[k] < offsets[i] + counts[i]) return 1;
+    return 0;
+}
+
 /* Check a collective's arguments; the comm fails if they are wrong. */
 static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
     const char *axes = g->axes;
@@ -2582,6 +2649,8 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements of %s per rank overflow",
                             (uint64_t)call->count, mesh_dtype_name((mesh_dtype)call->dtype));
+    if ((kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V) && mesh__v_overlap(call->recv_counts, call->recv_offsets, n))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the received blocks overlap each other; see counts and offsets");
     if (kind == MESH_CALL_REDUCE && g->index != call->root) recv_count = 0;
     if (kind == MESH_CALL_BROADCAST && g->index != call->root) send_count = 0;
     if (!call->send && send_count)
@@ -2641,11 +2710,10 @@ static inline void mesh__build(mesh__engine *e, mesh__op *op, const mesh_call *c
 
 /* A free slot, its arrays kept from the operation that used it before. */
 static inline mesh__op *mesh__op_take(mesh__engine *e) {
-    mesh__op *op = NULL;
-    int i;
-    for (i = 0; i < e->nops && !op; i++)
-        if (e->op[i]->state == MESH__FREE) op = e->op[i];
-    if (!op) {
+    mesh__op *op = e->unused;
+    if (op) {
+        e->unused = op->next_unused;
+    } else {
         if (!mesh__grow(e->t, (void **)&e->op, &e->op_cap, e->nops + 1, sizeof *e->op)) return NULL;
         op = (mesh__op *)mesh_transport_alloc(e->t, sizeof *op);
         if (!op) return NULL;
@@ -2659,12 +2727,6 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
     op->failing = MESH_OK;
     if (++op->generation == 0) op->generation = 1;
     return op;
-}
-
-static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
-    op->state = MESH__FREE;
-    op->comm = NULL;
-    if (op->scratch_bytes > MESH__SCRATCH_KEPT) mesh__scratch_free(e, op);
 }
 
 /* The comm and group of a call, or an error. */
@@ -2702,7 +2764,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
     check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
-    if (!p2p) check = mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count);
+    if (!p2p) g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count), g->history);
     op->check = check;
     op->elem_bytes = (int)call->elem_bytes;
     op->dtype = call->dtype;
@@ -2812,6 +2874,7 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
     uint32_t seen;
     if (!op) return mesh__request_none(r, "mesh_wait");
     e = mesh__impl(r.comm)->engine;
+    mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     outer = e->waiting;
     e->waiting = op;
     seen = op->progress;
@@ -3015,6 +3078,19 @@ static inline int mesh__p2p_count(mesh__engine *e, mesh__op *op, int x, int inde
     return 1;
 }
 
+/* Memory that is received into may be in no other transfer. Of strided blocks only a stride of 0 is refused: interleaved columns are fine. */
+static inline int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
+    int i, k;
+    for (i = 0; i < count; i++) {
+        if (xfers[i].direction != MESH_RECV) continue;
+        for (k = 0; xfers[i].block && k < xfers[i].block->ndim; k++)
+            if (xfers[i].block->dim[k].count > 1 && xfers[i].block->dim[k].stride == 0) return 1;
+        for (k = 0; k < count && count <= 64 && !xfers[i].block; k++)
+            if (k != i && !xfers[k].block && mesh__overlap(xfers[i].base, (size_t)xfers[i].nbytes, xfers[k].base, (size_t)xfers[k].nbytes)) return 1;
+    }
+    return 0;
+}
+
 /* Sends to myself, matched in order with receives from myself. */
 static inline mesh_status mesh__exchange_self(mesh_comm *c, mesh__engine *e, mesh__group *g, int kind,
                                               const mesh_xfer *xfers, int count) {
@@ -3071,6 +3147,7 @@ static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int ki
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
                                 xfers[i].direction);
     }
+    if (mesh__xfers_overlap(xfers, count)) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "what is received overlaps what is sent or received beside it");
     if ((status = mesh__exchange_self(c, e, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
     mesh__op_identify(e, op, c, g, &call);

@@ -57,6 +57,7 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     case 4:
         status = mesh_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM, odd ? 1 : 0);
         break;
+    case 5: status = mesh_broadcast(&c, NULL, a, b, 4, MESH_F32, odd ? 1 : 0); break; /* nobody may notice before the next call */
     default: /* counts of a v-collective: lengths alone disagree */
         if (odd) counts[2] = 2;
         status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
@@ -64,14 +65,14 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     }
     if (status == MESH_OK) status = mesh_barrier(&c, NULL); /* a rank may have been done before it showed */
     CHECK_INT(status, MESH_ERR_MISMATCH);
-    if (what < 5) {
+    if (what < 6) {
         CHECK_HAS(c.error.text, "rank 1 calls ");
         CHECK_HAS(c.error.text, what == 3   ? "barrier()"
-                                : what == 4 ? "root 1"
+                                : what >= 4 ? "root 1"
                                 : what == 2 ? "2 x f64"
                                 : what == 1 ? "max"
                                             : "5 x f32");
-        CHECK_HAS(c.error.text, what == 4   ? "root 0"
+        CHECK_HAS(c.error.text, what >= 4   ? "root 0"
                                 : what == 2 ? "4 x f32"
                                 : what == 3 ? "4 x f32"
                                 : what == 1 ? "sum"
@@ -85,7 +86,7 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
 
 static void disagree(int backend) {
     int what;
-    for (what = 0; what < 6; what++) run_world(backend, 4, disagree_rank, &what);
+    for (what = 0; what < 7; what++) run_world(backend, 4, disagree_rank, &what);
 }
 static void test_disagree_sim(void) { disagree(SIM); }
 static void test_disagree_tcp(void) { disagree(TCP); }
@@ -383,6 +384,34 @@ static void test_leaves(void) {
         for (b = TCP; b <= UNIX; b++) run_world(b, 3, leaves_rank, &what);
 }
 
+/* A rank that closed only the comm says so when it is asked; a comm is opened once. */
+static void comm_closed_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, other;
+    mesh m;
+    mesh_error err;
+    int v = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND) || !open_comm(t, &other, "y=3", NULL, 10 * SECOND)) return;
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &err), err);
+    CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "open already");
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1 has closed this comm");
+        CHECK_INT(c.error.rank, 1);
+    }
+    CHECK_INT(mesh_all_reduce(&other, NULL, &v, &v, 1, MESH_I32, MESH_SUM), MESH_OK);
+    mesh_comm_close(&c);
+    mesh_comm_close(&other);
+}
+static void test_comm_closed(void) {
+    run_world(SIM, 3, comm_closed_rank, NULL);
+    run_world(TCP, 3, comm_closed_rank, NULL);
+}
+
 /* A flood that nobody receives stops at the credit, and arrives whole afterwards. */
 static void flood_rank(mesh_transport *t, void *ctx) {
     enum { N = 3000, EACH = 256 };
@@ -557,7 +586,7 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_request r;
     mesh_status status = MESH_OK;
-    size_t one[2] = {1, 1};
+    size_t one[2] = {1, 1}, two[2] = {2, 2};
     static const struct {
         mesh_status status;
         const char *text;
@@ -575,7 +604,9 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
                 {MESH_ERR_ARGUMENT, "oneself"},
                 {MESH_ERR_ARGUMENT, "request is NULL"},
                 {MESH_ERR_UNSUPPORTED, "sum of bytes"},
-                {MESH_ERR_ARGUMENT, "send_counts is NULL"}};
+                {MESH_ERR_ARGUMENT, "send_counts is NULL"},
+                {MESH_ERR_ARGUMENT, "what is received overlaps"},
+                {MESH_ERR_ARGUMENT, "blocks overlap"}};
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (t->rank == 1) {
@@ -623,8 +654,14 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
         case 13:
             status = mesh_all_reduce(&c, "tp", a, b, 4, MESH_BYTES, MESH_SUM);
             break;
-        default:
+        case 14:
             status = mesh_all_to_all_v(&c, "tp", a, NULL, NULL, b, one, NULL, MESH_F32);
+            break;
+        case 15:
+            status = mesh_sendrecv(&c, "tp", 0, a, 4, 0, a + 2, 4, MESH_F32);
+            break;
+        default:
+            status = mesh_all_gather_v(&c, "tp", a, b, two, one, MESH_F32);
             break;
         }
         CHECK_INT(status, want[what].status);
@@ -642,7 +679,7 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
 }
 static void test_refused(void) {
     int what;
-    for (what = 0; what < 15; what++) run_world(SIM, 4, refuse_rank, &what);
+    for (what = 0; what < 17; what++) run_world(SIM, 4, refuse_rank, &what);
     for (what = 0; what < 15; what += 7) run_world(TCP, 4, refuse_rank, &what);
 }
 
@@ -672,7 +709,7 @@ static void open_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_parse(&m, "x=4", 4, &err), err);
         desc.groups = "x,y";
         CHECK_INT(mesh_comm_open(&c, t, &m, &desc, &err), MESH_ERR_ARGUMENT);
-        CHECK_HAS(err.text, "no axis \"x,y\"");
+        CHECK_HAS(err.text, "no axis \"y\" in the mesh \"x=4\"");
         broken = *t->ops;
         broken.pending = NULL;
         {
@@ -992,6 +1029,7 @@ static const test_case fault_tests[] = {
     {"faults/bystanders", test_bystanders, 0},
     {"faults/closed", test_closed, 0},
     {"faults/leaves", test_leaves, 0},
+    {"faults/comm_closed", test_comm_closed, 0},
     {"faults/flood", test_flood, 0},
     {"faults/blame", test_blame, 0},
     {"faults/reopen", test_reopen, 0},
