@@ -356,8 +356,8 @@ typedef struct mesh_socket__impl {
     struct pollfd *poll;
     int poll_cap;
     mesh_socket__xfer **slot; /* by the low half of an id */
-    uint32_t *generation;
-    int nslots, slot_cap, generation_cap, free_hint;
+    uint32_t *generation, *slot_next; /* slot_next: of a free slot the next free one; INT32_MAX: none */
+    int nslots, slot_cap, generation_cap, slot_next_cap, slot_free;
     mesh_socket__control *control, **control_end;
     uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
@@ -427,20 +427,19 @@ static inline int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xf
 
 /* Give a message an id for the wire. Returns 0 without memory. */
 static inline int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *x) {
-    int i, k = -1;
-    for (i = 0; i < s->nslots && k < 0; i++) {
-        int at = (s->free_hint + i) % s->nslots;
-        if (!s->slot[at]) k = at;
-    }
-    if (k < 0) {
-        if (!mesh__grow(&s->net->base, (void **)&s->slot, &s->slot_cap, s->nslots + 1, sizeof *s->slot)) return 0;
-        if (!mesh__grow(&s->net->base, (void **)&s->generation, &s->generation_cap, s->nslots + 1,
-                        sizeof *s->generation))
+    mesh_transport *t = &s->net->base;
+    int k = s->slot_free;
+    if (k < s->nslots) {
+        s->slot_free = (int)s->slot_next[k];
+    } else {
+        if (!mesh__grow(t, (void **)&s->slot, &s->slot_cap, s->nslots + 1, sizeof *s->slot) ||
+            !mesh__grow(t, (void **)&s->slot_next, &s->slot_next_cap, s->nslots + 1, sizeof *s->slot_next) ||
+            !mesh__grow(t, (void **)&s->generation, &s->generation_cap, s->nslots + 1, sizeof *s->generation))
             return 0;
         k = s->nslots++;
+        s->slot_free = INT32_MAX;
     }
     s->slot[k] = x;
-    s->free_hint = (k + 1) % s->nslots;
     x->id = (uint64_t)++s->generation[k] << 32 | (uint32_t)k;
     return 1;
 }
@@ -452,7 +451,11 @@ static inline mesh_socket__xfer *mesh_socket__id_find(mesh_socket__impl *s, uint
 }
 
 static inline void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer *x) {
-    if (x->id) s->slot[(uint32_t)x->id] = NULL;
+    uint32_t k = (uint32_t)x->id;
+    if (!x->id) return;
+    s->slot[k] = NULL;
+    s->slot_next[k] = (uint32_t)s->slot_free;
+    s->slot_free = (int)k;
     x->id = 0;
 }
 
@@ -601,6 +604,9 @@ static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     return 1;
 }
 
+/* Runs so short that copying them costs less than naming each to the kernel. */
+static inline int mesh_socket__is_fine(const mesh_xfer *x) { return x->block && x->block->ndim && x->block->run < 1024; }
+
 /* Begin the next frame of the large messages that were accepted, in turn. */
 static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__peer *p = &s->peer[c->rank];
@@ -612,6 +618,17 @@ static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__con
     c->frame_left = left < MESH_SOCKET__CHUNK ? (size_t)left : (size_t)MESH_SOCKET__CHUNK;
     c->head_left = MESH_SOCKET__HEADER;
     mesh_socket__header(c->head, MESH_SOCKET__F_DATA, (uint32_t)c->frame_left, 0, 0, x->remote, x->moved);
+    if (mesh_socket__is_fine(&x->x)) {
+        size_t n = c->frame_left;
+        mesh_socket__frame_detach(s, c); /* the frame goes from a copy: its part of the message is done with */
+        if (c->broken) return 1;
+        x->moved += n;
+        if (x->moved == x->x.nbytes) {
+            mesh_socket__list_remove(&p->streaming, x);
+            mesh_socket__xfer_done(s, x);
+            return 1;
+        }
+    }
     if (x->next) { /* others wait: take turns */
         mesh_socket__list_remove(&p->streaming, x);
         mesh_socket__list_add(&p->streaming, x);
@@ -1470,7 +1487,7 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         if (c->in_at) memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
         c->in_len -= c->in_at;
         c->in_at = 0;
-        while (c->rx_left && c->rx_to && direct < c->rx_left && k < MESH_SOCKET__IOVS) {
+        while (c->rx_left && c->rx_to && !mesh_socket__is_fine(&c->rx_to->x) && direct < c->rx_left && k < MESH_SOCKET__IOVS) {
             uint64_t run;
             v[k].iov_base = mesh_xfer_at(&c->rx_to->x, c->rx_to->moved + direct, &run);
             if (run > c->rx_left - direct) run = c->rx_left - direct;
@@ -1478,7 +1495,7 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
             direct += (size_t)run;
         }
         room = MESH_SOCKET__RBUF - c->in_len;
-        if (!c->rx_left || direct == c->rx_left || !c->rx_to) {
+        if (!c->rx_left || direct == c->rx_left || !c->rx_to || mesh_socket__is_fine(&c->rx_to->x)) {
             v[k].iov_base = c->in + c->in_len;
             v[k++].iov_len = room;
         } else {
@@ -1899,6 +1916,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s->poll);
     mesh_transport_free(t, s->slot);
     mesh_transport_free(t, s->generation);
+    mesh_transport_free(t, s->slot_next);
     mesh_transport_free(t, s->dead);
     mesh_transport_free(t, s->book);
     mesh_transport_free(t, s->peer);
@@ -2375,6 +2393,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     s->net = net;
     s->tcp_fd = s->unix_fd = -1;
     s->control_end = &s->control;
+    s->slot_free = INT32_MAX;
     s->in_open = 1;
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where.size);
     s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where.size);
