@@ -36,7 +36,7 @@ $(B)/bench_mesh: bench/bench_mesh.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B)/train_gpt: examples/train_gpt.c $(HEADERS) | $(B)
-	$(COMPILE) $(if $(filter release,$(config)),-O3 -march=native) $< -o $@ -lm
+	$(COMPILE) $(if $(filter release,$(config)),-O3 -march=native) $(abspath $<) -o $@ -lm
 
 $(B)/%: examples/%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@

@@ -742,7 +742,7 @@ typedef struct mesh__group {
     uint32_t id; /* comm id << 8 | number in the list */
     uint32_t sequence;
     uint64_t fingerprint, sent, received;
-    uint64_t history; /* hash of every collective called so far: what went unnoticed in one shows in the next */
+    uint64_t history;   /* hash of every collective called so far: what went unnoticed in one shows in the next */
     void *handle;       /* the transport's */
     uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
 } mesh__group;
@@ -771,7 +771,7 @@ typedef struct mesh__op {
     mesh__record record;
     int ring; /* its place in the ring */
     int64_t deadline, next_ask, ask_wait,
-        gone_until;    /* gone_until: when it gives up on a rank that has closed; 0: none */
+        gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
     uint32_t progress; /* counts every post and step that ended */
     int elem_bytes, dtype, reduce_op;
@@ -986,7 +986,8 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
     mesh__put32(data + 8, (uint32_t)c->error.rank);
     mesh__put32(data + 12, (uint32_t)flavour);
     if (record) mesh__record_write(data + 16, record);
-    if (record && (before = mesh__record_before(e, record)) != NULL) mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
+    if (record && (before = mesh__record_before(e, record)) != NULL)
+        mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
     if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
     memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
     for (i = 0; i < c->on.size; i++) {
@@ -1065,8 +1066,9 @@ static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, 
 /* before: the call before r, or NULL. Where the calls are the same, the ones before them may be what differs. */
 static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
     mesh__comm_impl *impl = mesh__impl(c);
-    if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before && impl->dispute_before.channel == before->channel &&
-        !mesh__record_same(&impl->dispute_before, before) && mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) {
+    if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before &&
+        impl->dispute_before.channel == before->channel && !mesh__record_same(&impl->dispute_before, before) &&
+        mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) {
         impl->dispute[0] = impl->dispute_before;
         r = before;
     }
@@ -2067,7 +2069,9 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
                                : "the mesh");
     if (!desc) desc = &none;
     for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
-        if (((mesh__engine *)t->engine)->comm[i] == c) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: this comm is open already; close it first, or use another");
+        if (((mesh__engine *)t->engine)->comm[i] == c)
+            return mesh__fail(err, MESH_ERR_STATE, -1,
+                              "mesh_comm_open: this comm is open already; close it first, or use another");
     memset(c, 0, sizeof *c);
     if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
     if (mesh_index_of(m, t->rank) < 0)
@@ -2600,7 +2604,8 @@ static inline int mesh__v_overlap(const size_t *counts, const size_t *offsets, i
     }
     for (i = 0; !ordered && i < n; i++)
         for (k = i + 1; k < n; k++)
-            if (counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] && offsets[k] < offsets[i] + counts[i]) return 1;
+            if (counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] && offsets[k] < offsets[i] + counts[i])
+                return 1;
     return 0;
 }
 
@@ -2649,8 +2654,10 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements of %s per rank overflow",
                             (uint64_t)call->count, mesh_dtype_name((mesh_dtype)call->dtype));
-    if ((kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V) && mesh__v_overlap(call->recv_counts, call->recv_offsets, n))
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the received blocks overlap each other; see counts and offsets");
+    if ((kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V) &&
+        mesh__v_overlap(call->recv_counts, call->recv_offsets, n))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "the received blocks overlap each other; see counts and offsets");
     if (kind == MESH_CALL_REDUCE && g->index != call->root) recv_count = 0;
     if (kind == MESH_CALL_BROADCAST && g->index != call->root) send_count = 0;
     if (!call->send && send_count)
@@ -2764,7 +2771,9 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
     check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
-    if (!p2p) g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count), g->history);
+    if (!p2p)
+        g->history = check =
+            mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count), g->history);
     op->check = check;
     op->elem_bytes = (int)call->elem_bytes;
     op->dtype = call->dtype;
@@ -3086,7 +3095,9 @@ static inline int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
         for (k = 0; xfers[i].block && k < xfers[i].block->ndim; k++)
             if (xfers[i].block->dim[k].count > 1 && xfers[i].block->dim[k].stride == 0) return 1;
         for (k = 0; k < count && count <= 64 && !xfers[i].block; k++)
-            if (k != i && !xfers[k].block && mesh__overlap(xfers[i].base, (size_t)xfers[i].nbytes, xfers[k].base, (size_t)xfers[k].nbytes)) return 1;
+            if (k != i && !xfers[k].block &&
+                mesh__overlap(xfers[i].base, (size_t)xfers[i].nbytes, xfers[k].base, (size_t)xfers[k].nbytes))
+                return 1;
     }
     return 0;
 }
@@ -3147,7 +3158,9 @@ static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int ki
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
                                 xfers[i].direction);
     }
-    if (mesh__xfers_overlap(xfers, count)) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "what is received overlaps what is sent or received beside it");
+    if (mesh__xfers_overlap(xfers, count))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "what is received overlaps what is sent or received beside it");
     if ((status = mesh__exchange_self(c, e, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
     mesh__op_identify(e, op, c, g, &call);

@@ -603,10 +603,9 @@ static int open_mesh(const options *o) {
     dp = m.axis[mesh_axis_find(&m, "dp")].size;
     tp = m.axis[mesh_axis_find(&m, "tp")].size;
     if (o->batch % dp) return fprintf(stderr, "train_gpt: --batch %d does not divide by dp = %d\n", o->batch, dp), 0;
-    if (o->heads % tp || o->channels % o->heads)
-        return fprintf(stderr, "train_gpt: tp = %d has to divide --heads %d, and these --channels %d\n", tp, o->heads,
-                       o->channels),
-               0;
+    if (o->channels % o->heads)
+        return fprintf(stderr, "train_gpt: --channels %d does not divide by --heads %d\n", o->channels, o->heads), 0;
+    if (o->heads % tp) return fprintf(stderr, "train_gpt: --heads %d does not divide by tp = %d\n", o->heads, tp), 0;
     if (o->context < 16 || o->context > 1024)
         return fprintf(stderr, "train_gpt: --context %d; 16 to 1024\n", o->context), 0;
     if (mesh_comm_open(&comm, &net.base, &m, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;

@@ -57,8 +57,10 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     case 4:
         status = mesh_reduce(&c, NULL, a, b, 4, MESH_F32, MESH_SUM, odd ? 1 : 0);
         break;
-    case 5: status = mesh_broadcast(&c, NULL, a, b, 4, MESH_F32, odd ? 1 : 0); break; /* nobody may notice before the next call */
-    default: /* counts of a v-collective: lengths alone disagree */
+    case 5:
+        status = mesh_broadcast(&c, NULL, a, b, 4, MESH_F32, odd ? 1 : 0);
+        break; /* nobody may notice before the next call */
+    default:   /* counts of a v-collective: lengths alone disagree */
         if (odd) counts[2] = 2;
         status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
         break;

@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 static const char usage_text[] =
     "usage: mesh run  -n RANKS [--timeout S] -- PROGRAM [ARG ...]   run a program as that many ranks on this machine\n"
@@ -31,12 +34,12 @@ static long number(const char *text) {
 
 /* ---- run ------------------------------------------------------------------------------------------------------------- */
 
-enum { LINE = 8192 };
+enum { LINE_MOST = 1 << 20, PIECE = 4096 /* what a pipe that polls writable takes without blocking */ };
 
 typedef struct stream { /* a rank's stdout or stderr */
     int fd, to;
-    size_t length;
-    char line[LINE];
+    size_t length, room;
+    char *line;
 } stream;
 
 typedef struct rank {
@@ -46,51 +49,73 @@ typedef struct rank {
 } rank;
 
 static volatile sig_atomic_t caught;
+static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
+static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
 
+/* Write, unless the job is to end meanwhile and nobody reads. A reader that has gone ends the job like a signal. */
 static void write_all(int fd, const char *p, size_t n) {
     while (n) {
-        ssize_t done = write(fd, p, n);
-        if (done < 0 && errno == EINTR) continue;
+        struct pollfd f;
+        ssize_t done;
+        f.fd = fd;
+        f.events = POLLOUT;
+        if (poll(&f, 1, 100) <= 0) {
+            if (caught || (give_up_ms && clock_ms() > give_up_ms)) return;
+            continue;
+        }
+        done = write(fd, p, n < PIECE ? n : PIECE);
+        if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (done < 0 && errno == EPIPE) caught = SIGPIPE;
         if (done <= 0) return;
         p += done;
         n -= (size_t)done;
     }
 }
 
-/* Write a line with its rank before it; whole, so that ranks do not mix within a line. */
+/* Write a line with its rank before it. */
 static void print_line(stream *s, int r, int width, const char *line, size_t n) {
-    char text[LINE + 32];
-    int head = snprintf(text, sizeof text, "[%*d] ", width, r);
-    memcpy(text + head, line, n);
-    write_all(s->to, text, (size_t)head + n);
+    char head[32];
+    write_all(s->to, head, (size_t)snprintf(head, sizeof head, "[%*d] ", width, r));
+    write_all(s->to, line, n);
 }
 
-/* Pass on what has come in whole lines (or a line that a carriage return ends). Returns 0 at the end of the stream. */
-static int pump(stream *s, int r, int width) {
-    ssize_t n = read(s->fd, s->line + s->length, LINE - 1 - s->length);
+/* Print the lines that are whole (a carriage return ends one too, for progress bars); at the end of the stream what is left as well. */
+static void print_lines(stream *s, int r, int width, int ended) {
     size_t start = 0, i;
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
-    if (n > 0) s->length += (size_t)n;
-    for (i = 0; i < s->length; i++)
-        if (s->line[i] == '\n' || s->line[i] == '\r') {
-            print_line(s, r, width, s->line + start, i + 1 - start);
-            start = i + 1;
-        }
-    if ((n <= 0 || s->length == LINE - 1) && start < s->length) {
-        s->line[s->length++] = '\n';
+    for (i = 0; i < s->length; i++) {
+        if (s->line[i] == '\r' && i + 1 == s->length && !ended) break; /* perhaps the first half of CR LF */
+        if (s->line[i] != '\n' && (s->line[i] != '\r' || (i + 1 < s->length && s->line[i + 1] == '\n'))) continue;
+        print_line(s, r, width, s->line + start, i + 1 - start);
+        start = i + 1;
+    }
+    if ((ended || s->length - start >= LINE_MOST) && start < s->length) {
         print_line(s, r, width, s->line + start, s->length - start);
+        write_all(s->to, "\n", 1);
         start = s->length;
     }
     memmove(s->line, s->line + start, s->length - start);
     s->length -= start;
+}
+
+/* Pass on what has come. Returns 0 at the end of the stream. */
+static int pump(stream *s, int r, int width) {
+    ssize_t n;
+    if (s->room - s->length < PIECE) {
+        char *more = (char *)realloc(s->line, s->room * 2 + 2 * PIECE);
+        if (!more) return 1;
+        s->line = more;
+        s->room = s->room * 2 + 2 * PIECE;
+    }
+    n = read(s->fd, s->line + s->length, s->room - s->length);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
+    if (n > 0) s->length += (size_t)n;
+    print_lines(s, r, width, n <= 0);
     if (n > 0) return 1;
     close(s->fd);
     s->fd = -1;
     return 0;
 }
-
-static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
 
 static int listen_here(int *port) {
     struct sockaddr_in a;
@@ -115,6 +140,10 @@ static void set_env(const char *name, long value) {
 static void child(int r, int n, int port, int listener, const char *secret, int pipes[2][2], char **command) {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL);
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* a launcher that is killed takes its ranks along */
+#endif
     if (isatty(1)) setenv("MESH_TTY", "1", 1); /* what the rank prints reaches a terminal, though through a pipe */
     dup2(null, 0);
     dup2(pipes[0][1], 1);
@@ -232,6 +261,7 @@ static int command_run(int argc, char **argv) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
     if (!start_ranks(ranks, n, argv + i)) return 1;
     width = mesh__digits(n - 1);
     start = last_output = clock_ms();
@@ -244,6 +274,7 @@ static int command_run(int argc, char **argv) {
             polls[i].events = POLLIN;
             open_streams += s->fd >= 0;
         }
+        give_up_ms = end_at ? end_at + 1000 : 0;
         if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
         if (!left && !end_at) end_at = clock_ms();
         if (poll(polls, (nfds_t)(2 * n), 50) > 0)
@@ -284,6 +315,11 @@ static int command_run(int argc, char **argv) {
             end_at = clock_ms() + 2000;
         }
     }
+    for (i = 0; i < 2 * n; i++) {
+        if (ranks[i / 2].out[i % 2].fd >= 0) print_lines(&ranks[i / 2].out[i % 2], i / 2, width, 1);
+        free(ranks[i / 2].out[i % 2].line);
+    }
+    for (i = 0; i < n && result; i++) kill(-ranks[i].pid, SIGTERM); /* what failed ranks have left running */
     free(ranks);
     free(polls);
     return result;

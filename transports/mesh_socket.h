@@ -355,7 +355,7 @@ typedef struct mesh_socket__impl {
     int nconns, conn_cap;
     struct pollfd *poll;
     int poll_cap;
-    mesh_socket__xfer **slot; /* by the low half of an id */
+    mesh_socket__xfer **slot;         /* by the low half of an id */
     uint32_t *generation, *slot_next; /* slot_next: of a free slot the next free one; INT32_MAX: none */
     int nslots, slot_cap, generation_cap, slot_next_cap, slot_free;
     mesh_socket__control *control, **control_end;
@@ -605,7 +605,9 @@ static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
 }
 
 /* Runs so short that copying them costs less than naming each to the kernel. */
-static inline int mesh_socket__is_fine(const mesh_xfer *x) { return x->block && x->block->ndim && x->block->run < 1024; }
+static inline int mesh_socket__is_fine(const mesh_xfer *x) {
+    return x->block && x->block->ndim && x->block->run < 1024;
+}
 
 /* Begin the next frame of the large messages that were accepted, in turn. */
 static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__conn *c) {
@@ -1487,7 +1489,8 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         if (c->in_at) memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
         c->in_len -= c->in_at;
         c->in_at = 0;
-        while (c->rx_left && c->rx_to && !mesh_socket__is_fine(&c->rx_to->x) && direct < c->rx_left && k < MESH_SOCKET__IOVS) {
+        while (c->rx_left && c->rx_to && !mesh_socket__is_fine(&c->rx_to->x) && direct < c->rx_left &&
+               k < MESH_SOCKET__IOVS) {
             uint64_t run;
             v[k].iov_base = mesh_xfer_at(&c->rx_to->x, c->rx_to->moved + direct, &run);
             if (run > c->rx_left - direct) run = c->rx_left - direct;
