@@ -1452,6 +1452,10 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
     w->until = mesh__now(e) + INT64_C(1000000000);
     if (to == e->t->rank) {
         mesh__node mine;
+        if (mesh__say_closed(e, node->rank, (uint32_t)(node->record.channel >> 40))) {
+            mesh__walk_heard(e, NULL); /* it ends as soon as it hears */
+            return;
+        }
         int found =
             mesh__node_of(e, node->rank, node->record.channel, node->pending[k].sends, node->pending[k].recvs, &mine);
         mesh__walk_heard(e, found ? &mine : NULL);
