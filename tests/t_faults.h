@@ -542,6 +542,68 @@ static void test_sim_drop(void) {
     CHECK_OK(mesh_sim_run(&d, lossy_rank, NULL, &err), err);
 }
 
+/* A message that takes ten times as long as the waiters' patience is no cycle: they ask, and go on waiting. */
+static void delayed_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float v[4] = {1, 2, 3, 4};
+    (void)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_all_reduce(&c, NULL, v, v, 4, MESH_F32, MESH_SUM), MESH_OK);
+    CHECK(v[3] == 16 && (t->rank != 3 || t->ops->now(t) > SECOND));
+    CHECK_STR(c.error.text, "");
+    mesh_comm_close(&c);
+}
+static void test_sim_delay(void) {
+    mesh_sim_fault fault = MESH_ZERO;
+    mesh_sim_desc d = sim_desc(4);
+    mesh_error err;
+    fault.kind = MESH_SIM_DELAY;
+    fault.rank = 2;
+    fault.peer = 3;
+    fault.delay_ns = SECOND;
+    d.fault = &fault;
+    d.faults = 1;
+    CHECK_OK(mesh_sim_run(&d, delayed_rank, NULL, &err), err);
+}
+
+/* Rank 0 is lost: comms without it go on, new ones open, and questions are asked without it. */
+static void headless_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm all, rest;
+    mesh_error err;
+    mesh_status status;
+    int v = 1, sum = 0, two = 2;
+    mesh_desc d = MESH_ZERO;
+    (void)ctx;
+    if (!open_comm(t, &all, "x=3", NULL, 10 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&all, NULL), MESH_OK);
+    if (t->rank == 0) {
+        pause_rank(t, SECOND / 20);
+        if (strcmp(t->ops->name, "sim")) kill(getpid(), SIGKILL);
+        mesh_sim_die(t);
+        return;
+    }
+    CHECK_INT(mesh_barrier(&all, NULL), MESH_ERR_PEER);
+    CHECK_INT(all.error.rank, 0);
+    d.shape = &two;
+    d.naxes = 1;
+    d.origin = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    CHECK_OK(mesh_comm_open(&rest, t, &m, NULL, &err), err);
+    CHECK_INT(mesh_all_reduce(&rest, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), MESH_OK);
+    CHECK_INT(sum, 2);
+    status = mesh_recv(&rest, NULL, t->rank == 1, &v, 1, MESH_I32); /* each waits for the other */
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(rest.error.text, "a cycle of ranks");
+    mesh_comm_close(&all);
+    mesh_comm_close(&rest);
+}
+static void test_headless(void) {
+    run_world(SIM, 3, headless_rank, NULL);
+    run_world_but(TCP, 3, headless_rank, NULL, 0);
+    run_world_but(UNIX, 3, headless_rank, NULL, 0);
+}
+
 /* Kill a rank at every one of its posts in turn: whatever it was in, the others end with its name. */
 static void step_rank(mesh_transport *t, void *ctx) {
     static const size_t n = 6000;
@@ -1038,6 +1100,8 @@ static const test_case fault_tests[] = {
     {"collectives/special", test_special, 0},
     {"faults/deadline", test_deadline, 0},
     {"faults/sim_drop", test_sim_drop, 0},
+    {"faults/sim_delay", test_sim_delay, 0},
+    {"faults/headless", test_headless, 0},
     {"faults/sim_kill_each_post", test_sim_kill_each_post, 0},
     {"faults/refused", test_refused, 0},
     {"faults/open", test_open, 0},
