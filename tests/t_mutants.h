@@ -34,7 +34,8 @@ typedef struct mutant {
     int kind;
     void *canceled; /* memory of a canceled receive */
     size_t canceled_bytes;
-    int peer_closed, told; /* told: the suite's signal that what came after a cancel is on its way */
+    int peer_closed,
+        told; /* peer_closed: the rank + 1; told: the suite's signal that what came after a cancel is on its way */
 } mutant;
 
 static mutant *mutant_of(mesh_transport *t) { return (mutant *)(void *)t; }
@@ -62,7 +63,7 @@ static mesh_status mutant_post(mesh_transport *t, const mesh_post *p, mesh_ticke
     if (m->kind == M_DUPLICATES && p->count == 1 && x[0].direction == MESH_SEND && x[0].nbytes == sizeof(int)) {
         if (m->inner->ops->post(m->inner, &q, &extra) == MESH_OK) m->inner->ops->test(m->inner, &extra, &why);
     }
-    if (m->kind == M_DROPS_AT_CLOSE && m->peer_closed && x[0].direction == MESH_RECV)
+    if (m->kind == M_DROPS_AT_CLOSE && m->peer_closed == x[0].rank + 1 && x[0].direction == MESH_RECV)
         q.channel += 1000; /* what lay there is forgotten */
     status = m->inner->ops->post(m->inner, &q, ticket);
     if (m->kind == M_TOUCHES_AFTER_CANCEL && x[0].direction == MESH_RECV) {
@@ -121,7 +122,7 @@ static mesh_status mutant_control_send(mesh_transport *t, int rank, int kind, co
 static mesh_status mutant_control_poll(mesh_transport *t, mesh_control *out) {
     mutant *m = mutant_of(t);
     mesh_status status = m->inner->ops->control_poll(m->inner, out);
-    if (status == MESH_OK && out->kind == MESH_EVENT_CLOSED) m->peer_closed = 1;
+    if (status == MESH_OK && out->kind == MESH_EVENT_CLOSED) m->peer_closed = out->rank + 1;
     if (status == MESH_OK && out->kind == MESH_EVENT_MESSAGE && out->data[0] == 'y') m->told = 1;
     return status;
 }
