@@ -41,7 +41,7 @@ ERRORS
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
 */
-#ifndef MESH_COLLECTIVES_H
+#ifndef MESH_TRANSPORT_H
 #error "mesh_socket.h: include mesh_collectives.h first"
 #endif
 

@@ -1,0 +1,2367 @@
+/* mesh_transport.h - the transport struct, and the engine that runs comms over one. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_TRANSPORT_H
+#define MESH_TRANSPORT_H
+/*
+DO THIS
+    Nothing: mesh_collectives.h includes it. Who writes a transport, or only opens and closes comms, includes it after mesh.h.
+
+CONCEPTS, ERRORS, MEMORY, THREADS
+    are those of mesh_collectives.h. What a transport has to do stands above mesh_ops; tests/conformance.h checks that it does.
+
+    The engine (one per transport) runs every operation as a schedule: posts, waits, reductions and copies in a straight line, built by
+    mesh_collectives.h. Comms, requests, the question who waits for whom, and what becomes of a failure are here.
+*/
+#ifndef MESH_H
+#error "mesh_transport.h: include mesh.h first"
+#endif
+#ifndef MESH_NO_STDLIB
+#include <stdlib.h>
+#endif
+#include <string.h>
+
+#ifndef MESH_MALLOC
+#define MESH_MALLOC(n) malloc(n)
+#define MESH_FREE(p) free(p)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MESH_MAX_DIMS = 8, MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
+
+/* ---- the transport struct: what a transport provides ------------------------------------------------------------------
+
+   A transport implements the required members; every collective then works on it. tests/conformance.h checks one.
+
+   post      Start a set of sends and receives that progress together: all or none. Returns OK and a ticket, or an error and no
+             ticket: MEMORY (nothing was posted), PEER (the peer is known to be lost; may also be said later by test), TRANSPORT.
+             xfers, blocks and the post itself are read during the call only; the memory they describe belongs to the operation
+             until test returns something other than IN_PROGRESS. A receive matches a send of the same peer and channel, in the
+             order posted; lengths and check must agree, else both sides end with MISMATCH (where MESH_CAP_CHECK is set).
+             A message of 0 bytes is a message. rank is never this rank. Peers may post in any order; a send may complete before
+             it is matched.
+   test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS. Or the first error: MISMATCH, PEER, CANCELED,
+             TRANSPORT, with *why naming the peer; then too nothing is touched any more and the ticket is freed.
+   pending   Writes up to cap ranks whose side of an xfer is not matched yet (each once) and returns how many there are. A peer
+             whose bytes are under way is not pending. Exact where MESH_CAP_PENDING is set.
+   cancel    Ask for an end; test says CANCELED soon, or OK if it was complete. Never waits for a peer.
+   progress  Move data; return as soon as something has happened since it last returned (a xfer, a control message), or at
+             deadline_ns on the transport's clock. A deadline in the past: one round without sleeping. OK, or TRANSPORT when the
+             transport as a whole can go no further.
+   now       The transport's clock in ns, monotonic.
+   control_send  A small message beside the data to any other rank: copied, reliable, FIFO per pair. nbytes <= MESH_CONTROL_BYTES.
+             kind is MESSAGE or ABORT (the same to a transport, save that a watchdog may act on it). OK, or PEER, MEMORY.
+   control_poll  The next control message or event: OK and *out, or IN_PROGRESS. Events of the transport's own: LOST (a rank is
+             gone without goodbye) and CLOSED (orderly), each once per rank, after everything that arrived from it before.
+   close     Orderly goodbye: everything posted as sent is still delivered. Called by the transport's own close function.
+
+   Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
+   id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
+   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*. */
+
+typedef struct mesh_transport mesh_transport;
+
+typedef enum mesh_direction { MESH_SEND = 0, MESH_RECV = 1 } mesh_direction;
+
+typedef struct mesh_extent {
+    int64_t count, stride; /* stride in bytes, >= 0 */
+} mesh_extent;
+
+/* A strided block: `run` contiguous bytes, repeated over the extents, outermost first. */
+typedef struct mesh_block {
+    uint64_t run;
+    int ndim;
+    int zero;
+    mesh_extent dim[MESH_MAX_DIMS];
+} mesh_block;
+
+typedef struct mesh_xfer {
+    void *base; /* only read when sending */
+    uint64_t nbytes;
+    const mesh_block *block; /* NULL: contiguous. Else run * product of counts == nbytes */
+    int direction;           /* mesh_direction */
+    int rank;                /* world rank */
+} mesh_xfer;
+
+typedef struct mesh_post {
+    void *group;      /* of group_open; NULL: the world */
+    uint64_t channel; /* comm id (24 bits), group (8), sequence (32; 0: point to point) */
+    uint64_t check;   /* equal at both ends or MISMATCH */
+    const mesh_xfer *xfer;
+    int count;
+    unsigned flags; /* 0 */
+} mesh_post;
+
+typedef struct mesh_ticket {
+    void *impl;
+    uint64_t id;
+} mesh_ticket;
+
+typedef enum mesh_event_kind {
+    MESH_EVENT_MESSAGE = 0,
+    MESH_EVENT_ABORT,
+    MESH_EVENT_LOST,
+    MESH_EVENT_CLOSED
+} mesh_event_kind;
+
+typedef struct mesh_control {
+    int kind, rank; /* mesh_event_kind; the sender, or the rank an event is about */
+    uint32_t nbytes, zero;
+    unsigned char data[MESH_CONTROL_BYTES]; /* LOST: why, as text */
+} mesh_control;
+
+/* What a transport's own collective gets. Counts and offsets in elements. */
+typedef struct mesh_call {
+    int kind, dtype, op, root; /* mesh_call_kind, mesh_dtype, mesh_op */
+    const void *send;
+    void *recv;
+    size_t count;
+    const size_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
+    void (*user_op)(void *inout, const void *in, size_t count, void *ctx); /* NULL in this version */
+    void *user_ctx;
+    size_t elem_bytes;
+    uint64_t channel, check;
+} mesh_call;
+
+#define MESH_CALLS(X)                                 \
+    X(MESH_CALL_NONE, "none")                         \
+    X(MESH_CALL_ALL_REDUCE, "all_reduce")             \
+    X(MESH_CALL_REDUCE, "reduce")                     \
+    X(MESH_CALL_BROADCAST, "broadcast")               \
+    X(MESH_CALL_ALL_GATHER, "all_gather")             \
+    X(MESH_CALL_ALL_GATHER_V, "all_gather_v")         \
+    X(MESH_CALL_REDUCE_SCATTER, "reduce_scatter")     \
+    X(MESH_CALL_REDUCE_SCATTER_V, "reduce_scatter_v") \
+    X(MESH_CALL_ALL_TO_ALL, "all_to_all")             \
+    X(MESH_CALL_ALL_TO_ALL_V, "all_to_all_v")         \
+    X(MESH_CALL_BARRIER, "barrier")                   \
+    X(MESH_CALL_SEND, "send")                         \
+    X(MESH_CALL_RECV, "recv")                         \
+    X(MESH_CALL_SENDRECV, "sendrecv")                 \
+    X(MESH_CALL_SHIFT, "shift")                       \
+    X(MESH_CALL_EXCHANGE, "exchange")                 \
+    X(MESH_CALL_GROUP_OPEN, "group_open")
+
+#define MESH_X(name, text) name,
+typedef enum mesh_call_kind { MESH_CALLS(MESH_X) MESH_CALL_COUNT } mesh_call_kind;
+#undef MESH_X
+
+typedef struct mesh_allocator {
+    void *(*alloc)(void *ctx, size_t nbytes);
+    void (*free)(void *ctx, void *p);
+    void *ctx;
+} mesh_allocator;
+
+typedef struct mesh_ops {
+    uint32_t struct_size, abi; /* sizeof(mesh_ops), MESH_ABI */
+    const char *name;
+    /* required */
+    mesh_status (*post)(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket);
+    mesh_status (*test)(mesh_transport *t, mesh_ticket *ticket, mesh_error *why);
+    int (*pending)(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap);
+    mesh_status (*cancel)(mesh_transport *t, mesh_ticket *ticket);
+    mesh_status (*progress)(mesh_transport *t, int64_t deadline_ns);
+    int64_t (*now)(mesh_transport *t);
+    mesh_status (*control_send)(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes);
+    mesh_status (*control_poll)(mesh_transport *t, mesh_control *out);
+    mesh_status (*close)(mesh_transport *t, mesh_error *why);
+    /* optional */
+    mesh_status (*group_open)(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key,
+                              int64_t deadline_ns, void **out, mesh_error *why);
+    mesh_status (*group_close)(mesh_transport *t, void *group);
+    mesh_status (*group_abort)(mesh_transport *t, void *group, const char *why);
+    mesh_status (*collective)(mesh_transport *t, void *group, const mesh_call *call, mesh_ticket *ticket);
+    mesh_status (*copy)(mesh_transport *t, void *group, void *dst, const mesh_block *db, const void *src,
+                        const mesh_block *sb, uint64_t nbytes);
+    mesh_status (*reduce)(mesh_transport *t, void *group, int op, int dtype, void *dst, const mesh_block *db,
+                          const void *src, const mesh_block *sb, uint64_t count, int divide);
+    mesh_status (*fence)(mesh_transport *t, void *group, void *stream, int direction);
+    mesh_status (*alloc)(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out);
+    mesh_status (*free)(mesh_transport *t, void *p);
+    mesh_status (*memory_register)(mesh_transport *t, void *p, uint64_t nbytes, void **handle);
+    mesh_status (*memory_unregister)(mesh_transport *t, void *handle);
+} mesh_ops;
+
+enum {
+    MESH_CAP_DEVICE = 1,  /* memory is not the host's */
+    MESH_CAP_SHARED = 2,  /* alloc gives memory that peers can map */
+    MESH_CAP_STRIDED = 4, /* blocks go without packing */
+    MESH_CAP_ORDERED = 8, /* posts run on a queue in order; no host wait between rounds */
+    MESH_CAP_CHECK = 16,  /* carries and compares check and length */
+    MESH_CAP_PENDING = 32,
+    MESH_CAP_CANCEL = 64,
+    MESH_CAP_CONTROL_THREAD = 128
+};
+
+typedef void (*mesh_log)(void *ctx, int level, const char *text); /* level 0: error, 1: warning, 2: information */
+
+struct mesh_transport { /* the first member of every transport */
+    const mesh_ops *ops;
+    int rank, size;
+    uint32_t caps, zero;
+    mesh_allocator allocator;
+    mesh_log log;
+    void *log_ctx;
+    void *engine; /* the core's: one per transport, NULL when the transport is opened */
+    void *reserved[4];
+};
+
+/* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */
+MESH_API void *mesh_xfer_at(const mesh_xfer *x, uint64_t offset, uint64_t *contiguous);
+/* 1 if the block describes exactly nbytes (NULL: always), without overflow. */
+MESH_API int mesh_block_fits(const mesh_block *block, uint64_t nbytes);
+/* For transports: allocation through t->allocator (MESH_MALLOC by default). NULL when there is none. */
+MESH_API void *mesh_transport_alloc(mesh_transport *t, size_t nbytes);
+MESH_API void mesh_transport_free(mesh_transport *t, void *p);
+/* For transports, first in their close function: closes the comms that are still open and lets go of the transport. */
+MESH_API void mesh_transport_detach(mesh_transport *t);
+/* Ranks of the world. */
+MESH_API int mesh_world(const mesh_transport *t);
+
+/* ---- comms ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct mesh_comm_desc {
+    const char *groups; /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
+    const char *name;   /* for messages; NULL: "comm" */
+    int64_t timeout_ns; /* deadline of every operation, from its start; 0: 600 s */
+    int64_t ask_ns;     /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+} mesh_comm_desc;
+
+typedef struct mesh_comm {
+    mesh_transport *transport;
+    mesh on;
+    void *impl; /* NULL when not open */
+    uint32_t id, failed;
+    mesh_error error; /* the last error; once failed, its first cause */
+} mesh_comm;
+
+typedef struct mesh_request {
+    mesh_comm *comm;
+    uint32_t slot, generation; /* generation 0: none */
+} mesh_request;
+
+/* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
+   the mesh must stay alive. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
+   lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
+   PEER. On error nothing is open. */
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err);
+/* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
+   Closing a comm that failed to open, was closed already or is all zero is OK. */
+MESH_API mesh_status mesh_comm_close(mesh_comm *c);
+/* Size of my group along axes, and my index in it; -1: not opened. */
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
+/* Payload bytes this rank has sent and received in a group since the comm opened. STATE (without a text): not opened. */
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
+/* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
+
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
+
+/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started. */
+MESH_API mesh_status mesh_wait(mesh_request r);
+/* IN_PROGRESS, or as mesh_wait. */
+MESH_API mesh_status mesh_test(mesh_request r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_TRANSPORT_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_TRANSPORT_IMPLEMENTED)
+#define MESH_TRANSPORT_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>memory and bytes ---------------------------------------------------------------------------------------------- */
+
+MESH_API void *mesh_transport_alloc(mesh_transport *t, size_t nbytes) {
+    if (t->allocator.alloc) return t->allocator.alloc(t->allocator.ctx, nbytes);
+    return MESH_MALLOC(nbytes);
+}
+
+MESH_API void mesh_transport_free(mesh_transport *t, void *p) {
+    if (!p) return;
+    if (t->allocator.free)
+        t->allocator.free(t->allocator.ctx, p);
+    else
+        MESH_FREE(p);
+}
+
+MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
+
+/* Make room for `need` items in a growing array, doubling. Returns 0 without memory; the array then is as it was. */
+static inline int mesh__grow(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {
+    int room = *cap ? *cap : 8;
+    void *p;
+    if (need <= *cap) return 1;
+    while (room < need) room *= 2;
+    p = mesh_transport_alloc(t, (size_t)room * item_bytes);
+    if (!p) return 0;
+    if (*cap) memcpy(p, *items, (size_t)*cap * item_bytes);
+    memset((char *)p + (size_t)*cap * item_bytes, 0, (size_t)(room - *cap) * item_bytes);
+    mesh_transport_free(t, *items);
+    *items = p;
+    *cap = room;
+    return 1;
+}
+
+/* Control messages are little-endian on every machine. */
+static inline void mesh__put32(unsigned char *p, uint32_t v) {
+    int i;
+    for (i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (8 * i));
+}
+static inline void mesh__put64(unsigned char *p, uint64_t v) {
+    mesh__put32(p, (uint32_t)v);
+    mesh__put32(p + 4, (uint32_t)(v >> 32));
+}
+static inline uint32_t mesh__get32(const unsigned char *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static inline uint64_t mesh__get64(const unsigned char *p) {
+    return mesh__get32(p) | (uint64_t)mesh__get32(p + 4) << 32;
+}
+
+static inline void mesh__copy_text(char *to, size_t cap, const char *from) {
+    mesh__text t = mesh__text_on(to, cap);
+    mesh__put(&t, "%s", from);
+}
+
+MESH_API void *mesh_xfer_at(const mesh_xfer *x, uint64_t offset, uint64_t *contiguous) {
+    const mesh_block *b = x->block;
+    uint64_t index, inside;
+    char *p = (char *)x->base;
+    int k;
+    if (!b || b->ndim == 0) {
+        *contiguous = x->nbytes - offset;
+        return p ? p + offset : NULL;
+    }
+    index = offset / b->run;
+    inside = offset % b->run;
+    for (k = b->ndim - 1; k >= 0; k--) {
+        p += (int64_t)(index % (uint64_t)b->dim[k].count) * b->dim[k].stride;
+        index /= (uint64_t)b->dim[k].count;
+    }
+    *contiguous = b->run - inside;
+    return p + inside;
+}
+
+MESH_API int mesh_block_fits(const mesh_block *b, uint64_t nbytes) {
+    uint64_t total;
+    int k;
+    if (!b) return 1;
+    if (b->ndim < 0 || b->ndim > MESH_MAX_DIMS) return 0;
+    total = b->run;
+    for (k = 0; k < b->ndim; k++) {
+        if (b->dim[k].count < 0 || b->dim[k].stride < 0) return 0;
+        if (b->dim[k].count && total > UINT64_MAX / (uint64_t)b->dim[k].count) return 0;
+        total *= (uint64_t)b->dim[k].count;
+    }
+    return total == nbytes;
+}
+
+/* ---- // >>reductions: dst = dst op src, on the CPU ------------------------------------------------------------------------- */
+
+static inline float mesh__float_of_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+static inline uint32_t mesh__bits_of_float(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+/* Conversions by bits, so that they hold under -Ofast too. Rounding: to nearest, ties to even. */
+static inline float mesh__f32_of_bf16(uint16_t h) { return mesh__float_of_bits((uint32_t)h << 16); }
+static inline uint16_t mesh__bf16_of_f32(float f) {
+    uint32_t u = mesh__bits_of_float(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* a quiet NaN */
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+static inline float mesh__f32_of_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    if (exponent == 31) return mesh__float_of_bits(sign | 0x7f800000u | mantissa << 13);
+    if (exponent) return mesh__float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    if (!mantissa) return mesh__float_of_bits(sign);
+    for (exponent = 113; !(mantissa & 0x400); exponent--) mantissa <<= 1;
+    return mesh__float_of_bits(sign | exponent << 23 | (mantissa & 0x3ff) << 13);
+}
+static inline uint16_t mesh__f16_of_f32(float f) {
+    uint32_t u = mesh__bits_of_float(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffffu, exponent, mantissa,
+             dropped, half, rest;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more round to infinity */
+    if (magnitude < 0x33000001u) return (uint16_t)sign;             /* 2^-25 and less round to zero */
+    exponent = magnitude >> 23;
+    mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    dropped = exponent >= 113 ? 13 : 13 + 113 - exponent;
+    half = exponent >= 113 ? ((exponent - 112) << 10) + (mantissa >> 13 & 0x3ff) : mantissa >> dropped;
+    rest = mantissa & ((1u << dropped) - 1);
+    if (rest > 1u << (dropped - 1) || (rest == 1u << (dropped - 1) && (half & 1))) half++;
+    return (uint16_t)(sign | half);
+}
+
+static inline int mesh__is_integer(int d) { return d >= MESH_I8 && d <= MESH_U64; }
+static inline int mesh__is_float(int d) { return d >= MESH_F32 && d <= MESH_BF16; }
+static inline int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C128; }
+
+static inline int mesh__reducible(int d, int op) {
+    switch (op) {
+    case MESH_SUM:
+    case MESH_PROD:
+        return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
+    case MESH_AVG:
+        return mesh__is_float(d) || mesh__is_complex(d);
+    case MESH_MIN:
+    case MESH_MAX:
+        return mesh__is_integer(d) || mesh__is_float(d);
+    case MESH_AND:
+    case MESH_OR:
+    case MESH_XOR:
+        return mesh__is_integer(d);
+    default:
+        return 0;
+    }
+}
+
+#define MESH__EACH(T, expression)                           \
+    {                                                       \
+        T *d = (T *)dst;                                    \
+        const T *s = (const T *)src;                        \
+        for (i = 0; i < count; i++) d[i] = (T)(expression); \
+    }                                                       \
+    return
+#define MESH__ORDERED(T)                          \
+    switch (op) {                                 \
+    case MESH_MIN:                                \
+        MESH__EACH(T, s[i] < d[i] ? s[i] : d[i]); \
+    default:                                      \
+        MESH__EACH(T, s[i] > d[i] ? s[i] : d[i]); \
+    }
+/* Floats are compared as bits: the result does not depend on which operand comes first (every rank ends with the same), nor on -Ofast.
+   A NaN makes the result a NaN; -0 is less than +0. U: an unsigned type as wide; inf: the bits of infinity. */
+#define MESH__FLOAT_ORDERED(U, inf)                                                                               \
+    {                                                                                                             \
+        const U sign = (U)((U)1 << (sizeof(U) * 8 - 1));                                                          \
+        unsigned char *d = (unsigned char *)dst;                                                                  \
+        const unsigned char *s = (const unsigned char *)src;                                                      \
+        for (i = 0; i < count; i++) {                                                                             \
+            U a, b, ka, kb, least, most;                                                                          \
+            memcpy(&a, d + i * sizeof a, sizeof a);                                                               \
+            memcpy(&b, s + i * sizeof b, sizeof b);                                                               \
+            ka = (U)(a ^ (a & sign ? (U) ~(U)0 : sign));                                                          \
+            kb = (U)(b ^ (b & sign ? (U) ~(U)0 : sign));                                                          \
+            least = ka < kb ? a : b;                                                                              \
+            most = ka < kb ? b : a;                                                                               \
+            a = (U)(a & (U)~sign) > (U)(inf) || (U)(b & (U)~sign) > (U)(inf) ? (U)((U)(inf) | (U)((U)(inf) >> 1)) \
+                : op == MESH_MIN                                             ? least                              \
+                                                                             : most;                                                                          \
+            memcpy(d + i * sizeof a, &a, sizeof a);                                                               \
+        }                                                                                                         \
+    }                                                                                                             \
+    return
+#define MESH__REAL(T, U, inf)        \
+    switch (op) {                    \
+    case MESH_SUM:                   \
+    case MESH_AVG:                   \
+        MESH__EACH(T, d[i] + s[i]);  \
+    case MESH_PROD:                  \
+        MESH__EACH(T, d[i] * s[i]);  \
+    default:                         \
+        MESH__FLOAT_ORDERED(U, inf); \
+    }
+/* Sums and products of signed integers are those of the unsigned ones, without undefined overflow; W is at least unsigned int. */
+#define MESH__INTEGER(S, U, W)            \
+    switch (op) {                         \
+    case MESH_SUM:                        \
+        MESH__EACH(U, (W)d[i] + (W)s[i]); \
+    case MESH_PROD:                       \
+        MESH__EACH(U, (W)d[i] * (W)s[i]); \
+    case MESH_AND:                        \
+        MESH__EACH(U, d[i] & s[i]);       \
+    case MESH_OR:                         \
+        MESH__EACH(U, d[i] | s[i]);       \
+    case MESH_XOR:                        \
+        MESH__EACH(U, d[i] ^ s[i]);       \
+    default:                              \
+        MESH__ORDERED(S)                  \
+    }
+#define MESH__HALF(widen, narrow, inf)                           \
+    switch (op) {                                                \
+    case MESH_SUM:                                               \
+    case MESH_AVG:                                               \
+        MESH__EACH(uint16_t, narrow(widen(d[i]) + widen(s[i]))); \
+    case MESH_PROD:                                              \
+        MESH__EACH(uint16_t, narrow(widen(d[i]) * widen(s[i]))); \
+    default:                                                     \
+        MESH__FLOAT_ORDERED(uint16_t, inf);                      \
+    }
+#define MESH__COMPLEX(T)                                                                                             \
+    if (op == MESH_PROD) {                                                                                           \
+        T *d = (T *)dst;                                                                                             \
+        const T *s = (const T *)src;                                                                                 \
+        for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */ \
+            int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                 \
+            T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                \
+            T x = swap ? d[2 * i] : s[2 * i], y = swap ? d[2 * i + 1] : s[2 * i + 1];                                \
+            d[2 * i] = a * x - b * y;                                                                                \
+            d[2 * i + 1] = a * y + b * x;                                                                            \
+        }                                                                                                            \
+        return;                                                                                                      \
+    }                                                                                                                \
+    count *= 2;                                                                                                      \
+    MESH__EACH(T, d[i] + s[i])
+
+static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
+    size_t i;
+    switch (dtype) {
+    case MESH_F32:
+        MESH__REAL(float, uint32_t, 0x7f800000)
+    case MESH_F64:
+        MESH__REAL(double, uint64_t, UINT64_C(0x7ff0000000000000))
+    case MESH_F16:
+        MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32, 0x7c00)
+    case MESH_BF16:
+        MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32, 0x7f80)
+    case MESH_I8:
+        MESH__INTEGER(int8_t, uint8_t, unsigned)
+    case MESH_U8:
+        MESH__INTEGER(uint8_t, uint8_t, unsigned)
+    case MESH_I16:
+        MESH__INTEGER(int16_t, uint16_t, unsigned)
+    case MESH_U16:
+        MESH__INTEGER(uint16_t, uint16_t, unsigned)
+    case MESH_I32:
+        MESH__INTEGER(int32_t, uint32_t, uint32_t)
+    case MESH_U32:
+        MESH__INTEGER(uint32_t, uint32_t, uint32_t)
+    case MESH_I64:
+        MESH__INTEGER(int64_t, uint64_t, uint64_t)
+    case MESH_U64:
+        MESH__INTEGER(uint64_t, uint64_t, uint64_t)
+    case MESH_C64:
+        MESH__COMPLEX(float);
+    case MESH_C128:
+        MESH__COMPLEX(double);
+    default:
+        MESH_ASSERT(0);
+    }
+}
+
+/* dst = dst / n: what makes an average of a sum. */
+static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
+    const void *src = dst;
+    size_t i;
+    switch (dtype) {
+    case MESH_C64:
+        count *= 2; /* fall through */
+    case MESH_F32:
+        MESH__EACH(float, s[i] / (float)n);
+    case MESH_C128:
+        count *= 2; /* fall through */
+    case MESH_F64:
+        MESH__EACH(double, s[i] / (double)n);
+    case MESH_F16:
+        MESH__EACH(uint16_t, mesh__f16_of_f32(mesh__f32_of_f16(s[i]) / (float)n));
+    case MESH_BF16:
+        MESH__EACH(uint16_t, mesh__bf16_of_f32(mesh__f32_of_bf16(s[i]) / (float)n));
+    default:
+        MESH_ASSERT(0);
+    }
+}
+
+#undef MESH__EACH
+#undef MESH__ORDERED
+#undef MESH__REAL
+#undef MESH__FLOAT_ORDERED
+#undef MESH__INTEGER
+#undef MESH__HALF
+#undef MESH__COMPLEX
+
+/* ---- // >>engine: state ------------------------------------------------------------------------------------------------------ */
+
+enum {
+    MESH__RING = 256,       /* operations remembered */
+    MESH__AXES_BYTES = 40,  /* of an axes text in a record */
+    MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
+    MESH__SCRATCH_KEPT = 1 << 20,
+    MESH__ROUND = 32,        /* partners served at once in direct exchanges */
+    MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
+    MESH__GRACE_NS = 250000000,
+    MESH__WALK_DEPTH = 64,
+    MESH__WALK_PENDING = 48
+};
+
+/* What a rank called: goes into the ring and over the wire. */
+typedef struct mesh__record {
+    uint64_t channel, count;
+    uint8_t kind, dtype, op, zero;
+    int root;
+    char axes[MESH__AXES_BYTES];
+} mesh__record;
+
+typedef struct mesh__group {
+    const char *axes; /* its text; owned */
+    mesh on;          /* its members in order */
+    int index;
+    uint32_t id; /* comm id << 8 | number in the list */
+    uint32_t sequence;
+    uint64_t fingerprint, sent, received;
+    uint64_t history;   /* hash of every collective called so far: what went unnoticed in one shows in the next */
+    void *handle;       /* the transport's */
+    uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
+} mesh__group;
+
+enum { MESH__POST, MESH__WAIT, MESH__REDUCE, MESH__COPY, MESH__DIVIDE };
+
+/* A schedule is a straight-line program: posts start, waits hold it until every post before them is complete. */
+typedef struct mesh__step {
+    int kind, open; /* open: a post that has not ended */
+    int first, count;
+    mesh_ticket ticket;
+    void *dst;
+    const void *src;
+    size_t n; /* elements (reduce, divide) or bytes (copy) */
+} mesh__step;
+
+enum { MESH__FREE, MESH__ACTIVE, MESH__DONE };
+
+typedef struct mesh__op {
+    mesh_comm *comm;
+    mesh__group *group;
+    uint32_t slot, generation;
+    int state;
+    mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
+    uint64_t channel, check;
+    mesh__record record;
+    int ring; /* its place in the ring */
+    int64_t deadline, next_ask, ask_wait,
+        gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
+    struct mesh__op *next_unused;
+    uint32_t progress; /* counts every post and step that ended */
+    int elem_bytes, dtype, reduce_op;
+    mesh__step *step;
+    int nsteps, step_cap, at, oldest; /* at: next step; oldest: no post before it is open */
+    mesh_xfer *xfer;
+    int nxfers, xfer_cap;
+    uint32_t *ordinal; /* point to point: the number of each xfer among those to or from its peer */
+    int ordinal_cap;
+    unsigned char *scratch;
+    size_t scratch_bytes;
+    int out_of_memory;
+} mesh__op;
+
+typedef struct mesh__history {
+    mesh__record record;
+    int comm, status; /* a mesh_status; IN_PROGRESS while under way */
+    int64_t start, end;
+} mesh__history;
+
+/* An answer to "what are you in": an operation and whom it waits for. */
+typedef struct mesh__node {
+    int rank, npending, next; /* next: the pending rank to ask next */
+    uint32_t progress;
+    mesh__record record;
+    struct {
+        int rank;
+        uint32_t sends, recvs; /* posted to and from it */
+    } pending[MESH__WALK_PENDING];
+} mesh__node;
+
+/* A depth-first search for a cycle of waiting ranks, one question at a time. */
+typedef struct mesh__walk {
+    int active, verifying, depth, cycle; /* cycle: where on the stack it starts; verifying: the next edge to confirm */
+    uint32_t id;
+    int64_t until;
+    int nvisited;
+    struct {
+        int rank;
+        uint64_t channel;
+    } visited[4 * MESH__WALK_DEPTH];
+    mesh__node stack[MESH__WALK_DEPTH];
+} mesh__walk;
+
+typedef struct mesh__mail {
+    struct mesh__mail *next;
+    int rank, kind;
+    uint32_t nbytes;
+} mesh__mail; /* followed by the bytes */
+
+typedef struct mesh__gone {
+    int rank, kind; /* LOST or CLOSED */
+    char why[160];
+} mesh__gone;
+
+typedef struct mesh__engine {
+    mesh_transport *t;
+    mesh_comm **comm;
+    int ncomms, comm_cap;
+    mesh__op **op; /* by slot */
+    int nops, op_cap;
+    mesh__op *unused; /* free slots */
+    int nactive;      /* operations that have not ended */
+    uint32_t last_id, opens;
+    uint64_t
+        given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
+    mesh__op *waiting; /* what this rank is blocked in */
+    mesh__history ring[MESH__RING];
+    uint32_t ring_count;
+    mesh__gone *gone;
+    int ngone, gone_cap;
+    mesh__mail *mail, **mail_end;
+    mesh__walk *walk; /* allocated when first needed */
+    uint32_t walks;
+} mesh__engine;
+
+typedef struct mesh__comm_impl {
+    mesh__engine *engine;
+    mesh__group **group;
+    int ngroups, group_cap;
+    int64_t timeout, ask;
+    char name[32];
+    /* two calls that disagree, while their texts are being gathered */
+    int disputing, dispute_ranks;
+    int64_t dispute_until;
+    int dispute_rank[2];
+    mesh__record dispute[2], dispute_before; /* dispute_before: the call before the first of them */
+    int has_before;
+    mesh_error dispute_why;
+} mesh__comm_impl;
+
+static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+static inline uint32_t mesh__remembered(const mesh__engine *e) {
+    return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
+}
+static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
+
+static inline const char *mesh__call_name(int kind) {
+#define MESH_X(name, text) text,
+    static const char *const names[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT ? names[kind] : "unknown call";
+}
+
+static inline int mesh__is_p2p(int kind) { return kind >= MESH_CALL_SEND && kind <= MESH_CALL_EXCHANGE; }
+
+/* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
+static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
+    static const uint32_t reduces = 1u << MESH_CALL_ALL_REDUCE | 1u << MESH_CALL_REDUCE |
+                                    1u << MESH_CALL_REDUCE_SCATTER | 1u << MESH_CALL_REDUCE_SCATTER_V;
+    static const uint32_t rooted = 1u << MESH_CALL_REDUCE | 1u << MESH_CALL_BROADCAST;
+    mesh__put(t, "%s(", mesh__call_name(r->kind));
+    if (r->kind == MESH_CALL_BARRIER) {
+    } else if (r->kind == MESH_CALL_GROUP_OPEN) {
+        mesh__put(t, "list %x", r->count);
+    } else if (r->kind == MESH_CALL_ALL_GATHER_V || r->kind == MESH_CALL_REDUCE_SCATTER_V ||
+               r->kind == MESH_CALL_ALL_TO_ALL_V) {
+        mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
+    } else {
+        mesh__put(t, "%u x %s", r->count, mesh_dtype_name((mesh_dtype)r->dtype));
+    }
+    if (r->kind < 32 && reduces >> r->kind & 1) mesh__put(t, ", %s", mesh_op_name((mesh_op)r->op));
+    if (r->kind < 32 && rooted >> r->kind & 1) mesh__put(t, ", root %d", r->root);
+    mesh__put(t, ") on \"%s\"", r->axes);
+    if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
+}
+
+enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
+
+static inline void mesh__record_write(unsigned char *p, const mesh__record *r) {
+    mesh__put64(p, r->channel);
+    mesh__put64(p + 8, r->count);
+    p[16] = r->kind;
+    p[17] = r->dtype;
+    p[18] = r->op;
+    p[19] = 0;
+    mesh__put32(p + 20, (uint32_t)r->root);
+    memcpy(p + 24, r->axes, MESH__AXES_BYTES);
+}
+
+static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
+    r->channel = mesh__get64(p);
+    r->count = mesh__get64(p + 8);
+    r->kind = p[16];
+    r->dtype = p[17];
+    r->op = p[18];
+    r->zero = 0;
+    r->root = (int)mesh__get32(p + 20);
+    memcpy(r->axes, p + 24, MESH__AXES_BYTES);
+    r->axes[MESH__AXES_BYTES - 1] = 0;
+}
+
+static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
+    return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
+           a->count == b->count && a->root == b->root;
+}
+
+static inline int mesh__on_device(const mesh__engine *e) {
+    return e->t->caps & MESH_CAP_DEVICE && e->t->ops->struct_size > offsetof(mesh_ops, free) && e->t->ops->alloc &&
+           e->t->ops->free;
+}
+
+static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op) {
+    if (!op->scratch) return;
+    if (mesh__on_device(e))
+        e->t->ops->free(e->t, op->scratch);
+    else
+        mesh_transport_free(e->t, op->scratch);
+    op->scratch = NULL;
+    op->scratch_bytes = 0;
+}
+
+static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+    op->state = MESH__FREE;
+    op->comm = NULL;
+    op->next_unused = e->unused;
+    e->unused = op;
+    if (op->scratch_bytes > MESH__SCRATCH_KEPT) mesh__scratch_free(e, op);
+}
+
+/* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
+
+enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
+enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20 };
+enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
+enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
+
+static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
+    uint32_t i, n = mesh__remembered(e);
+    for (i = 1; i <= n; i++) {
+        mesh__history *h = &e->ring[(e->ring_count - i) % MESH__RING];
+        if (h->record.channel == channel) return &h->record;
+    }
+    return NULL;
+}
+
+/* The collective called before in the same group; NULL: none, or forgotten. */
+static inline const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
+    return (uint32_t)r->channel > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
+}
+
+/* Tell every other rank of the comm why it fails. The text goes as far as a control message reaches. */
+static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    const mesh__record *before;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length = strlen(c->error.text);
+    int i;
+    memset(data, 0, sizeof data);
+    mesh__put32(data, c->id);
+    mesh__put32(data + 4, (uint32_t)c->error.status);
+    mesh__put32(data + 8, (uint32_t)c->error.rank);
+    mesh__put32(data + 12, (uint32_t)flavour);
+    if (record) mesh__record_write(data + 16, record);
+    if (record && (before = mesh__record_before(e, record)) != NULL)
+        mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
+    if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
+    memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
+    for (i = 0; i < c->on.size; i++) {
+        int rank = mesh_rank_at(&c->on, i);
+        if (rank != e->t->rank) e->t->ops->control_send(e->t, rank, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+    }
+}
+
+static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
+    int i;
+    if (op->state != MESH__ACTIVE || op->failing) return;
+    op->failing = status;
+    for (i = op->oldest; i < op->at; i++)
+        if (op->step[i].kind == MESH__POST && op->step[i].open) e->t->ops->cancel(e->t, &op->step[i].ticket);
+}
+
+static inline void mesh__log_history(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    char text[8192];
+    if (!e->t->log) return;
+    e->t->log(e->t->log_ctx, 0, c->error.text);
+    mesh_comm_history(c, text, sizeof text);
+    e->t->log(e->t->log_ctx, 2, text);
+}
+
+/* The comm fails with what stands in c->error; the first cause wins (callers check c->failed). */
+static inline void mesh__comm_fail(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int i;
+    c->failed = 1;
+    mesh__impl(c)->disputing = 0;
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) {
+            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) e->ring[e->op[i]->ring].status = c->error.status;
+            mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
+        }
+    mesh__log_history(c);
+}
+
+/* Fail a comm for a cause found here, and tell the others. */
+static inline mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int rank, const char *format, ...) {
+    va_list args;
+    if (c->failed) return (mesh_status)c->error.status;
+    va_start(args, format);
+    mesh__vfail(&c->error, status, rank, format, args);
+    va_end(args);
+    mesh__comm_fail(c);
+    mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    return status;
+}
+
+/* ---- disagreement: name both calls. Each side of it announces its own call; a rank that has two different ones can tell. */
+
+static inline void mesh__dispute_settle(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    char calls[360];
+    mesh__text t = mesh__text_on(calls, sizeof calls);
+    int i;
+    for (i = 0; i < impl->dispute_ranks; i++) {
+        mesh__put(&t, "%srank %d calls ", i ? ", " : "", impl->dispute_rank[i]);
+        mesh__put_record(&t, &impl->dispute[i]);
+    }
+    if (impl->dispute_ranks < 2) mesh__put(&t, "%s%s", t.len ? "; " : "", impl->dispute_why.text);
+    mesh__fail(&c->error, MESH_ERR_MISMATCH, impl->dispute_ranks == 2 ? impl->dispute_rank[1] : impl->dispute_why.rank,
+               "%s: ranks disagree: %s; call the same on every rank of the group", impl->name, calls);
+    mesh__comm_fail(c);
+}
+
+/* Do two ranks call in the same group? All groups along the same axes share their channels. */
+static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, int b) {
+    const mesh__comm_impl *impl = mesh__impl(c);
+    int k = (int)(channel >> 32 & 255), group = k < impl->ngroups ? mesh_group_of(&c->on, impl->group[k]->axes, a) : -1;
+    return group >= 0 && group == mesh_group_of(&c->on, impl->group[k]->axes, b);
+}
+
+/* before: the call before r, or NULL. Where the calls are the same, the ones before them may be what differs. */
+static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before &&
+        impl->dispute_before.channel == before->channel && !mesh__record_same(&impl->dispute_before, before) &&
+        mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) {
+        impl->dispute[0] = impl->dispute_before;
+        r = before;
+    }
+    if (impl->dispute_ranks == 0) {
+        impl->has_before = before != NULL;
+        if (before) impl->dispute_before = *before;
+    }
+    if (impl->dispute_ranks == 1 && !mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) return;
+    if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel))
+        return;
+    impl->dispute_rank[impl->dispute_ranks] = rank;
+    impl->dispute[impl->dispute_ranks++] = *r;
+    if (impl->dispute_ranks == 2) mesh__dispute_settle(c);
+}
+
+/* Begin to gather the calls on a channel: `mine` is this rank's (NULL: it has made none). */
+static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, const mesh_error *why) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int i;
+    if (c->failed || impl->disputing) return;
+    impl->disputing = 1;
+    impl->dispute_ranks = 0;
+    impl->dispute_why = *why;
+    impl->dispute_until = mesh__now(e) + INT64_C(1000000000);
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) mesh__op_cancel(e, e->op[i], MESH_ERR_MISMATCH);
+    if (!mine) return;
+    mesh__dispute_add(c, e->t->rank, mine, mesh__record_before(e, mine));
+    c->error = *why;
+    mesh__announce(c, MESH__ABORT_DISPUTE, mine);
+}
+
+static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    char text[MESH_ERROR_BYTES];
+    uint32_t length = nbytes - MESH__ABORT_HEAD;
+    mesh__record theirs, before;
+    if (c->failed) return;
+    if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
+    memcpy(text, data + MESH__ABORT_HEAD, length);
+    text[length] = 0;
+    mesh__record_read(&theirs, data + 16);
+    mesh__record_read(&before, data + 16 + MESH__RECORD_BYTES);
+    if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
+        mesh_error why;
+        const mesh__record *mine =
+            mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
+        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank)
+            mine = NULL; /* a message between two others */
+        mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
+        mesh__dispute_open(c, mine, &why);
+        if (!c->failed) mesh__dispute_add(c, from, &theirs, before.channel ? &before : NULL);
+        return;
+    }
+    mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s",
+               from, text);
+    if (c->error.rank < 0) c->error.rank = from;
+    mesh__comm_fail(c);
+    if (mesh_index_of(&c->on, from) < 0)
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
+}
+
+/* ---- // >>engine: operations ---------------------------------------------------------------------------------------------------- */
+
+/* The one place where posts go to the transport. */
+static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    mesh_post p;
+    mesh_status status;
+    int i;
+    p.group = op->group->handle;
+    p.channel = op->channel;
+    p.check = op->check;
+    p.xfer = op->xfer + s->first;
+    p.count = s->count;
+    p.flags = 0;
+    status = e->t->ops->post(e->t, &p, &s->ticket);
+    if (status != MESH_OK) return status;
+    s->open = 1;
+    for (i = 0; i < s->count; i++) {
+        if (p.xfer[i].direction == MESH_SEND)
+            op->group->sent += p.xfer[i].nbytes;
+        else
+            op->group->received += p.xfer[i].nbytes;
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
+    op->state = MESH__DONE;
+    op->status = status;
+    e->nactive--;
+    e->ring[op->ring].status = status;
+    e->ring[op->ring].end = mesh__now(e);
+}
+
+/* A ticket ended badly, or a post was refused. */
+static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+    mesh_comm *c = op->comm;
+    if (op->failing) return;
+    if (status == MESH_ERR_MISMATCH) {
+        mesh__dispute_open(c, &op->record, why);
+    } else {
+        char call[160];
+        mesh__text t = mesh__text_on(call, sizeof call);
+        mesh__put_record(&t, &op->record);
+        mesh__comm_broken(c, status, why->rank, "%s: %s: %s", mesh__impl(c)->name, call, why->text);
+    }
+    mesh__op_cancel(e, op, status);
+}
+
+/* Test the posts before step `end`. Returns 1 when none of them is open. */
+static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
+    int i, settled = 1;
+    for (i = op->oldest; i < end; i++) {
+        mesh__step *s = &op->step[i];
+        mesh_error why;
+        mesh_status status;
+        if (s->kind == MESH__POST && s->open) {
+            why.text[0] = 0;
+            why.rank = -1;
+            status = e->t->ops->test(e->t, &s->ticket, &why);
+            if (status == MESH_IN_PROGRESS) {
+                settled = 0;
+                continue;
+            }
+            s->open = 0;
+            op->progress++;
+            if (status != MESH_OK) mesh__op_broken(e, op, status, &why);
+        }
+        if (i == op->oldest) op->oldest++;
+    }
+    return settled;
+}
+
+static inline void mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    const mesh_ops *ops = e->t->ops;
+    int divide = s->kind == MESH__DIVIDE ? op->group->on.size : 0;
+    if (s->kind == MESH__COPY) {
+        if (ops->copy)
+            ops->copy(e->t, op->group->handle, s->dst, NULL, s->src, NULL, s->n);
+        else if (s->n)
+            memmove(s->dst, s->src, s->n);
+    } else if (ops->reduce) {
+        ops->reduce(e->t, op->group->handle, op->reduce_op, op->dtype, s->dst, NULL, s->src, NULL, s->n, divide);
+    } else if (divide) {
+        mesh__divide(op->dtype, s->dst, s->n, divide);
+    } else {
+        mesh__reduce(op->reduce_op, op->dtype, s->dst, s->src, s->n);
+    }
+}
+
+static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
+    if (op->state != MESH__ACTIVE) return;
+    if (op->failing) {
+        if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing)
+            mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
+        return;
+    }
+    while (op->at < op->nsteps) {
+        mesh__step *s = &op->step[op->at];
+        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, op->at)) return;
+        if (op->failing) return;
+        if (s->kind == MESH__POST) {
+            mesh_status status = mesh__post(e, op, s);
+            if (status != MESH_OK) {
+                mesh_error why;
+                mesh__fail(&why, status, -1, "the transport (%s) refused to post: %s", e->t->ops->name,
+                           mesh_status_text(status));
+                mesh__op_broken(e, op, status, &why);
+                return;
+            }
+        } else if (s->kind != MESH__WAIT) {
+            mesh__step_run(e, op, s);
+        }
+        op->at++;
+        op->progress++;
+    }
+    if (mesh__op_settled(e, op, op->at) && !op->failing) mesh__op_end(e, op, MESH_OK);
+}
+
+/* World ranks whose side of an operation's posts is not matched yet. */
+static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap) {
+    int i, k, j, n = 0;
+    for (i = op->oldest; i < op->at; i++) {
+        int found[MESH__WALK_PENDING], count;
+        if (op->step[i].kind != MESH__POST || !op->step[i].open) continue;
+        count = e->t->ops->pending(e->t, &op->step[i].ticket, found, MESH__WALK_PENDING);
+        if (count > MESH__WALK_PENDING) count = MESH__WALK_PENDING;
+        for (k = 0; k < count; k++) {
+            for (j = 0; j < n && ranks[j] != found[k]; j++) {}
+            if (j == n && n < cap) ranks[n++] = found[k];
+        }
+    }
+    return n;
+}
+
+/* "ranks 1, 3 and 5 of 8" for messages. */
+static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
+    int i;
+    if (n == 0) mesh__put(t, "bytes that are under way");
+    for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
+    if (n > 16) mesh__put(t, " and %d more", n - 16);
+}
+
+static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
+    char call[160], who[120];
+    int ranks[MESH__WALK_PENDING], n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    mesh__text t = mesh__text_on(call, sizeof call);
+    mesh__put_record(&t, &op->record);
+    t = mesh__text_on(who, sizeof who);
+    mesh__put_ranks(&t, ranks, n);
+    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, n == 1 ? ranks[0] : -1,
+                      "%s: %s: deadline of %l ms passed waiting for %s", mesh__impl(op->comm)->name, call,
+                      mesh__impl(op->comm)->timeout / 1000000, who);
+}
+
+/* A rank closed its transport in good order: only what still needs it fails. Why it left may be on its way from another rank, so that
+   is waited for a little. */
+static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
+    int ranks[MESH__WALK_PENDING], n, i, k;
+    if (op->state != MESH__ACTIVE || op->failing) return;
+    n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < e->ngone; k++)
+            if (e->gone[k].rank == ranks[i]) {
+                mesh_error why;
+                if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+                if (mesh__now(e) < op->gone_until) return;
+                mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
+                           e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
+                           e->gone[k].why[0] ? ": " : "", e->gone[k].why);
+                mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+                return;
+            }
+    op->gone_until = 0;
+}
+
+/* ---- // >>engine: the question: who waits for whom -------------------------------------------------------------------------------- */
+
+/* Sends to and receives from a world rank that this rank has posted on a channel. */
+static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uint32_t *sends, uint32_t *recvs) {
+    int i, k;
+    *sends = *recvs = 0;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh__comm_impl *impl = mesh__impl(e->comm[i]);
+        if (e->comm[i]->id != (uint32_t)(channel >> 40) || (int)(channel >> 32 & 255) >= impl->ngroups) continue;
+        if ((uint32_t)channel == 0) {
+            mesh__group *g = impl->group[channel >> 32 & 255];
+            int index = mesh_index_of(&g->on, rank);
+            if (!g->p2p || index < 0) return;
+            *sends = g->p2p[index][0];
+            *recvs = g->p2p[index][1];
+            return;
+        }
+        if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel)
+            *sends = *recvs = UINT32_MAX; /* ended, unless found below */
+    }
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->state != MESH__ACTIVE || op->channel != channel) continue;
+        *sends = *recvs = 0;
+        for (k = 0; k < op->at; k++) {
+            int x;
+            for (x = op->step[k].first; op->step[k].kind == MESH__POST && x < op->step[k].first + op->step[k].count;
+                 x++)
+                if (op->xfer[x].rank == rank) *(op->xfer[x].direction == MESH_SEND ? sends : recvs) += 1;
+        }
+    }
+}
+
+/* What one operation of this rank has posted to and from a rank: what it can be waiting for. */
+static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
+    int x;
+    if ((uint32_t)op->channel) {
+        mesh__posted(e, op->channel, rank, sends, recvs);
+        return;
+    }
+    *sends = *recvs = 0;
+    for (x = 0; x < op->nxfers; x++) {
+        uint32_t *count = op->xfer[x].direction == MESH_SEND ? sends : recvs;
+        if (op->xfer[x].rank == rank && op->ordinal[x] > *count) *count = op->ordinal[x];
+    }
+}
+
+/* `subject` waits on a channel for this rank, having posted so many sends to it and receives from it. Fill in the operation that keeps
+   this rank from serving it. Returns 0 when there is none: the bytes are under way, or this rank is not blocked. */
+static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs,
+                                mesh__node *node) {
+    uint32_t my_sends, my_recvs;
+    int ranks[MESH__WALK_PENDING], i;
+    mesh__op *op = NULL;
+    mesh__posted(e, channel, subject, &my_sends, &my_recvs);
+    if (my_sends >= recvs && my_recvs >= sends) return 0;
+    for (i = 0; i < e->nops && (uint32_t)channel; i++)
+        if (e->op[i]->state == MESH__ACTIVE && e->op[i]->channel == channel) op = e->op[i];
+    if (!op) op = e->waiting;
+    if (!op || op->state != MESH__ACTIVE || op->failing) return 0;
+    node->rank = e->t->rank;
+    node->progress = (uint32_t)op->channel ? op->progress : op->generation;
+    node->record = op->record;
+    node->next = 0;
+    node->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < node->npending; i++) {
+        node->pending[i].rank = ranks[i];
+        mesh__op_posted(e, op, ranks[i], &node->pending[i].sends, &node->pending[i].recvs);
+    }
+    return node->npending > 0;
+}
+
+enum { MESH__ASK_BYTES = 20 + MESH__RECORD_BYTES, MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
+
+/* The asked may know better: it called something else on that channel, perhaps long ago, in which it had nothing to say to the waiter. */
+static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
+    const mesh__record *mine = (uint32_t)theirs->channel ? mesh__record_of(e, theirs->channel) : NULL;
+    mesh_error why;
+    int i;
+    if (!mine || mesh__record_same(mine, theirs)) return;
+    mesh__fail(&why, MESH_ERR_MISMATCH, subject, "rank %d waits in another operation", subject);
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == (uint32_t)(theirs->channel >> 40) && !e->comm[i]->failed) {
+            mesh__dispute_open(e->comm[i], mine, &why);
+            if (!e->comm[i]->failed) mesh__dispute_add(e->comm[i], subject, theirs, NULL);
+        }
+}
+
+/* Asked about a comm that this rank has closed: nobody need wait for it in there. */
+static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
+    mesh_error why;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length;
+    int i;
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == id) return 0;
+    if (id > e->last_id) return 0;
+    memset(data, 0, sizeof data);
+    mesh__fail(&why, MESH_ERR_PEER, e->t->rank, "rank %d has closed this comm while it was needed", e->t->rank);
+    length = strlen(why.text);
+    mesh__put32(data, id);
+    mesh__put32(data + 4, (uint32_t)MESH_ERR_PEER);
+    mesh__put32(data + 8, (uint32_t)e->t->rank);
+    memcpy(data + MESH__ABORT_HEAD, why.text, length);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+    return 1;
+}
+
+static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
+    unsigned char say[MESH_CONTROL_BYTES];
+    mesh__record asked;
+    mesh__node node;
+    int i, found;
+    mesh__record_read(&asked, d + 20);
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
+    mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
+    found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
+    memset(say, 0, sizeof say);
+    mesh__put32(say, MESH__MSG_SAY);
+    mesh__put32(say + 4, mesh__get32(d + 4));
+    if (!found) node.npending = 0;
+    mesh__put32(say + 8, (uint32_t)node.npending);
+    if (found) {
+        mesh__put32(say + 12, node.progress);
+        mesh__record_write(say + 16, &node.record);
+    }
+    for (i = 0; i < node.npending; i++) {
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i, (uint32_t)node.pending[i].rank);
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 4, node.pending[i].sends);
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 8, node.pending[i].recvs);
+    }
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, say, MESH__SAY_HEAD + 12 * (size_t)node.npending);
+}
+
+static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
+
+/* Ask about the edge from `node` to its pending rank k. Our own answer is taken at once. */
+static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
+    mesh__walk *w = e->walk;
+    int to = node->pending[k].rank;
+    unsigned char ask[MESH__ASK_BYTES];
+    w->id = ++e->walks;
+    w->until = mesh__now(e) + INT64_C(1000000000);
+    if (to == e->t->rank) {
+        mesh__node mine;
+        if (mesh__say_closed(e, node->rank, (uint32_t)(node->record.channel >> 40))) {
+            mesh__walk_heard(e, NULL); /* it ends as soon as it hears */
+            return;
+        }
+        int found =
+            mesh__node_of(e, node->rank, node->record.channel, node->pending[k].sends, node->pending[k].recvs, &mine);
+        mesh__walk_heard(e, found ? &mine : NULL);
+        return;
+    }
+    mesh__put32(ask, MESH__MSG_ASK);
+    mesh__put32(ask + 4, w->id);
+    mesh__put32(ask + 8, (uint32_t)node->rank);
+    mesh__put32(ask + 12, node->pending[k].sends);
+    mesh__put32(ask + 16, node->pending[k].recvs);
+    mesh__record_write(ask + 20, &node->record);
+    if (e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) mesh__walk_heard(e, NULL);
+}
+
+/* Ask the next question of the search; ends it when there is none left. */
+static inline void mesh__walk_next(mesh__engine *e) {
+    mesh__walk *w = e->walk;
+    while (w->depth > 0) {
+        mesh__node *top = &w->stack[w->depth - 1];
+        if (top->next < top->npending) {
+            mesh__walk_ask(e, top, top->next++);
+            return;
+        }
+        w->depth--;
+    }
+    w->active = 0;
+}
+
+static inline void mesh__walk_report(mesh__engine *e) {
+    mesh__walk *w = e->walk;
+    char who[MESH_ERROR_BYTES];
+    mesh__text t = mesh__text_on(who, sizeof who);
+    int i, k;
+    for (i = w->cycle; i < w->depth; i++) {
+        mesh__node *n = &w->stack[i];
+        mesh__put(&t, "%srank %d waits for rank %d in ", i > w->cycle ? "; " : "", n->rank,
+                  n->pending[n->next - 1].rank);
+        mesh__put_record(&t, &n->record);
+    }
+    w->active = 0;
+    for (i = w->cycle; i < w->depth;
+         i++) { /* every comm in the cycle that is ours fails here; the cycle's other ranks find it as we did */
+        uint32_t id = (uint32_t)(w->stack[i].record.channel >> 40);
+        for (k = 0; k < e->ncomms; k++)
+            if (e->comm[k]->id == id && !e->comm[k]->failed && mesh_index_of(&e->comm[k]->on, w->stack[i].rank) >= 0)
+                mesh__comm_broken(e->comm[k], MESH_ERR_MISMATCH, w->stack[i].rank,
+                                  "%s: a cycle of ranks that wait for each other: %s; start operations in one order",
+                                  mesh__impl(e->comm[k])->name, who);
+    }
+}
+
+/* The answer to the last question: an operation, or NULL: that rank is not blocked. */
+static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
+    mesh__walk *w = e->walk;
+    int i;
+    if (w->verifying) { /* the second probe: the same ranks, at the same counters, on the same edges */
+        int at = w->verifying, expected = at < w->depth ? at : w->cycle;
+        mesh__node *then = &w->stack[expected];
+        const mesh__node *now = node;
+        if (!now || now->rank != then->rank || now->record.channel != then->record.channel ||
+            now->progress != then->progress) {
+            w->active = 0;
+            return;
+        }
+        for (i = 0; i < now->npending && now->pending[i].rank != then->pending[then->next - 1].rank; i++) {}
+        if (i == now->npending) {
+            w->active = 0;
+            return;
+        }
+        if (expected == w->cycle) {
+            mesh__walk_report(e);
+            return;
+        }
+        w->verifying = at + 1;
+        mesh__walk_ask(e, &w->stack[at], w->stack[at].next - 1);
+        return;
+    }
+    if (!node) {
+        mesh__walk_next(e);
+        return;
+    }
+    for (i = 0; i < w->depth; i++)
+        if (w->stack[i].rank == node->rank && w->stack[i].record.channel == node->record.channel) {
+            w->cycle = i;
+            w->verifying = i + 1;
+            mesh__walk_ask(e, &w->stack[i], w->stack[i].next - 1);
+            return;
+        }
+    for (i = 0; i < w->nvisited; i++)
+        if (w->visited[i].rank == node->rank && w->visited[i].channel == node->record.channel) break;
+    if (i == w->nvisited && w->depth < MESH__WALK_DEPTH && w->nvisited < 4 * MESH__WALK_DEPTH) {
+        w->visited[w->nvisited].rank = node->rank;
+        w->visited[w->nvisited++].channel = node->record.channel;
+        w->stack[w->depth++] = *node;
+    }
+    mesh__walk_next(e);
+}
+
+static inline void mesh__say_heard(mesh__engine *e, int from, const unsigned char *d, uint32_t nbytes) {
+    mesh__walk *w = e->walk;
+    mesh__node node;
+    int i, n = (int)mesh__get32(d + 8);
+    if (!w || !w->active || mesh__get32(d + 4) != w->id) return;
+    if (n == 0) {
+        mesh__walk_heard(e, NULL);
+        return;
+    }
+    if (n < 0 || n > MESH__WALK_PENDING || nbytes < MESH__SAY_HEAD + 12 * (uint32_t)n) return;
+    node.rank = from;
+    node.npending = n;
+    node.next = 0;
+    node.progress = mesh__get32(d + 12);
+    mesh__record_read(&node.record, d + 16);
+    for (i = 0; i < n; i++) {
+        node.pending[i].rank = (int)mesh__get32(d + MESH__SAY_HEAD + 12 * i);
+        node.pending[i].sends = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 4);
+        node.pending[i].recvs = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 8);
+    }
+    mesh__walk_heard(e, &node);
+}
+
+/* Begin a search from the operation this rank is blocked in. */
+static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
+    mesh__node *root;
+    int ranks[MESH__WALK_PENDING], i;
+    if (!(e->t->caps & MESH_CAP_PENDING)) return;
+    if (!e->walk) {
+        e->walk = (mesh__walk *)mesh_transport_alloc(e->t, sizeof *e->walk);
+        if (!e->walk) return;
+        memset(e->walk, 0, sizeof *e->walk);
+    }
+    if (e->walk->active) return;
+    root = &e->walk->stack[0];
+    root->rank = e->t->rank;
+    root->progress = (uint32_t)op->channel ? op->progress : op->generation;
+    root->record = op->record;
+    root->next = 0;
+    root->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < root->npending; i++) {
+        root->pending[i].rank = ranks[i];
+        mesh__op_posted(e, op, ranks[i], &root->pending[i].sends, &root->pending[i].recvs);
+    }
+    if (root->npending == 0) return;
+    e->walk->active = 1;
+    e->walk->verifying = 0;
+    e->walk->depth = 1;
+    e->walk->nvisited = 0;
+    mesh__walk_next(e);
+}
+
+/* ---- // >>engine: control plane ---------------------------------------------------------------------------------------------------- */
+
+static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
+    mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
+    if (!mail) return 0;
+    mail->next = NULL;
+    mail->rank = m->rank;
+    mail->kind = m->kind;
+    mail->nbytes = m->nbytes;
+    if (m->nbytes) memcpy(mail + 1, m->data, m->nbytes);
+    *e->mail_end = mail;
+    e->mail_end = &mail->next;
+    return 1;
+}
+
+static inline unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
+
+static inline void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
+    mesh__mail *m = *at;
+    *at = m->next;
+    if (!m->next) e->mail_end = at;
+    mesh_transport_free(e->t, m);
+}
+
+static inline int mesh__is_hello(mesh__mail *m, int rank) {
+    return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
+}
+
+/* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
+static inline void mesh__hello_forget(mesh__engine *e, int rank) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        if (mesh__is_hello(*at, rank))
+            mesh__mail_drop(e, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
+    mesh__gone *g;
+    int i;
+    if (!mesh__grow(e->t, (void **)&e->gone, &e->gone_cap, e->ngone + 1, sizeof *e->gone)) return;
+    g = &e->gone[e->ngone++];
+    g->rank = m->rank;
+    g->kind = m->kind;
+    i = m->nbytes < sizeof g->why ? (int)m->nbytes : (int)sizeof g->why - 1;
+    memcpy(g->why, m->data, (size_t)i);
+    g->why[i] = 0;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh_comm *c = e->comm[i];
+        if (c->failed || mesh_index_of(&c->on, m->rank) < 0 || m->kind != MESH_EVENT_LOST) continue;
+        mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: rank %d was lost%s%s", mesh__impl(c)->name, m->rank,
+                   g->why[0] ? ": " : "", g->why);
+        if (e->waiting && e->waiting->comm == c) {
+            char call[160];
+            mesh__text t = mesh__text_on(call, sizeof call);
+            mesh__put_record(&t, &e->waiting->record);
+            mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: %s: rank %d was lost%s%s", mesh__impl(c)->name, call,
+                       m->rank, g->why[0] ? ": " : "", g->why);
+        }
+        mesh__comm_fail(c);
+    }
+}
+
+static inline void mesh__control(mesh__engine *e) {
+    mesh_control m;
+    int i;
+    while (e->t->ops->control_poll(e->t, &m) == MESH_OK) {
+        if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) {
+            mesh__rank_gone(e, &m);
+        } else if (m.kind == MESH_EVENT_ABORT && m.nbytes >= MESH__ABORT_HEAD) {
+            uint32_t id = mesh__get32(m.data);
+            for (i = 0; i < e->ncomms; i++)
+                if (e->comm[i]->id == id) mesh__comm_abort_heard(e->comm[i], m.rank, m.data, m.nbytes);
+            if (id > e->last_id) mesh__mail_keep(e, &m); /* of a comm that is not open here yet */
+        } else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4) {
+            switch (mesh__get32(m.data)) {
+            case MESH__MSG_ASK:
+                if (m.nbytes >= MESH__ASK_BYTES) mesh__answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_SAY:
+                if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
+                break;
+            case MESH__MSG_HELLO:
+                if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
+                mesh__hello_forget(e, m.rank);
+                mesh__mail_keep(e, &m);
+                break;
+            case MESH__MSG_FAREWELL:
+                mesh__hello_forget(e, m.rank);
+                break;
+            case MESH__MSG_WELCOME:
+                if (m.nbytes == MESH__WELCOME_HEAD || (m.nbytes > MESH__WELCOME_HEAD && !m.data[m.nbytes - 1]))
+                    mesh__mail_keep(e, &m);
+                break;
+            default:
+                break;
+            }
+        }
+    }
+}
+
+static inline void mesh__poll(mesh__engine *e) {
+    int i, active = e->nactive;
+    for (i = 0; active > 0 && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE) {
+            mesh__op_advance(e, e->op[i]);
+            active--;
+        }
+    mesh__control(e);
+    for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
+    for (i = 0; i < e->ncomms; i++) {
+        mesh__comm_impl *impl = mesh__impl(e->comm[i]);
+        if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
+    }
+    if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
+    for (i = 0; e->nactive && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
+}
+
+/* One round of moving data, at most until `deadline`. */
+static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
+    int i;
+    mesh_status status;
+    for (i = 0; i < e->ncomms; i++)
+        if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)
+            deadline = mesh__impl(e->comm[i])->dispute_until;
+    if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
+    status = e->t->ops->progress(e->t, deadline);
+    for (i = 0; status < 0 && i < e->ncomms; i++)
+        mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed",
+                          mesh__impl(e->comm[i])->name, e->t->ops->name, e->t->rank);
+}
+
+/* ---- // >>comms --------------------------------------------------------------------------------------- */
+
+static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
+    const mesh_ops *o = t->ops;
+    if (!o || o->struct_size < offsetof(mesh_ops, group_open) || o->abi != MESH_ABI)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport's ops have struct_size %d and abi %d, expected at least %d and %d",
+            o ? (int)o->struct_size : 0, o ? (int)o->abi : 0, (int)offsetof(mesh_ops, group_open), MESH_ABI);
+    if (!o->post || !o->test || !o->pending || !o->cancel || !o->progress || !o->now || !o->control_send ||
+        !o->control_poll || !o->close)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport (%s) lacks a required member: post, test, pending, cancel, progress, now, "
+            "control_send, control_poll or close",
+            o->name ? o->name : "unnamed");
+    return MESH_OK;
+}
+
+static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    if (e) return e;
+    e = (mesh__engine *)mesh_transport_alloc(t, sizeof *e);
+    if (!e) return NULL;
+    memset(e, 0, sizeof *e);
+    e->t = t;
+    e->mail_end = &e->mail;
+    t->engine = e;
+    return e;
+}
+
+MESH_API void mesh_transport_detach(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int i;
+    if (!e) return;
+    while (e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
+    for (i = 0; i < e->nops; i++) {
+        mesh__scratch_free(e, e->op[i]);
+        mesh_transport_free(t, e->op[i]->step);
+        mesh_transport_free(t, e->op[i]->xfer);
+        mesh_transport_free(t, e->op[i]->ordinal);
+        mesh_transport_free(t, e->op[i]);
+    }
+    while (e->mail) mesh__mail_drop(e, &e->mail);
+    mesh_transport_free(t, e->op);
+    mesh_transport_free(t, e->comm);
+    mesh_transport_free(t, e->gone);
+    mesh_transport_free(t, e->walk);
+    mesh_transport_free(t, e);
+    t->engine = NULL;
+}
+
+static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
+    if (!g) return;
+    if (e->t->ops->struct_size > offsetof(mesh_ops, group_close) && e->t->ops->group_close && g->handle)
+        e->t->ops->group_close(e->t, g->handle);
+    mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
+    mesh_transport_free(e->t, g->p2p);
+    mesh_transport_free(e->t, g);
+}
+
+static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+    int i;
+    if (!axes) return impl->group[0];
+    for (i = 0; i < impl->ngroups; i++)
+        if (mesh__same(impl->group[i]->axes, axes)) return impl->group[i];
+    return NULL;
+}
+
+/* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
+static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    mesh__group *g;
+    char *text = (char *)mesh_transport_alloc(e->t, length + 1);
+    mesh_status status;
+    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
+    memcpy(text, axes, length);
+    text[length] = 0;
+    g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
+    if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
+        mesh_transport_free(e->t, text);
+        mesh_transport_free(e->t, g);
+        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
+    }
+    memset(g, 0, sizeof *g);
+    g->axes = text;
+    status = mesh_group_through(&g->on, &c->on, text, e->t->rank, err);
+    if (status != MESH_OK) {
+        mesh__group_free(e, g);
+        return status;
+    }
+    g->index = mesh_index_of(&g->on, e->t->rank);
+    g->id = c->id << 8 | (uint32_t)impl->ngroups;
+    g->fingerprint = mesh_fingerprint(&g->on);
+    if (e->t->ops->struct_size > offsetof(mesh_ops, group_open) && e->t->ops->group_open) {
+        status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index,
+                                       mesh__now(e) + impl->timeout, &g->handle, err);
+        if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
+            mesh__group_free(e, g);
+            return status;
+        }
+    }
+    impl->group[impl->ngroups++] = g;
+    return MESH_OK;
+}
+
+/* ---- opening: every rank says hello to the first one, which compares and welcomes. */
+
+typedef struct mesh__hello {
+    uint32_t nonce, last_id;
+    uint64_t fingerprint, desc;
+    const char *mesh_text; /* inside the mail */
+} mesh__hello;
+
+static inline uint64_t mesh__hash_text(uint64_t h, const char *s) {
+    for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
+    return mesh__mix(h, 0x100);
+}
+
+static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
+                                       const mesh_comm_desc *desc) {
+    char text[300];
+    mesh_format(m, text, sizeof text);
+    mesh__put32(d, MESH__MSG_HELLO);
+    mesh__put32(d + 4, e->opens);
+    mesh__put32(d + 8, e->last_id);
+    mesh__put64(d + 12, mesh_fingerprint(m));
+    mesh__put64(d + 20, mesh__hash_text(1, desc->groups));
+    strcpy((char *)d + 28, text);
+    return 28 + strlen(text) + 1;
+}
+
+static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
+    int i;
+    for (i = 0; i < e->ngone; i++)
+        if (mesh_index_of(m, e->gone[i].rank) >= 0)
+            return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
+                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
+                              e->gone[i].why[0] ? ": " : "", e->gone[i].why);
+    return MESH_OK;
+}
+
+/* Answer a hello. */
+static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
+                                 const mesh_error *why) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    size_t length = MESH__WELCOME_HEAD;
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
+    mesh__put32(welcome + 8, (uint32_t)status);
+    mesh__put32(welcome + 12, id);
+    mesh__put32(welcome + 16, (uint32_t)(why ? why->rank : -1));
+    if (why) {
+        memcpy(welcome + length, why->text, strlen(why->text) + 1);
+        length += strlen(why->text) + 1;
+    }
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
+}
+
+/* Ranks that come for a mesh that this rank gave up before. */
+static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        mesh_error why;
+        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up ||
+            e->given_up == opening) {
+            at = &(*at)->next;
+            continue;
+        }
+        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank,
+                   "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
+        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, &why);
+        mesh__mail_drop(e, at);
+    }
+}
+
+/* The first rank's part: wait for every hello, compare, choose the id. */
+static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
+                                          uint32_t *id, mesh_error *err) {
+    mesh_status status = MESH_OK;
+    int heard = 1, i;
+    *id = e->last_id;
+    for (;;) {
+        mesh__mail **at;
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
+            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
+        mesh__poll(e);
+        mesh__turn_away_late(e, mesh__get64(mine + 12));
+        heard = 1;
+        for (i = 1; i < m->size; i++) {
+            int rank = mesh_rank_at(m, i), found = 0;
+            for (at = &e->mail; *at; at = &(*at)->next) {
+                unsigned char *d = mesh__mail_data(*at);
+                if (!mesh__is_hello(*at, rank)) continue;
+                found = 1;
+                if (status == MESH_OK &&
+                    (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+                    status = mesh__fail(
+                        err, MESH_ERR_MISMATCH, rank,
+                        "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                        rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                        mesh__get64(mine + 12),
+                        mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+                if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
+            }
+            heard += found;
+        }
+        if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
+        if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
+        if (mesh__now(e) >= deadline) {
+            int ranks[32], n = 0;
+            char who[160];
+            mesh__text t = mesh__text_on(who, sizeof who);
+            for (i = 1; i < m->size; i++) {
+                mesh__mail *k = e->mail;
+                while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
+                if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
+            }
+            mesh__put_ranks(&t, ranks, n);
+            status = mesh__fail(
+                err, MESH_ERR_TIMEOUT, ranks[0],
+                "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard,
+                m->size, who);
+            break;
+        }
+        mesh__progress(e, deadline);
+    }
+    *id += 1;
+    if (status == MESH_OK && *id >= 1u << 24)
+        status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
+    for (i = 1; i < m->size; i++) {
+        int rank = mesh_rank_at(m, i);
+        mesh__mail **at = &e->mail;
+        while (*at) {
+            if (!mesh__is_hello(*at, rank)) {
+                at = &(*at)->next;
+                continue;
+            }
+            mesh__welcome(e, *at, status, *id, status != MESH_OK ? err : NULL);
+            mesh__mail_drop(e, at);
+        }
+    }
+    e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
+    return status;
+}
+
+/* Every other rank's part: wait to be welcomed. */
+static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline, uint32_t *id,
+                                            mesh_error *err) {
+    mesh_status status;
+    mesh first;
+    mesh_group_through(&first, m, "", leader, NULL);
+    for (;;) {
+        mesh__mail **at;
+        mesh__poll(e);
+        for (at = &e->mail; *at; at = &(*at)->next) {
+            unsigned char *d = mesh__mail_data(*at);
+            if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
+                continue;
+            if (mesh__get32(d + 4) == e->opens) {
+                status = (mesh_status)(int)mesh__get32(d + 8);
+                *id = mesh__get32(d + 12);
+                if (status != MESH_OK)
+                    mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
+                               (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
+                mesh__mail_drop(e, at);
+                return status;
+            }
+            mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
+            break;
+        }
+        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
+            return status; /* the others' absence is the leader's to tell */
+        if (mesh__now(e) >= deadline)
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, leader,
+                "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)",
+                leader, mesh__show(m).text);
+        mesh__progress(e, deadline);
+    }
+}
+
+static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
+    char all[MESH_MAX_AXES * MESH_NAME_BYTES];
+    mesh__text t = mesh__text_on(all, sizeof all);
+    mesh_status status;
+    const char *p;
+    int i;
+    for (i = 0; i < c->on.naxes; i++) mesh__put(&t, "%s%s", i ? "," : "", c->on.axis[i].name);
+    if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
+    for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
+        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)
+            return status;
+    for (p = desc->groups; p && *p;) {
+        size_t length = 0;
+        while (p[length] && p[length] != ';') length++;
+        if ((status = mesh__group_add(c, p, length, err)) != MESH_OK) return status;
+        p += length + (p[length] == ';');
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__comm_release(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int i;
+    for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
+    mesh_transport_free(e->t, impl->group);
+    mesh_transport_free(e->t, impl);
+    c->impl = NULL;
+}
+
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err) {
+    static const mesh_comm_desc none = MESH_ZERO;
+    unsigned char hello[MESH_CONTROL_BYTES];
+    mesh__engine *e;
+    mesh__comm_impl *impl;
+    mesh_status status;
+    int64_t deadline;
+    int i, leader;
+    size_t length;
+    uint32_t id = 0;
+    if (!c || !t || !m)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
+                          !c   ? "the comm"
+                          : !t ? "the transport"
+                               : "the mesh");
+    if (!desc) desc = &none;
+    for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
+        if (((mesh__engine *)t->engine)->comm[i] == c)
+            return mesh__fail(err, MESH_ERR_STATE, -1,
+                              "mesh_comm_open: this comm is open already; close it first, or use another");
+    memset(c, 0, sizeof *c);
+    if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
+    if (mesh_index_of(m, t->rank) < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
+                          "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
+                          mesh__show(m).text);
+    for (i = 0; i < m->size; i++)
+        if (mesh_rank_at(m, i) >= t->size)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i),
+                              "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks",
+                              mesh__show(m).text, mesh_rank_at(m, i), t->size);
+    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
+    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    memset(impl, 0, sizeof *impl);
+    impl->engine = e;
+    impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
+    impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
+    mesh__copy_text(impl->name, sizeof impl->name, desc->name ? desc->name : "comm");
+    c->transport = t;
+    c->on = *m;
+    c->impl = impl;
+    deadline = mesh__now(e) + impl->timeout;
+    leader = mesh_rank_at(m, 0);
+    e->opens++;
+    length = mesh__hello_write(hello, e, m, desc);
+    if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
+        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    } else if (leader == t->rank) {
+        mesh_error own;
+        status = mesh__open_lead(e, m, hello, deadline, &id, err ? err : &own);
+    } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
+        mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+                   mesh_status_text(status));
+    } else {
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id,
+                                   err); /* the leader's answer says more */
+        mesh__put32(hello, MESH__MSG_FAREWELL);
+        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
+    }
+    if (status == MESH_OK) {
+        c->id = id;
+        if (id > e->last_id) e->last_id = id;
+        status = mesh__open_groups(c, desc, &c->error);
+        if (status != MESH_OK && err) *err = c->error;
+        if (status != MESH_OK)
+            mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
+    }
+    if (status != MESH_OK) {
+        mesh__comm_release(c);
+        return status;
+    }
+    e->comm[e->ncomms++] = c;
+    {
+        mesh__mail **at = &e->mail; /* aborts that came before the welcome */
+        while (*at) {
+            if ((*at)->kind == MESH_EVENT_ABORT && mesh__get32(mesh__mail_data(*at)) <= id) {
+                if (mesh__get32(mesh__mail_data(*at)) == id)
+                    mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
+                mesh__mail_drop(e, at);
+            } else {
+                at = &(*at)->next;
+            }
+        }
+    }
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
+    mesh__engine *e;
+    int i, k, under_way = 0;
+    int64_t limit;
+    if (!c || !c->impl) return MESH_OK;
+    e = mesh__impl(c)->engine;
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c && e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) {
+            under_way++;
+            e->ring[e->op[i]->ring].status = MESH_ERR_CANCELED;
+            mesh__op_cancel(e, e->op[i], MESH_ERR_CANCELED);
+        }
+    mesh__impl(c)->disputing = 0;
+    if (under_way && !c->failed) { /* the others may be waiting for what will not come */
+        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
+                   mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    }
+    limit = mesh__now(e) + INT64_C(5000000000);
+    for (;;) { /* tickets end without their peers */
+        int left = 0;
+        for (i = 0; i < e->nops; i++) {
+            if (e->op[i]->comm != c) continue;
+            mesh__op_advance(e, e->op[i]);
+            left += e->op[i]->state == MESH__ACTIVE;
+        }
+        if (!left || mesh__now(e) > limit) break;
+        e->t->ops->progress(e->t, mesh__now(e) + 1000000);
+    }
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) {
+            if (e->op[i]->state == MESH__ACTIVE) e->nactive--;
+            mesh__op_release(e, e->op[i]);
+        }
+    for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
+    for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
+    if (i < e->ncomms) e->ncomms--;
+    if (under_way && !c->failed)
+        mesh__fail(
+            &c->error, MESH_ERR_STATE, -1,
+            "mesh_comm_close: %d operation%s still under way in %s and now canceled; wait for every request first",
+            under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
+    mesh__comm_release(c);
+    return under_way ? MESH_ERR_STATE : MESH_OK;
+}
+
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->on.size : -1;
+}
+
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->index : -1;
+}
+
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    if (!g) return MESH_ERR_STATE;
+    if (sent) *sent = g->sent;
+    if (received) *received = g->received;
+    return MESH_OK;
+}
+
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
+    mesh__text t = mesh__text_on(buf, cap);
+    mesh__engine *e = c && c->impl ? mesh__impl(c)->engine : NULL;
+    uint32_t i, n = e ? mesh__remembered(e) : 0;
+    for (i = 0; i < n; i++) {
+        const mesh__history *h = &e->ring[(e->ring_count - n + i) % MESH__RING];
+        mesh__put(&t, "comm %d: ", h->comm);
+        mesh__put_record(&t, &h->record);
+        if (h->status == MESH_IN_PROGRESS)
+            mesh__put(&t, ": in progress\n");
+        else
+            mesh__put(&t, ": %s after %l us\n", mesh_status_text((mesh_status)h->status), (h->end - h->start) / 1000);
+    }
+    return t.len;
+}
+
+/* ---- // >>operations: a call becomes an operation, its schedule is built, it is launched ---- */
+
+/* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
+static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
+                                       ...) {
+    va_list args;
+    char why[300];
+    mesh__text t = mesh__text_on(why, sizeof why);
+    va_start(args, format);
+    mesh__vput(&t, format, args);
+    va_end(args);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s", mesh__call_name(kind),
+                             axes ? axes : "(all axes)", why);
+}
+
+/* A free slot, its arrays kept from the operation that used it before. */
+static inline mesh__op *mesh__op_take(mesh__engine *e) {
+    mesh__op *op = e->unused;
+    if (op) {
+        e->unused = op->next_unused;
+    } else {
+        if (!mesh__grow(e->t, (void **)&e->op, &e->op_cap, e->nops + 1, sizeof *e->op)) return NULL;
+        op = (mesh__op *)mesh_transport_alloc(e->t, sizeof *op);
+        if (!op) return NULL;
+        memset(op, 0, sizeof *op);
+        op->slot = (uint32_t)e->nops;
+        e->op[e->nops++] = op;
+    }
+    op->nsteps = op->nxfers = op->at = op->oldest = op->out_of_memory = 0;
+    op->progress = 0;
+    op->gone_until = 0;
+    op->failing = MESH_OK;
+    if (++op->generation == 0) op->generation = 1;
+    return op;
+}
+
+/* The comm and group of a call, or an error. */
+static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
+    if (r) memset(r, 0, sizeof *r);
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (!c->impl)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
+    if (c->failed) return (mesh_status)c->error.status;
+    if (!r) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the request is NULL");
+    mesh__control(mesh__impl(c)->engine);
+    if (c->failed) return (mesh_status)c->error.status;
+    *g = mesh__group_find(mesh__impl(c), axes);
+    if (*g) return MESH_OK;
+    {
+        uint8_t list[MESH_MAX_AXES];
+        mesh_error why;
+        if (mesh__axes(&c->on, axes, list, "axes", &why) < 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s", why.text);
+    }
+    return mesh__refuse(
+        c, MESH_ERR_STATE, kind, axes,
+        "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
+}
+
+/* Give the operation its identity, after its arguments were found good. */
+static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g,
+                                     const mesh_call *call) {
+    mesh__history *h = &e->ring[e->ring_count % MESH__RING];
+    int p2p = mesh__is_p2p(call->kind);
+    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
+    op->comm = c;
+    op->group = g;
+    op->state = MESH__ACTIVE;
+    op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
+    if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
+    check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
+    if (!p2p)
+        g->history = check =
+            mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count), g->history);
+    op->check = check;
+    op->elem_bytes = (int)call->elem_bytes;
+    op->dtype = call->dtype;
+    op->reduce_op = call->op;
+    op->deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    op->record.channel = op->channel;
+    op->record.count = call->count;
+    op->record.kind = (uint8_t)call->kind;
+    op->record.dtype = (uint8_t)call->dtype;
+    op->record.op = (uint8_t)call->op;
+    op->record.root = call->root;
+    mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
+    op->ring = (int)(e->ring_count++ % MESH__RING);
+    h->record = op->record;
+    h->comm = (int)c->id;
+    h->status = MESH_IN_PROGRESS;
+    h->start = op->deadline - mesh__impl(c)->timeout;
+    e->nactive++;
+}
+
+static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+    if (op->out_of_memory) {
+        mesh_comm *c = op->comm;
+        mesh__op_end(e, op, MESH_ERR_MEMORY);
+        mesh__op_release(e, op);
+        return mesh__refuse(c, MESH_ERR_MEMORY, op->record.kind, op->record.axes,
+                            "no memory for the schedule or scratch of %u elements", op->record.count);
+    }
+    r->comm = op->comm;
+    r->slot = op->slot;
+    r->generation = op->generation;
+    mesh__op_advance(e, op);
+    if (e->ngone) mesh__op_check_gone(e, op);
+    return MESH_OK;
+}
+
+/* ---- // >>schedules: the steps they are made of ---- */
+
+static inline mesh__step *mesh__step_add(mesh__engine *e, mesh__op *op, int kind) {
+    mesh__step *s;
+    if (op->out_of_memory || !mesh__grow(e->t, (void **)&op->step, &op->step_cap, op->nsteps + 1, sizeof *op->step)) {
+        op->out_of_memory = 1;
+        return NULL;
+    }
+    s = &op->step[op->nsteps++];
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    s->first = op->nxfers;
+    return s;
+}
+
+static inline void mesh__add_post(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__POST); }
+static inline void mesh__add_wait(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__WAIT); }
+
+/* An xfer of the post begun last. `index` is the peer's in the group. */
+static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, int index, const void *base,
+                                  size_t nbytes) {
+    mesh_xfer *x;
+    if (op->out_of_memory || !mesh__grow(e->t, (void **)&op->xfer, &op->xfer_cap, op->nxfers + 1, sizeof *op->xfer)) {
+        op->out_of_memory = 1;
+        return;
+    }
+    x = &op->xfer[op->nxfers++];
+    x->base = (void *)(uintptr_t)base;
+    x->nbytes = nbytes;
+    x->block = NULL;
+    x->direction = direction;
+    x->rank = mesh_rank_at(&op->group->on, index);
+    op->step[op->nsteps - 1].count++;
+}
+
+static inline void mesh__add_reduce(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t count) {
+    mesh__step *s = count ? mesh__step_add(e, op, MESH__REDUCE) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = count;
+}
+
+static inline void mesh__add_divide(mesh__engine *e, mesh__op *op, void *dst, size_t count) {
+    mesh__step *s =
+        count && op->reduce_op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = dst;
+    s->n = count;
+}
+
+static inline void mesh__add_copy(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t nbytes) {
+    mesh__step *s = nbytes && dst != src ? mesh__step_add(e, op, MESH__COPY) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = nbytes;
+}
+
+static inline unsigned char *mesh__scratch(mesh__engine *e, mesh__op *op, size_t nbytes) {
+    void *p = NULL;
+    if (nbytes <= op->scratch_bytes) return op->scratch;
+    mesh__scratch_free(e, op);
+    if (!mesh__on_device(e))
+        p = mesh_transport_alloc(e->t, nbytes);
+    else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK)
+        p = NULL;
+    op->scratch = (unsigned char *)p;
+    op->scratch_bytes = p ? nbytes : 0;
+    if (!p) op->out_of_memory = 1;
+    return op->scratch;
+}
+
+/* ---- // >>requests -------------------------------------------------------------------------------------------------------------------------- */
+
+static inline mesh__op *mesh__request_op(mesh_request r) {
+    mesh__engine *e;
+    if (!r.comm || !r.comm->impl || !r.generation) return NULL;
+    e = mesh__impl(r.comm)->engine;
+    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
+        e->op[r.slot]->state == MESH__FREE)
+        return NULL;
+    return e->op[r.slot];
+}
+
+static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
+    if (r.comm && !r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
+                   "%s: no such request: it was waited for already, or its comm was closed", function);
+    return MESH_ERR_STATE;
+}
+
+MESH_API mesh_status mesh_wait(mesh_request r) {
+    mesh__op *op = mesh__request_op(r), *outer;
+    mesh__engine *e;
+    mesh_status status;
+    uint32_t seen;
+    if (!op) return mesh__request_none(r, "mesh_wait");
+    e = mesh__impl(r.comm)->engine;
+    mesh__op_advance(e, op); /* often it has ended: then the others need no look */
+    outer = e->waiting;
+    e->waiting = op;
+    seen = op->progress;
+    op->ask_wait = mesh__impl(r.comm)->ask;
+    if (op->state == MESH__ACTIVE) op->next_ask = mesh__now(e) + op->ask_wait;
+    while (op->state == MESH__ACTIVE) {
+        int64_t now, wake;
+        mesh__poll(e);
+        if (op->state != MESH__ACTIVE) break;
+        now = mesh__now(e);
+        if (op->progress != seen) { /* it moves: no reason to ask */
+            seen = op->progress;
+            op->ask_wait = mesh__impl(r.comm)->ask;
+            op->next_ask = now + op->ask_wait;
+        }
+        if (now >= op->deadline && !op->failing) mesh__op_timeout(e, op);
+        if (now >= op->next_ask && !op->failing) {
+            mesh__walk_start(e, op);
+            if (op->ask_wait < INT64_C(30000000000)) op->ask_wait *= 2;
+            op->next_ask = now + op->ask_wait;
+        }
+        if (op->failing) {
+            mesh__op_advance(e, op);
+            if (op->state != MESH__ACTIVE) break;
+        }
+        wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
+        if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+        mesh__progress(e, wake);
+    }
+    e->waiting = outer;
+    status = op->status;
+    mesh__op_release(e, op);
+    return status;
+}
+
+MESH_API mesh_status mesh_test(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    mesh_status status;
+    if (!op) return mesh__request_none(r, "mesh_test");
+    e = mesh__impl(r.comm)->engine;
+    if (op->state == MESH__ACTIVE) {
+        mesh__progress(e, 0);
+        mesh__poll(e);
+        if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
+        if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
+    }
+    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    status = op->status;
+    mesh__op_release(e, op);
+    return status;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_IMPLEMENTATION */
