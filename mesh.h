@@ -148,16 +148,20 @@ MESH_API const char *mesh_status_text(mesh_status status);
 typedef enum mesh_dtype { MESH_DTYPES(MESH_X) MESH_DTYPE_COUNT, MESH_DTYPE_FORCE_INT = 0x7fffffff } mesh_dtype;
 #undef MESH_X
 
-/* Which dtypes an op takes: sum and prod all numbers; avg floats and complex; min and max numbers but complex; and, or, xor integers. */
-#define MESH_REDUCTIONS(X) \
-    X(MESH_SUM, "sum")     \
-    X(MESH_AVG, "avg")     \
-    X(MESH_MIN, "min")     \
-    X(MESH_MAX, "max")     \
-    X(MESH_PROD, "prod")   \
-    X(MESH_AND, "and")     \
-    X(MESH_OR, "or")       \
-    X(MESH_XOR, "xor")
+/* Which dtypes an op takes: sum and prod all numbers; avg floats and complex; min and max numbers but complex; and, or, xor integers.
+   minloc and maxloc: f32, f64 and the integers of 4 and 8 bytes; an element is a pair {value, index}, the index a signed integer as wide
+   as the value (struct {float value; int32_t index;}); of equal values the lower index wins. */
+#define MESH_REDUCTIONS(X)   \
+    X(MESH_SUM, "sum")       \
+    X(MESH_AVG, "avg")       \
+    X(MESH_MIN, "min")       \
+    X(MESH_MAX, "max")       \
+    X(MESH_PROD, "prod")     \
+    X(MESH_AND, "and")       \
+    X(MESH_OR, "or")         \
+    X(MESH_XOR, "xor")       \
+    X(MESH_MINLOC, "minloc") \
+    X(MESH_MAXLOC, "maxloc")
 
 #define MESH_X(name, text) name,
 typedef enum mesh_op { MESH_REDUCTIONS(MESH_X) MESH_OP_COUNT, MESH_OP_FORCE_INT = 0x7fffffff } mesh_op;

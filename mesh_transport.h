@@ -111,6 +111,13 @@ typedef struct mesh_control {
     unsigned char data[MESH_CONTROL_BYTES]; /* LOST: why, as text */
 } mesh_control;
 
+/* One of the arrays of a multi-buffer call. count: elements, as the single form's. */
+typedef struct mesh_buffer {
+    const void *send;
+    void *recv;
+    size_t count;
+} mesh_buffer;
+
 /* What a transport's own collective gets. Counts and offsets in elements. */
 typedef struct mesh_call {
     int kind, dtype, op, root; /* mesh_call_kind, mesh_dtype, mesh_op */
@@ -118,32 +125,55 @@ typedef struct mesh_call {
     void *recv;
     size_t count;
     const size_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
-    void (*user_op)(void *inout, const void *in, size_t count, void *ctx); /* NULL in this version */
+    void (*user_op)(void *inout, const void *in, size_t count, void *ctx); /* NULL: op is one of mesh_op */
     void *user_ctx;
     size_t elem_bytes;
     uint64_t channel, check;
+    const mesh_buffer *buffers; /* the multi-buffer forms: send, recv and count of each; else NULL */
+    int nbuffers;
+    int zero;
 } mesh_call;
 
-#define MESH_CALLS(X)                                 \
-    X(MESH_CALL_NONE, "none")                         \
-    X(MESH_CALL_ALL_REDUCE, "all_reduce")             \
-    X(MESH_CALL_REDUCE, "reduce")                     \
-    X(MESH_CALL_BROADCAST, "broadcast")               \
-    X(MESH_CALL_ALL_GATHER, "all_gather")             \
-    X(MESH_CALL_ALL_GATHER_V, "all_gather_v")         \
-    X(MESH_CALL_REDUCE_SCATTER, "reduce_scatter")     \
-    X(MESH_CALL_REDUCE_SCATTER_V, "reduce_scatter_v") \
-    X(MESH_CALL_ALL_TO_ALL, "all_to_all")             \
-    X(MESH_CALL_ALL_TO_ALL_V, "all_to_all_v")         \
-    X(MESH_CALL_BARRIER, "barrier")                   \
-    X(MESH_CALL_SEND, "send")                         \
-    X(MESH_CALL_RECV, "recv")                         \
-    X(MESH_CALL_SENDRECV, "sendrecv")                 \
-    X(MESH_CALL_SHIFT, "shift")                       \
-    X(MESH_CALL_EXCHANGE, "exchange")                 \
-    X(MESH_CALL_GROUP_OPEN, "group_open")
+/* How a call's arguments are read. */
+enum {
+    MESH_REDUCES = 1,   /* has an op */
+    MESH_ROOTED = 2,    /* has a root */
+    MESH_BY_COUNTS = 4, /* counts per rank, which are not compared */
+    MESH_P2P = 8        /* point to point: FIFO per pair of ranks, without a sequence number of its own */
+};
 
-#define MESH_X(name, text) name,
+#define MESH_CALLS(X)                                                                \
+    X(MESH_CALL_NONE, "none", 0)                                                     \
+    X(MESH_CALL_ALL_REDUCE, "all_reduce", MESH_REDUCES)                              \
+    X(MESH_CALL_REDUCE, "reduce", MESH_REDUCES | MESH_ROOTED)                        \
+    X(MESH_CALL_BROADCAST, "broadcast", MESH_ROOTED)                                 \
+    X(MESH_CALL_ALL_GATHER, "all_gather", 0)                                         \
+    X(MESH_CALL_ALL_GATHER_V, "all_gather_v", MESH_BY_COUNTS)                        \
+    X(MESH_CALL_REDUCE_SCATTER, "reduce_scatter", MESH_REDUCES)                      \
+    X(MESH_CALL_REDUCE_SCATTER_V, "reduce_scatter_v", MESH_REDUCES | MESH_BY_COUNTS) \
+    X(MESH_CALL_ALL_TO_ALL, "all_to_all", 0)                                         \
+    X(MESH_CALL_ALL_TO_ALL_V, "all_to_all_v", MESH_BY_COUNTS)                        \
+    X(MESH_CALL_GATHER, "gather", MESH_ROOTED)                                       \
+    X(MESH_CALL_GATHER_V, "gather_v", MESH_ROOTED | MESH_BY_COUNTS)                  \
+    X(MESH_CALL_SCATTER, "scatter", MESH_ROOTED)                                     \
+    X(MESH_CALL_SCATTER_V, "scatter_v", MESH_ROOTED | MESH_BY_COUNTS)                \
+    X(MESH_CALL_SCAN, "scan", MESH_REDUCES)                                          \
+    X(MESH_CALL_EXSCAN, "exscan", MESH_REDUCES)                                      \
+    X(MESH_CALL_BROADCAST_OBJECT, "broadcast_object", MESH_ROOTED)                   \
+    X(MESH_CALL_ALL_REDUCE_MANY, "all_reduce_many", MESH_REDUCES)                    \
+    X(MESH_CALL_BROADCAST_MANY, "broadcast_many", MESH_ROOTED)                       \
+    X(MESH_CALL_ALL_GATHER_MANY, "all_gather_many", 0)                               \
+    X(MESH_CALL_REDUCE_SCATTER_MANY, "reduce_scatter_many", MESH_REDUCES)            \
+    X(MESH_CALL_BARRIER, "barrier", 0)                                               \
+    X(MESH_CALL_SEND, "send", MESH_P2P)                                              \
+    X(MESH_CALL_RECV, "recv", MESH_P2P)                                              \
+    X(MESH_CALL_SENDRECV, "sendrecv", MESH_P2P)                                      \
+    X(MESH_CALL_SHIFT, "shift", MESH_P2P)                                            \
+    X(MESH_CALL_EXCHANGE, "exchange", MESH_P2P)                                      \
+    X(MESH_CALL_HALO, "halo", MESH_P2P)                                              \
+    X(MESH_CALL_GROUP_OPEN, "group_open", 0)
+
+#define MESH_X(name, text, flags) name,
 typedef enum mesh_call_kind { MESH_CALLS(MESH_X) MESH_CALL_COUNT } mesh_call_kind;
 #undef MESH_X
 
@@ -203,8 +233,9 @@ struct mesh_transport { /* the first member of every transport */
     mesh_allocator allocator;
     mesh_log log;
     void *log_ctx;
-    void *engine; /* the core's: one per transport, NULL when the transport is opened */
-    void *reserved[4];
+    void *engine;                     /* the core's: one per transport, NULL when the transport is opened */
+    const struct mesh_tuning *tuning; /* for comms whose description has none (from MESH_TUNING); NULL: built in */
+    void *reserved[3];
 };
 
 /* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */
@@ -221,11 +252,31 @@ MESH_API int mesh_world(const mesh_transport *t);
 
 /* ---- comms ---------------------------------------------------------------------------------------------------------- */
 
+/* Which algorithm serves a call: the first row whose call is this, whose group has at most `ranks`, whose bytes per rank (count times
+   element, the sum over a list of buffers) are at most `bytes`. What no row says is built in. All ranks use the table of the mesh's
+   first rank. As text (mesh_tuning_parse, written by `mesh bench --tune`): lines "all_reduce ranks<=8 bytes<=16384 doubling", "*" for
+   any number of ranks or bytes, " segment=65536" for how many bytes a pipelined algorithm moves per step. */
+typedef struct mesh_tuning_row {
+    uint8_t call, algorithm; /* mesh_call_kind, mesh_algorithm */
+    uint16_t ranks;          /* 65535: any */
+    uint32_t segment;        /* 0: built in */
+    uint64_t bytes;          /* UINT64_MAX: any */
+} mesh_tuning_row;
+
+enum { MESH_MAX_TUNING = 56 };
+
+typedef struct mesh_tuning {
+    int nrows;
+    int zero;
+    mesh_tuning_row row[MESH_MAX_TUNING];
+} mesh_tuning;
+
 typedef struct mesh_comm_desc {
-    const char *groups; /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
-    const char *name;   /* for messages; NULL: "comm" */
-    int64_t timeout_ns; /* deadline of every operation, from its start; 0: 600 s */
-    int64_t ask_ns;     /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+    const char *groups;        /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
+    const char *name;          /* for messages; NULL: "comm" */
+    int64_t timeout_ns;        /* deadline of every operation, from its start; 0: 600 s */
+    int64_t ask_ns;            /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+    const mesh_tuning *tuning; /* which algorithms; NULL: the transport's. Read at the mesh's first rank only */
 } mesh_comm_desc;
 
 typedef struct mesh_comm {
@@ -235,6 +286,15 @@ typedef struct mesh_comm {
     uint32_t id, failed;
     mesh_error error; /* the last error; once failed, its first cause */
 } mesh_comm;
+
+/* A reduction of your own: inout[i] = in[i] op inout[i], count elements. It has to be associative; `in` comes from the ranks before
+   those of inout. Called on the thread that is inside the library; it must call nothing of it. */
+typedef struct mesh_user_op {
+    void (*combine)(void *inout, const void *in, size_t count, void *ctx);
+    void *ctx;
+    size_t elem_bytes; /* of an element, with dtype MESH_BYTES; 0: the dtype says */
+    int ordered;       /* 1: it does not commute: operands are combined in the group's order, through more scratch */
+} mesh_user_op;
 
 typedef struct mesh_request {
     mesh_comm *comm;
@@ -250,6 +310,9 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 /* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
    Closing a comm that failed to open, was closed already or is all zero is OK. */
 MESH_API mesh_status mesh_comm_close(mesh_comm *c);
+/* Add an op: every rank of the mesh adds the same ones in the same order (nothing is sent; a different elem_bytes shows as MISMATCH when
+   used). *op goes where a mesh_op goes, on this comm. At most 64. Host memory only. ARGUMENT, STATE; the comm does not fail. */
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op);
 /* Size of my group along axes, and my index in it; -1: not opened. */
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
 MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
@@ -264,6 +327,14 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 MESH_API mesh_status mesh_wait(mesh_request r);
 /* IN_PROGRESS, or as mesh_wait. */
 MESH_API mesh_status mesh_test(mesh_request r);
+
+/* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
+   mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
+   restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
+   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for. */
+MESH_API mesh_status mesh_keep(mesh_request r);
+MESH_API mesh_status mesh_restart(mesh_request r);
+MESH_API mesh_status mesh_release(mesh_request r);
 
 #ifdef __cplusplus
 }
@@ -412,8 +483,13 @@ static inline int mesh__is_integer(int d) { return d >= MESH_I8 && d <= MESH_U64
 static inline int mesh__is_float(int d) { return d >= MESH_F32 && d <= MESH_BF16; }
 static inline int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C128; }
 
+static inline int mesh__is_loc(int op) { return op == MESH_MINLOC || op == MESH_MAXLOC; }
+
 static inline int mesh__reducible(int d, int op) {
     switch (op) {
+    case MESH_MINLOC:
+    case MESH_MAXLOC:
+        return d == MESH_F32 || d == MESH_F64 || d == MESH_I32 || d == MESH_U32 || d == MESH_I64 || d == MESH_U64;
     case MESH_SUM:
     case MESH_PROD:
         return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
@@ -519,8 +595,44 @@ static inline int mesh__reducible(int d, int op) {
     count *= 2;                                                                                                      \
     MESH__EACH(T, d[i] + s[i])
 
+/* minloc, maxloc: pairs {value, index}, both numbers of `width` bytes. The key orders values as unsigned integers; a NaN wins, as in min
+   and max; equal values leave the lower index. */
+static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
+    int wide = mesh_dtype_bytes((mesh_dtype)dtype) == 8;
+    uint64_t sign = wide ? UINT64_C(1) << 63 : UINT64_C(1) << 31, all = sign | (sign - 1);
+    uint64_t inf = wide ? UINT64_C(0x7ff0000000000000) : UINT64_C(0x7f800000);
+    if (dtype == MESH_U32 || dtype == MESH_U64) return v;
+    if (!mesh__is_float(dtype)) return v ^ sign;
+    if ((v & ~sign) > inf) return op == MESH_MINLOC ? 0 : all;
+    return v & sign ? ~v & all : v | sign;
+}
+
+static inline void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const unsigned char *src, size_t count) {
+    size_t width = mesh_dtype_bytes((mesh_dtype)dtype), i;
+    for (i = 0; i < count; i++, dst += 2 * width, src += 2 * width) {
+        uint64_t a[2], b[2], ka, kb;
+        int k, take;
+        for (k = 0; k < 2; k++) {
+            uint32_t u = 0, w = 0;
+            memcpy(width == 8 ? (void *)&a[k] : (void *)&u, dst + (size_t)k * width, width);
+            memcpy(width == 8 ? (void *)&b[k] : (void *)&w, src + (size_t)k * width, width);
+            if (width == 8) continue;
+            a[k] = k ? (uint64_t)(int64_t)(int32_t)u : u;
+            b[k] = k ? (uint64_t)(int64_t)(int32_t)w : w;
+        }
+        ka = mesh__key(dtype, a[0], op);
+        kb = mesh__key(dtype, b[0], op);
+        take = ka == kb ? (int64_t)b[1] < (int64_t)a[1] : op == MESH_MINLOC ? kb < ka : kb > ka;
+        if (take) memcpy(dst, src, 2 * width);
+    }
+}
+
 static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
     size_t i;
+    if (mesh__is_loc(op)) {
+        mesh__reduce_loc(op, dtype, (unsigned char *)dst, (const unsigned char *)src, count);
+        return;
+    }
     switch (dtype) {
     case MESH_F32:
         MESH__REAL(float, uint32_t, 0x7f800000)
@@ -591,10 +703,16 @@ enum {
     MESH__RING = 256,       /* operations remembered */
     MESH__AXES_BYTES = 40,  /* of an axes text in a record */
     MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
-    MESH__SCRATCH_KEPT = 1 << 20,
-    MESH__ROUND = 32,        /* partners served at once in direct exchanges */
-    MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
+    MESH__SCRATCH_KEPT = 4 << 20,
+    MESH__SCRATCHES = 4,
+    MESH__ROUND = 32,             /* partners served at once in direct exchanges */
+    MESH__SMALL = 16 * 1024,      /* bytes up to which latency decides */
+    MESH__SEGMENT = 128 * 1024,   /* bytes that a pipeline moves in one step */
+    MESH__PACKED = 64 * 1024,     /* buffers of a list up to this size are copied together */
+    MESH__OBJECT_CHAIN = 1 << 20, /* objects beyond this size travel in segments */
     MESH__GRACE_NS = 250000000,
+    MESH__USER_OP = 64, /* the mesh_op of the first user's op */
+    MESH__USER_OPS = 64,
     MESH__WALK_DEPTH = 64,
     MESH__WALK_PENDING = 48
 };
@@ -619,19 +737,29 @@ typedef struct mesh__group {
     uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
 } mesh__group;
 
-enum { MESH__POST, MESH__WAIT, MESH__REDUCE, MESH__COPY, MESH__DIVIDE };
+/* A schedule is a straight-line program. */
+enum {
+    MESH__POST, /* start xfers first .. first+count */
+    MESH__WAIT, /* hold until every post before step `first` is complete */
+    MESH__REDUCE, /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use src as scratch unless src_first */
+    MESH__COPY,   /* n bytes from src to dst */
+    MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
+    MESH__DIVIDE, /* dst = dst / size of the group, n elements */
+    MESH__EXTEND  /* call op->extend, which adds steps that could not be known before */
+};
 
-/* A schedule is a straight-line program: posts start, waits hold it until every post before them is complete. */
 typedef struct mesh__step {
     int kind, open; /* open: a post that has not ended */
-    int first, count;
+    int first, count, src_first;
     mesh_ticket ticket;
     void *dst;
     const void *src;
-    size_t n; /* elements (reduce, divide) or bytes (copy) */
+    size_t n;
 } mesh__step;
 
-enum { MESH__FREE, MESH__ACTIVE, MESH__DONE };
+enum { MESH__FREE, MESH__ACTIVE, MESH__DONE, MESH__RESTING /* kept, and waited for */ };
+
+struct mesh__engine;
 
 typedef struct mesh__op {
     mesh_comm *comm;
@@ -645,17 +773,27 @@ typedef struct mesh__op {
     int64_t deadline, next_ask, ask_wait,
         gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
-    uint32_t progress; /* counts every post and step that ended */
-    int elem_bytes, dtype, reduce_op;
+    uint32_t progress,
+        serial;       /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int kept, native; /* mesh_keep; runs as the transport's own collective */
+    size_t elem_bytes;
+    mesh_call call;
+    uint64_t shape; /* hash of the counts of a multi-buffer call */
+    void (*extend)(struct mesh__engine *e, struct mesh__op *op);
+    void *extra;       /* what extend works on */
+    mesh_block *block; /* copies of the caller's */
+    int block_cap;
     mesh__step *step;
     int nsteps, step_cap, at, oldest; /* at: next step; oldest: no post before it is open */
     mesh_xfer *xfer;
     int nxfers, xfer_cap;
     uint32_t *ordinal; /* point to point: the number of each xfer among those to or from its peer */
     int ordinal_cap;
-    unsigned char *scratch;
-    size_t scratch_bytes;
-    int out_of_memory;
+    struct {
+        unsigned char *p;
+        size_t nbytes;
+    } scratch[MESH__SCRATCHES]; /* pieces of memory, kept for the next operation in this slot unless large */
+    int nscratch, out_of_memory;
 } mesh__op;
 
 typedef struct mesh__history {
@@ -707,7 +845,7 @@ typedef struct mesh__engine {
     int nops, op_cap;
     mesh__op *unused; /* free slots */
     int nactive;      /* operations that have not ended */
-    uint32_t last_id, opens;
+    uint32_t last_id, opens, started;
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
@@ -733,40 +871,53 @@ typedef struct mesh__comm_impl {
     mesh__record dispute[2], dispute_before; /* dispute_before: the call before the first of them */
     int has_before;
     mesh_error dispute_why;
+    mesh_tuning tuning;
+    mesh_user_op user_op[MESH__USER_OPS];
+    int nuser_ops;
 } mesh__comm_impl;
 
 static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
 static inline uint32_t mesh__remembered(const mesh__engine *e) {
     return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
 }
+/* Has a transport an optional member? One built against an older header has a shorter struct. */
+#define MESH__HAS(ops, member) ((ops)->struct_size > offsetof(mesh_ops, member) && (ops)->member)
+
 static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
 
 static inline const char *mesh__call_name(int kind) {
-#define MESH_X(name, text) text,
+#define MESH_X(name, text, flags) text,
     static const char *const names[] = {MESH_CALLS(MESH_X)};
 #undef MESH_X
     return kind >= 0 && kind < MESH_CALL_COUNT ? names[kind] : "unknown call";
 }
 
-static inline int mesh__is_p2p(int kind) { return kind >= MESH_CALL_SEND && kind <= MESH_CALL_EXCHANGE; }
+/* Has this kind of call the property (MESH_REDUCES, ...)? */
+static inline int mesh__call_is(int kind, int property) {
+#define MESH_X(name, text, flags) flags,
+    static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
+}
 
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
-    static const uint32_t reduces = 1u << MESH_CALL_ALL_REDUCE | 1u << MESH_CALL_REDUCE |
-                                    1u << MESH_CALL_REDUCE_SCATTER | 1u << MESH_CALL_REDUCE_SCATTER_V;
-    static const uint32_t rooted = 1u << MESH_CALL_REDUCE | 1u << MESH_CALL_BROADCAST;
     mesh__put(t, "%s(", mesh__call_name(r->kind));
     if (r->kind == MESH_CALL_BARRIER) {
     } else if (r->kind == MESH_CALL_GROUP_OPEN) {
         mesh__put(t, "list %x", r->count);
-    } else if (r->kind == MESH_CALL_ALL_GATHER_V || r->kind == MESH_CALL_REDUCE_SCATTER_V ||
-               r->kind == MESH_CALL_ALL_TO_ALL_V) {
+    } else if (r->kind == MESH_CALL_BROADCAST_OBJECT) {
+        mesh__put(t, "an object");
+    } else if (mesh__call_is(r->kind, MESH_BY_COUNTS)) {
         mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
     } else {
         mesh__put(t, "%u x %s", r->count, mesh_dtype_name((mesh_dtype)r->dtype));
     }
-    if (r->kind < 32 && reduces >> r->kind & 1) mesh__put(t, ", %s", mesh_op_name((mesh_op)r->op));
-    if (r->kind < 32 && rooted >> r->kind & 1) mesh__put(t, ", root %d", r->root);
+    if (mesh__call_is(r->kind, MESH_REDUCES) && r->op < MESH_OP_COUNT)
+        mesh__put(t, ", %s", mesh_op_name((mesh_op)r->op));
+    else if (mesh__call_is(r->kind, MESH_REDUCES))
+        mesh__put(t, ", user op %d", r->op - MESH__USER_OP);
+    if (mesh__call_is(r->kind, MESH_ROOTED)) mesh__put(t, ", root %d", r->root);
     mesh__put(t, ") on \"%s\"", r->axes);
     if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
 }
@@ -802,32 +953,35 @@ static inline int mesh__record_same(const mesh__record *a, const mesh__record *b
 }
 
 static inline int mesh__on_device(const mesh__engine *e) {
-    return e->t->caps & MESH_CAP_DEVICE && e->t->ops->struct_size > offsetof(mesh_ops, free) && e->t->ops->alloc &&
-           e->t->ops->free;
+    return e->t->caps & MESH_CAP_DEVICE && MESH__HAS(e->t->ops, alloc) && MESH__HAS(e->t->ops, free);
 }
 
-static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op) {
-    if (!op->scratch) return;
-    if (mesh__on_device(e))
-        e->t->ops->free(e->t, op->scratch);
-    else
-        mesh_transport_free(e->t, op->scratch);
-    op->scratch = NULL;
-    op->scratch_bytes = 0;
+static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op, size_t above) {
+    int i;
+    for (i = 0; i < MESH__SCRATCHES; i++) {
+        if (!op->scratch[i].p || op->scratch[i].nbytes <= above) continue;
+        if (mesh__on_device(e))
+            e->t->ops->free(e->t, op->scratch[i].p);
+        else
+            mesh_transport_free(e->t, op->scratch[i].p);
+        op->scratch[i].p = NULL;
+        op->scratch[i].nbytes = 0;
+    }
 }
 
 static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
     op->state = MESH__FREE;
+    op->kept = 0;
     op->comm = NULL;
     op->next_unused = e->unused;
     e->unused = op;
-    if (op->scratch_bytes > MESH__SCRATCH_KEPT) mesh__scratch_free(e, op);
+    mesh__scratch_free(e, op, MESH__SCRATCH_KEPT);
 }
 
 /* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
 
 enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
-enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20 };
+enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20, MESH__ROW_BYTES = 16 /* of the tuning table, after it */ };
 enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
@@ -1076,20 +1230,59 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     return settled;
 }
 
-static inline void mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) {
+/* Strided bytes from one block to another of the same length. */
+static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
+    uint64_t at, n, m;
+    for (at = 0; at < from->nbytes; at += n) {
+        void *src = mesh_xfer_at(from, at, &n), *dst = mesh_xfer_at(to, at, &m);
+        if (m < n) n = m;
+        memmove(dst, src, (size_t)n);
+    }
+}
+
+static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh__step *s) {
     const mesh_ops *ops = e->t->ops;
-    int divide = s->kind == MESH__DIVIDE ? op->group->on.size : 0;
-    if (s->kind == MESH__COPY) {
-        if (ops->copy)
-            ops->copy(e->t, op->group->handle, s->dst, NULL, s->src, NULL, s->n);
-        else if (s->n)
-            memmove(s->dst, s->src, s->n);
-    } else if (ops->reduce) {
-        ops->reduce(e->t, op->group->handle, op->reduce_op, op->dtype, s->dst, NULL, s->src, NULL, s->n, divide);
-    } else if (divide) {
-        mesh__divide(op->dtype, s->dst, s->n, divide);
+    const mesh_call *c = &op->call;
+    if (c->user_op && s->src_first) {
+        c->user_op(s->dst, s->src, s->n, c->user_ctx);
+    } else if (c->user_op) {
+        c->user_op((void *)(uintptr_t)s->src, s->dst, s->n, c->user_ctx);
+        memcpy(s->dst, s->src, s->n * op->elem_bytes);
+    } else if (MESH__HAS(ops, reduce)) {
+        return ops->reduce(e->t, op->group->handle, c->op, c->dtype, s->dst, NULL, s->src, NULL, s->n, 0);
     } else {
-        mesh__reduce(op->reduce_op, op->dtype, s->dst, s->src, s->n);
+        mesh__reduce(c->op, c->dtype, s->dst, s->src, s->n);
+    }
+    return MESH_OK;
+}
+
+static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    const mesh_ops *ops = e->t->ops;
+    void *group = op->group->handle;
+    int n = op->group->on.size;
+    const mesh_xfer *from, *to;
+    switch (s->kind) {
+    case MESH__COPY:
+        if (MESH__HAS(ops, copy)) return ops->copy(e->t, group, s->dst, NULL, s->src, NULL, s->n);
+        memmove(s->dst, s->src, s->n);
+        return MESH_OK;
+    case MESH__MOVE:
+        from = &op->xfer[s->first];
+        to = &op->xfer[s->count];
+        if (MESH__HAS(ops, copy))
+            return ops->copy(e->t, group, to->base, to->block, from->base, from->block, from->nbytes);
+        mesh__move(from, to);
+        return MESH_OK;
+    case MESH__DIVIDE:
+        if (MESH__HAS(ops, reduce))
+            return ops->reduce(e->t, group, op->call.op, op->call.dtype, s->dst, NULL, s->dst, NULL, s->n, n);
+        mesh__divide(op->call.dtype, s->dst, s->n, n);
+        return MESH_OK;
+    case MESH__EXTEND:
+        op->extend(e, op);
+        return op->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
+    default:
+        return mesh__step_reduce(e, op, s);
     }
 }
 
@@ -1102,19 +1295,21 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     }
     while (op->at < op->nsteps) {
         mesh__step *s = &op->step[op->at];
-        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, op->at)) return;
+        mesh_status status = MESH_OK;
+        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->first)) return;
         if (op->failing) return;
-        if (s->kind == MESH__POST) {
-            mesh_status status = mesh__post(e, op, s);
-            if (status != MESH_OK) {
-                mesh_error why;
-                mesh__fail(&why, status, -1, "the transport (%s) refused to post: %s", e->t->ops->name,
-                           mesh_status_text(status));
-                mesh__op_broken(e, op, status, &why);
-                return;
-            }
-        } else if (s->kind != MESH__WAIT) {
-            mesh__step_run(e, op, s);
+        if (s->kind == MESH__POST)
+            status = mesh__post(e, op, s);
+        else if (s->kind != MESH__WAIT)
+            status = mesh__step_run(e, op, s);
+        if (status != MESH_OK) {
+            static const char *const what[] = {"to post", "to wait",   "to reduce", "to copy",
+                                               "to copy", "to divide", "memory"};
+            mesh_error why;
+            mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
+                       what[op->step[op->at].kind], mesh_status_text(status));
+            mesh__op_broken(e, op, status, &why);
+            return;
         }
         op->at++;
         op->progress++;
@@ -1240,7 +1435,7 @@ static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, 
     if (!op) op = e->waiting;
     if (!op || op->state != MESH__ACTIVE || op->failing) return 0;
     node->rank = e->t->rank;
-    node->progress = (uint32_t)op->channel ? op->progress : op->generation;
+    node->progress = (uint32_t)op->channel ? op->progress : op->serial;
     node->record = op->record;
     node->next = 0;
     node->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
@@ -1462,7 +1657,7 @@ static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     if (e->walk->active) return;
     root = &e->walk->stack[0];
     root->rank = e->t->rank;
-    root->progress = (uint32_t)op->channel ? op->progress : op->generation;
+    root->progress = (uint32_t)op->channel ? op->progress : op->serial;
     root->record = op->record;
     root->next = 0;
     root->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
@@ -1571,7 +1766,9 @@ static inline void mesh__control(mesh__engine *e) {
                 mesh__hello_forget(e, m.rank);
                 break;
             case MESH__MSG_WELCOME:
-                if (m.nbytes == MESH__WELCOME_HEAD || (m.nbytes > MESH__WELCOME_HEAD && !m.data[m.nbytes - 1]))
+                if (m.nbytes >= MESH__WELCOME_HEAD &&
+                    (mesh__get32(m.data + 8) == MESH_OK ? (m.nbytes - MESH__WELCOME_HEAD) % MESH__ROW_BYTES == 0
+                                                        : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
                     mesh__mail_keep(e, &m);
                 break;
             default:
@@ -1650,10 +1847,11 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
     if (!e) return;
     while (e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
     for (i = 0; i < e->nops; i++) {
-        mesh__scratch_free(e, e->op[i]);
+        mesh__scratch_free(e, e->op[i], 0);
         mesh_transport_free(t, e->op[i]->step);
         mesh_transport_free(t, e->op[i]->xfer);
         mesh_transport_free(t, e->op[i]->ordinal);
+        mesh_transport_free(t, e->op[i]->block);
         mesh_transport_free(t, e->op[i]);
     }
     while (e->mail) mesh__mail_drop(e, &e->mail);
@@ -1667,8 +1865,7 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
 
 static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     if (!g) return;
-    if (e->t->ops->struct_size > offsetof(mesh_ops, group_close) && e->t->ops->group_close && g->handle)
-        e->t->ops->group_close(e->t, g->handle);
+    if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
     mesh_transport_free(e->t, g->p2p);
     mesh_transport_free(e->t, g);
@@ -1709,7 +1906,7 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     g->index = mesh_index_of(&g->on, e->t->rank);
     g->id = c->id << 8 | (uint32_t)impl->ngroups;
     g->fingerprint = mesh_fingerprint(&g->on);
-    if (e->t->ops->struct_size > offsetof(mesh_ops, group_open) && e->t->ops->group_open) {
+    if (MESH__HAS(e->t->ops, group_open)) {
         status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index,
                                        mesh__now(e) + impl->timeout, &g->handle, err);
         if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
@@ -1757,11 +1954,12 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
     return MESH_OK;
 }
 
-/* Answer a hello. */
+/* Answer a hello: with why not, or with the tuning table. */
 static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
-                                 const mesh_error *why) {
+                                 const mesh_tuning *tuning, const mesh_error *why) {
     unsigned char welcome[MESH_CONTROL_BYTES];
     size_t length = MESH__WELCOME_HEAD;
+    int i;
     mesh__put32(welcome, MESH__MSG_WELCOME);
     mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
     mesh__put32(welcome + 8, (uint32_t)status);
@@ -1770,6 +1968,15 @@ static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status
     if (why) {
         memcpy(welcome + length, why->text, strlen(why->text) + 1);
         length += strlen(why->text) + 1;
+    }
+    for (i = 0; !why && tuning && i < tuning->nrows; i++, length += MESH__ROW_BYTES) {
+        const mesh_tuning_row *row = &tuning->row[i];
+        welcome[length] = row->call;
+        welcome[length + 1] = row->algorithm;
+        welcome[length + 2] = (unsigned char)row->ranks;
+        welcome[length + 3] = (unsigned char)(row->ranks >> 8);
+        mesh__put32(welcome + length + 4, row->segment);
+        mesh__put64(welcome + length + 8, row->bytes);
     }
     e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
 }
@@ -1786,14 +1993,14 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
         }
         mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank,
                    "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
-        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, &why);
+        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, NULL, &why);
         mesh__mail_drop(e, at);
     }
 }
 
 /* The first rank's part: wait for every hello, compare, choose the id. */
 static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
-                                          uint32_t *id, mesh_error *err) {
+                                          const mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
     int heard = 1, i;
     *id = e->last_id;
@@ -1853,7 +2060,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                 at = &(*at)->next;
                 continue;
             }
-            mesh__welcome(e, *at, status, *id, status != MESH_OK ? err : NULL);
+            mesh__welcome(e, *at, status, *id, tuning, status != MESH_OK ? err : NULL);
             mesh__mail_drop(e, at);
         }
     }
@@ -1862,8 +2069,21 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
 }
 
 /* Every other rank's part: wait to be welcomed. */
-static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline, uint32_t *id,
-                                            mesh_error *err) {
+static inline void mesh__tuning_read(mesh_tuning *tuning, const unsigned char *d, size_t nbytes) {
+    tuning->nrows = 0;
+    for (; nbytes >= MESH__ROW_BYTES && tuning->nrows < MESH_MAX_TUNING;
+         d += MESH__ROW_BYTES, nbytes -= MESH__ROW_BYTES) {
+        mesh_tuning_row *row = &tuning->row[tuning->nrows++];
+        row->call = d[0];
+        row->algorithm = d[1];
+        row->ranks = (uint16_t)(d[2] | d[3] << 8);
+        row->segment = mesh__get32(d + 4);
+        row->bytes = mesh__get64(d + 8);
+    }
+}
+
+static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
+                                            mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
     mesh_status status;
     mesh first;
     mesh_group_through(&first, m, "", leader, NULL);
@@ -1877,7 +2097,9 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
             if (mesh__get32(d + 4) == e->opens) {
                 status = (mesh_status)(int)mesh__get32(d + 8);
                 *id = mesh__get32(d + 12);
-                if (status != MESH_OK)
+                if (status == MESH_OK)
+                    mesh__tuning_read(tuning, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
+                else
                     mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
                                (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
                 mesh__mail_drop(e, at);
@@ -1961,6 +2183,9 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
                               mesh__show(m).text, mesh_rank_at(m, i), t->size);
     if (desc->timeout_ns < 0 || desc->ask_ns < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
+    if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a tuning table of %d rows; at most %d",
+                          desc->tuning->nrows, (int)MESH_MAX_TUNING);
     if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     memset(impl, 0, sizeof *impl);
@@ -1979,12 +2204,13 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     } else if (leader == t->rank) {
         mesh_error own;
-        status = mesh__open_lead(e, m, hello, deadline, &id, err ? err : &own);
+        if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
+        status = mesh__open_lead(e, m, hello, deadline, &impl->tuning, &id, err ? err : &own);
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
         mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
                    mesh_status_text(status));
     } else {
-        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &id,
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &impl->tuning, &id,
                                    err); /* the leader's answer says more */
         mesh__put32(hello, MESH__MSG_FAREWELL);
         if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
@@ -2063,6 +2289,23 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     return under_way ? MESH_ERR_STATE : MESH_OK;
 }
 
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+    mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
+    if (!impl || c->failed) return MESH_ERR_STATE;
+    if (!user || !user->combine || !op)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: %s is NULL",
+                          !user ? "the description"
+                          : !op ? "op"
+                                : "combine");
+    if (user->elem_bytes > SIZE_MAX / 4 || impl->nuser_ops == MESH__USER_OPS)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1,
+                          "mesh_op_add: elements of %u bytes, and %d ops of at most %d", (uint64_t)user->elem_bytes,
+                          impl->nuser_ops, (int)MESH__USER_OPS);
+    impl->user_op[impl->nuser_ops] = *user;
+    *op = (mesh_op)(MESH__USER_OP + impl->nuser_ops++);
+    return MESH_OK;
+}
+
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
     mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
     return g ? g->on.size : -1;
@@ -2125,10 +2368,8 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
         op->slot = (uint32_t)e->nops;
         e->op[e->nops++] = op;
     }
-    op->nsteps = op->nxfers = op->at = op->oldest = op->out_of_memory = 0;
-    op->progress = 0;
-    op->gone_until = 0;
-    op->failing = MESH_OK;
+    op->extend = NULL;
+    op->nsteps = op->nxfers = op->nscratch = op->native = op->out_of_memory = 0;
     if (++op->generation == 0) op->generation = 1;
     return op;
 }
@@ -2156,28 +2397,34 @@ static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
         "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
 }
 
-/* Give the operation its identity, after its arguments were found good. */
-static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g,
-                                     const mesh_call *call) {
+/* Give the operation its identity, after its arguments were found good, or a kept one a new identity. */
+static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
+    const mesh_call *call = &op->call;
     mesh__history *h = &e->ring[e->ring_count % MESH__RING];
-    int p2p = mesh__is_p2p(call->kind);
+    int p2p = mesh__call_is(call->kind, MESH_P2P);
     uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
     op->comm = c;
     op->group = g;
     op->state = MESH__ACTIVE;
+    op->at = op->oldest = 0;
+    op->progress = 0;
+    op->serial = ++e->started;
+    op->gone_until = 0;
+    op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
+    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0 : call->count;
     check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
+    if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
+    if (call->nbuffers) check = mesh__mix(check, op->shape);
     if (!p2p)
-        g->history = check =
-            mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), (uint64_t)call->count), g->history);
+        g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), op->record.count), g->history);
     op->check = check;
-    op->elem_bytes = (int)call->elem_bytes;
-    op->dtype = call->dtype;
-    op->reduce_op = call->op;
+    op->call.channel = op->channel;
+    op->call.check = check;
+    op->elem_bytes = call->elem_bytes;
     op->deadline = mesh__now(e) + mesh__impl(c)->timeout;
     op->record.channel = op->channel;
-    op->record.count = call->count;
     op->record.kind = (uint8_t)call->kind;
     op->record.dtype = (uint8_t)call->dtype;
     op->record.op = (uint8_t)call->op;
@@ -2191,7 +2438,24 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     e->nactive++;
 }
 
+/* Number the xfers of a point-to-point operation among all to or from their peers: how a waiter and its peer find out whether it is
+   served. Returns 0 without memory. */
+static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
+    mesh__group *g = op->group;
+    int x;
+    if (!g->p2p) {
+        g->p2p = (uint32_t(*)[2])mesh_transport_alloc(e->t, sizeof *g->p2p * (size_t)g->on.size);
+        if (!g->p2p) return 0;
+        memset(g->p2p, 0, sizeof *g->p2p * (size_t)g->on.size);
+    }
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, op->nxfers, sizeof *op->ordinal)) return 0;
+    for (x = 0; x < op->nxfers; x++)
+        op->ordinal[x] = ++g->p2p[mesh_index_of(&g->on, op->xfer[x].rank)][op->xfer[x].direction];
+    return 1;
+}
+
 static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+    if (mesh__call_is(op->call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->out_of_memory = 1;
     if (op->out_of_memory) {
         mesh_comm *c = op->comm;
         mesh__op_end(e, op, MESH_ERR_MEMORY);
@@ -2223,7 +2487,12 @@ static inline mesh__step *mesh__step_add(mesh__engine *e, mesh__op *op, int kind
 }
 
 static inline void mesh__add_post(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__POST); }
-static inline void mesh__add_wait(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__WAIT); }
+/* Wait for the posts before a step. */
+static inline void mesh__add_wait_before(mesh__engine *e, mesh__op *op, int step) {
+    mesh__step *s = mesh__step_add(e, op, MESH__WAIT);
+    if (s) s->first = step;
+}
+static inline void mesh__add_wait(mesh__engine *e, mesh__op *op) { mesh__add_wait_before(e, op, op->nsteps); }
 
 /* An xfer of the post begun last. `index` is the peer's in the group. */
 static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, int index, const void *base,
@@ -2242,17 +2511,20 @@ static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, 
     op->step[op->nsteps - 1].count++;
 }
 
-static inline void mesh__add_reduce(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t count) {
+/* dst = dst op src, or src op dst: that matters to a user's op only. */
+static inline void mesh__add_reduce(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t count,
+                                    int src_first) {
     mesh__step *s = count ? mesh__step_add(e, op, MESH__REDUCE) : NULL;
     if (!s) return;
     s->dst = dst;
     s->src = src;
     s->n = count;
+    s->src_first = src_first;
 }
 
 static inline void mesh__add_divide(mesh__engine *e, mesh__op *op, void *dst, size_t count) {
     mesh__step *s =
-        count && op->reduce_op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
+        count && op->call.op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
     if (!s) return;
     s->dst = dst;
     s->src = dst;
@@ -2267,18 +2539,25 @@ static inline void mesh__add_copy(mesh__engine *e, mesh__op *op, void *dst, cons
     s->n = nbytes;
 }
 
+/* Memory of the operation's own, aligned to 64 bytes. At most MESH__SCRATCHES pieces. */
 static inline unsigned char *mesh__scratch(mesh__engine *e, mesh__op *op, size_t nbytes) {
+    int k = op->nscratch++;
     void *p = NULL;
-    if (nbytes <= op->scratch_bytes) return op->scratch;
-    mesh__scratch_free(e, op);
-    if (!mesh__on_device(e))
-        p = mesh_transport_alloc(e->t, nbytes);
-    else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK)
-        p = NULL;
-    op->scratch = (unsigned char *)p;
-    op->scratch_bytes = p ? nbytes : 0;
-    if (!p) op->out_of_memory = 1;
-    return op->scratch;
+    MESH_ASSERT(k < MESH__SCRATCHES);
+    nbytes += 64;
+    if (nbytes > op->scratch[k].nbytes) {
+        if (op->scratch[k].p && mesh__on_device(e)) e->t->ops->free(e->t, op->scratch[k].p);
+        if (op->scratch[k].p && !mesh__on_device(e)) mesh_transport_free(e->t, op->scratch[k].p);
+        if (!mesh__on_device(e))
+            p = mesh_transport_alloc(e->t, nbytes);
+        else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK)
+            p = NULL;
+        op->scratch[k].p = (unsigned char *)p;
+        op->scratch[k].nbytes = p ? nbytes : 0;
+        if (!p) op->out_of_memory = 1;
+    }
+    p = op->scratch[k].p;
+    return p ? (unsigned char *)(((uintptr_t)p + 63) & ~(uintptr_t)63) : NULL;
 }
 
 /* ---- // >>requests -------------------------------------------------------------------------------------------------------------------------- */
@@ -2300,12 +2579,29 @@ static inline mesh_status mesh__request_none(mesh_request r, const char *functio
     return MESH_ERR_STATE;
 }
 
+static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
+    if (!r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
+                   function);
+    return MESH_ERR_STATE;
+}
+
+/* The end of a wait: a request is consumed, a kept one rests. */
+static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
+    mesh_status status = op->status;
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
+        mesh__op_release(e, op);
+    return status;
+}
+
 MESH_API mesh_status mesh_wait(mesh_request r) {
     mesh__op *op = mesh__request_op(r), *outer;
     mesh__engine *e;
-    mesh_status status;
     uint32_t seen;
     if (!op) return mesh__request_none(r, "mesh_wait");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait");
     e = mesh__impl(r.comm)->engine;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     outer = e->waiting;
@@ -2338,16 +2634,14 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
         mesh__progress(e, wake);
     }
     e->waiting = outer;
-    status = op->status;
-    mesh__op_release(e, op);
-    return status;
+    return mesh__request_end(e, op);
 }
 
 MESH_API mesh_status mesh_test(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
-    mesh_status status;
     if (!op) return mesh__request_none(r, "mesh_test");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_test");
     e = mesh__impl(r.comm)->engine;
     if (op->state == MESH__ACTIVE) {
         mesh__progress(e, 0);
@@ -2356,9 +2650,54 @@ MESH_API mesh_status mesh_test(mesh_request r) {
         if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
     }
     if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
-    status = op->status;
-    mesh__op_release(e, op);
-    return status;
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_keep(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_keep");
+    if (op->extend) {
+        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
+                   mesh__call_name(op->call.kind));
+        return MESH_ERR_UNSUPPORTED;
+    }
+    op->kept = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_restart(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh_comm *c = r.comm;
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_restart");
+    e = mesh__impl(c)->engine;
+    if (c->failed) return (mesh_status)c->error.status;
+    if (op->state != MESH__RESTING)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
+                          op->kept ? "under way; wait for it first"
+                                   : "not kept; call mesh_keep before it is waited for");
+    mesh__control(e);
+    if (c->failed) return (mesh_status)c->error.status;
+    mesh__op_identify(e, op, c, op->group);
+    if (op->native) { /* the transport's own collective */
+        mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->call, &op->step[0].ticket);
+        if (status != MESH_OK) {
+            mesh__op_end(e, op, status);
+            return mesh__refuse(c, status, op->call.kind, op->group->axes, "the transport (%s) refused: %s",
+                                e->t->ops->name, mesh_status_text(status));
+        }
+        op->step[0].open = 1;
+        op->at = 1;
+    }
+    return mesh__op_launch(e, op, &r);
+}
+
+MESH_API mesh_status mesh_release(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_release");
+    op->kept = 0;
+    if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
+    return MESH_OK;
 }
 
 #ifdef __cplusplus

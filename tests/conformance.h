@@ -489,6 +489,12 @@ static void conf_put(mesh_dtype d, void *buf, size_t i, int64_t re, int64_t im) 
     }
 }
 
+/* A pair of minloc and maxloc. */
+static void conf_put_pair(mesh_dtype d, void *buf, size_t i, int64_t value, int64_t index) {
+    conf_put(d, buf, 2 * i, value, 0);
+    conf_put(mesh_dtype_bytes(d) == 4 ? MESH_I32 : MESH_I64, buf, 2 * i + 1, index, 0);
+}
+
 /* What rank r contributes at i: 0..3 (products: 1 or 2, so that they stay exact); im as well. */
 static int64_t conf_value(int op, int r, size_t i, int im) {
     uint64_t h = ((uint64_t)r * 2654435761u + i * 40503u + (uint64_t)im * 97u) >> 3;
@@ -521,10 +527,18 @@ static void conf_expect(mesh_dtype d, int op, int n, const int *seed, size_t i, 
         case MESH_OR:
             re |= a;
             break;
+        case MESH_MINLOC:
+        case MESH_MAXLOC: /* im is the index */
+            if (op == MESH_MINLOC ? a < re || (a == re && b < im) : a > re || (a == re && b < im)) re = a, im = b;
+            break;
         default:
             re ^= a;
             break;
         }
+    }
+    if (mesh__is_loc(op)) {
+        conf_put_pair(d, buf, at, re, im);
+        return;
     }
     conf_put(d, buf, at, re, im);
     if (op != MESH_AVG) return;
@@ -559,19 +573,34 @@ typedef struct conf_case {
     size_t elem;
     unsigned char *send, *recv, *want; /* want: what recv should hold */
     size_t room;                       /* bytes in each */
-    int started;                       /* use the _start form */
+    int started;                       /* 1: use the _start form; 2: and keep the request, and start it again */
+    int in_place;                      /* cannot be started again: its input is gone */
     char text[640];
 } conf_case;
 
 static void conf_contribution(const conf_case *c, int op, int r, size_t first, size_t count, unsigned char *to) {
     size_t i;
-    for (i = 0; i < count; i++)
-        conf_put(c->d, to, i, conf_value(op, c->seed[r], first + i, 0), conf_value(op, c->seed[r], first + i, 1));
+    for (i = 0; i < count; i++) {
+        int64_t re = conf_value(op, c->seed[r], first + i, 0), im = conf_value(op, c->seed[r], first + i, 1);
+        if (mesh__is_loc(op))
+            conf_put_pair(c->d, to, i, re, im);
+        else
+            conf_put(c->d, to, i, re, im);
+    }
 }
+
+static void conf_clear(conf_case *c) { memset(c->recv, 0xee, c->room); }
 
 static void conf_check(conf_case *c, mesh_status status, mesh_request r, const char *what, size_t count, int op,
                        size_t bytes) {
     mesh_transport *t = c->t;
+    if (status == MESH_OK && c->started == 2 && !c->in_place) {
+        CONFORM_CALL(mesh_keep(r), c->comm);
+        CONFORM_CALL(mesh_wait(r), c->comm);
+        conf_clear(c);
+        status = mesh_restart(r);
+        CONFORM_CALL(mesh_release(r), c->comm); /* given up when it has been waited for */
+    }
     if (status == MESH_OK && c->started) status = mesh_wait(r);
     if (status == MESH_OK && (bytes == 0 || !memcmp(c->recv, c->want, bytes)) && c->recv[bytes] == 0xee) return;
     snprintf(c->text, sizeof c->text, "on \"%s\" count %zu %s %s: %s", c->axes ? c->axes : "(all)", count,
@@ -586,13 +615,31 @@ static void conf_check(conf_case *c, mesh_status status, mesh_request r, const c
         conf_check(c, status_, r, what, count, op, bytes);   \
     } while (0)
 
-static void conf_clear(conf_case *c) { memset(c->recv, 0xee, c->room); }
-
 static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
-    size_t i, n = (size_t)c->n, me = (size_t)c->me, bytes = count * c->elem;
+    size_t i, n = (size_t)c->n, me = (size_t)c->me, elem = c->elem, bytes = count * elem * (mesh__is_loc(op) ? 2 : 1);
     int root = (int)((count + 1) % n), in_place;
+    c->elem = mesh__is_loc(op) ? 2 * elem : elem;
+    for (in_place = 0; in_place < 2 && op != MESH_AVG; in_place++) { /* scan, exscan */
+        const void *send = in_place ? c->recv : c->send;
+        c->in_place = in_place;
+        for (i = 0; i < count; i++) conf_expect(c->d, op, c->me + 1, c->seed, i, c->want, i);
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
+        CONF_RUN("scan", mesh_scan(c->comm, c->axes, send, c->recv, count, c->d, op),
+                 mesh_scan_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+        for (i = 0; i < count && me; i++) conf_expect(c->d, op, c->me, c->seed, i, c->want, i);
+        conf_clear(c);
+        conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
+        if (!me && in_place)
+            conf_contribution(c, op, c->me, 0, count, c->want);
+        else if (!me)
+            memset(c->want, 0xee, bytes);
+        CONF_RUN("exscan", mesh_exscan(c->comm, c->axes, send, c->recv, count, c->d, op),
+                 mesh_exscan_start(c->comm, c->axes, send, c->recv, count, c->d, op, &r), count, op, bytes);
+    }
     for (in_place = 0; in_place < 2; in_place++) { /* all_reduce, reduce */
         const void *send = in_place ? c->recv : c->send;
+        c->in_place = in_place;
         for (i = 0; i < count; i++) conf_expect(c->d, op, c->n, c->seed, i, c->want, i);
         conf_clear(c);
         conf_contribution(c, op, c->me, 0, count, in_place ? c->recv : c->send);
@@ -607,6 +654,7 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
         CONF_RUN("reduce", mesh_reduce(c->comm, c->axes, send, c->recv, count, c->d, op, root),
                  mesh_reduce_start(c->comm, c->axes, send, c->recv, count, c->d, op, root, &r), count, op, bytes);
     }
+    c->in_place = 0;
     for (in_place = 0; in_place < 2; in_place++) { /* reduce_scatter: block me of a buffer of n blocks */
         unsigned char *send = c->send, *keep = c->recv;
         conf_clear(c);
@@ -643,13 +691,204 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
                  mesh_reduce_scatter_v_start(c->comm, c->axes, c->send, c->recv, counts, offsets, c->d, op, &r), mine,
                  op, mine * c->elem);
     }
+    c->elem = elem;
+}
+
+/* Lists of buffers: three small ones, one that is large where count is, an empty one. With `op` the reducing forms. */
+static void conf_many(conf_case *c, size_t count, mesh_op op) {
+    enum { LIST = 5 };
+    size_t n = (size_t)c->n, me = (size_t)c->me, counts[LIST], send_at[LIST], recv_at[LIST], i, k, j;
+    mesh_buffer list[LIST];
+    int root = (int)(count % n), form, in_place;
+    counts[0] = 3, counts[1] = count, counts[2] = 0, counts[3] = count / 2 + 1, counts[4] = 2;
+    for (form = 0; form < 4; form++) /* all_reduce, broadcast, all_gather, reduce_scatter; not all dtypes reduce */
+        for (in_place = 0; in_place < 2 && (form == 1 || form == 2 || mesh__reducible(c->d, op)); in_place++) {
+            size_t sb = form == 3 ? n : 1, rb = form == 2 ? n : 1, s_end = 0, r_end = 0;
+            const char *const names[] = {"all_reduce_many", "broadcast_many", "all_gather_many", "reduce_scatter_many"};
+            c->in_place = in_place;
+            conf_clear(c);
+            memset(c->want, 0xee, c->room);
+            for (k = 0; k < LIST;
+                 k++) { /* blocks of both sides one buffer after another, an element's gap between them */
+                send_at[k] = s_end, recv_at[k] = r_end;
+                s_end += (counts[k] * (in_place ? n : sb) + 1) * c->elem;
+                r_end += (counts[k] * rb + 1) * c->elem;
+                list[k].count = counts[k];
+                list[k].send = c->send + send_at[k];
+                list[k].recv = c->recv + recv_at[k];
+                if (in_place && form < 2) list[k].send = list[k].recv;
+                if (in_place && form == 2) list[k].send = c->recv + recv_at[k] + me * counts[k] * c->elem;
+                if (in_place && form == 3) list[k].recv = c->send + send_at[k] + me * counts[k] * c->elem;
+                for (j = 0; j < sb; j++)
+                    conf_contribution(c, op, c->me, 100 * k + j * counts[k], counts[k],
+                                      (unsigned char *)(uintptr_t)list[k].send + j * counts[k] * c->elem);
+                for (i = 0; i < counts[k] && (form == 0 || form == 3); i++)
+                    conf_expect(c->d, op, c->n, c->seed, 100 * k + (form == 3 ? me * counts[k] : 0) + i,
+                                c->want + recv_at[k], i);
+                for (j = 0; j < rb && (form == 1 || form == 2); j++)
+                    conf_contribution(c, op, form == 1 ? root : (int)j, 100 * k, counts[k],
+                                      c->want + recv_at[k] + j * counts[k] * c->elem);
+            }
+            {
+                mesh_request r = MESH_ZERO;
+                mesh_status status;
+                if (form == 0)
+                    status = c->started ? mesh_all_reduce_many_start(c->comm, c->axes, list, LIST, c->d, op, &r)
+                                        : mesh_all_reduce_many(c->comm, c->axes, list, LIST, c->d, op);
+                else if (form == 1)
+                    status = c->started ? mesh_broadcast_many_start(c->comm, c->axes, list, LIST, c->d, root, &r)
+                                        : mesh_broadcast_many(c->comm, c->axes, list, LIST, c->d, root);
+                else if (form == 2)
+                    status = c->started ? mesh_all_gather_many_start(c->comm, c->axes, list, LIST, c->d, &r)
+                                        : mesh_all_gather_many(c->comm, c->axes, list, LIST, c->d);
+                else
+                    status = c->started ? mesh_reduce_scatter_many_start(c->comm, c->axes, list, LIST, c->d, op, &r)
+                                        : mesh_reduce_scatter_many(c->comm, c->axes, list, LIST, c->d, op);
+                if (in_place && form == 3) { /* the results lie in the send buffers */
+                    if (status == MESH_OK && c->started) status = mesh_wait(r);
+                    for (k = 0; k < LIST && status == MESH_OK; k++)
+                        if (memcmp(list[k].recv, c->want + recv_at[k], counts[k] * c->elem))
+                            status = MESH_ERR_TRANSPORT;
+                    if (status) conformance_fail(c->t, __LINE__, names[form], c->comm->error.text);
+                } else {
+                    conf_check(c, status, r, names[form], count, op, r_end);
+                }
+            }
+        }
+    c->in_place = 0;
+}
+
+/* x -> a x + b, composed in order: associative, and it does not commute. */
+static void conf_compose(void *inout, const void *in, size_t count, void *ctx) {
+    uint32_t *later = (uint32_t *)inout;
+    const uint32_t *first = (const uint32_t *)in;
+    size_t i;
+    for (i = 0; i < count; i++, later += 2, first += 2) {
+        uint32_t a = later[0] * first[0], b = later[0] * first[1] + later[1];
+        later[0] = a, later[1] = b;
+    }
+    *(volatile int *)ctx = 1;
+}
+
+/* The largest magnitude, on a dtype of the library's. */
+static void conf_largest(void *inout, const void *in, size_t count, void *ctx) {
+    int64_t *a = (int64_t *)inout;
+    const int64_t *b = (const int64_t *)in;
+    size_t i;
+    (void)ctx;
+    for (i = 0; i < count; i++)
+        a[i] = llabs((long long)a[i]) > llabs((long long)b[i]) ? llabs((long long)a[i]) : llabs((long long)b[i]);
+}
+
+static void conf_maps(const conf_case *c, int from, int to, size_t first, size_t count, unsigned char *out) {
+    uint32_t *map = (uint32_t *)(void *)out;
+    size_t i;
+    int r;
+    for (i = 0; i < count; i++, map += 2)
+        for (r = from; r < to; r++) {
+            uint32_t a = 3 + 2 * (uint32_t)c->seed[r] + (uint32_t)(first + i),
+                     b = (uint32_t)(c->seed[r] * 7) + (uint32_t)(first + i);
+            map[1] = r == from ? b : a * map[1] + b;
+            map[0] = r == from ? a : a * map[0];
+        }
+}
+
+static void conf_user_ops(conf_case *c, mesh_op compose, mesh_op largest, size_t count) {
+    size_t bytes = count * 8, i, me = (size_t)c->me;
+    int root = (int)((count + 1) % (size_t)c->n), last = c->started;
+    c->d = MESH_BYTES;
+    c->elem = 8;
+    c->started = 2;
+    conf_maps(c, c->me, c->me + 1, 0, count, c->send);
+    conf_maps(c, 0, c->n, 0, count, c->want);
+    conf_clear(c);
+    CONF_RUN("all_reduce of maps", mesh_all_reduce(c->comm, c->axes, c->send, c->recv, count, c->d, compose),
+             mesh_all_reduce_start(c->comm, c->axes, c->send, c->recv, count, c->d, compose, &r), count, 0, bytes);
+    if (c->me != root) memset(c->want, 0xee, bytes);
+    conf_clear(c);
+    CONF_RUN("reduce of maps", mesh_reduce(c->comm, c->axes, c->send, c->recv, count, c->d, compose, root),
+             mesh_reduce_start(c->comm, c->axes, c->send, c->recv, count, c->d, compose, root, &r), count, 0, bytes);
+    conf_maps(c, 0, c->me + 1, 0, count, c->want);
+    conf_clear(c);
+    CONF_RUN("scan of maps", mesh_scan(c->comm, c->axes, c->send, c->recv, count, c->d, compose),
+             mesh_scan_start(c->comm, c->axes, c->send, c->recv, count, c->d, compose, &r), count, 0, bytes);
+    conf_maps(c, 0, c->me, 0, count, c->want);
+    if (c->me == 0) memset(c->want, 0xee, bytes);
+    conf_clear(c);
+    CONF_RUN("exscan of maps", mesh_exscan(c->comm, c->axes, c->send, c->recv, count, c->d, compose),
+             mesh_exscan_start(c->comm, c->axes, c->send, c->recv, count, c->d, compose, &r), count, 0, bytes);
+    conf_maps(c, c->me, c->me + 1, 0, count * (size_t)c->n, c->send);
+    conf_maps(c, 0, c->n, me * count, count, c->want);
+    conf_clear(c);
+    CONF_RUN("reduce_scatter of maps", mesh_reduce_scatter(c->comm, c->axes, c->send, c->recv, count, c->d, compose),
+             mesh_reduce_scatter_start(c->comm, c->axes, c->send, c->recv, count, c->d, compose, &r), count, 0, bytes);
+    c->d = MESH_I64;
+    for (i = 0; i < count; i++) {
+        ((int64_t *)(void *)c->send)[i] = (int64_t)me * (i % 2 ? -1 : 1) - 1;
+        ((int64_t *)(void *)c->want)[i] = i % 2 ? c->n : c->n > 3 ? c->n - 2 : 1;
+    }
+    if (c->n > 1) {
+        conf_clear(c);
+        CONF_RUN("all_reduce of magnitudes", mesh_all_reduce(c->comm, c->axes, c->send, c->recv, count, c->d, largest),
+                 mesh_all_reduce_start(c->comm, c->axes, c->send, c->recv, count, c->d, largest, &r), count, 0, bytes);
+    }
+    c->started = last;
+}
+
+/* The two of them, on a comm. */
+static void conf_add_ops(mesh_comm *comm, mesh_op *ops) {
+    static int composed;
+    mesh_transport *t = comm->transport;
+    mesh_user_op user = MESH_ZERO;
+    user.combine = conf_compose;
+    user.ctx = &composed;
+    user.elem_bytes = 8;
+    user.ordered = 1;
+    CONFORM_CALL(mesh_op_add(comm, &user, &ops[0]), comm);
+    user.combine = conf_largest;
+    user.elem_bytes = 0;
+    user.ordered = 0;
+    CONFORM_CALL(mesh_op_add(comm, &user, &ops[1]), comm);
+}
+
+/* An object whose size only the root knows: small, large, empty; the receivers use their memory again. */
+static void conf_objects(conf_case *c, size_t large) {
+    static const size_t sizes[] = {5, 300, 0, 70000, 17};
+    mesh_transport *t = c->t;
+    mesh_object o = MESH_ZERO, given = MESH_ZERO;
+    int k, root;
+    for (k = 0; k < 6; k++) {
+        size_t n = k < 5 ? sizes[k] : large * 20;
+        unsigned char *bytes = (unsigned char *)malloc(n + 1);
+        mesh_object *mine;
+        mesh_request r = MESH_ZERO;
+        root = k % c->n;
+        conf_fill(bytes, n, (uint64_t)k);
+        given.data = bytes;
+        given.nbytes = n;
+        mine = c->me == root ? &given : &o;
+        if (k % 2) {
+            CONFORM_CALL(mesh_broadcast_object(c->comm, c->axes, mine, root), c->comm);
+        } else {
+            CONFORM_CALL(mesh_broadcast_object_start(c->comm, c->axes, mine, root, &r), c->comm);
+            CONFORM(mesh_keep(r) == MESH_ERR_UNSUPPORTED, "an object's broadcast is not kept");
+            CONFORM_CALL(mesh_wait(r), c->comm);
+        }
+        CONFORM(mine->nbytes == n && conf_same((unsigned char *)mine->data, n, (uint64_t)k), "broadcast of an object");
+        CONFORM(c->me != root || (given.data == bytes && given.room == 0), "the root's object stays its own");
+        free(bytes);
+    }
+    mesh_object_free(c->comm, &o);
+    mesh_object_free(c->comm, &o);
 }
 
 static void conf_moves(conf_case *c, size_t count) {
+    mesh_transport *t = c->t;
     size_t i, k, n = (size_t)c->n, me = (size_t)c->me, bytes = count * c->elem;
     int root = (int)(count % n), in_place;
     for (in_place = 0; in_place < 2; in_place++) { /* broadcast */
         const void *send = in_place ? c->recv : c->send;
+        c->in_place = in_place;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv : c->send);
         conf_contribution(c, 0, root, 0, count, c->want);
@@ -658,6 +897,7 @@ static void conf_moves(conf_case *c, size_t count) {
     }
     for (in_place = 0; in_place < 2; in_place++) { /* all_gather */
         const void *send = in_place ? c->recv + me * bytes : c->send;
+        c->in_place = in_place;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, count, in_place ? c->recv + me * bytes : c->send);
         for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, 0, count, c->want + i * bytes);
@@ -666,12 +906,14 @@ static void conf_moves(conf_case *c, size_t count) {
     }
     for (in_place = 0; in_place < 2; in_place++) { /* all_to_all: rank i's block j goes to rank j */
         const void *send = in_place ? c->recv : c->send;
+        c->in_place = in_place;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, n * count, in_place ? c->recv : c->send);
         for (i = 0; i < n; i++) conf_contribution(c, 0, (int)i, me * count, count, c->want + i * bytes);
         CONF_RUN("all_to_all", mesh_all_to_all(c->comm, c->axes, send, c->recv, count, c->d),
                  mesh_all_to_all_start(c->comm, c->axes, send, c->recv, count, c->d, &r), count, 0, n * bytes);
     }
+    c->in_place = 0;
     { /* all_gather_v: rank i gives count + i elements, none where i % 3 == 1 */
         size_t counts[256], total = 0;
         for (i = 0; i < n; i++) total += counts[i] = i % 3 == 1 ? 0 : count + i;
@@ -697,6 +939,57 @@ static void conf_moves(conf_case *c, size_t count) {
         CONF_RUN("all_to_all_v", mesh_all_to_all_v(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d),
                  mesh_all_to_all_v_start(c->comm, c->axes, c->send, sc, so, c->recv, rc, ro, c->d, &r), count, 0,
                  r_at * c->elem);
+    }
+    for (in_place = 0; in_place < 2; in_place++) { /* gather, scatter */
+        const void *send = in_place && (int)me == root ? c->recv + me * bytes : c->send;
+        c->in_place = in_place;
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, count, (unsigned char *)(uintptr_t)send);
+        memset(c->want, 0xee, n * bytes);
+        for (i = 0; (int)me == root && i < n; i++) conf_contribution(c, 0, (int)i, 0, count, c->want + i * bytes);
+        CONF_RUN("gather", mesh_gather(c->comm, c->axes, send, c->recv, count, c->d, root),
+                 mesh_gather_start(c->comm, c->axes, send, c->recv, count, c->d, root, &r), count, 0, n * bytes);
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, n * count, c->send);
+        conf_contribution(c, 0, root, me * count, count, c->want);
+        if (in_place && (int)me == root) {
+            CONFORM_CALL(mesh_scatter(c->comm, c->axes, c->send, c->send + me * bytes, count, c->d, root), c->comm);
+            CONFORM(!memcmp(c->send + me * bytes, c->want, bytes), "scatter in place");
+        } else {
+            CONF_RUN(
+                "scatter", mesh_scatter(c->comm, c->axes, (int)me == root ? c->send : NULL, c->recv, count, c->d, root),
+                mesh_scatter_start(c->comm, c->axes, (int)me == root ? c->send : NULL, c->recv, count, c->d, root, &r),
+                count, 0, bytes);
+        }
+    }
+    c->in_place = 0;
+    { /* gather_v, scatter_v: rank i has count + i elements, none where i % 3 == 1; the blocks lie in descending order */
+        size_t counts[256], offsets[256], at = 0;
+        int at_root = (int)me == root;
+        for (i = n; i-- > 0; at += counts[i]) {
+            counts[i] = i % 3 == 1 ? 0 : count + i;
+            offsets[i] = at;
+        }
+        conf_clear(c);
+        memset(c->want, 0xee, at * c->elem);
+        conf_contribution(c, 0, c->me, 0, counts[me], c->send);
+        for (i = 0; at_root && i < n; i++)
+            conf_contribution(c, 0, (int)i, 0, counts[i], c->want + offsets[i] * c->elem);
+        CONF_RUN(
+            "gather_v",
+            mesh_gather_v(c->comm, c->axes, c->send, counts[me], c->recv, at_root ? counts : NULL, offsets, c->d, root),
+            mesh_gather_v_start(c->comm, c->axes, c->send, counts[me], c->recv, at_root ? counts : NULL, offsets, c->d,
+                                root, &r),
+            count, 0, at * c->elem);
+        conf_clear(c);
+        conf_contribution(c, 0, c->me, 0, at, c->send);
+        conf_contribution(c, 0, root, offsets[me], counts[me], c->want);
+        CONF_RUN("scatter_v",
+                 mesh_scatter_v(c->comm, c->axes, c->send, at_root ? counts : NULL, offsets, c->recv, counts[me], c->d,
+                                root),
+                 mesh_scatter_v_start(c->comm, c->axes, c->send, at_root ? counts : NULL, offsets, c->recv, counts[me],
+                                      c->d, root, &r),
+                 count, 0, counts[me] * c->elem);
     }
     { /* shift, periodic and not; sendrecv with other counts */
         int displacement = (int)(count % 3) + 1, from = (int)(((int)me - displacement) % (int)n + (int)n) % (int)n,
@@ -780,8 +1073,79 @@ static void conf_exchange(conf_case *c) {
         CONFORM(row[i] == last * 10000 + i * 100 + 5 && self[i] == c->me * 10000 + i * 100 + 6, "exchange of a column");
 }
 
+/* The value of a global cell. */
+static int32_t conf_cell(const int64_t *cell, int ndim) {
+    int64_t v = 0;
+    int k;
+    for (k = 0; k < ndim; k++) v = v * 64 + cell[k];
+    return (int32_t)v;
+}
+
+/* A local array with dims divided by the mesh's axes, and one that is whole: every cell of the halo holds its neighbour's value, or what
+   it held where there is no neighbour. */
+static void conf_halo(mesh_comm *comm, int corners, int periodic) {
+    mesh_transport *t = comm->transport;
+    mesh_halo h = MESH_ZERO;
+    int64_t cells = 1, inner[MESH_MAX_DIMS], i, at[MESH_MAX_DIMS], global[MESH_MAX_DIMS];
+    int coords[MESH_MAX_AXES], k, pass;
+    int32_t *a;
+    mesh_request r = MESH_ZERO;
+    h.ndim = comm->on.naxes < 3 ? comm->on.naxes + 1 : comm->on.naxes;
+    h.corners = corners;
+    mesh_coords_of(&comm->on, t->rank, coords);
+    for (k = 0; k < h.ndim; k++) { /* dim 0 by the last axis, and so on */
+        h.axis[k] = k < comm->on.naxes ? comm->on.axis[comm->on.naxes - 1 - k].name : NULL;
+        h.low[k] = 1 + k % 2;
+        h.high[k] = k == 1 ? 0 : 2;
+        h.periodic[k] = periodic >> k & 1;
+        inner[k] = 3 + k;
+        h.shape[k] = inner[k] + h.low[k] + h.high[k];
+        cells *= h.shape[k];
+    }
+    a = (int32_t *)malloc((size_t)cells * sizeof *a);
+    for (pass = 0; pass < 2; pass++) {
+        int64_t wrong = 0;
+        for (i = 0; i < cells; i++) {
+            int64_t rest = i;
+            int inside = 1;
+            for (k = h.ndim - 1; k >= 0; k--) {
+                at[k] = rest % h.shape[k] - h.low[k];
+                rest /= h.shape[k];
+                inside &= at[k] >= 0 && at[k] < inner[k];
+                global[k] = at[k] + (h.axis[k] ? coords[comm->on.naxes - 1 - k] : 0) * inner[k];
+            }
+            a[i] = inside ? conf_cell(global, h.ndim) + pass : -7;
+        }
+        if (pass == 0) { /* the second time the kept request */
+            CONFORM_CALL(mesh_halo_exchange_start(comm, &h, a, MESH_I32, &r), comm);
+            CONFORM_CALL(mesh_keep(r), comm);
+        } else {
+            CONFORM_CALL(mesh_restart(r), comm);
+        }
+        CONFORM_CALL(mesh_wait(r), comm);
+        for (i = 0; i < cells; i++) {
+            int64_t rest = i;
+            int outside = 0, there = 1;
+            for (k = h.ndim - 1; k >= 0; k--) {
+                int64_t size = (h.axis[k] ? comm->on.axis[comm->on.naxes - 1 - k].size : 1) * inner[k];
+                at[k] = rest % h.shape[k] - h.low[k];
+                rest /= h.shape[k];
+                outside += at[k] < 0 || at[k] >= inner[k];
+                global[k] = at[k] + (h.axis[k] ? coords[comm->on.naxes - 1 - k] : 0) * inner[k];
+                if (global[k] < 0 || global[k] >= size) there &= h.periodic[k];
+                global[k] = (global[k] + size) % size;
+            }
+            wrong += a[i] != (there && (outside < 2 || corners) ? conf_cell(global, h.ndim) + pass : -7);
+        }
+        CONFORM(wrong == 0, "halo exchange");
+    }
+    CONFORM_CALL(mesh_release(r), comm);
+    CONFORM(mesh_restart(r) == MESH_ERR_STATE, "what was released is gone");
+    free(a);
+}
+
 /* Every collective on one group: all dtypes and ops at small counts, a few dtypes at counts beyond every threshold. */
-static void conf_group(mesh_comm *comm, const char *axes, size_t large) {
+static void conf_group(mesh_comm *comm, const char *axes, size_t large, const mesh_op *ops) {
     static const size_t counts[] = {0, 1, 3, 17, 257};
     conf_case c;
     mesh g;
@@ -805,8 +1169,9 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large) {
         c.elem = mesh_dtype_bytes(c.d);
         for (k = 0; k < (int)(sizeof counts / sizeof counts[0]); k++) {
             if (d % 3 != k % 3) continue; /* thinned: every dtype at some, every count with some */
-            c.started = (d + k) % 2;
+            c.started = (d + k) % 3;
             conf_moves(&c, counts[k]);
+            conf_many(&c, counts[k], mesh__reducible(d, MESH_MAX) ? MESH_MAX : MESH_SUM);
             for (op = 0; op < MESH_OP_COUNT; op++)
                 if (mesh__reducible(d, op)) conf_reductions(&c, counts[k], (mesh_op)op);
         }
@@ -814,38 +1179,47 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large) {
     for (k = 0; k < 2 && large; k++) {
         c.d = k ? MESH_BF16 : MESH_F32;
         c.elem = mesh_dtype_bytes(c.d);
-        c.started = k;
+        c.started = 2 * k;
         conf_moves(&c, large);
+        conf_many(&c, large / 2, MESH_SUM);
         conf_reductions(&c, large, k ? MESH_MAX : MESH_SUM);
+        if (!k) conf_reductions(&c, large, MESH_MINLOC);
     }
     conf_exchange(&c);
+    conf_objects(&c, large);
+    for (k = 0; k < 4; k++) conf_user_ops(&c, ops[0], ops[1], k < 3 ? counts[k] : large);
     free(c.send);
     free(c.recv);
     free(c.want);
 }
 
 /* Every collective on every axis of a mesh over the whole world (text as for mesh_parse), on the whole mesh, and on the groups given
-   ("c,a;a,b", or NULL). `large`: elements per rank of the large cases; 0: none. */
-static inline void conformance_collectives(mesh_transport *t, const char *mesh_text, const char *groups, size_t large) {
+   ("c,a;a,b", or NULL), by the algorithms of a tuning table (NULL: as built in). `large`: elements per rank of the large cases; 0: none. */
+static inline void conformance_collectives(mesh_transport *t, const char *mesh_text, const char *groups,
+                                           const mesh_tuning *tuning, size_t large) {
     mesh m;
     mesh_comm comm;
     mesh_comm_desc desc = MESH_ZERO;
     mesh_error err;
     const char *p = groups;
     int i;
+    mesh_op ops[2];
     desc.groups = groups;
+    desc.tuning = tuning;
     if (mesh_parse(&m, mesh_text, t->size, &err) || mesh_comm_open(&comm, t, &m, &desc, &err)) {
         conformance_fail(t, __LINE__, "open", err.text);
         return;
     }
-    conf_group(&comm, NULL, large);
-    for (i = 0; i < m.naxes && m.naxes > 1; i++) conf_group(&comm, m.axis[i].name, large / 2);
+    conf_add_ops(&comm, ops);
+    conf_group(&comm, NULL, large, ops);
+    for (i = 0; i < m.naxes && m.naxes > 1; i++) conf_group(&comm, m.axis[i].name, large / 2, ops);
+    for (i = 0; i < 8; i++) conf_halo(&comm, i & 1, i >> 1 == 3 ? 7 : i >> 1);
     while (p && *p) {
         char one[64];
         size_t length = 0;
         while (p[length] && p[length] != ';') length++;
         snprintf(one, sizeof one, "%.*s", (int)length, p);
-        conf_group(&comm, one, 0);
+        conf_group(&comm, one, 0, ops);
         p += length + (p[length] == ';');
     }
     CONFORM_CALL(mesh_comm_close(&comm), &comm);

@@ -342,6 +342,7 @@ static int command_test(const char *self, int argc, char **argv) {
     mesh_socket net;
     mesh m;
     mesh_comm comm;
+    mesh_op ops[2];
     mesh_error err;
     int i;
     for (i = 0; i < argc; i++) {
@@ -373,10 +374,11 @@ static int command_test(const char *self, int argc, char **argv) {
         mesh_socket_close(&net);
         return 1;
     }
+    conf_add_ops(&comm, ops);
     for (i = -1; i < m.naxes && !conformance_failures && !comm.failed; i++) {
         const char *axes = i < 0 ? NULL : m.axis[i].name;
         int64_t start = mesh_socket__clock();
-        conf_group(&comm, axes, 20011);
+        conf_group(&comm, axes, 20011, ops);
         if (net.base.rank == 0)
             printf("%-16s %4d rank%s  %d operations, %d dtypes, %d reductions: %s  (%.2f s)\n",
                    axes ? axes : "(whole mesh)", mesh_comm_size(&comm, axes),
@@ -384,6 +386,7 @@ static int command_test(const char *self, int argc, char **argv) {
                    MESH_OP_COUNT, conformance_failures ? "WRONG" : "ok", (double)(mesh_socket__clock() - start) * 1e-9);
         fflush(stdout);
     }
+    for (i = 0; i < 8 && !conformance_failures && !comm.failed; i++) conf_halo(&comm, i & 1, i >> 1 == 3 ? 7 : i >> 1);
     if (comm.failed) fprintf(stderr, "%s\n", comm.error.text);
     i = conformance_failures || comm.failed;
     mesh_comm_close(&comm);
