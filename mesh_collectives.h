@@ -241,7 +241,7 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
 
 #define MESH_ALGORITHMS(X)                                                                      \
     X(MESH_ALGORITHM_NONE, "none")                                                              \
-    X(MESH_ALGORITHM_DOUBLING, "doubling") /* all_reduce, scan: all data in log2 n rounds */    \
+    X(MESH_ALGORITHM_DOUBLING, "doubling") /* all_reduce, scan, all_gather: log2 n rounds */    \
     X(MESH_ALGORITHM_HALVING, "halving")   /* all_reduce (Rabenseifner's), reduce_scatter */    \
     X(MESH_ALGORITHM_RING, "ring")         /* all_reduce, all_gather */                         \
     X(MESH_ALGORITHM_DIRECT, "direct")     /* all with all, in segments */                      \
@@ -533,6 +533,20 @@ static inline void mesh__build_ring_gather(mesh__engine *e, mesh__op *op, const 
     }
 }
 
+/* Pairs exchange 1, 2, 4 ... neighbouring blocks, in place; for a power of two of ranks. My own lies in v already. */
+static inline void mesh__build_doubling_gather(mesh__engine *e, mesh__op *op, const mesh__view *v) {
+    int n = op->group->on.size, me = op->group->index, mask, i;
+    for (mask = 1; mask < n; mask *= 2) {
+        int mine = me & ~(mask - 1), theirs = mine ^ mask;
+        mesh__add_post(e, op);
+        for (i = 0; i < mask; i++) {
+            mesh__add_range(e, op, MESH_SEND, me ^ mask, v, mesh__block_of(v, mine + i), NULL);
+            mesh__add_range(e, op, MESH_RECV, me ^ mask, v, mesh__block_of(v, theirs + i), NULL);
+        }
+        mesh__add_wait(e, op);
+    }
+}
+
 /* Ranks hold 1, 2, 4 ... blocks, each its own first; turned into place at the end. Source: Bruck et al. 1997. */
 static inline void mesh__build_bruck_gather(mesh__engine *e, mesh__op *op, const mesh__layout *b) {
     int n = op->group->on.size, me = op->group->index, k, i;
@@ -742,21 +756,43 @@ static inline void mesh__build_halving_doubling(mesh__engine *e, mesh__op *op, c
     mesh__add_unfold(e, op, &f, &v, all);
 }
 
-/* Blocks are reduced as they travel round a ring, then travel round once more. Source: Patarasuk, Yuan 2009. */
-static inline void mesh__build_ring_reduce(mesh__engine *e, mesh__op *op, const mesh__view *v) {
-    int n = op->group->on.size, me = op->group->index, k;
-    unsigned char *scratch = mesh__scratch(e, op, v->each * op->elem_bytes);
-    for (k = 0; k < n - 1 && scratch; k++) {
-        mesh__range give = mesh__block_of(v, (me - k - 1 + 2 * n) % n),
-                    take = mesh__block_of(v, (me - k - 2 + 2 * n) % n);
-        mesh__add_post(e, op);
-        mesh__add_range(e, op, MESH_SEND, (me + 1) % n, v, give, NULL);
-        mesh__add_range(e, op, MESH_RECV, (me - 1 + n) % n, v, take, scratch);
-        mesh__add_wait(e, op);
-        mesh__add_reduces(e, op, v, take, scratch, 1);
+/* Blocks are reduced as they travel round a ring, then travel round once more, a segment at a time: a segment is reduced and handed on
+   while the next ones are under way. Source of the ring: Patarasuk, Yuan 2009. */
+static inline void mesh__build_ring_reduce(mesh__engine *e, mesh__op *op, const mesh__view *v, size_t segment) {
+    int n = op->group->on.size, me = op->group->index, depth;
+    size_t segments = mesh__segments(mesh__block_of(v, 0), segment), most = v->each < segment ? v->each : segment;
+    size_t slot = (most * op->elem_bytes + 63) & ~(size_t)63, reduced = (size_t)(n - 1) * segments, t;
+    int post[3] = {0, 0, 0}; /* of items t, t-1, t-2: item t is a segment received and one sent */
+    unsigned char *scratch = mesh__scratch(e, op, 3 * slot);
+    if (!scratch) return;
+    depth = segments > 2
+                ? 2
+                : (int)segments -
+                      1; /* items under way beside the one that is looked at; what item t sends is item t - segments */
+    for (t = 0; t < 2 * reduced + (size_t)depth; t++) {
+        int k = (int)(t / segments);
+        size_t j = t % segments, last = t - (size_t)depth;
+        if (t < 2 * reduced) {
+            mesh__range give = mesh__segment_of(mesh__block_of(v, (me - k - 1 + 2 * n) % n), segment, j);
+            mesh__range take = mesh__segment_of(mesh__block_of(v, (me - k - 2 + 2 * n) % n), segment, j);
+            post[2] = post[1];
+            post[1] = post[0];
+            post[0] = op->nsteps;
+            mesh__add_post(e, op);
+            if (give.count) mesh__add_range(e, op, MESH_SEND, (me + 1) % n, v, give, NULL);
+            if (take.count)
+                mesh__add_range(e, op, MESH_RECV, (me - 1 + n) % n, v, take,
+                                t < reduced ? scratch + t % 3 * slot : NULL);
+        }
+        if (t < (size_t)depth) continue;
+        mesh__add_wait_before(e, op, t < 2 * reduced && depth ? post[depth - 1] : op->nsteps);
+        if (last < reduced) {
+            mesh__range r = mesh__block_of(v, (me - (int)(last / segments) - 2 + 2 * n) % n);
+            r = mesh__segment_of(r, segment, last % segments);
+            mesh__add_reduces(e, op, v, r, scratch + last % 3 * slot, 1);
+            if (last / segments == (size_t)n - 2) mesh__add_divides(e, op, v, r);
+        }
     }
-    mesh__add_divides(e, op, v, mesh__block_of(v, me));
-    mesh__build_ring_gather(e, op, v);
 }
 
 static inline void mesh__build_all_reduce(mesh__engine *e, mesh__op *op, const mesh__layout *b, int algorithm) {
@@ -773,7 +809,7 @@ static inline void mesh__build_all_reduce(mesh__engine *e, mesh__op *op, const m
     }
     mesh__add_copies(e, op, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
     if (algorithm == MESH_ALGORITHM_RING)
-        mesh__build_ring_reduce(e, op, &b->recv);
+        mesh__build_ring_reduce(e, op, &b->recv, b->segment);
     else if (algorithm == MESH_ALGORITHM_HALVING)
         mesh__build_halving_doubling(e, op, &b->recv);
     else
@@ -883,6 +919,8 @@ static inline void mesh__build_all_gather(mesh__engine *e, mesh__op *op, const m
     mesh__add_copies(e, op, &b->recv, own, &b->send, all);
     if (algorithm == MESH_ALGORITHM_RING)
         mesh__build_ring_gather(e, op, &b->recv);
+    else if (algorithm == MESH_ALGORITHM_DOUBLING && (op->group->on.size & (op->group->on.size - 1)) == 0)
+        mesh__build_doubling_gather(e, op, &b->recv);
     else
         mesh__build_direct_gather(e, op, &b->send, all, &b->recv);
 }
@@ -1111,7 +1149,7 @@ static inline void mesh__extend_object(mesh__engine *e, mesh__op *op) {
     part = mesh__part_of(o->data, o->nbytes);
     v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
     if (nbytes > MESH__OBJECT_CHAIN && op->group->on.size > 2)
-        mesh__build_chain(e, op, &v, op->call.root, MESH__SEGMENT);
+        mesh__build_chain(e, op, &v, op->call.root, MESH__OBJECT_CHAIN / 2);
     else if (nbytes)
         mesh__build_tree(e, op, &v, op->call.root);
 }
@@ -1242,7 +1280,7 @@ MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call) {
                algorithm == MESH_ALGORITHM_CHAIN;
     case MESH_CALL_ALL_GATHER:
         return algorithm == MESH_ALGORITHM_BRUCK || algorithm == MESH_ALGORITHM_RING ||
-               algorithm == MESH_ALGORITHM_DIRECT;
+               algorithm == MESH_ALGORITHM_DIRECT || algorithm == MESH_ALGORITHM_DOUBLING;
     case MESH_CALL_REDUCE_SCATTER:
         return algorithm == MESH_ALGORITHM_HALVING || algorithm == MESH_ALGORITHM_DIRECT;
     case MESH_CALL_ALL_TO_ALL:
@@ -1255,45 +1293,76 @@ MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call) {
     }
 }
 
-/* What is used where the table says nothing: measured over TCP and Unix-domain sockets on 2, 4 and 8 ranks (bench/RESULTS.md). */
-static inline int mesh__algorithm_built_in(int kind, int n, size_t bytes) {
+/* What is used where the table says nothing: measured over TCP on 2, 4 and 8 ranks of one host (bench/RESULTS.md), and never more than a
+   small factor from what the theory says of many. bytes: per rank, as a row has them. */
+static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
+    size_t total = bytes <= SIZE_MAX / (size_t)n ? bytes * (size_t)n : SIZE_MAX;
+    int power = (n & (n - 1)) == 0, algorithm = MESH_ALGORITHM_DIRECT;
+    uint32_t segment = 256 * 1024;
+    mesh_tuning_row row;
     switch (kind) {
     case MESH_CALL_ALL_REDUCE:
+        if (bytes <= MESH__SMALL)
+            algorithm = MESH_ALGORITHM_DOUBLING;
+        else if (n > 2 && (bytes <= 4 * MESH__SMALL || (power && bytes <= 3 * (size_t)MESH__MIB / 2)))
+            algorithm = MESH_ALGORITHM_HALVING;
+        else if (n > 6)
+            algorithm = MESH_ALGORITHM_RING, segment = MESH__MIB;
+        break;
     case MESH_CALL_SCAN:
     case MESH_CALL_EXSCAN:
-        if (bytes <= MESH__SMALL) return MESH_ALGORITHM_DOUBLING;
-        return kind == MESH_CALL_ALL_REDUCE ? MESH_ALGORITHM_DIRECT : MESH_ALGORITHM_CHAIN;
+        algorithm = bytes <= MESH__SMALL ? MESH_ALGORITHM_DOUBLING : MESH_ALGORITHM_CHAIN;
+        break;
     case MESH_CALL_REDUCE:
-        return bytes <= MESH__SMALL ? MESH_ALGORITHM_BINOMIAL : MESH_ALGORITHM_DIRECT;
+        if (bytes <= MESH__SMALL) algorithm = MESH_ALGORITHM_BINOMIAL;
+        break;
     case MESH_CALL_BROADCAST:
-        return n < 3 || bytes <= 4 * MESH__SMALL ? MESH_ALGORITHM_BINOMIAL : MESH_ALGORITHM_SCATTER;
+        algorithm = n == 2 || bytes <= 2 * MESH__MIB ? MESH_ALGORITHM_BINOMIAL : MESH_ALGORITHM_CHAIN;
+        segment = 512 * 1024;
+        break;
     case MESH_CALL_GATHER:
     case MESH_CALL_SCATTER:
-        return n > 16 && bytes <= 1024 ? MESH_ALGORITHM_BINOMIAL : MESH_ALGORITHM_DIRECT;
+        if (n > 16 && bytes <= 1024) algorithm = MESH_ALGORITHM_BINOMIAL;
+        break;
     case MESH_CALL_ALL_GATHER:
+        if (power && total <= 2 * MESH__MIB)
+            algorithm = MESH_ALGORITHM_DOUBLING;
+        else if (n > 2)
+            algorithm = !power && bytes <= MESH__SMALL / 2 ? MESH_ALGORITHM_BRUCK : MESH_ALGORITHM_RING;
+        break;
+    case MESH_CALL_REDUCE_SCATTER:
+        if (n > 2 && total <= 8 * MESH__SMALL) algorithm = MESH_ALGORITHM_HALVING;
+        break;
     case MESH_CALL_ALL_TO_ALL:
-        return n > 16 && bytes <= 1024 ? MESH_ALGORITHM_BRUCK : MESH_ALGORITHM_DIRECT;
+        if (n > 3 && total <= 2 * MESH__SMALL) algorithm = MESH_ALGORITHM_BRUCK;
+        break;
     default:
-        return MESH_ALGORITHM_DIRECT;
+        break;
     }
+    row.call = (uint8_t)kind;
+    row.algorithm = (uint8_t)algorithm;
+    row.ranks = UINT16_MAX;
+    row.bytes = UINT64_MAX;
+    row.segment = segment;
+    return row;
 }
 
 /* The algorithm of a call, and the elements its pipelines move in one step. */
 static inline int mesh__choose(const mesh__op *op, int kind, size_t bytes, size_t *segment) {
     const mesh_tuning *t = &mesh__impl(op->comm)->tuning;
-    int n = op->group->on.size, i, algorithm = mesh__algorithm_built_in(kind, n, bytes);
-    size_t segment_bytes = MESH__SEGMENT;
+    int n = op->group->on.size, i;
+    mesh_tuning_row chosen = mesh__built_in(kind, n, bytes);
     for (i = 0; i < t->nrows; i++) {
         const mesh_tuning_row *row = &t->row[i];
         if (row->call != kind || n > row->ranks || bytes > row->bytes ||
             !mesh_algorithm_serves((mesh_algorithm)row->algorithm, kind))
             continue;
-        algorithm = row->algorithm;
-        if (row->segment) segment_bytes = row->segment;
+        chosen.algorithm = row->algorithm;
+        if (row->segment) chosen.segment = row->segment;
         break;
     }
-    *segment = segment_bytes / op->elem_bytes ? segment_bytes / op->elem_bytes : 1;
-    return algorithm;
+    *segment = chosen.segment / op->elem_bytes ? chosen.segment / op->elem_bytes : 1;
+    return chosen.algorithm;
 }
 
 /* An operation on a group of one. */

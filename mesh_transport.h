@@ -705,9 +705,9 @@ enum {
     MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
     MESH__SCRATCH_KEPT = 4 << 20,
     MESH__SCRATCHES = 4,
-    MESH__ROUND = 32,             /* partners served at once in direct exchanges */
-    MESH__SMALL = 16 * 1024,      /* bytes up to which latency decides */
-    MESH__SEGMENT = 128 * 1024,   /* bytes that a pipeline moves in one step */
+    MESH__ROUND = 32,        /* partners served at once in direct exchanges */
+    MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
+    MESH__MIB = 1 << 20,
     MESH__PACKED = 64 * 1024,     /* buffers of a list up to this size are copied together */
     MESH__OBJECT_CHAIN = 1 << 20, /* objects beyond this size travel in segments */
     MESH__GRACE_NS = 250000000,

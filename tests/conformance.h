@@ -572,7 +572,7 @@ typedef struct conf_case {
     mesh_dtype d;
     size_t elem;
     unsigned char *send, *recv, *want; /* want: what recv should hold */
-    size_t room;                       /* bytes in each */
+    size_t room;                       /* bytes that cases of this count may use in each */
     int started;                       /* 1: use the _start form; 2: and keep the request, and start it again */
     int in_place;                      /* cannot be started again: its input is gone */
     char text[640];
@@ -858,7 +858,7 @@ static void conf_objects(conf_case *c, size_t large) {
     mesh_object o = MESH_ZERO, given = MESH_ZERO;
     int k, root;
     for (k = 0; k < 6; k++) {
-        size_t n = k < 5 ? sizes[k] : large * 20;
+        size_t n = k < 5 ? sizes[k] : large * 5;
         unsigned char *bytes = (unsigned char *)malloc(n + 1);
         mesh_object *mine;
         mesh_request r = MESH_ZERO;
@@ -1144,6 +1144,8 @@ static void conf_halo(mesh_comm *comm, int corners, int periodic) {
     free(a);
 }
 
+static size_t conf_room(const conf_case *c, size_t count) { return (count + 300) * (size_t)(c->n + 1) * 16 + 64; }
+
 /* Every collective on one group: all dtypes and ops at small counts, a few dtypes at counts beyond every threshold. */
 static void conf_group(mesh_comm *comm, const char *axes, size_t large, const mesh_op *ops) {
     static const size_t counts[] = {0, 1, 3, 17, 257};
@@ -1160,10 +1162,10 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large, const me
     c.n = g.size;
     c.me = mesh_index_of(&g, comm->transport->rank);
     for (i = 0; i < g.size && i < 256; i++) c.seed[i] = mesh_rank_at(&g, i);
-    c.room = (biggest + 300) * (size_t)(c.n + 1) * 16 + 64;
-    c.send = (unsigned char *)malloc(c.room);
-    c.recv = (unsigned char *)malloc(c.room);
-    c.want = (unsigned char *)malloc(c.room);
+    c.send = (unsigned char *)malloc(conf_room(&c, biggest));
+    c.recv = (unsigned char *)malloc(conf_room(&c, biggest));
+    c.want = (unsigned char *)malloc(conf_room(&c, biggest));
+    c.room = conf_room(&c, 300);
     for (d = 0; d < MESH_DTYPE_COUNT; d++) {
         c.d = (mesh_dtype)d;
         c.elem = mesh_dtype_bytes(c.d);
@@ -1176,6 +1178,7 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large, const me
                 if (mesh__reducible(d, op)) conf_reductions(&c, counts[k], (mesh_op)op);
         }
     }
+    c.room = conf_room(&c, biggest);
     for (k = 0; k < 2 && large; k++) {
         c.d = k ? MESH_BF16 : MESH_F32;
         c.elem = mesh_dtype_bytes(c.d);

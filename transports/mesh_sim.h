@@ -26,7 +26,7 @@ CONCEPTS
 WHAT IT DOES NOT DO
     Contention: each pair of ranks has a link of its own.
 */
-#ifndef MESH_TRANSPORT_H
+#ifndef MESH_COLLECTIVES_H
 #error "mesh_sim.h: include mesh_collectives.h first"
 #endif
 

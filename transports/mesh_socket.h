@@ -31,8 +31,9 @@ CONCEPTS
     secret      Both ends of every connection prove that they know the job's secret (HMAC-SHA-256 over two nonces) before any other
                 byte is read: MESH_SECRET, made by `mesh run`. Without one only loopback is used, unless desc.insecure says otherwise.
                 What follows the proof is neither encrypted nor signed.
-    message     Up to 16 KiB go at once, within a credit; larger ones when the receiver has posted, in frames that interleave, straight
-                from and to the caller's memory, strided or not.
+    message     Up to 16 KiB, and up to 64 KiB where the connection is idle, go at once, within a credit of 1 MiB per peer; larger
+                ones when the receiver has posted, in frames that interleave, straight from and to the caller's memory, strided or not.
+    MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
 ERRORS
     The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. A host that falls
@@ -41,7 +42,7 @@ ERRORS
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
 */
-#ifndef MESH_TRANSPORT_H
+#ifndef MESH_COLLECTIVES_H
 #error "mesh_socket.h: include mesh_collectives.h first"
 #endif
 
@@ -238,12 +239,16 @@ enum {
     MESH_SOCKET__S1 = 72,
     MESH_SOCKET__C2 = 32 + MESH_SOCKET__HELLO,
     MESH_SOCKET__VERDICT_TEXT = 240,
-    MESH_SOCKET__EAGER = 16 * 1024,
+    MESH_SOCKET__EAGER = 64 * 1024, /* the most that goes without an offer */
+    MESH_SOCKET__COPIED =
+        4 * 1024, /* of which so much through the connection's buffer, so that small frames share a write */
+    MESH_SOCKET__QUEUED = 16 * 1024, /* and so much where the connection is busy */
     MESH_SOCKET__CREDIT = 1 << 20,   /* eager bytes that may lie unreceived at a peer */
     MESH_SOCKET__CHUNK = 256 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 64 * 1024,
-    MESH_SOCKET__ENTRY = 48,     /* of the address book */
-    MESH_SOCKET__STRANGERS = 64, /* connections that have not proved themselves */
+    MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
+    MESH_SOCKET__ENTRY = 48,       /* of the address book */
+    MESH_SOCKET__STRANGERS = 64,   /* connections that have not proved themselves */
     MESH_SOCKET__IOVS = 64
 };
 
@@ -361,7 +366,8 @@ typedef struct mesh_socket__impl {
     mesh_socket__control *control, **control_end;
     uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
-    uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
+    mesh_tuning tuning; /* of MESH_TUNING */
+    uint64_t job;       /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master;
@@ -506,7 +512,7 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
             mesh_socket__list_remove(&p->streaming, x);
         if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
-        if (p->conn && x->x.direction == MESH_SEND && x->matched)
+        if (p->conn && x->x.direction == MESH_SEND && x->matched && x->remote)
             mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
         mesh_socket__id_drop(s, x);
     }
@@ -578,11 +584,37 @@ static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__co
     mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
 }
 
-/* Hand a send to an established connection: at once if it is small and within the credit, else as an offer. 0: no memory. */
+/* Runs so short that copying them costs less than naming each to the kernel. */
+static inline int mesh_socket__is_fine(const mesh_xfer *x) {
+    return x->block && x->block->ndim && x->block->run < 1024;
+}
+
+static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c);
+
+/* Can a frame begin on this connection now, with nothing before it? */
+static inline int mesh_socket__is_idle(mesh_socket__impl *s, mesh_socket__conn *c) {
+    if (c->broken || c->mute || c->frame || c->spare) return 0;
+    if (c->out_len > c->out_at) mesh_socket__flush(s, c);
+    return !c->frame && !c->spare && c->out_len == c->out_at && !c->broken && !c->mute;
+}
+
+/* Hand a send to an established connection: at once if it is within the credit and neither long nor in the way of others, else as an
+   offer. 0: no memory. */
 static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
     uint64_t n = x->x.nbytes, at, run;
+    int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
-    if (n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit) {
+    if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x) && mesh_socket__is_idle(s, p->conn)) {
+        mesh_socket__conn *c = p->conn; /* straight from the caller's memory */
+        c->frame = x;
+        c->frame_left = (size_t)n;
+        c->head_left = MESH_SOCKET__HEADER;
+        mesh_socket__header(c->head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
+        p->credit -= n + MESH_SOCKET__HEADER;
+        x->matched = 1;
+        return 1;
+    }
+    if (may && n <= MESH_SOCKET__QUEUED) {
         to = mesh_socket__out_room(s, p->conn, MESH_SOCKET__HEADER + (size_t)n);
         if (!to) return 0;
         mesh_socket__header(to, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
@@ -602,11 +634,6 @@ static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     }
     mesh_socket__list_add(&p->offered, x);
     return 1;
-}
-
-/* Runs so short that copying them costs less than naming each to the kernel. */
-static inline int mesh_socket__is_fine(const mesh_xfer *x) {
-    return x->block && x->block->ndim && x->block->run < 1024;
 }
 
 /* Begin the next frame of the large messages that were accepted, in turn. */
@@ -1498,6 +1525,7 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
             direct += (size_t)run;
         }
         room = MESH_SOCKET__RBUF - c->in_len;
+        if (room > MESH_SOCKET__AHEAD) room = MESH_SOCKET__AHEAD;
         if (!c->rx_left || direct == c->rx_left || !c->rx_to || mesh_socket__is_fine(&c->rx_to->x)) {
             v[k].iov_base = c->in + c->in_len;
             v[k++].iov_len = room;
@@ -2371,6 +2399,32 @@ static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__pl
     s->crowded = here > (int)cores;
 }
 
+/* The table that MESH_TUNING names. */
+static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_error *err) {
+    const char *path = getenv("MESH_TUNING");
+    char text[16384];
+    mesh_error why;
+    size_t n = 0;
+    int fd;
+    if (!path || !*path) return MESH_OK;
+    fd = open(path, O_RDONLY);
+    while (fd >= 0 && n < sizeof text - 1) {
+        ssize_t got = read(fd, text + n, sizeof text - 1 - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    if (fd >= 0) close(fd);
+    if (fd < 0 || n == sizeof text - 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING names \"%s\": %s", path,
+                          fd < 0 ? strerror(errno) : "longer than 16 KiB");
+    text[n] = 0;
+    if (mesh_tuning_parse(&s->tuning, text, &why) != MESH_OK)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING (%s): %s", path, why.text);
+    s->net->base.tuning = &s->tuning;
+    return MESH_OK;
+}
+
 MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
     static const mesh_socket_desc none = MESH_ZERO;
     mesh_socket__place where;
@@ -2424,6 +2478,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
                             "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
     else
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
+    if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
     if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure &&
         !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
