@@ -26,7 +26,7 @@ COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
 all: $(B)/mesh $(B)/test_mesh $(B)/bench_mesh $(EXAMPLES:%=$(B)/%)
 
-$(B)/mesh: tools/mesh.c tests/conformance.h $(HEADERS) | $(B)
+$(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)

@@ -15,7 +15,8 @@ enum { OP_ALL_REDUCE, OP_ALL_GATHER, OP_ALL_TO_ALL, OP_BROADCAST, OP_REDUCE_SCAT
 static const char *const op_names[OP_COUNT] = {"all_reduce", "all_gather",     "all_to_all",
                                                "broadcast",  "reduce_scatter", "barrier"};
 
-typedef struct contender { /* what it can do; op: as above, nbytes: of the whole buffer, a multiple of 4 n where it is reduced */
+typedef struct
+    contender { /* what it can do; op: as above, nbytes: of the whole buffer, a multiple of 4 n where it is reduced */
     int rank, n;
     void (*run)(int op, const void *send, void *recv, size_t nbytes);
     void (*max)(double *values, int count); /* over ranks, in place, on every rank */

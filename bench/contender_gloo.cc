@@ -53,7 +53,8 @@ static void max(double *values, int count) {
 int main(int argc, char **argv) {
     const char *store_path = getenv("GLOO_STORE"), *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
     contender c;
-    if (!store_path || !rank || !size) return fprintf(stderr, "contender_gloo: RANK, WORLD_SIZE and GLOO_STORE are needed\n"), 2;
+    if (!store_path || !rank || !size)
+        return fprintf(stderr, "contender_gloo: RANK, WORLD_SIZE and GLOO_STORE are needed\n"), 2;
     if (argc > 1 && !strcmp(argv[1], "reduce_scatter")) return 3; /* Gloo's has another contract */
     gloo::transport::tcp::attr attr("127.0.0.1");
     auto device = gloo::transport::tcp::CreateDevice(attr);

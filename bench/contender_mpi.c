@@ -32,7 +32,9 @@ static void run(int op, const void *send, void *recv, size_t nbytes) {
     }
 }
 
-static void max(double *values, int count) { MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD); }
+static void max(double *values, int count) {
+    MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+}
 
 int main(int argc, char **argv) {
     contender c;

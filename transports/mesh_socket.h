@@ -244,10 +244,11 @@ enum {
         4 * 1024, /* of which so much through the connection's buffer, so that small frames share a write */
     MESH_SOCKET__QUEUED = 16 * 1024, /* and so much where the connection is busy */
     MESH_SOCKET__CREDIT = 1 << 20,   /* eager bytes that may lie unreceived at a peer */
-    MESH_SOCKET__CHUNK = 256 * 1024, /* of a large message in one frame */
+    MESH_SOCKET__CHUNK = 1024 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 64 * 1024,
     MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
     MESH_SOCKET__ENTRY = 48,       /* of the address book */
+    MESH_SOCKET__FEW = 3,        /* connections that are simply read */
     MESH_SOCKET__STRANGERS = 64,   /* connections that have not proved themselves */
     MESH_SOCKET__IOVS = 64
 };
@@ -369,6 +370,7 @@ typedef struct mesh_socket__impl {
     mesh_tuning tuning; /* of MESH_TUNING */
     uint64_t job;       /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
+    unsigned glances;
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master;
     socklen_t master_len;
@@ -1655,10 +1657,26 @@ static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
     return next;
 }
 
+/* Where there are few connections, reading all of them costs less than asking which have something. Every so often the others'
+   turn comes: listeners, connections being made. */
+static inline int mesh_socket__glance(mesh_socket__impl *s) {
+    int i;
+    if (s->nconns > MESH_SOCKET__FEW || ++s->glances % 32 == 0) return 0;
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->state != MESH_SOCKET__UP || c->broken) return 0;
+        mesh_socket__read(s, c);
+        if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+        if (c->broken) return 0;
+    }
+    return 1;
+}
+
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     int i, n = 0, listeners = 0, count;
     int64_t now;
+    if (timeout_ms == 0 && mesh_socket__glance(s)) return;
     if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 2, sizeof *s->poll)) return;
     now = mesh_socket__clock();
     if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
