@@ -1,9 +1,10 @@
-/* mesh - one command: run a job, test a mesh, draw a mesh. Built by `make`. */
+/* mesh - one command for jobs, tests, benches, pictures and advice. Built by `make`. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
 #include "../tests/conformance.h"
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -14,7 +15,10 @@
 static const char usage_text[] =
     "usage: mesh run  -n RANKS [--timeout S] -- PROGRAM [ARG ...]   run a program as that many ranks on this machine\n"
     "       mesh test --mesh dp=2,tp=2                             run every collective on every axis and check the values\n"
-    "       mesh draw \"pp=2,dp=2,tp=2\"                             draw a mesh\n"
+    "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
+    "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
+    "       mesh table --world 24 [\"tp<=8\" ...]                   list the meshes that a number of ranks allows\n"
+    "       mesh doctor [--json]                                   look at this machine, and say what to do\n"
     "       mesh COMMAND --help\n";
 
 static int wrong(const char *command, const char *what, const char *value) {
@@ -36,10 +40,11 @@ static long number(const char *text) {
 #include "test.h"
 #include "bench.h"
 #include "draw.h"
+#include "doctor.h"
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "mesh: no command: run, test or draw; see mesh --help\n");
+        fprintf(stderr, "mesh: no command: run, test, bench, draw, table or doctor; see mesh --help\n");
         return 2;
     }
     if (is_help(argv[1])) {
@@ -54,6 +59,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "test")) return command_test(argv[0], argc - 2, argv + 2);
     if (!strcmp(argv[1], "bench")) return command_bench(argv[0], argc - 2, argv + 2);
     if (!strcmp(argv[1], "draw")) return command_draw(argc - 2, argv + 2);
-    fprintf(stderr, "mesh: no command \"%s\": run, test or draw; see mesh --help\n", argv[1]);
+    if (!strcmp(argv[1], "table")) return command_table(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "doctor")) return command_doctor(argc - 2, argv + 2);
+    fprintf(stderr, "mesh: no command \"%s\": run, test, bench, draw, table or doctor; see mesh --help\n", argv[1]);
     return 2;
 }

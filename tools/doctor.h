@@ -1,0 +1,275 @@
+/* mesh doctor: is this machine fit for a job, and if not, what to do about it. */
+#ifndef TOOL_DOCTOR_H
+#define TOOL_DOCTOR_H
+
+#include <sys/statvfs.h>
+
+enum { DOCTOR_OK, DOCTOR_WARN, DOCTOR_ERROR };
+
+typedef struct doctor {
+    int json, worst, lines;
+} doctor;
+
+static void doctor_json_text(const char *s) {
+    putchar('"');
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\') putchar('\\');
+        if ((unsigned char)*s >= 32) putchar(*s);
+    }
+    putchar('"');
+}
+
+/* One finding. remedy NULL: nothing needs doing. */
+static void doctor_say(doctor *d, int level, const char *what, const char *remedy, const char *format, ...) {
+    static const char *const levels[] = {"OK", "WARN", "ERROR"};
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (level > d->worst) d->worst = level;
+    if (d->json) {
+        printf("%s{\"check\":\"%s\",\"level\":\"%s\",\"found\":", d->lines++ ? ",\n " : "[", what, levels[level]);
+        doctor_json_text(text);
+        if (remedy) printf(",\"remedy\":"), doctor_json_text(remedy);
+        printf("}");
+    } else {
+        printf("%-5s %-12s %s\n", levels[level], what, text);
+        if (remedy) printf("      %-12s -> %s\n", "", remedy);
+    }
+    fflush(stdout);
+}
+
+static void doctor_line(const char *command, char *out, size_t cap) {
+    FILE *p = popen(command, "r");
+    out[0] = 0;
+    if (p && fgets(out, (int)cap, p)) out[strcspn(out, "\n")] = 0;
+    if (p) pclose(p);
+}
+
+static void doctor_compiler(doctor *d) {
+    char text[256];
+    doctor_line("(${CC:-cc} --version || true) 2>/dev/null | head -1", text, sizeof text);
+    if (text[0])
+        doctor_say(d, DOCTOR_OK, "compiler", NULL, "%s", text);
+    else
+        doctor_say(d, DOCTOR_WARN, "compiler", "apt install gcc, or set CC", "no C compiler (cc) on the PATH");
+}
+
+static void doctor_limits(doctor *d) {
+    struct rlimit files;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    doctor_say(d, DOCTOR_OK, "cores", NULL, "%ld; with more ranks than that, waiting yields instead of spinning",
+               cores);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    if (files.rlim_max == RLIM_INFINITY || files.rlim_max >= 4096)
+        doctor_say(d, DOCTOR_OK, "descriptors", NULL,
+                   "%llu, may be raised to %llu: a rank connected to all others needs one for each",
+                   (unsigned long long)files.rlim_cur, (unsigned long long)files.rlim_max);
+    else
+        doctor_say(d, DOCTOR_WARN, "descriptors",
+                   "raise the hard limit: ulimit -Hn 65536, or nofile in /etc/security/limits.conf",
+                   "at most %llu: jobs of more ranks than that on this host will not connect",
+                   (unsigned long long)files.rlim_max);
+}
+
+static void doctor_shm(doctor *d) {
+    struct statvfs v;
+    char path[64];
+    int fd;
+    snprintf(path, sizeof path, "/dev/shm/mesh_doctor.%ld", (long)getpid());
+    fd = open(path, O_CREAT | O_EXCL | O_RDWR, 0600);
+    if (fd < 0 || statvfs("/dev/shm", &v) != 0) {
+        doctor_say(d, DOCTOR_WARN, "/dev/shm", "mount it: mount -t tmpfs tmpfs /dev/shm (containers: --shm-size=1g)",
+                   "cannot be written: %s", strerror(errno));
+    } else {
+        double mib = (double)v.f_bavail * (double)v.f_frsize / (1 << 20);
+        doctor_say(d, mib < 64 ? DOCTOR_WARN : DOCTOR_OK, "/dev/shm", mib < 64 ? "containers: --shm-size=1g" : NULL,
+                   "%.0f MiB free", mib);
+    }
+    if (fd >= 0) close(fd), unlink(path);
+}
+
+/* GB/s and the round trip of one byte in us over loopback or a Unix-domain socket, between two processes. 0: it does not work. */
+static int doctor_speed(int unix_domain, double *gbs, double *us) {
+    enum { BYTES = 256 << 20, PIECE_BYTES = 256 << 10, TRIPS = 2000 };
+    static char piece[PIECE_BYTES];
+    int fd[2], i, ok = 1, port, one = 1;
+    size_t left;
+    int64_t start;
+    pid_t pid;
+    char c = 0;
+    if (unix_domain) {
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd)) return 0;
+    } else {
+        struct sockaddr_in a;
+        int listener = listen_here(&port);
+        if (listener < 0) return 0;
+        memset(&a, 0, sizeof a);
+        a.sin_family = AF_INET;
+        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        a.sin_port = htons((uint16_t)port);
+        fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+        mesh_socket__tune(fd[0], (struct sockaddr *)(void *)&a);
+        if (connect(fd[0], (struct sockaddr *)(void *)&a, sizeof a) || (fd[1] = accept(listener, NULL, NULL)) < 0) {
+            close(fd[0]), close(listener);
+            return 0;
+        }
+        mesh_socket__tune(fd[1], (struct sockaddr *)(void *)&a);
+        setsockopt(fd[1], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        close(listener);
+    }
+    pid = fork();
+    if (pid == 0) { /* echo, then swallow */
+        close(fd[0]);
+        for (i = 0; i < TRIPS; i++)
+            if (read(fd[1], &c, 1) != 1 || write(fd[1], &c, 1) != 1) _exit(1);
+        for (left = BYTES; left;) {
+            ssize_t n = read(fd[1], piece, sizeof piece);
+            if (n <= 0) _exit(1);
+            left -= (size_t)n;
+        }
+        if (write(fd[1], &c, 1) != 1) _exit(1);
+        _exit(0);
+    }
+    close(fd[1]);
+    start = mesh_socket__clock();
+    for (i = 0; i < TRIPS && ok; i++) ok = write(fd[0], &c, 1) == 1 && read(fd[0], &c, 1) == 1;
+    *us = (double)(mesh_socket__clock() - start) / 1e3 / TRIPS;
+    start = mesh_socket__clock();
+    for (left = BYTES; left && ok;) {
+        ssize_t n = send(fd[0], piece, left < sizeof piece ? left : sizeof piece, MSG_NOSIGNAL);
+        ok = n > 0;
+        left -= n > 0 ? (size_t)n : 0;
+    }
+    ok = ok && read(fd[0], &c, 1) == 1;
+    *gbs = (double)BYTES / (double)(mesh_socket__clock() - start);
+    close(fd[0]);
+    if (pid > 0) waitpid(pid, NULL, 0);
+    return ok;
+}
+
+static void doctor_network(doctor *d) {
+    char control[64] = "";
+    double gbs, us;
+    struct addrinfo hints, *found = NULL;
+    char name[256] = "";
+    int e;
+#ifdef TCP_CONGESTION
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    socklen_t length = sizeof control - 1;
+    if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &length) != 0) control[0] = 0;
+    if (control[0] && !strncmp(control, "bbr", 3)) {
+        int other = setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5) == 0 ||
+                    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4) == 0;
+        doctor_say(d, other ? DOCTOR_OK : DOCTOR_WARN, "congestion",
+                   other ? NULL : "modprobe tcp_cubic, and list it in net.ipv4.tcp_allowed_congestion_control",
+                   other ? "%s by default, which paces loopback to 2 GB/s; ranks on one host use another"
+                         : "%s, and no other is allowed: it paces loopback to 2 GB/s",
+                   control);
+    } else if (control[0]) {
+        doctor_say(d, DOCTOR_OK, "congestion", NULL, "%s", control);
+    }
+    if (fd >= 0) close(fd);
+#endif
+    if (!doctor_speed(0, &gbs, &us))
+        doctor_say(d, DOCTOR_ERROR, "loopback", "bring it up: ip link set lo up; look at the firewall's rules for lo",
+                   "127.0.0.1 does not work: %s", strerror(errno));
+    else
+        doctor_say(d, gbs < 1 ? DOCTOR_WARN : DOCTOR_OK, "loopback",
+                   gbs < 1 ? "look for other load, and at net.ipv4.tcp_rmem and tcp_wmem" : NULL,
+                   "TCP %.1f GB/s, a byte there and back %.1f us", gbs, us);
+    if (!doctor_speed(1, &gbs, &us))
+        doctor_say(d, DOCTOR_WARN, "unix", "MESH_SOCKET_LANES=tcp avoids them", "Unix-domain sockets do not work: %s",
+                   strerror(errno));
+    else
+        doctor_say(d, DOCTOR_OK, "unix", NULL, "%.1f GB/s, a byte there and back %.1f us", gbs, us);
+    gethostname(name, sizeof name - 1);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    e = getaddrinfo(name, NULL, &hints, &found);
+    if (e)
+        doctor_say(d, DOCTOR_WARN, "hostname", "list it in /etc/hosts, or give MASTER_ADDR as a number",
+                   "%s does not resolve: %s", name, gai_strerror(e));
+    else
+        doctor_say(d, DOCTOR_OK, "hostname", NULL, "%s resolves", name);
+    if (found) freeaddrinfo(found);
+}
+
+static void doctor_environment(doctor *d) {
+    static const mesh_socket_desc none = MESH_ZERO;
+    const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES");
+    mesh_socket__place where;
+    mesh_error err;
+    if (mesh_socket__who(&none, &where, &err) != MESH_OK)
+        doctor_say(d, DOCTOR_ERROR, "launcher", "set the variable right, or unset it to run alone", "%s", err.text);
+    else if (where.size == 1)
+        doctor_say(d, DOCTOR_OK, "launcher", NULL, "no launcher's variables: a program started here is a world of 1");
+    else
+        doctor_say(d, DOCTOR_OK, "launcher", NULL, "rank %d of %d, rank 0 at %s port %d", where.rank, where.size,
+                   where.address, where.port);
+    if (!getenv("MESH_SECRET"))
+        doctor_say(d, DOCTOR_OK, "secret", NULL,
+                   "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
+    else
+        doctor_say(d, strlen(getenv("MESH_SECRET")) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
+                   strlen(getenv("MESH_SECRET")) < 16 ? "use 32 random hex digits" : NULL, "MESH_SECRET has %d bytes",
+                   (int)strlen(getenv("MESH_SECRET")));
+    if (lanes && strcmp(lanes, "tcp") && strcmp(lanes, "auto"))
+        doctor_say(d, DOCTOR_ERROR, "lanes", "it is auto or tcp", "MESH_SOCKET_LANES=%s", lanes);
+    if (tuning) {
+        mesh_socket net;
+        mesh_socket_desc alone = MESH_ZERO;
+        alone.size = 1;
+        if (mesh_socket_open(&net, &alone, &err) != MESH_OK)
+            doctor_say(d, DOCTOR_ERROR, "tuning", "write one with mesh bench --tune FILE, or unset MESH_TUNING", "%s",
+                       err.text);
+        else
+            doctor_say(d, DOCTOR_OK, "tuning", NULL, "%s: %d rows", tuning,
+                       net.base.tuning ? net.base.tuning->nrows : 0);
+        mesh_socket_close(&net);
+    }
+}
+
+/* What other parts of the library, or the benches, would use. */
+static void doctor_optional(doctor *d) {
+    static const struct {
+        const char *what, *command, *remedy;
+    } parts[] = {
+        {"gpu", "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1",
+         "none: everything runs on the CPU"},
+        {"mpi", "(mpirun --version || true) 2>/dev/null | head -1", "none: only the comparison in make bench uses it"},
+    };
+    char text[256];
+    size_t i;
+    for (i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        doctor_line(parts[i].command, text, sizeof text);
+        doctor_say(d, DOCTOR_OK, parts[i].what, NULL, "%s", text[0] ? text : parts[i].remedy);
+    }
+}
+
+static int command_doctor(int argc, char **argv) {
+    doctor d = {0, 0, 0};
+    int i;
+    for (i = 0; i < argc; i++) {
+        if (is_help(argv[i])) {
+            printf(
+                "usage: mesh doctor [--json]\n\n"
+                "Looks at the compiler, limits, /dev/shm, loopback (speed, congestion control), name resolution, and what the launchers'\n"
+                "variables say; names the remedy for what is wrong.\n\nExit status: 1 if anything is an ERROR.\n");
+            return 0;
+        }
+        if (strcmp(argv[i], "--json")) return wrong("doctor", "unknown option", argv[i]);
+        d.json = 1;
+    }
+    doctor_compiler(&d);
+    doctor_limits(&d);
+    doctor_shm(&d);
+    doctor_network(&d);
+    doctor_environment(&d);
+    doctor_optional(&d);
+    if (d.json) puts("]");
+    return d.worst == DOCTOR_ERROR;
+}
+
+#endif
