@@ -224,6 +224,18 @@ enum {
     MESH_CAP_CONTROL_THREAD = 128
 };
 
+/* An operation that has ended, for who listens (mesh_transport.trace). Texts live during the call only. */
+typedef struct mesh_trace_event {
+    const char *call, *comm, *axes, *dtype, *op; /* "all_reduce", the comm's name, ...; op "" where there is none */
+    int group, ranks;                            /* which of the groups along the axes (mesh_group_of), and its size */
+    int slot;                                    /* operations under way at once have different ones */
+    mesh_status status;
+    uint32_t comm_id, sequence; /* sequence 0: point to point */
+    uint64_t count;             /* elements, as called */
+    uint64_t sent, received;    /* payload bytes of this rank */
+    int64_t start, end;         /* ns on the transport's clock */
+} mesh_trace_event;
+
 typedef void (*mesh_log)(void *ctx, int level, const char *text); /* level 0: error, 1: warning, 2: information */
 
 struct mesh_transport { /* the first member of every transport */
@@ -235,7 +247,9 @@ struct mesh_transport { /* the first member of every transport */
     void *log_ctx;
     void *engine;                     /* the core's: one per transport, NULL when the transport is opened */
     const struct mesh_tuning *tuning; /* for comms whose description has none (from MESH_TUNING); NULL: built in */
-    void *reserved[3];
+    void (*trace)(void *ctx, const mesh_trace_event *event); /* NULL: nobody listens */
+    void *trace_ctx;
+    void *reserved[1];
 };
 
 /* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */
@@ -773,6 +787,7 @@ typedef struct mesh__op {
     int64_t deadline, next_ask, ask_wait,
         gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
+    uint64_t sent, received;
     uint32_t progress,
         serial;       /* progress counts every post and step that ended; serial: of all operations started, this one */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
@@ -1175,12 +1190,38 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     if (status != MESH_OK) return status;
     s->open = 1;
     for (i = 0; i < s->count; i++) {
+        uint64_t nbytes = p.xfer[i].nbytes;
         if (p.xfer[i].direction == MESH_SEND)
-            op->group->sent += p.xfer[i].nbytes;
+            op->group->sent += nbytes, op->sent += nbytes;
         else
-            op->group->received += p.xfer[i].nbytes;
+            op->group->received += nbytes, op->received += nbytes;
     }
     return MESH_OK;
+}
+
+static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
+    const mesh_comm *c = op->comm;
+    mesh_trace_event v;
+    memset(&v, 0, sizeof v);
+    v.call = mesh__call_name(op->call.kind);
+    v.comm = mesh__impl(c)->name;
+    v.axes = op->group->axes;
+    v.dtype = mesh_dtype_name((mesh_dtype)op->call.dtype);
+    v.op = !mesh__call_is(op->call.kind, MESH_REDUCES) ? ""
+           : op->call.op < MESH_OP_COUNT               ? mesh_op_name((mesh_op)op->call.op)
+                                                       : "user op";
+    v.group = mesh_group_of(&c->on, op->group->axes, e->t->rank);
+    v.ranks = op->group->on.size;
+    v.slot = (int)op->slot;
+    v.status = op->status;
+    v.comm_id = c->id;
+    v.sequence = (uint32_t)op->channel;
+    v.count = op->record.count;
+    v.sent = op->sent;
+    v.received = op->received;
+    v.start = op->deadline - mesh__impl(c)->timeout;
+    v.end = e->ring[op->ring].end;
+    e->t->trace(e->t->trace_ctx, &v);
 }
 
 static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
@@ -1189,6 +1230,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     e->nactive--;
     e->ring[op->ring].status = status;
     e->ring[op->ring].end = mesh__now(e);
+    if (e->t->trace) mesh__trace(e, op);
 }
 
 /* A ticket ended badly, or a post was refused. */
@@ -2408,6 +2450,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->state = MESH__ACTIVE;
     op->at = op->oldest = 0;
     op->progress = 0;
+    op->sent = op->received = 0;
     op->serial = ++e->started;
     op->gone_until = 0;
     op->failing = MESH_OK;

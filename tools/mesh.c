@@ -18,6 +18,7 @@ static const char usage_text[] =
     "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
     "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
     "       mesh table --world 24 [\"tp<=8\" ...]                   list the meshes that a number of ranks allows\n"
+    "       mesh trace DIR                                         merge what MESH_TRACE=DIR wrote, and say who is late\n"
     "       mesh doctor [--json]                                   look at this machine, and say what to do\n"
     "       mesh COMMAND --help\n";
 
@@ -41,10 +42,11 @@ static long number(const char *text) {
 #include "bench.h"
 #include "draw.h"
 #include "doctor.h"
+#include "trace.h"
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "mesh: no command: run, test, bench, draw, table or doctor; see mesh --help\n");
+        fprintf(stderr, "mesh: no command: run, test, bench, draw, table, trace or doctor; see mesh --help\n");
         return 2;
     }
     if (is_help(argv[1])) {
@@ -60,7 +62,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "bench")) return command_bench(argv[0], argc - 2, argv + 2);
     if (!strcmp(argv[1], "draw")) return command_draw(argc - 2, argv + 2);
     if (!strcmp(argv[1], "table")) return command_table(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "trace")) return command_trace(argc - 2, argv + 2);
     if (!strcmp(argv[1], "doctor")) return command_doctor(argc - 2, argv + 2);
-    fprintf(stderr, "mesh: no command \"%s\": run, test, bench, draw, table or doctor; see mesh --help\n", argv[1]);
+    fprintf(stderr, "mesh: no command \"%s\": run, test, bench, draw, table, trace or doctor; see mesh --help\n",
+            argv[1]);
     return 2;
 }

@@ -33,6 +33,8 @@ CONCEPTS
                 What follows the proof is neither encrypted nor signed.
     message     Up to 16 KiB, and up to 64 KiB where the connection is idle, go at once, within a credit of 1 MiB per peer; larger
                 ones when the receiver has posted, in frames that interleave, straight from and to the caller's memory, strided or not.
+    MESH_TRACE  A directory: every rank writes rank-N.json there, an event for every operation, for Perfetto (ui.perfetto.dev) and for
+                `mesh trace`, which merges them and says who is late.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
 ERRORS
@@ -242,13 +244,13 @@ enum {
     MESH_SOCKET__EAGER = 64 * 1024, /* the most that goes without an offer */
     MESH_SOCKET__COPIED =
         4 * 1024, /* of which so much through the connection's buffer, so that small frames share a write */
-    MESH_SOCKET__QUEUED = 16 * 1024, /* and so much where the connection is busy */
-    MESH_SOCKET__CREDIT = 1 << 20,   /* eager bytes that may lie unreceived at a peer */
+    MESH_SOCKET__QUEUED = 16 * 1024,  /* and so much where the connection is busy */
+    MESH_SOCKET__CREDIT = 1 << 20,    /* eager bytes that may lie unreceived at a peer */
     MESH_SOCKET__CHUNK = 1024 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 64 * 1024,
     MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
     MESH_SOCKET__ENTRY = 48,       /* of the address book */
-    MESH_SOCKET__FEW = 3,        /* connections that are simply read */
+    MESH_SOCKET__FEW = 3,          /* connections that are simply read */
     MESH_SOCKET__STRANGERS = 64,   /* connections that have not proved themselves */
     MESH_SOCKET__IOVS = 64
 };
@@ -368,7 +370,9 @@ typedef struct mesh_socket__impl {
     uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
     mesh_tuning tuning; /* of MESH_TUNING */
-    uint64_t job;       /* drawn by rank 0, in the first entry of the book: 0 until it is known */
+    FILE *trace;        /* of MESH_TRACE */
+    int64_t trace_offset;
+    uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
     unsigned glances;
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
@@ -1961,6 +1965,10 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
         }
 #endif
     }
+    if (s->trace) {
+        fputs("\n]\n", s->trace);
+        fclose(s->trace);
+    }
     mesh_transport_free(t, s->conn);
     mesh_transport_free(t, s->poll);
     mesh_transport_free(t, s->slot);
@@ -2417,6 +2425,40 @@ static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__pl
     s->crowded = here > (int)cores;
 }
 
+/* An event a line, in Chrome's trace format: what is written is good to read at any time. Operations under way at once are on tracks of
+   their own. The time is the host's, so that traces of several hosts lie side by side. */
+static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
+    mesh_socket__impl *s = (mesh_socket__impl *)ctx;
+    int64_t ns = v->start + s->trace_offset;
+    fprintf(
+        s->trace,
+        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%.3f,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
+        "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
+        s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (double)(v->end - v->start) / 1e3,
+        v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence, (unsigned long long)v->count,
+        (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op, (int)v->status);
+}
+
+static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error *err) {
+    const char *dir = getenv("MESH_TRACE");
+    char path[1024];
+    struct timespec t;
+    if (!dir || !*dir) return MESH_OK;
+    mkdir(dir, 0777); /* another rank may have made it */
+    snprintf(path, sizeof path, "%s/rank-%d.json", dir, s->net->base.rank);
+    s->trace = fopen(path, "w");
+    if (!s->trace)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
+                          "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
+    clock_gettime(CLOCK_REALTIME, &t);
+    s->trace_offset = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec - mesh_socket__clock();
+    fprintf(s->trace, "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}",
+            s->net->base.rank, s->net->base.rank);
+    s->net->base.trace = mesh_socket__trace;
+    s->net->base.trace_ctx = s;
+    return MESH_OK;
+}
+
 /* The table that MESH_TUNING names. */
 static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_error *err) {
     const char *path = getenv("MESH_TUNING");
@@ -2497,6 +2539,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     else
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
+    if (status == MESH_OK) status = mesh_socket__open_trace(s, err);
     if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
     if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure &&
         !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))

@@ -1,0 +1,197 @@
+/* mesh trace: the traces of all ranks (MESH_TRACE) as one, with what they say. */
+#ifndef TOOL_TRACE_H
+#define TOOL_TRACE_H
+
+#include <dirent.h>
+
+typedef struct trace_event {
+    char call[32], axes[40];
+    int rank, group, ranks, status;
+    unsigned comm, sequence;
+    double ts, us;
+    unsigned long long sent, received;
+} trace_event;
+
+typedef struct trace_events {
+    trace_event *event;
+    size_t n, room;
+} trace_events;
+
+/* An event of one of our own files: they have one a line, always in this order. */
+static int trace_read_line(const char *line, trace_event *v) {
+    unsigned long long count;
+    int slot;
+    memset(v, 0, sizeof *v);
+    return sscanf(
+               line,
+               "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lf,\"dur\":%lf,\"name\":\"%31[^\"]\",\"cat\":\"%39[^\"]\",\"args\":{\"comm\":%u,"
+               "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,",
+               &v->rank, &slot, &v->ts, &v->us, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence, &count,
+               &v->sent, &v->received) == 13;
+}
+
+/* One rank's file into the list and, line by line, into the merged one. Returns the number of events, or -1. */
+static long trace_read(const char *path, trace_events *all, FILE *out, int *written) {
+    FILE *f = fopen(path, "r");
+    char line[2048];
+    long n = 0;
+    if (!f) return -1;
+    while (fgets(line, sizeof line, f)) {
+        const char *from = line[0] == '[' ? line + 1 : line;
+        size_t length = strcspn(from, "\n");
+        trace_event v;
+        while (length && from[length - 1] == ',') length--;
+        if (from[0] != '{' || from[length - 1] != '}')
+            continue; /* the end, or a line cut short by the end of its rank */
+        fprintf(out, "%s%.*s", (*written)++ ? ",\n" : "[", (int)length, from);
+        if (!trace_read_line(from, &v)) continue;
+        if (all->n == all->room) {
+            trace_event *more = (trace_event *)realloc(all->event, (all->room = 2 * all->room + 256) * sizeof v);
+            if (!more) break;
+            all->event = more;
+        }
+        all->event[all->n++] = v;
+        n++;
+    }
+    fclose(f);
+    return n;
+}
+
+static int trace_by_kind(const void *a, const void *b) {
+    const trace_event *x = (const trace_event *)a, *y = (const trace_event *)b;
+    int d = strcmp(x->axes, y->axes);
+    if (!d) d = strcmp(x->call, y->call);
+    return d ? d : (x->us > y->us) - (x->us < y->us);
+}
+
+static void trace_table(const trace_event *v, size_t n) {
+    size_t first, last, i;
+    printf("%-16s %-20s %8s %14s %10s %10s %10s %10s\n", "axes", "call", "count", "bytes sent", "min us", "mean us",
+           "p99 us", "max us");
+    for (first = 0; first < n; first = last) {
+        double sum = 0;
+        unsigned long long sent = 0;
+        for (last = first; last < n && !strcmp(v[last].axes, v[first].axes) && !strcmp(v[last].call, v[first].call);
+             last++) {}
+        for (i = first; i < last; i++) sum += v[i].us, sent += v[i].sent;
+        printf("%-16s %-20s %8zu %14llu %10.1f %10.1f %10.1f %10.1f\n", v[first].axes, v[first].call, last - first,
+               sent, v[first].us, sum / (double)(last - first), v[first + (last - first - 1) * 99 / 100].us,
+               v[last - 1].us);
+    }
+}
+
+/* The events of one collective side by side, its first rank first. */
+static int trace_by_collective(const void *a, const void *b) {
+    const trace_event *x = (const trace_event *)a, *y = (const trace_event *)b;
+    int d;
+    if (x->comm != y->comm) return x->comm < y->comm ? -1 : 1;
+    if ((d = strcmp(x->axes, y->axes)) != 0) return d;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
+    return (x->ts > y->ts) - (x->ts < y->ts);
+}
+
+typedef struct trace_late {
+    int rank;
+    long times;
+    double us, worst;
+    trace_event worst_in;
+} trace_late;
+
+static int trace_by_lateness(const void *a, const void *b) {
+    const trace_late *x = (const trace_late *)a, *y = (const trace_late *)b;
+    return x->us < y->us ? 1 : x->us > y->us ? -1 : 0;
+}
+
+/* Who came last to collectives, and how long after the rank before it: the time that all the others lost to that rank alone. */
+static void trace_stragglers(trace_event *v, size_t n) {
+    trace_late *late;
+    size_t first, last, i;
+    int most = 0, shown = 0, collectives = 0;
+    for (i = 0; i < n; i++)
+        if (v[i].rank > most) most = v[i].rank;
+    late = (trace_late *)calloc((size_t)most + 1, sizeof *late);
+    if (!late) return;
+    for (i = 0; i <= (size_t)most; i++) late[i].rank = (int)i;
+    qsort(v, n, sizeof *v, trace_by_collective);
+    for (first = 0; first < n; first = last) {
+        const trace_event *w = &v[first];
+        for (last = first; last < n && v[last].comm == w->comm && !strcmp(v[last].axes, w->axes) &&
+                           v[last].group == w->group && v[last].sequence == w->sequence;
+             last++) {}
+        if (w->sequence == 0 || last - first < 2 || (int)(last - first) != w->ranks) continue;
+        collectives++;
+        w = &v[last - 1];
+        {
+            double us = w->ts - v[last - 2].ts;
+            trace_late *l = &late[w->rank];
+            l->times++;
+            l->us += us;
+            if (us > l->worst) l->worst = us, l->worst_in = *w;
+        }
+    }
+    qsort(late, (size_t)most + 1, sizeof *late, trace_by_lateness);
+    printf("\nlast to come, of %d collectives:\n", collectives);
+    for (i = 0; i <= (size_t)most && shown < 8; i++, shown++)
+        if (late[i].times)
+            printf(
+                "  rank %-4d %6ld times, %12.1f us after the one before it, at worst %.1f us (%s on %s, sequence %u)\n",
+                late[i].rank, late[i].times, late[i].us, late[i].worst, late[i].worst_in.call, late[i].worst_in.axes,
+                late[i].worst_in.sequence);
+    free(late);
+}
+
+static int command_trace(int argc, char **argv) {
+    const char *dir = NULL;
+    char path[1024];
+    trace_events all = {NULL, 0, 0};
+    FILE *out;
+    DIR *d;
+    struct dirent *entry;
+    int i, files = 0, written = 0;
+    for (i = 0; i < argc; i++) {
+        if (is_help(argv[i])) {
+            printf(
+                "usage: mesh trace DIR\n\n"
+                "Merges the traces that the ranks of a job wrote into DIR (run it with MESH_TRACE=DIR) into DIR/trace.json, for\n"
+                "ui.perfetto.dev, and prints per axis and call how often, how many bytes, how long, and which ranks came last.\n\n"
+                "Exit status: 1 if there is no trace.\n");
+            return 0;
+        }
+        if (dir || argv[i][0] == '-') return wrong("trace", "expected one directory", argv[i]);
+        dir = argv[i];
+    }
+    if (!dir) return wrong("trace", "which directory? the one of MESH_TRACE", NULL);
+    if (!(d = opendir(dir))) {
+        fprintf(stderr, "mesh trace: cannot read %s: %s\n", dir, strerror(errno));
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/trace.json", dir);
+    if (!(out = fopen(path, "w"))) {
+        fprintf(stderr, "mesh trace: cannot write %s: %s\n", path, strerror(errno));
+        closedir(d);
+        return 1;
+    }
+    while ((entry = readdir(d)) != NULL) {
+        char name[1024];
+        if (strncmp(entry->d_name, "rank-", 5) || !strstr(entry->d_name, ".json")) continue;
+        snprintf(name, sizeof name, "%s/%s", dir, entry->d_name);
+        files += trace_read(name, &all, out, &written) >= 0;
+    }
+    closedir(d);
+    fprintf(out, "%s\n]\n", written ? "" : "[");
+    fclose(out);
+    if (!all.n) {
+        fprintf(stderr, "mesh trace: no events in %s: run the job with MESH_TRACE=%s\n", dir, dir);
+        free(all.event);
+        return 1;
+    }
+    printf("%d ranks, %zu events: %s\n\n", files, all.n, path);
+    qsort(all.event, all.n, sizeof *all.event, trace_by_kind);
+    trace_table(all.event, all.n);
+    trace_stragglers(all.event, all.n);
+    free(all.event);
+    return 0;
+}
+
+#endif
