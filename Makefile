@@ -24,7 +24,8 @@ HEADERS = mesh.h mesh_transport.h mesh_collectives.h $(wildcard transports/*.h)
 EXAMPLES = hello collectives train_gpt
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
-all: $(B)/mesh $(B)/test_mesh $(B)/bench_mesh $(EXAMPLES:%=$(B)/%)
+BENCHES = bench_mesh bench_persistent bench_scale bench_peers
+all: $(B)/mesh $(B)/test_mesh $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
@@ -32,7 +33,10 @@ $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $
 $(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) tests/test_mesh.c -o $@ -lpthread
 
-$(B)/bench_mesh: bench/bench_mesh.c $(HEADERS) | $(B)
+$(B)/bench_peers: bench/bench_peers.c | $(B)
+	$(CC) -std=gnu99 $(WARN) $(FLAGS) $< -o $@
+
+$(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B)/train_gpt: examples/train_gpt.c $(HEADERS) | $(B)
@@ -58,8 +62,18 @@ test: $(B)/test_mesh
 check:
 	bash .ci/run
 
-bench: $(B)/bench_mesh
+# Figures, beside what MPI and Gloo do where they are installed. bench-peers takes 20 minutes: BENCH="--rounds 1 --ops all_reduce" for less.
+bench: bench-quick bench-scale bench-peers
+
+bench-quick: $(B)/bench_mesh $(B)/bench_persistent $(B)/mesh
 	$(B)/bench_mesh
+	$(B)/mesh run --bare -n 2 -- $(B)/bench_persistent
+
+bench-scale: $(B)/mesh $(B)/bench_scale
+	$(B)/bench_scale
+
+bench-peers: $(B)/mesh $(B)/bench_peers
+	$(B)/bench_peers $(BENCH)
 
 install:
 	mkdir -p $(DESTDIR)$(prefix)/include/transports
@@ -72,4 +86,4 @@ install:
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test check bench install clean
+.PHONY: all demo test check bench bench-quick bench-scale bench-peers install clean

@@ -69,7 +69,7 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
 
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
 static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int victim) {
-    pid_t pid[64];
+    static pid_t pid[1024];
     int i, port = 0, fd, status;
     double deadline = test_now() + 90;
     if (backend == SIM || backend == SIM_FREE) {

@@ -204,13 +204,25 @@ static void test_opposite_tcp(void) {
 
 /* ---- lost and closed ranks ---- */
 
-enum { KILL_CASES = 12, VICTIM = 2 };
+enum { KILL_CASES = 26, VICTIM = 2 };
 
 /* One operation of every kind, large enough that nobody can finish without the victim. */
-static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, mesh_request *r) {
+static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, mesh_request kept_request,
+                                  mesh_request *r) {
     static const size_t counts[4] = {30000, 30000, 30000, 30000};
+    static mesh_object object;
     size_t n = 120000;
     int me = mesh_comm_index(c, NULL);
+    mesh_buffer list[3];
+    mesh_halo halo = MESH_ZERO;
+    list[0].send = a, list[0].recv = b, list[0].count = n / 2;
+    list[1].send = a + n / 2, list[1].recv = b + n / 2, list[1].count = 5;
+    list[2].send = a + n / 2 + 50, list[2].recv = b + n / 2 + 50, list[2].count = n / 4;
+    halo.ndim = 1;
+    halo.shape[0] = (int64_t)n;
+    halo.low[0] = halo.high[0] = (int64_t)n / 4;
+    halo.axis[0] = "x";
+    halo.periodic[0] = 1;
     switch (what) {
     case 0:
         return mesh_all_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
@@ -234,18 +246,56 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
         return mesh_barrier_start(c, NULL, r);
     case 10:
         return mesh_shift_start(c, NULL, 1, 1, a, b, n, MESH_F32, r);
-    default:
+    case 11:
         return mesh_sendrecv_start(c, NULL, (me + 2) % 4, a, n, (me + 2) % 4, b, n, MESH_F32, r);
+    case 12:
+        return mesh_gather_start(c, NULL, a, b, n / 4, MESH_F32, 1, r);
+    case 13:
+        return mesh_gather_v_start(c, NULL, a, n / 4, b, counts, NULL, MESH_F32, 1, r);
+    case 14:
+        return mesh_scatter_start(c, NULL, a, b, n / 4, MESH_F32, VICTIM, r);
+    case 15:
+        return mesh_scatter_v_start(c, NULL, a, counts, NULL, b, n / 4, MESH_F32, VICTIM, r);
+    case 16:
+        return mesh_scan_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
+    case 17:
+        return mesh_exscan_start(c, NULL, a, b, 1, MESH_F32, MESH_SUM, r);
+    case 18:
+        return mesh_broadcast_object_start(c, NULL, &object, VICTIM, r);
+    case 19:
+        return mesh_all_reduce_many_start(c, NULL, list, 3, MESH_F32, MESH_SUM, r);
+    case 20:
+        return mesh_broadcast_many_start(c, NULL, list, 3, MESH_F32, VICTIM, r);
+    case 21:
+        list[0].count = list[2].count = n / 16;
+        return mesh_all_gather_many_start(c, NULL, list, 2, MESH_F32, r);
+    case 22:
+        list[0].count = list[2].count = n / 16;
+        return mesh_reduce_scatter_many_start(c, NULL, list, 2, MESH_F32, MESH_SUM, r);
+    case 23:
+        return mesh_all_reduce_start(c, NULL, a, b, n / 2, MESH_F32, MESH_MINLOC, r);
+    case 24:
+        return mesh_halo_exchange_start(c, &halo, a, MESH_F32, r);
+    default: { /* a kept request, started again: all are alive the first time */
+        mesh_status status = mesh_restart(kept_request);
+        *r = kept_request;
+        return status;
+    }
     }
 }
 
 static void killed_rank(mesh_transport *t, void *ctx) {
     int what = *(int *)ctx, sim = !strcmp(t->ops->name, "sim");
     float *a = (float *)calloc(120000, sizeof(float)), *b = (float *)calloc(120000, sizeof(float));
-    mesh_request r;
+    mesh_request r, kept = MESH_ZERO;
     mesh_comm c;
     mesh_status status;
     if (!open_comm(t, &c, "x=4", NULL, 10 * SECOND)) return;
+    if (what == KILL_CASES - 1) {
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, a, b, 120000, MESH_F32, MESH_SUM, &kept), c.error);
+        CHECK_INT(mesh_keep(kept), MESH_OK);
+        CHECK_OK(mesh_wait(kept), c.error);
+    }
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (t->rank == VICTIM) {
         pause_rank(t, SECOND / 20);
@@ -253,7 +303,7 @@ static void killed_rank(mesh_transport *t, void *ctx) {
         mesh_sim_die(t);
         CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_TRANSPORT);
     } else {
-        status = some_operation(&c, what, a, b, &r);
+        status = some_operation(&c, what, a, b, kept, &r);
         if (status == MESH_OK) status = mesh_wait(r);
         if (status == MESH_OK) status = mesh_barrier(&c, NULL); /* this rank did not need the victim */
         CHECK_INT(status, MESH_ERR_PEER);
@@ -644,6 +694,10 @@ static void test_sim_kill_each_post(void) {
 
 /* ---- refused calls ---- */
 
+static void nothing(void *inout, const void *in, size_t count, void *ctx) {
+    (void)inout, (void)in, (void)count, (void)ctx;
+}
+
 static void refuse_rank(mesh_transport *t, void *ctx) {
     int what = *(int *)ctx;
     float a[8] = {0}, b[8];
@@ -651,6 +705,11 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     mesh_status status = MESH_OK;
     size_t one[2] = {1, 1}, two[2] = {2, 2};
+    mesh_buffer list[2];
+    mesh_halo h = MESH_ZERO;
+    mesh_object object = MESH_ZERO;
+    mesh_user_op user = MESH_ZERO;
+    mesh_op added;
     static const struct {
         mesh_status status;
         const char *text;
@@ -670,7 +729,28 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
                 {MESH_ERR_UNSUPPORTED, "sum of bytes"},
                 {MESH_ERR_ARGUMENT, "send_counts is NULL"},
                 {MESH_ERR_ARGUMENT, "what is received overlaps"},
+                {MESH_ERR_ARGUMENT, "recv is NULL with 8 elements"},
+                {MESH_ERR_ARGUMENT, "count is 2, but counts[1], the root's own, is 1"},
+                {MESH_ERR_ARGUMENT, "counts is NULL at the root"},
+                {MESH_ERR_UNSUPPORTED, "avg has no meaning in a scan"},
+                {MESH_ERR_UNSUPPORTED, "minloc of f16"},
+                {MESH_ERR_UNSUPPORTED, "unknown op of f32"},
+                {MESH_ERR_ARGUMENT, "buffer 1: send is NULL with 4 elements"},
+                {MESH_ERR_ARGUMENT, "-1 buffers"},
+                {MESH_ERR_ARGUMENT, "the mesh \"dp=2,tp=2\" has no axis \"pp\""},
+                {MESH_ERR_ARGUMENT, "axis \"tp\" divides dims 0 and 1"},
+                {MESH_ERR_ARGUMENT, "an interior of 2 cannot fill a neighbour's halo of 3"},
+                {MESH_ERR_ARGUMENT, "9 dims; 1 to 8"},
+                {MESH_ERR_ARGUMENT, "the object's data is NULL with 7 bytes"},
+                {MESH_ERR_ARGUMENT, "the object is NULL"},
+                {MESH_ERR_ARGUMENT, "dtype 0 is none"},
                 {MESH_ERR_ARGUMENT, "blocks overlap"}};
+    list[0].send = a, list[0].recv = b, list[0].count = 4;
+    list[1].send = NULL, list[1].recv = b + 4, list[1].count = 4;
+    h.ndim = 1;
+    h.shape[0] = 8;
+    h.axis[0] = "tp";
+    h.low[0] = h.high[0] = 1;
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (t->rank == 1) {
@@ -724,6 +804,61 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
         case 15:
             status = mesh_sendrecv(&c, "tp", 0, a, 4, 0, a + 2, 4, MESH_F32);
             break;
+        case 16:
+            status = mesh_gather(&c, "tp", a, NULL, 4, MESH_F32, 1);
+            break;
+        case 17:
+            status = mesh_gather_v(&c, "tp", a, 2, b, one, NULL, MESH_F32, 1);
+            break;
+        case 18:
+            status = mesh_scatter_v(&c, "tp", a, NULL, NULL, b, 1, MESH_F32, 1);
+            break;
+        case 19:
+            status = mesh_exscan(&c, "tp", a, b, 1, MESH_F32, MESH_AVG);
+            break;
+        case 20:
+            status = mesh_all_reduce(&c, "tp", a, b, 1, MESH_F16, MESH_MINLOC);
+            break;
+        case 21: /* no such op was added */
+            status = mesh_all_reduce(&c, "tp", a, b, 1, MESH_F32, (mesh_op)70);
+            break;
+        case 22:
+            status = mesh_all_reduce_many(&c, "tp", list, 2, MESH_F32, MESH_SUM);
+            break;
+        case 23:
+            status = mesh_broadcast_many(&c, "tp", list, -1, MESH_F32, 0);
+            break;
+        case 24:
+            h.axis[0] = "pp";
+            status = mesh_halo_exchange(&c, &h, a, MESH_F32);
+            break;
+        case 25:
+            h.ndim = 2;
+            h.shape[1] = 1;
+            h.axis[1] = "tp";
+            status = mesh_halo_exchange(&c, &h, a, MESH_F32);
+            break;
+        case 26:
+            h.low[0] = h.high[0] = 3;
+            status = mesh_halo_exchange(&c, &h, a, MESH_F32);
+            break;
+        case 27:
+            h.ndim = 9;
+            status = mesh_halo_exchange(&c, &h, a, MESH_F32);
+            break;
+        case 28:
+            object.nbytes = 7;
+            status = mesh_broadcast_object(&c, "tp", &object, 1);
+            break;
+        case 29:
+            status = mesh_broadcast_object(&c, "tp", NULL, 1);
+            break;
+        case 30: /* an op on elements of 12 bytes takes MESH_BYTES */
+            user.combine = nothing;
+            user.elem_bytes = 12;
+            CHECK_INT(mesh_op_add(&c, &user, &added), MESH_OK);
+            status = mesh_all_reduce(&c, "tp", a, b, 1, MESH_F32, added);
+            break;
         default:
             status = mesh_all_gather_v(&c, "tp", a, b, two, one, MESH_F32);
             break;
@@ -743,8 +878,65 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
 }
 static void test_refused(void) {
     int what;
-    for (what = 0; what < 17; what++) run_world(SIM, 4, refuse_rank, &what);
-    for (what = 0; what < 15; what += 7) run_world(TCP, 4, refuse_rank, &what);
+    for (what = 0; what < 32; what++) run_world(SIM, 4, refuse_rank, &what);
+    for (what = 0; what < 32; what += 7) run_world(TCP, 4, refuse_rank, &what);
+}
+
+/* Lists that differ in a count, gather_v's counts, kept requests: what agrees works, what does not is named. */
+static void lists_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx, k;
+    float a[8] = {1, 1, 1, 1, 1, 1, 1, 1}, b[8] = {0};
+    size_t counts[2] = {1, 2};
+    mesh_buffer list[2];
+    mesh_comm c;
+    mesh_request r;
+    mesh_status status = MESH_OK;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < 2; k++) {
+        list[k].send = a + 4 * k;
+        list[k].recv = b + 4 * k;
+        list[k].count = (size_t)(k == t->rank ? 3 : 1);
+    }
+    if (what == 0) {
+        status = mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM);
+    } else if (what == 1) {
+        status = mesh_gather_v(&c, NULL, a, (size_t)t->rank * 2 + 1, b, counts, NULL, MESH_F32,
+                               0); /* rank 1 sends 3, root expects 2 */
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    } else { /* rank 0 keeps its request, rank 1 calls anew */
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, a, b, 8, MESH_F32, MESH_SUM, &r), c.error);
+        CHECK_INT(mesh_keep(r), MESH_OK);
+        CHECK_OK(mesh_wait(r), c.error);
+        CHECK_INT(mesh_wait(r), MESH_ERR_STATE);
+        CHECK_HAS(c.error.text, "mesh_restart");
+        for (k = 0; k < 5; k++) {
+            a[3] = (float)k;
+            if (t->rank == 0) {
+                CHECK_OK(mesh_restart(r), c.error);
+                CHECK_INT(mesh_restart(r), MESH_ERR_STATE);
+                CHECK_HAS(c.error.text, "under way");
+                CHECK_OK(mesh_wait(r), c.error);
+            } else {
+                CHECK_OK(mesh_all_reduce(&c, NULL, a, b, 8, MESH_F32, MESH_SUM), c.error);
+            }
+            CHECK(b[3] == (float)(2 * k) && b[0] == 2);
+        }
+        CHECK_OK(mesh_release(r), c.error);
+        CHECK_INT(mesh_release(r), MESH_ERR_STATE);
+        CHECK_INT(mesh_keep(r), MESH_ERR_STATE);
+        CHECK_OK(mesh_comm_close(&c), c.error);
+        return;
+    }
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, what ? "rank 1 sent 12 bytes, rank 0 expected 8" : "all_reduce_many(4 x f32, sum)");
+    mesh_comm_close(&c);
+}
+static void test_lists(void) {
+    int what;
+    for (what = 0; what < 3; what++) {
+        run_world(SIM, 2, lists_rank, &what);
+        run_world(TCP, 2, lists_rank, &what);
+    }
 }
 
 /* ---- opening, groups, requests ---- */
@@ -1103,6 +1295,7 @@ static const test_case fault_tests[] = {
     {"faults/sim_delay", test_sim_delay, 0},
     {"faults/headless", test_headless, 0},
     {"faults/sim_kill_each_post", test_sim_kill_each_post, 0},
+    {"faults/lists", test_lists, 0},
     {"faults/refused", test_refused, 0},
     {"faults/open", test_open, 0},
     {"faults/memory", test_memory, 0},

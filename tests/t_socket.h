@@ -424,7 +424,80 @@ static void test_crowd(void) {
     run_world(UNIX, 32, crowd_rank, NULL);
 }
 
+/* ---- scale: hundreds of ranks on one machine ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MANY_AXIS = 2 };
+#else
+enum { MANY_AXIS = 4 };
+#endif
+
+/* Every collective on every axis of 4x4x4x4, and on the whole mesh. */
+static void many_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm comm;
+    mesh_error err;
+    char text[64];
+    int axis, i;
+    (void)ctx;
+    snprintf(text, sizeof text, "a=%d,b=%d,c=%d,d=%d", MANY_AXIS, MANY_AXIS, MANY_AXIS, MANY_AXIS);
+    CHECK_OK(mesh_parse(&m, text, t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&comm, t, &m, NULL, &err), err);
+    for (axis = -1; axis < m.naxes && !comm.failed; axis++) {
+        conf_case c;
+        memset(&c, 0, sizeof c);
+        c.t = t;
+        c.comm = &comm;
+        c.axes = axis < 0 ? NULL : m.axis[axis].name;
+        c.n = mesh_comm_size(&comm, c.axes);
+        c.me = mesh_comm_index(&comm, c.axes);
+        c.d = MESH_F32;
+        c.elem = 4;
+        for (i = 0; i < c.n; i++) {
+            mesh g;
+            mesh_group_through(&g, &m, c.axes, t->rank, &err);
+            c.seed[i] = mesh_rank_at(&g, i);
+        }
+        c.room = conf_room(&c, 8);
+        c.send = (unsigned char *)malloc(c.room);
+        c.recv = (unsigned char *)malloc(c.room);
+        c.want = (unsigned char *)malloc(c.room);
+        conf_moves(&c, 2);
+        conf_many(&c, 2, MESH_SUM);
+        conf_reductions(&c, 2, MESH_SUM);
+        conf_objects(&c, 1);
+        free(c.send);
+        free(c.recv);
+        free(c.want);
+    }
+    conf_halo(&comm, 0, 1);
+    CHECK_OK(mesh_comm_close(&comm), comm.error);
+}
+
+static void test_many(void) { run_world(TCP, MANY_AXIS * MANY_AXIS * MANY_AXIS * MANY_AXIS, many_rank, NULL); }
+
+static void thousand_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm comm;
+    mesh_error err;
+    (void)ctx;
+    CHECK_OK(mesh_parse(&m, "x=-1", t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&comm, t, &m, NULL, &err), err);
+    CHECK_OK(mesh_barrier(&comm, NULL), comm.error);
+    CHECK_OK(mesh_comm_close(&comm), comm.error);
+}
+
+/* A thousand ranks come up and pass a barrier, or as many as the machine's limits allow. */
+static void test_thousand(void) {
+    struct rlimit files;
+    int ranks = MANY_AXIS == 4 ? 1000 : 100;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_max < (rlim_t)ranks + 64) ranks = (int)files.rlim_max - 64;
+    run_world(UNIX, ranks, thousand_rank, NULL);
+}
+
 static const test_case socket_tests[] = {
+    {"socket/many", test_many, 0},
+    {"socket/thousand", test_thousand, 0},
     {"socket/hmac", test_hmac, 0},
     {"socket/environment", test_environment, 0},
     {"socket/join_wrong_secret", test_join_wrong_secret, 0},

@@ -247,7 +247,7 @@ enum {
     MESH_SOCKET__QUEUED = 16 * 1024,  /* and so much where the connection is busy */
     MESH_SOCKET__CREDIT = 1 << 20,    /* eager bytes that may lie unreceived at a peer */
     MESH_SOCKET__CHUNK = 1024 * 1024, /* of a large message in one frame */
-    MESH_SOCKET__RBUF = 64 * 1024,
+    MESH_SOCKET__RBUF = 16 * 1024,
     MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
     MESH_SOCKET__ENTRY = 48,       /* of the address book */
     MESH_SOCKET__FEW = 3,          /* connections that are simply read */
@@ -704,6 +704,11 @@ static inline void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c
     size_t part;
     if (!c->frame && !c->spare) {
         c->out_at += n;
+        if (c->out_at == c->out_len && c->out_cap > 2 * MESH_SOCKET__QUEUED) { /* a burst, or the address book */
+            mesh_transport_free(&s->net->base, c->out);
+            c->out = NULL;
+            c->out_at = c->out_len = c->out_cap = 0;
+        }
         return;
     }
     part = n < c->head_left ? n : c->head_left;
