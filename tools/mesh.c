@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#ifdef __linux__
+#if MESH_SOCKET__LINUX
 #include <sys/prctl.h>
 #endif
 

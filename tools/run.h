@@ -109,7 +109,7 @@ static void child(int r, int n, int port, int listener, const char *secret, int 
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
-#ifdef __linux__
+#if MESH_SOCKET__LINUX
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* a launcher that is killed takes its ranks along */
 #endif
     if (isatty(1)) setenv("MESH_TTY", "1", 1); /* what the rank prints reaches a terminal, though through a pipe */

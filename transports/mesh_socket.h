@@ -100,7 +100,6 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -112,6 +111,15 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #if !defined(AI_PASSIVE) || !defined(CLOCK_MONOTONIC)
 #error \
     "mesh_socket.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
+#endif
+
+/* What Linux has beyond POSIX stands behind this one switch: abstract Unix-domain addresses, the bytes a socket has not sent, TCP's
+   options, /proc. Everything works without, which the tests run to show. */
+#if defined(__linux__) && !defined(MESH_POSIX_ONLY)
+#define MESH_SOCKET__LINUX 1
+#include <sys/ioctl.h>
+#else
+#define MESH_SOCKET__LINUX 0
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -369,8 +377,9 @@ typedef struct mesh_socket__impl {
     mesh_socket__control *control, **control_end;
     uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
-    mesh_tuning tuning; /* of MESH_TUNING */
-    FILE *trace;        /* of MESH_TRACE */
+    uint64_t unix_token; /* of unix_fd's address */
+    mesh_tuning tuning;  /* of MESH_TUNING */
+    FILE *trace;         /* of MESH_TRACE */
     int64_t trace_offset;
     uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
@@ -893,21 +902,17 @@ static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-#ifdef TCP_KEEPIDLE
+#if MESH_SOCKET__LINUX
     {
         int idle = 5, interval = 5, probes = 3;
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     }
-#endif
-#ifdef TCP_USER_TIMEOUT
     {
         unsigned ms = 20000;
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
-#endif
-#ifdef TCP_CONGESTION
     if (mesh_socket__is_loopback(to)) { /* bbr paces even here: 2.2 instead of 5.7 GB/s */
         char name[32] = "";
         socklen_t length = sizeof name;
@@ -918,13 +923,13 @@ static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
 #endif
 }
 
-/* The Unix-domain address of a token: abstract on Linux (nothing to clean up), a file elsewhere. */
+/* The Unix-domain address of a token: abstract on Linux (nothing to clean up), a file elsewhere (a rank that is killed leaves it). */
 static inline socklen_t mesh_socket__unix_address(struct sockaddr_un *a, uint64_t token) {
     char name[64];
     mesh__text t = mesh__text_on(name, sizeof name);
     memset(a, 0, sizeof *a);
     a->sun_family = AF_UNIX;
-#ifdef __linux__
+#if MESH_SOCKET__LINUX
     mesh__put(&t, "mesh.h-%x", token);
     memcpy(a->sun_path + 1, name, t.len);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + t.len);
@@ -1962,13 +1967,11 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     if (s->tcp_fd >= 0) close(s->tcp_fd);
     if (s->unix_fd >= 0) {
         close(s->unix_fd);
-#ifndef __linux__
-        {
+        if (!MESH_SOCKET__LINUX) {
             struct sockaddr_un a;
-            mesh_socket__unix_address(&a, s->book[t->rank].token);
+            mesh_socket__unix_address(&a, s->unix_token);
             unlink(a.sun_path);
         }
-#endif
     }
     if (s->trace) {
         fputs("\n]\n", s->trace);
@@ -1986,9 +1989,9 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s);
 }
 
-/* Bytes that the other host's kernel does not have yet: a close could still lose them. */
+/* Bytes that the other host's kernel does not have yet: a close could still lose them. (Elsewhere the kernel goes on sending them.) */
 static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
-#ifdef TIOCOUTQ
+#if MESH_SOCKET__LINUX
     int left = 0;
     return !c->is_unix && ioctl(c->fd, TIOCOUTQ, &left) == 0 && left > 0;
 #else
@@ -2170,18 +2173,21 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
 static inline uint64_t mesh_socket__host(void) {
     char text[256] = "";
     uint64_t h;
-    struct stat st;
-    int fd;
     gethostname(text, sizeof text - 1);
     h = mesh__hash_text(3, text);
-    fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
-    if (fd >= 0) {
-        ssize_t n = read(fd, text, sizeof text - 1);
-        text[n > 0 ? n : 0] = 0;
-        h = mesh__hash_text(h, text);
-        close(fd);
+#if MESH_SOCKET__LINUX
+    {
+        struct stat st;
+        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+        if (fd >= 0) {
+            ssize_t n = read(fd, text, sizeof text - 1);
+            text[n > 0 ? n : 0] = 0;
+            h = mesh__hash_text(h, text);
+            close(fd);
+        }
+        if (stat("/proc/self/ns/net", &st) == 0) h = mesh__mix(h, (uint64_t)st.st_ino);
     }
-    if (stat("/proc/self/ns/net", &st) == 0) h = mesh__mix(h, (uint64_t)st.st_ino);
+#endif
     return h ? h : 1;
 }
 
@@ -2259,6 +2265,7 @@ static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
         return;
     }
     s->unix_fd = fd;
+    s->unix_token = mine->token;
 }
 
 static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
