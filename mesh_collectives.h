@@ -1373,7 +1373,7 @@ static inline void mesh__build_alone(mesh__engine *e, mesh__op *op, const mesh__
     mesh__add_copies(e, op, &b->recv, mesh__block_of(&b->recv, 0), &b->send, mesh__block_of(&b->send, 0));
 }
 
-static inline void mesh__build_with(mesh__engine *e, mesh__op *op, mesh__layout *b, int kind) {
+static inline void mesh__build_native(mesh__engine *e, mesh__op *op, mesh__layout *b, int kind) {
     int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
     mesh__range mine;
     size_t bytes = (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) *
@@ -1434,6 +1434,79 @@ static inline void mesh__build_with(mesh__engine *e, mesh__op *op, mesh__layout 
         mesh__build_barrier(e, op);
         break;
     }
+}
+
+/* Elements that a v-call touches, or SIZE_MAX when they overflow. */
+static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets, int n, size_t elem) {
+    size_t end = 0, at = 0, limit = SIZE_MAX / 2 / elem;
+    int i;
+    for (i = 0; i < n; i++) {
+        if (offsets) at = offsets[i];
+        if (counts[i] > limit || at > limit || at + counts[i] > limit) return SIZE_MAX;
+        if (counts[i] && at + counts[i] > end) end = at + counts[i];
+        at += counts[i];
+    }
+    return end;
+}
+
+/* Elements from a part's base to the end of what a view has there. */
+static inline size_t mesh__part_extent(const mesh__op *op, const mesh__view *v, const mesh__part *p) {
+    size_t extent = mesh__v_extent(v->counts, v->offsets, v->counts ? op->group->on.size : 0, 1);
+    return v->kind == MESH__COUNTS   ? extent
+           : v->kind == MESH__BLOCKS ? p->count * (size_t)op->group->on.size
+                                     : p->count;
+}
+
+/* Does this rank give data, or take a result, in this kind of call? */
+static inline int mesh__gives(const mesh__op *op, int kind) {
+    int rooted = kind == MESH_CALL_BROADCAST || kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
+    return !rooted || op->group->index == op->call.root;
+}
+static inline int mesh__takes(const mesh__op *op, int kind) {
+    int rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V;
+    if (kind == MESH_CALL_EXSCAN) return op->group->index > 0;
+    return !rooted || op->group->index == op->call.root;
+}
+
+/* On a big-endian host: turned copies are sent, and what has arrived is turned at the end. */
+static inline void mesh__build_turned(mesh__engine *e, mesh__op *op, mesh__layout *b, int kind) {
+    mesh__part *turned = (mesh__part *)mesh_transport_alloc(e->t, (size_t)b->send.nparts * sizeof *turned);
+    size_t total = 0;
+    unsigned char *scratch = NULL;
+    int i, gives = mesh__gives(op, kind);
+    for (i = 0; turned && i < b->send.nparts; i++) {
+        turned[i] = b->send.part[i];
+        total += (mesh__part_extent(op, &b->send, &turned[i]) * op->elem_bytes + 63) & ~(size_t)63;
+    }
+    if (turned && gives) scratch = mesh__scratch(e, op, total);
+    if (!turned || op->out_of_memory) op->out_of_memory = 1;
+    for (i = 0; gives && !op->out_of_memory && i < b->send.nparts; i++) {
+        size_t nbytes = mesh__part_extent(op, &b->send, &turned[i]) * op->elem_bytes;
+        if (turned[i].base) mesh__add_swap(e, op, scratch, turned[i].base, nbytes);
+        turned[i].base = scratch;
+        scratch += (nbytes + 63) & ~(size_t)63;
+    }
+    if (!op->out_of_memory) {
+        b->send.part = turned;
+        mesh__build_native(e, op, b, kind);
+        for (i = 0; mesh__takes(op, kind) && i < (b->recv.kind == MESH__CHUNKS ? 1 : op->group->on.size); i++) {
+            mesh__range r = b->recv.kind == MESH__CHUNKS ? mesh__all_of(&b->recv) : mesh__block_of(&b->recv, i);
+            while (r.count) {
+                unsigned char *p;
+                size_t n = mesh__run(op, &b->recv, &r, &p);
+                mesh__add_swap(e, op, p, p, n * op->elem_bytes);
+            }
+        }
+    }
+    mesh_transport_free(e->t, turned);
+}
+
+static inline void mesh__build_with(mesh__engine *e, mesh__op *op, mesh__layout *b, int kind) {
+    int talks = kind != MESH_CALL_BARRIER && kind != MESH_CALL_GROUP_OPEN && op->group->on.size > 1;
+    if (talks && mesh__swap_width(&op->call))
+        mesh__build_turned(e, op, b, kind);
+    else
+        mesh__build_native(e, op, b, kind);
 }
 
 /* How a call's send and recv are laid out. */
@@ -1503,19 +1576,6 @@ static inline void mesh__build(mesh__engine *e, mesh__op *op) {
 static inline int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
     uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return an && bn && x < y + bn && y < x + an;
-}
-
-/* Elements that a v-call touches, or SIZE_MAX when they overflow. */
-static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets, int n, size_t elem) {
-    size_t end = 0, at = 0, limit = SIZE_MAX / 2 / elem;
-    int i;
-    for (i = 0; i < n; i++) {
-        if (offsets) at = offsets[i];
-        if (counts[i] > limit || at > limit || at + counts[i] > limit) return SIZE_MAX;
-        if (counts[i] && at + counts[i] > end) end = at + counts[i];
-        at += counts[i];
-    }
-    return end;
 }
 
 /* Do the blocks of a v-call's receive side overlap? One after another, which is usual, is seen in one pass. */
@@ -2030,6 +2090,48 @@ static inline void mesh__add_p2p(mesh__engine *e, mesh__op *op, const mesh_xfer 
     op->xfer[op->nxfers - 1].block = &op->block[(*nblocks)++];
 }
 
+/* On a big-endian host: what is sent is packed and turned first, what has come is turned at the end. */
+static inline void mesh__build_p2p_turned(mesh__engine *e, mesh__op *op, const mesh_xfer *xfers, int count,
+                                          int *nblocks) {
+    int i, index = op->group->index, first;
+    size_t total = 0;
+    unsigned char *scratch, *at;
+    mesh__step *step;
+    for (i = 0; i < count; i++)
+        if (xfers[i].rank != index && xfers[i].direction == MESH_SEND)
+            total += ((size_t)xfers[i].nbytes + 63) & ~(size_t)63;
+    at = scratch = mesh__scratch(e, op, total);
+    for (i = 0; i < count && !op->out_of_memory; i++) {
+        mesh_xfer packed = xfers[i];
+        if (packed.rank == index || packed.direction != MESH_SEND) continue;
+        if (!(step = mesh__step_add(e, op, MESH__MOVE))) return;
+        packed.rank = index; /* a move from here to here */
+        mesh__add_p2p(e, op, &packed, nblocks);
+        packed.base = at;
+        packed.block = NULL;
+        mesh__add_p2p(e, op, &packed, nblocks);
+        step = &op->step[op->nsteps - 1];
+        step->count = step->first + 1;
+        mesh__add_swap(e, op, at, at, (size_t)packed.nbytes);
+        at += ((size_t)packed.nbytes + 63) & ~(size_t)63;
+    }
+    mesh__add_post(e, op);
+    for (first = op->nxfers, at = scratch, i = 0; i < count && !op->out_of_memory; i++) {
+        mesh_xfer x = xfers[i];
+        if (x.rank == index) continue;
+        if (x.direction == MESH_SEND) {
+            x.base = at;
+            x.block = NULL;
+            at += ((size_t)x.nbytes + 63) & ~(size_t)63;
+        }
+        mesh__add_p2p(e, op, &x, nblocks);
+    }
+    mesh__add_wait(e, op);
+    for (; first < op->nxfers && !op->out_of_memory; first++)
+        if (op->xfer[first].direction == MESH_RECV && (step = mesh__step_add(e, op, MESH__SWAP)) != NULL)
+            step->first = first;
+}
+
 /* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. */
 static inline void mesh__build_p2p(mesh__engine *e, mesh__op *op, const mesh_xfer *xfers, int count) {
     int i, s = -1, r = -1, nblocks = 0, index = op->group->index;
@@ -2044,6 +2146,10 @@ static inline void mesh__build_p2p(mesh__engine *e, mesh__op *op, const mesh_xfe
         mesh__add_p2p(e, op, &xfers[s], &nblocks);
         mesh__add_p2p(e, op, &xfers[r], &nblocks);
         step->count = step->first + 1;
+    }
+    if (mesh__swap_width(&op->call)) {
+        mesh__build_p2p_turned(e, op, xfers, count, &nblocks);
+        return;
     }
     mesh__add_post(e, op);
     for (i = 0; i < count && !op->out_of_memory; i++)

@@ -718,7 +718,7 @@ enum {
     MESH__AXES_BYTES = 40,  /* of an axes text in a record */
     MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
     MESH__SCRATCH_KEPT = 4 << 20,
-    MESH__SCRATCHES = 4,
+    MESH__SCRATCHES = 5,
     MESH__ROUND = 32,        /* partners served at once in direct exchanges */
     MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
     MESH__MIB = 1 << 20,
@@ -759,7 +759,8 @@ enum {
     MESH__COPY,   /* n bytes from src to dst */
     MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
     MESH__DIVIDE, /* dst = dst / size of the group, n elements */
-    MESH__EXTEND  /* call op->extend, which adds steps that could not be known before */
+    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place */
+    MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
 };
 
 typedef struct mesh__step {
@@ -1272,6 +1273,44 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     return settled;
 }
 
+/* Numbers travel little-endian, so that ranks of both byte orders agree. A big-endian rank turns what it sends into that order, keeps it
+   so while the operation lasts, and turns what has arrived back at its end. (MESH_TEST_SWAP makes every host do so, for the tests.) */
+static inline int mesh__is_little(void) {
+#ifdef MESH_TEST_SWAP
+    return 0;
+#else
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+#endif
+}
+
+/* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
+static inline size_t mesh__swap_width(const mesh_call *c) {
+    size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
+    if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
+    return mesh__is_complex(c->dtype) ? width / 2 : width;
+}
+
+static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
+    unsigned char *d = (unsigned char *)dst, number[16];
+    const unsigned char *s = (const unsigned char *)src;
+    size_t i, k;
+    for (i = 0; i < nbytes; i += width) {
+        memcpy(number, s + i, width);
+        for (k = 0; k < width; k++) d[i + k] = number[width - 1 - k];
+    }
+}
+
+static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
+    uint64_t at, n;
+    for (at = 0; at < x->nbytes; at += n) {
+        void *p = mesh_xfer_at(x, at, &n);
+        mesh__swap(p, p, (size_t)n, width);
+    }
+}
+
 /* Strided bytes from one block to another of the same length. */
 static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
     uint64_t at, n, m;
@@ -1282,19 +1321,46 @@ static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
     }
 }
 
-static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh__step *s) {
-    const mesh_ops *ops = e->t->ops;
-    const mesh_call *c = &op->call;
-    if (c->user_op && s->src_first) {
-        c->user_op(s->dst, s->src, s->n, c->user_ctx);
+/* dst = dst op src in the host's byte order; divide: dst = dst / n instead. */
+static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
+                                 int divide) {
+    if (divide) {
+        mesh__divide(c->dtype, dst, count, divide);
+    } else if (c->user_op && src_first) {
+        c->user_op(dst, src, count, c->user_ctx);
     } else if (c->user_op) {
-        c->user_op((void *)(uintptr_t)s->src, s->dst, s->n, c->user_ctx);
-        memcpy(s->dst, s->src, s->n * op->elem_bytes);
-    } else if (MESH__HAS(ops, reduce)) {
-        return ops->reduce(e->t, op->group->handle, c->op, c->dtype, s->dst, NULL, s->src, NULL, s->n, 0);
+        c->user_op(src, dst, count, c->user_ctx);
+        memcpy(dst, src, count * elem);
     } else {
-        mesh__reduce(c->op, c->dtype, s->dst, s->src, s->n);
+        mesh__reduce(c->op, c->dtype, dst, src, count);
     }
+}
+
+/* The same where memory holds the other order: a little at a time in the host's. */
+static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
+                                         int src_first, int divide, size_t width) {
+    uint64_t a[128], b[128]; /* aligned for every dtype */
+    unsigned char *d = (unsigned char *)dst, *s = (unsigned char *)src;
+    size_t most = sizeof a / elem, n;
+    for (; count; count -= n, d += n * elem, s += n * elem) {
+        n = count < most ? count : most;
+        mesh__swap(a, d, n * elem, width);
+        mesh__swap(b, s, n * elem, width);
+        mesh__combine(c, a, b, n, elem, src_first, divide);
+        mesh__swap(d, a, n * elem, width);
+    }
+}
+
+static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh__step *s, int divide) {
+    const mesh_ops *ops = e->t->ops;
+    size_t width = mesh__swap_width(&op->call);
+    void *src = (void *)(uintptr_t)s->src;
+    if (MESH__HAS(ops, reduce))
+        return ops->reduce(e->t, op->group->handle, op->call.op, op->call.dtype, s->dst, NULL, src, NULL, s->n, divide);
+    if (width)
+        mesh__combine_swapped(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide, width);
+    else
+        mesh__combine(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide);
     return MESH_OK;
 }
 
@@ -1316,15 +1382,18 @@ static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__st
         mesh__move(from, to);
         return MESH_OK;
     case MESH__DIVIDE:
-        if (MESH__HAS(ops, reduce))
-            return ops->reduce(e->t, group, op->call.op, op->call.dtype, s->dst, NULL, s->dst, NULL, s->n, n);
-        mesh__divide(op->call.dtype, s->dst, s->n, n);
+        return mesh__step_reduce(e, op, s, n);
+    case MESH__SWAP:
+        if (s->src)
+            mesh__swap(s->dst, s->src, s->n, mesh__swap_width(&op->call));
+        else
+            mesh__swap_xfer(&op->xfer[s->first], mesh__swap_width(&op->call));
         return MESH_OK;
     case MESH__EXTEND:
         op->extend(e, op);
         return op->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
     default:
-        return mesh__step_reduce(e, op, s);
+        return mesh__step_reduce(e, op, s, 0);
     }
 }
 
@@ -1345,8 +1414,8 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
         else if (s->kind != MESH__WAIT)
             status = mesh__step_run(e, op, s);
         if (status != MESH_OK) {
-            static const char *const what[] = {"to post", "to wait",   "to reduce", "to copy",
-                                               "to copy", "to divide", "memory"};
+            static const char *const what[] = {"to post", "to wait",   "to reduce",     "to copy",
+                                               "to copy", "to divide", "to swap bytes", "memory"};
             mesh_error why;
             mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
                        what[op->step[op->at].kind], mesh_status_text(status));
@@ -2576,6 +2645,15 @@ static inline void mesh__add_divide(mesh__engine *e, mesh__op *op, void *dst, si
 
 static inline void mesh__add_copy(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t nbytes) {
     mesh__step *s = nbytes && dst != src ? mesh__step_add(e, op, MESH__COPY) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = nbytes;
+}
+
+/* Turn the byte order of nbytes, which lie at src, into dst. */
+static inline void mesh__add_swap(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t nbytes) {
+    mesh__step *s = nbytes ? mesh__step_add(e, op, MESH__SWAP) : NULL;
     if (!s) return;
     s->dst = dst;
     s->src = src;
