@@ -25,7 +25,9 @@ CONCEPTS
     group       where a call acts: the ranks that differ from me only along the axes named, "dp" or "dp,cp", numbered row-major
                 in the order written. NULL: the whole mesh. Every single axis and the whole mesh are open; any other list of
                 axes is named in mesh_comm_desc.groups or opened by mesh_group_open.
-    request     an operation under way. Every operation has a _start form that returns one; the blocking form is start + wait.
+    request     an operation under way. Every operation has a _start form that returns one; the blocking form is start + wait. mesh_keep
+                makes it persistent: mesh_restart starts the same call again from the schedule that is there.
+    algorithm   how a call is served: chosen by call, ranks and bytes from a tuning table, the first rank's for all (see below).
 
 CONVENTIONS
     Arguments: comm, axes, send, recv, count, dtype, op, root. `count` is elements PER RANK. root, to, from: indices in the group.
@@ -34,7 +36,7 @@ CONVENTIONS
     Ranks of a group call its operations in the same order. Different groups may be served in any order, as long as no cycle of
     waiting ranks arises. avg divides the sum by the group's size. f16 and bf16 accumulate in f32, rounded once per hop.
     On CPU transports a reduction has the same bits on every rank of the group and from run to run (NaN payloads excepted). min and max
-    of a NaN are a NaN. Buffers are aligned to their dtype.
+    of a NaN are a NaN. Buffers are aligned to their dtype. Numbers travel little-endian, MESH_BYTES as they are.
 
 ERRORS
     Every call returns a mesh_status; the text is in comm->error. Whatever ends an operation badly fails the comm, on every rank of it:

@@ -301,8 +301,8 @@ typedef struct mesh_comm {
     mesh_error error; /* the last error; once failed, its first cause */
 } mesh_comm;
 
-/* A reduction of your own: inout[i] = in[i] op inout[i], count elements. It has to be associative; `in` comes from the ranks before
-   those of inout. Called on the thread that is inside the library; it must call nothing of it. */
+/* A reduction of your own: inout[i] = in[i] op inout[i], count elements, which has to be associative. Where `ordered` is set, and in
+   scans, `in` comes from the ranks before those of inout. Called on the thread that is inside the library; it must call nothing of it. */
 typedef struct mesh_user_op {
     void (*combine)(void *inout, const void *in, size_t count, void *ctx);
     void *ctx;
@@ -916,6 +916,12 @@ static inline int mesh__call_is(int kind, int property) {
     return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
 }
 
+/* A list's record has the hash of its counts where others have the root: lists that differ are then seen to. */
+static inline int mesh__is_unrooted_list(int kind) {
+    return kind == MESH_CALL_ALL_REDUCE_MANY || kind == MESH_CALL_ALL_GATHER_MANY ||
+           kind == MESH_CALL_REDUCE_SCATTER_MANY;
+}
+
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
     mesh__put(t, "%s(", mesh__call_name(r->kind));
@@ -934,6 +940,7 @@ static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
     else if (mesh__call_is(r->kind, MESH_REDUCES))
         mesh__put(t, ", user op %d", r->op - MESH__USER_OP);
     if (mesh__call_is(r->kind, MESH_ROOTED)) mesh__put(t, ", root %d", r->root);
+    if (mesh__is_unrooted_list(r->kind)) mesh__put(t, ", buffers' counts #%x", (uint64_t)(uint32_t)r->root);
     mesh__put(t, ") on \"%s\"", r->axes);
     if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
 }
@@ -2540,7 +2547,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->record.kind = (uint8_t)call->kind;
     op->record.dtype = (uint8_t)call->dtype;
     op->record.op = (uint8_t)call->op;
-    op->record.root = call->root;
+    op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
     mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
     op->ring = (int)(e->ring_count++ % MESH__RING);
     h->record = op->record;

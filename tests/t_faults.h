@@ -928,7 +928,8 @@ static void lists_rank(mesh_transport *t, void *ctx) {
         return;
     }
     CHECK_INT(status, MESH_ERR_MISMATCH);
-    CHECK_HAS(c.error.text, what ? "rank 1 sent 12 bytes, rank 0 expected 8" : "all_reduce_many(4 x f32, sum)");
+    CHECK_HAS(c.error.text,
+              what ? "rank 1 sent 12 bytes, rank 0 expected 8" : "all_reduce_many(4 x f32, sum, buffers' counts #");
     mesh_comm_close(&c);
 }
 static void test_lists(void) {
