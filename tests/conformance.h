@@ -564,11 +564,13 @@ static void conf_expect(mesh_dtype d, int op, int n, const int *seed, size_t i, 
     }
 }
 
+enum { CONF_MOST = 1024 /* ranks of a group */ };
+
 typedef struct conf_case {
     mesh_transport *t;
     mesh_comm *comm;
     const char *axes;
-    int n, me, seed[256]; /* seed: the members' world ranks */
+    int n, me, seed[CONF_MOST]; /* seed: the members' world ranks */
     mesh_dtype d;
     size_t elem;
     unsigned char *send, *recv, *want; /* want: what recv should hold */
@@ -676,7 +678,7 @@ static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
         }
     }
     { /* reduce_scatter_v: rank i gets count + i elements, given with gaps between blocks */
-        size_t counts[256], offsets[256], at = 0, mine;
+        size_t counts[CONF_MOST], offsets[CONF_MOST], at = 0, mine;
         for (i = 0; i < n; i++) {
             counts[i] = i % 3 == 2 ? 0 : count + i;
             offsets[i] = at;
@@ -915,7 +917,7 @@ static void conf_moves(conf_case *c, size_t count) {
     }
     c->in_place = 0;
     { /* all_gather_v: rank i gives count + i elements, none where i % 3 == 1 */
-        size_t counts[256], total = 0;
+        size_t counts[CONF_MOST], total = 0;
         for (i = 0; i < n; i++) total += counts[i] = i % 3 == 1 ? 0 : count + i;
         conf_clear(c);
         conf_contribution(c, 0, c->me, 0, counts[me], c->send);
@@ -926,7 +928,7 @@ static void conf_moves(conf_case *c, size_t count) {
                  total * c->elem);
     }
     { /* all_to_all_v: from i to j go count + (i + 2 j) % 4 elements, none where (i + j) % 5 == 3 */
-        size_t sc[256], so[256], rc[256], ro[256], s_at = 0, r_at = 0;
+        size_t sc[CONF_MOST], so[CONF_MOST], rc[CONF_MOST], ro[CONF_MOST], s_at = 0, r_at = 0;
         for (i = 0; i < n; i++) {
             sc[i] = (me + i) % 5 == 3 ? 0 : count + (me + 2 * i) % 4;
             rc[i] = (me + i) % 5 == 3 ? 0 : count + (i + 2 * me) % 4;
@@ -964,7 +966,7 @@ static void conf_moves(conf_case *c, size_t count) {
     }
     c->in_place = 0;
     { /* gather_v, scatter_v: rank i has count + i elements, none where i % 3 == 1; the blocks lie in descending order */
-        size_t counts[256], offsets[256], at = 0;
+        size_t counts[CONF_MOST], offsets[CONF_MOST], at = 0;
         int at_root = (int)me == root;
         for (i = n; i-- > 0; at += counts[i]) {
             counts[i] = i % 3 == 1 ? 0 : count + i;
@@ -1161,7 +1163,11 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large, const me
     mesh_group_through(&g, &comm->on, axes, comm->transport->rank, &err);
     c.n = g.size;
     c.me = mesh_index_of(&g, comm->transport->rank);
-    for (i = 0; i < g.size && i < 256; i++) c.seed[i] = mesh_rank_at(&g, i);
+    if (g.size > CONF_MOST) {
+        conformance_fail(c.t, __LINE__, "the group is too large for this suite", "");
+        return;
+    }
+    for (i = 0; i < g.size; i++) c.seed[i] = mesh_rank_at(&g, i);
     c.send = (unsigned char *)malloc(conf_room(&c, biggest));
     c.recv = (unsigned char *)malloc(conf_room(&c, biggest));
     c.want = (unsigned char *)malloc(conf_room(&c, biggest));

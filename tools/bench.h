@@ -45,6 +45,11 @@ static void bench_choose(bench *b, int kind, mesh_op op) {
     b->elem = mesh_dtype_bytes(b->d) * (mesh__is_loc(b->op) ? 2 : 1);
 }
 
+static int bench_possible(const bench *b) {
+    int scans = b->kind == MESH_CALL_SCAN || b->kind == MESH_CALL_EXSCAN;
+    return !mesh__call_is(b->kind, MESH_REDUCES) || (mesh__reducible(b->d, b->op) && !(scans && b->op == MESH_AVG));
+}
+
 static mesh_status bench_call(bench *b, size_t count, int in_place) {
     mesh_comm *c = b->comm;
     size_t block = count * b->elem * (size_t)b->me;
@@ -114,7 +119,8 @@ static void bench_prepare(bench *b, size_t count, int in_place) {
 
 /* Elements of the result that are not what they should be, after one call on fresh data. */
 static uint64_t bench_wrong(bench *b, size_t count, int in_place) {
-    int seed[256], r, rooted = b->kind == MESH_CALL_REDUCE || b->kind == MESH_CALL_GATHER;
+    int *seed = (int *)malloc((size_t)b->n * sizeof *seed), r,
+        rooted = b->kind == MESH_CALL_REDUCE || b->kind == MESH_CALL_GATHER;
     size_t bytes = count * b->elem, k, i, rb = bench_recv_blocks(b);
     unsigned char want[PERIOD * 32];
     const unsigned char *got =
@@ -122,9 +128,11 @@ static uint64_t bench_wrong(bench *b, size_t count, int in_place) {
             ? b->send + (size_t)b->me * bytes
             : b->recv;
     uint64_t wrong = 0;
-    if (b->kind == MESH_CALL_BARRIER || (rooted && b->me != b->root) || (b->kind == MESH_CALL_EXSCAN && b->me == 0))
+    if (b->kind == MESH_CALL_BARRIER || (rooted && b->me != b->root) || (b->kind == MESH_CALL_EXSCAN && b->me == 0)) {
+        free(seed);
         return 0;
-    for (r = 0; r < b->n && r < 256; r++) seed[r] = r;
+    }
+    for (r = 0; r < b->n && seed; r++) seed[r] = r;
     for (k = 0; k < rb; k++) {
         int from = b->kind == MESH_CALL_BROADCAST || b->kind == MESH_CALL_SCATTER ? b->root
                    : b->kind == MESH_CALL_SHIFT                                   ? (b->me - 1 + b->n) % b->n
@@ -134,13 +142,14 @@ static uint64_t bench_wrong(bench *b, size_t count, int in_place) {
             b->kind == MESH_CALL_ALL_TO_ALL || b->kind == MESH_CALL_SCATTER || b->kind == MESH_CALL_REDUCE_SCATTER
                 ? (size_t)b->me
                 : 0;
-        if (mesh__call_is(b->kind, MESH_REDUCES))
+        if (mesh__call_is(b->kind, MESH_REDUCES) && seed)
             for (i = 0; i < PERIOD && i < count; i++) conf_expect(b->d, b->op, upto, seed, i + which, want, i);
         else
             bench_fill(b, from, which, count < PERIOD ? count : PERIOD, want);
         for (i = 0; i < count; i++)
             wrong += memcmp(got + k * bytes + i * b->elem, want + i % PERIOD * b->elem, b->elem) != 0;
     }
+    free(seed);
     return wrong;
 }
 
@@ -196,7 +205,10 @@ static double bench_bus_factor(const bench *b) {
 /* "8", "64K", "16M", "1G". 0: none of these. */
 static size_t bench_bytes(const char *text) {
     char *end;
-    unsigned long long v = strtoull(text, &end, 10);
+    unsigned long long v;
+    errno = 0;
+    v = strtoull(text, &end, 10);
+    if (errno || v > SIZE_MAX >> 30) return 0;
     const char *units = "KMG", *u;
     if (end == text || text[0] == '-') return 0;
     if (*end && (u = strchr(units, *end & ~32)) != NULL && *u) {
@@ -277,7 +289,10 @@ static mesh_status bench_algorithm(bench *b, mesh_transport *t, const mesh *m, i
     forced.row[0].bytes = UINT64_MAX;
     desc.tuning = &forced;
     if (b->axes && strchr(b->axes, ',')) desc.groups = b->axes;
-    if ((status = mesh_comm_open(&comm, t, m, &desc, &err)) != MESH_OK) return status;
+    if ((status = mesh_comm_open(&comm, t, m, &desc, &err)) != MESH_OK) {
+        outer->error = err;
+        return status;
+    }
     b->comm = &comm;
     status = bench_measure(b, count, 0, &r);
     if (status != MESH_OK) outer->error = comm.error;
@@ -287,26 +302,32 @@ static mesh_status bench_algorithm(bench *b, mesh_transport *t, const mesh *m, i
     return status;
 }
 
-static mesh_status bench_tune(bench *b, mesh_transport *t, const mesh *m, size_t most, mesh_tuning *table) {
+static mesh_status bench_tune(bench *b, mesh_transport *t, const mesh *m, int only, size_t most, mesh_tuning *table) {
     size_t bytes;
     int k, a;
     mesh_op op = b->op;
     for (k = 0; k < BENCH_KINDS; k++) {
         int last = 0;
+        if (only >= 0 && k != only) continue;
         bench_choose(b, bench_kinds[k], op);
+        if (!bench_possible(b)) continue;
         for (bytes = 64; bytes <= most; bytes *= 4) { /* per rank, as a row has it */
             size_t sb = bench_send_blocks(b), rb = bench_recv_blocks(b), count = bytes / b->elem;
-            double us[MESH_ALGORITHM_COUNT];
-            int best = 0;
+            double us[MESH_ALGORITHM_COUNT], once;
+            int best = 0, round, usual = mesh__built_in(b->kind, b->n, bytes).algorithm;
             if (bytes * (sb > rb ? sb : rb) > b->room) break;
-            for (a = 1; a < MESH_ALGORITHM_COUNT; a++) {
-                mesh_status status;
-                if (!mesh_algorithm_serves((mesh_algorithm)a, b->kind)) continue;
-                if ((status = bench_algorithm(b, t, m, a, count, &us[a])) != MESH_OK) return status;
-                if (!best || us[a] < us[best]) best = a;
-            }
+            for (round = 0; round < 3; round++) /* in turn, so that all see the same noise; the least counts */
+                for (a = 1; a < MESH_ALGORITHM_COUNT; a++) {
+                    mesh_status status;
+                    if (!mesh_algorithm_serves((mesh_algorithm)a, b->kind)) continue;
+                    if ((status = bench_algorithm(b, t, m, a, count, &once)) != MESH_OK) return status;
+                    if (round == 0 || once < us[a]) us[a] = once;
+                }
+            for (a = 1; a < MESH_ALGORITHM_COUNT; a++)
+                if (mesh_algorithm_serves((mesh_algorithm)a, b->kind) && (!best || us[a] < us[best])) best = a;
             if (!best) break;
-            if (last && us[last] < us[best] * 1.05) best = last; /* no change for noise */
+            if (us[usual] < us[best] * 1.1) best = usual; /* no change for noise */
+            if (last && us[last] < us[best] * 1.05) best = last;
             if (t->rank == 0) {
                 fprintf(stderr, "%s %zu:", mesh__call_name(b->kind), bytes);
                 for (a = 1; a < MESH_ALGORITHM_COUNT; a++)
@@ -340,7 +361,9 @@ static int bench_write_table(const mesh_tuning *table, const char *path) {
     }
     mesh_tuning_format(table, text, sizeof text);
     ok = fprintf(f, "# written by mesh bench --tune; use it with MESH_TUNING=%s\n%s", path, text) > 0;
-    return fclose(f) || !ok;
+    if (fclose(f)) ok = 0;
+    if (!ok) fprintf(stderr, "mesh bench: cannot write %s: %s\n", path, strerror(errno));
+    return !ok;
 }
 
 static const char bench_usage[] =
@@ -352,16 +375,16 @@ static const char bench_usage[] =
     "                 exscan, shift, barrier, or all\n"
     "  --dtype f32 --op sum --root 0\n"
     "  --min 8 --max 64M --factor 4       sizes\n"
-    "  --iters N --warmup 2               calls per size (default: about 0.1 s)\n"
+    "  --iters N --warmup 2               calls per size, at least 5 samples (default: about 0.1 s)\n"
     "  --csv | --json                     for programs\n"
-    "  --tune FILE    measure every algorithm instead, and write the table of the best ones for this number of ranks (up to --max,\n"
+    "  --tune FILE    measure every algorithm (of --call NAME, or of all) instead, and write the table of the best ones for this number of ranks (up to --max,\n"
     "                 16M per rank by default)\n\n"
     "time: median, of the slowest rank. algbw = size / time; busbw as in nccl-tests: times 2(n-1)/n for all_reduce, (n-1)/n where\n"
     "blocks go to or come from every rank.\n\nExit status: 1 if any value is wrong or a call fails, 2 for wrong usage.\n";
 
 static int command_bench(const char *self, int argc, char **argv) {
-    const char *text = NULL, *call = "all_reduce", *dtype = "f32", *op = "sum", *axes = NULL, *tune = NULL;
-    size_t least = 8, most = 0, factor = 4, size;
+    const char *text = NULL, *call = NULL, *dtype = "f32", *op = "sum", *axes = NULL, *tune = NULL;
+    size_t least = 8, most = 0, factor = 4, size, shown;
     int i, k, n = 0, format = BENCH_TABLE, printed = 0, status = 0, only = -1;
     char whole[32];
     mesh_socket net;
@@ -380,6 +403,7 @@ static int command_bench(const char *self, int argc, char **argv) {
             return 0;
         }
         if (!strcmp(argv[i], "--csv") || !strcmp(argv[i], "--json")) {
+            if (format != BENCH_TABLE) return wrong("bench", "one of --csv and --json", NULL);
             format = argv[i][2] == 'c' ? BENCH_CSV : BENCH_JSON;
             continue;
         }
@@ -417,10 +441,17 @@ static int command_bench(const char *self, int argc, char **argv) {
         i++;
     }
     if (!most) most = tune ? 16 << 20 : 64 << 20;
-    if ((i = bench_find(dtype, bench_dtype_name, MESH_DTYPE_COUNT)) < 0) return wrong("bench", "no dtype", dtype);
+    if (most < least) return wrong("bench", "--max is less than --min", NULL);
+    if (most > SIZE_MAX / 4096) return wrong("bench", "--max is beyond this machine's memory", NULL);
+    if (text && n) return wrong("bench", "-n and --mesh both say how many ranks; one of them", NULL);
+    if (tune && most < 64) return wrong("bench", "--tune measures from 64 bytes on; raise --max", NULL);
+    if ((i = bench_find(dtype, bench_dtype_name, MESH_DTYPE_COUNT)) < 0)
+        return wrong("bench", "no dtype (f32 f64 f16 bf16 i8 .. u64 complex64 complex128 f8e4m3 f8e5m2 bytes)", dtype);
     b.d = (mesh_dtype)i;
-    if ((i = bench_find(op, bench_op_name, MESH_OP_COUNT)) < 0) return wrong("bench", "no op", op);
+    if ((i = bench_find(op, bench_op_name, MESH_OP_COUNT)) < 0)
+        return wrong("bench", "no op (sum avg min max prod and or xor minloc maxloc)", op);
     b.op = (mesh_op)i;
+    if (!call) call = tune ? "all" : "all_reduce";
     if (strcmp(call, "all") && (only = bench_find(call, bench_kind_name, BENCH_KINDS)) < 0)
         return wrong("bench", "no call", call);
     chosen = b.op;
@@ -460,30 +491,32 @@ static int command_bench(const char *self, int argc, char **argv) {
         status = 2;
     } else if (tune) {
         mesh_tuning table = MESH_ZERO;
-        status = bench_tune(&b, &net.base, &m, most, &table) != MESH_OK;
+        status = bench_tune(&b, &net.base, &m, only, most, &table) != MESH_OK;
+        if (status && !comm.failed) fprintf(stderr, "mesh bench: %s\n", comm.error.text);
         if (!status && net.base.rank == 0) status = bench_write_table(&table, tune);
         if (!status && net.base.rank == 0)
             printf("%d rows in %s; use them with MESH_TUNING=%s\n", table.nrows, tune, tune);
     } else {
-        for (k = 0; k < BENCH_KINDS && status == 0; k++) {
+        for (k = 0; k < BENCH_KINDS && !comm.failed; k++) {
             if (only >= 0 && k != only) continue;
             bench_choose(&b, bench_kinds[k], chosen);
-            if (net.base.rank == 0 && (format != BENCH_CSV || !printed)) bench_head(&b, format);
-            if (mesh__call_is(b.kind, MESH_REDUCES) &&
-                (!mesh__reducible(b.d, b.op) ||
-                 ((b.kind == MESH_CALL_SCAN || b.kind == MESH_CALL_EXSCAN) && b.op == MESH_AVG))) {
-                if (only < 0) continue;
+            if (!bench_possible(&b)) {
                 if (net.base.rank == 0)
-                    fprintf(stderr, "mesh bench: %s of %s is not supported by %s\n", op, dtype,
-                            mesh__call_name(b.kind));
-                status = 2;
-                break;
+                    fprintf(stderr, "mesh bench: %s of %s is not supported by %s%s\n", op, dtype,
+                            mesh__call_name(b.kind), only < 0 ? ": left out" : "");
+                if (only >= 0) status = 2;
+                continue;
             }
-            for (size = b.kind == MESH_CALL_BARRIER ? most : least; size <= most && comm.failed == 0; size *= factor) {
+            if (net.base.rank == 0 && (format != BENCH_CSV || !printed)) bench_head(&b, format);
+            shown = SIZE_MAX;
+            for (size = b.kind == MESH_CALL_BARRIER ? most : least; size <= most && comm.failed == 0;
+                 size = size > most / factor ? most + 1 : size * factor) {
                 size_t sb = bench_send_blocks(&b), rb = bench_recv_blocks(&b), blocks = sb > rb ? sb : rb;
                 size_t count = b.kind == MESH_CALL_BARRIER ? 0 : size / b.elem / blocks;
                 bench_result r[2];
                 if (!count && b.kind != MESH_CALL_BARRIER) count = 1; /* at least an element per rank */
+                if (count == shown) continue;
+                shown = count;
                 if (count * b.elem * blocks > b.room) break;
                 for (i = 0; i < 2 && !comm.failed; i++)
                     if (bench_measure(&b, count, i, &r[i]) != MESH_OK || r[i].wrong) status = 1;

@@ -58,9 +58,8 @@ static void doctor_compiler(doctor *d) {
 
 static void doctor_limits(doctor *d) {
     struct rlimit files;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    doctor_say(d, DOCTOR_OK, "cores", NULL, "%ld; with more ranks than that, waiting yields instead of spinning",
-               cores);
+    doctor_say(d, DOCTOR_OK, "cores", NULL, "%d; with more ranks than that, waiting yields instead of spinning",
+               mesh_socket__cores());
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     if (files.rlim_max == RLIM_INFINITY || files.rlim_max >= 4096)
         doctor_say(d, DOCTOR_OK, "descriptors", NULL,
@@ -196,6 +195,34 @@ static void doctor_network(doctor *d) {
     if (found) freeaddrinfo(found);
 }
 
+/* Can rank 0's address be used? */
+static void doctor_address(doctor *d, const mesh_socket__place *where) {
+    struct addrinfo hints, *found = NULL;
+    int e;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    e = getaddrinfo(where->address, NULL, &hints, &found);
+    if (e)
+        doctor_say(d, DOCTOR_ERROR, "address", "set MASTER_ADDR to a name or number that this host knows",
+                   "rank 0's address %s does not resolve: %s", where->address, gai_strerror(e));
+    else if (where->size > 1 && !mesh_socket__is_loopback(found->ai_addr) && !getenv("MESH_SECRET"))
+        doctor_say(d, DOCTOR_ERROR, "address",
+                   "set MESH_SECRET to the same random text on every rank (or desc.insecure)",
+                   "rank 0's address %s is beyond loopback, and there is no secret", where->address);
+    if (found) freeaddrinfo(found);
+}
+
+static void doctor_trace(doctor *d) {
+    const char *dir = getenv("MESH_TRACE");
+    struct stat st;
+    if (!dir || !*dir) return;
+    if (stat(dir, &st) == 0 ? !S_ISDIR(st.st_mode) || access(dir, W_OK) : mkdir(dir, 0777) != 0)
+        doctor_say(d, DOCTOR_ERROR, "trace", "name a directory that can be written, below one that exists",
+                   "MESH_TRACE=%s cannot be written", dir);
+    else
+        doctor_say(d, DOCTOR_OK, "trace", NULL, "every rank writes into %s", dir);
+}
+
 static void doctor_environment(doctor *d) {
     static const mesh_socket_desc none = MESH_ZERO;
     const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES");
@@ -203,11 +230,13 @@ static void doctor_environment(doctor *d) {
     mesh_error err;
     if (mesh_socket__who(&none, &where, &err) != MESH_OK)
         doctor_say(d, DOCTOR_ERROR, "launcher", "set the variable right, or unset it to run alone", "%s", err.text);
-    else if (where.size == 1)
+    else if (where.size == 1 && !in_job())
         doctor_say(d, DOCTOR_OK, "launcher", NULL, "no launcher's variables: a program started here is a world of 1");
     else
         doctor_say(d, DOCTOR_OK, "launcher", NULL, "rank %d of %d, rank 0 at %s port %d", where.rank, where.size,
                    where.address, where.port);
+    if (in_job()) doctor_address(d, &where);
+    doctor_trace(d);
     if (!getenv("MESH_SECRET"))
         doctor_say(d, DOCTOR_OK, "secret", NULL,
                    "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
@@ -217,7 +246,7 @@ static void doctor_environment(doctor *d) {
                    (int)strlen(getenv("MESH_SECRET")));
     if (lanes && strcmp(lanes, "tcp") && strcmp(lanes, "auto"))
         doctor_say(d, DOCTOR_ERROR, "lanes", "it is auto or tcp", "MESH_SOCKET_LANES=%s", lanes);
-    if (tuning) {
+    if (tuning && *tuning) {
         mesh_socket net;
         mesh_socket_desc alone = MESH_ZERO;
         alone.size = 1;
@@ -248,9 +277,10 @@ static void doctor_optional(doctor *d) {
     }
 }
 
-static int command_doctor(int argc, char **argv) {
+static int command_doctor(const char *self, int argc, char **argv) {
     doctor d = {0, 0, 0};
     int i;
+    (void)self;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
             printf(

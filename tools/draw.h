@@ -2,7 +2,7 @@
 #ifndef TOOL_DRAW_H
 #define TOOL_DRAW_H
 
-static int command_draw(int argc, char **argv) {
+static int command_draw(const char *self, int argc, char **argv) {
     size_t (*draw)(const mesh *, char *, size_t) = mesh_draw;
     const char *mesh_text = NULL;
     mesh m;
@@ -10,6 +10,7 @@ static int command_draw(int argc, char **argv) {
     char *text;
     size_t n;
     int i;
+    (void)self;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
             printf(
@@ -18,6 +19,8 @@ static int command_draw(int argc, char **argv) {
                 "(mesh draw --dot \"dp=2,tp=4\" | dot -Tpng >mesh.png), or as an SVG picture.\n");
             return 0;
         }
+        if (draw != mesh_draw && (!strcmp(argv[i], "--dot") || !strcmp(argv[i], "--svg")))
+            return wrong("draw", "one of --dot and --svg", NULL);
         if (!strcmp(argv[i], "--dot"))
             draw = mesh_dot;
         else if (!strcmp(argv[i], "--svg"))
@@ -37,6 +40,8 @@ static int command_draw(int argc, char **argv) {
     draw(&m, text, n + 1);
     fputs(text, stdout);
     free(text);
+    if (m.size > 4096)
+        fprintf(stderr, "mesh draw: %d ranks are more than a picture shows; draw a slice of it\n", m.size);
     return 0;
 }
 
@@ -77,25 +82,22 @@ static int table_keeps(const table_filter *f, const table_row *r) {
     return 1;
 }
 
+static long greatest_divisor(long a, long b) { return b ? greatest_divisor(b, a % b) : a; }
+
 /* "tp=4", "tp<=8", "pp>=2", "tp|32" (tp divides 32). Returns 0 if it is none of these. */
 static int table_filter_add(table_filter *f, const char *text) {
     int k;
     long v;
+    static const char *const relations[] = {"=", "|", "<=", ">="};
+    int relation;
     for (k = 0; k < DEGREES && strncmp(text, degree_names[k], 2); k++) {}
     if (k == DEGREES) return 0;
     text += 2;
-    v = number(text + 1 + (text[0] && text[0] != '=' && text[0] != '|'));
-    if (v < 1) return 0;
-    if (text[0] == '=')
-        f->least[k] = f->most[k] = v;
-    else if (text[0] == '|')
-        f->divides[k] = v;
-    else if (text[0] == '<' && text[1] == '=')
-        f->most[k] = v;
-    else if (text[0] == '>' && text[1] == '=')
-        f->least[k] = v;
-    else
-        return 0;
+    for (relation = 0; relation < 4 && strncmp(text, relations[relation], strlen(relations[relation])); relation++) {}
+    if (relation == 4 || (v = number(text + strlen(relations[relation]))) < 1) return 0;
+    if (relation == 1) f->divides[k] = f->divides[k] ? greatest_divisor(f->divides[k], v) : v;
+    if (relation != 1 && relation != 3 && v < f->most[k]) f->most[k] = v;
+    if (relation != 1 && relation != 2 && v > f->least[k]) f->least[k] = v;
     return 1;
 }
 
@@ -112,13 +114,14 @@ static void table_print(const table_row *r, int csv) {
     printf("%s%s\n", axes ? "" : "dp=1", csv ? "\"" : "");
 }
 
-static int command_table(int argc, char **argv) {
+static int command_table(const char *self, int argc, char **argv) {
     table_filter filter;
     table_row *rows = NULL, r;
     long world = -1;
     size_t n = 0, room = 0, i;
-    int k, csv = 0;
+    int k, csv = 0, filtered = 0;
     memset(&filter, 0, sizeof filter);
+    (void)self;
     for (k = 0; k < DEGREES; k++) filter.most[k] = LONG_MAX;
     for (k = 0; k < argc; k++) {
         if (is_help(argv[k])) {
@@ -133,7 +136,7 @@ static int command_table(int argc, char **argv) {
             csv = 1;
         else if (!strcmp(argv[k], "--world") && k + 1 < argc)
             world = number(argv[++k]);
-        else if (!table_filter_add(&filter, argv[k]))
+        else if (++filtered, !table_filter_add(&filter, argv[k]))
             return wrong("table", "neither an option nor a filter such as \"tp<=8\"", argv[k]);
     }
     if (world < 1) return wrong("table", "--world RANKS is missing, or no number from 1 to 999999", NULL);
@@ -157,7 +160,7 @@ static int command_table(int argc, char **argv) {
     if (n) qsort(rows, n, sizeof *rows, table_order);
     puts(csv ? "tp,cp,pp,dp,mesh" : "   tp    cp    pp    dp  mesh");
     for (i = 0; i < n; i++) table_print(&rows[i], csv);
-    if (!csv) printf("%zu of the ways to divide %ld ranks\n", n, world);
+    if (!csv) printf("%zu ways to divide %ld ranks%s\n", n, world, filtered ? " that the filters leave" : "");
     free(rows);
     return n == 0;
 }

@@ -13,7 +13,7 @@
 #endif
 
 static const char usage_text[] =
-    "usage: mesh run  -n RANKS [--timeout S] -- PROGRAM [ARG ...]   run a program as that many ranks on this machine\n"
+    "usage: mesh run -n RANKS [--timeout S] [--bare] -- PROGRAM ...  run a program as that many ranks on this machine\n"
     "       mesh test --mesh dp=2,tp=2                             run every collective on every axis and check the values\n"
     "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
     "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
@@ -44,9 +44,17 @@ static long number(const char *text) {
 #include "doctor.h"
 #include "trace.h"
 
+static const struct {
+    const char *name;
+    int (*run)(const char *self, int argc, char **argv);
+} commands[] = {{"run", command_run},     {"test", command_test},     {"bench", command_bench}, {"draw", command_draw},
+                {"table", command_table}, {"doctor", command_doctor}, {"trace", command_trace}};
+
 int main(int argc, char **argv) {
+    static const char names[] = "run, test, bench, draw, table, trace or doctor; see mesh --help";
+    size_t i;
     if (argc < 2) {
-        fprintf(stderr, "mesh: no command: run, test, bench, draw, table, trace or doctor; see mesh --help\n");
+        fprintf(stderr, "mesh: no command: %s\n", names);
         return 2;
     }
     if (is_help(argv[1])) {
@@ -57,14 +65,14 @@ int main(int argc, char **argv) {
         puts("mesh " MESH_VERSION);
         return 0;
     }
-    if (!strcmp(argv[1], "run")) return command_run(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "test")) return command_test(argv[0], argc - 2, argv + 2);
-    if (!strcmp(argv[1], "bench")) return command_bench(argv[0], argc - 2, argv + 2);
-    if (!strcmp(argv[1], "draw")) return command_draw(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "table")) return command_table(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "trace")) return command_trace(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "doctor")) return command_doctor(argc - 2, argv + 2);
-    fprintf(stderr, "mesh: no command \"%s\": run, test, bench, draw, table, trace or doctor; see mesh --help\n",
-            argv[1]);
+    for (i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        int status;
+        if (strcmp(argv[1], commands[i].name)) continue;
+        status = commands[i].run(argv[0], argc - 2, argv + 2);
+        if (!fflush(stdout) && !ferror(stdout)) return status;
+        fprintf(stderr, "mesh %s: cannot write to stdout: %s\n", argv[1], strerror(errno));
+        return status ? status : 1;
+    }
+    fprintf(stderr, "mesh: no command \"%s\": %s\n", argv[1], names);
     return 2;
 }

@@ -186,12 +186,13 @@ static int describe_end(int r, int status, int64_t age_ms) {
     return WEXITSTATUS(status);
 }
 
-static int command_run(int argc, char **argv) {
+static int command_run(const char *self, int argc, char **argv) {
     struct sigaction action;
     struct pollfd *polls;
     rank *ranks;
     int i, n = 0, bare = 0, timeout_s = 0, left, open_streams, result = 0, failed = 0, width, signaled = 0;
     int64_t start, last_output, end_at = 0;
+    (void)self;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
             printf(
@@ -298,7 +299,16 @@ static int command_run(int argc, char **argv) {
 
 /* Is this process a rank of a job already? */
 static int in_job(void) {
-    return getenv("RANK") || getenv("SLURM_PROCID") || getenv("PMI_RANK") || getenv("OMPI_COMM_WORLD_RANK");
+    static const char *const names[][2] = {{"RANK", "WORLD_SIZE"},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *mine = getenv(names[i][0]), *world = getenv(names[i][1]);
+        if (mine && *mine && world && *world) return 1;
+    }
+    return 0;
 }
 
 /* Become `mesh run -n RANKS --bare -- self command args ...`: outside a job a command starts its own. */
@@ -310,7 +320,7 @@ static int start_job(const char *self, int ranks, const char *command, int argc,
     snprintf(count, sizeof count, "%d", ranks);
     args[n++] = "-n", args[n++] = count, args[n++] = "--bare", args[n++] = "--", args[n++] = self, args[n++] = command;
     for (i = 0; i < argc; i++) args[n++] = argv[i];
-    status = command_run(n, (char **)(uintptr_t)args);
+    status = command_run(self, n, (char **)(uintptr_t)args);
     free(args);
     return status;
 }

@@ -5,7 +5,7 @@
 #include <dirent.h>
 
 typedef struct trace_event {
-    char call[32], axes[40];
+    char call[32], axes[304];
     int rank, group, ranks, status;
     unsigned comm, sequence;
     double ts, us;
@@ -24,24 +24,37 @@ static int trace_read_line(const char *line, trace_event *v) {
     memset(v, 0, sizeof *v);
     return sscanf(
                line,
-               "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lf,\"dur\":%lf,\"name\":\"%31[^\"]\",\"cat\":\"%39[^\"]\",\"args\":{\"comm\":%u,"
-               "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,",
+               "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lf,\"dur\":%lf,\"name\":\"%31[^\"]\",\"cat\":\"%303[^\"]\",\"args\":{\"comm\":%u,"
+               "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":%*[^,],\"op\":%*[^,],"
+               "\"status\":%d",
                &v->rank, &slot, &v->ts, &v->us, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence, &count,
-               &v->sent, &v->received) == 13;
+               &v->sent, &v->received, &v->status) == 14;
 }
 
-/* One rank's file into the list and, line by line, into the merged one. Returns the number of events, or -1. */
-static long trace_read(const char *path, trace_events *all, FILE *out, int *written) {
+/* The id of the job that a file is of: rank 0's is the last one that ran. */
+static int trace_job(const char *path, char *job, size_t cap) {
+    FILE *f = fopen(path, "r");
+    char line[512], *at;
+    job[0] = 0;
+    if (f && fgets(line, sizeof line, f) && (at = strstr(line, "\"job\":\"")) != NULL)
+        snprintf(job, cap, "%.*s", (int)strcspn(at + 7, "\""), at + 7);
+    if (f) fclose(f);
+    return job[0] != 0;
+}
+
+/* One rank's file into the list and, line by line, into the merged one. Returns 1 if it was whole, 0 if its rank ended without closing it. */
+static int trace_read(const char *path, trace_events *all, FILE *out, int *written) {
     FILE *f = fopen(path, "r");
     char line[2048];
-    long n = 0;
-    if (!f) return -1;
+    int whole = 0;
+    if (!f) return 0;
     while (fgets(line, sizeof line, f)) {
         const char *from = line[0] == '[' ? line + 1 : line;
         size_t length = strcspn(from, "\n");
+        whole = line[0] == ']';
         trace_event v;
         while (length && from[length - 1] == ',') length--;
-        if (from[0] != '{' || from[length - 1] != '}')
+        if (!length || from[0] != '{' || from[length - 1] != '}')
             continue; /* the end, or a line cut short by the end of its rank */
         fprintf(out, "%s%.*s", (*written)++ ? ",\n" : "[", (int)length, from);
         if (!trace_read_line(from, &v)) continue;
@@ -51,10 +64,9 @@ static long trace_read(const char *path, trace_events *all, FILE *out, int *writ
             all->event = more;
         }
         all->event[all->n++] = v;
-        n++;
     }
     fclose(f);
-    return n;
+    return whole;
 }
 
 static int trace_by_kind(const void *a, const void *b) {
@@ -71,12 +83,15 @@ static void trace_table(const trace_event *v, size_t n) {
     for (first = 0; first < n; first = last) {
         double sum = 0;
         unsigned long long sent = 0;
+        size_t failed = 0;
         for (last = first; last < n && !strcmp(v[last].axes, v[first].axes) && !strcmp(v[last].call, v[first].call);
              last++) {}
-        for (i = first; i < last; i++) sum += v[i].us, sent += v[i].sent;
-        printf("%-16s %-20s %8zu %14llu %10.1f %10.1f %10.1f %10.1f\n", v[first].axes, v[first].call, last - first,
-               sent, v[first].us, sum / (double)(last - first), v[first + (last - first - 1) * 99 / 100].us,
+        for (i = first; i < last; i++) sum += v[i].us, sent += v[i].sent, failed += v[i].status != 0;
+        printf("%-16s %-20s %8zu %14llu %10.1f %10.1f %10.1f %10.1f", v[first].axes, v[first].call, last - first, sent,
+               v[first].us, sum / (double)(last - first), v[first + ((last - first) * 99 + 99) / 100 - 1].us,
                v[last - 1].us);
+        if (failed) printf("  %zu failed", failed);
+        puts("");
     }
 }
 
@@ -141,14 +156,15 @@ static void trace_stragglers(trace_event *v, size_t n) {
     free(late);
 }
 
-static int command_trace(int argc, char **argv) {
+static int command_trace(const char *self, int argc, char **argv) {
     const char *dir = NULL;
-    char path[1024];
+    char path[1024], part[1024], job[64];
     trace_events all = {NULL, 0, 0};
     FILE *out;
     DIR *d;
     struct dirent *entry;
-    int i, files = 0, written = 0;
+    int i, files = 0, written = 0, bad;
+    (void)self;
     for (i = 0; i < argc; i++) {
         if (is_help(argv[i])) {
             printf(
@@ -166,23 +182,43 @@ static int command_trace(int argc, char **argv) {
         fprintf(stderr, "mesh trace: cannot read %s: %s\n", dir, strerror(errno));
         return 1;
     }
+    snprintf(path, sizeof path, "%s/rank-0.json", dir);
+    if (!trace_job(path, job, sizeof job)) {
+        fprintf(stderr, "mesh trace: no trace in %s: run the job with MESH_TRACE=%s\n", dir, dir);
+        closedir(d);
+        return 1;
+    }
     snprintf(path, sizeof path, "%s/trace.json", dir);
-    if (!(out = fopen(path, "w"))) {
-        fprintf(stderr, "mesh trace: cannot write %s: %s\n", path, strerror(errno));
+    snprintf(part, sizeof part, "%s/trace.json.part", dir);
+    if (!(out = fopen(part, "w"))) {
+        fprintf(stderr, "mesh trace: cannot write %s: %s\n", part, strerror(errno));
         closedir(d);
         return 1;
     }
     while ((entry = readdir(d)) != NULL) {
-        char name[1024];
-        if (strncmp(entry->d_name, "rank-", 5) || !strstr(entry->d_name, ".json")) continue;
+        char name[1024], other[64];
+        size_t length = strlen(entry->d_name);
+        if (strncmp(entry->d_name, "rank-", 5) || length < 11 || strcmp(entry->d_name + length - 5, ".json")) continue;
         snprintf(name, sizeof name, "%s/%s", dir, entry->d_name);
-        files += trace_read(name, &all, out, &written) >= 0;
+        if (!trace_job(name, other, sizeof other) || strcmp(job, other)) {
+            fprintf(stderr, "mesh trace: %s is of another job than rank-0.json, and left out\n", name);
+            continue;
+        }
+        files++;
+        if (!trace_read(name, &all, out, &written))
+            fprintf(stderr, "mesh trace: %s is not closed: its rank was ended, or runs\n", name);
     }
     closedir(d);
     fprintf(out, "%s\n]\n", written ? "" : "[");
-    fclose(out);
+    bad = ferror(out);
+    if (fclose(out) || bad || rename(part, path)) {
+        fprintf(stderr, "mesh trace: cannot write %s: %s\n", path, strerror(errno));
+        remove(part);
+        free(all.event);
+        return 1;
+    }
     if (!all.n) {
-        fprintf(stderr, "mesh trace: no events in %s: run the job with MESH_TRACE=%s\n", dir, dir);
+        fprintf(stderr, "mesh trace: no operation in %s\n", dir);
         free(all.event);
         return 1;
     }

@@ -383,7 +383,7 @@ typedef struct mesh_socket__impl {
     int64_t trace_offset;
     uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
-    unsigned glances;
+    unsigned glances, long_waits;
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master;
     socklen_t master_len;
@@ -1742,10 +1742,11 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
         now = mesh_socket__clock();
         if (now >= deadline) break;
         if (!start) start = now;
-        if (s->crowded ? spins++ < 2
-                       : now - start <
-                             50000) { /* a short wait is spun through, but not at the cost of those who would end it */
-            if (s->crowded) sched_yield();
+        /* A short wait is spun through. One that is not so short may be for a rank on this very core: it yields, and now and then sleeps
+           at once, for the kernel wakes who sleeps on a core that is free. */
+        if (++spins == 16) s->long_waits++;
+        if (s->crowded ? spins <= 2 : now - start < 50000 && (spins < 16 || s->long_waits % 32)) {
+            if (s->crowded || spins > 16) sched_yield();
             continue;
         }
         if (deadline < next) next = deadline;
@@ -1974,7 +1975,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
         }
     }
     if (s->trace) {
-        fputs("\n]\n", s->trace);
+        if (!s->in_open) fputs("\n]\n", s->trace);
         fclose(s->trace);
     }
     mesh_transport_free(t, s->conn);
@@ -2133,7 +2134,10 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
                               names[i][has_rank]);
-        if (!has_rank || !has_size) continue;
+        if (!has_rank || !has_size) { /* a batch script of Slurm's has only half of it */
+            w->rank = w->size = 0;
+            continue;
+        }
         found = i + 1;
         w->source = names[i][0];
         if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
@@ -2425,19 +2429,46 @@ static inline void mesh_socket__raise_files(int ranks) {
 }
 
 /* Ranks on this host, and this rank's place among them. */
+/* Cores that this process may run on. */
+static inline int mesh_socket__cores(void) {
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#if MESH_SOCKET__LINUX
+    FILE *f = fopen("/proc/self/status", "r");
+    char line[1024];
+    while (f && fgets(line, sizeof line, f)) { /* "Cpus_allowed:	ff,ffffffff" */
+        int allowed = 0, digit;
+        char *p;
+        if (strncmp(line, "Cpus_allowed:", 13)) continue;
+        for (p = line + 13; *p; p++) {
+            digit = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : 0;
+            for (; digit; digit &= digit - 1) allowed++;
+        }
+        if (allowed > 0 && allowed < cores) cores = allowed;
+    }
+    if (f) fclose(f);
+    if ((f = fopen("/sys/fs/cgroup/cpu.max", "r")) !=
+        NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
+        long quota, period;
+        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
+            cores = (int)((quota + period - 1) / period);
+        fclose(f);
+    }
+#endif
+    return cores > 0 ? cores : 1;
+}
+
 static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
     int i, here = 0, before = 0, me = s->net->base.rank;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (i = 0; i < s->net->base.size; i++)
         if (i == me || s->book[i].host == s->book[me].host) {
             here++;
             before += i < me;
         }
     s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
-    s->crowded = here > (int)cores;
+    s->crowded = here > mesh_socket__cores();
 }
 
-/* An event a line, in Chrome's trace format: what is written is good to read at any time. Operations under way at once are on tracks of
+/* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
    their own. The time is the host's, so that traces of several hosts lie side by side. */
 static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
@@ -2462,10 +2493,8 @@ static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_err
     if (!s->trace)
         return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
                           "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
-    clock_gettime(CLOCK_REALTIME, &t);
-    s->trace_offset = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec - mesh_socket__clock();
-    fprintf(s->trace, "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}",
-            s->net->base.rank, s->net->base.rank);
+    clock_gettime(CLOCK_REALTIME, &t); /* modulo 10^12 us, which a double holds to a tenth of a ns */
+    s->trace_offset = ((int64_t)t.tv_sec % 1000000) * 1000000000 + t.tv_nsec - mesh_socket__clock();
     s->net->base.trace = mesh_socket__trace;
     s->net->base.trace_ctx = s;
     return MESH_OK;
@@ -2575,6 +2604,11 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     }
     s->in_open = 0;
     mesh_socket__neighbours(s, &where);
+    if (s->trace)
+        fprintf(
+            s->trace,
+            "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\",\"job\":\"%08lx%08lx\",\"world\":%d}}",
+            where.rank, where.rank, (unsigned long)(s->job >> 32), (unsigned long)(s->job & 0xffffffffu), where.size);
     return MESH_OK;
 }
 
