@@ -791,6 +791,7 @@ typedef struct mesh__op {
     uint64_t sent, received;
     uint32_t progress,
         serial;       /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int issued;       /* everything is posted; only its end is awaited */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
     size_t elem_bytes;
     mesh_call call;
@@ -859,8 +860,9 @@ typedef struct mesh__engine {
     int ncomms, comm_cap;
     mesh__op **op; /* by slot */
     int nops, op_cap;
-    mesh__op *unused; /* free slots */
-    int nactive;      /* operations that have not ended */
+    mesh__op *unused;     /* free slots */
+    int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
+    unsigned polls;
     uint32_t last_id, opens, started;
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
@@ -1045,10 +1047,16 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
     }
 }
 
+static inline void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
+    e->nissued -= op->issued;
+    op->issued = 0;
+}
+
 static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
     int i;
     if (op->state != MESH__ACTIVE || op->failing) return;
     op->failing = status;
+    mesh__op_not_issued(e, op);
     for (i = op->oldest; i < op->at; i++)
         if (op->step[i].kind == MESH__POST && op->step[i].open) e->t->ops->cancel(e->t, &op->step[i].ticket);
 }
@@ -1236,6 +1244,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     op->state = MESH__DONE;
     op->status = status;
     e->nactive--;
+    mesh__op_not_issued(e, op);
     e->ring[op->ring].status = status;
     e->ring[op->ring].end = mesh__now(e);
     if (e->t->trace) mesh__trace(e, op);
@@ -1432,7 +1441,12 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
         op->at++;
         op->progress++;
     }
-    if (mesh__op_settled(e, op, op->at) && !op->failing) mesh__op_end(e, op, MESH_OK);
+    if (mesh__op_settled(e, op, op->at) && !op->failing) {
+        mesh__op_end(e, op, MESH_OK);
+    } else if (!op->failing && !op->issued) {
+        op->issued = 1;
+        e->nissued++;
+    }
 }
 
 /* World ranks whose side of an operation's posts is not matched yet. */
@@ -1896,12 +1910,14 @@ static inline void mesh__control(mesh__engine *e) {
     }
 }
 
+/* Advance what can go on. Operations that only wait for the transport have nothing to advance: their turn to show an error comes now and
+   then, so that thousands of them cost nothing. */
 static inline void mesh__poll(mesh__engine *e) {
-    int i, active = e->nactive;
-    for (i = 0; active > 0 && i < e->nops; i++)
-        if (e->op[i]->state == MESH__ACTIVE) {
+    int i, all = e->polls++ % 64 == 0, left = all ? e->nactive : e->nactive - e->nissued;
+    for (i = 0; left > 0 && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && (all || !e->op[i]->issued)) {
             mesh__op_advance(e, e->op[i]);
-            active--;
+            left--;
         }
     mesh__control(e);
     for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
@@ -1910,7 +1926,7 @@ static inline void mesh__poll(mesh__engine *e) {
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
-    for (i = 0; e->nactive && i < e->nops; i++)
+    for (i = 0; e->nactive > e->nissued && i < e->nops; i++)
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
 }
 
@@ -2367,12 +2383,15 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     int64_t limit;
     if (!c || !c->impl) return MESH_OK;
     e = mesh__impl(c)->engine;
-    for (i = 0; i < e->nops; i++)
-        if (e->op[i]->comm == c && e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) {
-            under_way++;
-            e->ring[e->op[i]->ring].status = MESH_ERR_CANCELED;
-            mesh__op_cancel(e, e->op[i], MESH_ERR_CANCELED);
-        }
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->comm != c) continue;
+        mesh__op_advance(e, op); /* it may have ended */
+        if (op->state != MESH__ACTIVE || op->failing) continue;
+        under_way++;
+        e->ring[op->ring].status = MESH_ERR_CANCELED;
+        mesh__op_cancel(e, op, MESH_ERR_CANCELED);
+    }
     mesh__impl(c)->disputing = 0;
     if (under_way && !c->failed) { /* the others may be waiting for what will not come */
         mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
@@ -2393,6 +2412,7 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
             if (e->op[i]->state == MESH__ACTIVE) e->nactive--;
+            mesh__op_not_issued(e, e->op[i]);
             mesh__op_release(e, e->op[i]);
         }
     for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
@@ -2740,6 +2760,7 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
     while (op->state == MESH__ACTIVE) {
         int64_t now, wake;
         mesh__poll(e);
+        mesh__op_advance(e, op);
         if (op->state != MESH__ACTIVE) break;
         now = mesh__now(e);
         if (op->progress != seen) { /* it moves: no reason to ask */
