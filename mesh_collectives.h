@@ -159,13 +159,14 @@ MESH_API mesh_status mesh_scan(mesh_comm *c, const char *axes, const void *send,
                                mesh_op op);
 MESH_API mesh_status mesh_scan_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                      mesh_dtype d, mesh_op op, mesh_request *r);
-/* recv = the reduction over the ranks before mine; at index 0 recv is left as it is. */
+/* recv = the reduction over the ranks before mine; at index 0 recv is left as it is (and may be NULL). */
 MESH_API mesh_status mesh_exscan(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                  mesh_dtype d, mesh_op op);
 MESH_API mesh_status mesh_exscan_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                        mesh_dtype d, mesh_op op, mesh_request *r);
 /* Every rank ends with root's object, whose size only root knows. At root o->data and o->nbytes are given. Elsewhere o begins as all
-   zero, or as an object received before, whose memory is used again; memory is the transport's. Host memory only. */
+   zero, or as an object received before, whose memory is used again; memory is the transport's. Host memory only. Cannot be kept
+   (mesh_keep: UNSUPPORTED): its schedule is not known before it runs. */
 MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root);
 MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes, mesh_object *o, int root,
                                                  mesh_request *r);
@@ -1657,6 +1658,7 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
     if (!send && send_count)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%ssend is NULL with %u elements", which,
                             (uint64_t)send_count);
+    if (kind == MESH_CALL_EXSCAN && g->index == 0 && !recv) return MESH_OK; /* it is not written there */
     if (!recv && recv_count)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%srecv is NULL with %u elements", which,
                             (uint64_t)recv_count);
@@ -1670,11 +1672,26 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
     return MESH_OK;
 }
 
+/* Does what buffer i of a list receives overlap what buffer k sends or receives? */
+static inline int mesh__buffers_overlap(const mesh__group *g, const mesh_call *call, int i, int k) {
+    const mesh_buffer *a = &call->buffers[i], *b = &call->buffers[k];
+    size_t elem = call->elem_bytes, in = (size_t)mesh__many_blocks(call->kind, g->on.size, 1) * elem,
+           out = (size_t)mesh__many_blocks(call->kind, g->on.size, 0) * elem;
+    int sends = call->kind != MESH_CALL_BROADCAST_MANY || g->index == call->root;
+    return mesh__overlap(a->recv, a->count * in, b->recv, b->count * in) ||
+           (sends && mesh__overlap(a->recv, a->count * in, b->send, b->count * out));
+}
+
 /* Check a collective's arguments; the comm fails if they are wrong. */
 static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
     const char *axes = g->axes;
-    int kind = call->kind, i;
+    int kind = call->kind, i, k;
     if (kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN) return MESH_OK;
+    if (!call->elem_bytes && call->user_op && mesh_dtype_bytes((mesh_dtype)call->dtype))
+        return mesh__refuse(
+            c, MESH_ERR_ARGUMENT, kind, axes,
+            "user op %d was added with elem_bytes; call it with MESH_BYTES, not %s, or add it with elem_bytes 0",
+            call->op - MESH__USER_OP, mesh_dtype_name((mesh_dtype)call->dtype));
     if (!call->elem_bytes)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", call->dtype);
     if (mesh__call_is(kind, MESH_REDUCES) && !call->user_op && !mesh__reducible(call->dtype, call->op))
@@ -1705,6 +1722,10 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
         status =
             mesh__buffer_check(c, g, call, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count, which);
         if (status != MESH_OK) return status;
+        for (k = 0; k < i && call->nbuffers <= 64; k++)
+            if (mesh__buffers_overlap(g, call, i, k) || mesh__buffers_overlap(g, call, k, i))
+                return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                    "what buffer %d or %d receives overlaps the other", k, i);
     }
     return MESH_OK;
 }
@@ -2323,7 +2344,8 @@ static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d dims; 1 to %d are possible", h->ndim,
                             (int)MESH_MAX_DIMS);
     for (k = 0; k < h->ndim; k++) {
-        int64_t inner = h->shape[k] - h->low[k] - h->high[k];
+        int64_t shape = h->shape[k], low = h->low[k], high = h->high[k], inner;
+        int fits = shape >= 0 && low >= 0 && high >= 0 && low <= shape && high <= shape - low, size;
         axis[k] = h->axis[k] ? mesh_axis_find(&c->on, h->axis[k]) : -1;
         if (h->axis[k] && axis[k] < 0)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the mesh \"%s\" has no axis \"%s\"", k,
@@ -2332,11 +2354,13 @@ static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
             if (axis[k] >= 0 && axis[j] == axis[k])
                 return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "axis \"%s\" divides dims %d and %d; one at most",
                                     h->axis[k], j, k);
-        if (h->shape[k] < 0 || h->low[k] < 0 || h->high[k] < 0 || inner < 0)
+        if (!fits)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
                                 "dim %d: shape %l with a halo of %l and %l; shape includes the halo", k, h->shape[k],
                                 h->low[k], h->high[k]);
-        if ((h->axis[k] || h->periodic[k]) && (inner < h->low[k] || inner < h->high[k]))
+        inner = shape - low - high;
+        size = axis[k] < 0 ? 1 : c->on.axis[axis[k]].size;
+        if ((size > 1 || h->periodic[k]) && (inner < low || inner < high))
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
                                 "dim %d: an interior of %l cannot fill a neighbour's halo of %l; use fewer ranks there",
                                 k, inner, h->low[k] > h->high[k] ? h->low[k] : h->high[k]);
@@ -2440,7 +2464,7 @@ MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap) 
             mesh__put(&out, "%u", row->bytes);
         mesh__put(&out, " %s",
                   row->algorithm < MESH_ALGORITHM_COUNT ? mesh__algorithm_names[row->algorithm] : "unknown");
-        if (row->segment) mesh__put(&out, " segment=%d", (int)row->segment);
+        if (row->segment) mesh__put(&out, " segment=%u", (uint64_t)row->segment);
         mesh__put(&out, "\n");
     }
     return out.len;
@@ -2493,6 +2517,10 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
             if (mesh__same(word[0], mesh__call_name(i))) call = i;
         for (i = 1; i < MESH_ALGORITHM_COUNT; i++)
             if (mesh__same(word[3], mesh__algorithm_names[i])) algorithm = i;
+        if (!word[3][0])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_tuning_parse: line %d: expected \"CALL ranks<=N bytes<=N ALGORITHM [segment=N]\"",
+                              line);
         if (!call || mesh__single_kind(call) != call || algorithm == MESH_ALGORITHM_COUNT ||
             !mesh_algorithm_serves((mesh_algorithm)algorithm, call))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tuning_parse: line %d: no algorithm \"%s\" for \"%s\"",

@@ -41,8 +41,8 @@ enum { MESH_MAX_DIMS = 8, MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
              order posted; lengths and check must agree, else both sides end with MISMATCH (where MESH_CAP_CHECK is set).
              A message of 0 bytes is a message. rank is never this rank. Peers may post in any order; a send may complete before
              it is matched.
-   test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS. Or the first error: MISMATCH, PEER, CANCELED,
-             TRANSPORT, with *why naming the peer; then too nothing is touched any more and the ticket is freed.
+   test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS. Or the first error: MISMATCH, PEER, CANCELED (here, or by
+             the peer, which *why then names), TRANSPORT, with *why naming the peer; then too nothing is touched any more and the ticket is freed.
    pending   Writes up to cap ranks whose side of an xfer is not matched yet (each once) and returns how many there are. A peer
              whose bytes are under way is not pending. Exact where MESH_CAP_PENDING is set.
    cancel    Ask for an end; test says CANCELED soon, or OK if it was complete. Never waits for a peer.
@@ -170,7 +170,7 @@ enum {
     X(MESH_CALL_SENDRECV, "sendrecv", MESH_P2P)                                      \
     X(MESH_CALL_SHIFT, "shift", MESH_P2P)                                            \
     X(MESH_CALL_EXCHANGE, "exchange", MESH_P2P)                                      \
-    X(MESH_CALL_HALO, "halo", MESH_P2P)                                              \
+    X(MESH_CALL_HALO, "halo_exchange", MESH_P2P)                                     \
     X(MESH_CALL_GROUP_OPEN, "group_open", 0)
 
 #define MESH_X(name, text, flags) name,
@@ -290,7 +290,7 @@ typedef struct mesh_comm_desc {
     const char *name;          /* for messages; NULL: "comm" */
     int64_t timeout_ns;        /* deadline of every operation, from its start; 0: 600 s */
     int64_t ask_ns;            /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
-    const mesh_tuning *tuning; /* which algorithms; NULL: the transport's. Read at the mesh's first rank only */
+    const mesh_tuning *tuning; /* which algorithms; NULL: the transport's. Used at the mesh's first rank only */
 } mesh_comm_desc;
 
 typedef struct mesh_comm {
@@ -345,7 +345,8 @@ MESH_API mesh_status mesh_test(mesh_request r);
 /* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
    mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
    restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
-   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for. */
+   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
+   UNSUPPORTED: mesh_keep of broadcast_object. */
 MESH_API mesh_status mesh_keep(mesh_request r);
 MESH_API mesh_status mesh_restart(mesh_request r);
 MESH_API mesh_status mesh_release(mesh_request r);
@@ -790,7 +791,8 @@ typedef struct mesh__op {
     struct mesh__op *next_unused;
     uint64_t sent, received;
     uint32_t progress,
-        serial;       /* progress counts every post and step that ended; serial: of all operations started, this one */
+        serial; /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;       /* everything is posted; only its end is awaited */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
     size_t elem_bytes;
@@ -864,6 +866,7 @@ typedef struct mesh__engine {
     int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
     unsigned polls;
     uint32_t last_id, opens, started;
+    int starved; /* a control message was lost for want of memory */
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
@@ -1282,7 +1285,12 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
             }
             s->open = 0;
             op->progress++;
-            if (status != MESH_OK) mesh__op_broken(e, op, status, &why);
+            if (status == MESH_ERR_CANCELED && !op->failing) {
+                if (!op->stalled) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+                op->stalled = 1 + (why.rank < 0 ? e->t->rank : why.rank);
+            } else if (status != MESH_OK) {
+                mesh__op_broken(e, op, status, &why);
+            }
         }
         if (i == op->oldest) op->oldest++;
     }
@@ -1420,11 +1428,18 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
             mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
         return;
     }
+    if (op->stalled) mesh__op_settled(e, op, op->at);
+    if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until) {
+        mesh_error why;
+        mesh__fail(&why, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
+        mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+    }
+    if (op->stalled) return;
     while (op->at < op->nsteps) {
         mesh__step *s = &op->step[op->at];
         mesh_status status = MESH_OK;
         if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->first)) return;
-        if (op->failing) return;
+        if (op->failing || op->stalled) return;
         if (s->kind == MESH__POST)
             status = mesh__post(e, op, s);
         else if (s->kind != MESH__WAIT)
@@ -1441,9 +1456,9 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
         op->at++;
         op->progress++;
     }
-    if (mesh__op_settled(e, op, op->at) && !op->failing) {
+    if (mesh__op_settled(e, op, op->at) && !op->failing && !op->stalled) {
         mesh__op_end(e, op, MESH_OK);
-    } else if (!op->failing && !op->issued) {
+    } else if (!op->failing && !op->issued && !op->stalled) {
         op->issued = 1;
         e->nissued++;
     }
@@ -1489,7 +1504,7 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
    is waited for a little. */
 static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
     int ranks[MESH__WALK_PENDING], n, i, k;
-    if (op->state != MESH__ACTIVE || op->failing) return;
+    if (op->state != MESH__ACTIVE || op->failing || op->stalled) return;
     n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
     for (i = 0; i < n; i++)
         for (k = 0; k < e->ngone; k++)
@@ -1809,7 +1824,10 @@ static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
 
 static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
     mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
-    if (!mail) return 0;
+    if (!mail) {
+        e->starved = 1; /* who opens a comm now must not wait for what was lost */
+        return 0;
+    }
     mail->next = NULL;
     mail->rank = m->rank;
     mail->kind = m->kind;
@@ -2163,6 +2181,9 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
             }
             heard += found;
         }
+        if (status == MESH_OK && e->starved)
+            status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                                "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
         if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
         if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
         if (mesh__now(e) >= deadline) {
@@ -2242,6 +2263,9 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
             mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
             break;
         }
+        if (e->starved)
+            return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                              "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
         if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
             return status; /* the others' absence is the leader's to tell */
         if (mesh__now(e) >= deadline)
@@ -2332,6 +2356,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     c->impl = impl;
     deadline = mesh__now(e) + impl->timeout;
     leader = mesh_rank_at(m, 0);
+    e->starved = 0;
     e->opens++;
     length = mesh__hello_write(hello, e, m, desc);
     if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
@@ -2435,10 +2460,12 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
                           !user ? "the description"
                           : !op ? "op"
                                 : "combine");
-    if (user->elem_bytes > SIZE_MAX / 4 || impl->nuser_ops == MESH__USER_OPS)
+    if (user->elem_bytes > SIZE_MAX / 4)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: elements of %u bytes; give the size of one",
+                          (uint64_t)user->elem_bytes);
+    if (impl->nuser_ops == MESH__USER_OPS)
         return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1,
-                          "mesh_op_add: elements of %u bytes, and %d ops of at most %d", (uint64_t)user->elem_bytes,
-                          impl->nuser_ops, (int)MESH__USER_OPS);
+                          "mesh_op_add: this comm has %d ops; add each once, and use it again", (int)MESH__USER_OPS);
     impl->user_op[impl->nuser_ops] = *user;
     *op = (mesh_op)(MESH__USER_OP + impl->nuser_ops++);
     return MESH_OK;
@@ -2549,6 +2576,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->sent = op->received = 0;
     op->serial = ++e->started;
     op->gone_until = 0;
+    op->stalled = 0;
     op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
@@ -2844,6 +2872,8 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
 MESH_API mesh_status mesh_release(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_release");
+    if (!op->kept)
+        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
     op->kept = 0;
     if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
     return MESH_OK;

@@ -165,6 +165,7 @@ static void test_tables_text(void) {
         {"all_reduce ranks<=99999 bytes<=16 ring", "expected \"all_reduce ranks<=N"},
         {"all_reduce ranks<=8 bytes<=99999999999999999999 ring", "expected"},
         {"all_reduce ranks<=8 bytes<=16 ring segment=-1", "expected"},
+        {"all_reduce", "expected \"CALL ranks<=N"},
         {"all_reduce ranks<=8 bytes<=16 ring segment=1 more", "more than five words"},
         {"all_reduce_many ranks<=8 bytes<=16 ring", "no algorithm"},
         {"barrier ranks<=8 bytes<=16 ring", "no algorithm"},
@@ -180,12 +181,15 @@ static void test_tables_text(void) {
     CHECK_OK(
         mesh_tuning_parse(
             &t,
-            "# a comment\n\n  all_reduce\tranks<=8 bytes<=* ring # and another\r\nscan ranks<=* bytes<=7 chain segment=9",
+            "# a comment\n\n  all_reduce\tranks<=8 bytes<=* ring # and another\r\nscan ranks<=* bytes<=7 chain segment=4000000000",
             &err),
         err);
     CHECK_INT(t.nrows, 2);
     CHECK(t.row[0].ranks == 8 && t.row[0].bytes == UINT64_MAX && t.row[1].ranks == UINT16_MAX && t.row[1].bytes == 7 &&
-          t.row[1].segment == 9);
+          t.row[1].segment == 4000000000u);
+    mesh_tuning_format(&t, text, sizeof text);
+    CHECK_STR(text, "all_reduce ranks<=8 bytes<=* ring\nscan ranks<=* bytes<=7 chain segment=4000000000\n");
+    text[0] = 0;
     for (i = 0; i <= MESH_MAX_TUNING; i++) {
         snprintf(line, sizeof line, "all_reduce ranks<=%d bytes<=16 ring\n", (int)i + 2);
         strcat(text, line);

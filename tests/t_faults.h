@@ -692,6 +692,41 @@ static void test_sim_kill_each_post(void) {
     CHECK(at > 10 && ended == 2);
 }
 
+/* Two ranks move large messages while a third makes a mistake: all hear of the mistake, not of what the others canceled for it. */
+static void withdrawn_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 22 };
+    float *a = (float *)calloc(N, sizeof *a), *b = (float *)calloc(N, sizeof *b);
+    mesh_request r[8];
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    int i, n = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        pause_rank(t, SECOND / 50);
+        status = mesh_broadcast(&c, NULL, a, b, 1, MESH_F32, 9);
+    } else {
+        for (i = 0; i < 8 && status == MESH_OK; i++, n++)
+            status = t->rank == 0 ? mesh_send_start(&c, NULL, 2, a, N, MESH_F32, &r[i])
+                                  : mesh_recv_start(&c, NULL, 0, b, N, MESH_F32, &r[i]);
+        for (i = 0; i < n; i++) {
+            mesh_status ended = mesh_wait(r[i]);
+            if (status == MESH_OK) status = ended;
+        }
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    }
+    CHECK_INT(status, MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "root 9");
+    mesh_comm_close(&c);
+    free(a);
+    free(b);
+}
+static void test_withdrawn(void) {
+    run_world(SIM, 3, withdrawn_rank, NULL);
+    run_world(TCP, 3, withdrawn_rank, NULL);
+}
+
 /* ---- refused calls ---- */
 
 static void nothing(void *inout, const void *in, size_t count, void *ctx) {
@@ -743,7 +778,9 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
                 {MESH_ERR_ARGUMENT, "9 dims; 1 to 8"},
                 {MESH_ERR_ARGUMENT, "the object's data is NULL with 7 bytes"},
                 {MESH_ERR_ARGUMENT, "the object is NULL"},
-                {MESH_ERR_ARGUMENT, "dtype 0 is none"},
+                {MESH_ERR_ARGUMENT, "user op 0 was added with elem_bytes"},
+                {MESH_ERR_ARGUMENT, "shape 8 with a halo of 9223372036854775807"},
+                {MESH_ERR_ARGUMENT, "what buffer 0 or 1 receives overlaps the other"},
                 {MESH_ERR_ARGUMENT, "blocks overlap"}};
     list[0].send = a, list[0].recv = b, list[0].count = 4;
     list[1].send = NULL, list[1].recv = b + 4, list[1].count = 4;
@@ -859,6 +896,14 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(mesh_op_add(&c, &user, &added), MESH_OK);
             status = mesh_all_reduce(&c, "tp", a, b, 1, MESH_F32, added);
             break;
+        case 31:
+            h.low[0] = h.high[0] = INT64_MAX;
+            status = mesh_halo_exchange(&c, &h, a, MESH_F32);
+            break;
+        case 32:
+            list[1].send = a + 4, list[1].recv = b + 3;
+            status = mesh_all_reduce_many(&c, "tp", list, 2, MESH_F32, MESH_SUM);
+            break;
         default:
             status = mesh_all_gather_v(&c, "tp", a, b, two, one, MESH_F32);
             break;
@@ -878,8 +923,8 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
 }
 static void test_refused(void) {
     int what;
-    for (what = 0; what < 32; what++) run_world(SIM, 4, refuse_rank, &what);
-    for (what = 0; what < 32; what += 7) run_world(TCP, 4, refuse_rank, &what);
+    for (what = 0; what < 34; what++) run_world(SIM, 4, refuse_rank, &what);
+    for (what = 0; what < 34; what += 7) run_world(TCP, 4, refuse_rank, &what);
 }
 
 /* Lists that differ in a count, gather_v's counts, kept requests: what agrees works, what does not is named. */
@@ -924,6 +969,9 @@ static void lists_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_release(r), c.error);
         CHECK_INT(mesh_release(r), MESH_ERR_STATE);
         CHECK_INT(mesh_keep(r), MESH_ERR_STATE);
+        CHECK_OK(mesh_barrier_start(&c, NULL, &r), c.error);
+        CHECK_INT(mesh_release(r), MESH_ERR_STATE); /* it is not kept */
+        CHECK_OK(mesh_wait(r), c.error);
         CHECK_OK(mesh_comm_close(&c), c.error);
         return;
     }
@@ -1297,6 +1345,7 @@ static const test_case fault_tests[] = {
     {"faults/headless", test_headless, 0},
     {"faults/sim_kill_each_post", test_sim_kill_each_post, 0},
     {"faults/lists", test_lists, 0},
+    {"faults/withdrawn", test_withdrawn, 0},
     {"faults/refused", test_refused, 0},
     {"faults/open", test_open, 0},
     {"faults/memory", test_memory, 0},

@@ -115,6 +115,7 @@ typedef struct mesh_sim__message {
     int from, control; /* control: a control message or event of this kind, else -1 */
     uint64_t channel, check, nbytes;
     int64_t arrival;
+    int canceled;           /* its sender took it back */
     mesh_sim__xfer *sender; /* NULL: the bytes follow this struct */
 } mesh_sim__message;
 
@@ -204,19 +205,18 @@ static inline void mesh_sim__unpost(mesh_sim *s, mesh_sim__xfer *x) {
     if (*at) *at = x->next;
 }
 
-/* Take back a send that waits for its receiver. */
+/* Take back a send that waits for its receiver. Its place in the channel's order stays: the receive that meets it is told. */
 static inline void mesh_sim__unsend(mesh_sim *s, mesh_sim__xfer *x) {
     mesh_sim *dest = &s->world->rank[x->x.rank];
-    mesh_sim__message **lists[2], **at;
+    mesh_sim__message *lists[2], *m;
     int i;
-    lists[0] = &dest->coming;
-    lists[1] = &dest->arrived;
+    lists[0] = dest->coming;
+    lists[1] = dest->arrived;
     for (i = 0; i < 2; i++)
-        for (at = lists[i]; *at; at = &(*at)->next)
-            if ((*at)->sender == x) {
-                mesh_sim__message *m = *at;
-                *at = m->next;
-                mesh_transport_free(&s->base, m);
+        for (m = lists[i]; m; m = m->next)
+            if (m->sender == x) {
+                m->sender = NULL;
+                m->canceled = 1;
                 return;
             }
 }
@@ -255,6 +255,15 @@ static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
     mesh_sim__xfer from;
     mesh_sim *peer = &s->world->rank[m->from];
     uint64_t at = 0, a, b;
+    if (m->canceled) {
+        char text[80];
+        mesh__text t = mesh__text_on(text, sizeof text);
+        mesh__put(&t, "rank %d canceled a message to rank %d", m->from, s->base.rank);
+        r->done = 1;
+        mesh_sim__ticket_fail(s, r->ticket, MESH_ERR_CANCELED, m->from, text);
+        mesh_transport_free(&s->base, m);
+        return;
+    }
     if (m->check != r->check || m->nbytes != r->x.nbytes) {
         char text[160];
         mesh__text t = mesh__text_on(text, sizeof text);

@@ -1415,7 +1415,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         break;
     case MESH_SOCKET__F_WITHDRAW:
         if ((x = mesh_socket__id_find(s, a, c->rank, MESH_RECV)) != NULL)
-            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_PEER, c->rank, "rank %d canceled a message to rank %d",
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_CANCELED, c->rank, "rank %d canceled a message to rank %d",
                                      c->rank, s->net->base.rank);
         break;
     case MESH_SOCKET__F_DATA:
@@ -2506,19 +2506,21 @@ static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_er
     char text[16384];
     mesh_error why;
     size_t n = 0;
-    int fd;
+    int fd, error = 0;
     if (!path || !*path) return MESH_OK;
     fd = open(path, O_RDONLY);
     while (fd >= 0 && n < sizeof text - 1) {
         ssize_t got = read(fd, text + n, sizeof text - 1 - n);
         if (got < 0 && errno == EINTR) continue;
+        if (got < 0) error = errno;
         if (got <= 0) break;
         n += (size_t)got;
     }
+    if (fd < 0) error = errno;
     if (fd >= 0) close(fd);
-    if (fd < 0 || n == sizeof text - 1)
+    if (error || n == sizeof text - 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING names \"%s\": %s", path,
-                          fd < 0 ? strerror(errno) : "longer than 16 KiB");
+                          error ? strerror(error) : "longer than 16 KiB");
     text[n] = 0;
     if (mesh_tuning_parse(&s->tuning, text, &why) != MESH_OK)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING (%s): %s", path, why.text);
