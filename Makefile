@@ -20,7 +20,7 @@ $(error config=$(config): it is release, debug, sanitize, thread or coverage)
 endif
 
 B = build$(if $(filter-out release,$(config)),-$(config))
-HEADERS = mesh.h mesh_transport.h mesh_collectives.h $(wildcard transports/*.h)
+HEADERS = mesh.h mesh_transport.h mesh_comm.h mesh_collectives.h $(wildcard transports/*.h)
 EXAMPLES = hello collectives train_gpt
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
@@ -77,7 +77,7 @@ bench-peers: $(B)/mesh $(B)/bench_peers
 
 install:
 	mkdir -p $(DESTDIR)$(prefix)/include/transports
-	cp mesh.h mesh_transport.h mesh_collectives.h $(DESTDIR)$(prefix)/include/
+	cp mesh.h mesh_transport.h mesh_comm.h mesh_collectives.h $(DESTDIR)$(prefix)/include/
 	cp transports/*.h $(DESTDIR)$(prefix)/include/transports/
 	$(MAKE) build/mesh config=release
 	mkdir -p $(DESTDIR)$(prefix)/bin

@@ -60,7 +60,7 @@ THREADS
 #ifndef MESH_H
 #error "mesh_collectives.h: include mesh.h first"
 #endif
-#include "mesh_transport.h"
+#include "mesh_comm.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,2290 @@
+/* mesh_comm.h - comms and requests, and the engine that runs operations over a transport. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_COMM_H
+#define MESH_COMM_H
+/*
+DO THIS
+    Nothing: mesh_collectives.h includes it, and says what a comm, a group, a request and an error are.
+
+    The engine (one per transport) runs every operation as a schedule: posts, waits, reductions and copies in a straight line, built by
+    mesh_collectives.h. Comms, requests, the question who waits for whom, and what becomes of a failure are here.
+*/
+#include "mesh_transport.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- comms ---------------------------------------------------------------------------------------------------------- */
+
+/* Which algorithm serves a call: the first row whose call is this, whose group has at most `ranks`, whose bytes per rank (count times
+   element, the sum over a list of buffers) are at most `bytes`. What no row says is built in. All ranks use the table of the mesh's
+   first rank. As text (mesh_tuning_parse, written by `mesh bench --tune`): lines "all_reduce ranks<=8 bytes<=16384 doubling", "*" for
+   any number of ranks or bytes, " segment=65536" for how many bytes a pipelined algorithm moves per step. */
+typedef struct mesh_tuning_row {
+    uint8_t call, algorithm; /* mesh_call_kind, mesh_algorithm */
+    uint16_t ranks;          /* 65535: any */
+    uint32_t segment;        /* 0: built in */
+    uint64_t bytes;          /* UINT64_MAX: any */
+} mesh_tuning_row;
+
+enum { MESH_MAX_TUNING = 56 };
+
+typedef struct mesh_tuning {
+    int nrows;
+    int zero;
+    mesh_tuning_row row[MESH_MAX_TUNING];
+} mesh_tuning;
+
+typedef struct mesh_comm_desc {
+    const char *groups;        /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
+    const char *name;          /* for messages; NULL: "comm" */
+    int64_t timeout_ns;        /* deadline of every operation, from its start; 0: 600 s */
+    int64_t ask_ns;            /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+    const mesh_tuning *tuning; /* which algorithms; NULL: the transport's. Used at the mesh's first rank only */
+} mesh_comm_desc;
+
+typedef struct mesh_comm {
+    mesh_transport *transport;
+    mesh on;
+    void *impl; /* NULL when not open */
+    uint32_t id, failed;
+    mesh_error error; /* the last error; once failed, its first cause */
+} mesh_comm;
+
+/* A reduction of your own: inout[i] = in[i] op inout[i], count elements, which has to be associative. Where `ordered` is set, and in
+   scans, `in` comes from the ranks before those of inout. Called on the thread that is inside the library; it must call nothing of it. */
+typedef struct mesh_user_op {
+    void (*combine)(void *inout, const void *in, size_t count, void *ctx);
+    void *ctx;
+    size_t elem_bytes; /* of an element, with dtype MESH_BYTES; 0: the dtype says */
+    int ordered;       /* 1: it does not commute: operands are combined in the group's order, through more scratch */
+} mesh_user_op;
+
+typedef struct mesh_request {
+    mesh_comm *comm;
+    uint32_t slot, generation; /* generation 0: none */
+} mesh_request;
+
+/* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
+   the mesh must stay alive. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
+   lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
+   PEER. On error nothing is open. */
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err);
+/* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
+   Closing a comm that failed to open, was closed already or is all zero is OK. */
+MESH_API mesh_status mesh_comm_close(mesh_comm *c);
+/* Add an op: every rank of the mesh adds the same ones in the same order (nothing is sent; a different elem_bytes shows as MISMATCH when
+   used). *op goes where a mesh_op goes, on this comm. At most 64. Host memory only. ARGUMENT, STATE; the comm does not fail. */
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op);
+/* Size of my group along axes, and my index in it; -1: not opened. */
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
+/* Payload bytes this rank has sent and received in a group since the comm opened. STATE (without a text): not opened. */
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
+/* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
+
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
+
+/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started. */
+MESH_API mesh_status mesh_wait(mesh_request r);
+/* IN_PROGRESS, or as mesh_wait. */
+MESH_API mesh_status mesh_test(mesh_request r);
+
+/* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
+   mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
+   restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
+   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
+   UNSUPPORTED: mesh_keep of broadcast_object. */
+MESH_API mesh_status mesh_keep(mesh_request r);
+MESH_API mesh_status mesh_restart(mesh_request r);
+MESH_API mesh_status mesh_release(mesh_request r);
+
+/* For transports, first in their close function: closes the comms that are still open and lets go of the transport. */
+MESH_API void mesh_transport_detach(mesh_transport *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_COMM_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_COMM_IMPLEMENTED)
+#define MESH_COMM_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>engine: state ------------------------------------------------------------------------------------------------------ */
+
+enum {
+    MESH__RING = 256,       /* operations remembered */
+    MESH__AXES_BYTES = 40,  /* of an axes text in a record */
+    MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
+    MESH__SCRATCH_KEPT = 4 << 20,
+    MESH__SCRATCHES = 5,
+    MESH__ROUND = 32,        /* partners served at once in direct exchanges */
+    MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
+    MESH__MIB = 1 << 20,
+    MESH__PACKED = 64 * 1024,     /* buffers of a list up to this size are copied together */
+    MESH__OBJECT_CHAIN = 1 << 20, /* objects beyond this size travel in segments */
+    MESH__GRACE_NS = 250000000,
+    MESH__USER_OP = 64, /* the mesh_op of the first user's op */
+    MESH__USER_OPS = 64,
+    MESH__WALK_DEPTH = 64,
+    MESH__WALK_PENDING = 48
+};
+
+/* What a rank called: goes into the ring and over the wire. */
+typedef struct mesh__record {
+    uint64_t channel, count;
+    uint8_t kind, dtype, op, zero;
+    int root;
+    char axes[MESH__AXES_BYTES];
+} mesh__record;
+
+typedef struct mesh__group {
+    const char *axes; /* its text; owned */
+    mesh on;          /* its members in order */
+    int index;
+    uint32_t id; /* comm id << 8 | number in the list */
+    uint32_t sequence;
+    uint64_t fingerprint, sent, received;
+    uint64_t history;   /* hash of every collective called so far: what went unnoticed in one shows in the next */
+    void *handle;       /* the transport's */
+    uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
+} mesh__group;
+
+/* A schedule is a straight-line program. */
+enum {
+    MESH__POST, /* start xfers first .. first+count */
+    MESH__WAIT, /* hold until every post before step `first` is complete */
+    MESH__REDUCE, /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use src as scratch unless src_first */
+    MESH__COPY,   /* n bytes from src to dst */
+    MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
+    MESH__DIVIDE, /* dst = dst / size of the group, n elements */
+    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place */
+    MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
+};
+
+typedef struct mesh__step {
+    int kind, open; /* open: a post that has not ended */
+    int first, count, src_first;
+    mesh_ticket ticket;
+    void *dst;
+    const void *src;
+    size_t n;
+} mesh__step;
+
+enum { MESH__FREE, MESH__ACTIVE, MESH__DONE, MESH__RESTING /* kept, and waited for */ };
+
+struct mesh__engine;
+
+typedef struct mesh__op {
+    mesh_comm *comm;
+    mesh__group *group;
+    uint32_t slot, generation;
+    int state;
+    mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
+    uint64_t channel, check;
+    mesh__record record;
+    int ring; /* its place in the ring */
+    int64_t deadline, next_ask, ask_wait,
+        gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
+    struct mesh__op *next_unused;
+    uint64_t sent, received;
+    uint32_t progress,
+        serial; /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
+    int issued;       /* everything is posted; only its end is awaited */
+    int kept, native; /* mesh_keep; runs as the transport's own collective */
+    size_t elem_bytes;
+    mesh_call call;
+    uint64_t shape; /* hash of the counts of a multi-buffer call */
+    void (*extend)(struct mesh__engine *e, struct mesh__op *op);
+    void *extra;       /* what extend works on */
+    mesh_block *block; /* copies of the caller's */
+    int block_cap;
+    mesh__step *step;
+    int nsteps, step_cap, at, oldest; /* at: next step; oldest: no post before it is open */
+    mesh_xfer *xfer;
+    int nxfers, xfer_cap;
+    uint32_t *ordinal; /* point to point: the number of each xfer among those to or from its peer */
+    int ordinal_cap;
+    struct {
+        unsigned char *p;
+        size_t nbytes;
+    } scratch[MESH__SCRATCHES]; /* pieces of memory, kept for the next operation in this slot unless large */
+    int nscratch, out_of_memory;
+} mesh__op;
+
+typedef struct mesh__history {
+    mesh__record record;
+    int comm, status; /* a mesh_status; IN_PROGRESS while under way */
+    int64_t start, end;
+} mesh__history;
+
+/* An answer to "what are you in": an operation and whom it waits for. */
+typedef struct mesh__node {
+    int rank, npending, next; /* next: the pending rank to ask next */
+    uint32_t progress;
+    mesh__record record;
+    struct {
+        int rank;
+        uint32_t sends, recvs; /* posted to and from it */
+    } pending[MESH__WALK_PENDING];
+} mesh__node;
+
+/* A depth-first search for a cycle of waiting ranks, one question at a time. */
+typedef struct mesh__walk {
+    int active, verifying, depth, cycle; /* cycle: where on the stack it starts; verifying: the next edge to confirm */
+    uint32_t id;
+    int64_t until;
+    int nvisited;
+    struct {
+        int rank;
+        uint64_t channel;
+    } visited[4 * MESH__WALK_DEPTH];
+    mesh__node stack[MESH__WALK_DEPTH];
+} mesh__walk;
+
+typedef struct mesh__mail {
+    struct mesh__mail *next;
+    int rank, kind;
+    uint32_t nbytes;
+} mesh__mail; /* followed by the bytes */
+
+typedef struct mesh__gone {
+    int rank, kind; /* LOST or CLOSED */
+    char why[160];
+} mesh__gone;
+
+typedef struct mesh__engine {
+    mesh_transport *t;
+    mesh_comm **comm;
+    int ncomms, comm_cap;
+    mesh__op **op; /* by slot */
+    int nops, op_cap;
+    mesh__op *unused;     /* free slots */
+    int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
+    unsigned polls;
+    uint32_t last_id, opens, started;
+    int starved; /* a control message was lost for want of memory */
+    uint64_t
+        given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
+    mesh__op *waiting; /* what this rank is blocked in */
+    mesh__history ring[MESH__RING];
+    uint32_t ring_count;
+    mesh__gone *gone;
+    int ngone, gone_cap;
+    mesh__mail *mail, **mail_end;
+    mesh__walk *walk; /* allocated when first needed */
+    uint32_t walks;
+} mesh__engine;
+
+typedef struct mesh__comm_impl {
+    mesh__engine *engine;
+    mesh__group **group;
+    int ngroups, group_cap;
+    int64_t timeout, ask;
+    char name[32];
+    /* two calls that disagree, while their texts are being gathered */
+    int disputing, dispute_ranks;
+    int64_t dispute_until;
+    int dispute_rank[2];
+    mesh__record dispute[2], dispute_before; /* dispute_before: the call before the first of them */
+    int has_before;
+    mesh_error dispute_why;
+    mesh_tuning tuning;
+    mesh_user_op user_op[MESH__USER_OPS];
+    int nuser_ops;
+} mesh__comm_impl;
+
+static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+static inline uint32_t mesh__remembered(const mesh__engine *e) {
+    return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
+}
+/* Has a transport an optional member? One built against an older header has a shorter struct. */
+#define MESH__HAS(ops, member) ((ops)->struct_size > offsetof(mesh_ops, member) && (ops)->member)
+
+static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
+
+static inline const char *mesh__call_name(int kind) {
+#define MESH_X(name, text, flags) text,
+    static const char *const names[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT ? names[kind] : "unknown call";
+}
+
+/* Has this kind of call the property (MESH_REDUCES, ...)? */
+static inline int mesh__call_is(int kind, int property) {
+#define MESH_X(name, text, flags) flags,
+    static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
+}
+
+/* A list's record has the hash of its counts where others have the root: lists that differ are then seen to. */
+static inline int mesh__is_unrooted_list(int kind) {
+    return kind == MESH_CALL_ALL_REDUCE_MANY || kind == MESH_CALL_ALL_GATHER_MANY ||
+           kind == MESH_CALL_REDUCE_SCATTER_MANY;
+}
+
+/* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
+static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
+    mesh__put(t, "%s(", mesh__call_name(r->kind));
+    if (r->kind == MESH_CALL_BARRIER) {
+    } else if (r->kind == MESH_CALL_GROUP_OPEN) {
+        mesh__put(t, "list %x", r->count);
+    } else if (r->kind == MESH_CALL_BROADCAST_OBJECT) {
+        mesh__put(t, "an object");
+    } else if (mesh__call_is(r->kind, MESH_BY_COUNTS)) {
+        mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
+    } else {
+        mesh__put(t, "%u x %s", r->count, mesh_dtype_name((mesh_dtype)r->dtype));
+    }
+    if (mesh__call_is(r->kind, MESH_REDUCES) && r->op < MESH_OP_COUNT)
+        mesh__put(t, ", %s", mesh_op_name((mesh_op)r->op));
+    else if (mesh__call_is(r->kind, MESH_REDUCES))
+        mesh__put(t, ", user op %d", r->op - MESH__USER_OP);
+    if (mesh__call_is(r->kind, MESH_ROOTED)) mesh__put(t, ", root %d", r->root);
+    if (mesh__is_unrooted_list(r->kind)) mesh__put(t, ", buffers' counts #%x", (uint64_t)(uint32_t)r->root);
+    mesh__put(t, ") on \"%s\"", r->axes);
+    if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
+}
+
+enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
+
+static inline void mesh__record_write(unsigned char *p, const mesh__record *r) {
+    mesh__put64(p, r->channel);
+    mesh__put64(p + 8, r->count);
+    p[16] = r->kind;
+    p[17] = r->dtype;
+    p[18] = r->op;
+    p[19] = 0;
+    mesh__put32(p + 20, (uint32_t)r->root);
+    memcpy(p + 24, r->axes, MESH__AXES_BYTES);
+}
+
+static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
+    r->channel = mesh__get64(p);
+    r->count = mesh__get64(p + 8);
+    r->kind = p[16];
+    r->dtype = p[17];
+    r->op = p[18];
+    r->zero = 0;
+    r->root = (int)mesh__get32(p + 20);
+    memcpy(r->axes, p + 24, MESH__AXES_BYTES);
+    r->axes[MESH__AXES_BYTES - 1] = 0;
+}
+
+static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
+    return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
+           a->count == b->count && a->root == b->root;
+}
+
+static inline int mesh__on_device(const mesh__engine *e) {
+    return e->t->caps & MESH_CAP_DEVICE && MESH__HAS(e->t->ops, alloc) && MESH__HAS(e->t->ops, free);
+}
+
+static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op, size_t above) {
+    int i;
+    for (i = 0; i < MESH__SCRATCHES; i++) {
+        if (!op->scratch[i].p || op->scratch[i].nbytes <= above) continue;
+        if (mesh__on_device(e))
+            e->t->ops->free(e->t, op->scratch[i].p);
+        else
+            mesh_transport_free(e->t, op->scratch[i].p);
+        op->scratch[i].p = NULL;
+        op->scratch[i].nbytes = 0;
+    }
+}
+
+static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+    op->state = MESH__FREE;
+    op->kept = 0;
+    op->comm = NULL;
+    op->next_unused = e->unused;
+    e->unused = op;
+    mesh__scratch_free(e, op, MESH__SCRATCH_KEPT);
+}
+
+/* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
+
+enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
+enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20, MESH__ROW_BYTES = 16 /* of the tuning table, after it */ };
+enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
+enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
+
+static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
+    uint32_t i, n = mesh__remembered(e);
+    for (i = 1; i <= n; i++) {
+        mesh__history *h = &e->ring[(e->ring_count - i) % MESH__RING];
+        if (h->record.channel == channel) return &h->record;
+    }
+    return NULL;
+}
+
+/* The collective called before in the same group; NULL: none, or forgotten. */
+static inline const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
+    return (uint32_t)r->channel > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
+}
+
+/* Tell every other rank of the comm why it fails. The text goes as far as a control message reaches. */
+static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    const mesh__record *before;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length = strlen(c->error.text);
+    int i;
+    memset(data, 0, sizeof data);
+    mesh__put32(data, c->id);
+    mesh__put32(data + 4, (uint32_t)c->error.status);
+    mesh__put32(data + 8, (uint32_t)c->error.rank);
+    mesh__put32(data + 12, (uint32_t)flavour);
+    if (record) mesh__record_write(data + 16, record);
+    if (record && (before = mesh__record_before(e, record)) != NULL)
+        mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
+    if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
+    memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
+    for (i = 0; i < c->on.size; i++) {
+        int rank = mesh_rank_at(&c->on, i);
+        if (rank != e->t->rank) e->t->ops->control_send(e->t, rank, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+    }
+}
+
+static inline void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
+    e->nissued -= op->issued;
+    op->issued = 0;
+}
+
+static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
+    int i;
+    if (op->state != MESH__ACTIVE || op->failing) return;
+    op->failing = status;
+    mesh__op_not_issued(e, op);
+    for (i = op->oldest; i < op->at; i++)
+        if (op->step[i].kind == MESH__POST && op->step[i].open) e->t->ops->cancel(e->t, &op->step[i].ticket);
+}
+
+static inline void mesh__log_history(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    char text[8192];
+    if (!e->t->log) return;
+    e->t->log(e->t->log_ctx, 0, c->error.text);
+    mesh_comm_history(c, text, sizeof text);
+    e->t->log(e->t->log_ctx, 2, text);
+}
+
+/* The comm fails with what stands in c->error; the first cause wins (callers check c->failed). */
+static inline void mesh__comm_fail(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int i;
+    c->failed = 1;
+    mesh__impl(c)->disputing = 0;
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) {
+            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) e->ring[e->op[i]->ring].status = c->error.status;
+            mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
+        }
+    mesh__log_history(c);
+}
+
+/* Fail a comm for a cause found here, and tell the others. */
+static inline mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int rank, const char *format, ...) {
+    va_list args;
+    if (c->failed) return (mesh_status)c->error.status;
+    va_start(args, format);
+    mesh__vfail(&c->error, status, rank, format, args);
+    va_end(args);
+    mesh__comm_fail(c);
+    mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    return status;
+}
+
+/* ---- disagreement: name both calls. Each side of it announces its own call; a rank that has two different ones can tell. */
+
+static inline void mesh__dispute_settle(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    char calls[360];
+    mesh__text t = mesh__text_on(calls, sizeof calls);
+    int i;
+    for (i = 0; i < impl->dispute_ranks; i++) {
+        mesh__put(&t, "%srank %d calls ", i ? ", " : "", impl->dispute_rank[i]);
+        mesh__put_record(&t, &impl->dispute[i]);
+    }
+    if (impl->dispute_ranks < 2) mesh__put(&t, "%s%s", t.len ? "; " : "", impl->dispute_why.text);
+    mesh__fail(&c->error, MESH_ERR_MISMATCH, impl->dispute_ranks == 2 ? impl->dispute_rank[1] : impl->dispute_why.rank,
+               "%s: ranks disagree: %s; call the same on every rank of the group", impl->name, calls);
+    mesh__comm_fail(c);
+}
+
+/* Do two ranks call in the same group? All groups along the same axes share their channels. */
+static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, int b) {
+    const mesh__comm_impl *impl = mesh__impl(c);
+    int k = (int)(channel >> 32 & 255), group = k < impl->ngroups ? mesh_group_of(&c->on, impl->group[k]->axes, a) : -1;
+    return group >= 0 && group == mesh_group_of(&c->on, impl->group[k]->axes, b);
+}
+
+/* before: the call before r, or NULL. Where the calls are the same, the ones before them may be what differs. */
+static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before &&
+        impl->dispute_before.channel == before->channel && !mesh__record_same(&impl->dispute_before, before) &&
+        mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) {
+        impl->dispute[0] = impl->dispute_before;
+        r = before;
+    }
+    if (impl->dispute_ranks == 0) {
+        impl->has_before = before != NULL;
+        if (before) impl->dispute_before = *before;
+    }
+    if (impl->dispute_ranks == 1 && !mesh__same_group(c, r->channel, rank, impl->dispute_rank[0])) return;
+    if (impl->dispute_ranks == 1 && (mesh__record_same(&impl->dispute[0], r) || impl->dispute[0].channel != r->channel))
+        return;
+    impl->dispute_rank[impl->dispute_ranks] = rank;
+    impl->dispute[impl->dispute_ranks++] = *r;
+    if (impl->dispute_ranks == 2) mesh__dispute_settle(c);
+}
+
+/* Begin to gather the calls on a channel: `mine` is this rank's (NULL: it has made none). */
+static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, const mesh_error *why) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int i;
+    if (c->failed || impl->disputing) return;
+    impl->disputing = 1;
+    impl->dispute_ranks = 0;
+    impl->dispute_why = *why;
+    impl->dispute_until = mesh__now(e) + INT64_C(1000000000);
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) mesh__op_cancel(e, e->op[i], MESH_ERR_MISMATCH);
+    if (!mine) return;
+    mesh__dispute_add(c, e->t->rank, mine, mesh__record_before(e, mine));
+    c->error = *why;
+    mesh__announce(c, MESH__ABORT_DISPUTE, mine);
+}
+
+static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    char text[MESH_ERROR_BYTES];
+    uint32_t length = nbytes - MESH__ABORT_HEAD;
+    mesh__record theirs, before;
+    if (c->failed) return;
+    if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
+    memcpy(text, data + MESH__ABORT_HEAD, length);
+    text[length] = 0;
+    mesh__record_read(&theirs, data + 16);
+    mesh__record_read(&before, data + 16 + MESH__RECORD_BYTES);
+    if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
+        mesh_error why;
+        const mesh__record *mine =
+            mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
+        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank)
+            mine = NULL; /* a message between two others */
+        mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
+        mesh__dispute_open(c, mine, &why);
+        if (!c->failed) mesh__dispute_add(c, from, &theirs, before.channel ? &before : NULL);
+        return;
+    }
+    mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s",
+               from, text);
+    if (c->error.rank < 0) c->error.rank = from;
+    mesh__comm_fail(c);
+    if (mesh_index_of(&c->on, from) < 0)
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
+}
+
+/* ---- // >>engine: operations ---------------------------------------------------------------------------------------------------- */
+
+/* The one place where posts go to the transport. */
+static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    mesh_post p;
+    mesh_status status;
+    int i;
+    p.group = op->group->handle;
+    p.channel = op->channel;
+    p.check = op->check;
+    p.xfer = op->xfer + s->first;
+    p.count = s->count;
+    p.flags = 0;
+    status = e->t->ops->post(e->t, &p, &s->ticket);
+    if (status != MESH_OK) return status;
+    s->open = 1;
+    for (i = 0; i < s->count; i++) {
+        uint64_t nbytes = p.xfer[i].nbytes;
+        if (p.xfer[i].direction == MESH_SEND)
+            op->group->sent += nbytes, op->sent += nbytes;
+        else
+            op->group->received += nbytes, op->received += nbytes;
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
+    const mesh_comm *c = op->comm;
+    mesh_trace_event v;
+    memset(&v, 0, sizeof v);
+    v.call = mesh__call_name(op->call.kind);
+    v.comm = mesh__impl(c)->name;
+    v.axes = op->group->axes;
+    v.dtype = mesh_dtype_name((mesh_dtype)op->call.dtype);
+    v.op = !mesh__call_is(op->call.kind, MESH_REDUCES) ? ""
+           : op->call.op < MESH_OP_COUNT               ? mesh_op_name((mesh_op)op->call.op)
+                                                       : "user op";
+    v.group = mesh_group_of(&c->on, op->group->axes, e->t->rank);
+    v.ranks = op->group->on.size;
+    v.slot = (int)op->slot;
+    v.status = op->status;
+    v.comm_id = c->id;
+    v.sequence = (uint32_t)op->channel;
+    v.count = op->record.count;
+    v.sent = op->sent;
+    v.received = op->received;
+    v.start = op->deadline - mesh__impl(c)->timeout;
+    v.end = e->ring[op->ring].end;
+    e->t->trace(e->t->trace_ctx, &v);
+}
+
+static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
+    op->state = MESH__DONE;
+    op->status = status;
+    e->nactive--;
+    mesh__op_not_issued(e, op);
+    e->ring[op->ring].status = status;
+    e->ring[op->ring].end = mesh__now(e);
+    if (e->t->trace) mesh__trace(e, op);
+}
+
+/* A ticket ended badly, or a post was refused. */
+static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+    mesh_comm *c = op->comm;
+    if (op->failing) return;
+    if (status == MESH_ERR_MISMATCH) {
+        mesh__dispute_open(c, &op->record, why);
+    } else {
+        char call[160];
+        mesh__text t = mesh__text_on(call, sizeof call);
+        mesh__put_record(&t, &op->record);
+        mesh__comm_broken(c, status, why->rank, "%s: %s: %s", mesh__impl(c)->name, call, why->text);
+    }
+    mesh__op_cancel(e, op, status);
+}
+
+/* Test the posts before step `end`. Returns 1 when none of them is open. */
+static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
+    int i, settled = 1;
+    for (i = op->oldest; i < end; i++) {
+        mesh__step *s = &op->step[i];
+        mesh_error why;
+        mesh_status status;
+        if (s->kind == MESH__POST && s->open) {
+            why.text[0] = 0;
+            why.rank = -1;
+            status = e->t->ops->test(e->t, &s->ticket, &why);
+            if (status == MESH_IN_PROGRESS) {
+                settled = 0;
+                continue;
+            }
+            s->open = 0;
+            op->progress++;
+            if (status == MESH_ERR_CANCELED && !op->failing) {
+                if (!op->stalled) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+                op->stalled = 1 + (why.rank < 0 ? e->t->rank : why.rank);
+            } else if (status != MESH_OK) {
+                mesh__op_broken(e, op, status, &why);
+            }
+        }
+        if (i == op->oldest) op->oldest++;
+    }
+    return settled;
+}
+
+/* Numbers travel little-endian, so that ranks of both byte orders agree. A big-endian rank turns what it sends into that order, keeps it
+   so while the operation lasts, and turns what has arrived back at its end. (MESH_TEST_SWAP makes every host do so, for the tests.) */
+static inline int mesh__is_little(void) {
+#ifdef MESH_TEST_SWAP
+    return 0;
+#else
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+#endif
+}
+
+/* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
+static inline size_t mesh__swap_width(const mesh_call *c) {
+    size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
+    if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
+    return mesh__is_complex(c->dtype) ? width / 2 : width;
+}
+
+static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
+    unsigned char *d = (unsigned char *)dst, number[16];
+    const unsigned char *s = (const unsigned char *)src;
+    size_t i, k;
+    for (i = 0; i < nbytes; i += width) {
+        memcpy(number, s + i, width);
+        for (k = 0; k < width; k++) d[i + k] = number[width - 1 - k];
+    }
+}
+
+static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
+    uint64_t at, n;
+    for (at = 0; at < x->nbytes; at += n) {
+        void *p = mesh_xfer_at(x, at, &n);
+        mesh__swap(p, p, (size_t)n, width);
+    }
+}
+
+/* Strided bytes from one block to another of the same length. */
+static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
+    uint64_t at, n, m;
+    for (at = 0; at < from->nbytes; at += n) {
+        void *src = mesh_xfer_at(from, at, &n), *dst = mesh_xfer_at(to, at, &m);
+        if (m < n) n = m;
+        memmove(dst, src, (size_t)n);
+    }
+}
+
+/* dst = dst op src in the host's byte order; divide: dst = dst / n instead. */
+static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
+                                 int divide) {
+    if (divide) {
+        mesh__divide(c->dtype, dst, count, divide);
+    } else if (c->user_op && src_first) {
+        c->user_op(dst, src, count, c->user_ctx);
+    } else if (c->user_op) {
+        c->user_op(src, dst, count, c->user_ctx);
+        memcpy(dst, src, count * elem);
+    } else {
+        mesh__reduce(c->op, c->dtype, dst, src, count);
+    }
+}
+
+/* The same where memory holds the other order: a little at a time in the host's. */
+static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
+                                         int src_first, int divide, size_t width) {
+    uint64_t a[128], b[128]; /* aligned for every dtype */
+    unsigned char *d = (unsigned char *)dst, *s = (unsigned char *)src;
+    size_t most = sizeof a / elem, n;
+    for (; count; count -= n, d += n * elem, s += n * elem) {
+        n = count < most ? count : most;
+        mesh__swap(a, d, n * elem, width);
+        mesh__swap(b, s, n * elem, width);
+        mesh__combine(c, a, b, n, elem, src_first, divide);
+        mesh__swap(d, a, n * elem, width);
+    }
+}
+
+static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh__step *s, int divide) {
+    const mesh_ops *ops = e->t->ops;
+    size_t width = mesh__swap_width(&op->call);
+    void *src = (void *)(uintptr_t)s->src;
+    if (MESH__HAS(ops, reduce))
+        return ops->reduce(e->t, op->group->handle, op->call.op, op->call.dtype, s->dst, NULL, src, NULL, s->n, divide);
+    if (width)
+        mesh__combine_swapped(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide, width);
+    else
+        mesh__combine(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    const mesh_ops *ops = e->t->ops;
+    void *group = op->group->handle;
+    int n = op->group->on.size;
+    const mesh_xfer *from, *to;
+    switch (s->kind) {
+    case MESH__COPY:
+        if (MESH__HAS(ops, copy)) return ops->copy(e->t, group, s->dst, NULL, s->src, NULL, s->n);
+        memmove(s->dst, s->src, s->n);
+        return MESH_OK;
+    case MESH__MOVE:
+        from = &op->xfer[s->first];
+        to = &op->xfer[s->count];
+        if (MESH__HAS(ops, copy))
+            return ops->copy(e->t, group, to->base, to->block, from->base, from->block, from->nbytes);
+        mesh__move(from, to);
+        return MESH_OK;
+    case MESH__DIVIDE:
+        return mesh__step_reduce(e, op, s, n);
+    case MESH__SWAP:
+        if (s->src)
+            mesh__swap(s->dst, s->src, s->n, mesh__swap_width(&op->call));
+        else
+            mesh__swap_xfer(&op->xfer[s->first], mesh__swap_width(&op->call));
+        return MESH_OK;
+    case MESH__EXTEND:
+        op->extend(e, op);
+        return op->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
+    default:
+        return mesh__step_reduce(e, op, s, 0);
+    }
+}
+
+static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
+    if (op->state != MESH__ACTIVE) return;
+    if (op->failing) {
+        if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing)
+            mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
+        return;
+    }
+    if (op->stalled) mesh__op_settled(e, op, op->at);
+    if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until) {
+        mesh_error why;
+        mesh__fail(&why, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
+        mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+    }
+    if (op->stalled) return;
+    while (op->at < op->nsteps) {
+        mesh__step *s = &op->step[op->at];
+        mesh_status status = MESH_OK;
+        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->first)) return;
+        if (op->failing || op->stalled) return;
+        if (s->kind == MESH__POST)
+            status = mesh__post(e, op, s);
+        else if (s->kind != MESH__WAIT)
+            status = mesh__step_run(e, op, s);
+        if (status != MESH_OK) {
+            static const char *const what[] = {"to post", "to wait",   "to reduce",     "to copy",
+                                               "to copy", "to divide", "to swap bytes", "memory"};
+            mesh_error why;
+            mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
+                       what[op->step[op->at].kind], mesh_status_text(status));
+            mesh__op_broken(e, op, status, &why);
+            return;
+        }
+        op->at++;
+        op->progress++;
+    }
+    if (mesh__op_settled(e, op, op->at) && !op->failing && !op->stalled) {
+        mesh__op_end(e, op, MESH_OK);
+    } else if (!op->failing && !op->issued && !op->stalled) {
+        op->issued = 1;
+        e->nissued++;
+    }
+}
+
+/* World ranks whose side of an operation's posts is not matched yet. */
+static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap) {
+    int i, k, j, n = 0;
+    for (i = op->oldest; i < op->at; i++) {
+        int found[MESH__WALK_PENDING], count;
+        if (op->step[i].kind != MESH__POST || !op->step[i].open) continue;
+        count = e->t->ops->pending(e->t, &op->step[i].ticket, found, MESH__WALK_PENDING);
+        if (count > MESH__WALK_PENDING) count = MESH__WALK_PENDING;
+        for (k = 0; k < count; k++) {
+            for (j = 0; j < n && ranks[j] != found[k]; j++) {}
+            if (j == n && n < cap) ranks[n++] = found[k];
+        }
+    }
+    return n;
+}
+
+/* "ranks 1, 3 and 5 of 8" for messages. */
+static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
+    int i;
+    if (n == 0) mesh__put(t, "bytes that are under way");
+    for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
+    if (n > 16) mesh__put(t, " and %d more", n - 16);
+}
+
+static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
+    char call[160], who[120];
+    int ranks[MESH__WALK_PENDING], n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    mesh__text t = mesh__text_on(call, sizeof call);
+    mesh__put_record(&t, &op->record);
+    t = mesh__text_on(who, sizeof who);
+    mesh__put_ranks(&t, ranks, n);
+    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, n == 1 ? ranks[0] : -1,
+                      "%s: %s: deadline of %l ms passed waiting for %s", mesh__impl(op->comm)->name, call,
+                      mesh__impl(op->comm)->timeout / 1000000, who);
+}
+
+/* A rank closed its transport in good order: only what still needs it fails. Why it left may be on its way from another rank, so that
+   is waited for a little. */
+static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
+    int ranks[MESH__WALK_PENDING], n, i, k;
+    if (op->state != MESH__ACTIVE || op->failing || op->stalled) return;
+    n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < e->ngone; k++)
+            if (e->gone[k].rank == ranks[i]) {
+                mesh_error why;
+                if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+                if (mesh__now(e) < op->gone_until) return;
+                mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
+                           e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
+                           e->gone[k].why[0] ? ": " : "", e->gone[k].why);
+                mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+                return;
+            }
+    op->gone_until = 0;
+}
+
+/* ---- // >>engine: the question: who waits for whom -------------------------------------------------------------------------------- */
+
+/* Sends to and receives from a world rank that this rank has posted on a channel. */
+static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uint32_t *sends, uint32_t *recvs) {
+    int i, k;
+    *sends = *recvs = 0;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh__comm_impl *impl = mesh__impl(e->comm[i]);
+        if (e->comm[i]->id != (uint32_t)(channel >> 40) || (int)(channel >> 32 & 255) >= impl->ngroups) continue;
+        if ((uint32_t)channel == 0) {
+            mesh__group *g = impl->group[channel >> 32 & 255];
+            int index = mesh_index_of(&g->on, rank);
+            if (!g->p2p || index < 0) return;
+            *sends = g->p2p[index][0];
+            *recvs = g->p2p[index][1];
+            return;
+        }
+        if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel)
+            *sends = *recvs = UINT32_MAX; /* ended, unless found below */
+    }
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->state != MESH__ACTIVE || op->channel != channel) continue;
+        *sends = *recvs = 0;
+        for (k = 0; k < op->at; k++) {
+            int x;
+            for (x = op->step[k].first; op->step[k].kind == MESH__POST && x < op->step[k].first + op->step[k].count;
+                 x++)
+                if (op->xfer[x].rank == rank) *(op->xfer[x].direction == MESH_SEND ? sends : recvs) += 1;
+        }
+    }
+}
+
+/* What one operation of this rank has posted to and from a rank: what it can be waiting for. */
+static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
+    int x;
+    if ((uint32_t)op->channel) {
+        mesh__posted(e, op->channel, rank, sends, recvs);
+        return;
+    }
+    *sends = *recvs = 0;
+    for (x = 0; x < op->nxfers; x++) {
+        uint32_t *count = op->xfer[x].direction == MESH_SEND ? sends : recvs;
+        if (op->xfer[x].rank == rank && op->ordinal[x] > *count) *count = op->ordinal[x];
+    }
+}
+
+/* `subject` waits on a channel for this rank, having posted so many sends to it and receives from it. Fill in the operation that keeps
+   this rank from serving it. Returns 0 when there is none: the bytes are under way, or this rank is not blocked. */
+static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs,
+                                mesh__node *node) {
+    uint32_t my_sends, my_recvs;
+    int ranks[MESH__WALK_PENDING], i;
+    mesh__op *op = NULL;
+    mesh__posted(e, channel, subject, &my_sends, &my_recvs);
+    if (my_sends >= recvs && my_recvs >= sends) return 0;
+    for (i = 0; i < e->nops && (uint32_t)channel; i++)
+        if (e->op[i]->state == MESH__ACTIVE && e->op[i]->channel == channel) op = e->op[i];
+    if (!op) op = e->waiting;
+    if (!op || op->state != MESH__ACTIVE || op->failing) return 0;
+    node->rank = e->t->rank;
+    node->progress = (uint32_t)op->channel ? op->progress : op->serial;
+    node->record = op->record;
+    node->next = 0;
+    node->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < node->npending; i++) {
+        node->pending[i].rank = ranks[i];
+        mesh__op_posted(e, op, ranks[i], &node->pending[i].sends, &node->pending[i].recvs);
+    }
+    return node->npending > 0;
+}
+
+enum { MESH__ASK_BYTES = 20 + MESH__RECORD_BYTES, MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
+
+/* The asked may know better: it called something else on that channel, perhaps long ago, in which it had nothing to say to the waiter. */
+static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
+    const mesh__record *mine = (uint32_t)theirs->channel ? mesh__record_of(e, theirs->channel) : NULL;
+    mesh_error why;
+    int i;
+    if (!mine || mesh__record_same(mine, theirs)) return;
+    mesh__fail(&why, MESH_ERR_MISMATCH, subject, "rank %d waits in another operation", subject);
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == (uint32_t)(theirs->channel >> 40) && !e->comm[i]->failed) {
+            mesh__dispute_open(e->comm[i], mine, &why);
+            if (!e->comm[i]->failed) mesh__dispute_add(e->comm[i], subject, theirs, NULL);
+        }
+}
+
+/* Asked about a comm that this rank has closed: nobody need wait for it in there. */
+static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
+    mesh_error why;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length;
+    int i;
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == id) return 0;
+    if (id > e->last_id) return 0;
+    memset(data, 0, sizeof data);
+    mesh__fail(&why, MESH_ERR_PEER, e->t->rank, "rank %d has closed this comm while it was needed", e->t->rank);
+    length = strlen(why.text);
+    mesh__put32(data, id);
+    mesh__put32(data + 4, (uint32_t)MESH_ERR_PEER);
+    mesh__put32(data + 8, (uint32_t)e->t->rank);
+    memcpy(data + MESH__ABORT_HEAD, why.text, length);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+    return 1;
+}
+
+static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
+    unsigned char say[MESH_CONTROL_BYTES];
+    mesh__record asked;
+    mesh__node node;
+    int i, found;
+    mesh__record_read(&asked, d + 20);
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
+    mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
+    found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
+    memset(say, 0, sizeof say);
+    mesh__put32(say, MESH__MSG_SAY);
+    mesh__put32(say + 4, mesh__get32(d + 4));
+    if (!found) node.npending = 0;
+    mesh__put32(say + 8, (uint32_t)node.npending);
+    if (found) {
+        mesh__put32(say + 12, node.progress);
+        mesh__record_write(say + 16, &node.record);
+    }
+    for (i = 0; i < node.npending; i++) {
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i, (uint32_t)node.pending[i].rank);
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 4, node.pending[i].sends);
+        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 8, node.pending[i].recvs);
+    }
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, say, MESH__SAY_HEAD + 12 * (size_t)node.npending);
+}
+
+static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
+
+/* Ask about the edge from `node` to its pending rank k. Our own answer is taken at once. */
+static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
+    mesh__walk *w = e->walk;
+    int to = node->pending[k].rank;
+    unsigned char ask[MESH__ASK_BYTES];
+    w->id = ++e->walks;
+    w->until = mesh__now(e) + INT64_C(1000000000);
+    if (to == e->t->rank) {
+        mesh__node mine;
+        if (mesh__say_closed(e, node->rank, (uint32_t)(node->record.channel >> 40))) {
+            mesh__walk_heard(e, NULL); /* it ends as soon as it hears */
+            return;
+        }
+        int found =
+            mesh__node_of(e, node->rank, node->record.channel, node->pending[k].sends, node->pending[k].recvs, &mine);
+        mesh__walk_heard(e, found ? &mine : NULL);
+        return;
+    }
+    mesh__put32(ask, MESH__MSG_ASK);
+    mesh__put32(ask + 4, w->id);
+    mesh__put32(ask + 8, (uint32_t)node->rank);
+    mesh__put32(ask + 12, node->pending[k].sends);
+    mesh__put32(ask + 16, node->pending[k].recvs);
+    mesh__record_write(ask + 20, &node->record);
+    if (e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) mesh__walk_heard(e, NULL);
+}
+
+/* Ask the next question of the search; ends it when there is none left. */
+static inline void mesh__walk_next(mesh__engine *e) {
+    mesh__walk *w = e->walk;
+    while (w->depth > 0) {
+        mesh__node *top = &w->stack[w->depth - 1];
+        if (top->next < top->npending) {
+            mesh__walk_ask(e, top, top->next++);
+            return;
+        }
+        w->depth--;
+    }
+    w->active = 0;
+}
+
+static inline void mesh__walk_report(mesh__engine *e) {
+    mesh__walk *w = e->walk;
+    char who[MESH_ERROR_BYTES];
+    mesh__text t = mesh__text_on(who, sizeof who);
+    int i, k;
+    for (i = w->cycle; i < w->depth; i++) {
+        mesh__node *n = &w->stack[i];
+        mesh__put(&t, "%srank %d waits for rank %d in ", i > w->cycle ? "; " : "", n->rank,
+                  n->pending[n->next - 1].rank);
+        mesh__put_record(&t, &n->record);
+    }
+    w->active = 0;
+    for (i = w->cycle; i < w->depth;
+         i++) { /* every comm in the cycle that is ours fails here; the cycle's other ranks find it as we did */
+        uint32_t id = (uint32_t)(w->stack[i].record.channel >> 40);
+        for (k = 0; k < e->ncomms; k++)
+            if (e->comm[k]->id == id && !e->comm[k]->failed && mesh_index_of(&e->comm[k]->on, w->stack[i].rank) >= 0)
+                mesh__comm_broken(e->comm[k], MESH_ERR_MISMATCH, w->stack[i].rank,
+                                  "%s: a cycle of ranks that wait for each other: %s; start operations in one order",
+                                  mesh__impl(e->comm[k])->name, who);
+    }
+}
+
+/* The answer to the last question: an operation, or NULL: that rank is not blocked. */
+static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
+    mesh__walk *w = e->walk;
+    int i;
+    if (w->verifying) { /* the second probe: the same ranks, at the same counters, on the same edges */
+        int at = w->verifying, expected = at < w->depth ? at : w->cycle;
+        mesh__node *then = &w->stack[expected];
+        const mesh__node *now = node;
+        if (!now || now->rank != then->rank || now->record.channel != then->record.channel ||
+            now->progress != then->progress) {
+            w->active = 0;
+            return;
+        }
+        for (i = 0; i < now->npending && now->pending[i].rank != then->pending[then->next - 1].rank; i++) {}
+        if (i == now->npending) {
+            w->active = 0;
+            return;
+        }
+        if (expected == w->cycle) {
+            mesh__walk_report(e);
+            return;
+        }
+        w->verifying = at + 1;
+        mesh__walk_ask(e, &w->stack[at], w->stack[at].next - 1);
+        return;
+    }
+    if (!node) {
+        mesh__walk_next(e);
+        return;
+    }
+    for (i = 0; i < w->depth; i++)
+        if (w->stack[i].rank == node->rank && w->stack[i].record.channel == node->record.channel) {
+            w->cycle = i;
+            w->verifying = i + 1;
+            mesh__walk_ask(e, &w->stack[i], w->stack[i].next - 1);
+            return;
+        }
+    for (i = 0; i < w->nvisited; i++)
+        if (w->visited[i].rank == node->rank && w->visited[i].channel == node->record.channel) break;
+    if (i == w->nvisited && w->depth < MESH__WALK_DEPTH && w->nvisited < 4 * MESH__WALK_DEPTH) {
+        w->visited[w->nvisited].rank = node->rank;
+        w->visited[w->nvisited++].channel = node->record.channel;
+        w->stack[w->depth++] = *node;
+    }
+    mesh__walk_next(e);
+}
+
+static inline void mesh__say_heard(mesh__engine *e, int from, const unsigned char *d, uint32_t nbytes) {
+    mesh__walk *w = e->walk;
+    mesh__node node;
+    int i, n = (int)mesh__get32(d + 8);
+    if (!w || !w->active || mesh__get32(d + 4) != w->id) return;
+    if (n == 0) {
+        mesh__walk_heard(e, NULL);
+        return;
+    }
+    if (n < 0 || n > MESH__WALK_PENDING || nbytes < MESH__SAY_HEAD + 12 * (uint32_t)n) return;
+    node.rank = from;
+    node.npending = n;
+    node.next = 0;
+    node.progress = mesh__get32(d + 12);
+    mesh__record_read(&node.record, d + 16);
+    for (i = 0; i < n; i++) {
+        node.pending[i].rank = (int)mesh__get32(d + MESH__SAY_HEAD + 12 * i);
+        node.pending[i].sends = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 4);
+        node.pending[i].recvs = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 8);
+    }
+    mesh__walk_heard(e, &node);
+}
+
+/* Begin a search from the operation this rank is blocked in. */
+static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
+    mesh__node *root;
+    int ranks[MESH__WALK_PENDING], i;
+    if (!(e->t->caps & MESH_CAP_PENDING)) return;
+    if (!e->walk) {
+        e->walk = (mesh__walk *)mesh_transport_alloc(e->t, sizeof *e->walk);
+        if (!e->walk) return;
+        memset(e->walk, 0, sizeof *e->walk);
+    }
+    if (e->walk->active) return;
+    root = &e->walk->stack[0];
+    root->rank = e->t->rank;
+    root->progress = (uint32_t)op->channel ? op->progress : op->serial;
+    root->record = op->record;
+    root->next = 0;
+    root->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (i = 0; i < root->npending; i++) {
+        root->pending[i].rank = ranks[i];
+        mesh__op_posted(e, op, ranks[i], &root->pending[i].sends, &root->pending[i].recvs);
+    }
+    if (root->npending == 0) return;
+    e->walk->active = 1;
+    e->walk->verifying = 0;
+    e->walk->depth = 1;
+    e->walk->nvisited = 0;
+    mesh__walk_next(e);
+}
+
+/* ---- // >>engine: control plane ---------------------------------------------------------------------------------------------------- */
+
+static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
+    mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
+    if (!mail) {
+        e->starved = 1; /* who opens a comm now must not wait for what was lost */
+        return 0;
+    }
+    mail->next = NULL;
+    mail->rank = m->rank;
+    mail->kind = m->kind;
+    mail->nbytes = m->nbytes;
+    if (m->nbytes) memcpy(mail + 1, m->data, m->nbytes);
+    *e->mail_end = mail;
+    e->mail_end = &mail->next;
+    return 1;
+}
+
+static inline unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
+
+static inline void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
+    mesh__mail *m = *at;
+    *at = m->next;
+    if (!m->next) e->mail_end = at;
+    mesh_transport_free(e->t, m);
+}
+
+static inline int mesh__is_hello(mesh__mail *m, int rank) {
+    return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
+}
+
+/* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
+static inline void mesh__hello_forget(mesh__engine *e, int rank) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        if (mesh__is_hello(*at, rank))
+            mesh__mail_drop(e, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
+    mesh__gone *g;
+    int i;
+    if (!mesh__grow(e->t, (void **)&e->gone, &e->gone_cap, e->ngone + 1, sizeof *e->gone)) return;
+    g = &e->gone[e->ngone++];
+    g->rank = m->rank;
+    g->kind = m->kind;
+    i = m->nbytes < sizeof g->why ? (int)m->nbytes : (int)sizeof g->why - 1;
+    memcpy(g->why, m->data, (size_t)i);
+    g->why[i] = 0;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh_comm *c = e->comm[i];
+        if (c->failed || mesh_index_of(&c->on, m->rank) < 0 || m->kind != MESH_EVENT_LOST) continue;
+        mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: rank %d was lost%s%s", mesh__impl(c)->name, m->rank,
+                   g->why[0] ? ": " : "", g->why);
+        if (e->waiting && e->waiting->comm == c) {
+            char call[160];
+            mesh__text t = mesh__text_on(call, sizeof call);
+            mesh__put_record(&t, &e->waiting->record);
+            mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: %s: rank %d was lost%s%s", mesh__impl(c)->name, call,
+                       m->rank, g->why[0] ? ": " : "", g->why);
+        }
+        mesh__comm_fail(c);
+    }
+}
+
+static inline void mesh__control(mesh__engine *e) {
+    mesh_control m;
+    int i;
+    while (e->t->ops->control_poll(e->t, &m) == MESH_OK) {
+        if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) {
+            mesh__rank_gone(e, &m);
+        } else if (m.kind == MESH_EVENT_ABORT && m.nbytes >= MESH__ABORT_HEAD) {
+            uint32_t id = mesh__get32(m.data);
+            for (i = 0; i < e->ncomms; i++)
+                if (e->comm[i]->id == id) mesh__comm_abort_heard(e->comm[i], m.rank, m.data, m.nbytes);
+            if (id > e->last_id) mesh__mail_keep(e, &m); /* of a comm that is not open here yet */
+        } else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4) {
+            switch (mesh__get32(m.data)) {
+            case MESH__MSG_ASK:
+                if (m.nbytes >= MESH__ASK_BYTES) mesh__answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_SAY:
+                if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
+                break;
+            case MESH__MSG_HELLO:
+                if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
+                mesh__hello_forget(e, m.rank);
+                mesh__mail_keep(e, &m);
+                break;
+            case MESH__MSG_FAREWELL:
+                mesh__hello_forget(e, m.rank);
+                break;
+            case MESH__MSG_WELCOME:
+                if (m.nbytes >= MESH__WELCOME_HEAD &&
+                    (mesh__get32(m.data + 8) == MESH_OK ? (m.nbytes - MESH__WELCOME_HEAD) % MESH__ROW_BYTES == 0
+                                                        : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
+                    mesh__mail_keep(e, &m);
+                break;
+            default:
+                break;
+            }
+        }
+    }
+}
+
+/* Advance what can go on. Operations that only wait for the transport have nothing to advance: their turn to show an error comes now and
+   then, so that thousands of them cost nothing. */
+static inline void mesh__poll(mesh__engine *e) {
+    int i, all = e->polls++ % 64 == 0, left = all ? e->nactive : e->nactive - e->nissued;
+    for (i = 0; left > 0 && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && (all || !e->op[i]->issued)) {
+            mesh__op_advance(e, e->op[i]);
+            left--;
+        }
+    mesh__control(e);
+    for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
+    for (i = 0; i < e->ncomms; i++) {
+        mesh__comm_impl *impl = mesh__impl(e->comm[i]);
+        if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
+    }
+    if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
+    for (i = 0; e->nactive > e->nissued && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
+}
+
+/* One round of moving data, at most until `deadline`. */
+static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
+    int i;
+    mesh_status status;
+    for (i = 0; i < e->ncomms; i++)
+        if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)
+            deadline = mesh__impl(e->comm[i])->dispute_until;
+    if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
+    status = e->t->ops->progress(e->t, deadline);
+    for (i = 0; status < 0 && i < e->ncomms; i++)
+        mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed",
+                          mesh__impl(e->comm[i])->name, e->t->ops->name, e->t->rank);
+}
+
+/* ---- // >>comms --------------------------------------------------------------------------------------- */
+
+static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
+    const mesh_ops *o = t->ops;
+    if (!o || o->struct_size < offsetof(mesh_ops, group_open) || o->abi != MESH_ABI)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport's ops have struct_size %d and abi %d, expected at least %d and %d",
+            o ? (int)o->struct_size : 0, o ? (int)o->abi : 0, (int)offsetof(mesh_ops, group_open), MESH_ABI);
+    if (!o->post || !o->test || !o->pending || !o->cancel || !o->progress || !o->now || !o->control_send ||
+        !o->control_poll || !o->close)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport (%s) lacks a required member: post, test, pending, cancel, progress, now, "
+            "control_send, control_poll or close",
+            o->name ? o->name : "unnamed");
+    return MESH_OK;
+}
+
+static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    if (e) return e;
+    e = (mesh__engine *)mesh_transport_alloc(t, sizeof *e);
+    if (!e) return NULL;
+    memset(e, 0, sizeof *e);
+    e->t = t;
+    e->mail_end = &e->mail;
+    t->engine = e;
+    return e;
+}
+
+MESH_API void mesh_transport_detach(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int i;
+    if (!e) return;
+    while (e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
+    for (i = 0; i < e->nops; i++) {
+        mesh__scratch_free(e, e->op[i], 0);
+        mesh_transport_free(t, e->op[i]->step);
+        mesh_transport_free(t, e->op[i]->xfer);
+        mesh_transport_free(t, e->op[i]->ordinal);
+        mesh_transport_free(t, e->op[i]->block);
+        mesh_transport_free(t, e->op[i]);
+    }
+    while (e->mail) mesh__mail_drop(e, &e->mail);
+    mesh_transport_free(t, e->op);
+    mesh_transport_free(t, e->comm);
+    mesh_transport_free(t, e->gone);
+    mesh_transport_free(t, e->walk);
+    mesh_transport_free(t, e);
+    t->engine = NULL;
+}
+
+static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
+    if (!g) return;
+    if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
+    mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
+    mesh_transport_free(e->t, g->p2p);
+    mesh_transport_free(e->t, g);
+}
+
+static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+    int i;
+    if (!axes) return impl->group[0];
+    for (i = 0; i < impl->ngroups; i++)
+        if (mesh__same(impl->group[i]->axes, axes)) return impl->group[i];
+    return NULL;
+}
+
+/* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
+static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    mesh__group *g;
+    char *text = (char *)mesh_transport_alloc(e->t, length + 1);
+    mesh_status status;
+    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
+    memcpy(text, axes, length);
+    text[length] = 0;
+    g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
+    if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
+        mesh_transport_free(e->t, text);
+        mesh_transport_free(e->t, g);
+        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
+    }
+    memset(g, 0, sizeof *g);
+    g->axes = text;
+    status = mesh_group_through(&g->on, &c->on, text, e->t->rank, err);
+    if (status != MESH_OK) {
+        mesh__group_free(e, g);
+        return status;
+    }
+    g->index = mesh_index_of(&g->on, e->t->rank);
+    g->id = c->id << 8 | (uint32_t)impl->ngroups;
+    g->fingerprint = mesh_fingerprint(&g->on);
+    if (MESH__HAS(e->t->ops, group_open)) {
+        status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index,
+                                       mesh__now(e) + impl->timeout, &g->handle, err);
+        if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
+            mesh__group_free(e, g);
+            return status;
+        }
+    }
+    impl->group[impl->ngroups++] = g;
+    return MESH_OK;
+}
+
+/* ---- opening: every rank says hello to the first one, which compares and welcomes. */
+
+typedef struct mesh__hello {
+    uint32_t nonce, last_id;
+    uint64_t fingerprint, desc;
+    const char *mesh_text; /* inside the mail */
+} mesh__hello;
+
+static inline uint64_t mesh__hash_text(uint64_t h, const char *s) {
+    for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
+    return mesh__mix(h, 0x100);
+}
+
+static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
+                                       const mesh_comm_desc *desc) {
+    char text[300];
+    mesh_format(m, text, sizeof text);
+    mesh__put32(d, MESH__MSG_HELLO);
+    mesh__put32(d + 4, e->opens);
+    mesh__put32(d + 8, e->last_id);
+    mesh__put64(d + 12, mesh_fingerprint(m));
+    mesh__put64(d + 20, mesh__hash_text(1, desc->groups));
+    strcpy((char *)d + 28, text);
+    return 28 + strlen(text) + 1;
+}
+
+static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
+    int i;
+    for (i = 0; i < e->ngone; i++)
+        if (mesh_index_of(m, e->gone[i].rank) >= 0)
+            return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
+                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
+                              e->gone[i].why[0] ? ": " : "", e->gone[i].why);
+    return MESH_OK;
+}
+
+/* Answer a hello: with why not, or with the tuning table. */
+static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
+                                 const mesh_tuning *tuning, const mesh_error *why) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    size_t length = MESH__WELCOME_HEAD;
+    int i;
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
+    mesh__put32(welcome + 8, (uint32_t)status);
+    mesh__put32(welcome + 12, id);
+    mesh__put32(welcome + 16, (uint32_t)(why ? why->rank : -1));
+    if (why) {
+        memcpy(welcome + length, why->text, strlen(why->text) + 1);
+        length += strlen(why->text) + 1;
+    }
+    for (i = 0; !why && tuning && i < tuning->nrows; i++, length += MESH__ROW_BYTES) {
+        const mesh_tuning_row *row = &tuning->row[i];
+        welcome[length] = row->call;
+        welcome[length + 1] = row->algorithm;
+        welcome[length + 2] = (unsigned char)row->ranks;
+        welcome[length + 3] = (unsigned char)(row->ranks >> 8);
+        mesh__put32(welcome + length + 4, row->segment);
+        mesh__put64(welcome + length + 8, row->bytes);
+    }
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
+}
+
+/* Ranks that come for a mesh that this rank gave up before. */
+static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        mesh_error why;
+        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up ||
+            e->given_up == opening) {
+            at = &(*at)->next;
+            continue;
+        }
+        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank,
+                   "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
+        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, NULL, &why);
+        mesh__mail_drop(e, at);
+    }
+}
+
+/* The first rank's part: wait for every hello, compare, choose the id. */
+static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
+                                          const mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
+    mesh_status status = MESH_OK;
+    int heard = 1, i;
+    *id = e->last_id;
+    for (;;) {
+        mesh__mail **at;
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
+            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
+        mesh__poll(e);
+        mesh__turn_away_late(e, mesh__get64(mine + 12));
+        heard = 1;
+        for (i = 1; i < m->size; i++) {
+            int rank = mesh_rank_at(m, i), found = 0;
+            for (at = &e->mail; *at; at = &(*at)->next) {
+                unsigned char *d = mesh__mail_data(*at);
+                if (!mesh__is_hello(*at, rank)) continue;
+                found = 1;
+                if (status == MESH_OK &&
+                    (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+                    status = mesh__fail(
+                        err, MESH_ERR_MISMATCH, rank,
+                        "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                        rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                        mesh__get64(mine + 12),
+                        mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+                if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
+            }
+            heard += found;
+        }
+        if (status == MESH_OK && e->starved)
+            status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                                "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
+        if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
+        if (mesh__now(e) >= deadline) {
+            int ranks[32], n = 0;
+            char who[160];
+            mesh__text t = mesh__text_on(who, sizeof who);
+            for (i = 1; i < m->size; i++) {
+                mesh__mail *k = e->mail;
+                while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
+                if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
+            }
+            mesh__put_ranks(&t, ranks, n);
+            status = mesh__fail(
+                err, MESH_ERR_TIMEOUT, ranks[0],
+                "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard,
+                m->size, who);
+            break;
+        }
+        mesh__progress(e, deadline);
+    }
+    *id += 1;
+    if (status == MESH_OK && *id >= 1u << 24)
+        status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
+    for (i = 1; i < m->size; i++) {
+        int rank = mesh_rank_at(m, i);
+        mesh__mail **at = &e->mail;
+        while (*at) {
+            if (!mesh__is_hello(*at, rank)) {
+                at = &(*at)->next;
+                continue;
+            }
+            mesh__welcome(e, *at, status, *id, tuning, status != MESH_OK ? err : NULL);
+            mesh__mail_drop(e, at);
+        }
+    }
+    e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
+    return status;
+}
+
+/* Every other rank's part: wait to be welcomed. */
+static inline void mesh__tuning_read(mesh_tuning *tuning, const unsigned char *d, size_t nbytes) {
+    tuning->nrows = 0;
+    for (; nbytes >= MESH__ROW_BYTES && tuning->nrows < MESH_MAX_TUNING;
+         d += MESH__ROW_BYTES, nbytes -= MESH__ROW_BYTES) {
+        mesh_tuning_row *row = &tuning->row[tuning->nrows++];
+        row->call = d[0];
+        row->algorithm = d[1];
+        row->ranks = (uint16_t)(d[2] | d[3] << 8);
+        row->segment = mesh__get32(d + 4);
+        row->bytes = mesh__get64(d + 8);
+    }
+}
+
+static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
+                                            mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
+    mesh_status status;
+    mesh first;
+    mesh_group_through(&first, m, "", leader, NULL);
+    for (;;) {
+        mesh__mail **at;
+        mesh__poll(e);
+        for (at = &e->mail; *at; at = &(*at)->next) {
+            unsigned char *d = mesh__mail_data(*at);
+            if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
+                continue;
+            if (mesh__get32(d + 4) == e->opens) {
+                status = (mesh_status)(int)mesh__get32(d + 8);
+                *id = mesh__get32(d + 12);
+                if (status == MESH_OK)
+                    mesh__tuning_read(tuning, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
+                else
+                    mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
+                               (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
+                mesh__mail_drop(e, at);
+                return status;
+            }
+            mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
+            break;
+        }
+        if (e->starved)
+            return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                              "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
+            return status; /* the others' absence is the leader's to tell */
+        if (mesh__now(e) >= deadline)
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, leader,
+                "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)",
+                leader, mesh__show(m).text);
+        mesh__progress(e, deadline);
+    }
+}
+
+static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
+    char all[MESH_MAX_AXES * MESH_NAME_BYTES];
+    mesh__text t = mesh__text_on(all, sizeof all);
+    mesh_status status;
+    const char *p;
+    int i;
+    for (i = 0; i < c->on.naxes; i++) mesh__put(&t, "%s%s", i ? "," : "", c->on.axis[i].name);
+    if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
+    for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
+        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)
+            return status;
+    for (p = desc->groups; p && *p;) {
+        size_t length = 0;
+        while (p[length] && p[length] != ';') length++;
+        if ((status = mesh__group_add(c, p, length, err)) != MESH_OK) return status;
+        p += length + (p[length] == ';');
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__comm_release(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int i;
+    for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
+    mesh_transport_free(e->t, impl->group);
+    mesh_transport_free(e->t, impl);
+    c->impl = NULL;
+}
+
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err) {
+    static const mesh_comm_desc none = MESH_ZERO;
+    unsigned char hello[MESH_CONTROL_BYTES];
+    mesh__engine *e;
+    mesh__comm_impl *impl;
+    mesh_status status;
+    int64_t deadline;
+    int i, leader;
+    size_t length;
+    uint32_t id = 0;
+    if (!c || !t || !m)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
+                          !c   ? "the comm"
+                          : !t ? "the transport"
+                               : "the mesh");
+    if (!desc) desc = &none;
+    for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
+        if (((mesh__engine *)t->engine)->comm[i] == c)
+            return mesh__fail(err, MESH_ERR_STATE, -1,
+                              "mesh_comm_open: this comm is open already; close it first, or use another");
+    memset(c, 0, sizeof *c);
+    if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
+    if (mesh_index_of(m, t->rank) < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
+                          "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
+                          mesh__show(m).text);
+    for (i = 0; i < m->size; i++)
+        if (mesh_rank_at(m, i) >= t->size)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i),
+                              "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks",
+                              mesh__show(m).text, mesh_rank_at(m, i), t->size);
+    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
+    if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a tuning table of %d rows; at most %d",
+                          desc->tuning->nrows, (int)MESH_MAX_TUNING);
+    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    memset(impl, 0, sizeof *impl);
+    impl->engine = e;
+    impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
+    impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
+    mesh__copy_text(impl->name, sizeof impl->name, desc->name ? desc->name : "comm");
+    c->transport = t;
+    c->on = *m;
+    c->impl = impl;
+    deadline = mesh__now(e) + impl->timeout;
+    leader = mesh_rank_at(m, 0);
+    e->starved = 0;
+    e->opens++;
+    length = mesh__hello_write(hello, e, m, desc);
+    if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
+        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    } else if (leader == t->rank) {
+        mesh_error own;
+        if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
+        status = mesh__open_lead(e, m, hello, deadline, &impl->tuning, &id, err ? err : &own);
+    } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
+        mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+                   mesh_status_text(status));
+    } else {
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &impl->tuning, &id,
+                                   err); /* the leader's answer says more */
+        mesh__put32(hello, MESH__MSG_FAREWELL);
+        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
+    }
+    if (status == MESH_OK) {
+        c->id = id;
+        if (id > e->last_id) e->last_id = id;
+        status = mesh__open_groups(c, desc, &c->error);
+        if (status != MESH_OK && err) *err = c->error;
+        if (status != MESH_OK)
+            mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
+    }
+    if (status != MESH_OK) {
+        mesh__comm_release(c);
+        return status;
+    }
+    e->comm[e->ncomms++] = c;
+    {
+        mesh__mail **at = &e->mail; /* aborts that came before the welcome */
+        while (*at) {
+            if ((*at)->kind == MESH_EVENT_ABORT && mesh__get32(mesh__mail_data(*at)) <= id) {
+                if (mesh__get32(mesh__mail_data(*at)) == id)
+                    mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
+                mesh__mail_drop(e, at);
+            } else {
+                at = &(*at)->next;
+            }
+        }
+    }
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
+    mesh__engine *e;
+    int i, k, under_way = 0;
+    int64_t limit;
+    if (!c || !c->impl) return MESH_OK;
+    e = mesh__impl(c)->engine;
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->comm != c) continue;
+        mesh__op_advance(e, op); /* it may have ended */
+        if (op->state != MESH__ACTIVE || op->failing) continue;
+        under_way++;
+        e->ring[op->ring].status = MESH_ERR_CANCELED;
+        mesh__op_cancel(e, op, MESH_ERR_CANCELED);
+    }
+    mesh__impl(c)->disputing = 0;
+    if (under_way && !c->failed) { /* the others may be waiting for what will not come */
+        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
+                   mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    }
+    limit = mesh__now(e) + INT64_C(5000000000);
+    for (;;) { /* tickets end without their peers */
+        int left = 0;
+        for (i = 0; i < e->nops; i++) {
+            if (e->op[i]->comm != c) continue;
+            mesh__op_advance(e, e->op[i]);
+            left += e->op[i]->state == MESH__ACTIVE;
+        }
+        if (!left || mesh__now(e) > limit) break;
+        e->t->ops->progress(e->t, mesh__now(e) + 1000000);
+    }
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) {
+            if (e->op[i]->state == MESH__ACTIVE) e->nactive--;
+            mesh__op_not_issued(e, e->op[i]);
+            mesh__op_release(e, e->op[i]);
+        }
+    for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
+    for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
+    if (i < e->ncomms) e->ncomms--;
+    if (under_way && !c->failed)
+        mesh__fail(
+            &c->error, MESH_ERR_STATE, -1,
+            "mesh_comm_close: %d operation%s still under way in %s and now canceled; wait for every request first",
+            under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
+    mesh__comm_release(c);
+    return under_way ? MESH_ERR_STATE : MESH_OK;
+}
+
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+    mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
+    if (!impl || c->failed) return MESH_ERR_STATE;
+    if (!user || !user->combine || !op)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: %s is NULL",
+                          !user ? "the description"
+                          : !op ? "op"
+                                : "combine");
+    if (user->elem_bytes > SIZE_MAX / 4)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: elements of %u bytes; give the size of one",
+                          (uint64_t)user->elem_bytes);
+    if (impl->nuser_ops == MESH__USER_OPS)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1,
+                          "mesh_op_add: this comm has %d ops; add each once, and use it again", (int)MESH__USER_OPS);
+    impl->user_op[impl->nuser_ops] = *user;
+    *op = (mesh_op)(MESH__USER_OP + impl->nuser_ops++);
+    return MESH_OK;
+}
+
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->on.size : -1;
+}
+
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->index : -1;
+}
+
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    if (!g) return MESH_ERR_STATE;
+    if (sent) *sent = g->sent;
+    if (received) *received = g->received;
+    return MESH_OK;
+}
+
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
+    mesh__text t = mesh__text_on(buf, cap);
+    mesh__engine *e = c && c->impl ? mesh__impl(c)->engine : NULL;
+    uint32_t i, n = e ? mesh__remembered(e) : 0;
+    for (i = 0; i < n; i++) {
+        const mesh__history *h = &e->ring[(e->ring_count - n + i) % MESH__RING];
+        mesh__put(&t, "comm %d: ", h->comm);
+        mesh__put_record(&t, &h->record);
+        if (h->status == MESH_IN_PROGRESS)
+            mesh__put(&t, ": in progress\n");
+        else
+            mesh__put(&t, ": %s after %l us\n", mesh_status_text((mesh_status)h->status), (h->end - h->start) / 1000);
+    }
+    return t.len;
+}
+
+/* ---- // >>operations: a call becomes an operation, its schedule is built, it is launched ---- */
+
+/* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
+static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
+                                       ...) {
+    va_list args;
+    char why[300];
+    mesh__text t = mesh__text_on(why, sizeof why);
+    va_start(args, format);
+    mesh__vput(&t, format, args);
+    va_end(args);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s(\"%s\"): %s", mesh__call_name(kind),
+                             axes ? axes : "(all axes)", why);
+}
+
+/* A free slot, its arrays kept from the operation that used it before. */
+static inline mesh__op *mesh__op_take(mesh__engine *e) {
+    mesh__op *op = e->unused;
+    if (op) {
+        e->unused = op->next_unused;
+    } else {
+        if (!mesh__grow(e->t, (void **)&e->op, &e->op_cap, e->nops + 1, sizeof *e->op)) return NULL;
+        op = (mesh__op *)mesh_transport_alloc(e->t, sizeof *op);
+        if (!op) return NULL;
+        memset(op, 0, sizeof *op);
+        op->slot = (uint32_t)e->nops;
+        e->op[e->nops++] = op;
+    }
+    op->extend = NULL;
+    op->nsteps = op->nxfers = op->nscratch = op->native = op->out_of_memory = 0;
+    if (++op->generation == 0) op->generation = 1;
+    return op;
+}
+
+/* The comm and group of a call, or an error. */
+static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
+    if (r) memset(r, 0, sizeof *r);
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (!c->impl)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
+    if (c->failed) return (mesh_status)c->error.status;
+    if (!r) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the request is NULL");
+    mesh__control(mesh__impl(c)->engine);
+    if (c->failed) return (mesh_status)c->error.status;
+    *g = mesh__group_find(mesh__impl(c), axes);
+    if (*g) return MESH_OK;
+    {
+        uint8_t list[MESH_MAX_AXES];
+        mesh_error why;
+        if (mesh__axes(&c->on, axes, list, "axes", &why) < 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s", why.text);
+    }
+    return mesh__refuse(
+        c, MESH_ERR_STATE, kind, axes,
+        "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
+}
+
+/* Give the operation its identity, after its arguments were found good, or a kept one a new identity. */
+static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
+    const mesh_call *call = &op->call;
+    mesh__history *h = &e->ring[e->ring_count % MESH__RING];
+    int p2p = mesh__call_is(call->kind, MESH_P2P);
+    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
+    op->comm = c;
+    op->group = g;
+    op->state = MESH__ACTIVE;
+    op->at = op->oldest = 0;
+    op->progress = 0;
+    op->sent = op->received = 0;
+    op->serial = ++e->started;
+    op->gone_until = 0;
+    op->stalled = 0;
+    op->failing = MESH_OK;
+    op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
+    if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
+    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0 : call->count;
+    check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
+    if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
+    if (call->nbuffers) check = mesh__mix(check, op->shape);
+    if (!p2p)
+        g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), op->record.count), g->history);
+    op->check = check;
+    op->call.channel = op->channel;
+    op->call.check = check;
+    op->elem_bytes = call->elem_bytes;
+    op->deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    op->record.channel = op->channel;
+    op->record.kind = (uint8_t)call->kind;
+    op->record.dtype = (uint8_t)call->dtype;
+    op->record.op = (uint8_t)call->op;
+    op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
+    mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
+    op->ring = (int)(e->ring_count++ % MESH__RING);
+    h->record = op->record;
+    h->comm = (int)c->id;
+    h->status = MESH_IN_PROGRESS;
+    h->start = op->deadline - mesh__impl(c)->timeout;
+    e->nactive++;
+}
+
+/* Number the xfers of a point-to-point operation among all to or from their peers: how a waiter and its peer find out whether it is
+   served. Returns 0 without memory. */
+static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
+    mesh__group *g = op->group;
+    int x;
+    if (!g->p2p) {
+        g->p2p = (uint32_t(*)[2])mesh_transport_alloc(e->t, sizeof *g->p2p * (size_t)g->on.size);
+        if (!g->p2p) return 0;
+        memset(g->p2p, 0, sizeof *g->p2p * (size_t)g->on.size);
+    }
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, op->nxfers, sizeof *op->ordinal)) return 0;
+    for (x = 0; x < op->nxfers; x++)
+        op->ordinal[x] = ++g->p2p[mesh_index_of(&g->on, op->xfer[x].rank)][op->xfer[x].direction];
+    return 1;
+}
+
+static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+    if (mesh__call_is(op->call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->out_of_memory = 1;
+    if (op->out_of_memory) {
+        mesh_comm *c = op->comm;
+        mesh__op_end(e, op, MESH_ERR_MEMORY);
+        mesh__op_release(e, op);
+        return mesh__refuse(c, MESH_ERR_MEMORY, op->record.kind, op->record.axes,
+                            "no memory for the schedule or scratch of %u elements", op->record.count);
+    }
+    r->comm = op->comm;
+    r->slot = op->slot;
+    r->generation = op->generation;
+    mesh__op_advance(e, op);
+    if (e->ngone) mesh__op_check_gone(e, op);
+    return MESH_OK;
+}
+
+/* ---- // >>schedules: the steps they are made of ---- */
+
+static inline mesh__step *mesh__step_add(mesh__engine *e, mesh__op *op, int kind) {
+    mesh__step *s;
+    if (op->out_of_memory || !mesh__grow(e->t, (void **)&op->step, &op->step_cap, op->nsteps + 1, sizeof *op->step)) {
+        op->out_of_memory = 1;
+        return NULL;
+    }
+    s = &op->step[op->nsteps++];
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    s->first = op->nxfers;
+    return s;
+}
+
+static inline void mesh__add_post(mesh__engine *e, mesh__op *op) { mesh__step_add(e, op, MESH__POST); }
+/* Wait for the posts before a step. */
+static inline void mesh__add_wait_before(mesh__engine *e, mesh__op *op, int step) {
+    mesh__step *s = mesh__step_add(e, op, MESH__WAIT);
+    if (s) s->first = step;
+}
+static inline void mesh__add_wait(mesh__engine *e, mesh__op *op) { mesh__add_wait_before(e, op, op->nsteps); }
+
+/* An xfer of the post begun last. `index` is the peer's in the group. */
+static inline void mesh__add_xfer(mesh__engine *e, mesh__op *op, int direction, int index, const void *base,
+                                  size_t nbytes) {
+    mesh_xfer *x;
+    if (op->out_of_memory || !mesh__grow(e->t, (void **)&op->xfer, &op->xfer_cap, op->nxfers + 1, sizeof *op->xfer)) {
+        op->out_of_memory = 1;
+        return;
+    }
+    x = &op->xfer[op->nxfers++];
+    x->base = (void *)(uintptr_t)base;
+    x->nbytes = nbytes;
+    x->block = NULL;
+    x->direction = direction;
+    x->rank = mesh_rank_at(&op->group->on, index);
+    op->step[op->nsteps - 1].count++;
+}
+
+/* dst = dst op src, or src op dst: that matters to a user's op only. */
+static inline void mesh__add_reduce(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t count,
+                                    int src_first) {
+    mesh__step *s = count ? mesh__step_add(e, op, MESH__REDUCE) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = count;
+    s->src_first = src_first;
+}
+
+static inline void mesh__add_divide(mesh__engine *e, mesh__op *op, void *dst, size_t count) {
+    mesh__step *s =
+        count && op->call.op == MESH_AVG && op->group->on.size > 1 ? mesh__step_add(e, op, MESH__DIVIDE) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = dst;
+    s->n = count;
+}
+
+static inline void mesh__add_copy(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t nbytes) {
+    mesh__step *s = nbytes && dst != src ? mesh__step_add(e, op, MESH__COPY) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = nbytes;
+}
+
+/* Turn the byte order of nbytes, which lie at src, into dst. */
+static inline void mesh__add_swap(mesh__engine *e, mesh__op *op, void *dst, const void *src, size_t nbytes) {
+    mesh__step *s = nbytes ? mesh__step_add(e, op, MESH__SWAP) : NULL;
+    if (!s) return;
+    s->dst = dst;
+    s->src = src;
+    s->n = nbytes;
+}
+
+/* Memory of the operation's own, aligned to 64 bytes. At most MESH__SCRATCHES pieces. */
+static inline unsigned char *mesh__scratch(mesh__engine *e, mesh__op *op, size_t nbytes) {
+    int k = op->nscratch++;
+    void *p = NULL;
+    MESH_ASSERT(k < MESH__SCRATCHES);
+    nbytes += 64;
+    if (nbytes > op->scratch[k].nbytes) {
+        if (op->scratch[k].p && mesh__on_device(e)) e->t->ops->free(e->t, op->scratch[k].p);
+        if (op->scratch[k].p && !mesh__on_device(e)) mesh_transport_free(e->t, op->scratch[k].p);
+        if (!mesh__on_device(e))
+            p = mesh_transport_alloc(e->t, nbytes);
+        else if (e->t->ops->alloc(e->t, nbytes, 0, &p) != MESH_OK)
+            p = NULL;
+        op->scratch[k].p = (unsigned char *)p;
+        op->scratch[k].nbytes = p ? nbytes : 0;
+        if (!p) op->out_of_memory = 1;
+    }
+    p = op->scratch[k].p;
+    return p ? (unsigned char *)(((uintptr_t)p + 63) & ~(uintptr_t)63) : NULL;
+}
+
+/* ---- // >>requests -------------------------------------------------------------------------------------------------------------------------- */
+
+static inline mesh__op *mesh__request_op(mesh_request r) {
+    mesh__engine *e;
+    if (!r.comm || !r.comm->impl || !r.generation) return NULL;
+    e = mesh__impl(r.comm)->engine;
+    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
+        e->op[r.slot]->state == MESH__FREE)
+        return NULL;
+    return e->op[r.slot];
+}
+
+static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
+    if (r.comm && !r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
+                   "%s: no such request: it was waited for already, or its comm was closed", function);
+    return MESH_ERR_STATE;
+}
+
+static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
+    if (!r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
+                   function);
+    return MESH_ERR_STATE;
+}
+
+/* The end of a wait: a request is consumed, a kept one rests. */
+static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
+    mesh_status status = op->status;
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
+        mesh__op_release(e, op);
+    return status;
+}
+
+MESH_API mesh_status mesh_wait(mesh_request r) {
+    mesh__op *op = mesh__request_op(r), *outer;
+    mesh__engine *e;
+    uint32_t seen;
+    if (!op) return mesh__request_none(r, "mesh_wait");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait");
+    e = mesh__impl(r.comm)->engine;
+    mesh__op_advance(e, op); /* often it has ended: then the others need no look */
+    outer = e->waiting;
+    e->waiting = op;
+    seen = op->progress;
+    op->ask_wait = mesh__impl(r.comm)->ask;
+    if (op->state == MESH__ACTIVE) op->next_ask = mesh__now(e) + op->ask_wait;
+    while (op->state == MESH__ACTIVE) {
+        int64_t now, wake;
+        mesh__poll(e);
+        mesh__op_advance(e, op);
+        if (op->state != MESH__ACTIVE) break;
+        now = mesh__now(e);
+        if (op->progress != seen) { /* it moves: no reason to ask */
+            seen = op->progress;
+            op->ask_wait = mesh__impl(r.comm)->ask;
+            op->next_ask = now + op->ask_wait;
+        }
+        if (now >= op->deadline && !op->failing) mesh__op_timeout(e, op);
+        if (now >= op->next_ask && !op->failing) {
+            mesh__walk_start(e, op);
+            if (op->ask_wait < INT64_C(30000000000)) op->ask_wait *= 2;
+            op->next_ask = now + op->ask_wait;
+        }
+        if (op->failing) {
+            mesh__op_advance(e, op);
+            if (op->state != MESH__ACTIVE) break;
+        }
+        wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
+        if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+        mesh__progress(e, wake);
+    }
+    e->waiting = outer;
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_test(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_test");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_test");
+    e = mesh__impl(r.comm)->engine;
+    if (op->state == MESH__ACTIVE) {
+        mesh__progress(e, 0);
+        mesh__poll(e);
+        if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
+        if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
+    }
+    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_keep(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_keep");
+    if (op->extend) {
+        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
+                   mesh__call_name(op->call.kind));
+        return MESH_ERR_UNSUPPORTED;
+    }
+    op->kept = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_restart(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh_comm *c = r.comm;
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_restart");
+    e = mesh__impl(c)->engine;
+    if (c->failed) return (mesh_status)c->error.status;
+    if (op->state != MESH__RESTING)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
+                          op->kept ? "under way; wait for it first"
+                                   : "not kept; call mesh_keep before it is waited for");
+    mesh__control(e);
+    if (c->failed) return (mesh_status)c->error.status;
+    mesh__op_identify(e, op, c, op->group);
+    if (op->native) { /* the transport's own collective */
+        mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->call, &op->step[0].ticket);
+        if (status != MESH_OK) {
+            mesh__op_end(e, op, status);
+            return mesh__refuse(c, status, op->call.kind, op->group->axes, "the transport (%s) refused: %s",
+                                e->t->ops->name, mesh_status_text(status));
+        }
+        op->step[0].open = 1;
+        op->at = 1;
+    }
+    return mesh__op_launch(e, op, &r);
+}
+
+MESH_API mesh_status mesh_release(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_release");
+    if (!op->kept)
+        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
+    op->kept = 0;
+    if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
+    return MESH_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_IMPLEMENTATION */
