@@ -542,9 +542,10 @@ static inline void mesh__build_doubling_gather(mesh__engine *e, mesh__op *op, co
     for (mask = 1; mask < n; mask *= 2) {
         int mine = me & ~(mask - 1), theirs = mine ^ mask;
         mesh__add_post(e, op);
-        for (i = 0; i < mask; i++) {
-            mesh__add_range(e, op, MESH_SEND, me ^ mask, v, mesh__block_of(v, mine + i), NULL);
-            mesh__add_range(e, op, MESH_RECV, me ^ mask, v, mesh__block_of(v, theirs + i), NULL);
+        for (i = 0; i < v->nparts; i++) { /* neighbouring blocks of a part lie together */
+            size_t bytes = v->part[i].count * op->elem_bytes;
+            mesh__add_xfer(e, op, MESH_SEND, me ^ mask, v->part[i].base + (size_t)mine * bytes, (size_t)mask * bytes);
+            mesh__add_xfer(e, op, MESH_RECV, me ^ mask, v->part[i].base + (size_t)theirs * bytes, (size_t)mask * bytes);
         }
         mesh__add_wait(e, op);
     }
