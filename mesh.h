@@ -737,6 +737,21 @@ static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t
     return MESH_OK;
 }
 
+/* An axis as messages name it. */
+typedef struct mesh__label {
+    char text[MESH_NAME_BYTES + 8];
+} mesh__label;
+
+static inline mesh__label mesh__label_of(const mesh_desc *d, int axis) {
+    mesh__label l;
+    mesh__text t = mesh__text_on(l.text, sizeof l.text);
+    if (d->names && d->names[axis])
+        mesh__put(&t, "\"%s\"", d->names[axis]);
+    else
+        mesh__put(&t, "%d", axis);
+    return l;
+}
+
 /* Sizes with -1 inferred and checked against the world. */
 static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char *function, mesh_error *err) {
     int i, missing = -1;
@@ -746,28 +761,29 @@ static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char
         if (shape[i] == -1) {
             if (missing >= 0)
                 return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                                  "%s: axes %d and %d are both -1; only one size can be inferred", function, missing,
-                                  i);
+                                  "%s: axes %s and %s are both -1; only one size can be inferred", function,
+                                  mesh__label_of(d, missing).text, mesh__label_of(d, i).text);
             missing = i;
             continue;
         }
         if (shape[i] < 1)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: axis %d has size %d; a size is at least 1, or -1 for what remains", function, i,
-                              shape[i]);
+                              "%s: axis %s has size %d; a size is at least 1, or -1 for what remains", function,
+                              mesh__label_of(d, i).text, shape[i]);
         product *= shape[i];
         if (product > INT32_MAX)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: the sizes multiply to over %d ranks (overflow at axis %d)", function, INT32_MAX, i);
+                              "%s: the sizes multiply to over %d ranks (overflow at axis %s)", function, INT32_MAX,
+                              mesh__label_of(d, i).text);
     }
     if (missing >= 0) {
         if (d->world < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %d is -1, but the world's size is not given",
-                              function, missing);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %s is -1, but the world's size is not given",
+                              function, mesh__label_of(d, missing).text);
         if (d->world % product)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: axis %d is -1, but a world of %d does not divide by the other sizes' product %l",
-                              function, missing, d->world, product);
+                              "%s: axis %s is -1, but a world of %d does not divide by the other sizes' product %l",
+                              function, mesh__label_of(d, missing).text, d->world, product);
         shape[missing] = (int)(d->world / product);
     } else if (d->world > 0 && product != d->world) {
         return mesh__fail(

@@ -683,6 +683,12 @@ static inline int mesh__fold_first(const mesh__fold *f, int role) {
     return role < f->extra ? role * 2 : role + f->extra;
 }
 
+/* The blocks that a range of roles ends up with, where it has them: v is cut by role or by rank. */
+static inline mesh__range mesh__fold_blocks(const mesh__fold *f, const mesh__view *v, int by_rank, int first,
+                                            int last) {
+    return mesh__blocks_of(v, by_rank ? mesh__fold_first(f, first) : first, by_rank ? mesh__fold_first(f, last) : last);
+}
+
 /* Before: who sits out gives its data (all of v) to its neighbour. */
 static inline void mesh__add_fold(mesh__engine *e, mesh__op *op, const mesh__fold *f, const mesh__view *v,
                                   mesh__range all, unsigned char *scratch) {
@@ -725,27 +731,34 @@ static inline void mesh__build_doubling_reduce(mesh__engine *e, mesh__op *op, co
     mesh__add_unfold(e, op, &f, v, all);
 }
 
+/* Recursive halving: role r is left with its own block reduced. */
+static inline void mesh__add_halving(mesh__engine *e, mesh__op *op, const mesh__fold *f, const mesh__view *v,
+                                     int by_rank, unsigned char *scratch) {
+    int low = 0, high = f->power, mask;
+    for (mask = f->power / 2; f->role >= 0 && mask > 0; mask /= 2) {
+        int partner = mesh__fold_rank(f, f->role ^ mask), middle = low + mask, upper = (f->role & mask) != 0;
+        mesh__range below = mesh__fold_blocks(f, v, by_rank, low, middle),
+                    above = mesh__fold_blocks(f, v, by_rank, middle, high), keep = upper ? above : below;
+        mesh__add_post(e, op);
+        mesh__add_range(e, op, MESH_SEND, partner, v, upper ? below : above, NULL);
+        mesh__add_range(e, op, MESH_RECV, partner, v, keep, scratch);
+        mesh__add_wait(e, op);
+        mesh__add_reduces(e, op, v, keep, scratch, upper);
+        low = upper ? middle : low;
+        high = upper ? high : middle;
+    }
+}
+
 /* Recursive halving, then doubling: every rank reduces a block of a power of two of them. Source: Rabenseifner 2004. */
 static inline void mesh__build_halving_doubling(mesh__engine *e, mesh__op *op, const mesh__view *whole) {
     mesh__fold f = mesh__fold_of(op);
     mesh__view v = mesh__view_of(whole->part, whole->nparts, MESH__CHUNKS, f.power);
     mesh__range all = mesh__all_of(&v);
     unsigned char *scratch = mesh__scratch(e, op, v.total * op->elem_bytes);
-    int low = 0, high = f.power, mask;
+    int low = f.role, high = f.role + 1, mask;
     if (!scratch) return;
     mesh__add_fold(e, op, &f, &v, all, scratch);
-    for (mask = f.power / 2; f.role >= 0 && mask > 0; mask /= 2) {
-        int partner = mesh__fold_rank(&f, f.role ^ mask), middle = low + mask, upper = (f.role & mask) != 0;
-        mesh__range keep = upper ? mesh__blocks_of(&v, middle, high) : mesh__blocks_of(&v, low, middle);
-        mesh__range give = upper ? mesh__blocks_of(&v, low, middle) : mesh__blocks_of(&v, middle, high);
-        mesh__add_post(e, op);
-        mesh__add_range(e, op, MESH_SEND, partner, &v, give, NULL);
-        mesh__add_range(e, op, MESH_RECV, partner, &v, keep, scratch);
-        mesh__add_wait(e, op);
-        mesh__add_reduces(e, op, &v, keep, scratch, upper);
-        low = upper ? middle : low;
-        high = upper ? high : middle;
-    }
+    mesh__add_halving(e, op, &f, &v, 0, scratch);
     if (f.role >= 0) mesh__add_divides(e, op, &v, mesh__blocks_of(&v, low, high));
     for (mask = 1; f.role >= 0 && mask < f.power; mask *= 2) {
         int partner = mesh__fold_rank(&f, f.role ^ mask), upper = (f.role & mask) != 0;
@@ -769,10 +782,8 @@ static inline void mesh__build_ring_reduce(mesh__engine *e, mesh__op *op, const 
     int post[3] = {0, 0, 0}; /* of items t, t-1, t-2: item t is a segment received and one sent */
     unsigned char *scratch = mesh__scratch(e, op, 3 * slot);
     if (!scratch) return;
-    depth = segments > 2
-                ? 2
-                : (int)segments -
-                      1; /* items under way beside the one that is looked at; what item t sends is item t - segments */
+    /* Items under way beside the one that is looked at: what item t sends is item t - segments. */
+    depth = segments > 2 ? 2 : (int)segments - 1;
     for (t = 0; t < 2 * reduced + (size_t)depth; t++) {
         int k = (int)(t / segments);
         size_t j = t % segments, last = t - (size_t)depth;
@@ -931,7 +942,7 @@ static inline void mesh__build_all_gather(mesh__engine *e, mesh__op *op, const m
 
 /* Recursive halving over blocks that are neighbours; who sits out is given its block at the end. */
 static inline void mesh__build_halving_scatter(mesh__engine *e, mesh__op *op, const mesh__layout *b) {
-    int n = op->group->on.size, me = op->group->index, low = 0, high, mask;
+    int n = op->group->on.size, me = op->group->index;
     mesh__fold f = mesh__fold_of(op);
     size_t total = b->send.each * (size_t)n;
     unsigned char *work = mesh__scratch(e, op, total * op->elem_bytes),
@@ -944,21 +955,7 @@ static inline void mesh__build_halving_scatter(mesh__engine *e, mesh__op *op, co
     v = mesh__view_of(&part, 1, MESH__CHUNKS, n);
     for (k = 0; k < n; k++) mesh__add_copies(e, op, &v, mesh__block_of(&v, k), &b->send, mesh__block_of(&b->send, k));
     mesh__add_fold(e, op, &f, &v, mesh__all_of(&v), scratch);
-    high = f.power;
-    for (mask = f.power / 2; f.role >= 0 && mask > 0; mask /= 2) {
-        int partner = mesh__fold_rank(&f, f.role ^ mask), middle = low + mask, upper = (f.role & mask) != 0;
-        int a = mesh__fold_first(&f, low), m = mesh__fold_first(&f, middle),
-            z = high == f.power ? n : mesh__fold_first(&f, high);
-        mesh__range keep = upper ? mesh__blocks_of(&v, m, z) : mesh__blocks_of(&v, a, m);
-        mesh__range give = upper ? mesh__blocks_of(&v, a, m) : mesh__blocks_of(&v, m, z);
-        mesh__add_post(e, op);
-        mesh__add_range(e, op, MESH_SEND, partner, &v, give, NULL);
-        mesh__add_range(e, op, MESH_RECV, partner, &v, keep, scratch);
-        mesh__add_wait(e, op);
-        mesh__add_reduces(e, op, &v, keep, scratch, upper);
-        low = upper ? middle : low;
-        high = upper ? high : middle;
-    }
+    mesh__add_halving(e, op, &f, &v, 1, scratch);
     if (me < 2 * f.extra) {
         mesh__add_post(e, op);
         if (f.role < 0)
@@ -1270,33 +1267,6 @@ static inline int mesh__single_kind(int kind) {
                                                    : kind;
 }
 
-MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call) {
-    switch (mesh__single_kind(call)) {
-    case MESH_CALL_ALL_REDUCE:
-        return algorithm == MESH_ALGORITHM_DOUBLING || algorithm == MESH_ALGORITHM_HALVING ||
-               algorithm == MESH_ALGORITHM_RING || algorithm == MESH_ALGORITHM_DIRECT;
-    case MESH_CALL_REDUCE:
-    case MESH_CALL_GATHER:
-    case MESH_CALL_SCATTER:
-        return algorithm == MESH_ALGORITHM_BINOMIAL || algorithm == MESH_ALGORITHM_DIRECT;
-    case MESH_CALL_BROADCAST:
-        return algorithm == MESH_ALGORITHM_BINOMIAL || algorithm == MESH_ALGORITHM_SCATTER ||
-               algorithm == MESH_ALGORITHM_CHAIN;
-    case MESH_CALL_ALL_GATHER:
-        return algorithm == MESH_ALGORITHM_BRUCK || algorithm == MESH_ALGORITHM_RING ||
-               algorithm == MESH_ALGORITHM_DIRECT || algorithm == MESH_ALGORITHM_DOUBLING;
-    case MESH_CALL_REDUCE_SCATTER:
-        return algorithm == MESH_ALGORITHM_HALVING || algorithm == MESH_ALGORITHM_DIRECT;
-    case MESH_CALL_ALL_TO_ALL:
-        return algorithm == MESH_ALGORITHM_BRUCK || algorithm == MESH_ALGORITHM_DIRECT;
-    case MESH_CALL_SCAN:
-    case MESH_CALL_EXSCAN:
-        return algorithm == MESH_ALGORITHM_DOUBLING || algorithm == MESH_ALGORITHM_CHAIN;
-    default:
-        return 0;
-    }
-}
-
 /* What is used where the table says nothing: measured over TCP on 2, 4 and 8 ranks of one host (bench/RESULTS.md), and never more than a
    small factor from what the theory says of many. bytes: per rank, as a row has them. */
 static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
@@ -1338,7 +1308,7 @@ static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
         if (n > 2 && total <= 8 * MESH__SMALL) algorithm = MESH_ALGORITHM_HALVING;
         break;
     case MESH_CALL_ALL_TO_ALL:
-        if (n > 3 && total <= 2 * MESH__SMALL) algorithm = MESH_ALGORITHM_BRUCK;
+        if (n > 3 && total <= 4 * MESH__SMALL) algorithm = MESH_ALGORITHM_BRUCK;
         break;
     default:
         break;
@@ -2447,6 +2417,33 @@ MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *
 }
 
 /* ---- // >>algorithms: the tuning table as text ---- */
+
+MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call) {
+    switch (mesh__single_kind(call)) {
+    case MESH_CALL_ALL_REDUCE:
+        return algorithm == MESH_ALGORITHM_DOUBLING || algorithm == MESH_ALGORITHM_HALVING ||
+               algorithm == MESH_ALGORITHM_RING || algorithm == MESH_ALGORITHM_DIRECT;
+    case MESH_CALL_REDUCE:
+    case MESH_CALL_GATHER:
+    case MESH_CALL_SCATTER:
+        return algorithm == MESH_ALGORITHM_BINOMIAL || algorithm == MESH_ALGORITHM_DIRECT;
+    case MESH_CALL_BROADCAST:
+        return algorithm == MESH_ALGORITHM_BINOMIAL || algorithm == MESH_ALGORITHM_SCATTER ||
+               algorithm == MESH_ALGORITHM_CHAIN;
+    case MESH_CALL_ALL_GATHER:
+        return algorithm == MESH_ALGORITHM_BRUCK || algorithm == MESH_ALGORITHM_RING ||
+               algorithm == MESH_ALGORITHM_DIRECT || algorithm == MESH_ALGORITHM_DOUBLING;
+    case MESH_CALL_REDUCE_SCATTER:
+        return algorithm == MESH_ALGORITHM_HALVING || algorithm == MESH_ALGORITHM_DIRECT;
+    case MESH_CALL_ALL_TO_ALL:
+        return algorithm == MESH_ALGORITHM_BRUCK || algorithm == MESH_ALGORITHM_DIRECT;
+    case MESH_CALL_SCAN:
+    case MESH_CALL_EXSCAN:
+        return algorithm == MESH_ALGORITHM_DOUBLING || algorithm == MESH_ALGORITHM_CHAIN;
+    default:
+        return 0;
+    }
+}
 
 MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap) {
     mesh__text out = mesh__text_on(buf, cap);

@@ -2265,6 +2265,7 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
         mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->call, &op->step[0].ticket);
         if (status != MESH_OK) {
             mesh__op_end(e, op, status);
+            op->state = MESH__RESTING;
             return mesh__refuse(c, status, op->call.kind, op->group->axes, "the transport (%s) refused: %s",
                                 e->t->ops->name, mesh_status_text(status));
         }

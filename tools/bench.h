@@ -484,7 +484,9 @@ static int command_bench(const char *self, int argc, char **argv) {
     if (b.n < 1 || b.root >= b.n || !b.send || !b.recv) {
         if (net.base.rank == 0)
             fprintf(stderr,
-                    b.n < 1         ? "mesh bench: the mesh \"%s\" has no group \"%s\"\n"
+                    b.n < 1
+                        ? "mesh bench: the mesh \"%s\" has no group \"%s\"; --axes takes its axes' names, or several "
+                          "with commas\n"
                     : b.root >= b.n ? "mesh bench: root is outside the group\n"
                                     : "mesh bench: no memory for the buffers\n",
                     text, axes);
