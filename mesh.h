@@ -41,8 +41,8 @@ OPTIONS
     MESH_ASSERT(x)  our own invariants; default: assert where <assert.h> was included, else nothing
     No macro changes the layout of a struct.
 
-WHAT IT DOES NOT DO
-    Sharding specs and redistribution plans are not in this version.
+BEHIND IT
+    mesh_spec.h, which lays tensors on meshes, and mesh_plan.h, which moves them from one layout to another. Included at the end.
 */
 #if defined(MESH_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L /* for the transports; under -std=c99 nothing of POSIX is visible otherwise */
@@ -90,6 +90,7 @@ extern "C" {
 
 enum {
     MESH_MAX_AXES = 16,
+    MESH_MAX_DIMS = 8,    /* of a tensor */
     MESH_MAX_MODES = 30,  /* 2^30 < INT_MAX < 2^31: more factors of 2 cannot occur */
     MESH_NAME_BYTES = 16, /* an axis name with its terminator */
     MESH_ERROR_BYTES = 504
@@ -1925,3 +1926,5 @@ MESH_API size_t mesh_svg(const mesh *m, char *buf, size_t cap) {
 }
 #endif
 #endif /* MESH_IMPLEMENTATION */
+
+#include "mesh_spec.h"

@@ -22,7 +22,7 @@ DO THIS
 extern "C" {
 #endif
 
-enum { MESH_MAX_DIMS = 8, MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
+enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
 
 /* ---- the transport struct: what a transport provides ------------------------------------------------------------------
 

@@ -1,0 +1,706 @@
+/* mesh_spec.h - how tensors lie on meshes: sharding specs, boxes, slices. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_H
+#include "mesh.h" /* the front door: it includes this header */
+#elif !defined(MESH_SPEC_H)
+#define MESH_SPEC_H
+/*
+DO THIS
+    Nothing: mesh.h includes it.
+
+EXAMPLE
+    int64_t shape[2] = {4096, 1024};
+    mesh_spec spec;
+    mesh_box box;
+    mesh_spec_parse(&spec, &m, "dp:S(0) tp:S(-1)", 2, &err);     rows over dp, columns over tp
+    mesh_spec_box(&spec, &m, 2, shape, rank, &box);              this rank's part: box.offset, box.shape
+
+CONCEPTS
+    place   what a tensor does along one mesh axis: it is replicated (every coordinate holds the same), sharded (each holds a
+            part of one dim), or partial (each holds a summand; the value is their sum, or their max, ...).
+    spec    a place for each axis of a mesh. Where several axes shard one dim they nest: the outermost cuts the dim, the next
+            one cuts what the first left. Their order is written out (S(0)@1) where it is not left to right.
+    box     offset and shape within the global tensor. Each rank's part of a tensor is one box.
+
+CONVENTIONS
+    Text: spec = {axis ":" place}, place = "R" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
+    outermost, for one dim all axes or none say it. Per dim, as JAX writes it: dims = {"[" ("*" | axis {"," axis}) "]"},
+    the leftmost axis outermost.
+    Uneven sizes follow torch.chunk: n elements over k shards, c = ceil(n/k), shard i = [min(n, c*i), min(n, c*(i+1))).
+    spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
+    An empty shard has shape 0 and its offset is the dim's size. Tensors have 0 to 8 dims, row-major.
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- places and specs ------------------------------------------------------------------------------------------- */
+
+typedef enum mesh_place_kind { MESH_REPLICATE = 0, MESH_SHARD, MESH_PARTIAL } mesh_place_kind;
+typedef enum mesh_rule { MESH_RULE_CHUNK = 0, MESH_RULE_BALANCED } mesh_rule;
+
+typedef struct mesh_place {
+    uint8_t kind;  /* mesh_place_kind */
+    uint8_t dim;   /* of MESH_SHARD; mesh_shard(-1) is the last dim until a spec is made of it */
+    uint8_t op;    /* of MESH_PARTIAL: a mesh_op */
+    uint8_t order; /* of MESH_SHARD: position among the axes that shard the dim, 0 outermost */
+} mesh_place;
+
+typedef struct mesh_spec {
+    mesh_place axis[MESH_MAX_AXES]; /* one per axis of the mesh; beyond naxes all zero */
+    uint8_t naxes, rule, strict, zero;
+} mesh_spec;
+
+enum { MESH_ORDER_DEFAULT = 255 }; /* left to right */
+
+/* Places to make specs of. */
+MESH_API mesh_place mesh_replicate(void);
+MESH_API mesh_place mesh_shard(int dim);               /* negative: from the last dim */
+MESH_API mesh_place mesh_shard_at(int dim, int order); /* order 0: outermost of those that shard dim */
+MESH_API mesh_place mesh_partial(mesh_op op);
+
+/* Make a spec of one place per axis of the mesh, for tensors of ndim dims. places NULL: all replicated. ARGUMENT: a dim
+   outside, an order that is no permutation or not given for all axes of its dim, an op that is none of sum, avg, min, max,
+   prod, and, or, xor, two different ops. */
+MESH_API mesh_status mesh_spec_make(mesh_spec *s, const mesh *m, const mesh_place *places, int ndim, mesh_error *err);
+/* The same from text: "dp:S(0) tp:P(sum)". The inverse of mesh_spec_format. ARGUMENT also: unknown axis, an axis twice. */
+MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err);
+/* Per dim, as JAX writes it: "[dp,tp] [*]"; dims that are left out are whole. The inverse of mesh_spec_format_dims. */
+MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err);
+/* As text, every axis named: "dp:S(0) tp:R". Each returns the length of the whole text. */
+MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, size_t cap);
+/* Partial axes cannot be said per dim: they follow as "P(sum) over dp". */
+MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndim, char *buf, size_t cap);
+
+/* Can a tensor of this shape lie so? ARGUMENT: what mesh_spec_make refuses, a spec of another number of axes, a negative
+   size, a shape whose elements overflow 63 bits, with strict a dim that its shards do not divide. All below expect it to hold. */
+MESH_API mesh_status mesh_spec_check(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
+                                     mesh_error *err);
+/* 1 if both say the same. */
+MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b);
+
+/* ---- boxes ------------------------------------------------------------------------------------------------------- */
+
+typedef struct mesh_box {
+    int ndim, zero;
+    int64_t offset[MESH_MAX_DIMS], shape[MESH_MAX_DIMS];
+} mesh_box;
+
+/* A rank's part of the tensor; box.shape is its local shape. Returns 1, or 0 (box untouched) if the rank is not in the mesh. */
+MESH_API int mesh_spec_box(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, mesh_box *box);
+/* Elements in a box. */
+MESH_API int64_t mesh_box_count(const mesh_box *box);
+/* What two boxes share. Returns 1, or 0 (result empty) if they share nothing. */
+MESH_API int mesh_box_intersect(mesh_box *result, const mesh_box *a, const mesh_box *b);
+/* How many ranks hold each element (replicas and partial summands). */
+MESH_API int mesh_spec_holders(const mesh_spec *s, const mesh *m);
+/* The k-th rank, in the mesh's order, that holds the element at an index (one per dim); -1: index or k outside. */
+MESH_API int mesh_spec_owner(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, const int64_t *index,
+                             int k);
+
+/* The shards of a spec that meet a box, in row-major order of their place: for (mesh_pieces_start(...);
+   mesh_pieces_next(&p);) use p.piece, what the shard shares with the box, and p.rank, the first of mesh_spec_holders ranks that
+   hold it. Costs O(axes) per piece. Mesh and spec must stay alive. */
+typedef struct mesh_pieces {
+    mesh_box piece;
+    int rank;
+    const mesh *on;
+    const mesh_spec *spec;
+    mesh_box box;
+    int64_t shape[MESH_MAX_DIMS], low[MESH_MAX_DIMS], high[MESH_MAX_DIMS]; /* of the shard */
+    int coord[MESH_MAX_AXES]; /* of the shard; 0 on axes that shard nothing */
+    int state;
+    uint8_t count[MESH_MAX_DIMS], axis[MESH_MAX_DIMS][MESH_MAX_AXES]; /* the axes that shard a dim, outermost first */
+} mesh_pieces;
+MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
+                                const mesh_box *box);
+MESH_API int mesh_pieces_next(mesh_pieces *p);
+
+/* ---- slices -------------------------------------------------------------------------------------------------------- */
+
+/* Copy what two boxes share between two row-major arrays that lie at these boxes, elements of any size. */
+MESH_API void mesh_box_copy(void *dst, const mesh_box *dst_box, const void *src, const mesh_box *src_box,
+                            size_t elem_bytes);
+/* Cut a rank's part out of the global array, or put it back. Returns 1, or 0 if the rank is not in the mesh. */
+MESH_API int mesh_spec_slice(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *local,
+                             const void *global, size_t elem_bytes);
+MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *global,
+                             const void *local, size_t elem_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SPEC_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && defined(MESH_IMPLEMENTED) && !defined(MESH_SPEC_IMPLEMENTED)
+#define MESH_SPEC_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>specs ---------------------------------------------------------------------------------------------------- */
+
+static inline mesh_place mesh__place(int kind, int dim, int op, int order) {
+    mesh_place p;
+    p.kind = (uint8_t)kind;
+    p.dim = (uint8_t)dim;
+    p.op = (uint8_t)op;
+    p.order = (uint8_t)order;
+    return p;
+}
+MESH_API mesh_place mesh_replicate(void) { return mesh__place(MESH_REPLICATE, 0, 0, 0); }
+MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, dim, 0, MESH_ORDER_DEFAULT); }
+MESH_API mesh_place mesh_shard_at(int dim, int order) { return mesh__place(MESH_SHARD, dim, 0, order); }
+MESH_API mesh_place mesh_partial(mesh_op op) { return mesh__place(MESH_PARTIAL, 0, (int)op, 0); }
+
+static inline void mesh__spec_clear(mesh_spec *s, int naxes) {
+    int i;
+    for (i = 0; i < MESH_MAX_AXES; i++) s->axis[i] = mesh_replicate();
+    s->naxes = (uint8_t)naxes;
+    s->rule = s->strict = s->zero = 0;
+}
+
+/* The orders of the axes that shard a dim: given for none, which means left to right, or for all, each once. */
+static inline mesh_status mesh__spec_order(mesh_spec *s, const mesh *m, int dim, const char *function,
+                                           mesh_error *err) {
+    int i, all = 0, given = 0;
+    uint32_t seen = 0;
+    for (i = 0; i < m->naxes; i++) {
+        if (s->axis[i].kind != MESH_SHARD || s->axis[i].dim != dim) continue;
+        all++;
+        given += s->axis[i].order != MESH_ORDER_DEFAULT;
+    }
+    if (given && given < all)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: dim %d is sharded by %d axes, but %d of them say their order; all (@) or none must",
+                          function, dim, all, given);
+    for (i = 0, all = 0; i < m->naxes; i++) {
+        mesh_place *p = &s->axis[i];
+        if (p->kind != MESH_SHARD || p->dim != dim) continue;
+        if (!given) p->order = (uint8_t)all;
+        all++;
+    }
+    for (i = 0; i < m->naxes; i++) {
+        const mesh_place *p = &s->axis[i];
+        if (p->kind != MESH_SHARD || p->dim != dim) continue;
+        if (p->order >= all || (seen >> p->order & 1))
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "%s: axis \"%s\" has order %d on dim %d, which %d axes shard; orders are 0 (outermost) to %d, "
+                "each once",
+                function, m->axis[i].name, p->order, dim, all, all - 1);
+        seen |= UINT32_C(1) << p->order;
+    }
+    return MESH_OK;
+}
+
+/* Places that are right in themselves, with dims counted from the front. The orders: all of a dim's axes or none. */
+static inline mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndim, const char *function,
+                                            mesh_error *err) {
+    int i, dim, op = -1, first = -1;
+    mesh_status status;
+    if (ndim < 0 || ndim > MESH_MAX_DIMS)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: a tensor of %d dims; 0 to %d are possible", function, ndim,
+                          MESH_MAX_DIMS);
+    if (s->naxes != m->naxes)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the spec is for %d axes, the mesh \"%s\" has %d", function,
+                          s->naxes, mesh__show(m).text, m->naxes);
+    if (s->rule > MESH_RULE_BALANCED)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: spec.rule is %d; it is MESH_RULE_CHUNK or _BALANCED",
+                          function, s->rule);
+    for (i = 0; i < m->naxes; i++) {
+        mesh_place *p = &s->axis[i];
+        const char *name = m->axis[i].name;
+        if (p->kind == MESH_PARTIAL) {
+            if (p->op > MESH_XOR)
+                return mesh__fail(
+                    err, MESH_ERR_ARGUMENT, -1,
+                    "%s: axis \"%s\" is partial over %s; sum, avg, min, max, prod, and, or, xor are possible", function,
+                    name, mesh_op_name((mesh_op)p->op));
+            if (op >= 0 && op != p->op)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: axes \"%s\" and \"%s\" are partial over %s and %s; one op for all partial axes",
+                                  function, m->axis[first].name, name, mesh_op_name((mesh_op)op),
+                                  mesh_op_name((mesh_op)p->op));
+            op = p->op;
+            first = i;
+        } else if (p->kind == MESH_SHARD) {
+            dim = (int8_t)p->dim;
+            if (dim < -ndim || dim >= ndim)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: axis \"%s\" shards dim %d of a tensor of %d dims; %d to %d are possible",
+                                  function, name, dim, ndim, -ndim, ndim - 1);
+            p->dim = (uint8_t)(dim < 0 ? dim + ndim : dim);
+        } else if (p->kind != MESH_REPLICATE) {
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has a place of unknown kind %d", function,
+                              name, p->kind);
+        }
+    }
+    for (dim = 0; dim < ndim; dim++)
+        if ((status = mesh__spec_order(s, m, dim, function, err)) != MESH_OK) return status;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_spec_make(mesh_spec *s, const mesh *m, const mesh_place *places, int ndim, mesh_error *err) {
+    mesh_spec r;
+    mesh_status status;
+    int i;
+    mesh__spec_clear(&r, m->naxes);
+    for (i = 0; i < m->naxes && places; i++) r.axis[i] = places[i];
+    if ((status = mesh__spec_finish(&r, m, ndim, "mesh_spec_make", err)) != MESH_OK) return status;
+    *s = r;
+    return MESH_OK;
+}
+
+MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b) {
+    int i;
+    if (a->naxes != b->naxes || a->rule != b->rule || a->strict != b->strict) return 0;
+    for (i = 0; i < a->naxes; i++) {
+        const mesh_place *p = &a->axis[i], *q = &b->axis[i];
+        if (p->kind != q->kind || (p->kind == MESH_PARTIAL && p->op != q->op) ||
+            (p->kind == MESH_SHARD && (p->dim != q->dim || p->order != q->order)))
+            return 0;
+    }
+    return 1;
+}
+
+/* The axes that shard a dim, outermost first. Returns how many. */
+static inline int mesh__dim_axes(const mesh_spec *s, int dim, uint8_t *list) {
+    int i, n = 0;
+    for (i = 0; i < s->naxes; i++)
+        if (s->axis[i].kind == MESH_SHARD && s->axis[i].dim == dim) list[s->axis[i].order] = (uint8_t)i, n++;
+    return n;
+}
+
+MESH_API mesh_status mesh_spec_check(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
+                                     mesh_error *err) {
+    mesh_spec copy = *s;
+    mesh_status status = mesh__spec_finish(&copy, m, ndim, "mesh_spec_check", err);
+    int64_t total = 1;
+    int d, i, empty = 0;
+    if (status != MESH_OK) return status;
+    if (!mesh_spec_equal(&copy, s))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_spec_check: the spec was not made for tensors of %d dims; make it with mesh_spec_make or "
+            "mesh_spec_parse",
+            ndim);
+    for (d = 0; d < ndim; d++) {
+        if (shape[d] < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_check: dim %d has size %l", d, shape[d]);
+        empty |= shape[d] == 0;
+    }
+    for (d = 0; d < ndim; d++) {
+        uint8_t list[MESH_MAX_AXES];
+        int n = mesh__dim_axes(s, d, list), shards = 1;
+        if (!empty && total > INT64_MAX / shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_spec_check: the shape's elements overflow at dim %d (%l)", d, shape[d]);
+        total *= shape[d];
+        for (i = 0; i < n; i++) shards *= m->axis[list[i]].size;
+        if (s->strict && shape[d] % shards)
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_spec_check: dim %d has %l elements, which its %d shards do not divide; pad it to %l, or "
+                "allow uneven shards (strict = 0)",
+                d, shape[d], shards, (shape[d] / shards + 1) * shards);
+    }
+    return MESH_OK;
+}
+
+/* ---- // >>specs as text ---- */
+
+/* A reader of texts: p moves on; `text` is shown whole in messages. */
+typedef struct mesh__reader {
+    const char *p, *text, *function;
+    mesh_error *err;
+} mesh__reader;
+
+static inline void mesh__skip_spaces(mesh__reader *r) {
+    while (*r->p == ' ' || *r->p == '\t' || *r->p == '\n') r->p++;
+}
+static inline int mesh__read_char(mesh__reader *r, char c) {
+    if (*r->p != c) return 0;
+    r->p++;
+    return 1;
+}
+static inline mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
+    char near[24];
+    mesh__text t = mesh__text_on(near, sizeof near);
+    int i;
+    for (i = 0; i < 20 && r->p[i]; i++) mesh__put_char(&t, r->p[i]);
+    return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": expected %s %s%s%s", r->function, r->text, wanted,
+                      near[0] ? "at \"" : "at the end", near, near[0] ? "\"" : "");
+}
+/* A small number, perhaps negative. Returns 0 if there is none, or one beyond +-99. */
+static inline int mesh__read_int(mesh__reader *r, int *v) {
+    int sign = *r->p == '-', n = sign;
+    *v = 0;
+    for (; mesh__is_digit(r->p[n]); n++) {
+        *v = *v * 10 + (r->p[n] - '0');
+        if (*v > 99) return 0;
+    }
+    if (n == sign) return 0;
+    if (sign) *v = -*v;
+    r->p += n;
+    return 1;
+}
+/* The name of an axis that occurs for the first time. Returns its number, or -1 with the error filled. */
+static inline int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen) {
+    int n = mesh__name_length(r->p), axis, i;
+    char name[24];
+    mesh__text t = mesh__text_on(name, sizeof name);
+    if (n == 0) return mesh__read_fail(r, "the name of an axis"), -1;
+    for (i = 0; i < n; i++) mesh__put_char(&t, r->p[i]);
+    axis = n < MESH_NAME_BYTES ? mesh__axis_of(m, r->p, n) : -1;
+    if (axis < 0)
+        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": the mesh \"%s\" has no axis \"%s\"", r->function,
+                          r->text, mesh__show(m).text, name),
+               -1;
+    if (*seen >> axis & 1)
+        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": axis \"%s\" occurs twice; name it once",
+                          r->function, r->text, name),
+               -1;
+    *seen |= UINT32_C(1) << axis;
+    r->p += n;
+    return axis;
+}
+
+/* place = "R" | "S(" dim ")" ["@" order] | "P(" op ")" */
+static inline mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
+    int v, k, order = MESH_ORDER_DEFAULT;
+    if (mesh__read_char(r, 'R')) {
+        *place = mesh_replicate();
+        return MESH_OK;
+    }
+    if (mesh__read_char(r, 'S')) {
+        if (!mesh__read_char(r, '(') || !mesh__read_int(r, &v) || !mesh__read_char(r, ')'))
+            return mesh__read_fail(r, "a dim, as in S(0),");
+        if (mesh__read_char(r, '@') && (!mesh__read_int(r, &order) || order < 0))
+            return mesh__read_fail(r, "an order, as in S(0)@1,");
+        *place = mesh_shard_at(v, order);
+        return MESH_OK;
+    }
+    if (mesh__read_char(r, 'P')) {
+        const char *start = r->p + 1;
+        if (!mesh__read_char(r, '(')) return mesh__read_fail(r, "an op, as in P(sum),");
+        for (k = 0; k <= MESH_XOR; k++) {
+            const char *name = mesh_op_name((mesh_op)k);
+            int n = mesh__length(name), same = 1, i;
+            for (i = 0; i < n && same; i++) same = start[i] == name[i];
+            if (!same || start[n] != ')') continue;
+            r->p = start + n + 1;
+            *place = mesh_partial((mesh_op)k);
+            return MESH_OK;
+        }
+        return mesh__read_fail(r, "sum, avg, min, max, prod, and, or or xor, as in P(sum),");
+    }
+    return mesh__read_fail(r, "a place: R, S(0), S(0)@1 or P(sum),");
+}
+
+MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+    mesh__reader r;
+    mesh_spec spec;
+    mesh_status status;
+    uint32_t seen = 0;
+    r.p = r.text = text;
+    r.function = "mesh_spec_parse";
+    r.err = err;
+    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse: the text is NULL");
+    mesh__spec_clear(&spec, m->naxes);
+    for (mesh__skip_spaces(&r); *r.p;) {
+        const char *end;
+        int axis = mesh__read_axis(&r, m, &seen);
+        if (axis < 0) return MESH_ERR_ARGUMENT;
+        if (!mesh__read_char(&r, ':')) return mesh__read_fail(&r, "\":\" and a place");
+        if ((status = mesh__read_place(&r, &spec.axis[axis])) != MESH_OK) return status;
+        end = r.p;
+        mesh__skip_spaces(&r);
+        if (*r.p && r.p == end) return mesh__read_fail(&r, "a space");
+    }
+    if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse", err)) != MESH_OK) return status;
+    *s = spec;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+    mesh__reader r;
+    mesh_spec spec;
+    mesh_status status;
+    uint32_t seen = 0;
+    int dim = 0, axis, n;
+    r.p = r.text = text;
+    r.function = "mesh_spec_parse_dims";
+    r.err = err;
+    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: the text is NULL");
+    mesh__spec_clear(&spec, m->naxes);
+    for (mesh__skip_spaces(&r); *r.p; mesh__skip_spaces(&r), dim++) {
+        if (dim >= ndim)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: \"%s\" is for more than the %d dims",
+                              text, ndim);
+        if (!mesh__read_char(&r, '[')) return mesh__read_fail(&r, "\"[\"");
+        if (!mesh__read_char(&r, '*')) {
+            n = 0;
+            do {
+                if ((axis = mesh__read_axis(&r, m, &seen)) < 0) return MESH_ERR_ARGUMENT;
+                spec.axis[axis] = mesh_shard_at(dim, n++);
+            } while (mesh__read_char(&r, ','));
+        }
+        if (!mesh__read_char(&r, ']')) return mesh__read_fail(&r, "\"]\"");
+    }
+    if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse_dims", err)) != MESH_OK) return status;
+    *s = spec;
+    return MESH_OK;
+}
+
+MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, size_t cap) {
+    mesh__text t = mesh__text_on(buf, cap);
+    int i, k;
+    for (i = 0; i < s->naxes; i++) {
+        const mesh_place *p = &s->axis[i];
+        uint8_t list[MESH_MAX_AXES];
+        int n, in_order = 1;
+        mesh__put(&t, "%s%s:", i ? " " : "", m->axis[i].name);
+        if (p->kind == MESH_REPLICATE) mesh__put_char(&t, 'R');
+        if (p->kind == MESH_PARTIAL) mesh__put(&t, "P(%s)", mesh_op_name((mesh_op)p->op));
+        if (p->kind != MESH_SHARD) continue;
+        n = mesh__dim_axes(s, p->dim, list);
+        for (k = 1; k < n; k++) in_order &= list[k - 1] < list[k];
+        mesh__put(&t, "S(%d)", p->dim);
+        if (!in_order) mesh__put(&t, "@%d", p->order);
+    }
+    return t.len;
+}
+
+MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndim, char *buf, size_t cap) {
+    mesh__text t = mesh__text_on(buf, cap);
+    int d, k, partial = 0;
+    for (d = 0; d < ndim; d++) {
+        uint8_t list[MESH_MAX_AXES];
+        int n = mesh__dim_axes(s, d, list);
+        mesh__put(&t, "%s[%s", d ? " " : "", n ? "" : "*");
+        for (k = 0; k < n; k++) mesh__put(&t, "%s%s", k ? "," : "", m->axis[list[k]].name);
+        mesh__put_char(&t, ']');
+    }
+    for (k = 0; k < s->naxes; k++)
+        if (s->axis[k].kind == MESH_PARTIAL) {
+            if (!partial) mesh__put(&t, "%sP(%s) over ", t.len ? " " : "", mesh_op_name((mesh_op)s->axis[k].op));
+            mesh__put(&t, "%s%s", partial++ ? "," : "", m->axis[k].name);
+        }
+    return t.len;
+}
+
+/* ---- // >>boxes ---------------------------------------------------------------------------------------------------- */
+
+/* Part i of [*low, *high) in k parts. */
+static inline void mesh__part_cut(int rule, int64_t k, int64_t i, int64_t *low, int64_t *high) {
+    int64_t n = *high - *low, q = n / k, r = n % k, from, to;
+    if (rule == MESH_RULE_BALANCED) {
+        from = q * i + (i < r ? i : r);
+        to = from + q + (i < r);
+    } else {
+        int64_t c = q + (r != 0), whole = c ? n / c : 0; /* parts of c; from and to without overflow */
+        from = i <= whole ? c * i : n;
+        to = i < whole ? c * (i + 1) : n;
+    }
+    *high = *low + to;
+    *low += from;
+}
+
+/* The part that holds x, of [*low, *high) in k parts; *low <= x < *high. */
+static inline int64_t mesh__part_find(int rule, int64_t k, int64_t x, int64_t *low, int64_t *high) {
+    int64_t n = *high - *low, q = n / k, r = n % k, at = x - *low, i;
+    if (rule == MESH_RULE_BALANCED)
+        i = at < r * (q + 1) ? at / (q + 1) : r + (at - r * (q + 1)) / q;
+    else
+        i = at / (q + (r != 0));
+    mesh__part_cut(rule, k, i, low, high);
+    return i;
+}
+
+MESH_API int mesh_spec_box(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, mesh_box *box) {
+    int coord[MESH_MAX_AXES], d, k;
+    if (!mesh_coords_of(m, rank, coord)) return 0;
+    box->ndim = ndim;
+    box->zero = 0;
+    for (d = 0; d < ndim; d++) {
+        uint8_t list[MESH_MAX_AXES];
+        int n = mesh__dim_axes(s, d, list);
+        int64_t low = 0, high = shape[d];
+        for (k = 0; k < n; k++) mesh__part_cut(s->rule, m->axis[list[k]].size, coord[list[k]], &low, &high);
+        box->offset[d] = low < high ? low : shape[d];
+        box->shape[d] = high - low;
+    }
+    return 1;
+}
+
+MESH_API int64_t mesh_box_count(const mesh_box *box) {
+    int64_t n = 1;
+    int d;
+    for (d = 0; d < box->ndim; d++) n *= box->shape[d];
+    return n;
+}
+
+MESH_API int mesh_box_intersect(mesh_box *result, const mesh_box *a, const mesh_box *b) {
+    int d, some = 1;
+    result->ndim = a->ndim;
+    result->zero = 0;
+    for (d = 0; d < a->ndim; d++) {
+        int64_t a_end = a->offset[d] + a->shape[d], b_end = b->offset[d] + b->shape[d];
+        int64_t low = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d], high = a_end < b_end ? a_end : b_end;
+        result->offset[d] = low;
+        result->shape[d] = high > low ? high - low : 0;
+        some &= high > low;
+    }
+    return some;
+}
+
+MESH_API int mesh_spec_holders(const mesh_spec *s, const mesh *m) {
+    int i, n = 1;
+    for (i = 0; i < m->naxes; i++)
+        if (s->axis[i].kind != MESH_SHARD) n *= m->axis[i].size;
+    return n;
+}
+
+MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
+                                const mesh_box *box) {
+    int d, i;
+    p->on = m;
+    p->spec = s;
+    p->box = *box;
+    p->piece.ndim = ndim;
+    p->piece.zero = 0;
+    p->state = mesh_box_count(box) > 0;
+    for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;
+    for (d = 0; d < ndim; d++) {
+        p->shape[d] = shape[d];
+        p->count[d] = (uint8_t)mesh__dim_axes(s, d, p->axis[d]);
+    }
+}
+
+/* Set the shard of a dim to the one that holds x. */
+static inline void mesh__pieces_seek(mesh_pieces *p, int d, int64_t x) {
+    int64_t low = 0, high = p->shape[d], from = p->box.offset[d], to = from + p->box.shape[d];
+    int k;
+    for (k = 0; k < p->count[d]; k++) {
+        int axis = p->axis[d][k];
+        p->coord[axis] = (int)mesh__part_find(p->spec->rule, p->on->axis[axis].size, x, &low, &high);
+    }
+    p->low[d] = low;
+    p->high[d] = high;
+    p->piece.offset[d] = low > from ? low : from;
+    p->piece.shape[d] = (high < to ? high : to) - p->piece.offset[d];
+}
+
+MESH_API int mesh_pieces_next(mesh_pieces *p) {
+    int d, ndim = p->piece.ndim;
+    if (p->state == 0) return 0;
+    if (p->state == 1) {
+        for (d = 0; d < ndim; d++) mesh__pieces_seek(p, d, p->box.offset[d]);
+        p->state = 2;
+    } else {
+        for (d = ndim - 1; d >= 0; d--) {
+            if (p->high[d] < p->box.offset[d] + p->box.shape[d]) break;
+            mesh__pieces_seek(p, d, p->box.offset[d]);
+        }
+        if (d < 0) return p->state = 0;
+        mesh__pieces_seek(p, d, p->high[d]);
+    }
+    p->rank = mesh_rank_at_coords(p->on, p->coord);
+    return 1;
+}
+
+MESH_API int mesh_spec_owner(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, const int64_t *index,
+                             int k) {
+    mesh_pieces p;
+    mesh_box box;
+    int i, d;
+    box.ndim = ndim;
+    box.zero = 0;
+    if (k < 0) return -1;
+    for (d = 0; d < ndim; d++) {
+        if (index[d] < 0 || index[d] >= shape[d]) return -1;
+        box.offset[d] = index[d];
+        box.shape[d] = 1;
+    }
+    mesh_pieces_start(&p, s, m, ndim, shape, &box);
+    mesh_pieces_next(&p);
+    for (i = m->naxes - 1; i >= 0; i--) {
+        if (s->axis[i].kind == MESH_SHARD) continue;
+        p.coord[i] = k % m->axis[i].size;
+        k /= m->axis[i].size;
+    }
+    return k ? -1 : mesh_rank_at_coords(m, p.coord);
+}
+
+/* ---- // >>slices ---------------------------------------------------------------------------------------------------- */
+
+MESH_API void mesh_box_copy(void *dst, const mesh_box *dst_box, const void *src, const mesh_box *src_box,
+                            size_t elem_bytes) {
+    mesh_box both;
+    unsigned char *to = (unsigned char *)dst;
+    const unsigned char *from = (const unsigned char *)src;
+    int64_t to_stride[MESH_MAX_DIMS], from_stride[MESH_MAX_DIMS], at[MESH_MAX_DIMS];
+    size_t run = elem_bytes, b;
+    int d, ndim = dst_box->ndim, outer;
+    if (!mesh_box_intersect(&both, dst_box, src_box)) return;
+    for (d = ndim - 1; d >= 0; d--) {
+        to_stride[d] = d == ndim - 1 ? (int64_t)elem_bytes : to_stride[d + 1] * dst_box->shape[d + 1];
+        from_stride[d] = d == ndim - 1 ? (int64_t)elem_bytes : from_stride[d + 1] * src_box->shape[d + 1];
+        to += (both.offset[d] - dst_box->offset[d]) * to_stride[d];
+        from += (both.offset[d] - src_box->offset[d]) * from_stride[d];
+        at[d] = 0;
+    }
+    for (outer = ndim; outer > 0; outer--) { /* dims from outer on are one run in both */
+        run = outer == ndim ? elem_bytes : run;
+        if ((int64_t)run != to_stride[outer - 1] || (int64_t)run != from_stride[outer - 1]) break;
+        run *= (size_t)both.shape[outer - 1];
+    }
+    for (;;) {
+        for (b = 0; b < run; b++) to[b] = from[b];
+        for (d = outer - 1; d >= 0; d--) {
+            to += to_stride[d];
+            from += from_stride[d];
+            if (++at[d] < both.shape[d]) break;
+            to -= to_stride[d] * at[d];
+            from -= from_stride[d] * at[d];
+            at[d] = 0;
+        }
+        if (d < 0) return;
+    }
+}
+
+static inline mesh_box mesh__box_whole(int ndim, const int64_t *shape) {
+    mesh_box box;
+    int d;
+    box.ndim = ndim;
+    box.zero = 0;
+    for (d = 0; d < ndim; d++) {
+        box.offset[d] = 0;
+        box.shape[d] = shape[d];
+    }
+    return box;
+}
+
+MESH_API int mesh_spec_slice(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *local,
+                             const void *global, size_t elem_bytes) {
+    mesh_box box, whole = mesh__box_whole(ndim, shape);
+    if (!mesh_spec_box(s, m, ndim, shape, rank, &box)) return 0;
+    mesh_box_copy(local, &box, global, &whole, elem_bytes);
+    return 1;
+}
+
+MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *global,
+                             const void *local, size_t elem_bytes) {
+    mesh_box box, whole = mesh__box_whole(ndim, shape);
+    if (!mesh_spec_box(s, m, ndim, shape, rank, &box)) return 0;
+    mesh_box_copy(global, &whole, local, &box, elem_bytes);
+    return 1;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SPEC_IMPLEMENTED */
