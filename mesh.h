@@ -1928,3 +1928,4 @@ MESH_API size_t mesh_svg(const mesh *m, char *buf, size_t cap) {
 #endif /* MESH_IMPLEMENTATION */
 
 #include "mesh_spec.h"
+#include "mesh_plan.h"

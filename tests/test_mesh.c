@@ -8,6 +8,7 @@
 #include "harness.h"
 #include "t_mesh.h"
 #include "t_spec.h"
+#include "t_plan.h"
 #include "t_comm.h"
 #include "t_faults.h"
 #include "t_socket.h"
@@ -25,6 +26,7 @@ int main(int argc, char **argv) {
     } topics[] = {
         {mesh_tests, sizeof mesh_tests / sizeof mesh_tests[0]},
         {spec_tests, sizeof spec_tests / sizeof spec_tests[0]},
+        {plan_tests, sizeof plan_tests / sizeof plan_tests[0]},
         {comm_tests, sizeof comm_tests / sizeof comm_tests[0]},
         {mutant_tests, sizeof mutant_tests / sizeof mutant_tests[0]},
         {fault_tests, sizeof fault_tests / sizeof fault_tests[0]},

@@ -1,0 +1,316 @@
+/* mesh_plan.h: every plan run by a one-thread interpreter over index arrays, bytes beside the bound and PyTorch's, every error. */
+
+enum { PLAN_RANKS = 64, PLAN_ELEMS = 4096 };
+
+/* What rank number `summand` of a partial axis adds to element e. Replicated: summand 0 of 1. */
+static int64_t plan_summand(int64_t e, int summand) { return (e + 1) * 3 + summand * (5 + e % 7); }
+
+static int64_t plan_combine(int op, int64_t a, int64_t b) {
+    switch (op) {
+    case MESH_SUM:
+    case MESH_AVG:
+        return a + b;
+    case MESH_MAX:
+        return a > b ? a : b;
+    case MESH_MIN:
+        return a < b ? a : b;
+    default:
+        return a ^ b;
+    }
+}
+
+/* The coordinates along partial axes as one index, and how many there are. */
+static int plan_partial_index(const mesh *m, const mesh_spec *s, int rank, int *count) {
+    int coord[MESH_MAX_AXES], i, index = 0, n = 1;
+    mesh_coords_of(m, rank, coord);
+    for (i = 0; i < m->naxes; i++)
+        if (s->axis[i].kind == MESH_PARTIAL) index = index * m->axis[i].size + coord[i], n *= m->axis[i].size;
+    if (count) *count = n;
+    return index;
+}
+
+/* The index in the whole tensor of element k of a box. */
+static int64_t plan_linear(const mesh_plan *p, const mesh_box *box, int64_t k) {
+    int64_t at[MESH_MAX_DIMS], linear = 0;
+    int d;
+    for (d = p->ndim - 1; d >= 0; d--) at[d] = box->offset[d] + k % box->shape[d], k /= box->shape[d];
+    for (d = 0; d < p->ndim; d++) linear = linear * p->shape[d] + at[d];
+    return linear;
+}
+
+typedef struct plan_seen {
+    int kind, from, to, round, summand, matched;
+    mesh_box box;
+} plan_seen;
+
+static int64_t plan_value[2][PLAN_RANKS][PLAN_ELEMS]; /* per rank, by index in the whole tensor */
+static unsigned char plan_held[2][PLAN_RANKS][PLAN_ELEMS];
+
+static const char *plan_text(const mesh_plan *p) {
+    static char text[4096];
+    mesh_plan_format(p, text, sizeof text);
+    return text;
+}
+
+#define PLAN_CHECK(p, cond)                                                  \
+    do {                                                                     \
+        if (!(cond)) {                                                       \
+            test_fail(__FILE__, __LINE__, "%s in\n%s", #cond, plan_text(p)); \
+            return 0;                                                        \
+        }                                                                    \
+    } while (0)
+
+/* One step on all ranks: every send has its receive, every element of a new box comes exactly once per summand, from who holds it. */
+static int plan_step(const mesh_plan *p, int k, int world, int from, int *nmoves) {
+    static plan_seen seen[PLAN_RANKS * PLAN_RANKS * 64];
+    int n = 0, r, i, j, to = !from;
+    memset(plan_held[to], 0, sizeof plan_held[to]);
+    for (r = 0; r < world; r++) {
+        mesh_moves it;
+        static unsigned char got[PLAN_ELEMS];
+        mesh_traffic t = mesh_plan_traffic(p, k, r);
+        int64_t sent = 0, received = 0;
+        memset(got, 0, sizeof got);
+        for (mesh_moves_start(&it, p, k, r, -1); mesh_moves_next(&it);) {
+            int64_t e, count = mesh_box_count(&it.box);
+            PLAN_CHECK(p, count > 0);
+            if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) {
+                PLAN_CHECK(p,
+                           n < (int)(sizeof seen / sizeof seen[0]) && it.peer >= 0 && it.peer < world && it.peer != r);
+                seen[n].kind = it.kind;
+                seen[n].from = it.kind == MESH_MOVE_SEND ? r : it.peer;
+                seen[n].to = it.kind == MESH_MOVE_SEND ? it.peer : r;
+                seen[n].round = it.round;
+                seen[n].summand = it.summand;
+                seen[n].matched = 0;
+                seen[n++].box = it.box;
+                *(it.kind == MESH_MOVE_SEND ? &sent : &received) += count * p->elem_bytes;
+            }
+            if (it.kind == MESH_MOVE_SEND) continue;
+            for (e = 0; e < count; e++) {
+                int64_t at = plan_linear(p, &it.box, e);
+                if (it.kind == MESH_MOVE_ZERO) {
+                    plan_value[to][r][at] = 0;
+                    got[at] = (unsigned char)it.summands;
+                } else {
+                    PLAN_CHECK(p, plan_held[from][it.peer][at]);
+                    PLAN_CHECK(p, got[at] == it.summand); /* in ascending order, each once */
+                    plan_value[to][r][at] =
+                        got[at]++ ? plan_combine(p->op, plan_value[to][r][at], plan_value[from][it.peer][at])
+                                  : plan_value[from][it.peer][at];
+                }
+                plan_held[to][r][at] = 1;
+            }
+        }
+        PLAN_CHECK(p, t.sent == sent && t.received == received);
+        {
+            mesh_box box;
+            int64_t e, count = 0, total = 1;
+            for (i = 0; i < p->ndim; i++) total *= p->shape[i];
+            if (mesh_spec_box(&p->step[k].spec, &p->at[p->step[k].on], p->ndim, p->shape, r, &box))
+                count = mesh_box_count(&box);
+            for (e = 0; e < count; e++) PLAN_CHECK(p, got[plan_linear(p, &box, e)] == it.summands);
+            for (e = 0; e < total; e++) count -= plan_held[to][r][e];
+            PLAN_CHECK(p, count == 0);
+        }
+    }
+    for (i = 0; i < n; i++) { /* each receive has its send, and no pair has two in a round */
+        if (seen[i].kind != MESH_MOVE_RECV) continue;
+        for (j = 0; j < n; j++) {
+            const plan_seen *a = &seen[i], *b = &seen[j];
+            if (b->kind != MESH_MOVE_SEND || b->matched || a->from != b->from || a->to != b->to || a->round != b->round)
+                continue;
+            PLAN_CHECK(p, a->summand == b->summand &&
+                              !memcmp(a->box.offset, b->box.offset, sizeof a->box.offset[0] * (size_t)p->ndim) &&
+                              !memcmp(a->box.shape, b->box.shape, sizeof a->box.shape[0] * (size_t)p->ndim));
+            seen[j].matched = seen[i].matched = 1;
+            break;
+        }
+    }
+    for (i = 0; i < n; i++) PLAN_CHECK(p, seen[i].matched);
+    for (i = 0; i < n; i++)
+        for (j = 0; j < i; j++)
+            PLAN_CHECK(p, seen[i].kind != seen[j].kind || seen[i].from != seen[j].from || seen[i].to != seen[j].to ||
+                              seen[i].round != seen[j].round);
+    *nmoves += n;
+    return 1;
+}
+
+/* The plan moves every tensor as the specs say. */
+static int plan_interpret(const mesh_plan *p, int *nmoves) {
+    const mesh *src = &p->at[0], *dst = &p->at[1];
+    const mesh_spec *to = p->nsteps ? &p->step[p->nsteps - 1].spec : &p->from;
+    int64_t total = 1, e;
+    int world = 0, r, k, i, side, summands = 1, last, parts = 1;
+    for (i = 0; i < p->ndim; i++) total *= p->shape[i];
+    for (side = 0; side < 2; side++)
+        for (i = 0; i < p->at[side].size; i++)
+            if (mesh_rank_at(&p->at[side], i) >= world) world = mesh_rank_at(&p->at[side], i) + 1;
+    CHECK(world <= PLAN_RANKS && total <= PLAN_ELEMS);
+    memset(plan_held[0], 0, sizeof plan_held[0]);
+    for (r = 0; r < world; r++) {
+        mesh_box box;
+        if (!mesh_spec_box(&p->from, src, p->ndim, p->shape, r, &box)) continue;
+        for (e = 0; e < mesh_box_count(&box); e++) {
+            int64_t at = plan_linear(p, &box, e);
+            plan_value[0][r][at] = plan_summand(at, plan_partial_index(src, &p->from, r, &summands));
+            plan_held[0][r][at] = 1;
+        }
+    }
+    for (k = 0; k < p->nsteps; k++)
+        if (!plan_step(p, k, world, k & 1, nmoves)) return 0;
+    last = p->nsteps & 1;
+    for (r = 0; r < world; r++) {
+        mesh_box box;
+        int index;
+        if (!mesh_spec_box(to, dst, p->ndim, p->shape, r, &box)) continue;
+        index = plan_partial_index(dst, to, r, &parts);
+        for (e = 0; e < mesh_box_count(&box); e++) {
+            int64_t at = plan_linear(p, &box, e), want = 0, got = 0;
+            int s;
+            if (parts > 1 && index) continue; /* looked at with the first of its summands */
+            for (s = 0; s < summands; s++)
+                want = s ? plan_combine(p->op, want, plan_summand(at, s)) : plan_summand(at, 0);
+            for (s = i = 0; i < dst->size;
+                 i++) { /* all ranks that hold this element in the same place but for partial axes */
+                int rank = mesh_rank_at(dst, i), a[MESH_MAX_AXES], b[MESH_MAX_AXES], x, same = 1;
+                mesh_coords_of(dst, rank, a);
+                mesh_coords_of(dst, r, b);
+                for (x = 0; x < dst->naxes; x++) same &= a[x] == b[x] || to->axis[x].kind == MESH_PARTIAL;
+                if (!same) continue;
+                PLAN_CHECK(p, plan_held[last][rank][at]);
+                got = s++ ? plan_combine(p->op, got, plan_value[last][rank][at]) : plan_value[last][rank][at];
+            }
+            PLAN_CHECK(p, s == parts);
+            if (got != want) {
+                test_fail(__FILE__, __LINE__, "rank %d, element %lld is %lld, expected %lld in\n%s", r, (long long)at,
+                          (long long)got, (long long)want, plan_text(p));
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* ---- every pair of specs ---- */
+
+typedef struct plan_pairs {
+    const mesh *m;
+    int ndim, op;
+    const int64_t *shape;
+    mesh_spec spec[2000];
+    int n;
+} plan_pairs;
+
+static void plan_collect(const mesh_spec *s, void *ctx) {
+    plan_pairs *a = (plan_pairs *)ctx;
+    int i;
+    if (a->n == 2000) {
+        test_fail(__FILE__, __LINE__, "too many specs");
+        return;
+    }
+    a->spec[a->n] = *s;
+    for (i = 0; i < s->naxes; i++)
+        if (s->axis[i].kind == MESH_PARTIAL) a->spec[a->n].axis[i].op = (uint8_t)a->op;
+    a->n++;
+}
+
+/* A network without latency: bytes are all that counts. */
+static mesh_topology plan_bytes_only(void) {
+    mesh_topology t = MESH_ZERO;
+    t.nlevels = 1;
+    t.level[0].ranks = INT32_MAX;
+    t.level[0].ps_per_byte_16 = 1 << 16;
+    return t;
+}
+
+static mesh_topology plan_slow_messages(void) {
+    mesh_topology t = plan_bytes_only();
+    t.level[0].latency_ps = INT64_C(1000000000);
+    return t;
+}
+
+static mesh_topology plan_nodes(int ranks) {
+    mesh_topology t = MESH_ZERO;
+    t.nlevels = 2;
+    t.level[0].ranks = ranks;
+    t.level[0].latency_ps = 1000;
+    t.level[0].ps_per_byte_16 = 1 << 16;
+    t.level[1].ranks = INT32_MAX;
+    t.level[1].latency_ps = 10000;
+    t.level[1].ps_per_byte_16 = 50 << 16;
+    return t;
+}
+
+static void plan_every_pair(const char *mesh_text, int ndim, const int64_t *shape, int op, int step) {
+    static plan_pairs a;
+    mesh m;
+    mesh_topology bytes = plan_bytes_only(), slow = plan_slow_messages(), nodes = plan_nodes(2);
+    int i, k, moves = 0, done = 0, even = 1;
+    CHECK_INT(mesh_parse(&m, mesh_text, 0, NULL), 0);
+    for (i = 0; i < ndim; i++) even &= shape[i] % (2 * m.size) == 0;
+    a.n = 0;
+    a.op = op;
+    every_spec(&m, ndim, 1, plan_collect, &a);
+    for (i = 0; i < a.n; i++)
+        for (k = (i * 7) % step; k < a.n; k += step) {
+            mesh_plan plan;
+            mesh_plan_desc d = MESH_ZERO;
+            mesh_error err;
+            int64_t bound;
+            int which = (i + k) % 3;
+            d.src = &m;
+            d.from = &a.spec[i];
+            d.to = &a.spec[k];
+            d.ndim = ndim;
+            memcpy(d.shape, shape, sizeof shape[0] * (size_t)ndim);
+            d.dtype = MESH_BYTES;
+            d.elem_bytes = done & 1 ? 1 << 16 : 4; /* pieces that replicas share, and pieces that come whole */
+            d.topology = which == 0 ? &bytes : which == 1 ? &slow : &nodes;
+            if (mesh_plan_make(&plan, &d, &err)) {
+                test_fail(__FILE__, __LINE__, "%s", err.text);
+                return;
+            }
+            if (!plan_interpret(&plan, &moves)) return;
+            bound = mesh_plan_lower_bound(&plan);
+            if (bound >= 0 && which == 0 && even) CHECK_INT(mesh_plan_measure(&plan), bound);
+            if (test_failures) {
+                fprintf(stderr, "%s", plan_text(&plan));
+                return;
+            }
+            done++;
+        }
+    CHECK(done > 0 && (m.size == 1 || moves > 0));
+}
+
+static void test_plan_pairs(void) {
+    static const int64_t even[4][4] = {{48}, {48, 24}, {12, 12, 24}, {4, 4, 8, 8}}, odd[] = {7, 5, 3, 3}, prime[] = {13, 11, 2, 3}, small[] = {3, 1, 2, 1};
+    static const char *const meshes[] = {"a=2,b=2", "a=4,b=2", "a=3,b=2"};
+    size_t k;
+    int ndim;
+    for (k = 0; k < 3; k++)
+        for (ndim = 1; ndim <= 4; ndim++) {
+            int step = ndim < 4 ? 1 : 3;
+            plan_every_pair(meshes[k], ndim, even[ndim - 1], MESH_SUM, step);
+            plan_every_pair(meshes[k], ndim, odd, MESH_MAX, step);
+            plan_every_pair(meshes[k], ndim, ndim < 3 ? prime : small, MESH_SUM, step);
+            plan_every_pair(meshes[k], ndim, small, MESH_MAX, step);
+        }
+}
+
+static void test_plan_pairs_3d(void) {
+    static const int64_t even1[] = {64}, even[] = {16, 16, 16, 1}, odd[] = {7, 5, 3, 3}, small[] = {3, 1, 2, 1};
+    plan_every_pair("a=2,b=2,c=2", 1, even1, MESH_SUM, 1);
+    plan_every_pair("a=2,b=2,c=2", 1, odd, MESH_MAX, 1);
+    plan_every_pair("a=2,b=2,c=2", 2, even, MESH_SUM, 1);
+    plan_every_pair("a=2,b=2,c=2", 2, odd, MESH_SUM, 2);
+    plan_every_pair("a=2,b=2,c=2", 2, small, MESH_MAX, 2);
+    plan_every_pair("a=2,b=2,c=2", 3, even, MESH_SUM, 11);
+    plan_every_pair("a=2,b=2,c=2", 3, odd, MESH_MAX, 11);
+    plan_every_pair("a=2,b=2,c=2", 4, odd, MESH_SUM, 61);
+}
+
+static const test_case plan_tests[] = {
+    {"plan/pairs", test_plan_pairs, 0},
+    {"plan/pairs_3d", test_plan_pairs_3d, 0},
+};
