@@ -179,6 +179,8 @@ MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rou
 extern "C" {
 #endif
 
+/* Planning counts exactly, rank by rank, where sizes do not divide and ranks are few. */
+enum { MESH__EXACT_RANKS = 16 };
 enum {
     MESH__PIECE_CUT = 64 * 1024,
     /* bytes from which replicas share a piece */ MESH__SLAB = 256 * 1024,
@@ -645,22 +647,26 @@ MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank) 
     return t;
 }
 
+/* The worst rank's bytes in a step, exactly. */
+static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
+    int64_t worst = 0;
+    int side, i;
+    for (side = 0; side < 2; side++)
+        for (i = 0; i < p->at[side].size; i++) {
+            int rank = mesh_rank_at(&p->at[side], i);
+            mesh_traffic t;
+            if (side && mesh_index_of(&p->at[0], rank) >= 0) continue;
+            t = mesh_plan_traffic(p, step, rank);
+            if (t.sent > worst) worst = t.sent;
+            if (t.received > worst) worst = t.received;
+        }
+    return worst;
+}
+
 MESH_API int64_t mesh_plan_measure(const mesh_plan *p) {
     int64_t total = 0;
-    int k, side, i;
-    for (k = 0; k < p->nsteps; k++) {
-        int64_t worst = 0;
-        for (side = 0; side < 2; side++)
-            for (i = 0; i < p->at[side].size; i++) {
-                int rank = mesh_rank_at(&p->at[side], i);
-                mesh_traffic t;
-                if (side && mesh_index_of(&p->at[0], rank) >= 0) continue;
-                t = mesh_plan_traffic(p, k, rank);
-                if (t.sent > worst) worst = t.sent;
-                if (t.received > worst) worst = t.received;
-            }
-        total += worst;
-    }
+    int k;
+    for (k = 0; k < p->nsteps; k++) total += mesh__step_measure(p, k);
     return total;
 }
 
@@ -737,7 +743,7 @@ static inline int64_t mesh__time(const mesh_topology *t, const mesh_digits *alon
 }
 
 /* What one step costs its worst rank, from sizes rounded up. */
-static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same) {
+static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int exact_step) {
     mesh__cost c;
     mesh_digits along;
     int64_t want = p->elem_bytes, overlap = 1, have = 1, pieces = 1, received, sent;
@@ -769,7 +775,7 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
                                                                        : c.messages * (int64_t)route->replicas);
     /* Who sends has as much to do as all it serves receive, shared among the sources: more where sources are few. */
     sent = same ? received : mesh__mul64(mesh__ceil(received, route->src->size), route->dst->size);
-    c.bytes = sent > received ? sent : received;
+    c.bytes = exact_step >= 0 ? mesh__step_measure(p, exact_step) : sent > received ? sent : received;
     c.staged = want;
     along = mesh__digits_of(route->src, route->src_spec, MESH_SHARD);
     for (i = 0; i < route->spread.n; i++) along.digit[along.n++] = route->spread.digit[i];
@@ -941,7 +947,7 @@ static inline void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
     mesh__cost cost[MESH_MAX_STEPS];
     int64_t cap = q->d->scratch_cap, least;
-    int k, at, reduced = 1, last_reduce = -1, rounds, same;
+    int k, at, reduced = 1, last_reduce = -1, rounds, same, even;
     mesh_spec split;
     p->bytes = p->ps = 0;
     for (k = 0; k < p->nsteps; k++) {
@@ -952,8 +958,12 @@ static inline void mesh__consider(mesh__search *q) {
         if (q->same[on][s->on] && mesh_spec_equal(route.src_spec, route.dst_spec) && p->nsteps > 1)
             return; /* nothing to do */
         same = mesh__same_axes(q, on, s->on, &route, &split);
-        cost[k] = mesh__cost_of(p, &route, same);
-        s->kind = cost[k].summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
+        s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
+        s->rounds = 1;
+        even = mesh__is_even(p, route.src, route.src_spec) && mesh__is_even(p, route.dst, route.dst_spec);
+        cost[k] =
+            mesh__cost_of(p, &route, same,
+                          !even && p->at[0].size <= MESH__EXACT_RANKS && p->at[1].size <= MESH__EXACT_RANKS ? k : -1);
         s->bytes = cost[k].bytes;
         s->ps = cost[k].ps;
         s->messages = cost[k].messages;
@@ -1096,8 +1106,9 @@ static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int
 }
 
 /* By way of the destination sharded further over what it replicates, then gathering: at once, or an axis at a time, the farthest ranks
-   first while there is little to move. here: the layout reached, NULL if it is on another mesh. */
-static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here) {
+   first while there is little to move. here: the layout reached, NULL if it is on another mesh. roomy: shard where there is most room,
+   not as the layout reached does. */
+static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here, int roomy) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[on];
     mesh__form f = mesh__form_of(to);
@@ -1108,7 +1119,7 @@ static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *t
     for (d = 0; d < MESH_MAX_DIMS; d++) count[d] = f.count[d];
     if (here) mask &= ~mesh__axes_of_kind(m, here, MESH_REPLICATE);
     if (!mask || !p->ndim) return;
-    mesh__refine(p, m, &f, mask, here);
+    mesh__refine(p, m, &f, mask, roomy ? NULL : here);
     spec = mesh__spec_of(&f, to);
     if (!(here && mesh_spec_equal(&spec, here)) && !mesh__push(q, on, &spec)) return;
     if (on == 1) mesh__finish_path(q);
@@ -1170,7 +1181,8 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
 static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
     int split = q->same[3][3]; /* is there such a mesh */
     mesh__finish_path(q);
-    mesh__tail_gather(q, 1, q->d->to, q->same[on][1] ? here : NULL);
+    mesh__tail_gather(q, 1, q->d->to, q->same[on][1] ? here : NULL, 0);
+    if (q->same[on][1]) mesh__tail_gather(q, 1, q->d->to, here, 1);
     if (q->same[on][1]) mesh__tail_axes(q, here);
     if (split) {
         mesh_spec to = mesh__spec_split(q->d->to, &q->path.at[1], &q->path.at[3]), from;
@@ -1180,12 +1192,12 @@ static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
             here = &from;
             same = 1;
         }
-        mesh__tail_gather(q, 3, &to, same ? here : NULL);
+        mesh__tail_gather(q, 3, &to, same ? here : NULL, 0);
     }
 }
 
-/* Reduce over the partial axes, scattering: at once, or an axis at a time, the nearest ranks first; with the tensor sliced along some of
-   the axes that replicate it. */
+/* Reduce over the partial axes, scattering: at once, or an axis at a time, the nearest ranks first or the farthest; with the tensor sliced
+   along some of the axes that replicate it. */
 static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *like, uint32_t partial,
                                uint32_t slice) {
     mesh_plan *p = &q->path;
@@ -1193,8 +1205,7 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
     mesh__form all = mesh__form_of(from);
     mesh_spec spec;
     uint8_t list[MESH_MAX_AXES];
-    int n = mesh__by_stride(m, partial, list), i, d, k, start = p->nsteps;
-    uint32_t done = ~partial;
+    int n = mesh__by_stride(m, partial, list), i, d, k, start = p->nsteps, way;
     mesh__refine(p, m, &all, partial | slice, like);
     spec = mesh__spec_of(&all, from);
     if (on == 0) {
@@ -1203,20 +1214,24 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
         p->nsteps = start;
     }
     if (n < 2) return;
-    for (i = 0; i < n; i++) {
-        mesh__form f = all;
-        done |= UINT32_C(1) << list[i];
-        for (d = 0; d < p->ndim; d++) {
-            int kept = 0;
-            for (k = 0; k < all.count[d]; k++)
-                if (done >> all.axis[d][k] & 1) f.axis[d][kept++] = all.axis[d][k];
-            f.count[d] = (uint8_t)kept;
+    for (way = 0; way < (on == 0 ? 2 : 1); way++) {
+        uint32_t done = ~partial;
+        for (i = 0; i < n; i++) {
+            mesh__form f = all;
+            done |= UINT32_C(1) << list[way ? n - 1 - i : i];
+            for (d = 0; d < p->ndim; d++) {
+                int kept = 0;
+                for (k = 0; k < all.count[d]; k++)
+                    if (done >> all.axis[d][k] & 1) f.axis[d][kept++] = all.axis[d][k];
+                f.count[d] = (uint8_t)kept;
+            }
+            spec = mesh__spec_of(&f, from);
+            if (!mesh__push(q, on, &spec)) break;
+            if (i < n - 1) mesh__finish_path(q); /* what is left is reduced at the destination */
         }
-        spec = mesh__spec_of(&f, from);
-        if (!mesh__push(q, on, &spec)) break;
+        if (i == n) mesh__tails(q, on, &spec);
+        p->nsteps = start;
     }
-    if (i == n) mesh__tails(q, on, &spec);
-    p->nsteps = start;
 }
 
 /* The partial axes whose summands the destination does not keep apart. */
@@ -1259,15 +1274,16 @@ static inline void mesh__search_all(mesh__search *q) {
         }
         mesh__heads(q, 0, from, q->same[0][1] ? to : NULL, partial, used);
         if (q->same[2][2] && (used == 0 || used == replicated)) {
-            mesh_spec split_from = mesh__spec_split(from, m, &p->at[2]),
-                      split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
+            mesh_spec split_from = mesh__spec_split(from, m, &p->at[2]), split_to = *to;
+            int like = q->same[2][3] && q->same[3][3];
+            if (like) split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
             uint32_t split_partial = 0, split_used = 0;
             for (i = 0; i < p->at[2].naxes; i++) {
                 if (p->at[2].axis[i].size == 1) continue;
                 if (split_from.axis[i].kind == MESH_REPLICATE && used) split_used |= UINT32_C(1) << i;
             }
             split_partial = mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to);
-            mesh__heads(q, 2, &split_from, q->same[2][3] ? &split_to : NULL, split_partial, split_used);
+            mesh__heads(q, 2, &split_from, like ? &split_to : NULL, split_partial, split_used);
         }
     }
 }

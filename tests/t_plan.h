@@ -284,7 +284,8 @@ static void plan_every_pair(const char *mesh_text, int ndim, const int64_t *shap
 }
 
 static void test_plan_pairs(void) {
-    static const int64_t even[4][4] = {{48}, {48, 24}, {12, 12, 24}, {4, 4, 8, 8}}, odd[] = {7, 5, 3, 3}, prime[] = {13, 11, 2, 3}, small[] = {3, 1, 2, 1};
+    static const int64_t even[4][4] = {{48}, {48, 24}, {12, 12, 24}, {4, 4, 8, 8}}, odd[] = {7, 5, 3, 3},
+                         prime[] = {13, 11, 2, 3}, small[] = {3, 1, 2, 1};
     static const char *const meshes[] = {"a=2,b=2", "a=4,b=2", "a=3,b=2"};
     size_t k;
     int ndim;
@@ -310,7 +311,98 @@ static void test_plan_pairs_3d(void) {
     plan_every_pair("a=2,b=2,c=2", 4, odd, MESH_SUM, 61);
 }
 
+/* ---- bytes beside PyTorch's ---- */
+
+/* "7/32" of n, or -1 for "-". */
+static double plan_fraction(const char *text, int64_t n) {
+    const char *slash = strchr(text, '/');
+    if (*text == '-') return -1;
+    return (double)n * atof(text) / (slash ? atof(slash + 1) : 1);
+}
+
+/* PyTorch's bytes of an all_reduce are 2(n-1)/n of them, also where that is a fraction of an element: not comparable. */
+static int plan_fractional(const char *steps) {
+    for (; (steps = strstr(steps, "all_reduce:")) != NULL; steps++) {
+        char *end;
+        long n = strtol(steps + 11, &end, 10), nbytes = strtol(end + 1, NULL, 10);
+        if (nbytes / 4 % n) return 1;
+    }
+    return 0;
+}
+
+/* The explicit order "0:1>0;1:2": per tensor dim the mesh axes, outermost first. */
+static void places_order(mesh_place *place, const char *text) {
+    while (*text && *text != '-') {
+        int order = 0;
+        text = strchr(text, ':') + 1;
+        for (;;) {
+            place[strtol(text, (char **)&text, 10)].order = (uint8_t)order++;
+            if (*text != '>') break;
+            text++;
+        }
+        if (*text == ';') text++;
+    }
+}
+
+static mesh_spec spec_of_list(const mesh *m, const char *places, const char *order, int ndim) {
+    mesh_place place[MESH_MAX_AXES];
+    mesh_spec s;
+    places_of_list(place, places);
+    if (order) places_order(place, order);
+    CHECK_INT(mesh_spec_make(&s, m, place, ndim, NULL), 0);
+    return s;
+}
+
+static void plan_golden(const char *name, int ordered, int at_optimum) {
+    golden_file *g = golden_start(name);
+    int rows = 0, checked = 0;
+    mesh_topology bytes = plan_bytes_only();
+    if (!g) return;
+    for (; golden_next(g); rows++) {
+        mesh m;
+        mesh_spec from, to;
+        mesh_plan plan;
+        mesh_plan_desc d = MESH_ZERO;
+        mesh_error err;
+        int ndim = (int)list64(g->field[1], d.shape, 8), i, moves = 0;
+        int64_t total = 4, ours;
+        double theirs, optimum;
+        mesh_of_list(&m, g->field[0]);
+        from = spec_of_list(&m, g->field[2], ordered ? g->field[3] : NULL, ndim);
+        to = spec_of_list(&m, g->field[ordered ? 4 : 3], ordered ? g->field[5] : NULL, ndim);
+        for (i = 0; i < ndim; i++) total *= d.shape[i];
+        d.src = &m;
+        d.from = &from;
+        d.to = &to;
+        d.ndim = ndim;
+        d.topology = &bytes;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        if (!plan_interpret(&plan, &moves)) return;
+        ours = mesh_plan_measure(&plan);
+        theirs = plan_fraction(g->field[ordered ? 8 : 7], total);
+        optimum = plan_fraction(g->field[ordered ? 10 : 9], total);
+        if (theirs >= 0 && (double)ours > theirs + 0.001 && !plan_fractional(g->field[ordered ? 7 : 6]))
+            test_fail(__FILE__, __LINE__, "line %d: %lld bytes, PyTorch's %s moves %.1f:\n%s", g->line, (long long)ours,
+                      g->field[4], theirs, plan_text(&plan));
+        if (optimum >= 0) {
+            checked++;
+            if ((double)mesh_plan_lower_bound(&plan) < optimum - 0.001 ||
+                (double)mesh_plan_lower_bound(&plan) > optimum + 0.001 ||
+                (at_optimum && (double)ours > optimum + 0.001))
+                test_fail(__FILE__, __LINE__, "line %d: %lld bytes, bound %lld, optimum %.1f:\n%s", g->line,
+                          (long long)ours, (long long)mesh_plan_lower_bound(&plan), optimum, plan_text(&plan));
+        }
+    }
+    CHECK(rows > 100 && checked > 100);
+    golden_end(g);
+}
+
+static void test_plan_golden_torch(void) { plan_golden("redistribute_torch.csv", 0, 1); }
+static void test_plan_golden_uneven(void) { plan_golden("redistribute_uneven.csv", 0, 0); }
+static void test_plan_golden_order(void) { plan_golden("redistribute_order.csv", 1, 0); }
+
 static const test_case plan_tests[] = {
-    {"plan/pairs", test_plan_pairs, 0},
+    {"plan/golden/torch", test_plan_golden_torch, 0}, {"plan/golden/uneven", test_plan_golden_uneven, 0},
+    {"plan/golden/order", test_plan_golden_order, 0}, {"plan/pairs", test_plan_pairs, 0},
     {"plan/pairs_3d", test_plan_pairs_3d, 0},
 };
