@@ -27,7 +27,7 @@ typedef struct mesh_tuning_row {
     uint64_t bytes;          /* UINT64_MAX: any */
 } mesh_tuning_row;
 
-enum { MESH_MAX_TUNING = 56 };
+enum { MESH_MAX_TUNING = 48 };
 
 typedef struct mesh_tuning {
     int nrows;
@@ -36,11 +36,14 @@ typedef struct mesh_tuning {
 } mesh_tuning;
 
 typedef struct mesh_comm_desc {
-    const char *groups;        /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
-    const char *name;          /* for messages; NULL: "comm" */
-    int64_t timeout_ns;        /* deadline of every operation, from its start; 0: 600 s */
-    int64_t ask_ns;            /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
-    const mesh_tuning *tuning; /* which algorithms; NULL: the transport's. Used at the mesh's first rank only */
+    const char *groups; /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
+    const char *name;   /* for messages; NULL: "comm" */
+    int64_t timeout_ns; /* deadline of every operation, from its start; 0: 600 s */
+    int64_t ask_ns;     /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+    /* These are the first rank's for all: */
+    const mesh_tuning *tuning;     /* which algorithms; NULL: the transport's */
+    const mesh_topology *topology; /* what redistributions are planned for; NULL: flat */
+    int64_t scratch_cap;           /* bytes a redistribution may use beside its tensors; 0: any */
 } mesh_comm_desc;
 
 typedef struct mesh_comm {
@@ -165,6 +168,8 @@ enum {
     MESH__COPY,   /* n bytes from src to dst */
     MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
     MESH__DIVIDE, /* dst = dst / size of the group, n elements */
+    MESH__FOLD, /* xfer `count` = xfer `count` op xfer `first`, strided or not; n > 0: xfer `count` = xfer `count` / n instead */
+    MESH__ZERO, /* xfer `first` of this rank becomes zero */
     MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place */
     MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
 };
@@ -298,6 +303,8 @@ typedef struct mesh__comm_impl {
     int has_before;
     mesh_error dispute_why;
     mesh_tuning tuning;
+    mesh_topology topology;
+    int64_t scratch_cap;
     mesh_user_op user_op[MESH__USER_OPS];
     int nuser_ops;
 } mesh__comm_impl;
@@ -340,6 +347,8 @@ static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
         mesh__put(t, "list %x", r->count);
     } else if (r->kind == MESH_CALL_BROADCAST_OBJECT) {
         mesh__put(t, "an object");
+    } else if (r->kind == MESH_CALL_REDISTRIBUTE) {
+        mesh__put(t, "%s, plan %x", mesh_dtype_name((mesh_dtype)r->dtype), r->count);
     } else if (mesh__call_is(r->kind, MESH_BY_COUNTS)) {
         mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
     } else {
@@ -414,7 +423,12 @@ static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
 /* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
 
 enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
-enum { MESH__HELLO_HEAD = 28, MESH__WELCOME_HEAD = 20, MESH__ROW_BYTES = 16 /* of the tuning table, after it */ };
+enum {
+    MESH__HELLO_HEAD = 28,
+    MESH__WELCOME_HEAD = 20,
+    MESH__ROW_BYTES = 16 /* of the tuning table, last */,
+    MESH__LEVEL_BYTES = 20
+};
 enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
@@ -740,13 +754,59 @@ static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
     }
 }
 
+/* A walk over the runs of a strided block: p and left, the bytes from there to the end of the run. */
+typedef struct mesh__cursor {
+    const mesh_xfer *x;
+    unsigned char *p, *row;
+    uint64_t left;
+    int64_t at[MESH_MAX_DIMS];
+} mesh__cursor;
+
+static inline mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
+    mesh__cursor c;
+    int k;
+    c.x = x;
+    c.p = c.row = (unsigned char *)x->base;
+    c.left = x->block ? x->block->run : x->nbytes;
+    for (k = 0; k < MESH_MAX_DIMS; k++) c.at[k] = 0;
+    return c;
+}
+
+static inline void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
+    const mesh_block *b = c->x->block;
+    int k;
+    c->p += n;
+    c->left -= n;
+    if (c->left || !b) return;
+    for (k = b->ndim - 1; k >= 0; k--) {
+        c->row += b->dim[k].stride;
+        if (++c->at[k] < b->dim[k].count) break;
+        c->row -= b->dim[k].stride * b->dim[k].count;
+        c->at[k] = 0;
+    }
+    c->p = c->row;
+    c->left = b->run;
+}
+
 /* Strided bytes from one block to another of the same length. */
 static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
-    uint64_t at, n, m;
-    for (at = 0; at < from->nbytes; at += n) {
-        void *src = mesh_xfer_at(from, at, &n), *dst = mesh_xfer_at(to, at, &m);
-        if (m < n) n = m;
-        memmove(dst, src, (size_t)n);
+    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    uint64_t left, n;
+    for (left = from->nbytes; left; left -= n) {
+        n = src.left < dst.left ? src.left : dst.left;
+        memmove(dst.p, src.p, (size_t)n);
+        mesh__cursor_move(&src, n);
+        mesh__cursor_move(&dst, n);
+    }
+}
+
+static inline void mesh__zero(const mesh_xfer *x) {
+    mesh__cursor c = mesh__cursor_on(x);
+    uint64_t left, n;
+    for (left = x->nbytes; left; left -= n) {
+        n = c.left;
+        memset(c.p, 0, (size_t)n);
+        mesh__cursor_move(&c, n);
     }
 }
 
@@ -793,6 +853,24 @@ static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh_
     return MESH_OK;
 }
 
+/* A reduction from one strided block to another; memory holds the host's byte order. */
+static inline mesh_status mesh__step_fold(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    const mesh_xfer *from = &op->xfer[s->first], *to = &op->xfer[s->count];
+    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    size_t elem = op->elem_bytes;
+    uint64_t left, n;
+    if (MESH__HAS(e->t->ops, reduce))
+        return e->t->ops->reduce(e->t, op->group->handle, op->call.op, op->call.dtype, to->base, to->block, from->base,
+                                 from->block, to->nbytes / elem, (int)s->n);
+    for (left = to->nbytes; left; left -= n) {
+        n = src.left < dst.left ? src.left : dst.left;
+        mesh__combine(&op->call, dst.p, src.p, (size_t)n / elem, elem, 0, (int)s->n);
+        mesh__cursor_move(&src, n);
+        mesh__cursor_move(&dst, n);
+    }
+    return MESH_OK;
+}
+
 static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__step *s) {
     const mesh_ops *ops = e->t->ops;
     void *group = op->group->handle;
@@ -812,6 +890,12 @@ static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__st
         return MESH_OK;
     case MESH__DIVIDE:
         return mesh__step_reduce(e, op, s, n);
+    case MESH__FOLD:
+        return mesh__step_fold(e, op, s);
+    case MESH__ZERO:
+        if (e->t->caps & MESH_CAP_DEVICE) return MESH_ERR_UNSUPPORTED;
+        mesh__zero(&op->xfer[s->first]);
+        return MESH_OK;
     case MESH__SWAP:
         if (s->src)
             mesh__swap(s->dst, s->src, s->n, mesh__swap_width(&op->call));
@@ -850,8 +934,8 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
         else if (s->kind != MESH__WAIT)
             status = mesh__step_run(e, op, s);
         if (status != MESH_OK) {
-            static const char *const what[] = {"to post", "to wait",   "to reduce",     "to copy",
-                                               "to copy", "to divide", "to swap bytes", "memory"};
+            static const char *const what[] = {"to post",   "to wait",   "to reduce", "to copy",       "to copy",
+                                               "to divide", "to reduce", "to zero",   "to swap bytes", "memory"};
             mesh_error why;
             mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
                        what[op->step[op->at].kind], mesh_status_text(status));
@@ -1293,6 +1377,62 @@ static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     }
 }
 
+/* What the first rank hands out: the scratch cap, the topology, the tuning table. Returns its length. */
+static inline size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
+    unsigned char *p = d;
+    int i;
+    mesh__put64(p, (uint64_t)impl->scratch_cap);
+    mesh__put32(p + 8, (uint32_t)impl->topology.nlevels);
+    p += 12;
+    for (i = 0; i < impl->topology.nlevels; i++, p += MESH__LEVEL_BYTES) {
+        const mesh_level *level = &impl->topology.level[i];
+        mesh__put32(p, (uint32_t)level->ranks);
+        mesh__put64(p + 4, (uint64_t)level->latency_ps);
+        mesh__put64(p + 12, (uint64_t)level->ps_per_byte_16);
+    }
+    for (i = 0; i < impl->tuning.nrows; i++, p += MESH__ROW_BYTES) {
+        const mesh_tuning_row *row = &impl->tuning.row[i];
+        p[0] = row->call;
+        p[1] = row->algorithm;
+        p[2] = (unsigned char)row->ranks;
+        p[3] = (unsigned char)(row->ranks >> 8);
+        mesh__put32(p + 4, row->segment);
+        mesh__put64(p + 8, row->bytes);
+    }
+    return (size_t)(p - d);
+}
+
+static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
+    const unsigned char *end = d + nbytes;
+    int i, n;
+    impl->tuning.nrows = impl->topology.nlevels = 0;
+    if (nbytes < 12) return;
+    impl->scratch_cap = (int64_t)mesh__get64(d);
+    n = (int)mesh__get32(d + 8);
+    d += 12;
+    for (i = 0; i < n && i < MESH_MAX_LEVELS && end - d >= MESH__LEVEL_BYTES; i++, d += MESH__LEVEL_BYTES) {
+        mesh_level *level = &impl->topology.level[impl->topology.nlevels++];
+        level->ranks = (int)mesh__get32(d);
+        level->latency_ps = (int64_t)mesh__get64(d + 4);
+        level->ps_per_byte_16 = (int64_t)mesh__get64(d + 12);
+    }
+    for (; end - d >= MESH__ROW_BYTES && impl->tuning.nrows < MESH_MAX_TUNING; d += MESH__ROW_BYTES) {
+        mesh_tuning_row *row = &impl->tuning.row[impl->tuning.nrows++];
+        row->call = d[0];
+        row->algorithm = d[1];
+        row->ranks = (uint16_t)(d[2] | d[3] << 8);
+        row->segment = mesh__get32(d + 4);
+        row->bytes = mesh__get64(d + 8);
+    }
+}
+
+/* Are these bytes such terms? */
+static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
+    uint32_t levels = nbytes >= 12 ? mesh__get32(d + 8) : UINT32_MAX;
+    return levels <= MESH_MAX_LEVELS && nbytes >= 12 + levels * MESH__LEVEL_BYTES &&
+           (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0;
+}
+
 static inline void mesh__control(mesh__engine *e) {
     mesh_control m;
     int i;
@@ -1322,8 +1462,9 @@ static inline void mesh__control(mesh__engine *e) {
                 break;
             case MESH__MSG_WELCOME:
                 if (m.nbytes >= MESH__WELCOME_HEAD &&
-                    (mesh__get32(m.data + 8) == MESH_OK ? (m.nbytes - MESH__WELCOME_HEAD) % MESH__ROW_BYTES == 0
-                                                        : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
+                    (mesh__get32(m.data + 8) == MESH_OK
+                         ? mesh__terms_fit(m.data + MESH__WELCOME_HEAD, m.nbytes - MESH__WELCOME_HEAD)
+                         : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
                     mesh__mail_keep(e, &m);
                 break;
             default:
@@ -1513,10 +1654,9 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
 
 /* Answer a hello: with why not, or with the tuning table. */
 static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
-                                 const mesh_tuning *tuning, const mesh_error *why) {
+                                 const mesh__comm_impl *terms, const mesh_error *why) {
     unsigned char welcome[MESH_CONTROL_BYTES];
     size_t length = MESH__WELCOME_HEAD;
-    int i;
     mesh__put32(welcome, MESH__MSG_WELCOME);
     mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
     mesh__put32(welcome + 8, (uint32_t)status);
@@ -1526,15 +1666,7 @@ static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status
         memcpy(welcome + length, why->text, strlen(why->text) + 1);
         length += strlen(why->text) + 1;
     }
-    for (i = 0; !why && tuning && i < tuning->nrows; i++, length += MESH__ROW_BYTES) {
-        const mesh_tuning_row *row = &tuning->row[i];
-        welcome[length] = row->call;
-        welcome[length + 1] = row->algorithm;
-        welcome[length + 2] = (unsigned char)row->ranks;
-        welcome[length + 3] = (unsigned char)(row->ranks >> 8);
-        mesh__put32(welcome + length + 4, row->segment);
-        mesh__put64(welcome + length + 8, row->bytes);
-    }
+    if (!why && terms) length += mesh__terms_write(welcome + length, terms);
     e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
 }
 
@@ -1557,7 +1689,7 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
 
 /* The first rank's part: wait for every hello, compare, choose the id. */
 static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
-                                          const mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
+                                          const mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
     int heard = 1, i;
     *id = e->last_id;
@@ -1620,7 +1752,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                 at = &(*at)->next;
                 continue;
             }
-            mesh__welcome(e, *at, status, *id, tuning, status != MESH_OK ? err : NULL);
+            mesh__welcome(e, *at, status, *id, terms, status != MESH_OK ? err : NULL);
             mesh__mail_drop(e, at);
         }
     }
@@ -1629,21 +1761,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
 }
 
 /* Every other rank's part: wait to be welcomed. */
-static inline void mesh__tuning_read(mesh_tuning *tuning, const unsigned char *d, size_t nbytes) {
-    tuning->nrows = 0;
-    for (; nbytes >= MESH__ROW_BYTES && tuning->nrows < MESH_MAX_TUNING;
-         d += MESH__ROW_BYTES, nbytes -= MESH__ROW_BYTES) {
-        mesh_tuning_row *row = &tuning->row[tuning->nrows++];
-        row->call = d[0];
-        row->algorithm = d[1];
-        row->ranks = (uint16_t)(d[2] | d[3] << 8);
-        row->segment = mesh__get32(d + 4);
-        row->bytes = mesh__get64(d + 8);
-    }
-}
-
 static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
-                                            mesh_tuning *tuning, uint32_t *id, mesh_error *err) {
+                                            mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status;
     mesh first;
     mesh_group_through(&first, m, "", leader, NULL);
@@ -1658,7 +1777,7 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
                 status = (mesh_status)(int)mesh__get32(d + 8);
                 *id = mesh__get32(d + 12);
                 if (status == MESH_OK)
-                    mesh__tuning_read(tuning, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
+                    mesh__terms_read(terms, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
                 else
                     mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
                                (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
@@ -1749,6 +1868,10 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a tuning table of %d rows; at most %d",
                           desc->tuning->nrows, (int)MESH_MAX_TUNING);
+    if (desc->scratch_cap < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: scratch_cap is %l; 0 means any",
+                          desc->scratch_cap);
+    if (desc->topology && (status = mesh_topology_check(desc->topology, err)) != MESH_OK) return status;
     if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     memset(impl, 0, sizeof *impl);
@@ -1769,12 +1892,14 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     } else if (leader == t->rank) {
         mesh_error own;
         if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
-        status = mesh__open_lead(e, m, hello, deadline, &impl->tuning, &id, err ? err : &own);
+        if (desc->topology) impl->topology = *desc->topology;
+        impl->scratch_cap = desc->scratch_cap;
+        status = mesh__open_lead(e, m, hello, deadline, impl, &id, err ? err : &own);
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
         mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
                    mesh_status_text(status));
     } else {
-        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), &impl->tuning, &id,
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,
                                    err); /* the leader's answer says more */
         mesh__put32(hello, MESH__MSG_FAREWELL);
         if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);

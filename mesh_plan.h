@@ -57,6 +57,9 @@ typedef struct mesh_topology {
     mesh_level level[MESH_MAX_LEVELS];
 } mesh_topology;
 
+/* ARGUMENT: a number of levels outside 0 to 8, a level of no ranks or fewer than the one within it, a negative time. */
+MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err);
+
 /* ---- plans --------------------------------------------------------------------------------------------------------- */
 
 typedef struct mesh_plan_desc {
@@ -708,6 +711,26 @@ static inline mesh_topology mesh__flat(void) {
     return t;
 }
 
+MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err) {
+    int l;
+    if (t->nlevels < 0 || t->nlevels > MESH_MAX_LEVELS)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_topology_check: %d levels; 0 to %d are possible",
+                          t->nlevels, MESH_MAX_LEVELS);
+    for (l = 0; l < t->nlevels; l++) {
+        const mesh_level *level = &t->level[l];
+        if (level->ranks < 1 || (l > 0 && level->ranks < level[-1].ranks))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_topology_check: level %d has units of %d ranks; levels go from the innermost out",
+                              l, level->ranks);
+        if (level->latency_ps < 0 || level->ps_per_byte_16 < 0 || level->ps_per_byte_16 > INT64_C(1) << 40)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_topology_check: level %d: a latency of %l ps, %l ps per byte in 16.16; neither is "
+                              "negative, and a byte takes less than 2^24 ps",
+                              l, level->latency_ps, level->ps_per_byte_16);
+    }
+    return MESH_OK;
+}
+
 typedef struct mesh__cost {
     int64_t bytes, ps, staged; /* staged: bytes of the box that is made, and of the summands that are received for it */
     int messages, summands;
@@ -1301,6 +1324,7 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *
                           elem_bytes);
     if (d->scratch_cap < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", f, d->scratch_cap);
+    if (d->topology && mesh_topology_check(d->topology, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     for (i = 0; i < 2; i++)
         if (mesh_spec_check(i ? d->to : d->from, i ? dst : src, d->ndim, d->shape, &why) != MESH_OK)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s: %s", f, i ? "destination" : "source", why.text);

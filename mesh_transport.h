@@ -165,6 +165,7 @@ enum {
     X(MESH_CALL_SHIFT, "shift", MESH_P2P)                                            \
     X(MESH_CALL_EXCHANGE, "exchange", MESH_P2P)                                      \
     X(MESH_CALL_HALO, "halo_exchange", MESH_P2P)                                     \
+    X(MESH_CALL_REDISTRIBUTE, "redistribute", 0)                                     \
     X(MESH_CALL_GROUP_OPEN, "group_open", 0)
 
 #define MESH_X(name, text, flags) name,
