@@ -20,7 +20,7 @@ $(error config=$(config): it is release, debug, sanitize, thread or coverage)
 endif
 
 B = build$(if $(filter-out release,$(config)),-$(config))
-HEADERS = mesh.h mesh_spec.h mesh_transport.h mesh_comm.h mesh_collectives.h $(wildcard transports/*.h)
+HEADERS = mesh.h mesh_spec.h mesh_plan.h mesh_transport.h mesh_comm.h mesh_collectives.h mesh_redistribute.h $(wildcard transports/*.h)
 EXAMPLES = hello collectives train_gpt
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 

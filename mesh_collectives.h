@@ -2542,9 +2542,10 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
     return MESH_OK;
 }
 
-#undef MESH__BLOCKING
 
 #ifdef __cplusplus
 }
 #endif
 #endif /* MESH_IMPLEMENTATION */
+
+#include "mesh_redistribute.h"

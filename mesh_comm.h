@@ -168,9 +168,11 @@ enum {
     MESH__COPY,   /* n bytes from src to dst */
     MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
     MESH__DIVIDE, /* dst = dst / size of the group, n elements */
-    MESH__FOLD, /* xfer `count` = xfer `count` op xfer `first`, strided or not; n > 0: xfer `count` = xfer `count` / n instead */
+    MESH__FOLD, /* xfer `count` = xfer `count` op xfer `first`, strided or not; n > 0: xfer `count` = xfer `count` / n instead.
+                     src_first: dtype | op << 8 */
     MESH__ZERO, /* xfer `first` of this rank becomes zero */
-    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place */
+    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place,
+                   src_first bytes wide where given */
     MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
 };
 
@@ -857,14 +859,18 @@ static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh_
 static inline mesh_status mesh__step_fold(mesh__engine *e, mesh__op *op, mesh__step *s) {
     const mesh_xfer *from = &op->xfer[s->first], *to = &op->xfer[s->count];
     mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
-    size_t elem = op->elem_bytes;
+    mesh_call call;
+    size_t elem = mesh_dtype_bytes((mesh_dtype)(s->src_first & 255));
+    memset(&call, 0, sizeof call);
+    call.dtype = s->src_first & 255;
+    call.op = s->src_first >> 8;
     uint64_t left, n;
     if (MESH__HAS(e->t->ops, reduce))
-        return e->t->ops->reduce(e->t, op->group->handle, op->call.op, op->call.dtype, to->base, to->block, from->base,
+        return e->t->ops->reduce(e->t, op->group->handle, call.op, call.dtype, to->base, to->block, from->base,
                                  from->block, to->nbytes / elem, (int)s->n);
     for (left = to->nbytes; left; left -= n) {
         n = src.left < dst.left ? src.left : dst.left;
-        mesh__combine(&op->call, dst.p, src.p, (size_t)n / elem, elem, 0, (int)s->n);
+        mesh__combine(&call, dst.p, src.p, (size_t)n / elem, elem, 0, (int)s->n);
         mesh__cursor_move(&src, n);
         mesh__cursor_move(&dst, n);
     }
@@ -900,7 +906,7 @@ static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__st
         if (s->src)
             mesh__swap(s->dst, s->src, s->n, mesh__swap_width(&op->call));
         else
-            mesh__swap_xfer(&op->xfer[s->first], mesh__swap_width(&op->call));
+            mesh__swap_xfer(&op->xfer[s->first], s->src_first ? (size_t)s->src_first : mesh__swap_width(&op->call));
         return MESH_OK;
     case MESH__EXTEND:
         op->extend(e, op);

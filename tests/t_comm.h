@@ -195,7 +195,7 @@ static void test_tables_text(void) {
         strcat(text, line);
     }
     CHECK_INT(mesh_tuning_parse(&t, text, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "more than 56 rows");
+    CHECK_HAS(err.text, "more than 48 rows");
 }
 
 static const test_case comm_tests[] = {

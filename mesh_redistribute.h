@@ -1,0 +1,882 @@
+/* mesh_redistribute.h - move tensors from one layout to another. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_COLLECTIVES_H
+#include "mesh_collectives.h" /* the front door: it includes this header */
+#elif !defined(MESH_REDISTRIBUTE_H)
+#define MESH_REDISTRIBUTE_H
+/*
+DO THIS
+    Nothing: mesh_collectives.h includes it.
+
+EXAMPLE
+    mesh_tensor rows = MESH_ZERO, columns;
+    rows.data = a, rows.dtype = MESH_F32, rows.ndim = 2, rows.shape[0] = 4096, rows.shape[1] = 1024, rows.on = &m;
+    mesh_spec_parse(&rows.spec, &m, "dp:S(0) tp:R", 2, &err);
+    columns = rows;
+    columns.data = b;
+    mesh_spec_parse(&columns.spec, &m, "dp:R tp:S(1)", 2, &err);
+    mesh_redistribute(&comm, &rows, &columns);
+
+    Bytes go straight from one tensor's memory to the other's, strided at both ends, by the plan of mesh_plan.h, which any rank (and
+    `mesh plan`) can print beforehand. The same step again and again: mesh_keep its request, mesh_restart it.
+
+CONVENTIONS
+    Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
+    Source and destination do not overlap in memory. A list is one operation: what goes from one rank to another goes as few messages.
+    Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
+    Bytes of the schedule itself (some 300 per message) are no scratch.
+*/
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mesh_tensor {
+    void *data; /* this rank's part: a row-major array of its box's shape */
+    mesh_dtype dtype;
+    int ndim;
+    int64_t shape[MESH_MAX_DIMS]; /* of the whole tensor */
+    const mesh *on;
+    mesh_spec spec;
+    const int64_t *strides;     /* of the local array, in elements, per dim; NULL: dense */
+    const int64_t *local_shape; /* what the caller thinks its part is, for a check; NULL: none */
+    int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
+} mesh_tensor;
+
+/* Give dst what src says. ARGUMENT: tensors of different shape or dtype, specs that do not fit, a part that is NULL or not of its box's
+   shape, parts that overlap, a rank in neither mesh or of another comm. UNSUPPORTED: a reduction that the dtype has not. MEMORY: no plan
+   within the scratch cap, whose least is named. MISMATCH: ranks that gave different layouts. */
+MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst);
+MESH_API mesh_status mesh_redistribute_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                             mesh_request *r);
+/* A list of tensors, of any dtypes but one reduction, in one operation. */
+MESH_API mesh_status mesh_redistribute_many(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, int count);
+MESH_API mesh_status mesh_redistribute_many_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                                  int count, mesh_request *r);
+/* By plans made before (mesh_redistribute_plan, the same on every rank): what is spared is the search. */
+MESH_API mesh_status mesh_redistribute_planned_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                     const mesh_tensor *dst, int count, mesh_request *r);
+/* The plan of a redistribution on this comm. Local; errors as above, in err, and the comm does not fail. */
+MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
+                                            const mesh_tensor *dst, mesh_error *err);
+/* Bytes of scratch this rank will use for a list, before it is done. */
+MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                                     int count, int64_t *nbytes, mesh_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_REDISTRIBUTE_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && defined(MESH_COLLECTIVES_IMPLEMENTED) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)
+#define MESH_REDISTRIBUTE_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>redistribute: where things lie ---- */
+
+/* A box of a tensor in memory; strides in bytes. */
+typedef struct mesh__place_of {
+    unsigned char *base;
+    mesh_box box;
+    int64_t stride[MESH_MAX_DIMS];
+} mesh__place_of;
+
+typedef struct mesh__task {
+    const mesh_plan *plan;
+    int width;                /* of numbers that are turned on their way; 0: none */
+    mesh__place_of at[2];     /* the layout reached: at[step & 1]; the next one: the other */
+    mesh__place_of last;      /* the destination */
+    unsigned char *staged[2]; /* summands received, one after the other, for each slab in turn */
+    int64_t staged_bytes;     /* of one */
+} mesh__task;
+
+/* A message of a list's stage: the boxes of several tensors between this rank and a peer. */
+typedef struct mesh__item {
+    int task, peer, kind, summand, next; /* next: of the same peer and direction; -1: none */
+    mesh_box box, made;                  /* made: this rank's box of the next layout */
+} mesh__item;
+
+/* What has to be done with a part when it has come: it is moved to where it belongs (to -1: it is there), its bytes are turned. */
+typedef struct mesh__after {
+    int from, to, width; /* xfers; 0: nothing to turn */
+} mesh__after;
+
+/* A schedule is built twice: dry, to see how much scratch it takes, and then in earnest. The two ends of the scratch hold the layouts before
+   and after a step, what lies between is the step's own. */
+typedef struct mesh__builder {
+    mesh__engine *e;
+    mesh__op *op;
+    mesh__task *task;
+    int rank, dry, posting;
+    unsigned char *scratch;
+    size_t size, used[2], own, most;
+    int nblocks;
+    mesh__item *item;
+    int nitems, item_cap;
+    mesh__after *after;
+    int nafter, after_cap;
+    int *chain, chain_cap; /* the first item of each message or more to or from a peer */
+    int *head;             /* for lists: per rank of the world and direction the last item so far */
+} mesh__builder;
+
+static inline mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_t elem) {
+    mesh__place_of p;
+    int d;
+    p.base = (unsigned char *)base;
+    p.box = *box;
+    for (d = box->ndim - 1; d >= 0; d--) p.stride[d] = d == box->ndim - 1 ? elem : p.stride[d + 1] * box->shape[d + 1];
+    return p;
+}
+
+static inline size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63) & ~(size_t)63; }
+
+/* Scratch of a step's own, gone when the next step begins; scratch for the layout that a step makes. */
+static inline unsigned char *mesh__own_scratch(mesh__builder *b, size_t nbytes) {
+    unsigned char *p = b->dry ? NULL : b->scratch + b->used[0] + b->own;
+    b->own += nbytes;
+    if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
+    return p;
+}
+static inline unsigned char *mesh__layout_scratch(mesh__builder *b, int end, size_t nbytes) {
+    unsigned char *p;
+    b->used[end] += nbytes;
+    if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
+    if (b->dry) return NULL;
+    p = end ? b->scratch + b->size - b->used[1] : b->scratch + b->used[0] - nbytes;
+    return p;
+}
+
+/* ---- // >>redistribute: steps ---- */
+
+/* An xfer over a box (within what lies at p). Its block is found by number until the schedule is whole. Returns its number. */
+static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const mesh__place_of *p, const mesh_box *box,
+                                int64_t elem) {
+    mesh__op *op = b->op;
+    mesh_xfer *x;
+    mesh_block block;
+    unsigned char *base = p->base;
+    int d, n = op->nxfers;
+    memset(&block, 0, sizeof block);
+    if (b->dry || op->out_of_memory) return 0;
+    block.run = (uint64_t)elem;
+    for (d = box->ndim - 1; d >= 0; d--) {
+        base += (box->offset[d] - p->box.offset[d]) * p->stride[d];
+        if (box->shape[d] == 1) continue;
+        if (block.ndim == 0 && (int64_t)block.run == p->stride[d]) {
+            block.run *= (uint64_t)box->shape[d];
+        } else { /* innermost first, for now */
+            block.dim[block.ndim].count = box->shape[d];
+            block.dim[block.ndim++].stride = p->stride[d];
+        }
+    }
+    if (!mesh__grow(b->e->t, (void **)&op->xfer, &op->xfer_cap, n + 1, sizeof *op->xfer) ||
+        !mesh__grow(b->e->t, (void **)&op->block, &op->block_cap, b->nblocks + 1, sizeof *op->block)) {
+        op->out_of_memory = 1;
+        return 0;
+    }
+    x = &op->xfer[op->nxfers++];
+    x->base = base;
+    x->nbytes = (uint64_t)(mesh_box_count(box) * elem);
+    x->block = NULL;
+    x->direction = direction;
+    x->rank = rank;
+    if (block.ndim) {
+        mesh_block *to = &op->block[b->nblocks++];
+        *to = block;
+        for (d = 0; d < block.ndim; d++) to->dim[d] = block.dim[block.ndim - 1 - d];
+        x->block = (const mesh_block *)(uintptr_t)b->nblocks; /* its number from 1; see mesh__blocks_settle */
+    }
+    if (b->posting) op->step[op->nsteps - 1].count++;
+    return n;
+}
+
+static inline void mesh__blocks_settle(mesh__builder *b) {
+    int i;
+    for (i = 0; i < b->op->nxfers; i++)
+        if (b->op->xfer[i].block) b->op->xfer[i].block = &b->op->block[(uintptr_t)b->op->xfer[i].block - 1];
+}
+
+/* A step on two xfers, or one. detail: of a FOLD dtype and op, of a SWAP the width. */
+static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, int n, int detail) {
+    mesh__step *s = b->dry ? NULL : mesh__step_add(b->e, b->op, kind);
+    if (!s) return;
+    s->first = from;
+    s->count = to;
+    s->n = (size_t)n;
+    s->src_first = detail;
+}
+static inline void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
+                                   const mesh_box *box, const mesh_plan *p, int n) {
+    int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, p->elem_bytes),
+        y = mesh__add_box(b, MESH_RECV, b->rank, to, box, p->elem_bytes);
+    mesh__add_step(b, kind, x, y, n, (int)p->dtype | p->op << 8);
+}
+
+static inline void mesh__begin_post(mesh__builder *b) {
+    b->posting = 1;
+    if (!b->dry) mesh__add_post(b->e, b->op);
+}
+
+static inline void mesh__end_post(mesh__builder *b) { b->posting = 0; }
+
+static inline void mesh__when_come(mesh__builder *b, int from, int to, int width) {
+    mesh__after *a;
+    if (b->dry || (to < 0 && !width)) return;
+    if (!mesh__grow(b->e->t, (void **)&b->after, &b->after_cap, b->nafter + 1, sizeof *b->after)) {
+        b->op->out_of_memory = 1;
+        return;
+    }
+    a = &b->after[b->nafter++];
+    a->from = from;
+    a->to = to;
+    a->width = width;
+}
+
+static inline void mesh__add_after(mesh__builder *b, int first, int end) {
+    int i;
+    for (i = first; i < end; i++) {
+        const mesh__after *a = &b->after[i];
+        if (a->to >= 0) mesh__add_step(b, MESH__MOVE, a->from, a->to, 0, 0);
+        if (a->width) mesh__add_step(b, MESH__SWAP, a->to >= 0 ? a->to : a->from, 0, 0, a->width);
+    }
+}
+
+/* Where summand number k of what a round makes is staged. */
+static inline mesh__place_of mesh__staged_at(const mesh__task *t, const mesh_box *made, int turn, int k) {
+    unsigned char *base = t->staged[turn];
+    return mesh__dense(base ? base + (size_t)k * (size_t)t->staged_bytes : NULL, made, t->plan->elem_bytes);
+}
+
+/* The part of its box of the next layout that a rank makes in a round of a step. */
+static inline mesh_box mesh__made_in(const mesh_plan *p, int step, const mesh_box *to, int round) {
+    const mesh_step *s = &p->step[step];
+    return s->kind == MESH_STEP_REDUCE ? mesh_box_slab(to, s->slab_dim, round, s->rounds) : *to;
+}
+
+/* ---- // >>redistribute: messages ---- */
+
+static inline void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it) {
+    mesh__item *i;
+    if (!mesh__grow(b->e->t, (void **)&b->item, &b->item_cap, b->nitems + 1, sizeof *b->item)) {
+        b->op->out_of_memory = 1;
+        return;
+    }
+    i = &b->item[b->nitems++];
+    i->task = task;
+    i->peer = it->peer;
+    i->kind = it->kind;
+    i->summand = it->summand;
+    i->next = -1;
+    i->box = it->box;
+    i->made = it->to;
+}
+
+static inline int64_t mesh__item_bytes(const mesh__builder *b, const mesh__item *i) {
+    return mesh_box_count(&i->box) * b->task[i->task].plan->elem_bytes;
+}
+
+/* Where a box to be sent lies, or one to be received goes. */
+static inline mesh__place_of mesh__item_place(const mesh__builder *b, const mesh__item *i, int step, int round,
+                                              int turn) {
+    const mesh__task *t = &b->task[i->task];
+    if (i->kind == MESH_MOVE_SEND) return t->at[step & 1];
+    if (t->plan->step[step].kind == MESH_STEP_REDUCE) {
+        mesh_box made = mesh__made_in(t->plan, step, &i->made, round);
+        return mesh__staged_at(t, &made, turn, i->summand);
+    }
+    return t->at[!(step & 1)];
+}
+
+/* Is a box packed with others of its message? Small ones are where there are several, and on hosts of the other byte order all that is
+   sent, to be turned. */
+static inline int mesh__is_packed(const mesh__builder *b, const mesh__item *i, int alone) {
+    return (i->kind == MESH_MOVE_SEND && b->task[i->task].width) || (!alone && mesh__item_bytes(b, i) < MESH__PACKED);
+}
+
+/* Of a peer's boxes, in one direction, from item `first` on: those that are packed are one message, the others one each. Sends are packed
+   before the post begins (posting 0); `packed` is where. */
+static inline void mesh__add_messages(mesh__builder *b, int first, int step, int round, int turn, int posting,
+                                      unsigned char **packed) {
+    int k, sending = b->item[first].kind == MESH_MOVE_SEND, alone = b->item[first].next < 0, x;
+    int64_t together = 0;
+    mesh_box line; /* packed boxes as one row of bytes */
+    mesh__place_of row;
+    memset(&line, 0, sizeof line);
+    line.ndim = 1;
+    for (k = first; k >= 0; k = b->item[k].next)
+        if (mesh__is_packed(b, &b->item[k], alone)) together += mesh__item_bytes(b, &b->item[k]);
+    if (!posting && (!sending || !together)) return;
+    if (together && (!posting || !sending)) *packed = mesh__own_scratch(b, mesh__rounded(together));
+    line.shape[0] = together;
+    row = mesh__dense(*packed, &line, 1);
+    if (posting && together) mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, b->item[first].peer, &row, &line, 1);
+    together = 0;
+    for (k = first; k >= 0; k = b->item[k].next) {
+        const mesh__item *i = &b->item[k];
+        const mesh__task *t = &b->task[i->task];
+        int64_t elem = t->plan->elem_bytes;
+        mesh__place_of place = mesh__item_place(b, i, step, round, turn);
+        if (!mesh__is_packed(b, i, alone)) {
+            if (!posting) continue;
+            x = mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, i->peer, &place, &i->box, elem);
+            if (!sending) mesh__when_come(b, x, -1, t->width);
+        } else if (!posting) { /* pack */
+            mesh__place_of to = mesh__dense(*packed ? *packed + together : NULL, &i->box, elem);
+            int from = mesh__add_box(b, MESH_SEND, b->rank, &place, &i->box, elem);
+            x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, elem);
+            mesh__add_step(b, MESH__MOVE, from, x, 0, 0);
+            if (t->width) mesh__add_step(b, MESH__SWAP, x, 0, 0, t->width);
+            together += mesh__item_bytes(b, i);
+        }
+    }
+}
+
+/* After the post: the boxes of packed messages are to be put where they belong. */
+static inline void mesh__add_unpacking(mesh__builder *b, int first, int step, int round, int turn,
+                                       unsigned char *packed) {
+    int k, alone = b->item[first].next < 0;
+    for (k = first; k >= 0; k = b->item[k].next) {
+        const mesh__item *i = &b->item[k];
+        const mesh__task *t = &b->task[i->task];
+        mesh__place_of from = mesh__dense(packed, &i->box, t->plan->elem_bytes), to;
+        int x, y;
+        if (!mesh__is_packed(b, i, alone)) continue;
+        to = mesh__item_place(b, i, step, round, turn);
+        x = mesh__add_box(b, MESH_SEND, b->rank, &from, &i->box, t->plan->elem_bytes);
+        y = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, t->plan->elem_bytes);
+        mesh__when_come(b, x, y, t->width);
+        if (packed) packed += mesh__item_bytes(b, i);
+    }
+}
+
+/* The sends and receives of a round of a step, of all tasks [first, end) that have it, as one post. */
+static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int step, int round, int turn) {
+    int i, k, n, world = b->e->t->size, chains = 0, *head = b->head;
+    unsigned char **packed = NULL;
+    b->nitems = 0;
+    for (i = first; i < end; i++) {
+        mesh_moves it;
+        const mesh_plan *p = b->task[i].plan;
+        if (step >= p->nsteps) continue;
+        for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1); mesh_moves_next(&it);)
+            if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) mesh__keep_item(b, i, &it);
+    }
+    if (b->op->out_of_memory || b->nitems == 0) return;
+    /* Chains: the items of one peer and direction. Of a single tensor each item is one by itself. */
+    n = b->nitems;
+    if (end - first > 1)
+        for (i = 0; i < 2 * world; i++) head[i] = -1;
+    packed = (unsigned char **)mesh_transport_alloc(b->e->t, (size_t)n * sizeof *packed);
+    if (!mesh__grow(b->e->t, (void **)&b->chain, &b->chain_cap, n, sizeof *b->chain) || !packed) {
+        b->op->out_of_memory = 1;
+        mesh_transport_free(b->e->t, packed);
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        int *tail = &head[b->item[i].peer + (b->item[i].kind == MESH_MOVE_SEND ? world : 0)];
+        packed[i] = NULL;
+        if (end - first > 1 && *tail >= 0) {
+            b->item[*tail].next = i;
+        } else {
+            b->chain[chains++] = i;
+        }
+        if (end - first > 1) *tail = i;
+    }
+    for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 0, &packed[k]);
+    mesh__begin_post(b);
+    for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 1, &packed[k]);
+    mesh__end_post(b);
+    for (k = 0; k < chains; k++)
+        if (b->item[b->chain[k]].kind == MESH_MOVE_RECV)
+            mesh__add_unpacking(b, b->chain[k], step, round, turn, packed[k]);
+    mesh_transport_free(b->e->t, packed);
+}
+
+/* ---- // >>redistribute: schedules ---- */
+
+static inline unsigned char *mesh__address(const mesh__place_of *p, const mesh_box *box) {
+    unsigned char *at = p->base;
+    int d;
+    for (d = 0; d < box->ndim && at; d++) at += (box->offset[d] - p->box.offset[d]) * p->stride[d];
+    return at;
+}
+
+/* What a rank has itself of a step that reduces nothing, and what becomes zero. */
+static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step, int round) {
+    const mesh_plan *p = t->plan;
+    const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
+    mesh_moves it;
+    for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1);
+         mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND;) {
+        if (it.kind == MESH_MOVE_ZERO)
+            mesh__add_step(b, MESH__ZERO, mesh__add_box(b, MESH_RECV, b->rank, to, &it.box, p->elem_bytes), 0, 0, 0);
+        else if (it.kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
+            mesh__add_boxes(b, MESH__MOVE, from, to, &it.box, p, 0);
+    }
+}
+
+/* Combine the summands of a round, in ascending order, into `to`. */
+static inline void mesh__add_reduction(mesh__builder *b, const mesh__task *t, int step, int round, int turn) {
+    const mesh_plan *p = t->plan;
+    const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
+    mesh_moves it;
+    mesh_box made;
+    int before = -1, k;
+    mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1);
+    made = mesh__made_in(p, step, &it.to, round);
+    for (; mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND; before = it.summand) {
+        int own = it.holds ? it.own_summand : -1;
+        mesh__place_of run;
+        mesh_box part = it.part;
+        if (it.kind == MESH_MOVE_ZERO) {
+            mesh__add_step(b, MESH__ZERO, mesh__add_box(b, MESH_RECV, b->rank, to, &it.box, p->elem_bytes), 0, 0, 0);
+            continue;
+        }
+        if (it.summand || before == 0) continue; /* a piece is dealt with at its first summand */
+        run = own == 0 ? *to : mesh__staged_at(t, &made, turn, 0);
+        if (own == 0 && (b->dry || mesh__address(from, &part) != mesh__address(to, &part)))
+            mesh__add_boxes(b, MESH__MOVE, from, to, &part, p, 0);
+        for (k = 1; k < it.summands; k++) {
+            mesh__place_of summand = k == own ? *from : mesh__staged_at(t, &made, turn, k);
+            mesh__add_boxes(b, MESH__FOLD, &summand, &run, &part, p, 0);
+        }
+        if (own != 0) mesh__add_boxes(b, MESH__MOVE, &run, to, &part, p, 0);
+        if (p->step[step].divide > 1) mesh__add_boxes(b, MESH__FOLD, to, to, &part, p, p->step[step].divide);
+    }
+}
+
+static inline void mesh__add_wait_of(mesh__builder *b, int before) {
+    if (!b->dry) mesh__add_wait_before(b->e, b->op, before);
+}
+static inline int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->op->nsteps; }
+
+/* Where this rank's box of the layout that a step makes goes: the destination, in it, or scratch. */
+static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
+    const mesh_plan *p = t->plan;
+    const mesh_step *s = &p->step[step];
+    mesh__place_of *to = &t->at[!(step & 1)];
+    mesh_box box, both;
+    int d, inside = p->ndim > 0;
+    if (step == p->nsteps - 1) {
+        *to = t->last;
+        return;
+    }
+    memset(&box, 0, sizeof box);
+    box.ndim = p->ndim;
+    if (!mesh_spec_box(&s->spec, &p->at[s->on], p->ndim, p->shape, b->rank, &box)) box.shape[0] = 0;
+    inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
+    for (d = 0; d < p->ndim && inside; d++) inside = both.shape[d] == box.shape[d];
+    if (inside) { /* where it will be in the end anyway */
+        *to = t->last;
+        return;
+    }
+    *to = mesh__dense(mesh__layout_scratch(b, !(step & 1), mesh__rounded(mesh_box_count(&box) * p->elem_bytes)), &box,
+                      p->elem_bytes);
+}
+
+/* Room for the summands of a reducing step. */
+static inline void mesh__make_staging(mesh__builder *b, mesh__task *t, int step, int turns) {
+    const mesh_plan *p = t->plan;
+    mesh_moves it;
+    mesh_box slab;
+    int k;
+    mesh_moves_start(&it, p, step, b->rank, 0);
+    slab = mesh__made_in(p, step, &it.to, 0); /* the first is the largest */
+    t->staged_bytes = it.to.ndim < 0 ? 0 : (int64_t)mesh__rounded(mesh_box_count(&slab) * p->elem_bytes);
+    for (k = 0; k < turns; k++) t->staged[k] = mesh__own_scratch(b, (size_t)(t->staged_bytes * it.summands));
+}
+
+/* A step of all tasks [first, end) that have it, each in one round. */
+static inline void mesh__add_stage(mesh__builder *b, int first, int end, int step) {
+    int i, after = b->nafter;
+    b->own = 0;
+    b->used[!(step & 1)] = 0;
+    for (i = first; i < end; i++) {
+        mesh__task *t = &b->task[i];
+        if (step >= t->plan->nsteps) continue;
+        mesh__make_room(b, t, step);
+        if (t->plan->step[step].kind == MESH_STEP_REDUCE) mesh__make_staging(b, t, step, 1);
+    }
+    mesh__add_exchange(b, first, end, step, 0, 0);
+    for (i = first; i < end; i++)
+        if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_MOVE)
+            mesh__add_own(b, &b->task[i], step, 0);
+    mesh__add_wait_of(b, mesh__here(b));
+    mesh__add_after(b, after, b->nafter);
+    for (i = first; i < end; i++)
+        if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_REDUCE)
+            mesh__add_reduction(b, &b->task[i], step, 0, 0);
+}
+
+/* A reducing step in rounds: the next slab is on its way while this one is reduced. Where the last step follows, each slab is handed on as
+   soon as it is there. Returns how many steps that were. */
+static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
+    mesh__task *t = &b->task[task];
+    const mesh_plan *p = t->plan;
+    const mesh_step *s = &p->step[step];
+    int fused =
+        step == p->nsteps - 2 && p->step[step + 1].kind == MESH_STEP_MOVE && p->step[step + 1].rounds == s->rounds;
+    int round, next = !(step & 1), in_place = 1, after = b->nafter;
+    mesh__place_of slab_at[2], source = t->at[step & 1], whole;
+    mesh_moves it;
+    b->own = 0;
+    b->used[next] = 0;
+    mesh_moves_start(&it, p, step, b->rank, 0);
+    {
+        size_t used = b->used[next], most = b->most;
+        mesh__make_room(b, t, step);
+        whole = t->at[next];
+        if (fused && b->used[next] > used) { /* slab by slab, unless it lies in the destination */
+            in_place = 0;
+            b->used[next] = used;
+            b->most = most;
+        }
+    }
+    mesh__make_staging(b, t, step, 2);
+    for (round = 0; round < 2; round++) {
+        mesh_box slab = mesh__made_in(p, step, &it.to, round);
+        slab_at[round] =
+            in_place ? whole : mesh__dense(mesh__own_scratch(b, (size_t)t->staged_bytes), &slab, p->elem_bytes);
+    }
+    mesh__add_exchange(b, task, task + 1, step, 0, 0);
+    for (round = 0; round < s->rounds; round++) {
+        int turn = round & 1, before = mesh__here(b), come = b->nafter;
+        t->at[step & 1] = source;
+        if (round + 1 < s->rounds) mesh__add_exchange(b, task, task + 1, step, round + 1, !turn);
+        mesh__add_wait_of(b, before);
+        mesh__add_after(b, after, come);
+        after = come;
+        if (!in_place) {
+            mesh_box slab = mesh__made_in(p, step, &it.to, round);
+            slab_at[turn] = mesh__dense(slab_at[turn].base, &slab, p->elem_bytes);
+        }
+        t->at[next] = slab_at[turn];
+        mesh__add_reduction(b, t, step, round, turn);
+        if (!fused) continue;
+        t->at[step & 1] = t->last;
+        mesh__add_exchange(b, task, task + 1, step + 1, round, turn);
+        mesh__add_own(b, t, step + 1, round);
+    }
+    if (!fused) return 1;
+    mesh__add_wait_of(b, mesh__here(b));
+    mesh__add_after(b, after, b->nafter);
+    return 2;
+}
+
+static inline int mesh__in_rounds(const mesh_plan *p) {
+    int k;
+    for (k = 0; k < p->nsteps; k++)
+        if (p->step[k].rounds > 1) return 1;
+    return 0;
+}
+
+/* The whole schedule. What is done together is the same on every rank: it follows from the plans. */
+static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
+    int first, end, step;
+    for (first = 0; first < count && !b->op->out_of_memory; first = end) {
+        int64_t used = 0;
+        int steps = 0;
+        b->used[0] = b->used[1] = b->own = 0;
+        for (end = first; end < count; end++) {
+            const mesh_plan *p = b->task[end].plan;
+            used = mesh__add64(used, mesh__add64(p->scratch, mesh__mul64(p->bytes, 2)));
+            if (end > first && (mesh__in_rounds(p) || mesh__in_rounds(b->task[first].plan) || (cap && used > cap)))
+                break;
+            if (p->nsteps > steps) steps = p->nsteps;
+        }
+        for (step = 0; step < steps;) {
+            const mesh_step *s = &b->task[first].plan->step[step];
+            if (end - first == 1 && s->kind == MESH_STEP_REDUCE && s->rounds > 1)
+                step += mesh__add_rounds(b, first, step);
+            else
+                mesh__add_stage(b, first, end, step++);
+        }
+    }
+}
+
+/* ---- // >>redistribute: calls ---- */
+
+static inline int64_t mesh__tensor_elem(const mesh_tensor *t) {
+    return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
+}
+
+/* This rank's part of a tensor, and whether what the caller says of it is so. */
+static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
+                                             mesh_error *err) {
+    mesh_box box;
+    int d;
+    int64_t elem = mesh__tensor_elem(t), span = 1;
+    memset(&box, 0, sizeof box);
+    box.ndim = t->ndim;
+    if (!mesh_spec_box(&t->spec, t->on, t->ndim, t->shape, rank, &box)) {
+        box.shape[0] = 0;
+        *p = mesh__dense(NULL, &box, elem);
+        return MESH_OK;
+    }
+    *p = mesh__dense(t->data, &box, elem);
+    for (d = t->ndim - 1; d >= 0; d--) {
+        if (t->local_shape && t->local_shape[d] != box.shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
+                              t->local_shape[d], d, rank, box.shape[d], t->shape[d]);
+        if (t->strides) {
+            p->stride[d] = t->strides[d] * elem;
+            if (box.shape[d] > 1 && mesh_box_count(&box) &&
+                (t->strides[d] < span || t->strides[d] > INT64_MAX / 2 / elem / box.shape[d]))
+                return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                                  "%s: stride %l of dim %d is %s; the dims within it span %l elements", which,
+                                  t->strides[d], d, t->strides[d] < span ? "too small" : "too large", span);
+            if (box.shape[d] > 1) span = t->strides[d] * (box.shape[d] - 1) + span;
+        }
+    }
+    if (!t->data && mesh_box_count(&box))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the data is NULL, but rank %d holds %l elements", which,
+                          rank, mesh_box_count(&box));
+    return MESH_OK;
+}
+
+/* Bytes from the first to the last element of a part. */
+static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
+    int64_t span = elem;
+    int d;
+    if (p->box.ndim > 0 && !mesh_box_count(&p->box)) return 0;
+    for (d = 0; d < p->box.ndim; d++) span += (p->box.shape[d] - 1) * p->stride[d];
+    return (size_t)span;
+}
+
+static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                              mesh_error *err) {
+    int d, i, side, rank = c->transport->rank;
+    const mesh_tensor *both[2];
+    both[0] = src;
+    both[1] = dst;
+    for (side = 0; side < 2; side++) {
+        const mesh_tensor *t = both[side];
+        const char *which = side ? "destination" : "source";
+        if (!t->on) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: tensor.on, its mesh, is NULL", which);
+        if (!mesh_dtype_bytes(t->dtype) || t->elem_bytes < 0 ||
+            (t->elem_bytes && t->dtype != MESH_BYTES && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dtype %d with elements of %l bytes; see MESH_DTYPES",
+                              which, (int)t->dtype, t->elem_bytes);
+        if (t->ndim < 0 || t->ndim > MESH_MAX_DIMS)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d dims; 0 to %d are possible", which, t->ndim,
+                              MESH_MAX_DIMS);
+        if (mesh_equal(t->on, &c->on)) continue;
+        for (i = 0; i < t->on->size; i++)
+            if (mesh_index_of(&c->on, mesh_rank_at(t->on, i)) < 0)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(t->on, i),
+                                  "%s: its mesh \"%s\" holds rank %d, which is not in the comm's", which,
+                                  mesh__show(t->on).text, mesh_rank_at(t->on, i));
+    }
+    if (src->dtype != dst->dtype || mesh__tensor_elem(src) != mesh__tensor_elem(dst))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination are %s and %s; convert first",
+                          mesh_dtype_name(src->dtype), mesh_dtype_name(dst->dtype));
+    if (src->ndim != dst->ndim)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination have %d and %d dims", src->ndim,
+                          dst->ndim);
+    for (d = 0; d < src->ndim; d++)
+        if (src->shape[d] != dst->shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "dim %d is %l in the source and %l in the destination", d,
+                              src->shape[d], dst->shape[d]);
+    if (mesh_index_of(src->on, rank) < 0 && mesh_index_of(dst->on, rank) < 0)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, rank,
+            "rank %d is neither in the source's mesh nor in the destination's; let a comm of theirs do it", rank);
+    return MESH_OK;
+}
+
+static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                     mesh_plan_desc *d) {
+    memset(d, 0, sizeof *d);
+    d->src = src->on;
+    d->dst = dst->on;
+    d->from = &src->spec;
+    d->to = &dst->spec;
+    d->ndim = src->ndim;
+    d->dtype = src->dtype;
+    d->elem_bytes = mesh__tensor_elem(src);
+    memcpy(d->shape, src->shape, sizeof d->shape);
+    d->topology = &mesh__impl(c)->topology;
+    d->scratch_cap = mesh__impl(c)->scratch_cap;
+}
+
+MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
+                                            const mesh_tensor *dst, mesh_error *err) {
+    mesh_plan_desc d;
+    mesh_status status;
+    int k;
+    if (!c || !c->impl) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_plan: the comm is not open");
+    if (!src || !dst || !plan) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_plan: a NULL argument");
+    if ((status = mesh__tensors_check(c, src, dst, err)) != MESH_OK) return status;
+    mesh__tensor_desc(c, src, dst, &d);
+    if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
+    for (k = 0; k < plan->nsteps; k++)
+        if (plan->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible(plan->dtype, plan->op))
+            return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s of %s is not supported; see MESH_REDUCTIONS",
+                              mesh_op_name((mesh_op)plan->op), mesh_dtype_name(plan->dtype));
+    return MESH_OK;
+}
+
+/* Plans, if there are none yet, and tasks. err says which tensor. */
+static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
+                                           const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
+                                           int count, mesh_error *err) {
+    int i, rank = c->transport->rank;
+    for (i = 0; i < count; i++) {
+        mesh_status status = MESH_OK;
+        mesh_error why;
+        mesh__task *t = &task[i];
+        mesh_call call;
+        int64_t elem = mesh__tensor_elem(&src[i]);
+        memset(t, 0, sizeof *t);
+        memset(&call, 0, sizeof call);
+        t->plan = given ? &given[i] : &made[i];
+        if (given)
+            status = mesh__tensors_check(c, &src[i], &dst[i], &why);
+        else
+            status = mesh_redistribute_plan(c, &made[i], &src[i], &dst[i], &why);
+        if (status == MESH_OK && given &&
+            (!mesh_equal(&given[i].at[0], src[i].on) || !mesh_equal(&given[i].at[1], dst[i].on) ||
+             !mesh_spec_equal(&given[i].from, &src[i].spec) || given[i].nsteps < 1 ||
+             !mesh_spec_equal(&given[i].step[given[i].nsteps - 1].spec, &dst[i].spec) || given[i].ndim != src[i].ndim ||
+             memcmp(given[i].shape, src[i].shape, sizeof src[i].shape[0] * (size_t)src[i].ndim) ||
+             given[i].dtype != src[i].dtype || given[i].elem_bytes != elem))
+            status = mesh__fail(&why, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors");
+        if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
+        if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
+        if (status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
+                                               mesh__place_bytes(&t->last, elem)))
+            status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank, "source and destination overlap in memory");
+        if (status != MESH_OK) {
+            if (count > 1)
+                mesh__fail(err, status, why.rank, "tensor %d: %s", i, why.text);
+            else if (err)
+                *err = why;
+            return status;
+        }
+        call.dtype = src[i].dtype;
+        t->width = (int)mesh__swap_width(&call);
+    }
+    return MESH_OK;
+}
+
+/* Build a schedule, dry or in earnest. */
+static inline void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int count) {
+    int64_t cap = mesh__impl(c)->scratch_cap;
+    b->nitems = b->nafter = b->nblocks = 0;
+    mesh__add_tasks(b, count, cap);
+}
+
+static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                   const mesh_tensor *dst, int count, int64_t *scratch, mesh_request *r,
+                                                   mesh_error *err) {
+    mesh_transport *t = c->transport;
+    mesh__builder b;
+    mesh__op *op = NULL, none;
+    mesh_plan *made = NULL;
+    mesh__task *task = NULL, *saved;
+    uint64_t hash = (uint64_t)count;
+    mesh_status status = MESH_OK;
+    int i;
+    memset(&b, 0, sizeof b);
+    memset(&none, 0, sizeof none);
+    task = (mesh__task *)mesh_transport_alloc(t, 2 * (size_t)count * sizeof *task + 1);
+    made = plans ? NULL : (mesh_plan *)mesh_transport_alloc(t, (size_t)count * sizeof *made + 1);
+    b.head = (int *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof *b.head);
+    if (!task || (!made && !plans) || !b.head)
+        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d plans", count);
+    else
+        status = mesh__tasks_make(c, task, made, plans, src, dst, count, err);
+    if (status == MESH_OK) {
+        saved = task + count;
+        memcpy(saved, task, (size_t)count * sizeof *task);
+        b.e = mesh__impl(c)->engine;
+        b.task = task;
+        b.rank = t->rank;
+        b.dry = 1;
+        b.op = &none;
+        mesh__redistribute_build(c, &b, count);
+        if (none.out_of_memory) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the schedule");
+        if (scratch) *scratch = b.most ? (int64_t)b.most + 64 : 0; /* 64: for alignment */
+        memcpy(task, saved, (size_t)count * sizeof *task);
+    }
+    if (status == MESH_OK && r) {
+        if ((op = mesh__op_take(b.e)) == NULL) {
+            status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
+        } else {
+            for (i = 0; i < count; i++) hash = mesh__mix(hash, task[i].plan->hash);
+            op->call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)hash,
+                                  count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
+            op->call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
+            mesh__op_identify(b.e, op, c, mesh__group_find(mesh__impl(c), NULL));
+            b.op = op;
+            b.dry = 0;
+            b.size = b.most;
+            b.scratch = b.most ? mesh__scratch(b.e, op, b.most) : NULL;
+            b.most = 0;
+            if (!op->out_of_memory) mesh__redistribute_build(c, &b, count);
+            if (!op->out_of_memory) mesh__blocks_settle(&b);
+        }
+    }
+    mesh_transport_free(t, b.item);
+    mesh_transport_free(t, b.after);
+    mesh_transport_free(t, b.chain);
+    mesh_transport_free(t, b.head);
+    mesh_transport_free(t, made);
+    mesh_transport_free(t, task);
+    return status != MESH_OK || !op ? status : mesh__op_launch(b.e, op, r);
+}
+
+static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                  const mesh_tensor *dst, int count, mesh_request *r) {
+    int kind = MESH_CALL_REDISTRIBUTE;
+    mesh__group *g = NULL;
+    mesh_error why;
+    mesh_status status = mesh__call_begin(c, NULL, kind, r, &g);
+    if (status != MESH_OK) return status;
+    if (count < 0 || (count && (!src || !dst)))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d tensors%s", count,
+                            count < 0 ? "" : ", and the list is NULL");
+    memset(&why, 0, sizeof why);
+    status = mesh__redistribute_start(c, plans, src, dst, count, NULL, r, &why);
+    if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);
+    return status;
+}
+
+MESH_API mesh_status mesh_redistribute_planned_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                     const mesh_tensor *dst, int count, mesh_request *r) {
+    return mesh__redistribute_call(c, plans, src, dst, count, r);
+}
+MESH_API mesh_status mesh_redistribute_many_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                                  int count, mesh_request *r) {
+    return mesh__redistribute_call(c, NULL, src, dst, count, r);
+}
+MESH_API mesh_status mesh_redistribute_many(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, int count) {
+    MESH__BLOCKING(mesh_redistribute_many_start(c, src, dst, count, &r));
+}
+MESH_API mesh_status mesh_redistribute_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                             mesh_request *r) {
+    return mesh__redistribute_call(c, NULL, src, dst, 1, r);
+}
+MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst) {
+    MESH__BLOCKING(mesh_redistribute_start(c, src, dst, &r));
+}
+
+MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+                                                     int count, int64_t *nbytes, mesh_error *err) {
+    if (!c || !c->impl)
+        return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_scratch_bytes: the comm is not open");
+    if (!nbytes || count < 0 || (count && (!src || !dst)))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_scratch_bytes: a NULL argument");
+    return mesh__redistribute_start(c, NULL, src, dst, count, nbytes, NULL, err);
+}
+
+#undef MESH__BLOCKING
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_REDISTRIBUTE_IMPLEMENTED */
