@@ -906,7 +906,7 @@ static inline int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
         held = mesh__add64(held, before);
         if (held > scratch) scratch = held;
     }
-    return scratch;
+    return scratch ? mesh__add64(scratch, 64) : 0; /* 64: alignment */
 }
 
 /* What a spec says of the axes of the mesh whose axes are split. */
