@@ -352,6 +352,22 @@ static inline void mesh__add_unpacking(mesh__builder *b, int first, int step, in
     }
 }
 
+/* Every rank begins with another peer: its neighbours, ranks after it to send to, ranks before it to receive from. */
+static inline int mesh__distance(const mesh__builder *b, const mesh__item *i) {
+    int world = b->e->t->size, ahead = (i->peer - b->rank + world) % world;
+    return i->kind == MESH_MOVE_SEND ? 2 * ahead : 2 * (world - ahead) + 1;
+}
+static inline void mesh__turn_chains(mesh__builder *b, int n) {
+    int gap, i, k;
+    for (gap = n / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) /* Shell's sort */
+        for (i = gap; i < n; i++) {
+            int chain = b->chain[i], far = mesh__distance(b, &b->item[chain]);
+            for (k = i; k >= gap && mesh__distance(b, &b->item[b->chain[k - gap]]) > far; k -= gap)
+                b->chain[k] = b->chain[k - gap];
+            b->chain[k] = chain;
+        }
+}
+
 /* The sends and receives of a round of a step, of all tasks [first, end) that have it, as one post. */
 static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int step, int round, int turn) {
     int i, k, n, world = b->e->t->size, chains = 0, *head = b->head;
@@ -385,6 +401,7 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
         }
         if (end - first > 1) *tail = i;
     }
+    mesh__turn_chains(b, chains);
     for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 0, &packed[k]);
     mesh__begin_post(b);
     for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 1, &packed[k]);
@@ -511,8 +528,21 @@ static inline void mesh__add_stage(mesh__builder *b, int first, int end, int ste
             mesh__add_reduction(b, &b->task[i], step, 0, 0);
 }
 
-/* A reducing step in rounds: the next slab is on its way while this one is reduced. Where the last step follows, each slab is handed on as
-   soon as it is there. Returns how many steps that were. */
+/* The last step with one slab of what the step before it reduced. */
+static inline void mesh__hand_on(mesh__builder *b, int task, int step, int round, const mesh__place_of *slab,
+                                 const mesh__place_of *source) {
+    mesh__task *t = &b->task[task];
+    mesh__place_of next = t->at[!(step & 1)];
+    t->at[!(step & 1)] = *slab;
+    t->at[step & 1] = t->last;
+    mesh__add_exchange(b, task, task + 1, step + 1, round, round & 1);
+    mesh__add_own(b, t, step + 1, round);
+    t->at[!(step & 1)] = next;
+    t->at[step & 1] = *source;
+}
+
+/* A reducing step in rounds: the next slab is on its way while this one is reduced. Where the last step follows, each slab is handed on
+   while the next one is reduced. Returns how many steps that were. */
 static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
     mesh__task *t = &b->task[task];
     const mesh_plan *p = t->plan;
@@ -544,8 +574,8 @@ static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
     mesh__add_exchange(b, task, task + 1, step, 0, 0);
     for (round = 0; round < s->rounds; round++) {
         int turn = round & 1, before = mesh__here(b), come = b->nafter;
-        t->at[step & 1] = source;
         if (round + 1 < s->rounds) mesh__add_exchange(b, task, task + 1, step, round + 1, !turn);
+        if (fused && round > 0) mesh__hand_on(b, task, step, round - 1, &slab_at[!turn], &source);
         mesh__add_wait_of(b, before);
         mesh__add_after(b, after, come);
         after = come;
@@ -555,12 +585,9 @@ static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
         }
         t->at[next] = slab_at[turn];
         mesh__add_reduction(b, t, step, round, turn);
-        if (!fused) continue;
-        t->at[step & 1] = t->last;
-        mesh__add_exchange(b, task, task + 1, step + 1, round, turn);
-        mesh__add_own(b, t, step + 1, round);
     }
     if (!fused) return 1;
+    mesh__hand_on(b, task, step, s->rounds - 1, &slab_at[(s->rounds - 1) & 1], &source);
     mesh__add_wait_of(b, mesh__here(b));
     mesh__add_after(b, after, b->nafter);
     return 2;
