@@ -732,7 +732,7 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
 }
 
 typedef struct mesh__cost {
-    int64_t bytes, ps, staged; /* staged: bytes of the box that is made, and of the summands that are received for it */
+    int64_t bytes, ps, staged; /* staged: of the box that is made */
     int messages, summands;
 } mesh__cost;
 
@@ -763,6 +763,12 @@ static inline int64_t mesh__time(const mesh_topology *t, const mesh_digits *alon
         if (within > below) below = within;
     }
     return ps;
+}
+
+/* What so many bytes cost that are read or written in memory beside: four times as fast as the nearest level. Nothing where that has no
+   latency: such a topology asks for the fewest bytes between ranks. */
+static inline int64_t mesh__local_time(const mesh_topology *t, int64_t bytes) {
+    return t->level[0].latency_ps ? mesh__mul64(bytes >> 18, t->level[0].ps_per_byte_16) : 0;
 }
 
 /* What one step costs its worst rank, from sizes rounded up. */
@@ -965,6 +971,25 @@ static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_
     return 0;
 }
 
+/* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
+static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
+    mesh_spec to = *mesh__layout_spec(p, p->nsteps);
+    const mesh_spec *s = mesh__layout_spec(p, layout);
+    uint8_t inner[MESH_MAX_AXES], outer[MESH_MAX_AXES];
+    int d, i;
+    if (!same) {
+        if (p->step[layout - 1].on != 3 || !mesh__is_even(p, &p->at[1], &to)) return 0;
+        to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
+    }
+    for (d = 0; d < p->ndim; d++) {
+        int n = mesh__dim_axes(&to, d, outer), k = mesh__dim_axes(s, d, inner);
+        if (k < n) return 0;
+        for (i = 0; i < n; i++)
+            if (inner[i] != outer[i]) return 0;
+    }
+    return 1;
+}
+
 /* The path is whole: what it costs, and whether it is among the best. */
 static inline void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
@@ -989,6 +1014,11 @@ static inline void mesh__consider(mesh__search *q) {
                           !even && p->at[0].size <= MESH__EXACT_RANKS && p->at[1].size <= MESH__EXACT_RANKS ? k : -1);
         s->bytes = cost[k].bytes;
         s->ps = cost[k].ps;
+        if (s->kind == MESH_STEP_REDUCE)
+            s->ps =
+                mesh__add64(s->ps, mesh__local_time(&p->topology, mesh__mul64(cost[k].staged, cost[k].summands + 1)));
+        else if (k < p->nsteps - 1 && !mesh__refines(p, k + 1, q->same[s->on][1]))
+            s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, cost[k].staged));
         s->messages = cost[k].messages;
         s->divide = 0;
         reduced *= cost[k].summands;

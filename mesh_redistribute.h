@@ -790,6 +790,50 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
     return MESH_OK;
 }
 
+/* Large even moves that are nothing but an all_gather or an all_reduce along open axes: those have tuned algorithms of their own, which move
+   as many bytes. Fills in the call and its axes; what it looks at is the same on every rank. */
+static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, const mesh_tensor *src,
+                                      const mesh_tensor *dst, mesh_call *call, char *axes, size_t cap) {
+    const mesh_plan *p = t->plan;
+    const mesh *m = &c->on;
+    mesh__text text = mesh__text_on(axes, cap);
+    uint8_t list[MESH_MAX_AXES];
+    int i, k, n, dim = -1, ranks = 1, sums = 0, gathers = 0;
+    int64_t count = mesh_box_count(&t->at[0].box), most = mesh_box_count(&t->last.box) * p->elem_bytes;
+    if (!mesh_equal(src->on, m) || !mesh_equal(dst->on, m) || src->strides || dst->strides || most < MESH__MIB ||
+        src->dtype == MESH_BYTES || src->spec.rule != dst->spec.rule || !mesh__is_even(p, m, &src->spec) ||
+        !mesh__is_even(p, m, &dst->spec))
+        return 0;
+    for (i = 0; i < m->naxes; i++) {
+        const mesh_place *a = &src->spec.axis[i], *b = &dst->spec.axis[i];
+        if (a->kind == b->kind && (a->kind != MESH_SHARD || (a->dim == b->dim && a->order == b->order))) continue;
+        if (b->kind != MESH_REPLICATE || a->kind == MESH_REPLICATE ||
+            (a->kind == MESH_SHARD && dim >= 0 && dim != a->dim))
+            return 0;
+        if (a->kind == MESH_SHARD) dim = a->dim, gathers++;
+        if (a->kind == MESH_PARTIAL) {
+            mesh__put(&text, "%s%s", sums++ ? "," : "", m->axis[i].name);
+            ranks *= m->axis[i].size;
+        }
+    }
+    if ((sums != 0) == (gathers != 0)) return 0;
+    if (gathers) { /* the innermost axes of a dim before which nothing varies */
+        n = mesh__dim_axes(&src->spec, dim, list);
+        for (i = 0; i < dim; i++)
+            if (t->at[0].box.shape[i] != 1) return 0;
+        for (i = n - gathers; i < n; i++) {
+            if (dst->spec.axis[list[i]].kind != MESH_REPLICATE) return 0;
+            mesh__put(&text, "%s%s", i > n - gathers ? "," : "", m->axis[list[i]].name);
+        }
+    }
+    for (k = 0; k < m->naxes && sums; k++)
+        if (src->spec.axis[k].kind == MESH_PARTIAL && dst->spec.axis[k].kind == MESH_PARTIAL) return 0;
+    if (text.len >= cap || !mesh__group_find(mesh__impl(c), axes) || (sums && count % ranks)) return 0;
+    *call = mesh__call(sums ? MESH_CALL_ALL_REDUCE : MESH_CALL_ALL_GATHER, src->data, dst->data, (size_t)count,
+                       (int)src->dtype, sums ? p->op : 0, 0);
+    return 1;
+}
+
 /* Build a schedule, dry or in earnest. */
 static inline void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int count) {
     int64_t cap = mesh__impl(c)->scratch_cap;
@@ -807,6 +851,8 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     mesh__task *task = NULL, *saved;
     uint64_t hash = (uint64_t)count;
     mesh_status status = MESH_OK;
+    mesh_call call;
+    char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
     int i;
     memset(&b, 0, sizeof b);
     memset(&none, 0, sizeof none);
@@ -817,6 +863,12 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d plans", count);
     else
         status = mesh__tasks_make(c, task, made, plans, src, dst, count, err);
+    if (status == MESH_OK && count == 1 && r && mesh__as_collective(c, task, src, dst, &call, axes, sizeof axes)) {
+        mesh_transport_free(t, b.head);
+        mesh_transport_free(t, made);
+        mesh_transport_free(t, task);
+        return mesh__call_start(c, axes, &call, r);
+    }
     if (status == MESH_OK) {
         saved = task + count;
         memcpy(saved, task, (size_t)count * sizeof *task);
