@@ -21,10 +21,10 @@ endif
 
 B = build$(if $(filter-out release,$(config)),-$(config))
 HEADERS = mesh.h mesh_spec.h mesh_plan.h mesh_transport.h mesh_comm.h mesh_collectives.h mesh_redistribute.h $(wildcard transports/*.h)
-EXAMPLES = hello collectives train_gpt
+EXAMPLES = hello collectives redistribute reshard_expert refit train_gpt
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
-BENCHES = bench_mesh bench_persistent bench_scale bench_peers
+BENCHES = bench_mesh bench_persistent bench_scale bench_redistribute bench_peers
 all: $(B)/mesh $(B)/test_mesh $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)

@@ -732,8 +732,8 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
 }
 
 typedef struct mesh__cost {
-    int64_t bytes, ps, staged; /* staged: of the box that is made */
-    int messages, summands;
+    int64_t bytes, ps, staged;      /* staged: of the box that is made */
+    int messages, summands, inside; /* inside: the box that is made lies in the destination's */
 } mesh__cost;
 
 /* Of the ranks that lie along some digits, how many share a unit of so many ranks. */
@@ -898,12 +898,15 @@ static inline int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
         mesh_box box = mesh__largest_box(p, k + 1);
         int64_t made = (mesh_box_count(&box) * p->elem_bytes + 63) & ~INT64_C(63), held = before;
         int last = k == n - 1;
-        before = last ? 0 : made;
+        before = last || (cost[k].inside && p->step[k + 1].kind == MESH_STEP_MOVE) ? 0 : made;
         s->rounds = 1;
         s->slab_dim = 0;
         if (s->kind == MESH_STEP_REDUCE) {
             int64_t slab = mesh__step_slab(p, s, &box, rounds), slabs = cost[k].summands;
-            if (k == n - 2 && p->step[k + 1].kind == MESH_STEP_MOVE && s->rounds > 1) before = 0, slabs++;
+            if (k == n - 2 && p->step[k + 1].kind == MESH_STEP_MOVE && s->rounds > 1) {
+                slabs += before > 0;
+                before = 0;
+            }
             held = mesh__add64(held, mesh__mul64(slab, s->rounds > 1 ? 2 * slabs : slabs));
         } else if (last && previous && previous->kind == MESH_STEP_REDUCE) {
             s->rounds = previous->rounds;
@@ -1012,12 +1015,13 @@ static inline void mesh__consider(mesh__search *q) {
         cost[k] =
             mesh__cost_of(p, &route, same,
                           !even && p->at[0].size <= MESH__EXACT_RANKS && p->at[1].size <= MESH__EXACT_RANKS ? k : -1);
+        cost[k].inside = k < p->nsteps - 1 && mesh__refines(p, k + 1, q->same[s->on][1]);
         s->bytes = cost[k].bytes;
         s->ps = cost[k].ps;
         if (s->kind == MESH_STEP_REDUCE)
             s->ps =
                 mesh__add64(s->ps, mesh__local_time(&p->topology, mesh__mul64(cost[k].staged, cost[k].summands + 1)));
-        else if (k < p->nsteps - 1 && !mesh__refines(p, k + 1, q->same[s->on][1]))
+        else if (k < p->nsteps - 1 && !cost[k].inside)
             s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, cost[k].staged));
         s->messages = cost[k].messages;
         s->divide = 0;
@@ -1564,7 +1568,8 @@ MESH_API const char *mesh_step_name(const mesh_plan *p, int step) {
 }
 
 static inline void mesh__put_column(mesh__text *t, size_t start, size_t width) {
-    while (t->len < start + width) mesh__put_char(t, ' ');
+    do mesh__put_char(t, ' ');
+    while (t->len < start + width);
 }
 /* 1536 as "1.5 KiB". */
 static inline void mesh__put_bytes(mesh__text *t, int64_t n) {
@@ -1590,13 +1595,24 @@ static inline void mesh__put_time(mesh__text *t, int64_t ps) {
 /* "over dp,tp": the axes that a step works along. */
 static inline void mesh__put_axes(mesh__text *t, const mesh_plan *p, int step) {
     mesh__change c = mesh__step_change(p, step);
-    int i, n = 0;
+    int i, n = 0, end;
     if (!c.known) {
         mesh__put(t, "between meshes");
         return;
     }
-    for (i = 0; i < c.on->naxes; i++)
-        if (c.axes >> i & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[i].name);
+    for (i = 0; i < c.on->naxes; i = end) { /* the parts "dp/0", "dp/1" of a split axis stand together */
+        const char *name = c.on->axis[i].name;
+        int length = mesh__name_length(name), all = 1, j, k;
+        for (end = i; end < c.on->naxes; end++) {
+            for (k = 0; k < length && c.on->axis[end].name[k] == name[k]; k++) {}
+            if (end > i && (k < length || c.on->axis[end].name[k] != '/' || name[length] != '/')) break;
+            all &= (int)(c.axes >> end & 1);
+        }
+        if (all) mesh__put(t, n++ ? "," : "");
+        for (k = 0; k < length && all; k++) mesh__put_char(t, name[k]);
+        for (j = i; j < end && !all; j++)
+            if (c.axes >> j & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[j].name);
+    }
     if (!n) mesh__put_char(t, '-');
 }
 

@@ -66,7 +66,8 @@ static float *hand_step(mesh_comm *c, const char *step, size_t *shape, float *p,
         shape[step[2] - '0'] *= n;
         if (step[2] == '0') return q;
         for (k = 0; k < n; k++)
-            copy_rows((char *)(s + k * columns), n * columns * f, (char *)(q + k * rows * columns), columns * f, columns * f, rows);
+            copy_rows((char *)(s + k * columns), n * columns * f, (char *)(q + k * rows * columns), columns * f,
+                      columns * f, rows);
         return s;
     case 'c':
         shape[step[2] - '0'] /= n;
@@ -78,7 +79,8 @@ static float *hand_step(mesh_comm *c, const char *step, size_t *shape, float *p,
     case 's':
         if (step[2] == '1') {
             part = columns / n;
-            for (k = 0; k < n; k++) copy_rows((char *)(q + k * rows * part), part * f, (char *)(p + k * part), columns * f, part * f, rows);
+            for (k = 0; k < n; k++)
+                copy_rows((char *)(q + k * rows * part), part * f, (char *)(p + k * part), columns * f, part * f, rows);
             mesh_reduce_scatter(c, axis, q, s, rows * part, MESH_F32, MESH_SUM);
             shape[1] /= n;
             return s;
@@ -89,7 +91,8 @@ static float *hand_step(mesh_comm *c, const char *step, size_t *shape, float *p,
     default: /* all to all */
         if (step[3] == '1') {
             part = columns / n;
-            for (k = 0; k < n; k++) copy_rows((char *)(q + k * rows * part), part * f, (char *)(p + k * part), columns * f, part * f, rows);
+            for (k = 0; k < n; k++)
+                copy_rows((char *)(q + k * rows * part), part * f, (char *)(p + k * part), columns * f, part * f, rows);
             mesh_all_to_all(c, axis, q, s, rows * part, MESH_F32);
             shape[0] *= n;
             shape[1] = part;
@@ -98,7 +101,8 @@ static float *hand_step(mesh_comm *c, const char *step, size_t *shape, float *p,
         part = rows / n;
         mesh_all_to_all(c, axis, p, q, part * columns, MESH_F32);
         for (k = 0; k < n; k++)
-            copy_rows((char *)(s + k * columns), n * columns * f, (char *)(q + k * part * columns), columns * f, columns * f, part);
+            copy_rows((char *)(s + k * columns), n * columns * f, (char *)(q + k * part * columns), columns * f,
+                      columns * f, part);
         shape[0] = part;
         shape[1] *= n;
         return s;
@@ -172,8 +176,8 @@ static int measure(mesh_socket *net, const move *v) {
     qsort(ours, ROUNDS, sizeof *ours, by_number);
     qsort(hand, ROUNDS, sizeof *hand, by_number);
     if (net->base.rank == 0)
-        printf("%d,%s,%s,%s,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, ours[ROUNDS / 2] * 1e3, hand[ROUNDS / 2] * 1e3,
-               wrong);
+        printf("%d,%s,%s,%s,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, ours[ROUNDS / 2] * 1e3,
+               hand[ROUNDS / 2] * 1e3, wrong);
     fflush(stdout);
     mesh_release(r);
     mesh_comm_close(&comm);

@@ -1,0 +1,102 @@
+/* A trainer hands its weights to a server on other, fewer ranks, again and again as it learns: from shards over all trainer ranks to the
+   server's tensor parallelism, without anybody holding the whole: mesh run -n 6 -- build/refit (4 train, 2 serve) */
+#define MESH_IMPLEMENTATION
+#include "../mesh.h"
+#include "../mesh_collectives.h"
+#include "../transports/mesh_socket.h"
+#include <stdio.h>
+
+enum { TENSORS = 40, UPDATES = 3 };
+
+static mesh_error err;
+
+static int give_up(const char *text) {
+    fprintf(stderr, "%s\n", text);
+    return 1;
+}
+
+static float element(int tensor, int update, int64_t linear) {
+    return (float)((linear * 17 + tensor * 5 + update) % 1009);
+}
+
+/* Set this rank's part (check 0) or count what is not as it should be (1). */
+static int visit(const mesh_tensor *t, int rank, int tensor, int update, int check) {
+    mesh_box box;
+    int64_t i, k, at = 0;
+    int bad = 0;
+    if (!mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box)) return 0;
+    for (i = 0; i < box.shape[0]; i++)
+        for (k = 0; k < box.shape[1]; k++, at++) {
+            float want = element(tensor, update, (box.offset[0] + i) * t->shape[1] + box.offset[1] + k);
+            if (check)
+                bad += ((float *)t->data)[at] != want;
+            else
+                ((float *)t->data)[at] = want;
+        }
+    return bad;
+}
+
+int main(void) {
+    mesh_socket net;
+    mesh world, trainer, server;
+    mesh_desc desc = MESH_ZERO;
+    mesh_comm comm;
+    mesh_tensor train[TENSORS], serve[TENSORS];
+    static const char *const fsdp[] = {"fsdp"}, *const tp[] = {"tp"};
+    mesh_request refit = MESH_ZERO;
+    int rank, size, servers, shape, i, update, bad = 0;
+    if (mesh_socket_open(&net, NULL, &err)) return give_up(err.text);
+    rank = net.base.rank;
+    size = net.base.size;
+    servers = size > 1 ? size / 3 > 0 ? size / 3 : 1 : 1;
+    desc.naxes = 1;
+    desc.shape = &shape;
+    shape = size > 1 ? size - servers : 1;
+    desc.names = fsdp;
+    if (mesh_make(&trainer, &desc, &err)) return give_up(err.text);
+    shape = servers;
+    desc.names = tp;
+    desc.origin = size - servers; /* the last ranks serve */
+    if (mesh_make(&server, &desc, &err) || mesh_parse(&world, "rank=-1", size, &err) ||
+        mesh_comm_open(&comm, &net.base, &world, NULL, &err))
+        return give_up(err.text);
+    for (i = 0; i < TENSORS; i++) { /* weights and, every fourth, a bias, of sizes that nothing divides */
+        mesh_tensor *a = &train[i], *b = &serve[i];
+        mesh_box box;
+        memset(a, 0, sizeof *a);
+        a->dtype = MESH_F32;
+        a->ndim = 2;
+        a->shape[0] = i % 4 == 3 ? 1 : 64 + 7 * i;
+        a->shape[1] = 96 + i;
+        a->on = &trainer;
+        *b = *a;
+        b->on = &server;
+        if (mesh_spec_parse(&a->spec, &trainer, i % 4 == 3 ? "fsdp:S(1)" : "fsdp:S(0)", 2, &err) ||
+            mesh_spec_parse(&b->spec, &server,
+                            i % 4 == 3 ? "tp:R"
+                            : i % 2    ? "tp:S(0)"
+                                       : "tp:S(1)",
+                            2, &err))
+            return give_up(err.text);
+        if (mesh_spec_box(&a->spec, &trainer, 2, a->shape, rank, &box))
+            a->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
+        if (mesh_spec_box(&b->spec, &server, 2, b->shape, rank, &box))
+            b->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
+    }
+    for (update = 0; update < UPDATES; update++) {
+        for (i = 0; i < TENSORS; i++) visit(&train[i], rank, i, update, 0); /* a step of training */
+        if (update == 0 ? mesh_redistribute_many_start(&comm, train, serve, TENSORS, &refit) || mesh_keep(refit)
+                        : mesh_restart(refit))
+            return give_up(comm.error.text);
+        if (mesh_wait(refit)) return give_up(comm.error.text);
+        for (i = 0; i < TENSORS; i++) bad += visit(&serve[i], rank, i, update, 1);
+    }
+    mesh_release(refit);
+    printf("rank %d%s%s: %d tensors, %d updates, %d elements wrong\n", rank,
+           mesh_index_of(&trainer, rank) >= 0 ? " trains" : "", mesh_index_of(&server, rank) >= 0 ? " serves" : "",
+           TENSORS, UPDATES, bad);
+    mesh_comm_close(&comm);
+    mesh_socket_close(&net);
+    for (i = 0; i < TENSORS; i++) free(train[i].data), free(serve[i].data);
+    return bad != 0;
+}
