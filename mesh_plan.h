@@ -151,11 +151,13 @@ typedef struct mesh_moves {
     const mesh *src, *dst;
     const mesh_spec *src_spec, *dst_spec;
     int rank, round, last_round, rounds, slab_dim, by_source;
+    mesh_digits kept;               /* partial on both sides: summands that stay apart; part of fixed */
     mesh_digits fixed, spread, sum; /* of sources: as the receiver's; any will do; each one is needed */
     mesh_digits to_fixed, to_spread,
         to_zero; /* of receivers: as the source's; all receive; 0 receives, others are zero */
-    int src_coord[MESH_MAX_AXES], own_spread; /* this rank as a source; own_spread -1: it is none */
-    int replicas, receivers;                  /* the products of spread and of to_spread */
+    int src_coord[MESH_MAX_AXES], own_kept, want_kept,
+        own_spread;          /* this rank as a source; own_spread -1: it is none */
+    int replicas, receivers; /* the products of spread and of to_spread */
     int state, fixed_offset, sum_at, pick, picks, turn, level, single, receiver;
     int holds; /* the receiver has the piece's shard */
     mesh_pieces pieces;
@@ -294,9 +296,12 @@ static inline void mesh__moves_route(mesh_moves *it, int op) {
                 src_p = mesh__digits_of(it->src, it->src_spec, MESH_PARTIAL),
                 dst_r = mesh__digits_of(it->dst, it->dst_spec, MESH_REPLICATE),
                 dst_p = mesh__digits_of(it->dst, it->dst_spec, MESH_PARTIAL), same;
+    int i;
     it->fixed.n = it->spread.n = it->sum.n = it->to_fixed.n = it->to_spread.n = it->to_zero.n = 0;
     mesh__digits_sort(&src_r, &dst_r, &it->fixed, &it->spread);
-    mesh__digits_sort(&src_p, &dst_p, &it->fixed, &it->sum);
+    it->kept.n = 0;
+    mesh__digits_sort(&src_p, &dst_p, &it->kept, &it->sum);
+    for (i = 0; i < it->kept.n; i++) mesh__digit_add(&it->fixed, it->kept.digit[i].shape, it->kept.digit[i].stride);
     same = it->fixed;
     mesh__digits_sort(&dst_r, &same, &it->to_fixed, &it->to_spread);
     mesh__digits_sort(&dst_p, &same, &it->to_fixed, mesh__keeps_zero(op) ? &it->to_zero : &it->to_spread);
@@ -339,6 +344,7 @@ MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int
         mesh__take_apart(it->src, rank, coord);
         it->own_summand = mesh__digits_index(&it->sum, it->src, coord);
         it->own_spread = mesh__digits_index(&it->spread, it->src, coord);
+        it->own_kept = mesh__digits_index(&it->kept, it->src, coord);
     } else if (p->ndim == 0) {
         it->from.ndim = -1; /* a scalar that is not here */
     }
@@ -362,6 +368,7 @@ static inline void mesh__moves_round(mesh_moves *it) {
         it->state = MESH__MOVES_RECEIVE;
         it->fixed_offset = mesh__offset_as(&it->fixed, it->dst, coord);
         it->receiver = mesh__digits_index(&it->to_spread, it->dst, coord);
+        it->want_kept = mesh__digits_index(&it->kept, it->dst, coord);
         if (mesh__digits_index(&it->to_zero, it->dst, coord)) {
             it->box = box;
             it->kind = MESH_MOVE_ZERO;
@@ -475,7 +482,8 @@ static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coo
         it->level = best;
     }
     n = (int)((mesh__receiver_number(it, coord, spread, shard, &it->part) + summand) % nearest);
-    if (nearest > 1 && mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(t), it->plan->elem_bytes)) {
+    if (nearest > 1 && it->part.ndim > 0 &&
+        mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(t), it->plan->elem_bytes)) {
         it->picks = nearest;
         it->turn = n;
         return;
@@ -549,7 +557,8 @@ static inline int mesh__moves_serve(mesh_moves *it) {
     if (is_source) {
         mesh__take_apart(it->src, rank, modes);
         spread = mesh__digits_index(&it->spread, it->src, modes);
-        it->holds = mesh__same_shard(it->src_spec, coord, it->src_coord);
+        it->holds = mesh__same_shard(it->src_spec, coord, it->src_coord) &&
+                    mesh__digits_index(&it->kept, it->src, modes) == it->own_kept;
         if (it->holds && mesh__digits_index(&it->sum, it->src, modes) == it->own_summand) return 0; /* it has its own */
     }
     position = mesh__shard_position(it->src, it->src_spec, it->src_coord);
@@ -606,7 +615,8 @@ MESH_API int mesh_moves_next(mesh_moves *it) {
             if (it->sum_at >= 0 && mesh__moves_receive(it)) return 1;
             if (mesh__moves_piece(it, 0)) {
                 it->sum_at = it->pick = 0;
-                it->holds = it->own_spread >= 0 && mesh__same_shard(it->src_spec, it->src_coord, it->pieces.coord);
+                it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
+                            mesh__same_shard(it->src_spec, it->src_coord, it->pieces.coord);
             } else {
                 it->state = MESH__MOVES_SEND;
             }

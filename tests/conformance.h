@@ -1350,7 +1350,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
     mesh from, to, other;
     int n = conf_below(r, 4) ? 1 : 2 + conf_below(r, LIST - 1), i, k, how = conf_below(r, 4), half = t->size / 2;
     int ops[LIST], summands[LIST], d, form;
-    uint64_t sent[2], received[2], will_send = 0, will_receive = 0;
+    uint64_t sent[2] = {0, 0}, received[2] = {0, 0}, will_send = 0, will_receive = 0;
     int64_t scratch = -1, bound = 0;
     mesh_error err;
     mesh_request request;

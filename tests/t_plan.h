@@ -401,8 +401,273 @@ static void test_plan_golden_torch(void) { plan_golden("redistribute_torch.csv",
 static void test_plan_golden_uneven(void) { plan_golden("redistribute_uneven.csv", 0, 0); }
 static void test_plan_golden_order(void) { plan_golden("redistribute_order.csv", 1, 0); }
 
+/* FACTS.md section 3: what the optimum moves, beside PyTorch's plans; N = bytes of the whole tensor. */
+static void test_plan_facts(void) {
+    static const struct {
+        const char *mesh, *from, *to;
+        int num, den; /* of N, at most; exactly where nothing is partial */
+    } rows[] = {
+        {"a=2,b=2", "a:S(0) b:S(1)", "a:S(1) b:S(0)", 1, 4},
+        {"a=8,b=8", "a:S(0) b:S(1)", "a:S(1) b:S(0)", 1, 64},
+        {"a=2,b=2", "a:S(0) b:S(0)", "a:S(1) b:S(1)", 3, 16},
+        {"a=2,b=2,c=2", "a:S(0) b:S(0) c:S(0)", "a:S(1) b:S(1) c:S(1)", 7, 64},
+        {"a=8,b=8", "a:S(0) b:S(0)", "a:S(1) b:S(1)", 63, 4096},
+        {"a=4,b=2", "a:S(0) b:R", "a:R b:S(0)", 1, 2},
+        {"a=8,b=8", "a:S(0) b:R", "a:R b:S(0)", 1, 8},
+        {"a=8,b=8", "a:R b:S(0)", "a:S(0) b:S(0)", 1, 64},
+        {"a=8,b=8", "a:S(0) b:S(0)", "a:R b:S(0)", 1, 8},
+        {"a=2,b=2,c=2", "a:S(0) b:S(1) c:S(2)", "a:S(1) b:S(2) c:S(0)", 1, 8},
+        {"a=8,b=8", "a:P(sum) b:S(0)", "a:R b:R", 35, 32},
+        {"a=8,b=8", "a:P(sum) b:R", "a:R b:S(0)", 7, 32},
+        {"a=8,b=8", "a:P(sum) b:S(0)", "a:S(0) b:R", 15, 64},
+        {"a=8,b=8", "a:P(sum) b:P(sum)", "a:R b:R", 63, 32},
+        {"a=8,b=8", "a:P(sum) b:P(sum)", "a:R b:S(0)", 35, 32},
+        {"a=2,b=2,c=2", "a:P(sum) b:P(sum) c:S(0)", "a:S(0) b:S(0) c:S(0)", 1, 2},
+        {"a=8,b=8", "a:S(0)@0 b:S(0)@1", "a:S(0)@1 b:S(0)@0", 1, 64},
+        {"a=8", "a:R", "a:P(sum)", 0, 1},
+        {"a=8", "a:R", "a:S(0)", 0, 1},
+    };
+    mesh_topology bytes = plan_bytes_only();
+    size_t k;
+    for (k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        mesh m;
+        mesh_spec from, to;
+        mesh_plan plan;
+        mesh_plan_desc d = MESH_ZERO;
+        mesh_error err;
+        int64_t n = INT64_C(64) * 64 * 64 * 4, want = n * rows[k].num / rows[k].den, ours;
+        CHECK_OK(mesh_parse(&m, rows[k].mesh, 0, &err), err);
+        CHECK_OK(mesh_spec_parse(&from, &m, rows[k].from, 3, &err), err);
+        CHECK_OK(mesh_spec_parse(&to, &m, rows[k].to, 3, &err), err);
+        d.src = &m, d.from = &from, d.to = &to, d.ndim = 3, d.topology = &bytes;
+        d.shape[0] = d.shape[1] = d.shape[2] = 64;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        ours = mesh_plan_measure(&plan);
+        if (strstr(rows[k].from, "P(") ? ours > want : ours != want)
+            test_fail(__FILE__, __LINE__, "%lld bytes, expected %lld:\n%s", (long long)ours, (long long)want,
+                      plan_text(&plan));
+        CHECK_INT(plan.bytes, ours); /* exact where sizes divide */
+    }
+}
+
+/* A random factoring of ranks [origin, origin + size), its ranks perhaps from a table or with the first axis fastest. */
+static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, int *inverse) {
+    mesh_desc d = MESH_ZERO;
+    int shape[5], i, k, rest = size;
+    mesh m;
+    mesh_error err;
+    while (d.naxes < 4 && rest > 1 && random_below(r, 5)) {
+        k = 2 + random_below(r, rest - 1);
+        if (rest % k) continue;
+        shape[d.naxes++] = k;
+        rest /= k;
+    }
+    shape[d.naxes++] = rest;
+    if (d.naxes < 5 && !random_below(r, 4)) shape[d.naxes++] = 1;
+    d.shape = shape;
+    d.origin = origin;
+    d.first_fastest = random_below(r, 2);
+    if (table && !random_below(r, 3)) {
+        for (i = 0; i < PLAN_RANKS; i++) table[i] = i;
+        for (i = PLAN_RANKS - 1; i > 0; i--)
+            k = random_below(r, i + 1), rest = table[i], table[i] = table[k], table[k] = rest;
+        d.table = table, d.table_size = PLAN_RANKS, d.inverse = inverse, d.inverse_size = PLAN_RANKS;
+    }
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    if (m.naxes > 1 && !random_below(r, 3)) { /* axes that do not coalesce, as one */
+        mesh flat;
+        char axes[40];
+        snprintf(axes, sizeof axes, "%s,%s", m.axis[m.naxes - 1].name, m.axis[0].name);
+        if (!mesh_flatten(&flat, &m, axes, "flat", NULL)) m = flat;
+    }
+    return m;
+}
+
+static mesh_spec plan_random_spec(test_random *r, const mesh *m, int ndim, int op) {
+    mesh_place place[MESH_MAX_AXES];
+    mesh_spec s;
+    mesh_error err;
+    int i, k;
+    for (i = 0; i < m->naxes; i++) {
+        int kind = random_below(r, 4);
+        place[i] = kind == 0 && op >= 0 ? mesh_partial((mesh_op)op)
+                   : kind < 3 && ndim   ? mesh_shard(random_below(r, ndim))
+                                        : mesh_replicate();
+    }
+    CHECK_OK(mesh_spec_make(&s, m, place, ndim, &err), err);
+    for (i = 0; i < m->naxes; i++)
+        for (k = 0; k < i; k++)
+            if (s.axis[i].kind == MESH_SHARD && s.axis[k].kind == MESH_SHARD && s.axis[i].dim == s.axis[k].dim &&
+                random_below(r, 2)) {
+                uint8_t order = s.axis[i].order;
+                s.axis[i].order = s.axis[k].order, s.axis[k].order = order;
+            }
+    s.rule = (uint8_t)(random_below(r, 4) == 0);
+    return s;
+}
+
+/* Any two meshes, any specs, any topology, any cap that is possible. */
+static void test_plan_random(void) {
+    static int tables[2][PLAN_RANKS], inverses[2][PLAN_RANKS];
+    test_random r = random_from(9);
+    int trial, moves = 0, capped = 0;
+    for (trial = 0; trial < 6000 && !test_failures; trial++) {
+        static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 16}, ops[] = {MESH_SUM, MESH_MAX, MESH_MIN, MESH_XOR};
+        int size = sizes[random_below(&r, trial % 10 ? 7 : 8)], how = random_below(&r, 5), ndim = random_below(&r, 5),
+            d;
+        int op = ops[random_below(&r, 4)];
+        mesh src = plan_random_mesh(&r, random_below(&r, 3), size, tables[0], inverses[0]),
+             dst = how == 0   ? src
+                   : how == 1 ? plan_random_mesh(&r, src.origin + size, sizes[random_below(&r, 6)], NULL, NULL)
+                   : how == 2
+                       ? plan_random_mesh(&r, random_below(&r, 4), sizes[random_below(&r, 6)], tables[1], inverses[1])
+                       : plan_random_mesh(&r, src.origin, size, NULL, NULL);
+        mesh_spec from = plan_random_spec(&r, &src, ndim, op), to = plan_random_spec(&r, &dst, ndim, op);
+        mesh_plan_desc desc = MESH_ZERO;
+        mesh_topology t = MESH_ZERO;
+        mesh_plan plan, tight;
+        mesh_error err;
+        int64_t elements = 1, bound;
+        desc.src = &src, desc.dst = &dst, desc.from = &from, desc.to = &to, desc.ndim = ndim;
+        for (d = 0; d < ndim; d++) {
+            desc.shape[d] = random_below(&r, 25) ? 1 + random_below(&r, d ? 8 : 20) : 0;
+            if (elements * desc.shape[d] > 1500) desc.shape[d] = 1;
+            elements *= desc.shape[d];
+        }
+        desc.elem_bytes = random_below(&r, 2) ? 1 + random_below(&r, 16) : 40000;
+        t.nlevels = random_below(&r, 4);
+        for (d = 0; d < t.nlevels; d++) {
+            t.level[d].ranks = d == t.nlevels - 1 ? INT32_MAX : 2 << (2 * d);
+            t.level[d].latency_ps = random_below(&r, 2) * INT64_C(1000) * (1 + random_below(&r, 10000));
+            t.level[d].ps_per_byte_16 = (int64_t)(1 + random_below(&r, 100)) << (12 + 2 * d);
+        }
+        desc.topology = random_below(&r, 4) ? &t : NULL;
+        if (mesh_plan_make(&plan, &desc, &err)) {
+            test_fail(__FILE__, __LINE__, "trial %d: %s", trial, err.text);
+            return;
+        }
+        if (!plan_interpret(&plan, &moves)) return;
+        bound = mesh_plan_lower_bound(&plan);
+        if (bound > mesh_plan_measure(&plan)) test_fail(__FILE__, __LINE__, "below the bound:\n%s", plan_text(&plan));
+        if (plan.scratch >
+            64) { /* with less: the cap holds, and the values too; and the least that is named is possible */
+            desc.scratch_cap = 1 + random_below(&r, (int)(plan.scratch < 1000000 ? plan.scratch : 1000000));
+            if (mesh_plan_make(&tight, &desc, &err)) {
+                const char *least = strstr(err.text, "possible is ");
+                CHECK_INT(err.status, MESH_ERR_MEMORY);
+                CHECK(least != NULL);
+                if (!least) return;
+                desc.scratch_cap = strtoll(least + 12, NULL, 10);
+                CHECK_OK(mesh_plan_make(&tight, &desc, &err), err);
+            }
+            CHECK(tight.scratch <= desc.scratch_cap);
+            if (!plan_interpret(&tight, &moves)) return;
+            capped++;
+        }
+    }
+    CHECK(moves > 10000 && capped > 100);
+}
+
+static uint64_t plan_hashes(int n) {
+    test_random r = {88172645463325252u};
+    uint64_t h = 0;
+    int trial;
+    for (trial = 0; trial < n; trial++) {
+        int ndim = 1 + random_below(&r, 3), d, size = 1 << random_below(&r, 7);
+        mesh src = plan_random_mesh(&r, 0, size, NULL, NULL),
+             dst = random_below(&r, 3) ? src : plan_random_mesh(&r, 0, size, NULL, NULL);
+        mesh_spec from = plan_random_spec(&r, &src, ndim, MESH_SUM), to = plan_random_spec(&r, &dst, ndim, MESH_SUM);
+        mesh_plan_desc desc = MESH_ZERO;
+        mesh_topology t = MESH_ZERO;
+        mesh_plan plan;
+        desc.src = &src, desc.dst = &dst, desc.from = &from, desc.to = &to, desc.ndim = ndim;
+        for (d = 0; d < ndim; d++) desc.shape[d] = 1 + random_below(&r, 4000);
+        t.nlevels = 2; /* near ties: few different costs */
+        t.level[0].ranks = 8, t.level[0].latency_ps = 1000 * (1 + random_below(&r, 3)),
+        t.level[0].ps_per_byte_16 = 65536;
+        t.level[1].ranks = INT32_MAX, t.level[1].latency_ps = 2000,
+        t.level[1].ps_per_byte_16 = 65536 + random_below(&r, 2);
+        desc.topology = random_below(&r, 2) ? &t : NULL;
+        if (!mesh_plan_make(&plan, &desc, NULL)) h = mesh__mix(h, plan.hash);
+    }
+    return h;
+}
+
+/* The same plans whatever the compiler, flags and machine: this number was found with gcc -O2 on x86-64. */
+static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), INT64_C(0)); }
+
+static void plan_expect(const mesh_plan_desc *d, mesh_status status, const char *fragment) {
+    static mesh_plan plan, before;
+    mesh_error err;
+    memset(&plan, 0x5a, sizeof plan);
+    before = plan;
+    CHECK_INT(mesh_plan_make(&plan, d, &err), status);
+    CHECK_HAS(err.text, fragment);
+    CHECK_HAS(err.text, "mesh_plan_make");
+    CHECK(!memcmp(&plan, &before, sizeof plan));
+    CHECK_INT(mesh_plan_make(&plan, d, NULL), status);
+}
+
+static void test_plan_errors(void) {
+    mesh m, other;
+    mesh_spec rows, sum, max, avg, wide;
+    mesh_plan_desc good = MESH_ZERO, d;
+    mesh_topology t = MESH_ZERO;
+    mesh_error err;
+    mesh_plan plan;
+    CHECK_OK(mesh_parse(&m, "dp=4,tp=2", 0, &err), err);
+    CHECK_OK(mesh_parse(&other, "ep=8", 0, &err), err);
+    CHECK_OK(mesh_spec_parse(&rows, &m, "dp:S(0)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&sum, &m, "dp:P(sum)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&max, &m, "tp:P(max)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&avg, &m, "tp:P(avg)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&wide, &other, "ep:S(1)", 2, &err), err);
+    good.src = &m, good.from = &rows, good.to = &sum, good.ndim = 2, good.shape[0] = 13, good.shape[1] = 8;
+    CHECK_OK(mesh_plan_make(&plan, &good, &err), err);
+    d = good, d.src = NULL;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "desc.src is missing");
+    d = good, d.to = NULL;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "desc.to is missing");
+    d = good, d.to = &wide;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "destination: mesh_spec_check: the spec is for 1 axes");
+    d = good, d.ndim = 0;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "source: mesh_spec_check: axis \"dp\" shards dim 0 of a tensor of 0 dims");
+    d = good, d.ndim = 9;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "0 to 8 are possible");
+    d = good, d.shape[1] = -4;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "dim 1 has size -4");
+    d = good, d.shape[0] = INT64_MAX / 8, d.shape[1] = 4;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "bytes overflow");
+    d = good, d.dtype = (mesh_dtype)99;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "elements of 0 bytes");
+    d = good, d.scratch_cap = -1;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "scratch_cap is -1");
+    d = good, d.from = &sum, d.to = &max;
+    plan_expect(&d, MESH_ERR_ARGUMENT,
+                "is partial over sum, and axis \"tp\" of the destination over max; reduce first");
+    d = good, d.to = &avg;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "axis \"tp\" of the destination is partial over avg");
+    d = good, d.from = &sum, d.to = &rows, d.scratch_cap = 100;
+    plan_expect(&d, MESH_ERR_MEMORY, "the least possible is ");
+    t.nlevels = 9;
+    d = good, d.topology = &t;
+    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_topology_check: 9 levels");
+    t.nlevels = 2, t.level[0].ranks = 8, t.level[1].ranks = 4;
+    CHECK_INT(mesh_topology_check(&t, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "level 1 has units of 4 ranks");
+    t.level[1].ranks = 64, t.level[1].latency_ps = -1;
+    CHECK_INT(mesh_topology_check(&t, &err), MESH_ERR_ARGUMENT);
+}
+
 static const test_case plan_tests[] = {
-    {"plan/golden/torch", test_plan_golden_torch, 0}, {"plan/golden/uneven", test_plan_golden_uneven, 0},
-    {"plan/golden/order", test_plan_golden_order, 0}, {"plan/pairs", test_plan_pairs, 0},
+    {"plan/facts", test_plan_facts, 0},
+    {"plan/random", test_plan_random, 0},
+    {"plan/hash", test_plan_hash, 0},
+    {"plan/errors", test_plan_errors, 0},
+    {"plan/golden/torch", test_plan_golden_torch, 0},
+    {"plan/golden/uneven", test_plan_golden_uneven, 0},
+    {"plan/golden/order", test_plan_golden_order, 0},
+    {"plan/pairs", test_plan_pairs, 0},
     {"plan/pairs_3d", test_plan_pairs_3d, 0},
 };
