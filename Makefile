@@ -63,7 +63,7 @@ check:
 	bash .ci/run
 
 # Figures, beside what MPI and Gloo do where they are installed. bench-peers takes 20 minutes: BENCH="--rounds 1 --ops all_reduce" for less.
-bench: bench-quick bench-scale bench-peers
+bench: bench-quick bench-scale bench-redistribute bench-peers
 
 bench-quick: $(B)/bench_mesh $(B)/bench_persistent $(B)/mesh
 	$(B)/bench_mesh
@@ -71,6 +71,9 @@ bench-quick: $(B)/bench_mesh $(B)/bench_persistent $(B)/mesh
 
 bench-scale: $(B)/mesh $(B)/bench_scale
 	$(B)/bench_scale
+
+bench-redistribute: $(B)/mesh $(B)/bench_redistribute
+	$(B)/bench_redistribute
 
 bench-peers: $(B)/mesh $(B)/bench_peers
 	$(B)/bench_peers $(BENCH)
@@ -86,4 +89,4 @@ install:
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test check bench bench-quick bench-scale bench-peers install clean
+.PHONY: all demo test check bench bench-quick bench-scale bench-redistribute bench-peers install clean
