@@ -198,34 +198,11 @@ static void test_tables_text(void) {
     CHECK_HAS(err.text, "more than 48 rows");
 }
 
-/* ---- redistribution ---- */
-
-static void redistribute_rank(mesh_transport *t, void *ctx) {
-    int problems = *(const int *)ctx;
-    conformance_redistribute(t, test_seed + (uint64_t)t->size, problems, 400);
-    conformance_redistribute(t, test_seed + 100 + (uint64_t)t->size, problems / 10, 200000);
-}
-
-static void redistribute_on(int backend, int problems) {
-    static const int sizes[] = {1, 2, 3, 4, 6, 8};
-    int i;
-    for (i = 0; i < 6; i++) run_world(backend, sizes[i], redistribute_rank, &problems);
-}
-
-static void test_redistribute_sim(void) { redistribute_on(SIM, 600); }
-static void test_redistribute_tcp(void) { redistribute_on(TCP, 80); }
-static void test_redistribute_unix(void) { redistribute_on(UNIX, 40); }
-
 static const test_case comm_tests[] = {
-    {"redistribute/sim", test_redistribute_sim, 0},
-    {"redistribute/tcp", test_redistribute_tcp, 0},
-    {"redistribute/unix", test_redistribute_unix, 0},
-    {"tables/values", test_tables, 0},
-    {"tables/text", test_tables_text, 0},
-    {"conformance/sim", test_conform_sim, 0},
-    {"conformance/sim_free", test_conform_sim_free, 0},
-    {"conformance/tcp", test_conform_tcp, 0},
-    {"conformance/unix", test_conform_unix, 0},
+
+    {"tables/values", test_tables, 0},        {"tables/text", test_tables_text, 0},
+    {"conformance/sim", test_conform_sim, 0}, {"conformance/sim_free", test_conform_sim_free, 0},
+    {"conformance/tcp", test_conform_tcp, 0}, {"conformance/unix", test_conform_unix, 0},
 };
 
 #endif

@@ -204,7 +204,7 @@ static void test_opposite_tcp(void) {
 
 /* ---- lost and closed ranks ---- */
 
-enum { KILL_CASES = 26, VICTIM = 2 };
+enum { KILL_CASES = 28, VICTIM = 2 };
 
 /* One operation of every kind, large enough that nobody can finish without the victim. */
 static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, mesh_request kept_request,
@@ -215,6 +215,7 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
     int me = mesh_comm_index(c, NULL);
     mesh_buffer list[3];
     mesh_halo halo = MESH_ZERO;
+    mesh_tensor src = MESH_ZERO, dst;
     list[0].send = a, list[0].recv = b, list[0].count = n / 2;
     list[1].send = a + n / 2, list[1].recv = b + n / 2, list[1].count = 5;
     list[2].send = a + n / 2 + 50, list[2].recv = b + n / 2 + 50, list[2].count = n / 4;
@@ -223,6 +224,10 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
     halo.low[0] = halo.high[0] = (int64_t)n / 4;
     halo.axis[0] = "x";
     halo.periodic[0] = 1;
+    src.data = a, src.ndim = 2, src.shape[0] = src.shape[1] = 300, src.on = &c->on;
+    mesh_spec_parse(&src.spec, &c->on, what == 25 ? "x:S(0)" : "x:P(sum)", 2, NULL);
+    dst = src, dst.data = b;
+    mesh_spec_parse(&dst.spec, &c->on, "x:S(1)", 2, NULL);
     switch (what) {
     case 0:
         return mesh_all_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
@@ -276,6 +281,9 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
         return mesh_all_reduce_start(c, NULL, a, b, n / 2, MESH_F32, MESH_MINLOC, r);
     case 24:
         return mesh_halo_exchange_start(c, &halo, a, MESH_F32, r);
+    case 25:
+    case 26:
+        return mesh_redistribute_start(c, &src, &dst, r);
     default: { /* a kept request, started again: all are alive the first time */
         mesh_status status = mesh_restart(kept_request);
         *r = kept_request;

@@ -11,6 +11,7 @@
 #include "t_plan.h"
 #include "t_comm.h"
 #include "t_faults.h"
+#include "t_redistribute.h"
 #include "t_socket.h"
 #include "t_mutants.h"
 
@@ -30,6 +31,7 @@ int main(int argc, char **argv) {
         {comm_tests, sizeof comm_tests / sizeof comm_tests[0]},
         {mutant_tests, sizeof mutant_tests / sizeof mutant_tests[0]},
         {fault_tests, sizeof fault_tests / sizeof fault_tests[0]},
+        {redistribute_tests, sizeof redistribute_tests / sizeof redistribute_tests[0]},
         {socket_tests, sizeof socket_tests / sizeof socket_tests[0]},
     };
     test_options o;

@@ -1,0 +1,379 @@
+/* mesh_redistribute.h on our transports: seeded problems (tests/conformance.h), lists, plans made before, scratch, refusals, disagreement. */
+
+static void redistribute_rank(mesh_transport *t, void *ctx) {
+    int problems = *(const int *)ctx;
+    conformance_redistribute(t, test_seed + (uint64_t)t->size, problems, 400);
+    conformance_redistribute(t, test_seed + 100 + (uint64_t)t->size, problems / 10, 200000);
+}
+
+static void redistribute_on(int backend, int problems) {
+    static const int sizes[] = {1, 2, 3, 4, 6, 8};
+    int i;
+    for (i = 0; i < 6; i++) run_world(backend, sizes[i], redistribute_rank, &problems);
+}
+
+static void test_redistribute_sim(void) { redistribute_on(SIM, 600); }
+static void test_redistribute_tcp(void) { redistribute_on(TCP, 80); }
+static void test_redistribute_unix(void) { redistribute_on(UNIX, 40); }
+
+/* Rows of a matrix of floats, to be columns; a second one of `kind`s. */
+static void two_layouts(const mesh_comm *c, mesh_tensor *src, mesh_tensor *dst, const char *from, const char *to,
+                        int64_t rows, int64_t columns) {
+    mesh_box box;
+    mesh_error err;
+    memset(src, 0, sizeof *src);
+    src->ndim = 2, src->shape[0] = rows, src->shape[1] = columns, src->on = &c->on;
+    *dst = *src;
+    CHECK_OK(mesh_spec_parse(&src->spec, &c->on, from, 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&dst->spec, &c->on, to, 2, &err), err);
+    mesh_spec_box(&src->spec, &c->on, 2, src->shape, c->transport->rank, &box);
+    src->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
+    mesh_spec_box(&dst->spec, &c->on, 2, dst->shape, c->transport->rank, &box);
+    dst->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
+}
+
+static void set_part(const mesh_tensor *t, int rank, float times) {
+    mesh_box box;
+    int64_t i, k;
+    mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box);
+    for (i = 0; i < box.shape[0]; i++)
+        for (k = 0; k < box.shape[1]; k++)
+            ((float *)t->data)[i * box.shape[1] + k] =
+                (float)((box.offset[0] + i) * 3 + (box.offset[1] + k) % 97) * times;
+}
+static int wrong_part(const mesh_tensor *t, int rank, float times) {
+    mesh_box box;
+    int64_t i, k;
+    int wrong = 0;
+    mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box);
+    for (i = 0; i < box.shape[0]; i++)
+        for (k = 0; k < box.shape[1]; k++)
+            wrong += ((float *)t->data)[i * box.shape[1] + k] !=
+                     (float)((box.offset[0] + i) * 3 + (box.offset[1] + k) % 97) * times;
+    return wrong;
+}
+
+/* Hundreds of small tensors are one exchange: a message per peer. Two operations at once, plans made before, kept and new ones. */
+static void lists_of_tensors_rank(mesh_transport *t, void *ctx) {
+    enum { MANY = 200 };
+    mesh_tensor src[MANY], dst[MANY], rows, columns, summed, whole;
+    mesh_comm c;
+    mesh_request many, one, sum;
+    mesh_plan *plans = (mesh_plan *)malloc(sizeof *plans * MANY);
+    mesh_error err;
+    int i, round;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < MANY; i++) {
+        two_layouts(&c, &src[i], &dst[i], i % 3 ? "a:S(0) b:S(1)" : "a:S(0) b:R",
+                    i % 2 ? "a:R b:S(0)" : "a:S(1) b:S(0)", 5 + i % 7, 9);
+        CHECK_OK(mesh_redistribute_plan(&c, &plans[i], &src[i], &dst[i], &err), err);
+    }
+    two_layouts(&c, &rows, &columns, "a:S(0) b:S(0)", "a:S(1) b:S(1)", 301, 203);
+    two_layouts(&c, &summed, &whole, "a:P(sum) b:S(1)", "a:R b:S(1)", 301, 203);
+    for (round = 0; round < 4; round++) {
+        float times = (float)(round + 1);
+        for (i = 0; i < MANY; i++) set_part(&src[i], t->rank, times);
+        set_part(&rows, t->rank, times);
+        set_part(&summed, t->rank, times);
+        if (round == 0) {
+            CHECK_OK(mesh_redistribute_planned_start(&c, plans, src, dst, MANY, &many), c.error);
+            CHECK_INT(mesh_keep(many), MESH_OK);
+        } else {
+            CHECK_OK(mesh_restart(many), c.error);
+        }
+        CHECK_OK(mesh_redistribute_start(&c, &rows, &columns, &one), c.error);
+        CHECK_OK(mesh_redistribute_start(&c, &summed, &whole, &sum), c.error);
+        CHECK_OK(mesh_wait(sum), c.error);
+        CHECK_OK(mesh_wait(one), c.error);
+        CHECK_OK(mesh_wait(many), c.error);
+        for (i = 0; i < MANY; i++) CHECK_INT(wrong_part(&dst[i], t->rank, times), 0);
+        CHECK_INT(wrong_part(&columns, t->rank, times), 0);
+        CHECK_INT(wrong_part(&whole, t->rank, 2 * times), 0);
+    }
+    CHECK_INT(mesh_release(many), MESH_OK);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    plans[3].shape[0]++;
+    if (t->rank == 0) { /* the plan of another tensor */
+        CHECK_INT(mesh_redistribute_planned_start(&c, plans, src, dst, MANY, &many), MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, "tensor 3: the plan is for other tensors");
+    }
+    mesh_comm_close(&c);
+    for (i = 0; i < MANY; i++) free(src[i].data), free(dst[i].data);
+    free(rows.data), free(columns.data), free(summed.data), free(whole.data), free(plans);
+}
+static void test_lists_of_tensors(void) {
+    run_world(SIM, 4, lists_of_tensors_rank, NULL);
+    run_world(SIM, 6, lists_of_tensors_rank, NULL);
+    run_world(TCP, 4, lists_of_tensors_rank, NULL);
+}
+
+/* ---- scratch ---- */
+
+/* Large pieces of memory, counted. */
+typedef struct counted {
+    size_t now;
+    struct {
+        void *p;
+        size_t nbytes;
+    } piece[64];
+} counted;
+static void *counted_alloc(void *ctx, size_t nbytes) {
+    counted *c = (counted *)ctx;
+    void *p = malloc(nbytes);
+    int i;
+    for (i = 0; p && nbytes >= 1 << 20 && i < 64; i++)
+        if (!c->piece[i].p) {
+            c->piece[i].p = p;
+            c->piece[i].nbytes = nbytes;
+            c->now += nbytes;
+            break;
+        }
+    return p;
+}
+static void counted_free(void *ctx, void *p) {
+    counted *c = (counted *)ctx;
+    int i;
+    for (i = 0; p && i < 64; i++)
+        if (c->piece[i].p == p) {
+            c->piece[i].p = NULL;
+            c->now -= c->piece[i].nbytes;
+        }
+    free(p);
+}
+
+/* What a start allocates in large pieces is the scratch that was said, which is within the plan's, which is within the cap. */
+static void scratch_rank(mesh_transport *t, void *ctx) {
+    enum { LONG = 300 };
+    static const int64_t caps[] = {0, 40 << 20, 12 << 20, 6 << 20};
+    static counted count;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh m;
+    mesh_error err;
+    mesh_allocator allocator;
+    mesh_tensor src, dst;
+    mesh_tensor many[2][LONG];
+    int k, way, i;
+    (void)ctx;
+    allocator.alloc = counted_alloc;
+    allocator.free = counted_free;
+    allocator.ctx = &count;
+    t->allocator = allocator;
+    CHECK_OK(mesh_parse(&m, "a=2,b=2", 4, &err), err);
+    for (k = 0; k < 4; k++) {
+        desc.scratch_cap = t->rank ? 0 : caps[k];
+        CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+        for (way = 0; way < 3; way++) {
+            static const char *const from[] = {"a:P(sum) b:P(sum)", "a:P(sum) b:S(0)", "a:P(sum) b:P(sum)"},
+                                     *const to[] = {"a:S(1) b:R", "a:R b:S(1)", "a:R b:S(0)"};
+            mesh_plan plan;
+            mesh_request r;
+            int64_t said = 0;
+            size_t before;
+            two_layouts(&c, &src, &dst, from[way], to[way], 2000, 1501);
+            set_part(&src, t->rank, 1);
+            CHECK_OK(mesh_redistribute_plan(&c, &plan, &src, &dst, &err), err);
+            CHECK(caps[k] == 0 || plan.scratch <= caps[k]);
+            CHECK_OK(mesh_redistribute_scratch_bytes(&c, &src, &dst, 1, &said, &err), err);
+            CHECK(said <= plan.scratch);
+            before = count.now;
+            CHECK_OK(mesh_redistribute_start(&c, &src, &dst, &r), c.error);
+            CHECK(count.now - before <= (size_t)said);
+            CHECK_OK(mesh_wait(r), c.error);
+            CHECK_INT(wrong_part(&dst, t->rank, way == 1 ? 2 : 4), 0);
+            free(src.data), free(dst.data);
+        }
+        { /* a list, whose boxes are packed: as much at a time as the cap allows */
+            mesh_request r;
+            int64_t said = 0;
+            size_t before;
+            for (i = 0; i < LONG; i++) {
+                two_layouts(&c, &many[0][i], &many[1][i], "a:P(sum) b:P(sum)", "a:S(0) b:S(0)", 128, 125);
+                set_part(&many[0][i], t->rank, 1);
+            }
+            CHECK_OK(mesh_redistribute_scratch_bytes(&c, many[0], many[1], LONG, &said, &err), err);
+            CHECK(said > 4 << 20 &&
+                  (caps[k] == 0 || said <= caps[k])); /* more than is kept from one operation to the next */
+            before = count.now;
+            CHECK_OK(mesh_redistribute_many_start(&c, many[0], many[1], LONG, &r), c.error);
+            CHECK((int64_t)(count.now - before) <= said &&
+                  (int64_t)(count.now - before) > said - (4 << 20)); /* in place of less */
+            CHECK_OK(mesh_wait(r), c.error);
+            for (i = 0; i < LONG; i++) {
+                CHECK_INT(wrong_part(&many[1][i], t->rank, 4), 0);
+                free(many[0][i].data), free(many[1][i].data);
+            }
+        }
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    }
+    desc.scratch_cap = 5000; /* less than any plan needs */
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    two_layouts(&c, &src, &dst, "a:P(sum) b:P(sum)", "a:S(1) b:R", 2000, 1501);
+    CHECK_INT(mesh_redistribute(&c, &src, &dst), MESH_ERR_MEMORY);
+    CHECK_HAS(c.error.text, "scratch_cap = 5000 bytes; the least possible is ");
+    free(src.data), free(dst.data);
+    mesh_comm_close(&c);
+}
+static void test_scratch(void) { run_world(TCP, 4, scratch_rank, NULL); }
+
+/* ---- refusals ---- */
+
+static const struct {
+    mesh_status status;
+    const char *text;
+} refusals[] = {
+    {MESH_ERR_ARGUMENT, "dim 1 is 8 in the source and 9 in the destination"},
+    {MESH_ERR_ARGUMENT, "source and destination are f32 and bf16; convert first"},
+    {MESH_ERR_ARGUMENT, "source: the data is NULL, but rank 1 holds 24 elements"},
+    {MESH_ERR_ARGUMENT, "source and destination overlap in memory"},
+    {MESH_ERR_ARGUMENT, "destination: the local shape has 5 in dim 0, but by its spec rank 1 holds 12 of 12"},
+    {MESH_ERR_ARGUMENT, "source: stride 7 of dim 0 is too small; the dims within it span 8 elements"},
+    {MESH_ERR_ARGUMENT, "rank 1 is neither in the source's mesh nor in the destination's"},
+    {MESH_ERR_ARGUMENT, "holds rank 4, which is not in the comm's"},
+    {MESH_ERR_UNSUPPORTED, "avg of i32 is not supported"},
+    {MESH_ERR_ARGUMENT, "reduce first, into a spec without partial axes"},
+    {MESH_ERR_ARGUMENT, "is partial over avg, which the source is not there"},
+    {MESH_ERR_ARGUMENT, "source: tensor.on, its mesh, is NULL"},
+    {MESH_ERR_ARGUMENT, "-1 tensors"},
+    {MESH_ERR_ARGUMENT, "source and destination have 2 and 1 dims"},
+    {MESH_ERR_ARGUMENT, "destination: mesh_spec_check: axis \"a\" has order 3 on dim 1, which 1 axes shard"},
+    {MESH_ERR_ARGUMENT, "shape's elements overflow"},
+    {MESH_ERR_ARGUMENT, "the request is NULL"},
+    {MESH_ERR_ARGUMENT, "dtype 99"},
+};
+
+/* Rank 1 gets it wrong; everybody is told. */
+static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx;
+    static const int64_t shape[2] = {5, 2}, strides[2] = {7, 1};
+    mesh_comm c;
+    mesh_tensor src, dst;
+    mesh_desc d = MESH_ZERO;
+    mesh other;
+    mesh_error err;
+    mesh_request r;
+    mesh_status status;
+    int two = 2;
+    void *kept[2];
+    if (!open_comm(t, &c, "a=4", NULL, 20 * SECOND)) return;
+    two_layouts(&c, &src, &dst, "a:S(0)", "a:S(1)", 12, 8);
+    kept[0] = src.data, kept[1] = dst.data;
+    d.shape = &two, d.naxes = 1, d.origin = what == 7 ? 3 : 2;
+    CHECK_OK(mesh_make(&other, &d, &err), err);
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        int n = 1;
+        switch (what) {
+        case 0:
+            dst.shape[1] = 9;
+            break;
+        case 1:
+            dst.dtype = MESH_BF16;
+            break;
+        case 2:
+            src.data = NULL;
+            break;
+        case 3:
+            dst.data = (char *)src.data + 8;
+            break;
+        case 4:
+            dst.local_shape = shape;
+            break;
+        case 5:
+            src.strides = strides;
+            break;
+        case 6:
+        case 7:
+            src.on = dst.on = &other;
+            break;
+        case 8:
+            src.dtype = dst.dtype = MESH_I32;
+            mesh_spec_parse(&src.spec, src.on, "a:P(avg)", 2, NULL);
+            break;
+        case 9:
+            mesh_spec_parse(&src.spec, src.on, "a:P(sum)", 2, NULL);
+            mesh_spec_parse(&dst.spec, dst.on, "a:P(max)", 2, NULL);
+            break;
+        case 10:
+            mesh_spec_parse(&dst.spec, dst.on, "a:P(avg)", 2, NULL);
+            break;
+        case 11:
+            src.on = NULL;
+            break;
+        case 12:
+            n = -1;
+            break;
+        case 13:
+            dst.ndim = 1;
+            break;
+        case 14:
+            dst.spec.axis[0].order = 3, dst.spec.axis[0].dim = 255;
+            break;
+        case 15:
+            src.shape[0] = dst.shape[0] = src.shape[1] = dst.shape[1] = INT64_C(1) << 40;
+            break;
+        case 17:
+            src.dtype = dst.dtype = (mesh_dtype)99;
+            break;
+        default:
+            break;
+        }
+        status = mesh_redistribute_many_start(&c, &src, &dst, n, what == 16 ? NULL : &r);
+        CHECK_INT(status, refusals[what].status);
+        CHECK_HAS(c.error.text, refusals[what].text);
+        CHECK_HAS(c.error.text, "mesh_redistribute(");
+    } else {
+        status = mesh_redistribute(&c, &src, &dst);
+        CHECK_INT(status, refusals[what].status);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "rank 1 failed: mesh_redistribute");
+        CHECK_HAS(c.error.text, refusals[what].text);
+    }
+    mesh_comm_close(&c);
+    free(kept[0]), free(kept[1]);
+}
+static void test_refused_tensors(void) {
+    int what, n = (int)(sizeof refusals / sizeof refusals[0]);
+    for (what = 0; what < n; what++) run_world(SIM, 4, refuse_tensors_rank, &what);
+    for (what = 0; what < n; what += 5) run_world(TCP, 4, refuse_tensors_rank, &what);
+}
+
+/* Ranks that give different layouts are told so, by name. */
+static void differing_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx;
+    mesh_comm c;
+    mesh_tensor src, dst;
+    mesh_status status;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    two_layouts(&c, &src, &dst, "a:S(0) b:S(0)", t->rank == 3 && what == 0 ? "a:S(1) b:S(1)" : "a:S(1) b:R", 64, 64);
+    if (t->rank == 3 && what == 1) src.shape[0] = dst.shape[0] = 63;
+    if (t->rank == 3 && what == 2) { /* another call altogether */
+        float x = 1, y;
+        status = mesh_all_reduce(&c, NULL, &x, &y, 1, MESH_F32, MESH_SUM);
+    } else {
+        status = mesh_redistribute(&c, &src, &dst);
+    }
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "redistribute(f32, plan ");
+    mesh_comm_close(&c);
+    free(src.data), free(dst.data);
+}
+static void test_differing_layouts(void) {
+    int what;
+    for (what = 0; what < 3; what++) {
+        run_world(SIM, 4, differing_rank, &what);
+        run_world(TCP, 4, differing_rank, &what);
+    }
+}
+
+static const test_case redistribute_tests[] = {
+    {"redistribute/sim", test_redistribute_sim, 0},
+    {"redistribute/tcp", test_redistribute_tcp, 0},
+    {"redistribute/unix", test_redistribute_unix, 0},
+    {"redistribute/lists", test_lists_of_tensors, 0},
+    {"redistribute/scratch", test_scratch, 0},
+    {"redistribute/refused", test_refused_tensors, 0},
+    {"redistribute/differing", test_differing_layouts, 0},
+};
