@@ -956,7 +956,7 @@ static inline mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, 
 static inline int mesh__is_even(const mesh_plan *p, const mesh *m, const mesh_spec *s) {
     int64_t n[MESH_MAX_DIMS];
     int i, d;
-    for (d = 0; d < p->ndim; d++) n[d] = 1;
+    for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1;
     for (i = 0; i < m->naxes; i++)
         if (s->axis[i].kind == MESH_SHARD) n[s->axis[i].dim] *= m->axis[i].size;
     for (d = 0; d < p->ndim; d++)
