@@ -80,7 +80,7 @@ bench-peers: $(B)/mesh $(B)/bench_peers
 
 install:
 	mkdir -p $(DESTDIR)$(prefix)/include/transports
-	cp mesh.h mesh_transport.h mesh_comm.h mesh_collectives.h $(DESTDIR)$(prefix)/include/
+	cp mesh*.h $(DESTDIR)$(prefix)/include/
 	cp transports/*.h $(DESTDIR)$(prefix)/include/transports/
 	$(MAKE) build/mesh config=release
 	mkdir -p $(DESTDIR)$(prefix)/bin

@@ -29,9 +29,9 @@ CONCEPTS
     a slab from each; smaller pieces come whole, from one replica in turn.
 
 CONVENTIONS
-    A plan is the same on every rank, compiler and machine: no floating point, ties go to the path found first. Bytes are
-    max(sent, received) of the worst rank, from sizes rounded up (exact where sizes divide); mesh_plan_traffic is exact
-    for one rank, mesh_plan_measure for the worst. R -> P(sum) keeps the value on coordinate 0 and puts zero elsewhere.
+    A plan is the same on every rank, compiler and machine: no floating point, ties go to the path found first. Bytes and
+    messages in a plan are what the search goes by: max(sent, received) of the worst rank, from sizes rounded up, with sources
+    that share evenly. mesh_plan_traffic counts exactly for one rank, mesh_plan_measure for the worst. R -> P(sum) keeps the value on coordinate 0 and puts zero elsewhere.
     Summands are combined in ascending coordinate. Planning costs O(candidates * axes), moves O(peers).
 */
 
@@ -81,7 +81,7 @@ typedef struct mesh_step {
     uint16_t slab_dim;
     int rounds;     /* it runs slab by slab along slab_dim of the boxes that are reduced into */
     int divide;     /* after the reduction, for avg; 0: no */
-    int messages;   /* at most, of a rank */
+    int messages;   /* of a rank, estimated */
     mesh_spec spec; /* ... and how the tensor lies on it */
     int64_t bytes, ps;
 } mesh_step;
@@ -153,8 +153,8 @@ typedef struct mesh_moves {
     int rank, round, last_round, rounds, slab_dim, by_source;
     mesh_digits kept;               /* partial on both sides: summands that stay apart; part of fixed */
     mesh_digits fixed, spread, sum; /* of sources: as the receiver's; any will do; each one is needed */
-    mesh_digits to_fixed, to_spread,
-        to_zero; /* of receivers: as the source's; all receive; 0 receives, others are zero */
+    mesh_digits to_spread, to_zero; /* of receivers: all receive; 0 receives, others are zero */
+    int made_partial;               /* digits that are partial at the destination only */
     int src_coord[MESH_MAX_AXES], own_kept, want_kept,
         own_spread;          /* this rank as a source; own_spread -1: it is none */
     int replicas, receivers; /* the products of spread and of to_spread */
@@ -185,7 +185,7 @@ extern "C" {
 #endif
 
 /* Planning counts exactly, rank by rank, where sizes do not divide and ranks are few. */
-enum { MESH__EXACT_RANKS = 16 };
+enum { MESH__EXACT_RANKS = 12 };
 enum {
     MESH__PIECE_CUT = 64 * 1024,
     /* bytes from which replicas share a piece */ MESH__SLAB = 256 * 1024,
@@ -194,6 +194,8 @@ enum {
 
 static inline int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
 
+static inline int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
+static inline int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
 /* ---- // >>digits ------------------------------------------------------------------------------------------------------ */
 
 static inline void mesh__digit_add(mesh_digits *d, int shape, int stride) {
@@ -239,6 +241,36 @@ static inline void mesh__digits_sort(const mesh_digits *a, const mesh_digits *b,
     for (i = 0; i < a->n; i++) mesh__digit_sort(a->digit[i], b, 0, common, rest);
 }
 
+static inline int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
+    int i;
+    for (i = 0; i < d->n; i++)
+        if (d->digit[i].shape == digit.shape && d->digit[i].stride == digit.stride) return 1;
+    return 0;
+}
+
+/* Sort two sets of digits into those that both have and what is left of each. What only one side can cut out is not common. */
+static inline void mesh__digits_match(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
+                                      mesh_digits *a_rest, mesh_digits *b_rest) {
+    mesh_digits of_a, of_b, rest;
+    int i, whole = 1;
+    of_a.n = of_b.n = rest.n = common->n = 0;
+    mesh__digits_sort(a, b, &of_a, &rest);
+    rest.n = 0;
+    mesh__digits_sort(b, a, &of_b, &rest);
+    for (i = 0; i < of_a.n; i++)
+        if (mesh__digits_hold(&of_b, of_a.digit[i])) mesh__digit_add(common, of_a.digit[i].shape, of_a.digit[i].stride);
+    of_a.n = of_b.n = a_rest->n = b_rest->n = 0;
+    mesh__digits_sort(a, common, &of_a, a_rest);
+    mesh__digits_sort(b, common, &of_b, b_rest);
+    whole = of_a.n == common->n && of_b.n == common->n;
+    for (i = 0; i < common->n && whole; i++)
+        whole = mesh__digits_hold(&of_a, common->digit[i]) && mesh__digits_hold(&of_b, common->digit[i]);
+    if (whole) return;
+    common->n = 0;
+    *a_rest = *a;
+    *b_rest = *b;
+}
+
 static inline int mesh__digits_size(const mesh_digits *d) {
     int i, n = 1;
     for (i = 0; i < d->n; i++) n *= d->digit[i].shape;
@@ -259,7 +291,7 @@ static inline int mesh__digits_index(const mesh_digits *d, const mesh *m, const 
     for (i = 0; i < d->n; i++) {
         int shape = d->digit[i].shape, stride = d->digit[i].stride;
         for (k = 0; k < m->nmodes; k++)
-            if (stride >= m->mode[k].stride && stride / m->mode[k].stride < m->mode[k].shape) break;
+            if (stride % m->mode[k].stride == 0 && stride / m->mode[k].stride < m->mode[k].shape) break;
         MESH_ASSERT(k < m->nmodes);
         index = index * shape + coord[k] / (stride / m->mode[k].stride) % shape;
     }
@@ -297,14 +329,14 @@ static inline void mesh__moves_route(mesh_moves *it, int op) {
                 dst_r = mesh__digits_of(it->dst, it->dst_spec, MESH_REPLICATE),
                 dst_p = mesh__digits_of(it->dst, it->dst_spec, MESH_PARTIAL), same;
     int i;
-    it->fixed.n = it->spread.n = it->sum.n = it->to_fixed.n = it->to_spread.n = it->to_zero.n = 0;
-    mesh__digits_sort(&src_r, &dst_r, &it->fixed, &it->spread);
-    it->kept.n = 0;
-    mesh__digits_sort(&src_p, &dst_p, &it->kept, &it->sum);
+    mesh__digits_match(&src_r, &dst_r, &it->fixed, &it->spread, &it->to_spread);
+    mesh__digits_match(&src_p, &dst_p, &it->kept, &it->sum, &same);
     for (i = 0; i < it->kept.n; i++) mesh__digit_add(&it->fixed, it->kept.digit[i].shape, it->kept.digit[i].stride);
-    same = it->fixed;
-    mesh__digits_sort(&dst_r, &same, &it->to_fixed, &it->to_spread);
-    mesh__digits_sort(&dst_p, &same, &it->to_fixed, mesh__keeps_zero(op) ? &it->to_zero : &it->to_spread);
+    it->to_zero.n = 0;
+    it->made_partial = same.n;
+    for (i = 0; i < same.n; i++)
+        mesh__digit_add(mesh__keeps_zero(op) ? &it->to_zero : &it->to_spread, same.digit[i].shape,
+                        same.digit[i].stride);
     it->summands = mesh__digits_size(&it->sum);
     it->replicas = mesh__digits_size(&it->spread);
     it->receivers = mesh__digits_size(&it->to_spread);
@@ -371,6 +403,8 @@ static inline void mesh__moves_round(mesh_moves *it) {
         it->want_kept = mesh__digits_index(&it->kept, it->dst, coord);
         if (mesh__digits_index(&it->to_zero, it->dst, coord)) {
             it->box = box;
+            it->peer = it->rank;
+            it->summand = 0;
             it->kind = MESH_MOVE_ZERO;
             it->sum_at = it->round == 0 || !it->by_source; /* by source: all of it in the first round */
             return;
@@ -651,11 +685,12 @@ MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank) 
     int k, first = step < 0 ? 0 : step, last = step < 0 ? p->nsteps - 1 : step;
     t.sent = t.received = 0;
     t.sends = t.recvs = 0;
+    if (step >= p->nsteps) return t;
     for (k = first; k <= last; k++)
         for (mesh_moves_start(&it, p, k, rank, -1); mesh_moves_next(&it);) {
             int64_t nbytes = mesh_box_count(&it.box) * p->elem_bytes;
-            if (it.kind == MESH_MOVE_SEND) t.sent += nbytes, t.sends++;
-            if (it.kind == MESH_MOVE_RECV) t.received += nbytes, t.recvs++;
+            if (it.kind == MESH_MOVE_SEND) t.sent = mesh__add64(t.sent, nbytes), t.sends++;
+            if (it.kind == MESH_MOVE_RECV) t.received = mesh__add64(t.received, nbytes), t.recvs++;
         }
     return t;
 }
@@ -705,8 +740,6 @@ MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
 
 /* ---- // >>costs ------------------------------------------------------------------------------------------------------ */
 
-static inline int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
-static inline int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
 /* a * b / c for b <= c < 2^31 without overflow. */
 static inline int64_t mesh__fraction(int64_t a, int64_t b, int64_t c) { return a / c * b + a % c * b / c; }
 
@@ -723,6 +756,7 @@ static inline mesh_topology mesh__flat(void) {
 
 MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err) {
     int l;
+    if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_topology_check: the topology is NULL");
     if (t->nlevels < 0 || t->nlevels > MESH_MAX_LEVELS)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_topology_check: %d levels; 0 to %d are possible",
                           t->nlevels, MESH_MAX_LEVELS);
@@ -732,6 +766,11 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_topology_check: level %d has units of %d ranks; levels go from the innermost out",
                               l, level->ranks);
+        if (l > 0 && l < t->nlevels - 1 && level->ranks % level[-1].ranks)
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_topology_check: level %d has units of %d ranks, no multiple of the %d of the level within", l,
+                level->ranks, level[-1].ranks);
         if (level->latency_ps < 0 || level->ps_per_byte_16 < 0 || level->ps_per_byte_16 > INT64_C(1) << 40)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_topology_check: level %d: a latency of %l ps, %l ps per byte in 16.16; neither is "
@@ -785,7 +824,7 @@ static inline int64_t mesh__local_time(const mesh_topology *t, int64_t bytes) {
 static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int exact_step) {
     mesh__cost c;
     mesh_digits along;
-    int64_t want = p->elem_bytes, overlap = 1, have = 1, pieces = 1, received, sent;
+    int64_t want = p->elem_bytes, overlap = same, have = 1, pieces = 1, received, sent;
     int d, i, src_size = 1, dst_size = 1;
     c.summands = route->summands;
     for (d = 0; d < p->ndim; d++) {
@@ -984,6 +1023,12 @@ static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_
     return 0;
 }
 
+static inline int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
+    mesh_spec x = *a, y = *b;
+    x.strict = y.strict = 0;
+    return mesh_spec_equal(&x, &y);
+}
+
 /* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
 static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
     mesh_spec to = *mesh__layout_spec(p, p->nsteps);
@@ -1007,7 +1052,7 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
 static inline void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
     mesh__cost cost[MESH_MAX_STEPS];
-    int64_t cap = q->d->scratch_cap, least;
+    int64_t cap = q->d->scratch_cap;
     int k, at, reduced = 1, last_reduce = -1, rounds, same, even;
     mesh_spec split;
     p->bytes = p->ps = 0;
@@ -1016,9 +1061,10 @@ static inline void mesh__consider(mesh__search *q) {
         mesh_step *s = &p->step[k];
         int on = k ? p->step[k - 1].on : 0;
         mesh__moves_layouts(&route, p, k);
-        if (q->same[on][s->on] && mesh_spec_equal(route.src_spec, route.dst_spec) && p->nsteps > 1)
-            return; /* nothing to do */
+        if (p->op == MESH_PROD && route.made_partial) return; /* no whole value is a product of copies of itself */
         same = mesh__same_axes(q, on, s->on, &route, &split);
+        if (same && p->nsteps > 1 && mesh__same_places(route.src_spec, route.dst_spec))
+            return; /* a step that does nothing */
         s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
         s->rounds = 1;
         even = mesh__is_even(p, route.src, route.src_spec) && mesh__is_even(p, route.dst, route.dst_spec);
@@ -1029,8 +1075,8 @@ static inline void mesh__consider(mesh__search *q) {
         s->bytes = cost[k].bytes;
         s->ps = cost[k].ps;
         if (s->kind == MESH_STEP_REDUCE)
-            s->ps =
-                mesh__add64(s->ps, mesh__local_time(&p->topology, mesh__mul64(cost[k].staged, cost[k].summands + 1)));
+            s->ps = mesh__add64(
+                s->ps, mesh__local_time(&p->topology, mesh__mul64(cost[k].staged, (int64_t)cost[k].summands + 1)));
         else if (k < p->nsteps - 1 && !cost[k].inside)
             s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, cost[k].staged));
         s->messages = cost[k].messages;
@@ -1043,12 +1089,13 @@ static inline void mesh__consider(mesh__search *q) {
     }
     if (p->op == MESH_AVG && last_reduce >= 0) p->step[last_reduce].divide = reduced;
     p->scratch = mesh__path_scratch(p, cost, 1);
-    if (cap && p->scratch > cap) {
-        least = mesh__path_scratch(p, cost, MESH__MAX_ROUNDS);
-        if (q->least < 0 || least < q->least) q->least = least;
-        if (least > cap) return;
-        for (rounds = 2; mesh__path_scratch(p, cost, rounds) > cap;) rounds *= 2;
-        p->scratch = mesh__path_scratch(p, cost, rounds);
+    if (cap && p->scratch > cap) { /* more rounds, smaller slabs; not always less, for two are held in turn */
+        for (rounds = 2; rounds <= MESH__MAX_ROUNDS && p->scratch > cap; rounds *= 2) {
+            if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
+            p->scratch = mesh__path_scratch(p, cost, rounds);
+        }
+        if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
+        if (p->scratch > cap) return;
     }
     for (at = q->found; at > 0; at--) {
         const mesh_plan *b = &q->best[at - 1];
@@ -1143,7 +1190,7 @@ static inline int mesh__split_primes(mesh *r, const mesh *m) {
             while (shape > 1) {
                 char name[MESH_NAME_BYTES];
                 mesh__text t = mesh__text_on(name, sizeof name - 3);
-                while (shape % prime && prime * prime <= shape) prime++;
+                while (shape % prime && prime <= shape / prime) prime++;
                 if (shape % prime) prime = shape;
                 shape /= prime;
                 if (r->naxes == MESH_MAX_AXES) return 0;
@@ -1248,6 +1295,9 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
 static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
     int split = q->same[3][3]; /* is there such a mesh */
     mesh__finish_path(q);
+    if (q->path.nsteps == 0 && q->path.topology.nlevels == 1 && q->path.topology.level[0].latency_ps == 0 &&
+        (q->path.at[0].size > MESH__EXACT_RANKS || q->path.at[1].size > MESH__EXACT_RANKS))
+        return; /* only bytes count, nothing receives fewer, and estimates must not say otherwise */
     mesh__tail_gather(q, 1, q->d->to, q->same[on][1] ? here : NULL, 0);
     if (q->same[on][1]) mesh__tail_gather(q, 1, q->d->to, here, 1);
     if (q->same[on][1]) mesh__tail_axes(q, here);
@@ -1364,8 +1414,9 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *
     int64_t total = elem_bytes;
     mesh_error why;
     if (elem_bytes < 1)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: elements of %l bytes; give a dtype or elem_bytes", f,
-                          elem_bytes);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: elements of %l bytes (dtype %d); give a dtype of MESH_DTYPES, or elem_bytes", f,
+                          elem_bytes, (int)d->dtype);
     if (d->scratch_cap < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", f, d->scratch_cap);
     if (d->topology && mesh_topology_check(d->topology, err) != MESH_OK) return MESH_ERR_ARGUMENT;
@@ -1373,7 +1424,10 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *
         if (mesh_spec_check(i ? d->to : d->from, i ? dst : src, d->ndim, d->shape, &why) != MESH_OK)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s: %s", f, i ? "destination" : "source", why.text);
     for (k = 0; k < d->ndim; k++) total = mesh__mul64(total, d->shape[k]);
-    if (total > INT64_MAX / 4) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the tensor's bytes overflow", f);
+    if (total > INT64_MAX / 4)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: the tensor's bytes overflow: more than 2^61; give a smaller shape than dim 0's %l", f,
+                          d->ndim ? d->shape[0] : 1);
     for (i = 0; i < src->naxes; i++)
         if (d->from->axis[i].kind == MESH_PARTIAL) from_op = d->from->axis[i].op, from_axis = i;
     for (i = 0; i < dst->naxes; i++)
@@ -1436,12 +1490,13 @@ static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
 MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
     mesh__search q;
     mesh_plan *p = &q.path;
-    const mesh *src = d->src, *dst = d->dst ? d->dst : d->src;
-    int64_t elem_bytes = d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
+    const mesh *src = d ? d->src : NULL, *dst = d && d->dst ? d->dst : src;
+    int64_t elem_bytes = !d ? 0 : d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
     int i, k, split;
-    if (!src || !d->from || !d->to || cap < 1 || !plans)
+    if (!d || !src || !d->from || !d->to || cap < 1 || !plans)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_plan_make: %s is missing",
-                          !src       ? "desc.src"
+                          !d         ? "the description"
+                          : !src     ? "desc.src"
                           : !d->from ? "desc.from"
                           : !d->to   ? "desc.to"
                                      : "room for a plan"),
@@ -1550,8 +1605,11 @@ static inline mesh__change mesh__step_change(const mesh_plan *p, int step) {
 }
 
 MESH_API const char *mesh_step_name(const mesh_plan *p, int step) {
-    mesh__change c = mesh__step_change(p, step);
-    int reduces = p->step[step].kind == MESH_STEP_REDUCE;
+    mesh__change c;
+    int reduces;
+    if (step < 0 || step >= p->nsteps) return "no step";
+    c = mesh__step_change(p, step);
+    reduces = p->step[step].kind == MESH_STEP_REDUCE;
     if (!c.known) return reduces ? "reduce, exchange" : "exchange";
     switch (c.what) {
     case 0:
@@ -1637,7 +1695,7 @@ static inline void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
     int d;
     for (d = 0; d < p->ndim; d++) {
         mesh__put(t, "%s%l", d ? "x" : "", p->shape[d]);
-        total *= p->shape[d];
+        total = mesh__mul64(total, p->shape[d]);
     }
     if (!p->ndim) mesh__put(t, "scalar");
     mesh__put(t, " %s, ", mesh_dtype_name(p->dtype));

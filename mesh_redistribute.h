@@ -23,7 +23,8 @@ CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
     Source and destination do not overlap in memory. A list is one operation: what goes from one rank to another goes as few messages.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
-    Bytes of the schedule itself (some 300 per message) are no scratch.
+    Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
+    Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
 */
 
 #ifdef __cplusplus
@@ -37,7 +38,7 @@ typedef struct mesh_tensor {
     int64_t shape[MESH_MAX_DIMS]; /* of the whole tensor */
     const mesh *on;
     mesh_spec spec;
-    const int64_t *strides;     /* of the local array, in elements, per dim; NULL: dense */
+    const int64_t *strides;     /* of the local array, in elements, per dim; NULL: dense. On every rank or on none */
     const int64_t *local_shape; /* what the caller thinks its part is, for a check; NULL: none */
     int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
 } mesh_tensor;
@@ -515,8 +516,10 @@ static inline void mesh__add_stage(mesh__builder *b, int first, int end, int ste
         mesh__task *t = &b->task[i];
         if (step >= t->plan->nsteps) continue;
         mesh__make_room(b, t, step);
-        if (t->plan->step[step].kind == MESH_STEP_REDUCE) mesh__make_staging(b, t, step, 1);
     }
+    for (i = first; i < end; i++) /* behind all layouts: they may grow from the same end */
+        if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_REDUCE)
+            mesh__make_staging(b, &b->task[i], step, 1);
     mesh__add_exchange(b, first, end, step, 0, 0);
     for (i = first; i < end; i++)
         if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_MOVE)
@@ -604,7 +607,7 @@ static inline int mesh__in_rounds(const mesh_plan *p) {
 static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
     int first, end, step;
     for (first = 0; first < count && !b->op->out_of_memory; first = end) {
-        int64_t used = 0;
+        int64_t used = 64 + 128 * (int64_t)b->e->t->size; /* what alignment takes of packed messages */
         int steps = 0;
         b->used[0] = b->used[1] = b->own = 0;
         for (end = first; end < count; end++) {
@@ -649,14 +652,13 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
                               "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
                               t->local_shape[d], d, rank, box.shape[d], t->shape[d]);
-        if (t->strides) {
-            p->stride[d] = t->strides[d] * elem;
-            if (box.shape[d] > 1 && mesh_box_count(&box) &&
-                (t->strides[d] < span || t->strides[d] > INT64_MAX / 2 / elem / box.shape[d]))
+        if (t->strides && box.shape[d] > 1) {
+            if (mesh_box_count(&box) && (t->strides[d] < span || t->strides[d] > INT64_MAX / 2 / elem / box.shape[d]))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
                                   "%s: stride %l of dim %d is %s; the dims within it span %l elements", which,
                                   t->strides[d], d, t->strides[d] < span ? "too small" : "too large", span);
-            if (box.shape[d] > 1) span = t->strides[d] * (box.shape[d] - 1) + span;
+            p->stride[d] = mesh_box_count(&box) ? t->strides[d] * elem : 0;
+            span = t->strides[d] * (box.shape[d] - 1) + span;
         }
     }
     if (!t->data && mesh_box_count(&box))
@@ -669,9 +671,16 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
 static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
     int64_t span = elem;
     int d;
-    if (p->box.ndim > 0 && !mesh_box_count(&p->box)) return 0;
+    if (!p->base || (p->box.ndim > 0 && !mesh_box_count(&p->box))) return 0;
     for (d = 0; d < p->box.ndim; d++) span += (p->box.shape[d] - 1) * p->stride[d];
     return (size_t)span;
+}
+
+/* Does what one task receives overlap what another receives or sends? */
+static inline int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) {
+    size_t to = mesh__place_bytes(&a->last, a->plan->elem_bytes);
+    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, b->plan->elem_bytes)) ||
+           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], b->plan->elem_bytes));
 }
 
 static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
@@ -730,28 +739,49 @@ static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src,
     d->scratch_cap = mesh__impl(c)->scratch_cap;
 }
 
+static inline mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
+    int k;
+    for (k = 0; k < p->nsteps; k++)
+        if (p->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible(p->dtype, p->op))
+            return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s of %s is not supported; see MESH_REDUCTIONS",
+                              mesh_op_name((mesh_op)p->op), mesh_dtype_name(p->dtype));
+    return MESH_OK;
+}
+
 MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
                                             const mesh_tensor *dst, mesh_error *err) {
     mesh_plan_desc d;
     mesh_status status;
-    int k;
     if (!c || !c->impl) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_plan: the comm is not open");
     if (!src || !dst || !plan) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_plan: a NULL argument");
     if ((status = mesh__tensors_check(c, src, dst, err)) != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
     if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
-    for (k = 0; k < plan->nsteps; k++)
-        if (plan->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible(plan->dtype, plan->op))
-            return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s of %s is not supported; see MESH_REDUCTIONS",
-                              mesh_op_name((mesh_op)plan->op), mesh_dtype_name(plan->dtype));
-    return MESH_OK;
+    return mesh__plan_reducible(plan, err);
+}
+
+/* Is a plan that was made before one of these tensors, and possible here? */
+static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan *p, const mesh_tensor *src,
+                                            const mesh_tensor *dst, mesh_error *err) {
+    mesh_status status = mesh__tensors_check(c, src, dst, err);
+    int64_t cap = mesh__impl(c)->scratch_cap;
+    if (status != MESH_OK) return status;
+    if (p->nsteps < 1 || !mesh_equal(&p->at[0], src->on) || !mesh_equal(&p->at[1], dst->on) ||
+        !mesh_spec_equal(&p->from, &src->spec) || !mesh_spec_equal(&p->step[p->nsteps - 1].spec, &dst->spec) ||
+        p->ndim != src->ndim || memcmp(p->shape, src->shape, sizeof src->shape[0] * (size_t)src->ndim) ||
+        p->dtype != src->dtype || p->elem_bytes != mesh__tensor_elem(src))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors; make it of these");
+    if (cap && p->scratch > cap)
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "the plan needs %l bytes of scratch, the comm's scratch_cap is %l",
+                          p->scratch, cap);
+    return mesh__plan_reducible(p, err);
 }
 
 /* Plans, if there are none yet, and tasks. err says which tensor. */
 static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
                                            int count, mesh_error *err) {
-    int i, rank = c->transport->rank;
+    int i, k, rank = c->transport->rank;
     for (i = 0; i < count; i++) {
         mesh_status status = MESH_OK;
         mesh_error why;
@@ -762,16 +792,9 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         memset(&call, 0, sizeof call);
         t->plan = given ? &given[i] : &made[i];
         if (given)
-            status = mesh__tensors_check(c, &src[i], &dst[i], &why);
+            status = mesh__given_check(c, &given[i], &src[i], &dst[i], &why);
         else
             status = mesh_redistribute_plan(c, &made[i], &src[i], &dst[i], &why);
-        if (status == MESH_OK && given &&
-            (!mesh_equal(&given[i].at[0], src[i].on) || !mesh_equal(&given[i].at[1], dst[i].on) ||
-             !mesh_spec_equal(&given[i].from, &src[i].spec) || given[i].nsteps < 1 ||
-             !mesh_spec_equal(&given[i].step[given[i].nsteps - 1].spec, &dst[i].spec) || given[i].ndim != src[i].ndim ||
-             memcmp(given[i].shape, src[i].shape, sizeof src[i].shape[0] * (size_t)src[i].ndim) ||
-             given[i].dtype != src[i].dtype || given[i].elem_bytes != elem))
-            status = mesh__fail(&why, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors");
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
         if (status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
@@ -784,6 +807,10 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
                 *err = why;
             return status;
         }
+        for (k = 0; k < i && count <= 256; k++)
+            if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
+                return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other", k,
+                                  i);
         call.dtype = src[i].dtype;
         t->width = (int)mesh__swap_width(&call);
     }
@@ -791,7 +818,7 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
 }
 
 /* Large even moves that are nothing but an all_gather or an all_reduce along open axes: those have tuned algorithms of their own, which move
-   as many bytes. Fills in the call and its axes; what it looks at is the same on every rank. */
+   as many bytes. Not under a scratch cap: theirs is their own. Fills in the call and its axes; what it looks at is the same on every rank. */
 static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, const mesh_tensor *src,
                                       const mesh_tensor *dst, mesh_call *call, char *axes, size_t cap) {
     const mesh_plan *p = t->plan;
@@ -800,9 +827,9 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
     uint8_t list[MESH_MAX_AXES];
     int i, k, n, dim = -1, ranks = 1, sums = 0, gathers = 0;
     int64_t count = mesh_box_count(&t->at[0].box), most = mesh_box_count(&t->last.box) * p->elem_bytes;
-    if (!mesh_equal(src->on, m) || !mesh_equal(dst->on, m) || src->strides || dst->strides || most < MESH__MIB ||
-        src->dtype == MESH_BYTES || src->spec.rule != dst->spec.rule || !mesh__is_even(p, m, &src->spec) ||
-        !mesh__is_even(p, m, &dst->spec))
+    if (!mesh_equal(src->on, m) || !mesh_equal(dst->on, m) || src->strides || dst->strides || most < 2 * MESH__MIB ||
+        mesh__impl(c)->scratch_cap || src->dtype == MESH_BYTES || src->spec.rule != dst->spec.rule ||
+        !mesh__is_even(p, m, &src->spec) || !mesh__is_even(p, m, &dst->spec))
         return 0;
     for (i = 0; i < m->naxes; i++) {
         const mesh_place *a = &src->spec.axis[i], *b = &dst->spec.axis[i];
@@ -886,7 +913,8 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         if ((op = mesh__op_take(b.e)) == NULL) {
             status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
         } else {
-            for (i = 0; i < count; i++) hash = mesh__mix(hash, task[i].plan->hash);
+            for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, task[i].plan->hash);
+            if (count == 1) hash = task[0].plan->hash;
             op->call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)hash,
                                   count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
             op->call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;

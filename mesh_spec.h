@@ -151,9 +151,15 @@ static inline mesh_place mesh__place(int kind, int dim, int op, int order) {
     return p;
 }
 MESH_API mesh_place mesh_replicate(void) { return mesh__place(MESH_REPLICATE, 0, 0, 0); }
-MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, dim, 0, MESH_ORDER_DEFAULT); }
-MESH_API mesh_place mesh_shard_at(int dim, int order) { return mesh__place(MESH_SHARD, dim, 0, order); }
-MESH_API mesh_place mesh_partial(mesh_op op) { return mesh__place(MESH_PARTIAL, 0, (int)op, 0); }
+/* What does not fit a byte stays wrong: it must not become another dim, order or op. */
+static inline int mesh__dim_byte(int dim) { return dim < -MESH_MAX_DIMS || dim >= MESH_MAX_DIMS ? 127 : dim; }
+MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, MESH_ORDER_DEFAULT); }
+MESH_API mesh_place mesh_shard_at(int dim, int order) {
+    return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, order < 0 || order > 254 ? 254 : order);
+}
+MESH_API mesh_place mesh_partial(mesh_op op) {
+    return mesh__place(MESH_PARTIAL, 0, (int)op < 0 || (int)op > 254 ? 255 : (int)op, 0);
+}
 
 static inline void mesh__spec_clear(mesh_spec *s, int naxes) {
     int i;
@@ -228,6 +234,10 @@ static inline mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndi
             first = i;
         } else if (p->kind == MESH_SHARD) {
             dim = (int8_t)p->dim;
+            if (ndim == 0)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: axis \"%s\" shards dim %d of a tensor of 0 dims; a scalar has none", function,
+                                  name, dim);
             if (dim < -ndim || dim >= ndim)
                 return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                                   "%s: axis \"%s\" shards dim %d of a tensor of %d dims; %d to %d are possible",
@@ -289,23 +299,26 @@ MESH_API mesh_status mesh_spec_check(const mesh_spec *s, const mesh *m, int ndim
             ndim);
     for (d = 0; d < ndim; d++) {
         if (shape[d] < 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_check: dim %d has size %l", d, shape[d]);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_check: dim %d has size %l; sizes are 0 or more", d,
+                              shape[d]);
         empty |= shape[d] == 0;
     }
     for (d = 0; d < ndim; d++) {
         uint8_t list[MESH_MAX_AXES];
-        int n = mesh__dim_axes(s, d, list), shards = 1;
+        int n = mesh__dim_axes(s, d, list);
+        int64_t shards = 1, padded;
         if (!empty && total > INT64_MAX / shape[d])
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_spec_check: the shape's elements overflow at dim %d (%l)", d, shape[d]);
-        total *= shape[d];
+        if (!empty) total *= shape[d];
         for (i = 0; i < n; i++) shards *= m->axis[list[i]].size;
+        padded = shape[d] / shards < INT64_MAX / shards ? (shape[d] / shards + 1) * shards : shape[d];
         if (s->strict && shape[d] % shards)
             return mesh__fail(
                 err, MESH_ERR_ARGUMENT, -1,
-                "mesh_spec_check: dim %d has %l elements, which its %d shards do not divide; pad it to %l, or "
+                "mesh_spec_check: dim %d has %l elements, which its %l shards do not divide; pad it to %l, or "
                 "allow uneven shards (strict = 0)",
-                d, shape[d], shards, (shape[d] / shards + 1) * shards);
+                d, shape[d], shards, padded);
     }
     return MESH_OK;
 }
@@ -380,7 +393,7 @@ static inline mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
             return mesh__read_fail(r, "a dim, as in S(0),");
         if (mesh__read_char(r, '@') && (!mesh__read_int(r, &order) || order < 0))
             return mesh__read_fail(r, "an order, as in S(0)@1,");
-        *place = mesh_shard_at(v, order);
+        *place = order == MESH_ORDER_DEFAULT ? mesh_shard(v) : mesh_shard_at(v, order);
         return MESH_OK;
     }
     if (mesh__read_char(r, 'P')) {
@@ -435,6 +448,9 @@ MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const cha
     r.function = "mesh_spec_parse_dims";
     r.err = err;
     if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: the text is NULL");
+    if (ndim < 0 || ndim > MESH_MAX_DIMS)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: a tensor of %d dims; 0 to %d are possible",
+                          ndim, MESH_MAX_DIMS);
     mesh__spec_clear(&spec, m->naxes);
     for (mesh__skip_spaces(&r); *r.p; mesh__skip_spaces(&r), dim++) {
         if (dim >= ndim)
@@ -539,6 +555,8 @@ MESH_API int mesh_spec_box(const mesh_spec *s, const mesh *m, int ndim, const in
 MESH_API int64_t mesh_box_count(const mesh_box *box) {
     int64_t n = 1;
     int d;
+    for (d = 0; d < box->ndim; d++)
+        if (box->shape[d] == 0) return 0; /* whatever the others are */
     for (d = 0; d < box->ndim; d++) n *= box->shape[d];
     return n;
 }

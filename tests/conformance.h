@@ -1340,7 +1340,7 @@ static int conf_has_partial(const mesh_spec *s) {
 
 /* One call: a list of tensors between two meshes, seen from this rank. */
 static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
-    enum { LIST = 6 };
+    enum { LIST = 24 };
     mesh_transport *t = comm->transport;
     mesh_tensor src[LIST], dst[LIST];
     int64_t strides[2][LIST][MESH_MAX_DIMS];

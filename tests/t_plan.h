@@ -14,6 +14,8 @@ static int64_t plan_combine(int op, int64_t a, int64_t b) {
         return a > b ? a : b;
     case MESH_MIN:
         return a < b ? a : b;
+    case MESH_PROD:
+        return (int64_t)((uint64_t)a * (uint64_t)b % 1000003);
     default:
         return a ^ b;
     }
@@ -453,7 +455,7 @@ static void test_plan_facts(void) {
 /* A random factoring of ranks [origin, origin + size), its ranks perhaps from a table or with the first axis fastest. */
 static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, int *inverse) {
     mesh_desc d = MESH_ZERO;
-    int shape[5], i, k, rest = size;
+    int shape[5], strides[5], i, k, rest = size;
     mesh m;
     mesh_error err;
     while (d.naxes < 4 && rest > 1 && random_below(r, 5)) {
@@ -467,6 +469,14 @@ static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, i
     d.shape = shape;
     d.origin = origin;
     d.first_fastest = random_below(r, 2);
+    if (!random_below(r, 5)) { /* strides with gaps: ranks that are not in the mesh between those that are */
+        int64_t span = 1;
+        for (i = d.naxes - 1; i >= 0; i--) {
+            strides[i] = (int)span + random_below(r, 3);
+            span += (int64_t)(shape[i] - 1) * strides[i];
+        }
+        if (origin + span <= PLAN_RANKS) d.strides = strides;
+    }
     if (table && !random_below(r, 3)) {
         for (i = 0; i < PLAN_RANKS; i++) table[i] = i;
         for (i = PLAN_RANKS - 1; i > 0; i--)
@@ -511,11 +521,12 @@ static void test_plan_random(void) {
     static int tables[2][PLAN_RANKS], inverses[2][PLAN_RANKS];
     test_random r = random_from(9);
     int trial, moves = 0, capped = 0;
-    for (trial = 0; trial < 6000 && !test_failures; trial++) {
-        static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 16}, ops[] = {MESH_SUM, MESH_MAX, MESH_MIN, MESH_XOR};
+    for (trial = 0; trial < 20000 && !test_failures; trial++) {
+        static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 16},
+                         ops[] = {MESH_SUM, MESH_MAX, MESH_MIN, MESH_XOR, MESH_PROD};
         int size = sizes[random_below(&r, trial % 10 ? 7 : 8)], how = random_below(&r, 5), ndim = random_below(&r, 5),
             d;
-        int op = ops[random_below(&r, 4)];
+        int op = ops[random_below(&r, 5)];
         mesh src = plan_random_mesh(&r, random_below(&r, 3), size, tables[0], inverses[0]),
              dst = how == 0   ? src
                    : how == 1 ? plan_random_mesh(&r, src.origin + size, sizes[random_below(&r, 6)], NULL, NULL)
@@ -543,6 +554,7 @@ static void test_plan_random(void) {
         }
         desc.topology = random_below(&r, 4) ? &t : NULL;
         if (mesh_plan_make(&plan, &desc, &err)) {
+            if (op == MESH_PROD && strstr(err.text, "is partial over prod, which the source is not there")) continue;
             test_fail(__FILE__, __LINE__, "trial %d: %s", trial, err.text);
             return;
         }
@@ -594,7 +606,7 @@ static uint64_t plan_hashes(int n) {
 }
 
 /* The same plans whatever the compiler, flags and machine: this number was found with gcc -O2 on x86-64. */
-static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), INT64_C(0)); }
+static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), INT64_C(-1096245102329083635)); }
 
 static void plan_expect(const mesh_plan_desc *d, mesh_status status, const char *fragment) {
     static mesh_plan plan, before;

@@ -96,7 +96,7 @@ static void lists_of_tensors_rank(mesh_transport *t, void *ctx) {
     plans[3].shape[0]++;
     if (t->rank == 0) { /* the plan of another tensor */
         CHECK_INT(mesh_redistribute_planned_start(&c, plans, src, dst, MANY, &many), MESH_ERR_ARGUMENT);
-        CHECK_HAS(c.error.text, "tensor 3: the plan is for other tensors");
+        CHECK_HAS(c.error.text, "tensor 3: the plan is for other tensors; make it of these");
     }
     mesh_comm_close(&c);
     for (i = 0; i < MANY; i++) free(src[i].data), free(dst[i].data);
