@@ -388,6 +388,57 @@ static int bytes_table(FILE *out, FILE *csv) {
     return 0;
 }
 
+/* ---- planning ---- */
+
+static void planning_table(FILE *out) {
+    static const char *const rows[][3] = {
+        {"a=8,b=8,c=8", "a:S(0) b:S(1) c:R", "a:S(1) b:R c:S(0)"},
+        {"a=8,b=8,c=8", "a:P(sum) b:R c:R", "a:R b:S(0) c:R"},
+        {"a=8,b=8,c=8", "a:P(sum) b:P(sum) c:P(sum)", "a:R b:R c:R"},
+        {"a=256,b=256", "a:S(0) b:R", "a:R b:S(0)"},
+        {"a=256,b=256", "a:S(0) b:S(1)", "a:S(1) b:S(0)"},
+        {"a=256,b=256", "a:S(0) b:S(0)", "a:S(1) b:S(1)"},
+        {"a=256,b=256", "a:S(0) b:S(0)", "a:R b:R"},
+        {"a=256,b=256", "a:P(sum) b:S(0)", "a:R b:R"},
+        {"a=256,b=256", "a:P(sum) b:P(sum)", "a:S(0) b:S(1)"},
+    };
+    static mesh_plan plan;
+    size_t k;
+    fprintf(
+        out,
+        "\n## Planning\n\nMicroseconds to make a plan (nothing is allocated) and to go through one rank's moves; 65,536 x 65,536 f32.\n\n"
+        "| mesh | from | to | plan us | steps | one rank's moves | us |\n|---|---|---|---|---|---|---|\n");
+    for (k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        mesh m;
+        mesh_spec from, to;
+        mesh_plan_desc d = MESH_ZERO;
+        mesh_moves it;
+        mesh_error err;
+        double make = 1e9, go = 1e9;
+        int round, step, n = 0;
+        if (mesh_parse(&m, rows[k][0], 0, &err) || mesh_spec_parse(&from, &m, rows[k][1], 2, &err) ||
+            mesh_spec_parse(&to, &m, rows[k][2], 2, &err))
+            continue;
+        d.src = &m;
+        d.from = &from;
+        d.to = &to;
+        d.ndim = 2;
+        d.shape[0] = d.shape[1] = 65536;
+        for (round = 0; round < 5; round++) {
+            double t = seconds(), u;
+            if (mesh_plan_make(&plan, &d, &err)) return;
+            u = seconds();
+            for (step = n = 0; step < plan.nsteps; step++)
+                for (mesh_moves_start(&it, &plan, step, 77, -1); mesh_moves_next(&it);) n++;
+            make = u - t < make ? u - t : make;
+            u = seconds() - u;
+            go = u < go ? u : go;
+        }
+        fprintf(out, "| %s | %s | %s | %.1f | %d | %d | %.0f |\n", rows[k][0], rows[k][1], rows[k][2], make * 1e6,
+                plan.nsteps, n, go * 1e6);
+    }
+}
+
 /* ---- the page ---- */
 
 typedef struct timing {
@@ -440,6 +491,7 @@ int main(void) {
         sysconf(_SC_NPROCESSORS_ONLN));
     if (bytes_table(out, csv)) return 1;
     fclose(csv);
+    planning_table(out);
     setenv("MESH_SOCKET_LANES", "tcp", 1);
     for (ranks = 4; ranks <= 8; ranks += 4) {
         snprintf(line, sizeof line, "build/mesh run --bare -n %d -- build/bench_redistribute", ranks);

@@ -1,6 +1,7 @@
-/* What every transport must do, run as each rank of a world: conformance_transport (the bare transport struct) and
-   conformance_collectives (every collective over it). For a transport of your own: include mesh.h, mesh_collectives.h, your header and
-   this file, run both functions on 1, 2, 3, 5 and 8 ranks, and look at conformance_failures. tests/t_comm.h does so for ours. */
+/* What every transport must do, run as each rank of a world: conformance_transport (the bare transport struct), conformance_collectives
+   (every collective over it) and conformance_redistribute (seeded redistributions). For a transport of your own: include mesh.h,
+   mesh_collectives.h, your header and this file, run the functions on 1, 2, 3, 5 and 8 ranks, and look at conformance_failures.
+   tests/t_comm.h and t_redistribute.h do so for ours. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 

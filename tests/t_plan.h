@@ -1,5 +1,7 @@
 /* mesh_plan.h: every plan run by a one-thread interpreter over index arrays, bytes beside the bound and PyTorch's, every error. */
 
+#include "plan_hash.h"
+
 enum { PLAN_RANKS = 64, PLAN_ELEMS = 4096 };
 
 /* What rank number `summand` of a partial axis adds to element e. Replicated: summand 0 of 1. */
@@ -293,7 +295,7 @@ static void test_plan_pairs(void) {
     int ndim;
     for (k = 0; k < 3; k++)
         for (ndim = 1; ndim <= 4; ndim++) {
-            int step = ndim < 4 ? 1 : 3;
+            int step = 1;
             plan_every_pair(meshes[k], ndim, even[ndim - 1], MESH_SUM, step);
             plan_every_pair(meshes[k], ndim, odd, MESH_MAX, step);
             plan_every_pair(meshes[k], ndim, ndim < 3 ? prime : small, MESH_SUM, step);
@@ -306,11 +308,11 @@ static void test_plan_pairs_3d(void) {
     plan_every_pair("a=2,b=2,c=2", 1, even1, MESH_SUM, 1);
     plan_every_pair("a=2,b=2,c=2", 1, odd, MESH_MAX, 1);
     plan_every_pair("a=2,b=2,c=2", 2, even, MESH_SUM, 1);
-    plan_every_pair("a=2,b=2,c=2", 2, odd, MESH_SUM, 2);
-    plan_every_pair("a=2,b=2,c=2", 2, small, MESH_MAX, 2);
-    plan_every_pair("a=2,b=2,c=2", 3, even, MESH_SUM, 11);
-    plan_every_pair("a=2,b=2,c=2", 3, odd, MESH_MAX, 11);
-    plan_every_pair("a=2,b=2,c=2", 4, odd, MESH_SUM, 61);
+    plan_every_pair("a=2,b=2,c=2", 2, odd, MESH_SUM, 1);
+    plan_every_pair("a=2,b=2,c=2", 2, small, MESH_MAX, 1);
+    plan_every_pair("a=2,b=2,c=2", 3, even, MESH_SUM, 7);
+    plan_every_pair("a=2,b=2,c=2", 3, odd, MESH_MAX, 7);
+    plan_every_pair("a=2,b=2,c=2", 4, odd, MESH_SUM, 41);
 }
 
 /* ---- bytes beside PyTorch's ---- */
@@ -580,33 +582,8 @@ static void test_plan_random(void) {
     CHECK(moves > 10000 && capped > 100);
 }
 
-static uint64_t plan_hashes(int n) {
-    test_random r = {88172645463325252u};
-    uint64_t h = 0;
-    int trial;
-    for (trial = 0; trial < n; trial++) {
-        int ndim = 1 + random_below(&r, 3), d, size = 1 << random_below(&r, 7);
-        mesh src = plan_random_mesh(&r, 0, size, NULL, NULL),
-             dst = random_below(&r, 3) ? src : plan_random_mesh(&r, 0, size, NULL, NULL);
-        mesh_spec from = plan_random_spec(&r, &src, ndim, MESH_SUM), to = plan_random_spec(&r, &dst, ndim, MESH_SUM);
-        mesh_plan_desc desc = MESH_ZERO;
-        mesh_topology t = MESH_ZERO;
-        mesh_plan plan;
-        desc.src = &src, desc.dst = &dst, desc.from = &from, desc.to = &to, desc.ndim = ndim;
-        for (d = 0; d < ndim; d++) desc.shape[d] = 1 + random_below(&r, 4000);
-        t.nlevels = 2; /* near ties: few different costs */
-        t.level[0].ranks = 8, t.level[0].latency_ps = 1000 * (1 + random_below(&r, 3)),
-        t.level[0].ps_per_byte_16 = 65536;
-        t.level[1].ranks = INT32_MAX, t.level[1].latency_ps = 2000,
-        t.level[1].ps_per_byte_16 = 65536 + random_below(&r, 2);
-        desc.topology = random_below(&r, 2) ? &t : NULL;
-        if (!mesh_plan_make(&plan, &desc, NULL)) h = mesh__mix(h, plan.hash);
-    }
-    return h;
-}
-
 /* The same plans whatever the compiler, flags and machine: this number was found with gcc -O2 on x86-64. */
-static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), INT64_C(-1096245102329083635)); }
+static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), (int64_t)UINT64_C(0x440c248f133ea00d)); }
 
 static void plan_expect(const mesh_plan_desc *d, mesh_status status, const char *fragment) {
     static mesh_plan plan, before;
