@@ -592,9 +592,9 @@ MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *
     p->piece.zero = 0;
     p->state = mesh_box_count(box) > 0;
     for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;
-    for (d = 0; d < ndim; d++) {
-        p->shape[d] = shape[d];
-        p->count[d] = (uint8_t)mesh__dim_axes(s, d, p->axis[d]);
+    for (d = 0; d < MESH_MAX_DIMS; d++) {
+        p->shape[d] = d < ndim ? shape[d] : 0;
+        p->count[d] = d < ndim ? (uint8_t)mesh__dim_axes(s, d, p->axis[d]) : 0;
     }
 }
 
