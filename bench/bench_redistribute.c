@@ -444,7 +444,7 @@ static void planning_table(FILE *out) {
 typedef struct timing {
     int ranks, wrong;
     char mesh[32], from[64], to[64];
-    double ours, hand;
+    double ours, hand, torch; /* ms; torch 0: not measured */
 } timing;
 
 static void chart(const timing *t, int n) {
@@ -476,8 +476,34 @@ static void chart(const timing *t, int n) {
     fclose(out);
 }
 
+/* PyTorch's side of it, where torchrun is (or $TORCHRUN). Returns its version in `version`. */
+static void ask_torch(timing *t, int n, int ranks, char *version, size_t cap) {
+    const char *torchrun = getenv("TORCHRUN") ? getenv("TORCHRUN") : "torchrun";
+    char line[1024];
+    FILE *p;
+    int i, r;
+    snprintf(line, sizeof line, "OMP_NUM_THREADS=1 timeout 120 %s --nproc-per-node %d bench/dtensor.py 2>/dev/null",
+             torchrun, ranks);
+    if (!(p = popen(line, "r"))) return;
+    while (fgets(line, sizeof line, p)) {
+        char *field[5], *at = line;
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "PyTorch ", 8)) snprintf(version, cap, "%.60s", line);
+        for (r = 0; r < 5 && at; r++) {
+            field[r] = at;
+            if ((at = strchr(at, ';')) != NULL) *at++ = 0;
+        }
+        for (i = 0; i < n && r == 5; i++)
+            if (t[i].ranks == ranks && !strcmp(t[i].mesh, field[1]) && !strcmp(t[i].from, field[2]) &&
+                !strcmp(t[i].to, field[3]))
+                t[i].torch = atof(field[4]);
+    }
+    pclose(p);
+}
+
 int main(void) {
     static timing times[64];
+    char version[64] = "";
     FILE *out, *csv, *p;
     char line[512];
     int n = 0, ranks, i, slower = 0;
@@ -518,18 +544,22 @@ int main(void) {
             }
         }
         pclose(p);
+        ask_torch(times, n, ranks, version, sizeof version);
     }
     fprintf(
         out,
         "\n## Time\n\n64 MiB of f32, 4096 x 4096, over TCP lanes; the median of %d, a barrier before and after, both in turn in the same run,\n"
         "values checked. By hand: axis by axis with this library's own collectives, packing only what is strided.\n\n"
-        "| ranks | mesh | from | to | mesh_redistribute ms | axis by axis ms | ratio |\n|---|---|---|---|---|---|---|\n",
-        ROUNDS);
+        "%s%s\n\n"
+        "| ranks | mesh | from | to | mesh_redistribute ms | axis by axis ms | ratio | DTensor ms | ratio |\n|---|---|---|---|---|---|---|---|---|\n",
+        ROUNDS, version[0] ? version : "PyTorch was not found ($TORCHRUN names its launcher): no figures of DTensor",
+        version[0] ? ", one thread a rank, in the same run." : ".");
     for (i = 0; i < n; i++) {
         const timing *t = &times[i];
         slower += t->hand < t->ours;
-        fprintf(out, "| %d | %s | %s | %s | %.2f | %.2f | %.2f%s |\n", t->ranks, t->mesh, t->from, t->to, t->ours,
+        fprintf(out, "| %d | %s | %s | %s | %.2f | %.2f | %.2f%s | ", t->ranks, t->mesh, t->from, t->to, t->ours,
                 t->hand, t->hand / t->ours, t->wrong ? " WRONG" : "");
+        fprintf(out, t->torch > 0 ? "%.1f | %.1f |\n" : "- | - |\n", t->torch, t->torch / t->ours);
     }
     fprintf(
         out,

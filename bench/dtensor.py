@@ -1,5 +1,5 @@
 """The moves of bench/bench_redistribute.c by PyTorch's DTensor over Gloo, 64 MiB of f32, where PyTorch is installed:
-torchrun --nproc-per-node 4 bench/dtensor.py   (or 8). Rank 0 prints ranks, mesh, from, to, ms (median of 5)."""
+torchrun --nproc-per-node 4 bench/dtensor.py   (or 8). Rank 0 prints ranks;mesh;from;to;ms (median of 5); bench_redistribute reads that."""
 import os
 import statistics
 import time
@@ -19,9 +19,18 @@ MOVES = {
 }
 
 
+def text(places, last_outermost=False):
+    """As mesh_spec_format writes it; in bench_redistribute.c axes that shard one dim together nest the other way round."""
+    names = {S0: "S(0)", S1: "S(1)", R: "R", P: "P(sum)"}
+    n = len(places)
+    return " ".join(f"{'abc'[i]}:{names[p]}" + (f"@{n - 1 - i}" if last_outermost else "") for i, p in enumerate(places))
+
+
 def main():
     dist.init_process_group("gloo")
     world = dist.get_world_size()
+    if dist.get_rank() == 0:
+        print(f"PyTorch {torch.__version__}, DTensor over Gloo", flush=True)
     for shape, source, target in MOVES[world]:
         mesh = init_device_mesh("cpu", shape)
         rows, columns = SIDE, SIDE
@@ -39,7 +48,9 @@ def main():
             dist.barrier()
             times.append((time.perf_counter() - start) * 1e3)
         if dist.get_rank() == 0:
-            print(f"{world},{shape},{source},{target},{statistics.median(times[1:]):.1f}", flush=True)
+            together = len(shape) > 1 and all(p == S1 for p in target)
+            mesh_text = ",".join(f"{'abc'[i]}={n}" for i, n in enumerate(shape))
+            print(f"{world};{mesh_text};{text(source)};{text(target, together)};{statistics.median(times[1:]):.1f}", flush=True)
     dist.destroy_process_group()
 
 
