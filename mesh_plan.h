@@ -184,18 +184,17 @@ MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rou
 extern "C" {
 #endif
 
-/* Planning counts exactly, rank by rank, where sizes do not divide and ranks are few. */
-enum { MESH__EXACT_RANKS = 12 };
 enum {
-    MESH__PIECE_CUT = 64 * 1024,
-    /* bytes from which replicas share a piece */ MESH__SLAB = 256 * 1024,
-    MESH__MAX_ROUNDS = 4096
+    MESH__PIECE_CUT = 64 * 1024, /* bytes from which replicas share a piece */
+    MESH__SLAB = 256 * 1024,     /* of what is reduced at a time, per summand */
+    MESH__MAX_ROUNDS = 4096,
+    MESH__EXACT_RANKS = 12 /* up to so many are counted one by one where sizes do not divide */
 };
 
 static inline int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
-
 static inline int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 static inline int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
+
 /* ---- // >>digits ------------------------------------------------------------------------------------------------------ */
 
 static inline void mesh__digit_add(mesh_digits *d, int shape, int stride) {
