@@ -209,7 +209,7 @@ typedef struct mesh__op {
     int kept, native; /* mesh_keep; runs as the transport's own collective */
     size_t elem_bytes;
     mesh_call call;
-    uint64_t shape; /* hash of the counts of a multi-buffer call */
+    uint64_t shape; /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
     void (*extend)(struct mesh__engine *e, struct mesh__op *op);
     void *extra;       /* what extend works on */
     mesh_block *block; /* copies of the caller's */
@@ -2116,7 +2116,9 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
-    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0 : call->count;
+    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
+                       : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
+                                                                 : call->count;
     check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
     if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
     if (call->nbuffers) check = mesh__mix(check, op->shape);

@@ -748,16 +748,28 @@ static inline mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *e
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
-                                            const mesh_tensor *dst, mesh_error *err) {
+static inline mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
+                                        const mesh_tensor *dst, mesh_error *err) {
     mesh_plan_desc d;
-    mesh_status status;
-    if (!c || !c->impl) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_plan: the comm is not open");
-    if (!src || !dst || !plan) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_plan: a NULL argument");
-    if ((status = mesh__tensors_check(c, src, dst, err)) != MESH_OK) return status;
+    mesh_status status = mesh__tensors_check(c, src, dst, err);
+    if (status != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
     if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
     return mesh__plan_reducible(plan, err);
+}
+
+MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
+                                            const mesh_tensor *dst, mesh_error *err) {
+    mesh_error why;
+    mesh_status status;
+    if (!c || !c->impl) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_plan: the comm is not open");
+    if (!src || !dst || !plan)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_plan: %s is NULL",
+                          !plan  ? "the plan"
+                          : !src ? "the source"
+                                 : "the destination");
+    status = mesh__plan_of(c, plan, src, dst, &why);
+    return status == MESH_OK ? status : mesh__fail(err, status, why.rank, "mesh_redistribute_plan: %s", why.text);
 }
 
 /* Is a plan that was made before one of these tensors, and possible here? */
@@ -794,7 +806,7 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         if (given)
             status = mesh__given_check(c, &given[i], &src[i], &dst[i], &why);
         else
-            status = mesh_redistribute_plan(c, &made[i], &src[i], &dst[i], &why);
+            status = mesh__plan_of(c, &made[i], &src[i], &dst[i], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
         if (status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
@@ -915,7 +927,8 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         } else {
             for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, task[i].plan->hash);
             if (count == 1) hash = task[0].plan->hash;
-            op->call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)hash,
+            op->shape = hash;
+            op->call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count,
                                   count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
             op->call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
             mesh__op_identify(b.e, op, c, mesh__group_find(mesh__impl(c), NULL));
@@ -974,11 +987,16 @@ MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, con
 
 MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                                      int count, int64_t *nbytes, mesh_error *err) {
+    mesh_error why;
+    mesh_status status;
     if (!c || !c->impl)
         return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_scratch_bytes: the comm is not open");
     if (!nbytes || count < 0 || (count && (!src || !dst)))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_scratch_bytes: a NULL argument");
-    return mesh__redistribute_start(c, NULL, src, dst, count, nbytes, NULL, err);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_scratch_bytes: %d tensors, %s", count,
+                          !nbytes ? "and nbytes is NULL" : "and a list that is NULL, or fewer than none");
+    status = mesh__redistribute_start(c, NULL, src, dst, count, nbytes, NULL, &why);
+    return status == MESH_OK ? status
+                             : mesh__fail(err, status, why.rank, "mesh_redistribute_scratch_bytes: %s", why.text);
 }
 
 #undef MESH__BLOCKING

@@ -321,6 +321,19 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
         default:
             break;
         }
+        if (what < 12) { /* asking beforehand says the same, and fails nothing */
+            mesh_plan plan;
+            int64_t said;
+            status = mesh_redistribute_scratch_bytes(&c, &src, &dst, 1, &said, &err);
+            CHECK_INT(status, refusals[what].status);
+            CHECK_HAS(err.text, "mesh_redistribute_scratch_bytes: ");
+            CHECK_HAS(err.text, refusals[what].text);
+            if (what < 2 || what > 5) {
+                CHECK_INT(mesh_redistribute_plan(&c, &plan, &src, &dst, &err), status);
+                CHECK_HAS(err.text, "mesh_redistribute_plan: ");
+            }
+            CHECK_INT(c.failed, 0);
+        }
         status = mesh_redistribute_many_start(&c, &src, &dst, n, what == 16 ? NULL : &r);
         CHECK_INT(status, refusals[what].status);
         CHECK_HAS(c.error.text, refusals[what].text);
