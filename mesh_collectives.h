@@ -1733,7 +1733,8 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
     mesh__op_identify(e, op, c, g);
     if (MESH__HAS(e->t->ops, collective)) {
         mesh__step *s = mesh__step_add(e, op, MESH__POST);
-        status = s ? e->t->ops->collective(e->t, g->handle, &op->call, &s->ticket) : MESH_ERR_MEMORY;
+        status = s ? mesh__op_fence(e, op) : MESH_ERR_MEMORY;
+        if (status == MESH_OK) status = e->t->ops->collective(e->t, g->handle, &op->call, &s->ticket);
         if (status == MESH_OK) {
             s->open = 1;
             op->at = 1;
@@ -1788,9 +1789,16 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
 
 /* ---- // >>collectives ----------------------------------------------------------------------------------------------------------------------- */
 
-#define MESH__BLOCKING(start)   \
-    mesh_request r;             \
-    mesh_status status = start; \
+static inline void mesh__blocking(mesh_comm *c, int blocking) {
+    if (c && c->impl) mesh__impl(c)->blocking = blocking;
+}
+
+#define MESH__BLOCKING(start) \
+    mesh_request r;           \
+    mesh_status status;       \
+    mesh__blocking(c, 1);     \
+    status = start;           \
+    mesh__blocking(c, 0);     \
     return status == MESH_OK ? mesh_wait(r) : status
 
 MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
@@ -2541,7 +2549,6 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
     }
     return MESH_OK;
 }
-
 
 #ifdef __cplusplus
 }

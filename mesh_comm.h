@@ -44,6 +44,7 @@ typedef struct mesh_comm_desc {
     const mesh_tuning *tuning;     /* which algorithms; NULL: the transport's */
     const mesh_topology *topology; /* what redistributions are planned for; NULL: flat */
     int64_t scratch_cap;           /* bytes a redistribution may use beside its tensors; 0: any */
+    void *stream; /* on GPUs, the caller's cudaStream_t; NULL: the default stream. See mesh_comm_stream */
 } mesh_comm_desc;
 
 typedef struct mesh_comm {
@@ -90,10 +91,30 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 
 /* ---- requests --------------------------------------------------------------------------------------------------------- */
 
-/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started. */
+/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started.
+   On transports with streams (GPUs) it does not block: what the caller puts on its stream from now on comes after the operation, and
+   the buffers are the operation's until that stream has come so far. What goes wrong then is told by a later call. */
 MESH_API mesh_status mesh_wait(mesh_request r);
-/* IN_PROGRESS, or as mesh_wait. */
+/* The same, but blocks on every transport, at most to the operation's deadline. */
+MESH_API mesh_status mesh_wait_host(mesh_request r);
+/* IN_PROGRESS, or as mesh_wait_host. */
 MESH_API mesh_status mesh_test(mesh_request r);
+/* From now on this stream is the caller's. Operations start after what is on it; the blocking forms run on it. Without streams: nothing. */
+MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
+/* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. */
+MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
+
+/* ---- memory of the transport: device memory on GPUs, the host's elsewhere ------------------------------------------------- */
+
+/* Memory for buffers, where the transport moves it fastest (NCCL: ncclMemAlloc, registered). Local. MEMORY. */
+MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
+/* Nothing may be under way in it. NULL is fine. */
+MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
+/* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
+MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
+/* Make memory of your own known to the transport, as mesh_alloc's is. *handle for mesh_unregister; NULL where there is no gain. */
+MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle);
+MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle);
 
 /* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
    mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
@@ -207,6 +228,8 @@ typedef struct mesh__op {
     int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;       /* everything is posted; only its end is awaited */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
+    int detached;     /* waited for on a stream: nobody holds its request any more */
+    struct mesh__op *next_detached;
     size_t elem_bytes;
     mesh_call call;
     uint64_t shape; /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
@@ -257,6 +280,17 @@ typedef struct mesh__walk {
     mesh__node stack[MESH__WALK_DEPTH];
 } mesh__walk;
 
+/* A roll call: who has called what timed out here, on transports that cannot tell (no MESH_CAP_PENDING). */
+typedef struct mesh__roll {
+    mesh__op *op; /* NULL: none under way */
+    uint32_t id;
+    int64_t until;
+    int final;                         /* its deadline has passed; else only disagreement is looked for */
+    int answers, absent, first_absent; /* absent: how many have not called it */
+    uint64_t heard[16];                /* bits: indices that have answered */
+    mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
+} mesh__roll;
+
 typedef struct mesh__mail {
     struct mesh__mail *next;
     int rank, kind;
@@ -274,7 +308,8 @@ typedef struct mesh__engine {
     int ncomms, comm_cap;
     mesh__op **op; /* by slot */
     int nops, op_cap;
-    mesh__op *unused;     /* free slots */
+    mesh__op *unused;                   /* free slots */
+    mesh__op *detached, **detached_end; /* in the order they were waited for */
     int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
     unsigned polls;
     uint32_t last_id, opens, started;
@@ -282,6 +317,7 @@ typedef struct mesh__engine {
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
+    mesh__roll roll;
     mesh__history ring[MESH__RING];
     uint32_t ring_count;
     mesh__gone *gone;
@@ -307,6 +343,8 @@ typedef struct mesh__comm_impl {
     mesh_tuning tuning;
     mesh_topology topology;
     int64_t scratch_cap;
+    void *stream;
+    int blocking; /* what is started now is waited for at once */
     mesh_user_op user_op[MESH__USER_OPS];
     int nuser_ops;
 } mesh__comm_impl;
@@ -415,7 +453,7 @@ static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op, size_t abov
 
 static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
     op->state = MESH__FREE;
-    op->kept = 0;
+    op->kept = op->detached = 0;
     op->comm = NULL;
     op->next_unused = e->unused;
     e->unused = op;
@@ -424,7 +462,15 @@ static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
 
 /* ---- // >>engine: failure ------------------------------------------------------------------------------------------------------ */
 
-enum { MESH__MSG_HELLO = 1, MESH__MSG_WELCOME, MESH__MSG_FAREWELL, MESH__MSG_ASK, MESH__MSG_SAY };
+enum {
+    MESH__MSG_HELLO = 1,
+    MESH__MSG_WELCOME,
+    MESH__MSG_FAREWELL,
+    MESH__MSG_ASK,
+    MESH__MSG_SAY,
+    MESH__MSG_ROLL,
+    MESH__MSG_HERE
+};
 enum {
     MESH__HELLO_HEAD = 28,
     MESH__WELCOME_HEAD = 20,
@@ -485,6 +531,16 @@ static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status st
         if (op->step[i].kind == MESH__POST && op->step[i].open) e->t->ops->cancel(e->t, &op->step[i].ticket);
 }
 
+/* Without a way to cancel a ticket, all of a comm ends at once. */
+static inline void mesh__groups_abort(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh_transport *t = impl->engine->t;
+    int i;
+    if (t->caps & MESH_CAP_CANCEL || !MESH__HAS(t->ops, group_abort)) return;
+    for (i = 0; i < impl->ngroups; i++)
+        if (impl->group[i]->handle) t->ops->group_abort(t, impl->group[i]->handle, c->error.text);
+}
+
 static inline void mesh__log_history(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[8192];
@@ -505,6 +561,7 @@ static inline void mesh__comm_fail(mesh_comm *c) {
             if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) e->ring[e->op[i]->ring].status = c->error.status;
             mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
         }
+    mesh__groups_abort(c);
     mesh__log_history(c);
 }
 
@@ -624,7 +681,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.channel = op->channel;
     p.check = op->check;
     p.xfer = op->xfer + s->first;
-    p.count = s->count;
+    p.count = s->count; /* 0 where another schedule has more, or as a mark */
     p.flags = 0;
     status = e->t->ops->post(e->t, &p, &s->ticket);
     if (status != MESH_OK) return status;
@@ -668,10 +725,18 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     op->state = MESH__DONE;
     op->status = status;
     e->nactive--;
+    if (e->roll.op == op) e->roll.op = NULL;
     mesh__op_not_issued(e, op);
     e->ring[op->ring].status = status;
     e->ring[op->ring].end = mesh__now(e);
     if (e->t->trace) mesh__trace(e, op);
+    if (op->detached) {
+        mesh__op **at = &e->detached;
+        while (*at != op) at = &(*at)->next_detached;
+        *at = op->next_detached;
+        if (e->detached_end == &op->next_detached) e->detached_end = at;
+        mesh__op_release(e, op);
+    }
 }
 
 /* A ticket ended badly, or a post was refused. */
@@ -701,6 +766,11 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
             why.rank = -1;
             status = e->t->ops->test(e->t, &s->ticket, &why);
             if (status == MESH_IN_PROGRESS) {
+                settled = 0;
+                continue;
+            }
+            if (status == MESH_ERR_TIMEOUT && !op->failing && !(e->t->caps & MESH_CAP_PENDING)) {
+                op->deadline = 0; /* a watchdog's word: first the others are asked */
                 settled = 0;
                 continue;
             }
@@ -899,8 +969,9 @@ static inline mesh_status mesh__step_run(mesh__engine *e, mesh__op *op, mesh__st
     case MESH__FOLD:
         return mesh__step_fold(e, op, s);
     case MESH__ZERO:
-        if (e->t->caps & MESH_CAP_DEVICE) return MESH_ERR_UNSUPPORTED;
-        mesh__zero(&op->xfer[s->first]);
+        to = &op->xfer[s->first];
+        if (MESH__HAS(ops, copy)) return ops->copy(e->t, group, to->base, to->block, NULL, NULL, to->nbytes);
+        mesh__zero(to);
         return MESH_OK;
     case MESH__SWAP:
         if (s->src)
@@ -983,16 +1054,94 @@ static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
     if (n > 16) mesh__put(t, " and %d more", n - 16);
 }
 
+/* Call the roll: ask every other rank of the group whether it has called this operation. Who has called something else says so at once. */
+static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs);
+enum { MESH__ROLL_BYTES = 16 + MESH__RECORD_BYTES, MESH__HERE_BYTES = 12 + MESH__RECORD_BYTES };
+
+static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
+    const mesh *on = &op->group->on;
+    unsigned char ask[MESH__ROLL_BYTES];
+    uint32_t sends, recvs;
+    int i;
+    memset(&e->roll, 0, sizeof e->roll);
+    e->roll.op = op;
+    e->roll.final = final;
+    e->roll.id = ++e->walks;
+    e->roll.until = mesh__now(e) + INT64_C(1000000000);
+    mesh__put32(ask, MESH__MSG_ROLL);
+    mesh__put32(ask + 4, e->roll.id);
+    mesh__record_write(ask + 16, &op->record);
+    for (i = 0; i < on->size; i++) {
+        int rank = mesh_rank_at(on, i);
+        if (i == op->group->index) continue;
+        mesh__op_posted(e, op, rank, &sends, &recvs);
+        mesh__put32(ask + 8, sends);
+        mesh__put32(ask + 12, recvs);
+        e->t->ops->control_send(e->t, rank, MESH_EVENT_MESSAGE, ask, sizeof ask);
+    }
+}
+
+static inline void mesh__roll_heard(mesh__engine *e, int from, const unsigned char *d) {
+    mesh__roll *roll = &e->roll;
+    int index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
+    if (index < 0 || mesh__get32(d + 4) != roll->id) return;
+    if (index < 1024) roll->heard[index / 64] |= UINT64_C(1) << index % 64;
+    roll->answers++;
+    if (mesh__get32(d + 8)) return;
+    if (!roll->absent++) {
+        roll->first_absent = from;
+        mesh__record_read(&roll->in, d + 12);
+    }
+}
+
+/* What the roll call has shown: "rank 2 has not called it (it is in all_gather(...))". Returns the rank to blame, or -1. */
+static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
+    const mesh *on = &roll->op->group->on;
+    int i, first = -1, silent = 0;
+    if (roll->absent) {
+        mesh__put(t, "; rank %d has not called it", roll->first_absent);
+        if (roll->in.kind) mesh__put(t, " (it is in ");
+        if (roll->in.kind) mesh__put_record(t, &roll->in);
+        if (roll->in.kind) mesh__put(t, ")");
+        if (roll->absent > 1) mesh__put(t, " nor have %d others", roll->absent - 1);
+        return roll->first_absent;
+    }
+    for (i = 0; i < on->size && i < 1024; i++) {
+        if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
+        if (first < 0) first = mesh_rank_at(on, i);
+        silent++;
+    }
+    if (silent > 1)
+        mesh__put(t, "; rank %d and %d others do not answer (they are outside the library)", first, silent - 1);
+    else if (silent)
+        mesh__put(t, "; rank %d does not answer (it is outside the library)", first);
+    else
+        mesh__put(t, "; every rank has called it: a rank started operations of several groups in another order, an "
+                     "exchange has its send and receive in two operations, or a device hangs");
+    return first;
+}
+
 static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
-    char call[160], who[120];
-    int ranks[MESH__WALK_PENDING], n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    char call[160], who[300];
+    int ranks[MESH__WALK_PENDING], n = 0, blame = -1, ask = !(e->t->caps & MESH_CAP_PENDING);
     mesh__text t = mesh__text_on(call, sizeof call);
+    if (ask && op->group->on.size > 1) {
+        if (e->roll.op != op || !e->roll.final) mesh__roll_start(e, op, 1);
+        if (e->roll.answers < op->group->on.size - 1 && mesh__now(e) < e->roll.until) return;
+    }
     mesh__put_record(&t, &op->record);
     t = mesh__text_on(who, sizeof who);
-    mesh__put_ranks(&t, ranks, n);
-    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, n == 1 ? ranks[0] : -1,
-                      "%s: %s: deadline of %l ms passed waiting for %s", mesh__impl(op->comm)->name, call,
-                      mesh__impl(op->comm)->timeout / 1000000, who);
+    who[0] = 0;
+    if (!ask) {
+        n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+        mesh__put(&t, " waiting for ");
+        mesh__put_ranks(&t, ranks, n);
+        if (n == 1) blame = ranks[0];
+    } else if (e->roll.op) {
+        blame = mesh__put_roll(&t, &e->roll);
+    }
+    mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, blame, "%s: %s: deadline of %l ms passed%s",
+                      mesh__impl(op->comm)->name, call, mesh__impl(op->comm)->timeout / 1000000, who);
 }
 
 /* A rank closed its transport in good order: only what still needs it fails. Why it left may be on its way from another rank, so that
@@ -1122,6 +1271,28 @@ static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
     memcpy(data + MESH__ABORT_HEAD, why.text, length);
     e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
     return 1;
+}
+
+/* Another rank's roll call: has this one called it too? If not, what is it in? */
+static inline void mesh__roll_answer(mesh__engine *e, int from, const unsigned char *d) {
+    unsigned char here[MESH__HERE_BYTES];
+    mesh__record asked;
+    uint32_t sends, recvs, called, remembered = mesh__remembered(e);
+    mesh__record_read(&asked, d + 16);
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
+    mesh__compare_calls(e, from, &asked);
+    mesh__posted(e, asked.channel, from, &sends, &recvs);
+    called = (sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8)) ||
+             ((uint32_t)asked.channel && mesh__record_of(e, asked.channel));
+    memset(here, 0, sizeof here);
+    mesh__put32(here, MESH__MSG_HERE);
+    mesh__put32(here + 4, mesh__get32(d + 4));
+    mesh__put32(here + 8, called);
+    if (e->waiting)
+        mesh__record_write(here + 12, &e->waiting->record);
+    else if (remembered && e->ring[(e->ring_count - 1) % MESH__RING].status == MESH_IN_PROGRESS)
+        mesh__record_write(here + 12, &e->ring[(e->ring_count - 1) % MESH__RING].record);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, here, sizeof here);
 }
 
 static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
@@ -1290,7 +1461,10 @@ static inline void mesh__say_heard(mesh__engine *e, int from, const unsigned cha
 static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     mesh__node *root;
     int ranks[MESH__WALK_PENDING], i;
-    if (!(e->t->caps & MESH_CAP_PENDING)) return;
+    if (!(e->t->caps & MESH_CAP_PENDING)) {
+        if (!e->roll.op) mesh__roll_start(e, op, 0);
+        return;
+    }
     if (!e->walk) {
         e->walk = (mesh__walk *)mesh_transport_alloc(e->t, sizeof *e->walk);
         if (!e->walk) return;
@@ -1458,6 +1632,12 @@ static inline void mesh__control(mesh__engine *e) {
             case MESH__MSG_SAY:
                 if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
                 break;
+            case MESH__MSG_ROLL:
+                if (m.nbytes >= MESH__ROLL_BYTES) mesh__roll_answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_HERE:
+                if (m.nbytes >= MESH__HERE_BYTES) mesh__roll_heard(e, m.rank, m.data);
+                break;
             case MESH__MSG_HELLO:
                 if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
                 mesh__hello_forget(e, m.rank);
@@ -1496,6 +1676,7 @@ static inline void mesh__poll(mesh__engine *e) {
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
+    if (e->roll.op && !e->roll.final && mesh__now(e) >= e->roll.until) e->roll.op = NULL;
     for (i = 0; e->nactive > e->nissued && i < e->nops; i++)
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
 }
@@ -1611,8 +1792,9 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     g->id = c->id << 8 | (uint32_t)impl->ngroups;
     g->fingerprint = mesh_fingerprint(&g->on);
     if (MESH__HAS(e->t->ops, group_open)) {
-        status = e->t->ops->group_open(e->t, NULL, g->id, &g->on, mesh_group_of(&c->on, text, e->t->rank), g->index,
-                                       mesh__now(e) + impl->timeout, &g->handle, err);
+        status = e->t->ops->group_open(e->t, impl->ngroups ? impl->group[0]->handle : NULL, g->id, &g->on,
+                                       mesh_group_of(&c->on, text, e->t->rank), g->index, mesh__now(e) + impl->timeout,
+                                       &g->handle, err);
         if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
             mesh__group_free(e, g);
             return status;
@@ -1884,6 +2066,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     impl->engine = e;
     impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
     impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
+    impl->stream = desc->stream;
     mesh__copy_text(impl->name, sizeof impl->name, desc->name ? desc->name : "comm");
     c->transport = t;
     c->on = *m;
@@ -1938,12 +2121,15 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     return MESH_OK;
 }
 
+static inline void mesh__comm_settle(mesh_comm *c);
+
 MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     mesh__engine *e;
     int i, k, under_way = 0;
     int64_t limit;
     if (!c || !c->impl) return MESH_OK;
     e = mesh__impl(c)->engine;
+    mesh__comm_settle(c);
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
         if (op->comm != c) continue;
@@ -1954,6 +2140,7 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
         mesh__op_cancel(e, op, MESH_ERR_CANCELED);
     }
     mesh__impl(c)->disputing = 0;
+    if (under_way) mesh__groups_abort(c);
     if (under_way && !c->failed) { /* the others may be waiting for what will not come */
         mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
                    mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
@@ -2075,6 +2262,19 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
     return op;
 }
 
+/* Operations that were left to a stream end in the order they were left; the first that has not is looked at for its deadline. */
+static inline void mesh__reap(mesh__engine *e) {
+    mesh__op *op;
+    while ((op = e->detached) != NULL) {
+        mesh__op_advance(e, op);
+        if (e->detached != op) continue;
+        if (mesh__now(e) < op->deadline && !op->failing) return;
+        if (!op->failing) mesh__op_timeout(e, op);
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+}
+
 /* The comm and group of a call, or an error. */
 static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
     if (r) memset(r, 0, sizeof *r);
@@ -2084,6 +2284,7 @@ static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
     if (c->failed) return (mesh_status)c->error.status;
     if (!r) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the request is NULL");
     mesh__control(mesh__impl(c)->engine);
+    mesh__reap(mesh__impl(c)->engine);
     if (c->failed) return (mesh_status)c->error.status;
     *g = mesh__group_find(mesh__impl(c), axes);
     if (*g) return MESH_OK;
@@ -2159,7 +2360,24 @@ static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
     return 1;
 }
 
+/* Operations come after what is on the caller's stream; one that is waited for at once runs there. */
+static inline mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
+    const mesh__comm_impl *impl = mesh__impl(op->comm);
+    if (!MESH__HAS(e->t->ops, fence)) return MESH_OK;
+    return e->t->ops->fence(e->t, op->group->handle, impl->stream, impl->blocking ? MESH_FENCE_ON : MESH_FENCE_AFTER);
+}
+
+static inline mesh__step *mesh__step_add(mesh__engine *e, mesh__op *op, int kind);
+
+/* Where steps are only issued, a mark behind them tells their end. */
+static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
+    const mesh__step *last = op->nsteps ? &op->step[op->nsteps - 1] : NULL;
+    if (!(e->t->caps & MESH_CAP_ORDERED) || !last || op->native || (last->kind == MESH__POST && !last->count)) return;
+    mesh__step_add(e, op, MESH__POST);
+}
+
 static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+    mesh__add_mark(e, op);
     if (mesh__call_is(op->call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->out_of_memory = 1;
     if (op->out_of_memory) {
         mesh_comm *c = op->comm;
@@ -2167,6 +2385,17 @@ static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_re
         mesh__op_release(e, op);
         return mesh__refuse(c, MESH_ERR_MEMORY, op->record.kind, op->record.axes,
                             "no memory for the schedule or scratch of %u elements", op->record.count);
+    }
+    if (!op->native) {
+        mesh_status status = mesh__op_fence(e, op);
+        if (status != MESH_OK) {
+            mesh_comm *c = op->comm;
+            mesh__op_end(e, op, status);
+            mesh__op_release(e, op);
+            return mesh__refuse(c, status, op->record.kind, op->record.axes,
+                                "the transport (%s) refused the caller's stream: %s", e->t->ops->name,
+                                mesh_status_text(status));
+        }
     }
     r->comm = op->comm;
     r->slot = op->slot;
@@ -2310,20 +2539,17 @@ static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
     return status;
 }
 
-MESH_API mesh_status mesh_wait(mesh_request r) {
-    mesh__op *op = mesh__request_op(r), *outer;
-    mesh__engine *e;
-    uint32_t seen;
-    if (!op) return mesh__request_none(r, "mesh_wait");
-    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait");
-    e = mesh__impl(r.comm)->engine;
+/* Block until an operation has ended. */
+static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
+    const mesh__comm_impl *impl = mesh__impl(op->comm);
+    mesh__op *outer = e->waiting;
+    uint32_t seen, generation = op->generation;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
-    outer = e->waiting;
     e->waiting = op;
     seen = op->progress;
-    op->ask_wait = mesh__impl(r.comm)->ask;
+    op->ask_wait = impl->ask;
     if (op->state == MESH__ACTIVE) op->next_ask = mesh__now(e) + op->ask_wait;
-    while (op->state == MESH__ACTIVE) {
+    while (op->state == MESH__ACTIVE && op->generation == generation) {
         int64_t now, wake;
         mesh__poll(e);
         mesh__op_advance(e, op);
@@ -2331,7 +2557,7 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
         now = mesh__now(e);
         if (op->progress != seen) { /* it moves: no reason to ask */
             seen = op->progress;
-            op->ask_wait = mesh__impl(r.comm)->ask;
+            op->ask_wait = impl->ask;
             op->next_ask = now + op->ask_wait;
         }
         if (now >= op->deadline && !op->failing) mesh__op_timeout(e, op);
@@ -2346,10 +2572,79 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
         }
         wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
         if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+        if (e->roll.op == op && e->roll.final) wake = now + 1000000;
         mesh__progress(e, wake);
     }
     e->waiting = outer;
+}
+
+MESH_API mesh_status mesh_wait_host(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_wait_host");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait_host");
+    mesh__op_wait(mesh__impl(r.comm)->engine, op);
+    return mesh__request_end(mesh__impl(r.comm)->engine, op);
+}
+
+/* Leave an operation that is issued to the caller's stream: its request ends, it goes on. A kept one rests. */
+static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
+    mesh__step *last = &op->step[op->nsteps - 1];
+    mesh_status status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
+    int i;
+    if (status != MESH_OK) return status;
+    if (op->kept) {
+        for (i = 0; i < op->nsteps; i++) op->step[i].open = 0;
+        mesh__op_end(e, op, MESH_OK);
+        op->state = MESH__RESTING;
+        return MESH_OK;
+    }
+    if (++op->generation == 0) op->generation = 1;
+    op->detached = 1;
+    op->next_detached = NULL;
+    if (!e->detached) e->detached_end = &e->detached;
+    *e->detached_end = op;
+    e->detached_end = &op->next_detached;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_wait(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_wait");
+    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait");
+    e = mesh__impl(r.comm)->engine;
+    if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing && op->nsteps &&
+        mesh__op_leave(e, op) == MESH_OK)
+        return MESH_OK;
+    mesh__op_wait(e, op);
     return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    mesh__impl(c)->stream = stream;
+    return MESH_OK;
+}
+
+/* Block until what was left to streams has ended. */
+static inline void mesh__comm_settle(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = e->detached;
+    while (op) {
+        if (op->comm != c) {
+            op = op->next_detached;
+            continue;
+        }
+        mesh__op_wait(e, op);
+        op = e->detached; /* others may have ended meanwhile */
+    }
+}
+
+MESH_API mesh_status mesh_comm_sync(mesh_comm *c) {
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    mesh__comm_settle(c);
+    mesh__control(mesh__impl(c)->engine);
+    return c->failed ? (mesh_status)c->error.status : MESH_OK;
 }
 
 MESH_API mesh_status mesh_test(mesh_request r) {
@@ -2395,7 +2690,8 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
     if (c->failed) return (mesh_status)c->error.status;
     mesh__op_identify(e, op, c, op->group);
     if (op->native) { /* the transport's own collective */
-        mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->call, &op->step[0].ticket);
+        mesh_status status = mesh__op_fence(e, op);
+        if (status == MESH_OK) status = e->t->ops->collective(e->t, op->group->handle, &op->call, &op->step[0].ticket);
         if (status != MESH_OK) {
             mesh__op_end(e, op, status);
             op->state = MESH__RESTING;
@@ -2416,6 +2712,105 @@ MESH_API mesh_status mesh_release(mesh_request r) {
     op->kept = 0;
     if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
     return MESH_OK;
+}
+
+/* ---- // >>memory of the transport ---- */
+
+MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
+    mesh__engine *e;
+    mesh_status status;
+    if (!c || !c->impl || !p) return c && c->impl ? MESH_ERR_ARGUMENT : MESH_ERR_STATE;
+    e = mesh__impl(c)->engine;
+    *p = NULL;
+    if (MESH__HAS(e->t->ops, alloc)) {
+        status = e->t->ops->alloc(e->t, nbytes ? nbytes : 1, MESH_ALLOC_REGISTERED, p);
+    } else {
+        unsigned char *raw = nbytes < SIZE_MAX - 128 ? (unsigned char *)mesh_transport_alloc(e->t, nbytes + 128) : NULL;
+        unsigned char *at = raw ? (unsigned char *)(((uintptr_t)raw + 127) & ~(uintptr_t)63) : NULL;
+        status = raw ? MESH_OK : MESH_ERR_MEMORY;
+        if (raw) memcpy(at - sizeof raw, &raw, sizeof raw); /* mesh_free finds it there */
+        *p = at;
+    }
+    if (status != MESH_OK && !c->failed)
+        mesh__fail(&c->error, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
+    return status;
+}
+
+MESH_API mesh_status mesh_free(mesh_comm *c, void *p) {
+    mesh__engine *e;
+    void *raw;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!p) return MESH_OK;
+    e = mesh__impl(c)->engine;
+    if (MESH__HAS(e->t->ops, free)) return e->t->ops->free(e->t, p);
+    memcpy(&raw, (unsigned char *)p - sizeof raw, sizeof raw);
+    mesh_transport_free(e->t, raw);
+    return MESH_OK;
+}
+
+/* Wait on the host for what has been issued in a group, without an operation. */
+static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    mesh_post mark;
+    mesh_ticket ticket;
+    mesh_status status;
+    memset(&mark, 0, sizeof mark);
+    mark.group = group;
+    status = e->t->ops->post(e->t, &mark, &ticket);
+    if (status != MESH_OK) return status;
+    while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
+           !c->failed) {
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+    return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
+}
+
+MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+    mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
+    mesh_transport *t;
+    void *group;
+    mesh_error why = MESH_ZERO;
+    mesh_status status = MESH_OK;
+    if (!impl) return MESH_ERR_STATE;
+    if (nbytes && (!dst || !src))
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_copy: %s is NULL", dst ? "src" : "dst");
+    t = c->transport;
+    if (!MESH__HAS(t->ops, copy)) {
+        if (nbytes) memmove(dst, src, nbytes);
+        return MESH_OK;
+    }
+    if (c->failed) return (mesh_status)c->error.status;
+    group = impl->group[0]->handle;
+    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, impl->stream, MESH_FENCE_ON);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why); /* a copy to the host's memory may block */
+    if (status == MESH_OK && nbytes) status = t->ops->copy(t, group, dst, NULL, src, NULL, nbytes);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (status == MESH_OK) return MESH_OK;
+    return mesh__fail(&c->error, status, -1, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes, mesh_status_text(status),
+                      why.text[0] ? ": " : "", why.text);
+}
+
+MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle) {
+    mesh_status status = MESH_OK;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!handle || !p)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_register: %s is NULL", p ? "handle" : "the memory");
+    *handle = NULL;
+    if (MESH__HAS(c->transport->ops, memory_register))
+        status = c->transport->ops->memory_register(c->transport, p, nbytes, handle);
+    if (status != MESH_OK && !c->failed)
+        mesh__fail(&c->error, status, -1, "mesh_register: the transport (%s) refused %u bytes: %s",
+                   c->transport->ops->name, (uint64_t)nbytes, mesh_status_text(status));
+    return status;
+}
+
+MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!handle || !MESH__HAS(c->transport->ops, memory_unregister)) return MESH_OK;
+    return c->transport->ops->memory_unregister(c->transport, handle);
 }
 
 #ifdef __cplusplus

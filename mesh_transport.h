@@ -52,7 +52,20 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
 
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
    id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
-   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*. */
+   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*.
+
+   group_open   Called by every rank of a comm for the same list of axes: `group` is this rank's, `color` says which of those along
+                the axes, `key` this rank's index in it, parent the handle of the comm's first group (NULL while that is opened).
+   group_abort  End everything under way in the group on this rank, soon; tickets end with CANCELED. What stands in for cancel where
+                MESH_CAP_CANCEL is not set.
+   collective   UNSUPPORTED: the core's schedule serves it. Any other failure may as well be left to test, which has room for why.
+   copy         src NULL: zeros. Either side may be host memory.
+
+   With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued, and a post of no xfers
+   is a mark: its ticket ends when all issued before it in the group has. Two more members then give operations the caller's order:
+   fence        direction MESH_FENCE_AFTER: what is issued in the group from now comes after what is on `stream` now.
+                MESH_FENCE_ON: it runs on `stream` itself, until the next fence.
+   stream_wait  What is put on `stream` from now comes after the ticket's end; the ticket lives on. */
 
 typedef struct mesh_transport mesh_transport;
 
@@ -206,7 +219,14 @@ typedef struct mesh_ops {
     mesh_status (*free)(mesh_transport *t, void *p);
     mesh_status (*memory_register)(mesh_transport *t, void *p, uint64_t nbytes, void **handle);
     mesh_status (*memory_unregister)(mesh_transport *t, void *handle);
+    mesh_status (*stream_wait)(mesh_transport *t, void *group, const mesh_ticket *ticket, void *stream);
 } mesh_ops;
+
+/* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
+#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+
+enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
+enum { MESH_ALLOC_REGISTERED = 1 /* for buffers of operations: where the transport's peers reach them fastest */ };
 
 enum {
     MESH_CAP_DEVICE = 1,  /* memory is not the host's */

@@ -133,29 +133,9 @@ static mesh_status mutant_close(mesh_transport *t, mesh_error *why) {
 }
 
 static void mutant_rank(mesh_transport *inner, void *ctx) {
-    static const mesh_ops ops = {sizeof(mesh_ops),
-                                 MESH_ABI,
-                                 "mutant",
-                                 mutant_post,
-                                 mutant_test,
-                                 mutant_pending,
-                                 mutant_cancel,
-                                 mutant_progress,
-                                 mutant_now,
-                                 mutant_control_send,
-                                 mutant_control_poll,
-                                 mutant_close,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL};
+    static const mesh_ops ops = {sizeof(mesh_ops),    MESH_ABI,      "mutant",        mutant_post, mutant_test,
+                                 mutant_pending,      mutant_cancel, mutant_progress, mutant_now,  mutant_control_send,
+                                 mutant_control_poll, mutant_close,  MESH_OPS_BARE};
     mutant m;
     memset(&m, 0, sizeof m);
     m.base = *inner;

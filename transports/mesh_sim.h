@@ -703,17 +703,7 @@ static inline const mesh_ops *mesh_sim__ops(void) {
                                  mesh_sim__control_send,
                                  mesh_sim__control_poll,
                                  mesh_sim__close,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL,
-                                 NULL};
+                                 MESH_OPS_BARE};
     return &ops;
 }
 

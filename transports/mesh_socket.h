@@ -2072,6 +2072,7 @@ static inline const mesh_ops *mesh_socket__ops(void) {
                                  NULL,
                                  NULL,
                                  NULL,
+                                 NULL,
                                  NULL};
     return &ops;
 }
