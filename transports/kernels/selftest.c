@@ -1,0 +1,377 @@
+/* selftest.c - mesh_nccl.cu, compiled as C, against mesh__reduce, mesh__divide and memcpy. Part of mesh.h 0.1.0. MIT licence. */
+/*
+    cc -std=c99 -O2 -ffp-contract=off -Wall -Wextra -Wno-unused-function transports/kernels/selftest.c -o build/kernels
+    build/kernels [seed]                                            the last line is "N passed, N failed"
+    build/kernels --vectors [seed] | python3 transports/kernels/ptx_run.py transports/mesh_nccl_ptx.h
+                                                                    the PTX itself, interpreted, on the same cases (no GPU needed)
+
+A case is a launch over random bytes in random layouts. All of dst's memory is compared, what lies between its elements too, bit for
+bit; only where a sum, a product or a quotient is a NaN any NaN will do.
+*/
+#define MESH_IMPLEMENTATION
+#include "../../mesh.h"
+#include "../../mesh_transport.h"
+#include "../mesh_nccl_ptx.h"
+#include "mesh_nccl.cu"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ROOM = 1 << 16, MARGIN = 64 };
+
+typedef void kernel(mesh__kernel_args a, unsigned long long thread, unsigned long long threads);
+typedef enum kind { MOVE, ZERO, REDUCE, DIVIDE } kind;
+
+typedef struct job {
+    const char *name;
+    kernel *run;
+    kind kind;
+    int dtype; /* reductions, divisions */
+    uint32_t width, align;
+} job;
+
+#define JOB_MOVE(w) {"mesh_move_" #w, mesh_move_##w, MOVE, 0, w, w}, {"mesh_zero_" #w, mesh_zero_##w, ZERO, 0, w, w}
+#define JOB_REDUCE(t, T, w, a) {"mesh_reduce_" #t, mesh_reduce_##t, REDUCE, MESH_##T, w, a}
+#define JOB_DIVIDE(t, T, w) {"mesh_divide_" #t, mesh_divide_##t, DIVIDE, MESH_##T, w, w}
+static const job jobs[] = {JOB_MOVE(1),
+                           JOB_MOVE(2),
+                           JOB_MOVE(4),
+                           JOB_MOVE(8),
+                           JOB_MOVE(16),
+                           JOB_REDUCE(i8, I8, 1, 1),
+                           JOB_REDUCE(u8, U8, 1, 1),
+                           JOB_REDUCE(i16, I16, 2, 2),
+                           JOB_REDUCE(u16, U16, 2, 2),
+                           JOB_REDUCE(f16, F16, 2, 2),
+                           JOB_REDUCE(bf16, BF16, 2, 2),
+                           JOB_REDUCE(i32, I32, 4, 4),
+                           JOB_REDUCE(u32, U32, 4, 4),
+                           JOB_REDUCE(f32, F32, 4, 4),
+                           JOB_REDUCE(i64, I64, 8, 8),
+                           JOB_REDUCE(u64, U64, 8, 8),
+                           JOB_REDUCE(f64, F64, 8, 8),
+                           JOB_REDUCE(c64, C64, 8, 4),
+                           JOB_REDUCE(c128, C128, 16, 8),
+                           JOB_DIVIDE(f16, F16, 2),
+                           JOB_DIVIDE(bf16, BF16, 2),
+                           JOB_DIVIDE(f32, F32, 4),
+                           JOB_DIVIDE(f64, F64, 8)};
+enum { JOBS = sizeof jobs / sizeof *jobs };
+
+/* ---- random numbers, values, layouts ------------------------------------------------------------------------------------- */
+
+static uint64_t state = 1;
+static uint64_t draw(void) { /* splitmix64 */
+    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+static uint64_t below(uint64_t n) { return draw() % n; }
+
+/* A number of `bytes` (a float's if exponent, its exponent's bits, is not 0): of any bits, or one that is easily got wrong. */
+static uint64_t value(uint32_t bytes, int exponent) {
+    uint64_t all = bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * bytes) - 1, sign = all ^ all >> 1, v = draw() & all;
+    int mantissa = (int)(8 * bytes) - 1 - exponent;
+    uint64_t inf = exponent ? (sign - 1) >> mantissa << mantissa : 0, one = exponent ? inf >> 1 & inf : 1;
+    uint64_t ulps = draw() & 3;
+    switch (below(exponent ? 12 : 4)) {
+    case 0: return v;
+    case 1: return (v & sign) | ulps;                                         /* zeros, the least denormals; small integers */
+    case 2: return (sign - 1 + (v & 1)) ^ (exponent ? v & sign : 0);          /* the greatest NaN, or -0; the extreme integers */
+    case 3: return exponent ? (v & sign) | inf : all - ulps;                  /* infinities; -1, -2 */
+    case 4: return (v & sign) | inf | ulps;                                   /* signalling NaNs */
+    case 5: return (v & sign) | inf | inf >> 1 | ulps;                        /* quiet NaNs */
+    case 6: return (v & sign) | (inf - 1 - ulps);                             /* the greatest numbers */
+    case 7: return (v & sign) | ((UINT64_C(1) << mantissa) + ulps - 2);       /* about the least normal one */
+    case 8: return (v & sign) | (v & ((UINT64_C(1) << mantissa) - 1));        /* denormals */
+    case 9: return (v & sign) | (one + (ulps << below((uint64_t)mantissa - 1))); /* about 1 */
+    default: return (v & sign) | (one + ((v >> 3) & ((UINT64_C(8) << mantissa) - 1)) - (UINT64_C(4) << mantissa)); /* 1/16 .. 16 */
+    }
+}
+
+static int exponent_bits(const job *j) {
+    if (j->kind != REDUCE && j->kind != DIVIDE) return 0;
+    switch (j->dtype) {
+    case MESH_F16: return 5;
+    case MESH_BF16:
+    case MESH_F32:
+    case MESH_C64: return 8;
+    case MESH_F64:
+    case MESH_C128: return 11;
+    default: return 0;
+    }
+}
+
+static void fill(const job *j, unsigned char *p) {
+    uint32_t bytes = j->align > 8 ? 8 : j->align, i;
+    int exponent = exponent_bits(j);
+    for (i = 0; i < ROOM; i += bytes) {
+        uint64_t v = value(bytes, exponent);
+        uint8_t v1 = (uint8_t)v;
+        uint16_t v2 = (uint16_t)v;
+        uint32_t v4 = (uint32_t)v;
+        memcpy(p + i, bytes == 1 ? (void *)&v1 : bytes == 2 ? (void *)&v2 : bytes == 4 ? (void *)&v4 : (void *)&v, bytes);
+    }
+}
+
+/* A way to lay `count` units of `width` bytes, without one byte twice; returns its extent in bytes. */
+static uint64_t layout(uint64_t count, const job *j, mesh__kernel_block *b, int *ndim) {
+    int order[8], k;
+    uint64_t extent;
+    *ndim = (int)(below(2) ? 1 + below(3) : below(9));
+    b->run = count;
+    for (k = 0; k < 8; k++) b->count[k] = (long long)draw(), b->stride[k] = (long long)draw(); /* unused ones are not read */
+    if (*ndim == 0) {
+        b->run = draw();
+        return count * j->width;
+    }
+    for (k = 0; k < *ndim; k++) {
+        uint64_t factor = 1 + below(*ndim > 3 ? 3 : 12);
+        while (b->run % factor) factor--;
+        b->count[k] = (long long)factor;
+        b->run /= factor;
+        order[k] = k;
+    }
+    extent = b->run * j->width + below(3) * j->align;
+    for (k = 0; k < *ndim; k++) { /* from the inmost in memory, which may be any */
+        int pick = k + (int)below((uint64_t)(*ndim - k)), dim = order[pick];
+        order[pick] = order[k];
+        b->stride[dim] = (long long)extent;
+        extent = extent * (uint64_t)b->count[dim] + below(3) * j->align;
+    }
+    return extent;
+}
+
+/* ---- the reference -------------------------------------------------------------------------------------------------------- */
+
+static unsigned char *unit(unsigned char *base, const mesh__kernel_block *b, int ndim, uint64_t i, uint64_t count, uint32_t width) {
+    mesh_block block;
+    mesh_xfer x;
+    uint64_t contiguous;
+    int k;
+    memset(&block, 0, sizeof block);
+    memset(&x, 0, sizeof x);
+    block.run = ndim ? b->run * width : count * width;
+    block.ndim = ndim;
+    for (k = 0; k < ndim; k++) block.dim[k].count = b->count[k], block.dim[k].stride = b->stride[k];
+    x.base = base;
+    x.nbytes = count * width;
+    x.block = &block;
+    return (unsigned char *)mesh_xfer_at(&x, i * width, &contiguous);
+}
+
+static void one(const job *j, const mesh__kernel_args *a, unsigned char *dst, const unsigned char *src) {
+    uint64_t d[2], s[2]; /* aligned for every dtype */
+    memcpy(d, dst, j->width);
+    if (src) memcpy(s, src, j->width);
+    switch (j->kind) {
+    case MOVE: memcpy(d, s, j->width); break;
+    case ZERO: memset(d, 0, j->width); break;
+    case REDUCE: mesh__reduce(a->op, j->dtype, d, s, 1); break;
+    case DIVIDE: mesh__divide(j->dtype, d, 1, a->divide); break;
+    }
+    memcpy(dst, d, j->width);
+}
+
+/* Where any NaN will do, every NaN of the array becomes the same one. */
+static void one_nan(unsigned char *p, uint32_t bytes, int exponent) {
+    uint32_t i;
+    for (i = 0; i < ROOM; i += bytes) {
+        uint16_t v2 = 0;
+        uint32_t v4 = 0;
+        uint64_t v = 0, sign = UINT64_C(1) << (8 * bytes - 1), inf;
+        int mantissa = (int)(8 * bytes) - 1 - exponent;
+        memcpy(bytes == 2 ? (void *)&v2 : bytes == 4 ? (void *)&v4 : (void *)&v, p + i, bytes);
+        if (bytes < 8) v = bytes == 2 ? v2 : v4;
+        inf = (sign - 1) >> mantissa << mantissa;
+        if ((v & (sign - 1)) > inf) memset(p + i, 255, bytes);
+    }
+}
+
+/* ---- cases ------------------------------------------------------------------------------------------------------------------ */
+
+static int passed, failed, vectors;
+static union {
+    unsigned char bytes[ROOM];
+    mesh__k16 align;
+} dst, src, want, before;
+
+static void print_hex(const char *what, const void *p, size_t n) {
+    const unsigned char *b = (const unsigned char *)p;
+    size_t i;
+    printf("%s ", what);
+    for (i = 0; i < n; i++) printf("%02x", b[i]);
+    printf("\n");
+}
+
+/* One line per fact; addresses are 2^44 for dst's memory, 2^45 for src's. */
+static void print_vector(const job *j, const mesh__kernel_args *a, unsigned grid, unsigned block, unsigned cta, unsigned tid, int all,
+                         int nan, uint64_t dst_bytes, uint64_t src_bytes) {
+    mesh__kernel_args b = *a;
+    b.dst = (UINT64_C(1) << 44) + (a->dst - (uintptr_t)dst.bytes);
+    b.src = (UINT64_C(1) << 45) + (a->src - (uintptr_t)src.bytes);
+    printf("run %s %u %u %u %u %d %d\n", j->name, grid, block, cta, tid, all, nan ? (int)(j->align) : 0);
+    print_hex("args", &b, sizeof b);
+    print_hex("dst", before.bytes, dst_bytes);
+    print_hex("src", src.bytes, src_bytes);
+    print_hex("want", want.bytes, dst_bytes);
+}
+
+static void report(const job *j, const mesh__kernel_args *a, unsigned long long threads) {
+    uint32_t i;
+    for (i = 0; dst.bytes[i] == want.bytes[i]; i++) {}
+    printf("FAIL %s: op %s, divide %d, %llu units on %llu threads, %d dims from %d: byte %u is %02x, not %02x\n", j->name,
+           mesh_op_name((mesh_op)a->op), a->divide, a->count, threads, a->to_ndim, a->from_ndim, i, dst.bytes[i], want.bytes[i]);
+}
+
+/* A launch: threads cta * block + tid of grid * block, or all of them in any order. */
+static void check(const job *j, mesh__kernel_args a, unsigned grid, unsigned block, unsigned cta, unsigned tid, int all, uint64_t dst_bytes,
+                  uint64_t src_bytes) {
+    unsigned long long threads = (unsigned long long)grid * block, first = (unsigned long long)cta * block + tid, t, i;
+    int nan = exponent_bits(j) && (j->kind == DIVIDE || (a.op != MESH_MIN && a.op != MESH_MAX));
+    memcpy(before.bytes, dst.bytes, ROOM);
+    memcpy(want.bytes, dst.bytes, ROOM);
+    for (i = all ? 0 : first; i < a.count; i += all ? 1 : threads) {
+        uint64_t at = a.dst - (uintptr_t)dst.bytes;
+        const unsigned char *s = NULL;
+        if (j->kind == MOVE || j->kind == REDUCE)
+            s = unit(src.bytes + (a.src - (uintptr_t)src.bytes), &a.from, a.from_ndim, i, a.count, j->width);
+        one(j, &a, unit(want.bytes + at, &a.to, a.to_ndim, i, a.count, j->width), s);
+    }
+    if (vectors) {
+        print_vector(j, &a, grid, block, cta, tid, all, nan, dst_bytes, src_bytes);
+        memcpy(dst.bytes, want.bytes, ROOM);
+        return;
+    }
+    if (all)
+        for (t = 0; t < threads; t++) j->run(a, threads - 1 - t, threads);
+    else
+        j->run(a, first, threads);
+    if (nan) {
+        one_nan(dst.bytes, j->align, exponent_bits(j));
+        one_nan(want.bytes, j->align, exponent_bits(j));
+    }
+    if (memcmp(dst.bytes, want.bytes, ROOM) == 0) {
+        passed++;
+    } else {
+        failed++;
+        report(j, &a, threads);
+    }
+}
+
+static mesh__kernel_args arguments(const job *j, int op) {
+    static const int divisors[] = {1, 2, 3, 5, 7, 8, 10, 64, 1000, 65537, 16777217, 2147483647};
+    mesh__kernel_args a;
+    memset(&a, 0x5a, sizeof a); /* what a kernel has no use for is not read */
+    a.dst = (uintptr_t)dst.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
+    a.src = (uintptr_t)src.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
+    a.op = op;
+    a.divide = divisors[below(sizeof divisors / sizeof *divisors)];
+    return a;
+}
+
+/* A launch of all threads over `count` units in random layouts. */
+static void whole(const job *j, int op, uint64_t count, int contiguous) {
+    mesh__kernel_args a = arguments(j, op);
+    uint64_t to_bytes = 0, from_bytes = 0;
+    a.count = count;
+    a.to_ndim = a.from_ndim = 0;
+    if (!contiguous) {
+        do to_bytes = layout(count, j, &a.to, &a.to_ndim);
+        while (to_bytes > ROOM - 256);
+        do from_bytes = layout(count, j, &a.from, &a.from_ndim);
+        while (from_bytes > ROOM - 256);
+    } else {
+        to_bytes = from_bytes = count * j->width;
+        if (j->kind == REDUCE && below(4) == 0) memcpy(src.bytes, dst.bytes, ROOM); /* equal operands */
+    }
+    check(j, a, (unsigned)(1 + below(8)), (unsigned)(1 + below(8)), 0, 0, 1, 2 * MARGIN + to_bytes, 2 * MARGIN + from_bytes);
+}
+
+/* One thread of very many over a block of more than 2^32 units, most of whose dims stay where they are. */
+static void huge(const job *j, int op) {
+    mesh__kernel_args a = arguments(j, op);
+    mesh__kernel_block *b[2];
+    int k, n, *ndim[2];
+    uint64_t count = 1;
+    b[0] = &a.to, b[1] = &a.from;
+    ndim[0] = &a.to_ndim, ndim[1] = &a.from_ndim;
+    for (n = 0; n < 2; n++) {
+        static const long long extents[4] = {(1ll << 33) + 1, 7, 1 << 10, 5};
+        int turn = (int)below(4);
+        *ndim[n] = 4;
+        b[n]->run = 3;
+        for (k = 0, count = 3; k < 4; k++) {
+            long long extent = extents[(k + turn) % 4];
+            b[n]->count[k] = extent;
+            b[n]->stride[k] = extent == 7 ? 3 * (long long)j->width : extent == 5 ? 21 * (long long)j->width : 0;
+            count *= (uint64_t)extent;
+        }
+    }
+    a.count = count;
+    check(j, a, 2147483647u, 1024, (unsigned)below(2147483647), (unsigned)below(1024), 0, 2 * MARGIN + 105 * j->width,
+          2 * MARGIN + 105 * j->width);
+}
+
+static void halves(void) {
+    uint64_t wrong = 0;
+    uint32_t h;
+    uint64_t u;
+    for (h = 0; h < 65536; h++) {
+        float a = mesh__k_f32_of_f16(h), b = mesh__f32_of_f16((uint16_t)h), c = mesh__k_f32_of_bf16(h), d = mesh__f32_of_bf16((uint16_t)h);
+        wrong += memcmp(&a, &b, sizeof a) != 0;
+        wrong += memcmp(&c, &d, sizeof c) != 0;
+    }
+    for (u = below(61); u <= 0xffffffffu; u += 61) {
+        float f = mesh__float_of_bits((uint32_t)u);
+        wrong += mesh__k_f16_of_f32(f) != mesh__f16_of_f32(f);
+        wrong += mesh__k_bf16_of_f32(f) != mesh__bf16_of_f32(f);
+    }
+    if (wrong) printf("FAIL halves: %llu conversions differ\n", (unsigned long long)wrong);
+    *(wrong ? &failed : &passed) += 1;
+}
+
+static void text(void) {
+    static char joined[MESH__PTX_BYTES + 1];
+    static const char *const names[] = {
+#define NAME(n) ".entry " #n "(",
+        MESH_KERNELS(NAME)
+#undef NAME
+    };
+    size_t i;
+    mesh__ptx_join(joined);
+    for (i = 0; i < sizeof names / sizeof *names; i++) {
+        int found = strstr(joined, names[i]) != NULL;
+        int tested = 0, k;
+        for (k = 0; k < JOBS; k++) tested |= strncmp(jobs[k].name, names[i] + 7, strlen(jobs[k].name)) == 0;
+        if (!found || !tested) printf("FAIL text: \"%s\": %s\n", names[i], found ? "no test" : "not there");
+        *(found && tested ? &passed : &failed) += 1;
+    }
+    *(strlen(joined) == MESH__PTX_BYTES ? &passed : &failed) += 1;
+}
+
+int main(int argc, char **argv) {
+    int i, op, round, rounds;
+    vectors = argc > 1 && strcmp(argv[1], "--vectors") == 0;
+    if (argc > 1 + vectors) state = strtoull(argv[1 + vectors], NULL, 10);
+    rounds = vectors ? 5 : 20;
+    if (!vectors) halves();
+    if (!vectors) text();
+    for (i = 0; i < JOBS; i++) {
+        const job *j = &jobs[i];
+        for (op = 0; op < MESH_MINLOC; op++) {
+            if (j->kind == REDUCE ? !mesh__reducible(j->dtype, op) : op > 0) continue;
+            for (round = 0; round < (j->kind == REDUCE ? rounds : 4 * rounds); round++) {
+                uint64_t most = vectors ? 60 : 1500, count = below(8) ? 1 + below(most) : below(4);
+                fill(j, dst.bytes);
+                fill(j, src.bytes);
+                whole(j, op, count, 1);
+                whole(j, op, count, 0);
+                whole(j, op, vectors ? 48 : 1440, 0); /* many divisors: many dims */
+                huge(j, op);
+            }
+        }
+    }
+    if (!vectors) printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,2034 @@
+/* mesh_nccl.h - GPUs as ranks, over NCCL. Part of mesh.h 0.1.0. MIT licence. */
+#ifndef MESH_NCCL_H
+#define MESH_NCCL_H
+/*
+DO THIS
+    #define MESH_IMPLEMENTATION         in exactly one file, C or C++; no nvcc needed
+    #include "mesh.h"
+    #include "mesh_collectives.h"
+    #include "transports/mesh_socket.h"
+    #include "transports/mesh_nccl.h"   finds nccl.h and cuda_runtime_api.h: cc -isystem /usr/local/cuda/include app.c -ldl -lpthread
+
+EXAMPLE
+    mesh_socket net;
+    mesh_nccl gpu;
+    mesh_error err;
+    if (mesh_socket_open(&net, NULL, &err) || mesh_nccl_open(&gpu, &net.base, NULL, &err)) return fail(err.text);
+    ... mesh_comm_open(&comm, &gpu.base, ...) ... mesh_all_reduce(&comm, "dp", device_memory, ...) ...
+    mesh_comm_close(&comm);
+    mesh_nccl_close(&gpu);
+    mesh_socket_close(&net);
+
+CONCEPTS
+    bootstrap   An open transport (sockets) over which ranks agree on communicators, hear of lost ranks and compare what they called.
+                It stays open, and is this transport's alone until mesh_nccl_close: open no comms on it.
+    libraries   libnccl.so.2 and libcudart.so.13 (then .12) are loaded when opened (desc, or MESH_NCCL_LIBRARY and
+                MESH_CUDART_LIBRARY, name others): one binary runs with and without GPUs. With -DMESH_NCCL_LINK they are linked.
+    device      Of LOCAL_RANK (as torchrun, mpirun and srun give it); where a rank sees one device only, that one.
+    streams     A group's operations are in one order, that of their starts. The blocking forms run on the caller's stream
+                (mesh_comm_desc.stream, mesh_comm_stream), as the bare NCCL call would: nothing is waited for on the host but by
+                mesh_barrier. A _start runs on a stream of the group's own, after what is on the caller's stream; mesh_wait puts the
+                caller's stream behind it; mesh_wait_host blocks. Start and wait only enqueue: a CUDA graph can capture them (buffers
+                and comm then outlive the graph).
+    order       NCCL has no tags: ranks start the operations of their groups, and point-to-point ones too, in one consistent order.
+                A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift).
+    communicator  One per ordered list of ranks, kept until mesh_nccl_close, shared by the groups with that list.
+    MESH_NCCL_DEBUG=1  Ranks compare every call over the bootstrap before it is launched: disagreement is told at once, by both calls,
+                instead of at the deadline.
+
+ERRORS
+    As on every transport. A watchdog thread listens while the program computes or blocks in CUDA: a rank that is lost, an operation
+    whose deadline has passed (mesh_comm_desc.timeout_ns, and 2 s more) or NCCL's own error ends the communicators concerned, so that
+    streams go on (with data that mean nothing) and the next mesh call says why. "NCCL's last warning" is quoted as what NCCL gives:
+    this process's last one, perhaps an old one.
+
+WHAT IT DOES NOT DO
+    minloc, maxloc, user ops, broadcast of objects: host memory only. i16, u16, and, or, xor, complex products and scans go through
+    sends and receives and small kernels; fp8 is moved, not reduced.
+*/
+#ifndef MESH_COLLECTIVES_H
+#error "mesh_nccl.h: include mesh_collectives.h first"
+#endif
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#if NCCL_VERSION_CODE < 21800
+#error "mesh_nccl.h: NCCL 2.18 or later is needed"
+#endif
+#include "mesh_nccl_ptx.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mesh_nccl_desc {
+    int device;                 /* 1 + the device's number; 0: from the environment */
+    int debug;                  /* 1: compare every call before its launch; 0: MESH_NCCL_DEBUG */
+    int no_watchdog;            /* 1: no thread; a rank blocked in CUDA is then not freed */
+    int max_ctas;               /* of a communicator; 0: NCCL chooses */
+    int64_t open_timeout_ns;    /* 0: 60 s */
+    const char *nccl_library;   /* NULL: MESH_NCCL_LIBRARY, else libnccl.so.2 */
+    const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else libcudart.so.13, else .12 */
+} mesh_nccl_desc;
+
+typedef struct mesh_nccl {
+    mesh_transport base;            /* first: &gpu.base is the transport */
+    int device, devices;            /* this rank's, of how many on this host */
+    int nccl_version, cuda_version; /* of the libraries: 22809, 13000 */
+    void *impl;
+} mesh_nccl;
+
+/* Join the ranks of an open transport as GPUs; every rank calls it. desc may be NULL. Where one rank cannot (no driver, no library, no
+   device, a device taken twice) every rank gets the same error, which names that rank and why: UNSUPPORTED where there is no GPU to use,
+   else what went wrong. ARGUMENT: the transport is NULL or has comms of its own. TIMEOUT: ranks missing. On error nothing is open. */
+MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
+                                    mesh_error *err);
+/* Waits for what is under way (10 s at most), closes comms that are still open. The bootstrap stays open. TIMEOUT: NCCL does not end. */
+MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_NCCL_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_IMPLEMENTED)
+#define MESH_NCCL_IMPLEMENTED
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>libraries: one table of functions --------------------------------------------------------------------------------- */
+
+/* X(result, library, name, arguments, needed); library##name is the function. */
+#define MESH_NCCL__CUDA_FUNCTIONS(X)                                                                        \
+    X(cudaError_t, cuda, GetDeviceCount, (int *), 1)                                                        \
+    X(cudaError_t, cuda, SetDevice, (int), 1)                                                               \
+    X(const char *, cuda, GetErrorString, (cudaError_t), 1)                                                 \
+    X(const char *, cuda, GetErrorName, (cudaError_t), 1)                                                   \
+    X(cudaError_t, cuda, GetLastError, (void), 1)                                                           \
+    X(cudaError_t, cuda, RuntimeGetVersion, (int *), 1)                                                     \
+    X(cudaError_t, cuda, Malloc, (void **, size_t), 1)                                                      \
+    X(cudaError_t, cuda, Free, (void *), 1)                                                                 \
+    X(cudaError_t, cuda, MemcpyAsync, (void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t), 1) \
+    X(cudaError_t, cuda, Memcpy2DAsync,                                                                     \
+      (void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t), 1)         \
+    X(cudaError_t, cuda, MemsetAsync, (void *, int, size_t, cudaStream_t), 1)                               \
+    X(cudaError_t, cuda, Memset2DAsync, (void *, size_t, int, size_t, size_t, cudaStream_t), 1)             \
+    X(cudaError_t, cuda, StreamCreateWithFlags, (cudaStream_t *, unsigned), 1)                              \
+    X(cudaError_t, cuda, StreamDestroy, (cudaStream_t), 1)                                                  \
+    X(cudaError_t, cuda, StreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), 1)                         \
+    X(cudaError_t, cuda, StreamIsCapturing, (cudaStream_t, enum cudaStreamCaptureStatus *), 1)              \
+    X(cudaError_t, cuda, ThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *), 1)                \
+    X(cudaError_t, cuda, EventCreateWithFlags, (cudaEvent_t *, unsigned), 1)                                \
+    X(cudaError_t, cuda, EventDestroy, (cudaEvent_t), 1)                                                    \
+    X(cudaError_t, cuda, EventRecord, (cudaEvent_t, cudaStream_t), 1)                                       \
+    X(cudaError_t, cuda, EventQuery, (cudaEvent_t), 1)                                                      \
+    X(cudaError_t, cuda, LaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), 1)        \
+    X(cudaError_t, cuda, LibraryLoadData,                                                                   \
+      (void **, const void *, void *, void **, unsigned, void *, void **, unsigned), 0) /* 12.8 */          \
+    X(cudaError_t, cuda, LibraryUnload, (void *), 0)                                                        \
+    X(cudaError_t, cuda, LibraryGetKernel, (void **, void *, const char *), 0)
+#define MESH_NCCL__NCCL_FUNCTIONS(X)                                                                                   \
+    X(ncclResult_t, nccl, GetVersion, (int *), 1)                                                                      \
+    X(ncclResult_t, nccl, GetUniqueId, (ncclUniqueId *), 1)                                                            \
+    X(ncclResult_t, nccl, CommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *), 1)               \
+    X(ncclResult_t, nccl, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *), 1)                          \
+    X(ncclResult_t, nccl, CommDestroy, (ncclComm_t), 1)                                                                \
+    X(ncclResult_t, nccl, CommAbort, (ncclComm_t), 1)                                                                  \
+    X(ncclResult_t, nccl, CommGetAsyncError, (ncclComm_t, ncclResult_t *), 1)                                          \
+    X(const char *, nccl, GetErrorString, (ncclResult_t), 1)                                                           \
+    X(const char *, nccl, GetLastError, (ncclComm_t), 1)                                                               \
+    X(ncclResult_t, nccl, AllReduce,                                                                                   \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t), 1)                        \
+    X(ncclResult_t, nccl, Reduce,                                                                                      \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t), 1)                   \
+    X(ncclResult_t, nccl, Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1) \
+    X(ncclResult_t, nccl, AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t), 1)      \
+    X(ncclResult_t, nccl, ReduceScatter,                                                                               \
+      (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t), 1)                        \
+    X(ncclResult_t, nccl, Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)              \
+    X(ncclResult_t, nccl, Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)                    \
+    X(ncclResult_t, nccl, GroupStart, (void), 1)                                                                       \
+    X(ncclResult_t, nccl, GroupEnd, (void), 1)                                                                         \
+    X(ncclResult_t, nccl, MemAlloc, (void **, size_t), 0) /* 2.19 */                                                   \
+    X(ncclResult_t, nccl, MemFree, (void *), 0)                                                                        \
+    X(ncclResult_t, nccl, CommRegister, (const ncclComm_t, void *, size_t, void **), 0)                                \
+    X(ncclResult_t, nccl, CommDeregister, (const ncclComm_t, void *), 0)                                               \
+    X(ncclResult_t, nccl, AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t),          \
+      0) /* 2.28 */                                                                                                    \
+    X(ncclResult_t, nccl, Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 0)    \
+    X(ncclResult_t, nccl, Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 0)   \
+    X(ncclResult_t, nccl, CommRevoke, (ncclComm_t, int), 0) /* 2.28.7 */
+
+typedef struct mesh_nccl__api {
+#define MESH_X(result, library, name, arguments, needed) result(*library##name) arguments;
+    MESH_NCCL__CUDA_FUNCTIONS(MESH_X) MESH_NCCL__NCCL_FUNCTIONS(MESH_X)
+#undef MESH_X
+} mesh_nccl__api;
+
+/* ---- // >>state --------------------------------------------------------------------------------------------------------- */
+
+enum {
+    MESH_NCCL__FLOOR = 21800,
+    MESH_NCCL__NARROW = 8192, /* bytes of a row below which a kernel copies faster than a 2-D copy does */
+    MESH_NCCL__VOTE_BYTES = 512,
+    MESH_NCCL__GRACE_NS =
+        2000000000,            /* the watchdog's patience beyond a deadline: the engine says more, if it is inside */
+    MESH_NCCL__POLL_NS = 10000 /* between two looks at the same event */
+};
+
+/* Everything issued up to `issued` in a communicator is over when the event is. */
+typedef struct mesh_nccl__mark {
+    cudaEvent_t event;
+    cudaStream_t stream;
+    uint64_t issued;
+    int64_t deadline;
+} mesh_nccl__mark;
+
+/* An ordered list of ranks, its communicator and its queue. A list of one has no communicator. */
+typedef struct mesh_nccl__comm {
+    struct mesh_nccl__comm *next;
+    int *rank, size, index;
+    uint64_t serial; /* when it was made, as its ranks agreed; 0: not yet */
+    ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one */
+    ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
+    int ended, capturing;
+    mesh_error why; /* what ended it */
+    uint64_t valid; /* operations up to this one were over before */
+    int64_t ended_at, polled;
+    cudaStream_t stream, on; /* its own; where the last operation went */
+    cudaEvent_t enter, captured;
+    uint64_t issued, completed;
+    mesh_nccl__mark *mark; /* a ring */
+    int first_mark, nmarks, mark_cap;
+    void *staging, *word; /* of strided messages; of barriers */
+    size_t staging_bytes;
+    void **retired; /* staging that was too small, or belongs to a graph */
+    int nretired, retired_cap;
+} mesh_nccl__comm;
+
+typedef struct mesh_nccl__group {
+    struct mesh_nccl__group *next;
+    mesh_nccl__comm *c;
+    uint32_t id;
+    int64_t timeout;
+} mesh_nccl__group;
+
+typedef struct mesh_nccl__handle {
+    mesh_nccl__comm *c;
+    void *handle;
+} mesh_nccl__handle;
+
+typedef struct mesh_nccl__memory { /* registered with every communicator */
+    struct mesh_nccl__memory *next;
+    void *p;
+    size_t nbytes;
+    int owner; /* 0: the user's, 1: cudaMalloc's, 2: ncclMemAlloc's */
+    mesh_nccl__handle *handle;
+    int nhandles, handle_cap;
+} mesh_nccl__memory;
+
+typedef struct mesh_nccl__mail {
+    struct mesh_nccl__mail *next;
+    int acted; /* the watchdog's part of it is done */
+    mesh_control m;
+} mesh_nccl__mail;
+
+typedef struct mesh_nccl__state {
+    mesh_nccl *n;
+    mesh_transport *boot;
+    mesh_nccl__api api;
+    void *nccl_library, *cuda_library, *kernels;
+    void *kernel[32];
+    int debug, max_ctas, has_kernels;
+    char no_kernels[160]; /* why not */
+    uint64_t serial;
+    /* Two locks, taken in this order; neither is held while waiting for a peer, but `lock` while inside NCCL. */
+    pthread_mutex_t boot_lock; /* the bootstrap and the mail */
+    pthread_mutex_t lock;      /* everything else */
+    mesh_nccl__mail *mail, **mail_end;
+    mesh_nccl__comm *comm;
+    mesh_nccl__comm *inside; /* what the main thread is calling NCCL for */
+    int64_t inside_until;
+    mesh_nccl__group *group, world;
+    mesh_nccl__memory *memory;
+    cudaEvent_t *event; /* free ones; there is room for all that were made */
+    int nevents, event_cap, events_made;
+    pthread_t watchdog;
+    pthread_mutex_t watch_lock; /* wake, stopping */
+    pthread_cond_t wake;
+    int watching, stopping;
+    int64_t asked; /* when NCCL was last asked for errors */
+} mesh_nccl__state;
+
+/* The kernels, by their place in MESH_KERNELS. */
+#define MESH_X(name) MESH_NCCL__##name,
+enum { MESH_KERNELS(MESH_X) MESH_NCCL__KERNELS };
+#undef MESH_X
+
+static inline mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }
+static inline int64_t mesh_nccl__now(mesh_nccl__state *s) { return s->boot->ops->now(s->boot); }
+
+static inline mesh_nccl__group *mesh_nccl__group_of(mesh_nccl__state *s, void *group) {
+    return group ? (mesh_nccl__group *)group : &s->world;
+}
+
+static inline void mesh_nccl__nap(int64_t ns) {
+    struct timespec t;
+    t.tv_sec = (time_t)(ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    nanosleep(&t, NULL);
+}
+
+/* "cudaMalloc: out of memory (cudaErrorMemoryAllocation)" */
+static inline mesh_status mesh_nccl__cuda_fail(mesh_nccl__state *s, mesh_error *err, const char *what, cudaError_t r) {
+    s->api.cudaGetLastError(); /* it is told here */
+    return mesh__fail(err, r == cudaErrorMemoryAllocation ? MESH_ERR_MEMORY : MESH_ERR_TRANSPORT, s->boot->rank,
+                      "%s: %s (%s)", what, s->api.cudaGetErrorString(r), s->api.cudaGetErrorName(r));
+}
+
+static inline mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, const char *what, ncclResult_t r) {
+    const char *last = s->api.ncclGetLastError(NULL);
+    return mesh__fail(err, MESH_ERR_TRANSPORT, s->boot->rank, "%s: %s%s%s%s", what, s->api.ncclGetErrorString(r),
+                      last && *last ? "; NCCL's last warning (perhaps an old one): \"" : "", last && *last ? last : "",
+                      last && *last ? "\"" : "");
+}
+
+/* ---- // >>marks: what is over ---- */
+
+/* Calls that a stream capture elsewhere in the process must not forbid. */
+static inline void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
+    s->api.cudaThreadExchangeStreamCaptureMode(mode);
+}
+
+static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+                                  const char *format, ...);
+
+/* See how far a communicator has come. Returns 1 if further than before. */
+static inline int mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    uint64_t before = c->completed;
+    int64_t now;
+    cudaError_t r = cudaSuccess;
+    if (!c->nmarks) return 0;
+    now = mesh_nccl__now(s);
+    if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return 0;
+    c->polled = now;
+    mesh_nccl__capture_mode(s, &mode);
+    while (c->nmarks) {
+        mesh_nccl__mark *m = &c->mark[c->first_mark];
+        if ((r = s->api.cudaEventQuery(m->event)) != cudaSuccess) break;
+        c->completed = m->issued;
+        s->event[s->nevents++] = m->event;
+        c->first_mark = (c->first_mark + 1) % c->mark_cap;
+        c->nmarks--;
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    if (r != cudaSuccess && r != cudaErrorNotReady) {
+        mesh_error why;
+        mesh_nccl__cuda_fail(s, &why, "the device", r);
+        mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+    }
+    return c->completed != before;
+}
+
+/* End what is under way in a communicator; what it was asked for until now, and later, ends with this. */
+static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+                                  const char *format, ...) {
+    va_list args;
+    if (c->ended) return;
+    c->ended = 1;
+    va_start(args, format);
+    mesh__vfail(&c->why, status, rank, format, args);
+    va_end(args);
+    if (s->inside != c) mesh_nccl__poll(s, c, 1);
+    c->valid = c->completed;
+    c->ended_at = mesh_nccl__now(s);
+    if (c->comm && s->api.ncclCommRevoke)
+        s->api.ncclCommRevoke(c->comm, 0); /* it is destroyed at close */
+    else if (c->comm)
+        s->api.ncclCommAbort(c->comm), c->comm = NULL;
+    if (c->root) s->api.ncclCommAbort(c->root);
+    c->root = NULL;
+}
+
+static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
+    cudaError_t r;
+    if (s->nevents) {
+        *event = s->event[--s->nevents];
+        return cudaSuccess;
+    }
+    if (!mesh__grow(s->boot, (void **)&s->event, &s->event_cap, s->events_made + 1, sizeof *s->event))
+        return cudaErrorMemoryAllocation;
+    r = s->api.cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    if (r == cudaSuccess) s->events_made++;
+    return r;
+}
+
+/* Put a mark behind what was issued last, and give the ticket that ends with it. */
+static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t timeout, mesh_ticket *ticket) {
+    mesh_nccl__mark *m;
+    cudaError_t r = cudaSuccess;
+    mesh_error why;
+    ticket->impl = c;
+    ticket->id = ++c->issued;
+    if (c->ended) return;
+    if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
+        ticket->id = MESH_TICKET_CAPTURED;
+        r = s->api.cudaEventRecord(c->captured, c->on);
+    } else {
+        if (c->nmarks == c->mark_cap) {
+            int cap = c->mark_cap ? 2 * c->mark_cap : 16, i;
+            mesh_nccl__mark *grown = (mesh_nccl__mark *)mesh_transport_alloc(s->boot, (size_t)cap * sizeof *grown);
+            for (i = 0; grown && i < c->nmarks; i++) grown[i] = c->mark[(c->first_mark + i) % c->mark_cap];
+            if (grown) {
+                mesh_transport_free(s->boot, c->mark);
+                c->mark = grown;
+                c->mark_cap = cap;
+                c->first_mark = 0;
+            } else {
+                r = cudaErrorMemoryAllocation;
+            }
+        }
+        m = r == cudaSuccess ? &c->mark[(c->first_mark + c->nmarks) % c->mark_cap] : NULL;
+        if (m && (r = mesh_nccl__event(s, &m->event)) == cudaSuccess) {
+            if ((r = s->api.cudaEventRecord(m->event, c->on)) == cudaSuccess) {
+                m->stream = c->on;
+                m->issued = c->issued;
+                m->deadline = mesh_nccl__now(s) + timeout;
+                c->nmarks++;
+            } else {
+                s->event[s->nevents++] = m->event;
+            }
+        }
+    }
+    if (r == cudaSuccess) return;
+    mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
+    mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+}
+
+static inline mesh_nccl__mark *mesh_nccl__last_mark(mesh_nccl__comm *c) {
+    return c->nmarks ? &c->mark[(c->first_mark + c->nmarks - 1) % c->mark_cap] : NULL;
+}
+
+static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
+    mesh_nccl__mark *last;
+    mesh_status status = MESH_IN_PROGRESS;
+    if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__poll(s, c, 0);
+    last = mesh_nccl__last_mark(c);
+    if (c->ended ? ticket->id <= c->valid : ticket->id <= c->completed) {
+        status = MESH_OK;
+    } else if (!c->ended && (!last || last->issued < ticket->id)) { /* a bare post */
+        mesh_ticket behind;
+        mesh_nccl__mark_put(s, c, s->world.timeout, &behind);
+    } else if (c->ended && (!c->nmarks || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
+        if (why) *why = c->why;
+        status = (mesh_status)c->why.status;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* NCCL does not say who is awaited. */
+static inline int mesh_nccl__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    (void)t, (void)ticket, (void)ranks, (void)cap;
+    return 0;
+}
+
+static inline mesh_status mesh_nccl__cancel(mesh_transport *t, mesh_ticket *ticket) {
+    (void)t, (void)ticket; /* group_abort does it */
+    return MESH_OK;
+}
+
+/* ---- // >>streams: the caller's order and the group's ---- */
+
+static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
+    s->api.cudaGetLastError(); /* the default stream, while another captures */
+    return 0;
+}
+
+static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void *stream, int direction) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
+    cudaError_t r = cudaSuccess;
+    mesh_error why;
+    pthread_mutex_lock(&s->lock);
+    if (!c->ended) {
+        c->capturing = mesh_nccl__capturing(s, caller);
+        if (next != caller) r = s->api.cudaEventRecord(c->enter, caller);
+        if (next != caller && r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
+        if (next != c->on && c->nmarks && !c->capturing && r == cudaSuccess)
+            r = s->api.cudaStreamWaitEvent(next, mesh_nccl__last_mark(c)->event, 0);
+        c->on = next;
+        if (r != cudaSuccess) {
+            mesh_nccl__cuda_fail(s, &why, "the caller's stream", r);
+            mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket,
+                                                 void *stream) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
+    cudaError_t r = cudaSuccess;
+    mesh_status status = MESH_OK;
+    int low = 0, high;
+    (void)group;
+    pthread_mutex_lock(&s->lock);
+    if (c->ended) {
+        status = (mesh_status)c->why.status; /* the engine asks test why */
+    } else if (ticket->id == MESH_TICKET_CAPTURED) {
+        if (c->on != (cudaStream_t)stream) r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0);
+    } else if (ticket->id > c->completed && c->nmarks) { /* the first mark that covers it */
+        for (high = c->nmarks - 1; low < high;) {
+            int middle = (low + high) / 2;
+            if (c->mark[(c->first_mark + middle) % c->mark_cap].issued < ticket->id)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        low = (c->first_mark + low) % c->mark_cap;
+        if (c->mark[low].stream != (cudaStream_t)stream)
+            r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->mark[low].event, 0);
+    }
+    if (r != cudaSuccess) {
+        mesh_error why;
+        status = mesh_nccl__cuda_fail(s, &why, "the caller's stream", r);
+        mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* ---- // >>bytes: copies, zeros and reductions on the device ---- */
+
+/* An array of bytes for kernels, in units of `width`. */
+static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, const mesh_block *b, uint64_t width) {
+    int i;
+    *ndim = 0;
+    if (!b || !b->ndim) return;
+    *ndim = b->ndim;
+    to->run = b->run / width;
+    for (i = 0; i < b->ndim; i++) to->count[i] = b->dim[i].count, to->stride[i] = b->dim[i].stride;
+}
+
+static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
+                                            mesh__kernel_args *args) {
+    void *list[1];
+    dim3 grid, block;
+    uint64_t blocks = (args->count + 255) / 256;
+    if (!args->count) return cudaSuccess;
+    list[0] = args;
+    block.x = 256, block.y = block.z = 1;
+    grid.x = (unsigned)(blocks < 2048 ? blocks : 2048), grid.y = grid.z = 1;
+    return s->api.cudaLaunchKernel(s->kernel[kernel], grid, block, list, 0, c->on);
+}
+
+/* The widest unit, as a power of two from 0 to 4, that divides an address and a block. */
+static inline uint64_t mesh_nccl__bits(const void *p, const mesh_block *b) {
+    uint64_t bits = (uint64_t)(uintptr_t)p;
+    int i;
+    if (b && b->ndim) bits |= b->run;
+    for (i = 0; b && i < b->ndim; i++)
+        if (b->dim[i].count > 1) bits |= (uint64_t)b->dim[i].stride;
+    return bits;
+}
+
+static inline int mesh_nccl__unit(uint64_t bits) {
+    int k = 0;
+    while (k < 4 && !(bits >> k & 1)) k++;
+    return k;
+}
+
+/* A block as rows of a 2-D copy: 1 and where they begin next, or 0 if it has more dims. */
+static inline int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t *pitch, uint64_t *rows) {
+    int i, found = 0;
+    for (i = 0; b && i < b->ndim; i++) {
+        if (b->dim[i].count == 1) continue;
+        if (found++) return 0;
+        *pitch = (uint64_t)b->dim[i].stride;
+        *rows = (uint64_t)b->dim[i].count;
+    }
+    if (found) *width = b->run;
+    return found && *pitch >= *width && *pitch < INT32_MAX;
+}
+
+/* Copy without kernels: as 2-D copies where both sides are rows of one width, else run by run. */
+static inline cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+                                               const void *src, const mesh_block *sb, uint64_t nbytes) {
+    uint64_t dw = nbytes, sw = nbytes, dp = 0, sp = 0, drows = 1, srows = 1, left, n;
+    int d2 = mesh_nccl__rows(db, &dw, &dp, &drows), s2 = mesh_nccl__rows(sb, &sw, &sp, &srows);
+    mesh_xfer from, to;
+    mesh__cursor a, b;
+    cudaError_t r = cudaSuccess;
+    if (!src && d2) return s->api.cudaMemset2DAsync(dst, (size_t)dp, 0, (size_t)dw, (size_t)drows, c->on);
+    if (src && (d2 || !db || !db->ndim) && (s2 || !sb || !sb->ndim) && (d2 || s2) && (!d2 || !s2 || dw == sw)) {
+        uint64_t width = d2 ? dw : sw;
+        return s->api.cudaMemcpy2DAsync(dst, (size_t)(d2 ? dp : width), src, (size_t)(s2 ? sp : width), (size_t)width,
+                                        (size_t)(nbytes / width), cudaMemcpyDefault, c->on);
+    }
+    memset(&from, 0, sizeof from);
+    memset(&to, 0, sizeof to);
+    to.base = dst, to.block = db && db->ndim ? db : NULL, to.nbytes = nbytes;
+    from.base = src ? (void *)(uintptr_t)src : dst, from.block = src && sb && sb->ndim ? sb : NULL,
+    from.nbytes = nbytes;
+    a = mesh__cursor_on(&to);
+    b = mesh__cursor_on(&from);
+    for (left = nbytes; left && r == cudaSuccess; left -= n) {
+        n = a.left < b.left ? a.left : b.left;
+        r = src ? s->api.cudaMemcpyAsync(a.p, b.p, (size_t)n, cudaMemcpyDefault, c->on)
+                : s->api.cudaMemsetAsync(a.p, 0, (size_t)n, c->on);
+        mesh__cursor_move(&a, n);
+        mesh__cursor_move(&b, n);
+    }
+    return r;
+}
+
+static inline cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+                                          const void *src, const mesh_block *sb, uint64_t nbytes) {
+    uint64_t row = nbytes;
+    mesh__kernel_args args;
+    int unit;
+    if (!nbytes || dst == src) return cudaSuccess;
+    if (db && db->ndim) row = db->run;
+    if (sb && sb->ndim && src && sb->run < row) row = sb->run;
+    if (row == nbytes && src) return s->api.cudaMemcpyAsync(dst, src, (size_t)nbytes, cudaMemcpyDefault, c->on);
+    if (row == nbytes) return s->api.cudaMemsetAsync(dst, 0, (size_t)nbytes, c->on);
+    if (row >= MESH_NCCL__NARROW || !s->has_kernels) return mesh_nccl__copy_rows(s, c, dst, db, src, sb, nbytes);
+    unit = mesh_nccl__unit(mesh_nccl__bits(dst, db) | (src ? mesh_nccl__bits(src, sb) : 0) | nbytes);
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.src = (uint64_t)(uintptr_t)src;
+    args.count = nbytes >> unit;
+    mesh_nccl__kernel_block(&args.to, &args.to_ndim, db, UINT64_C(1) << unit);
+    if (src) mesh_nccl__kernel_block(&args.from, &args.from_ndim, sb, UINT64_C(1) << unit);
+    return mesh_nccl__launch(s, c, (src ? (int)MESH_NCCL__mesh_move_1 : (int)MESH_NCCL__mesh_zero_1) + unit, &args);
+}
+
+/* dst = dst op src, or dst / divide, on the device. cudaErrorNotSupported: there is no kernel. */
+static inline cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__comm *c, int op, int dtype, void *dst,
+                                             const mesh_block *db, const void *src, const mesh_block *sb,
+                                             uint64_t count, int divide) {
+    static const int reduce[] = {
+        MESH_NCCL__mesh_reduce_f32, MESH_NCCL__mesh_reduce_f64, MESH_NCCL__mesh_reduce_f16, MESH_NCCL__mesh_reduce_bf16,
+        MESH_NCCL__mesh_reduce_i8,  MESH_NCCL__mesh_reduce_u8,  MESH_NCCL__mesh_reduce_i16, MESH_NCCL__mesh_reduce_u16,
+        MESH_NCCL__mesh_reduce_i32, MESH_NCCL__mesh_reduce_u32, MESH_NCCL__mesh_reduce_i64, MESH_NCCL__mesh_reduce_u64,
+        MESH_NCCL__mesh_reduce_c64, MESH_NCCL__mesh_reduce_c128}; /* in the order of mesh_dtype */
+    static const int division[] = {MESH_NCCL__mesh_divide_f32, MESH_NCCL__mesh_divide_f64, MESH_NCCL__mesh_divide_f16,
+                                   MESH_NCCL__mesh_divide_bf16};
+    uint64_t width = mesh_dtype_bytes((mesh_dtype)dtype);
+    mesh__kernel_args args;
+    if (!s->has_kernels || (unsigned)dtype >= sizeof reduce / sizeof *reduce) return cudaErrorNotSupported;
+    if (divide && mesh__is_complex(dtype)) { /* as twice as many numbers */
+        dtype = dtype == MESH_C64 ? MESH_F32 : MESH_F64;
+        width /= 2;
+        count *= 2;
+    }
+    if (divide && (unsigned)dtype >= sizeof division / sizeof *division) return cudaErrorNotSupported;
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.src = (uint64_t)(uintptr_t)src;
+    args.count = count;
+    args.op = op;
+    args.divide = divide;
+    mesh_nccl__kernel_block(&args.to, &args.to_ndim, db, width);
+    if (!divide) mesh_nccl__kernel_block(&args.from, &args.from_ndim, sb, width);
+    return mesh_nccl__launch(s, c, divide ? division[dtype] : reduce[dtype], &args);
+}
+
+/* What became of something put on a communicator's stream. */
+static inline mesh_status mesh_nccl__put(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what, cudaError_t r) {
+    mesh_error why;
+    if (r == cudaSuccess) return MESH_OK;
+    if (r == cudaErrorNotSupported && s->no_kernels[0])
+        mesh__fail(&why, MESH_ERR_UNSUPPORTED, s->boot->rank, "%s needs a kernel, and %s", what, s->no_kernels);
+    else
+        mesh_nccl__cuda_fail(s, &why, what, r);
+    mesh_nccl__end(s, c, (mesh_status)why.status, s->boot->rank, "%s", why.text);
+    return (mesh_status)why.status;
+}
+
+static inline mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *dst, const mesh_block *db,
+                                          const void *src, const mesh_block *sb, uint64_t nbytes) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    pthread_mutex_lock(&s->lock);
+    if (!c->ended) mesh_nccl__put(s, c, "a copy", mesh_nccl__move(s, c, dst, db, src, sb, nbytes));
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK; /* what went wrong is told by the operation's mark */
+}
+
+static inline mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int op, int dtype, void *dst,
+                                            const mesh_block *db, const void *src, const mesh_block *sb, uint64_t count,
+                                            int divide) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    pthread_mutex_lock(&s->lock);
+    if (!c->ended)
+        mesh_nccl__put(s, c, "a reduction", mesh_nccl__combine(s, c, op, dtype, dst, db, src, sb, count, divide));
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+/* ---- // >>control plane: the bootstrap's, shared with the watchdog ---- */
+
+/* Take what has come over the bootstrap. The caller holds boot_lock. Returns 1 if something did. */
+static inline int mesh_nccl__listen(mesh_nccl__state *s) {
+    mesh_control m;
+    int heard = 0;
+    while (s->boot->ops->control_poll(s->boot, &m) == MESH_OK) {
+        mesh_nccl__mail *mail = (mesh_nccl__mail *)mesh_transport_alloc(s->boot, sizeof *mail);
+        if (!mail) continue; /* the deadline tells */
+        mail->next = NULL;
+        mail->acted = 0;
+        mail->m = m;
+        *s->mail_end = mail;
+        s->mail_end = &mail->next;
+        heard = 1;
+    }
+    return heard;
+}
+
+static inline int mesh_nccl__has_rank(const mesh_nccl__comm *c, int rank) {
+    int i;
+    for (i = 0; i < c->size && c->rank[i] != rank; i++) {}
+    return i < c->size;
+}
+
+/* End the communicators that the mail is about: those with a lost rank, those of a comm that failed elsewhere. The caller holds both locks. */
+static inline void mesh_nccl__act(mesh_nccl__state *s) {
+    mesh_nccl__mail *mail;
+    mesh_nccl__comm *c;
+    mesh_nccl__group *g;
+    for (mail = s->mail; mail; mail = mail->next) {
+        const mesh_control *m = &mail->m;
+        if (mail->acted) continue;
+        mail->acted = 1;
+        if (m->kind == MESH_EVENT_LOST)
+            for (c = s->comm; c; c = c->next)
+                if (mesh_nccl__has_rank(c, m->rank))
+                    mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
+        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4)
+            for (g = s->group; g; g = g->next)
+                if (g->id >> 8 == mesh__get32(m->data))
+                    mesh_nccl__end(s, g->c, MESH_ERR_CANCELED, m->rank, "rank %d ended it", m->rank);
+    }
+}
+
+static inline mesh_status mesh_nccl__control_send(mesh_transport *t, int rank, int kind, const void *data,
+                                                  size_t nbytes) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status;
+    pthread_mutex_lock(&s->boot_lock);
+    status = s->boot->ops->control_send(s->boot, rank, kind, data, nbytes);
+    pthread_mutex_unlock(&s->boot_lock);
+    return status;
+}
+
+static inline mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_control *out) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__mail *mail;
+    pthread_mutex_lock(&s->boot_lock);
+    mesh_nccl__listen(s);
+    if ((mail = s->mail) != NULL) {
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s);
+        pthread_mutex_unlock(&s->lock);
+        *out = mail->m;
+        s->mail = mail->next;
+        if (!s->mail) s->mail_end = &s->mail;
+        mesh_transport_free(s->boot, mail);
+    }
+    pthread_mutex_unlock(&s->boot_lock);
+    return mail ? MESH_OK : MESH_IN_PROGRESS;
+}
+
+/* Every communicator's events, and now and then NCCL's own errors. The caller holds `lock`. Returns 1 if something is over. */
+static inline int mesh_nccl__look(mesh_nccl__state *s) {
+    mesh_nccl__comm *c;
+    int happened = 0, ask = mesh_nccl__now(s) - s->asked > 1000000;
+    if (ask) s->asked = mesh_nccl__now(s);
+    for (c = s->comm; c; c = c->next) {
+        ncclResult_t r = ncclSuccess;
+        happened |= mesh_nccl__poll(s, c, 1);
+        if (!ask || !c->comm || c->ended || !c->nmarks) continue;
+        if (s->api.ncclCommGetAsyncError(c->comm, &r) == ncclSuccess && r != ncclSuccess && r != ncclInProgress) {
+            mesh_error why;
+            mesh_nccl__fail(s, &why, "NCCL", r);
+            mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+            happened = 1;
+        }
+    }
+    return happened;
+}
+
+static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadline) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    int64_t start = mesh_nccl__now(s), now = start;
+    int rounds;
+    for (rounds = 0;; rounds++) {
+        int happened;
+        mesh_status status = MESH_OK;
+        pthread_mutex_lock(&s->lock);
+        happened = mesh_nccl__look(s);
+        pthread_mutex_unlock(&s->lock);
+        now = mesh_nccl__now(s);
+        if (happened || rounds % 16 == 0 || now - start > 50000) {
+            /* The bootstrap sleeps for us: it wakes for messages, and events are looked at often enough. */
+            int64_t nap = now - start > 50000 ? (now - start) / 8 : 0;
+            if (nap > 200000) nap = 200000;
+            if (happened || now >= deadline) nap = 0;
+            pthread_mutex_lock(&s->boot_lock);
+            status = s->boot->ops->progress(s->boot, nap ? now + nap : 0);
+            happened |= mesh_nccl__listen(s) || s->mail != NULL;
+            pthread_mutex_unlock(&s->boot_lock);
+        }
+        if (status < 0) return status;
+        if (happened || now >= deadline) return MESH_OK;
+    }
+}
+
+static inline int64_t mesh_nccl__clock(mesh_transport *t) { return mesh_nccl__now(mesh_nccl__of(t)); }
+
+/* ---- // >>watchdog: a thread that listens and ends communicators, nothing else ---- */
+
+static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
+    mesh_nccl__comm *c;
+    int64_t now = mesh_nccl__now(s);
+    for (c = s->comm; c; c = c->next)
+        if (!c->ended && c->nmarks && now > c->mark[c->first_mark].deadline + MESH_NCCL__GRACE_NS)
+            mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the device has not finished it at its deadline");
+    if (s->inside && now > s->inside_until + MESH_NCCL__GRACE_NS)
+        mesh_nccl__end(s, s->inside, MESH_ERR_TIMEOUT, -1, "NCCL has not taken it at its deadline");
+}
+
+static void *mesh_nccl__watch(void *arg) {
+    mesh_nccl__state *s = (mesh_nccl__state *)arg;
+    s->api.cudaSetDevice(s->n->device);
+    for (;;) {
+        struct timespec until;
+        int listening, held, stop;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50000000;
+        if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+        pthread_mutex_lock(&s->watch_lock);
+        if (!s->stopping) pthread_cond_timedwait(&s->wake, &s->watch_lock, &until);
+        stop = s->stopping;
+        pthread_mutex_unlock(&s->watch_lock);
+        if (stop) return NULL;
+        listening = pthread_mutex_trylock(&s->boot_lock) == 0; /* else the main thread listens */
+        if (listening) {
+            s->boot->ops->progress(s->boot, 0);
+            mesh_nccl__listen(s);
+        }
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        held = pthread_mutex_timedlock(&s->lock, &until) ==
+               0; /* else it does not come back from NCCL: it is freed without its lock */
+        if (listening) mesh_nccl__act(s);
+        if (held) mesh_nccl__look(s);
+        mesh_nccl__watch_deadlines(s);
+        if (held) pthread_mutex_unlock(&s->lock);
+        if (listening) pthread_mutex_unlock(&s->boot_lock);
+    }
+}
+
+/* ---- // >>agreement: every rank of a list says how it stands, the first one decides ---- */
+
+enum { MESH_NCCL__KEEP, MESH_NCCL__MAKE };
+
+/* What a rank has to say, and the answer: all ranks end with the same. */
+typedef struct mesh_nccl__vote {
+    mesh_status status;
+    int action;
+    uint64_t serial; /* in: of the communicator it has, or 0; out: of the one to use */
+    ncclUniqueId id;
+    mesh_error why;
+} mesh_nccl__vote;
+
+static inline void mesh_nccl__vote_write(unsigned char *d, const mesh_nccl__vote *v) {
+    memset(d, 0, MESH_NCCL__VOTE_BYTES);
+    mesh__put32(d, (uint32_t)v->status);
+    mesh__put32(d + 4, (uint32_t)v->action);
+    mesh__put32(d + 8, (uint32_t)v->why.rank);
+    mesh__put64(d + 12, v->serial);
+    memcpy(d + 20, v->id.internal, 128);
+    if (v->status != MESH_OK) mesh__copy_text((char *)d + 148, MESH_NCCL__VOTE_BYTES - 148, v->why.text);
+}
+
+static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d) {
+    v->status = (mesh_status)(int)mesh__get32(d);
+    v->action = (int)mesh__get32(d + 4);
+    v->serial = mesh__get64(d + 12);
+    memcpy(v->id.internal, d + 20, 128);
+    if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 148);
+}
+
+/* One message over the bootstrap. */
+static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, int rank, uint64_t channel,
+                                          uint64_t check, void *bytes, size_t nbytes, int64_t deadline,
+                                          mesh_error *why) {
+    mesh_transport *b = s->boot;
+    mesh_xfer x;
+    mesh_post p;
+    mesh_ticket ticket;
+    mesh_status status;
+    int canceled = 0;
+    memset(&x, 0, sizeof x);
+    memset(&p, 0, sizeof p);
+    x.base = bytes;
+    x.nbytes = nbytes;
+    x.direction = direction;
+    x.rank = rank;
+    p.channel = channel;
+    p.check = check;
+    p.xfer = &x;
+    p.count = 1;
+    memset(why, 0, sizeof *why);
+    pthread_mutex_lock(&s->boot_lock);
+    status = b->ops->post(b, &p, &ticket);
+    if (status != MESH_OK)
+        mesh__fail(why, status, rank, "rank %d cannot be reached: %s", rank, mesh_status_text(status));
+    while (status == MESH_OK || status == MESH_IN_PROGRESS) {
+        int64_t now = b->ops->now(b);
+        status = b->ops->test(b, &ticket, why);
+        if (status != MESH_IN_PROGRESS) break;
+        if (now >= deadline && !canceled++) b->ops->cancel(b, &ticket);
+        status = b->ops->progress(b, now + 1000000);
+        if (status < 0) mesh__fail(why, status, b->rank, "the bootstrap (%s) failed", b->ops->name);
+        mesh_nccl__listen(s);
+    }
+    pthread_mutex_unlock(&s->boot_lock);
+    if (canceled && status != MESH_OK)
+        return mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
+    return status;
+}
+
+/* Ranks list[0] .. list[n-1] agree. make_id: the first one makes an id for a new communicator where one is needed. */
+static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list, int n, uint32_t id, int make_id,
+                                           mesh_nccl__vote *v, int64_t deadline) {
+    unsigned char bytes[MESH_NCCL__VOTE_BYTES];
+    uint64_t channel = (uint64_t)id << 32 | 0xffffffffu, newest = s->serial;
+    mesh_error why;
+    mesh_status status;
+    int i;
+    if (list[0] != s->boot->rank) {
+        mesh_nccl__vote_write(bytes, v);
+        status = mesh_nccl__talk(s, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
+        if (status == MESH_OK) /* the first one's own deadline comes first: it says more */
+            status = mesh_nccl__talk(s, MESH_RECV, list[0], channel, 2, bytes, sizeof bytes,
+                                     deadline + INT64_C(1000000000), &why);
+        if (status != MESH_OK) {
+            v->status = status;
+            v->why = why;
+            return status;
+        }
+        mesh_nccl__vote_read(v, bytes);
+    } else {
+        v->action = v->serial ? MESH_NCCL__KEEP : MESH_NCCL__MAKE;
+        for (i = 1; i < n; i++) {
+            mesh_nccl__vote other;
+            memset(&other, 0, sizeof other);
+            status = mesh_nccl__talk(s, MESH_RECV, list[i], channel, 1, bytes, sizeof bytes, deadline, &why);
+            if (status == MESH_OK) {
+                mesh_nccl__vote_read(&other, bytes);
+                if (other.serial != v->serial || !other.serial) v->action = MESH_NCCL__MAKE;
+                if (other.serial > newest) newest = other.serial;
+                status = other.status;
+                why = other.why;
+            }
+            if (status != MESH_OK && v->status == MESH_OK) {
+                v->status = status;
+                v->why = why;
+            }
+        }
+        if (v->action == MESH_NCCL__MAKE) v->serial = newest + 1;
+        if (v->status == MESH_OK && v->action == MESH_NCCL__MAKE && make_id) {
+            ncclResult_t r = s->api.ncclGetUniqueId(&v->id);
+            if (r != ncclSuccess) v->status = mesh_nccl__fail(s, &v->why, "ncclGetUniqueId", r);
+        }
+        mesh_nccl__vote_write(bytes, v);
+        for (i = 1; i < n; i++)
+            mesh_nccl__talk(s, MESH_SEND, list[i], channel, 2, bytes, sizeof bytes, deadline + INT64_C(1000000000),
+                            &why);
+    }
+    if (v->serial > s->serial) s->serial = v->serial;
+    return v->status;
+}
+
+/* ---- // >>communicators ---- */
+
+static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on) {
+    mesh_nccl__comm *c;
+    int i;
+    for (c = s->comm; c; c = c->next) {
+        if (c->size != on->size || c->ended || !c->serial) continue;
+        for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
+        if (i == c->size) return c;
+    }
+    return NULL;
+}
+
+/* A list of ranks with its stream, not joined to the others yet. */
+static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
+    mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
+    int *rank = (int *)mesh_transport_alloc(s->boot, sizeof *rank * (size_t)on->size), i;
+    cudaError_t r;
+    if (!c || !rank) {
+        mesh_transport_free(s->boot, c);
+        mesh_transport_free(s->boot, rank);
+        mesh__fail(err, MESH_ERR_MEMORY, s->boot->rank, "no memory for a communicator");
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->rank = rank;
+    c->size = on->size;
+    c->index = mesh_index_of(on, s->boot->rank);
+    for (i = 0; i < on->size; i++) rank[i] = mesh_rank_at(on, i);
+    r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
+    if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
+    if (r != cudaSuccess) {
+        mesh_nccl__cuda_fail(s, err, "a group's stream", r);
+        if (c->stream) s->api.cudaStreamDestroy(c->stream);
+        if (c->enter) s->api.cudaEventDestroy(c->enter);
+        if (c->captured) s->api.cudaEventDestroy(c->captured);
+        mesh_transport_free(s->boot, rank);
+        mesh_transport_free(s->boot, c);
+        return NULL;
+    }
+    c->on = c->stream;
+    pthread_mutex_lock(&s->lock);
+    c->next = s->comm;
+    s->comm = c;
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int blocking, const char *name) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking;
+    config.splitShare = 0; /* children that share would end together */
+    if (s->max_ctas) config.maxCTAs = s->max_ctas;
+#if NCCL_VERSION_CODE >= 22700
+    config.commName = name;
+#else
+    (void)name;
+#endif
+    return config;
+}
+
+/* Wait until a non-blocking communicator is ready; listens for lost ranks meanwhile. */
+static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
+                                           const char *what, int64_t deadline, mesh_error *err) {
+    ncclResult_t r = ncclInProgress, asked = ncclSuccess;
+    const mesh_nccl__mail *mail;
+    int64_t nap = 20000;
+    for (;;) {
+        int lost = -1;
+        if (*comm) asked = s->api.ncclCommGetAsyncError(*comm, &r);
+        if (asked != ncclSuccess) return mesh_nccl__fail(s, err, what, asked);
+        if (r == ncclSuccess) return MESH_OK;
+        if (r != ncclInProgress) return mesh_nccl__fail(s, err, what, r);
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
+        for (mail = s->mail; mail; mail = mail->next)
+            if (mail->m.kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, mail->m.rank)) lost = mail->m.rank;
+        pthread_mutex_unlock(&s->boot_lock);
+        if (lost >= 0) return mesh__fail(err, MESH_ERR_PEER, lost, "%s: rank %d was lost", what, lost);
+        if (mesh_nccl__now(s) >= deadline)
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
+                              "%s is not done at its deadline: NCCL does not reach every rank", what);
+        mesh_nccl__nap(nap);
+        if (nap < 1000000) nap *= 2;
+    }
+}
+
+/* Join the ranks of a communicator: the first of its family by an id, the others as a split of it. `of`: whose ranks take part. */
+static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
+                                          ncclUniqueId *id, const char *name, int64_t deadline, mesh_error *err) {
+    ncclConfig_t config = mesh_nccl__config(s, 0, name);
+    mesh_status status = MESH_OK;
+    ncclResult_t r;
+    if (!parent) {
+        r = s->api.ncclCommInitRankConfig(&c->root, c->size, *id, c->index, &config);
+        if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommInitRankConfig", r);
+        if (status == MESH_OK) status = mesh_nccl__await(s, &c->root, c, "ncclCommInitRankConfig", deadline, err);
+        parent = c;
+        color = 0;
+    }
+    if (status != MESH_OK) return status;
+    config = mesh_nccl__config(s, 1, name);
+    r = s->api.ncclCommSplit(parent->root, color, c->index, &c->comm, &config);
+    if (r != ncclSuccess && r != ncclInProgress) return mesh_nccl__fail(s, err, "ncclCommSplit", r);
+    return mesh_nccl__await(s, &parent->root, parent, "ncclCommSplit", deadline, err);
+}
+
+static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c);
+
+static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
+                                                int key, int64_t deadline, void **out, mesh_error *err) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
+    mesh_nccl__comm *c = mesh_nccl__find(s, on), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
+    mesh_nccl__vote vote;
+    char name[32];
+    mesh__text text = mesh__text_on(name, sizeof name);
+    (void)key;
+    memset(&vote, 0, sizeof vote);
+    if (s->boot->engine)
+        vote.status =
+            mesh__fail(&vote.why, MESH_ERR_ARGUMENT, s->boot->rank,
+                       "a comm was opened on the bootstrap transport of mesh_nccl; open another transport for it");
+    if (!g) vote.status = mesh__fail(&vote.why, MESH_ERR_MEMORY, s->boot->rank, "no memory for a group");
+    if (c) vote.serial = c->serial;
+    if (vote.status == MESH_OK && !c) c = mesh_nccl__comm_new(s, on, &vote.why);
+    if (!c && vote.status == MESH_OK) vote.status = (mesh_status)vote.why.status;
+    if (on->size > 1) {
+        mesh_nccl__vote confirm;
+        const mesh_nccl__comm *all = family ? family : c;
+        mesh_nccl__comm listed;
+        if (!all) { /* this rank has no memory even for the list: the first one is to hear of it */
+            memset(&listed, 0, sizeof listed);
+            listed.size = 0;
+            all = &listed;
+        }
+        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family, &vote, deadline);
+        if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
+            if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
+            memset(&confirm, 0, sizeof confirm);
+            mesh__put(&text, "mesh %d.%d", (int)(id >> 8), (int)(id & 255));
+            confirm.status = c ? mesh_nccl__join(s, c, family, color, &vote.id, name, deadline, &confirm.why)
+                               : (mesh_status)vote.why.status;
+            if (!c) confirm.why = vote.why;
+            mesh_nccl__agree(s, all->rank, all->size, id, 0, &confirm, deadline + INT64_C(1000000000));
+            vote.status = confirm.status;
+            vote.why = confirm.why;
+        }
+    }
+    if (vote.status != MESH_OK) {
+        if (c && !c->serial) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__end(s, c, vote.status, vote.why.rank, "it was not opened");
+            pthread_mutex_unlock(&s->lock);
+        }
+        mesh_transport_free(s->boot, g);
+        return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
+    }
+    if (on->size == 1 && !c->serial) c->serial = ++s->serial;
+    if (on->size > 1 && vote.action == MESH_NCCL__MAKE) {
+        c->serial = vote.serial;
+        mesh_nccl__register_all(s, c);
+    }
+    g->c = c;
+    g->id = id;
+    g->timeout = deadline - mesh_nccl__now(s);
+    if (g->timeout < 1000000) g->timeout = 1000000;
+    pthread_mutex_lock(&s->lock);
+    g->next = s->group;
+    s->group = g;
+    pthread_mutex_unlock(&s->lock);
+    *out = g;
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group **at = &s->group;
+    pthread_mutex_lock(&s->lock);
+    while (*at && *at != (mesh_nccl__group *)group) at = &(*at)->next;
+    if (*at) *at = (*at)->next;
+    pthread_mutex_unlock(&s->lock);
+    mesh_transport_free(s->boot, group);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group, const char *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__end(s, c, MESH_ERR_CANCELED, s->boot->rank, "%s", why ? why : "it was ended");
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+/* ---- // >>debug: compare a call before it is launched ---- */
+
+/* Every rank of the group waits for all (dissemination), each message carrying the call's check. */
+static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
+                                                   uint64_t check, mesh_error *why) {
+    const mesh_nccl__comm *c = g->c;
+    int64_t deadline = mesh_nccl__now(s) + g->timeout;
+    mesh_status status = MESH_OK;
+    int k;
+    for (k = 1; k < c->size && status == MESH_OK; k *= 2) {
+        int to = c->rank[(c->index + k) % c->size], from = c->rank[(c->index - k + c->size) % c->size];
+        status = mesh_nccl__talk(s, MESH_SEND, to, channel, check, NULL, 0, deadline, why);
+        if (status == MESH_OK) status = mesh_nccl__talk(s, MESH_RECV, from, channel, check, NULL, 0, deadline, why);
+    }
+    return status;
+}
+
+/* Point to point: both ends of every message compare its length. */
+static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_post *p,
+                                                  mesh_error *why) {
+    int64_t deadline = mesh_nccl__now(s) + g->timeout;
+    mesh_status status = MESH_OK;
+    int i, direction;
+    for (direction = MESH_SEND; direction <= MESH_RECV; direction++)
+        for (i = 0; i < p->count && status == MESH_OK; i++)
+            if (p->xfer[i].direction == direction)
+                status = mesh_nccl__talk(s, direction, p->xfer[i].rank, p->channel,
+                                         mesh__mix(p->check, p->xfer[i].nbytes), NULL, 0, deadline, why);
+    return status;
+}
+
+/* ---- // >>calls: NCCL's own ---- */
+
+/* NCCL's type for a reduction: numbers per element, or 0: it has none. */
+static inline size_t mesh_nccl__type(int dtype, int op, ncclDataType_t *type) {
+    static const int types[] = {7,  8,  6, 9, 0, 1,
+                                -1, -1, 2, 3, 4, 5}; /* of f32 f64 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64 */
+    if (mesh__is_complex(dtype)) {
+        *type = dtype == MESH_C64 ? ncclFloat32 : ncclFloat64;
+        return op == MESH_SUM || op == MESH_AVG ? 2 : 0;
+    }
+    if ((unsigned)dtype >= sizeof types / sizeof *types || types[dtype] < 0 || op > MESH_PROD) return 0;
+    *type = (ncclDataType_t)types[dtype];
+    return 1;
+}
+
+/* One call under way: what NCCL is given. */
+typedef struct mesh_nccl__ask {
+    mesh_nccl__state *s;
+    mesh_nccl__comm *c;
+    const mesh_call *call;
+    ncclDataType_t type; /* of reductions */
+    ncclRedOp_t op;
+    size_t numbers; /* of an element, in that type; or its bytes, where data only move */
+    size_t elem;
+    int native; /* NCCL has all_to_all, gather and scatter */
+} mesh_nccl__ask;
+
+static inline ncclResult_t mesh_nccl__send(const mesh_nccl__ask *a, const void *p, size_t count, int to) {
+    if (!count) return ncclSuccess; /* skipped on both sides */
+    return a->s->api.ncclSend(p, count * a->elem, ncclUint8, to, a->c->comm, a->c->on);
+}
+
+static inline ncclResult_t mesh_nccl__recv(const mesh_nccl__ask *a, void *p, size_t count, int from) {
+    if (!count) return ncclSuccess;
+    return a->s->api.ncclRecv(p, count * a->elem, ncclUint8, from, a->c->comm, a->c->on);
+}
+
+static inline size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, size_t count, int i) {
+    size_t at = 0;
+    int k;
+    if (!counts) return count * (size_t)i;
+    if (offsets) return offsets[i];
+    for (k = 0; k < i; k++) at += counts[k];
+    return at;
+}
+
+/* Blocks between every pair (who may be one rank: the root's). Counts NULL: `count` each. */
+static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, int sends, int receives) {
+    const mesh_call *call = a->call;
+    const char *send = (const char *)call->send;
+    char *recv = (char *)call->recv;
+    int n = a->c->size, me = a->c->index, i, root = call->root, kind = call->kind;
+    int gathers = kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V,
+        scatters = kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
+    ncclResult_t r = ncclSuccess;
+    for (i = 0; i < n && r == ncclSuccess; i++) {
+        /* To or from rank i; a rooted call's other side is one block of `count`. */
+        size_t so = mesh_nccl__at(call->send_counts, call->send_offsets, call->count, i),
+               ro = mesh_nccl__at(call->recv_counts, call->recv_offsets, call->count, i),
+               sc = call->send_counts ? call->send_counts[i] : call->count,
+               rc = call->recv_counts ? call->recv_counts[i] : call->count;
+        int to_i = sends, from_i = receives;
+        if (gathers) {
+            to_i = i == root, so = 0, sc = call->count;
+            from_i = me == root;
+        }
+        if (scatters) {
+            to_i = me == root;
+            from_i = i == root, ro = 0, rc = call->count;
+        }
+        if (i == me) {
+            if (to_i && from_i)
+                mesh_nccl__put(
+                    a->s, a->c, "a copy",
+                    mesh_nccl__move(a->s, a->c, recv + ro * a->elem, NULL, send + so * a->elem, NULL, sc * a->elem));
+            continue;
+        }
+        if (to_i) r = mesh_nccl__send(a, send + so * a->elem, sc, i);
+        if (from_i && r == ncclSuccess) r = mesh_nccl__recv(a, recv + ro * a->elem, rc, i);
+    }
+    return r;
+}
+
+/* One array of a call. */
+static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, const void *send, void *recv,
+                                          size_t count) {
+    const mesh_nccl__api *api = &a->s->api;
+    const mesh_call *call = a->call;
+    ncclComm_t comm = a->c->comm;
+    cudaStream_t on = a->c->on;
+    size_t numbers = count * a->numbers;
+    int i, n = a->c->size, me = a->c->index;
+    ncclResult_t r = ncclSuccess;
+    switch (kind) {
+    case MESH_CALL_ALL_REDUCE:
+        return numbers ? api->ncclAllReduce(send, recv, numbers, a->type, a->op, comm, on) : r;
+    case MESH_CALL_REDUCE:
+        return numbers ? api->ncclReduce(send, recv, numbers, a->type, a->op, call->root, comm, on) : r;
+    case MESH_CALL_REDUCE_SCATTER:
+        return numbers ? api->ncclReduceScatter(send, recv, numbers, a->type, a->op, comm, on) : r;
+    case MESH_CALL_BROADCAST:
+        return numbers
+                   ? api->ncclBroadcast(me == call->root ? send : recv, recv, numbers, ncclUint8, call->root, comm, on)
+                   : r;
+    case MESH_CALL_ALL_GATHER:
+        return numbers ? api->ncclAllGather(send, recv, numbers, ncclUint8, comm, on) : r;
+    case MESH_CALL_ALL_GATHER_V:
+        for (i = 0; i < n && r == ncclSuccess; i++) {
+            char *to = (char *)recv + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i) * a->elem;
+            if (call->recv_counts[i])
+                r = api->ncclBroadcast(i == me ? send : to, to, call->recv_counts[i] * a->elem, ncclUint8, i, comm, on);
+        }
+        return r;
+    case MESH_CALL_REDUCE_SCATTER_V:
+        for (i = 0; i < n && r == ncclSuccess; i++) {
+            const char *from =
+                (const char *)send + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i) * a->elem;
+            if (call->recv_counts[i])
+                r = api->ncclReduce(from, i == me ? recv : (void *)(uintptr_t)from, call->recv_counts[i] * a->numbers,
+                                    a->type, a->op, i, comm, on);
+        }
+        return r;
+    case MESH_CALL_ALL_TO_ALL:
+        if (a->native) return numbers ? api->ncclAlltoAll(send, recv, numbers, ncclUint8, comm, on) : r;
+        return mesh_nccl__blocks(a, 1, 1);
+    case MESH_CALL_GATHER:
+        if (a->native) return numbers ? api->ncclGather(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
+        return mesh_nccl__blocks(a, 1, 1);
+    case MESH_CALL_SCATTER:
+        if (a->native) return numbers ? api->ncclScatter(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
+        return mesh_nccl__blocks(a, 1, 1);
+    case MESH_CALL_ALL_TO_ALL_V:
+    case MESH_CALL_GATHER_V:
+    case MESH_CALL_SCATTER_V:
+        return mesh_nccl__blocks(a, 1, 1);
+    default: /* barrier, group_open */
+        return api->ncclAllReduce(a->c->word, a->c->word, 1, ncclInt32, ncclSum, comm, on);
+    }
+}
+
+static inline int mesh_nccl__single(int kind) {
+    return kind == MESH_CALL_ALL_REDUCE_MANY       ? MESH_CALL_ALL_REDUCE
+           : kind == MESH_CALL_BROADCAST_MANY      ? MESH_CALL_BROADCAST
+           : kind == MESH_CALL_ALL_GATHER_MANY     ? MESH_CALL_ALL_GATHER
+           : kind == MESH_CALL_REDUCE_SCATTER_MANY ? MESH_CALL_REDUCE_SCATTER
+                                                   : kind;
+}
+
+/* Does NCCL serve this call? Else the core's schedule does. */
+static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *call, mesh_nccl__ask *a) {
+    int kind = mesh_nccl__single(call->kind);
+    switch (kind) {
+    case MESH_CALL_ALL_REDUCE:
+    case MESH_CALL_REDUCE:
+    case MESH_CALL_REDUCE_SCATTER:
+    case MESH_CALL_REDUCE_SCATTER_V: {
+        static const ncclRedOp_t ops[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd}; /* in the order of mesh_op */
+        int n = a->c->size, exact = (n & (n - 1)) == 0;                                  /* ncclAvg multiplies by 1/n */
+        if (call->user_op || call->op > MESH_PROD) return 0;
+        a->numbers = mesh_nccl__type(call->dtype, call->op, &a->type);
+        a->op = call->op == MESH_AVG && !exact ? ncclSum : ops[call->op];
+        return a->numbers && (call->op != MESH_AVG || exact || s->has_kernels);
+    }
+    case MESH_CALL_ALL_TO_ALL:
+        return call->send != call->recv;
+    case MESH_CALL_BROADCAST:
+    case MESH_CALL_ALL_GATHER:
+    case MESH_CALL_ALL_GATHER_V:
+    case MESH_CALL_ALL_TO_ALL_V:
+    case MESH_CALL_GATHER:
+    case MESH_CALL_GATHER_V:
+    case MESH_CALL_SCATTER:
+    case MESH_CALL_SCATTER_V:
+    case MESH_CALL_BARRIER:
+    case MESH_CALL_GROUP_OPEN:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Sums become averages where NCCL's own are not exact. */
+static inline void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *recv, size_t count) {
+    const mesh_call *call = a->call;
+    if (!mesh__call_is(call->kind, MESH_REDUCES) || call->op != MESH_AVG || a->op != ncclSum) return;
+    if (kind == MESH_CALL_REDUCE && a->c->index != call->root) return;
+    if (kind == MESH_CALL_REDUCE_SCATTER_V) count = call->recv_counts[a->c->index];
+    mesh_nccl__put(a->s, a->c, "an average",
+                   mesh_nccl__combine(a->s, a->c, MESH_AVG, call->dtype, recv, NULL, NULL, NULL, count, a->c->size));
+}
+
+/* What came of NCCL calls: a non-blocking communicator may still be at it. The caller holds `lock`. */
+static inline void mesh_nccl__result(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what, ncclResult_t r) {
+    mesh_error why;
+    s->inside = NULL;
+    if (c->ended || r == ncclSuccess) return;
+    mesh_nccl__fail(s, &why, what, r);
+    mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+}
+
+static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, const mesh_call *call,
+                                                mesh_ticket *ticket) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh_nccl__comm *c = g->c;
+    mesh_nccl__ask a;
+    ncclResult_t r = ncclSuccess, end;
+    int kind = mesh_nccl__single(call->kind), grouped, i;
+    if (c->size == 1) return MESH_ERR_UNSUPPORTED;
+    a.s = s;
+    a.c = c;
+    a.call = call;
+    a.type = ncclUint8;
+    a.op = ncclSum;
+    a.elem = a.numbers = call->elem_bytes;
+    a.native = s->api.ncclAlltoAll != NULL;
+    if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
+    if (s->debug && !c->ended) {
+        mesh_error why;
+        mesh_status status = mesh_nccl__compare_group(s, g, call->channel, call->check, &why);
+        if (status != MESH_OK) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__end(s, c, status, why.rank, "%s", why.text);
+            pthread_mutex_unlock(&s->lock);
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    if (!c->ended) {
+        s->inside_until = mesh_nccl__now(s) + g->timeout;
+        s->inside = c;
+        grouped =
+            call->nbuffers > 1 || (mesh__call_is(kind, MESH_BY_COUNTS)) ||
+            (!a.native && (kind == MESH_CALL_ALL_TO_ALL || kind == MESH_CALL_GATHER || kind == MESH_CALL_SCATTER));
+        if (grouped) r = s->api.ncclGroupStart();
+        for (i = 0; i < call->nbuffers && r == ncclSuccess; i++)
+            r = mesh_nccl__one(&a, kind, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count);
+        if (!call->nbuffers && r == ncclSuccess) r = mesh_nccl__one(&a, kind, call->send, call->recv, call->count);
+        end = grouped ? s->api.ncclGroupEnd() : ncclSuccess;
+        mesh_nccl__result(s, c, mesh__call_name(call->kind), r != ncclSuccess ? r : end);
+        for (i = 0; i < call->nbuffers && !c->ended; i++)
+            mesh_nccl__average(&a, kind, call->buffers[i].recv, call->buffers[i].count);
+        if (!call->nbuffers && !c->ended) mesh_nccl__average(&a, kind, call->recv, call->count);
+    }
+    mesh_nccl__mark_put(s, c, g->timeout, ticket);
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+/* ---- // >>posts: sends and receives as one NCCL group ---- */
+
+/* Device memory for the strided messages of a post. Posts of a communicator come one after another on the device, and share it; a graph
+   keeps its own. */
+static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    void *p = NULL;
+    cudaError_t r;
+    if (!c->capturing && nbytes <= c->staging_bytes) return (unsigned char *)c->staging;
+    if (!mesh__grow(s->boot, (void **)&c->retired, &c->retired_cap, c->nretired + 1, sizeof *c->retired)) return NULL;
+    if (!c->capturing && nbytes < 2 * c->staging_bytes) nbytes = 2 * c->staging_bytes;
+    mesh_nccl__capture_mode(s, &mode);
+    r = s->api.cudaMalloc(&p, nbytes);
+    mesh_nccl__capture_mode(s, &mode);
+    if (r != cudaSuccess) return NULL;
+    if (c->capturing) {
+        c->retired[c->nretired++] = p;
+    } else {
+        if (c->staging) c->retired[c->nretired++] = c->staging;
+        c->staging = p;
+        c->staging_bytes = nbytes;
+    }
+    return (unsigned char *)p;
+}
+
+static inline int mesh_nccl__peer(const mesh_nccl__comm *c, int rank) {
+    int i;
+    if (rank < c->size && c->rank[rank] == rank) return rank; /* as in the world */
+    for (i = 0; i < c->size && c->rank[i] != rank; i++) {}
+    return i;
+}
+
+static inline int mesh_nccl__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
+
+/* The messages of a post: strided ones are packed before and unpacked after. */
+static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p) {
+    size_t total = 0, at;
+    unsigned char *staging = NULL;
+    ncclResult_t r = ncclSuccess, end;
+    int i, some = 0;
+    for (i = 0; i < p->count; i++) {
+        some |= p->xfer[i].nbytes > 0;
+        if (mesh_nccl__is_strided(&p->xfer[i])) total += ((size_t)p->xfer[i].nbytes + 255) & ~(size_t)255;
+    }
+    if (!some) return;
+    if (total && !(staging = mesh_nccl__staging(s, c, total))) {
+        mesh_nccl__end(s, c, MESH_ERR_MEMORY, s->boot->rank, "no device memory for %u bytes of strided messages",
+                       (uint64_t)total);
+        return;
+    }
+    for (i = 0, at = 0; i < p->count && !c->ended; i++) {
+        const mesh_xfer *x = &p->xfer[i];
+        if (!mesh_nccl__is_strided(x)) continue;
+        if (x->direction == MESH_SEND)
+            mesh_nccl__put(s, c, "packing", mesh_nccl__move(s, c, staging + at, NULL, x->base, x->block, x->nbytes));
+        at += ((size_t)x->nbytes + 255) & ~(size_t)255;
+    }
+    if (c->ended) return;
+    s->inside = c;
+    r = s->api.ncclGroupStart();
+    for (i = 0, at = 0; i < p->count && r == ncclSuccess; i++) {
+        const mesh_xfer *x = &p->xfer[i];
+        void *base = mesh_nccl__is_strided(x) ? (void *)(staging + at) : x->base;
+        int peer = mesh_nccl__peer(c, x->rank);
+        if (mesh_nccl__is_strided(x)) at += ((size_t)x->nbytes + 255) & ~(size_t)255;
+        if (!x->nbytes) continue;
+        r = x->direction == MESH_SEND ? s->api.ncclSend(base, (size_t)x->nbytes, ncclUint8, peer, c->comm, c->on)
+                                      : s->api.ncclRecv(base, (size_t)x->nbytes, ncclUint8, peer, c->comm, c->on);
+    }
+    end = s->api.ncclGroupEnd();
+    mesh_nccl__result(s, c, "sends and receives", r != ncclSuccess ? r : end);
+    for (i = 0, at = 0; i < p->count && !c->ended; i++) {
+        const mesh_xfer *x = &p->xfer[i];
+        if (!mesh_nccl__is_strided(x)) continue;
+        if (x->direction == MESH_RECV)
+            mesh_nccl__put(s, c, "unpacking", mesh_nccl__move(s, c, x->base, x->block, staging + at, NULL, x->nbytes));
+        at += ((size_t)x->nbytes + 255) & ~(size_t)255;
+    }
+}
+
+static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, p->group);
+    mesh_nccl__comm *c = g->c;
+    if (s->debug && p->count && !c->ended) {
+        mesh_error why;
+        mesh_status status = mesh_nccl__compare_post(s, g, p, &why);
+        if (status != MESH_OK) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__end(s, c, status, why.rank, "%s", why.text);
+            pthread_mutex_unlock(&s->lock);
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    s->inside_until = mesh_nccl__now(s) + g->timeout;
+    if (!c->ended && p->count) mesh_nccl__exchange(s, c, p);
+    if (p->count) { /* a mark follows, from the engine or from test */
+        ticket->impl = c;
+        ticket->id = c->capturing ? MESH_TICKET_CAPTURED : ++c->issued;
+    } else {
+        mesh_nccl__mark_put(s, c, g->timeout, ticket);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+/* ---- // >>memory ---- */
+
+static inline void mesh_nccl__register_with(mesh_nccl__state *s, mesh_nccl__memory *m, mesh_nccl__comm *c) {
+    void *handle = NULL;
+    if (!s->api.ncclCommRegister || !s->api.ncclCommDeregister || !c->comm || c->ended) return;
+    if (!mesh__grow(s->boot, (void **)&m->handle, &m->handle_cap, m->nhandles + 1, sizeof *m->handle)) return;
+    if (s->api.ncclCommRegister(c->comm, m->p, m->nbytes, &handle) != ncclSuccess || !handle) return; /* only slower */
+    m->handle[m->nhandles].c = c;
+    m->handle[m->nhandles++].handle = handle;
+}
+
+static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__memory *m;
+    for (m = s->memory; m; m = m->next) mesh_nccl__register_with(s, m, c);
+}
+
+static inline mesh_nccl__memory *mesh_nccl__remember(mesh_nccl__state *s, void *p, size_t nbytes, int owner) {
+    mesh_nccl__memory *m = (mesh_nccl__memory *)mesh_transport_alloc(s->boot, sizeof *m);
+    mesh_nccl__comm *c;
+    if (!m) return NULL;
+    memset(m, 0, sizeof *m);
+    m->p = p;
+    m->nbytes = nbytes;
+    m->owner = owner;
+    m->next = s->memory;
+    s->memory = m;
+    for (c = s->comm; c; c = c->next) mesh_nccl__register_with(s, m, c);
+    return m;
+}
+
+static inline void mesh_nccl__forget(mesh_nccl__state *s, mesh_nccl__memory *m) {
+    mesh_nccl__memory **at = &s->memory;
+    int i;
+    for (i = 0; i < m->nhandles; i++)
+        if (m->handle[i].c->comm && !m->handle[i].c->ended)
+            s->api.ncclCommDeregister(m->handle[i].c->comm, m->handle[i].handle);
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    if (m->owner == 1) s->api.cudaFree(m->p);
+    if (m->owner == 2) s->api.ncclMemFree(m->p);
+    mesh_transport_free(s->boot, m->handle);
+    mesh_transport_free(s->boot, m);
+}
+
+static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int owner = 1;
+    *out = NULL;
+    if (nbytes > SIZE_MAX) return MESH_ERR_MEMORY;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__capture_mode(s, &mode);
+    if (flags & MESH_ALLOC_REGISTERED && s->api.ncclMemAlloc && s->api.ncclMemFree &&
+        s->api.ncclMemAlloc(out, (size_t)nbytes) == ncclSuccess)
+        owner = 2;
+    else if (s->api.cudaMalloc(out, (size_t)nbytes) != cudaSuccess)
+        *out = NULL, s->api.cudaGetLastError();
+    if (*out && flags & MESH_ALLOC_REGISTERED && !mesh_nccl__remember(s, *out, (size_t)nbytes, owner)) {
+        owner == 2 ? (void)s->api.ncclMemFree(*out) : (void)s->api.cudaFree(*out);
+        *out = NULL;
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    pthread_mutex_unlock(&s->lock);
+    return *out ? MESH_OK : MESH_ERR_MEMORY;
+}
+
+static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_nccl__memory *m;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__capture_mode(s, &mode);
+    for (m = s->memory; m && (m->p != p || !m->owner); m = m->next) {}
+    if (m)
+        mesh_nccl__forget(s, m);
+    else
+        s->api.cudaFree(p);
+    mesh_nccl__capture_mode(s, &mode);
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *p, uint64_t nbytes, void **handle) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    if (!s->api.ncclCommRegister || !s->api.ncclCommDeregister) return MESH_OK; /* before 2.19: no gain */
+    pthread_mutex_lock(&s->lock);
+    *handle = mesh_nccl__remember(s, p, (size_t)nbytes, 0);
+    pthread_mutex_unlock(&s->lock);
+    return *handle ? MESH_OK : MESH_ERR_MEMORY;
+}
+
+static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *handle) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__memory *m;
+    pthread_mutex_lock(&s->lock);
+    for (m = s->memory; m && m != (mesh_nccl__memory *)handle; m = m->next) {}
+    if (m && !m->owner) mesh_nccl__forget(s, m);
+    pthread_mutex_unlock(&s->lock);
+    return m ? MESH_OK : MESH_ERR_ARGUMENT;
+}
+
+/* ---- // >>close ---- */
+
+/* NCCL's own goodbye waits for the peers: in a thread, with a deadline. */
+typedef struct mesh_nccl__farewell {
+    mesh_nccl__api api;
+    int device, n, over, left; /* left: nobody waits for the thread any more; it frees this */
+    pthread_mutex_t lock;
+    ncclComm_t comm[1]; /* n of them */
+} mesh_nccl__farewell;
+
+static void *mesh_nccl__destroy(void *arg) {
+    mesh_nccl__farewell *f = (mesh_nccl__farewell *)arg;
+    int i, left;
+    f->api.cudaSetDevice(f->device);
+    for (i = 0; i < f->n; i++) f->api.ncclCommDestroy(f->comm[i]);
+    pthread_mutex_lock(&f->lock);
+    f->over = 1;
+    left = f->left;
+    pthread_mutex_unlock(&f->lock);
+    if (left) free(f);
+    return NULL;
+}
+
+static inline mesh_status mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, mesh_error *why) {
+    mesh_nccl__comm *c;
+    mesh_nccl__farewell *f;
+    pthread_t thread;
+    int n = 0, over = 0;
+    for (c = s->comm; c; c = c->next) n += (c->comm != NULL) + (c->root != NULL);
+    if (!n) return MESH_OK;
+    f = (mesh_nccl__farewell *)malloc(sizeof *f + (size_t)n * sizeof f->comm[0]); /* may outlive the allocator */
+    if (!f) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_nccl_close: no memory");
+    memset(f, 0, sizeof *f);
+    f->api = s->api;
+    f->device = s->n->device;
+    pthread_mutex_init(&f->lock, NULL);
+    for (c = s->comm; c; c = c->next) {
+        if (c->comm) f->comm[f->n++] = c->comm;
+        if (c->root) f->comm[f->n++] = c->root;
+    }
+    if (pthread_create(&thread, NULL, mesh_nccl__destroy, f) != 0) {
+        free(f);
+        return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_nccl_close: no thread");
+    }
+    for (;;) {
+        pthread_mutex_lock(&f->lock);
+        over = f->over;
+        if (!over && mesh_nccl__now(s) >= deadline) f->left = 1;
+        n = f->left;
+        pthread_mutex_unlock(&f->lock);
+        if (over || n) break;
+        mesh_nccl__nap(200000);
+    }
+    if (!over) {
+        pthread_detach(thread);
+        return mesh__fail(why, MESH_ERR_TIMEOUT, -1,
+                          "mesh_nccl_close: NCCL has not closed its communicators at the deadline; they are left");
+    }
+    pthread_join(thread, NULL);
+    free(f);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__mail *mail;
+    mesh_error own;
+    mesh_status status;
+    int64_t deadline;
+    int i, hung;
+    if (!s) return MESH_OK;
+    mesh_transport_detach(t);
+    deadline = mesh_nccl__now(s) + INT64_C(10000000000);
+    for (;;) { /* what is under way ends */
+        mesh_nccl__comm *c;
+        int left = 0;
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__look(s);
+        for (c = s->comm; c; c = c->next) {
+            left += c->nmarks > 0;
+            if (c->nmarks && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (!left || mesh_nccl__now(s) > deadline + INT64_C(2000000000)) break;
+        mesh_nccl__nap(50000);
+    }
+    if (s->watching) {
+        pthread_mutex_lock(&s->watch_lock);
+        s->stopping = 1;
+        pthread_cond_signal(&s->wake);
+        pthread_mutex_unlock(&s->watch_lock);
+        pthread_join(s->watchdog, NULL);
+    }
+    while (s->memory) mesh_nccl__forget(s, s->memory);
+    status = mesh_nccl__destroy_all(s, deadline + INT64_C(2000000000), why ? why : &own);
+    hung = status == MESH_ERR_TIMEOUT;
+    while (s->comm) {
+        mesh_nccl__comm *c = s->comm;
+        s->comm = c->next;
+        while (c->nmarks) {
+            s->event[s->nevents++] = c->mark[c->first_mark].event;
+            c->first_mark = (c->first_mark + 1) % c->mark_cap;
+            c->nmarks--;
+        }
+        if (!hung) { /* freeing waits for the device */
+            for (i = 0; i < c->nretired; i++) s->api.cudaFree(c->retired[i]);
+            if (c->staging) s->api.cudaFree(c->staging);
+            if (c->word) s->api.cudaFree(c->word);
+        }
+        s->api.cudaStreamDestroy(c->stream);
+        s->api.cudaEventDestroy(c->enter);
+        s->api.cudaEventDestroy(c->captured);
+        mesh_transport_free(s->boot, c->retired);
+        mesh_transport_free(s->boot, c->mark);
+        mesh_transport_free(s->boot, c->rank);
+        mesh_transport_free(s->boot, c);
+    }
+    while (s->group) {
+        mesh_nccl__group *g = s->group;
+        s->group = g->next;
+        mesh_transport_free(s->boot, g);
+    }
+    for (i = 0; i < s->nevents; i++) s->api.cudaEventDestroy(s->event[i]);
+    mesh_transport_free(s->boot, s->event);
+    if (s->kernels) s->api.cudaLibraryUnload(s->kernels);
+    while ((mail = s->mail) != NULL) {
+        s->mail = mail->next;
+        mesh_transport_free(s->boot, mail);
+    }
+    pthread_mutex_destroy(&s->boot_lock);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->watch_lock);
+    pthread_cond_destroy(&s->wake);
+    mesh_transport_free(s->boot, s);
+    ((mesh_nccl *)t)->impl = NULL;
+    return status;
+}
+
+MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
+    mesh_error why;
+    return n && n->impl ? mesh_nccl__close(&n->base, &why) : MESH_OK;
+}
+
+/* ---- // >>open ---- */
+
+static inline const mesh_ops *mesh_nccl__ops(void) {
+    static const mesh_ops ops = {sizeof(mesh_ops),
+                                 MESH_ABI,
+                                 "nccl",
+                                 mesh_nccl__post,
+                                 mesh_nccl__test,
+                                 mesh_nccl__pending,
+                                 mesh_nccl__cancel,
+                                 mesh_nccl__progress,
+                                 mesh_nccl__clock,
+                                 mesh_nccl__control_send,
+                                 mesh_nccl__control_poll,
+                                 mesh_nccl__close,
+                                 mesh_nccl__group_open,
+                                 mesh_nccl__group_close,
+                                 mesh_nccl__group_abort,
+                                 mesh_nccl__collective,
+                                 mesh_nccl__copy,
+                                 mesh_nccl__reduce,
+                                 mesh_nccl__fence,
+                                 mesh_nccl__alloc,
+                                 mesh_nccl__free,
+                                 mesh_nccl__memory_register,
+                                 mesh_nccl__memory_unregister,
+                                 mesh_nccl__stream_wait};
+    return &ops;
+}
+
+/* The first of these libraries that loads. */
+static inline void *mesh_nccl__library(const char *given, const char *variable, const char *const *names,
+                                       mesh_error *err) {
+    const char *named = given ? given : getenv(variable);
+    void *library = NULL;
+    int i;
+#ifdef MESH_NCCL_LINK
+    library = dlopen(NULL, RTLD_NOW); /* this program: for what the linked libraries may lack */
+    (void)named, (void)names, (void)i;
+#else
+    if (named && *named) library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    for (i = 0; !library && (!named || !*named) && names[i]; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+#endif
+    if (!library) {
+        const char *why = dlerror();
+        mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s cannot be loaded (%s); see %s",
+                   named && *named ? named : names[0], why ? why : "no reason given", variable);
+    }
+    return library;
+}
+
+/* Find the functions. Of NCCL only those that its version has. */
+static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+    static const char *const cuda[] = {"libcudart.so.13", "libcudart.so.12", NULL}, *const nccl[] = {"libnccl.so.2",
+                                                                                                     NULL};
+    mesh_nccl__api *api = &s->api;
+    const char *missing = NULL;
+    int version = 0;
+    if (!(s->cuda_library = mesh_nccl__library(desc->cudart_library, "MESH_CUDART_LIBRARY", cuda, err)) ||
+        !(s->nccl_library = mesh_nccl__library(desc->nccl_library, "MESH_NCCL_LIBRARY", nccl, err)))
+        return (mesh_status)MESH_ERR_UNSUPPORTED;
+#ifdef MESH_NCCL_LINK
+#define MESH_NCCL__NEEDED_1(library, name) api->library##name = library##name
+#else
+#define MESH_NCCL__NEEDED_1(library, name) (void)0
+#endif
+#define MESH_NCCL__NEEDED_0(library, name) (void)0
+#define MESH_X(result, library, name, arguments, needed)                         \
+    {                                                                            \
+        void *f = dlsym(s->library##_library, #library #name);                   \
+        memcpy(&api->library##name, &f, sizeof f);                               \
+        MESH_NCCL__NEEDED_##needed(library, name);                               \
+        if (needed && !api->library##name && !missing) missing = #library #name; \
+    }
+    MESH_NCCL__CUDA_FUNCTIONS(MESH_X)
+    MESH_NCCL__NCCL_FUNCTIONS(MESH_X)
+#undef MESH_X
+#undef MESH_NCCL__NEEDED_0
+#undef MESH_NCCL__NEEDED_1
+    if (missing)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1,
+                          "the libraries lack %s: NCCL 2.18 and CUDA 12 or later are needed", missing);
+    if (api->ncclGetVersion(&version) != ncclSuccess || version < MESH_NCCL__FLOOR)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "libnccl is version %d; 2.18 (21800) or later is needed",
+                          version);
+    s->n->nccl_version = version;
+    api->cudaRuntimeGetVersion(&s->n->cuda_version);
+    if (version < 21900) api->ncclMemAlloc = NULL, api->ncclCommRegister = NULL;
+    if (version < 22800) api->ncclAlltoAll = NULL, api->ncclGather = NULL, api->ncclScatter = NULL;
+    if (version < 22807) api->ncclCommRevoke = NULL;
+    if (!api->ncclGather || !api->ncclScatter) api->ncclAlltoAll = NULL;
+    return MESH_OK;
+}
+
+/* Which device is this rank's? */
+static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+    static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                            "SLURM_LOCALID"};
+    const char *from = "its rank", *value;
+    int count = 0, local = s->boot->rank, i;
+    cudaError_t r = s->api.cudaGetDeviceCount(&count);
+    if (r != cudaSuccess || count < 1)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, s->boot->rank, "no GPU on rank %d's host: cudaGetDeviceCount: %s",
+                          s->boot->rank, r == cudaSuccess ? "0 devices" : s->api.cudaGetErrorString(r));
+    for (i = 0; i < 4; i++)
+        if ((value = getenv(variables[i])) != NULL && mesh__is_digit(*value)) {
+            local = atoi(value);
+            from = variables[i];
+            break;
+        }
+    if (desc->device) {
+        local = desc->device - 1;
+        from = "mesh_nccl_desc.device - 1";
+    } else if (count == 1) {
+        local = 0; /* chosen for it, by CUDA_VISIBLE_DEVICES */
+    }
+    if (local < 0 || local >= count)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
+                          "rank %d would use device %d (%s), but its host has %d; start one rank per GPU",
+                          s->boot->rank, local, from, count);
+    s->n->device = local;
+    s->n->devices = count;
+    r = s->api.cudaSetDevice(local);
+    if (r != cudaSuccess) return mesh_nccl__cuda_fail(s, err, "cudaSetDevice", r);
+    r = s->api.cudaFree(NULL); /* makes the context: a device that cannot be used shows here */
+    return r == cudaSuccess ? MESH_OK : mesh_nccl__cuda_fail(s, err, "the device's context", r);
+}
+
+/* Kernels are a help, not a need: without them narrow rows go slower and some reductions are refused. */
+static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
+#define MESH_X(name) #name,
+    static const char *const names[] = {MESH_KERNELS(MESH_X)};
+#undef MESH_X
+    mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
+    cudaError_t r = cudaSuccess;
+    char *text;
+    int i;
+    if (!s->api.cudaLibraryLoadData || !s->api.cudaLibraryGetKernel || !s->api.cudaLibraryUnload) {
+        mesh__put(&t, "libcudart %d has no cudaLibraryLoadData (12.8 has)", s->n->cuda_version);
+        return;
+    }
+    text = (char *)mesh_transport_alloc(s->boot, MESH__PTX_BYTES + 1);
+    if (!text) {
+        mesh__put(&t, "there was no memory for the kernels");
+        return;
+    }
+    mesh__ptx_join(text);
+    r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
+    mesh_transport_free(s->boot, text);
+    for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++)
+        r = s->api.cudaLibraryGetKernel(&s->kernel[i], s->kernels, names[i]);
+    s->has_kernels = r == cudaSuccess;
+    if (r == cudaSuccess) return;
+    mesh__put(&t, "the driver does not take the kernels: %s", s->api.cudaGetErrorString(r));
+    s->api.cudaGetLastError();
+}
+
+MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
+                                    mesh_error *err) {
+    static const mesh_nccl_desc none = MESH_ZERO;
+    mesh_nccl__state *s;
+    mesh_nccl__vote vote;
+    const char *debug = getenv("MESH_NCCL_DEBUG");
+    mesh all;
+    void *world = NULL;
+    mesh_status status;
+    int64_t deadline;
+    int i, *ranks;
+    if (!n || !bootstrap)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_nccl_open: %s is NULL",
+                          n ? "the bootstrap" : "the transport");
+    memset(n, 0, sizeof *n);
+    if (bootstrap->engine)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
+                          "mesh_nccl_open: the bootstrap (%s) has comms of its own; give it one without",
+                          bootstrap->ops->name);
+    if (!desc) desc = &none;
+    s = (mesh_nccl__state *)mesh_transport_alloc(bootstrap, sizeof *s);
+    ranks = (int *)mesh_transport_alloc(bootstrap, sizeof *ranks * (size_t)bootstrap->size);
+    if (!s || !ranks) {
+        mesh_transport_free(bootstrap, s);
+        mesh_transport_free(bootstrap, ranks);
+        return mesh__fail(err, MESH_ERR_MEMORY, bootstrap->rank, "mesh_nccl_open: no memory");
+    }
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->boot = bootstrap;
+    s->mail_end = &s->mail;
+    s->debug = desc->debug || (debug && *debug && *debug != '0');
+    s->max_ctas = desc->max_ctas;
+    pthread_mutex_init(&s->boot_lock, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->watch_lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    n->base.ops = mesh_nccl__ops();
+    n->base.rank = bootstrap->rank;
+    n->base.size = bootstrap->size;
+    n->base.caps = MESH_CAP_DEVICE | MESH_CAP_ORDERED | MESH_CAP_CONTROL_THREAD;
+    n->base.allocator = bootstrap->allocator;
+    n->base.log = bootstrap->log;
+    n->base.log_ctx = bootstrap->log_ctx;
+    n->impl = s;
+    deadline = mesh_nccl__now(s) + (desc->open_timeout_ns ? desc->open_timeout_ns : INT64_C(60000000000));
+    memset(&vote, 0, sizeof vote);
+    vote.status = mesh_nccl__load(s, desc, &vote.why);
+    if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
+    if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
+    for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
+    if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, &vote, deadline);
+    mesh_transport_free(bootstrap, ranks);
+    status = vote.status;
+    if (status == MESH_OK) {
+        mesh_nccl__load_kernels(s);
+        status = mesh_parse(&all, "world=-1", bootstrap->size, &vote.why);
+        if (status == MESH_OK)
+            status = mesh_nccl__group_open(&n->base, NULL, 0, &all, 0, bootstrap->rank, deadline, &world, &vote.why);
+    }
+    if (status == MESH_OK) {
+        s->world = *(mesh_nccl__group *)world;
+        s->world.timeout = INT64_C(600000000000);
+        s->watching = !desc->no_watchdog && pthread_create(&s->watchdog, NULL, mesh_nccl__watch, s) == 0;
+        if (!s->watching && !desc->no_watchdog)
+            status = mesh__fail(&vote.why, MESH_ERR_MEMORY, bootstrap->rank, "no watchdog thread");
+    }
+    if (status == MESH_OK) return MESH_OK;
+    mesh_nccl__close(&n->base, NULL);
+    return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: rank %d: %s", vote.why.rank, vote.why.text);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_NCCL_IMPLEMENTED */
