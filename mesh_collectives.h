@@ -172,7 +172,7 @@ MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes,
                                                  mesh_request *r);
 /* Free what was received (not what root gave) and make the object zero. */
 MESH_API void mesh_object_free(mesh_comm *c, mesh_object *o);
-/* No rank returns before every rank has called. */
+/* No rank returns before every rank has called; on GPUs, come so far on its stream. The one blocking call that blocks the host there. */
 MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes);
 MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_request *r);
 
@@ -1989,7 +1989,14 @@ MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_req
     mesh_call call = mesh__call(MESH_CALL_BARRIER, NULL, NULL, 0, MESH_BYTES, 0, 0);
     return mesh__call_start(c, axes, &call, r);
 }
-MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) { MESH__BLOCKING(mesh_barrier_start(c, axes, &r)); }
+MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) {
+    mesh_request r;
+    mesh_status status;
+    mesh__blocking(c, 1);
+    status = mesh_barrier_start(c, axes, &r);
+    mesh__blocking(c, 0);
+    return status == MESH_OK ? mesh_wait_host(r) : status;
+}
 
 /* ---- // >>many buffers ---- */
 

@@ -1,0 +1,53 @@
+/* The NCCL transport's tests: `make test` builds and runs them over the stand-in in tests/fake_nccl, `make test-gpu` over the real
+   libraries. Usage as test_mesh's. */
+#define MESH_IMPLEMENTATION
+#include "../mesh.h"
+#include "../mesh_collectives.h"
+#include "../transports/mesh_sim.h"
+#include "../transports/mesh_socket.h"
+#include "../transports/mesh_nccl.h"
+#include "harness.h"
+#include "worlds.h"
+#include "t_nccl.h"
+
+int main(int argc, char **argv) {
+    test_options o;
+    int i, passed = 0, failed = 0;
+    size_t k;
+    memset(&o, 0, sizeof o);
+    o.default_limit_s = 120;
+    for (i = 1; i < argc && argv[i][0] == '-'; i++) {
+        if (!strcmp(argv[i], "--list")) {
+            o.list = 1;
+        } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
+            test_seed = strtoull(argv[++i], NULL, 10);
+        } else if (!strcmp(argv[i], "--limit") && i + 1 < argc) {
+            o.default_limit_s = atoi(argv[++i]);
+        } else {
+            fprintf(stderr, "usage: test_nccl [--list] [--seed N] [--limit SECONDS] [part of a test's name ...]\n");
+            return 2;
+        }
+    }
+    o.filters = (const char *const *)(argv + i);
+    o.nfilters = argc - i;
+    fake_libraries(argv[0]);
+    if (!o.list) printf("on fake NCCL (tests/fake_nccl): the transport's own code, not NVIDIA's\n");
+    for (k = 0; k < sizeof nccl_tests / sizeof nccl_tests[0]; k++) {
+        const test_case *t = &nccl_tests[k];
+        if (!test_selected(&o, t->name)) continue;
+        if (o.list)
+            puts(t->name);
+        else if (test_run_one(t, &o))
+            passed++;
+        else
+            failed++;
+        fflush(stdout);
+    }
+    if (o.list) return 0;
+    if (passed + failed == 0) {
+        fprintf(stderr, "test_nccl: no test's name holds what was asked for; see --list\n");
+        return 2;
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,105 @@
+/* Worlds: the same rank function as threads over the simulator, or as processes over sockets. */
+#ifndef WORLDS_H
+#define WORLDS_H
+
+#include "conformance.h"
+
+typedef void (*rank_main)(mesh_transport *t, void *ctx);
+
+enum { SIM, SIM_FREE, TCP, UNIX, BACKENDS };
+static const char *const backend_names[] = {"sim", "sim_free", "tcp", "unix"};
+
+static mesh_sim_desc sim_desc(int ranks) {
+    mesh_sim_desc d = MESH_ZERO;
+    d.ranks = ranks;
+    d.seed = test_seed;
+    d.jitter_ns = 3000;
+    return d;
+}
+
+/* A listening socket on a free loopback port: rank 0 inherits it. */
+static int listen_loopback(int family, int *port) {
+    struct sockaddr_storage a;
+    socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    int fd = socket(family, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.ss_family = (sa_family_t)family;
+    if (family == AF_INET)
+        ((struct sockaddr_in *)&a)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        ((struct sockaddr_in6 *)&a)->sin6_addr = in6addr_loopback;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, length) || listen(fd, 1024) ||
+        getsockname(fd, (struct sockaddr *)&a, &length)) {
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    *port = ntohs(family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port : ((struct sockaddr_in6 *)&a)->sin6_port);
+    return fd;
+}
+
+static mesh_socket_desc socket_desc(int rank, int ranks, int port, int fd) {
+    mesh_socket_desc d = MESH_ZERO;
+    d.rank = rank;
+    d.size = ranks;
+    d.address = "127.0.0.1";
+    d.port = port;
+    d.secret = "tests";
+    d.listen_fd = rank == 0 ? fd : 0;
+    d.open_timeout_ns = INT64_C(20000000000);
+    return d;
+}
+
+static void socket_child(int backend, int rank, int ranks, int port, int fd, rank_main f, void *ctx) {
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d = socket_desc(rank, ranks, port, fd);
+    d.lanes = backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    test_failures = conformance_failures = 0;
+    if (rank) close(fd);
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (net.impl) {
+        f(&net.base, ctx);
+        mesh_socket_close(&net);
+    }
+    fflush(NULL);
+    exit(test_failures || conformance_failures ? 1 : 0);
+}
+
+/* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
+static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int victim) {
+    static pid_t pid[1024];
+    int i, port = 0, fd, status;
+    double deadline = test_now() + 90;
+    if (backend == SIM || backend == SIM_FREE) {
+        mesh_sim_desc d = sim_desc(ranks);
+        mesh_error err;
+        d.free_running = backend == SIM_FREE;
+        CHECK_OK(mesh_sim_run(&d, f, ctx, &err), err);
+        test_failures += conformance_failures;
+        return;
+    }
+    fd = listen_loopback(AF_INET, &port);
+    CHECK(fd >= 0);
+    fflush(NULL);
+    for (i = 0; i < ranks; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0) socket_child(backend, i, ranks, port, fd, f, ctx);
+    }
+    close(fd);
+    for (i = 0; i < ranks; i++) {
+        if (!test_wait_child(pid[i], deadline, &status)) {
+            test_fail(__FILE__, __LINE__, "%s: rank %d of %d does not end", backend_names[backend], i, ranks);
+            kill(pid[i], SIGKILL);
+            waitpid(pid[i], &status, 0);
+        } else if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
+                   !(i == victim && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) {
+            test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s %d", backend_names[backend], i, ranks,
+                      WIFEXITED(status) ? "exit" : "signal",
+                      WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+        }
+    }
+}
+
+static void run_world(int backend, int ranks, rank_main f, void *ctx) { run_world_but(backend, ranks, f, ctx, -1); }
+
+#endif
