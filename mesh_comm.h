@@ -343,6 +343,8 @@ typedef struct mesh__comm_impl {
     mesh_tuning tuning;
     mesh_topology topology;
     int64_t scratch_cap;
+    void **graphs; /* scratch of operations that went into graphs */
+    int ngraphs, graph_cap;
     void *stream;
     int blocking; /* what is started now is waited for at once */
     mesh_user_op user_op[MESH__USER_OPS];
@@ -451,7 +453,27 @@ static inline void mesh__scratch_free(mesh__engine *e, mesh__op *op, size_t abov
     }
 }
 
+/* Did its posts go into a graph? */
+static inline int mesh__op_captured(const mesh__op *op) {
+    const mesh__step *last = op->nsteps ? &op->step[op->nsteps - 1] : NULL;
+    return last && last->kind == MESH__POST && last->ticket.id == MESH_TICKET_CAPTURED;
+}
+
+/* A graph runs again when it likes: what an operation in it used stays its own until the comm is closed. */
+static inline void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
+    mesh__comm_impl *impl = mesh__impl(op->comm);
+    int i;
+    for (i = 0; i < op->nscratch && i < MESH__SCRATCHES; i++) {
+        if (op->scratch[i].p &&
+            mesh__grow(e->t, (void **)&impl->graphs, &impl->graph_cap, impl->ngraphs + 1, sizeof *impl->graphs))
+            impl->graphs[impl->ngraphs++] = op->scratch[i].p; /* without memory it is lost, which is safe */
+        op->scratch[i].p = NULL;
+        op->scratch[i].nbytes = 0;
+    }
+}
+
 static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+    if (op->comm && mesh__op_captured(op)) mesh__scratch_to_graph(e, op);
     op->state = MESH__FREE;
     op->kept = op->detached = 0;
     op->comm = NULL;
@@ -1282,8 +1304,8 @@ static inline void mesh__roll_answer(mesh__engine *e, int from, const unsigned c
     if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
     mesh__compare_calls(e, from, &asked);
     mesh__posted(e, asked.channel, from, &sends, &recvs);
-    called = (sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8)) ||
-             ((uint32_t)asked.channel && mesh__record_of(e, asked.channel));
+    called = (uint32_t)asked.channel ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
+                                     : sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8);
     memset(here, 0, sizeof here);
     mesh__put32(here, MESH__MSG_HERE);
     mesh__put32(here + 4, mesh__get32(d + 4));
@@ -2014,6 +2036,8 @@ static inline void mesh__comm_release(mesh_comm *c) {
     mesh__engine *e = impl->engine;
     int i;
     for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
+    for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
+    mesh_transport_free(e->t, impl->graphs);
     mesh_transport_free(e->t, impl->group);
     mesh_transport_free(e->t, impl);
     c->impl = NULL;
@@ -2616,6 +2640,8 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
     if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing && op->nsteps &&
         mesh__op_leave(e, op) == MESH_OK)
         return MESH_OK;
+    if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op))
+        e->t->ops->stream_wait(e->t, op->group->handle, &op->step[op->nsteps - 1].ticket, mesh__impl(op->comm)->stream);
     mesh__op_wait(e, op);
     return mesh__request_end(e, op);
 }

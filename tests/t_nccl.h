@@ -4,7 +4,9 @@
 
 #define SECOND INT64_C(1000000000)
 
-void fake_counts(unsigned long long out[8]); /* the stand-in's: calls of NCCL operations, EventRecord, EventQuery, StreamWaitEvent, ... */
+void fake_counts(
+    unsigned long long
+        out[8]); /* the stand-in's: calls of NCCL operations, EventRecord, EventQuery, StreamWaitEvent, ... */
 
 /* The stand-in lies beside the test binary. */
 static void fake_libraries(const char *self) {
@@ -133,6 +135,487 @@ static void redistribute_gpu(mesh_transport *t, void *ctx) {
 static void test_redistribute_4(void) { run_gpus(4, redistribute_gpu, NULL); }
 static void test_redistribute_8(void) { run_gpus(8, redistribute_gpu, NULL); }
 
+/* ---- streams and graphs ---- */
+
+enum { LONG = 300000 };
+
+/* The caller's order: kernels before a call, the call, a copy after it; started calls beside others; nothing blocks the host. */
+static void streams_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r[8];
+    cudaStream_t stream, other;
+    float *a[8], *b, host = 0, sum = (float)(t->size * (t->size + 1)) / 2;
+    unsigned long long before[8], after[8];
+    int i, round;
+    (void)ctx;
+    if (!open_gpu(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    for (i = 0; i < 8; i++) a[i] = device_floats(&c, LONG, (float)(t->rank + 1));
+    b = device_floats(&c, LONG, 0);
+    /* A blocking call returns before it is done: the device is still busy with something else before it. */
+    CHECK_OK(mesh_all_reduce(&c, NULL, a[0], a[0], LONG, MESH_F32, MESH_SUM), c.error);
+    CHECK_INT(cudaMemcpyAsync(b, a[0], LONG * sizeof(float), cudaMemcpyDefault, stream), cudaSuccess);
+    CHECK(device_holds(&c, b, LONG, sum));
+    /* Eight started in the same order everywhere, on two groups; waited for in another; each is then behind the caller's stream. */
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < 8; i++)
+            CHECK_OK(mesh_all_reduce_start(&c, i % 2 ? "dp" : "tp", a[i], a[i], LONG, MESH_F32, MESH_MAX, &r[i]),
+                     c.error);
+        for (i = 7; i >= 0; i--) {
+            CHECK_OK(mesh_wait(r[i]), c.error);
+            CHECK_INT(mesh_wait(r[i]), MESH_ERR_STATE);
+            CHECK_INT(cudaMemcpyAsync(&b[i], &a[i][LONG - 1], sizeof(float), cudaMemcpyDefault, stream), cudaSuccess);
+        }
+    }
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    for (i = 1; i < 8; i++) {
+        CHECK_OK(mesh_copy(&c, &host, &b[i], sizeof host), c.error);
+        CHECK(host == (float)(i % 2 ? t->rank % (t->size / 2) + 1 + t->size / 2
+                                    : t->rank / (t->size / 2) * (t->size / 2) + t->size / 2));
+    }
+    /* A group's order holds when its calls change streams: started, blocking, on another stream. */
+    for (round = 0; round < 20; round++) {
+        CHECK_INT(cudaMemsetAsync(b, 0, LONG * sizeof(float), stream), cudaSuccess);
+        if (t->rank == 0)
+            CHECK_INT(cudaMemcpyAsync(b, a[0], LONG * sizeof(float), cudaMemcpyDefault, stream), cudaSuccess);
+        CHECK_OK(mesh_broadcast_start(&c, NULL, b, b, LONG, MESH_F32, 0, &r[0]), c.error);
+        CHECK_OK(mesh_wait(r[0]), c.error);
+        CHECK_OK(mesh_all_reduce(&c, NULL, b, b, LONG, MESH_F32, MESH_MAX), c.error);
+        CHECK_INT(mesh_comm_stream(&c, other), MESH_OK);
+        CHECK_OK(mesh_all_reduce(&c, NULL, b, b, LONG, MESH_F32, MESH_MAX), c.error);
+        CHECK(device_holds(&c, b, LONG, sum));
+        CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    }
+    CHECK_OK(mesh_all_reduce_start(&c, "dp", b, b, LONG, MESH_F32, MESH_MAX, &r[0]), c.error);
+    CHECK_OK(mesh_wait_host(r[0]), c.error);
+    CHECK_OK(mesh_all_reduce_start(&c, "dp", b, b, LONG, MESH_F32, MESH_MAX, &r[0]), c.error);
+    while ((i = (int)mesh_test(r[0])) == MESH_IN_PROGRESS) {}
+    CHECK_INT(i, MESH_OK);
+    /* A blocking call on the caller's stream costs an event besides NCCL's call: no waits, no copies. */
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    fake_counts(before);
+    for (i = 0; i < 100; i++) CHECK_OK(mesh_all_reduce(&c, NULL, b, b, 64, MESH_F32, MESH_MAX), c.error);
+    fake_counts(after);
+    CHECK_INT(after[0] - before[0], 100);
+    CHECK(after[1] - before[1] <= 100);
+    CHECK(after[2] - before[2] <= 300);
+    CHECK_INT(after[3] - before[3], 0);
+    CHECK_INT(after[4] - before[4] + after[5] - before[5] + after[6] - before[6], 0);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    for (i = 0; i < 8; i++) CHECK_INT(mesh_free(&c, a[i]), MESH_OK);
+    CHECK_INT(mesh_free(&c, b), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    cudaStreamDestroy(stream);
+    cudaStreamDestroy(other);
+}
+static void test_streams(void) { run_gpus(4, streams_rank, NULL); }
+static void test_streams_late(void) { run_gpus_with(4, streams_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
+
+/* Calls are captured in a graph, which then runs several times: blocking and started, with and without scratch, strided. */
+static void graph_rank(mesh_transport *t, void *ctx) {
+    enum { N = 5000 };
+    mesh_comm c;
+    mesh_request r;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    mesh_block column;
+    mesh_xfer x[2];
+    float *in, *out, *square, want;
+    int i, next = (t->rank + 1) % t->size, before = (t->rank + t->size - 1) % t->size;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    in = device_floats(&c, N, 1);
+    out = device_floats(&c, N, 0);
+    square = device_floats(&c, 64 * 64, (float)t->rank);
+    CHECK_OK(mesh_all_reduce(&c, NULL, in, out, N, MESH_F32, MESH_SUM), c.error);
+    memset(&column, 0, sizeof column);
+    column.run = sizeof(float);
+    column.ndim = 1;
+    column.dim[0].count = 64;
+    column.dim[0].stride = 64 * sizeof(float);
+    memset(x, 0, sizeof x);
+    x[0].base = square, x[0].direction = MESH_SEND, x[0].rank = next;
+    x[1].base = square + 1, x[1].direction = MESH_RECV, x[1].rank = before;
+    x[0].block = x[1].block = &column;
+    x[0].nbytes = x[1].nbytes = 64 * sizeof(float);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_OK(mesh_all_reduce(&c, NULL, in, in, N, MESH_F32, MESH_SUM), c.error);            /* in *= size */
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, in, out, N, MESH_F32, MESH_SUM, &r), c.error); /* out = in * size */
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_OK(mesh_scan(&c, NULL, in, out, N, MESH_F32, MESH_SUM), c.error); /* out = in * (rank + 1), through scratch */
+    CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_INT(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (i = 0, want = 1; i < 3; i++) {
+        CHECK_INT(cudaGraphLaunch(exec, stream), cudaSuccess);
+        want *= (float)t->size;
+        CHECK(device_holds(&c, in, N, want));
+        CHECK(device_holds(&c, out, N, want * (float)(t->rank + 1)));
+        CHECK(device_holds(&c, square + 1, 1, (float)before));
+        /* Other calls between two runs use scratch of their own. */
+        CHECK_OK(mesh_scan(&c, NULL, out, out, N, MESH_F32, MESH_MAX), c.error);
+        CHECK(device_holds(&c, out, N, want * (float)(t->rank + 1)));
+    }
+    CHECK_INT(cudaGraphExecDestroy(exec), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    mesh_free(&c, in);
+    mesh_free(&c, out);
+    mesh_free(&c, square);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    cudaStreamDestroy(stream);
+}
+static void test_graph(void) { run_gpus(4, graph_rank, NULL); }
+
+/* Strided messages: narrow rows go through kernels, wide ones and whole arrays through copies. */
+static void strided_rank(mesh_transport *t, void *ctx) {
+    enum { ROWS = 37, PITCH = 40000 };
+    static const int widths[] = {4, 12, 64, 1000, 8192, 30000};
+    mesh_comm c;
+    unsigned char *host = (unsigned char *)malloc(ROWS * PITCH), *got = (unsigned char *)malloc(ROWS * PITCH);
+    void *p = NULL;
+    mesh_block block;
+    mesh_xfer x[2];
+    unsigned long long before[8], after[8];
+    int k, i, j, other = 1 - t->rank;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_alloc(&c, ROWS * PITCH, &p), c.error);
+    for (k = 0; k < 6; k++) {
+        int wrong = 0;
+        for (i = 0; i < ROWS * PITCH; i++) host[i] = (unsigned char)((i * 7 + i / 255 + t->rank * 90 + k) & 255);
+        CHECK_OK(mesh_copy(&c, p, host, ROWS * PITCH), c.error);
+        memset(&block, 0, sizeof block);
+        block.run = (uint64_t)widths[k];
+        block.ndim = 1;
+        block.dim[0].count = ROWS;
+        block.dim[0].stride = PITCH;
+        memset(x, 0, sizeof x);
+        x[0].base = p, x[0].direction = MESH_SEND;
+        x[1].base = (char *)p + PITCH - widths[k] - 4, x[1].direction = MESH_RECV;
+        if (widths[k] > PITCH / 2) x[1].base = p; /* in the place of what was sent */
+        x[0].block = x[1].block = &block;
+        x[0].rank = x[1].rank = other;
+        x[0].nbytes = x[1].nbytes = (uint64_t)ROWS * block.run;
+        fake_counts(before);
+        if (widths[k] <= PITCH / 2) {
+            CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+            fake_counts(after);
+            CHECK_INT(after[5] - before[5], widths[k] < 8192 ? 2 : 0); /* kernels */
+            CHECK_INT(after[6] - before[6], widths[k] < 8192 ? 0 : 2); /* 2-D copies */
+            CHECK_OK(mesh_copy(&c, got, p, ROWS * PITCH), c.error);
+            for (i = 0; i < ROWS; i++)
+                for (j = 0; j < PITCH; j++) {
+                    int at = i * PITCH + j, from = j - (PITCH - widths[k] - 4);
+                    int received = from >= 0 && from < widths[k], source = i * PITCH + from;
+                    unsigned char want =
+                        received ? (unsigned char)((source * 7 + source / 255 + other * 90 + k) & 255) : host[at];
+                    wrong += got[at] != want;
+                }
+            CHECK_INT(wrong, 0);
+        }
+    }
+    mesh_free(&c, p);
+    free(host);
+    free(got);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_strided(void) { run_gpus(2, strided_rank, NULL); }
+
+/* Averages are sums divided, on any number of ranks; memory of one's own is registered and let go. */
+static void average_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1000 };
+    mesh_comm c;
+    float *p, sum = 0;
+    void *own = NULL, *handle = NULL;
+    mesh_buffer list[2];
+    int i;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < t->size; i++) sum += (float)i + 0.25f;
+    CHECK_INT(cudaMalloc(&own, N * sizeof(float)), cudaSuccess);
+    CHECK_OK(mesh_register(&c, own, N * sizeof(float), &handle), c.error);
+    CHECK(handle != NULL);
+    p = device_floats(&c, N, (float)t->rank + 0.25f);
+    CHECK_OK(mesh_all_reduce(&c, NULL, p, own, N, MESH_F32, MESH_AVG), c.error);
+    CHECK(device_holds(&c, (float *)own, N, sum / (float)t->size));
+    CHECK_OK(mesh_reduce(&c, NULL, p, own, N, MESH_F32, MESH_AVG, 1), c.error);
+    if (t->rank == 1) CHECK(device_holds(&c, (float *)own, N, sum / (float)t->size));
+    list[0].send = p, list[0].recv = own, list[0].count = 10;
+    list[1].send = p + 100, list[1].recv = (float *)own + 100, list[1].count = 900;
+    CHECK_OK(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_AVG), c.error);
+    CHECK(device_holds(&c, (float *)own + 100, 900, sum / (float)t->size));
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    CHECK_INT(mesh_unregister(&c, handle), MESH_ERR_ARGUMENT);
+    mesh_free(&c, p);
+    cudaFree(own);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_average(void) { run_gpus(3, average_rank, NULL); }
+
+/* ---- failures: each with its cause, on every rank, none hangs ---- */
+
+enum { VICTIM_GPU = 2 };
+
+/* A rank is killed while the others wait in the library (0), in CUDA (1), or in NCCL's own call (2). */
+static void gpu_killed_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx;
+    mesh_comm c;
+    float *a;
+    mesh_request r;
+    mesh_status status;
+    double start;
+    if (!open_gpu(t, &c, "x=4", NULL, 30 * SECOND)) return;
+    a = device_floats(&c, 1000, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == VICTIM_GPU) {
+        test_sleep(0.1);
+        kill(getpid(), SIGKILL);
+    }
+    start = test_now();
+    status = mesh_all_reduce_start(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM, &r);
+    if (status == MESH_OK && what == 0) status = mesh_wait_host(r);
+    if (status == MESH_OK && what == 1) {
+        CHECK_INT(mesh_wait(r), MESH_OK);
+        CHECK_INT(cudaStreamSynchronize(NULL), cudaSuccess); /* freed by the watchdog */
+        status = mesh_comm_sync(&c);
+    }
+    CHECK_INT(status, MESH_ERR_PEER);
+    CHECK(test_now() - start < 5);
+    CHECK_INT(c.error.rank, VICTIM_GPU);
+    CHECK_HAS(c.error.text, "rank 2");
+    CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), MESH_ERR_PEER);
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void gpu_killed(int what, const char *name, const char *value) {
+    gpu_job job = job_of(gpu_killed_rank, &what);
+    job.set[0][0] = name, job.set[0][1] = value;
+    run_world_but(UNIX, 4, gpu_rank, &job, VICTIM_GPU);
+}
+static void test_gpu_killed(void) { gpu_killed(0, NULL, NULL); }
+static void test_gpu_killed_in_cuda(void) { gpu_killed(1, NULL, NULL); }
+static void test_gpu_killed_218(void) { gpu_killed(1, "FAKE_NCCL_VERSION", "21805"); }
+static void test_gpu_killed_as_over_sockets(void) { gpu_killed(1, "FAKE_NCCL_PEER_DEATH", "error"); }
+
+/* Survivors open a comm of their own, on new communicators. */
+static void gpu_survivors_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, rest;
+    mesh m;
+    mesh_error err;
+    float *a;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=4", NULL, 30 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 3) {
+        test_sleep(0.05);
+        kill(getpid(), SIGKILL);
+    }
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+    mesh_comm_close(&c);
+    CHECK_OK(mesh_parse(&m, "y=3", 3, &err), err);
+    CHECK_OK(mesh_comm_open(&rest, t, &m, NULL, &err), err);
+    if (!rest.impl) return;
+    a = device_floats(&rest, 500, 1);
+    CHECK_OK(mesh_all_reduce(&rest, "y", a, a, 500, MESH_F32, MESH_SUM), rest.error);
+    CHECK(device_holds(&rest, a, 500, 3));
+    mesh_free(&rest, a);
+    CHECK_INT(mesh_comm_close(&rest), MESH_OK);
+}
+static void test_gpu_survivors(void) {
+    gpu_job job = job_of(gpu_survivors_rank, NULL);
+    run_world_but(UNIX, 4, gpu_rank, &job, 3);
+}
+
+/* Ranks that call different things, or one that does not call: told by the question, at the deadline, or in debug mode before the launch. */
+static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx;
+    mesh_comm c;
+    float *a;
+    mesh_status status;
+    mesh_request r;
+    if (!open_gpu(t, &c, "x=4", NULL, what == 2 || what == 3 ? SECOND : 20 * SECOND)) return;
+    a = device_floats(&c, 4000, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    test_sleep(0.1);              /* everyone is through the barrier */
+    if (what == 0 || what == 1) { /* 1: in debug mode */
+        status = mesh_all_reduce_start(&c, NULL, a, a, t->rank == 1 ? 1000 : 999, MESH_F32, MESH_SUM, &r);
+        if (status == MESH_OK) status = mesh_wait_host(r);
+        CHECK_INT(status, MESH_ERR_MISMATCH);
+        CHECK_HAS(c.error.text, "999 x f32");
+        CHECK_HAS(c.error.text, "1000 x f32");
+    } else if (what == 2) { /* rank 1 does not call, and says what it is in */
+        status = MESH_OK;
+        if (t->rank == 1) {
+            mesh_object o = MESH_ZERO;
+            (void)o;
+            while (!c.failed && (status = mesh_recv_start(&c, NULL, 0, a, 5, MESH_F32, &r)) == MESH_OK)
+                status = mesh_wait_host(r);
+        } else {
+            status = mesh_all_reduce_start(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM, &r);
+            if (status == MESH_OK) status = mesh_wait_host(r);
+            CHECK(status == MESH_ERR_TIMEOUT);
+            CHECK_HAS(c.error.text, "deadline of 1000 ms passed");
+        }
+        CHECK_INT(status, MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, "recv(5 x f32)");
+    } else { /* two groups in other orders: every rank has called everything */
+        mesh_comm_close(&c);
+        if (!open_gpu(t, &c, "a=2,b=2", NULL, SECOND)) return;
+        status = mesh_all_reduce_start(&c, t->rank % 3 ? "b" : "a", a, a, 4000, MESH_F32, MESH_SUM, &r);
+        if (status == MESH_OK) {
+            mesh_request second;
+            status = mesh_all_reduce_start(&c, t->rank % 3 ? "a" : "b", a, a, 4000, MESH_F32, MESH_SUM, &second);
+            if (status == MESH_OK) status = mesh_wait_host(second);
+            if (status == MESH_OK) status = mesh_wait_host(r);
+        }
+        if (status == MESH_OK)
+            status = mesh_barrier(&c, NULL); /* when its peers gave up, what it waited for could end */
+        CHECK_INT(status, MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, "in another order");
+    }
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void gpu_disagree(int what, const char *name, const char *value) {
+    run_gpus_with(4, gpu_disagree_rank, &what, name, value);
+}
+static void test_gpu_disagree(void) { gpu_disagree(0, NULL, NULL); }
+static void test_gpu_disagree_debug(void) { gpu_disagree(1, "MESH_NCCL_DEBUG", "1"); }
+static void test_gpu_absent(void) { gpu_disagree(2, NULL, NULL); }
+static void test_gpu_crossed(void) { gpu_disagree(3, NULL, NULL); }
+
+/* NCCL fails by itself: an asynchronous error, a call that is refused, a call that does not come back. */
+static void gpu_error_rank(mesh_transport *t, void *ctx) {
+    const char *want = (const char *)ctx;
+    mesh_comm c;
+    float *a;
+    mesh_status status = MESH_OK;
+    mesh_request r;
+    int i;
+    if (!open_gpu(t, &c, "x=3", NULL, 2 * SECOND)) return;
+    a = device_floats(&c, 4000, 1);
+    for (i = 0; i < 20 && status == MESH_OK; i++) {
+        status = mesh_all_reduce_start(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX, &r);
+        if (status == MESH_OK) status = mesh_wait_host(r);
+    }
+    CHECK_INT(status, strcmp(want, "deadline") ? MESH_ERR_TRANSPORT : MESH_ERR_TIMEOUT);
+    CHECK_HAS(c.error.text, want);
+    CHECK_HAS(c.error.text, "all_reduce");
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void gpu_error(const char *name, const char *value, const char *want) {
+    run_gpus_with(3, gpu_error_rank, (void *)(uintptr_t)want, name, value);
+}
+static void test_gpu_async_error(void) { gpu_error("FAKE_NCCL_ASYNC_ERROR", "1:5", "NCCL's last warning"); }
+static void test_gpu_refused(void) {
+    gpu_error("FAKE_NCCL_FAIL", "2:ncclAllReduce:5", "all_reduce: unhandled system error");
+}
+static void test_gpu_stuck(void) { gpu_error("FAKE_NCCL_ENQUEUE_HANG", "1:5", "deadline"); }
+
+/* Openings that cannot succeed: every rank is told the same. */
+typedef struct gpu_refusal {
+    const char *name, *value, *want;
+    int only, status; /* only: the rank whose environment it is; -1: all */
+} gpu_refusal;
+
+static void gpu_no_open(mesh_transport *boot, void *ctx) {
+    const gpu_refusal *no = (const gpu_refusal *)ctx;
+    mesh_nccl gpu;
+    mesh_nccl_desc desc = MESH_ZERO;
+    mesh_error err;
+    char rank[16];
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    desc.open_timeout_ns = 2 * SECOND;
+    if (no->only < 0 || no->only == boot->rank) setenv(no->name, no->value, 1);
+    CHECK_INT(mesh_nccl_open(&gpu, boot, &desc, &err), no->status);
+    CHECK_HAS(err.text, no->want);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+}
+
+static void test_gpu_openings(void) {
+    static const gpu_refusal refusals[] = {
+        {"FAKE_CUDA_DEVICES", "0", "no GPU on rank 0's host", -1, MESH_ERR_UNSUPPORTED},
+        {"FAKE_CUDA_DEVICES", "0", "no GPU on rank 2's host", 2, MESH_ERR_UNSUPPORTED},
+        {"FAKE_CUDA_DEVICES", "2", "rank 2 would use device 2 (its rank), but its host has 2", -1, MESH_ERR_ARGUMENT},
+        {"LOCAL_RANK", "1", "uplicate GPU", -1, MESH_ERR_TRANSPORT},
+        {"MESH_NCCL_LIBRARY", "/nowhere/libnccl.so.2", "rank 1 cannot load /nowhere/libnccl.so.2", 1,
+         MESH_ERR_UNSUPPORTED},
+        {"MESH_CUDART_LIBRARY", "/nowhere/libcudart.so", "rank 0 cannot load", -1, MESH_ERR_UNSUPPORTED},
+        {"FAKE_NCCL_VERSION", "21700", "2.18 (21800) or later", 0, MESH_ERR_UNSUPPORTED},
+        {"FAKE_NCCL_INIT_HANG", "1", "deadline", -1, MESH_ERR_TIMEOUT},
+        {"FAKE_NCCL_SPLIT_HANG", "2", "deadline", -1, MESH_ERR_TIMEOUT},
+        {"FAKE_NCCL_FAIL", "1:ncclCommInitRankConfig:1", "ncclCommInitRankConfig: unhandled system error", -1,
+         MESH_ERR_TRANSPORT},
+        {"FAKE_NCCL_FAIL", "1:ncclCommSplit:1", "ncclCommSplit: unhandled system error", -1, MESH_ERR_TRANSPORT},
+        {"FAKE_NCCL_FAIL", "0:ncclGetUniqueId:1", "ncclGetUniqueId", -1, MESH_ERR_TRANSPORT},
+    };
+    size_t i;
+    for (i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        int failed = test_failures;
+        run_world(UNIX, 3, gpu_no_open, (void *)(uintptr_t)&refusals[i]);
+        if (test_failures != failed) test_fail(__FILE__, __LINE__, "%s=%s", refusals[i].name, refusals[i].value);
+    }
+}
+
+/* Meshes over the same ranks share communicators; sub-meshes and other orders have their own; groups opened later. */
+static void gpu_comms_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c[3];
+    mesh m, half;
+    mesh_error err;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_gpu(t, &c[0], "dp=2,tp=2", "tp,dp", 20 * SECOND)) return;
+    if (!open_gpu(t, &c[1], "x=4", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_group_open(&c[0], "dp,tp"), c[0].error);
+    CHECK_OK(mesh_parse(&m, "a=2,b=2", 4, &err), err);
+    CHECK_OK(mesh_group_through(&half, &m, "b", t->rank, &err), err);
+    CHECK_OK(mesh_comm_open(&c[2], t, &half, NULL, &err), err);
+    a = device_floats(&c[0], 100, (float)(1 << t->rank));
+    CHECK_OK(mesh_all_reduce(&c[0], "tp,dp", a, a, 100, MESH_F32, MESH_SUM), c[0].error);
+    CHECK(device_holds(&c[0], a, 100, 15));
+    CHECK_OK(mesh_all_reduce(&c[1], "x", a, a, 100, MESH_F32, MESH_SUM), c[1].error);
+    CHECK_OK(mesh_all_reduce(&c[2], "b", a, a, 100, MESH_F32, MESH_SUM), c[2].error);
+    CHECK(device_holds(&c[2], a, 100, 120));
+    for (i = 0; i < 3; i++) CHECK_INT(mesh_comm_close(&c[i]), MESH_OK);
+    for (i = 0; i < 3; i++) { /* again, from what is there */
+        if (!open_gpu(t, &c[0], "dp=2,tp=2", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_all_reduce(&c[0], "tp", a, a, 100, MESH_F32, MESH_MAX), c[0].error);
+        CHECK_OK(mesh_comm_sync(&c[0]), c[0].error);
+        if (i == 2) mesh_free(&c[0], a);
+        CHECK_INT(mesh_comm_close(&c[0]), MESH_OK);
+    }
+}
+static void test_gpu_comms(void) { run_gpus(4, gpu_comms_rank, NULL); }
+
+/* A comm closed with operations under way, or closed on one rank while others need it. */
+static void gpu_close_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=2", NULL, 10 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 0) {
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+        CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+        CHECK_HAS(c.error.text, "under way");
+    } else {
+        CHECK_INT(mesh_recv(&c, NULL, 0, a, 5, MESH_F32), MESH_OK); /* enqueued */
+        CHECK_INT(mesh_comm_sync(&c), MESH_ERR_PEER);
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    }
+}
+static void test_gpu_close(void) { run_gpus(2, gpu_close_rank, NULL); }
+
 static const test_case nccl_tests[] = {
     {"nccl/bare", test_conform_bare, 60},
     {"nccl/conformance_2", test_conform_2, 240},
@@ -144,6 +627,26 @@ static const test_case nccl_tests[] = {
     {"nccl/conformance_debug", test_conform_debug, 240},
     {"nccl/redistribute_4", test_redistribute_4, 240},
     {"nccl/redistribute_8", test_redistribute_8, 240},
+    {"nccl/streams", test_streams, 60},
+    {"nccl/streams_late", test_streams_late, 60},
+    {"nccl/graph", test_graph, 60},
+    {"nccl/strided", test_strided, 60},
+    {"nccl/average", test_average, 60},
+    {"nccl/killed", test_gpu_killed, 60},
+    {"nccl/killed_in_cuda", test_gpu_killed_in_cuda, 60},
+    {"nccl/killed_2.18", test_gpu_killed_218, 60},
+    {"nccl/killed_as_over_sockets", test_gpu_killed_as_over_sockets, 60},
+    {"nccl/survivors", test_gpu_survivors, 60},
+    {"nccl/disagree", test_gpu_disagree, 60},
+    {"nccl/disagree_debug", test_gpu_disagree_debug, 60},
+    {"nccl/absent", test_gpu_absent, 60},
+    {"nccl/crossed", test_gpu_crossed, 60},
+    {"nccl/async_error", test_gpu_async_error, 60},
+    {"nccl/refused", test_gpu_refused, 60},
+    {"nccl/stuck", test_gpu_stuck, 60},
+    {"nccl/openings", test_gpu_openings, 120},
+    {"nccl/comms", test_gpu_comms, 60},
+    {"nccl/close", test_gpu_close, 60},
 };
 
 #endif

@@ -199,10 +199,10 @@ typedef struct mesh_nccl__comm {
     ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one */
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
     int ended, capturing;
-    mesh_error why; /* what ended it */
-    uint64_t valid; /* operations up to this one were over before */
-    int64_t ended_at, polled;
-    cudaStream_t stream, on; /* its own; where the last operation went */
+    mesh_error why;                    /* what ended it */
+    uint64_t valid;                    /* operations up to this one were over before */
+    int64_t ended_at, polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
+    cudaStream_t stream, on;           /* its own; where the last operation went */
     cudaEvent_t enter, captured;
     uint64_t issued, completed;
     mesh_nccl__mark *mark; /* a ring */
@@ -770,6 +770,9 @@ static inline int mesh_nccl__look(mesh_nccl__state *s) {
         if (!ask || !c->comm || c->ended || !c->nmarks) continue;
         if (s->api.ncclCommGetAsyncError(c->comm, &r) == ncclSuccess && r != ncclSuccess && r != ncclInProgress) {
             mesh_error why;
+            if (!c->doubted) c->doubted = s->asked;
+            if ((r == ncclRemoteError || r == ncclSystemError) && s->asked - c->doubted < INT64_C(1000000000))
+                continue; /* the control plane is about to say which rank was lost */
             mesh_nccl__fail(s, &why, "NCCL", r);
             mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
             happened = 1;
@@ -880,6 +883,14 @@ static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char 
     if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 148);
 }
 
+/* Has another rank said that this comm is over? The engine has yet to read it. */
+static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) {
+    const mesh_nccl__mail *mail;
+    for (mail = s->mail; mail; mail = mail->next)
+        if (mail->m.kind == MESH_EVENT_ABORT && mail->m.nbytes >= 4 && mesh__get32(mail->m.data) == comm) return 1;
+    return 0;
+}
+
 /* One message over the bootstrap. */
 static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, int rank, uint64_t channel,
                                           uint64_t check, void *bytes, size_t nbytes, int64_t deadline,
@@ -889,7 +900,7 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
     mesh_post p;
     mesh_ticket ticket;
     mesh_status status;
-    int canceled = 0;
+    int canceled = 0, ended;
     memset(&x, 0, sizeof x);
     memset(&p, 0, sizeof p);
     x.base = bytes;
@@ -902,6 +913,7 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
     p.count = 1;
     memset(why, 0, sizeof *why);
     pthread_mutex_lock(&s->boot_lock);
+    ended = mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
     status = b->ops->post(b, &p, &ticket);
     if (status != MESH_OK)
         mesh__fail(why, status, rank, "rank %d cannot be reached: %s", rank, mesh_status_text(status));
@@ -909,12 +921,14 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
         int64_t now = b->ops->now(b);
         status = b->ops->test(b, &ticket, why);
         if (status != MESH_IN_PROGRESS) break;
-        if (now >= deadline && !canceled++) b->ops->cancel(b, &ticket);
+        if ((now >= deadline || ended) && !canceled++) b->ops->cancel(b, &ticket);
         status = b->ops->progress(b, now + 1000000);
         if (status < 0) mesh__fail(why, status, b->rank, "the bootstrap (%s) failed", b->ops->name);
-        mesh_nccl__listen(s);
+        if (mesh_nccl__listen(s)) ended = ended || mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
     }
     pthread_mutex_unlock(&s->boot_lock);
+    if (ended && status != MESH_OK)
+        return mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
     if (canceled && status != MESH_OK)
         return mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
     return status;
@@ -953,7 +967,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
                 status = other.status;
                 why = other.why;
             }
-            if (status != MESH_OK && v->status == MESH_OK) {
+            if (status != MESH_OK && (v->status == MESH_OK || v->status == MESH_ERR_TIMEOUT)) { /* a cause says more */
                 v->status = status;
                 v->why = why;
             }
@@ -1035,14 +1049,32 @@ static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int bloc
     return config;
 }
 
-/* Wait until a non-blocking communicator is ready; listens for lost ranks meanwhile. */
+/* A rank that cannot join says so at once: the others would wait for it inside NCCL. */
+static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
+                                   const mesh_error *why) {
+    unsigned char data[MESH_CONTROL_BYTES];
+    int i;
+    memset(data, 0, sizeof data);
+    mesh__put32(data, id >> 8);
+    mesh__put32(data + 4, (uint32_t)why->status);
+    mesh__put32(data + 8, (uint32_t)why->rank);
+    mesh__copy_text((char *)data + MESH__ABORT_HEAD, sizeof data - MESH__ABORT_HEAD, why->text);
+    pthread_mutex_lock(&s->boot_lock);
+    for (i = 0; i < ranks->size; i++)
+        if (ranks->rank[i] != s->boot->rank)
+            s->boot->ops->control_send(s->boot, ranks->rank[i], MESH_EVENT_ABORT, data,
+                                       MESH__ABORT_HEAD + strlen(why->text));
+    pthread_mutex_unlock(&s->boot_lock);
+}
+
+/* Wait until a non-blocking communicator is ready; listens for ranks that are lost or cannot join meanwhile. */
 static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
-                                           const char *what, int64_t deadline, mesh_error *err) {
+                                           uint32_t id, const char *what, int64_t deadline, mesh_error *err) {
     ncclResult_t r = ncclInProgress, asked = ncclSuccess;
     const mesh_nccl__mail *mail;
     int64_t nap = 20000;
     for (;;) {
-        int lost = -1;
+        mesh_status told = MESH_OK;
         if (*comm) asked = s->api.ncclCommGetAsyncError(*comm, &r);
         if (asked != ncclSuccess) return mesh_nccl__fail(s, err, what, asked);
         if (r == ncclSuccess) return MESH_OK;
@@ -1050,10 +1082,21 @@ static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm
         pthread_mutex_lock(&s->boot_lock);
         s->boot->ops->progress(s->boot, 0);
         mesh_nccl__listen(s);
-        for (mail = s->mail; mail; mail = mail->next)
-            if (mail->m.kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, mail->m.rank)) lost = mail->m.rank;
+        for (mail = s->mail; mail && told == MESH_OK; mail = mail->next) {
+            const mesh_control *m = &mail->m;
+            char text[MESH_ERROR_BYTES];
+            if (m->kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, m->rank))
+                told = mesh__fail(err, MESH_ERR_PEER, m->rank, "%s: rank %d was lost", what, m->rank);
+            if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != id >> 8)
+                continue;
+            mesh__copy_text(
+                text, m->nbytes - MESH__ABORT_HEAD + 1 < sizeof text ? m->nbytes - MESH__ABORT_HEAD + 1 : sizeof text,
+                (const char *)m->data + MESH__ABORT_HEAD);
+            told =
+                mesh__fail(err, (mesh_status)(int)mesh__get32(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
+        }
         pthread_mutex_unlock(&s->boot_lock);
-        if (lost >= 0) return mesh__fail(err, MESH_ERR_PEER, lost, "%s: rank %d was lost", what, lost);
+        if (told != MESH_OK) return told;
         if (mesh_nccl__now(s) >= deadline)
             return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
                               "%s is not done at its deadline: NCCL does not reach every rank", what);
@@ -1064,22 +1107,26 @@ static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm
 
 /* Join the ranks of a communicator: the first of its family by an id, the others as a split of it. `of`: whose ranks take part. */
 static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
-                                          ncclUniqueId *id, const char *name, int64_t deadline, mesh_error *err) {
+                                          uint32_t id, ncclUniqueId *unique, const char *name, int64_t deadline,
+                                          mesh_error *err) {
     ncclConfig_t config = mesh_nccl__config(s, 0, name);
+    mesh_nccl__comm *all = parent ? parent : c;
     mesh_status status = MESH_OK;
-    ncclResult_t r;
+    ncclResult_t r = ncclSuccess;
     if (!parent) {
-        r = s->api.ncclCommInitRankConfig(&c->root, c->size, *id, c->index, &config);
+        r = s->api.ncclCommInitRankConfig(&c->root, c->size, *unique, c->index, &config);
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommInitRankConfig", r);
-        if (status == MESH_OK) status = mesh_nccl__await(s, &c->root, c, "ncclCommInitRankConfig", deadline, err);
-        parent = c;
+        if (status == MESH_OK) status = mesh_nccl__await(s, &c->root, all, id, "ncclCommInitRankConfig", deadline, err);
         color = 0;
     }
-    if (status != MESH_OK) return status;
-    config = mesh_nccl__config(s, 1, name);
-    r = s->api.ncclCommSplit(parent->root, color, c->index, &c->comm, &config);
-    if (r != ncclSuccess && r != ncclInProgress) return mesh_nccl__fail(s, err, "ncclCommSplit", r);
-    return mesh_nccl__await(s, &parent->root, parent, "ncclCommSplit", deadline, err);
+    if (status == MESH_OK) {
+        config = mesh_nccl__config(s, 1, name);
+        r = s->api.ncclCommSplit(all->root, color, c->index, &c->comm, &config);
+        if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommSplit", r);
+        if (status == MESH_OK) status = mesh_nccl__await(s, &all->root, all, id, "ncclCommSplit", deadline, err);
+    }
+    if (status != MESH_OK && err->rank == s->boot->rank) mesh_nccl__tell(s, all, id, err);
+    return status;
 }
 
 static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c);
@@ -1116,7 +1163,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             memset(&confirm, 0, sizeof confirm);
             mesh__put(&text, "mesh %d.%d", (int)(id >> 8), (int)(id & 255));
-            confirm.status = c ? mesh_nccl__join(s, c, family, color, &vote.id, name, deadline, &confirm.why)
+            confirm.status = c ? mesh_nccl__join(s, c, family, color, id, &vote.id, name, deadline, &confirm.why)
                                : (mesh_status)vote.why.status;
             if (!c) confirm.why = vote.why;
             mesh_nccl__agree(s, all->rank, all->size, id, 0, &confirm, deadline + INT64_C(1000000000));
@@ -1131,7 +1178,9 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             pthread_mutex_unlock(&s->lock);
         }
         mesh_transport_free(s->boot, g);
-        return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
+        if (vote.why.rank < 0 || vote.why.rank == s->boot->rank)
+            return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
+        return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
     }
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) {
@@ -1830,7 +1879,7 @@ static inline const mesh_ops *mesh_nccl__ops(void) {
 }
 
 /* The first of these libraries that loads. */
-static inline void *mesh_nccl__library(const char *given, const char *variable, const char *const *names,
+static inline void *mesh_nccl__library(int rank, const char *given, const char *variable, const char *const *names,
                                        mesh_error *err) {
     const char *named = given ? given : getenv(variable);
     void *library = NULL;
@@ -1844,7 +1893,7 @@ static inline void *mesh_nccl__library(const char *given, const char *variable, 
 #endif
     if (!library) {
         const char *why = dlerror();
-        mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s cannot be loaded (%s); see %s",
+        mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "rank %d cannot load %s (%s); see %s", rank,
                    named && *named ? named : names[0], why ? why : "no reason given", variable);
     }
     return library;
@@ -1856,9 +1905,9 @@ static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_d
                                                                                                      NULL};
     mesh_nccl__api *api = &s->api;
     const char *missing = NULL;
-    int version = 0;
-    if (!(s->cuda_library = mesh_nccl__library(desc->cudart_library, "MESH_CUDART_LIBRARY", cuda, err)) ||
-        !(s->nccl_library = mesh_nccl__library(desc->nccl_library, "MESH_NCCL_LIBRARY", nccl, err)))
+    int version = 0, rank = s->boot->rank;
+    if (!(s->cuda_library = mesh_nccl__library(rank, desc->cudart_library, "MESH_CUDART_LIBRARY", cuda, err)) ||
+        !(s->nccl_library = mesh_nccl__library(rank, desc->nccl_library, "MESH_NCCL_LIBRARY", nccl, err)))
         return (mesh_status)MESH_ERR_UNSUPPORTED;
 #ifdef MESH_NCCL_LINK
 #define MESH_NCCL__NEEDED_1(library, name) api->library##name = library##name
@@ -1879,11 +1928,11 @@ static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_d
 #undef MESH_NCCL__NEEDED_0
 #undef MESH_NCCL__NEEDED_1
     if (missing)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1,
-                          "the libraries lack %s: NCCL 2.18 and CUDA 12 or later are needed", missing);
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank,
+                          "rank %d's libraries lack %s: NCCL 2.18 and CUDA 12 or later are needed", rank, missing);
     if (api->ncclGetVersion(&version) != ncclSuccess || version < MESH_NCCL__FLOOR)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "libnccl is version %d; 2.18 (21800) or later is needed",
-                          version);
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank,
+                          "rank %d's libnccl is version %d; 2.18 (21800) or later is needed", rank, version);
     s->n->nccl_version = version;
     api->cudaRuntimeGetVersion(&s->n->cuda_version);
     if (version < 21900) api->ncclMemAlloc = NULL, api->ncclCommRegister = NULL;
@@ -2025,7 +2074,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     }
     if (status == MESH_OK) return MESH_OK;
     mesh_nccl__close(&n->base, NULL);
-    return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: rank %d: %s", vote.why.rank, vote.why.text);
+    return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: %s", vote.why.text);
 }
 
 #ifdef __cplusplus
