@@ -21,17 +21,33 @@ endif
 
 B = build$(if $(filter-out release,$(config)),-$(config))
 HEADERS = mesh.h mesh_spec.h mesh_plan.h mesh_transport.h mesh_comm.h mesh_collectives.h mesh_redistribute.h $(wildcard transports/*.h)
-EXAMPLES = hello collectives redistribute reshard_expert refit train_gpt
+GPU_EXAMPLES = gpu_hello gpu_redistribute
+EXAMPLES = hello collectives redistribute reshard_expert refit train_gpt $(GPU_EXAMPLES)
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
+# The NCCL transport needs headers for types only: NVIDIA's where they are, else the stand-in's. Libraries are loaded at run time.
+CUDA_HOME ?= /usr/local/cuda
+FAKE = tests/fake_nccl
+GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
+
 BENCHES = bench_mesh bench_persistent bench_scale bench_redistribute bench_peers
-all: $(B)/mesh $(B)/test_mesh $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
+all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) tests/test_mesh.c -o $@ -lpthread
+
+# The NCCL transport over a stand-in for libnccl and libcudart.
+$(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/kernels/mesh_nccl.cu mesh.h | $(B)
+	CC="$(CC)" sh $(FAKE)/build.sh $(B)/fake $(FLAGS)
+
+$(B)/test_nccl: tests/test_nccl.c $(B)/fake/libnccl.so.2 $(wildcard tests/*.h) $(HEADERS) | $(B)
+	$(COMPILE) -Wno-unused-function -I$(FAKE)/include $< -o $@ -L$(B)/fake -l:libcudart.so.13 '-Wl,-rpath,$$ORIGIN/fake' -ldl -lpthread
+
+$(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
+	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
 
 $(B)/bench_peers: bench/bench_peers.c | $(B)
 	$(CC) -std=gnu99 $(WARN) $(FLAGS) $< -o $@
@@ -56,8 +72,9 @@ demo: $(B)/mesh $(B)/train_gpt
 	@echo
 	$(B)/mesh run -n 8 --timeout 60 -- $(B)/train_gpt --mesh dp=4,tp=2 --against $(B)/one.csv
 
-test: $(B)/test_mesh
+test: $(B)/test_mesh $(B)/test_nccl $(B)/mesh $(GPU_EXAMPLES:%=$(B)/%)
 	$(B)/test_mesh
+	$(B)/test_nccl
 
 check:
 	bash .ci/run

@@ -227,6 +227,7 @@ typedef struct mesh__op {
         serial; /* progress counts every post and step that ended; serial: of all operations started, this one */
     int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;       /* everything is posted; only its end is awaited */
+    int alone;        /* roll calls in a row that found all called, but for ranks that have left */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
     int detached;     /* waited for on a stream: nobody holds its request any more */
     struct mesh__op *next_detached;
@@ -287,6 +288,7 @@ typedef struct mesh__roll {
     int64_t until;
     int final;                         /* its deadline has passed; else only disagreement is looked for */
     int answers, absent, first_absent; /* absent: how many have not called it */
+    int gone, first_gone;              /* how many have closed their transport, and cannot be asked */
     uint64_t heard[16];                /* bits: indices that have answered */
     mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
 } mesh__roll;
@@ -1094,13 +1096,36 @@ static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     mesh__put32(ask + 4, e->roll.id);
     mesh__record_write(ask + 16, &op->record);
     for (i = 0; i < on->size; i++) {
-        int rank = mesh_rank_at(on, i);
+        int rank = mesh_rank_at(on, i), k;
         if (i == op->group->index) continue;
+        for (k = 0; k < e->ngone && e->gone[k].rank != rank; k++) {}
+        if (k < e->ngone) {
+            if (!e->roll.gone++) e->roll.first_gone = rank;
+            continue;
+        }
         mesh__op_posted(e, op, rank, &sends, &recvs);
         mesh__put32(ask + 8, sends);
         mesh__put32(ask + 12, recvs);
         e->t->ops->control_send(e->t, rank, MESH_EVENT_MESSAGE, ask, sizeof ask);
     }
+}
+
+static inline int mesh__roll_is_over(mesh__engine *e) {
+    return e->roll.answers + e->roll.gone >= e->roll.op->group->on.size - 1 || mesh__now(e) >= e->roll.until;
+}
+
+/* A roll call before the deadline is over. Who has left had ended what it was in: if all others have called an operation, twice, and it
+   still goes on, it is the one who left that is missing. */
+static inline void mesh__roll_end(mesh__engine *e) {
+    mesh__op *op = e->roll.op;
+    int all = !e->roll.absent && e->roll.answers + e->roll.gone >= op->group->on.size - 1;
+    mesh_error why;
+    e->roll.op = NULL;
+    op->alone = all && e->roll.gone ? op->alone + 1 : 0;
+    if (op->alone < 2) return;
+    mesh__fail(&why, MESH_ERR_PEER, e->roll.first_gone, "rank %d closed its transport while it was needed",
+               e->roll.first_gone);
+    mesh__op_broken(e, op, MESH_ERR_PEER, &why);
 }
 
 static inline void mesh__roll_heard(mesh__engine *e, int from, const unsigned char *d) {
@@ -1128,6 +1153,10 @@ static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
         if (roll->absent > 1) mesh__put(t, " nor have %d others", roll->absent - 1);
         return roll->first_absent;
     }
+    if (roll->gone) {
+        mesh__put(t, "; rank %d has closed its transport", roll->first_gone);
+        return roll->first_gone;
+    }
     for (i = 0; i < on->size && i < 1024; i++) {
         if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
         if (first < 0) first = mesh_rank_at(on, i);
@@ -1149,7 +1178,7 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     mesh__text t = mesh__text_on(call, sizeof call);
     if (ask && op->group->on.size > 1) {
         if (e->roll.op != op || !e->roll.final) mesh__roll_start(e, op, 1);
-        if (e->roll.answers < op->group->on.size - 1 && mesh__now(e) < e->roll.until) return;
+        if (!mesh__roll_is_over(e)) return;
     }
     mesh__put_record(&t, &op->record);
     t = mesh__text_on(who, sizeof who);
@@ -1698,7 +1727,7 @@ static inline void mesh__poll(mesh__engine *e) {
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
-    if (e->roll.op && !e->roll.final && mesh__now(e) >= e->roll.until) e->roll.op = NULL;
+    if (e->roll.op && !e->roll.final && mesh__roll_is_over(e)) mesh__roll_end(e);
     for (i = 0; e->nactive > e->nissued && i < e->nops; i++)
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
 }
@@ -2337,7 +2366,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->sent = op->received = 0;
     op->serial = ++e->started;
     op->gone_until = 0;
-    op->stalled = 0;
+    op->stalled = op->alone = 0;
     op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */

@@ -616,6 +616,42 @@ static void gpu_close_rank(mesh_transport *t, void *ctx) {
 }
 static void test_gpu_close(void) { run_gpus(2, gpu_close_rank, NULL); }
 
+/* A rank that has left its transport is missed. */
+static void gpu_left_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=3", NULL, 60 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank != 1) {
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
+        CHECK_INT(mesh_wait_host(r), MESH_ERR_PEER);
+        CHECK_HAS(c.error.text, "rank 1");
+        CHECK_HAS(c.error.text, "closed");
+    }
+    mesh_comm_close(&c);
+}
+static void test_gpu_left(void) { run_gpus(3, gpu_left_rank, NULL); }
+
+/* In debug mode host memory is told as such, on every rank. */
+static void gpu_host_memory_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float host[8] = {0}, *a;
+    mesh_status status;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=2", NULL, 10 * SECOND)) return;
+    a = device_floats(&c, 8, 1);
+    status = mesh_all_reduce(&c, NULL, a, t->rank ? host : a, 8, MESH_F32, MESH_SUM);
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "recv is host memory");
+    CHECK_INT(c.error.rank, 1);
+    mesh_comm_close(&c);
+}
+static void test_gpu_host_memory(void) { run_gpus_with(2, gpu_host_memory_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
 static const test_case nccl_tests[] = {
     {"nccl/bare", test_conform_bare, 60},
     {"nccl/conformance_2", test_conform_2, 240},
@@ -647,6 +683,8 @@ static const test_case nccl_tests[] = {
     {"nccl/openings", test_gpu_openings, 120},
     {"nccl/comms", test_gpu_comms, 60},
     {"nccl/close", test_gpu_close, 60},
+    {"nccl/left", test_gpu_left, 60},
+    {"nccl/host_memory", test_gpu_host_memory, 60},
 };
 
 #endif

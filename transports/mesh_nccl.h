@@ -34,7 +34,7 @@ CONCEPTS
                 A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift).
     communicator  One per ordered list of ranks, kept until mesh_nccl_close, shared by the groups with that list.
     MESH_NCCL_DEBUG=1  Ranks compare every call over the bootstrap before it is launched: disagreement is told at once, by both calls,
-                instead of at the deadline.
+                instead of at the deadline; so is memory that a device does not reach.
 
 ERRORS
     As on every transport. A watchdog thread listens while the program computes or blocks in CUDA: a rank that is lost, an operation
@@ -130,6 +130,7 @@ extern "C" {
     X(cudaError_t, cuda, EventRecord, (cudaEvent_t, cudaStream_t), 1)                                       \
     X(cudaError_t, cuda, EventQuery, (cudaEvent_t), 1)                                                      \
     X(cudaError_t, cuda, LaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), 1)        \
+    X(cudaError_t, cuda, PointerGetAttributes, (struct cudaPointerAttributes *, const void *), 1)           \
     X(cudaError_t, cuda, LibraryLoadData,                                                                   \
       (void **, const void *, void *, void **, unsigned, void *, void **, unsigned), 0) /* 12.8 */          \
     X(cudaError_t, cuda, LibraryUnload, (void *), 0)                                                        \
@@ -1221,6 +1222,10 @@ static inline mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group,
 
 /* ---- // >>debug: compare a call before it is launched ---- */
 
+/* Memory that a device does not reach is told, not handed to NCCL. */
+static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
+                                                  mesh_error *why);
+
 /* Every rank of the group waits for all (dissemination), each message carrying the call's check. */
 static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
                                                    uint64_t check, mesh_error *why) {
@@ -1242,12 +1247,41 @@ static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mes
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
     mesh_status status = MESH_OK;
     int i, direction;
+    for (i = 0; i < p->count && status == MESH_OK; i++)
+        if (p->xfer[i].nbytes) status = mesh_nccl__check_memory(s, p->xfer[i].base, "a buffer", why);
     for (direction = MESH_SEND; direction <= MESH_RECV; direction++)
         for (i = 0; i < p->count && status == MESH_OK; i++)
             if (p->xfer[i].direction == direction)
                 status = mesh_nccl__talk(s, direction, p->xfer[i].rank, p->channel,
                                          mesh__mix(p->check, p->xfer[i].nbytes), NULL, 0, deadline, why);
     return status;
+}
+
+/* Memory that a device does not reach: malloc's, or none that CUDA knows. */
+static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
+                                                  mesh_error *why) {
+    struct cudaPointerAttributes at;
+    memset(&at, 0, sizeof at);
+    if (!p) return MESH_OK;
+    if (s->api.cudaPointerGetAttributes(&at, p) != cudaSuccess) s->api.cudaGetLastError();
+    if (at.type != cudaMemoryTypeUnregistered) return MESH_OK;
+    return mesh__fail(
+        why, MESH_ERR_ARGUMENT, s->boot->rank,
+        "%s is host memory (%x) that the device does not reach; use mesh_alloc, cudaMalloc or cudaMallocHost", which,
+        (uint64_t)(uintptr_t)p);
+}
+
+static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_call *call,
+                                                mesh_error *why) {
+    mesh_status status = MESH_OK;
+    int i;
+    for (i = 0; i < call->nbuffers && status == MESH_OK; i++)
+        if (call->buffers[i].count &&
+            (status = mesh_nccl__check_memory(s, call->buffers[i].send, "send", why)) == MESH_OK)
+            status = mesh_nccl__check_memory(s, call->buffers[i].recv, "recv", why);
+    if (!call->nbuffers && (status = mesh_nccl__check_memory(s, call->send, "send", why)) == MESH_OK)
+        status = mesh_nccl__check_memory(s, call->recv, "recv", why);
+    return status != MESH_OK ? status : mesh_nccl__compare_group(s, g, call->channel, call->check, why);
 }
 
 /* ---- // >>calls: NCCL's own ---- */
@@ -1469,7 +1503,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
     if (s->debug && !c->ended) {
         mesh_error why;
-        mesh_status status = mesh_nccl__compare_group(s, g, call->channel, call->check, &why);
+        mesh_status status = mesh_nccl__check_call(s, g, call, &why);
         if (status != MESH_OK) {
             pthread_mutex_lock(&s->lock);
             mesh_nccl__end(s, c, status, why.rank, "%s", why.text);
