@@ -47,7 +47,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
    control_send  A small message beside the data to any other rank: copied, reliable, FIFO per pair. nbytes <= MESH_CONTROL_BYTES.
              kind is MESSAGE or ABORT (the same to a transport, save that a watchdog may act on it). OK, or PEER, MEMORY.
    control_poll  The next control message or event: OK and *out, or IN_PROGRESS. Events of the transport's own: LOST (a rank is
-             gone without goodbye) and CLOSED (orderly), each once per rank, after everything that arrived from it before.
+             gone without goodbye) and CLOSED (orderly, or it cannot be reached: LOST may then still follow), each once per rank,
+             after everything that arrived from it before.
    close     Orderly goodbye: everything posted as sent is still delivered. Called by the transport's own close function.
 
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
@@ -225,6 +226,8 @@ typedef struct mesh_ops {
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
 #define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
+/* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
+#define MESH_TICKET_CAPTURED UINT64_MAX
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
 enum { MESH_ALLOC_REGISTERED = 1 /* for buffers of operations: where the transport's peers reach them fastest */ };
 

@@ -605,6 +605,7 @@ static void gpu_close_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == 0) {
+        test_sleep(0.1);
         CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
         CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
         CHECK_HAS(c.error.text, "under way");

@@ -892,8 +892,8 @@ static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) 
     return 0;
 }
 
-/* One message over the bootstrap. */
-static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, int rank, uint64_t channel,
+/* One message over the bootstrap. heed: give up when another rank ends the comm. */
+static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int heed, int direction, int rank, uint64_t channel,
                                           uint64_t check, void *bytes, size_t nbytes, int64_t deadline,
                                           mesh_error *why) {
     mesh_transport *b = s->boot;
@@ -914,7 +914,7 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
     p.count = 1;
     memset(why, 0, sizeof *why);
     pthread_mutex_lock(&s->boot_lock);
-    ended = mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
+    ended = heed && mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
     status = b->ops->post(b, &p, &ticket);
     if (status != MESH_OK)
         mesh__fail(why, status, rank, "rank %d cannot be reached: %s", rank, mesh_status_text(status));
@@ -925,7 +925,7 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
         if ((now >= deadline || ended) && !canceled++) b->ops->cancel(b, &ticket);
         status = b->ops->progress(b, now + 1000000);
         if (status < 0) mesh__fail(why, status, b->rank, "the bootstrap (%s) failed", b->ops->name);
-        if (mesh_nccl__listen(s)) ended = ended || mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
+        if (mesh_nccl__listen(s) && heed) ended = ended || mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
     }
     pthread_mutex_unlock(&s->boot_lock);
     if (ended && status != MESH_OK)
@@ -935,9 +935,9 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int direction, in
     return status;
 }
 
-/* Ranks list[0] .. list[n-1] agree. make_id: the first one makes an id for a new communicator where one is needed. */
+/* Ranks list[0] .. list[n-1] agree. make_id: the first one makes an id for a new communicator where one is needed. heed: see talk. */
 static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list, int n, uint32_t id, int make_id,
-                                           mesh_nccl__vote *v, int64_t deadline) {
+                                           int heed, mesh_nccl__vote *v, int64_t deadline) {
     unsigned char bytes[MESH_NCCL__VOTE_BYTES];
     uint64_t channel = (uint64_t)id << 32 | 0xffffffffu, newest = s->serial;
     mesh_error why;
@@ -945,9 +945,9 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
     int i;
     if (list[0] != s->boot->rank) {
         mesh_nccl__vote_write(bytes, v);
-        status = mesh_nccl__talk(s, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
+        status = mesh_nccl__talk(s, heed, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
         if (status == MESH_OK) /* the first one's own deadline comes first: it says more */
-            status = mesh_nccl__talk(s, MESH_RECV, list[0], channel, 2, bytes, sizeof bytes,
+            status = mesh_nccl__talk(s, heed, MESH_RECV, list[0], channel, 2, bytes, sizeof bytes,
                                      deadline + INT64_C(1000000000), &why);
         if (status != MESH_OK) {
             v->status = status;
@@ -960,7 +960,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
         for (i = 1; i < n; i++) {
             mesh_nccl__vote other;
             memset(&other, 0, sizeof other);
-            status = mesh_nccl__talk(s, MESH_RECV, list[i], channel, 1, bytes, sizeof bytes, deadline, &why);
+            status = mesh_nccl__talk(s, heed, MESH_RECV, list[i], channel, 1, bytes, sizeof bytes, deadline, &why);
             if (status == MESH_OK) {
                 mesh_nccl__vote_read(&other, bytes);
                 if (other.serial != v->serial || !other.serial) v->action = MESH_NCCL__MAKE;
@@ -980,8 +980,8 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
         }
         mesh_nccl__vote_write(bytes, v);
         for (i = 1; i < n; i++)
-            mesh_nccl__talk(s, MESH_SEND, list[i], channel, 2, bytes, sizeof bytes, deadline + INT64_C(1000000000),
-                            &why);
+            mesh_nccl__talk(s, heed, MESH_SEND, list[i], channel, 2, bytes, sizeof bytes,
+                            deadline + INT64_C(1000000000), &why);
     }
     if (v->serial > s->serial) s->serial = v->serial;
     return v->status;
@@ -1159,7 +1159,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             listed.size = 0;
             all = &listed;
         }
-        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family, &vote, deadline);
+        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family, 1, &vote, deadline);
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
             if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             memset(&confirm, 0, sizeof confirm);
@@ -1167,7 +1167,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             confirm.status = c ? mesh_nccl__join(s, c, family, color, id, &vote.id, name, deadline, &confirm.why)
                                : (mesh_status)vote.why.status;
             if (!c) confirm.why = vote.why;
-            mesh_nccl__agree(s, all->rank, all->size, id, 0, &confirm, deadline + INT64_C(1000000000));
+            mesh_nccl__agree(s, all->rank, all->size, id, 0, 0, &confirm, deadline + INT64_C(1000000000));
             vote.status = confirm.status;
             vote.why = confirm.why;
         }
@@ -1235,8 +1235,8 @@ static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const me
     int k;
     for (k = 1; k < c->size && status == MESH_OK; k *= 2) {
         int to = c->rank[(c->index + k) % c->size], from = c->rank[(c->index - k + c->size) % c->size];
-        status = mesh_nccl__talk(s, MESH_SEND, to, channel, check, NULL, 0, deadline, why);
-        if (status == MESH_OK) status = mesh_nccl__talk(s, MESH_RECV, from, channel, check, NULL, 0, deadline, why);
+        status = mesh_nccl__talk(s, 1, MESH_SEND, to, channel, check, NULL, 0, deadline, why);
+        if (status == MESH_OK) status = mesh_nccl__talk(s, 1, MESH_RECV, from, channel, check, NULL, 0, deadline, why);
     }
     return status;
 }
@@ -1252,7 +1252,7 @@ static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mes
     for (direction = MESH_SEND; direction <= MESH_RECV; direction++)
         for (i = 0; i < p->count && status == MESH_OK; i++)
             if (p->xfer[i].direction == direction)
-                status = mesh_nccl__talk(s, direction, p->xfer[i].rank, p->channel,
+                status = mesh_nccl__talk(s, 1, direction, p->xfer[i].rank, p->channel,
                                          mesh__mix(p->check, p->xfer[i].nbytes), NULL, 0, deadline, why);
     return status;
 }
@@ -1672,8 +1672,7 @@ static inline void mesh_nccl__forget(mesh_nccl__state *s, mesh_nccl__memory *m) 
     mesh_nccl__memory **at = &s->memory;
     int i;
     for (i = 0; i < m->nhandles; i++)
-        if (m->handle[i].c->comm && !m->handle[i].c->ended)
-            s->api.ncclCommDeregister(m->handle[i].c->comm, m->handle[i].handle);
+        if (m->handle[i].c->comm) s->api.ncclCommDeregister(m->handle[i].c->comm, m->handle[i].handle);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
     if (m->owner == 1) s->api.cudaFree(m->p);
@@ -2090,7 +2089,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
-    if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, &vote, deadline);
+    if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, 1, &vote, deadline);
     mesh_transport_free(bootstrap, ranks);
     status = vote.status;
     if (status == MESH_OK) {

@@ -802,12 +802,13 @@ static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int 
     s->event = 1;
 }
 
-/* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). */
+/* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). One that only could not be reached
+   counts as closed until another rank knows that it was lost. */
 static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why,
                                      const mesh_socket__conn *heard_from) {
     mesh_socket__peer *p = &s->peer[rank];
     int i;
-    if (p->gone) return;
+    if (p->gone == MESH_EVENT_LOST || (p->gone && (kind != MESH_EVENT_LOST || p->goodbye))) return;
     p->gone = kind;
     mesh_socket__control_add(s, kind, rank, why, (uint32_t)strlen(why));
     if (kind != MESH_EVENT_LOST || s->in_open || s->closing) return;

@@ -1,0 +1,48 @@
+/* fake.h: what fake_nccl.c uses of fake_cudart.c beyond CUDA's own functions. Nothing else includes it. */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include "cuda_runtime_api.h"
+#include <stddef.h>
+
+/* What a stream runs. A task lives until neither a stream nor a graph holds it; a captured one is issued and run once
+ * for each launch of the graph. */
+typedef struct fake_task_kind {
+    void (*issued)(void *data);  /* at each enqueue, on the caller's thread, streams locked; may be NULL */
+    void (*run)(void *data);     /* on the stream's thread, nothing locked */
+    void (*release)(void *data); /* the last holder let go */
+    int (*stopped)(void *data); /* not NULL: a kernel that holds the whole device, in order of issue; true: no longer */
+} fake_task_kind;
+
+/* Puts a task at the end of a stream (or of its capture). `data` is released also when this fails. */
+cudaError_t fake_enqueue(cudaStream_t stream, const fake_task_kind *kind, void *data);
+/* What is issued to `after` from now on waits for all that was issued to `before` so far. */
+cudaError_t fake_stream_join(cudaStream_t after, cudaStream_t before);
+/* Tasks that wait for their turn look again whether they are stopped. */
+void fake_wake(void);
+
+/* The host's view of `bytes` at a device or pinned address; outside an allocation: complains and aborts.
+ * Pageable memory is returned as it is when `pageable` is allowed, else aborts. */
+void *fake_memory(const void *pointer, size_t bytes, int pageable, const char *who);
+enum cudaMemoryType fake_memory_type(const void *pointer, int *device);
+
+long long fake_env(const char *name, long long otherwise);
+/* Prints "fake NCCL/CUDA, RANK r: ..." and aborts. */
+void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+enum fake_counter {
+    FAKE_NCCL_OPERATIONS,
+    FAKE_EVENT_RECORDS,
+    FAKE_EVENT_QUERIES,
+    FAKE_STREAM_WAITS,
+    FAKE_MALLOCS,
+    FAKE_LAUNCHES,
+    FAKE_COPIES,
+    FAKE_GROUP_ENDS,
+    FAKE_COUNTERS
+};
+void fake_count(enum fake_counter counter);
+/* For tests: how often each was called in this process. */
+void fake_counts(unsigned long long out[8]);
+
+#endif

@@ -1,0 +1,1119 @@
+/* selftest.c: what the stand-ins for NCCL and the CUDA runtime promise (README.md), each law run by processes of its
+ * own. Usage: fake_nccl_selftest [part of a law's name]. */
+#define _GNU_SOURCE
+#include "nccl.h"
+#include "fake.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Harness ---------------------------------------------------------------------------------------------------- */
+
+enum { MAX_RANKS = 8, LAW_SECONDS = 60, HANG_MS = 300 };
+
+static struct shared {
+    ncclUniqueId id;
+    atomic_int id_ready, arrived[64];
+} * shared;
+
+static int rank, nranks; /* of this process */
+
+#define CHECK(condition)                                                                                              \
+    do {                                                                                                              \
+        if (!(condition)) {                                                                                           \
+            fprintf(stderr, "%s:%d: rank %d of %d: not %s (last NCCL error: %s)\n", __FILE__, __LINE__, rank, nranks, \
+                    #condition, ncclGetLastError(NULL));                                                              \
+            _exit(1);                                                                                                 \
+        }                                                                                                             \
+    } while (0)
+
+#define EQUAL(got, wanted)                                                                                     \
+    do {                                                                                                       \
+        long long got_value = (long long)(got), wanted_value = (long long)(wanted);                            \
+        if (got_value != wanted_value) {                                                                       \
+            fprintf(stderr, "%s:%d: rank %d of %d: %s is %lld, wanted %lld (last NCCL error: %s)\n", __FILE__, \
+                    __LINE__, rank, nranks, #got, got_value, wanted_value, ncclGetLastError(NULL));            \
+            _exit(1);                                                                                          \
+        }                                                                                                      \
+    } while (0)
+
+static void sleep_ms(long ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* All ranks meet, outside of NCCL. */
+static void meet(int place) {
+    atomic_fetch_add(&shared->arrived[place], 1);
+    while (atomic_load(&shared->arrived[place]) < nranks) sleep_ms(1);
+}
+
+static void set_number(const char *name, long long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", value);
+    setenv(name, text, 1);
+}
+
+static ncclUniqueId common_id(void) {
+    if (rank == 0) {
+        EQUAL(ncclGetUniqueId(&shared->id), ncclSuccess);
+        atomic_store(&shared->id_ready, 1);
+    }
+    while (!atomic_load(&shared->id_ready)) sleep_ms(1);
+    return shared->id;
+}
+
+static ncclResult_t settle(ncclComm_t comm) {
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) {
+        EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+        if (state == ncclInProgress) sleep_ms(1);
+    }
+    return state;
+}
+
+static ncclResult_t open_comm(ncclComm_t *comm, int blocking) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking;
+    ncclResult_t code = ncclCommInitRankConfig(comm, nranks, common_id(), rank, &config);
+    if (!blocking && code == ncclInProgress) code = settle(*comm);
+    return code;
+}
+
+static ncclComm_t must_open(int blocking) {
+    ncclComm_t comm;
+    EQUAL(cudaSetDevice(rank), cudaSuccess);
+    EQUAL(open_comm(&comm, blocking), ncclSuccess);
+    return comm;
+}
+
+static cudaStream_t new_stream(void) {
+    cudaStream_t stream;
+    EQUAL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    return stream;
+}
+
+static void *new_memory(size_t bytes) {
+    void *memory;
+    EQUAL(cudaMalloc(&memory, bytes), cudaSuccess);
+    return memory;
+}
+
+static void put_int(int *device, int value) {
+    EQUAL(cudaMemcpy(device, &value, sizeof value, cudaMemcpyHostToDevice), cudaSuccess);
+}
+
+static int get_int(const int *device) {
+    int value;
+    EQUAL(cudaMemcpy(&value, device, sizeof value, cudaMemcpyDeviceToHost), cudaSuccess);
+    return value;
+}
+
+static void check_hangs(cudaStream_t stream) {
+    sleep_ms(HANG_MS);
+    EQUAL(cudaStreamQuery(stream), cudaErrorNotReady);
+}
+
+/* The stream is stuck in the comm's kernel until the comm is aborted. */
+static void check_hangs_until_abort(ncclComm_t comm, cudaStream_t stream) {
+    check_hangs(stream);
+    double start = now_ms();
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    CHECK(now_ms() - start < 2000);
+}
+
+/* ---- Laws of the CUDA runtime ----------------------------------------------------------------------------------- */
+
+static void law_devices(void) {
+    int count = -1, device;
+    char bus[32];
+    setenv("FAKE_CUDA_DEVICES", "0", 1);
+    EQUAL(cudaGetDeviceCount(&count), cudaErrorInsufficientDriver);
+    EQUAL(count, -1);
+    EQUAL(cudaGetLastError(), cudaErrorInsufficientDriver);
+    EQUAL(cudaGetLastError(), cudaSuccess);
+    setenv("FAKE_CUDA_DEVICES", "3", 1);
+    EQUAL(cudaGetDeviceCount(&count), cudaSuccess);
+    EQUAL(count, 3);
+    EQUAL(cudaSetDevice(3), cudaErrorInvalidDevice);
+    EQUAL(cudaSetDevice(2), cudaSuccess);
+    EQUAL(cudaGetDevice(&device), cudaSuccess);
+    EQUAL(device, 2);
+    EQUAL(cudaDeviceGetPCIBusId(bus, sizeof bus, 1), cudaSuccess);
+    CHECK(!strcmp(bus, "0000:11:00.0"));
+    CHECK(!strcmp(cudaGetErrorName(cudaErrorNotReady), "cudaErrorNotReady"));
+}
+
+static void law_memory(void) {
+    void *many[3000], *none;
+    struct cudaPointerAttributes attributes;
+    size_t left, total;
+    for (int i = 0; i < 3000; i++) CHECK((uintptr_t)(many[i] = new_memory((size_t)(i % 700 + 1))) % 256 == 0);
+    for (int i = 0; i < 3000; i++) EQUAL(cudaFree(many[(i * 7) % 3000]), cudaSuccess);
+    many[0] = new_memory((size_t)3 << 30);
+    EQUAL(cudaFree(many[0]), cudaSuccess);
+    EQUAL(cudaMemGetInfo(&left, &total), cudaSuccess);
+    EQUAL(left, total);
+    EQUAL(cudaMalloc(&none, total + 1), cudaErrorMemoryAllocation);
+    many[0] = new_memory(100);
+    EQUAL(cudaPointerGetAttributes(&attributes, (char *)many[0] + 50), cudaSuccess);
+    EQUAL(attributes.type, cudaMemoryTypeDevice);
+    EQUAL(cudaMallocHost(&many[1], 100), cudaSuccess);
+    EQUAL(cudaPointerGetAttributes(&attributes, many[1]), cudaSuccess);
+    EQUAL(attributes.type, cudaMemoryTypeHost);
+    EQUAL(cudaPointerGetAttributes(&attributes, &left), cudaSuccess);
+    EQUAL(attributes.type, cudaMemoryTypeUnregistered);
+    EQUAL(cudaMemcpy(many[0], many[1], 10, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+    EQUAL(cudaFreeHost(many[1]), cudaSuccess);
+    EQUAL(cudaFree(many[0]), cudaSuccess);
+}
+
+static void law_memory_is_limited(void) {
+    void *memory;
+    setenv("FAKE_CUDA_MEMORY", "1000", 1);
+    EQUAL(cudaMalloc(&memory, 1001), cudaErrorMemoryAllocation);
+    EQUAL(cudaMalloc(&memory, 1000), cudaSuccess);
+}
+
+static void die_host_reads_device_memory(void) { _exit(*(volatile char *)new_memory(8)); }
+static void die_copy_out_of_range(void) { cudaMemset((char *)new_memory(8) + 4, 0, 5); }
+static void die_use_after_free(void) {
+    void *memory = new_memory(8);
+    cudaFree(memory);
+    cudaMemset(memory, 0, 8);
+}
+static void die_stream_after_destroy(void) {
+    cudaStream_t stream = new_stream();
+    cudaStreamDestroy(stream);
+    cudaStreamQuery(stream);
+}
+static void die_forbidden(void) { cudaDeviceReset(); }
+
+static void law_copies(void) {
+    int host[64], back[64], *device = new_memory(sizeof host), *pinned;
+    cudaStream_t stream = new_stream();
+    setenv("FAKE_CUDA_DELAY_US", "20000", 1);
+    for (int i = 0; i < 64; i++) host[i] = i;
+    EQUAL(cudaMemcpyAsync(device, host, sizeof host, cudaMemcpyHostToDevice, stream), cudaSuccess);
+    memset(host, 0, sizeof host); /* staged at the call */
+    EQUAL(cudaMemcpyAsync(back, device, sizeof host, cudaMemcpyDefault, stream), cudaSuccess);
+    for (int i = 0; i < 64; i++) EQUAL(back[i], i);
+    /* an 8 x 8 matrix's 3 left columns, through pinned memory */
+    EQUAL(cudaMallocHost((void **)&pinned, 8 * 12), cudaSuccess);
+    EQUAL(cudaMemcpy2DAsync(pinned, 12, device, 32, 12, 8, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    EQUAL(cudaMemset2DAsync(device, 32, 0, 4, 8, stream), cudaSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    for (int i = 0; i < 24; i++) EQUAL(pinned[i], i / 3 * 8 + i % 3);
+    EQUAL(cudaMemcpy(back, device, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (int i = 0; i < 64; i++) EQUAL(back[i], i % 8 ? i : 0);
+    EQUAL(cudaMemcpy2DAsync(pinned, 2, device, 32, 12, 8, cudaMemcpyDeviceToHost, stream), cudaErrorInvalidPitchValue);
+    EQUAL(cudaFreeHost(pinned), cudaSuccess);
+    EQUAL(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+/* Whatever the delays, events order two streams, and the default stream the blocking ones. */
+static void law_order(void) {
+    int *device = new_memory(sizeof *device);
+    cudaStream_t a = new_stream(), b = new_stream(), blocking;
+    cudaEvent_t event, timed[2];
+    float ms;
+    setenv("FAKE_CUDA_DELAY_US", "3000", 1);
+    EQUAL(cudaStreamCreate(&blocking), cudaSuccess);
+    EQUAL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    EQUAL(cudaEventQuery(event), cudaSuccess);
+    for (int i = 0; i < 2; i++) EQUAL(cudaEventCreate(&timed[i]), cudaSuccess);
+    EQUAL(cudaEventRecord(timed[0], a), cudaSuccess);
+    for (int i = 1; i <= 20; i++) {
+        int *pinned;
+        EQUAL(cudaMallocHost((void **)&pinned, sizeof *pinned), cudaSuccess);
+        EQUAL(cudaMemsetAsync(device, i, 4, a), cudaSuccess);
+        EQUAL(cudaEventRecord(event, a), cudaSuccess);
+        EQUAL(cudaStreamWaitEvent(b, event, 0), cudaSuccess);
+        EQUAL(cudaMemcpyAsync(pinned, device, 4, cudaMemcpyDeviceToHost, b), cudaSuccess);
+        EQUAL(cudaEventRecord(event, b), cudaSuccess);
+        EQUAL(cudaStreamWaitEvent(a, event, 0), cudaSuccess);
+        EQUAL(cudaEventSynchronize(event), cudaSuccess);
+        EQUAL(*pinned, i * 0x01010101);
+        EQUAL(cudaMemsetAsync(device, i + 100, 4, blocking), cudaSuccess);
+        EQUAL(cudaMemcpyAsync(pinned, device, 4, cudaMemcpyDeviceToHost, NULL), cudaSuccess);
+        EQUAL(cudaMemsetAsync(device, 0, 4, blocking), cudaSuccess);
+        EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+        EQUAL(*pinned, (i + 100) * 0x01010101);
+        EQUAL(cudaStreamSynchronize(blocking), cudaSuccess);
+        EQUAL(cudaFreeHost(pinned), cudaSuccess);
+    }
+    EQUAL(cudaEventRecord(timed[1], a), cudaSuccess);
+    EQUAL(cudaEventQuery(timed[1]), cudaErrorNotReady);
+    EQUAL(cudaDeviceSynchronize(), cudaSuccess);
+    EQUAL(cudaEventElapsedTime(&ms, timed[0], timed[1]), cudaSuccess);
+    CHECK(ms > 1);
+    EQUAL(cudaEventElapsedTime(&ms, timed[0], event), cudaErrorInvalidResourceHandle);
+    for (int i = 0; i < 2; i++) EQUAL(cudaEventDestroy(timed[i]), cudaSuccess);
+    EQUAL(cudaEventDestroy(event), cudaSuccess);
+    EQUAL(cudaStreamDestroy(a), cudaSuccess);
+    EQUAL(cudaStreamDestroy(b), cudaSuccess);
+    EQUAL(cudaStreamDestroy(blocking), cudaSuccess);
+}
+
+static void law_capture(void) {
+    int *device = new_memory(8);
+    cudaStream_t a = new_stream(), b = new_stream();
+    cudaEvent_t fork_event, join_event;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    EQUAL(cudaEventCreateWithFlags(&fork_event, cudaEventDisableTiming), cudaSuccess);
+    EQUAL(cudaEventCreateWithFlags(&join_event, cudaEventDisableTiming), cudaSuccess);
+    put_int(device, 0);
+    put_int(device + 1, 0);
+    for (int joins = 0; joins < 2; joins++) {
+        EQUAL(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal), cudaSuccess);
+        EQUAL(cudaEventRecord(fork_event, a), cudaSuccess);
+        EQUAL(cudaStreamWaitEvent(b, fork_event, 0), cudaSuccess);
+        EQUAL(cudaMemsetAsync(device, 1, 4, a), cudaSuccess);
+        EQUAL(cudaMemsetAsync(device + 1, 2, 4, b), cudaSuccess);
+        EQUAL(cudaEventRecord(join_event, b), cudaSuccess);
+        if (joins) EQUAL(cudaStreamWaitEvent(a, join_event, 0), cudaSuccess);
+        EQUAL(cudaStreamEndCapture(a, &graph), joins ? cudaSuccess : cudaErrorStreamCaptureUnjoined);
+    }
+    EQUAL(cudaEventQuery(join_event), cudaErrorCapturedEvent);
+    EQUAL(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    EQUAL(get_int(device), 0);
+    for (int i = 0; i < 3; i++) {
+        EQUAL(cudaMemsetAsync(device, 0, 8, b), cudaSuccess);
+        EQUAL(cudaGraphLaunch(exec, b), cudaSuccess);
+        EQUAL(cudaStreamSynchronize(b), cudaSuccess);
+        EQUAL(get_int(device), 0x01010101);
+        EQUAL(get_int(device + 1), 0x02020202);
+    }
+    EQUAL(cudaGraphExecDestroy(exec), cudaSuccess);
+    EQUAL(cudaEventDestroy(fork_event), cudaSuccess);
+    EQUAL(cudaEventDestroy(join_event), cudaSuccess);
+}
+
+static void *query_elsewhere(void *event) { return (void *)(intptr_t)cudaEventQuery(event); }
+
+static void law_unsafe_calls_end_captures(void) {
+    cudaStream_t a = new_stream(), b = new_stream();
+    cudaEvent_t outside;
+    cudaGraph_t graph;
+    void *memory;
+    EQUAL(cudaEventCreateWithFlags(&outside, cudaEventDisableTiming), cudaSuccess);
+    EQUAL(cudaEventRecord(outside, b), cudaSuccess);
+    EQUAL(cudaStreamSynchronize(b), cudaSuccess);
+    for (int call = 0; call < 6; call++) {
+        cudaError_t wanted = call == 4 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureUnsupported, got;
+        EQUAL(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal), cudaSuccess);
+        switch (call) {
+        case 0:
+            got = cudaMalloc(&memory, 8);
+            break;
+        case 1:
+            got = cudaEventQuery(outside);
+            break;
+        case 2:
+            got = cudaStreamQuery(b);
+            break;
+        case 3:
+            got = cudaStreamSynchronize(a);
+            break;
+        case 4:
+            got = cudaStreamWaitEvent(a, outside, 0);
+            break;
+        default:
+            got = cudaDeviceSynchronize();
+            break;
+        }
+        EQUAL(got, wanted);
+        EQUAL(cudaStreamEndCapture(a, &graph), cudaErrorStreamCaptureInvalidated);
+    }
+    enum cudaStreamCaptureStatus status;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    pthread_t thread;
+    void *code;
+    EQUAL(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK(!pthread_create(&thread, NULL, query_elsewhere, outside) && !pthread_join(thread, &code));
+    EQUAL((intptr_t)code, cudaSuccess);
+    EQUAL(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    EQUAL(mode, cudaStreamCaptureModeGlobal);
+    EQUAL(cudaMalloc(&memory, 8), cudaSuccess);
+    EQUAL(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    EQUAL(cudaStreamIsCapturing(a, &status), cudaSuccess);
+    EQUAL(status, cudaStreamCaptureStatusActive);
+    EQUAL(cudaStreamEndCapture(a, &graph), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    EQUAL(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK(!pthread_create(&thread, NULL, query_elsewhere, outside) && !pthread_join(thread, &code));
+    EQUAL((intptr_t)code, cudaErrorStreamCaptureUnsupported);
+    EQUAL(cudaStreamEndCapture(a, &graph), cudaErrorStreamCaptureInvalidated);
+    EQUAL(cudaEventDestroy(outside), cudaSuccess);
+}
+
+static void law_kernels(void) {
+    static const char ptx[] =
+        "// made by hand\n.version 7.0\n.target sm_70\n.visible .entry mesh_move_4(\n.param .b8 a[8])\n";
+    struct {
+        unsigned long long dst, src, count;
+        char rest[1024];
+    } arguments = {0, 0, 5, {0}};
+    cudaLibrary_t library;
+    cudaKernel_t kernel;
+    void *list[] = {&arguments};
+    dim3 grid = {2, 1, 1}, block = {3, 1, 1}, too_large = {2000, 1, 1};
+    int *src = new_memory(20), *dst = new_memory(20);
+    for (int i = 0; i < 5; i++) put_int(src + i, i + 40);
+    EQUAL(cudaLibraryLoadData(&library, "\177ELF", NULL, NULL, 0, NULL, NULL, 0), cudaErrorInvalidKernelImage);
+    EQUAL(cudaLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0), cudaSuccess);
+    EQUAL(cudaLibraryGetKernel(&kernel, library, "mesh_move_1"), cudaErrorSymbolNotFound);
+    EQUAL(cudaLibraryGetKernel(&kernel, library, "mesh_move_4"), cudaSuccess);
+    arguments.dst = (uintptr_t)dst;
+    arguments.src = (uintptr_t)src;
+    EQUAL(cudaLaunchKernel(kernel, grid, too_large, list, 0, NULL), cudaErrorInvalidConfiguration);
+    EQUAL(cudaLaunchKernel(kernel, grid, block, list, 0, NULL), cudaSuccess);
+    for (int i = 0; i < 5; i++) EQUAL(get_int(dst + i), i + 40);
+    EQUAL(cudaLibraryUnload(library), cudaSuccess);
+}
+
+/* ---- Laws of NCCL: results -------------------------------------------------------------------------------------- */
+
+/* Small integers in any type: exact in all of them. */
+static void store(void *memory, size_t i, ncclDataType_t type, int value) {
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+        ((unsigned char *)memory)[i] = (unsigned char)value;
+        break;
+    case ncclInt32:
+    case ncclUint32:
+        ((int32_t *)memory)[i] = value;
+        break;
+    case ncclInt64:
+    case ncclUint64:
+        ((int64_t *)memory)[i] = value;
+        break;
+    case ncclFloat32:
+        ((float *)memory)[i] = number;
+        break;
+    case ncclFloat64:
+        ((double *)memory)[i] = number;
+        break;
+    case ncclBfloat16:
+        ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16);
+        break;
+    default:
+        ((uint16_t *)memory)[i] = (uint16_t)(value ? ((bits - 0x38000000) >> 13) : 0);
+        break;
+    }
+}
+
+static size_t size_of(ncclDataType_t type) {
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    return sizes[type];
+}
+
+static int value_of(int from, size_t i, ncclRedOp_t op) {
+    uint32_t mixed = ((uint32_t)i * 2654435761u + (uint32_t)from * 40503u) >> 7;
+    return op == ncclProd ? 1 + (int)(mixed % 2) : op == ncclAvg ? 8 * (int)(mixed % 3) : (int)(mixed % 6);
+}
+
+static int reduced(size_t i, ncclRedOp_t op) {
+    int total = value_of(0, i, op);
+    for (int from = 1; from < nranks; from++) {
+        int value = value_of(from, i, op);
+        if (op == ncclSum || op == ncclAvg)
+            total += value;
+        else if (op == ncclProd)
+            total *= value;
+        else if (op == ncclMax ? value > total : value < total)
+            total = value;
+    }
+    return op == ncclAvg ? total / nranks : total;
+}
+
+enum collective { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, COLLECTIVES };
+
+static ncclResult_t call(int which, const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                         int root, ncclComm_t comm, cudaStream_t stream) {
+    switch (which) {
+    case ALL_REDUCE:
+        return ncclAllReduce(send, recv, count, type, op, comm, stream);
+    case REDUCE:
+        return ncclReduce(send, recv, count, type, op, root, comm, stream);
+    case BROADCAST:
+        return ncclBroadcast(send, recv, count, type, root, comm, stream);
+    case ALL_GATHER:
+        return ncclAllGather(send, recv, count, type, comm, stream);
+    case REDUCE_SCATTER:
+        return ncclReduceScatter(send, recv, count, type, op, comm, stream);
+    case ALL_TO_ALL:
+        return ncclAlltoAll(send, recv, count, type, comm, stream);
+    case GATHER:
+        return ncclGather(send, recv, count, type, root, comm, stream);
+    default:
+        return ncclScatter(send, recv, count, type, root, comm, stream);
+    }
+}
+
+/* What rank `rank` must have at `i` of its result. */
+static int expected(int which, size_t i, size_t count, ncclRedOp_t op, int root) {
+    size_t n_block = i / count, within = i % count, mine = (size_t)rank * count;
+    switch (which) {
+    case ALL_REDUCE:
+    case REDUCE:
+        return reduced(i, op);
+    case BROADCAST:
+        return value_of(root, i, op);
+    case ALL_GATHER:
+    case GATHER:
+        return value_of((int)n_block, within, op);
+    case REDUCE_SCATTER:
+        return reduced(mine + i, op);
+    case ALL_TO_ALL:
+        return value_of((int)n_block, mine + within, op);
+    default:
+        return value_of(root, mine + i, op);
+    }
+}
+
+static void check_collective(int which, size_t count, ncclDataType_t type, ncclRedOp_t op, int in_place,
+                             ncclComm_t comm, cudaStream_t stream) {
+    size_t n = (size_t)nranks, width = size_of(type), room = n * count;
+    int root = (int)(count % n), wide = which == ALL_GATHER || which == GATHER || which == ALL_TO_ALL;
+    char *send = new_memory(room * width), *recv = new_memory(room * width);
+    char *host = calloc(room, width), *want = calloc(room, width);
+    CHECK(host && want);
+    for (size_t i = 0; i < room; i++) store(host, i, type, value_of(rank, i, op));
+    const char *source = send;
+    char *target = recv;
+    if (in_place) {
+        size_t mine = (size_t)rank * count * width;
+        source = which == ALL_GATHER || which == GATHER ? send + mine : send;
+        target = which == REDUCE_SCATTER || which == SCATTER ? send + mine : send;
+        EQUAL(cudaMemcpy((char *)(uintptr_t)source, host, source == send ? room * width : count * width,
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+    } else {
+        EQUAL(cudaMemcpy(send, host, room * width, cudaMemcpyHostToDevice), cudaSuccess);
+    }
+    EQUAL(call(which, source, target, count, type, op, root, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    if ((which != REDUCE && which != GATHER) || rank == root) {
+        size_t got = wide ? room : count;
+        for (size_t i = 0; i < got; i++) store(want, i, type, expected(which, i, count, op, root));
+        EQUAL(cudaMemcpy(host, target, got * width, cudaMemcpyDeviceToHost), cudaSuccess);
+        for (size_t i = 0; i < got * width; i++)
+            if (host[i] != want[i])
+                fprintf(stderr, "collective %d, count %zu, type %d, op %d, byte %zu: %d, wanted %d\n", which, count,
+                        (int)type, (int)op, i, host[i], want[i]),
+                    _exit(1);
+    }
+    EQUAL(cudaFree(send), cudaSuccess);
+    EQUAL(cudaFree(recv), cudaSuccess);
+    free(host);
+    free(want);
+}
+
+static void law_collectives(void) {
+    static const size_t counts[] = {1, 13, 40001};
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    for (int which = 0; which < COLLECTIVES; which++)
+        for (int type = 0; type <= ncclBfloat16; type++)
+            for (int op = 0; op < ncclNumOps; op++) {
+                int reduces = which == ALL_REDUCE || which == REDUCE || which == REDUCE_SCATTER;
+                if ((!reduces && op) || (op == ncclAvg && nranks == 3 && type >= ncclFloat16)) continue;
+                for (int size = 0; size < (type == ncclInt32 || type == ncclBfloat16 ? 3 : 2); size++)
+                    for (int in_place = 0; in_place < (which == ALL_TO_ALL ? 1 : 2); in_place++)
+                        check_collective(which, counts[size], (ncclDataType_t)type, (ncclRedOp_t)op, in_place, comm,
+                                         stream);
+            }
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+    EQUAL(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+/* An average of floats is the sum of inputs times the rounded 1/n: for three ranks, not the exact one. */
+static void law_average_multiplies(void) {
+    ncclComm_t comm = must_open(1);
+    float value = 5.0f, third = 1.0f / 3.0f, part = value * third, *device = new_memory(4);
+    EQUAL(cudaMemcpy(device, &value, 4, cudaMemcpyHostToDevice), cudaSuccess);
+    EQUAL(ncclAllReduce(device, device, 1, ncclFloat32, ncclAvg, comm, NULL), ncclSuccess);
+    EQUAL(cudaMemcpy(&value, device, 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    CHECK(value == (part + part) + part);
+    EQUAL(ncclAllReduce(device, device, 1, ncclFloat8e4m3, ncclSum, comm, NULL), ncclInvalidArgument);
+    EQUAL(ncclAllReduce(device, device, 1, ncclFloat32, (ncclRedOp_t)5, comm, NULL), ncclInvalidArgument);
+    EQUAL(ncclAlltoAll(device, device, 1, ncclInt8, comm, NULL), ncclInvalidUsage);
+    EQUAL(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, NULL), ncclSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* Everyone sends to everyone, itself included, messages of all sizes, in one group. */
+static void law_messages(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    enum { MOST = 70000 };
+    char *send = new_memory((size_t)nranks * MOST), *recv = new_memory((size_t)nranks * MOST), *host = malloc(MOST);
+    for (int round = 0; round < 3; round++) {
+        size_t base = round == 0 ? 1 : round == 1 ? 1000 : 60000;
+        EQUAL(cudaMemsetAsync(send, rank + 1, (size_t)nranks * MOST, stream), cudaSuccess);
+        EQUAL(ncclGroupStart(), ncclSuccess);
+        for (int peer = 0; peer < nranks; peer++) { /* two messages each way; receives named in another order */
+            size_t out = base + (size_t)(rank * 8 + peer), in = base + (size_t)(peer * 8 + rank);
+            EQUAL(ncclSend(send + peer * MOST, out, ncclInt8, peer, comm, stream), ncclSuccess);
+            EQUAL(ncclSend(send, 3, ncclInt8, peer, comm, stream), ncclSuccess);
+            EQUAL(ncclRecv(recv + peer * MOST, in, ncclInt8, peer, comm, stream), ncclSuccess);
+            EQUAL(ncclRecv(recv + peer * MOST + in, 3, ncclInt8, peer, comm, stream), ncclSuccess);
+        }
+        EQUAL(ncclGroupEnd(), ncclSuccess);
+        EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+        for (int peer = 0; peer < nranks; peer++) {
+            size_t in = base + (size_t)(peer * 8 + rank) + 3;
+            EQUAL(cudaMemcpy(host, recv + peer * MOST, in, cudaMemcpyDeviceToHost), cudaSuccess);
+            for (size_t i = 0; i < in; i++) EQUAL(host[i], peer + 1);
+        }
+    }
+    free(host);
+    EQUAL(ncclSend(send, 1, ncclInt8, rank, comm, stream), ncclInvalidUsage);
+    EQUAL(ncclAllGather(send + rank, send, 1, ncclInt8, comm, stream), ncclSuccess); /* a refused call breaks nothing */
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* A group over two comms and two streams; an error inside surfaces at its end, and nothing starts. */
+static void law_groups(void) {
+    ncclComm_t world = must_open(1), copy;
+    cudaStream_t a = new_stream(), b = new_stream();
+    int *x = new_memory(8), *y = new_memory(8);
+    EQUAL(ncclCommSplit(world, 0, rank, &copy, NULL), ncclSuccess);
+    put_int(x, rank), put_int(y, 1);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, world, a), ncclSuccess);
+    EQUAL(ncclAllReduce(y, y, 1, ncclInt32, ncclSum, copy, b), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    EQUAL(ncclAllReduce(x, x + 1, 1, ncclInt32, ncclMax, world, b), ncclSuccess);
+    EQUAL(get_int(y), 1);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(b), cudaSuccess);
+    EQUAL(get_int(x), nranks * (nranks - 1) / 2);
+    EQUAL(get_int(x + 1), nranks * (nranks - 1) / 2);
+    EQUAL(get_int(y), nranks);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclAllReduce(y, y, 1, ncclInt32, ncclSum, world, a), ncclSuccess);
+    EQUAL(ncclBroadcast(y, y, 1, ncclInt32, nranks, world, a), ncclInvalidArgument);
+    EQUAL(ncclGroupEnd(), ncclInvalidArgument);
+    EQUAL(ncclGroupEnd(), ncclInvalidUsage);
+    EQUAL(cudaStreamSynchronize(a), cudaSuccess);
+    EQUAL(get_int(y), nranks);
+    EQUAL(ncclCommDestroy(copy), ncclSuccess);
+    EQUAL(ncclCommDestroy(world), ncclSuccess);
+}
+
+static void law_captured_operations_replay(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int *x = new_memory(8);
+    EQUAL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclSend(x, 1, ncclInt32, (rank + 1) % nranks, comm, stream), ncclSuccess);
+    EQUAL(ncclRecv(x + 1, 1, ncclInt32, (rank + nranks - 1) % nranks, comm, stream), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    EQUAL(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EQUAL(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    put_int(x, 1);
+    for (int i = 0, wanted = nranks; i < 4; i++, wanted *= nranks) {
+        EQUAL(cudaGraphLaunch(exec, stream), cudaSuccess);
+        EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+        EQUAL(get_int(x), wanted);
+        EQUAL(get_int(x + 1), wanted);
+    }
+    EQUAL(cudaGraphExecDestroy(exec), cudaSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* ---- Laws of NCCL: comms ---------------------------------------------------------------------------------------- */
+
+static void law_split(void) {
+    ncclComm_t world = must_open(1), child;
+    int count, place, *x = new_memory(4);
+    /* even and odd ranks, in descending order */
+    EQUAL(ncclCommSplit(world, rank % 2, -rank, &child, NULL), ncclSuccess);
+    EQUAL(ncclCommCount(child, &count), ncclSuccess);
+    EQUAL(ncclCommUserRank(child, &place), ncclSuccess);
+    EQUAL(count, (nranks + 1 - rank % 2) / 2);
+    EQUAL(place, count - 1 - rank / 2);
+    put_int(x, rank);
+    EQUAL(ncclBroadcast(x, x, 1, ncclInt32, 0, child, NULL), ncclSuccess);
+    EQUAL(get_int(x), rank % 2 + 2 * (count - 1));
+    EQUAL(ncclCommDestroy(child), ncclSuccess);
+    /* equal keys: by rank; rank 0 is left out */
+    EQUAL(ncclCommSplit(world, rank ? 5 : NCCL_SPLIT_NOCOLOR, 7, &child, NULL), ncclSuccess);
+    CHECK(rank ? child != NULL : child == NULL);
+    if (child) {
+        EQUAL(ncclCommUserRank(child, &place), ncclSuccess);
+        EQUAL(place, rank - 1);
+        EQUAL(ncclCommFinalize(child), ncclSuccess);
+        EQUAL(ncclCommDestroy(child), ncclSuccess);
+    }
+    for (int i = 0; i < 20; i++) {
+        EQUAL(ncclCommSplit(world, rank / 2, rank, &child, NULL), ncclSuccess);
+        EQUAL(ncclCommDestroy(child), ncclSuccess);
+    }
+    EQUAL(ncclCommDestroy(world), ncclSuccess);
+}
+
+/* A non-blocking comm launches later than it returns; until then, it takes no other call. */
+static void law_non_blocking(void) {
+    setenv("FAKE_NCCL_LAUNCH_US", "100000", 1);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = must_open(0), child = (ncclComm_t)&config;
+    cudaStream_t stream = new_stream();
+    ncclResult_t state;
+    int *x = new_memory(4);
+    put_int(x, 1);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInProgress);
+    EQUAL(cudaStreamQuery(stream), cudaSuccess); /* not there yet */
+    EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EQUAL(state, ncclInProgress);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInvalidArgument);
+    EQUAL(settle(comm), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks);
+    config.blocking = 0;
+    EQUAL(ncclCommSplit(comm, 0, 0, &child, &config), ncclInProgress);
+    EQUAL(settle(comm), ncclSuccess);
+    CHECK(child != NULL);
+    EQUAL(settle(child), ncclSuccess);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, child, stream), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclInProgress);
+    EQUAL(settle(comm), ncclSuccess);
+    EQUAL(settle(child), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks * nranks * nranks);
+    EQUAL(ncclCommFinalize(child), ncclInProgress);
+    EQUAL(settle(child), ncclSuccess);
+    EQUAL(ncclCommDestroy(child), ncclSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_duplicate_device(void) {
+    ncclComm_t comm;
+    EQUAL(cudaSetDevice(0), cudaSuccess);
+    EQUAL(open_comm(&comm, 1), ncclInvalidUsage);
+    CHECK(strstr(ncclGetLastError(NULL), "uplicate GPU"));
+}
+
+static void law_host_ids_allow_one_device(void) {
+    ncclComm_t comm;
+    set_number("NCCL_HOSTID", rank);
+    EQUAL(cudaSetDevice(0), cudaSuccess);
+    EQUAL(open_comm(&comm, 1), ncclSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_registration(void) {
+    ncclComm_t comm = must_open(1);
+    void *memory, *handle;
+    char host[8];
+    EQUAL(ncclMemAlloc(&memory, 100), ncclSuccess);
+    EQUAL(ncclCommRegister(comm, memory, 100, &handle), ncclSuccess);
+    EQUAL(ncclCommDeregister(comm, handle), ncclSuccess);
+    EQUAL(ncclCommRegister(comm, host, 8, &handle), ncclInvalidArgument);
+    EQUAL(ncclMemFree(memory), ncclSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+    ncclConfig_t wrong = {0};
+    EQUAL(ncclCommInitRankConfig(&comm, 1, shared->id, 0, &wrong), ncclInvalidArgument);
+}
+
+static void die_old_version(void) {
+    ncclComm_t comm = must_open(1);
+    setenv("FAKE_NCCL_VERSION", "22703", 1);
+    ncclAlltoAll(NULL, NULL, 0, ncclInt8, comm, NULL);
+}
+
+static void die_comm_after_abort(void) {
+    ncclComm_t comm = must_open(1);
+    int *x = new_memory(4);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, NULL);
+}
+
+static void die_overlap(void) {
+    ncclComm_t comm = must_open(1);
+    int *x = new_memory(40);
+    ncclAllReduce(x, x + 1, 4, ncclInt32, ncclSum, comm, NULL);
+}
+
+static void die_host_memory(void) {
+    ncclComm_t comm = must_open(1);
+    int x = 0;
+    ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL);
+}
+
+/* ---- Laws of NCCL: what hangs, and what ends it ----------------------------------------------------------------- */
+
+enum hang { ONE_RANK_ONLY, OTHER_COUNT, OTHER_OP, OTHER_ROOT, SEND_BEFORE_RECV, OTHER_SIZE, LONE_SEND };
+
+static void hang_case(enum hang which) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    int *x = new_memory(64), *y = new_memory(64), other = 1 - rank;
+    size_t count = rank ? 4 : 5;
+    ncclRedOp_t op = rank ? ncclSum : ncclMax;
+    switch (which) {
+    case ONE_RANK_ONLY:
+        if (rank == 0) EQUAL(ncclAllReduce(x, x, 4, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+        break;
+    case OTHER_COUNT:
+        EQUAL(ncclAllReduce(x, x, count, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+        break;
+    case OTHER_OP:
+        EQUAL(ncclAllReduce(x, x, 4, ncclInt32, op, comm, stream), ncclSuccess);
+        break;
+    case OTHER_ROOT:
+        EQUAL(ncclBroadcast(x, x, 4, ncclInt32, rank, comm, stream), ncclSuccess);
+        break;
+    case SEND_BEFORE_RECV:
+        EQUAL(ncclSend(x, 4, ncclInt32, other, comm, stream), ncclSuccess);
+        EQUAL(ncclRecv(y, 4, ncclInt32, other, comm, stream), ncclSuccess);
+        break;
+    case OTHER_SIZE:
+        if (rank == 0)
+            EQUAL(ncclSend(x, 4, ncclInt32, other, comm, stream), ncclSuccess);
+        else
+            EQUAL(ncclRecv(x, 5, ncclInt32, other, comm, stream), ncclSuccess);
+        break;
+    case LONE_SEND:
+        if (rank == 0) EQUAL(ncclSend(x, 4, ncclInt32, other, comm, stream), ncclSuccess);
+        break;
+    }
+    if (rank == 0 || (which != ONE_RANK_ONLY && which != LONE_SEND))
+        check_hangs_until_abort(comm, stream);
+    else
+        EQUAL(ncclCommAbort(comm), ncclSuccess);
+    EQUAL(cudaFree(x), cudaSuccess);
+}
+
+static void law_hang_one_rank_only(void) { hang_case(ONE_RANK_ONLY); }
+static void law_hang_other_count(void) { hang_case(OTHER_COUNT); }
+static void law_hang_other_op(void) { hang_case(OTHER_OP); }
+static void law_hang_other_root(void) { hang_case(OTHER_ROOT); }
+static void law_hang_send_before_recv(void) { hang_case(SEND_BEFORE_RECV); }
+static void law_hang_other_size(void) { hang_case(OTHER_SIZE); }
+static void law_hang_lone_send(void) { hang_case(LONE_SEND); }
+
+/* Two comms on two streams: the same order on all ranks never hangs, crossed orders do. */
+static void crossed(int crosses) {
+    ncclComm_t world = must_open(1), copy;
+    cudaStream_t a = new_stream(), b = new_stream();
+    int *x = new_memory(4), *y = new_memory(4);
+    EQUAL(ncclCommSplit(world, 0, 0, &copy, NULL), ncclSuccess);
+    for (int i = 0; i < (crosses ? 1 : 200); i++) {
+        if (crosses && rank == 1) EQUAL(ncclAllReduce(y, y, 1, ncclInt32, ncclSum, copy, b), ncclSuccess);
+        EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, world, a), ncclSuccess);
+        if (!crosses || rank == 0) EQUAL(ncclAllReduce(y, y, 1, ncclInt32, ncclSum, copy, b), ncclSuccess);
+    }
+    if (crosses) {
+        check_hangs(a);
+        check_hangs(b);
+        meet(1);
+        EQUAL(ncclCommAbort(copy), ncclSuccess);
+        EQUAL(ncclCommAbort(world), ncclSuccess);
+    }
+    EQUAL(cudaStreamSynchronize(a), cudaSuccess);
+    EQUAL(cudaStreamSynchronize(b), cudaSuccess);
+    if (crosses) return;
+    EQUAL(ncclCommDestroy(copy), ncclSuccess);
+    EQUAL(ncclCommDestroy(world), ncclSuccess);
+}
+
+static void law_crossed_comms_hang(void) { crossed(1); }
+static void law_equal_orders_do_not_hang(void) { crossed(0); }
+
+/* A comm's abort leaves the operations of another comm behind it on the same stream. */
+static void law_abort_is_of_one_comm(void) {
+    ncclComm_t world = must_open(1), copy;
+    cudaStream_t stream = new_stream();
+    int *x = new_memory(4);
+    EQUAL(ncclCommSplit(world, 0, 0, &copy, NULL), ncclSuccess);
+    put_int(x, 1);
+    if (rank == 0) EQUAL(ncclBroadcast(x, x, 1, ncclInt32, 0, copy, stream), ncclSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, world, stream), ncclSuccess);
+    sleep_ms(HANG_MS);
+    EQUAL(cudaStreamQuery(stream), cudaErrorNotReady);
+    meet(1);
+    EQUAL(ncclCommAbort(copy), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks);
+    EQUAL(ncclCommDestroy(world), ncclSuccess);
+}
+
+static void law_revoke_and_shrink(void) {
+    ncclComm_t world = must_open(1), fewer;
+    cudaStream_t stream = new_stream();
+    int *x = new_memory(4), excluded = nranks - 1, count;
+    put_int(x, 1);
+    if (rank == excluded) {
+        sleep_ms(HANG_MS);
+        raise(SIGKILL); /* the others go on without it */
+    }
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, world, stream), ncclSuccess);
+    check_hangs(stream);
+    EQUAL(ncclCommRevoke(world, NCCL_REVOKE_DEFAULT), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, world, stream), ncclInvalidUsage);
+    EQUAL(ncclCommShrink(world, &excluded, 1, &fewer, NULL, NCCL_SHRINK_DEFAULT), ncclSuccess);
+    EQUAL(ncclCommCount(fewer, &count), ncclSuccess);
+    EQUAL(count, nranks - 1);
+    put_int(x, 1);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, fewer, stream), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks - 1);
+    EQUAL(ncclCommDestroy(fewer), ncclSuccess);
+    EQUAL(ncclCommDestroy(world), ncclSuccess);
+}
+
+static void peer_death(int tells) {
+    setenv("FAKE_NCCL_PEER_DEATH", tells ? "error" : "hang", 1);
+    ncclComm_t comm = must_open(0);
+    cudaStream_t stream = new_stream();
+    ncclResult_t state;
+    int *x = new_memory(4);
+    if (rank == nranks - 1) raise(SIGKILL);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInProgress);
+    check_hangs(stream);
+    sleep_ms(HANG_MS);
+    EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EQUAL(state, tells ? ncclRemoteError : ncclSuccess);
+    check_hangs_until_abort(comm, stream);
+}
+
+static void law_peer_death_hangs(void) { peer_death(0); }
+static void law_peer_death_is_told(void) { peer_death(1); }
+
+static void law_init_needs_all_ranks_and_the_root(void) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclResult_t state;
+    ncclComm_t comm;
+    ncclUniqueId id = common_id();
+    config.blocking = 0;
+    if (rank == 0) { /* rank 1 does not come */
+        EQUAL(ncclCommInitRankConfig(&comm, nranks, id, rank, &config), ncclInProgress);
+        sleep_ms(HANG_MS);
+        EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+        EQUAL(state, ncclInProgress);
+        EQUAL(ncclCommAbort(comm), ncclSuccess);
+        atomic_store(&shared->arrived[1], 1);
+        raise(SIGKILL);
+    }
+    while (!atomic_load(&shared->arrived[1])) sleep_ms(1);
+    sleep_ms(HANG_MS); /* the process that made the id is gone now */
+    EQUAL(ncclCommInitRankConfig(&comm, nranks, id, rank, &config), ncclInProgress);
+    EQUAL(settle(comm), ncclRemoteError);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+static void *abort_later(void *comm) {
+    sleep_ms(HANG_MS);
+    return (void *)(intptr_t)ncclCommAbort(comm);
+}
+
+static void law_injected_enqueue_hang(void) {
+    ncclComm_t comm = must_open(1);
+    int *x = new_memory(4);
+    pthread_t thread;
+    setenv("FAKE_NCCL_ENQUEUE_HANG", "0:2", 1);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, NULL), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    CHECK(!pthread_create(&thread, NULL, abort_later, comm));
+    double start = now_ms();
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, NULL), rank ? ncclSuccess : ncclInternalError);
+    if (rank == 0) CHECK(now_ms() - start > HANG_MS / 2);
+    CHECK(!pthread_join(thread, NULL));
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+}
+
+static void law_injected_faults(void) {
+    ncclComm_t comm, child = NULL;
+    cudaStream_t stream = new_stream();
+    ncclResult_t state;
+    int *x = new_memory(4);
+    setenv("FAKE_NCCL_FAIL", "1:ncclReduce:2", 1);
+    setenv("FAKE_NCCL_ASYNC_ERROR", "0:2", 1);
+    setenv("FAKE_NCCL_SPLIT_HANG", "1", 1);
+    comm = must_open(0);
+    EQUAL(ncclReduce(x, x, 0, ncclInt32, ncclSum, 0, comm, stream), ncclSuccess);
+    if (rank == 1) EQUAL(ncclReduce(x, x, 0, ncclInt32, ncclSum, 0, comm, stream), ncclSystemError);
+    EQUAL(ncclCommSplit(comm, 0, 0, &child, NULL), ncclInProgress);
+    sleep_ms(HANG_MS);
+    EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EQUAL(state, ncclInProgress);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    CHECK(child == NULL);
+    meet(1);
+    if (rank == 0) atomic_store(&shared->id_ready, 0);
+    meet(2);
+    comm = must_open(0);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInProgress);
+    check_hangs(stream);
+    EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EQUAL(state, rank ? ncclSuccess : ncclInternalError);
+    check_hangs_until_abort(comm, stream);
+}
+
+/* ---- Speed, so that a slow stand-in is noticed ------------------------------------------------------------------ */
+
+static void law_speed(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    int *x = new_memory(4), *large = new_memory((size_t)8 << 20);
+    double start = now_ms();
+    for (int i = 0; i < 1000; i++) EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    double queued = now_ms() - start;
+    start = now_ms();
+    for (int i = 0; i < 300; i++) {
+        EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+        EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    }
+    double waited = now_ms() - start;
+    start = now_ms();
+    EQUAL(ncclAllReduce(large, large, (size_t)2 << 20, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    if (rank == 0)
+        printf("  %d ranks: all_reduce of 4 bytes %.1f us queued, %.1f us waited for; of 8 MiB %.1f ms\n", nranks,
+               queued, waited / 0.3, now_ms() - start);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* ---- The list --------------------------------------------------------------------------------------------------- */
+
+static const struct law {
+    const char *name;
+    void (*run)(void);
+    int nranks;
+    int signal; /* that ends it, or 0 */
+    int killed; /* a rank that kills itself, or -1 */
+} laws[] = {
+    {"devices", law_devices, 1, 0, -1},
+    {"memory", law_memory, 1, 0, -1},
+    {"memory is limited", law_memory_is_limited, 1, 0, -1},
+    {"the host cannot read device memory", die_host_reads_device_memory, 1, SIGSEGV, -1},
+    {"a copy out of range aborts", die_copy_out_of_range, 1, SIGABRT, -1},
+    {"a use after free aborts", die_use_after_free, 1, SIGABRT, -1},
+    {"a use of a destroyed stream aborts", die_stream_after_destroy, 1, SIGABRT, -1},
+    {"a forbidden function aborts", die_forbidden, 1, SIGABRT, -1},
+    {"copies", law_copies, 1, 0, -1},
+    {"order of streams", law_order, 1, 0, -1},
+    {"captures", law_capture, 1, 0, -1},
+    {"unsafe calls end captures", law_unsafe_calls_end_captures, 1, 0, -1},
+    {"kernels", law_kernels, 1, 0, -1},
+    {"collectives of 1", law_collectives, 1, 0, -1},
+    {"collectives of 2", law_collectives, 2, 0, -1},
+    {"collectives of 3", law_collectives, 3, 0, -1},
+    {"collectives of 8", law_collectives, 8, 0, -1},
+    {"averages multiply by the rounded 1/n", law_average_multiplies, 3, 0, -1},
+    {"messages of 2", law_messages, 2, 0, -1},
+    {"messages of 8", law_messages, 8, 0, -1},
+    {"groups of 2", law_groups, 2, 0, -1},
+    {"groups of 3", law_groups, 3, 0, -1},
+    {"captured operations replay", law_captured_operations_replay, 3, 0, -1},
+    {"split of 2", law_split, 2, 0, -1},
+    {"split of 8", law_split, 8, 0, -1},
+    {"non-blocking", law_non_blocking, 3, 0, -1},
+    {"duplicate devices", law_duplicate_device, 3, 0, -1},
+    {"host ids allow one device", law_host_ids_allow_one_device, 3, 0, -1},
+    {"registration and configs", law_registration, 2, 0, -1},
+    {"a function younger than the version aborts", die_old_version, 1, SIGABRT, -1},
+    {"a use of an aborted comm aborts", die_comm_after_abort, 1, SIGABRT, -1},
+    {"overlapping buffers abort", die_overlap, 1, SIGABRT, -1},
+    {"host buffers abort", die_host_memory, 1, SIGABRT, -1},
+    {"hang: one rank only", law_hang_one_rank_only, 2, 0, -1},
+    {"hang: other count", law_hang_other_count, 2, 0, -1},
+    {"hang: other op", law_hang_other_op, 2, 0, -1},
+    {"hang: other root", law_hang_other_root, 2, 0, -1},
+    {"hang: send before recv", law_hang_send_before_recv, 2, 0, -1},
+    {"hang: other size", law_hang_other_size, 2, 0, -1},
+    {"hang: lone send", law_hang_lone_send, 2, 0, -1},
+    {"crossed comms hang", law_crossed_comms_hang, 2, 0, -1},
+    {"equal orders do not hang", law_equal_orders_do_not_hang, 3, 0, -1},
+    {"an abort is of one comm", law_abort_is_of_one_comm, 2, 0, -1},
+    {"revoke and shrink", law_revoke_and_shrink, 4, 0, 3},
+    {"peer death hangs", law_peer_death_hangs, 3, 0, 2},
+    {"peer death is told", law_peer_death_is_told, 3, 0, 2},
+    {"init needs all ranks and the root", law_init_needs_all_ranks_and_the_root, 2, 0, 0},
+    {"injected enqueue hang", law_injected_enqueue_hang, 2, 0, -1},
+    {"injected faults", law_injected_faults, 2, 0, -1},
+    {"speed of 2", law_speed, 2, 0, -1},
+    {"speed of 8", law_speed, 8, 0, -1},
+};
+
+static int ended_well(const struct law *law, int of_rank, int status) {
+    int signal = of_rank == law->killed ? SIGKILL : law->signal;
+    if (signal == SIGSEGV && WIFEXITED(status) && WEXITSTATUS(status)) return 1; /* a sanitizer's report */
+    return signal ? WIFSIGNALED(status) && WTERMSIG(status) == signal : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int run_law(const struct law *law) {
+    pid_t children[MAX_RANKS];
+    int good = 1;
+    memset(shared, 0, sizeof *shared);
+    fflush(stdout);
+    for (int r = 0; r < law->nranks; r++) {
+        children[r] = fork();
+        if (children[r]) continue;
+        rank = r, nranks = law->nranks;
+        set_number("RANK", rank);
+        alarm(LAW_SECONDS);
+        if (law->signal && !freopen("/dev/null", "w", stderr)) _exit(2); /* the complaint is wanted */
+        law->run();
+        exit(0);
+    }
+    for (int r = 0; r < law->nranks; r++) {
+        int status;
+        if (waitpid(children[r], &status, 0) != children[r] || !ended_well(law, r, status)) {
+            printf("  rank %d: %s %d\n", r, WIFSIGNALED(status) ? "signal" : "exit",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+            good = 0;
+        }
+    }
+    return good;
+}
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 2;
+    for (size_t i = 0; i < sizeof laws / sizeof laws[0]; i++) {
+        if (argc > 1 && !strstr(laws[i].name, argv[1])) continue;
+        double start = now_ms();
+        int good = run_law(&laws[i]);
+        printf("%s %s (%.0f ms)\n", good ? "pass" : "FAIL", laws[i].name, now_ms() - start);
+        passed += good;
+        failed += !good;
+    }
+    printf("fake NCCL: %d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
