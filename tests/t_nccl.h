@@ -653,6 +653,30 @@ static void gpu_host_memory_rank(mesh_transport *t, void *ctx) {
 }
 static void test_gpu_host_memory(void) { run_gpus_with(2, gpu_host_memory_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
 
+/* The examples, as a user starts them: on the stand-in, and where there is no GPU on sockets, with why. */
+static void test_gpu_examples(void) {
+    static const char *const names[] = {"gpu_hello", "gpu_redistribute"};
+    const char *library = getenv("MESH_NCCL_LIBRARY");
+    char command[4096], line[512];
+    int i, gpu;
+    for (i = 0; i < 2; i++)
+        for (gpu = 0; gpu < 2; gpu++) {
+            int n = (int)(strstr(library, "fake/") - library), seen = 0, status;
+            FILE *f;
+            snprintf(command, sizeof command, "FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --timeout 60 -- %.*s%s 2>&1",
+                     gpu ? 8 : 0, n, n ? library : "./", n, n ? library : "./", names[i]);
+            if ((f = popen(command, "r")) == NULL) {
+                test_fail(__FILE__, __LINE__, "%s: %s", command, strerror(errno));
+                return;
+            }
+            while (fgets(line, sizeof line, f))
+                seen |= strstr(line, gpu ? "GPU: 0 elements wrong" : "no GPU on rank 0's host") ||
+                        strstr(line, "device 2 of 8");
+            status = pclose(f);
+            if (status || !seen) test_fail(__FILE__, __LINE__, "%s: status %d, last line %s", command, status, line);
+        }
+}
+
 static const test_case nccl_tests[] = {
     {"nccl/bare", test_conform_bare, 60},
     {"nccl/conformance_2", test_conform_2, 240},
@@ -686,6 +710,7 @@ static const test_case nccl_tests[] = {
     {"nccl/close", test_gpu_close, 60},
     {"nccl/left", test_gpu_left, 60},
     {"nccl/host_memory", test_gpu_host_memory, 60},
+    {"nccl/examples", test_gpu_examples, 100},
 };
 
 #endif

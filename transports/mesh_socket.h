@@ -39,7 +39,7 @@ CONCEPTS
 
 ERRORS
     The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. A host that falls
-    silent is found by TCP (user timeout and keepalive) within about 20 s.
+    silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
@@ -384,6 +384,7 @@ typedef struct mesh_socket__impl {
     uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book;
     unsigned glances, long_waits;
+    int64_t looked;                   /* when connections were last asked for silence */
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master;
     socklen_t master_len;
@@ -874,6 +875,25 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
     mesh_transport_free(&s->net->base, c);
 }
 
+/* Has a peer's host fallen silent while it owes an answer? (TCP_USER_TIMEOUT would also end the connection to a host that answers, whose
+   program computes for long with its window full. Keepalive looks after connections with nothing on the way.) From Linux's tcp_info, whose
+   beginning is the kernel's interface: byte 2 counts unanswered retransmissions, byte 3 unanswered probes, the word at 56 is the time
+   since the last acknowledgement, in ms. */
+static inline int mesh_socket__is_silent(int fd) {
+#if MESH_SOCKET__LINUX
+    unsigned char info[60];
+    socklen_t length = sizeof info;
+    uint32_t ms;
+    memset(info, 0, sizeof info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) != 0 || length < sizeof info) return 0;
+    memcpy(&ms, info + 56, sizeof ms);
+    return (info[2] >= 3 || info[3] >= 3) && ms >= 20000;
+#else
+    (void)fd;
+    return 0;
+#endif
+}
+
 static inline int mesh_socket__nonblocking(int fd) {
     int flags = fcntl(fd, F_GETFL, 0);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return 0;
@@ -909,10 +929,6 @@ static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
         setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    }
-    {
-        unsigned ms = 20000;
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
     if (mesh_socket__is_loopback(to)) { /* bbr paces even here: 2.2 instead of 5.7 GB/s */
         char name[32] = "";
@@ -1689,7 +1705,7 @@ static inline int mesh_socket__glance(mesh_socket__impl *s) {
 
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
-    int i, n = 0, listeners = 0, count;
+    int i, n = 0, listeners = 0, count, look;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
     if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 2, sizeof *s->poll)) return;
@@ -1723,8 +1739,12 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
             if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
     }
     now = mesh_socket__clock();
+    look = now > s->looked + INT64_C(1000000000);
+    if (look) s->looked = now;
     for (i = s->nconns - 1; i >= 0; i--) {
         mesh_socket__conn *c = s->conn[i];
+        if (look && !c->broken && c->state == MESH_SOCKET__UP && !c->is_unix && mesh_socket__is_silent(c->fd))
+            mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
         if (!c->broken && c->deadline && now > c->deadline)
             mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
         if (c->broken) mesh_socket__conn_end(s, c);
