@@ -76,6 +76,13 @@ test: $(B)/test_mesh $(B)/test_nccl $(B)/mesh $(GPU_EXAMPLES:%=$(B)/%)
 	$(B)/test_mesh
 	$(B)/test_nccl
 
+# On the GPUs of this machine, with NVIDIA's libraries; ranks beyond their number share them. The output goes to docs/gpu-runs/.
+test-gpu: $(B)/test_gpu
+	$(B)/test_gpu
+
+$(B)/test_gpu: tests/test_nccl.c $(wildcard tests/*.h) $(HEADERS) | $(B)
+	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
+
 check:
 	bash .ci/run
 
@@ -106,4 +113,4 @@ install:
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test check bench bench-quick bench-scale bench-redistribute bench-peers install clean
+.PHONY: all demo test test-gpu check bench bench-quick bench-scale bench-redistribute bench-peers install clean

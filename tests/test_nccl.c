@@ -11,6 +11,8 @@
 #include "t_nccl.h"
 
 int main(int argc, char **argv) {
+    const size_t shared = sizeof nccl_tests / sizeof nccl_tests[0],
+                 all = shared + (ON_FAKE ? sizeof fake_nccl_tests / sizeof fake_nccl_tests[0] : 0);
     test_options o;
     int i, passed = 0, failed = 0;
     size_t k;
@@ -31,9 +33,14 @@ int main(int argc, char **argv) {
     o.filters = (const char *const *)(argv + i);
     o.nfilters = argc - i;
     fake_libraries(argv[0]);
-    if (!o.list) printf("on fake NCCL (tests/fake_nccl): the transport's own code, not NVIDIA's\n");
-    for (k = 0; k < sizeof nccl_tests / sizeof nccl_tests[0]; k++) {
-        const test_case *t = &nccl_tests[k];
+    if (!o.list && ON_FAKE) printf("on fake NCCL (tests/fake_nccl): the transport's own code, not NVIDIA's\n");
+    if (!o.list && !ON_FAKE) {
+        printf("on NCCL, %d GPU%s%s\n", gpu_devices(), gpu_devices() == 1 ? "" : "s",
+               gpu_devices() < 8 ? "; where ranks outnumber them they share: correctness only" : "");
+        if (!gpu_devices()) return fprintf(stderr, "test_nccl: no GPU: cudaGetDeviceCount finds none\n"), 1;
+    }
+    for (k = 0; k < all; k++) {
+        const test_case *t = k < shared ? &nccl_tests[k] : &fake_nccl_tests[k - shared];
         if (!test_selected(&o, t->name)) continue;
         if (o.list)
             puts(t->name);
