@@ -158,7 +158,7 @@ static int device_holds(mesh_comm *c, const float *p, size_t n, float value) {
 
 /* ---- conformance ---- */
 
-static void conform_gpu(mesh_transport *t, void *ctx) {
+static void conform_gpu(mesh_transport *t, void *ctx) { /* the longest: a GPU that is shared takes its time */
     (void)ctx;
     if (t->size == 8)
         conformance_collectives(t, "a=2,b=2,c=2", "c,a;b,a", NULL, 601);

@@ -33,6 +33,7 @@ int main(int argc, char **argv) {
     o.filters = (const char *const *)(argv + i);
     o.nfilters = argc - i;
     fake_libraries(argv[0]);
+    world_limit_s = 380;
     if (!o.list && ON_FAKE) printf("on fake NCCL (tests/fake_nccl): the transport's own code, not NVIDIA's\n");
     if (!o.list && !ON_FAKE) {
         printf("on NCCL, %d GPU%s%s\n", gpu_devices(), gpu_devices() == 1 ? "" : "s",

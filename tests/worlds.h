@@ -65,11 +65,13 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
     exit(test_failures || conformance_failures ? 1 : 0);
 }
 
+static double world_limit_s = 90;
+
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
 static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int victim) {
     static pid_t pid[1024];
     int i, port = 0, fd, status;
-    double deadline = test_now() + 90;
+    double deadline = test_now() + world_limit_s;
     if (backend == SIM || backend == SIM_FREE) {
         mesh_sim_desc d = sim_desc(ranks);
         mesh_error err;
