@@ -31,7 +31,7 @@ FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
 BENCHES = bench_mesh bench_persistent bench_scale bench_redistribute bench_peers
-all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
+all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
@@ -83,6 +83,15 @@ test-gpu: $(B)/test_gpu
 $(B)/test_gpu: tests/test_nccl.c $(wildcard tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
 
+# Beside raw NCCL calls in the same process, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M" for less.
+GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
+bench-gpu: $(B)/mesh $(B)/bench_gpu
+	@[ "$(GPUS)" -gt 0 ] || { echo "bench-gpu: nvidia-smi lists no GPU; GPUS=2 and the stand-in's MESH_NCCL_LIBRARY run it without"; exit 1; }
+	$(B)/mesh run -n $(GPUS) -- $(B)/bench_gpu $(BENCH)
+
+$(B)/bench_gpu: bench/bench_gpu.c $(HEADERS) | $(B)
+	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
+
 check:
 	bash .ci/run
 
@@ -113,4 +122,4 @@ install:
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test test-gpu check bench bench-quick bench-scale bench-redistribute bench-peers install clean
+.PHONY: all demo test test-gpu bench-gpu check bench bench-quick bench-scale bench-redistribute bench-peers install clean

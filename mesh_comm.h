@@ -2425,7 +2425,7 @@ static inline mesh__step *mesh__step_add(mesh__engine *e, mesh__op *op, int kind
 /* Where steps are only issued, a mark behind them tells their end. */
 static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
     const mesh__step *last = op->nsteps ? &op->step[op->nsteps - 1] : NULL;
-    if (!(e->t->caps & MESH_CAP_ORDERED) || !last || op->native || (last->kind == MESH__POST && !last->count)) return;
+    if (!(e->t->caps & MESH_CAP_ORDERED) || op->native || (last && last->kind == MESH__POST && !last->count)) return;
     mesh__step_add(e, op, MESH__POST);
 }
 

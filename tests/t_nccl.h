@@ -407,6 +407,35 @@ static void average_rank(mesh_transport *t, void *ctx) {
     cudaFree(own);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
+/* A rank alone: barrier and wait_host still wait for the stream. */
+static void alone_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    cudaStream_t stream;
+    float *a;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=1,y=-1", NULL, 20 * SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    a = device_floats(&c, 1 << 20, 1);
+    CHECK_INT(cudaMemsetAsync(a, 0, sizeof(float) << 20, stream), cudaSuccess);
+    CHECK_OK(mesh_barrier(&c, "x"), c.error);
+    CHECK_INT(cudaStreamQuery(stream), cudaSuccess);
+    CHECK_INT(cudaMemsetAsync(a, 0, sizeof(float) << 20, stream), cudaSuccess);
+    CHECK_OK(mesh_all_reduce_start(&c, "x", a, a, 1 << 20, MESH_F32, MESH_AVG, &r), c.error);
+    CHECK_OK(mesh_wait_host(r), c.error);
+    CHECK_INT(cudaStreamQuery(stream), cudaSuccess);
+    CHECK_OK(mesh_all_reduce(&c, "y", a, a, 1 << 20, MESH_F32, MESH_AVG), c.error);
+    CHECK(device_holds(&c, a, 1 << 20, 0));
+    mesh_free(&c, a);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    cudaStreamDestroy(stream);
+}
+static void test_alone(void) {
+    run_gpus(1, alone_rank, NULL);
+    run_gpus(2, alone_rank, NULL);
+}
+
 static void test_average(void) { run_gpus(3, average_rank, NULL); }
 
 /* ---- failures: each with its cause, on every rank, none hangs ---- */
@@ -744,6 +773,7 @@ static const test_case nccl_tests[] = {
     {"nccl/graph", test_graph, 60},
     {"nccl/strided", test_strided, 60},
     {"nccl/average", test_average, 60},
+    {"nccl/alone", test_alone, 60},
     {"nccl/comms", test_gpu_comms, 60},
     {"nccl/killed", test_gpu_killed, 60},
     {"nccl/killed_in_cuda", test_gpu_killed_in_cuda, 60},

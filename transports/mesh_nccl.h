@@ -373,7 +373,7 @@ static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *eve
 }
 
 /* Put a mark behind what was issued last, and give the ticket that ends with it. */
-static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t timeout, mesh_ticket *ticket) {
+static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline, mesh_ticket *ticket) {
     mesh_nccl__mark *m;
     cudaError_t r = cudaSuccess;
     mesh_error why;
@@ -402,7 +402,7 @@ static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, 
             if ((r = s->api.cudaEventRecord(m->event, c->on)) == cudaSuccess) {
                 m->stream = c->on;
                 m->issued = c->issued;
-                m->deadline = mesh_nccl__now(s) + timeout;
+                m->deadline = deadline;
                 c->nmarks++;
             } else {
                 s->event[s->nevents++] = m->event;
@@ -431,7 +431,7 @@ static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
         status = MESH_OK;
     } else if (!c->ended && (!last || last->issued < ticket->id)) { /* a bare post */
         mesh_ticket behind;
-        mesh_nccl__mark_put(s, c, s->world.timeout, &behind);
+        mesh_nccl__mark_put(s, c, mesh_nccl__now(s) + s->world.timeout, &behind);
     } else if (c->ended && (!c->nmarks || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
         if (why) *why = c->why;
         status = (mesh_status)c->why.status;
@@ -1511,8 +1511,8 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
         }
     }
     pthread_mutex_lock(&s->lock);
+    s->inside_until = mesh_nccl__now(s) + g->timeout;
     if (!c->ended) {
-        s->inside_until = mesh_nccl__now(s) + g->timeout;
         s->inside = c;
         grouped =
             call->nbuffers > 1 || (mesh__call_is(kind, MESH_BY_COUNTS)) ||
@@ -1527,7 +1527,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
             mesh_nccl__average(&a, kind, call->buffers[i].recv, call->buffers[i].count);
         if (!call->nbuffers && !c->ended) mesh_nccl__average(&a, kind, call->recv, call->count);
     }
-    mesh_nccl__mark_put(s, c, g->timeout, ticket);
+    mesh_nccl__mark_put(s, c, s->inside_until, ticket);
     pthread_mutex_unlock(&s->lock);
     return MESH_OK;
 }
@@ -1632,7 +1632,7 @@ static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
         ticket->impl = c;
         ticket->id = c->capturing ? MESH_TICKET_CAPTURED : ++c->issued;
     } else {
-        mesh_nccl__mark_put(s, c, g->timeout, ticket);
+        mesh_nccl__mark_put(s, c, s->inside_until, ticket);
     }
     pthread_mutex_unlock(&s->lock);
     return MESH_OK;
