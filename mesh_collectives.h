@@ -1716,6 +1716,63 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
     return mesh__is_loc(call->op) ? 2 * elem : elem;
 }
 
+/* What a call moves at least, by a rank: for collectives of the transport's own, which do not say. */
+static inline void mesh__count_native(mesh__op *op) {
+    const mesh_call *call = &op->call;
+    int n = op->group->on.size, me = op->group->index, i, kind = mesh__single_kind(call->kind);
+    size_t count = call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
+    for (i = 0; i < call->nbuffers; i++) count += call->buffers[i].count;
+    for (i = 0; i < n && call->recv_counts; i++) total += call->recv_counts[i];
+    own = call->recv_counts ? call->recv_counts[me] : 0;
+    switch (kind) {
+    case MESH_CALL_ALL_REDUCE:
+        sent = received = 2 * (count - count / (size_t)n);
+        break;
+    case MESH_CALL_REDUCE:
+        sent = me == call->root ? 0 : count;
+        received = me == call->root ? count : 0;
+        break;
+    case MESH_CALL_BROADCAST:
+        sent = me == call->root ? count : 0;
+        received = me == call->root ? 0 : count;
+        break;
+    case MESH_CALL_ALL_GATHER:
+    case MESH_CALL_REDUCE_SCATTER:
+    case MESH_CALL_ALL_TO_ALL:
+        sent = received = others * count;
+        break;
+    case MESH_CALL_ALL_GATHER_V:
+        sent = others * own;
+        received = total - own;
+        break;
+    case MESH_CALL_REDUCE_SCATTER_V:
+        sent = total - own;
+        received = others * own;
+        break;
+    case MESH_CALL_ALL_TO_ALL_V:
+        for (i = 0; i < n; i++) sent += i == me ? 0 : call->send_counts[i];
+        received = total - own;
+        break;
+    case MESH_CALL_GATHER:
+    case MESH_CALL_GATHER_V:
+        sent = me == call->root ? 0 : count;
+        received = me != call->root ? 0 : call->recv_counts ? total - own : others * count;
+        break;
+    case MESH_CALL_SCATTER:
+    case MESH_CALL_SCATTER_V:
+        for (i = 0; i < n && me == call->root && call->send_counts; i++) sent += i == me ? 0 : call->send_counts[i];
+        if (me == call->root && !call->send_counts) sent = others * count;
+        received = me == call->root ? 0 : count;
+        break;
+    default:
+        break;
+    }
+    op->sent = sent * op->elem_bytes;
+    op->received = received * op->elem_bytes;
+    op->group->sent += op->sent;
+    op->group->received += op->received;
+}
+
 static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
     mesh__group *g = NULL;
     mesh__engine *e;
@@ -1739,6 +1796,7 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
             s->open = 1;
             op->at = 1;
             op->native = 1;
+            mesh__count_native(op);
             return mesh__op_launch(e, op, r);
         }
         op->nsteps = 0;

@@ -84,7 +84,8 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
 /* Size of my group along axes, and my index in it; -1: not opened. */
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
 MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
-/* Payload bytes this rank has sent and received in a group since the comm opened. STATE (without a text): not opened. */
+/* Payload bytes this rank has sent and received in a group since the comm opened; of a transport's own collectives (NCCL), what such a
+   call moves at least. STATE (without a text): not opened. */
 MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
 /* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
@@ -157,6 +158,7 @@ enum {
     MESH__GRACE_NS = 250000000,
     MESH__USER_OP = 64, /* the mesh_op of the first user's op */
     MESH__USER_OPS = 64,
+    MESH__LEFT = 1000, /* operations left to streams at once */
     MESH__WALK_DEPTH = 64,
     MESH__WALK_PENDING = 48
 };
@@ -312,6 +314,7 @@ typedef struct mesh__engine {
     int nops, op_cap;
     mesh__op *unused;                   /* free slots */
     mesh__op *detached, **detached_end; /* in the order they were waited for */
+    int ndetached;
     int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
     unsigned polls;
     uint32_t last_id, opens, started;
@@ -704,7 +707,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.group = op->group->handle;
     p.channel = op->channel;
     p.check = op->check;
-    p.xfer = op->xfer + s->first;
+    p.xfer = s->count ? op->xfer + s->first : NULL;
     p.count = s->count; /* 0 where another schedule has more, or as a mark */
     p.flags = 0;
     status = e->t->ops->post(e->t, &p, &s->ticket);
@@ -745,6 +748,24 @@ static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
     e->t->trace(e->t->trace_ctx, &v);
 }
 
+/* Operations left to a stream, in the order they were left. */
+static inline void mesh__op_detach(mesh__engine *e, mesh__op *op) {
+    op->detached = 1;
+    op->next_detached = NULL;
+    if (!e->detached) e->detached_end = &e->detached;
+    *e->detached_end = op;
+    e->detached_end = &op->next_detached;
+    e->ndetached++;
+}
+static inline void mesh__op_attach(mesh__engine *e, mesh__op *op) {
+    mesh__op **at = &e->detached;
+    while (*at != op) at = &(*at)->next_detached;
+    *at = op->next_detached;
+    if (e->detached_end == &op->next_detached) e->detached_end = at;
+    op->detached = 0;
+    e->ndetached--;
+}
+
 static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
     op->state = MESH__DONE;
     op->status = status;
@@ -754,13 +775,12 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     e->ring[op->ring].status = status;
     e->ring[op->ring].end = mesh__now(e);
     if (e->t->trace) mesh__trace(e, op);
-    if (op->detached) {
-        mesh__op **at = &e->detached;
-        while (*at != op) at = &(*at)->next_detached;
-        *at = op->next_detached;
-        if (e->detached_end == &op->next_detached) e->detached_end = at;
+    if (!op->detached) return;
+    mesh__op_attach(e, op);
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
         mesh__op_release(e, op);
-    }
 }
 
 /* A ticket ended badly, or a post was refused. */
@@ -2568,6 +2588,9 @@ static inline mesh__op *mesh__request_op(mesh_request r) {
     return e->op[r.slot];
 }
 
+/* Kept, and its last round was waited for: it can be started again, though a stream may still be at it. */
+static inline int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
+
 static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
     if (r.comm && !r.comm->failed)
         mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
@@ -2634,7 +2657,7 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
 MESH_API mesh_status mesh_wait_host(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_wait_host");
-    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait_host");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
     mesh__op_wait(mesh__impl(r.comm)->engine, op);
     return mesh__request_end(mesh__impl(r.comm)->engine, op);
 }
@@ -2643,28 +2666,27 @@ MESH_API mesh_status mesh_wait_host(mesh_request r) {
 static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
     mesh__step *last = &op->step[op->nsteps - 1];
     mesh_status status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
-    int i;
     if (status != MESH_OK) return status;
-    if (op->kept) {
-        for (i = 0; i < op->nsteps; i++) op->step[i].open = 0;
-        mesh__op_end(e, op, MESH_OK);
-        op->state = MESH__RESTING;
-        return MESH_OK;
-    }
-    if (++op->generation == 0) op->generation = 1;
-    op->detached = 1;
-    op->next_detached = NULL;
-    if (!e->detached) e->detached_end = &e->detached;
-    *e->detached_end = op;
-    e->detached_end = &op->next_detached;
+    if (!op->kept && ++op->generation == 0) op->generation = 1;
+    mesh__op_detach(e, op);
+    while (e->ndetached > MESH__LEFT) mesh__op_wait(e, e->detached);
     return MESH_OK;
+}
+
+/* A round that is left to a stream is followed by the next in the same queue: the next one's end is its end too. */
+static inline void mesh__op_recall(mesh__engine *e, mesh__op *op) {
+    int i;
+    for (i = 0; i < op->nsteps; i++) op->step[i].open = 0;
+    mesh__op_attach(e, op);
+    mesh__op_end(e, op, MESH_OK);
+    op->state = MESH__RESTING;
 }
 
 MESH_API mesh_status mesh_wait(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_wait");
-    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_wait");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait");
     e = mesh__impl(r.comm)->engine;
     if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing && op->nsteps &&
         mesh__op_leave(e, op) == MESH_OK)
@@ -2706,7 +2728,7 @@ MESH_API mesh_status mesh_test(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_test");
-    if (op->state == MESH__RESTING) return mesh__request_rests(r, "mesh_test");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_test");
     e = mesh__impl(r.comm)->engine;
     if (op->state == MESH__ACTIVE) {
         mesh__progress(e, 0);
@@ -2737,12 +2759,14 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
     if (!op) return mesh__request_none(r, "mesh_restart");
     e = mesh__impl(c)->engine;
     if (c->failed) return (mesh_status)c->error.status;
-    if (op->state != MESH__RESTING)
+    if (!mesh__op_rests(op))
         return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
                           op->kept ? "under way; wait for it first"
                                    : "not kept; call mesh_keep before it is waited for");
     mesh__control(e);
+    mesh__reap(e);
     if (c->failed) return (mesh_status)c->error.status;
+    if (op->detached) mesh__op_recall(e, op);
     mesh__op_identify(e, op, c, op->group);
     if (op->native) { /* the transport's own collective */
         mesh_status status = mesh__op_fence(e, op);
@@ -2765,6 +2789,7 @@ MESH_API mesh_status mesh_release(mesh_request r) {
     if (!op->kept)
         return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
     op->kept = 0;
+    if (op->detached && ++op->generation == 0) op->generation = 1; /* freed when it ends */
     if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
     return MESH_OK;
 }

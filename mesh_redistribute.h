@@ -136,7 +136,7 @@ static inline size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63
 
 /* Scratch of a step's own, gone when the next step begins; scratch for the layout that a step makes. */
 static inline unsigned char *mesh__own_scratch(mesh__builder *b, size_t nbytes) {
-    unsigned char *p = b->dry ? NULL : b->scratch + b->used[0] + b->own;
+    unsigned char *p = b->dry || !b->scratch ? NULL : b->scratch + b->used[0] + b->own;
     b->own += nbytes;
     if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
     return p;
@@ -145,7 +145,7 @@ static inline unsigned char *mesh__layout_scratch(mesh__builder *b, int end, siz
     unsigned char *p;
     b->used[end] += nbytes;
     if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
-    if (b->dry) return NULL;
+    if (b->dry || !b->scratch) return NULL;
     p = end ? b->scratch + b->size - b->used[1] : b->scratch + b->used[0] - nbytes;
     return p;
 }

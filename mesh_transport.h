@@ -62,8 +62,9 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
    collective   UNSUPPORTED: the core's schedule serves it. Any other failure may as well be left to test, which has room for why.
    copy         src NULL: zeros. Either side may be host memory.
 
-   With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued, and a post of no xfers
-   is a mark: its ticket ends when all issued before it in the group has. Two more members then give operations the caller's order:
+   With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued,    and a post of no xfers
+   is a mark: its ticket ends when all issued before it in the group has. (A ticket that nobody put a mark behind may end late, with the
+   next one.) Tickets there hold nothing: the core drops them untested where a later one of the same group tells the same. Two more members then give operations the caller's order:
    fence        direction MESH_FENCE_AFTER: what is issued in the group from now comes after what is on `stream` now.
                 MESH_FENCE_ON: it runs on `stream` itself, until the next fence.
    stream_wait  What is put on `stream` from now comes after the ticket's end; the ticket lives on. */

@@ -265,6 +265,7 @@ typedef struct mesh_nccl__state {
     pthread_mutex_t watch_lock; /* wake, stopping */
     pthread_cond_t wake;
     int watching, stopping;
+    int news;      /* something is over that progress has not told yet */
     int64_t asked; /* when NCCL was last asked for errors */
 } mesh_nccl__state;
 
@@ -311,15 +312,15 @@ static inline void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamC
 static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
-/* See how far a communicator has come. Returns 1 if further than before. */
-static inline int mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
+/* See how far a communicator has come. */
+static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     uint64_t before = c->completed;
     int64_t now;
     cudaError_t r = cudaSuccess;
-    if (!c->nmarks) return 0;
+    if (!c->nmarks) return;
     now = mesh_nccl__now(s);
-    if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return 0;
+    if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return;
     c->polled = now;
     mesh_nccl__capture_mode(s, &mode);
     while (c->nmarks) {
@@ -336,7 +337,7 @@ static inline int mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int a
         mesh_nccl__cuda_fail(s, &why, "the device", r);
         mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
     }
-    return c->completed != before;
+    if (c->completed != before) s->news = 1;
 }
 
 /* End what is under way in a communicator; what it was asked for until now, and later, ends with this. */
@@ -351,6 +352,7 @@ static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
     if (s->inside != c) mesh_nccl__poll(s, c, 1);
     c->valid = c->completed;
     c->ended_at = mesh_nccl__now(s);
+    s->news = 1;
     if (c->comm && s->api.ncclCommRevoke)
         s->api.ncclCommRevoke(c->comm, 0); /* it is destroyed at close */
     else if (c->comm)
@@ -760,14 +762,14 @@ static inline mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_contro
     return mail ? MESH_OK : MESH_IN_PROGRESS;
 }
 
-/* Every communicator's events, and now and then NCCL's own errors. The caller holds `lock`. Returns 1 if something is over. */
-static inline int mesh_nccl__look(mesh_nccl__state *s) {
+/* Every communicator's events, and now and then NCCL's own errors. The caller holds `lock`. */
+static inline void mesh_nccl__look(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
-    int happened = 0, ask = mesh_nccl__now(s) - s->asked > 1000000;
+    int ask = mesh_nccl__now(s) - s->asked > 1000000;
     if (ask) s->asked = mesh_nccl__now(s);
     for (c = s->comm; c; c = c->next) {
         ncclResult_t r = ncclSuccess;
-        happened |= mesh_nccl__poll(s, c, 1);
+        mesh_nccl__poll(s, c, 1);
         if (!ask || !c->comm || c->ended || !c->nmarks) continue;
         if (s->api.ncclCommGetAsyncError(c->comm, &r) == ncclSuccess && r != ncclSuccess && r != ncclInProgress) {
             mesh_error why;
@@ -776,10 +778,8 @@ static inline int mesh_nccl__look(mesh_nccl__state *s) {
                 continue; /* the control plane is about to say which rank was lost */
             mesh_nccl__fail(s, &why, "NCCL", r);
             mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
-            happened = 1;
         }
     }
-    return happened;
 }
 
 static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadline) {
@@ -790,7 +790,9 @@ static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
         int happened;
         mesh_status status = MESH_OK;
         pthread_mutex_lock(&s->lock);
-        happened = mesh_nccl__look(s);
+        mesh_nccl__look(s);
+        happened = s->news;
+        s->news = 0;
         pthread_mutex_unlock(&s->lock);
         now = mesh_nccl__now(s);
         if (happened || rounds % 16 == 0 || now - start > 50000) {
