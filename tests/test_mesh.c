@@ -12,6 +12,7 @@
 #include "t_comm.h"
 #include "t_faults.h"
 #include "t_redistribute.h"
+#include "t_device.h"
 #include "t_socket.h"
 #include "t_mutants.h"
 
@@ -32,6 +33,7 @@ int main(int argc, char **argv) {
         {mutant_tests, sizeof mutant_tests / sizeof mutant_tests[0]},
         {fault_tests, sizeof fault_tests / sizeof fault_tests[0]},
         {redistribute_tests, sizeof redistribute_tests / sizeof redistribute_tests[0]},
+        {device_tests, sizeof device_tests / sizeof device_tests[0]},
         {socket_tests, sizeof socket_tests / sizeof socket_tests[0]},
     };
     test_options o;

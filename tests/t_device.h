@@ -1,0 +1,425 @@
+/* Device memory without a device: a transport over the simulator that keeps to what one on GPUs promises, and to no more. Its memory
+   cannot be touched by the host. Posts, copies and reductions run on queues, in order, behind the caller's streams. Messages between two
+   ranks of a group match in the order of issue whatever their channel, and a send ends when it is received. Nothing tells who is
+   pending, and only a whole group can be canceled. The conformance suite runs on it, and so does the engine's way with such transports. */
+#ifndef T_DEVICE_H
+#define T_DEVICE_H
+
+#include <sys/mman.h>
+
+typedef struct device_memory {
+    struct device_memory *next;
+    unsigned char *shown, *real; /* shown: what alloc has given, where any access is a crash */
+    uint64_t nbytes;
+} device_memory;
+
+enum { DEVICE_POST, DEVICE_COPY, DEVICE_REDUCE, DEVICE_WAIT };
+
+typedef struct device_item {
+    struct device_item *next;
+    struct device_queue *after; /* DEVICE_WAIT: until this queue has done so many */
+    uint64_t number;            /* ... */
+    int kind, posted, op, dtype, divide;
+    mesh_ticket ticket; /* DEVICE_POST: the simulator's */
+    mesh_post post;
+    mesh_xfer *x; /* of the post; or x[0] to, x[1] from */
+    mesh_block *block;
+} device_item;
+
+typedef struct device_queue {
+    struct device_queue *next;
+    device_item *first, **end;
+    uint64_t issued, done, failed; /* failed: the first item that did, and all after it do; 0: none */
+    mesh_status status;
+    mesh_error why;
+} device_queue;
+
+typedef struct device_group {
+    device_queue own, *on; /* on: where it issues, its own queue or a stream */
+    uint64_t channel;
+} device_group;
+
+typedef struct device {
+    mesh_transport base;
+    mesh_transport *inner;
+    device_memory *memory;
+    device_queue *queues;
+    device_group world;
+    device_queue stream; /* the default one. Others would be queues too */
+    int happened;        /* an item has ended since progress returned */
+} device;
+
+static device *device_of(mesh_transport *t) { return (device *)(void *)t; }
+
+/* ---- memory ---- */
+
+static size_t device_pages(uint64_t n) { return (size_t)(n / 65536 + 1) * 65536; }
+
+static mesh_status device_alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    device_memory *m = (device_memory *)malloc(sizeof *m);
+    void *shown;
+    (void)flags;
+    if (posix_memalign(&shown, 65536, device_pages(nbytes))) return MESH_ERR_MEMORY;
+    mprotect(shown, device_pages(nbytes), PROT_NONE);
+    m->shown = (unsigned char *)shown;
+    m->real = (unsigned char *)malloc((size_t)nbytes);
+    m->nbytes = nbytes;
+    m->next = device_of(t)->memory;
+    device_of(t)->memory = m;
+    *out = shown;
+    return MESH_OK;
+}
+
+static mesh_status device_free(mesh_transport *t, void *p) {
+    device_memory **at = &device_of(t)->memory, *m;
+    while (*at && (*at)->shown != p) at = &(*at)->next;
+    if ((m = *at) == NULL) return MESH_ERR_ARGUMENT;
+    *at = m->next;
+    mprotect(p, device_pages(m->nbytes), PROT_READ | PROT_WRITE);
+    free(p);
+    free(m->real);
+    free(m);
+    return MESH_OK;
+}
+
+/* Where the bytes are; NULL: not of this device. */
+static void *device_real(const device *d, const void *p) {
+    const unsigned char *at = (const unsigned char *)p;
+    const device_memory *m = d->memory;
+    while (m && !(at >= m->shown && at <= m->shown + m->nbytes)) m = m->next;
+    return m ? m->real + (at - m->shown) : NULL;
+}
+
+/* ---- queues ---- */
+
+static void device_queue_make(device *d, device_queue *q) {
+    memset(q, 0, sizeof *q);
+    q->end = &q->first;
+    q->next = d->queues;
+    d->queues = q;
+}
+
+static device_item *device_issue(device_queue *q, int kind, int nxfers) {
+    device_item *i = (device_item *)calloc(1, sizeof *i);
+    i->kind = kind;
+    i->x = (mesh_xfer *)calloc((size_t)nxfers + 1, sizeof *i->x);
+    i->block = (mesh_block *)calloc((size_t)nxfers + 1, sizeof *i->block);
+    *q->end = i;
+    q->end = &i->next;
+    q->issued++;
+    return i;
+}
+
+static void device_set_xfer(device_item *i, int k, const mesh_xfer *x, void *base) {
+    i->x[k] = *x;
+    i->x[k].base = base;
+    if (!x->block) return;
+    i->block[k] = *x->block;
+    i->x[k].block = &i->block[k];
+}
+
+static void device_wait_for(device_queue *q, device_queue *after, uint64_t number) {
+    device_item *i = device_issue(q, DEVICE_WAIT, 0);
+    i->after = after;
+    i->number = number;
+}
+
+static device_group *device_group_of(device *d, void *group) { return group ? (device_group *)group : &d->world; }
+
+/* What a group issues stays in order when it changes queues. */
+static void device_use(device_group *g, device_queue *q) {
+    if (g->on != q) device_wait_for(q, g->on, g->on->issued);
+    g->on = q;
+}
+
+static void device_combine(const device_item *i) {
+    mesh__cursor dst = mesh__cursor_on(&i->x[0]), src = mesh__cursor_on(&i->x[1]);
+    uint64_t left, n;
+    for (left = i->x[0].nbytes; left; left -= n) {
+        size_t count;
+        n = dst.left < src.left ? dst.left : src.left;
+        count = (size_t)n / mesh_dtype_bytes((mesh_dtype)i->dtype);
+        if (i->divide)
+            mesh__divide(i->dtype, dst.p, count, i->divide);
+        else
+            mesh__reduce(i->op, i->dtype, dst.p, src.p, count);
+        mesh__cursor_move(&dst, n);
+        mesh__cursor_move(&src, n);
+    }
+}
+
+/* IN_PROGRESS, or how the item ended. */
+static mesh_status device_run(device *d, device_queue *q, device_item *i) {
+    mesh_status status;
+    switch (i->kind) {
+    case DEVICE_WAIT:
+        return q->failed || i->after->done >= i->number ? MESH_OK : MESH_IN_PROGRESS;
+    case DEVICE_COPY:
+        if (q->failed) return MESH_OK;
+        if (i->x[1].base)
+            mesh__move(&i->x[1], &i->x[0]);
+        else
+            mesh__zero(&i->x[0]);
+        return MESH_OK;
+    case DEVICE_REDUCE:
+        if (!q->failed) device_combine(i);
+        return MESH_OK;
+    default:
+        if (!i->post.count || (q->failed && !i->posted)) return MESH_OK;
+        if (!i->posted && (status = d->inner->ops->post(d->inner, &i->post, &i->ticket)) != MESH_OK) return status;
+        i->posted = 1;
+        return d->inner->ops->test(d->inner, &i->ticket, &q->why);
+    }
+}
+
+static void device_pump(device *d) {
+    int ended;
+    do {
+        device_queue *q;
+        for (ended = 0, q = d->queues; q; q = q->next)
+            while (q->first) {
+                device_item *i = q->first;
+                mesh_status status = device_run(d, q, i);
+                if (status == MESH_IN_PROGRESS) break;
+                if (status != MESH_OK && !q->failed) q->failed = q->done + 1, q->status = status;
+                q->done++;
+                if ((q->first = i->next) == NULL) q->end = &q->first;
+                free(i->x);
+                free(i->block);
+                free(i);
+                ended = d->happened = 1;
+            }
+    } while (ended);
+}
+
+/* ---- the members of mesh_ops ---- */
+
+static mesh_status device_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    device *d = device_of(t);
+    device_group *g = device_group_of(d, p->group);
+    device_item *i;
+    int k;
+    for (k = 0; k < p->count; k++)
+        if (p->xfer[k].nbytes && !device_real(d, p->xfer[k].base)) return MESH_ERR_ARGUMENT;
+    i = device_issue(g->on, DEVICE_POST, p->count);
+    i->post = *p;
+    i->post.group = NULL;
+    i->post.channel = g->channel;
+    i->post.xfer = i->x;
+    for (k = i->post.count = 0; k < p->count; k++) /* a message of no bytes is none */
+        if (p->xfer[k].nbytes) device_set_xfer(i, i->post.count++, &p->xfer[k], device_real(d, p->xfer[k].base));
+    ticket->impl = g->on;
+    ticket->id = g->on->issued;
+    return MESH_OK;
+}
+
+static mesh_status device_test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    device_queue *q = (device_queue *)ticket->impl;
+    device_pump(device_of(t));
+    if (q->done < ticket->id) return MESH_IN_PROGRESS;
+    if (!q->failed || ticket->id < q->failed) return MESH_OK;
+    *why = q->why;
+    return q->status;
+}
+
+static int device_pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    (void)t, (void)ticket, (void)ranks, (void)cap;
+    return 0;
+}
+
+static mesh_status device_cancel(mesh_transport *t, mesh_ticket *ticket) {
+    (void)t, (void)ticket;
+    return MESH_OK;
+}
+
+static mesh_status device_progress(mesh_transport *t, int64_t deadline) {
+    device *d = device_of(t);
+    mesh_status status;
+    device_pump(d);
+    status = d->inner->ops->progress(d->inner, d->happened ? 0 : deadline);
+    device_pump(d);
+    d->happened = 0;
+    return status;
+}
+
+static int64_t device_now(mesh_transport *t) { return device_of(t)->inner->ops->now(device_of(t)->inner); }
+static mesh_status device_control_send(mesh_transport *t, int rank, int kind, const void *data, size_t n) {
+    return device_of(t)->inner->ops->control_send(device_of(t)->inner, rank, kind, data, n);
+}
+static mesh_status device_control_poll(mesh_transport *t, mesh_control *out) {
+    return device_of(t)->inner->ops->control_poll(device_of(t)->inner, out);
+}
+static mesh_status device_close(mesh_transport *t, mesh_error *why) {
+    mesh_transport_detach(t);
+    return device_of(t)->inner->ops->close(device_of(t)->inner, why);
+}
+
+static mesh_status device_group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
+                                     int key, int64_t deadline, void **out, mesh_error *why) {
+    device_group *g = (device_group *)malloc(sizeof *g);
+    (void)parent, (void)group, (void)color, (void)key, (void)deadline, (void)why;
+    device_queue_make(device_of(t), &g->own);
+    g->on = &g->own;
+    g->channel = (uint64_t)id << 32;
+    *out = g;
+    return MESH_OK;
+}
+
+/* Its queue stays, for those who wait for it, to the device's end. */
+static mesh_status device_group_close(mesh_transport *t, void *group) {
+    (void)t, (void)group;
+    return MESH_OK;
+}
+
+static void device_queue_abort(device *d, device_queue *q, const char *why) {
+    if (q->failed || !q->first) return;
+    q->failed = q->done + 1;
+    q->status = MESH_ERR_CANCELED;
+    mesh__fail(&q->why, MESH_ERR_CANCELED, -1, "%s", why);
+    if (q->first->posted) d->inner->ops->cancel(d->inner, &q->first->ticket);
+}
+
+static mesh_status device_group_abort(mesh_transport *t, void *group, const char *why) {
+    device_group *g = device_group_of(device_of(t), group);
+    device_queue_abort(device_of(t), &g->own, why);
+    device_queue_abort(device_of(t), g->on, why);
+    return MESH_OK;
+}
+
+static mesh_xfer device_block(const mesh_block *block, uint64_t nbytes) {
+    mesh_xfer x;
+    memset(&x, 0, sizeof x);
+    x.nbytes = nbytes;
+    x.block = block;
+    return x;
+}
+
+static mesh_status device_copy(mesh_transport *t, void *group, void *dst, const mesh_block *db, const void *src,
+                               const mesh_block *sb, uint64_t nbytes) {
+    device *d = device_of(t);
+    mesh_xfer to = device_block(db, nbytes), from = device_block(sb, nbytes);
+    void *dst_real = device_real(d, dst), *src_real = device_real(d, src);
+    device_item *i;
+    if (nbytes && !dst_real && !src_real) return MESH_ERR_ARGUMENT;
+    i = device_issue(device_group_of(d, group)->on, DEVICE_COPY, 2);
+    device_set_xfer(i, 0, &to, dst_real ? dst_real : dst);
+    device_set_xfer(i, 1, &from, src_real ? src_real : (void *)(uintptr_t)src);
+    return MESH_OK;
+}
+
+static mesh_status device_reduce(mesh_transport *t, void *group, int op, int dtype, void *dst, const mesh_block *db,
+                                 const void *src, const mesh_block *sb, uint64_t count, int divide) {
+    device *d = device_of(t);
+    uint64_t nbytes = count * mesh_dtype_bytes((mesh_dtype)dtype);
+    mesh_xfer to = device_block(db, nbytes), from = device_block(sb, nbytes);
+    void *dst_real = device_real(d, dst), *src_real = divide ? dst_real : device_real(d, src);
+    device_item *i;
+    if (count && (!dst_real || !src_real)) return MESH_ERR_ARGUMENT;
+    i = device_issue(device_group_of(d, group)->on, DEVICE_REDUCE, 2);
+    i->op = op, i->dtype = dtype, i->divide = divide;
+    device_set_xfer(i, 0, &to, dst_real);
+    device_set_xfer(i, 1, divide ? &to : &from, src_real);
+    return MESH_OK;
+}
+
+static device_queue *device_stream(device *d, void *stream) { return stream ? (device_queue *)stream : &d->stream; }
+
+static mesh_status device_fence(mesh_transport *t, void *group, void *stream, int direction) {
+    device_group *g = device_group_of(device_of(t), group);
+    device_queue *q = device_stream(device_of(t), stream);
+    device_use(g, direction == MESH_FENCE_ON ? q : &g->own);
+    if (direction == MESH_FENCE_AFTER) device_wait_for(&g->own, q, q->issued);
+    return MESH_OK;
+}
+
+static mesh_status device_stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket, void *stream) {
+    (void)group;
+    device_wait_for(device_stream(device_of(t), stream), (device_queue *)ticket->impl, ticket->id);
+    return MESH_OK;
+}
+
+/* ---- tests ---- */
+
+typedef struct device_run_desc {
+    rank_main f;
+    void *ctx;
+} device_run_desc;
+
+static void device_rank(mesh_transport *inner, void *ctx) {
+    static const mesh_ops ops = {sizeof(mesh_ops),
+                                 MESH_ABI,
+                                 "device",
+                                 device_post,
+                                 device_test,
+                                 device_pending,
+                                 device_cancel,
+                                 device_progress,
+                                 device_now,
+                                 device_control_send,
+                                 device_control_poll,
+                                 device_close,
+                                 device_group_open,
+                                 device_group_close,
+                                 device_group_abort,
+                                 NULL,
+                                 device_copy,
+                                 device_reduce,
+                                 device_fence,
+                                 device_alloc,
+                                 device_free,
+                                 NULL,
+                                 NULL,
+                                 device_stream_wait};
+    const device_run_desc *run = (const device_run_desc *)ctx;
+    device d;
+    device_queue *q;
+    memset(&d, 0, sizeof d);
+    d.base = *inner;
+    d.base.ops = &ops;
+    d.base.engine = NULL;
+    d.base.caps = MESH_CAP_DEVICE | MESH_CAP_ORDERED | MESH_CAP_STRIDED;
+    d.inner = inner;
+    device_queue_make(&d, &d.stream);
+    device_queue_make(&d, &d.world.own);
+    d.world.on = &d.world.own;
+    d.world.channel = UINT64_C(1) << 32;
+    run->f(&d.base, run->ctx);
+    mesh_transport_detach(&d.base);
+    CHECK(!d.memory); /* all was given back */
+    while ((q = d.queues) != NULL) {
+        d.queues = q->next;
+        CHECK(!q->first || q->failed);
+        if (q != &d.stream && q != &d.world.own) free(q); /* the first member of its group */
+    }
+}
+
+static void device_world(int ranks, rank_main f, void *ctx) {
+    device_run_desc run;
+    mesh_sim_desc d = sim_desc(ranks);
+    mesh_error err;
+    d.eager_bytes = 1; /* a send waits for its receive */
+    run.f = f;
+    run.ctx = ctx;
+    CHECK_OK(mesh_sim_run(&d, device_rank, &run, &err), err);
+    test_failures += conformance_failures;
+}
+
+static void test_device_conformance(void) {
+    static const int sizes[] = {1, 2, 3, 5, 8};
+    size_t large = 9001;
+    int i;
+    for (i = 0; i < 5; i++) device_world(sizes[i], conform_rank, &large);
+}
+
+static void test_device_redistribute(void) {
+    static const int sizes[] = {1, 2, 3, 4, 6, 8};
+    int i, problems = 80;
+    for (i = 0; i < 6; i++) device_world(sizes[i], redistribute_rank, &problems);
+}
+
+static const test_case device_tests[] = {
+    {"device/conformance", test_device_conformance, 0},
+    {"device/redistribute", test_device_redistribute, 0},
+};
+
+#endif
