@@ -265,6 +265,52 @@ static void streams_rank(mesh_transport *t, void *ctx) {
 static void test_streams(void) { run_gpus(4, streams_rank, NULL); }
 static void test_streams_late(void) { run_gpus_with(4, streams_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
 
+/* A kept request is started again and again without a wait on the host; released while the device is at it; others use scratch meanwhile. */
+static void kept_rank(mesh_transport *t, void *ctx) {
+    enum { N = 20000, ROUNDS = 30 };
+    mesh_comm c;
+    mesh_request native, scan, r;
+    float *a, *b, *d;
+    int i;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, N, 1);
+    b = device_floats(&c, N, 1);
+    d = device_floats(&c, N, (float)t->rank);
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, N, MESH_F32, MESH_AVG, &native), c.error);
+    CHECK_INT(mesh_keep(native), MESH_OK);
+    CHECK_OK(mesh_scan_start(&c, NULL, b, b, N, MESH_F32, MESH_MAX, &scan), c.error); /* with scratch */
+    CHECK_INT(mesh_keep(scan), MESH_OK);
+    for (i = 0; i < ROUNDS; i++) {
+        CHECK_OK(mesh_wait(native), c.error);
+        CHECK_INT(mesh_wait(native), MESH_ERR_STATE);
+        CHECK_OK(mesh_wait(scan), c.error);
+        CHECK_OK(mesh_restart(native), c.error);
+        CHECK_OK(mesh_scan_start(&c, NULL, d, d, N, MESH_F32, MESH_MAX, &r), c.error);
+        CHECK_OK(mesh_restart(scan), c.error);
+        CHECK_OK(mesh_wait(r), c.error);
+    }
+    CHECK_OK(mesh_wait(native), c.error);
+    CHECK_INT(mesh_release(native), MESH_OK);
+    CHECK_INT(mesh_release(native), MESH_ERR_STATE);
+    CHECK_OK(mesh_wait_host(scan), c.error);
+    CHECK_INT(mesh_test(scan), MESH_ERR_STATE);
+    CHECK_OK(mesh_restart(scan), c.error);
+    CHECK_OK(mesh_wait(scan), c.error);
+    CHECK_INT(mesh_release(scan), MESH_OK);
+    CHECK_OK(mesh_scan(&c, NULL, d, d, N, MESH_F32, MESH_MAX), c.error);
+    CHECK(device_holds(&c, a, N, 1));
+    CHECK(device_holds(&c, b, N, 1));
+    CHECK(device_holds(&c, d, N, (float)t->rank));
+    for (i = 0; i < 3000; i++)
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 16, MESH_F32, MESH_MAX), c.error); /* never waited for */
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    mesh_free(&c, a), mesh_free(&c, b), mesh_free(&c, d);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_kept(void) { run_gpus(3, kept_rank, NULL); }
+static void test_kept_late(void) { run_gpus_with(3, kept_rank, NULL, "FAKE_CUDA_DELAY_US", "100"); }
+
 /* Calls are captured in a graph, which then runs several times: blocking and started, with and without scratch, strided. */
 static void graph_rank(mesh_transport *t, void *ctx) {
     enum { N = 5000 };
@@ -770,6 +816,7 @@ static const test_case nccl_tests[] = {
     {"nccl/redistribute_4", test_redistribute_4, 400},
     {"nccl/redistribute_8", test_redistribute_8, 400},
     {"nccl/streams", test_streams, 60},
+    {"nccl/kept", test_kept, 60},
     {"nccl/graph", test_graph, 60},
     {"nccl/strided", test_strided, 60},
     {"nccl/average", test_average, 60},
@@ -792,6 +839,7 @@ static const test_case fake_nccl_tests[] = {
     {"nccl/fake/conformance_2.27", test_conform_227, 240},
     {"nccl/fake/conformance_debug", test_conform_debug, 240},
     {"nccl/fake/streams_late", test_streams_late, 60},
+    {"nccl/fake/kept_late", test_kept_late, 60},
     {"nccl/fake/killed_2.18", test_gpu_killed_218, 60},
     {"nccl/fake/killed_as_over_sockets", test_gpu_killed_as_over_sockets, 60},
     {"nccl/fake/crossed", test_gpu_crossed, 60},
