@@ -642,6 +642,132 @@ static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
 #undef MESH__HALF
 #undef MESH__COMPLEX
 
+/* ---- // >>strided bytes, and numbers in either byte order ---- */
+
+/* Numbers travel little-endian, so that ranks of both byte orders agree. A big-endian rank turns what it sends into that order, keeps it
+   so while the operation lasts, and turns what has arrived back at its end. (MESH_TEST_SWAP makes every host do so, for the tests.) */
+static inline int mesh__is_little(void) {
+#ifdef MESH_TEST_SWAP
+    return 0;
+#else
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+#endif
+}
+
+/* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
+static inline size_t mesh__swap_width(const mesh_call *c) {
+    size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
+    if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
+    return mesh__is_complex(c->dtype) ? width / 2 : width;
+}
+
+static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
+    unsigned char *d = (unsigned char *)dst, number[16];
+    const unsigned char *s = (const unsigned char *)src;
+    size_t i, k;
+    for (i = 0; i < nbytes; i += width) {
+        memcpy(number, s + i, width);
+        for (k = 0; k < width; k++) d[i + k] = number[width - 1 - k];
+    }
+}
+
+static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
+    uint64_t at, n;
+    for (at = 0; at < x->nbytes; at += n) {
+        void *p = mesh_xfer_at(x, at, &n);
+        mesh__swap(p, p, (size_t)n, width);
+    }
+}
+
+/* A walk over the runs of a strided block: p and left, the bytes from there to the end of the run. */
+typedef struct mesh__cursor {
+    const mesh_xfer *x;
+    unsigned char *p, *row;
+    uint64_t left;
+    int64_t at[MESH_MAX_DIMS];
+} mesh__cursor;
+
+static inline mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
+    mesh__cursor c;
+    int k;
+    c.x = x;
+    c.p = c.row = (unsigned char *)x->base;
+    c.left = x->block ? x->block->run : x->nbytes;
+    for (k = 0; k < MESH_MAX_DIMS; k++) c.at[k] = 0;
+    return c;
+}
+
+static inline void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
+    const mesh_block *b = c->x->block;
+    int k;
+    c->p += n;
+    c->left -= n;
+    if (c->left || !b) return;
+    for (k = b->ndim - 1; k >= 0; k--) {
+        c->row += b->dim[k].stride;
+        if (++c->at[k] < b->dim[k].count) break;
+        c->row -= b->dim[k].stride * b->dim[k].count;
+        c->at[k] = 0;
+    }
+    c->p = c->row;
+    c->left = b->run;
+}
+
+/* Strided bytes from one block to another of the same length. */
+static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
+    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    uint64_t left, n;
+    for (left = from->nbytes; left; left -= n) {
+        n = src.left < dst.left ? src.left : dst.left;
+        memmove(dst.p, src.p, (size_t)n);
+        mesh__cursor_move(&src, n);
+        mesh__cursor_move(&dst, n);
+    }
+}
+
+static inline void mesh__zero(const mesh_xfer *x) {
+    mesh__cursor c = mesh__cursor_on(x);
+    uint64_t left, n;
+    for (left = x->nbytes; left; left -= n) {
+        n = c.left;
+        memset(c.p, 0, (size_t)n);
+        mesh__cursor_move(&c, n);
+    }
+}
+
+/* dst = dst op src in the host's byte order; divide: dst = dst / n instead. */
+static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
+                                 int divide) {
+    if (divide) {
+        mesh__divide(c->dtype, dst, count, divide);
+    } else if (c->user_op && src_first) {
+        c->user_op(dst, src, count, c->user_ctx);
+    } else if (c->user_op) {
+        c->user_op(src, dst, count, c->user_ctx);
+        memcpy(dst, src, count * elem);
+    } else {
+        mesh__reduce(c->op, c->dtype, dst, src, count);
+    }
+}
+
+/* The same where memory holds the other order: a little at a time in the host's. */
+static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
+                                         int src_first, int divide, size_t width) {
+    uint64_t a[128], b[128]; /* aligned for every dtype */
+    unsigned char *d = (unsigned char *)dst, *s = (unsigned char *)src;
+    size_t most = sizeof a / elem, n;
+    for (; count; count -= n, d += n * elem, s += n * elem) {
+        n = count < most ? count : most;
+        mesh__swap(a, d, n * elem, width);
+        mesh__swap(b, s, n * elem, width);
+        mesh__combine(c, a, b, n, elem, src_first, divide);
+        mesh__swap(d, a, n * elem, width);
+    }
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -1924,6 +1924,10 @@ static inline void *mesh_nccl__library(int rank, const char *given, const char *
     (void)named, (void)names, (void)i;
 #else
     if (named && *named) library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+#ifdef RTLD_NOLOAD
+    for (i = 0; !library && (!named || !*named) && names[i]; i++) /* the one that the program has already */
+        library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+#endif
     for (i = 0; !library && (!named || !*named) && names[i]; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 #endif
     if (!library) {
