@@ -1653,6 +1653,13 @@ static inline int mesh__buffers_overlap(const mesh__group *g, const mesh_call *c
            (sends && mesh__overlap(a->recv, a->count * in, b->send, b->count * out));
 }
 
+/* fp8 is reduced by transports that can, in their own collectives. */
+static inline int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *call) {
+    return t->caps & MESH_CAP_FP8 && (call->dtype == MESH_F8E4M3 || call->dtype == MESH_F8E5M2) &&
+           call->op <= MESH_PROD && call->op != MESH_AVG && call->kind != MESH_CALL_SCAN &&
+           call->kind != MESH_CALL_EXSCAN;
+}
+
 /* Check a collective's arguments; the comm fails if they are wrong. */
 static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
     const char *axes = g->axes;
@@ -1665,7 +1672,8 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const m
             call->op - MESH__USER_OP, mesh_dtype_name((mesh_dtype)call->dtype));
     if (!call->elem_bytes)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", call->dtype);
-    if (mesh__call_is(kind, MESH_REDUCES) && !call->user_op && !mesh__reducible(call->dtype, call->op))
+    if (mesh__call_is(kind, MESH_REDUCES) && !call->user_op && !mesh__reducible(call->dtype, call->op) &&
+        !mesh__reduces_fp8(c->transport, call))
         return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes, "%s of %s is not supported; see MESH_REDUCTIONS",
                             mesh_op_name((mesh_op)call->op), mesh_dtype_name((mesh_dtype)call->dtype));
     if ((kind == MESH_CALL_SCAN || kind == MESH_CALL_EXSCAN) && call->op == MESH_AVG)

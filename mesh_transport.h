@@ -240,7 +240,8 @@ enum {
     MESH_CAP_CHECK = 16,  /* carries and compares check and length */
     MESH_CAP_PENDING = 32,
     MESH_CAP_CANCEL = 64,
-    MESH_CAP_CONTROL_THREAD = 128
+    MESH_CAP_CONTROL_THREAD = 128,
+    MESH_CAP_FP8 = 256 /* its own collectives reduce fp8: sum, prod, min, max */
 };
 
 /* An operation that has ended, for who listens (mesh_transport.trace). Texts live during the call only. */

@@ -484,6 +484,39 @@ static void test_alone(void) {
 
 static void test_average(void) { run_gpus(3, average_rank, NULL); }
 
+/* fp8 is reduced where the device and NCCL can; avg of it, and older ones, are refused on every rank. */
+static void fp8_rank(mesh_transport *t, void *ctx) {
+    static const unsigned char e4m3[] = {0x38, 0x40, 0x44, 0x48, 0x4a, 0x4c, 0x4e}, /* 1, 2 ... 7 */
+        e5m2[] = {0x3c, 0x40, 0x42, 0x44, 0x45, 0x46, 0x47};
+    const int old = ctx != NULL;
+    mesh_comm c;
+    unsigned char host[256];
+    void *p = NULL;
+    int k;
+    if (!open_gpu(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    CHECK_OK(mesh_alloc(&c, sizeof host, &p), c.error);
+    for (k = 0; k < 2 && !old; k++) {
+        const unsigned char *number = k ? e5m2 : e4m3;
+        mesh_dtype d = k ? MESH_F8E5M2 : MESH_F8E4M3;
+        memset(host, number[t->rank], sizeof host);
+        CHECK_OK(mesh_copy(&c, p, host, sizeof host), c.error);
+        CHECK_OK(mesh_all_reduce(&c, NULL, p, p, 200, d, MESH_SUM), c.error);
+        CHECK_OK(mesh_reduce_scatter(&c, NULL, p, (char *)p + 60 * t->rank, 60, d, MESH_MAX), c.error);
+        CHECK_OK(mesh_copy(&c, host, p, sizeof host), c.error);
+        CHECK_INT(host[0], number[5]);
+        CHECK_INT(host[199], number[5]);
+        CHECK_INT(host[200], number[t->rank]);
+    }
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    test_sleep(0.1);
+    CHECK_INT(mesh_all_reduce(&c, NULL, p, p, 200, MESH_F8E4M3, old ? MESH_SUM : MESH_AVG), MESH_ERR_UNSUPPORTED);
+    CHECK_HAS(c.error.text, old ? "sum of f8e4m3 is not supported" : "avg of f8e4m3 is not supported");
+    mesh_free(&c, p);
+    mesh_comm_close(&c);
+}
+static void test_fp8(void) { run_gpus(3, fp8_rank, NULL); }
+static void test_fp8_old(void) { run_gpus_with(3, fp8_rank, (void *)(uintptr_t) "old", "FAKE_NCCL_VERSION", "22300"); }
+
 /* ---- failures: each with its cause, on every rank, none hangs ---- */
 
 enum { VICTIM_GPU = 2 };
@@ -840,6 +873,8 @@ static const test_case fake_nccl_tests[] = {
     {"nccl/fake/conformance_debug", test_conform_debug, 240},
     {"nccl/fake/streams_late", test_streams_late, 60},
     {"nccl/fake/kept_late", test_kept_late, 60},
+    {"nccl/fake/fp8", test_fp8, 60},
+    {"nccl/fake/fp8_2.23", test_fp8_old, 60},
     {"nccl/fake/killed_2.18", test_gpu_killed_218, 60},
     {"nccl/fake/killed_as_over_sockets", test_gpu_killed_as_over_sockets, 60},
     {"nccl/fake/crossed", test_gpu_crossed, 60},

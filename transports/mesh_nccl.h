@@ -44,7 +44,7 @@ ERRORS
 
 WHAT IT DOES NOT DO
     minloc, maxloc, user ops, broadcast of objects: host memory only. i16, u16, and, or, xor, complex products and scans go through
-    sends and receives and small kernels; fp8 is moved, not reduced.
+    sends and receives and small kernels. fp8 is reduced from NCCL 2.24 and compute capability 9.0 on, without avg.
 */
 #ifndef MESH_COLLECTIVES_H
 #error "mesh_nccl.h: include mesh_collectives.h first"
@@ -130,6 +130,7 @@ extern "C" {
     X(cudaError_t, cuda, EventRecord, (cudaEvent_t, cudaStream_t), 1)                                       \
     X(cudaError_t, cuda, EventQuery, (cudaEvent_t), 1)                                                      \
     X(cudaError_t, cuda, LaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), 1)        \
+    X(cudaError_t, cuda, DeviceGetAttribute, (int *, enum cudaDeviceAttr, int), 1)                          \
     X(cudaError_t, cuda, PointerGetAttributes, (struct cudaPointerAttributes *, const void *), 1)           \
     X(cudaError_t, cuda, LibraryLoadData,                                                                   \
       (void **, const void *, void *, void **, unsigned, void *, void **, unsigned), 0) /* 12.8 */          \
@@ -1289,9 +1290,13 @@ static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
 /* ---- // >>calls: NCCL's own ---- */
 
 /* NCCL's type for a reduction: numbers per element, or 0: it has none. */
-static inline size_t mesh_nccl__type(int dtype, int op, ncclDataType_t *type) {
+static inline size_t mesh_nccl__type(const mesh_nccl__state *s, int dtype, int op, ncclDataType_t *type) {
     static const int types[] = {7,  8,  6, 9, 0, 1,
                                 -1, -1, 2, 3, 4, 5}; /* of f32 f64 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64 */
+    if (dtype == MESH_F8E4M3 || dtype == MESH_F8E5M2) {
+        *type = (ncclDataType_t)(dtype == MESH_F8E4M3 ? 10 : 11);
+        return s->n->base.caps & MESH_CAP_FP8 && op <= MESH_PROD && op != MESH_AVG;
+    }
     if (mesh__is_complex(dtype)) {
         *type = dtype == MESH_C64 ? ncclFloat32 : ncclFloat64;
         return op == MESH_SUM || op == MESH_AVG ? 2 : 0;
@@ -1323,31 +1328,30 @@ static inline ncclResult_t mesh_nccl__recv(const mesh_nccl__ask *a, void *p, siz
     return a->s->api.ncclRecv(p, count * a->elem, ncclUint8, from, a->c->comm, a->c->on);
 }
 
-static inline size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, size_t count, int i) {
-    size_t at = 0;
-    int k;
-    if (!counts) return count * (size_t)i;
-    if (offsets) return offsets[i];
-    for (k = 0; k < i; k++) at += counts[k];
-    return at;
+/* Where block i begins; called for 0, 1, 2 ... `at` is the sum so far. */
+static inline size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, size_t count, int i, size_t *at) {
+    size_t before = *at;
+    *at += counts ? counts[i] : count;
+    return counts && offsets ? offsets[i] : before;
 }
 
-/* Blocks between every pair (who may be one rank: the root's). Counts NULL: `count` each. */
-static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, int sends, int receives) {
+/* Blocks between every pair, or between the root and all. Counts NULL: `count` each. */
+static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a) {
     const mesh_call *call = a->call;
     const char *send = (const char *)call->send;
     char *recv = (char *)call->recv;
     int n = a->c->size, me = a->c->index, i, root = call->root, kind = call->kind;
     int gathers = kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V,
         scatters = kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
+    size_t sends = 0, receives = 0;
     ncclResult_t r = ncclSuccess;
     for (i = 0; i < n && r == ncclSuccess; i++) {
         /* To or from rank i; a rooted call's other side is one block of `count`. */
-        size_t so = mesh_nccl__at(call->send_counts, call->send_offsets, call->count, i),
-               ro = mesh_nccl__at(call->recv_counts, call->recv_offsets, call->count, i),
+        size_t so = mesh_nccl__at(call->send_counts, call->send_offsets, call->count, i, &sends),
+               ro = mesh_nccl__at(call->recv_counts, call->recv_offsets, call->count, i, &receives),
                sc = call->send_counts ? call->send_counts[i] : call->count,
                rc = call->recv_counts ? call->recv_counts[i] : call->count;
-        int to_i = sends, from_i = receives;
+        int to_i = 1, from_i = 1;
         if (gathers) {
             to_i = i == root, so = 0, sc = call->count;
             from_i = me == root;
@@ -1376,7 +1380,7 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
     const mesh_call *call = a->call;
     ncclComm_t comm = a->c->comm;
     cudaStream_t on = a->c->on;
-    size_t numbers = count * a->numbers;
+    size_t numbers = count * a->numbers, at = 0;
     int i, n = a->c->size, me = a->c->index;
     ncclResult_t r = ncclSuccess;
     switch (kind) {
@@ -1394,7 +1398,7 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
         return numbers ? api->ncclAllGather(send, recv, numbers, ncclUint8, comm, on) : r;
     case MESH_CALL_ALL_GATHER_V:
         for (i = 0; i < n && r == ncclSuccess; i++) {
-            char *to = (char *)recv + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i) * a->elem;
+            char *to = (char *)recv + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem;
             if (call->recv_counts[i])
                 r = api->ncclBroadcast(i == me ? send : to, to, call->recv_counts[i] * a->elem, ncclUint8, i, comm, on);
         }
@@ -1402,7 +1406,7 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
     case MESH_CALL_REDUCE_SCATTER_V:
         for (i = 0; i < n && r == ncclSuccess; i++) {
             const char *from =
-                (const char *)send + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i) * a->elem;
+                (const char *)send + mesh_nccl__at(call->recv_counts, call->recv_offsets, 0, i, &at) * a->elem;
             if (call->recv_counts[i])
                 r = api->ncclReduce(from, i == me ? recv : (void *)(uintptr_t)from, call->recv_counts[i] * a->numbers,
                                     a->type, a->op, i, comm, on);
@@ -1410,17 +1414,17 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
         return r;
     case MESH_CALL_ALL_TO_ALL:
         if (a->native) return numbers ? api->ncclAlltoAll(send, recv, numbers, ncclUint8, comm, on) : r;
-        return mesh_nccl__blocks(a, 1, 1);
+        return mesh_nccl__blocks(a);
     case MESH_CALL_GATHER:
         if (a->native) return numbers ? api->ncclGather(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a, 1, 1);
+        return mesh_nccl__blocks(a);
     case MESH_CALL_SCATTER:
         if (a->native) return numbers ? api->ncclScatter(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a, 1, 1);
+        return mesh_nccl__blocks(a);
     case MESH_CALL_ALL_TO_ALL_V:
     case MESH_CALL_GATHER_V:
     case MESH_CALL_SCATTER_V:
-        return mesh_nccl__blocks(a, 1, 1);
+        return mesh_nccl__blocks(a);
     default: /* barrier, group_open */
         return api->ncclAllReduce(a->c->word, a->c->word, 1, ncclInt32, ncclSum, comm, on);
     }
@@ -1445,7 +1449,7 @@ static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *
         static const ncclRedOp_t ops[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd}; /* in the order of mesh_op */
         int n = a->c->size, exact = (n & (n - 1)) == 0;                                  /* ncclAvg multiplies by 1/n */
         if (call->user_op || call->op > MESH_PROD) return 0;
-        a->numbers = mesh_nccl__type(call->dtype, call->op, &a->type);
+        a->numbers = mesh_nccl__type(s, call->dtype, call->op, &a->type);
         a->op = call->op == MESH_AVG && !exact ? ncclSum : ops[call->op];
         return a->numbers && (call->op != MESH_AVG || exact || s->has_kernels);
     }
@@ -1986,7 +1990,7 @@ static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl
     static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                             "SLURM_LOCALID"};
     const char *from = "its rank", *value;
-    int count = 0, local = s->boot->rank, i;
+    int count = 0, local = s->boot->rank, major = 0, i;
     cudaError_t r = s->api.cudaGetDeviceCount(&count);
     if (r != cudaSuccess || count < 1)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, s->boot->rank, "no GPU on rank %d's host: cudaGetDeviceCount: %s",
@@ -2011,6 +2015,9 @@ static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl
     s->n->devices = count;
     r = s->api.cudaSetDevice(local);
     if (r != cudaSuccess) return mesh_nccl__cuda_fail(s, err, "cudaSetDevice", r);
+    if (s->api.cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, local) == cudaSuccess && major >= 9 &&
+        s->n->nccl_version >= 22400)
+        s->n->base.caps |= MESH_CAP_FP8;
     r = s->api.cudaFree(NULL); /* makes the context: a device that cannot be used shows here */
     return r == cudaSuccess ? MESH_OK : mesh_nccl__cuda_fail(s, err, "the device's context", r);
 }

@@ -812,6 +812,31 @@ static uint16_t float_to_bf16(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+static float e5m2_to_float(uint8_t value) { return half_to_float((uint16_t)(value << 8)); }
+
+static float e4m3_to_float(uint8_t value) {
+    int exponent = value >> 3 & 15, mantissa = value & 7;
+    float size = exponent ? (float)(8 + mantissa) * 0x1p-10f * (float)(1 << exponent) : (float)mantissa * 0x1p-9f;
+    if ((value & 0x7f) == 0x7f) return float_of_bits(0x7fc00000);
+    return value & 0x80 ? -size : size;
+}
+
+/* The nearest of the 8-bit numbers up to `largest`, ties to even; beyond it, that one. */
+static uint8_t float_to_8(float value, uint8_t largest, float (*to_float)(uint8_t)) {
+    float size = value < 0 ? -value : value;
+    uint8_t best = 0, sign = value < 0 ? 0x80 : 0;
+    if (value != value) return 0x7f;
+    for (uint8_t code = 1; code <= largest; code++) {
+        float now = to_float(code), then = to_float(best), up = now > size ? now - size : size - now,
+              down = then > size ? then - size : size - then;
+        if (up < down || (up == down && !(code & 1))) best = code;
+    }
+    return sign | best;
+}
+
+static uint8_t float_to_e5m2(float value) { return float_to_8(value, 0x7b, e5m2_to_float); }
+static uint8_t float_to_e4m3(float value) { return float_to_8(value, 0x7e, e4m3_to_float); }
+
 /* out[i] = the inputs' i-th elements combined in rank order, rounded to the type after each step. Averages of floats
  * multiply each input by the rounded 1/n, as NCCL does; those of integers divide the sum. */
 #define LOOP(T, FIRST, NEXT, LAST)                    \
@@ -857,6 +882,16 @@ static uint16_t float_to_bf16(float value) {
 #define BF16_MULTIPLY(T, a, b) float_to_bf16(bf16_to_float(a) * bf16_to_float(b))
 #define BF16_LESS(a, b) (bf16_to_float(a) < bf16_to_float(b))
 #define BF16_SCALED(T, a) BF16_MULTIPLY(T, a, scale)
+#define E4M3_ADD(T, a, b) float_to_e4m3(e4m3_to_float(a) + e4m3_to_float(b))
+#define E4M3_MULTIPLY(T, a, b) float_to_e4m3(e4m3_to_float(a) * e4m3_to_float(b))
+#define E4M3_LESS(a, b) (e4m3_to_float(a) < e4m3_to_float(b))
+#define E4M3_SCALED(T, a) E4M3_MULTIPLY(T, a, scale)
+#define E5M2_ADD(T, a, b) float_to_e5m2(e5m2_to_float(a) + e5m2_to_float(b))
+#define E5M2_MULTIPLY(T, a, b) float_to_e5m2(e5m2_to_float(a) * e5m2_to_float(b))
+#define E5M2_LESS(a, b) (e5m2_to_float(a) < e5m2_to_float(b))
+#define E5M2_SCALED(T, a) E5M2_MULTIPLY(T, a, scale)
+#define E4M3_SCALE uint8_t scale = float_to_e4m3(1.0f / (float)n)
+#define E5M2_SCALE uint8_t scale = float_to_e5m2(1.0f / (float)n)
 #define NO_SCALE (void)0
 #define FLOAT_SCALE float scale = 1.0f / (float)n
 #define DOUBLE_SCALE double scale = 1.0 / (double)n
@@ -873,10 +908,13 @@ REDUCER(reduce_f16, uint16_t, HALF_ADD, HALF_MULTIPLY, HALF_LESS, HALF_SCALE, HA
 REDUCER(reduce_f32, float, PLAIN_ADD, PLAIN_MULTIPLY, PLAIN_LESS, FLOAT_SCALE, SCALED, SAME)
 REDUCER(reduce_f64, double, PLAIN_ADD, PLAIN_MULTIPLY, PLAIN_LESS, DOUBLE_SCALE, SCALED, SAME)
 REDUCER(reduce_bf16, uint16_t, BF16_ADD, BF16_MULTIPLY, BF16_LESS, BF16_SCALE, BF16_SCALED, SAME)
+REDUCER(reduce_e4m3, uint8_t, E4M3_ADD, E4M3_MULTIPLY, E4M3_LESS, E4M3_SCALE, E4M3_SCALED, SAME)
+REDUCER(reduce_e5m2, uint8_t, E5M2_ADD, E5M2_MULTIPLY, E5M2_LESS, E5M2_SCALE, E5M2_SCALED, SAME)
 
 typedef void (*reducer)(void *out, const unsigned char *const *inputs, int n, size_t count, ncclRedOp_t op);
-static const reducer reducers[ncclNumTypes] = {reduce_i8,  reduce_u8,  reduce_i32, reduce_u32, reduce_i64,
-                                               reduce_u64, reduce_f16, reduce_f32, reduce_f64, reduce_bf16};
+static const reducer reducers[ncclNumTypes] = {reduce_i8,  reduce_u8,   reduce_i32,  reduce_u32,
+                                               reduce_i64, reduce_u64,  reduce_f16,  reduce_f32,
+                                               reduce_f64, reduce_bf16, reduce_e4m3, reduce_e5m2};
 
 /* ---- Operations ------------------------------------------------------------------------------------------------- */
 
