@@ -27,11 +27,14 @@ COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
 # The NCCL transport needs headers for types only: NVIDIA's where they are, else the stand-in's. Libraries are loaded at run time.
 CUDA_HOME ?= /usr/local/cuda
+NVCC_ARCH ?= sm_80 # and, from its PTX, any younger device
+NVCC := $(shell command -v nvcc || command -v $(CUDA_HOME)/bin/nvcc)
+TRAIN_CUDA = $(if $(and $(NVCC),$(wildcard $(CUDA_HOME)/include/nccl.h),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),$(B)/train_gpt_cuda)
 FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
 BENCHES = bench_mesh bench_persistent bench_scale bench_redistribute bench_peers
-all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%)
+all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
@@ -55,8 +58,17 @@ $(B)/bench_peers: bench/bench_peers.c | $(B)
 $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
-$(B)/train_gpt: examples/train_gpt.c $(HEADERS) | $(B)
-	$(COMPILE) $(if $(filter release,$(config)),-O3 -march=native) $(abspath $<) -o $@ -lm
+TRAIN = $(COMPILE) $(if $(filter release,$(config)),-O3 -march=native)
+$(B)/train_gpt: examples/train_gpt.c examples/train_gpt_cuda.h $(HEADERS) | $(B)
+	$(TRAIN) $(abspath $<) -o $@ -lm
+
+# The same with --device cuda, where CUDA's toolkit is.
+$(B)/train_gpt_cuda: examples/train_gpt.c $(B)/train_gpt_cu.o $(HEADERS) | $(B)
+	$(TRAIN) -DTRAIN_GPT_CUDA $(GPU_HEADERS) $(abspath $<) $(B)/train_gpt_cu.o -o $@ -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 \
+		-lcublas -lcudart -lstdc++ -ldl -lpthread -lm
+
+$(B)/train_gpt_cu.o: examples/train_gpt.cu examples/train_gpt_cuda.h | $(B)
+	$(NVCC) -O2 -arch=$(NVCC_ARCH) -c $< -o $@
 
 $(B)/%: examples/%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
@@ -81,15 +93,20 @@ test-nccl: $(B)/test_nccl $(B)/mesh $(GPU_EXAMPLES:%=$(B)/%)
 	$(B)/test_nccl
 endif
 
+GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
+
 # On the GPUs of this machine, with NVIDIA's libraries; ranks beyond their number share them. The output goes to docs/gpu-runs/.
-test-gpu: $(B)/test_gpu
+test-gpu: $(B)/test_gpu $(B)/mesh $(TRAIN_CUDA)
 	$(B)/test_gpu
+ifneq ($(TRAIN_CUDA),)
+	$(B)/train_gpt_cuda --steps 20 --log $(B)/gpu.csv
+	$(B)/mesh run -n $(GPUS) -- $(B)/train_gpt_cuda --device cuda --mesh dp=-1 --steps 20 --against $(B)/gpu.csv
+endif
 
 $(B)/test_gpu: tests/test_nccl.c $(wildcard tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
 
 # Beside raw NCCL calls in the same process, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M" for less.
-GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 bench-gpu: $(B)/mesh $(B)/bench_gpu
 	@[ "$(GPUS)" -gt 0 ] || { echo "bench-gpu: nvidia-smi lists no GPU; GPUS=2 and the stand-in's MESH_NCCL_LIBRARY run it without"; exit 1; }
 	$(B)/mesh run -n $(GPUS) -- $(B)/bench_gpu $(BENCH)

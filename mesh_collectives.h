@@ -1775,10 +1775,36 @@ static inline void mesh__count_native(mesh__op *op) {
     default:
         break;
     }
-    op->sent = sent * op->elem_bytes;
-    op->received = received * op->elem_bytes;
-    op->group->sent += op->sent;
-    op->group->received += op->received;
+    op->native_sent = sent * op->elem_bytes;
+    op->native_received = received * op->elem_bytes;
+    op->group->sent += op->sent = op->native_sent;
+    op->group->received += op->received = op->native_received;
+}
+
+/* A native call's arrays become the operation's own: it may be kept and started again. Returns 0 without memory. */
+static inline int mesh__own_args(mesh__engine *e, mesh__op *op) {
+    mesh_call *call = &op->call;
+    const size_t **counts[4];
+    size_t n = (size_t)op->group->on.size * sizeof(size_t), total = (size_t)call->nbuffers * sizeof *call->buffers, i;
+    unsigned char *at;
+    counts[0] = &call->send_counts, counts[1] = &call->send_offsets;
+    counts[2] = &call->recv_counts, counts[3] = &call->recv_offsets;
+    for (i = 0; i < 4; i++) total += *counts[i] ? n : 0;
+    if (!total) return 1;
+    if (total > INT32_MAX / 2 || !mesh__grow(e->t, &op->args, &op->args_cap, (int)total, 1)) return 0;
+    at = (unsigned char *)op->args;
+    if (call->nbuffers) {
+        memcpy(at, call->buffers, (size_t)call->nbuffers * sizeof *call->buffers);
+        call->buffers = (const mesh_buffer *)(void *)at;
+        at += (size_t)call->nbuffers * sizeof *call->buffers;
+    }
+    for (i = 0; i < 4; i++) {
+        if (!*counts[i]) continue;
+        memcpy(at, *counts[i], n);
+        *counts[i] = (const size_t *)(void *)at;
+        at += n;
+    }
+    return 1;
 }
 
 static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
@@ -1800,11 +1826,12 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
         mesh__step *s = mesh__step_add(e, op, MESH__POST);
         status = s ? mesh__op_fence(e, op) : MESH_ERR_MEMORY;
         if (status == MESH_OK) status = e->t->ops->collective(e->t, g->handle, &op->call, &s->ticket);
+        if (status == MESH_OK && !mesh__own_args(e, op)) op->out_of_memory = 1;
         if (status == MESH_OK) {
             s->open = 1;
             op->at = 1;
             op->native = 1;
-            mesh__count_native(op);
+            if (!op->out_of_memory) mesh__count_native(op);
             return mesh__op_launch(e, op, r);
         }
         op->nsteps = 0;
@@ -1848,7 +1875,8 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
     if (mesh__group_find(mesh__impl(c), axes)) return MESH_OK;
     call.count = (size_t)(mesh__hash_text(2, axes) & 0x7fffffff);
     if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK)
-        return mesh__refuse(c, status, MESH_CALL_GROUP_OPEN, axes, "%s", why.text);
+        return mesh__comm_broken(c, status, why.rank >= 0 ? why.rank : c->transport->rank,
+                                 "mesh_group_open(\"%s\"): %s", axes, why.text);
     status = mesh__call_start(c, NULL, &call, &r);
     return status == MESH_OK ? mesh_wait(r) : status;
 }

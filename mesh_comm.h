@@ -96,7 +96,7 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
    On transports with streams (GPUs) it does not block: what the caller puts on its stream from now on comes after the operation, and
    the buffers are the operation's until that stream has come so far. What goes wrong then is told by a later call. */
 MESH_API mesh_status mesh_wait(mesh_request r);
-/* The same, but blocks on every transport, at most to the operation's deadline. */
+/* The same, but blocks on every transport, at most to the operation's deadline. (In a capture nothing runs: it then only orders, as mesh_wait.) */
 MESH_API mesh_status mesh_wait_host(mesh_request r);
 /* IN_PROGRESS, or as mesh_wait_host. */
 MESH_API mesh_status mesh_test(mesh_request r);
@@ -224,7 +224,9 @@ typedef struct mesh__op {
     int64_t deadline, next_ask, ask_wait,
         gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
-    uint64_t sent, received;
+    uint64_t sent, received, native_sent, native_received; /* native_: of one round of the transport's own collective */
+    void *args; /* a native call's counts, offsets, list: the caller's need not stay */
+    int args_cap;
     uint32_t progress,
         serial; /* progress counts every post and step that ended; serial: of all operations started, this one */
     int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
@@ -1684,6 +1686,7 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
         mesh_transport_free(t, e->op[i]->xfer);
         mesh_transport_free(t, e->op[i]->ordinal);
         mesh_transport_free(t, e->op[i]->block);
+        mesh_transport_free(t, e->op[i]->args);
         mesh_transport_free(t, e->op[i]);
     }
     while (e->mail) mesh__mail_drop(e, &e->mail);
@@ -2530,11 +2533,18 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
     e->waiting = outer;
 }
 
+/* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */
+static inline void mesh__op_join(mesh__engine *e, mesh__op *op) {
+    if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op) && MESH__HAS(e->t->ops, stream_wait))
+        e->t->ops->stream_wait(e->t, op->group->handle, &op->step[op->nsteps - 1].ticket, mesh__impl(op->comm)->stream);
+}
+
 MESH_API mesh_status mesh_wait_host(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_wait_host");
     if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
     mesh__op_wait(mesh__impl(r.comm)->engine, op);
+    mesh__op_join(mesh__impl(r.comm)->engine, op);
     return mesh__request_end(mesh__impl(r.comm)->engine, op);
 }
 
@@ -2567,9 +2577,8 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
     if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing && op->nsteps &&
         mesh__op_leave(e, op) == MESH_OK)
         return MESH_OK;
-    if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op))
-        e->t->ops->stream_wait(e->t, op->group->handle, &op->step[op->nsteps - 1].ticket, mesh__impl(op->comm)->stream);
     mesh__op_wait(e, op);
+    mesh__op_join(e, op);
     return mesh__request_end(e, op);
 }
 
@@ -2613,6 +2622,7 @@ MESH_API mesh_status mesh_test(mesh_request r) {
         if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
     }
     if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    mesh__op_join(e, op);
     return mesh__request_end(e, op);
 }
 
@@ -2655,6 +2665,8 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
         }
         op->step[0].open = 1;
         op->at = 1;
+        op->group->sent += op->sent = op->native_sent;
+        op->group->received += op->received = op->native_received;
     }
     return mesh__op_launch(e, op, &r);
 }
@@ -2715,6 +2727,9 @@ static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_err
     mark.group = group;
     status = e->t->ops->post(e->t, &mark, &ticket);
     if (status != MESH_OK) return status;
+    if (ticket.id == MESH_TICKET_CAPTURED)
+        return mesh__fail(why, MESH_ERR_STATE, -1,
+                          "the caller's stream is being captured; copy outside of the capture");
     while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
            !c->failed) {
         mesh__progress(e, mesh__now(e) + 1000000);

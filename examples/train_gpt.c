@@ -1,6 +1,7 @@
 /* Train a small GPT, byte by byte, on real text, over a mesh of data and tensor parallelism:
        build/train_gpt                                             one process
        mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2           eight, with the same losses
+       mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2 --device cuda    on eight GPUs
 
    What is parallel, and where it talks:
      dp    each index trains on its share of the batch; gradients are averaged once per step           (see `train_step`)
@@ -8,25 +9,34 @@
            tp after the row-split matrices, and before the column-split ones going backward, are
            the only ones needed (Megatron-LM's f and g)                                                 (see `tp_sum`)
    Everything else - layer norms, embeddings, the head - is replicated over tp: the same numbers on each rank, because an
-   all-reduce has the same bits everywhere. */
+   all-reduce has the same bits everywhere.
+
+   What computes is a `device`: the CPU, here, or with -DTRAIN_GPT_CUDA a GPU (train_gpt.cu). Its memory is the transport's
+   (mesh_alloc, mesh_copy), so the network and what is parallel about it are written once. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#ifdef TRAIN_GPT_CUDA
+#include "../transports/mesh_nccl.h"
+#endif
+#include "train_gpt_cuda.h"
 #include <math.h>
 #include <stdio.h>
 
-enum { VOCAB = 256 };
-
 typedef struct options {
-    const char *mesh, *text, *log, *against;
+    const char *mesh, *device, *text, *log, *against;
     int steps, batch, context, layers, channels, heads, seed;
 } options;
 
 /* ---- the mesh ------------------------------------------------------------------------------------------------------ */
 
 static mesh_socket net;
+#ifdef TRAIN_GPT_CUDA
+static mesh_nccl gpu;
+#endif
 static mesh_comm comm;
+static const device *dev;
 static int dp, dp_index, tp, tp_index;
 
 static void die(const char *what) {
@@ -43,6 +53,16 @@ static void *allocate(size_t n, size_t each) {
     if (!p) die("out of memory");
     return p;
 }
+
+/* Memory of the device, zero. */
+static void *device_memory(size_t nbytes) {
+    void *p;
+    must(mesh_alloc(&comm, nbytes, &p));
+    dev->zero(p, nbytes);
+    return p;
+}
+
+static float *floats(size_t n) { return (float *)device_memory(n * sizeof(float)); }
 
 /* Sum over the tp ranks; each of them ends with the same bits. */
 static void tp_sum(float *x, size_t n) {
@@ -72,6 +92,7 @@ typedef struct model {
     int ntensors;
     size_t nparams;
     float *param, *grad, *m, *v; /* flat: one all-reduce, one optimizer loop */
+    double *sums;                /* of a step: the loss, squares of replicated and of split gradients */
 } model;
 
 /* The local part of a parameter: rows x cols are what this rank holds. */
@@ -103,6 +124,7 @@ static float normal(uint64_t seed, uint64_t a, uint64_t b) {
 
 /* The same value at the same place of the whole parameter, whoever holds it. */
 static void initialize(model *g) {
+    float *values = (float *)allocate(g->nparams, sizeof *values);
     int k, r, c;
     for (k = 0; k < g->ntensors; k++) {
         const tensor *t = g->all[k];
@@ -113,12 +135,14 @@ static void initialize(model *g) {
                 uint64_t col = (uint64_t)(t->how == COLUMNS       ? tp_index * t->cols + c
                                           : t->how == QKV_COLUMNS ? (c / third * tp + tp_index) * third + c % third
                                                                   : c);
-                float *p = &g->param[t->at + (size_t)r * (size_t)t->cols + (size_t)c];
+                float *p = &values[t->at + (size_t)r * (size_t)t->cols + (size_t)c];
                 *p = t->deviation < 0   ? 1
                      : t->deviation > 0 ? t->deviation * normal((uint64_t)g->o.seed, (uint64_t)k, row << 32 | col)
                                         : 0;
             }
     }
+    must(mesh_copy(&comm, g->param, values, g->nparams * sizeof *values));
+    free(values);
 }
 
 static void model_init(model *g, const options *o) {
@@ -140,18 +164,22 @@ static void model_init(model *g, const options *o) {
     }
     add(g, &g->lnf_w, 1, C, WHOLE, -1), add(g, &g->lnf_b, 1, C, WHOLE, 0);
     add(g, &g->head, C, VOCAB, WHOLE, 0.02f);
-    g->param = (float *)allocate(g->nparams, sizeof(float));
-    g->grad = (float *)allocate(g->nparams, sizeof(float));
-    g->m = (float *)allocate(g->nparams, sizeof(float));
-    g->v = (float *)allocate(g->nparams, sizeof(float));
+    g->param = floats(g->nparams);
+    g->grad = floats(g->nparams);
+    g->m = floats(g->nparams);
+    g->v = floats(g->nparams);
+    g->sums = (double *)device_memory(3 * sizeof(double));
     initialize(g);
 }
 
 static float *P(const model *g, const tensor *t) { return g->param + t->at; }
 static float *G(const model *g, const tensor *t) { return g->grad + t->at; }
 
-/* ---- matrices: row-major, out[m][n] += a[m][k] * b[k][n] -------------------------------------------------------------- */
+/* ---- the CPU as a device: train_gpt_cuda.h says what each of these does ------------------------------------------ */
 
+static void zero(void *p, size_t nbytes) { memset(p, 0, nbytes); }
+
+/* out[m][n] += a[m][k] * b[k][n] */
 static void gemm(float *out, const float *a, const float *b, int m, int k, int n) {
     int i, p, j;
     for (i = 0; i + 4 <= m; i += 4)
@@ -177,7 +205,6 @@ static void transpose(float *out, const float *a, int rows, int cols) {
         for (j = 0; j < cols; j++) out[j * rows + i] = a[i * cols + j];
 }
 
-/* out = x W + bias (bias NULL: none). */
 static void linear(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n) {
     int i;
     for (i = 0; i < rows; i++) {
@@ -189,7 +216,6 @@ static void linear(float *out, const float *x, const float *w, const float *bias
     gemm(out, x, w, rows, in, n);
 }
 
-/* Given dout: dx = dout W^T (overwritten), dW += x^T dout, dbias += column sums. `work` holds rows*in + in*n floats. */
 static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
                             int rows, int in, int n, float *work) {
     float *xt = work, *wt = work + rows * in;
@@ -203,7 +229,21 @@ static void linear_backward(float *dx, float *dw, float *dbias, const float *dou
         for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
 }
 
-/* ---- layers -------------------------------------------------------------------------------------------------------------- */
+static void embed(float *x, const float *wte, const float *wpe, const unsigned char *tokens, int rows, int T, int C) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C; c++) x[i * C + c] = wte[tokens[i] * C + c] + wpe[i % T * C + c];
+}
+
+static void embed_backward(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens, int rows, int T,
+                           int C) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C; c++) {
+            dwte[tokens[i] * C + c] += dx[i * C + c];
+            dwpe[i % T * C + c] += dx[i * C + c];
+        }
+}
 
 static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
                        int C) {
@@ -221,7 +261,6 @@ static void layer_norm(float *out, float *xhat, float *rstd, const float *x, con
     }
 }
 
-/* dx += the gradient through the norm. */
 static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
                                 const float *rstd, const float *w, int rows, int C) {
     int i, c;
@@ -240,13 +279,19 @@ static void layer_norm_backward(float *dx, float *dw, float *db, const float *do
     }
 }
 
-static float gelu(float x) { return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
-static float gelu_slope(float x) {
-    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
-    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+static void gelu(float *out, const float *x, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) out[i] = 0.5f * x[i] * (1 + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
 }
 
-/* Causal attention over this rank's heads. qkv: rows of [q | k | v], each `width` wide; probs: [sequence][head][T][T]. */
+static void gelu_backward(float *d, const float *x, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        float t = tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i]));
+        d[i] *= 0.5f * (1 + t) + 0.5f * x[i] * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x[i] * x[i]);
+    }
+}
+
 static void attention(float *out, float *probs, const float *qkv, int sequences, int T, int heads, int size) {
     int s, h, i, j, c, width = heads * size;
     float scale = 1 / sqrtf((float)size);
@@ -273,9 +318,8 @@ static void attention(float *out, float *probs, const float *qkv, int sequences,
             }
 }
 
-/* dqkv is overwritten. */
 static void attention_backward(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences,
-                               int T, int heads, int size) {
+                               int T, int heads, int size, float *work) {
     int s, h, i, j, c, width = heads * size;
     float scale = 1 / sqrtf((float)size);
     memset(dqkv, 0, (size_t)(sequences * T) * 3 * (size_t)width * sizeof(float));
@@ -284,7 +328,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *prob
             for (i = 0; i < T; i++) {
                 const float *q = qkv + (s * T + i) * 3 * width + h * size, *p = probs + ((s * heads + h) * T + i) * T,
                             *d = dout + (s * T + i) * width + h * size;
-                float *dq = dqkv + (s * T + i) * 3 * width + h * size, mean = 0, dprob[1024];
+                float *dq = dqkv + (s * T + i) * 3 * width + h * size, mean = 0, *dprob = work;
                 for (j = 0; j <= i; j++) {
                     const float *v = qkv + (s * T + j) * 3 * width + 2 * width + h * size;
                     float *dv = dqkv + (s * T + j) * 3 * width + 2 * width + h * size;
@@ -307,6 +351,46 @@ static void attention_backward(float *dqkv, const float *dout, const float *prob
             }
 }
 
+static void residual(float *x, const float *part, const float *bias, int rows, int C) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + bias[c];
+}
+
+static void cross_entropy(double *mean, float *logits, const unsigned char *targets, int rows) {
+    double loss = 0;
+    int i, k;
+    for (i = 0; i < rows; i++) {
+        float *row = logits + i * VOCAB, most = row[0], sum = 0;
+        for (k = 1; k < VOCAB; k++) most = row[k] > most ? row[k] : most;
+        loss += (double)most - (double)row[targets[i]];
+        for (k = 0; k < VOCAB; k++) sum += row[k] = expf(row[k] - most);
+        loss += log((double)sum);
+        for (k = 0; k < VOCAB; k++) row[k] = (row[k] / sum - (float)(k == targets[i])) / (float)rows;
+    }
+    *mean += loss / (double)rows;
+}
+
+static void add_squares(double *sum, const float *x, size_t n) {
+    double s = *sum;
+    size_t i;
+    for (i = 0; i < n; i++) s += (double)x[i] * (double)x[i];
+    *sum = s;
+}
+
+static void adam(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        m[i] = d.a * m[i] + (1 - d.a) * grad[i];
+        v[i] = d.b * v[i] + (1 - d.b) * grad[i] * grad[i];
+        param[i] -= d.rate * (m[i] / d.a_bias) / (sqrtf(v[i] / d.b_bias) + d.eps);
+    }
+}
+
+static const device cpu = {zero,          embed,           embed_backward, layer_norm,         layer_norm_backward,
+                           linear,        linear_backward, attention,      attention_backward, gelu,
+                           gelu_backward, residual,        cross_entropy,  add_squares,        adam};
+
 /* ---- the whole network ------------------------------------------------------------------------------------------------------- */
 
 typedef struct saved { /* what a layer's backward pass needs */
@@ -319,10 +403,9 @@ typedef struct pass {
     saved *layers;
 } pass;
 
-static float *floats(size_t n) { return (float *)allocate(n, sizeof(float)); }
-
 static void pass_init(pass *a, const model *g, int sequences) {
     size_t C = (size_t)g->o.channels, rows = (size_t)sequences * (size_t)g->o.context, width = C / (size_t)tp;
+    size_t linear = rows * 4 * C + 4 * C * C + C * VOCAB, probs = rows * (size_t)(g->o.context * g->o.heads / tp);
     int i;
     a->sequences = sequences;
     a->rows = (int)rows;
@@ -330,13 +413,13 @@ static void pass_init(pass *a, const model *g, int sequences) {
     a->lnf_rstd = floats(rows);
     a->logits = floats(rows * VOCAB), a->dx = floats(rows * C), a->dpart = floats(rows * C),
     a->dwide = floats(rows * 4 * C);
-    a->work = floats(rows * 4 * C + 4 * C * C + C * VOCAB);
+    a->work = floats(linear > probs ? linear : probs);
     a->layers = (saved *)allocate((size_t)g->o.layers, sizeof *a->layers);
     for (i = 0; i < g->o.layers; i++) {
         saved *s = &a->layers[i];
         s->ln1 = floats(rows * C), s->ln1_hat = floats(rows * C), s->ln1_rstd = floats(rows),
         s->qkv = floats(rows * 3 * width);
-        s->probs = floats(rows * (size_t)g->o.context * (size_t)(g->o.heads / tp)), s->att = floats(rows * width);
+        s->probs = floats(probs), s->att = floats(rows * width);
         s->ln2 = floats(rows * C), s->ln2_hat = floats(rows * C), s->ln2_rstd = floats(rows),
         s->up = floats(rows * 4 * width), s->act = floats(rows * 4 * width);
     }
@@ -344,121 +427,85 @@ static void pass_init(pass *a, const model *g, int sequences) {
 
 /* x += the sum over tp of what the row-split matrix gave, + bias once. */
 static void join(float *x, float *part, const float *bias, int rows, int C) {
-    int i, c;
     tp_sum(part, (size_t)rows * (size_t)C);
-    for (i = 0; i < rows; i++)
-        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + bias[c];
+    dev->residual(x, part, bias, rows, C);
 }
 
 static void forward(const model *g, pass *a, const unsigned char *tokens) {
-    int C = g->o.channels, T = g->o.context, width = C / tp, heads = g->o.heads / tp, i, c, l;
-    for (i = 0; i < a->rows; i++)
-        for (c = 0; c < C; c++) a->x[i * C + c] = P(g, &g->wte)[tokens[i] * C + c] + P(g, &g->wpe)[i % T * C + c];
+    int C = g->o.channels, T = g->o.context, width = C / tp, heads = g->o.heads / tp, l;
+    dev->embed(a->x, P(g, &g->wte), P(g, &g->wpe), tokens, a->rows, T, C);
     for (l = 0; l < g->o.layers; l++) {
         const layer *w = &g->layers[l];
         saved *s = &a->layers[l];
-        layer_norm(s->ln1, s->ln1_hat, s->ln1_rstd, a->x, P(g, &w->ln1_w), P(g, &w->ln1_b), a->rows, C);
-        linear(s->qkv, s->ln1, P(g, &w->qkv_w), P(g, &w->qkv_b), a->rows, C, 3 * width);
-        attention(s->att, s->probs, s->qkv, a->sequences, T, heads, C / g->o.heads);
-        linear(a->part, s->att, P(g, &w->proj_w), NULL, a->rows, width, C);
+        dev->layer_norm(s->ln1, s->ln1_hat, s->ln1_rstd, a->x, P(g, &w->ln1_w), P(g, &w->ln1_b), a->rows, C);
+        dev->linear(s->qkv, s->ln1, P(g, &w->qkv_w), P(g, &w->qkv_b), a->rows, C, 3 * width);
+        dev->attention(s->att, s->probs, s->qkv, a->sequences, T, heads, C / g->o.heads);
+        dev->linear(a->part, s->att, P(g, &w->proj_w), NULL, a->rows, width, C);
         join(a->x, a->part, P(g, &w->proj_b), a->rows, C);
-        layer_norm(s->ln2, s->ln2_hat, s->ln2_rstd, a->x, P(g, &w->ln2_w), P(g, &w->ln2_b), a->rows, C);
-        linear(s->up, s->ln2, P(g, &w->up_w), P(g, &w->up_b), a->rows, C, 4 * width);
-        for (i = 0; i < a->rows * 4 * width; i++) s->act[i] = gelu(s->up[i]);
-        linear(a->part, s->act, P(g, &w->down_w), NULL, a->rows, 4 * width, C);
+        dev->layer_norm(s->ln2, s->ln2_hat, s->ln2_rstd, a->x, P(g, &w->ln2_w), P(g, &w->ln2_b), a->rows, C);
+        dev->linear(s->up, s->ln2, P(g, &w->up_w), P(g, &w->up_b), a->rows, C, 4 * width);
+        dev->gelu(s->act, s->up, (size_t)a->rows * 4 * (size_t)width);
+        dev->linear(a->part, s->act, P(g, &w->down_w), NULL, a->rows, 4 * width, C);
         join(a->x, a->part, P(g, &w->down_b), a->rows, C);
     }
-    layer_norm(a->lnf, a->lnf_hat, a->lnf_rstd, a->x, P(g, &g->lnf_w), P(g, &g->lnf_b), a->rows, C);
-    linear(a->logits, a->lnf, P(g, &g->head), NULL, a->rows, C, VOCAB);
-}
-
-/* Mean cross-entropy; logits become its gradient. */
-static double loss_and_gradient(pass *a, const unsigned char *targets) {
-    double loss = 0;
-    int i, k;
-    for (i = 0; i < a->rows; i++) {
-        float *row = a->logits + i * VOCAB, most = row[0], sum = 0;
-        for (k = 1; k < VOCAB; k++) most = row[k] > most ? row[k] : most;
-        loss += (double)most - (double)row[targets[i]];
-        for (k = 0; k < VOCAB; k++) sum += row[k] = expf(row[k] - most);
-        loss += log((double)sum);
-        for (k = 0; k < VOCAB; k++) row[k] = (row[k] / sum - (float)(k == targets[i])) / (float)a->rows;
-    }
-    return loss / (double)a->rows;
+    dev->layer_norm(a->lnf, a->lnf_hat, a->lnf_rstd, a->x, P(g, &g->lnf_w), P(g, &g->lnf_b), a->rows, C);
+    dev->linear(a->logits, a->lnf, P(g, &g->head), NULL, a->rows, C, VOCAB);
 }
 
 static void backward(const model *g, pass *a, const unsigned char *tokens) {
-    int C = g->o.channels, T = g->o.context, width = C / tp, heads = g->o.heads / tp, i, c, l;
+    int C = g->o.channels, T = g->o.context, width = C / tp, heads = g->o.heads / tp, l;
     size_t all = (size_t)a->rows * (size_t)C;
-    memset(g->grad, 0, g->nparams * sizeof(float));
-    memset(a->dx, 0, all * sizeof(float));
-    linear_backward(a->dpart, G(g, &g->head), NULL, a->logits, a->lnf, P(g, &g->head), a->rows, C, VOCAB, a->work);
-    layer_norm_backward(a->dx, G(g, &g->lnf_w), G(g, &g->lnf_b), a->dpart, a->lnf_hat, a->lnf_rstd, P(g, &g->lnf_w),
-                        a->rows, C);
+    dev->zero(g->grad, g->nparams * sizeof(float));
+    dev->zero(a->dx, all * sizeof(float));
+    dev->linear_backward(a->dpart, G(g, &g->head), NULL, a->logits, a->lnf, P(g, &g->head), a->rows, C, VOCAB, a->work);
+    dev->layer_norm_backward(a->dx, G(g, &g->lnf_w), G(g, &g->lnf_b), a->dpart, a->lnf_hat, a->lnf_rstd,
+                             P(g, &g->lnf_w), a->rows, C);
     for (l = g->o.layers - 1; l >= 0; l--) {
         const layer *w = &g->layers[l];
         saved *s = &a->layers[l];
-        linear_backward(a->dwide, G(g, &w->down_w), G(g, &w->down_b), a->dx, s->act, P(g, &w->down_w), a->rows,
-                        4 * width, C, a->work);
-        for (i = 0; i < a->rows * 4 * width; i++) a->dwide[i] *= gelu_slope(s->up[i]);
-        linear_backward(a->dpart, G(g, &w->up_w), G(g, &w->up_b), a->dwide, s->ln2, P(g, &w->up_w), a->rows, C,
-                        4 * width, a->work);
+        dev->linear_backward(a->dwide, G(g, &w->down_w), G(g, &w->down_b), a->dx, s->act, P(g, &w->down_w), a->rows,
+                             4 * width, C, a->work);
+        dev->gelu_backward(a->dwide, s->up, (size_t)a->rows * 4 * (size_t)width);
+        dev->linear_backward(a->dpart, G(g, &w->up_w), G(g, &w->up_b), a->dwide, s->ln2, P(g, &w->up_w), a->rows, C,
+                             4 * width, a->work);
         tp_sum(a->dpart, all); /* each rank's columns give a part of the gradient of their common input */
-        layer_norm_backward(a->dx, G(g, &w->ln2_w), G(g, &w->ln2_b), a->dpart, s->ln2_hat, s->ln2_rstd, P(g, &w->ln2_w),
-                            a->rows, C);
-        linear_backward(a->part, G(g, &w->proj_w), G(g, &w->proj_b), a->dx, s->att, P(g, &w->proj_w), a->rows, width, C,
-                        a->work);
-        attention_backward(a->dwide, a->part, s->probs, s->qkv, a->sequences, T, heads, C / g->o.heads);
-        linear_backward(a->dpart, G(g, &w->qkv_w), G(g, &w->qkv_b), a->dwide, s->ln1, P(g, &w->qkv_w), a->rows, C,
-                        3 * width, a->work);
+        dev->layer_norm_backward(a->dx, G(g, &w->ln2_w), G(g, &w->ln2_b), a->dpart, s->ln2_hat, s->ln2_rstd,
+                                 P(g, &w->ln2_w), a->rows, C);
+        dev->linear_backward(a->part, G(g, &w->proj_w), G(g, &w->proj_b), a->dx, s->att, P(g, &w->proj_w), a->rows,
+                             width, C, a->work);
+        dev->attention_backward(a->dwide, a->part, s->probs, s->qkv, a->sequences, T, heads, C / g->o.heads, a->work);
+        dev->linear_backward(a->dpart, G(g, &w->qkv_w), G(g, &w->qkv_b), a->dwide, s->ln1, P(g, &w->qkv_w), a->rows, C,
+                             3 * width, a->work);
         tp_sum(a->dpart, all);
-        layer_norm_backward(a->dx, G(g, &w->ln1_w), G(g, &w->ln1_b), a->dpart, s->ln1_hat, s->ln1_rstd, P(g, &w->ln1_w),
-                            a->rows, C);
+        dev->layer_norm_backward(a->dx, G(g, &w->ln1_w), G(g, &w->ln1_b), a->dpart, s->ln1_hat, s->ln1_rstd,
+                                 P(g, &w->ln1_w), a->rows, C);
     }
-    for (i = 0; i < a->rows; i++)
-        for (c = 0; c < C; c++) {
-            G(g, &g->wte)[tokens[i] * C + c] += a->dx[i * C + c];
-            G(g, &g->wpe)[i % T * C + c] += a->dx[i * C + c];
-        }
-}
-
-/* The norm of the whole gradient: replicated parameters count once, split ones are summed over tp. */
-static double gradient_norm(const model *g) {
-    double own[2] = {0, 0}; /* replicated, split */
-    int k;
-    size_t i;
-    for (k = 0; k < g->ntensors; k++) {
-        const tensor *t = g->all[k];
-        const float *d = G(g, t);
-        for (i = 0; i < (size_t)t->rows * (size_t)t->cols; i++) own[t->how != WHOLE] += (double)d[i] * (double)d[i];
-    }
-    must(mesh_all_reduce(&comm, "tp", &own[1], &own[1], 1, MESH_F64, MESH_SUM));
-    return sqrt(own[0] + own[1]);
-}
-
-static void adam(model *g, int step) {
-    float rate = 2e-3f * (step < 20 ? (float)(step + 1) / 20 : 1), a = 0.9f, b = 0.99f, eps = 1e-5f;
-    float ma = 1 - powf(a, (float)(step + 1)), mb = 1 - powf(b, (float)(step + 1));
-    size_t i;
-    for (i = 0; i < g->nparams; i++) {
-        g->m[i] = a * g->m[i] + (1 - a) * g->grad[i];
-        g->v[i] = b * g->v[i] + (1 - b) * g->grad[i] * g->grad[i];
-        g->param[i] -= rate * (g->m[i] / ma) / (sqrtf(g->v[i] / mb) + eps);
-    }
+    dev->embed_backward(G(g, &g->wte), G(g, &g->wpe), a->dx, tokens, a->rows, T, C);
 }
 
 /* One step on this rank's share of the batch. */
 static double train_step(model *g, pass *a, const unsigned char *tokens, const unsigned char *targets, int step,
                          double *norm) {
-    double loss;
+    adam_desc d = {2e-3f * (step < 20 ? (float)(step + 1) / 20 : 1), 0.9f, 0.99f, 1e-5f, 0, 0};
+    double sums[3];
+    int k;
+    d.a_bias = 1 - powf(d.a, (float)(step + 1)), d.b_bias = 1 - powf(d.b, (float)(step + 1));
+    dev->zero(g->sums, sizeof sums);
     forward(g, a, tokens);
-    loss = loss_and_gradient(a, targets);
+    dev->cross_entropy(&g->sums[0], a->logits, targets, a->rows);
     backward(g, a, tokens);
     must(mesh_all_reduce(&comm, "dp", g->grad, g->grad, g->nparams, MESH_F32, MESH_AVG));
-    must(mesh_all_reduce(&comm, "dp", &loss, &loss, 1, MESH_F64, MESH_AVG));
-    *norm = gradient_norm(g);
-    adam(g, step);
-    return loss;
+    must(mesh_all_reduce(&comm, "dp", &g->sums[0], &g->sums[0], 1, MESH_F64, MESH_AVG));
+    /* The norm of the whole gradient: replicated parameters count once, split ones are summed over tp. */
+    for (k = 0; k < g->ntensors; k++) {
+        const tensor *t = g->all[k];
+        dev->add_squares(&g->sums[t->how == WHOLE ? 1 : 2], G(g, t), (size_t)t->rows * (size_t)t->cols);
+    }
+    must(mesh_all_reduce(&comm, "tp", &g->sums[2], &g->sums[2], 1, MESH_F64, MESH_SUM));
+    dev->adam(g->param, g->m, g->v, g->grad, g->nparams, d);
+    must(mesh_copy(&comm, sums, g->sums, sizeof sums));
+    *norm = sqrt(sums[1] + sums[2]);
+    return sums[0];
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------------------------ */
@@ -479,6 +526,17 @@ static int append_file(const char *path, unsigned char **text, size_t *length) {
     return 1;
 }
 
+/* Broadcast what lies in host memory. */
+static void spread(void *p, size_t count, mesh_dtype dtype) {
+    size_t nbytes = count * mesh_dtype_bytes(dtype);
+    void *there;
+    must(mesh_alloc(&comm, nbytes, &there));
+    must(mesh_copy(&comm, there, p, nbytes));
+    must(mesh_broadcast(&comm, NULL, there, there, count, dtype, 0));
+    must(mesh_copy(&comm, p, there, nbytes));
+    must(mesh_free(&comm, there));
+}
+
 /* Rank 0 reads, everybody gets it: the other hosts need not have the file. */
 static unsigned char *read_text(const options *o, size_t *length) {
     static const char *const own[] = {"mesh.h", "mesh_collectives.h", "transports/mesh_socket.h",
@@ -496,12 +554,12 @@ static unsigned char *read_text(const options *o, size_t *length) {
         }
         n = have;
     }
-    must(mesh_broadcast(&comm, NULL, &n, &n, 1, MESH_U64, 0));
+    spread(&n, 1, MESH_U64);
     if (n < 4 * (uint64_t)o->context)
         die(o->text ? "the text of --text is missing or too short"
                     : "the library's headers are not where they were built; give --text FILE");
     if (net.base.rank) text = (unsigned char *)allocate((size_t)n, 1);
-    must(mesh_broadcast(&comm, NULL, text, text, (size_t)n, MESH_U8, 0));
+    spread(text, (size_t)n, MESH_U8);
     *length = (size_t)n;
     return text;
 }
@@ -520,7 +578,8 @@ static void take_batch(const options *o, const unsigned char *text, size_t lengt
 
 /* Continue a prompt, one byte at a time. All ranks take part; rank 0 prints. */
 static void sample(const model *g, int bytes) {
-    unsigned char *window = (unsigned char *)allocate((size_t)g->o.context, 1);
+    unsigned char *window = (unsigned char *)allocate((size_t)g->o.context, 1),
+                  *tokens = (unsigned char *)device_memory((size_t)g->o.context);
     const char *prompt = "static inline ";
     int n = (int)strlen(prompt), i, k;
     pass a;
@@ -529,14 +588,15 @@ static void sample(const model *g, int bytes) {
     memcpy(window, prompt, (size_t)n);
     if (net.base.rank == 0) printf("\n%s", prompt);
     for (i = 0; i < bytes; i++) {
-        float *row, most = -1e30f;
+        float row[VOCAB], most = -1e30f;
         double sum = 0, at;
         if (n == g->o.context) {
             memmove(window, window + 1, (size_t)n - 1);
             n--;
         }
-        forward(g, &a, window);
-        row = a.logits + (n - 1) * VOCAB;
+        must(mesh_copy(&comm, tokens, window, (size_t)g->o.context));
+        forward(g, &a, tokens);
+        must(mesh_copy(&comm, row, a.logits + (n - 1) * VOCAB, sizeof row));
         for (k = 0; k < VOCAB; k++) most = row[k] > most ? row[k] : most;
         for (k = 0; k < VOCAB; k++) sum += exp(((double)row[k] - (double)most) / 0.6);
         at = sum * ((double)(draw((uint64_t)g->o.seed, 99, (uint64_t)i) >> 11) / 9007199254740992.0);
@@ -555,9 +615,11 @@ static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9
 static int usage(int status) {
     fprintf(
         status ? stderr : stdout,
-        "usage: train_gpt [--mesh dp=D,tp=T] [--text FILE] [--steps N] [--batch SEQUENCES] [--context BYTES]\n"
-        "                 [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
+        "usage: train_gpt [--mesh dp=D,tp=T] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
+        "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE]\n"
+        "                 [--against FILE]\n"
         "  --mesh      how the ranks are laid out; default: all of them as dp\n"
+        "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
         "  --log       write step, loss and gradient norm of every step to FILE\n"
         "  --against   show the losses of an earlier --log beside these; exit 1 if they differ by more than rounding\n");
@@ -567,7 +629,7 @@ static int usage(int status) {
 static int parse_options(options *o, int argc, char **argv) {
     int i, k;
     memset(o, 0, sizeof *o);
-    o->mesh = "dp=-1,tp=1";
+    o->mesh = "dp=-1,tp=1", o->device = "cpu";
     o->steps = 100, o->batch = 16, o->context = 64, o->layers = 2, o->channels = 64, o->heads = 4, o->seed = 1;
     for (i = 1; i < argc; i++) {
         struct {
@@ -577,7 +639,7 @@ static int parse_options(options *o, int argc, char **argv) {
             {"--mesh", &o->mesh, NULL},       {"--text", &o->text, NULL},     {"--log", &o->log, NULL},
             {"--against", &o->against, NULL}, {"--steps", NULL, &o->steps},   {"--batch", NULL, &o->batch},
             {"--context", NULL, &o->context}, {"--layers", NULL, &o->layers}, {"--channels", NULL, &o->channels},
-            {"--heads", NULL, &o->heads},     {"--seed", NULL, &o->seed}};
+            {"--heads", NULL, &o->heads},     {"--seed", NULL, &o->seed},     {"--device", &o->device, NULL}};
         int n = (int)(sizeof known / sizeof known[0]);
         if (!strcmp(argv[i], "--help")) exit(usage(0));
         for (k = 0; k < n && strcmp(argv[i], known[k].name); k++) {}
@@ -590,12 +652,23 @@ static int parse_options(options *o, int argc, char **argv) {
         else if ((*known[k].number = atoi(argv[i])) < 1)
             return fprintf(stderr, "train_gpt: %s %s: expected a number above 0\n", known[k].name, argv[i]), 0;
     }
+    if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
+        return fprintf(stderr, "train_gpt: --device %s: it is cpu or cuda\n", o->device), 0;
+#ifndef TRAIN_GPT_CUDA
+    if (!strcmp(o->device, "cuda"))
+        return fprintf(stderr,
+                       "train_gpt: --device cuda: this one was built without CUDA; `make build/train_gpt` where "
+                       "nvcc and nccl.h are found, or compile with -DTRAIN_GPT_CUDA and link train_gpt.cu\n"),
+               0;
+#endif
     return 1;
 }
 
 static int open_mesh(const options *o) {
     mesh m;
     mesh_error err;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_transport *transport = &net.base;
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, o->mesh, mesh_world(&net.base), &err))
         return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     if (mesh_axis_find(&m, "dp") < 0 || mesh_axis_find(&m, "tp") < 0 || m.naxes != 2)
@@ -608,7 +681,17 @@ static int open_mesh(const options *o) {
     if (o->heads % tp) return fprintf(stderr, "train_gpt: --heads %d does not divide by tp = %d\n", o->heads, tp), 0;
     if (o->context < 16 || o->context > 1024)
         return fprintf(stderr, "train_gpt: --context %d; 16 to 1024\n", o->context), 0;
-    if (mesh_comm_open(&comm, &net.base, &m, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    dev = &cpu;
+#ifdef TRAIN_GPT_CUDA
+    if (!strcmp(o->device, "cuda")) {
+#ifndef TRAIN_GPT_SHIM /* a test, which runs the kernels on the CPU */
+        if (mesh_nccl_open(&gpu, &net.base, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+        transport = &gpu.base;
+#endif
+        dev = cuda_device(gpu.device, &desc.stream);
+    }
+#endif
+    if (mesh_comm_open(&comm, transport, &m, &desc, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     dp_index = mesh_comm_index(&comm, "dp");
     tp_index = mesh_comm_index(&comm, "tp");
     return 1;
@@ -653,7 +736,7 @@ int main(int argc, char **argv) {
     model g;
     pass a;
     size_t length;
-    unsigned char *text, *tokens, *targets;
+    unsigned char *text, *batch, *tokens;
     FILE *log = NULL, *other = NULL;
     double start, worst_loss = 0, worst_norm = 0;
     int step, share, lead, wrong = 0;
@@ -664,8 +747,8 @@ int main(int argc, char **argv) {
     model_init(&g, &o);
     pass_init(&a, &g, share);
     text = read_text(&o, &length);
-    tokens = (unsigned char *)allocate((size_t)(share * o.context), 1);
-    targets = (unsigned char *)allocate((size_t)(share * o.context), 1);
+    batch = (unsigned char *)allocate(2 * (size_t)a.rows, 1); /* tokens and their targets */
+    tokens = (unsigned char *)device_memory(2 * (size_t)a.rows);
     if (lead && o.log && !(log = fopen(o.log, "w"))) die("cannot write the file of --log");
     if (lead && o.against && !(other = fopen(o.against, "r"))) die("cannot read the file of --against");
     if (log) fprintf(log, "step,loss,norm\n");
@@ -677,8 +760,9 @@ int main(int argc, char **argv) {
     start = seconds();
     for (step = 0; step < o.steps; step++) {
         double norm, loss, was_loss = 0, was_norm = 0;
-        take_batch(&o, text, length, step, share, tokens, targets);
-        loss = train_step(&g, &a, tokens, targets, step, &norm);
+        take_batch(&o, text, length, step, share, batch, batch + a.rows);
+        must(mesh_copy(&comm, tokens, batch, 2 * (size_t)a.rows));
+        loss = train_step(&g, &a, tokens, tokens + a.rows, step, &norm);
         if (!lead) continue;
         if (log) fprintf(log, "%d,%.17g,%.17g\n", step, loss, norm);
         if (other && earlier(other, &was_loss, &was_norm)) {
@@ -706,6 +790,9 @@ int main(int argc, char **argv) {
     }
     sample(&g, 200);
     mesh_comm_close(&comm);
+#ifdef TRAIN_GPT_CUDA
+    mesh_nccl_close(&gpu);
+#endif
     mesh_socket_close(&net);
     return wrong;
 }

@@ -24,15 +24,19 @@ CONCEPTS
                 It stays open, and is this transport's alone until mesh_nccl_close: open no comms on it.
     libraries   libnccl.so.2 and libcudart.so.13 (then .12) are loaded when opened (desc, or MESH_NCCL_LIBRARY and
                 MESH_CUDART_LIBRARY, name others): one binary runs with and without GPUs. With -DMESH_NCCL_LINK they are linked.
-    device      Of LOCAL_RANK (as torchrun, mpirun and srun give it); where a rank sees one device only, that one.
+    device      Of LOCAL_RANK (as torchrun, mpirun and srun give it); where a rank sees one device only, that one. Calls make it the
+                current device of the thread that calls.
     streams     A group's operations are in one order, that of their starts. The blocking forms run on the caller's stream
                 (mesh_comm_desc.stream, mesh_comm_stream), as the bare NCCL call would: nothing is waited for on the host but by
                 mesh_barrier. A _start runs on a stream of the group's own, after what is on the caller's stream; mesh_wait puts the
                 caller's stream behind it; mesh_wait_host blocks. Start and wait only enqueue: a CUDA graph can capture them (buffers
                 and comm then outlive the graph).
     order       NCCL has no tags: ranks start the operations of their groups, and point-to-point ones too, in one consistent order.
-                A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift).
-    communicator  One per ordered list of ranks, kept until mesh_nccl_close, shared by the groups with that list.
+                A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift). So that started
+                operations of several groups cannot wait for each other on a device, NCCL_LAUNCH_ORDER_IMPLICIT (2.26) is set to 1
+                unless it is set already.
+    communicator  One per ordered list of ranks and comm, shared by the comm's groups with that list; when the comm is closed it is kept for
+                the next one with that list, until mesh_nccl_close.
     MESH_NCCL_DEBUG=1  Ranks compare every call over the bootstrap before it is launched: disagreement is told at once, by both calls,
                 instead of at the deadline; so is memory that a device does not reach.
 
@@ -40,7 +44,8 @@ ERRORS
     As on every transport. A watchdog thread listens while the program computes or blocks in CUDA: a rank that is lost, an operation
     whose deadline has passed (mesh_comm_desc.timeout_ns, and 2 s more) or NCCL's own error ends the communicators concerned, so that
     streams go on (with data that mean nothing) and the next mesh call says why. "NCCL's last warning" is quoted as what NCCL gives:
-    this process's last one, perhaps an old one.
+    this process's last one, perhaps an old one. A rank that is stuck inside a call of NCCL's (which connects when first needed) is given
+    2 s to come back by itself, then its communicator is aborted under it: NCCL promises nothing then, but nothing else would free it.
 
 WHAT IT DOES NOT DO
     minloc, maxloc, user ops, broadcast of objects: host memory only. i16, u16, and, or, xor, complex products and scans go through
@@ -82,7 +87,9 @@ typedef struct mesh_nccl {
    else what went wrong. ARGUMENT: the transport is NULL or has comms of its own. TIMEOUT: ranks missing. On error nothing is open. */
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err);
-/* Waits for what is under way (10 s at most), closes comms that are still open. The bootstrap stays open. TIMEOUT: NCCL does not end. */
+/* Closes comms that are still open, waits for what is under way (10 s at most) and then for the other ranks to close too (60 s at most, as
+   NCCL's communicators are closed together; without a rank that was lost, at once). Graphs with this transport's operations are destroyed
+   before. The bootstrap stays open. TIMEOUT: the others do not come, or NCCL does not end. */
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
 
 #ifdef __cplusplus
@@ -109,6 +116,7 @@ extern "C" {
 #define MESH_NCCL__CUDA_FUNCTIONS(X)                                                                        \
     X(cudaError_t, cuda, GetDeviceCount, (int *), 1)                                                        \
     X(cudaError_t, cuda, SetDevice, (int), 1)                                                               \
+    X(cudaError_t, cuda, GetDevice, (int *), 1)                                                             \
     X(const char *, cuda, GetErrorString, (cudaError_t), 1)                                                 \
     X(const char *, cuda, GetErrorName, (cudaError_t), 1)                                                   \
     X(cudaError_t, cuda, GetLastError, (void), 1)                                                           \
@@ -198,14 +206,17 @@ typedef struct mesh_nccl__comm {
     struct mesh_nccl__comm *next;
     int *rank, size, index;
     uint64_t serial; /* when it was made, as its ranks agreed; 0: not yet */
-    ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one */
+    ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one. Of the main thread alone */
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
     int ended, capturing;
+    int refs;                          /* groups that use it */
+    uint32_t owner;                    /* their comm's id */
     mesh_error why;                    /* what ended it */
     uint64_t valid;                    /* operations up to this one were over before */
     int64_t ended_at, polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
     cudaStream_t stream, on;           /* its own; where the last operation went */
     cudaEvent_t enter, captured;
+    cudaStream_t captured_on; /* where `captured` was recorded */
     uint64_t issued, completed;
     mesh_nccl__mark *mark; /* a ring */
     int first_mark, nmarks, mark_cap;
@@ -238,9 +249,22 @@ typedef struct mesh_nccl__memory { /* registered with every communicator */
 
 typedef struct mesh_nccl__mail {
     struct mesh_nccl__mail *next;
-    int acted; /* the watchdog's part of it is done */
+    int acted; /* the watchdog's part of it is done; 2: so is a closing rank's */
+    int64_t came;
     mesh_control m;
 } mesh_nccl__mail;
+
+/* A communicator that is being aborted, in a thread of its own: NCCL waits there for streams, other ranks, graphs. */
+typedef struct mesh_nccl__stop {
+    struct mesh_nccl__stop *next;
+    mesh_nccl__api api;
+    pthread_mutex_t *inside; /* not NULL: what the main thread holds while it is inside NCCL with this communicator */
+    pthread_mutex_t lock;    /* over */
+    pthread_t thread;
+    int device, over;
+    ncclComm_t comm;
+    ncclComm_t *late; /* not NULL: a split of it that NCCL may still be writing */
+} mesh_nccl__stop;
 
 typedef struct mesh_nccl__state {
     mesh_nccl *n;
@@ -255,11 +279,14 @@ typedef struct mesh_nccl__state {
     pthread_mutex_t boot_lock; /* the bootstrap and the mail */
     pthread_mutex_t lock;      /* everything else */
     mesh_nccl__mail *mail, **mail_end;
+    unsigned char *gone; /* per rank: a mesh_event_kind, LOST or CLOSED; 0: it is there */
     mesh_nccl__comm *comm;
     mesh_nccl__comm *inside; /* what the main thread is calling NCCL for */
     int64_t inside_until;
     mesh_nccl__group *group, world;
     mesh_nccl__memory *memory;
+    mesh_nccl__stop *stops;
+    int closing;        /* who asks for this rank now is told that it has left */
     cudaEvent_t *event; /* free ones; there is room for all that were made */
     int nevents, event_cap, events_made;
     pthread_t watchdog;
@@ -303,6 +330,13 @@ static inline mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, 
                       last && *last ? "\"" : "");
 }
 
+/* This rank's device becomes the calling thread's: what is made there belongs to it. */
+static inline void mesh_nccl__use_device(mesh_nccl__state *s) {
+    int now = -1;
+    if (s->api.cudaGetDevice(&now) == cudaSuccess && now == s->n->device) return;
+    s->api.cudaSetDevice(s->n->device);
+}
+
 /* ---- // >>marks: what is over ---- */
 
 /* Calls that a stream capture elsewhere in the process must not forbid. */
@@ -332,6 +366,7 @@ static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
         c->first_mark = (c->first_mark + 1) % c->mark_cap;
         c->nmarks--;
     }
+    if (r == cudaErrorNotReady) s->api.cudaGetLastError(); /* or the program would see it */
     mesh_nccl__capture_mode(s, &mode);
     if (r != cudaSuccess && r != cudaErrorNotReady) {
         mesh_error why;
@@ -339,6 +374,75 @@ static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
         mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
     }
     if (c->completed != before) s->news = 1;
+}
+
+/* The main thread may be inside a call with the communicator: it is revoked, which leaves it in place (2.28.7), and given time to come back,
+   before it is aborted, which frees it. */
+static void *mesh_nccl__stop_main(void *arg) {
+    mesh_nccl__stop *stop = (mesh_nccl__stop *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    stop->api.cudaThreadExchangeStreamCaptureMode(&mode);
+    stop->api.cudaSetDevice(stop->device);
+    if (stop->inside) {
+        struct timespec until;
+        if (stop->api.ncclCommRevoke) stop->api.ncclCommRevoke(stop->comm, 0);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 2;
+        if (pthread_mutex_timedlock(stop->inside, &until) == 0) pthread_mutex_unlock(stop->inside);
+    }
+    stop->api.ncclCommAbort(stop->comm);
+    if (stop->late && *stop->late) stop->api.ncclCommAbort(*stop->late);
+    pthread_mutex_lock(&stop->lock);
+    stop->over = 1;
+    pthread_mutex_unlock(&stop->lock);
+    return NULL;
+}
+
+/* Abort a communicator without waiting for it: NCCL would wait, for its stream, behind other communicators that may hang too. */
+static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, ncclComm_t comm, ncclComm_t *late, int inside) {
+    mesh_nccl__stop *stop = (mesh_nccl__stop *)malloc(sizeof *stop); /* may outlive the allocator */
+    if (!stop) return; /* it is left; the operations end as failed anyway */
+    memset(stop, 0, sizeof *stop);
+    stop->api = s->api;
+    stop->device = s->n->device;
+    stop->comm = comm;
+    stop->late = late;
+    stop->inside = inside ? &s->lock : NULL;
+    pthread_mutex_init(&stop->lock, NULL);
+    if (pthread_create(&stop->thread, NULL, mesh_nccl__stop_main, stop) != 0) {
+        pthread_mutex_destroy(&stop->lock);
+        free(stop);
+        return;
+    }
+    stop->next = s->stops;
+    s->stops = stop;
+}
+
+/* Wait for those threads until a deadline. Returns how many are left; what they use must then stay. */
+static inline int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
+    mesh_nccl__stop **at = &s->stops;
+    int left = 0;
+    while (*at) {
+        mesh_nccl__stop *stop = *at;
+        int over;
+        pthread_mutex_lock(&stop->lock);
+        over = stop->over;
+        pthread_mutex_unlock(&stop->lock);
+        if (!over && mesh_nccl__now(s) < deadline) {
+            mesh_nccl__nap(200000);
+            continue;
+        }
+        *at = stop->next;
+        left += !over;
+        if (!over) {
+            pthread_detach(stop->thread);
+            continue;
+        }
+        pthread_join(stop->thread, NULL);
+        pthread_mutex_destroy(&stop->lock);
+        free(stop);
+    }
+    return left;
 }
 
 /* End what is under way in a communicator; what it was asked for until now, and later, ends with this. */
@@ -354,12 +458,8 @@ static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
     c->valid = c->completed;
     c->ended_at = mesh_nccl__now(s);
     s->news = 1;
-    if (c->comm && s->api.ncclCommRevoke)
-        s->api.ncclCommRevoke(c->comm, 0); /* it is destroyed at close */
-    else if (c->comm)
-        s->api.ncclCommAbort(c->comm), c->comm = NULL;
-    if (c->root) s->api.ncclCommAbort(c->root);
-    c->root = NULL;
+    if (c->comm) mesh_nccl__stop_comm(s, c->comm, NULL, s->inside == c);
+    c->comm = NULL;
 }
 
 static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
@@ -385,6 +485,7 @@ static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, 
     if (c->ended) return;
     if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
         ticket->id = MESH_TICKET_CAPTURED;
+        c->captured_on = c->on;
         r = s->api.cudaEventRecord(c->captured, c->on);
     } else {
         if (c->nmarks == c->mark_cap) {
@@ -470,12 +571,18 @@ static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     cudaError_t r = cudaSuccess;
     mesh_error why;
     pthread_mutex_lock(&s->lock);
+    mesh_nccl__use_device(s);
     if (!c->ended) {
         c->capturing = mesh_nccl__capturing(s, caller);
         if (next != caller) r = s->api.cudaEventRecord(c->enter, caller);
         if (next != caller && r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
         if (next != c->on && c->nmarks && !c->capturing && r == cudaSuccess)
             r = s->api.cudaStreamWaitEvent(next, mesh_nccl__last_mark(c)->event, 0);
+        if (next != c->on && c->on == c->stream && c->capturing &&
+            mesh_nccl__capturing(s, c->stream)) { /* in this graph */
+            if (r == cudaSuccess) r = s->api.cudaEventRecord(c->captured, c->stream);
+            if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
+        }
         c->on = next;
         if (r != cudaSuccess) {
             mesh_nccl__cuda_fail(s, &why, "the caller's stream", r);
@@ -498,7 +605,8 @@ static inline mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group,
     if (c->ended) {
         status = (mesh_status)c->why.status; /* the engine asks test why */
     } else if (ticket->id == MESH_TICKET_CAPTURED) {
-        if (c->on != (cudaStream_t)stream) r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0);
+        if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))
+            r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0);
     } else if (ticket->id > c->completed && c->nmarks) { /* the first mark that covers it */
         for (high = c->nmarks - 1; low < high;) {
             int middle = (low + high) / 2;
@@ -532,16 +640,21 @@ static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, co
     for (i = 0; i < b->ndim; i++) to->count[i] = b->dim[i].count, to->stride[i] = b->dim[i].stride;
 }
 
-static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
-                                            mesh__kernel_args *args) {
+static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel,
+                                               mesh__kernel_args *args) {
     void *list[1];
     dim3 grid, block;
     uint64_t blocks = (args->count + 255) / 256;
-    if (!args->count) return cudaSuccess;
+    if (!blocks) blocks = 1;
     list[0] = args;
     block.x = 256, block.y = block.z = 1;
     grid.x = (unsigned)(blocks < 2048 ? blocks : 2048), grid.y = grid.z = 1;
-    return s->api.cudaLaunchKernel(s->kernel[kernel], grid, block, list, 0, c->on);
+    return s->api.cudaLaunchKernel(s->kernel[kernel], grid, block, list, 0, on);
+}
+
+static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
+                                            mesh__kernel_args *args) {
+    return args->count ? mesh_nccl__launch_on(s, c->on, kernel, args) : cudaSuccess;
 }
 
 /* The widest unit, as a power of two from 0 to 4, that divides an address and a block. */
@@ -701,6 +814,8 @@ static inline int mesh_nccl__listen(mesh_nccl__state *s) {
         if (!mail) continue; /* the deadline tells */
         mail->next = NULL;
         mail->acted = 0;
+        mail->came = mesh_nccl__now(s);
+        if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) s->gone[m.rank] = (unsigned char)m.kind;
         mail->m = m;
         *s->mail_end = mail;
         s->mail_end = &mail->next;
@@ -726,7 +841,7 @@ static inline void mesh_nccl__act(mesh_nccl__state *s) {
         mail->acted = 1;
         if (m->kind == MESH_EVENT_LOST)
             for (c = s->comm; c; c = c->next)
-                if (mesh_nccl__has_rank(c, m->rank))
+                if (c->serial && mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
                     mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
         if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4)
             for (g = s->group; g; g = g->next)
@@ -827,6 +942,9 @@ static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
 
 static void *mesh_nccl__watch(void *arg) {
     mesh_nccl__state *s = (mesh_nccl__state *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int stuck = 0;                     /* rounds of 50 ms */
+    mesh_nccl__capture_mode(s, &mode); /* of this thread: captures elsewhere are not its business */
     s->api.cudaSetDevice(s->n->device);
     for (;;) {
         struct timespec until;
@@ -844,10 +962,13 @@ static void *mesh_nccl__watch(void *arg) {
             s->boot->ops->progress(s->boot, 0);
             mesh_nccl__listen(s);
         }
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-        held = pthread_mutex_timedlock(&s->lock, &until) ==
-               0; /* else it does not come back from NCCL: it is freed without its lock */
+        held = pthread_mutex_trylock(&s->lock) == 0;
+        if (held) stuck = 0;
+        /* Else the main thread is inside CUDA or NCCL; if it does not come back for a second, it is freed without its lock. */
+        if (!held && ++stuck < 20) {
+            if (listening) pthread_mutex_unlock(&s->boot_lock);
+            continue;
+        }
         if (listening) mesh_nccl__act(s);
         if (held) mesh_nccl__look(s);
         mesh_nccl__watch_deadlines(s);
@@ -887,6 +1008,16 @@ static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char 
     if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 148);
 }
 
+/* What another engine understands as the end of a comm. Returns its length. */
+static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, const mesh_error *why) {
+    memset(data, 0, MESH_CONTROL_BYTES);
+    mesh__put32(data, comm);
+    mesh__put32(data + 4, (uint32_t)why->status);
+    mesh__put32(data + 8, (uint32_t)why->rank);
+    mesh__copy_text((char *)data + MESH__ABORT_HEAD, MESH_CONTROL_BYTES - MESH__ABORT_HEAD, why->text);
+    return MESH__ABORT_HEAD + strlen(why->text);
+}
+
 /* Has another rank said that this comm is over? The engine has yet to read it. */
 static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) {
     const mesh_nccl__mail *mail;
@@ -895,15 +1026,63 @@ static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) 
     return 0;
 }
 
-/* One message over the bootstrap. heed: give up when another rank ends the comm. */
-static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int heed, int direction, int rank, uint64_t channel,
-                                          uint64_t check, void *bytes, size_t nbytes, int64_t deadline,
-                                          mesh_error *why) {
+/* Who calls the roll of a comm while this rank closes hears that it has left; not at once, as why it left may be on its way from another. */
+static inline void mesh_nccl__turn_away(mesh_nccl__state *s) {
+    mesh_nccl__mail *mail;
+    for (mail = s->mail; mail; mail = mail->next) {
+        unsigned char data[MESH_CONTROL_BYTES];
+        mesh__record asked;
+        mesh_error why;
+        if (mail->acted > 1 || mail->m.kind != MESH_EVENT_MESSAGE || mail->m.nbytes < MESH__ROLL_BYTES ||
+            mesh__get32(mail->m.data) != MESH__MSG_ROLL || mesh_nccl__now(s) < mail->came + INT64_C(300000000))
+            continue;
+        mail->acted = 2;
+        mesh__record_read(&asked, mail->m.data + 16);
+        mesh__fail(&why, MESH_ERR_PEER, s->boot->rank, "rank %d has closed its transport while it was needed",
+                   s->boot->rank);
+        s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_ABORT, data,
+                                   mesh_nccl__abort_write(data, (uint32_t)(asked.channel >> 40), &why));
+    }
+}
+
+/* Ranks that take part in something: when one of them is lost, the others do not wait for each other. */
+typedef struct mesh_nccl__party {
+    const int *rank;
+    int size, heed; /* heed: also give up when one of them ends the comm */
+} mesh_nccl__party;
+
+static inline mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, int heed) {
+    mesh_nccl__party p;
+    p.rank = rank;
+    p.size = size;
+    p.heed = heed;
+    return p;
+}
+
+/* Why not to wait for a rank any longer. */
+static inline mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_nccl__party *p, int rank,
+                                             uint32_t comm, mesh_error *why) {
+    int i;
+    for (i = 0; i < p->size; i++)
+        if (s->gone[p->rank[i]] == MESH_EVENT_LOST)
+            return mesh__fail(why, MESH_ERR_PEER, p->rank[i], "rank %d was lost", p->rank[i]);
+    if (p->size && s->gone[rank] == MESH_EVENT_CLOSED)
+        return mesh__fail(why, MESH_ERR_PEER, rank, "rank %d has closed its transport", rank);
+    if (p->heed && mesh_nccl__is_ended(s, comm))
+        return mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
+    return MESH_OK;
+}
+
+/* One message over the bootstrap. */
+static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__party *party, int direction, int rank,
+                                          uint64_t channel, uint64_t check, void *bytes, size_t nbytes,
+                                          int64_t deadline, mesh_error *why) {
     mesh_transport *b = s->boot;
     mesh_xfer x;
     mesh_post p;
     mesh_ticket ticket;
     mesh_status status;
+    mesh_error over;
     int canceled = 0, ended;
     memset(&x, 0, sizeof x);
     memset(&p, 0, sizeof p);
@@ -917,7 +1096,7 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int heed, int dir
     p.count = 1;
     memset(why, 0, sizeof *why);
     pthread_mutex_lock(&s->boot_lock);
-    ended = heed && mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
+    ended = mesh_nccl__is_over(s, party, rank, (uint32_t)(channel >> 40), &over) != MESH_OK;
     status = b->ops->post(b, &p, &ticket);
     if (status != MESH_OK)
         mesh__fail(why, status, rank, "rank %d cannot be reached: %s", rank, mesh_status_text(status));
@@ -928,11 +1107,15 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, int heed, int dir
         if ((now >= deadline || ended) && !canceled++) b->ops->cancel(b, &ticket);
         status = b->ops->progress(b, now + 1000000);
         if (status < 0) mesh__fail(why, status, b->rank, "the bootstrap (%s) failed", b->ops->name);
-        if (mesh_nccl__listen(s) && heed) ended = ended || mesh_nccl__is_ended(s, (uint32_t)(channel >> 40));
+        mesh_nccl__listen(s);
+        if (s->closing) mesh_nccl__turn_away(s);
+        if (!ended) ended = mesh_nccl__is_over(s, party, rank, (uint32_t)(channel >> 40), &over) != MESH_OK;
     }
     pthread_mutex_unlock(&s->boot_lock);
-    if (ended && status != MESH_OK)
-        return mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
+    if (ended && status != MESH_OK) {
+        *why = over;
+        return (mesh_status)over.status;
+    }
     if (canceled && status != MESH_OK)
         return mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
     return status;
@@ -943,14 +1126,15 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
                                            int heed, mesh_nccl__vote *v, int64_t deadline) {
     unsigned char bytes[MESH_NCCL__VOTE_BYTES];
     uint64_t channel = (uint64_t)id << 32 | 0xffffffffu, newest = s->serial;
+    mesh_nccl__party party = mesh_nccl__party_of(list, n, heed), reply = mesh_nccl__party_of(list, 0, 0);
     mesh_error why;
     mesh_status status;
     int i;
     if (list[0] != s->boot->rank) {
         mesh_nccl__vote_write(bytes, v);
-        status = mesh_nccl__talk(s, heed, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
+        status = mesh_nccl__talk(s, &party, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
         if (status == MESH_OK) /* the first one's own deadline comes first: it says more */
-            status = mesh_nccl__talk(s, heed, MESH_RECV, list[0], channel, 2, bytes, sizeof bytes,
+            status = mesh_nccl__talk(s, &party, MESH_RECV, list[0], channel, 2, bytes, sizeof bytes,
                                      deadline + INT64_C(1000000000), &why);
         if (status != MESH_OK) {
             v->status = status;
@@ -963,7 +1147,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
         for (i = 1; i < n; i++) {
             mesh_nccl__vote other;
             memset(&other, 0, sizeof other);
-            status = mesh_nccl__talk(s, heed, MESH_RECV, list[i], channel, 1, bytes, sizeof bytes, deadline, &why);
+            status = mesh_nccl__talk(s, &party, MESH_RECV, list[i], channel, 1, bytes, sizeof bytes, deadline, &why);
             if (status == MESH_OK) {
                 mesh_nccl__vote_read(&other, bytes);
                 if (other.serial != v->serial || !other.serial) v->action = MESH_NCCL__MAKE;
@@ -983,7 +1167,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
         }
         mesh_nccl__vote_write(bytes, v);
         for (i = 1; i < n; i++)
-            mesh_nccl__talk(s, heed, MESH_SEND, list[i], channel, 2, bytes, sizeof bytes,
+            mesh_nccl__talk(s, &reply, MESH_SEND, list[i], channel, 2, bytes, sizeof bytes,
                             deadline + INT64_C(1000000000), &why);
     }
     if (v->serial > s->serial) s->serial = v->serial;
@@ -992,11 +1176,12 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
 
 /* ---- // >>communicators ---- */
 
-static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on) {
+/* One that this comm has already, or that no comm has any more: what ends with a comm must be its own. */
+static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on, uint32_t owner) {
     mesh_nccl__comm *c;
     int i;
     for (c = s->comm; c; c = c->next) {
-        if (c->size != on->size || c->ended || !c->serial) continue;
+        if (c->size != on->size || c->ended || !c->serial || (c->refs && c->owner != owner)) continue;
         for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
         if (i == c->size) return c;
     }
@@ -1057,17 +1242,12 @@ static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int bloc
 static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
                                    const mesh_error *why) {
     unsigned char data[MESH_CONTROL_BYTES];
+    size_t length = mesh_nccl__abort_write(data, id >> 8, why);
     int i;
-    memset(data, 0, sizeof data);
-    mesh__put32(data, id >> 8);
-    mesh__put32(data + 4, (uint32_t)why->status);
-    mesh__put32(data + 8, (uint32_t)why->rank);
-    mesh__copy_text((char *)data + MESH__ABORT_HEAD, sizeof data - MESH__ABORT_HEAD, why->text);
     pthread_mutex_lock(&s->boot_lock);
     for (i = 0; i < ranks->size; i++)
         if (ranks->rank[i] != s->boot->rank)
-            s->boot->ops->control_send(s->boot, ranks->rank[i], MESH_EVENT_ABORT, data,
-                                       MESH__ABORT_HEAD + strlen(why->text));
+            s->boot->ops->control_send(s->boot, ranks->rank[i], MESH_EVENT_ABORT, data, length);
     pthread_mutex_unlock(&s->boot_lock);
 }
 
@@ -1109,7 +1289,8 @@ static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm
     }
 }
 
-/* Join the ranks of a communicator: the first of its family by an id, the others as a split of it. `of`: whose ranks take part. */
+/* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made by an id where it has none; what
+   operations use is a split of it. */
 static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
                                           uint32_t id, ncclUniqueId *unique, const char *name, int64_t deadline,
                                           mesh_error *err) {
@@ -1117,12 +1298,14 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
     mesh_nccl__comm *all = parent ? parent : c;
     mesh_status status = MESH_OK;
     ncclResult_t r = ncclSuccess;
-    if (!parent) {
-        r = s->api.ncclCommInitRankConfig(&c->root, c->size, *unique, c->index, &config);
+    mesh_nccl__use_device(s);
+    if (!all->root) {
+        r = s->api.ncclCommInitRankConfig(&all->root, all->size, *unique, all->index, &config);
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommInitRankConfig", r);
-        if (status == MESH_OK) status = mesh_nccl__await(s, &c->root, all, id, "ncclCommInitRankConfig", deadline, err);
-        color = 0;
+        if (status == MESH_OK)
+            status = mesh_nccl__await(s, &all->root, all, id, "ncclCommInitRankConfig", deadline, err);
     }
+    if (!parent) color = 0;
     if (status == MESH_OK) {
         config = mesh_nccl__config(s, 1, name);
         r = s->api.ncclCommSplit(all->root, color, c->index, &c->comm, &config);
@@ -1135,11 +1318,22 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
 
 static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c);
 
+/* A communicator that did not come about, on some rank: its family's root is given up on all, and with it what NCCL may still be making. */
+static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
+                                     const mesh_nccl__vote *vote) {
+    pthread_mutex_lock(&s->lock);
+    c->ended = 1;
+    c->why = vote->why;
+    if (family->root) mesh_nccl__stop_comm(s, family->root, &c->comm, 0);
+    family->root = NULL;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
                                                 int key, int64_t deadline, void **out, mesh_error *err) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
-    mesh_nccl__comm *c = mesh_nccl__find(s, on), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
+    mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
     mesh_nccl__vote vote;
     char name[32];
     mesh__text text = mesh__text_on(name, sizeof name);
@@ -1162,7 +1356,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             listed.size = 0;
             all = &listed;
         }
-        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family, 1, &vote, deadline);
+        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family || !family->root, 1, &vote, deadline);
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
             if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             memset(&confirm, 0, sizeof confirm);
@@ -1176,11 +1370,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
         }
     }
     if (vote.status != MESH_OK) {
-        if (c && !c->serial) {
-            pthread_mutex_lock(&s->lock);
-            mesh_nccl__end(s, c, vote.status, vote.why.rank, "it was not opened");
-            pthread_mutex_unlock(&s->lock);
-        }
+        if (c && !c->serial) mesh_nccl__unjoin(s, c, family ? family : c, &vote);
         mesh_transport_free(s->boot, g);
         if (vote.why.rank < 0 || vote.why.rank == s->boot->rank)
             return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
@@ -1196,6 +1386,8 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
     g->timeout = deadline - mesh_nccl__now(s);
     if (g->timeout < 1000000) g->timeout = 1000000;
     pthread_mutex_lock(&s->lock);
+    c->refs++;
+    c->owner = id >> 8;
     g->next = s->group;
     s->group = g;
     pthread_mutex_unlock(&s->lock);
@@ -1208,7 +1400,10 @@ static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group)
     mesh_nccl__group **at = &s->group;
     pthread_mutex_lock(&s->lock);
     while (*at && *at != (mesh_nccl__group *)group) at = &(*at)->next;
-    if (*at) *at = (*at)->next;
+    if (*at) {
+        (*at)->c->refs--;
+        *at = (*at)->next;
+    }
     pthread_mutex_unlock(&s->lock);
     mesh_transport_free(s->boot, group);
     return MESH_OK;
@@ -1225,6 +1420,14 @@ static inline mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group,
 
 /* ---- // >>debug: compare a call before it is launched ---- */
 
+/* All ranks of a group's comm. */
+static inline mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, const mesh_nccl__group *g) {
+    const mesh_nccl__group *first = s->group;
+    while (first && first->id != (g->id & ~255u)) first = first->next;
+    if (!first) first = g;
+    return mesh_nccl__party_of(first->c->rank, first->c->size, 1);
+}
+
 /* Memory that a device does not reach is told, not handed to NCCL. */
 static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
                                                   mesh_error *why);
@@ -1233,13 +1436,15 @@ static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const voi
 static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
                                                    uint64_t check, mesh_error *why) {
     const mesh_nccl__comm *c = g->c;
+    mesh_nccl__party party = mesh_nccl__everyone(s, g);
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
     mesh_status status = MESH_OK;
     int k;
     for (k = 1; k < c->size && status == MESH_OK; k *= 2) {
         int to = c->rank[(c->index + k) % c->size], from = c->rank[(c->index - k + c->size) % c->size];
-        status = mesh_nccl__talk(s, 1, MESH_SEND, to, channel, check, NULL, 0, deadline, why);
-        if (status == MESH_OK) status = mesh_nccl__talk(s, 1, MESH_RECV, from, channel, check, NULL, 0, deadline, why);
+        status = mesh_nccl__talk(s, &party, MESH_SEND, to, channel, check, NULL, 0, deadline, why);
+        if (status == MESH_OK)
+            status = mesh_nccl__talk(s, &party, MESH_RECV, from, channel, check, NULL, 0, deadline, why);
     }
     return status;
 }
@@ -1248,6 +1453,7 @@ static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const me
 static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_post *p,
                                                   mesh_error *why) {
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
+    mesh_nccl__party party = mesh_nccl__everyone(s, g);
     mesh_status status = MESH_OK;
     int i, direction;
     for (i = 0; i < p->count && status == MESH_OK; i++)
@@ -1255,19 +1461,48 @@ static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mes
     for (direction = MESH_SEND; direction <= MESH_RECV; direction++)
         for (i = 0; i < p->count && status == MESH_OK; i++)
             if (p->xfer[i].direction == direction)
-                status = mesh_nccl__talk(s, 1, direction, p->xfer[i].rank, p->channel,
+                status = mesh_nccl__talk(s, &party, direction, p->xfer[i].rank, p->channel,
                                          mesh__mix(p->check, p->xfer[i].nbytes), NULL, 0, deadline, why);
+    return status;
+}
+
+/* Calls by counts: every rank gives the same (gathered or scattered over all), or each pair has its own. */
+static inline mesh_status mesh_nccl__compare_counts(mesh_nccl__state *s, const mesh_nccl__group *g,
+                                                    const mesh_call *call, mesh_error *why) {
+    const mesh_nccl__comm *c = g->c;
+    mesh_nccl__party party = mesh_nccl__everyone(s, g);
+    int64_t deadline = mesh_nccl__now(s) + g->timeout;
+    uint64_t check = call->check;
+    mesh_status status = MESH_OK;
+    int i, direction, kind = call->kind, root = call->root, me = c->index;
+    if (kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_REDUCE_SCATTER_V) {
+        for (i = 0; i < c->size; i++) check = mesh__mix(check, call->recv_counts[i]);
+        return mesh_nccl__compare_group(s, g, call->channel, check, why);
+    }
+    for (direction = MESH_SEND; direction <= MESH_RECV; direction++)
+        for (i = 0; i < c->size && status == MESH_OK; i++) {
+            const size_t *counts = direction == MESH_SEND ? call->send_counts : call->recv_counts;
+            int rooted = kind != MESH_CALL_ALL_TO_ALL_V, gives = kind == MESH_CALL_GATHER_V ? i == root : me == root,
+                takes = kind == MESH_CALL_GATHER_V ? me == root : i == root;
+            if (i == me || (rooted && !(direction == MESH_SEND ? gives : takes))) continue;
+            if (rooted && me != root) counts = NULL;
+            status = mesh_nccl__talk(s, &party, direction, c->rank[i], call->channel,
+                                     mesh__mix(check, counts ? counts[i] : call->count), NULL, 0, deadline, why);
+        }
     return status;
 }
 
 /* Memory that a device does not reach: malloc's, or none that CUDA knows. */
 static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
                                                   mesh_error *why) {
-    struct cudaPointerAttributes at;
+    union {
+        struct cudaPointerAttributes attributes;
+        char room[512]; /* a younger library's struct is longer */
+    } at;
     memset(&at, 0, sizeof at);
     if (!p) return MESH_OK;
-    if (s->api.cudaPointerGetAttributes(&at, p) != cudaSuccess) s->api.cudaGetLastError();
-    if (at.type != cudaMemoryTypeUnregistered) return MESH_OK;
+    if (s->api.cudaPointerGetAttributes(&at.attributes, p) != cudaSuccess) s->api.cudaGetLastError();
+    if (at.attributes.type != cudaMemoryTypeUnregistered) return MESH_OK;
     return mesh__fail(
         why, MESH_ERR_ARGUMENT, s->boot->rank,
         "%s is host memory (%x) that the device does not reach; use mesh_alloc, cudaMalloc or cudaMallocHost", which,
@@ -1284,7 +1519,9 @@ static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
             status = mesh_nccl__check_memory(s, call->buffers[i].recv, "recv", why);
     if (!call->nbuffers && (status = mesh_nccl__check_memory(s, call->send, "send", why)) == MESH_OK)
         status = mesh_nccl__check_memory(s, call->recv, "recv", why);
-    return status != MESH_OK ? status : mesh_nccl__compare_group(s, g, call->channel, call->check, why);
+    if (status == MESH_OK) status = mesh_nccl__compare_group(s, g, call->channel, call->check, why);
+    return status == MESH_OK && mesh__call_is(call->kind, MESH_BY_COUNTS) ? mesh_nccl__compare_counts(s, g, call, why)
+                                                                          : status;
 }
 
 /* ---- // >>calls: NCCL's own ---- */
@@ -1336,10 +1573,8 @@ static inline size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, 
 }
 
 /* Blocks between every pair, or between the root and all. Counts NULL: `count` each. */
-static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a) {
+static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char *send, char *recv) {
     const mesh_call *call = a->call;
-    const char *send = (const char *)call->send;
-    char *recv = (char *)call->recv;
     int n = a->c->size, me = a->c->index, i, root = call->root, kind = call->kind;
     int gathers = kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V,
         scatters = kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
@@ -1414,17 +1649,17 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
         return r;
     case MESH_CALL_ALL_TO_ALL:
         if (a->native) return numbers ? api->ncclAlltoAll(send, recv, numbers, ncclUint8, comm, on) : r;
-        return mesh_nccl__blocks(a);
+        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
     case MESH_CALL_GATHER:
         if (a->native) return numbers ? api->ncclGather(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a);
+        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
     case MESH_CALL_SCATTER:
         if (a->native) return numbers ? api->ncclScatter(send, recv, numbers, ncclUint8, call->root, comm, on) : r;
-        return mesh_nccl__blocks(a);
+        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
     case MESH_CALL_ALL_TO_ALL_V:
     case MESH_CALL_GATHER_V:
     case MESH_CALL_SCATTER_V:
-        return mesh_nccl__blocks(a);
+        return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
     default: /* barrier, group_open */
         return api->ncclAllReduce(a->c->word, a->c->word, 1, ncclInt32, ncclSum, comm, on);
     }
@@ -1438,7 +1673,7 @@ static inline int mesh_nccl__single(int kind) {
                                                    : kind;
 }
 
-/* Does NCCL serve this call? Else the core's schedule does. */
+/* Does NCCL serve this call? Else the core's schedule does. It depends only on what all ranks have in common: not on pointers. */
 static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *call, mesh_nccl__ask *a) {
     int kind = mesh_nccl__single(call->kind);
     switch (kind) {
@@ -1447,14 +1682,14 @@ static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *
     case MESH_CALL_REDUCE_SCATTER:
     case MESH_CALL_REDUCE_SCATTER_V: {
         static const ncclRedOp_t ops[] = {ncclSum, ncclAvg, ncclMin, ncclMax, ncclProd}; /* in the order of mesh_op */
-        int n = a->c->size, exact = (n & (n - 1)) == 0;                                  /* ncclAvg multiplies by 1/n */
+        /* ncclAvg multiplies every summand by 1/n: exact for powers of two, but for f16, which has little room below. */
+        int n = a->c->size, exact = (n & (n - 1)) == 0 && call->dtype != MESH_F16;
         if (call->user_op || call->op > MESH_PROD) return 0;
         a->numbers = mesh_nccl__type(s, call->dtype, call->op, &a->type);
         a->op = call->op == MESH_AVG && !exact ? ncclSum : ops[call->op];
         return a->numbers && (call->op != MESH_AVG || exact || s->has_kernels);
     }
     case MESH_CALL_ALL_TO_ALL:
-        return call->send != call->recv;
     case MESH_CALL_BROADCAST:
     case MESH_CALL_ALL_GATHER:
     case MESH_CALL_ALL_GATHER_V:
@@ -1490,6 +1725,8 @@ static inline void mesh_nccl__result(mesh_nccl__state *s, mesh_nccl__comm *c, co
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
 }
 
+static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes);
+
 static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, const mesh_call *call,
                                                 mesh_ticket *ticket) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -1497,6 +1734,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     mesh_nccl__comm *c = g->c;
     mesh_nccl__ask a;
     ncclResult_t r = ncclSuccess, end;
+    const void *send = call->send;
     int kind = mesh_nccl__single(call->kind), grouped, i;
     if (c->size == 1) return MESH_ERR_UNSUPPORTED;
     a.s = s;
@@ -1518,6 +1756,16 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     }
     pthread_mutex_lock(&s->lock);
     s->inside_until = mesh_nccl__now(s) + g->timeout;
+    if (!c->ended && kind == MESH_CALL_ALL_TO_ALL && call->send == call->recv &&
+        call->count) { /* in place: from a copy */
+        size_t nbytes = (size_t)c->size * call->count * a.elem;
+        if ((send = mesh_nccl__staging(s, c, nbytes)) != NULL)
+            mesh_nccl__put(s, c, "a copy",
+                           mesh_nccl__move(s, c, (void *)(uintptr_t)send, NULL, call->send, NULL, nbytes));
+        else
+            mesh_nccl__end(s, c, MESH_ERR_MEMORY, s->boot->rank,
+                           "no device memory for %u bytes of an all_to_all in place", (uint64_t)nbytes);
+    }
     if (!c->ended) {
         s->inside = c;
         grouped =
@@ -1526,7 +1774,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
         if (grouped) r = s->api.ncclGroupStart();
         for (i = 0; i < call->nbuffers && r == ncclSuccess; i++)
             r = mesh_nccl__one(&a, kind, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count);
-        if (!call->nbuffers && r == ncclSuccess) r = mesh_nccl__one(&a, kind, call->send, call->recv, call->count);
+        if (!call->nbuffers && r == ncclSuccess) r = mesh_nccl__one(&a, kind, send, call->recv, call->count);
         end = grouped ? s->api.ncclGroupEnd() : ncclSuccess;
         mesh_nccl__result(s, c, mesh__call_name(call->kind), r != ncclSuccess ? r : end);
         for (i = 0; i < call->nbuffers && !c->ended; i++)
@@ -1657,7 +1905,9 @@ static inline void mesh_nccl__register_with(mesh_nccl__state *s, mesh_nccl__memo
 
 static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__memory *m;
+    pthread_mutex_lock(&s->lock);
     for (m = s->memory; m; m = m->next) mesh_nccl__register_with(s, m, c);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static inline mesh_nccl__memory *mesh_nccl__remember(mesh_nccl__state *s, void *p, size_t nbytes, int owner) {
@@ -1677,10 +1927,12 @@ static inline mesh_nccl__memory *mesh_nccl__remember(mesh_nccl__state *s, void *
 static inline void mesh_nccl__forget(mesh_nccl__state *s, mesh_nccl__memory *m) {
     mesh_nccl__memory **at = &s->memory;
     int i;
+    pthread_mutex_lock(&s->lock);
     for (i = 0; i < m->nhandles; i++)
         if (m->handle[i].c->comm) s->api.ncclCommDeregister(m->handle[i].c->comm, m->handle[i].handle);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+    pthread_mutex_unlock(&s->lock); /* what follows may wait for the device */
     if (m->owner == 1) s->api.cudaFree(m->p);
     if (m->owner == 2) s->api.ncclMemFree(m->p);
     mesh_transport_free(s->boot, m->handle);
@@ -1694,6 +1946,7 @@ static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, u
     *out = NULL;
     if (nbytes > SIZE_MAX) return MESH_ERR_MEMORY;
     pthread_mutex_lock(&s->lock);
+    mesh_nccl__use_device(s);
     mesh_nccl__capture_mode(s, &mode);
     if (flags & MESH_ALLOC_REGISTERED && s->api.ncclMemAlloc && s->api.ncclMemFree &&
         s->api.ncclMemAlloc(out, (size_t)nbytes) == ncclSuccess)
@@ -1713,15 +1966,13 @@ static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_nccl__memory *m;
-    pthread_mutex_lock(&s->lock);
     mesh_nccl__capture_mode(s, &mode);
-    for (m = s->memory; m && (m->p != p || !m->owner); m = m->next) {}
+    for (m = s->memory; m && (m->p != p || !m->owner); m = m->next) {} /* the main thread alone changes the list */
     if (m)
         mesh_nccl__forget(s, m);
     else
         s->api.cudaFree(p);
     mesh_nccl__capture_mode(s, &mode);
-    pthread_mutex_unlock(&s->lock);
     return MESH_OK;
 }
 
@@ -1737,16 +1988,14 @@ static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *p,
 static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *handle) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__memory *m;
-    pthread_mutex_lock(&s->lock);
     for (m = s->memory; m && m != (mesh_nccl__memory *)handle; m = m->next) {}
     if (m && !m->owner) mesh_nccl__forget(s, m);
-    pthread_mutex_unlock(&s->lock);
     return m ? MESH_OK : MESH_ERR_ARGUMENT;
 }
 
 /* ---- // >>close ---- */
 
-/* NCCL's own goodbye waits for the peers: in a thread, with a deadline. */
+/* NCCL's own goodbye, which every rank of a communicator says: in a thread, with a deadline. */
 typedef struct mesh_nccl__farewell {
     mesh_nccl__api api;
     int device, n, over, left; /* left: nobody waits for the thread any more; it frees this */
@@ -1756,9 +2005,10 @@ typedef struct mesh_nccl__farewell {
 
 static void *mesh_nccl__destroy(void *arg) {
     mesh_nccl__farewell *f = (mesh_nccl__farewell *)arg;
+    ncclResult_t r = ncclSuccess;
     int i, left;
     f->api.cudaSetDevice(f->device);
-    for (i = 0; i < f->n; i++) f->api.ncclCommDestroy(f->comm[i]);
+    for (i = 0; i < f->n && (r == ncclSuccess || r == ncclInProgress); i++) r = f->api.ncclCommDestroy(f->comm[i]);
     pthread_mutex_lock(&f->lock);
     f->over = 1;
     left = f->left;
@@ -1767,57 +2017,50 @@ static void *mesh_nccl__destroy(void *arg) {
     return NULL;
 }
 
-static inline mesh_status mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, mesh_error *why) {
+/* Destroy the communicators that all ranks have come to destroy. Returns 0 if NCCL does not end. */
+static inline int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
     mesh_nccl__comm *c;
     mesh_nccl__farewell *f;
     pthread_t thread;
-    int n = 0, over = 0;
-    for (c = s->comm; c; c = c->next) n += (c->comm != NULL) + (c->root != NULL);
-    if (!n) return MESH_OK;
+    int n = 0, over = 0, left = 0;
+    for (c = s->comm; c; c = c->next) n += c->ended ? 0 : (c->comm != NULL) + (c->root != NULL);
+    if (!n) return 1;
     f = (mesh_nccl__farewell *)malloc(sizeof *f + (size_t)n * sizeof f->comm[0]); /* may outlive the allocator */
-    if (!f) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_nccl_close: no memory");
+    if (!f) return 0;
     memset(f, 0, sizeof *f);
     f->api = s->api;
     f->device = s->n->device;
     pthread_mutex_init(&f->lock, NULL);
-    for (c = s->comm; c; c = c->next) {
+    for (c = s->comm; c; c = c->next) { /* the youngest first, on every rank */
+        if (c->ended) continue;
         if (c->comm) f->comm[f->n++] = c->comm;
         if (c->root) f->comm[f->n++] = c->root;
+        c->comm = c->root = NULL;
     }
     if (pthread_create(&thread, NULL, mesh_nccl__destroy, f) != 0) {
         free(f);
-        return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_nccl_close: no thread");
+        return 0;
     }
-    for (;;) {
+    while (!over && !left) {
+        mesh_nccl__nap(200000);
         pthread_mutex_lock(&f->lock);
         over = f->over;
-        if (!over && mesh_nccl__now(s) >= deadline) f->left = 1;
-        n = f->left;
+        left = f->left = !over && mesh_nccl__now(s) >= deadline;
         pthread_mutex_unlock(&f->lock);
-        if (over || n) break;
-        mesh_nccl__nap(200000);
     }
-    if (!over) {
+    if (left) {
         pthread_detach(thread);
-        return mesh__fail(why, MESH_ERR_TIMEOUT, -1,
-                          "mesh_nccl_close: NCCL has not closed its communicators at the deadline; they are left");
+        return 0;
     }
     pthread_join(thread, NULL);
+    pthread_mutex_destroy(&f->lock);
     free(f);
-    return MESH_OK;
+    return 1;
 }
 
-static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
-    mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__mail *mail;
-    mesh_error own;
-    mesh_status status;
-    int64_t deadline;
-    int i, hung;
-    if (!s) return MESH_OK;
-    mesh_transport_detach(t);
-    deadline = mesh_nccl__now(s) + INT64_C(10000000000);
-    for (;;) { /* what is under way ends */
+/* What is under way ends: by itself, or at the deadline. */
+static inline void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
+    for (;;) {
         mesh_nccl__comm *c;
         int left = 0;
         pthread_mutex_lock(&s->lock);
@@ -1827,9 +2070,56 @@ static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
             if (c->nmarks && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
         }
         pthread_mutex_unlock(&s->lock);
-        if (!left || mesh_nccl__now(s) > deadline + INT64_C(2000000000)) break;
+        if (!left || mesh_nccl__now(s) > deadline + INT64_C(2000000000)) return;
         mesh_nccl__nap(50000);
     }
+}
+
+/* Wait for the other ranks to close. OK, TIMEOUT, or PEER when one is lost: then there is nothing to wait for. */
+static inline mesh_status mesh_nccl__meet(mesh_nccl__state *s, int64_t deadline, mesh_error *why) {
+    mesh_nccl__vote vote;
+    int *ranks, i;
+    if (s->boot->size == 1) return MESH_OK;
+    ranks = (int *)mesh_transport_alloc(s->boot, sizeof *ranks * (size_t)s->boot->size);
+    if (!ranks) return mesh__fail(why, MESH_ERR_MEMORY, s->boot->rank, "no memory");
+    for (i = 0; i < s->boot->size; i++) ranks[i] = i;
+    memset(&vote, 0, sizeof vote);
+    s->closing = 1;
+    mesh_nccl__agree(s, ranks, s->boot->size, 0, 0, 0, &vote, deadline);
+    mesh_transport_free(s->boot, ranks);
+    *why = vote.why;
+    return vote.status;
+}
+
+static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    int i;
+    while (c->nmarks) {
+        s->event[s->nevents++] = c->mark[c->first_mark].event;
+        c->first_mark = (c->first_mark + 1) % c->mark_cap;
+        c->nmarks--;
+    }
+    for (i = 0; i < c->nretired; i++) s->api.cudaFree(c->retired[i]);
+    if (c->staging) s->api.cudaFree(c->staging);
+    if (c->word) s->api.cudaFree(c->word);
+    s->api.cudaStreamDestroy(c->stream);
+    s->api.cudaEventDestroy(c->enter);
+    s->api.cudaEventDestroy(c->captured);
+    mesh_transport_free(s->boot, c->retired);
+    mesh_transport_free(s->boot, c->mark);
+    mesh_transport_free(s->boot, c->rank);
+    mesh_transport_free(s->boot, c);
+}
+
+/* met: the ranks have come so far together that they can close together. */
+static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
+    mesh_status status = MESH_OK;
+    mesh_nccl__mail *mail;
+    mesh_nccl__comm *c;
+    int hung = 0, i;
+    mesh_nccl__drain(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    if (met) status = mesh_nccl__meet(s, mesh_nccl__now(s) + INT64_C(60000000000), why);
+    met = met && status == MESH_OK;
+    if (status != MESH_ERR_TIMEOUT) status = MESH_OK;
     if (s->watching) {
         pthread_mutex_lock(&s->watch_lock);
         s->stopping = 1;
@@ -1838,28 +2128,22 @@ static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
         pthread_join(s->watchdog, NULL);
     }
     while (s->memory) mesh_nccl__forget(s, s->memory);
-    status = mesh_nccl__destroy_all(s, deadline + INT64_C(2000000000), why ? why : &own);
-    hung = status == MESH_ERR_TIMEOUT;
-    while (s->comm) {
-        mesh_nccl__comm *c = s->comm;
+    if (met) hung = !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    for (c = s->comm; c; c = c->next) {
+        if (c->ended) continue;
+        if (c->comm) mesh_nccl__stop_comm(s, c->comm, NULL, 0);
+        if (c->root) mesh_nccl__stop_comm(s, c->root, NULL, 0);
+    }
+    hung |= mesh_nccl__stops_wait(s, mesh_nccl__now(s) + INT64_C(5000000000));
+    if (hung)
+        status = mesh__fail(
+            why, MESH_ERR_TIMEOUT, -1,
+            "mesh_nccl_close: NCCL has not ended its communicators at the deadline; they are left (does a graph "
+            "still hold their operations?)");
+    while (s->comm && !hung) { /* else freeing would wait for the device, and NCCL may still write there */
+        c = s->comm;
         s->comm = c->next;
-        while (c->nmarks) {
-            s->event[s->nevents++] = c->mark[c->first_mark].event;
-            c->first_mark = (c->first_mark + 1) % c->mark_cap;
-            c->nmarks--;
-        }
-        if (!hung) { /* freeing waits for the device */
-            for (i = 0; i < c->nretired; i++) s->api.cudaFree(c->retired[i]);
-            if (c->staging) s->api.cudaFree(c->staging);
-            if (c->word) s->api.cudaFree(c->word);
-        }
-        s->api.cudaStreamDestroy(c->stream);
-        s->api.cudaEventDestroy(c->enter);
-        s->api.cudaEventDestroy(c->captured);
-        mesh_transport_free(s->boot, c->retired);
-        mesh_transport_free(s->boot, c->mark);
-        mesh_transport_free(s->boot, c->rank);
-        mesh_transport_free(s->boot, c);
+        mesh_nccl__comm_free(s, c);
     }
     while (s->group) {
         mesh_nccl__group *g = s->group;
@@ -1868,7 +2152,7 @@ static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
     }
     for (i = 0; i < s->nevents; i++) s->api.cudaEventDestroy(s->event[i]);
     mesh_transport_free(s->boot, s->event);
-    if (s->kernels) s->api.cudaLibraryUnload(s->kernels);
+    if (s->kernels && !hung) s->api.cudaLibraryUnload(s->kernels);
     while ((mail = s->mail) != NULL) {
         s->mail = mail->next;
         mesh_transport_free(s->boot, mail);
@@ -1877,9 +2161,17 @@ static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->watch_lock);
     pthread_cond_destroy(&s->wake);
+    s->n->impl = NULL;
+    mesh_transport_free(s->boot, s->gone);
     mesh_transport_free(s->boot, s);
-    ((mesh_nccl *)t)->impl = NULL;
     return status;
+}
+
+static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
+    mesh_error own;
+    if (!((mesh_nccl *)t)->impl) return MESH_OK;
+    mesh_transport_detach(t);
+    return mesh_nccl__close_all(mesh_nccl__of(t), 1, why ? why : &own);
 }
 
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
@@ -1917,22 +2209,38 @@ static inline const mesh_ops *mesh_nccl__ops(void) {
     return &ops;
 }
 
-/* The first of these libraries that loads. */
+/* Does a CUDA runtime go with this machine's driver? One that is too young for it does not. */
+static inline int mesh_nccl__suits(void *cudart) {
+    cudaError_t (*count)(int *);
+    void *f = dlsym(cudart, "cudaGetDeviceCount");
+    int n;
+    memcpy(&count, &f, sizeof f);
+    return count && count(&n) != cudaErrorInsufficientDriver;
+}
+
+/* The library that was named; else the first of these names that suits: the one that the program has already, or one that loads. */
 static inline void *mesh_nccl__library(int rank, const char *given, const char *variable, const char *const *names,
-                                       mesh_error *err) {
+                                       int cudart, mesh_error *err) {
     const char *named = given ? given : getenv(variable);
     void *library = NULL;
-    int i;
+    int i, load;
 #ifdef MESH_NCCL_LINK
     library = dlopen(NULL, RTLD_NOW); /* this program: for what the linked libraries may lack */
-    (void)named, (void)names, (void)i;
+    (void)names, (void)cudart, (void)i, (void)load;
 #else
     if (named && *named) library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    for (load = 0; load < 2 && (!named || !*named); load++)
+        for (i = 0; names[i]; i++) {
+            void *found;
 #ifdef RTLD_NOLOAD
-    for (i = 0; !library && (!named || !*named) && names[i]; i++) /* the one that the program has already */
-        library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+            found = dlopen(names[i], RTLD_NOW | (load ? RTLD_LOCAL : RTLD_NOLOAD));
+#else
+            found = load ? dlopen(names[i], RTLD_NOW | RTLD_LOCAL) : NULL;
 #endif
-    for (i = 0; !library && (!named || !*named) && names[i]; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+            if (!found) continue;
+            if (!cudart || mesh_nccl__suits(found)) return found;
+            if (!library) library = found; /* it says what is wrong */
+        }
 #endif
     if (!library) {
         const char *why = dlerror();
@@ -1944,13 +2252,17 @@ static inline void *mesh_nccl__library(int rank, const char *given, const char *
 
 /* Find the functions. Of NCCL only those that its version has. */
 static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
-    static const char *const cuda[] = {"libcudart.so.13", "libcudart.so.12", NULL}, *const nccl[] = {"libnccl.so.2",
-                                                                                                     NULL};
+#if CUDART_VERSION >= 13000
+    static const char *const cuda[] = {"libcudart.so.13", "libcudart.so.12", NULL};
+#else
+    static const char *const cuda[] = {"libcudart.so.12", "libcudart.so.13", NULL};
+#endif
+    static const char *const nccl[] = {"libnccl.so.2", NULL};
     mesh_nccl__api *api = &s->api;
     const char *missing = NULL;
     int version = 0, rank = s->boot->rank;
-    if (!(s->cuda_library = mesh_nccl__library(rank, desc->cudart_library, "MESH_CUDART_LIBRARY", cuda, err)) ||
-        !(s->nccl_library = mesh_nccl__library(rank, desc->nccl_library, "MESH_NCCL_LIBRARY", nccl, err)))
+    if (!(s->cuda_library = mesh_nccl__library(rank, desc->cudart_library, "MESH_CUDART_LIBRARY", cuda, 1, err)) ||
+        !(s->nccl_library = mesh_nccl__library(rank, desc->nccl_library, "MESH_NCCL_LIBRARY", nccl, 0, err)))
         return (mesh_status)MESH_ERR_UNSUPPORTED;
 #ifdef MESH_NCCL_LINK
 #define MESH_NCCL__NEEDED_1(library, name) api->library##name = library##name
@@ -2028,6 +2340,7 @@ static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     static const char *const names[] = {MESH_KERNELS(MESH_X)};
 #undef MESH_X
     mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
+    mesh__kernel_args nothing;
     cudaError_t r = cudaSuccess;
     char *text;
     int i;
@@ -2040,11 +2353,17 @@ static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
         mesh__put(&t, "there was no memory for the kernels");
         return;
     }
+    memset(&nothing, 0, sizeof nothing);
+    nothing.divide = 1;
     mesh__ptx_join(text);
     r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
     mesh_transport_free(s->boot, text);
-    for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++)
+    for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++) {
         r = s->api.cudaLibraryGetKernel(&s->kernel[i], s->kernels, names[i]);
+        if (r == cudaSuccess)
+            r = mesh_nccl__launch_on(s, NULL, i,
+                                     &nothing); /* so that it is compiled now, not inside a call or a capture */
+    }
     s->has_kernels = r == cudaSuccess;
     if (r == cudaSuccess) return;
     mesh__put(&t, "the driver does not take the kernels: %s", s->api.cudaGetErrorString(r));
@@ -2057,6 +2376,8 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     mesh_nccl__state *s;
     mesh_nccl__vote vote;
     const char *debug = getenv("MESH_NCCL_DEBUG");
+    unsigned char *gone;
+    mesh_error own;
     mesh all;
     void *world = NULL;
     mesh_status status;
@@ -2073,12 +2394,16 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     if (!desc) desc = &none;
     s = (mesh_nccl__state *)mesh_transport_alloc(bootstrap, sizeof *s);
     ranks = (int *)mesh_transport_alloc(bootstrap, sizeof *ranks * (size_t)bootstrap->size);
-    if (!s || !ranks) {
+    gone = (unsigned char *)mesh_transport_alloc(bootstrap, (size_t)bootstrap->size);
+    if (!s || !ranks || !gone) {
+        mesh_transport_free(bootstrap, gone);
         mesh_transport_free(bootstrap, s);
         mesh_transport_free(bootstrap, ranks);
         return mesh__fail(err, MESH_ERR_MEMORY, bootstrap->rank, "mesh_nccl_open: no memory");
     }
     memset(s, 0, sizeof *s);
+    memset(gone, 0, (size_t)bootstrap->size);
+    s->gone = gone;
     s->n = n;
     s->boot = bootstrap;
     s->mail_end = &s->mail;
@@ -2096,6 +2421,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     n->base.log = bootstrap->log;
     n->base.log_ctx = bootstrap->log_ctx;
     n->impl = s;
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     deadline = mesh_nccl__now(s) + (desc->open_timeout_ns ? desc->open_timeout_ns : INT64_C(60000000000));
     memset(&vote, 0, sizeof vote);
     vote.status = mesh_nccl__load(s, desc, &vote.why);
@@ -2103,23 +2429,34 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
     if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, 1, &vote, deadline);
-    mesh_transport_free(bootstrap, ranks);
     status = vote.status;
+    if (status == MESH_OK) mesh_nccl__load_kernels(s);
+    if (status == MESH_OK &&
+        bootstrap->size > 1) { /* which calls NCCL serves depends on them: all ranks use them, or none */
+        vote.serial = (uint64_t)s->has_kernels;
+        status = mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, 1, &vote, deadline);
+        if (s->has_kernels && vote.action != MESH_NCCL__KEEP) {
+            mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
+            mesh__put(&t, "another rank has none");
+            s->has_kernels = 0;
+        }
+    }
+    mesh_transport_free(bootstrap, ranks);
     if (status == MESH_OK) {
-        mesh_nccl__load_kernels(s);
         status = mesh_parse(&all, "world=-1", bootstrap->size, &vote.why);
         if (status == MESH_OK)
             status = mesh_nccl__group_open(&n->base, NULL, 0, &all, 0, bootstrap->rank, deadline, &world, &vote.why);
     }
     if (status == MESH_OK) {
-        s->world = *(mesh_nccl__group *)world;
+        s->world = *(mesh_nccl__group *)world; /* for bare posts; the first comm over the world may have it */
+        s->world.c->refs = 0;
         s->world.timeout = INT64_C(600000000000);
         s->watching = !desc->no_watchdog && pthread_create(&s->watchdog, NULL, mesh_nccl__watch, s) == 0;
         if (!s->watching && !desc->no_watchdog)
             status = mesh__fail(&vote.why, MESH_ERR_MEMORY, bootstrap->rank, "no watchdog thread");
     }
     if (status == MESH_OK) return MESH_OK;
-    mesh_nccl__close(&n->base, NULL);
+    mesh_nccl__close_all(s, 0, &own);
     return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: %s", vote.why.text);
 }
 

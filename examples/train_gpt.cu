@@ -1,0 +1,351 @@
+/* train_gpt's device on a GPU: products by cuBLAS in full fp32, the rest as kernels written to be read. CUDA being $CUDA,
+       nvcc -O2 -c examples/train_gpt.cu -o train_gpt_cu.o
+       cc -std=c99 -O2 -DTRAIN_GPT_CUDA -isystem $CUDA/include examples/train_gpt.c train_gpt_cu.o -o train_gpt \
+           -L$CUDA/lib64 -Wl,-rpath,$CUDA/lib64 -lcublas -lcudart -lstdc++ -lm -ldl -lpthread
+   A kernel has a thread for each element, or a warp (a block of 32 threads) for each row. Only the loss and the sums of squares are
+   added in no fixed order; nothing is trained on them. */
+#ifdef TRAIN_GPT_SHIM
+#include "../tests/gpt_shim.h"
+#else
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#endif
+#include "train_gpt_cuda.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static cudaStream_t stream;
+static cublasHandle_t blas;
+
+static void check(cudaError_t e, const char *what) {
+    if (e == cudaSuccess) return;
+    fprintf(stderr, "train_gpt: %s: %s\n", what, cudaGetErrorString(e));
+    exit(1);
+}
+
+static void check_blas(cublasStatus_t e, const char *what) {
+    if (e == CUBLAS_STATUS_SUCCESS) return;
+    fprintf(stderr, "train_gpt: %s: %s\n", what, cublasGetStatusString(e));
+    exit(1);
+}
+
+template <typename... P, typename... A>
+static void launch(const char *name, size_t blocks, int threads, void (*kernel)(P...), A... arguments) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = (unsigned)blocks;
+    config.blockDim = (unsigned)threads;
+    config.stream = stream;
+    check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+/* A thread for each of n elements, or a warp for each of n rows. */
+#define EACH(kernel, n, ...) launch(#kernel, ((size_t)(n) + 255) / 256, 256, kernel, __VA_ARGS__)
+#define ROWS(kernel, n, ...) launch(#kernel, (size_t)(n), 32, kernel, __VA_ARGS__)
+
+static __device__ size_t element() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
+
+/* Over the lanes of a warp; each of them gets the result, with the same bits. */
+template <typename T> static __device__ T warp_sum(T x) {
+    for (int other = 16; other; other /= 2) x += __shfl_xor_sync(0xffffffffu, x, other);
+    return x;
+}
+
+static __device__ float warp_max(float x) {
+    for (int other = 16; other; other /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, other));
+    return x;
+}
+
+static void zero(void *p, size_t nbytes) { check(cudaMemsetAsync(p, 0, nbytes, stream), "cudaMemsetAsync"); }
+
+/* ---- embeddings -------------------------------------------------------------------------------------------------- */
+
+static __global__ void embed_kernel(float *x, const float *wte, const float *wpe, const unsigned char *tokens, size_t n,
+                                    int T, int C) {
+    size_t at = element(), i = at / C, c = at % C;
+    if (at < n) x[at] = wte[tokens[i] * C + c] + wpe[i % T * C + c];
+}
+
+static void embed(float *x, const float *wte, const float *wpe, const unsigned char *tokens, int rows, int T, int C) {
+    EACH(embed_kernel, (size_t)rows * C, x, wte, wpe, tokens, (size_t)rows * C, T, C);
+}
+
+/* An element of dwte looks for the rows of its token; one of dwpe takes those of its place. */
+static __global__ void embed_backward_kernel(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens,
+                                             int rows, int T, int C) {
+    size_t at = element(), row = at / C, c = at % C;
+    float sum = 0;
+    if (row < VOCAB) {
+        for (size_t i = 0; i < (size_t)rows; i++)
+            if (tokens[i] == row) sum += dx[i * C + c];
+        dwte[at] += sum;
+    } else if (row < (size_t)VOCAB + T) {
+        for (size_t i = row - VOCAB; i < (size_t)rows; i += T) sum += dx[i * C + c];
+        dwpe[at - (size_t)VOCAB * C] += sum;
+    }
+}
+
+static void embed_backward(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens, int rows, int T,
+                           int C) {
+    EACH(embed_backward_kernel, (size_t)(VOCAB + T) * C, dwte, dwpe, dx, tokens, rows, T, C);
+}
+
+/* ---- layer norm -------------------------------------------------------------------------------------------------- */
+
+static __global__ void layer_norm_kernel(float *out, float *xhat, float *rstd, const float *x, const float *w,
+                                         const float *b, int C) {
+    size_t row = blockIdx.x, at = row * C;
+    int lane = threadIdx.x;
+    float mean = 0, var = 0, r;
+    for (int c = lane; c < C; c += 32) mean += x[at + c];
+    mean = warp_sum(mean) / C;
+    for (int c = lane; c < C; c += 32) var += (x[at + c] - mean) * (x[at + c] - mean);
+    r = 1 / sqrtf(warp_sum(var) / C + 1e-5f);
+    if (lane == 0) rstd[row] = r;
+    for (int c = lane; c < C; c += 32) {
+        xhat[at + c] = (x[at + c] - mean) * r;
+        out[at + c] = xhat[at + c] * w[c] + b[c];
+    }
+}
+
+static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
+                       int C) {
+    ROWS(layer_norm_kernel, rows, out, xhat, rstd, x, w, b, C);
+}
+
+static __global__ void layer_norm_backward_kernel(float *dx, const float *dout, const float *xhat, const float *rstd,
+                                                  const float *w, int C) {
+    size_t row = blockIdx.x, at = row * C;
+    int lane = threadIdx.x;
+    float mean = 0, dot = 0;
+    for (int c = lane; c < C; c += 32) {
+        mean += dout[at + c] * w[c];
+        dot += dout[at + c] * w[c] * xhat[at + c];
+    }
+    mean = warp_sum(mean) / C;
+    dot = warp_sum(dot) / C;
+    for (int c = lane; c < C; c += 32) dx[at + c] += (dout[at + c] * w[c] - mean - xhat[at + c] * dot) * rstd[row];
+}
+
+/* sum[c] += the sum of column c of d, each element times that of `by` (NULL: 1). A warp for each column. */
+static __global__ void column_sums_kernel(float *sum, const float *d, const float *by, int rows, int C) {
+    int c = blockIdx.x, lane = threadIdx.x;
+    float s = 0;
+    for (size_t at = (size_t)lane * C + c; at < (size_t)rows * C; at += (size_t)32 * C)
+        s += by ? d[at] * by[at] : d[at];
+    s = warp_sum(s);
+    if (lane == 0) sum[c] += s;
+}
+
+static void column_sums(float *sum, const float *d, const float *by, int rows, int C) {
+    ROWS(column_sums_kernel, C, sum, d, by, rows, C);
+}
+
+static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
+                                const float *rstd, const float *w, int rows, int C) {
+    ROWS(layer_norm_backward_kernel, rows, dx, dout, xhat, rstd, w, C);
+    column_sums(dw, dout, xhat, rows, C);
+    column_sums(db, dout, nullptr, rows, C);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+typedef struct matrix { /* row-major; `batch` of them lie `stride` apart */
+    const float *p;
+    int ld, transposed; /* ld: from row to row, in memory */
+    long long stride;
+} matrix;
+
+/* out[m][n] = scale a[m][k] b[k][n] + keep out, for each of a batch. cuBLAS is column-major: what it sees are the transposes. */
+static void gemm(float *out, int ld, long long stride, matrix a, matrix b, int m, int k, int n, float scale, float keep,
+                 int batch) {
+    check_blas(cublasSgemmStridedBatched(blas, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                         a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &scale, b.p, b.ld, b.stride,
+                                         a.p, a.ld, a.stride, &keep, out, ld, stride, batch),
+               "cublasSgemmStridedBatched");
+}
+
+static matrix plain(const float *p, int ld) {
+    matrix a = {p, ld, 0, 0};
+    return a;
+}
+
+static matrix transposed(matrix a) {
+    a.transposed = 1;
+    return a;
+}
+
+static __global__ void fill_rows_kernel(float *out, const float *row, size_t total, int n) {
+    size_t at = element();
+    if (at < total) out[at] = row[at % n];
+}
+
+static void linear(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n) {
+    if (bias) EACH(fill_rows_kernel, (size_t)rows * n, out, bias, (size_t)rows * n, n);
+    gemm(out, n, 0, plain(x, in), plain(w, n), rows, in, n, 1, bias ? 1 : 0, 1);
+}
+
+static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
+                            int rows, int in, int n, float *) {
+    gemm(dx, in, 0, plain(dout, n), transposed(plain(w, n)), rows, n, in, 1, 0, 1);
+    gemm(dw, n, 0, transposed(plain(x, in)), plain(dout, n), in, rows, n, 1, 1, 1);
+    if (dbias) column_sums(dbias, dout, nullptr, rows, n);
+}
+
+/* ---- attention: products over the sequences, head by head -------------------------------------------------------- */
+
+/* Row i of each T x T matrix: the softmax of its first i + 1, and zeros. */
+static __global__ void softmax_kernel(float *probs, int T) {
+    float *p = probs + (size_t)blockIdx.x * T;
+    int lane = threadIdx.x, i = blockIdx.x % T;
+    float most = -1e30f, sum = 0;
+    for (int j = lane; j <= i; j += 32) most = fmaxf(most, p[j]);
+    most = warp_max(most);
+    for (int j = lane; j <= i; j += 32) sum += p[j] = expf(p[j] - most);
+    sum = warp_sum(sum);
+    for (int j = lane; j < T; j += 32) p[j] = j <= i ? p[j] / sum : 0;
+}
+
+/* From the gradient of the probabilities to that of the scores, in place. */
+static __global__ void softmax_backward_kernel(float *grad, const float *probs, float scale, int T) {
+    float *d = grad + (size_t)blockIdx.x * T;
+    const float *p = probs + (size_t)blockIdx.x * T;
+    int lane = threadIdx.x, i = blockIdx.x % T;
+    float mean = 0;
+    for (int j = lane; j <= i; j += 32) mean += d[j] * p[j];
+    mean = warp_sum(mean);
+    for (int j = lane; j < T; j += 32) d[j] = j <= i ? p[j] * (d[j] - mean) * scale : 0;
+}
+
+/* Head h of q (third 0), k (1) or v (2) of each sequence: T x size. */
+static matrix head_of(const float *qkv, int third, int h, int T, int width, int size) {
+    matrix a = {qkv + third * width + h * size, 3 * width, 0, (long long)T * 3 * width};
+    return a;
+}
+
+static void attention(float *out, float *probs, const float *qkv, int sequences, int T, int heads, int size) {
+    int width = heads * size;
+    long long square = (long long)heads * T * T;
+    float scale = 1 / sqrtf((float)size);
+    for (int h = 0; h < heads; h++) {
+        matrix q = head_of(qkv, 0, h, T, width, size), k = head_of(qkv, 1, h, T, width, size);
+        gemm(probs + (size_t)h * T * T, T, square, q, transposed(k), T, size, T, scale, 0, sequences);
+    }
+    ROWS(softmax_kernel, sequences * heads * T, probs, T);
+    for (int h = 0; h < heads; h++) {
+        matrix p = {probs + (size_t)h * T * T, T, 0, square}, v = head_of(qkv, 2, h, T, width, size);
+        gemm(out + h * size, width, (long long)T * width, p, v, T, T, size, 1, 0, sequences);
+    }
+}
+
+static void attention_backward(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences,
+                               int T, int heads, int size, float *work) {
+    int width = heads * size;
+    long long square = (long long)heads * T * T, wide = (long long)T * 3 * width;
+    for (int h = 0; h < heads; h++) {
+        matrix d = {dout + h * size, width, 0, (long long)T * width};
+        matrix p = {probs + (size_t)h * T * T, T, 0, square};
+        matrix v = head_of(qkv, 2, h, T, width, size);
+        gemm(work + (size_t)h * T * T, T, square, d, transposed(v), T, size, T, 1, 0, sequences);
+        gemm(dqkv + 2 * width + h * size, 3 * width, wide, transposed(p), d, T, T, size, 1, 0, sequences); /* dv */
+    }
+    ROWS(softmax_backward_kernel, sequences * heads * T, work, probs, 1 / sqrtf((float)size), T);
+    for (int h = 0; h < heads; h++) {
+        matrix s = {work + (size_t)h * T * T, T, 0, square};
+        matrix q = head_of(qkv, 0, h, T, width, size), k = head_of(qkv, 1, h, T, width, size);
+        gemm(dqkv + h * size, 3 * width, wide, s, k, T, T, size, 1, 0, sequences);                     /* dq */
+        gemm(dqkv + width + h * size, 3 * width, wide, transposed(s), q, T, T, size, 1, 0, sequences); /* dk */
+    }
+}
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+static __global__ void gelu_kernel(float *out, const float *in, size_t n) {
+    size_t i = element();
+    if (i >= n) return;
+    float x = in[i];
+    out[i] = 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static void gelu(float *out, const float *x, size_t n) { EACH(gelu_kernel, n, out, x, n); }
+
+static __global__ void gelu_backward_kernel(float *d, const float *in, size_t n) {
+    size_t i = element();
+    if (i >= n) return;
+    float x = in[i], t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    d[i] *= 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
+}
+
+static void gelu_backward(float *d, const float *x, size_t n) { EACH(gelu_backward_kernel, n, d, x, n); }
+
+static __global__ void residual_kernel(float *x, const float *part, const float *bias, size_t n, int C) {
+    size_t at = element();
+    if (at < n) x[at] += part[at] + bias[at % C];
+}
+
+static void residual(float *x, const float *part, const float *bias, int rows, int C) {
+    EACH(residual_kernel, (size_t)rows * C, x, part, bias, (size_t)rows * C, C);
+}
+
+static __global__ void adam_kernel(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
+    size_t i = element();
+    if (i >= n) return;
+    m[i] = d.a * m[i] + (1 - d.a) * grad[i];
+    v[i] = d.b * v[i] + (1 - d.b) * grad[i] * grad[i];
+    param[i] -= d.rate * (m[i] / d.a_bias) / (sqrtf(v[i] / d.b_bias) + d.eps);
+}
+
+static void adam(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
+    EACH(adam_kernel, n, param, m, v, grad, n, d);
+}
+
+/* ---- the loss, and sums ------------------------------------------------------------------------------------------ */
+
+static __global__ void cross_entropy_kernel(double *loss, float *logits, const unsigned char *targets, int rows) {
+    float *row = logits + (size_t)blockIdx.x * VOCAB;
+    int lane = threadIdx.x, target = targets[blockIdx.x];
+    float most = -1e30f, sum = 0, aim = 0;
+    for (int k = lane; k < VOCAB; k += 32) {
+        most = fmaxf(most, row[k]);
+        if (k == target) aim = row[k];
+    }
+    most = warp_max(most);
+    aim = warp_sum(aim);
+    for (int k = lane; k < VOCAB; k += 32) sum += row[k] = expf(row[k] - most);
+    sum = warp_sum(sum);
+    for (int k = lane; k < VOCAB; k += 32) row[k] = (row[k] / sum - (float)(k == target)) / (float)rows;
+    if (lane == 0) atomicAdd(loss, ((double)most - (double)aim + log((double)sum)) / rows);
+}
+
+static void cross_entropy(double *loss, float *logits, const unsigned char *targets, int rows) {
+    ROWS(cross_entropy_kernel, rows, loss, logits, targets, rows);
+}
+
+enum { PIECE = 4096 }; /* elements of a warp */
+
+static __global__ void add_squares_kernel(double *sum, const float *x, size_t n) {
+    size_t from = (size_t)blockIdx.x * PIECE, to = from + PIECE < n ? from + PIECE : n;
+    double s = 0;
+    for (size_t i = from + threadIdx.x; i < to; i += 32) s += (double)x[i] * (double)x[i];
+    s = warp_sum(s);
+    if (threadIdx.x == 0) atomicAdd(sum, s);
+}
+
+static void add_squares(double *sum, const float *x, size_t n) {
+    ROWS(add_squares_kernel, (n + PIECE - 1) / PIECE, sum, x, n);
+}
+
+/* ---- the device -------------------------------------------------------------------------------------------------- */
+
+extern "C" const device *cuda_device(int number, void **stream_out) {
+    static const device gpu = {zero,          embed,           embed_backward, layer_norm,         layer_norm_backward,
+                               linear,        linear_backward, attention,      attention_backward, gelu,
+                               gelu_backward, residual,        cross_entropy,  add_squares,        adam};
+    check(cudaSetDevice(number), "cudaSetDevice");
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    check_blas(cublasCreate(&blas), "cublasCreate");
+    check_blas(cublasSetStream(blas, stream), "cublasSetStream");
+    check_blas(cublasSetMathMode(blas, CUBLAS_PEDANTIC_MATH), "cublasSetMathMode"); /* fp32 all the way, no TF32 */
+    *stream_out = stream;
+    return &gpu;
+}
