@@ -347,6 +347,14 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_wait(r), c.error);
     CHECK_OK(mesh_scan(&c, NULL, in, out, N, MESH_F32, MESH_SUM), c.error); /* out = in * (rank + 1), through scratch */
     CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+    for (i = 0; i < 3; i++) { /* started, another beside it, then waited for in each way: all join the stream */
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, in, out, N, MESH_F32, MESH_AVG, &r), c.error);
+        if (i != 1) CHECK_OK(mesh_all_reduce(&c, NULL, square + 2, square + 2, 1, MESH_F32, MESH_MIN), c.error);
+        CHECK_OK(i == 0 ? mesh_wait(r) : i == 1 ? mesh_test(r) : mesh_wait_host(r), c.error);
+    }
+    CHECK_OK(mesh_scan(&c, NULL, in, out, N, MESH_F32, MESH_SUM), c.error);
+    CHECK_INT(mesh_copy(&c, &want, out, sizeof want), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "captured");
     CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_INT(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (i = 0, want = 1; i < 3; i++) {
@@ -724,6 +732,155 @@ static void test_gpu_openings(void) {
     }
 }
 
+/* What the caller gave may go, or change, after a start: a kept native call has its own; and its rounds are counted. */
+static void kept_args_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request many, v;
+    mesh_buffer *list = (mesh_buffer *)malloc(2 * sizeof *list);
+    size_t *counts = (size_t *)malloc(3 * sizeof *counts);
+    uint64_t sent = 0, received = 0, again = 0;
+    float *a, *b;
+    int i;
+    (void)ctx;
+    if (!open_gpu(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 600, (float)t->rank);
+    b = device_floats(&c, 600, 0);
+    list[0].send = list[0].recv = a, list[0].count = 100;
+    list[1].send = list[1].recv = a + 200, list[1].count = 300;
+    for (i = 0; i < 3; i++) counts[i] = 50 * (size_t)i;
+    CHECK_OK(mesh_all_reduce_many_start(&c, NULL, list, 2, MESH_F32, MESH_MAX, &many), c.error);
+    CHECK_OK(mesh_all_gather_v_start(&c, NULL, a, b, counts, NULL, MESH_F32, &v), c.error);
+    CHECK_INT(mesh_keep(many), MESH_OK);
+    CHECK_INT(mesh_keep(v), MESH_OK);
+    memset(list, 0xff, 2 * sizeof *list), free(list);
+    memset(counts, 0xff, 3 * sizeof *counts), free(counts);
+    mesh_comm_bytes(&c, NULL, &sent, &received);
+    for (i = 0; i < 4; i++) {
+        CHECK_OK(mesh_wait(many), c.error);
+        CHECK_OK(mesh_wait(v), c.error);
+        CHECK_OK(mesh_restart(many), c.error);
+        CHECK_OK(mesh_restart(v), c.error);
+    }
+    mesh_comm_bytes(&c, NULL, &again, NULL);
+    CHECK_INT(again, 5 * sent);
+    CHECK_OK(mesh_wait(many), c.error);
+    CHECK_OK(mesh_wait_host(v), c.error);
+    CHECK_INT(mesh_release(many), MESH_OK);
+    CHECK_INT(mesh_release(v), MESH_OK);
+    CHECK(device_holds(&c, a, 100, 2));
+    CHECK(device_holds(&c, a + 100, 100, (float)t->rank));
+    CHECK(device_holds(&c, b, 150, 2));
+    mesh_free(&c, a), mesh_free(&c, b);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_kept_args(void) { run_gpus(3, kept_args_rank, NULL); }
+
+/* Two comms over the same ranks: what ends one leaves the other alone. In place is each rank's own choice. */
+static void two_comms_rank(mesh_transport *t, void *ctx) {
+    mesh_comm one, two;
+    float *a, *b;
+    (void)ctx;
+    if (!open_gpu(t, &one, "x=3", NULL, 20 * SECOND) || !open_gpu(t, &two, "y=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&two, 3000, (float)t->rank);
+    b = device_floats(&two, 3000, 0);
+    CHECK_OK(mesh_all_to_all(&two, "y", a, t->rank == 1 ? a : b, 1000, MESH_F32), two.error);
+    CHECK(device_holds(&two, t->rank == 1 ? a : b, 1000, 0));
+    CHECK(device_holds(&two, (t->rank == 1 ? a : b) + 2000, 1000, 2));
+    CHECK_OK(mesh_barrier(&one, NULL), one.error);
+    test_sleep(0.1);
+    if (t->rank == 2)
+        CHECK_INT(mesh_all_reduce(&one, NULL, NULL, b, 5, MESH_F32, MESH_SUM), MESH_ERR_ARGUMENT);
+    else
+        CHECK_INT(mesh_barrier(&one, NULL), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_all_reduce(&two, NULL, b, b, 3000, MESH_F32, MESH_MAX), two.error);
+    CHECK_OK(mesh_comm_sync(&two), two.error);
+    mesh_comm_close(&one);
+    CHECK_OK(mesh_all_reduce(&two, NULL, b, b, 3000, MESH_F32, MESH_MAX), two.error);
+    CHECK_OK(mesh_comm_sync(&two), two.error);
+    mesh_free(&two, a), mesh_free(&two, b);
+    CHECK_INT(mesh_comm_close(&two), MESH_OK);
+}
+static void test_two_comms(void) { run_gpus(3, two_comms_rank, NULL); }
+
+/* A split that one rank cannot make fails the opening everywhere at once; the next opening is whole. */
+static void split_again_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    float *a;
+    (void)ctx;
+    CHECK_OK(mesh_parse(&m, "a=2,b=2", 4, &err), err);
+    CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_TRANSPORT);
+    CHECK_INT(err.rank, 1);
+    CHECK_HAS(err.text, "ncclCommSplit: unhandled system error");
+    if (!open_gpu(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, "b", a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK_OK(mesh_all_reduce(&c, "a", a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 4));
+    mesh_free(&c, a);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_split_again(void) { run_gpus_with(4, split_again_rank, NULL, "FAKE_NCCL_FAIL", "1:ncclCommSplit:2"); }
+
+/* A rank is lost while some of the others open a group, or compare calls in a group without it: they do not wait for each other. */
+static void lost_opening_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float *a;
+    double start;
+    mesh_status status;
+    (void)ctx;
+    if (!open_gpu(t, &c, "a=2,b=2", NULL, 30 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    test_sleep(0.1);
+    if (t->rank == 3) kill(getpid(), SIGKILL);
+    start = test_now();
+    if (t->rank == 0)
+        status = mesh_recv(&c, NULL, 3, a, 100, MESH_F32);
+    else
+        status = getenv("MESH_NCCL_DEBUG") ? mesh_all_reduce(&c, "a", a, a, 100, MESH_F32, MESH_SUM)
+                                           : mesh_group_open(&c, "b,a");
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 3);
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+    CHECK(test_now() - start < 5);
+}
+static void lost_opening(const char *name, const char *value) {
+    gpu_job job = job_of(lost_opening_rank, NULL);
+    job.set[0][0] = name, job.set[0][1] = value;
+    run_world_but(UNIX, 4, gpu_rank, &job, 3);
+}
+static void test_lost_opening(void) { lost_opening(NULL, NULL); }
+static void test_lost_debug(void) { lost_opening("MESH_NCCL_DEBUG", "1"); }
+
+/* In debug mode counts that differ are told too, by both calls. */
+static void gpu_counts_rank(mesh_transport *t, void *ctx) {
+    size_t counts[3] = {4, 5, 6}, other[3] = {4, 5, 6};
+    int what = *(int *)ctx;
+    mesh_comm c;
+    float *a, *b;
+    mesh_status status;
+    if (!open_gpu(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    b = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    test_sleep(0.1);
+    if (t->rank == 1) counts[2] = 7;
+    status = what == 0   ? mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32)
+             : what == 1 ? mesh_all_to_all_v(&c, NULL, a, other, NULL, b, counts, NULL, MESH_F32)
+                         : mesh_gather_v(&c, NULL, a, other[t->rank] + (t->rank == 1), b, other, NULL, MESH_F32, 0);
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    mesh_comm_close(&c);
+}
+static void test_gpu_counts(void) {
+    int what;
+    for (what = 0; what < 3; what++) run_gpus_with(3, gpu_counts_rank, &what, "MESH_NCCL_DEBUG", "1");
+}
+
 /* Meshes over the same ranks share communicators; sub-meshes and other orders have their own; groups opened later. */
 static void gpu_comms_rank(mesh_transport *t, void *ctx) {
     mesh_comm c[3];
@@ -855,6 +1012,11 @@ static const test_case nccl_tests[] = {
     {"nccl/average", test_average, 60},
     {"nccl/alone", test_alone, 60},
     {"nccl/comms", test_gpu_comms, 60},
+    {"nccl/kept_args", test_kept_args, 60},
+    {"nccl/two_comms", test_two_comms, 60},
+    {"nccl/lost_opening", test_lost_opening, 60},
+    {"nccl/lost_debug", test_lost_debug, 60},
+    {"nccl/counts", test_gpu_counts, 60},
     {"nccl/killed", test_gpu_killed, 60},
     {"nccl/killed_in_cuda", test_gpu_killed_in_cuda, 60},
     {"nccl/survivors", test_gpu_survivors, 60},
@@ -877,6 +1039,7 @@ static const test_case fake_nccl_tests[] = {
     {"nccl/fake/fp8_2.23", test_fp8_old, 60},
     {"nccl/fake/killed_2.18", test_gpu_killed_218, 60},
     {"nccl/fake/killed_as_over_sockets", test_gpu_killed_as_over_sockets, 60},
+    {"nccl/fake/split_again", test_split_again, 60},
     {"nccl/fake/crossed", test_gpu_crossed, 60},
     {"nccl/fake/async_error", test_gpu_async_error, 60},
     {"nccl/fake/refused", test_gpu_refused, 60},

@@ -1066,8 +1066,9 @@ static inline mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const me
     for (i = 0; i < p->size; i++)
         if (s->gone[p->rank[i]] == MESH_EVENT_LOST)
             return mesh__fail(why, MESH_ERR_PEER, p->rank[i], "rank %d was lost", p->rank[i]);
-    if (p->size && s->gone[rank] == MESH_EVENT_CLOSED)
-        return mesh__fail(why, MESH_ERR_PEER, rank, "rank %d has closed its transport", rank);
+    if (s->gone[rank])
+        return mesh__fail(why, MESH_ERR_PEER, rank, "rank %d %s", rank,
+                          s->gone[rank] == MESH_EVENT_LOST ? "was lost" : "has closed its transport");
     if (p->heed && mesh_nccl__is_ended(s, comm))
         return mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
     return MESH_OK;
@@ -1372,7 +1373,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
     if (vote.status != MESH_OK) {
         if (c && !c->serial) mesh_nccl__unjoin(s, c, family ? family : c, &vote);
         mesh_transport_free(s->boot, g);
-        if (vote.why.rank < 0 || vote.why.rank == s->boot->rank)
+        if (vote.why.rank < 0 || vote.why.rank == s->boot->rank || vote.status == MESH_ERR_PEER)
             return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
         return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
     }

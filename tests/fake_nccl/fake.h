@@ -18,6 +18,7 @@ typedef struct fake_task_kind {
 cudaError_t fake_enqueue(cudaStream_t stream, const fake_task_kind *kind, void *data);
 /* What is issued to `after` from now on waits for all that was issued to `before` so far. */
 cudaError_t fake_stream_join(cudaStream_t after, cudaStream_t before);
+int fake_stream_device(cudaStream_t stream);
 /* Tasks that wait for their turn look again whether they are stopped. */
 void fake_wake(void);
 
@@ -44,5 +45,7 @@ enum fake_counter {
 void fake_count(enum fake_counter counter);
 /* For tests: how often each was called in this process. */
 void fake_counts(unsigned long long out[8]);
+/* In libnccl: how often a comm was aborted while another thread was inside a call on it. NCCL may crash then. */
+unsigned long long fake_unsafe_aborts(void);
 
 #endif

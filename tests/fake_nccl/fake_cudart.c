@@ -117,7 +117,12 @@ cudaError_t cudaGetLastError(void) {
 
 static __thread int current_device;
 
-static int device_count(void) { return (int)fake_env("FAKE_CUDA_DEVICES", 8); }
+enum { MAX_DEVICES = 64 };
+
+static int device_count(void) {
+    long long count = fake_env("FAKE_CUDA_DEVICES", 8);
+    return count < MAX_DEVICES ? (int)count : MAX_DEVICES;
+}
 static int no_driver(void) { return device_count() <= 0; }
 static int device_missing(int device) { return device < 0 || device >= device_count(); }
 
@@ -186,7 +191,7 @@ static struct {
     allocation_table device, pinned;
     uintptr_t base, cursor; /* addresses handed out: nothing is mapped there */
     char *alias;            /* the same bytes, for the stand-in */
-    size_t arena_bytes, used_bytes, limit_bytes;
+    size_t arena_bytes, limit_bytes, used_bytes[MAX_DEVICES];
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 static void memory_open(void) {
@@ -262,7 +267,7 @@ static uintptr_t arena_place(uintptr_t address, size_t room) {
     return memory.base + memory.arena_bytes - address >= room ? address : 0;
 }
 
-static cudaError_t device_allocate(void **pointer, size_t bytes) {
+static cudaError_t device_allocate(void **pointer, size_t bytes, int device) {
     if (no_driver()) return cudaErrorInsufficientDriver;
     if (!pointer) return cudaErrorInvalidValue;
     *pointer = NULL;
@@ -270,14 +275,14 @@ static cudaError_t device_allocate(void **pointer, size_t bytes) {
     pthread_once(&memory.once, memory_open);
     pthread_mutex_lock(&memory.lock);
     uintptr_t address = 0;
-    if (bytes <= memory.limit_bytes && memory.used_bytes <= memory.limit_bytes - bytes) {
+    if (bytes <= memory.limit_bytes && memory.used_bytes[device] <= memory.limit_bytes - bytes) {
         address = arena_place(memory.cursor, room_of(bytes));
         if (!address) address = arena_place(memory.base, room_of(bytes));
     }
     if (address) {
         memory.cursor = address + room_of(bytes);
-        memory.used_bytes += bytes;
-        table_insert(&memory.device, (allocation){address, bytes, current_device});
+        memory.used_bytes[device] += bytes;
+        table_insert(&memory.device, (allocation){address, bytes, device});
         size_t garbage = bytes < (1 << 20) ? bytes : 1 << 20;
         memset(alias_of(address), GARBAGE_VALUE, garbage);
         memset(alias_of(address) + bytes, GUARD_VALUE, GUARD_BYTES);
@@ -300,7 +305,7 @@ static void device_release(void *pointer, const char *who) {
     const uintptr_t page = 4096;
     uintptr_t first = (address + page - 1) / page * page, last = (address + bytes) / page * page;
     if (last > first) madvise(alias_of(first), last - first, MADV_DONTNEED);
-    memory.used_bytes -= bytes;
+    memory.used_bytes[found->device] -= bytes;
     table_remove(&memory.device, found);
     pthread_mutex_unlock(&memory.lock);
 }
@@ -350,6 +355,7 @@ typedef struct task {
 typedef struct
     entry { /* one run of a task, in the queue of a stream; exclusive ones also in the queue for the device */
     task *task;
+    int device;
     struct entry *next, *next_exclusive;
 } entry;
 
@@ -360,7 +366,7 @@ typedef struct capture_view { /* the node of each captured stream up to which wo
 struct CUstream_st {
     struct CUstream_st *next;
     unsigned flags;
-    int id, device, started, destroyed, closed;
+    int id, device, is_default, started, destroyed;
     pthread_cond_t work;
     entry *first, *last;
     uint64_t issued, completed, default_seen;
@@ -372,6 +378,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     unsigned flags;
+    int device;
     atomic_int holders;
     cudaStream_t stream; /* NULL: never recorded, or in a capture */
     uint64_t position;
@@ -400,8 +407,8 @@ struct CUgraphExec_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a task completed, or see fake_wake */
-static struct CUstream_st default_stream = {.work = PTHREAD_COND_INITIALIZER};
-static struct CUstream_st *streams = &default_stream;
+static struct CUstream_st default_streams[MAX_DEVICES]; /* in use from the first time that one is named */
+static struct CUstream_st *streams;
 static struct CUstream_st *closed_streams; /* kept, so that a use of one can be told */
 static entry *exclusive_first;
 static cudaGraph_t captures;
@@ -419,13 +426,27 @@ static void task_release(task *t) {
     free(t);
 }
 
+/* NULL is the default stream of the device that is current in the calling thread. */
 static cudaStream_t stream_of(cudaStream_t handle) {
-    if (!handle) return &default_stream;
+    if (!handle) {
+        cudaStream_t s = &default_streams[current_device];
+        if (s->is_default) return s;
+        pthread_cond_init(&s->work, NULL);
+        s->device = current_device;
+        s->id = -current_device;
+        s->is_default = 1;
+        s->next = streams;
+        return streams = s;
+    }
     if (handle->destroyed) fake_die("stream %d is used after cudaStreamDestroy", handle->id);
     return handle;
 }
 
-static int is_blocking(cudaStream_t s) { return s != &default_stream && !(s->flags & cudaStreamNonBlocking); }
+static int is_blocking(cudaStream_t s) { return !s->is_default && !(s->flags & cudaStreamNonBlocking); }
+/* Whether the default stream `s` waits for `other`, and `other` for it. */
+static int default_orders(cudaStream_t s, cudaStream_t other) {
+    return s->is_default && is_blocking(other) && other->device == s->device;
+}
 static int is_busy(cudaStream_t s) { return s->completed < s->issued; }
 
 void fake_wake(void) {
@@ -438,11 +459,13 @@ static void stream_wait_locked(cudaStream_t s, uint64_t position) {
     while (s->completed < position) pthread_cond_wait(&changed, &lock);
 }
 
-/* A kernel that holds the whole device starts when none issued before it is left, but for those that were stopped. */
+/* A kernel that holds the whole device starts when none issued before it is left, but for those that were stopped. One
+ * that was stopped itself waits no less. */
 static int exclusive_may_start(const entry *e) {
     const entry *before = exclusive_first;
-    while (before != e && before->task->kind->stopped(before->task->data)) before = before->next_exclusive;
-    return before == e || e->task->kind->stopped(e->task->data);
+    while (before != e && (before->device != e->device || before->task->kind->stopped(before->task->data)))
+        before = before->next_exclusive;
+    return before == e;
 }
 
 static void exclusive_take(entry *e) {
@@ -508,6 +531,7 @@ static void *stream_worker(void *argument) {
 static void stream_push(cudaStream_t s, task *t) {
     entry *e = must_calloc(sizeof *e);
     e->task = t;
+    e->device = s->device;
     if (s->first)
         s->last->next = e;
     else
@@ -552,12 +576,12 @@ static void push_wait(cudaStream_t s, cudaStream_t on, uint64_t position) {
 
 /* The default stream waits for the blocking ones, and these for it. */
 static void push_default_order(cudaStream_t s) {
-    if (s == &default_stream) {
-        for (cudaStream_t other = streams; other; other = other->next)
-            if (is_blocking(other)) push_wait(s, other, other->issued);
-    } else if (is_blocking(s) && s->default_seen < default_stream.issued) {
-        push_wait(s, &default_stream, default_stream.issued);
-        s->default_seen = default_stream.issued;
+    cudaStream_t its_default = &default_streams[s->device];
+    for (cudaStream_t other = streams; s->is_default && other; other = other->next)
+        if (default_orders(s, other)) push_wait(s, other, other->issued);
+    if (is_blocking(s) && s->default_seen < its_default->issued) {
+        push_wait(s, its_default, its_default->issued);
+        s->default_seen = its_default->issued;
     }
 }
 
@@ -579,7 +603,7 @@ static cudaError_t capture_invalidate(cudaGraph_t graph, cudaError_t error) {
 }
 
 static cudaError_t capture_join(cudaStream_t s, cudaGraph_t graph, const capture_view *view) {
-    if (s == &default_stream) return capture_invalidate(graph, cudaErrorStreamCaptureImplicit);
+    if (s->is_default) return capture_invalidate(graph, cudaErrorStreamCaptureImplicit);
     if (graph->nstreams == MAX_CAPTURED_STREAMS) fake_die("a capture with more than %d streams", MAX_CAPTURED_STREAMS);
     s->capture = graph;
     s->captured_as = graph->nstreams;
@@ -621,9 +645,8 @@ static cudaError_t refuse_in_capture_unlocked(void) {
 /* Work on the default stream would wait for the blocking streams: not while one of them is captured. */
 static cudaError_t refuse_default_stream(cudaStream_t s) {
     cudaError_t error = cudaSuccess;
-    if (s != &default_stream) return cudaSuccess;
-    for (cudaStream_t other = streams; other; other = other->next)
-        if (is_blocking(other) && other->capture)
+    for (cudaStream_t other = streams; s->is_default && other; other = other->next)
+        if (default_orders(s, other) && other->capture)
             error = capture_invalidate(other->capture, cudaErrorStreamCaptureImplicit);
     return error;
 }
@@ -658,11 +681,13 @@ static void stream_drain(cudaStream_t stream) {
     pthread_mutex_unlock(&lock);
 }
 
-static void device_drain(void) {
+enum { ALL_DEVICES = -1 };
+
+static void device_drain(int device) {
     pthread_mutex_lock(&lock);
     for (cudaStream_t s = streams; s;) {
         uint64_t position = s->issued;
-        if (s->completed >= position)
+        if (s->completed >= position || (device != ALL_DEVICES && s->device != device))
             s = s->next;
         else
             stream_wait_locked(s, position), s = streams; /* the list may have changed meanwhile */
@@ -734,8 +759,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaStream_t s = stream_of(stream);
     cudaError_t error = refuse_stream_wait(s);
     if (!error && is_busy(s)) error = cudaErrorNotReady;
-    for (cudaStream_t other = streams; !error && s == &default_stream && other; other = other->next)
-        if (is_blocking(other) && is_busy(other)) error = cudaErrorNotReady;
+    for (cudaStream_t other = streams; !error && s->is_default && other; other = other->next)
+        if (default_orders(s, other) && is_busy(other)) error = cudaErrorNotReady;
     pthread_mutex_unlock(&lock);
     return result(error);
 }
@@ -755,8 +780,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize(void) {
     if (no_driver()) return result(cudaErrorInsufficientDriver);
     cudaError_t error = refuse_in_capture_unlocked();
-    if (!error) device_drain();
+    if (!error) device_drain(current_device);
     return result(error);
+}
+
+int fake_stream_device(cudaStream_t stream) {
+    pthread_mutex_lock(&lock);
+    int device = stream_of(stream)->device;
+    pthread_mutex_unlock(&lock);
+    return device;
 }
 
 cudaError_t fake_stream_join(cudaStream_t after, cudaStream_t before) {
@@ -782,14 +814,16 @@ cudaError_t fake_stream_join(cudaStream_t after, cudaStream_t before) {
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     fake_count(FAKE_MALLOCS);
     cudaError_t error = refuse_in_capture_unlocked();
-    return result(error ? error : device_allocate(pointer, bytes));
+    return result(error ? error : device_allocate(pointer, bytes, current_device));
 }
 
 cudaError_t cudaFree(void *pointer) {
     if (no_driver()) return result(cudaErrorInsufficientDriver);
     cudaError_t error = refuse_in_capture_unlocked();
     if (error || !pointer) return result(error);
-    device_drain();
+    int device;
+    fake_memory_type(pointer, &device);
+    device_drain(device);
     device_release(pointer, "cudaFree");
     return cudaSuccess;
 }
@@ -815,7 +849,7 @@ cudaError_t cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAlloc(
 cudaError_t cudaFreeHost(void *pointer) {
     cudaError_t error = refuse_in_capture_unlocked();
     if (error || !pointer) return result(error);
-    device_drain();
+    device_drain(ALL_DEVICES);
     pthread_mutex_lock(&memory.lock);
     allocation *found = table_find(&memory.pinned, (uintptr_t)pointer);
     if (found && found->address != (uintptr_t)pointer) found = NULL;
@@ -829,9 +863,9 @@ cudaError_t cudaFreeHost(void *pointer) {
 cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
     fake_count(FAKE_MALLOCS);
     pthread_mutex_lock(&lock);
-    int capturing = stream_of(stream)->capture != NULL;
+    int capturing = stream_of(stream)->capture != NULL, device = stream_of(stream)->device;
     pthread_mutex_unlock(&lock);
-    return result(capturing ? cudaErrorNotSupported : device_allocate(pointer, bytes));
+    return result(capturing ? cudaErrorNotSupported : device_allocate(pointer, bytes, device));
 }
 
 static void free_run(void *pointer) { device_release(pointer, "cudaFreeAsync"); }
@@ -850,7 +884,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     pthread_once(&memory.once, memory_open);
     pthread_mutex_lock(&memory.lock);
     *total_bytes = memory.limit_bytes;
-    *free_bytes = memory.limit_bytes - memory.used_bytes;
+    *free_bytes = memory.limit_bytes - memory.used_bytes[current_device];
     pthread_mutex_unlock(&memory.lock);
     return cudaSuccess;
 }
@@ -997,6 +1031,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     if (!event) return result(cudaErrorInvalidValue);
     *event = must_calloc(sizeof **event);
     (*event)->flags = flags;
+    (*event)->device = current_device;
     (*event)->holders = 1;
     return cudaSuccess;
 }
@@ -1010,6 +1045,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 static cudaError_t event_record_locked(cudaEvent_t event, cudaStream_t s) {
+    if (event->device != s->device) return cudaErrorInvalidResourceHandle;
     if (s->capture && s->capture->invalid) return cudaErrorStreamCaptureInvalidated;
     if (s->capture) {
         event->stream = NULL;
@@ -1101,7 +1137,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     if (!milliseconds) return result(cudaErrorInvalidValue);
-    if (!start || !end || (start->flags | end->flags) & cudaEventDisableTiming)
+    if (!start || !end || (start->flags | end->flags) & cudaEventDisableTiming || start->device != end->device)
         return result(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
     cudaError_t error = cudaSuccess;
@@ -1352,6 +1388,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
     if (blocks == 0 || block_threads == 0 || block_threads > 1024 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535 || shared_bytes > 48 * 1024)
         return result(cudaErrorInvalidConfiguration);
+    if (fake_stream_device(stream) != current_device) return result(cudaErrorInvalidResourceHandle);
     launch *l = must_calloc(sizeof *l);
     l->kernel = (cudaKernel_t)(uintptr_t)known;
     memcpy(&l->arguments, arguments[0], sizeof l->arguments);

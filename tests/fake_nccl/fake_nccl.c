@@ -155,7 +155,8 @@ typedef struct barrier {
 
 typedef struct card { /* of one rank */
     _Alignas(64) atomic_int attached;
-    atomic_int left; /* it destroyed its comm: its process may end */
+    atomic_int left;    /* it destroyed its comm: its process may end */
+    atomic_int leaving; /* it called destroy or abort */
     int pid, device;
     unsigned long long start, host;
     signature signature;
@@ -199,14 +200,17 @@ struct ncclComm {
     segment *shared;
     unsigned long long serial;
     uint64_t round; /* of collectives: which half of the board */
-    atomic_int destroyed, finalized, revoked;
-    atomic_int stop;    /* operations end */
+    atomic_int ready; /* all ranks met */
+    atomic_int destroyed, finalized, revoked, revoking;
+    atomic_int ending;  /* destroy or abort was called */
+    atomic_int stop;    /* operations end: aborted, or while a revoke is under way */
     atomic_int aborted; /* everything ends */
     atomic_int state;   /* of the last call: ncclInProgress, success, or its error */
     atomic_int fault;   /* found by an operation; 0: none */
-    atomic_int inside;  /* calls and jobs under way */
+    atomic_int callers; /* the program's threads inside a call */
+    atomic_int inside;  /* jobs under way, also those that callers do themselves */
+    atomic_int missed;  /* of these: hanging ones that a revoke misses */
     atomic_int pending; /* kernels issued and not ended */
-    atomic_int running; /* kernels started and not ended */
     atomic_int held;    /* kernels that a stream or a graph still has */
     double peers_seen_ms;
     pthread_mutex_t lock; /* of the job and its thread */
@@ -225,10 +229,27 @@ static ring *ring_of(ncclComm_t c, int from, int to) {
     return (ring *)((char *)c->shared + rings_at(c->nranks)) + from * c->nranks + to;
 }
 
+static atomic_ullong unsafe_aborts;
+unsigned long long fake_unsafe_aborts(void) { return atomic_load(&unsafe_aborts); }
+
 static void check_usable(ncclComm_t c, const char *who) {
-    if (!c) return;
-    if (atomic_load(&c->destroyed)) fake_die("%s: the comm was destroyed or aborted before", who);
+    if (c && atomic_load(&c->destroyed)) fake_die("%s: the comm was destroyed or aborted before", who);
 }
+
+/* A call on a comm: an abort meanwhile is counted, and finds it as it was until the call has left its job. */
+static ncclComm_t call_enter(ncclComm_t c, const char *who) {
+    if (!c) return c;
+    atomic_fetch_add(&c->callers, 1);
+    check_usable(c, who);
+    if (atomic_load(&c->aborted)) atomic_fetch_add(&unsafe_aborts, 1);
+    return c;
+}
+
+static void call_leave(ncclComm_t *c) {
+    if (*c) atomic_fetch_sub(&(*c)->callers, 1);
+}
+
+#define CALL_ON(comm) __attribute__((cleanup(call_leave), unused)) ncclComm_t called = call_enter(comm, __func__)
 
 static ncclComm_t comm_open(int nranks, int rank, int device, const ncclConfig_t *config) {
     ncclComm_t c = must_calloc(sizeof *c);
@@ -323,7 +344,7 @@ static void pause_us(long us) {
 
 static void job_finish(ncclComm_t c, ncclResult_t code, int launches) {
     if (c->config.blocking) code = ncclSuccess; /* the caller has been told */
-    if (!launches || !atomic_load(&c->stop)) atomic_store(&c->state, (int)code);
+    if (!launches || !(atomic_load(&c->stop) || atomic_load(&c->revoked))) atomic_store(&c->state, (int)code);
     atomic_fetch_sub(&c->inside, 1);
 }
 
@@ -350,7 +371,7 @@ static void *job_worker(void *argument) {
 static ncclResult_t job_start(ncclComm_t c, job *work) {
     work->comm = c;
     atomic_fetch_add(&c->inside, 1);
-    if (c->config.blocking) {
+    if (c->config.blocking || atomic_load(&c->aborted)) {
         ncclResult_t code = work->run(work);
         job_finish(c, code, work->launches);
         free(work);
@@ -372,10 +393,11 @@ static ncclResult_t job_start(ncclComm_t c, job *work) {
 
 /* Calls on a comm need the last one to be done and to have succeeded. */
 static ncclResult_t check_ready(ncclComm_t c, const char *who) {
-    check_usable(c, who);
     if (!c) return fail(ncclInvalidArgument, "%s: comm is NULL", who);
+    if (atomic_load(&c->aborted)) return fail(ncclInvalidUsage, "%s: the comm is being aborted", who);
     ncclResult_t state = (ncclResult_t)atomic_load(&c->state);
-    if (state == ncclInProgress) return fail(ncclInvalidArgument, "%s: the comm's last call is still in progress", who);
+    if (state == ncclInProgress || atomic_load(&c->revoking))
+        return fail(ncclInvalidArgument, "%s: the comm's last call is still in progress", who);
     if (state == ncclSuccess) state = (ncclResult_t)atomic_load(&c->fault);
     if (state) return fail(state, "%s: the comm failed before", who);
     return ncclSuccess;
@@ -468,7 +490,9 @@ static ncclResult_t comm_attach(ncclComm_t c, unique_id id, const atomic_int *cu
     if (!barrier_pass(c, &shared_of(c)->control, NULL, (signature){.call = -1}, cut))
         return fail(ncclInternalError, "init was aborted");
     if (id.pid == mine->pid) close(id.fd);
-    return check_devices(c);
+    code = check_devices(c);
+    atomic_store(&c->ready, !code);
+    return code;
 }
 
 static ncclResult_t config_read(ncclConfig_t *into, const ncclConfig_t *given, const ncclConfig_t *otherwise) {
@@ -497,6 +521,7 @@ typedef struct init_job {
 static ncclResult_t init_run(job *self) {
     ncclComm_t c = self->comm;
     while (injected("FAKE_NCCL_INIT_HANG", NULL) && !atomic_load(&c->aborted)) pause_us(1000);
+    if (atomic_load(&c->aborted)) return fail(ncclInternalError, "init was aborted");
     return comm_attach(c, ((init_job *)self)->id, &c->aborted);
 }
 
@@ -515,9 +540,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     work->base.run = init_run;
     memcpy(&work->id, &id, sizeof work->id);
     ncclComm_t c = *comm = comm_open(nranks, rank, device, &settled);
+    CALL_ON(c);
     code = job_start(c, &work->base);
     if (!code || code == ncclInProgress) return code;
-    comm_bury(c);
+    if (!atomic_exchange(&c->ending, 1)) comm_bury(c);
     *comm = NULL;
     return code;
 }
@@ -549,18 +575,16 @@ static int color_members(ncclComm_t parent, const char *members, int color, int 
     return count;
 }
 
-static ncclResult_t derive_run(job *self) {
-    derive_job *d = (derive_job *)self;
+static ncclResult_t derive(derive_job *d, ncclComm_t *out) {
+    job *self = &d->base;
     ncclComm_t parent = self->comm;
     barrier *meet = d->shrinks ? &shared_of(parent)->shrink : &shared_of(parent)->control;
     signature same = {.call = d->shrinks ? -3 : -2};
     card *mine = card_of(parent, parent->rank);
     int hangs = !d->shrinks && injected("FAKE_NCCL_SPLIT_HANG", NULL);
     int first, index;
-    while ((hangs || atomic_load(&parent->pending)) && !atomic_load(&parent->aborted)) {
-        if (atomic_load(&parent->stop) && !hangs && !atomic_load(&parent->running)) break;
-        pause_us(hangs ? 1000 : 50);
-    }
+    while ((hangs || atomic_load(&parent->pending)) && !atomic_load(&parent->aborted)) pause_us(hangs ? 1000 : 50);
+    if (atomic_load(&parent->aborted)) return fail(ncclInternalError, "split was aborted");
     for (int rank = 0; rank < parent->nranks; rank++) same.count = same.count * 31 + (size_t)d->members[rank];
     mine->color = d->color;
     mine->key = d->key;
@@ -578,7 +602,16 @@ static ncclResult_t derive_run(job *self) {
     if (code)
         comm_bury(child);
     else
-        __atomic_store_n(d->out, child, __ATOMIC_RELEASE);
+        *out = child;
+    return code;
+}
+
+/* The pointer is written when all is over, whatever came of it. */
+static ncclResult_t derive_run(job *self) {
+    derive_job *d = (derive_job *)self;
+    ncclComm_t child = NULL;
+    ncclResult_t code = derive(d, &child);
+    __atomic_store_n(d->out, child, __ATOMIC_RELEASE);
     return code;
 }
 
@@ -602,24 +635,39 @@ static ncclResult_t derive_start(ncclComm_t parent, const char *members, int col
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config) {
     ENTER(21801);
+    CALL_ON(comm);
     ncclResult_t code = check_ready(comm, __func__);
     if (code) return code;
     if (!child || color < NCCL_SPLIT_NOCOLOR) return fail(ncclInvalidArgument, "ncclCommSplit: color %d", color);
     return derive_start(comm, NULL, color, key, child, config, 0);
 }
 
-static void comm_stop(ncclComm_t c) {
+/* Ends the comm's kernels, for good or until comm_stopped. */
+static void comm_stop(ncclComm_t c, int aborts) {
+    pthread_mutex_lock(&c->lock);
     atomic_store(&c->stop, 1);
+    if (aborts) atomic_store(&c->aborted, 1);
+    pthread_mutex_unlock(&c->lock);
     fake_wake();
+}
+
+/* Waits until the streams have got past what the comm issued, then lets it run kernels again. */
+static void comm_stopped(ncclComm_t c) {
+    while (!atomic_load(&c->aborted) &&
+           (atomic_load(&c->inside) > atomic_load(&c->missed) || atomic_load(&c->pending)))
+        pause_us(100);
+    pthread_mutex_lock(&c->lock);
+    if (!atomic_load(&c->aborted)) atomic_store(&c->stop, 0);
+    pthread_mutex_unlock(&c->lock);
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *child, ncclConfig_t *config,
                             int flags) {
     ENTER(22700);
-    check_usable(comm, __func__);
+    CALL_ON(comm);
     if (!comm || !child || !excluded || nexcluded < 1 || nexcluded >= comm->nranks || (flags & ~NCCL_SHRINK_ABORT))
         return fail(ncclInvalidArgument, "ncclCommShrink: %d excluded, flags %d", nexcluded, flags);
-    ncclResult_t code = flags || atomic_load(&comm->revoked) ? ncclSuccess : check_ready(comm, __func__);
+    ncclResult_t code = flags ? ncclSuccess : check_ready(comm, __func__);
     if (code) return code;
     char *members = must_calloc((size_t)comm->nranks);
     memset(members, 1, (size_t)comm->nranks);
@@ -630,13 +678,38 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclC
             members[excluded[i]] = 0;
     }
     if (!code && (flags & NCCL_SHRINK_ABORT)) {
-        comm_stop(comm);
-        while (atomic_load(&comm->inside) || atomic_load(&comm->running)) pause_us(100);
+        comm_stop(comm, 0);
+        comm_stopped(comm);
     }
     if (!code) code = derive_start(comm, members, 0, comm->rank, child, config, 1);
     free(members);
     return code;
 }
+
+/* ---- Open groups ------------------------------------------------------------------------------------------------ */
+
+typedef struct group {
+    int depth;
+    ncclResult_t error;
+    struct operation *operations;
+    size_t count, room;
+    ncclComm_t *ends; /* to be destroyed or aborted */
+    size_t nends;
+} group;
+
+static __thread group open_group;
+
+/* Since 2.22, the ends of comms wait for the end of the group, and then for each other. */
+static int group_defers_end(ncclComm_t c) {
+    group *g = &open_group;
+    if (!g->depth || library_version() < 22200) return 0;
+    g->ends = realloc(g->ends, (g->nends + 1) * sizeof *g->ends);
+    if (!g->ends) fake_die("out of host memory");
+    g->ends[g->nends++] = c;
+    return 1;
+}
+
+static void group_leak(void) { open_group.depth++; }
 
 /* ---- The end of comms ------------------------------------------------------------------------------------------- */
 
@@ -647,6 +720,7 @@ static ncclResult_t finalize_run(job *self) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     ENTER(21400);
+    CALL_ON(comm);
     ncclResult_t code = check_ready(comm, __func__);
     if (code) return code;
     if (atomic_load(&comm->revoked)) return fail(ncclInvalidUsage, "ncclCommFinalize: the comm is revoked");
@@ -656,60 +730,110 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     return job_start(comm, work);
 }
 
-/* Waits for all that was issued, also for graphs that hold its kernels, as NCCL does. */
+static void comm_say_leaving(ncclComm_t c) {
+    if (atomic_load(&c->ready)) atomic_store(&card_of(c, c->rank)->leaving, 1);
+}
+
+/* Waits until every other rank has called destroy or abort, or its process is gone. */
+static void comm_wait_for_leavers(ncclComm_t c) {
+    double looked_ms = now_ms();
+    for (int rank = 0; atomic_load(&c->ready) && rank < c->nranks;) {
+        card *peer = card_of(c, rank);
+        int gone = atomic_load(&peer->leaving);
+        if (!gone && now_ms() - looked_ms > LOOK_MS) {
+            gone = process_start(peer->pid) != peer->start;
+            looked_ms = now_ms();
+        }
+        rank += gone;
+        if (!gone) pause_us(50);
+    }
+}
+
+/* The end of a comm: its streams have got past all that it issued, and no graph holds any of that. */
+static void comm_end(ncclComm_t c) {
+    while (atomic_load(&c->inside) || atomic_load(&c->pending) || atomic_load(&c->held) || atomic_load(&c->revoking))
+        pause_us(50);
+    if (!atomic_load(&c->aborted)) comm_wait_for_leavers(c);
+    comm_bury(c);
+}
+
+static void comm_begin_end(ncclComm_t c, const char *who) {
+    check_usable(c, who);
+    if (atomic_exchange(&c->ending, 1)) fake_die("%s: the comm is being destroyed or aborted already", who);
+}
+
+/* At once, or at the end of the open group. */
+static ncclResult_t comm_end_or_defer(ncclComm_t c) {
+    if (group_defers_end(c)) return ncclSuccess;
+    comm_say_leaving(c);
+    comm_end(c);
+    return ncclSuccess;
+}
+
+/* A comm in progress is refused as NCCL does it: with a group left open. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     ENTER(0);
     if (!comm) return ncclSuccess;
     check_usable(comm, __func__);
-    while (atomic_load(&comm->inside) || atomic_load(&comm->running) ||
-           (!atomic_load(&comm->stop) && atomic_load(&comm->held)))
-        pause_us(50);
-    comm_stop(comm);
-    comm_bury(comm);
-    return ncclSuccess;
+    if (atomic_load(&comm->state) == ncclInProgress || atomic_load(&comm->revoking)) {
+        group_leak();
+        return fail(ncclInvalidArgument, "ncclCommDestroy: the comm's last call is still in progress");
+    }
+    comm_begin_end(comm, __func__);
+    return comm_end_or_defer(comm);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     ENTER(0);
     if (!comm) return ncclSuccess;
-    check_usable(comm, __func__);
-    atomic_store(&comm->aborted, 1);
-    comm_stop(comm);
-    while (atomic_load(&comm->inside) || atomic_load(&comm->running)) pause_us(100);
-    comm_bury(comm);
-    return ncclSuccess;
+    comm_begin_end(comm, __func__);
+    if (atomic_load(&comm->callers)) atomic_fetch_add(&unsafe_aborts, 1);
+    comm_stop(comm, 1);
+    while (atomic_load(&comm->inside) || atomic_load(&comm->revoking)) pause_us(100); /* joins the job */
+    return comm_end_or_defer(comm);
 }
 
-static int is_revoking(ncclComm_t c) {
-    return atomic_load(&c->revoked) && (atomic_load(&c->inside) || atomic_load(&c->running));
+static void *revoke_worker(void *argument) {
+    ncclComm_t c = argument;
+    comm_stopped(c);
+    atomic_store(&c->revoking, 0);
+    return NULL;
 }
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
     ENTER(22807);
-    check_usable(comm, __func__);
+    CALL_ON(comm);
+    pthread_t thread;
     if (!comm || flags) return fail(ncclInvalidArgument, "ncclCommRevoke: flags %d", flags);
+    if (atomic_load(&comm->aborted)) return fail(ncclInvalidUsage, "ncclCommRevoke: the comm is being aborted");
     if (atomic_load(&comm->finalized)) return fail(ncclInvalidUsage, "ncclCommRevoke: the comm is finalized");
-    comm_stop(comm);
+    if (atomic_exchange(&comm->revoking, 1)) return ncclInProgress;
+    comm_stop(comm, 0);
     atomic_store(&comm->fault, 0);
     atomic_store(&comm->state, ncclSuccess);
     atomic_store(&comm->revoked, 1);
-    if (!comm->config.blocking) return is_revoking(comm) ? ncclInProgress : ncclSuccess;
-    while (is_revoking(comm)) pause_us(100);
-    return ncclSuccess;
+    if (comm->config.blocking) {
+        revoke_worker(comm);
+        return atomic_load(&comm->aborted) ? fail(ncclInternalError, "ncclCommRevoke: aborted") : ncclSuccess;
+    }
+    if (pthread_create(&thread, NULL, revoke_worker, comm)) fake_die("no thread for a revoke");
+    pthread_detach(thread);
+    return ncclInProgress;
 }
 
 /* ---- Questions -------------------------------------------------------------------------------------------------- */
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     ENTER(0);
-    check_usable(comm, __func__);
+    CALL_ON(comm);
     if (!comm || !error) return fail(ncclInvalidArgument, "ncclCommGetAsyncError: a NULL argument");
-    *error = is_revoking(comm) ? ncclInProgress : (ncclResult_t)atomic_load(&comm->state);
+    *error = atomic_load(&comm->revoking) ? ncclInProgress : (ncclResult_t)atomic_load(&comm->state);
     if (atomic_load(&comm->fault)) *error = (ncclResult_t)atomic_load(&comm->fault);
     return ncclSuccess;
 }
 
 static ncclResult_t ask(ncclComm_t comm, const char *who, int *out, int value) {
+    CALL_ON(comm);
     ncclResult_t code = check_ready(comm, who);
     if (!code && !out) code = fail(ncclInvalidArgument, "%s: a NULL argument", who);
     if (!code) *out = value;
@@ -737,6 +861,7 @@ typedef struct registration {
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle) {
     ENTER(21900);
+    CALL_ON(comm);
     ncclResult_t code = check_ready(comm, __func__);
     if (code) return code;
     if (!handle || bytes == 0 || fake_memory_type(buffer, NULL) != cudaMemoryTypeDevice)
@@ -750,7 +875,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     ENTER(21900);
-    check_usable(comm, __func__);
+    CALL_ON(comm);
     if (!comm || !handle || ((registration *)handle)->comm != comm)
         return fail(ncclInvalidArgument, "ncclCommDeregister: not a handle of this comm");
     free(handle);
@@ -1165,14 +1290,12 @@ static void kernel_issued(void *data) {
 static void kernel_run(void *data) {
     kernel *k = data;
     ncclComm_t c = k->comm;
-    atomic_fetch_add(&c->running, 1);
     if (!atomic_load(&c->stop)) {
         kernel_injected_error(k);
         for (size_t i = 0; i < k->count && !atomic_load(&c->stop); i++)
             if (!is_p2p(k->operations[i].kind)) run_collective(&k->operations[i]);
         if (!atomic_load(&c->stop)) kernel_p2p(k);
     }
-    atomic_fetch_sub(&c->running, 1);
     atomic_fetch_sub(&c->pending, 1);
 }
 
@@ -1187,15 +1310,6 @@ static const fake_task_kind kernel_kind = {kernel_issued, kernel_run, kernel_rel
 
 /* ---- Groups ----------------------------------------------------------------------------------------------------- */
 
-typedef struct group {
-    int depth;
-    ncclResult_t error;
-    operation *operations;
-    size_t count, room;
-} group;
-
-static __thread group open_group;
-
 static int streams_seen(const kernel *k, size_t before) {
     for (size_t i = 0; i < before; i++)
         if (k->operations[i].stream == k->operations[before].stream) return 1;
@@ -1209,6 +1323,8 @@ static cudaError_t kernel_enqueue(kernel *k) {
     cudaError_t error = cudaSuccess;
     for (size_t i = 1; i < k->count; i++)
         if (!streams_seen(k, i)) others[nothers++] = k->operations[i].stream;
+    for (size_t i = 0; i < k->count; i++)
+        if (fake_stream_device(k->operations[i].stream) != k->comm->device) error = cudaErrorInvalidResourceHandle;
     for (size_t i = 0; i < nothers && !error; i++) error = fake_stream_join(first, others[i]);
     if (error)
         kernel_release(k);
@@ -1245,15 +1361,23 @@ static ncclResult_t kernel_launch(const operation *operations, size_t count, ncc
     for (size_t i = 0; i < count; i++)
         if (operations[i].comm == c) k->operations[k->count++] = operations[i];
     ncclResult_t code = check_self_messages(k);
+    if (!code && atomic_load(&c->aborted)) code = fail(ncclInvalidUsage, "the comm is being aborted");
     if (!code && hangs_at_enqueue(k)) {
-        while (!atomic_load(&c->stop)) pause_us(1000);
+        int missed = fake_env("FAKE_NCCL_REVOKE_MISSES", 0) != 0;
+        atomic_fetch_add(&c->missed, missed);
+        while (!atomic_load(missed ? &c->aborted : &c->stop)) pause_us(1000);
+        atomic_fetch_sub(&c->missed, missed);
         code = fail(ncclInternalError, "the call was aborted");
     }
     if (code) {
         kernel_release(k);
         return code;
     }
+    int device;
+    cudaGetDevice(&device);
+    cudaSetDevice(c->device); /* whose default stream is meant by NULL */
     cudaError_t error = kernel_enqueue(k);
+    cudaSetDevice(device);
     return error ? fail(ncclUnhandledCudaError, "%s", cudaGetErrorString(error)) : ncclSuccess;
 }
 
@@ -1282,6 +1406,11 @@ static ncclResult_t group_run(job *self) {
     return code;
 }
 
+static void group_call(const operation *operations, size_t count, int change) {
+    for (size_t i = 0; i < count; i++)
+        if (!comm_seen(operations, i)) atomic_fetch_add(&operations[i].comm->callers, change);
+}
+
 static ncclResult_t group_launch(const operation *operations, size_t count) {
     group_job *g = must_calloc(sizeof *g + count * sizeof *operations);
     ncclComm_t leader = operations[0].comm;
@@ -1297,7 +1426,10 @@ static ncclResult_t group_launch(const operation *operations, size_t count) {
         atomic_fetch_add(&c->inside, 1);
         if (!leader->config.blocking) atomic_store(&c->state, ncclInProgress);
     }
-    return job_start(leader, &g->base);
+    group_call(operations, count, 1);
+    ncclResult_t code = job_start(leader, &g->base);
+    group_call(operations, count, -1);
+    return code;
 }
 
 ncclResult_t ncclGroupStart(void) {
@@ -1314,13 +1446,18 @@ static ncclResult_t group_end(void) {
     *g = (group){0};
     ncclResult_t code = ended.error;
     if (!code && ended.count) code = group_launch(ended.operations, ended.count);
+    for (size_t i = 0; i < ended.nends; i++) comm_say_leaving(ended.ends[i]);
+    for (size_t i = 0; i < ended.nends; i++) comm_end(ended.ends[i]);
     free(ended.operations);
+    free(ended.ends);
     return code;
 }
 
 ncclResult_t ncclGroupEnd(void) {
     ENTER(0);
     fake_count(FAKE_GROUP_ENDS);
+    if (open_group.depth == 1)
+        for (size_t i = 0; i < open_group.count; i++) check_usable(open_group.operations[i].comm, __func__);
     return group_end();
 }
 
@@ -1370,6 +1507,11 @@ static ncclResult_t check_overlap(const operation *o) {
     return ncclSuccess;
 }
 
+static int elsewhere(const void *pointer, ncclComm_t c) {
+    int device;
+    return fake_memory_type(pointer, &device) == cudaMemoryTypeDevice && device != c->device;
+}
+
 static ncclResult_t check_operation(const operation *o) {
     const char *name = operation_names[o->kind];
     ncclComm_t c = o->comm;
@@ -1388,12 +1530,15 @@ static ncclResult_t check_operation(const operation *o) {
         return fail(ncclInvalidArgument, "%s: a buffer is NULL", name);
     if (blocks_sent(o)) fake_memory(o->send, bytes_sent(o), 0, name);
     if (blocks_received(o)) fake_memory(o->recv, bytes_received(o), 0, name);
+    if ((blocks_sent(o) && elsewhere(o->send, c)) || (blocks_received(o) && elsewhere(o->recv, c)))
+        return fail(ncclInvalidArgument, "%s: memory of another device than the comm's, %d", name, c->device);
     return check_overlap(o);
 }
 
 /* Outside of a group, an operation is a group of its own. */
 static ncclResult_t operate(operation o, int since) {
     static atomic_ullong numbers;
+    CALL_ON(o.comm);
     open_group.depth++;
     fake_count(FAKE_NCCL_OPERATIONS);
     ncclResult_t code = enter(operation_names[o.kind], since);

@@ -557,7 +557,7 @@ static void law_average_multiplies(void) {
     EQUAL(ncclAllReduce(device, device, 1, ncclFloat32, ncclAvg, comm, NULL), ncclSuccess);
     EQUAL(cudaMemcpy(&value, device, 4, cudaMemcpyDeviceToHost), cudaSuccess);
     CHECK(value == (part + part) + part);
-    EQUAL(ncclAllReduce(device, device, 1, ncclFloat8e4m3, ncclSum, comm, NULL), ncclInvalidArgument);
+    EQUAL(ncclAllReduce(device, device, 1, ncclNumTypes, ncclSum, comm, NULL), ncclInvalidArgument);
     EQUAL(ncclAllReduce(device, device, 1, ncclFloat32, (ncclRedOp_t)5, comm, NULL), ncclInvalidArgument);
     EQUAL(ncclAlltoAll(device, device, 1, ncclInt8, comm, NULL), ncclInvalidUsage);
     EQUAL(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, NULL), ncclSuccess);
@@ -952,11 +952,13 @@ static void law_injected_enqueue_hang(void) {
     EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, NULL), rank ? ncclSuccess : ncclInternalError);
     if (rank == 0) CHECK(now_ms() - start > HANG_MS / 2);
     CHECK(!pthread_join(thread, NULL));
+    EQUAL(fake_unsafe_aborts(), rank == 0);
     EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
 }
 
 static void law_injected_faults(void) {
     ncclComm_t comm, child = NULL;
+    EQUAL(cudaSetDevice(rank), cudaSuccess);
     cudaStream_t stream = new_stream();
     ncclResult_t state;
     int *x = new_memory(4);
@@ -967,11 +969,13 @@ static void law_injected_faults(void) {
     EQUAL(ncclReduce(x, x, 0, ncclInt32, ncclSum, 0, comm, stream), ncclSuccess);
     if (rank == 1) EQUAL(ncclReduce(x, x, 0, ncclInt32, ncclSum, 0, comm, stream), ncclSystemError);
     EQUAL(ncclCommSplit(comm, 0, 0, &child, NULL), ncclInProgress);
+    child = comm;
     sleep_ms(HANG_MS);
     EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
     EQUAL(state, ncclInProgress);
+    CHECK(child == comm);
     EQUAL(ncclCommAbort(comm), ncclSuccess);
-    CHECK(child == NULL);
+    CHECK(child == NULL); /* written at the end, also of a split that was cut */
     meet(1);
     if (rank == 0) atomic_store(&shared->id_ready, 0);
     meet(2);
@@ -981,6 +985,292 @@ static void law_injected_faults(void) {
     EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
     EQUAL(state, rank ? ncclSuccess : ncclInternalError);
     check_hangs_until_abort(comm, stream);
+}
+
+/* ---- Laws of NCCL: what ends of comms wait for ------------------------------------------------------------------ */
+
+typedef struct later { /* a call in a thread of its own */
+    ncclResult_t (*call)(ncclComm_t comm);
+    ncclComm_t comm;
+    pthread_t thread;
+    atomic_int done;
+    ncclResult_t code;
+} later;
+
+static void *later_run(void *argument) {
+    later *l = argument;
+    EQUAL(cudaSetDevice(rank), cudaSuccess);
+    l->code = l->call(l->comm);
+    atomic_store(&l->done, 1);
+    return NULL;
+}
+
+static void later_start(later *l, ncclResult_t (*function)(ncclComm_t comm), ncclComm_t comm) {
+    memset(l, 0, sizeof *l);
+    l->call = function;
+    l->comm = comm;
+    CHECK(!pthread_create(&l->thread, NULL, later_run, l));
+}
+
+static ncclResult_t later_join(later *l) {
+    CHECK(!pthread_join(l->thread, NULL));
+    return l->code;
+}
+
+static ncclResult_t revoke_default(ncclComm_t comm) { return ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT); }
+
+/* Two comms, and one operation on each, one behind the other on two streams or one, none of which ever ends. */
+static cudaStream_t stuck_pair(ncclComm_t *first, ncclComm_t *second, int one_stream) {
+    *first = must_open(1);
+    cudaStream_t stream = new_stream(), other = one_stream ? stream : new_stream();
+    int *x = new_memory(4);
+    EQUAL(ncclCommSplit(*first, 0, 0, second, NULL), ncclSuccess);
+    if (rank == 0) {
+        EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, *first, stream), ncclSuccess);
+        EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, *second, other), ncclSuccess);
+    }
+    return other;
+}
+
+static void abort_waits(int one_stream) {
+    ncclComm_t first, second;
+    cudaStream_t stream = stuck_pair(&first, &second, one_stream);
+    later l;
+    later_start(&l, ncclCommAbort, second);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l.done), rank != 0);
+    EQUAL(ncclCommAbort(first), ncclSuccess);
+    EQUAL(later_join(&l), ncclSuccess);
+    EQUAL(cudaStreamQuery(stream), cudaSuccess);
+    EQUAL(fake_unsafe_aborts(), 0);
+}
+
+static void law_abort_waits_for_its_stream(void) { abort_waits(1); }
+static void law_abort_waits_for_its_turn(void) { abort_waits(0); }
+
+static void law_aborts_of_one_group(void) {
+    ncclComm_t first, second;
+    cudaStream_t stream = stuck_pair(&first, &second, 1);
+    double start = now_ms();
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclCommAbort(second), ncclSuccess);
+    EQUAL(ncclCommAbort(first), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    CHECK(now_ms() - start < 2000);
+    EQUAL(cudaStreamQuery(stream), cudaSuccess);
+}
+
+static void law_old_groups_abort_at_once(void) {
+    setenv("FAKE_NCCL_VERSION", "22105", 1);
+    ncclComm_t first, second;
+    pthread_t thread;
+    stuck_pair(&first, &second, 1);
+    double start = now_ms();
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    CHECK(!pthread_create(&thread, NULL, abort_later, first));
+    EQUAL(ncclCommAbort(second), ncclSuccess);
+    CHECK((now_ms() - start > HANG_MS / 2) == (rank == 0));
+    CHECK(!pthread_join(thread, NULL));
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+}
+
+static void law_abort_waits_for_graphs(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec[2];
+    int *x = new_memory(4);
+    later l;
+    EQUAL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    for (int i = 0; i < 2; i++) EQUAL(cudaGraphInstantiate(&exec[i], graph, 0), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    later_start(&l, ncclCommAbort, comm);
+    for (int i = 0; i < 2; i++) {
+        sleep_ms(HANG_MS / 2);
+        EQUAL(atomic_load(&l.done), 0);
+        EQUAL(cudaGraphExecDestroy(exec[i]), cudaSuccess);
+    }
+    EQUAL(later_join(&l), ncclSuccess);
+}
+
+/* A revoke waits as an abort does, and then lets kernels hang again: a graph's, for others are refused. */
+static void law_revoke_waits_and_clears(void) {
+    ncclComm_t first, second;
+    later l;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaStream_t stream = stuck_pair(&first, &second, 1), free_stream = new_stream();
+    int *x = new_memory(4);
+    EQUAL(cudaStreamBeginCapture(free_stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, second, free_stream), ncclSuccess);
+    EQUAL(cudaStreamEndCapture(free_stream, &graph), cudaSuccess);
+    EQUAL(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    later_start(&l, revoke_default, second);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l.done), rank != 0);
+    EQUAL(ncclCommAbort(first), ncclSuccess);
+    EQUAL(later_join(&l), ncclSuccess);
+    EQUAL(cudaStreamQuery(stream), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, second, stream), ncclInvalidUsage);
+    if (rank == 0) {
+        EQUAL(cudaGraphLaunch(exec, stream), cudaSuccess);
+        check_hangs(stream);
+    }
+    later_start(&l, ncclCommAbort, second);
+    EQUAL(cudaGraphExecDestroy(exec), cudaSuccess);
+    EQUAL(later_join(&l), ncclSuccess);
+    EQUAL(cudaStreamQuery(stream), cudaSuccess);
+}
+
+static int *reduced_int;
+static ncclResult_t reduce_int(ncclComm_t comm) {
+    return ncclAllReduce(reduced_int, reduced_int, 1, ncclInt32, ncclSum, comm, NULL);
+}
+
+static void revoke_of_hanging_call(int misses, int blocking) {
+    ncclComm_t comm = must_open(blocking);
+    later l;
+    setenv("FAKE_NCCL_ENQUEUE_HANG", "0:1", 1);
+    set_number("FAKE_NCCL_REVOKE_MISSES", misses);
+    reduced_int = new_memory(4);
+    later_start(&l, reduce_int, comm);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l.done), rank || !blocking);
+    EQUAL(revoke_default(comm), blocking ? ncclSuccess : ncclInProgress);
+    EQUAL(settle(comm), ncclSuccess);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l.done), rank || !misses || !blocking);
+    EQUAL(fake_unsafe_aborts(), 0);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    EQUAL(later_join(&l), !blocking ? ncclInProgress : rank ? ncclSuccess : ncclInternalError);
+    EQUAL(fake_unsafe_aborts(), misses && blocking && rank == 0);
+}
+
+static void law_revoke_ends_calls(void) { revoke_of_hanging_call(0, 1); }
+static void law_revoke_misses_calls(void) { revoke_of_hanging_call(1, 1); }
+static void law_revoke_misses_jobs(void) { revoke_of_hanging_call(1, 0); }
+
+/* The last rank is killed, the one before it exits, and rank 1 aborts: only the call of rank 0 lets the others go. */
+static void law_destroy_is_collective(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    meet(1);
+    if (rank == nranks - 1) raise(SIGKILL);
+    if (rank == nranks - 2) return;
+    later_start(&l, rank == 1 ? ncclCommAbort : ncclCommDestroy, comm);
+    if (rank == 0) EQUAL(later_join(&l), ncclSuccess);
+    sleep_ms(HANG_MS);
+    if (rank == 1 || rank == 2) EQUAL(later_join(&l), ncclSuccess);
+}
+
+static void law_destroy_waits_for_the_others(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    if (rank == 0) {
+        later_start(&l, ncclCommDestroy, comm);
+        sleep_ms(HANG_MS);
+        EQUAL(atomic_load(&l.done), 0);
+    }
+    meet(1);
+    if (rank == 0) EQUAL(later_join(&l), ncclSuccess);
+    if (rank == 1) EQUAL(ncclCommAbort(comm), ncclSuccess);
+    if (rank == 2) EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* In a group, the order of destroys may differ between ranks. */
+static void law_destroys_of_one_group(void) {
+    ncclComm_t comms[2];
+    comms[0] = must_open(1);
+    EQUAL(ncclCommSplit(comms[0], 0, 0, &comms[1], NULL), ncclSuccess);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclCommDestroy(comms[rank]), ncclSuccess);
+    EQUAL(ncclCommDestroy(comms[1 - rank]), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+}
+
+static void law_destroy_in_progress_leaves_a_group_open(void) {
+    setenv("FAKE_NCCL_LAUNCH_US", "200000", 1);
+    ncclComm_t comm = must_open(0);
+    cudaStream_t stream = new_stream();
+    int *x = new_memory(4);
+    put_int(x, 1);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInProgress);
+    EQUAL(ncclCommDestroy(comm), ncclInvalidArgument);
+    EQUAL(settle(comm), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess); /* never run */
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    sleep_ms(HANG_MS);
+    EQUAL(get_int(x), nranks);
+    EQUAL(ncclGroupEnd(), ncclInProgress); /* what was left open */
+    EQUAL(settle(comm), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(get_int(x), nranks * nranks);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_not_ready_is_a_last_error(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    cudaEvent_t event;
+    int *x = new_memory(4);
+    EQUAL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    if (rank == 0) {
+        EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+        EQUAL(cudaEventRecord(event, stream), cudaSuccess);
+        EQUAL(cudaGetLastError(), cudaSuccess);
+        EQUAL(cudaEventQuery(event), cudaErrorNotReady);
+        EQUAL(cudaPeekAtLastError(), cudaErrorNotReady);
+        EQUAL(cudaGetLastError(), cudaErrorNotReady);
+        EQUAL(cudaGetLastError(), cudaSuccess);
+    }
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+static void law_device_tags(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream(), far;
+    cudaEvent_t event, far_event;
+    struct cudaPointerAttributes attributes;
+    size_t left, total;
+    int *x = new_memory(4), *y, device, elsewhere = rank + 4;
+    EQUAL(cudaEventCreate(&event), cudaSuccess);
+    EQUAL(cudaSetDevice(elsewhere), cudaSuccess);
+    far = new_stream();
+    EQUAL(cudaEventCreate(&far_event), cudaSuccess);
+    EQUAL(cudaMemGetInfo(&left, &total), cudaSuccess);
+    EQUAL(left, total);
+    y = new_memory(4);
+    EQUAL(cudaPointerGetAttributes(&attributes, y), cudaSuccess);
+    EQUAL(attributes.device, elsewhere);
+    EQUAL(cudaEventRecord(event, stream), cudaSuccess); /* whatever device is current */
+    EQUAL(cudaEventRecord(event, far), cudaErrorInvalidResourceHandle);
+    EQUAL(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    EQUAL(cudaEventRecord(event, NULL), cudaErrorInvalidResourceHandle);
+    EQUAL(cudaEventRecord(far_event, NULL), cudaSuccess);
+    EQUAL(cudaEventRecord(far_event, far), cudaSuccess);
+    EQUAL(cudaStreamWaitEvent(stream, far_event, 0), cudaSuccess);
+    EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, far), ncclUnhandledCudaError);
+    EQUAL(ncclAllReduce(y, y, 1, ncclInt32, ncclSum, comm, stream), ncclInvalidArgument);
+    /* default streams do not wait for each other; NCCL means that of the comm's device */
+    if (rank == 0) EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, NULL), ncclSuccess);
+    EQUAL(cudaGetDevice(&device), cudaSuccess);
+    EQUAL(device, elsewhere);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    EQUAL(cudaDeviceSynchronize(), cudaSuccess);
+    EQUAL(cudaFree(y), cudaSuccess);
+    EQUAL(cudaSetDevice(rank), cudaSuccess);
+    EQUAL(cudaEventRecord(event, NULL), cudaSuccess);
+    if (rank == 0) check_hangs(NULL);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    EQUAL(cudaEventDestroy(event), cudaSuccess);
+    EQUAL(cudaEventDestroy(far_event), cudaSuccess);
 }
 
 /* ---- Speed, so that a slow stand-in is noticed ------------------------------------------------------------------ */
@@ -1066,6 +1356,21 @@ static const struct law {
     {"init needs all ranks and the root", law_init_needs_all_ranks_and_the_root, 2, 0, 0},
     {"injected enqueue hang", law_injected_enqueue_hang, 2, 0, -1},
     {"injected faults", law_injected_faults, 2, 0, -1},
+    {"an abort waits for its stream", law_abort_waits_for_its_stream, 2, 0, -1},
+    {"an abort waits for its turn", law_abort_waits_for_its_turn, 2, 0, -1},
+    {"aborts of one group", law_aborts_of_one_group, 2, 0, -1},
+    {"before 2.22 groups abort at once", law_old_groups_abort_at_once, 2, 0, -1},
+    {"an abort waits for graphs", law_abort_waits_for_graphs, 2, 0, -1},
+    {"a revoke waits and clears", law_revoke_waits_and_clears, 2, 0, -1},
+    {"a revoke ends hanging calls", law_revoke_ends_calls, 2, 0, -1},
+    {"a revoke may miss calls", law_revoke_misses_calls, 2, 0, -1},
+    {"a revoke may miss jobs", law_revoke_misses_jobs, 2, 0, -1},
+    {"destroy is collective", law_destroy_is_collective, 5, 0, 4},
+    {"destroy waits for the others", law_destroy_waits_for_the_others, 3, 0, -1},
+    {"destroys of one group", law_destroys_of_one_group, 2, 0, -1},
+    {"destroy in progress leaves a group open", law_destroy_in_progress_leaves_a_group_open, 2, 0, -1},
+    {"not ready is a last error", law_not_ready_is_a_last_error, 2, 0, -1},
+    {"device tags", law_device_tags, 2, 0, -1},
     {"speed of 2", law_speed, 2, 0, -1},
     {"speed of 8", law_speed, 8, 0, -1},
 };
