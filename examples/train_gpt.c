@@ -1,7 +1,7 @@
 /* Train a small GPT, byte by byte, on real text, over a mesh of data and tensor parallelism:
        build/train_gpt                                             one process
        mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2           eight, with the same losses
-       mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2 --device cuda    on eight GPUs
+       mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2 --device cuda    on eight GPUs (build/train_gpt_cuda)
 
    What is parallel, and where it talks:
      dp    each index trains on its share of the batch; gradients are averaged once per step           (see `train_step`)
@@ -486,7 +486,7 @@ static void backward(const model *g, pass *a, const unsigned char *tokens) {
 /* One step on this rank's share of the batch. */
 static double train_step(model *g, pass *a, const unsigned char *tokens, const unsigned char *targets, int step,
                          double *norm) {
-    adam_desc d = {2e-3f * (step < 20 ? (float)(step + 1) / 20 : 1), 0.9f, 0.99f, 1e-5f, 0, 0};
+    adam_desc d = {5e-4f * (step < 20 ? (float)(step + 1) / 20 : 1), 0.9f, 0.99f, 1e-5f, 0, 0};
     double sums[3];
     int k;
     d.a_bias = 1 - powf(d.a, (float)(step + 1)), d.b_bias = 1 - powf(d.b, (float)(step + 1));
