@@ -210,6 +210,7 @@ typedef struct mesh_nccl__comm {
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
     int ended, capturing;
     int refs;                          /* groups that use it */
+    int stale;                         /* its root was given up: no other comm takes it over */
     uint32_t owner;                    /* their comm's id */
     mesh_error why;                    /* what ended it */
     uint64_t valid;                    /* operations up to this one were over before */
@@ -1182,7 +1183,7 @@ static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *
     mesh_nccl__comm *c;
     int i;
     for (c = s->comm; c; c = c->next) {
-        if (c->size != on->size || c->ended || !c->serial || (c->refs && c->owner != owner)) continue;
+        if (c->size != on->size || c->ended || c->stale || !c->serial || (c->refs && c->owner != owner)) continue;
         for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
         if (i == c->size) return c;
     }
@@ -1327,6 +1328,7 @@ static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, me
     c->why = vote->why;
     if (family->root) mesh_nccl__stop_comm(s, family->root, &c->comm, 0);
     family->root = NULL;
+    family->stale = 1;
     pthread_mutex_unlock(&s->lock);
 }
 
