@@ -215,4 +215,54 @@ static int test_run_one(const test_case *t, const test_options *o) {
     return ok;
 }
 
+typedef struct test_topic {
+    const test_case *tests;
+    size_t count;
+} test_topic;
+
+#define TOPIC(tests) \
+    { tests, sizeof tests / sizeof tests[0] }
+
+/* [--list] [--seed N] [--limit S] [part of a name ...]: runs the tests whose name holds one of the parts. */
+static int test_main(int argc, char **argv, const char *program, const test_topic *topics, size_t ntopics) {
+    test_options o;
+    int i, passed = 0, failed = 0;
+    size_t topic, k;
+    memset(&o, 0, sizeof o);
+    o.default_limit_s = 120;
+    for (i = 1; i < argc && argv[i][0] == '-'; i++) {
+        if (!strcmp(argv[i], "--list")) {
+            o.list = 1;
+        } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
+            test_seed = strtoull(argv[++i], NULL, 10);
+        } else if (!strcmp(argv[i], "--limit") && i + 1 < argc) {
+            o.default_limit_s = atoi(argv[++i]);
+        } else {
+            fprintf(stderr, "usage: %s [--list] [--seed N] [--limit SECONDS] [part of a test's name ...]\n", program);
+            return 2;
+        }
+    }
+    o.filters = (const char *const *)(argv + i);
+    o.nfilters = argc - i;
+    for (topic = 0; topic < ntopics; topic++)
+        for (k = 0; k < topics[topic].count; k++) {
+            const test_case *t = &topics[topic].tests[k];
+            if (!test_selected(&o, t->name)) continue;
+            if (o.list)
+                puts(t->name);
+            else if (test_run_one(t, &o))
+                passed++;
+            else
+                failed++;
+            fflush(stdout);
+        }
+    if (o.list) return 0;
+    if (passed + failed == 0) {
+        fprintf(stderr, "%s: no test's name holds what was asked for; see --list\n", program);
+        return 2;
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed ? 1 : 0;
+}
+
 #endif

@@ -2,8 +2,6 @@
 #ifndef T_NCCL_H
 #define T_NCCL_H
 
-#define SECOND INT64_C(1000000000)
-
 #ifdef MESH_TEST_GPU /* on NVIDIA's libraries */
 enum { ON_FAKE = 0 };
 static void fake_counts(unsigned long long out[8]) { memset(out, 0, 8 * sizeof *out); }
@@ -118,21 +116,6 @@ static void run_gpus_with(int ranks, rank_main f, void *ctx, const char *name, c
     run_world(UNIX, ranks, gpu_rank, &job);
 }
 
-static int open_gpu(mesh_transport *t, mesh_comm *c, const char *text, const char *groups, int64_t timeout) {
-    mesh m;
-    mesh_error err;
-    mesh_comm_desc desc = MESH_ZERO;
-    desc.groups = groups;
-    desc.timeout_ns = timeout;
-    desc.ask_ns = SECOND / 10;
-    CHECK_OK(mesh_parse(&m, text, t->size, &err), err);
-    if (mesh_comm_open(c, t, &m, &desc, &err)) {
-        test_fail(__FILE__, __LINE__, "rank %d: %s", t->rank, err.text);
-        return 0;
-    }
-    return 1;
-}
-
 /* Device memory of n floats, each `value`. */
 static float *device_floats(mesh_comm *c, size_t n, float value) {
     float *host = (float *)malloc(n * sizeof *host);
@@ -200,7 +183,7 @@ static void streams_rank(mesh_transport *t, void *ctx) {
     unsigned long long before[8], after[8];
     int i, round;
     (void)ctx;
-    if (!open_gpu(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
     CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
@@ -273,7 +256,7 @@ static void kept_rank(mesh_transport *t, void *ctx) {
     float *a, *b, *d;
     int i;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     a = device_floats(&c, N, 1);
     b = device_floats(&c, N, 1);
     d = device_floats(&c, N, (float)t->rank);
@@ -324,7 +307,7 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     float *in, *out, *square, want;
     int i, next = (t->rank + 1) % t->size, before = (t->rank + t->size - 1) % t->size;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
     in = device_floats(&c, N, 1);
@@ -389,7 +372,7 @@ static void strided_rank(mesh_transport *t, void *ctx) {
     unsigned long long before[8], after[8];
     int k, i, j, other = 1 - t->rank;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_alloc(&c, ROWS * PITCH, &p), c.error);
     for (k = 0; k < 6; k++) {
         int wrong = 0;
@@ -441,7 +424,7 @@ static void average_rank(mesh_transport *t, void *ctx) {
     mesh_buffer list[2];
     int i;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     for (i = 0; i < t->size; i++) sum += (float)i + 0.25f;
     CHECK_INT(cudaMalloc(&own, N * sizeof(float)), cudaSuccess);
     CHECK_OK(mesh_register(&c, own, N * sizeof(float), &handle), c.error);
@@ -468,7 +451,7 @@ static void alone_rank(mesh_transport *t, void *ctx) {
     cudaStream_t stream;
     float *a;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=1,y=-1", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=1,y=-1", NULL, 20 * SECOND)) return;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
     a = device_floats(&c, 1 << 20, 1);
@@ -501,7 +484,7 @@ static void fp8_rank(mesh_transport *t, void *ctx) {
     unsigned char host[256];
     void *p = NULL;
     int k;
-    if (!open_gpu(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
     CHECK_OK(mesh_alloc(&c, sizeof host, &p), c.error);
     for (k = 0; k < 2 && !old; k++) {
         const unsigned char *number = k ? e5m2 : e4m3;
@@ -537,7 +520,7 @@ static void gpu_killed_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     mesh_status status;
     double start;
-    if (!open_gpu(t, &c, "x=4", NULL, 30 * SECOND)) return;
+    if (!open_comm(t, &c, "x=4", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 1000, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == VICTIM_GPU) {
@@ -577,7 +560,7 @@ static void gpu_survivors_rank(mesh_transport *t, void *ctx) {
     mesh_error err;
     float *a;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=4", NULL, 30 * SECOND)) return;
+    if (!open_comm(t, &c, "x=4", NULL, 30 * SECOND)) return;
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == 3) {
         test_sleep(0.05);
@@ -606,7 +589,7 @@ static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
     float *a;
     mesh_status status;
     mesh_request r;
-    if (!open_gpu(t, &c, "x=4", NULL, what == 2 || what == 3 ? SECOND : 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=4", NULL, what == 2 || what == 3 ? SECOND : 20 * SECOND)) return;
     a = device_floats(&c, 4000, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     test_sleep(0.1);              /* everyone is through the barrier */
@@ -633,7 +616,7 @@ static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(c.error.text, "recv(5 x f32)");
     } else { /* two groups in other orders: every rank has called everything */
         mesh_comm_close(&c);
-        if (!open_gpu(t, &c, "a=2,b=2", NULL, SECOND)) return;
+        if (!open_comm(t, &c, "a=2,b=2", NULL, SECOND)) return;
         status = mesh_all_reduce_start(&c, t->rank % 3 ? "b" : "a", a, a, 4000, MESH_F32, MESH_SUM, &r);
         if (status == MESH_OK) {
             mesh_request second;
@@ -665,7 +648,7 @@ static void gpu_error_rank(mesh_transport *t, void *ctx) {
     mesh_status status = MESH_OK;
     mesh_request r;
     int i;
-    if (!open_gpu(t, &c, "x=3", NULL, 2 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 2 * SECOND)) return;
     a = device_floats(&c, 4000, 1);
     for (i = 0; i < 20 && status == MESH_OK; i++) {
         status = mesh_all_reduce_start(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX, &r);
@@ -742,7 +725,7 @@ static void kept_args_rank(mesh_transport *t, void *ctx) {
     float *a, *b;
     int i;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
     a = device_floats(&c, 600, (float)t->rank);
     b = device_floats(&c, 600, 0);
     list[0].send = list[0].recv = a, list[0].count = 100;
@@ -780,7 +763,7 @@ static void two_comms_rank(mesh_transport *t, void *ctx) {
     mesh_comm one, two;
     float *a, *b;
     (void)ctx;
-    if (!open_gpu(t, &one, "x=3", NULL, 20 * SECOND) || !open_gpu(t, &two, "y=3", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &one, "x=3", NULL, 20 * SECOND) || !open_comm(t, &two, "y=3", NULL, 20 * SECOND)) return;
     a = device_floats(&two, 3000, (float)t->rank);
     b = device_floats(&two, 3000, 0);
     CHECK_OK(mesh_all_to_all(&two, "y", a, t->rank == 1 ? a : b, 1000, MESH_F32), two.error);
@@ -813,7 +796,7 @@ static void split_again_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_TRANSPORT);
     CHECK_INT(err.rank, 1);
     CHECK_HAS(err.text, "ncclCommSplit: unhandled system error");
-    if (!open_gpu(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_all_reduce(&c, "b", a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK_OK(mesh_all_reduce(&c, "a", a, a, 100, MESH_F32, MESH_SUM), c.error);
@@ -830,7 +813,7 @@ static void lost_opening_rank(mesh_transport *t, void *ctx) {
     double start;
     mesh_status status;
     (void)ctx;
-    if (!open_gpu(t, &c, "a=2,b=2", NULL, 30 * SECOND)) return;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     test_sleep(0.1);
@@ -863,7 +846,7 @@ static void gpu_counts_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     float *a, *b;
     mesh_status status;
-    if (!open_gpu(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     b = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
@@ -889,8 +872,8 @@ static void gpu_comms_rank(mesh_transport *t, void *ctx) {
     float *a;
     int i;
     (void)ctx;
-    if (!open_gpu(t, &c[0], "dp=2,tp=2", "tp,dp", 20 * SECOND)) return;
-    if (!open_gpu(t, &c[1], "x=4", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c[0], "dp=2,tp=2", "tp,dp", 20 * SECOND)) return;
+    if (!open_comm(t, &c[1], "x=4", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_group_open(&c[0], "dp,tp"), c[0].error);
     CHECK_OK(mesh_parse(&m, "a=2,b=2", 4, &err), err);
     CHECK_OK(mesh_group_through(&half, &m, "b", t->rank, &err), err);
@@ -903,7 +886,7 @@ static void gpu_comms_rank(mesh_transport *t, void *ctx) {
     CHECK(device_holds(&c[2], a, 100, 120));
     for (i = 0; i < 3; i++) CHECK_INT(mesh_comm_close(&c[i]), MESH_OK);
     for (i = 0; i < 3; i++) { /* again, from what is there */
-        if (!open_gpu(t, &c[0], "dp=2,tp=2", NULL, 20 * SECOND)) return;
+        if (!open_comm(t, &c[0], "dp=2,tp=2", NULL, 20 * SECOND)) return;
         CHECK_OK(mesh_all_reduce(&c[0], "tp", a, a, 100, MESH_F32, MESH_MAX), c[0].error);
         CHECK_OK(mesh_comm_sync(&c[0]), c[0].error);
         if (i == 2) mesh_free(&c[0], a);
@@ -918,7 +901,7 @@ static void gpu_close_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     float *a;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=2", NULL, 10 * SECOND)) return;
+    if (!open_comm(t, &c, "x=2", NULL, 10 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == 0) {
@@ -940,7 +923,7 @@ static void gpu_left_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     float *a;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=3", NULL, 60 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 60 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank != 1) {
@@ -959,7 +942,7 @@ static void gpu_host_memory_rank(mesh_transport *t, void *ctx) {
     float host[8] = {0}, *a;
     mesh_status status;
     (void)ctx;
-    if (!open_gpu(t, &c, "x=2", NULL, 10 * SECOND)) return;
+    if (!open_comm(t, &c, "x=2", NULL, 10 * SECOND)) return;
     a = device_floats(&c, 8, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     test_sleep(0.1);
@@ -982,7 +965,8 @@ static void test_gpu_examples(void) {
         for (gpu = 0; gpu < 2; gpu++) {
             int n = (int)(strstr(library, "fake/") - library), seen = 0, status;
             FILE *f;
-            snprintf(command, sizeof command, "FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --timeout 60 -- %.*s%s 2>&1",
+            snprintf(command, sizeof command,
+                     "ASAN_OPTIONS=detect_leaks=0 FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --timeout 60 -- %.*s%s 2>&1",
                      gpu ? 8 : 0, n, n ? library : "./", n, n ? library : "./", names[i]);
             if ((f = popen(command, "r")) == NULL) {
                 test_fail(__FILE__, __LINE__, "%s: %s", command, strerror(errno));

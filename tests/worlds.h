@@ -104,4 +104,22 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
 
 static void run_world(int backend, int ranks, rank_main f, void *ctx) { run_world_but(backend, ranks, f, ctx, -1); }
 
+#define SECOND INT64_C(1000000000)
+
+/* Open a mesh over the whole world; ask after 100 ms so that the tests are quick. */
+static int open_comm(mesh_transport *t, mesh_comm *c, const char *text, const char *groups, int64_t timeout) {
+    mesh m;
+    mesh_error err;
+    mesh_comm_desc desc = MESH_ZERO;
+    desc.groups = groups;
+    desc.timeout_ns = timeout;
+    desc.ask_ns = SECOND / 10;
+    CHECK_OK(mesh_parse(&m, text, t->size, &err), err);
+    if (mesh_comm_open(c, t, &m, &desc, &err)) {
+        test_fail(__FILE__, __LINE__, "rank %d: %s", t->rank, err.text);
+        return 0;
+    }
+    return 1;
+}
+
 #endif

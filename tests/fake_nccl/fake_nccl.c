@@ -194,12 +194,16 @@ typedef struct job { /* what a non-blocking call left to do */
     int launches; /* operations: an abort or revoke cuts it, and its result is nobody's then */
 } job;
 
+typedef struct registration {
+    struct registration *next;
+} registration;
+
 struct ncclComm {
     int nranks, rank, device;
     ncclConfig_t config;
     segment *shared;
     unsigned long long serial;
-    uint64_t round; /* of collectives: which half of the board */
+    uint64_t round;   /* of collectives: which half of the board */
     atomic_int ready; /* all ranks met */
     atomic_int destroyed, finalized, revoked, revoking;
     atomic_int ending;  /* destroy or abort was called */
@@ -217,6 +221,7 @@ struct ncclComm {
     pthread_cond_t wake;
     job *job;
     int has_worker;
+    struct registration *registrations; /* they go with the comm */
 };
 
 static segment *shared_of(ncclComm_t c) { return c->shared; }
@@ -275,6 +280,11 @@ static void comm_bury(ncclComm_t c) {
     atomic_store(&c->destroyed, 1);
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);
+    while (c->registrations) {
+        registration *r = c->registrations;
+        c->registrations = r->next;
+        free(r);
+    }
     if (c->shared) {
         atomic_store(&card_of(c, c->rank)->left, 1);
         munmap(c->shared, segment_bytes(c->nranks));
@@ -653,8 +663,7 @@ static void comm_stop(ncclComm_t c, int aborts) {
 
 /* Waits until the streams have got past what the comm issued, then lets it run kernels again. */
 static void comm_stopped(ncclComm_t c) {
-    while (!atomic_load(&c->aborted) &&
-           (atomic_load(&c->inside) > atomic_load(&c->missed) || atomic_load(&c->pending)))
+    while (!atomic_load(&c->aborted) && (atomic_load(&c->inside) > atomic_load(&c->missed) || atomic_load(&c->pending)))
         pause_us(100);
     pthread_mutex_lock(&c->lock);
     if (!atomic_load(&c->aborted)) atomic_store(&c->stop, 0);
@@ -855,10 +864,6 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
     return ask(comm, __func__, device, comm ? comm->device : 0);
 }
 
-typedef struct registration {
-    ncclComm_t comm;
-} registration;
-
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle) {
     ENTER(21900);
     CALL_ON(comm);
@@ -868,7 +873,8 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
         return fail(ncclInvalidArgument, "ncclCommRegister: %p is not device memory", buffer);
     fake_memory(buffer, bytes, 0, __func__);
     registration *r = must_calloc(sizeof *r);
-    r->comm = comm;
+    r->next = comm->registrations;
+    comm->registrations = r;
     *handle = r;
     return ncclSuccess;
 }
@@ -876,8 +882,10 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     ENTER(21900);
     CALL_ON(comm);
-    if (!comm || !handle || ((registration *)handle)->comm != comm)
-        return fail(ncclInvalidArgument, "ncclCommDeregister: not a handle of this comm");
+    registration **at = comm ? &comm->registrations : NULL;
+    while (at && *at && *at != handle) at = &(*at)->next;
+    if (!at || !*at) return fail(ncclInvalidArgument, "ncclCommDeregister: not a handle of this comm");
+    *at = (*at)->next;
     free(handle);
     return ncclSuccess;
 }
