@@ -1527,6 +1527,15 @@ static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
                                                                           : status;
 }
 
+/* What was found wrong is told by the call's mark. */
+static inline void mesh_nccl__checked(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status,
+                                      const mesh_error *why) {
+    if (status == MESH_OK) return;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__end(s, c, status, why->rank, "%s", why->text);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- // >>calls: NCCL's own ---- */
 
 /* NCCL's type for a reduction: numbers per element, or 0: it has none. */
@@ -1736,6 +1745,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
     mesh_nccl__comm *c = g->c;
     mesh_nccl__ask a;
+    mesh_error why;
     ncclResult_t r = ncclSuccess, end;
     const void *send = call->send;
     int kind = mesh_nccl__single(call->kind), grouped, i;
@@ -1748,15 +1758,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     a.elem = a.numbers = call->elem_bytes;
     a.native = s->api.ncclAlltoAll != NULL;
     if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
-    if (s->debug && !c->ended) {
-        mesh_error why;
-        mesh_status status = mesh_nccl__check_call(s, g, call, &why);
-        if (status != MESH_OK) {
-            pthread_mutex_lock(&s->lock);
-            mesh_nccl__end(s, c, status, why.rank, "%s", why.text);
-            pthread_mutex_unlock(&s->lock);
-        }
-    }
+    if (s->debug && !c->ended) mesh_nccl__checked(s, c, mesh_nccl__check_call(s, g, call, &why), &why);
     pthread_mutex_lock(&s->lock);
     s->inside_until = mesh_nccl__now(s) + g->timeout;
     if (!c->ended && kind == MESH_CALL_ALL_TO_ALL && call->send == call->recv &&
@@ -1873,15 +1875,8 @@ static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, p->group);
     mesh_nccl__comm *c = g->c;
-    if (s->debug && p->count && !c->ended) {
-        mesh_error why;
-        mesh_status status = mesh_nccl__compare_post(s, g, p, &why);
-        if (status != MESH_OK) {
-            pthread_mutex_lock(&s->lock);
-            mesh_nccl__end(s, c, status, why.rank, "%s", why.text);
-            pthread_mutex_unlock(&s->lock);
-        }
-    }
+    mesh_error why;
+    if (s->debug && p->count && !c->ended) mesh_nccl__checked(s, c, mesh_nccl__compare_post(s, g, p, &why), &why);
     pthread_mutex_lock(&s->lock);
     s->inside_until = mesh_nccl__now(s) + g->timeout;
     if (!c->ended && p->count) mesh_nccl__exchange(s, c, p);
@@ -2160,12 +2155,13 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
         s->mail = mail->next;
         mesh_transport_free(s->boot, mail);
     }
+    s->n->impl = NULL;
+    mesh_transport_free(s->boot, s->gone);
+    if (hung) return status; /* a thread that is left may still look at the lock */
     pthread_mutex_destroy(&s->boot_lock);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->watch_lock);
     pthread_cond_destroy(&s->wake);
-    s->n->impl = NULL;
-    mesh_transport_free(s->boot, s->gone);
     mesh_transport_free(s->boot, s);
     return status;
 }
