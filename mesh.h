@@ -220,7 +220,8 @@ typedef struct mesh_desc {
    given twice, overflow, strides that do not nest, a table with a rank listed twice or outside. O(axes), plus O(table). */
 MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *desc, mesh_error *err);
 
-/* Make a dense mesh from text: axis {"," axis}, axis = name "=" size, e.g. "pp=2,dp=-1,tp=4". The inverse of mesh_format for dense meshes.
+/* Make a dense mesh from text: [axis {"," axis}], axis = name "=" size, e.g. "pp=2,dp=-1,tp=4"; "": a mesh of one rank without axes.
+   The inverse of mesh_format for dense meshes.
    `world`: the product the sizes must have, from which one -1 is inferred; 0: any. ARGUMENT as mesh_make. */
 MESH_API mesh_status mesh_parse(mesh *m, const char *text, int world, mesh_error *err);
 
@@ -789,8 +790,8 @@ static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char
     } else if (d->world > 0 && product != d->world) {
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
-            "%s: the sizes multiply to %l, but the world has %d ranks; write -1 for one size to take what remains",
-            function, product, d->world);
+            "%s: the sizes multiply to %l%s, but the world has %d ranks; write -1 for one size to take what remains",
+            function, product, d->naxes ? "" : " (no axes are given)", d->world);
     }
     return MESH_OK;
 }
@@ -868,10 +869,10 @@ static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTE
                                    mesh_error *err) {
     int n = 0;
     const char *p = text;
-    if (!text || !*text)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is %s; write axes as \"dp=2,tp=4\"", function,
-                          text ? "empty" : "NULL"),
+    if (!text)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL; write axes as \"dp=2,tp=4\"", function),
                -1;
+    if (!*text) return 0;
     for (;; p++) {
         int length = mesh__name_length(p), at = (int)(p - text), negative;
         int64_t value = 0;
@@ -1516,7 +1517,7 @@ static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int
         stride = 1;
         take = shape < extent ? shape : extent;
         if (shape % take) return 0;
-        if (shape > take && used[k]) return 0;
+        if (shape > take && used[k] >= step) return 0; /* it would not begin alike each time round */
         taken[count].shape = take;
         taken[count++].stride = outer[k].stride * step;
         used[k] += (take - 1) * step;
@@ -1556,6 +1557,62 @@ static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, con
     return 1;
 }
 
+/* The position of an index into `outer` (n modes, outermost first). */
+static inline int64_t mesh__outer_position(const mesh_mode *outer, int n, int64_t index) {
+    int64_t position = 0;
+    int k;
+    for (k = n - 1; k >= 0; k--) {
+        position += index % outer[k].shape * outer[k].stride;
+        index /= outer[k].shape;
+    }
+    return position;
+}
+
+/* The modes of inner's axis i as its positions show them, from the innermost out: as far as steps are equal, again and again. Looks at one
+   axis only. Returns 0 where its positions are no layout. */
+static inline int mesh__axis_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int i) {
+    mesh_mode seen[MESH_MAX_MODES];
+    int size = inner->axis[i].size, done, count = 0, run, take;
+    int64_t zero = mesh__outer_position(outer, n, inner->origin), step;
+    for (done = 1; done < size; done *= take) {
+        step = mesh__outer_position(outer, n, inner->origin + mesh__axis_offset(inner, i, done)) - zero;
+        for (run = 2; run < size / done &&
+                      mesh__outer_position(outer, n, inner->origin + mesh__axis_offset(inner, i, run * done)) - zero ==
+                          run * step;
+             run++) {}
+        for (take = run; size / done % take; take--) {}
+        if (step < 1 || take < 2 || count == MESH_MAX_MODES) return 0;
+        seen[count].shape = take;
+        seen[count++].stride = (int)step;
+    }
+    if (r->nmodes + count > MESH_MAX_MODES) return 0;
+    while (count--) mesh__mode_add(r, seen[count].shape, seen[count].stride);
+    return 1;
+}
+
+/* What the composition of single modes did not find: the axes from their positions, which are all compared. O(ranks), where there would be an
+   error otherwise. r: the result as it was before any of inner's axes. */
+static inline int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, const char **at) {
+    mesh found;
+    int i, k;
+    mesh__start(&found, NULL);
+    for (i = 0; i < inner->naxes; i++) {
+        *at = inner->axis[i].name;
+        mesh__axis_add(&found, *at);
+        if (!mesh__axis_seen(&found, outer, n, inner, i)) return 0;
+    }
+    if (mesh__finish(&found)) return 0;
+    found.origin = (int)mesh__outer_position(outer, n, inner->origin);
+    for (i = 0; i < inner->size; i++)
+        if (mesh_rank_at(&found, i) != mesh__outer_position(outer, n, mesh_rank_at(inner, i))) return 0;
+    for (i = 0; i < found.naxes; i++) {
+        mesh__axis_add(r, found.axis[i].name);
+        for (k = found.axis[i].first; k < found.axis[i].first + found.axis[i].modes; k++)
+            mesh__mode_add(r, found.mode[k].shape, found.mode[k].stride);
+    }
+    return 1;
+}
+
 static inline mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
     return mesh__fail(
         err, MESH_ERR_ARGUMENT, -1,
@@ -1570,7 +1627,7 @@ static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, cons
     int used[MESH_MAX_MODES] = {0}, k, n, rest;
     int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
     const char *at = "";
-    mesh r;
+    mesh r, before;
     if (inner->table)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
     if (last >= outer->size)
@@ -1584,8 +1641,12 @@ static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, cons
         r.origin += used[k] * modes[k].stride;
         rest /= modes[k].shape;
     }
-    if (!mesh__compose_axes(&r, modes, n, inner, used, &at)) return mesh__no_layout(err, function, at);
-    mesh__finish(&r);
+    before = r;
+    if (!mesh__compose_axes(&r, modes, n, inner, used, &at) || mesh__finish(&r)) {
+        r = before;
+        if (!mesh__compose_seen(&r, modes, n, inner, &at)) return mesh__no_layout(err, function, at);
+        mesh__finish(&r);
+    }
     *result = r;
     return MESH_OK;
 }
@@ -1609,10 +1670,15 @@ MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, c
     }
     mesh__start(&r, m);
     for (i = 0; i < m->naxes; i++) {
-        if (i != k)
+        const mesh_mode *modes = m->mode + m->axis[k].first;
+        mesh before = r;
+        if (i != k) {
             mesh__axis_copy(&r, m, i);
-        else if (!mesh__compose_axes(&r, m->mode + m->axis[k].first, m->axis[k].modes, &parts, used, &at))
-            return mesh__no_layout(err, "mesh_split", at);
+        } else if (!mesh__compose_axes(&r, modes, m->axis[k].modes, &parts, used, &at)) {
+            r = before;
+            if (!mesh__compose_seen(&r, modes, m->axis[k].modes, &parts, &at))
+                return mesh__no_layout(err, "mesh_split", at);
+        }
     }
     mesh__finish(&r);
     *result = r;

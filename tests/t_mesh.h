@@ -1231,6 +1231,10 @@ static void test_show(void) {
     CHECK_OK(mesh_fix(&r, &r, "tp", 0, &err), err);
     CHECK_INT(r.naxes, 0);
     CHECK_INT(mesh_rank_at(&r, 0), 6);
+    CHECK_INT(mesh_format(&r, buf, sizeof buf), 0);
+    CHECK_OK(mesh_parse(&m, buf, 1, &err), err); /* of one rank, as text gives no origin */
+    CHECK_INT(m.naxes, 0);
+    CHECK_INT(m.size, 1);
     CHECK(mesh_draw(&r, buf, sizeof buf) < sizeof buf);
     CHECK(mesh_svg(&r, buf, sizeof buf) < sizeof buf);
     CHECK_OK(mesh_parse(&m, "a=64,b=64,c=64", 0, &err), err);
@@ -1240,6 +1244,101 @@ static void test_show(void) {
     CHECK_HAS(buf, "too many");
     CHECK_STR(mesh_status_text(MESH_ERR_PEER), "peer lost");
     CHECK_STR(mesh_status_text((mesh_status)77), "unknown status");
+}
+
+/* ---- compositions: accepted exactly where there is a layout ---- */
+
+/* Can these positions be said by modes, as one axis? The modes follow, innermost first. Returns how many, or -1. */
+static int modes_of(const int *at, int n, mesh_mode *mode) {
+    int step = n > 1 ? at[1] - at[0] : 1, run, take, i, rest, outer[512];
+    if (n == 1) return 0;
+    for (run = 2; run < n && at[run] - at[run - 1] == step; run++) {}
+    for (take = run; take > 1 && step > 0; take--) {
+        int same = n % take == 0;
+        for (i = 0; i < n && same; i++) same = at[i] - at[i / take * take] == i % take * step;
+        if (!same) continue;
+        for (i = 0; i < n / take; i++) outer[i] = at[i * take];
+        if ((rest = modes_of(outer, n / take, mode + 1)) < 0) continue;
+        mode->shape = take, mode->stride = step;
+        return rest + 1;
+    }
+    return -1;
+}
+
+static mesh strided_mesh(test_random *r) {
+    mesh_desc d = MESH_ZERO;
+    int shape[3], stride[3], i, k, order[3] = {0, 1, 2}, span = 1;
+    mesh m, flat;
+    d.naxes = 1 + random_below(r, 3), d.shape = shape, d.strides = stride, d.origin = random_below(r, 4);
+    for (i = 0; i < d.naxes; i++) {
+        shape[i] = 1 + random_below(r, random_below(r, 3) ? 4 : 8);
+        k = random_below(r, i + 1), order[i] = order[k], order[k] = i;
+    }
+    for (i = 0; i < d.naxes; i++) {
+        stride[order[i]] = span + (random_below(r, 2) ? random_below(r, 3) : 0);
+        span += (shape[order[i]] - 1) * stride[order[i]];
+    }
+    CHECK_INT(mesh_make(&m, &d, NULL), 0);
+    if (m.naxes == 3 && random_below(r, 2) && !mesh_flatten(&flat, &m, "dim2,dim0", "flat", NULL)) m = flat;
+    return m;
+}
+
+static void test_compose_exists(void) {
+    test_random r = random_from(77);
+    int trial, made = 0, none = 0;
+    mesh m, part;
+    static const int two = 2, at_1[] = {1, 3, 6, 8};
+    mesh_desc d = MESH_ZERO;
+    CHECK_INT(mesh_parse(&m, "a=4,b=5", 0, NULL), 0);
+    for (trial = 0; trial < 60000 && !test_failures; trial++) {
+        mesh outer = strided_mesh(&r), inner = strided_mesh(&r), got;
+        mesh_mode mode[40], swap;
+        mesh_error err;
+        int position[512], along[512], coord[MESH_MAX_AXES], i, k, n, modes = 0, exists = 1, span = 1;
+        if (inner.size > 512 || mesh_rank_at(&inner, inner.size - 1) >= outer.size) continue;
+        for (i = 0; i < inner.size; i++) position[i] = mesh_rank_at(&outer, mesh_rank_at(&inner, i));
+        for (k = 0; k < inner.naxes && exists; k++) { /* each axis by itself */
+            memset(coord, 0, sizeof coord);
+            for (i = 0; i < inner.axis[k].size; i++) {
+                coord[k] = i;
+                along[i] = mesh_rank_at(&outer, mesh_rank_at_coords(&inner, coord)) - position[0];
+            }
+            n = modes_of(along, inner.axis[k].size, mode + modes);
+            exists = n >= 0;
+            modes += n;
+        }
+        for (i = 0; i < inner.size && exists; i++) { /* and all together */
+            int at = position[0];
+            mesh_coords_of(&inner, mesh_rank_at(&inner, i), coord);
+            for (k = 0; k < inner.naxes; k++) {
+                int only[MESH_MAX_AXES] = {0};
+                only[k] = coord[k];
+                at += mesh_rank_at(&outer, mesh_rank_at_coords(&inner, only)) - position[0];
+            }
+            exists = at == position[i];
+        }
+        for (i = 0; i < modes && exists; i++) {
+            for (k = i + 1; k < modes; k++)
+                if (mode[k].stride < mode[i].stride) swap = mode[k], mode[k] = mode[i], mode[i] = swap;
+            exists = mode[i].stride >= span;
+            span += (mode[i].shape - 1) * mode[i].stride;
+        }
+        CHECK_INT(mesh_compose(&got, &outer, &inner, &err), exists ? MESH_OK : MESH_ERR_ARGUMENT);
+        for (i = 0; i < inner.size && exists; i++) CHECK_INT(mesh_rank_at(&got, i), position[i]);
+        *(exists ? &made : &none) += 1;
+    }
+    CHECK(made > 10000 && none > 5000);
+    /* every second of four by four, five apart, from the second on */
+    {
+        static const int shape[2] = {4, 4}, stride[2] = {5, 1}, four = 4;
+        d.shape = shape, d.strides = stride, d.naxes = 2;
+        CHECK_INT(mesh_make(&m, &d, NULL), 0);
+        d.shape = &four, d.strides = &two, d.naxes = 1, d.origin = 1;
+        CHECK_INT(mesh_make(&part, &d, NULL), 0);
+        CHECK_INT(mesh_compose(&m, &m, &part, NULL), 0);
+        for (trial = 0; trial < 4; trial++) CHECK_INT(mesh_rank_at(&m, trial), at_1[trial]);
+        CHECK_INT(m.nmodes, 2);
+    }
 }
 
 /* ---- errors: each with its own message, and the result untouched ---- */
@@ -1266,7 +1365,7 @@ static void test_errors(void) {
     static const int three[] = {2, 2, 2};
     static const int huge_strides[] = {2000000000, 1000000000, 1};
     refused(NULL, 0, "NULL");
-    refused("", 0, "empty");
+    refused("", 2, "no axes are given");
     refused("dp", 0, "name=size");
     refused("dp=", 0, "expected a size at byte 3");
     refused("dp=2,", 0, "name=size at byte 5");
@@ -1375,6 +1474,7 @@ static const test_case mesh_tests[] = {
     {"mesh/law/flatten_split", test_law_flatten, 0},
     {"mesh/law/reshape_transpose_fix", test_law_reshape, 0},
     {"mesh/law/compose", test_law_compose, 0},
+    {"mesh/law/compose_exists", test_compose_exists, 0},
     {"mesh/law/concat", test_law_concat, 0},
     {"mesh/law/text", test_law_text, 0},
     {"mesh/law/neighbors", test_law_neighbors, 0},
