@@ -22,9 +22,9 @@ CONCEPTS
     box     offset and shape within the global tensor. Each rank's part of a tensor is one box.
 
 CONVENTIONS
-    Text: spec = {axis ":" place}, place = "R" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
-    outermost, for one dim all axes or none say it. Per dim, as JAX writes it: dims = {"[" ("*" | axis {"," axis}) "]"},
-    the leftmost axis outermost.
+    Text: spec = {axis ":" place} rules, place = "R" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
+    outermost, for one dim all axes or none say it. rules = ["balanced"] ["strict"]. Per dim, as JAX writes it:
+    dims = {"[" ("*" | axis {"," axis}) "]"} {"P(" op ") over " axis {"," axis}} rules, the leftmost axis outermost.
     Uneven sizes follow torch.chunk: n elements over k shards, c = ceil(n/k), shard i = [min(n, c*i), min(n, c*(i+1))).
     spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
     An empty shard has shape 0 and its offset is the dim's size. Tensors have 0 to 8 dims, row-major.
@@ -63,9 +63,9 @@ MESH_API mesh_place mesh_partial(mesh_op op);
    outside, an order that is no permutation or not given for all axes of its dim, an op that is none of sum, avg, min, max,
    prod, and, or, xor, two different ops. */
 MESH_API mesh_status mesh_spec_make(mesh_spec *s, const mesh *m, const mesh_place *places, int ndim, mesh_error *err);
-/* The same from text: "dp:S(0) tp:P(sum)". The inverse of mesh_spec_format. ARGUMENT also: unknown axis, an axis twice. */
+/* The same from text: "dp:S(0) tp:P(sum)", "dp:S(0) balanced". The inverse of mesh_spec_format. ARGUMENT also: unknown axis, an axis twice. */
 MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err);
-/* Per dim, as JAX writes it: "[dp,tp] [*]"; dims that are left out are whole. The inverse of mesh_spec_format_dims. */
+/* Per dim, as JAX writes it: "[dp,tp] [*]", "[tp] P(sum) over dp"; dims that are left out are whole. The inverse of mesh_spec_format_dims. */
 MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err);
 /* As text, every axis named: "dp:S(0) tp:R". Each returns the length of the whole text. */
 MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, size_t cap);
@@ -413,6 +413,32 @@ static inline mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
     return mesh__read_fail(r, "a place: R, S(0), S(0)@1 or P(sum),");
 }
 
+/* A word that is no axis' name, for it would have a colon. */
+static inline int mesh__read_word(mesh__reader *r, const char *word) {
+    int n = mesh__length(word), i;
+    if (mesh__name_length(r->p) != n || r->p[n] == ':') return 0;
+    for (i = 0; i < n; i++)
+        if (r->p[i] != word[i]) return 0;
+    r->p += n;
+    mesh__skip_spaces(r);
+    return 1;
+}
+/* rules = ["balanced"] ["strict"], to the end of the text */
+static inline mesh_status mesh__read_rules(mesh__reader *r, mesh_spec *s) {
+    if (mesh__read_word(r, "balanced")) s->rule = MESH_RULE_BALANCED;
+    if (mesh__read_word(r, "strict")) s->strict = 1;
+    return *r->p ? mesh__read_fail(r, "the end, balanced or strict") : MESH_OK;
+}
+static inline void mesh__put_rules(mesh__text *t, const mesh_spec *s) {
+    if (s->rule == MESH_RULE_BALANCED) mesh__put(t, "%sbalanced", t->len ? " " : "");
+    if (s->strict) mesh__put(t, "%sstrict", t->len ? " " : "");
+}
+/* Does one of the rules begin here? */
+static inline int mesh__at_rules(const mesh__reader *r) {
+    mesh__reader ahead = *r;
+    return mesh__read_word(&ahead, "balanced") || mesh__read_word(&ahead, "strict");
+}
+
 MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
     mesh__reader r;
     mesh_spec spec;
@@ -423,7 +449,7 @@ MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *te
     r.err = err;
     if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse: the text is NULL");
     mesh__spec_clear(&spec, m->naxes);
-    for (mesh__skip_spaces(&r); *r.p;) {
+    for (mesh__skip_spaces(&r); *r.p && !mesh__at_rules(&r);) {
         const char *end;
         int axis = mesh__read_axis(&r, m, &seen);
         if (axis < 0) return MESH_ERR_ARGUMENT;
@@ -433,6 +459,7 @@ MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *te
         mesh__skip_spaces(&r);
         if (*r.p && r.p == end) return mesh__read_fail(&r, "a space");
     }
+    if ((status = mesh__read_rules(&r, &spec)) != MESH_OK) return status;
     if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse", err)) != MESH_OK) return status;
     *s = spec;
     return MESH_OK;
@@ -452,7 +479,7 @@ MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const cha
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: a tensor of %d dims; 0 to %d are possible",
                           ndim, MESH_MAX_DIMS);
     mesh__spec_clear(&spec, m->naxes);
-    for (mesh__skip_spaces(&r); *r.p; mesh__skip_spaces(&r), dim++) {
+    for (mesh__skip_spaces(&r); *r.p && *r.p != 'P' && !mesh__at_rules(&r); mesh__skip_spaces(&r), dim++) {
         if (dim >= ndim)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: \"%s\" is for more than the %d dims",
                               text, ndim);
@@ -466,6 +493,18 @@ MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const cha
         }
         if (!mesh__read_char(&r, ']')) return mesh__read_fail(&r, "\"]\"");
     }
+    while (*r.p == 'P') {
+        mesh_place partial;
+        if ((status = mesh__read_place(&r, &partial)) != MESH_OK) return status;
+        mesh__skip_spaces(&r);
+        if (!mesh__read_word(&r, "over")) return mesh__read_fail(&r, "\"over\" and axes");
+        do {
+            if ((axis = mesh__read_axis(&r, m, &seen)) < 0) return MESH_ERR_ARGUMENT;
+            spec.axis[axis] = partial;
+        } while (mesh__read_char(&r, ','));
+        mesh__skip_spaces(&r);
+    }
+    if ((status = mesh__read_rules(&r, &spec)) != MESH_OK) return status;
     if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse_dims", err)) != MESH_OK) return status;
     *s = spec;
     return MESH_OK;
@@ -487,6 +526,7 @@ MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, s
         mesh__put(&t, "S(%d)", p->dim);
         if (!in_order) mesh__put(&t, "@%d", p->order);
     }
+    mesh__put_rules(&t, s);
     return t.len;
 }
 
@@ -505,6 +545,7 @@ MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndi
             if (!partial) mesh__put(&t, "%sP(%s) over ", t.len ? " " : "", mesh_op_name((mesh_op)s->axis[k].op));
             mesh__put(&t, "%s%s", partial++ ? "," : "", m->axis[k].name);
         }
+    mesh__put_rules(&t, s);
     return t.len;
 }
 
@@ -590,7 +631,14 @@ MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *
     p->box = *box;
     p->piece.ndim = ndim;
     p->piece.zero = 0;
-    p->state = mesh_box_count(box) > 0;
+    for (d = 0; d < ndim; d++) { /* there is nothing beyond the tensor */
+        int64_t low = box->offset[d], high = low + box->shape[d];
+        if (low < 0) low = 0;
+        if (high > shape[d]) high = shape[d];
+        p->box.offset[d] = low;
+        p->box.shape[d] = high > low ? high - low : 0;
+    }
+    p->state = mesh_box_count(&p->box) > 0;
     for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;
     for (d = 0; d < MESH_MAX_DIMS; d++) {
         p->shape[d] = d < ndim ? shape[d] : 0;
