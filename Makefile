@@ -33,7 +33,7 @@ TRAIN_CUDA = $(if $(and $(NVCC),$(wildcard $(CUDA_HOME)/include/nccl.h),$(wildca
 FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
-BENCHES = bench_mesh bench_persistent bench_scale bench_redistribute bench_peers
+BENCHES = bench_mesh bench_plans bench_persistent bench_scale bench_redistribute bench_peers
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
@@ -118,11 +118,14 @@ check:
 	bash .ci/run
 
 # Figures, beside what MPI and Gloo do where they are installed. bench-peers takes 20 minutes: BENCH="--rounds 1 --ops all_reduce" for less.
-bench: bench-quick bench-scale bench-redistribute bench-peers
+bench: bench-quick bench-plans bench-scale bench-redistribute bench-peers
 
 bench-quick: $(B)/bench_mesh $(B)/bench_persistent $(B)/mesh
 	$(B)/bench_mesh
 	$(B)/mesh run --bare -n 2 -- $(B)/bench_persistent
+
+bench-plans: $(B)/bench_plans
+	$(B)/bench_plans
 
 bench-scale: $(B)/mesh $(B)/bench_scale
 	$(B)/bench_scale
@@ -144,4 +147,4 @@ install:
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test test-mesh test-nccl test-gpu bench-gpu check bench bench-quick bench-scale bench-redistribute bench-peers install clean
+.PHONY: all demo test test-mesh test-nccl test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean

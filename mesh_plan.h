@@ -73,6 +73,14 @@ typedef struct mesh_plan_desc {
     const mesh_topology *topology; /* NULL: flat */
 } mesh_plan_desc;
 
+/* What a search left out. */
+enum {
+    MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
+    MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
+    MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 4,096 */
+};
+
 typedef enum mesh_step_kind { MESH_STEP_MOVE = 0, MESH_STEP_REDUCE } mesh_step_kind;
 
 typedef struct mesh_step {
@@ -86,6 +94,14 @@ typedef struct mesh_step {
     int64_t bytes, ps;
 } mesh_step;
 
+/* How a plan sees the tensor: a dim may be taken as outer x inner, so that layouts between can shard either. Elements keep their order. */
+typedef struct mesh_view {
+    mesh_spec from, to; /* of source and destination */
+    int ndim, zero;
+    int64_t shape[MESH_MAX_DIMS];
+    uint8_t dim[MESH_MAX_DIMS]; /* which of the tensor's dims each of these is (a part of) */
+} mesh_view;
+
 typedef struct mesh_plan {
     mesh at[4]; /* source, destination; the same with axes split into prime factors */
     mesh_spec from, to;
@@ -94,10 +110,12 @@ typedef struct mesh_plan {
     mesh_dtype dtype;
     int64_t elem_bytes, shape[MESH_MAX_DIMS];
     mesh_topology topology;
+    mesh_view view; /* what the steps' specs and the moves' boxes are of */
     mesh_step step[MESH_MAX_STEPS];
     int64_t bytes, ps;
-    int64_t scratch; /* bytes a rank needs beside source and destination, at most */
-    uint64_t hash;   /* of all that ranks must agree on */
+    int64_t scratch;  /* bytes a rank needs beside source and destination, at most */
+    uint32_t limited; /* what the search left out: MESH_LIMIT_... */
+    uint64_t hash;    /* of all that ranks must agree on */
 } mesh_plan;
 
 /* The best plan under the cap. ARGUMENT: specs that do not fit mesh and shape, one partial op to another, R -> P(avg) or
@@ -114,8 +132,9 @@ typedef struct mesh_traffic {
 MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank);
 /* Sum over the steps of the worst rank's max(sent, received), exactly. O(ranks * peers): for explanations and tests. */
 MESH_API int64_t mesh_plan_measure(const mesh_plan *p);
-/* The fewest bytes any way of doing it has the worst rank receive, exactly where nothing is partial: what is in its new box
-   and not in its old one. -1 where something is partial. O(ranks). */
+/* No way of doing it has the worst rank receive fewer bytes. The larger of: what a rank itself lacks of its new box; and what has to move
+   in all, shared evenly: to make one value of G summands takes G - 1 transfers if a receiver holds one of them, else G; each further
+   receiver that does not hold the value takes one more. Exact where nothing is partial, on even sizes. O(ranks). */
 MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p);
 
 /* EXPLAIN: the steps as a table of text, and as JSON. Each returns the length of the whole text. */
@@ -129,8 +148,8 @@ MESH_API const char *mesh_step_name(const mesh_plan *p, int step);
 typedef enum mesh_move_kind {
     MESH_MOVE_RECV = 0, /* box of the next layout's tensor from peer; reducing: summand number `summand` */
     MESH_MOVE_LOCAL,    /* the same from this rank's own tensor */
-    MESH_MOVE_ZERO,     /* box of the next layout's tensor becomes zero (R -> P(sum) off coordinate 0) */
-    MESH_MOVE_SEND      /* box of this layout's tensor to peer */
+    MESH_MOVE_ZERO, /* box of the next layout's tensor becomes zero (R -> P(sum) off coordinate 0, S -> P(sum) beside the own part) */
+    MESH_MOVE_SEND /* box of this layout's tensor to peer */
 } mesh_move_kind;
 
 /* Digits of positions: as the modes of a mesh, taken apart finer. */
@@ -152,14 +171,17 @@ typedef struct mesh_moves {
     const mesh_spec *src_spec, *dst_spec;
     int rank, round, last_round, rounds, slab_dim, by_source;
     mesh_digits kept;               /* partial on both sides: summands that stay apart; part of fixed */
+    mesh_digits placed;             /* sharded, then partial: each part stays where it is, zero elsewhere */
     mesh_digits fixed, spread, sum; /* of sources: as the receiver's; any will do; each one is needed */
     mesh_digits to_spread, to_zero; /* of receivers: all receive; 0 receives, others are zero */
     int made_partial;               /* digits that are partial at the destination only */
-    int src_coord[MESH_MAX_AXES], own_kept, want_kept,
+    int src_coord[MESH_MAX_AXES], own_kept, want_kept, want_placed,
         own_spread;          /* this rank as a source; own_spread -1: it is none */
     int replicas, receivers; /* the products of spread and of to_spread */
-    int state, fixed_offset, sum_at, pick, picks, turn, level, single, receiver;
-    int holds; /* the receiver has the piece's shard */
+    int state, fixed_offset, placed_offset, sum_at, pick, picks, turn, single, receiver;
+    int level, near_first; /* of the replicas that count: -1, all do; the first of them, -1: a table scatters them */
+    int holds;             /* the receiver has the piece's shard */
+    int nothing;           /* all of the rank's box becomes zero */
     mesh_pieces pieces;
     mesh_box part; /* the piece within the round's slab */
 } mesh_moves;
@@ -188,7 +210,10 @@ enum {
     MESH__PIECE_CUT = 64 * 1024, /* bytes from which replicas share a piece */
     MESH__SLAB = 256 * 1024,     /* of what is reduced at a time, per summand */
     MESH__MAX_ROUNDS = 4096,
-    MESH__EXACT_RANKS = 12 /* up to so many are counted one by one where sizes do not divide */
+    MESH__EXACT_RANKS = 12, /* up to so many are counted one by one where sizes do not divide */
+    MESH__BYTES_RANKS = 64, /* ... and in the end, or where only bytes count, also where replicas share */
+    MESH__TRIES = 4096,     /* layouts by way of which a search goes, at most */
+    MESH__TRY_PS = 30000000 /* what a plan must take for each of them to be worth a look */
 };
 
 static inline int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
@@ -297,6 +322,29 @@ static inline int mesh__digits_index(const mesh_digits *d, const mesh *m, const 
     return index;
 }
 
+/* Largest stride first, so that a greater index lies further on. */
+static inline void mesh__digits_order(mesh_digits *d) {
+    int i, k;
+    for (i = 1; i < d->n; i++) {
+        mesh_mode digit = d->digit[i];
+        for (k = i; k > 0 && d->digit[k - 1].stride < digit.stride; k--) d->digit[k] = d->digit[k - 1];
+        d->digit[k] = digit;
+    }
+}
+/* How many of the offsets that ordered digits make lie below x. */
+static inline int64_t mesh__digits_below(const mesh_digits *d, int64_t x) {
+    int64_t below = 0, inner = mesh__digits_size(d);
+    int i;
+    for (i = 0; i < d->n && x > 0; i++) {
+        int64_t whole = (x - 1) / d->digit[i].stride;
+        if (whole >= d->digit[i].shape) return below + inner;
+        inner /= d->digit[i].shape;
+        below += whole * inner;
+        x -= whole * d->digit[i].stride;
+    }
+    return below + (x > 0);
+}
+
 /* ---- // >>moves ------------------------------------------------------------------------------------------------------- */
 
 MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rounds) {
@@ -316,7 +364,7 @@ static inline const mesh *mesh__layout_mesh(const mesh_plan *p, int layout) {
     return layout < 1 ? &p->at[0] : &p->at[p->step[layout - 1].on];
 }
 static inline const mesh_spec *mesh__layout_spec(const mesh_plan *p, int layout) {
-    return layout < 1 ? &p->from : &p->step[layout - 1].spec;
+    return layout < 1 ? &p->view.from : &p->step[layout - 1].spec;
 }
 
 static inline int mesh__keeps_zero(int op) { return op == MESH_SUM || op == MESH_XOR; }
@@ -328,14 +376,24 @@ static inline void mesh__moves_route(mesh_moves *it, int op) {
                 dst_r = mesh__digits_of(it->dst, it->dst_spec, MESH_REPLICATE),
                 dst_p = mesh__digits_of(it->dst, it->dst_spec, MESH_PARTIAL), same;
     int i;
-    mesh__digits_match(&src_r, &dst_r, &it->fixed, &it->spread, &it->to_spread);
+    if (mesh__same_table(it->src, it->dst)) {
+        mesh__digits_match(&src_r, &dst_r, &it->fixed, &it->spread, &it->to_spread);
+    } else { /* equal positions are other ranks: whoever holds a piece keeps it, the others ask who is near */
+        it->fixed.n = 0;
+        it->spread = src_r;
+        it->to_spread = dst_r;
+    }
+    mesh__digits_order(&it->spread);
     mesh__digits_match(&src_p, &dst_p, &it->kept, &it->sum, &same);
     for (i = 0; i < it->kept.n; i++) mesh__digit_add(&it->fixed, it->kept.digit[i].shape, it->kept.digit[i].stride);
-    it->to_zero.n = 0;
+    it->placed.n = it->to_zero.n = 0;
     it->made_partial = same.n;
-    for (i = 0; i < same.n; i++)
-        mesh__digit_add(mesh__keeps_zero(op) ? &it->to_zero : &it->to_spread, same.digit[i].shape,
-                        same.digit[i].stride);
+    if (mesh__keeps_zero(op)) {
+        mesh_digits src_s = mesh__digits_of(it->src, it->src_spec, MESH_SHARD), rest;
+        mesh__digits_match(&src_s, &same, &it->placed, &rest, &it->to_zero);
+    } else {
+        for (i = 0; i < same.n; i++) mesh__digit_add(&it->to_spread, same.digit[i].shape, same.digit[i].stride);
+    }
     it->summands = mesh__digits_size(&it->sum);
     it->replicas = mesh__digits_size(&it->spread);
     it->receivers = mesh__digits_size(&it->to_spread);
@@ -366,24 +424,37 @@ MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int
     it->by_source = p->step[step].kind == MESH_STEP_MOVE;
     it->round = round < 0 ? 0 : round;
     it->last_round = round < 0 ? it->rounds - 1 : round;
-    it->from.ndim = it->to.ndim = p->ndim;
+    it->from.ndim = it->to.ndim = p->view.ndim;
     it->from.zero = it->to.zero = 0;
     for (d = 0; d < MESH_MAX_DIMS; d++) it->from.shape[d] = it->from.offset[d] = it->to.shape[d] = it->to.offset[d] = 0;
     it->own_summand = it->own_spread = -1;
-    if (mesh_spec_box(it->src_spec, it->src, p->ndim, p->shape, rank, &it->from)) {
+    if (mesh_spec_box(it->src_spec, it->src, p->view.ndim, p->view.shape, rank, &it->from)) {
         mesh_coords_of(it->src, rank, it->src_coord);
         mesh__take_apart(it->src, rank, coord);
         it->own_summand = mesh__digits_index(&it->sum, it->src, coord);
         it->own_spread = mesh__digits_index(&it->spread, it->src, coord);
         it->own_kept = mesh__digits_index(&it->kept, it->src, coord);
-    } else if (p->ndim == 0) {
+    } else if (p->view.ndim == 0) {
         it->from.ndim = -1; /* a scalar that is not here */
     }
-    if (!mesh_spec_box(it->dst_spec, it->dst, p->ndim, p->shape, rank, &it->to) && p->ndim == 0) it->to.ndim = -1;
+    if (!mesh_spec_box(it->dst_spec, it->dst, p->view.ndim, p->view.shape, rank, &it->to) && p->view.ndim == 0)
+        it->to.ndim = -1;
     mesh__moves_round(it);
 }
 
 enum { MESH__MOVES_RECEIVE, MESH__MOVES_PIECE, MESH__MOVES_SEND, MESH__MOVES_RECEIVER, MESH__MOVES_END };
+
+/* The value of a shard's digits; coord: its axes' coordinates. */
+static inline int mesh__shard_digits(const mesh_digits *d, const mesh *m, const int *coord) {
+    int modes[MESH_MAX_MODES], i, k, index;
+    if (!d->n) return 0;
+    for (i = 0; i < m->naxes; i++)
+        for (index = coord[i], k = m->axis[i].first + m->axis[i].modes - 1; k >= m->axis[i].first; k--) {
+            modes[k] = index % m->mode[k].shape;
+            index /= m->mode[k].shape;
+        }
+    return mesh__digits_index(d, m, modes);
+}
 
 static inline int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mesh_box_count(b) > 0; }
 
@@ -392,6 +463,7 @@ static inline void mesh__moves_round(mesh_moves *it) {
     const mesh_plan *p = it->plan;
     it->state = MESH__MOVES_SEND;
     it->pieces.state = 0;
+    it->nothing = 0;
     if (mesh__box_some(&it->to)) {
         int coord[MESH_MAX_MODES];
         mesh_box box = it->by_source ? it->to : mesh_box_slab(&it->to, it->slab_dim, it->round, it->rounds);
@@ -400,16 +472,14 @@ static inline void mesh__moves_round(mesh_moves *it) {
         it->fixed_offset = mesh__offset_as(&it->fixed, it->dst, coord);
         it->receiver = mesh__digits_index(&it->to_spread, it->dst, coord);
         it->want_kept = mesh__digits_index(&it->kept, it->dst, coord);
+        it->want_placed = mesh__digits_index(&it->placed, it->dst, coord);
         if (mesh__digits_index(&it->to_zero, it->dst, coord)) {
-            it->box = box;
-            it->peer = it->rank;
-            it->summand = 0;
-            it->kind = MESH_MOVE_ZERO;
-            it->sum_at = it->round == 0 || !it->by_source; /* by source: all of it in the first round */
+            it->part = box;
+            it->nothing = it->round == 0 || !it->by_source ? 1 : 2; /* by source: all of it in the first round */
             return;
         }
         it->sum_at = -1;
-        mesh_pieces_start(&it->pieces, it->src_spec, it->src, p->ndim, p->shape, &box);
+        mesh_pieces_start(&it->pieces, it->src_spec, it->src, p->view.ndim, p->view.shape, &box);
         it->kind = MESH_MOVE_RECV;
     }
 }
@@ -476,7 +546,7 @@ static inline int64_t mesh__receiver_number(const mesh_moves *it, const int *coo
         return number + spread;
     }
     for (d = 0; d < shard->ndim; d++) {
-        int64_t size = it->plan->shape[d], at = mesh__shard_number(it->dst_spec, it->dst, d, size, to->offset[d]);
+        int64_t size = it->plan->view.shape[d], at = mesh__shard_number(it->dst_spec, it->dst, d, size, to->offset[d]);
         int64_t first = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d]);
         int64_t last = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d] + shard->shape[d] - 1);
         number = (number * (last - first + 1) + (at - first)) % INT32_MAX;
@@ -489,41 +559,77 @@ static inline int64_t mesh__cut_bytes(const mesh_topology *t) {
     return t->level[t->nlevels - 1].latency_ps ? MESH__PIECE_CUT : 1;
 }
 
+/* The nearest replicas of a summand of the shard at `position`, as `rank` sees them: sets level and near_first. Returns how many. Offsets
+   grow with a replica's number, so those in one unit of ranks follow one another, unless a table scatters them. */
+static inline int mesh__near(mesh_moves *it, int rank, int position, int summand) {
+    const mesh_topology *t = &it->plan->topology;
+    int64_t base = position + it->fixed_offset + mesh__digits_offset(&it->sum, summand);
+    int l, g, near = 0, best = t->nlevels;
+    it->level = it->near_first = -1;
+    if (t->nlevels == 1) return it->replicas;
+    for (l = 0; l < t->nlevels - 1 && !it->src->table; l++) {
+        int64_t unit = rank / t->level[l].ranks * (int64_t)t->level[l].ranks - base;
+        int64_t first = mesh__digits_below(&it->spread, unit);
+        near = (int)(mesh__digits_below(&it->spread, unit + t->level[l].ranks) - first);
+        it->near_first = (int)first;
+        it->level = l;
+        if (near) return near;
+    }
+    it->near_first = it->level = -1;
+    if (!it->src->table) return it->replicas;
+    for (g = 0; g < it->replicas; g++) {
+        int level = mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g));
+        if (level > best) continue;
+        near = level < best ? 1 : near + 1;
+        best = level;
+    }
+    it->level = best;
+    return near;
+}
+/* The replica that is number n among the near ones. */
+static inline int mesh__near_at(const mesh_moves *it, int rank, int position, int summand, int n) {
+    int g;
+    if (it->level < 0) return n;
+    if (it->near_first >= 0) return it->near_first + n;
+    for (g = 0;; g++)
+        if (mesh__level_of(&it->plan->topology, rank, mesh__source_rank(it, position, summand, g)) == it->level &&
+            n-- == 0)
+            return g;
+}
+/* The number of a replica among the near ones, of which there are `near`; -1: it is none of them. */
+static inline int mesh__near_number(const mesh_moves *it, int rank, int position, int summand, int replica, int near) {
+    const mesh_topology *t = &it->plan->topology;
+    int g, n = replica - (it->near_first >= 0 ? it->near_first : 0);
+    if (it->level < 0) return n;
+    if (it->near_first >= 0) return n >= 0 && n < near ? n : -1;
+    if (mesh__level_of(t, rank, mesh__source_rank(it, position, summand, replica)) != it->level) return -1;
+    for (g = n = 0; g < replica; g++)
+        n += mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g)) == it->level;
+    return n;
+}
+
 /* Among the replicas of the shard at a position: which serve a receiver, whose coordinates as a source are coord (NULL: it is none) and
-   whose own replica is spread. Sets level (of those that count), picks (how many share the piece), turn (who of them gives the first
-   slab) and single (the one, when picks is 1). */
+   whose own replica is spread. Sets picks (how many of the near ones share the piece), turn (who of them gives the first slab) and
+   single (the one, when picks is 1). */
 static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coord, int spread, int position,
                                         int summand, const mesh_box *shard) {
-    const mesh_topology *t = &it->plan->topology;
-    int g, nearest = it->replicas, n;
+    int near, n;
     it->picks = 1;
-    it->level = -1;
     it->single = 0;
     if (it->replicas == 1) return;
     if (it->holds) {
         it->single = spread;
         return;
     }
-    if (t->nlevels > 1) {
-        int best = t->nlevels;
-        for (g = 0; g < it->replicas; g++) {
-            int level = mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g));
-            if (level > best) continue;
-            nearest = level < best ? 1 : nearest + 1;
-            best = level;
-        }
-        it->level = best;
-    }
-    n = (int)((mesh__receiver_number(it, coord, spread, shard, &it->part) + summand) % nearest);
-    if (nearest > 1 && it->part.ndim > 0 &&
-        mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(t), it->plan->elem_bytes)) {
-        it->picks = nearest;
+    near = mesh__near(it, rank, position, summand);
+    n = (int)((mesh__receiver_number(it, coord, spread, shard, &it->part) + summand) % near);
+    if (near > 1 && it->part.ndim > 0 &&
+        mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(&it->plan->topology), it->plan->elem_bytes)) {
+        it->picks = near;
         it->turn = n;
         return;
     }
-    for (g = 0; it->level >= 0; g++)
-        if (mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g)) == it->level && n-- == 0) break;
-    it->single = it->level >= 0 ? g : n;
+    it->single = mesh__near_at(it, rank, position, summand, n);
 }
 
 /* What the k-th of those that share a piece gives. */
@@ -534,9 +640,18 @@ static inline mesh_box mesh__share(const mesh_box *part, int k, int picks) {
     return mesh_box_slab(part, longest, k, picks);
 }
 
+/* Nothing comes of the piece at hand: it becomes zero. */
+static inline int mesh__moves_zero(mesh_moves *it) {
+    it->kind = MESH_MOVE_ZERO;
+    it->peer = it->rank;
+    it->summand = -1;
+    it->box = it->part;
+    return 1;
+}
+
 /* What is received of the piece at hand: summand after summand, from one or several sources each. */
 static inline int mesh__moves_receive(mesh_moves *it) {
-    int position = mesh__shard_position(it->src, it->src_spec, it->pieces.coord), g;
+    int position = mesh__shard_position(it->src, it->src_spec, it->pieces.coord), n;
     mesh_box shard = mesh__shard_box(&it->pieces);
     for (; it->sum_at < it->summands; it->sum_at++, it->pick = 0) {
         it->summand = it->sum_at;
@@ -552,7 +667,6 @@ static inline int mesh__moves_receive(mesh_moves *it) {
             mesh__choose_sources(it, it->rank, it->own_spread >= 0 ? it->src_coord : NULL, it->own_spread, position,
                                  it->sum_at, &shard);
             it->pick = 1;
-            it->single = it->picks == 1 ? it->single : -1; /* several: the last one looked at */
         } else if (it->picks == 1) {
             continue;
         }
@@ -564,15 +678,11 @@ static inline int mesh__moves_receive(mesh_moves *it) {
             return 1;
         }
         while (it->pick <= it->picks) {
-            it->box = mesh__share(&it->part, (it->pick - 1 + it->turn) % it->picks, it->picks);
-            it->pick++;
-            for (g = it->single + 1; it->level >= 0; g++)
-                if (mesh__level_of(&it->plan->topology, it->rank, mesh__source_rank(it, position, it->sum_at, g)) ==
-                    it->level)
-                    break;
-            it->single = g;
+            n = it->pick++ - 1;
+            it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
             if (!mesh_box_count(&it->box)) continue;
-            it->peer = mesh__source_rank(it, position, it->sum_at, g);
+            it->peer =
+                mesh__source_rank(it, position, it->sum_at, mesh__near_at(it, it->rank, position, it->sum_at, n));
             return 1;
         }
     }
@@ -581,10 +691,10 @@ static inline int mesh__moves_receive(mesh_moves *it) {
 
 /* Does this rank serve receiver number it->receiver of the piece at hand? Then the move is set. */
 static inline int mesh__moves_serve(mesh_moves *it) {
-    int coord[MESH_MAX_AXES], modes[MESH_MAX_MODES], spread = 0, position, g, nth = 0, is_source;
-    int rank =
-        mesh__rank_of_position(it->dst, mesh__shard_position(it->dst, it->dst_spec, it->pieces.coord) +
-                                            it->fixed_offset + mesh__digits_offset(&it->to_spread, it->receiver));
+    int coord[MESH_MAX_AXES], modes[MESH_MAX_MODES], spread = 0, position, n, is_source;
+    int rank = mesh__rank_of_position(it->dst, mesh__shard_position(it->dst, it->dst_spec, it->pieces.coord) +
+                                                   it->fixed_offset + it->placed_offset +
+                                                   mesh__digits_offset(&it->to_spread, it->receiver));
     it->holds = 0;
     is_source = mesh_coords_of(it->src, rank, coord);
     if (is_source) {
@@ -601,15 +711,9 @@ static inline int mesh__moves_serve(mesh_moves *it) {
     it->summand = it->own_summand;
     it->box = it->part;
     if (it->picks == 1) return it->single == it->own_spread;
-    if (it->level >= 0) {
-        const mesh_topology *t = &it->plan->topology;
-        if (mesh__level_of(t, rank, it->rank) != it->level) return 0;
-        for (g = 0; g < it->own_spread; g++)
-            nth += mesh__level_of(t, rank, mesh__source_rank(it, position, it->own_summand, g)) == it->level;
-    } else {
-        nth = it->own_spread;
-    }
-    it->box = mesh__share(&it->part, (nth + it->turn) % it->picks, it->picks);
+    n = mesh__near_number(it, rank, position, it->own_summand, it->own_spread, it->picks);
+    if (n < 0) return 0;
+    it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
     return mesh_box_count(&it->box) > 0;
 }
 
@@ -634,20 +738,25 @@ static inline void mesh__moves_send(mesh_moves *it) {
     it->state = MESH__MOVES_PIECE;
     mesh__take_apart(it->src, it->rank, coord);
     it->fixed_offset = mesh__offset_as(&it->fixed, it->src, coord);
-    mesh_pieces_start(&it->pieces, it->dst_spec, it->dst, it->plan->ndim, it->plan->shape, &box);
+    it->placed_offset = mesh__offset_as(&it->placed, it->src, coord);
+    mesh_pieces_start(&it->pieces, it->dst_spec, it->dst, it->plan->view.ndim, it->plan->view.shape, &box);
 }
 
 MESH_API int mesh_moves_next(mesh_moves *it) {
     for (;;) switch (it->state) {
         case MESH__MOVES_RECEIVE:
-            if (it->kind == MESH_MOVE_ZERO) { /* nothing is received; once */
+            if (it->nothing) { /* once */
                 it->state = MESH__MOVES_SEND;
-                if (it->sum_at && mesh__box_some(&it->box)) return 1;
+                if (it->nothing == 1 && mesh__box_some(&it->part)) return mesh__moves_zero(it);
                 break;
             }
             if (it->sum_at >= 0 && mesh__moves_receive(it)) return 1;
             if (mesh__moves_piece(it, 0)) {
                 it->sum_at = it->pick = 0;
+                if (mesh__shard_digits(&it->placed, it->src, it->pieces.coord) != it->want_placed) {
+                    it->sum_at = it->summands;
+                    return mesh__moves_zero(it);
+                }
                 it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
                             mesh__same_shard(it->src_spec, it->src_coord, it->pieces.coord);
             } else {
@@ -694,20 +803,52 @@ MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank) 
     return t;
 }
 
-/* The worst rank's bytes in a step, exactly. */
+/* The worst rank's bytes in a step, exactly. Where every piece has one source, boxes say it all. */
 static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
     int64_t worst = 0;
-    int side, i;
+    int side, i, simple;
+    mesh_moves route;
+    mesh__moves_layouts(&route, p, step);
+    simple = route.replicas == 1 && !route.placed.n && !route.to_zero.n && mesh_equal(route.src, route.dst);
     for (side = 0; side < 2; side++)
         for (i = 0; i < p->at[side].size; i++) {
             int rank = mesh_rank_at(&p->at[side], i);
             mesh_traffic t;
             if (side && mesh_index_of(&p->at[0], rank) >= 0) continue;
-            t = mesh_plan_traffic(p, step, rank);
+            if (simple) {
+                mesh_box have, want, both;
+                int64_t kept = 0;
+                if (!mesh_spec_box(route.src_spec, route.src, p->view.ndim, p->view.shape, rank, &have)) continue;
+                mesh_spec_box(route.dst_spec, route.dst, p->view.ndim, p->view.shape, rank, &want);
+                if (mesh_box_intersect(&both, &have, &want)) kept = mesh_box_count(&both);
+                t.sent = (mesh__mul64(mesh_box_count(&have), route.receivers) - kept) * p->elem_bytes;
+                t.received = (mesh__mul64(mesh_box_count(&want), route.summands) - kept) * p->elem_bytes;
+            } else {
+                t = mesh_plan_traffic(p, step, rank);
+            }
             if (t.sent > worst) worst = t.sent;
             if (t.received > worst) worst = t.received;
         }
     return worst;
+}
+
+/* The least that the worst rank receives in a step, whoever sends it. */
+static inline int64_t mesh__step_least(const mesh_plan *p, const mesh_moves *route) {
+    int64_t worst = 0;
+    int i;
+    if (route->placed.n || route->to_zero.n) return 0;
+    for (i = 0; i < route->dst->size; i++) {
+        int rank = mesh_rank_at(route->dst, i);
+        mesh_box have, want, both;
+        int64_t need;
+        mesh_spec_box(route->dst_spec, route->dst, p->view.ndim, p->view.shape, rank, &want);
+        need = mesh__mul64(mesh_box_count(&want), route->summands);
+        if (mesh_spec_box(route->src_spec, route->src, p->view.ndim, p->view.shape, rank, &have) &&
+            mesh_box_intersect(&both, &have, &want))
+            need -= mesh_box_count(&both);
+        if (need > worst) worst = need;
+    }
+    return worst * p->elem_bytes;
 }
 
 MESH_API int64_t mesh_plan_measure(const mesh_plan *p) {
@@ -717,24 +858,63 @@ MESH_API int64_t mesh_plan_measure(const mesh_plan *p) {
     return total;
 }
 
-MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
-    const mesh_spec *from = &p->from, *to = mesh__layout_spec(p, p->nsteps);
+/* Transfers of elements that no plan can do without, on all ranks together. matched: elements times ranks that hold and want them. */
+static inline int64_t mesh__transfers(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int64_t elements,
+                                      int64_t matched) {
     const mesh *src = &p->at[0], *dst = &p->at[1];
-    int64_t most = 0;
-    int i;
-    for (i = 0; i < MESH_MAX_AXES; i++)
-        if (from->axis[i].kind == MESH_PARTIAL || to->axis[i].kind == MESH_PARTIAL) return -1;
+    int64_t groups = 1, copies = 1, apart = 1, own = 1, both = 1, found, missed;
+    int i, made = 0;
+    for (i = 0; i < dst->naxes; i++) {
+        if (to->axis[i].kind == MESH_REPLICATE) copies *= dst->axis[i].size;
+        made |= to->axis[i].kind == MESH_PARTIAL && dst->axis[i].size > 1;
+    }
+    if (!mesh_equal(src, dst)) { /* a receiver that holds a summand does so for as many elements as that at most */
+        for (i = 0; i < src->naxes; i++) groups *= from->axis[i].kind == MESH_PARTIAL ? src->axis[i].size : 1;
+        if (made) return 0;
+        found = matched < elements ? matched : elements;
+        if (groups == 1) return mesh__mul64(elements, copies) - matched;
+        return mesh__add64(mesh__mul64(elements, groups + copies - 2), elements - found);
+    }
+    for (i = 0; i < src->naxes; i++) {
+        int size = src->axis[i].size, a = from->axis[i].kind, b = to->axis[i].kind;
+        if (a == MESH_PARTIAL && b == MESH_PARTIAL) apart *= size;
+        if (a == MESH_PARTIAL && b != MESH_PARTIAL) groups *= size;
+        if (a == MESH_SHARD && b == MESH_REPLICATE) own *= size; /* of the copies, one is there */
+        if (a != MESH_SHARD && b != MESH_SHARD) both *= size;
+    }
+    found = matched / both; /* elements that some receiver holds */
+    missed = elements - found;
+    if (groups == 1) /* apart: values are as good as whole */
+        return mesh__add64(mesh__mul64(found, copies - copies / own), mesh__mul64(missed, copies));
+    return mesh__add64(mesh__mul64(found, (groups - 1) * apart + copies - 1),
+                       mesh__mul64(missed, groups * apart + copies - 1));
+}
+
+MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
+    const mesh_spec *from = &p->from, *to = &p->to;
+    const mesh *src = &p->at[0], *dst = &p->at[1];
+    mesh_box whole = mesh__box_whole(p->ndim, p->shape);
+    int64_t most = 0, matched = 0, elements = mesh_box_count(&whole), shared;
+    int i, partial = 0, made = 0, ranks = src->size;
+    for (i = 0; i < src->naxes; i++)
+        partial |= from->axis[i].kind == MESH_PARTIAL && src->axis[i].size > 1 &&
+                   !(mesh_equal(src, dst) && to->axis[i].kind == MESH_PARTIAL);
+    for (i = 0; i < dst->naxes; i++) made |= to->axis[i].kind == MESH_PARTIAL && dst->axis[i].size > 1;
     for (i = 0; i < dst->size; i++) {
         int rank = mesh_rank_at(dst, i);
         mesh_box have, want, both;
-        int64_t need;
+        int64_t held = 0, need;
         mesh_spec_box(to, dst, p->ndim, p->shape, rank, &want);
-        need = mesh_box_count(&want);
-        if (mesh_spec_box(from, src, p->ndim, p->shape, rank, &have) && mesh_box_intersect(&both, &have, &want))
-            need -= mesh_box_count(&both);
+        if (!mesh_spec_box(from, src, p->ndim, p->shape, rank, &have))
+            ranks++;
+        else if (mesh_box_intersect(&both, &have, &want))
+            held = mesh_box_count(&both);
+        matched = mesh__add64(matched, held);
+        need = made ? 0 : mesh_box_count(&want) - (partial ? 0 : held);
         if (need > most) most = need;
     }
-    return most * p->elem_bytes;
+    shared = mesh__ceil(mesh__transfers(p, from, to, elements, matched), ranks);
+    return (shared > most ? shared : most) * p->elem_bytes;
 }
 
 /* ---- // >>costs ------------------------------------------------------------------------------------------------------ */
@@ -784,7 +964,7 @@ typedef struct mesh__cost {
     int messages, summands, inside; /* inside: the box that is made lies in the destination's */
 } mesh__cost;
 
-/* Of the ranks that lie along some digits, how many share a unit of so many ranks. */
+/* Of the ranks that lie along some digits, how many share a unit of so many ranks with one of them. */
 static inline int64_t mesh__within(const mesh_digits *d, int unit) {
     int64_t n = 1;
     int i;
@@ -795,15 +975,18 @@ static inline int64_t mesh__within(const mesh_digits *d, int unit) {
     return n;
 }
 
-/* Time of so many messages and bytes to and from ranks along some digits: each level has its share. */
-static inline int64_t mesh__time(const mesh_topology *t, const mesh_digits *along, int64_t messages, int64_t bytes) {
-    int64_t all = mesh__digits_size(along), below = 1, ps = 0;
+/* Time of so many messages and bytes between a rank and `all` others, of which near[l] are in its unit of level l: each level has its
+   share. self: the rank is one of them. */
+static inline int64_t mesh__time(const mesh_topology *t, const int64_t *near, int64_t all, int self, int64_t messages,
+                                 int64_t bytes) {
+    int64_t below = self, ps = 0;
     int l;
     for (l = 0; l < t->nlevels; l++) {
-        int64_t within = l == t->nlevels - 1 ? all : mesh__within(along, t->level[l].ranks), share = within - below;
+        int64_t within = l == t->nlevels - 1 ? all : near[l], share = within - below;
         const mesh_level *level = &t->level[l];
-        if (share > 0 && all > 1) {
-            int64_t part = mesh__fraction(bytes, share, all - 1), count = mesh__ceil(messages * share, all - 1);
+        if (share > 0) {
+            int64_t part = mesh__fraction(bytes, share, all - self),
+                    count = mesh__ceil(mesh__mul64(messages, share), all - self);
             ps = mesh__add64(ps, mesh__mul64(count, level->latency_ps));
             ps = mesh__add64(ps, mesh__mul64(part >> 16, level->ps_per_byte_16));
             ps = mesh__add64(ps, mesh__mul64(part & 0xffff, level->ps_per_byte_16) >> 16);
@@ -819,55 +1002,161 @@ static inline int64_t mesh__local_time(const mesh_topology *t, int64_t bytes) {
     return t->level[0].latency_ps ? mesh__mul64(bytes >> 18, t->level[0].ps_per_byte_16) : 0;
 }
 
-/* What one step costs its worst rank, from sizes rounded up. */
-static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int exact_step) {
-    mesh__cost c;
-    mesh_digits along;
-    int64_t want = p->elem_bytes, overlap = same, have = 1, pieces = 1, received, sent;
-    int d, i, src_size = 1, dst_size = 1;
-    c.summands = route->summands;
-    for (d = 0; d < p->ndim; d++) {
-        uint8_t from[MESH_MAX_AXES], to[MESH_MAX_AXES];
-        int nfrom = mesh__dim_axes(route->src_spec, d, from), nto = mesh__dim_axes(route->dst_spec, d, to), k = 0;
-        int64_t n = p->shape[d], m = n, a = 1, b = 1;
-        for (i = 0; i < nto; i++) n = mesh__ceil(n, route->dst->axis[to[i]].size);
-        for (i = 0; i < nfrom; i++) m = mesh__ceil(m, route->src->axis[from[i]].size);
-        while (same && k < nfrom && k < nto && from[k] == to[k]) k++;
-        for (i = k; i < nfrom; i++) a *= route->src->axis[from[i]].size;
-        for (i = k; i < nto; i++) b *= route->dst->axis[to[i]].size;
-        src_size = (int)(src_size * a > INT32_MAX ? INT32_MAX : src_size * a);
-        dst_size = (int)(dst_size * b > INT32_MAX ? INT32_MAX : dst_size * b);
-        want = mesh__mul64(want, n);
-        have = mesh__mul64(have, m);
-        overlap = mesh__mul64(overlap, (a > 1 && b > 1) || !same ? 0 : n < m ? n : m);
-        if (a > b) pieces = mesh__mul64(pieces, mesh__ceil(a, b));
+/* What crosses between two meshes, as a few ranks of one side see the other: its ranks lie along `all`, from its origin on, and each deals
+   with `count` of them, the nearest. The worst of them. */
+static inline int64_t mesh__time_between(const mesh_topology *t, const mesh *here, const mesh *there, mesh_digits *all,
+                                         int64_t count, int64_t messages, int64_t bytes) {
+    int64_t worst = 0, most = mesh__digits_size(all);
+    int i, k, l;
+    mesh__digits_order(all);
+    if (count < 1) count = 1;
+    for (k = 0; k < 3; k++) { /* the first, the middle and the last */
+        int rank = mesh_rank_at(here, k * (here->size - 1) / 2);
+        int64_t near[MESH_MAX_LEVELS], ps;
+        for (l = 0; l < t->nlevels - 1; l++) {
+            int64_t unit = rank / t->level[l].ranks * (int64_t)t->level[l].ranks - there->origin, n = 0;
+            if (!there->table) {
+                n = mesh__digits_below(all, unit + t->level[l].ranks) - mesh__digits_below(all, unit);
+            } else { /* up to 16 of them, evenly spread */
+                for (i = 0; i < 16 && i < most; i++) {
+                    int at = (int)(i * most / (most < 16 ? most : 16));
+                    n += mesh__level_of(
+                             t, rank, mesh__rank_of_position(there, there->origin + mesh__digits_offset(all, at))) <= l;
+                }
+                if (most > 16) n = n * most / 16;
+            }
+            near[l] = n < count ? n : count;
+        }
+        ps = mesh__time(t, near, count, 0, messages, bytes);
+        if (ps > worst) worst = ps;
     }
-    overlap *= overlap ? p->elem_bytes : 0;
-    received = mesh__mul64(want, c.summands) - overlap;
-    if (pieces > INT32_MAX / c.summands) pieces = INT32_MAX / c.summands;
-    c.messages = (int)(pieces * c.summands) - (overlap > 0);
-    if (route->replicas > 1 && want / pieces >= mesh__cut_bytes(&p->topology) && overlap < want)
-        c.messages =
-            (int)(mesh__mul64(c.messages, route->replicas) > INT32_MAX ? INT32_MAX
-                                                                       : c.messages * (int64_t)route->replicas);
-    /* Who sends has as much to do as all it serves receive, shared among the sources: more where sources are few. */
-    sent = same ? received : mesh__mul64(mesh__ceil(received, route->src->size), route->dst->size);
-    c.bytes = exact_step >= 0 ? mesh__step_measure(p, exact_step) : sent > received ? sent : received;
-    c.staged = want;
-    along = mesh__digits_of(route->src, route->src_spec, MESH_SHARD);
-    for (i = 0; i < route->spread.n; i++) along.digit[along.n++] = route->spread.digit[i];
-    for (i = 0; i < route->sum.n; i++) along.digit[along.n++] = route->sum.digit[i];
-    if (same) { /* axes that shard the same in both: peers have this rank's coordinate */
-        along.n = 0;
+    return worst;
+}
+
+/* The last of k parts of n, again and again the smallest there is. */
+static inline int64_t mesh__least_part(int rule, int64_t k, int64_t n) {
+    int64_t low = 0, high = n;
+    mesh__part_cut(rule, k, k - 1, &low, &high);
+    return high - low;
+}
+
+/* Boxes of a step's two layouts, dim by dim: where the axes that shard a dim begin alike on both sides, those beyond say whether a rank keeps
+   its part, cuts it, gathers more around it, or has to look elsewhere. */
+typedef struct mesh__shape_of_step {
+    int64_t want, have; /* elements of the largest boxes */
+    int64_t have_kept,
+        want_kept; /* the fewest of its new box that a rank whose box is the largest has, seen from either side */
+    int64_t pieces, parts; /* shards that a new box takes from; new boxes that a shard serves */
+} mesh__shape_of_step;
+
+/* The axes that really cut a dim, outermost first. */
+static inline int mesh__sharding_axes(const mesh *m, const mesh_spec *s, int dim, uint8_t *list) {
+    int i, k, n = mesh__dim_axes(s, dim, list);
+    for (i = k = 0; i < n; i++)
+        if (m->axis[list[i]].size > 1) list[k++] = list[i];
+    return k;
+}
+
+static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mesh_moves *route, int same) {
+    mesh__shape_of_step r;
+    int d, i, k, elsewhere = !same;
+    r.want = r.have = r.have_kept = r.want_kept = r.pieces = r.parts = 1;
+    for (d = 0; d < p->view.ndim; d++) {
+        uint8_t from[MESH_MAX_AXES], to[MESH_MAX_AXES];
+        int nfrom = mesh__sharding_axes(route->src, route->src_spec, d, from),
+            nto = mesh__sharding_axes(route->dst, route->dst_spec, d, to), kept;
+        int64_t want = p->view.shape[d], want_low = want, have = want, have_low = want, placed = 1, a = 1, b = 1;
+        for (i = 0; i < nto; i++) {
+            want = mesh__ceil(want, route->dst->axis[to[i]].size);
+            want_low = mesh__least_part(route->dst_spec->rule, route->dst->axis[to[i]].size, want_low);
+        }
+        for (i = kept = 0; i < nfrom; i++) {
+            int size = route->src->axis[from[i]].size;
+            have = mesh__ceil(have, size);
+            have_low = mesh__least_part(route->src_spec->rule, size, have_low);
+            if (same && route->placed.n && route->dst_spec->axis[from[i]].kind == MESH_PARTIAL)
+                placed *= size; /* what comes is from this rank's own coordinate */
+            else
+                from[kept++] = from[i];
+        }
+        if (placed > 1 && want > have) want = have;
+        elsewhere |= placed > 1 && kept > 0; /* other parts of the dim, cut otherwise */
+        for (k = 0; same && k < kept && k < nto && from[k] == to[k]; k++) {}
+        for (i = k; i < kept; i++) a *= route->src->axis[from[i]].size;
+        for (i = k; i < nto; i++) b *= route->dst->axis[to[i]].size;
+        elsewhere |= a > 1 && b > 1;
+        r.want = mesh__mul64(r.want, want);
+        r.have = mesh__mul64(r.have, have);
+        r.want_kept = mesh__mul64(r.want_kept, a > 1 ? have_low : want);
+        r.have_kept = mesh__mul64(r.have_kept, b > 1 ? want_low : have);
+        if (a > b) r.pieces = mesh__mul64(r.pieces, mesh__ceil(a, b));
+        if (b > a) r.parts = mesh__mul64(r.parts, mesh__ceil(b, a));
+    }
+    if (elsewhere) r.want_kept = r.have_kept = 0;
+    return r;
+}
+
+/* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
+static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
+    const mesh_topology *t = &p->topology;
+    mesh__shape_of_step x = mesh__step_shape(p, route, same);
+    int64_t received, sent, come, go, cut = mesh__ceil(mesh__cut_bytes(t), p->elem_bytes);
+    mesh_digits along;
+    mesh__cost c;
+    int i, k;
+    c.summands = route->summands;
+    c.inside = 0;
+    c.staged = mesh__mul64(x.want, p->elem_bytes);
+    received = mesh__mul64(x.want, c.summands) - x.want_kept;
+    sent = mesh__ceil(mesh__mul64(x.have, route->receivers), route->replicas) - x.have_kept;
+    come = mesh__mul64(x.pieces, c.summands) - (x.want_kept > 0);
+    go = mesh__ceil(mesh__mul64(x.parts, route->receivers), route->replicas) - (x.have_kept > 0);
+    if (route->replicas > 1 && x.want / x.pieces >= cut && x.want_kept < x.want) come *= route->replicas;
+    if (sent < 0) sent = 0;
+    received = mesh__mul64(received, p->elem_bytes);
+    sent = mesh__mul64(sent, p->elem_bytes);
+    c.bytes = received > sent ? received : sent;
+    if (counted >= 0) received = sent = c.bytes = mesh__step_measure(p, counted);
+    if (come < 0) come = 0;
+    if (go < 0) go = 0;
+    if (come > INT32_MAX) come = INT32_MAX;
+    if (go > INT32_MAX) go = INT32_MAX;
+    c.messages = (int)(come > go ? come : go);
+    c.ps = 0;
+    if (!c.bytes && c.summands == 1) return c;
+    along.n = 0;
+    if (same) { /* peers have this rank's coordinate along axes that stay as they are, and where the source is replicated */
+        int64_t near[MESH_MAX_LEVELS];
         for (i = 0; i < route->src->naxes; i++) {
             const mesh_place *a = &route->src_spec->axis[i], *b = &route->dst_spec->axis[i];
-            int k, moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
+            int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
+            if (a->kind == MESH_REPLICATE || (b->kind == MESH_PARTIAL && route->placed.n)) moved = 0;
             for (k = route->src->axis[i].first; moved && k < route->src->axis[i].first + route->src->axis[i].modes; k++)
                 mesh__digit_add(&along, route->src->mode[k].shape, route->src->mode[k].stride);
         }
+        if (along.n) {
+            int64_t all = mesh__digits_size(&along), few = mesh__mul64(x.pieces, c.summands);
+            if (few > all || few <= (x.want_kept > 0)) few = all;
+            for (i = 0; i < t->nlevels; i++) { /* few sources: as many as can be are far */
+                near[i] = few - (all - mesh__within(&along, t->level[i].ranks));
+                if (near[i] < (x.want_kept > 0)) near[i] = x.want_kept > 0;
+            }
+            c.ps = mesh__time(t, near, few, x.want_kept > 0, c.messages, c.bytes);
+            return c;
+        }
     }
-    if (!same && along.n == 0) mesh__digit_add(&along, 2, 1 << 30); /* another place altogether */
-    c.ps = c.bytes || c.summands > 1 ? mesh__time(&p->topology, &along, c.messages, c.bytes) : 0;
+    along = mesh__digits_of(route->src, route->src_spec, MESH_SHARD);
+    for (i = 0; i < route->sum.n; i++) mesh__digit_add(&along, route->sum.digit[i].shape, route->sum.digit[i].stride);
+    k = mesh__digits_size(&along);
+    for (i = 0; i < route->spread.n; i++)
+        mesh__digit_add(&along, route->spread.digit[i].shape, route->spread.digit[i].stride);
+    c.ps = mesh__time_between(t, route->dst, route->src, &along, k, come, received);
+    along = mesh__digits_of(route->dst, route->dst_spec, MESH_SHARD);
+    for (i = 0; i < route->to_spread.n; i++)
+        mesh__digit_add(&along, route->to_spread.digit[i].shape, route->to_spread.digit[i].stride);
+    k = mesh__digits_size(&along) / route->replicas;
+    sent = mesh__time_between(t, route->src, route->dst, &along, k, go, sent);
+    if (sent > c.ps) c.ps = sent;
     return c;
 }
 
@@ -882,8 +1171,13 @@ typedef struct mesh__search {
     const mesh_plan_desc *d;
     mesh_plan *best; /* sorted */
     int cap, found;
-    int64_t least;  /* scratch of the plan that needs the least */
-    mesh_plan path; /* the one being built */
+    int64_t least;    /* scratch of the plan that needs the least */
+    int64_t bound;    /* bytes that no plan can do without */
+    int bytes_only;   /* the topology has no latency */
+    int tries;        /* layouts looked at */
+    uint32_t limited; /* what was not looked at; see mesh_plan.limited */
+    mesh_plan path;   /* the one being built, and what it costs */
+    mesh__cost cost[MESH_MAX_STEPS];
     int same[4][4]; /* are two meshes of plan.at equal */
 } mesh__search;
 
@@ -910,7 +1204,7 @@ static inline mesh_spec mesh__spec_of(const mesh__form *f, const mesh_spec *othe
 static inline mesh_box mesh__largest_box(const mesh_plan *p, int layout) {
     const mesh *m = mesh__layout_mesh(p, layout);
     const mesh_spec *s = mesh__layout_spec(p, layout);
-    mesh_box box = mesh__box_whole(p->ndim, p->shape);
+    mesh_box box = mesh__box_whole(p->view.ndim, p->view.shape);
     int i;
     for (i = 0; i < s->naxes; i++)
         if (s->axis[i].kind == MESH_SHARD)
@@ -990,15 +1284,20 @@ static inline mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, 
     return r;
 }
 
-/* Do the shards of every dim divide it, so that split axes cut it the same way? */
-static inline int mesh__is_even(const mesh_plan *p, const mesh *m, const mesh_spec *s) {
+/* Do the shards of every dim divide it? split: of every dim that an axis shards which is split there, so that its parts cut it the same way. */
+static inline int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
     int64_t n[MESH_MAX_DIMS];
-    int i, d;
-    for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1;
-    for (i = 0; i < m->naxes; i++)
-        if (s->axis[i].kind == MESH_SHARD) n[s->axis[i].dim] *= m->axis[i].size;
-    for (d = 0; d < p->ndim; d++)
-        if (p->shape[d] % n[d]) return 0;
+    int i, d, k, matters[MESH_MAX_DIMS];
+    for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1, matters[d] = !split;
+    for (i = k = 0; i < m->naxes; i++, k++) {
+        int size = m->axis[i].size, whole = !split || split->axis[k].size == size, part;
+        for (part = split ? split->axis[k].size : size; part < size; part *= split->axis[k].size) k++;
+        if (s->axis[i].kind != MESH_SHARD) continue;
+        n[s->axis[i].dim] *= size;
+        matters[s->axis[i].dim] |= !whole;
+    }
+    for (d = 0; d < v->ndim; d++)
+        if (matters[d] && v->shape[d] % n[d]) return 0;
     return 1;
 }
 
@@ -1007,13 +1306,15 @@ static inline int mesh__is_even(const mesh_plan *p, const mesh *m, const mesh_sp
 static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route, mesh_spec *split) {
     const mesh_plan *p = &q->path;
     if (q->same[on][next]) return 1;
-    if (on < 2 && next >= 2 && q->same[on][next - 2] && mesh__is_even(p, &p->at[on], route->src_spec)) {
+    if (on < 2 && next >= 2 && q->same[on][next - 2] &&
+        mesh__is_even(&p->view, &p->at[on], route->src_spec, &p->at[next])) {
         *split = mesh__spec_split(route->src_spec, &p->at[on], &p->at[next]);
         route->src = &p->at[next];
         route->src_spec = split;
         return 1;
     }
-    if (on >= 2 && next < 2 && q->same[on - 2][next] && mesh__is_even(p, &p->at[next], route->dst_spec)) {
+    if (on >= 2 && next < 2 && q->same[on - 2][next] &&
+        mesh__is_even(&p->view, &p->at[next], route->dst_spec, &p->at[on])) {
         *split = mesh__spec_split(route->dst_spec, &p->at[next], &p->at[on]);
         route->dst = &p->at[on];
         route->dst_spec = split;
@@ -1030,15 +1331,15 @@ static inline int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
 
 /* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
 static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
-    mesh_spec to = *mesh__layout_spec(p, p->nsteps);
+    mesh_spec to = p->view.to;
     const mesh_spec *s = mesh__layout_spec(p, layout);
     uint8_t inner[MESH_MAX_AXES], outer[MESH_MAX_AXES];
     int d, i;
     if (!same) {
-        if (p->step[layout - 1].on != 3 || !mesh__is_even(p, &p->at[1], &to)) return 0;
+        if (p->step[layout - 1].on != 3 || !mesh__is_even(&p->view, &p->at[1], &to, &p->at[3])) return 0;
         to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
     }
-    for (d = 0; d < p->ndim; d++) {
+    for (d = 0; d < p->view.ndim; d++) {
         int n = mesh__dim_axes(&to, d, outer), k = mesh__dim_axes(s, d, inner);
         if (k < n) return 0;
         for (i = 0; i < n; i++)
@@ -1047,44 +1348,56 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
     return 1;
 }
 
-/* The path is whole: what it costs, and whether it is among the best. */
+/* Must a step be counted rank by rank, its sizes being uneven or shared? */
+static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
+    return p->at[0].size <= most && p->at[1].size <= most &&
+           (route->replicas > 1 || route->placed.n || !mesh__is_even(&p->view, route->src, route->src_spec, NULL) ||
+            !mesh__is_even(&p->view, route->dst, route->dst_spec, NULL));
+}
+
+/* What the path's last step costs. last: it reaches the destination. Returns 0 if the path is not worth going on with. */
+static inline int mesh__step_cost(mesh__search *q, int last) {
+    mesh_plan *p = &q->path;
+    int k = p->nsteps - 1, on = k ? p->step[k - 1].on : 0, same, count;
+    mesh_step *s = &p->step[k];
+    mesh__cost *c = &q->cost[k];
+    mesh_spec split;
+    mesh_moves route;
+    mesh__moves_layouts(&route, p, k);
+    if (p->op == MESH_PROD && route.made_partial) return 0; /* no whole value is a product of copies of itself */
+    same = mesh__same_axes(q, on, s->on, &route, &split);
+    if (same && (k > 0 || !last) && mesh__same_places(route.src_spec, route.dst_spec)) return 0; /* it does nothing */
+    s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
+    s->rounds = 1;
+    count = mesh__must_count(p, &route, q->bytes_only ? MESH__BYTES_RANKS : MESH__EXACT_RANKS);
+    if (count && q->bytes_only && q->found == q->cap && !q->d->scratch_cap &&
+        mesh__add64(p->bytes, mesh__step_least(p, &route)) > q->best[q->found - 1].bytes)
+        return 0;
+    *c = mesh__cost_of(p, &route, same, count ? k : -1);
+    c->inside = !last && mesh__refines(p, k + 1, q->same[s->on][1]);
+    s->bytes = c->bytes;
+    s->ps = c->ps;
+    if (s->kind == MESH_STEP_REDUCE)
+        s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, mesh__mul64(c->staged, (int64_t)c->summands + 1)));
+    else if (!last && !c->inside)
+        s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, c->staged));
+    s->messages = c->messages;
+    s->divide = 0;
+    p->bytes = mesh__add64(p->bytes, s->bytes);
+    p->ps = mesh__add64(p->ps, s->ps);
+    return q->found < q->cap || q->d->scratch_cap || p->ps <= q->best[q->found - 1].ps;
+}
+
+/* The path is whole: is it among the best? */
 static inline void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
-    mesh__cost cost[MESH_MAX_STEPS];
+    const mesh__cost *cost = q->cost;
     int64_t cap = q->d->scratch_cap;
-    int k, at, reduced = 1, last_reduce = -1, rounds, same, even;
-    mesh_spec split;
-    p->bytes = p->ps = 0;
+    int k, at, reduced = 1, last_reduce = -1, rounds;
     for (k = 0; k < p->nsteps; k++) {
-        mesh_moves route;
-        mesh_step *s = &p->step[k];
-        int on = k ? p->step[k - 1].on : 0;
-        mesh__moves_layouts(&route, p, k);
-        if (p->op == MESH_PROD && route.made_partial) return; /* no whole value is a product of copies of itself */
-        same = mesh__same_axes(q, on, s->on, &route, &split);
-        if (same && p->nsteps > 1 && mesh__same_places(route.src_spec, route.dst_spec))
-            return; /* a step that does nothing */
-        s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
-        s->rounds = 1;
-        even = mesh__is_even(p, route.src, route.src_spec) && mesh__is_even(p, route.dst, route.dst_spec);
-        cost[k] =
-            mesh__cost_of(p, &route, same,
-                          !even && p->at[0].size <= MESH__EXACT_RANKS && p->at[1].size <= MESH__EXACT_RANKS ? k : -1);
-        cost[k].inside = k < p->nsteps - 1 && mesh__refines(p, k + 1, q->same[s->on][1]);
-        s->bytes = cost[k].bytes;
-        s->ps = cost[k].ps;
-        if (s->kind == MESH_STEP_REDUCE)
-            s->ps = mesh__add64(
-                s->ps, mesh__local_time(&p->topology, mesh__mul64(cost[k].staged, (int64_t)cost[k].summands + 1)));
-        else if (k < p->nsteps - 1 && !cost[k].inside)
-            s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, cost[k].staged));
-        s->messages = cost[k].messages;
-        s->divide = 0;
         reduced *= cost[k].summands;
         if (cost[k].summands > 1) last_reduce = k;
-        p->bytes = mesh__add64(p->bytes, s->bytes);
-        p->ps = mesh__add64(p->ps, s->ps);
-        if (q->found == q->cap && !cap && p->ps > q->best[q->found - 1].ps) return;
+        p->step[k].divide = 0;
     }
     if (p->op == MESH_AVG && last_reduce >= 0) p->step[last_reduce].divide = reduced;
     p->scratch = mesh__path_scratch(p, cost, 1);
@@ -1098,9 +1411,10 @@ static inline void mesh__consider(mesh__search *q) {
     }
     for (at = q->found; at > 0; at--) {
         const mesh_plan *b = &q->best[at - 1];
-        int equal = b->nsteps == p->nsteps;
+        int equal = b->nsteps == p->nsteps && b->view.ndim == p->view.ndim;
         if (b->ps < p->ps || (b->ps == p->ps && b->bytes < p->bytes) ||
             (b->ps == p->ps && b->bytes == p->bytes && b->nsteps <= p->nsteps)) {
+            for (k = 0; k < p->view.ndim && equal; k++) equal = b->view.shape[k] == p->view.shape[k];
             for (k = 0; k < p->nsteps && equal; k++)
                 equal = q->same[b->step[k].on][p->step[k].on] && mesh_spec_equal(&b->step[k].spec, &p->step[k].spec);
             if (equal) return;
@@ -1113,25 +1427,43 @@ static inline void mesh__consider(mesh__search *q) {
     q->best[at] = *p;
 }
 
-static inline int mesh__push(mesh__search *q, int on, const mesh_spec *spec) {
-    if (q->path.nsteps == MESH_MAX_STEPS) return 0;
-    q->path.step[q->path.nsteps].on = (uint8_t)on;
-    q->path.step[q->path.nsteps++].spec = *spec;
-    return 1;
+/* Back to the first n steps. */
+static inline void mesh__pop(mesh__search *q, int n) {
+    mesh_plan *p = &q->path;
+    int k;
+    p->nsteps = n;
+    p->bytes = p->ps = 0;
+    for (k = 0; k < n; k++) {
+        p->bytes = mesh__add64(p->bytes, p->step[k].bytes);
+        p->ps = mesh__add64(p->ps, p->step[k].ps);
+    }
 }
+/* One step further, unless that is not worth it. */
+static inline int mesh__step_to(mesh__search *q, int on, const mesh_spec *spec, int last) {
+    int n = q->path.nsteps;
+    if (n == MESH_MAX_STEPS) return 0;
+    q->path.step[n].on = (uint8_t)on;
+    q->path.step[n].spec = *spec;
+    q->path.nsteps++;
+    if (mesh__step_cost(q, last)) return 1;
+    mesh__pop(q, n);
+    return 0;
+}
+static inline int mesh__push(mesh__search *q, int on, const mesh_spec *spec) { return mesh__step_to(q, on, spec, 0); }
 /* The path so far, and then straight to the destination. */
 static inline void mesh__finish_path(mesh__search *q) {
-    if (!mesh__push(q, 1, q->d->to)) return;
+    int n = q->path.nsteps;
+    if (!mesh__step_to(q, 1, &q->path.view.to, 1)) return;
     mesh__consider(q);
-    q->path.nsteps--;
+    mesh__pop(q, n);
 }
 
 /* The dim along which an axis should shard further: the longest that it divides, else the longest. */
 static inline int mesh__best_dim(const mesh_plan *p, const mesh *m, const mesh__form *f, int axis) {
     int64_t best = -1, size = m->axis[axis].size;
     int d, i, dim = 0, divides = 0;
-    for (d = 0; d < p->ndim; d++) {
-        int64_t n = p->shape[d];
+    for (d = 0; d < p->view.ndim; d++) {
+        int64_t n = p->view.shape[d];
         int even;
         for (i = 0; i < f->count[d]; i++) n = mesh__ceil(n, m->axis[f->axis[d][i]].size);
         even = n > 0 && n % size == 0;
@@ -1163,7 +1495,7 @@ static inline void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f
                                 const mesh_spec *like) {
     uint8_t list[MESH_MAX_AXES];
     int d, i, n;
-    for (d = 0; d < p->ndim && like; d++) {
+    for (d = 0; d < p->view.ndim && like; d++) {
         n = mesh__dim_axes(like, d, list);
         for (i = 0; i < n; i++)
             if (mask >> list[i] & 1) {
@@ -1172,42 +1504,61 @@ static inline void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f
             }
     }
     n = mesh__by_stride(m, mask, list);
-    for (i = 0; i < n && p->ndim; i++) {
+    for (i = 0; i < n && p->view.ndim; i++) {
         d = mesh__best_dim(p, m, f, list[i]);
         f->axis[d][f->count[d]++] = list[i];
     }
 }
 
-/* Every axis split into its prime factors, outermost first. Returns 0 if nothing is split or there are too many. */
-static inline int mesh__split_primes(mesh *r, const mesh *m) {
-    int i, k, more = 0;
+/* "dp_0", or the next such name that neither mesh has. */
+static inline void mesh__part_name(char *name, const mesh *m, const mesh *r, const char *whole, int *part) {
+    do {
+        mesh__text t = mesh__text_on(name, MESH_NAME_BYTES);
+        int digits = mesh__digits(*part);
+        mesh__put(&t, "%s", whole);
+        if (t.len > (size_t)(MESH_NAME_BYTES - 2 - digits)) t.len = (size_t)(MESH_NAME_BYTES - 2 - digits);
+        mesh__put(&t, "_%d", (*part)++);
+    } while (mesh_axis_find(m, name) >= 0 || mesh_axis_find(r, name) >= 0);
+}
+
+/* Every axis split into factors of `primes` prime factors each, outermost first. Returns 0 if nothing is split, -1 if there are too many. */
+static inline int mesh__split_factors(mesh *r, const mesh *m, int primes) {
+    int i, k, n, more = 0;
     mesh__start(r, m);
     for (i = 0; i < m->naxes; i++) {
-        int part = 0;
+        int part = 0, parts = 0;
         for (k = m->axis[i].first; k < m->axis[i].first + m->axis[i].modes; k++) {
-            int shape = m->mode[k].shape, prime = 2;
+            int shape = m->mode[k].shape;
             while (shape > 1) {
                 char name[MESH_NAME_BYTES];
-                mesh__text t = mesh__text_on(name, sizeof name - 3);
-                while (shape % prime && prime <= shape / prime) prime++;
-                if (shape % prime) prime = shape;
-                shape /= prime;
-                if (r->naxes == MESH_MAX_AXES) return 0;
-                mesh__put(&t, "%s", m->axis[i].name);
-                if (t.len > sizeof name - 4) t.len = sizeof name - 4;
-                t.cap = sizeof name;
-                mesh__put(&t, "/%d", part++);
+                int factor = 1, prime = 2;
+                for (n = 0; n < primes && shape > 1; n++) {
+                    while (shape % prime && prime <= shape / prime) prime++;
+                    if (shape % prime) prime = shape;
+                    shape /= prime;
+                    factor *= prime;
+                }
+                if (r->naxes == MESH_MAX_AXES) return -1;
+                mesh__part_name(name, m, r, m->axis[i].name, &part);
                 mesh__axis_add(r, name);
-                mesh__mode_add(r, prime, m->mode[k].stride * shape);
+                mesh__mode_add(r, factor, m->mode[k].stride * shape);
+                parts++;
             }
         }
-        if (part == 0) {
-            if (r->naxes == MESH_MAX_AXES) return 0;
+        if (parts == 0) {
+            if (r->naxes == MESH_MAX_AXES) return -1;
             mesh__axis_add(r, m->axis[i].name);
         }
-        more |= part > 1;
+        more |= parts > 1;
     }
     return more && !mesh__finish(r);
+}
+
+/* Every axis split into its prime factors, or, were that more than 16 axes, into larger ones. Returns 0 if nothing is split. */
+static inline int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) {
+    int primes, split;
+    for (primes = 1; (split = mesh__split_factors(r, m, primes)) < 0; primes++) *limited |= MESH_LIMIT_FACTORS;
+    return split;
 }
 
 static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int kind) {
@@ -1219,43 +1570,48 @@ static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int
 }
 
 /* By way of the destination sharded further over what it replicates, then gathering: at once, or an axis at a time, the farthest ranks
-   first while there is little to move. here: the layout reached, NULL if it is on another mesh. roomy: shard where there is most room,
-   not as the layout reached does. */
+   first while there is little to move, or the nearest. here: the layout reached, NULL if it is on another mesh. roomy: shard where there
+   is most room, not as the layout reached does. */
 static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here, int roomy) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[on];
-    mesh__form f = mesh__form_of(to);
+    const mesh__form end = mesh__form_of(to);
+    mesh__form refined = end, f;
     mesh_spec spec;
     uint32_t mask = mesh__axes_of_kind(m, to, MESH_REPLICATE);
-    int start = p->nsteps, left, d, i, k;
-    uint8_t count[MESH_MAX_DIMS];
-    for (d = 0; d < MESH_MAX_DIMS; d++) count[d] = f.count[d];
+    int start = p->nsteps, first, left, d, i, k, near;
     if (here) mask &= ~mesh__axes_of_kind(m, here, MESH_REPLICATE);
-    if (!mask || !p->ndim) return;
-    mesh__refine(p, m, &f, mask, roomy ? NULL : here);
-    spec = mesh__spec_of(&f, to);
+    if (!mask || !p->view.ndim) return;
+    mesh__refine(p, m, &refined, mask, roomy ? NULL : here);
+    spec = mesh__spec_of(&refined, to);
     if (!(here && mesh_spec_equal(&spec, here)) && !mesh__push(q, on, &spec)) return;
     if (on == 1) mesh__finish_path(q);
-    for (left = 0, k = 0; k < m->naxes; k++) left += mask >> k & 1;
-    for (; left > 1; left--) {
-        int farthest = -1, dim = 0;
-        for (d = 0; d < p->ndim; d++) { /* of the innermost of each dim */
-            if (f.count[d] == count[d]) continue;
-            i = f.axis[d][f.count[d] - 1];
-            k = m->mode[m->axis[i].first].stride;
-            if (k > farthest) farthest = k, dim = d;
+    first = p->nsteps;
+    for (near = 0; near < (q->bytes_only ? 2 : 1);
+         near++) { /* where only bytes count, sizes that differ may want either */
+        f = refined;
+        for (left = 0, k = 0; k < m->naxes; k++) left += mask >> k & 1;
+        for (; left > 1; left--) {
+            int best = -1, dim = 0;
+            for (d = 0; d < p->view.ndim; d++) { /* of the innermost of each dim */
+                if (f.count[d] == end.count[d]) continue;
+                i = f.axis[d][f.count[d] - 1];
+                k = m->mode[m->axis[i].first].stride;
+                if (best < 0 || (near ? k < best : k > best)) best = k, dim = d;
+            }
+            f.count[dim]--;
+            spec = mesh__spec_of(&f, to);
+            if (!mesh__push(q, on, &spec)) break;
         }
-        f.count[dim]--;
-        spec = mesh__spec_of(&f, to);
-        if (!mesh__push(q, on, &spec)) break;
+        if (left == 1) mesh__finish_path(q);
+        mesh__pop(q, first);
     }
-    if (left == 1) mesh__finish_path(q);
-    p->nsteps = start;
+    mesh__pop(q, start);
 }
 
 /* Axis by axis: those that are placed differently move one at a time, in an order. */
 static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
-    const mesh_spec *to = q->d->to;
+    const mesh_spec *to = &q->path.view.to;
     mesh_plan *p = &q->path;
     int axis[MESH_MAX_AXES], n = 0, i, orders, o, start = p->nsteps;
     for (i = 0; i < to->naxes; i++)
@@ -1264,6 +1620,7 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
             axis[n++] = i;
     if (n < 2) return;
     orders = n == 3 ? 6 : 2;
+    if (n > 3) q->limited |= MESH_LIMIT_ORDERS;
     for (o = 0; o < orders; o++) {
         uint32_t moved = 0;
         int k;
@@ -1275,7 +1632,7 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
             moved |= UINT32_C(1) << axis[n == 3 ? three[o][k] : o ? n - 1 - k : k];
             for (i = 0; i < to->naxes; i++)
                 if (moved >> i & 1) spec.axis[i] = to->axis[i];
-            for (d = 0; d < p->ndim; d++) {
+            for (d = 0; d < p->view.ndim; d++) {
                 for (j = kept = 0; j < f.count[d]; j++)
                     if (!(moved >> f.axis[d][j] & 1)) f.axis[d][kept++] = f.axis[d][j];
                 for (j = 0; j < at_end.count[d]; j++)
@@ -1286,7 +1643,7 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
             if (!mesh__push(q, 1, &spec)) break;
         }
         if (k == n - 1) mesh__finish_path(q);
-        p->nsteps = start;
+        mesh__pop(q, start);
     }
 }
 
@@ -1294,16 +1651,13 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
 static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
     int split = q->same[3][3]; /* is there such a mesh */
     mesh__finish_path(q);
-    if (q->path.nsteps == 0 && q->path.topology.nlevels == 1 && q->path.topology.level[0].latency_ps == 0 &&
-        (q->path.at[0].size > MESH__EXACT_RANKS || q->path.at[1].size > MESH__EXACT_RANKS))
-        return; /* only bytes count, nothing receives fewer, and estimates must not say otherwise */
-    mesh__tail_gather(q, 1, q->d->to, q->same[on][1] ? here : NULL, 0);
-    if (q->same[on][1]) mesh__tail_gather(q, 1, q->d->to, here, 1);
+    mesh__tail_gather(q, 1, &q->path.view.to, q->same[on][1] ? here : NULL, 0);
+    if (q->same[on][1]) mesh__tail_gather(q, 1, &q->path.view.to, here, 1);
     if (q->same[on][1]) mesh__tail_axes(q, here);
     if (split) {
-        mesh_spec to = mesh__spec_split(q->d->to, &q->path.at[1], &q->path.at[3]), from;
+        mesh_spec to = mesh__spec_split(&q->path.view.to, &q->path.at[1], &q->path.at[3]), from;
         int same = q->same[on][3];
-        if (!same && q->same[on][1] && mesh__is_even(&q->path, &q->path.at[on], here)) {
+        if (!same && q->same[on][1] && mesh__is_even(&q->path.view, &q->path.at[on], here, &q->path.at[3])) {
             from = mesh__spec_split(here, &q->path.at[1], &q->path.at[3]);
             here = &from;
             same = 1;
@@ -1325,9 +1679,8 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
     mesh__refine(p, m, &all, partial | slice, like);
     spec = mesh__spec_of(&all, from);
     if (on == 0) {
-        if (!mesh__push(q, on, &spec)) return;
-        mesh__tails(q, on, &spec);
-        p->nsteps = start;
+        if (mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
+        mesh__pop(q, start);
     }
     if (n < 2) return;
     for (way = 0; way < (on == 0 ? 2 : 1); way++) {
@@ -1335,7 +1688,7 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
         for (i = 0; i < n; i++) {
             mesh__form f = all;
             done |= UINT32_C(1) << list[way ? n - 1 - i : i];
-            for (d = 0; d < p->ndim; d++) {
+            for (d = 0; d < p->view.ndim; d++) {
                 int kept = 0;
                 for (k = 0; k < all.count[d]; k++)
                     if (done >> all.axis[d][k] & 1) f.axis[d][kept++] = all.axis[d][k];
@@ -1346,7 +1699,7 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
             if (i < n - 1) mesh__finish_path(q); /* what is left is reduced at the destination */
         }
         if (i == n) mesh__tails(q, on, &spec);
-        p->nsteps = start;
+        mesh__pop(q, start);
     }
 }
 
@@ -1367,41 +1720,136 @@ static inline uint32_t mesh__to_reduce(const mesh *m, const mesh_spec *from, con
     return mask;
 }
 
-static inline void mesh__search_all(mesh__search *q) {
-    const mesh_spec *from = q->d->from, *to = q->d->to;
+/* Where an axis may be in a layout on the way: as in the source, as a whole, or sharding a dim. */
+enum { MESH__STAYS = 254, MESH__WHOLE = 255 };
+
+typedef struct mesh__choice {
+    int n, at;
+    uint8_t place[MESH_MAX_DIMS + 2];
+} mesh__choice;
+
+static inline void mesh__choice_add(mesh__choice *c, int place) {
+    int i;
+    for (i = 0; i < c->n; i++)
+        if (c->place[i] == place) return;
+    c->place[c->n++] = (uint8_t)place;
+}
+
+/* What an axis may do on the way, the likeliest first. to: the destination, where it can be compared; else NULL. */
+static inline mesh__choice mesh__choices(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int axis,
+                                         int reduced) {
+    mesh__choice c;
+    const mesh_place *a = &from->axis[axis], *b = to ? &to->axis[axis] : NULL;
+    int d, longest = 0;
+    c.n = c.at = 0;
+    for (d = 1; d < p->view.ndim; d++)
+        if (p->view.shape[d] > p->view.shape[longest]) longest = d;
+    if (a->kind == MESH_REPLICATE) mesh__choice_add(&c, MESH__WHOLE);
+    if (a->kind == MESH_SHARD || (a->kind == MESH_PARTIAL && !reduced)) mesh__choice_add(&c, MESH__STAYS);
+    if (c.n && a->kind == MESH_PARTIAL) return c;
+    if (b && b->kind == MESH_SHARD) mesh__choice_add(&c, b->dim);
+    if (a->kind == MESH_SHARD) {
+        if (b && b->kind == MESH_REPLICATE) mesh__choice_add(&c, MESH__WHOLE);
+        return c;
+    }
+    mesh__choice_add(&c, longest);
+    for (d = 0; d < p->view.ndim; d++)
+        if (p->view.shape[d] > 1) mesh__choice_add(&c, d);
+    return c;
+}
+
+/* The layout that the choices make: on each dim the axes that stay, then those that the destination shards there too, in its order, then
+   the others, the nearest ranks outermost. */
+static inline mesh_spec mesh__chosen(const mesh_plan *p, const mesh *m, const mesh_spec *from, const mesh_spec *to,
+                                     const mesh__choice *choice) {
+    mesh__form f = mesh__form_of(from), at_end;
+    uint8_t near[MESH_MAX_AXES];
+    uint32_t used = 0;
+    mesh_spec spec;
+    int d, i, k, n = mesh__by_stride(m, ~UINT32_C(0) >> (32 - m->naxes), near);
+    if (to) at_end = mesh__form_of(to);
+    for (d = 0; d < p->view.ndim; d++) {
+        for (i = k = 0; i < f.count[d]; i++)
+            if (choice[f.axis[d][i]].place[choice[f.axis[d][i]].at] == MESH__STAYS) f.axis[d][k++] = f.axis[d][i];
+        f.count[d] = (uint8_t)k;
+        for (i = 0; to && i < at_end.count[d]; i++) {
+            int axis = at_end.axis[d][i];
+            if (choice[axis].place[choice[axis].at] != d) continue;
+            used |= UINT32_C(1) << axis;
+            f.axis[d][f.count[d]++] = (uint8_t)axis;
+        }
+        for (i = 0; i < n; i++) {
+            int axis = near[i];
+            if (choice[axis].place[choice[axis].at] != d || (used >> axis & 1)) continue;
+            f.axis[d][f.count[d]++] = (uint8_t)axis;
+        }
+    }
+    spec = mesh__spec_of(&f, from);
+    return spec;
+}
+
+/* By way of any layout in which nothing is partial but what stays so: every place that the axes which are reduced may shard instead, the
+   replicated ones as they are or sharded too, the sharded ones as they are or as in the end. As many as the plan found so far is worth. */
+static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
     mesh_plan *p = &q->path;
+    const mesh *m = &p->at[on];
+    mesh__choice choice[MESH_MAX_AXES];
+    int i, start = p->nsteps, most = MESH__TRIES;
+    if (!p->view.ndim || !m->naxes) return;
+    for (i = 0; i < m->naxes; i++) {
+        choice[i] = mesh__choices(p, from, to, i, (int)(reduced >> i & 1));
+        if (m->axis[i].size == 1) choice[i].n = 1;
+    }
+    for (;;) {
+        mesh_spec spec;
+        if (q->found && !q->bytes_only) {
+            int64_t worth = q->best[0].ps / MESH__TRY_PS;
+            if (worth < most) most = (int)worth;
+        }
+        if (q->tries >= most || (q->found && q->bytes_only && q->best[0].bytes <= q->bound)) break;
+        if (++q->tries == MESH__TRIES) q->limited |= MESH_LIMIT_TRIES;
+        spec = mesh__chosen(p, m, from, to, choice);
+        if (!mesh__same_places(&spec, from) && mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
+        mesh__pop(q, start);
+        for (i = m->naxes - 1; i >= 0 && ++choice[i].at == choice[i].n; i--) choice[i].at = 0;
+        if (i < 0) return;
+    }
+}
+
+static inline void mesh__search_all(mesh__search *q) {
+    mesh_plan *p = &q->path;
+    const mesh_spec *from = &p->view.from, *to = &p->view.to;
     const mesh *m = &p->at[0];
     uint32_t partial = mesh__to_reduce(m, from, &p->at[1], to),
              replicated = mesh__axes_of_kind(m, from, MESH_REPLICATE), used;
     uint8_t list[MESH_MAX_AXES];
-    int n, code, i, every;
-    if (!partial) {
+    mesh_spec split_from, split_to;
+    int n, code, i, every, split = q->same[2][2], like = q->same[2][3] && q->same[3][3];
+    if (split) split_from = mesh__spec_split(from, m, &p->at[2]);
+    if (like) split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
+    if (partial) {
+        mesh__finish_path(q);
+    } else {
         mesh__tails(q, 0, from);
-        return;
     }
-    mesh__finish_path(q);
-    if (!p->ndim) return;
     n = mesh__by_stride(m, replicated, list);
     every = n <= 4; /* every subset, or none, all, and those that the destination shards */
-    for (code = 0; code < (every ? 1 << n : 3); code++) {
+    if (!every && partial) q->limited |= MESH_LIMIT_SLICES;
+    for (code = 0; partial && p->view.ndim && code < (every ? 1 << n : 3); code++) {
         for (i = 0, used = 0; i < n; i++) {
             int sharded = q->same[0][1] && to->axis[list[i]].kind == MESH_SHARD;
             if (every ? code >> i & 1 : code == 1 || (code == 2 && sharded)) used |= UINT32_C(1) << list[i];
         }
         mesh__heads(q, 0, from, q->same[0][1] ? to : NULL, partial, used);
-        if (q->same[2][2] && (used == 0 || used == replicated)) {
-            mesh_spec split_from = mesh__spec_split(from, m, &p->at[2]), split_to = *to;
-            int like = q->same[2][3] && q->same[3][3];
-            if (like) split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
-            uint32_t split_partial = 0, split_used = 0;
-            for (i = 0; i < p->at[2].naxes; i++) {
-                if (p->at[2].axis[i].size == 1) continue;
-                if (split_from.axis[i].kind == MESH_REPLICATE && used) split_used |= UINT32_C(1) << i;
-            }
-            split_partial = mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to);
-            mesh__heads(q, 2, &split_from, like ? &split_to : NULL, split_partial, split_used);
-        }
+        if (split && (used == 0 || used == replicated))
+            mesh__heads(q, 2, &split_from, like ? &split_to : NULL,
+                        mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to),
+                        used ? mesh__axes_of_kind(&p->at[2], &split_from, MESH_REPLICATE) : 0);
     }
+    mesh__places(q, 0, from, q->same[0][1] ? to : NULL, partial);
+    if (split)
+        mesh__places(q, 2, &split_from, like ? &split_to : NULL,
+                     mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to));
 }
 
 /* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
@@ -1472,6 +1920,8 @@ static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
                         &p->from);
     h = mesh__mix(h, (uint64_t)p->elem_bytes);
     for (k = 0; k < p->ndim; k++) h = mesh__mix(h, (uint64_t)p->shape[k]);
+    for (k = 0; k < p->view.ndim && p->view.ndim > p->ndim; k++)
+        h = mesh__mix(h, (uint64_t)p->view.dim[k] << 56 ^ (uint64_t)p->view.shape[k]);
     for (k = 0; k < p->nsteps; k++) {
         const mesh_step *s = &p->step[k];
         h = mesh__mix(h, (uint64_t)s->kind << 8 | s->on);
@@ -1486,12 +1936,127 @@ static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
     return h;
 }
 
+static inline mesh_view mesh__whole_view(const mesh_plan *p) {
+    mesh_view v;
+    int d;
+    v.from = p->from;
+    v.to = p->to;
+    v.ndim = p->ndim;
+    v.zero = 0;
+    for (d = 0; d < MESH_MAX_DIMS; d++) {
+        v.dim[d] = (uint8_t)(d < p->ndim ? d : 0);
+        v.shape[d] = d < p->ndim ? p->shape[d] : 0;
+    }
+    return v;
+}
+
+/* Products of the sizes of the first 0, 1, ... axes that shard a dim: where it may be cut. Returns how many axes, or 0 if their shards
+   differ in size. */
+static inline int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec *s, int dim, int64_t *cut) {
+    uint8_t list[MESH_MAX_AXES];
+    int i, n = mesh__dim_axes(s, dim, list);
+    for (cut[0] = 1, i = 0; i < n; i++) cut[i + 1] = mesh__mul64(cut[i], m->axis[list[i]].size);
+    return p->shape[dim] % cut[n] ? 0 : n;
+}
+
+/* Can axes with these cuts (n of them) shard a dim that is taken apart at `at`? One axis must not lie on both sides. */
+static inline int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
+    int i;
+    for (i = 0; i <= n; i++)
+        if (cut[i] == at) return 1;
+    return cut[n] < at && at % cut[n] == 0; /* all of them are outside */
+}
+
+/* The layout's spec with dim d of the view, taken apart at `at`, as two dims. */
+static inline mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int d, int64_t at) {
+    mesh_spec r = *s;
+    uint8_t list[MESH_MAX_AXES];
+    int i, n, outer = 0;
+    int64_t cut = 1;
+    for (i = 0; i < r.naxes; i++)
+        if (r.axis[i].kind == MESH_SHARD && r.axis[i].dim > d) r.axis[i].dim++;
+    for (n = mesh__dim_axes(s, d, list), i = 0; i < n; i++) {
+        cut *= m->axis[list[i]].size;
+        if (cut <= at)
+            outer++;
+        else
+            r.axis[list[i]] = mesh_shard_at(d + 1, i - outer);
+    }
+    return r;
+}
+
+/* Take dims apart where an axis that shards them ends, on either side, if the other side allows it. Returns whether there are any. */
+static inline int mesh__split_dims(mesh_plan *p) {
+    mesh_view *v = &p->view;
+    int d, side, i, k, n[2], dim = 0;
+    for (d = 0; d < p->ndim; d++, dim++) {
+        int64_t cut[2][MESH_MAX_AXES + 1], inner = p->shape[d], done = 1;
+        uint8_t list[MESH_MAX_AXES];
+        for (side = 0; side < 2; side++) {
+            const mesh_spec *s = side ? &p->to : &p->from;
+            n[side] = mesh__cuts(p, &p->at[side], s, d, cut[side]);
+            if (!n[side] && mesh__dim_axes(s, d, list)) break;
+        }
+        if (side < 2) continue; /* uneven */
+        for (;;) {              /* the next cut of either side that both allow */
+            int64_t at = INT64_MAX;
+            for (side = 0; side < 2; side++)
+                for (i = 1; i < n[side]; i++)
+                    if (cut[side][i] > done && cut[side][i] < at && cut[side][i] % done == 0 &&
+                        mesh__cut_fits(cut[!side], n[!side], cut[side][i]))
+                        at = cut[side][i];
+            if (at == INT64_MAX || v->ndim == MESH_MAX_DIMS) break;
+            v->from = mesh__spec_apart(&p->at[0], &v->from, dim, at / done);
+            v->to = mesh__spec_apart(&p->at[1], &v->to, dim, at / done);
+            for (k = v->ndim++; k > dim; k--) {
+                v->shape[k] = v->shape[k - 1];
+                v->dim[k] = v->dim[k - 1];
+            }
+            inner /= at / done;
+            v->shape[dim] = at / done;
+            v->shape[++dim] = inner;
+            done = at;
+        }
+    }
+    return v->ndim > p->ndim;
+}
+
+/* All that one view of the tensor offers. */
+static inline void mesh__search_view(mesh__search *q) {
+    mesh_plan *p = &q->path;
+    int i, k, split;
+    split = mesh__split_primes(&p->at[2], &p->at[0], &q->limited) &&
+            mesh__is_even(&p->view, &p->at[0], &p->view.from, &p->at[2]);
+    if (!split) mesh__start(&p->at[2], NULL);
+    q->same[2][2] = split;
+    split = mesh__split_primes(&p->at[3], &p->at[1], &q->limited) &&
+            mesh__is_even(&p->view, &p->at[1], &p->view.to, &p->at[3]);
+    if (!split) mesh__start(&p->at[3], NULL);
+    q->same[3][3] = split;
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 4; k++)
+            if (i != k || i < 2) q->same[i][k] = mesh_equal(&p->at[i], &p->at[k]);
+    q->tries = 0;
+    mesh__search_all(q);
+}
+
+/* The bytes that were estimated, counted. */
+static inline void mesh__count_bytes(mesh_plan *p) {
+    int k;
+    for (p->bytes = k = 0; k < p->nsteps; k++) {
+        mesh_moves route;
+        mesh__moves_layouts(&route, p, k);
+        if (mesh__must_count(p, &route, MESH__BYTES_RANKS)) p->step[k].bytes = mesh__step_measure(p, k);
+        p->bytes = mesh__add64(p->bytes, p->step[k].bytes);
+    }
+}
+
 MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
     mesh__search q;
     mesh_plan *p = &q.path;
     const mesh *src = d ? d->src : NULL, *dst = d && d->dst ? d->dst : src;
     int64_t elem_bytes = !d ? 0 : d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
-    int i, k, split;
+    int i;
     if (!d || !src || !d->from || !d->to || cap < 1 || !plans)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_plan_make: %s is missing",
                           !d         ? "the description"
@@ -1509,6 +2074,7 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
     p->at[0] = *src;
     p->at[1] = *dst;
     p->from = *d->from;
+    p->to = *d->to;
     p->ndim = d->ndim;
     p->nsteps = 0;
     p->op = MESH_SUM;
@@ -1520,23 +2086,26 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
     p->elem_bytes = elem_bytes;
     for (i = 0; i < MESH_MAX_DIMS; i++) p->shape[i] = i < d->ndim ? d->shape[i] : 0;
     p->topology = d->topology && d->topology->nlevels ? *d->topology : mesh__flat();
-    split = mesh__split_primes(&p->at[2], src) && mesh__is_even(p, src, d->from);
-    if (!split) mesh__start(&p->at[2], NULL);
-    q.same[2][2] = split;
-    split = mesh__split_primes(&p->at[3], dst) && mesh__is_even(p, dst, d->to);
-    if (!split) mesh__start(&p->at[3], NULL);
-    q.same[3][3] = split;
-    for (i = 0; i < 4; i++)
-        for (k = 0; k < 4; k++)
-            if (i != k || i < 2) q.same[i][k] = mesh_equal(&p->at[i], &p->at[k]);
-    mesh__search_all(&q);
+    p->bytes = p->ps = 0;
+    p->limited = 0;
+    q.limited = 0;
+    q.bytes_only = 1;
+    for (i = 0; i < p->topology.nlevels; i++) q.bytes_only &= p->topology.level[i].latency_ps == 0;
+    q.bound = q.bytes_only ? mesh_plan_lower_bound(p) : 0;
+    p->view = mesh__whole_view(p);
+    mesh__search_view(&q);
+    if (p->topology.nlevels > 1 && mesh__split_dims(p)) mesh__search_view(&q);
     if (q.found == 0)
         return mesh__fail(
                    err, MESH_ERR_MEMORY, -1,
                    "mesh_plan_make: no plan needs as little scratch as scratch_cap = %l bytes; the least possible is %l",
                    d->scratch_cap, q.least),
                -1;
-    for (i = 0; i < q.found; i++) plans[i].hash = mesh__plan_hash(&plans[i]);
+    for (i = 0; i < q.found; i++) {
+        mesh__count_bytes(&plans[i]);
+        plans[i].limited = q.limited;
+        plans[i].hash = mesh__plan_hash(&plans[i]);
+    }
     return q.found;
 }
 
@@ -1659,34 +2228,32 @@ static inline void mesh__put_time(mesh__text *t, int64_t ps) {
     mesh__put(t, " %s", unit[u]);
 }
 
-/* "over dp,tp": the axes that a step works along. */
+/* "over dp,tp": the axes that a step works along; of a split axis its name if all parts do. */
 static inline void mesh__put_axes(mesh__text *t, const mesh_plan *p, int step) {
     mesh__change c = mesh__step_change(p, step);
-    int i, n = 0, end;
+    int split = c.on == &p->at[2] || c.on == &p->at[3], i, k = 0, n = 0, end, all;
+    const mesh *whole = split ? c.on - 2 : c.on;
     if (!c.known) {
         mesh__put(t, "between meshes");
         return;
     }
-    for (i = 0; i < c.on->naxes; i = end) { /* the parts "dp/0", "dp/1" of a split axis stand together */
-        const char *name = c.on->axis[i].name;
-        int length = mesh__name_length(name), all = 1, j, k;
-        for (end = i; end < c.on->naxes; end++) {
-            for (k = 0; k < length && c.on->axis[end].name[k] == name[k]; k++) {}
-            if (end > i && (k < length || c.on->axis[end].name[k] != '/' || name[length] != '/')) break;
+    for (i = 0; i < whole->naxes; i++, k = end) {
+        int size = 1;
+        for (end = k, all = 1; end == k || size < whole->axis[i].size; end++) {
+            size *= c.on->axis[end].size;
             all &= (int)(c.axes >> end & 1);
         }
-        if (all) mesh__put(t, n++ ? "," : "");
-        for (k = 0; k < length && all; k++) mesh__put_char(t, name[k]);
-        for (j = i; j < end && !all; j++)
-            if (c.axes >> j & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[j].name);
+        if (all) mesh__put(t, "%s%s", n++ ? "," : "", whole->axis[i].name);
+        for (; k < end && !all; k++)
+            if (c.axes >> k & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[k].name);
     }
     if (!n) mesh__put_char(t, '-');
 }
 
 static inline void mesh__put_layout(mesh__text *t, const mesh *m, const mesh_spec *s) {
-    char text[256];
+    char text[MESH_MAX_AXES * (MESH_NAME_BYTES + 12) + 32];
     mesh_spec_format(s, m, text, sizeof text);
-    mesh__put(t, "%s", m->naxes ? text : "(one rank)");
+    mesh__put(t, "%s", text);
 }
 
 static inline void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
@@ -1701,20 +2268,37 @@ static inline void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
     mesh__put_bytes(t, total);
 }
 
+/* "2x4096x8192": a dim that is taken apart is two. */
+static inline void mesh__put_view(mesh__text *t, const mesh_plan *p, const char *between) {
+    int d;
+    for (d = 0; d < p->view.ndim; d++) mesh__put(t, "%s%l", d ? between : "", p->view.shape[d]);
+}
+
 MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
+    static const char *const limits[] = {"axes split into single prime factors, which are more than 16",
+                                         "every order in which more than 3 axes may change",
+                                         "every choice among more than 4 axes to slice along first",
+                                         "layouts on the way beyond the first 4096"};
     int k, side;
     size_t start;
     for (side = 0; side < 2; side++) {
         mesh__put(&t, side ? "to    " : "from  ");
-        mesh__put_layout(&t, &p->at[side], mesh__layout_spec(p, side ? p->nsteps : 0));
-        mesh__put(&t, "  on %s", mesh__show(&p->at[side]).text);
+        mesh__put_layout(&t, &p->at[side], side ? &p->to : &p->from);
+        mesh__put(&t, "%son ", p->at[side].naxes ? "  " : "");
+        mesh__put_sizes(&t, &p->at[side]);
+        if (!p->at[side].naxes) mesh__put(&t, "one rank");
         if (!side) {
             mesh__put(&t, "  (");
             mesh__put_problem(&t, p);
             mesh__put(&t, ")");
         }
         mesh__put_char(&t, '\n');
+    }
+    if (p->view.ndim > p->ndim) {
+        mesh__put(&t, "seen as ");
+        mesh__put_view(&t, p, "x");
+        mesh__put(&t, ", dims of the steps' layouts\n");
     }
     mesh__put(&t, "step                   along           bytes/rank  messages  rounds  predicted  then\n");
     for (k = 0; k < p->nsteps; k++) {
@@ -1744,30 +2328,39 @@ MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     mesh__put(&t, "\nscratch ");
     mesh__put_bytes(&t, p->scratch);
     mesh__put(&t, ", hash %x\n", p->hash);
+    for (k = 0; k < 4; k++)
+        if (p->limited >> k & 1) mesh__put(&t, "not searched: %s\n", limits[k]);
     return t.len;
 }
 
 MESH_API size_t mesh_plan_json(const mesh_plan *p, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
     int k, d;
-    mesh__put(&t, "{\"from\": {\"mesh\": \"%s\", \"spec\": \"", mesh__show(&p->at[0]).text);
-    mesh__put_layout(&t, &p->at[0], &p->from);
-    mesh__put(&t, "\"}, \"to\": {\"mesh\": \"%s\", \"spec\": \"", mesh__show(&p->at[1]).text);
-    mesh__put_layout(&t, &p->at[1], mesh__layout_spec(p, p->nsteps));
-    mesh__put(&t, "\"}, \"shape\": [");
+    for (k = 0; k < 2; k++) {
+        mesh__put(&t, "%s\"%s\": {\"mesh\": \"", k ? "}, " : "{", k ? "to" : "from");
+        mesh__put_sizes(&t, &p->at[k]);
+        mesh__put(&t, "\", \"spec\": \"");
+        mesh__put_layout(&t, &p->at[k], k ? &p->to : &p->from);
+        mesh__put_char(&t, '"');
+    }
+    mesh__put(&t, "}, \"shape\": [");
     for (d = 0; d < p->ndim; d++) mesh__put(&t, "%s%l", d ? ", " : "", p->shape[d]);
+    mesh__put(&t, "], \"view\": [");
+    mesh__put_view(&t, p, ", ");
     mesh__put(&t, "], \"dtype\": \"%s\", \"elem_bytes\": %l, \"steps\": [", mesh_dtype_name(p->dtype), p->elem_bytes);
     for (k = 0; k < p->nsteps; k++) {
         const mesh_step *s = &p->step[k];
         mesh__put(&t, "%s{\"name\": \"%s\", \"axes\": \"", k ? ", " : "", mesh_step_name(p, k));
         mesh__put_axes(&t, p, k);
-        mesh__put(&t, "\", \"bytes\": %l, \"messages\": %d, \"rounds\": %d, \"ps\": %l, \"mesh\": \"%s\", \"spec\": \"",
-                  s->bytes, s->messages, s->rounds, s->ps, mesh__show(&p->at[s->on]).text);
+        mesh__put(&t, "\", \"bytes\": %l, \"messages\": %d, \"rounds\": %d, \"ps\": %l, \"mesh\": \"", s->bytes,
+                  s->messages, s->rounds, s->ps);
+        mesh__put_sizes(&t, &p->at[s->on]);
+        mesh__put(&t, "\", \"spec\": \"");
         mesh__put_layout(&t, &p->at[s->on], &s->spec);
         mesh__put(&t, "\"}");
     }
-    mesh__put(&t, "], \"bytes\": %l, \"ps\": %l, \"scratch\": %l, \"hash\": \"%x\"}", p->bytes, p->ps, p->scratch,
-              p->hash);
+    mesh__put(&t, "], \"bytes\": %l, \"ps\": %l, \"scratch\": %l, \"limited\": %d, \"hash\": \"%x\"}", p->bytes, p->ps,
+              p->scratch, (int)p->limited, p->hash);
     return t.len;
 }
 

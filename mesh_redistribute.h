@@ -477,16 +477,16 @@ static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     const mesh_step *s = &p->step[step];
     mesh__place_of *to = &t->at[!(step & 1)];
     mesh_box box, both;
-    int d, inside = p->ndim > 0;
+    int d, inside = p->view.ndim > 0;
     if (step == p->nsteps - 1) {
         *to = t->last;
         return;
     }
     memset(&box, 0, sizeof box);
-    box.ndim = p->ndim;
-    if (!mesh_spec_box(&s->spec, &p->at[s->on], p->ndim, p->shape, b->rank, &box)) box.shape[0] = 0;
+    box.ndim = p->view.ndim;
+    if (!mesh_spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, b->rank, &box)) box.shape[0] = 0;
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
-    for (d = 0; d < p->ndim && inside; d++) inside = both.shape[d] == box.shape[d];
+    for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];
     if (inside) { /* where it will be in the end anyway */
         *to = t->last;
         return;
@@ -667,6 +667,22 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
     return MESH_OK;
 }
 
+/* The same part as the plan sees it: dims that it takes apart are two. */
+static inline void mesh__place_view(mesh__place_of *place, const mesh_plan *p, int side, int rank) {
+    const mesh_view *v = &p->view;
+    mesh__place_of seen = *place;
+    int d;
+    if (v->ndim == p->ndim) return;
+    seen.box.ndim = v->ndim;
+    for (d = v->ndim - 1; d >= 0; d--) {
+        int apart = d + 1 < v->ndim && v->dim[d + 1] == v->dim[d];
+        seen.stride[d] = apart ? seen.stride[d + 1] * v->shape[d + 1] : place->stride[v->dim[d]];
+    }
+    if (!mesh_spec_box(side ? &v->to : &v->from, &p->at[side], v->ndim, v->shape, rank, &seen.box))
+        seen.box.shape[0] = 0;
+    *place = seen;
+}
+
 /* Bytes from the first to the last element of a part. */
 static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
     int64_t span = elem;
@@ -779,9 +795,9 @@ static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
     int64_t cap = mesh__impl(c)->scratch_cap;
     if (status != MESH_OK) return status;
     if (p->nsteps < 1 || !mesh_equal(&p->at[0], src->on) || !mesh_equal(&p->at[1], dst->on) ||
-        !mesh_spec_equal(&p->from, &src->spec) || !mesh_spec_equal(&p->step[p->nsteps - 1].spec, &dst->spec) ||
-        p->ndim != src->ndim || memcmp(p->shape, src->shape, sizeof src->shape[0] * (size_t)src->ndim) ||
-        p->dtype != src->dtype || p->elem_bytes != mesh__tensor_elem(src))
+        !mesh_spec_equal(&p->from, &src->spec) || !mesh_spec_equal(&p->to, &dst->spec) || p->ndim != src->ndim ||
+        memcmp(p->shape, src->shape, sizeof src->shape[0] * (size_t)src->ndim) || p->dtype != src->dtype ||
+        p->elem_bytes != mesh__tensor_elem(src))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors; make it of these");
     if (cap && p->scratch > cap)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "the plan needs %l bytes of scratch, the comm's scratch_cap is %l",
@@ -819,6 +835,8 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
                 *err = why;
             return status;
         }
+        mesh__place_view(&t->at[0], t->plan, 0, rank);
+        mesh__place_view(&t->last, t->plan, 1, rank);
         for (k = 0; k < i && count <= 256; k++)
             if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other", k,
@@ -835,13 +853,14 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
                                       const mesh_tensor *dst, mesh_call *call, char *axes, size_t cap) {
     const mesh_plan *p = t->plan;
     const mesh *m = &c->on;
+    mesh_view whole = mesh__whole_view(p);
     mesh__text text = mesh__text_on(axes, cap);
     uint8_t list[MESH_MAX_AXES];
     int i, k, n, dim = -1, ranks = 1, sums = 0, gathers = 0;
     int64_t count = mesh_box_count(&t->at[0].box), most = mesh_box_count(&t->last.box) * p->elem_bytes;
     if (!mesh_equal(src->on, m) || !mesh_equal(dst->on, m) || src->strides || dst->strides || most < 2 * MESH__MIB ||
         mesh__impl(c)->scratch_cap || src->dtype == MESH_BYTES || src->spec.rule != dst->spec.rule ||
-        !mesh__is_even(p, m, &src->spec) || !mesh__is_even(p, m, &dst->spec))
+        !mesh__is_even(&whole, m, &src->spec, NULL) || !mesh__is_even(&whole, m, &dst->spec, NULL))
         return 0;
     for (i = 0; i < m->naxes; i++) {
         const mesh_place *a = &src->spec.axis[i], *b = &dst->spec.axis[i];

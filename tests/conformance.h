@@ -1617,6 +1617,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         a->ndim = conf_below(r, 12) ? 1 + conf_below(r, 4) : 0;
         for (d = 0; d < a->ndim; d++) {
             a->shape[d] = conf_below(r, 20) ? 1 + conf_below(r, d ? 9 : 30) : 0;
+            if (!conf_below(r, 4)) a->shape[d] = t->size * (1 + conf_below(r, 2)); /* what divides may be taken apart */
             if (room * a->shape[d] > most) a->shape[d] = 2;
             room *= a->shape[d];
         }

@@ -383,12 +383,79 @@ static void test_differing_layouts(void) {
     }
 }
 
+/* Dims taken apart: hosts of 4 ranks, parts whose rows are padded, single and in a list with tensors that are not. */
+static void two_hosts_rank(mesh_transport *t, void *ctx) {
+    static const struct {
+        const char *from, *to;
+        float times; /* the sum of equal summands */
+    } pairs[] = {{"dp:S(0) tp:S(0)", "", 1},
+                 {"dp:S(1) tp:S(1)", "", 1},
+                 {"dp:S(0) tp:S(0)", "tp:S(1)", 1},
+                 {"dp:S(0) tp:S(0)", "dp:S(1) tp:S(1)", 1},
+                 {"dp:P(sum) tp:P(sum)", "dp:S(0) tp:S(0)", 8},
+                 {"dp:P(sum) tp:P(sum)", "dp:S(1) tp:S(1)", 8},
+                 {"dp:P(sum) tp:S(1)", "dp:S(1) tp:S(0)", 2},
+                 {"dp:S(0) tp:S(0)", "dp:P(sum) tp:R", 1}};
+    enum { PAIRS = sizeof pairs / sizeof *pairs, ROWS = 256, COLUMNS = 192, PAD = 3 };
+    mesh_topology nodes = MESH_ZERO;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_tensor src[PAIRS + 1], dst[PAIRS + 1], padded[PAIRS + 1];
+    int64_t strides[PAIRS + 1][2];
+    mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan);
+    mesh_error err;
+    mesh_comm c;
+    mesh m;
+    int i, k, apart = 0;
+    (void)ctx;
+    nodes.nlevels = 2;
+    nodes.level[0].ranks = 4, nodes.level[0].latency_ps = 1000, nodes.level[0].ps_per_byte_16 = 1 << 16;
+    nodes.level[1].ranks = INT32_MAX, nodes.level[1].latency_ps = 10000, nodes.level[1].ps_per_byte_16 = 50 << 16;
+    desc.topology = &nodes;
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=4", t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    for (i = 0; i <= PAIRS; i++) {
+        int odd = i == PAIRS; /* uneven */
+        mesh_box box;
+        two_layouts(&c, &src[i], &dst[i], odd ? "dp:S(0)" : pairs[i].from, odd ? "tp:S(0)" : pairs[i].to,
+                    odd ? 13 : ROWS, odd ? 7 : COLUMNS);
+        set_part(&src[i], t->rank, 1);
+        mesh_spec_box(&src[i].spec, &c.on, 2, src[i].shape, t->rank, &box);
+        strides[i][0] = box.shape[1] + PAD, strides[i][1] = 1;
+        padded[i] = src[i];
+        padded[i].strides = strides[i];
+        padded[i].data = calloc((size_t)(box.shape[0] * strides[i][0]) + 1, 4);
+        for (k = 0; k < box.shape[0]; k++)
+            memcpy((float *)padded[i].data + k * strides[i][0], (float *)src[i].data + k * box.shape[1],
+                   (size_t)box.shape[1] * 4);
+        CHECK_OK(mesh_redistribute_plan(&c, plan, &src[i], &dst[i], &err), err);
+        apart += plan->view.ndim > 2;
+        CHECK_OK(mesh_redistribute(&c, i & 1 ? &padded[i] : &src[i], &dst[i]), c.error);
+    }
+    CHECK(apart >= 4);
+    for (k = 0; k < 2; k++) {
+        for (i = 0; i <= PAIRS && !c.failed; i++) {
+            if (i < PAIRS && strstr(pairs[i].to, "P(")) { /* its summands come to the whole */
+                mesh_tensor whole, part;
+                two_layouts(&c, &part, &whole, "", "", ROWS, COLUMNS);
+                CHECK_OK(mesh_redistribute(&c, &dst[i], &whole), c.error);
+                CHECK_INT(wrong_part(&whole, t->rank, pairs[i].times), 0);
+                free(part.data), free(whole.data);
+            } else {
+                CHECK_INT(wrong_part(&dst[i], t->rank, i < PAIRS ? pairs[i].times : 1), 0);
+            }
+            set_part(&dst[i], t->rank, 77);
+        }
+        if (k == 0) CHECK_OK(mesh_redistribute_many(&c, padded, dst, PAIRS + 1), c.error);
+    }
+    mesh_comm_close(&c);
+    for (i = 0; i <= PAIRS; i++) free(src[i].data), free(dst[i].data), free(padded[i].data);
+    free(plan);
+}
+static void test_two_hosts(void) { run_world(SIM, 8, two_hosts_rank, NULL); }
+
 static const test_case redistribute_tests[] = {
-    {"redistribute/sim", test_redistribute_sim, 0},
-    {"redistribute/tcp", test_redistribute_tcp, 0},
-    {"redistribute/unix", test_redistribute_unix, 0},
-    {"redistribute/lists", test_lists_of_tensors, 0},
-    {"redistribute/scratch", test_scratch, 0},
-    {"redistribute/refused", test_refused_tensors, 0},
-    {"redistribute/differing", test_differing_layouts, 0},
+    {"redistribute/sim", test_redistribute_sim, 0},    {"redistribute/tcp", test_redistribute_tcp, 0},
+    {"redistribute/unix", test_redistribute_unix, 0},  {"redistribute/lists", test_lists_of_tensors, 0},
+    {"redistribute/two_hosts", test_two_hosts, 0},     {"redistribute/scratch", test_scratch, 0},
+    {"redistribute/refused", test_refused_tensors, 0}, {"redistribute/differing", test_differing_layouts, 0},
 };
