@@ -1,7 +1,7 @@
 /* How many bytes plans move: random problems where only bytes count, beside the lower bound, and small ones beside the best way there is by
    any one or two layouts between. bench_plans [problems] [seed] [-v: the worst of them] */
 #define MESH_IMPLEMENTATION
-#include "mesh.h"
+#include "../mesh.h"
 
 #include <stdio.h>
 #include <stdlib.h>
