@@ -352,21 +352,13 @@ static inline size_t mesh__segments(mesh__range r, size_t segment) {
     return r.count ? (r.count + segment - 1) / segment : 1;
 }
 
-static inline size_t mesh__counts_before(const mesh__view *v, int block) {
-    size_t at = 0;
-    int i;
-    if (v->offsets) return v->offsets[block];
-    for (i = 0; i < block; i++) at += v->counts[i];
-    return at;
-}
-
 /* The first contiguous run of a range; the range goes on behind it. Its elements are returned (0 for an empty range), *p is where they are. */
 static inline size_t mesh__run(const mesh__op *op, const mesh__view *v, mesh__range *r, unsigned char **p) {
     int low = 0, high = v->nparts - 1;
     const mesh__part *part;
     size_t inside, n;
     if (v->kind == MESH__COUNTS) {
-        *p = v->part->base + (mesh__counts_before(v, r->block) + r->at) * op->elem_bytes;
+        *p = v->part->base + (v->offsets[r->block] + r->at) * op->elem_bytes;
         n = r->count;
         r->at += n;
         r->count = 0;
@@ -794,8 +786,9 @@ static inline void mesh__build_ring_reduce(mesh__engine *e, mesh__op *op, const 
             post[1] = post[0];
             post[0] = op->nsteps;
             mesh__add_post(e, op);
-            if (give.count) mesh__add_range(e, op, MESH_SEND, (me + 1) % n, v, give, NULL);
-            if (take.count)
+            /* of an empty buffer too, so that ranks meet */
+            if (give.count || !v->total) mesh__add_range(e, op, MESH_SEND, (me + 1) % n, v, give, NULL);
+            if (take.count || !v->total)
                 mesh__add_range(e, op, MESH_RECV, (me - 1 + n) % n, v, take,
                                 t < reduced ? scratch + t % 3 * slot : NULL);
         }
@@ -1511,6 +1504,23 @@ static inline mesh__layout mesh__layout_of(const mesh__op *op, const mesh__part 
     return b;
 }
 
+/* Where blocks without offsets begin: summed up once, not for each. */
+static inline int mesh__offsets_make(mesh__engine *e, mesh__op *op, mesh__layout *b) {
+    mesh__view *view[2];
+    size_t n = (size_t)op->group->on.size, *offsets, i, k, at;
+    view[0] = &b->send, view[1] = &b->recv;
+    if (2 * n * sizeof *offsets > INT32_MAX / 2 ||
+        !mesh__grow(e->t, &op->args, &op->args_cap, (int)(2 * n * sizeof *offsets), 1))
+        return 0;
+    offsets = (size_t *)op->args;
+    for (k = 0; k < 2; k++, offsets += n) {
+        if (view[k]->kind != MESH__COUNTS || !view[k]->counts || view[k]->offsets) continue;
+        for (i = at = 0; i < n; at += view[k]->counts[i++]) offsets[i] = at;
+        view[k]->offsets = offsets;
+    }
+    return 1;
+}
+
 static inline void mesh__build(mesh__engine *e, mesh__op *op) {
     const mesh_call *call = &op->call;
     mesh__part send, recv, *list = NULL;
@@ -1528,7 +1538,10 @@ static inline void mesh__build(mesh__engine *e, mesh__op *op) {
         if (call->kind == MESH_CALL_ALL_GATHER_V) send.count = call->recv_counts[op->group->index];
         if (call->kind == MESH_CALL_REDUCE_SCATTER_V) recv.count = call->recv_counts[op->group->index];
         b = mesh__layout_of(op, &send, &recv, 1);
-        mesh__build_with(e, op, &b, mesh__single_kind(call->kind));
+        if ((b.send.kind == MESH__COUNTS || b.recv.kind == MESH__COUNTS) && !mesh__offsets_make(e, op, &b))
+            op->out_of_memory = 1;
+        else
+            mesh__build_with(e, op, &b, mesh__single_kind(call->kind));
         return;
     }
     list = (mesh__part *)mesh_transport_alloc(e->t, 2 * (size_t)call->nbuffers * sizeof *list);
@@ -1578,6 +1591,7 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
                    single == MESH_CALL_SCATTER || single == MESH_CALL_SCATTER_V;
     size_t elem = call->elem_bytes, send_count = count, recv_count = count, own = count * (size_t)g->index;
     const void *shared; /* where in-place data has to be */
+    int i;
     mesh__view counts;
     memset(&counts, 0, sizeof counts);
     counts.counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts;
@@ -1634,7 +1648,10 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%srecv is NULL with %u elements", which,
                             (uint64_t)recv_count);
     if (!mesh__overlap(send, send_count * elem, recv, recv_count * elem)) return MESH_OK;
-    if (mesh__call_is(kind, MESH_BY_COUNTS) && counts.counts) own = mesh__counts_before(&counts, g->index);
+    if (mesh__call_is(kind, MESH_BY_COUNTS) && counts.counts) {
+        own = counts.offsets ? counts.offsets[g->index] : 0;
+        for (i = 0; !counts.offsets && i < g->index; i++) own += counts.counts[i];
+    }
     if (!gathers && !scatters) own = 0;
     shared = (const char *)(gathers ? recv : send) + own * elem;
     if (kind == MESH_CALL_ALL_TO_ALL_V || (gathers ? send : recv) != shared)
@@ -1728,7 +1745,7 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
 static inline void mesh__count_native(mesh__op *op) {
     const mesh_call *call = &op->call;
     int n = op->group->on.size, me = op->group->index, i, kind = mesh__single_kind(call->kind);
-    size_t count = call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
+    size_t count = call->nbuffers ? 0 : call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
     for (i = 0; i < call->nbuffers; i++) count += call->buffers[i].count;
     for (i = 0; i < n && call->recv_counts; i++) total += call->recv_counts[i];
     own = call->recv_counts ? call->recv_counts[me] : 0;
@@ -1866,7 +1883,7 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
     mesh__group *whole = NULL;
     mesh_call call = mesh__call(MESH_CALL_GROUP_OPEN, NULL, NULL, 0, MESH_BYTES, 0, 0);
     mesh_request r;
-    mesh_error why;
+    mesh_error why = MESH_ZERO;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_GROUP_OPEN, &r, &whole);
     if (status != MESH_OK) return status;
     if (!axes)

@@ -128,6 +128,9 @@ MESH_API mesh_status mesh_release(mesh_request r);
 
 /* For transports, first in their close function: closes the comms that are still open and lets go of the transport. */
 MESH_API void mesh_transport_detach(mesh_transport *t);
+/* For transports, before that: how long close may wait for other ranks, in ns. A second where a comm has failed, else the deadline of its
+   comms, 30 s at most. */
+MESH_API int64_t mesh_transport_patience(const mesh_transport *t);
 
 #ifdef __cplusplus
 }
@@ -155,13 +158,18 @@ enum {
     MESH__MIB = 1 << 20,
     MESH__PACKED = 64 * 1024,     /* buffers of a list up to this size are copied together */
     MESH__OBJECT_CHAIN = 1 << 20, /* objects beyond this size travel in segments */
-    MESH__GRACE_NS = 250000000,
-    MESH__USER_OP = 64, /* the mesh_op of the first user's op */
+    MESH__GRACE_NS = 250000000,   /* after a rank is lost or takes back its side: for the cause to be heard */
+    MESH__TELL_NS = 500000000,    /* for an announcement to be on its way, at most */
+    MESH__ROLL_NS = 1000000000,   /* for the answers to a roll call, at most; see mesh__roll_time */
+    MESH__CLOSE_NS = 1000000000,  /* for tickets to end that were canceled */
+    MESH__USER_OP = 64,           /* the mesh_op of the first user's op */
     MESH__USER_OPS = 64,
     MESH__LEFT = 1000, /* operations left to streams at once */
     MESH__WALK_DEPTH = 64,
     MESH__WALK_PENDING = 48
 };
+
+#define MESH__FOREVER_NS (INT64_MAX / 4) /* 73 years: no sum with a clock overflows */
 
 /* What a rank called: goes into the ring and over the wire. */
 typedef struct mesh__record {
@@ -208,7 +216,13 @@ typedef struct mesh__step {
     size_t n;
 } mesh__step;
 
-enum { MESH__FREE, MESH__ACTIVE, MESH__DONE, MESH__RESTING /* kept, and waited for */ };
+enum {
+    MESH__FREE,
+    MESH__ACTIVE,
+    MESH__DONE,
+    MESH__RESTING /* kept, and waited for */,
+    MESH__RETIRED /* until the transport closes */
+};
 
 struct mesh__engine;
 
@@ -220,18 +234,19 @@ typedef struct mesh__op {
     mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
     uint64_t channel, check;
     mesh__record record;
-    int ring; /* its place in the ring */
-    int64_t deadline, next_ask, ask_wait,
+    uint32_t ring; /* which of all operations remembered it is; see mesh__history_of */
+    int64_t start, deadline, next_ask, ask_wait,
         gone_until; /* gone_until: when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
     uint64_t sent, received, native_sent, native_received; /* native_: of one round of the transport's own collective */
     void *args; /* a native call's counts, offsets, list: the caller's need not stay */
     int args_cap;
     uint32_t progress,
-        serial; /* progress counts every post and step that ended; serial: of all operations started, this one */
-    int stalled; /* a peer took back its side; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
-    int issued;       /* everything is posted; only its end is awaited */
-    int alone;        /* roll calls in a row that found all called, but for ranks that have left */
+        serial;  /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int stalled; /* a peer took back its side or went away; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
+    int issued;  /* everything is posted; only its end is awaited */
+    int alone;   /* roll calls in a row that found all called, but for ranks that have left */
+    int gone_seen;    /* ranks that were gone when it was last seen to need none of them */
     int kept, native; /* mesh_keep; runs as the transport's own collective */
     int detached;     /* waited for on a stream: nobody holds its request any more */
     struct mesh__op *next_detached;
@@ -305,7 +320,8 @@ typedef struct mesh__mail {
 
 typedef struct mesh__gone {
     int rank, kind; /* LOST or CLOSED */
-    char why[160];
+    int64_t until;  /* LOST: when comms fail for it, unless a better cause is heard before; 0: they have */
+    char *why;      /* NULL: nothing is known, or there was no memory */
 } mesh__gone;
 
 typedef struct mesh__engine {
@@ -327,11 +343,14 @@ typedef struct mesh__engine {
     mesh__roll roll;
     mesh__history ring[MESH__RING];
     uint32_t ring_count;
-    mesh__gone *gone;
-    int ngone, gone_cap;
+    mesh__gone *gone; /* room for LOST and CLOSED of every rank: neither is dropped for want of memory */
+    int ngone;
+    int64_t next_gone; /* the first of gone[].until; 0: none */
     mesh__mail *mail, **mail_end;
     mesh__walk *walk; /* allocated when first needed */
     uint32_t walks;
+    int failed;      /* a comm did */
+    int64_t longest; /* deadline of its comms' operations */
 } mesh__engine;
 
 typedef struct mesh__comm_impl {
@@ -353,12 +372,30 @@ typedef struct mesh__comm_impl {
     void **graphs; /* scratch of operations that went into graphs */
     int ngraphs, graph_cap;
     void *stream;
-    int blocking; /* what is started now is waited for at once */
+    int blocking;       /* what is started now is waited for at once */
+    uint32_t *nonce;    /* the first rank's: which opening of each index it answered */
+    mesh_error stalled; /* why the first ticket ended that took an operation with it */
+    int untold;         /* the announcement did not go out to all; an abort's flavour + 1 */
+    int told_record;    /* with `told` */
+    mesh__record told;
+    /* a rank that says it has closed this comm, and which operation needed it then */
+    int closed_rank;
+    uint32_t closed_serial, closed_progress;
     mesh_user_op user_op[MESH__USER_OPS];
     int nuser_ops;
 } mesh__comm_impl;
 
 static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+/* What is remembered of an operation; NULL: 256 others were started since. */
+static inline mesh__history *mesh__history_of(mesh__engine *e, const mesh__op *op) {
+    return e->ring_count - op->ring <= (uint32_t)MESH__RING ? &e->ring[op->ring % MESH__RING] : NULL;
+}
+static inline void mesh__history_end(mesh__engine *e, const mesh__op *op, int status, int64_t end) {
+    mesh__history *h = mesh__history_of(e, op);
+    if (!h) return;
+    h->status = status;
+    if (end) h->end = end;
+}
 static inline uint32_t mesh__remembered(const mesh__engine *e) {
     return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
 }
@@ -366,6 +403,8 @@ static inline uint32_t mesh__remembered(const mesh__engine *e) {
 #define MESH__HAS(ops, member) ((ops)->struct_size > offsetof(mesh_ops, member) && (ops)->member)
 
 static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
+
+static inline const char *mesh__or_empty(const char *text) { return text ? text : ""; }
 
 static inline const char *mesh__call_name(int kind) {
 #define MESH_X(name, text, flags) text,
@@ -506,7 +545,7 @@ enum {
     MESH__ROW_BYTES = 16 /* of the tuning table, last */,
     MESH__LEVEL_BYTES = 20
 };
-enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE };
+enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE, MESH__ABORT_CLOSED /* believed only where it explains a wait */ };
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
 static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
@@ -523,14 +562,12 @@ static inline const mesh__record *mesh__record_before(mesh__engine *e, const mes
     return (uint32_t)r->channel > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
 }
 
-/* Tell every other rank of the comm why it fails. The text goes as far as a control message reaches. */
-static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
+/* Why a comm fails, as a message. Returns its length: the text goes as far as a control message reaches. */
+static inline size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;
     const mesh__record *before;
-    unsigned char data[MESH_CONTROL_BYTES];
     size_t length = strlen(c->error.text);
-    int i;
-    memset(data, 0, sizeof data);
+    memset(data, 0, MESH_CONTROL_BYTES);
     mesh__put32(data, c->id);
     mesh__put32(data + 4, (uint32_t)c->error.status);
     mesh__put32(data + 8, (uint32_t)c->error.rank);
@@ -538,12 +575,46 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
     if (record) mesh__record_write(data + 16, record);
     if (record && (before = mesh__record_before(e, record)) != NULL)
         mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
-    if (length > sizeof data - MESH__ABORT_HEAD) length = sizeof data - MESH__ABORT_HEAD;
+    if (length > MESH_CONTROL_BYTES - MESH__ABORT_HEAD) length = MESH_CONTROL_BYTES - MESH__ABORT_HEAD;
     memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
+    return MESH__ABORT_HEAD + length;
+}
+
+/* Send it to every other rank. Returns 0 if the transport had no memory for one of them. */
+static inline int mesh__abort_send(mesh_comm *c, int flavour, const mesh__record *record) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length = mesh__abort_write(data, c, flavour, record);
+    int i, told = 1;
     for (i = 0; i < c->on.size; i++) {
         int rank = mesh_rank_at(&c->on, i);
-        if (rank != e->t->rank) e->t->ops->control_send(e->t, rank, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
+        if (rank != e->t->rank &&
+            e->t->ops->control_send(e->t, rank, MESH_EVENT_ABORT, data, length) == MESH_ERR_MEMORY)
+            told = 0;
     }
+    return told;
+}
+
+/* Tell every other rank of the comm why it fails, before this rank hears of it: the program may end then without a goodbye. */
+static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int64_t until = mesh__now(e) + MESH__TELL_NS;
+    int told = mesh__abort_send(c, flavour, record);
+    while (!told && mesh__now(e) < until) { /* memory may come back */
+        e->t->ops->progress(e->t, mesh__now(e) + 1000000);
+        told = mesh__abort_send(c, flavour, record);
+    }
+    impl->untold = told ? 0 : 1 + flavour;
+    impl->told_record = record != NULL;
+    if (record) impl->told = *record;
+    if (MESH__HAS(e->t->ops, control_flush)) e->t->ops->control_flush(e->t, until);
+}
+
+/* What could not be said for want of memory is said again: who has heard it does not mind. */
+static inline void mesh__announce_again(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    if (impl->untold && mesh__abort_send(c, impl->untold - 1, impl->told_record ? &impl->told : NULL)) impl->untold = 0;
 }
 
 static inline void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
@@ -583,11 +654,12 @@ static inline void mesh__log_history(mesh_comm *c) {
 static inline void mesh__comm_fail(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     int i;
-    c->failed = 1;
+    c->failed = e->failed = 1;
     mesh__impl(c)->disputing = 0;
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
-            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) e->ring[e->op[i]->ring].status = c->error.status;
+            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing)
+                mesh__history_end(e, e->op[i], c->error.status, 0);
             mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
         }
     mesh__groups_abort(c);
@@ -669,12 +741,41 @@ static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, co
     mesh__announce(c, MESH__ABORT_DISPUTE, mine);
 }
 
+static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap);
+
+/* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
+   once more: what it sent before it closed may only be arriving. */
+static inline int mesh__closed_heard(mesh_comm *c, int from) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int ranks[MESH__WALK_PENDING], i, k, n;
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->comm != c || op->state != MESH__ACTIVE || op->failing) continue;
+        if (e->t->caps & MESH_CAP_PENDING) {
+            n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+            for (k = 0; k < n && ranks[k] != from; k++) {}
+            if (k == n) continue;
+        } else if (mesh_index_of(&op->group->on, from) < 0) {
+            continue;
+        }
+        if (impl->closed_rank == from + 1 && impl->closed_serial == op->serial && impl->closed_progress == op->progress)
+            return 1;
+        impl->closed_rank = from + 1;
+        impl->closed_serial = op->serial;
+        impl->closed_progress = op->progress;
+        if (e->waiting) e->waiting->next_ask = mesh__now(e);
+        return 0;
+    }
+    return 0;
+}
+
 static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
     uint32_t length = nbytes - MESH__ABORT_HEAD;
     mesh__record theirs, before;
-    if (c->failed) return;
+    if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
     if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
     memcpy(text, data + MESH__ABORT_HEAD, length);
     text[length] = 0;
@@ -745,8 +846,8 @@ static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
     v.count = op->record.count;
     v.sent = op->sent;
     v.received = op->received;
-    v.start = op->deadline - mesh__impl(c)->timeout;
-    v.end = e->ring[op->ring].end;
+    v.start = op->start;
+    v.end = mesh__now(e);
     e->t->trace(e->t->trace_ctx, &v);
 }
 
@@ -774,8 +875,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     e->nactive--;
     if (e->roll.op == op) e->roll.op = NULL;
     mesh__op_not_issued(e, op);
-    e->ring[op->ring].status = status;
-    e->ring[op->ring].end = mesh__now(e);
+    mesh__history_end(e, op, status, mesh__now(e));
     if (e->t->trace) mesh__trace(e, op);
     if (!op->detached) return;
     mesh__op_attach(e, op);
@@ -800,6 +900,19 @@ static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status st
     mesh__op_cancel(e, op, status);
 }
 
+/* A ticket ended because a peer took its side back or went away. That may follow from something else, which is soon heard then. */
+static inline void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+    mesh__comm_impl *impl = mesh__impl(op->comm);
+    if (op->stalled) return;
+    op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+    op->stalled = 1 + (why->rank < 0 ? e->t->rank : why->rank);
+    if (impl->stalled.status) return;
+    mesh__fail(&impl->stalled, MESH_ERR_PEER, op->stalled - 1, "%s",
+               status == MESH_ERR_PEER && why->text[0] ? why->text : "");
+    if (!impl->stalled.text[0])
+        mesh__fail(&impl->stalled, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
+}
+
 /* Test the posts before step `end`. Returns 1 when none of them is open. */
 static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     int i, settled = 1;
@@ -822,9 +935,8 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
             }
             s->open = 0;
             op->progress++;
-            if (status == MESH_ERR_CANCELED && !op->failing) {
-                if (!op->stalled) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
-                op->stalled = 1 + (why.rank < 0 ? e->t->rank : why.rank);
+            if ((status == MESH_ERR_CANCELED || status == MESH_ERR_PEER) && !op->failing) {
+                mesh__op_stall(e, op, status, &why);
             } else if (status != MESH_OK) {
                 mesh__op_broken(e, op, status, &why);
             }
@@ -918,9 +1030,7 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     }
     if (op->stalled) mesh__op_settled(e, op, op->at);
     if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until) {
-        mesh_error why;
-        mesh__fail(&why, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
-        mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+        mesh__op_broken(e, op, MESH_ERR_PEER, &mesh__impl(op->comm)->stalled);
     }
     if (op->stalled) return;
     while (op->at < op->nsteps) {
@@ -980,6 +1090,12 @@ static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
 static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs);
 enum { MESH__ROLL_BYTES = 16 + MESH__RECORD_BYTES, MESH__HERE_BYTES = 12 + MESH__RECORD_BYTES };
 
+/* A quarter of the deadline, 0.1 to 1 s: who is in the library answers at once. */
+static inline int64_t mesh__roll_time(const mesh__op *op) {
+    int64_t part = mesh__impl(op->comm)->timeout / 4;
+    return part < MESH__ROLL_NS / 10 ? MESH__ROLL_NS / 10 : part < MESH__ROLL_NS ? part : MESH__ROLL_NS;
+}
+
 static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     const mesh *on = &op->group->on;
     unsigned char ask[MESH__ROLL_BYTES];
@@ -989,7 +1105,7 @@ static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     e->roll.op = op;
     e->roll.final = final;
     e->roll.id = ++e->walks;
-    e->roll.until = mesh__now(e) + INT64_C(1000000000);
+    e->roll.until = mesh__now(e) + mesh__roll_time(op);
     mesh__put32(ask, MESH__MSG_ROLL);
     mesh__put32(ask + 4, e->roll.id);
     mesh__record_write(ask + 16, &op->record);
@@ -1039,10 +1155,23 @@ static inline void mesh__roll_heard(mesh__engine *e, int from, const unsigned ch
     }
 }
 
-/* What the roll call has shown: "rank 2 has not called it (it is in all_gather(...))". Returns the rank to blame, or -1. */
+/* What the roll call has shown: "rank 2 does not answer". Who is silent keeps the others from answering well; who answers is believed. Returns
+   the rank to blame, or -1. */
 static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
     const mesh *on = &roll->op->group->on;
     int i, first = -1, silent = 0;
+    for (i = 0; i < on->size && i < 1024; i++) {
+        if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
+        if (roll->gone && mesh_rank_at(on, i) == roll->first_gone) continue;
+        if (first < 0) first = mesh_rank_at(on, i);
+        silent++;
+    }
+    if (silent > 1)
+        mesh__put(t, "; rank %d and %d others do not answer (they are stopped, or outside the library)", first,
+                  silent - 1);
+    else if (silent)
+        mesh__put(t, "; rank %d does not answer (it is stopped, or outside the library)", first);
+    if (silent) return first;
     if (roll->absent) {
         mesh__put(t, "; rank %d has not called it", roll->first_absent);
         if (roll->in.kind) mesh__put(t, " (it is in ");
@@ -1055,39 +1184,43 @@ static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
         mesh__put(t, "; rank %d has closed its transport", roll->first_gone);
         return roll->first_gone;
     }
-    for (i = 0; i < on->size && i < 1024; i++) {
-        if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
-        if (first < 0) first = mesh_rank_at(on, i);
-        silent++;
-    }
-    if (silent > 1)
-        mesh__put(t, "; rank %d and %d others do not answer (they are outside the library)", first, silent - 1);
-    else if (silent)
-        mesh__put(t, "; rank %d does not answer (it is outside the library)", first);
-    else
-        mesh__put(t, "; every rank has called it: a rank started operations of several groups in another order, an "
-                     "exchange has its send and receive in two operations, or a device hangs");
-    return first;
+    mesh__put(t, "; every rank has called it: a rank started operations of several groups in another order, an "
+                 "exchange has its send and receive in two operations, or a device hangs");
+    return -1;
+}
+
+/* When this rank calls the roll after a deadline: where many wait, a few first, and then four times as many, for the first to find out
+   tells all. */
+static inline int64_t mesh__roll_turn(const mesh__op *op) {
+    int64_t turn = op->deadline;
+    int most = 16;
+    for (; op->group->index >= most; most *= 4) turn += mesh__roll_time(op) + MESH__GRACE_NS;
+    return turn;
 }
 
 static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
-    char call[160], who[300];
-    int ranks[MESH__WALK_PENDING], n = 0, blame = -1, ask = !(e->t->caps & MESH_CAP_PENDING);
+    char call[160], who[400];
+    int ranks[MESH__WALK_PENDING], n = 0, blame = -1, asked = op->group->on.size > 1;
     mesh__text t = mesh__text_on(call, sizeof call);
-    if (ask && op->group->on.size > 1) {
-        if (e->roll.op != op || !e->roll.final) mesh__roll_start(e, op, 1);
+    if (asked) {
+        if (e->roll.op != op || !e->roll.final) {
+            if (op->deadline && mesh__now(e) < mesh__roll_turn(op)) return;
+            mesh__roll_start(e, op, 1);
+        }
         if (!mesh__roll_is_over(e)) return;
     }
     mesh__put_record(&t, &op->record);
     t = mesh__text_on(who, sizeof who);
     who[0] = 0;
-    if (!ask) {
+    if (e->t->caps & MESH_CAP_PENDING) {
         n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
         mesh__put(&t, " waiting for ");
         mesh__put_ranks(&t, ranks, n);
         if (n == 1) blame = ranks[0];
-    } else if (e->roll.op) {
-        blame = mesh__put_roll(&t, &e->roll);
+    }
+    if (asked && e->roll.op) {
+        n = mesh__put_roll(&t, &e->roll);
+        if (n >= 0) blame = n;
     }
     mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, blame, "%s: %s: deadline of %l ms passed%s",
                       mesh__impl(op->comm)->name, call, mesh__impl(op->comm)->timeout / 1000000, who);
@@ -1097,7 +1230,15 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
    is waited for a little. */
 static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
     int ranks[MESH__WALK_PENDING], n, i, k;
-    if (op->state != MESH__ACTIVE || op->failing || op->stalled) return;
+    if (op->state != MESH__ACTIVE || op->failing || op->stalled || op->gone_seen == e->ngone) return;
+    for (i = op->nxfers - 1; i >= 0; i--) { /* does it have to do with one of them at all? */
+        for (k = 0; k < e->ngone && e->gone[k].rank != op->xfer[i].rank; k++) {}
+        if (k < e->ngone) break;
+    }
+    if (i < 0 && !op->native && !op->extend) {
+        op->gone_seen = e->ngone;
+        return;
+    }
     n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
     for (i = 0; i < n; i++)
         for (k = 0; k < e->ngone; k++)
@@ -1107,7 +1248,7 @@ static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
                 if (mesh__now(e) < op->gone_until) return;
                 mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
                            e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
-                           e->gone[k].why[0] ? ": " : "", e->gone[k].why);
+                           e->gone[k].why ? ": " : "", mesh__or_empty(e->gone[k].why));
                 mesh__op_broken(e, op, MESH_ERR_PEER, &why);
                 return;
             }
@@ -1217,9 +1358,23 @@ static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
     mesh__put32(data, id);
     mesh__put32(data + 4, (uint32_t)MESH_ERR_PEER);
     mesh__put32(data + 8, (uint32_t)e->t->rank);
+    mesh__put32(data + 12, MESH__ABORT_CLOSED);
     memcpy(data + MESH__ABORT_HEAD, why.text, length);
     e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, MESH__ABORT_HEAD + length);
     return 1;
+}
+
+/* Asked about a comm that has failed here: the asker is told why, once more. */
+static inline int mesh__say_failed(mesh__engine *e, int from, uint32_t id) {
+    unsigned char data[MESH_CONTROL_BYTES];
+    int i;
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == id && e->comm[i]->failed) {
+            size_t length = mesh__abort_write(data, e->comm[i], MESH__ABORT_PLAIN, NULL);
+            e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, length);
+            return 1;
+        }
+    return 0;
 }
 
 /* Another rank's roll call: has this one called it too? If not, what is it in? */
@@ -1228,7 +1383,9 @@ static inline void mesh__roll_answer(mesh__engine *e, int from, const unsigned c
     mesh__record asked;
     uint32_t sends, recvs, called, remembered = mesh__remembered(e);
     mesh__record_read(&asked, d + 16);
-    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40)) ||
+        mesh__say_failed(e, from, (uint32_t)(asked.channel >> 40)))
+        return;
     mesh__compare_calls(e, from, &asked);
     mesh__posted(e, asked.channel, from, &sends, &recvs);
     called = (uint32_t)asked.channel ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
@@ -1250,7 +1407,9 @@ static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *
     mesh__node node;
     int i, found;
     mesh__record_read(&asked, d + 20);
-    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40))) return;
+    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40)) ||
+        mesh__say_failed(e, from, (uint32_t)(asked.channel >> 40)))
+        return;
     mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
     found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
     memset(say, 0, sizeof say);
@@ -1480,29 +1639,47 @@ static inline void mesh__hello_forget(mesh__engine *e, int rank) {
     }
 }
 
+/* A rank is gone. For LOST comms fail a little later: what the others have to say may be the cause of it. */
 static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     mesh__gone *g;
     int i;
-    if (!mesh__grow(e->t, (void **)&e->gone, &e->gone_cap, e->ngone + 1, sizeof *e->gone)) return;
+    for (i = 0; i < e->ngone; i++)
+        if (e->gone[i].rank == m->rank && e->gone[i].kind == m->kind) return;
+    MESH_ASSERT(e->ngone < 2 * e->t->size);
     g = &e->gone[e->ngone++];
     g->rank = m->rank;
     g->kind = m->kind;
-    i = m->nbytes < sizeof g->why ? (int)m->nbytes : (int)sizeof g->why - 1;
-    memcpy(g->why, m->data, (size_t)i);
-    g->why[i] = 0;
-    for (i = 0; i < e->ncomms; i++) {
-        mesh_comm *c = e->comm[i];
-        if (c->failed || mesh_index_of(&c->on, m->rank) < 0 || m->kind != MESH_EVENT_LOST) continue;
-        mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: rank %d was lost%s%s", mesh__impl(c)->name, m->rank,
-                   g->why[0] ? ": " : "", g->why);
-        if (e->waiting && e->waiting->comm == c) {
+    g->until = m->kind == MESH_EVENT_LOST ? mesh__now(e) + MESH__GRACE_NS : 0;
+    g->why = m->nbytes ? (char *)mesh_transport_alloc(e->t, m->nbytes + 1) : NULL;
+    if (g->why) memcpy(g->why, m->data, m->nbytes);
+    if (g->why) g->why[m->nbytes] = 0;
+    if (g->until && (!e->next_gone || g->until < e->next_gone)) e->next_gone = g->until;
+}
+
+/* Comms of ranks that were lost fail, when nobody has told a better cause by then. */
+static inline void mesh__gone_settle(mesh__engine *e) {
+    int i, k;
+    int64_t now;
+    if (!e->next_gone || (now = mesh__now(e)) < e->next_gone) return;
+    e->next_gone = 0;
+    for (k = 0; k < e->ngone; k++) {
+        mesh__gone *g = &e->gone[k];
+        if (g->until > now && (!e->next_gone || g->until < e->next_gone)) e->next_gone = g->until;
+        if (!g->until || g->until > now) continue;
+        g->until = 0;
+        for (i = 0; i < e->ncomms; i++) {
+            mesh_comm *c = e->comm[i];
             char call[160];
             mesh__text t = mesh__text_on(call, sizeof call);
-            mesh__put_record(&t, &e->waiting->record);
-            mesh__fail(&c->error, MESH_ERR_PEER, m->rank, "%s: %s: rank %d was lost%s%s", mesh__impl(c)->name, call,
-                       m->rank, g->why[0] ? ": " : "", g->why);
+            if (c->failed || mesh_index_of(&c->on, g->rank) < 0) continue;
+            if (e->waiting && e->waiting->comm == c) {
+                mesh__put_record(&t, &e->waiting->record);
+                mesh__put(&t, ": ");
+            }
+            mesh__fail(&c->error, MESH_ERR_PEER, g->rank, "%s: %srank %d was lost%s%s", mesh__impl(c)->name, call,
+                       g->rank, g->why ? ": " : "", mesh__or_empty(g->why));
+            mesh__comm_fail(c);
         }
-        mesh__comm_fail(c);
     }
 }
 
@@ -1562,6 +1739,18 @@ static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
            (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0;
 }
 
+/* A rank gave an opening up that this one, its first rank, had welcomed it to meanwhile: the comm is open without it. */
+static inline void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t nonce) {
+    int i;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh_comm *c = e->comm[i];
+        int index = mesh_index_of(&c->on, rank);
+        if (mesh__impl(c)->nonce && index > 0 && mesh__impl(c)->nonce[index] == nonce)
+            mesh__comm_broken(c, MESH_ERR_PEER, rank, "%s: rank %d gave up opening it before it was welcomed",
+                              mesh__impl(c)->name, rank);
+    }
+}
+
 static inline void mesh__control(mesh__engine *e) {
     mesh_control m;
     int i;
@@ -1594,6 +1783,7 @@ static inline void mesh__control(mesh__engine *e) {
                 break;
             case MESH__MSG_FAREWELL:
                 mesh__hello_forget(e, m.rank);
+                if (m.nbytes >= 8) mesh__opening_given_up(e, m.rank, mesh__get32(m.data + 4));
                 break;
             case MESH__MSG_WELCOME:
                 if (m.nbytes >= MESH__WELCOME_HEAD &&
@@ -1612,16 +1802,19 @@ static inline void mesh__control(mesh__engine *e) {
 /* Advance what can go on. Operations that only wait for the transport have nothing to advance: their turn to show an error comes now and
    then, so that thousands of them cost nothing. */
 static inline void mesh__poll(mesh__engine *e) {
-    int i, all = e->polls++ % 64 == 0, left = all ? e->nactive : e->nactive - e->nissued;
+    int i, all = e->polls++ % 64 == 0, left;
+    mesh__control(e); /* causes before what follows from them */
+    mesh__gone_settle(e);
+    left = all ? e->nactive : e->nactive - e->nissued;
     for (i = 0; left > 0 && i < e->nops; i++)
         if (e->op[i]->state == MESH__ACTIVE && (all || !e->op[i]->issued)) {
             mesh__op_advance(e, e->op[i]);
             left--;
         }
-    mesh__control(e);
     for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
     for (i = 0; i < e->ncomms; i++) {
         mesh__comm_impl *impl = mesh__impl(e->comm[i]);
+        if (impl->untold) mesh__announce_again(e->comm[i]);
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
@@ -1638,6 +1831,7 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
         if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)
             deadline = mesh__impl(e->comm[i])->dispute_until;
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
+    if (e->next_gone && e->next_gone < deadline) deadline = e->next_gone;
     status = e->t->ops->progress(e->t, deadline);
     for (i = 0; status < 0 && i < e->ncomms; i++)
         mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed",
@@ -1669,10 +1863,22 @@ static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
     e = (mesh__engine *)mesh_transport_alloc(t, sizeof *e);
     if (!e) return NULL;
     memset(e, 0, sizeof *e);
+    e->gone = (mesh__gone *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof *e->gone);
+    if (!e->gone) {
+        mesh_transport_free(t, e);
+        return NULL;
+    }
     e->t = t;
     e->mail_end = &e->mail;
     t->engine = e;
     return e;
+}
+
+MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    int64_t most = INT64_C(30000000000);
+    if (!e) return most;
+    return e->failed ? MESH__CLOSE_NS : e->longest && e->longest < most ? e->longest : most;
 }
 
 MESH_API void mesh_transport_detach(mesh_transport *t) {
@@ -1692,6 +1898,7 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
     while (e->mail) mesh__mail_drop(e, &e->mail);
     mesh_transport_free(t, e->op);
     mesh_transport_free(t, e->comm);
+    for (i = 0; i < e->ngone; i++) mesh_transport_free(t, e->gone[i].why);
     mesh_transport_free(t, e->gone);
     mesh_transport_free(t, e->walk);
     mesh_transport_free(t, e);
@@ -1733,6 +1940,7 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     }
     memset(g, 0, sizeof *g);
     g->axes = text;
+    if (err) memset(err, 0, sizeof *err), err->rank = -1;
     status = mesh_group_through(&g->on, &c->on, text, e->t->rank, err);
     if (status != MESH_OK) {
         mesh__group_free(e, g);
@@ -1746,6 +1954,9 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
                                        mesh_group_of(&c->on, text, e->t->rank), g->index, mesh__now(e) + impl->timeout,
                                        &g->handle, err);
         if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
+            if (err && (err->status != status || !err->text[0]))
+                mesh__fail(err, status, -1, "the transport (%s) refused to open a group along \"%s\": %s",
+                           e->t->ops->name, text, mesh_status_text(status));
             mesh__group_free(e, g);
             return status;
         }
@@ -1786,7 +1997,7 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
         if (mesh_index_of(m, e->gone[i].rank) >= 0)
             return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
                               e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
-                              e->gone[i].why[0] ? ": " : "", e->gone[i].why);
+                              e->gone[i].why ? ": " : "", mesh__or_empty(e->gone[i].why));
     return MESH_OK;
 }
 
@@ -1827,34 +2038,31 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
 
 /* The first rank's part: wait for every hello, compare, choose the id. */
 static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
-                                          const mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
+                                          mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
+    mesh__mail **at;
     int heard = 1, i;
     *id = e->last_id;
     for (;;) {
-        mesh__mail **at;
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
             deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
         mesh__turn_away_late(e, mesh__get64(mine + 12));
         heard = 1;
-        for (i = 1; i < m->size; i++) {
-            int rank = mesh_rank_at(m, i), found = 0;
-            for (at = &e->mail; *at; at = &(*at)->next) {
-                unsigned char *d = mesh__mail_data(*at);
-                if (!mesh__is_hello(*at, rank)) continue;
-                found = 1;
-                if (status == MESH_OK &&
-                    (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
-                    status = mesh__fail(
-                        err, MESH_ERR_MISMATCH, rank,
-                        "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
-                        rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
-                        mesh__get64(mine + 12),
-                        mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
-                if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
-            }
-            heard += found;
+        for (at = &e->mail; *at; at = &(*at)->next) { /* one hello of each rank at most */
+            unsigned char *d = mesh__mail_data(*at);
+            int rank = (*at)->rank;
+            if (!mesh__is_hello(*at, rank) || mesh_index_of(m, rank) < 1) continue;
+            heard++;
+            if (status == MESH_OK &&
+                (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+                status = mesh__fail(
+                    err, MESH_ERR_MISMATCH, rank,
+                    "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                    rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                    mesh__get64(mine + 12),
+                    mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+            if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
         }
         if (status == MESH_OK && e->starved)
             status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
@@ -1882,17 +2090,16 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
     *id += 1;
     if (status == MESH_OK && *id >= 1u << 24)
         status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
-    for (i = 1; i < m->size; i++) {
-        int rank = mesh_rank_at(m, i);
-        mesh__mail **at = &e->mail;
-        while (*at) {
-            if (!mesh__is_hello(*at, rank)) {
-                at = &(*at)->next;
-                continue;
-            }
-            mesh__welcome(e, *at, status, *id, terms, status != MESH_OK ? err : NULL);
-            mesh__mail_drop(e, at);
+    at = &e->mail;
+    while (*at) {
+        int index = mesh__is_hello(*at, (*at)->rank) ? mesh_index_of(m, (*at)->rank) : -1;
+        if (index < 1) {
+            at = &(*at)->next;
+            continue;
         }
+        terms->nonce[index] = mesh__get32(mesh__mail_data(*at) + 4);
+        mesh__welcome(e, *at, status, *id, terms, status != MESH_OK ? err : NULL);
+        mesh__mail_drop(e, at);
     }
     e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
     return status;
@@ -1965,6 +2172,7 @@ static inline void mesh__comm_release(mesh_comm *c) {
     int i;
     for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
     for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
+    mesh_transport_free(e->t, impl->nonce);
     mesh_transport_free(e->t, impl->graphs);
     mesh_transport_free(e->t, impl->group);
     mesh_transport_free(e->t, impl);
@@ -2018,6 +2226,9 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     impl->engine = e;
     impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
     impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
+    if (impl->timeout > MESH__FOREVER_NS) impl->timeout = MESH__FOREVER_NS;
+    if (impl->ask > MESH__FOREVER_NS) impl->ask = MESH__FOREVER_NS;
+    if (impl->timeout > e->longest) e->longest = impl->timeout;
     impl->stream = desc->stream;
     mesh__copy_text(impl->name, sizeof impl->name, desc->name ? desc->name : "comm");
     c->transport = t;
@@ -2035,6 +2246,12 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
         if (desc->topology) impl->topology = *desc->topology;
         impl->scratch_cap = desc->scratch_cap;
+        impl->nonce = (uint32_t *)mesh_transport_alloc(t, (size_t)m->size * sizeof *impl->nonce);
+        if (!impl->nonce) {
+            mesh__comm_release(c);
+            return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+        }
+        memset(impl->nonce, 0, (size_t)m->size * sizeof *impl->nonce);
         status = mesh__open_lead(e, m, hello, deadline, impl, &id, err ? err : &own);
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
         mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
@@ -2043,7 +2260,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,
                                    err); /* the leader's answer says more */
         mesh__put32(hello, MESH__MSG_FAREWELL);
-        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 4);
+        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 8);
     }
     if (status == MESH_OK) {
         c->id = id;
@@ -2088,7 +2305,7 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
         mesh__op_advance(e, op); /* it may have ended */
         if (op->state != MESH__ACTIVE || op->failing) continue;
         under_way++;
-        e->ring[op->ring].status = MESH_ERR_CANCELED;
+        mesh__history_end(e, op, MESH_ERR_CANCELED, 0);
         mesh__op_cancel(e, op, MESH_ERR_CANCELED);
     }
     mesh__impl(c)->disputing = 0;
@@ -2098,9 +2315,10 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
                    mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
         mesh__announce(c, MESH__ABORT_PLAIN, NULL);
     }
-    limit = mesh__now(e) + INT64_C(5000000000);
+    limit = mesh__now(e) + MESH__CLOSE_NS;
     for (;;) { /* tickets end without their peers */
-        int left = 0;
+        int left = mesh__impl(c)->untold != 0;
+        mesh__announce_again(c);
         for (i = 0; i < e->nops; i++) {
             if (e->op[i]->comm != c) continue;
             mesh__op_advance(e, e->op[i]);
@@ -2111,9 +2329,14 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     }
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
-            if (e->op[i]->state == MESH__ACTIVE) e->nactive--;
             mesh__op_not_issued(e, e->op[i]);
-            mesh__op_release(e, e->op[i]);
+            if (e->op[i]->state == MESH__ACTIVE) { /* the transport is still at it: slot and memory stay its own */
+                e->nactive--;
+                e->op[i]->state = MESH__RETIRED;
+                e->op[i]->comm = NULL;
+            } else {
+                mesh__op_release(e, e->op[i]);
+            }
         }
     for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
     for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
@@ -2221,6 +2444,10 @@ static inline void mesh__reap(mesh__engine *e) {
         mesh__op_advance(e, op);
         if (e->detached != op) continue;
         if (mesh__now(e) < op->deadline && !op->failing) return;
+        mesh__progress(e, 0); /* what is there counts, however late it is looked at */
+        mesh__poll(e);
+        mesh__op_advance(e, op);
+        if (e->detached != op) continue;
         if (!op->failing) mesh__op_timeout(e, op);
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
@@ -2265,7 +2492,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->sent = op->received = 0;
     op->serial = ++e->started;
     op->gone_until = 0;
-    op->stalled = op->alone = 0;
+    op->stalled = op->alone = op->gone_seen = 0;
     op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
     if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
@@ -2281,18 +2508,19 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->call.channel = op->channel;
     op->call.check = check;
     op->elem_bytes = call->elem_bytes;
-    op->deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    op->start = mesh__now(e);
+    op->deadline = op->start + mesh__impl(c)->timeout;
     op->record.channel = op->channel;
     op->record.kind = (uint8_t)call->kind;
     op->record.dtype = (uint8_t)call->dtype;
     op->record.op = (uint8_t)call->op;
     op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
     mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
-    op->ring = (int)(e->ring_count++ % MESH__RING);
+    op->ring = e->ring_count++;
     h->record = op->record;
     h->comm = (int)c->id;
     h->status = MESH_IN_PROGRESS;
-    h->start = op->deadline - mesh__impl(c)->timeout;
+    h->start = op->start;
     e->nactive++;
 }
 
@@ -2498,6 +2726,7 @@ static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
 static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
     const mesh__comm_impl *impl = mesh__impl(op->comm);
     mesh__op *outer = e->waiting;
+    int looked = 0;
     uint32_t seen, generation = op->generation;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     e->waiting = op;
@@ -2515,6 +2744,10 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
             op->ask_wait = impl->ask;
             op->next_ask = now + op->ask_wait;
         }
+        if (now >= op->deadline && !op->failing && !looked++) { /* what is there counts, however late it is looked at */
+            mesh__progress(e, 0);
+            continue;
+        }
         if (now >= op->deadline && !op->failing) mesh__op_timeout(e, op);
         if (now >= op->next_ask && !op->failing) {
             mesh__walk_start(e, op);
@@ -2527,7 +2760,7 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
         }
         wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
         if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
-        if (e->roll.op == op && e->roll.final) wake = now + 1000000;
+        if (now >= op->deadline && !op->failing) wake = now + 1000000; /* the roll is called */
         mesh__progress(e, wake);
     }
     e->waiting = outer;
@@ -2618,6 +2851,7 @@ MESH_API mesh_status mesh_test(mesh_request r) {
     if (op->state == MESH__ACTIVE) {
         mesh__progress(e, 0);
         mesh__poll(e);
+        mesh__op_advance(e, op);
         if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
         if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
     }

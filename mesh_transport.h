@@ -59,6 +59,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
                 the axes, `key` this rank's index in it, parent the handle of the comm's first group (NULL while that is opened).
    group_abort  End everything under way in the group on this rank, soon; tickets end with CANCELED. What stands in for cancel where
                 MESH_CAP_CANCEL is not set.
+   control_flush  Until the control messages sent so far would arrive if this process ended now, or the deadline. OK or IN_PROGRESS. Where
+                control_send does that itself it is absent.
    collective   UNSUPPORTED: the core's schedule serves it. Any other failure may as well be left to test, which has room for why.
    copy         src NULL: zeros. Either side may be host memory.
 
@@ -222,10 +224,11 @@ typedef struct mesh_ops {
     mesh_status (*memory_register)(mesh_transport *t, void *p, uint64_t nbytes, void **handle);
     mesh_status (*memory_unregister)(mesh_transport *t, void *handle);
     mesh_status (*stream_wait)(mesh_transport *t, void *group, const mesh_ticket *ticket, void *stream);
+    mesh_status (*control_flush)(mesh_transport *t, int64_t deadline_ns);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
-#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX

@@ -369,7 +369,8 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  device_free,
                                  NULL,
                                  NULL,
-                                 device_stream_wait};
+                                 device_stream_wait,
+                                 NULL};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;
     device_queue *q;

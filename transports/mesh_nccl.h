@@ -861,6 +861,19 @@ static inline mesh_status mesh_nccl__control_send(mesh_transport *t, int rank, i
     return status;
 }
 
+static inline mesh_status mesh_nccl__control_flush(mesh_transport *t, int64_t deadline) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status = MESH_OK;
+    if (s->boot->ops->struct_size <= offsetof(mesh_ops, control_flush) || !s->boot->ops->control_flush) return MESH_OK;
+    do { /* a little at a time: the watchdog listens too */
+        int64_t now = s->boot->ops->now(s->boot);
+        pthread_mutex_lock(&s->boot_lock);
+        status = s->boot->ops->control_flush(s->boot, now + 1000000 < deadline ? now + 1000000 : deadline);
+        pthread_mutex_unlock(&s->boot_lock);
+    } while (status == MESH_IN_PROGRESS && s->boot->ops->now(s->boot) < deadline);
+    return status;
+}
+
 static inline mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__mail *mail;
@@ -2204,7 +2217,8 @@ static inline const mesh_ops *mesh_nccl__ops(void) {
                                  mesh_nccl__free,
                                  mesh_nccl__memory_register,
                                  mesh_nccl__memory_unregister,
-                                 mesh_nccl__stream_wait};
+                                 mesh_nccl__stream_wait,
+                                 mesh_nccl__control_flush};
     return &ops;
 }
 

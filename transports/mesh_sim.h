@@ -181,7 +181,7 @@ static inline void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, 
     mesh_sim__world *w = from->world;
     mesh_sim *dest = &w->rank[to];
     mesh_sim__message **at = &dest->coming;
-    int64_t *last = &w->last_arrival[from->base.rank * from->base.size + to];
+    int64_t *last = &w->last_arrival[(size_t)from->base.rank * (size_t)from->base.size + (size_t)to];
     m->from = from->base.rank;
     m->arrival = mesh_sim__clock(w) + w->desc.latency_ns + (int64_t)m->nbytes * w->desc.ps_per_byte / 1000 + extra;
     if (w->desc.jitter_ns) m->arrival += (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns);
@@ -490,7 +490,7 @@ static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, 
     }
     while ((m = list) != NULL) {
         mesh_sim__xfer *x = &k->xfer[m->from];
-        int to = x->x.rank, n = s->world->sent[t->rank * t->size + to]++;
+        int to = x->x.rank, n = s->world->sent[(size_t)t->rank * (size_t)t->size + (size_t)to]++;
         const mesh_sim_fault *delay = mesh_sim__fault(s, MESH_SIM_DELAY, to, n);
         int lost = mesh_sim__fault(s, MESH_SIM_DROP, to, n) || s->world->rank[to].dead || s->world->rank[to].closed;
         list = m->next;

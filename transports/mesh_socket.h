@@ -1912,6 +1912,27 @@ static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank,
     return MESH_OK;
 }
 
+/* Control frames that are still here: behind a handshake, or behind bytes that the kernel has no room for. */
+static inline int mesh_socket__untold(const mesh_socket__impl *s) {
+    int i;
+    for (i = 0; i < s->nconns; i++) {
+        const mesh_socket__conn *c = s->conn[i];
+        if (c->state == MESH_SOCKET__UP && !c->broken && !c->mute && c->out_len > c->out_at) return 1;
+    }
+    for (i = 0; i < s->net->base.size; i++)
+        if (s->peer[i].held_len && !s->peer[i].gone) return 1;
+    return 0;
+}
+
+static inline mesh_status mesh_socket__control_flush(mesh_transport *t, int64_t deadline) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    while (mesh_socket__untold(s) && mesh_socket__clock() < deadline) {
+        mesh_socket__retries(s);
+        mesh_socket__round(s, 1);
+    }
+    return mesh_socket__untold(s) ? MESH_IN_PROGRESS : MESH_OK;
+}
+
 static inline mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__control *m = s->control;
@@ -2025,15 +2046,16 @@ static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
 static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_status status = MESH_OK;
-    int64_t limit, told, quiet;
+    int64_t limit, told, quiet, patience;
     int i, busy = 1;
     if (!s) return MESH_OK;
+    patience = mesh_transport_patience(t);
     mesh_transport_detach(t);
     s->closing = 1;
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken)
             mesh_socket__frame_send(s, s->conn[i], MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
-    limit = mesh_socket__clock() + INT64_C(30000000000);
+    limit = mesh_socket__clock() + patience;
     told = mesh_socket__clock() + INT64_C(1000000000);
     while (busy && mesh_socket__clock() < limit) { /* what was sent has to leave */
         for (i = 0, busy = 0; i < s->nconns; i++) {
@@ -2049,7 +2071,8 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     }
     if (busy)
         status = mesh__fail(why, MESH_ERR_TIMEOUT, -1,
-                            "mesh_socket_close: a rank did not take what was sent to it within 30 s; it may be lost");
+                            "mesh_socket_close: a rank did not take what was sent to it within %l ms; it may be lost",
+                            patience / 1000000);
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP) shutdown(s->conn[i]->fd, SHUT_WR);
     /* Where a socket cannot say what it has not sent, it is given more time: a close with unread bytes would throw that away. */
@@ -2094,7 +2117,8 @@ static inline const mesh_ops *mesh_socket__ops(void) {
                                  NULL,
                                  NULL,
                                  NULL,
-                                 NULL};
+                                 NULL,
+                                 mesh_socket__control_flush};
     return &ops;
 }
 

@@ -1,0 +1,909 @@
+/* The engine when things go wrong: what is late, refused, forgotten, retired; who is named, and that everybody hears it. */
+#ifndef T_ENGINE_H
+#define T_ENGINE_H
+
+#include <poll.h>
+#include <sys/mman.h>
+
+/* ---- a transport between the engine and another one, that does one thing amiss ---- */
+
+enum { SHIM_RANGES = 64 };
+
+typedef struct shim {
+    mesh_transport base;
+    mesh_transport *inner;
+    mesh_ops ops;
+    int refuse_aborts; /* so many announcements are refused for want of memory */
+    int drop_aborts;   /* so many that arrive are dropped, as for want of memory */
+    int starve_lost;   /* no memory while a LOST is taken in */
+    int starved;
+    int refuse_group; /* the group opened after so many others is refused, without a reason */
+    int stick;        /* canceled tickets do not end */
+    int nstuck, reused, freed, asked, announced;
+    struct {
+        mesh_ticket ticket;
+        unsigned char *base;
+        uint64_t nbytes;
+    } stuck[SHIM_RANGES]; /* receives that are under way: what they have under their hands */
+} shim;
+
+static shim *shim_of(mesh_transport *t) { return (shim *)(void *)t; }
+
+static mesh_status shim_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    shim *s = shim_of(t);
+    mesh_post q = *p;
+    mesh_status status;
+    int i, k;
+    q.group = NULL;
+    for (i = 0; i < p->count; i++)
+        for (k = 0; k < s->nstuck; k++) {
+            unsigned char *at = (unsigned char *)p->xfer[i].base;
+            s->reused += at < s->stuck[k].base + s->stuck[k].nbytes && s->stuck[k].base < at + p->xfer[i].nbytes;
+        }
+    status = s->inner->ops->post(s->inner, &q, ticket);
+    for (i = 0; s->stick && status == MESH_OK && i < p->count && s->nstuck < SHIM_RANGES; i++)
+        if (p->xfer[i].direction == MESH_RECV) {
+            s->stuck[s->nstuck].ticket = *ticket;
+            s->stuck[s->nstuck].base = (unsigned char *)p->xfer[i].base;
+            s->stuck[s->nstuck++].nbytes = p->xfer[i].nbytes;
+        }
+    return status;
+}
+static int shim_is_stuck(const shim *s, const mesh_ticket *ticket) {
+    int k;
+    for (k = 0; k < s->nstuck && s->stuck[k].ticket.impl != ticket->impl; k++) {}
+    return k < s->nstuck;
+}
+/* The tickets that were stuck end, as when a transport closes. */
+static void shim_unstick(shim *s) {
+    mesh_error why;
+    for (; s->nstuck > 0; s->nstuck--) {
+        mesh_ticket ticket = s->stuck[s->nstuck - 1].ticket;
+        int k;
+        for (k = 0; s->stuck[k].ticket.impl != ticket.impl; k++) {}
+        if (k < s->nstuck - 1) continue; /* another receive of the same */
+        s->inner->ops->cancel(s->inner, &ticket);
+        s->inner->ops->test(s->inner, &ticket, &why);
+    }
+}
+static mesh_status shim_test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    shim *s = shim_of(t);
+    if (shim_is_stuck(s, ticket)) return MESH_IN_PROGRESS;
+    return s->inner->ops->test(s->inner, ticket, why);
+}
+static int shim_pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    shim *s = shim_of(t);
+    s->asked++;
+    return s->inner->ops->pending(s->inner, ticket, ranks, cap);
+}
+static mesh_status shim_cancel(mesh_transport *t, mesh_ticket *ticket) {
+    shim *s = shim_of(t);
+    return shim_is_stuck(s, ticket) ? MESH_OK : s->inner->ops->cancel(s->inner, ticket);
+}
+static mesh_status shim_progress(mesh_transport *t, int64_t deadline) {
+    shim_of(t)->starved = 0;
+    return shim_of(t)->inner->ops->progress(shim_of(t)->inner, deadline);
+}
+static int64_t shim_now(mesh_transport *t) { return shim_of(t)->inner->ops->now(shim_of(t)->inner); }
+static mesh_status shim_control_send(mesh_transport *t, int rank, int kind, const void *data, size_t n) {
+    shim *s = shim_of(t);
+    if (kind == MESH_EVENT_ABORT && s->refuse_aborts > 0) {
+        s->refuse_aborts--;
+        return MESH_ERR_MEMORY;
+    }
+    s->announced += kind == MESH_EVENT_ABORT;
+    return s->inner->ops->control_send(s->inner, rank, kind, data, n);
+}
+static mesh_status shim_control_poll(mesh_transport *t, mesh_control *out) {
+    shim *s = shim_of(t);
+    mesh_status status;
+    s->starved = 0;
+    while ((status = s->inner->ops->control_poll(s->inner, out)) == MESH_OK && out->kind == MESH_EVENT_ABORT &&
+           s->drop_aborts > 0)
+        s->drop_aborts--;
+    if (status == MESH_OK && out->kind == MESH_EVENT_LOST && s->starve_lost) s->starved = 1;
+    return status;
+}
+static mesh_status shim_close(mesh_transport *t, mesh_error *why) {
+    (void)t, (void)why;
+    return MESH_OK;
+}
+static mesh_status shim_group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color, int key,
+                                   int64_t deadline, void **out, mesh_error *why) {
+    (void)parent, (void)id, (void)group, (void)color, (void)key, (void)deadline, (void)why;
+    *out = NULL;
+    return shim_of(t)->refuse_group > 0 && --shim_of(t)->refuse_group == 0 ? MESH_ERR_MEMORY : MESH_OK;
+}
+static mesh_status shim_group_close(mesh_transport *t, void *group) {
+    (void)t, (void)group;
+    return MESH_OK;
+}
+/* The lists' collectives are the transport's own; it has nothing to move. */
+static mesh_status shim_collective(mesh_transport *t, void *group, const mesh_call *call, mesh_ticket *ticket) {
+    mesh_post mark;
+    (void)group;
+    if (!call->nbuffers) return MESH_ERR_UNSUPPORTED;
+    memset(&mark, 0, sizeof mark);
+    mark.channel = call->channel;
+    return shim_of(t)->inner->ops->post(shim_of(t)->inner, &mark, ticket);
+}
+
+typedef struct shim_block {
+    size_t nbytes, zero;
+} shim_block;
+
+static void *shim_alloc(void *ctx, size_t n) {
+    shim_block *b = ((shim *)ctx)->starved ? NULL : (shim_block *)malloc(sizeof *b + n);
+    if (!b) return NULL;
+    b->nbytes = n;
+    return b + 1;
+}
+static void shim_free(void *ctx, void *p) {
+    shim *s = (shim *)ctx;
+    shim_block *b = p ? (shim_block *)p - 1 : NULL;
+    int k;
+    for (k = 0; b && k < s->nstuck; k++)
+        s->freed += s->stuck[k].base < (unsigned char *)p + b->nbytes &&
+                    (unsigned char *)p < s->stuck[k].base + s->stuck[k].nbytes;
+    free(b);
+}
+
+static void shim_make(shim *s, mesh_transport *inner) {
+    static const mesh_ops bare = {sizeof(mesh_ops),  MESH_ABI,    "shim",        shim_post, shim_test,
+                                  shim_pending,      shim_cancel, shim_progress, shim_now,  shim_control_send,
+                                  shim_control_poll, shim_close,  MESH_OPS_BARE};
+    memset(s, 0, sizeof *s);
+    s->ops = bare;
+    s->base = *inner;
+    s->base.ops = &s->ops;
+    s->base.engine = NULL;
+    s->base.allocator.alloc = shim_alloc;
+    s->base.allocator.free = shim_free;
+    s->base.allocator.ctx = s;
+    s->inner = inner;
+}
+
+/* A comm over `size` ranks from `first` on. */
+static int open_some(mesh_transport *t, mesh_comm *c, int first, int size, int64_t timeout) {
+    mesh m;
+    mesh_desc d = MESH_ZERO;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    d.shape = &size;
+    d.naxes = 1;
+    d.origin = first;
+    desc.timeout_ns = timeout;
+    desc.ask_ns = SECOND / 10;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    if (mesh_comm_open(c, t, &m, &desc, &err)) {
+        test_fail(__FILE__, __LINE__, "rank %d: %s", t->rank, err.text);
+        return 0;
+    }
+    return 1;
+}
+
+/* Between ranks, whatever they are (threads, processes): a byte for every word said. */
+typedef struct word {
+    int fd[2];
+} word;
+static void word_make(word *w) { CHECK(pipe(w->fd) == 0); }
+static void word_say(word *w) { CHECK(write(w->fd[1], "w", 1) == 1); }
+/* Wait for a word without a call into the library; 0: none came. */
+static int word_hear(word *w, int ms) {
+    struct pollfd p;
+    char c;
+    p.fd = w->fd[0];
+    p.events = POLLIN;
+    return poll(&p, 1, ms) > 0 && read(w->fd[0], &c, 1) == 1;
+}
+
+/* ---- point 7: a question that arrives late ---- */
+
+/* Rank 0 asks rank 1, which sends what was asked for and closes before it reads the question, in the opening of another comm. That answers
+   nothing any more: the comm of ranks 0 and 2 goes on. */
+static void late_question_rank(mesh_transport *t, void *ctx) {
+    int sim = !strcmp(t->ops->name, "sim"), got = 0, v = 7;
+    int64_t when = 0;
+    mesh_comm c, other;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 0) when = t->ops->now(t) + SECOND;
+    CHECK_INT(mesh_broadcast(&c, NULL, &when, &when, sizeof when, MESH_BYTES, 0), MESH_OK);
+    if (sim) pause_rank(t, when - t->ops->now(t)); /* one clock for all; a message takes 50 ms on it */
+    if (t->rank == 0) {                            /* asks after 100 ms */
+        CHECK_INT(mesh_recv(&c, NULL, 1, &got, 1, MESH_I32), MESH_OK);
+        CHECK_INT(got, 7);
+        CHECK_INT(mesh_recv(&c, NULL, 2, &got, 1, MESH_I32), MESH_OK); /* rank 2 says so when the answer is out */
+        pause_rank(t, SECOND / 5);
+    } else {
+        pause_rank(t, sim ? SECOND / 8 : SECOND / 4);
+        if (t->rank == 1) CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+        if (t->rank == 1) CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        if (!open_some(t, &other, 1, 2, 10 * SECOND)) return;
+        CHECK_INT(mesh_barrier(&other, NULL), MESH_OK);
+        mesh_comm_close(&other);
+        if (t->rank == 2) CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+    }
+    if (t->rank != 1) {
+        CHECK_INT(mesh_sendrecv(&c, NULL, 2 - t->rank, &v, 1, 2 - t->rank, &got, 1, MESH_I32), MESH_OK);
+        CHECK_STR(c.error.text, "");
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    }
+}
+static void test_late_question(void) {
+    mesh_sim_desc d = sim_desc(3);
+    mesh_error err;
+    d.latency_ns = SECOND / 20;
+    CHECK_OK(mesh_sim_run(&d, late_question_rank, NULL, &err), err);
+    run_world(TCP, 3, late_question_rank, NULL);
+    run_world(UNIX, 3, late_question_rank, NULL);
+}
+
+/* ---- point 8: deadlines ---- */
+
+/* The deadline passed while the program computed; what was waited for had come long before. */
+static void computed_rank(mesh_transport *t, void *ctx) {
+    int how = *(int *)ctx, got = 0, v = 7;
+    mesh_status status;
+    mesh_request r;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=2", NULL, SECOND / 2)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+        pause_rank(t, SECOND);
+    } else {
+        CHECK_INT(mesh_recv_start(&c, NULL, 1, &got, 1, MESH_I32, &r), MESH_OK);
+        pause_rank(t, SECOND);
+        if (how == 0) {
+            CHECK_OK(mesh_wait(r), c.error);
+        } else {
+            while ((status = mesh_test(r)) == MESH_IN_PROGRESS) {}
+            CHECK_OK(status, c.error);
+        }
+        CHECK_INT(got, 7);
+    }
+    CHECK_STR(c.error.text, "");
+    mesh_comm_close(&c);
+}
+static void test_deadline_computed(void) {
+    int how, b;
+    for (how = 0; how < 2; how++)
+        for (b = 0; b < BACKENDS; b++) run_world(b, 2, computed_rank, &how);
+}
+
+/* A time beyond the clock's end is no deadline. */
+static void forever_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    int v = t->rank, got = -1;
+    (void)ctx;
+    desc.timeout_ns = INT64_MAX;
+    desc.ask_ns = INT64_MAX;
+    CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+    if (t->rank == 1) pause_rank(t, SECOND / 10);
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    if (!c.impl) return;
+    if (t->rank == 1) pause_rank(t, SECOND / 10); /* it is waited for */
+    CHECK_OK(mesh_sendrecv(&c, NULL, 1 - t->rank, &v, 1, 1 - t->rank, &got, 1, MESH_I32), c.error);
+    CHECK_INT(got, 1 - t->rank);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_deadline_forever(void) {
+    run_world(SIM, 2, forever_rank, NULL);
+    run_world(TCP, 2, forever_rank, NULL);
+}
+
+/* ---- point 9: failures nobody hears ---- */
+
+/* Rank 1 gets a call wrong, and the transport has no memory for the announcement at first. */
+static void refused_announcement_rank(mesh_transport *t, void *ctx) {
+    shim s;
+    mesh_comm c;
+    (void)ctx;
+    shim_make(&s, t);
+    if (!open_comm(&s.base, &c, "x=3", NULL, 5 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        pause_rank(t, SECOND / 20); /* the others are through the barrier */
+        s.refuse_aborts = 2;        /* one to each */
+        CHECK_INT(mesh_barrier(&c, "nowhere"), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_ARGUMENT);
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_ARGUMENT);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "nowhere");
+    }
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_refused_announcement(void) { run_world(SIM, 3, refused_announcement_rank, NULL); }
+
+/* An announcement that was lost on the way: who asks the rank whose comm failed is told why. */
+static void ask_failed_rank(mesh_transport *t, void *ctx) {
+    shim s;
+    mesh_comm c, other;
+    int v = 0;
+    (void)ctx;
+    shim_make(&s, t);
+    if (!open_comm(&s.base, &c, "x=3", NULL, 5 * SECOND)) return;
+    if (t->rank && !open_some(&s.base, &other, 1, 2, 60 * SECOND)) return;
+    if (t->rank == 0) {
+        s.drop_aborts = 1;
+        CHECK_INT(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), MESH_ERR_ARGUMENT);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "nowhere");
+    } else if (t->rank == 1) {
+        CHECK_INT(mesh_barrier(&c, "nowhere"), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_recv(&other, NULL, 1, &v, 1, MESH_I32), MESH_OK); /* it is in the library, and answers */
+    } else {
+        pause_rank(t, 20 * SECOND);
+        CHECK_INT(mesh_send(&other, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+    }
+    if (t->rank) mesh_comm_close(&other);
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_ask_failed(void) { run_world(SIM, 3, ask_failed_rank, NULL); }
+
+/* A rank is lost while there is no memory to remember it. */
+static void lost_unremembered_rank(mesh_transport *t, void *ctx) {
+    shim s;
+    mesh m;
+    mesh_comm c;
+    mesh_error err;
+    (void)ctx;
+    shim_make(&s, t);
+    if (!open_comm(&s.base, &c, "x=2", NULL, 5 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        mesh_sim_die(t);
+    } else {
+        s.starve_lost = 1;
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "rank 1 was lost");
+        mesh_comm_close(&c);
+        CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err); /* and it stays lost */
+        CHECK_INT(mesh_comm_open(&c, &s.base, &m, NULL, &err), MESH_ERR_PEER);
+    }
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_lost_unremembered(void) { run_world(SIM, 2, lost_unremembered_rank, NULL); }
+
+/* Rank 2 gives up the opening while its welcome is under way, and goes about other things: the others do not wait for it. */
+static void gave_up_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    mesh_status status;
+    (void)ctx;
+    desc.timeout_ns = t->rank == 2 ? SECOND : 20 * SECOND; /* rank 2 gives up at 2 s */
+    desc.ask_ns = SECOND / 10;
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &err), err);
+    if (t->rank == 1) pause_rank(t, 3 * SECOND / 2); /* its hello comes at 1.8 s, the welcome at 2.1 s */
+    status = mesh_comm_open(&c, t, &m, &desc, &err);
+    if (t->rank == 2) {
+        CHECK_INT(status, MESH_ERR_TIMEOUT);
+        pause_rank(t, 60 * SECOND);
+        return;
+    }
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK(status == MESH_ERR_PEER || status == MESH_ERR_TIMEOUT);
+    if (c.impl) err = c.error;
+    CHECK_INT(err.rank, 2);
+    if (strstr(err.text, "deadline of")) /* it was not told */
+        test_fail(__FILE__, __LINE__, "rank %d: %s", t->rank, err.text);
+    mesh_comm_close(&c);
+}
+static void test_gave_up(void) {
+    mesh_sim_desc d = sim_desc(3);
+    mesh_error err;
+    d.latency_ns = 3 * SECOND / 10;
+    CHECK_OK(mesh_sim_run(&d, gave_up_rank, NULL, &err), err);
+}
+
+/* Rank 1 gets a call wrong; every rank prints what it heard and exits, as README's program does, without a close. */
+static void exits_rank(mesh_transport *t, void *ctx) {
+    int stage = *(int *)ctx;
+    float a[1024] = {0};
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    if (!open_comm(t, &c, "dp=4", NULL, 10 * SECOND)) return;
+    if (stage >= 1) status = mesh_barrier(&c, NULL);
+    if (stage >= 2 && status == MESH_OK) status = mesh_all_reduce(&c, NULL, a, a, 1024, MESH_F32, MESH_SUM);
+    if (status == MESH_OK) status = mesh_all_reduce(&c, t->rank == 1 ? "tp" : "dp", a, a, 1024, MESH_F32, MESH_AVG);
+    CHECK_INT(status, MESH_ERR_ARGUMENT);
+    CHECK_INT(c.error.rank, 1);
+    CHECK_HAS(c.error.text, "no axis \"tp\"");
+    fflush(NULL);
+    _exit(test_failures ? 1 : 0);
+}
+static void exits(int stage, int times) {
+    int i;
+    for (i = 0; i < times; i++) {
+        run_world(TCP, 4, exits_rank, &stage);
+        run_world(UNIX, 4, exits_rank, &stage);
+    }
+}
+static void test_exits_first(void) { exits(0, 3); } /* nobody is connected to anybody but rank 0 */
+static void test_exits_after_barrier(void) { exits(1, 20); }
+static void test_exits_after_some(void) { exits(2, 20); }
+
+/* A rank is killed. The root of a gather hears it, fails, closes and leaves, in the middle of what rank 2 sends to it, which computes
+   meanwhile. When rank 2 looks, all that happened lies before it: it names the rank that was killed, not the one that left for it. */
+typedef struct innocent {
+    int victim, root; /* of ranks 0 and 1 */
+    word midway, left;
+} innocent;
+
+static void innocent_rank(mesh_transport *t, void *ctx) {
+    enum { N = 16 << 20 };
+    innocent *w = (innocent *)ctx;
+    float *a = (float *)calloc(N, sizeof *a), *all = NULL;
+    int ranks[8];
+    mesh_request r;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == w->victim) {
+        CHECK(word_hear(&w->midway, 10000));
+        kill(getpid(), SIGKILL);
+    }
+    if (t->rank == w->root) all = (float *)calloc(3 * (size_t)N, sizeof *all);
+    CHECK_INT(mesh_gather_start(&c, NULL, a, all, N, MESH_F32, w->root, &r), MESH_OK);
+    if (t->rank == 2) {
+        while (mesh__op_pending(mesh__impl(&c)->engine, mesh__request_op(r), ranks, 8)) mesh_test(r);
+        CHECK_INT(mesh__request_op(r)->state, MESH__ACTIVE);
+        word_say(&w->midway);
+        CHECK(word_hear(&w->left, 10000));
+    }
+    CHECK_INT(mesh_wait(r), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, w->victim);
+    CHECK_HAS(c.error.text, w->victim ? "rank 1 was lost" : "rank 0 was lost");
+    mesh_comm_close(&c);
+    if (t->rank == w->root) {
+        mesh_socket_close((mesh_socket *)(void *)t);
+        word_say(&w->left);
+    }
+    free(a);
+    free(all);
+}
+static void test_innocent(void) {
+    int b, victim;
+    for (b = TCP; b <= UNIX; b++)
+        for (victim = 0; victim < 2; victim++) {
+            innocent w;
+            w.victim = victim;
+            w.root = 1 - victim;
+            word_make(&w.midway);
+            word_make(&w.left);
+            run_world_but(b, 3, innocent_rank, &w, victim);
+        }
+}
+
+/* Rank 2 does not come (it is stopped). Rank 0 waits for rank 1, which waits for rank 2: all name rank 2. */
+static void stopped_rank(mesh_transport *t, void *ctx) {
+    int v = 0;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 2) {
+        pause_rank(t, 5 * SECOND);
+    } else {
+        if (t->rank == 1) pause_rank(t, SECOND / 2); /* rank 0's deadline is the first */
+        CHECK_INT(mesh_recv(&c, NULL, t->rank + 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 2);
+        CHECK_HAS(c.error.text, "rank 2");
+    }
+    mesh_comm_close(&c);
+}
+static void test_stopped(void) {
+    run_world(SIM, 3, stopped_rank, NULL);
+    run_world(TCP, 3, stopped_rank, NULL);
+}
+
+/* Rank 1 stops in the middle of a message: it is named, though the message is matched. Rank 0 then closes without waiting for it. */
+static void stopped_midway_rank(mesh_transport *t, void *ctx) {
+    enum { N = 16 << 20 };
+    word *w = (word *)ctx;
+    float *a = (float *)calloc(N, sizeof *a);
+    int ranks[8];
+    mesh_request r;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=2", NULL, 2 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) {
+        CHECK_INT(mesh_recv_start(&c, NULL, 0, a, N, MESH_F32, &r), MESH_OK);
+        while (mesh__op_pending(mesh__impl(&c)->engine, mesh__request_op(r), ranks, 8)) mesh_test(r);
+        CHECK_INT(mesh__request_op(r)->state, MESH__ACTIVE);
+        CHECK(word_hear(&w[0], 15000)); /* rank 0 has timed out, */
+        CHECK(word_hear(&w[0], 10000)); /* and closed, while this rank read nothing */
+    } else {
+        CHECK_INT(mesh_send(&c, NULL, 1, a, N, MESH_F32), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "rank 1");
+        word_say(&w[0]);
+        mesh_comm_close(&c);
+        mesh_socket_close((mesh_socket *)(void *)t);
+        word_say(&w[0]);
+    }
+    if (t->rank == 1) mesh_comm_close(&c);
+    free(a);
+}
+static void test_stopped_midway(void) {
+    int b;
+    for (b = TCP; b <= UNIX; b++) {
+        word w;
+        word_make(&w);
+        run_world(b, 2, stopped_midway_rank, &w);
+    }
+}
+
+/* A rank is killed whose child lives on, with all its descriptors. */
+static void orphan_rank(mesh_transport *t, void *ctx) {
+    word *w = (word *)ctx;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=3", NULL, 5 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 2) {
+        if (fork() == 0) {
+            word_hear(w, 20000); /* until the others know, or long after their deadline */
+            word_hear(w, 20000);
+            _exit(0);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 2);
+    CHECK_HAS(c.error.text, "rank 2 was lost");
+    word_say(w);
+    mesh_comm_close(&c);
+}
+static void test_orphan(void) {
+    int b;
+    for (b = TCP; b <= UNIX; b++) {
+        word w;
+        word_make(&w);
+        run_world_but(b, 3, orphan_rank, &w, 2);
+    }
+}
+
+/* ---- point 10 ---- */
+
+/* A comm is closed by force over a transport whose tickets do not end: what they have under their hands is nobody else's, and is not freed. */
+static void live_scratch_rank(mesh_transport *t, void *ctx) {
+    size_t n = *(size_t *)ctx;
+    mesh_tuning tuning;
+    mesh_error err;
+    float *a = (float *)calloc(n, sizeof *a), *b = (float *)calloc(n, sizeof *b), *b2 = (float *)calloc(n, sizeof *b2);
+    shim s;
+    mesh_comm c, again;
+    mesh_request r;
+    shim_make(&s, t);
+    CHECK_OK(mesh_tuning_parse(&tuning, "all_reduce ranks<=* bytes<=* halving", &err), err);
+    s.base.tuning = &tuning; /* scratch as large as the data */
+    if (!open_comm(&s.base, &c, "x=2", NULL, 20 * SECOND)) return;
+    if (t->rank == 0) {
+        s.stick = 1;
+        CHECK_INT(mesh_all_reduce_start(&c, NULL, a, b, n, MESH_F32, MESH_SUM, &r), MESH_OK);
+        CHECK(s.nstuck > 0);
+        CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+        s.stick = 0;
+    } else {
+        mesh_comm_close(&c);
+    }
+    if (!open_comm(&s.base, &again, "y=2", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_all_reduce(&again, NULL, a, b2, n, MESH_F32, MESH_SUM), MESH_OK);
+    mesh_comm_close(&again);
+    CHECK_INT(s.reused, 0);
+    CHECK_INT(s.freed, 0);
+    shim_unstick(&s);
+    mesh_transport_detach(&s.base);
+    free(a);
+    free(b);
+    free(b2);
+}
+static void test_live_scratch(void) {
+    size_t small = 9000, large = 4 << 20; /* kept for the next operation; given back at once */
+    run_world(SIM, 2, live_scratch_rank, &small);
+    run_world(SIM, 2, live_scratch_rank, &large);
+}
+
+static void fill_stack(void) {
+    volatile char junk[16384];
+    size_t i;
+    for (i = 0; i < sizeof junk; i++) junk[i] = 'Z';
+}
+
+/* A transport refuses a group, and does not say why: it is refused all the same, with its status, on every rank. */
+static void unsaid_rank(mesh_transport *t, void *ctx) {
+    int late = *(int *)ctx; /* 1: mesh_group_open; 0: in the opening of the comm */
+    shim s;
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    mesh_status status;
+    shim_make(&s, t);
+    s.ops.group_open = shim_group_open;
+    s.ops.group_close = shim_group_close;
+    desc.timeout_ns = 5 * SECOND;
+    if (t->rank == 1) s.refuse_group = late ? 4 : 2;
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=1", 2, &err), err);
+    memset(&err, 'Z', sizeof err);
+    status = mesh_comm_open(&c, &s.base, &m, &desc, &err);
+    if (late) {
+        CHECK_INT(status, MESH_OK);
+        fill_stack();
+        status = mesh_group_open(&c, "tp,dp");
+        CHECK_INT(status, MESH_ERR_MEMORY);
+        CHECK_INT(c.error.status, MESH_ERR_MEMORY);
+        CHECK_INT(c.error.rank, 1);
+        CHECK_HAS(c.error.text, "mesh_group_open(\"tp,dp\")");
+        CHECK(!strstr(c.error.text, "ZZ"));
+    } else if (t->rank == 1) {
+        CHECK_INT(status, MESH_ERR_MEMORY);
+        CHECK_INT(err.status, MESH_ERR_MEMORY);
+        CHECK(err.text[0] && !strstr(err.text, "ZZ"));
+    } else {
+        CHECK_INT(status, MESH_OK); /* open here; it hears of rank 1's failure */
+        pause_rank(t, SECOND);
+        mesh__control(mesh__impl(&c)->engine); /* as every call does first */
+        CHECK(c.failed);
+        CHECK_INT(c.error.status, MESH_ERR_MEMORY);
+        CHECK_INT(c.error.rank, 1);
+        if (c.error.status)
+            CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_MEMORY); /* a comm that failed with OK crashes here */
+    }
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_unsaid(void) {
+    int late;
+    for (late = 0; late < 2; late++) run_world(SIM, 2, unsaid_rank, &late);
+}
+
+/* An operation that outlives 256 others ends: the history of the one that took its place stays. */
+static void ring_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request slow, next;
+    int i, v = 1, got[2] = {0, 0};
+    char text[65536], *last;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    if (t->rank == 0) CHECK_INT(mesh_recv_start(&c, NULL, 1, &got[0], 1, MESH_I32, &slow), MESH_OK);
+    for (i = 0; i < MESH__RING - 1; i++) CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+    if (t->rank == 0) {
+        CHECK_INT(mesh_recv_start(&c, NULL, 1, &got[1], 1, MESH_I32, &next), MESH_OK);
+        CHECK_INT(mesh_wait(slow), MESH_OK);
+        CHECK(mesh_comm_history(&c, text, sizeof text) < sizeof text);
+        text[strlen(text) - 1] = 0;
+        last = strrchr(text, '\n');
+        CHECK_HAS(last ? last : text, "recv(1 x i32)");
+        CHECK_HAS(last ? last : text, "in progress");
+    }
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 1) CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+    if (t->rank == 0) CHECK_INT(mesh_wait(next), MESH_OK);
+    mesh_comm_close(&c);
+}
+static void test_ring(void) { run_world(SIM, 2, ring_rank, NULL); }
+
+/* What a list's native collective moves at least, counted once: as its generic schedule does. */
+static void native_bytes_rank(mesh_transport *t, void *ctx) {
+    static const int kinds = 4;
+    shim s[2];
+    mesh_comm c;
+    float a[64] = {0}, b[64] = {0};
+    uint64_t sent[2][4], received[2][4], before_sent = 0, before_received = 0;
+    mesh_buffer list[2];
+    int native, k;
+    (void)ctx;
+    for (native = 0; native < 2; native++) {
+        shim_make(&s[native], t);
+        if (native) s[native].ops.collective = shim_collective;
+        if (!open_comm(&s[native].base, &c, "x=2", NULL, 20 * SECOND)) return;
+        for (k = 0; k < kinds; k++) {
+            list[0].send = a, list[0].recv = b, list[0].count = 6;
+            list[1].send = a + 32, list[1].recv = b + 32, list[1].count = 2;
+            mesh_comm_bytes(&c, NULL, &before_sent, &before_received);
+            CHECK_INT(k == 0   ? mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM)
+                      : k == 1 ? mesh_broadcast_many(&c, NULL, list, 2, MESH_F32, 0)
+                      : k == 2 ? mesh_all_gather_many(&c, NULL, list, 2, MESH_F32)
+                               : mesh_reduce_scatter_many(&c, NULL, list, 2, MESH_F32, MESH_SUM),
+                      MESH_OK);
+            mesh_comm_bytes(&c, NULL, &sent[native][k], &received[native][k]);
+            sent[native][k] -= before_sent;
+            received[native][k] -= before_received;
+        }
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        mesh_transport_detach(&s[native].base);
+    }
+    for (k = 0; k < kinds; k++) { /* on two ranks the generic schedules move the least there is */
+        CHECK_INT(sent[1][k], sent[0][k]);
+        CHECK_INT(received[1][k], received[0][k]);
+    }
+}
+static void test_native_bytes(void) { run_world(SIM, 2, native_bytes_rank, NULL); }
+
+/* An all-to-all dependence holds with 0 elements too, whatever algorithm serves: nobody ends before the last has called. */
+static int empty_calls[8];
+static void empty_rank(mesh_transport *t, void *ctx) {
+    static const int kinds[] = {MESH_CALL_ALL_REDUCE, MESH_CALL_ALL_GATHER, MESH_CALL_REDUCE_SCATTER,
+                                MESH_CALL_ALL_TO_ALL};
+    int which = *(int *)ctx, k = kinds[which / MESH_ALGORITHM_COUNT], a = which % MESH_ALGORITHM_COUNT, i;
+    float x[8] = {0}, y[8] = {0};
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_tuning tuning = MESH_ZERO;
+    mesh_error err;
+    tuning.nrows = 1;
+    tuning.row[0].call = (uint8_t)k;
+    tuning.row[0].algorithm = (uint8_t)a;
+    tuning.row[0].ranks = UINT16_MAX;
+    tuning.row[0].bytes = UINT64_MAX;
+    desc.tuning = &tuning;
+    CHECK_OK(mesh_parse(&m, "x=-1", t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    if (t->rank == t->size - 1) pause_rank(t, SECOND);
+    empty_calls[t->rank] = 1;
+    CHECK_INT(k == MESH_CALL_ALL_REDUCE       ? mesh_all_reduce(&c, NULL, x, y, 0, MESH_F32, MESH_SUM)
+              : k == MESH_CALL_ALL_GATHER     ? mesh_all_gather(&c, NULL, x, y, 0, MESH_F32)
+              : k == MESH_CALL_REDUCE_SCATTER ? mesh_reduce_scatter(&c, NULL, x, y, 0, MESH_F32, MESH_SUM)
+                                              : mesh_all_to_all(&c, NULL, x, y, 0, MESH_F32),
+              MESH_OK);
+    for (i = 0; i < t->size; i++)
+        if (!empty_calls[i])
+            test_fail(__FILE__, __LINE__, "%s of 0 elements by %s: rank %d of %d ended before rank %d had called",
+                      mesh__call_name(k), mesh__algorithm_names[a], t->rank, t->size, i);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_empty(void) {
+    static const int kinds[] = {MESH_CALL_ALL_REDUCE, MESH_CALL_ALL_GATHER, MESH_CALL_REDUCE_SCATTER,
+                                MESH_CALL_ALL_TO_ALL};
+    int k, a, n;
+    for (k = 0; k < 4; k++)
+        for (a = 1; a < MESH_ALGORITHM_COUNT; a++)
+            for (n = 2; n <= 5; n++) {
+                int which = k * MESH_ALGORITHM_COUNT + a;
+                if (!mesh_algorithm_serves((mesh_algorithm)a, kinds[k])) continue;
+                memset(empty_calls, 0, sizeof empty_calls);
+                run_world(SIM, n, empty_rank, &which);
+            }
+}
+
+/* A rank has left in good order that no operation under way needs, of another comm or of this one: they are not asked about it again and
+   again. */
+static void left_behind_rank(mesh_transport *t, void *ctx) {
+    enum { MANY = 200 };
+    static mesh_request r[MANY];
+    static int got[MANY];
+    int member = *(int *)ctx, i, v = 1;
+    shim s;
+    mesh_comm c;
+    shim_make(&s, t);
+    if (t->rank < 2 || member)
+        if (!open_some(&s.base, &c, 0, 2 + member, 30 * SECOND)) return;
+    if (t->rank == 0) {
+        for (i = 0; i < MANY; i++) CHECK_INT(mesh_recv_start(&c, NULL, 1, &got[i], 1, MESH_I32, &r[i]), MESH_OK);
+        while (!mesh__impl(&c)->engine->ngone) CHECK_INT(mesh_test(r[0]), MESH_IN_PROGRESS); /* rank 2 has left */
+        s.asked = 0;
+        for (i = 0; i < 100; i++) CHECK_INT(mesh_test(r[0]), MESH_IN_PROGRESS);
+        if (s.asked > 2 * MANY)
+            test_fail(__FILE__, __LINE__,
+                      "pending was asked %d times in 100 tests, of %d operations that do not need the rank that left",
+                      s.asked, MANY);
+        for (i = 0; i < MANY; i++) CHECK_INT(mesh_wait(r[i]), MESH_OK);
+    } else if (t->rank == 1) {
+        pause_rank(t, 2 * SECOND);
+        for (i = 0; i < MANY; i++) CHECK_INT(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), MESH_OK);
+    }
+    if (t->rank < 2 || member) mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_left_behind(void) {
+    int member;
+    for (member = 0; member < 2; member++) run_world(SIM, 3, left_behind_rank, &member);
+}
+
+/* All of a group time out together: what is said of it grows with the group, not with its square. */
+static int all_late_said;
+static void all_late_rank(mesh_transport *t, void *ctx) {
+    shim s;
+    mesh_comm c;
+    float v = 0;
+    int64_t when = t->rank ? 0 : t->ops->now(t) + 20 * SECOND;
+    (void)ctx;
+    shim_make(&s, t);
+    if (!open_comm(&s.base, &c, "x=-1", NULL, 10 * SECOND)) return;
+    CHECK_INT(mesh_broadcast(&c, NULL, &when, &when, sizeof when, MESH_BYTES, 0), MESH_OK);
+    pause_rank(t, when - t->ops->now(t)); /* one clock for all: they begin together */
+    if (t->rank == t->size - 1)
+        pause_rank(t, 50 * SECOND);
+    else
+        CHECK_INT(mesh_all_reduce(&c, NULL, &v, &v, 1, MESH_F32, MESH_SUM), MESH_ERR_TIMEOUT);
+    __sync_add_and_fetch(&all_late_said, s.announced);
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_all_late(void) {
+    int said[2], k;
+    for (k = 0; k < 2; k++) {
+        mesh_sim_desc d = sim_desc(k ? 64 : 16);
+        mesh_error err;
+        d.latency_ns = SECOND / 20; /* nobody hears of another's end before its own */
+        all_late_said = 0;
+        CHECK_OK(mesh_sim_run(&d, all_late_rank, NULL, &err), err);
+        said[k] = all_late_said;
+    }
+    if (said[1] > 8 * said[0]) /* four times the ranks; 16 times would be the square */
+        test_fail(__FILE__, __LINE__, "16 ranks that time out say so %d times, 64 ranks %d times", said[0], said[1]);
+}
+
+/* The simulator's arithmetic on pairs of many ranks: the last arrival of a pair lies where it should. */
+static void test_sim_pairs(void) {
+    enum { RANKS = 46342 }; /* the square of its last index is beyond an int */
+    size_t bytes = (size_t)RANKS * RANKS * sizeof(int64_t);
+    mesh_sim__world w;
+    mesh_sim__message *m;
+    char *room, *at;
+    int zero = open("/dev/zero", O_RDWR);
+    if (sizeof(size_t) < 8 || zero < 0) return;
+    memset(&w, 0, sizeof w);
+    w.desc.ranks = RANKS;
+    w.rank = (mesh_sim *)calloc(RANKS, sizeof *w.rank);
+    room = (char *)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE, zero, 0); /* addresses only; one page of it is memory */
+    if (!w.rank || room == (char *)MAP_FAILED) return;                 /* no room to try it in */
+    w.last_arrival = (int64_t *)(void *)room;
+    at = room + (((size_t)(RANKS - 1) * RANKS + 5) * sizeof(int64_t) & ~(size_t)65535);
+    CHECK(mprotect(at, (size_t)(room + bytes - at) < 65536 ? (size_t)(room + bytes - at) : 65536,
+                   PROT_READ | PROT_WRITE) == 0);
+    w.rank[RANKS - 1].world = &w;
+    w.rank[RANKS - 1].base.rank = RANKS - 1;
+    w.rank[RANKS - 1].base.size = RANKS;
+    m = mesh_sim__message_new(&w.rank[RANKS - 1], 0);
+    mesh_sim__send(&w.rank[RANKS - 1], 5, m, 4711);
+    CHECK(w.rank[5].coming == m);
+    CHECK(w.last_arrival[(size_t)(RANKS - 1) * RANKS + 5] == 4711);
+    mesh_transport_free(&w.rank[RANKS - 1].base, m);
+    munmap(room, bytes);
+    close(zero);
+    free(w.rank);
+}
+
+static const test_case engine_tests[] = {
+    {"engine/late_question", test_late_question, 0},
+    {"engine/deadline_computed", test_deadline_computed, 0},
+    {"engine/deadline_forever", test_deadline_forever, 20},
+    {"engine/refused_announcement", test_refused_announcement, 0},
+    {"engine/ask_failed", test_ask_failed, 0},
+    {"engine/lost_unremembered", test_lost_unremembered, 0},
+    {"engine/gave_up", test_gave_up, 0},
+    {"engine/exits_first", test_exits_first, 0},
+    {"engine/exits_after_barrier", test_exits_after_barrier, 0},
+    {"engine/exits_after_some", test_exits_after_some, 0},
+    {"engine/innocent", test_innocent, 0},
+    {"engine/stopped", test_stopped, 0},
+    {"engine/stopped_midway", test_stopped_midway, 0},
+    {"engine/orphan", test_orphan, 0},
+    {"engine/live_scratch", test_live_scratch, 0},
+    {"engine/unsaid", test_unsaid, 0},
+    {"engine/ring", test_ring, 0},
+    {"engine/native_bytes", test_native_bytes, 0},
+    {"engine/empty", test_empty, 0},
+    {"engine/left_behind", test_left_behind, 0},
+    {"engine/all_late", test_all_late, 0},
+    {"engine/sim_pairs", test_sim_pairs, 0},
+};
+
+#endif
