@@ -1092,8 +1092,8 @@ enum { MESH__ROLL_BYTES = 16 + MESH__RECORD_BYTES, MESH__HERE_BYTES = 12 + MESH_
 
 /* A quarter of the deadline, 0.1 to 1 s: who is in the library answers at once. */
 static inline int64_t mesh__roll_time(const mesh__op *op) {
-    int64_t part = mesh__impl(op->comm)->timeout / 4;
-    return part < MESH__ROLL_NS / 10 ? MESH__ROLL_NS / 10 : part < MESH__ROLL_NS ? part : MESH__ROLL_NS;
+    int64_t part = mesh__impl(op->comm)->timeout / 4, most = MESH__ROLL_NS;
+    return part < most / 10 ? most / 10 : part < most ? part : most;
 }
 
 static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
@@ -1877,8 +1877,8 @@ static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
 MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
     const mesh__engine *e = (const mesh__engine *)t->engine;
     int64_t most = INT64_C(30000000000);
-    if (!e) return most;
-    return e->failed ? MESH__CLOSE_NS : e->longest && e->longest < most ? e->longest : most;
+    if (e && e->failed) most = MESH__CLOSE_NS;
+    return e && e->longest && e->longest < most ? e->longest : most;
 }
 
 MESH_API void mesh_transport_detach(mesh_transport *t) {

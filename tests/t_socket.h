@@ -128,7 +128,7 @@ static void test_environment(void) {
     w = place_of();
     CHECK_INT(w.rank, 5);
     CHECK_INT(w.local_rank, 1);
-    CHECK_INT(w.port, 20000 + 123456 % 20000);
+    CHECK_INT(w.port, 20901); /* of the job and its step, the same everywhere */
     CHECK_STR(w.address, "gpu03");
     mesh_socket__first_host("a12,b[1-2]", host, sizeof host);
     CHECK_STR(host, "a12");

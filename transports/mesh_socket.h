@@ -21,16 +21,18 @@ WHO AM I
         OMPI_COMM_WORLD_RANK / _SIZE / _LOCAL_RANK              Open MPI's mpirun
         PMI_RANK PMI_SIZE                                       MPICH's mpirun (MPI_LOCALRANKID)
         SLURM_PROCID SLURM_NTASKS SLURM_LOCALID                 srun; rank 0's host is the first of SLURM_JOB_NODELIST
-    MASTER_ADDR is 127.0.0.1 where nothing says otherwise. The port is MESH_PORT, else MASTER_PORT, else for Slurm one made of
-    SLURM_JOB_ID, else 29400. With TORCHELASTIC_USE_AGENT_STORE=True torchrun's agent holds MASTER_PORT itself: MASTER_PORT + 1 is used.
+    MASTER_ADDR is 127.0.0.1 where nothing says otherwise. The port is MESH_PORT, else MASTER_PORT, else one made of the job's name
+    where the launcher gives it one, else 29400. With TORCHELASTIC_USE_AGENT_STORE=True torchrun's agent holds MASTER_PORT itself: MASTER_PORT + 1 is used.
     MESH_LISTEN_FD: a listening socket that rank 0 inherits (from `mesh run`), so that no port can be taken in between.
 
 CONCEPTS
     rendezvous  Every rank connects to rank 0, which hands out the address book. Other connections are opened when first used, one
                 per pair of ranks, over a Unix-domain socket where both are on one host (MESH_SOCKET_LANES=tcp: always TCP).
     secret      Both ends of every connection prove that they know the job's secret (HMAC-SHA-256 over two nonces) before any other
-                byte is read: MESH_SECRET, made by `mesh run`. Without one only loopback is used, unless desc.insecure says otherwise.
-                What follows the proof is neither encrypted nor signed.
+                byte is read: MESH_SECRET, made by `mesh run`, or the file that MESH_SECRET_FILE names. Without one only loopback is
+                used, unless desc.insecure says otherwise. What follows the proof is neither encrypted nor signed.
+    job         Ranks of another job that find the same port are turned away by the secret, and by the job's name where the launcher
+                gives it one (PMIX_NAMESPACE; SLURM_JOB_ID and SLURM_STEP_ID; PMI_JOBID; TORCHELASTIC_RUN_ID).
     message     Up to 16 KiB, and up to 64 KiB where the connection is idle, go at once, within a credit of 1 MiB per peer; larger
                 ones when the receiver has posted, in frames that interleave, straight from and to the caller's memory, strided or not.
     MESH_TRACE  A directory: every rank writes rank-N.json there, an event for every operation, for Perfetto (ui.perfetto.dev) and for
@@ -38,8 +40,10 @@ CONCEPTS
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
 ERRORS
-    The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. A host that falls
-    silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
+    The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. On one host that is
+    when its process ends (Linux), over TCP when its connections do: a program that forks should close them in the child, or
+    exec, for a child that outlives the rank keeps them open. A connection that breaks between two living ranks ends only their
+    comms. A host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
@@ -59,7 +63,7 @@ typedef struct mesh_socket_desc {
     int local_rank;          /* used with size */
     const char *address;     /* of rank 0, a name or number; NULL: from the environment */
     int port;                /* of rank 0; 0: from the environment */
-    const char *secret;      /* NULL: MESH_SECRET; "": none */
+    const char *secret;      /* NULL: MESH_SECRET, else the file MESH_SECRET_FILE; "": none */
     int insecure;            /* 1: go beyond loopback without a secret */
     int lanes;               /* MESH_SOCKET_TCP: TCP even on one host; 0: MESH_SOCKET_LANES (auto, tcp) */
     int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
@@ -118,8 +122,32 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 #define MESH_SOCKET__LINUX 1
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #else
 #define MESH_SOCKET__LINUX 0
+#endif
+
+#if MESH_SOCKET__LINUX && !defined(_GNU_SOURCE) /* else they are declared */
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern int accept4(int fd, struct sockaddr *a, socklen_t *length, int flags);
+#if !defined(_DEFAULT_SOURCE) && !defined(_BSD_SOURCE)
+extern long syscall(long number, ...);
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#if defined(SO_PEERCRED) /* hidden from strict C */
+#define MESH_SOCKET__PEERCRED SO_PEERCRED
+#elif defined(__powerpc__)
+#define MESH_SOCKET__PEERCRED 21
+#elif defined(__mips__) || defined(__alpha__)
+#define MESH_SOCKET__PEERCRED 18
+#else
+#define MESH_SOCKET__PEERCRED 17
 #endif
 
 #ifndef MSG_NOSIGNAL
@@ -235,18 +263,20 @@ static inline int mesh_socket__equal(const unsigned char *a, const unsigned char
 
    Everything little-endian. Handshake, C the side that connects, S the side that accepts:
      C  magic 8, nonce 32
-     S  magic 8, nonce 32, HMAC(secret, "S" nonceC nonceS)
+     S  magic 8, nonce 32
      C  HMAC(secret, "C" nonceC nonceS | hello), hello
-     S  verdict 4 (0: welcome), length 4, text
+     S  HMAC(secret, "S" nonceC nonceS), verdict 4 (0: welcome), length 4, text; all zero to who does not know the secret
+   Who connects proves first: a stranger who connects gets nothing to guess the secret by.
    Then frames: a header of 40 bytes, and `length` bytes that belong to it. */
 
-#define MESH_SOCKET__MAGIC "MESH\1\0\r\n" /* the fifth byte is the version of the wire format */
+#define MESH_SOCKET__MAGIC "MESH\2\0\r\n" /* the fifth byte is the version of the wire format */
 
 enum {
     MESH_SOCKET__HEADER = 40,
-    MESH_SOCKET__HELLO = 64,
+    MESH_SOCKET__HELLO = 88,
     MESH_SOCKET__C1 = 40,
-    MESH_SOCKET__S1 = 72,
+    MESH_SOCKET__S1 = 40,
+    MESH_SOCKET__S2 = 40,
     MESH_SOCKET__C2 = 32 + MESH_SOCKET__HELLO,
     MESH_SOCKET__VERDICT_TEXT = 240,
     MESH_SOCKET__EAGER = 64 * 1024, /* the most that goes without an offer */
@@ -257,9 +287,11 @@ enum {
     MESH_SOCKET__CHUNK = 1024 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 16 * 1024,
     MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
-    MESH_SOCKET__ENTRY = 48,       /* of the address book */
+    MESH_SOCKET__ENTRY = 64,       /* of the address book, the last 8 bytes of its first one the job's number */
     MESH_SOCKET__FEW = 3,          /* connections that are simply read */
     MESH_SOCKET__STRANGERS = 64,   /* connections that have not proved themselves */
+    MESH_SOCKET__OFFERS = 32768,   /* of large messages that a peer has not accepted; more wait here */
+    MESH_SOCKET__CONTROLS = 4096,  /* messages of a peer that the core has not taken */
     MESH_SOCKET__IOVS = 64
 };
 
@@ -275,6 +307,8 @@ enum {
     MESH_SOCKET__F_LOST,      /* a=rank; why follows */
     MESH_SOCKET__F_BOOK,      /* the address book follows */
     MESH_SOCKET__F_GOODBYE,
+    MESH_SOCKET__F_GIVEN_UP, /* why follows: this rank is given up, for others say that it is lost, or it will not be waited for */
+    MESH_SOCKET__F_STAYS, /* while opening: no Unix-domain connection to rank 0 could be had */
     MESH_SOCKET__F_END
 };
 
@@ -314,7 +348,11 @@ typedef struct mesh_socket__peer {
     mesh_socket__list posted, waiting, offered,
         streaming; /* receives not matched; sends without a connection, offered, accepted */
     mesh_socket__early *early, **early_end;
+    int offers, controls;   /* of the peer, that wait here */
+    int noffered;           /* in `offered` */
     uint64_t credit, taken; /* eager bytes we may send; eager bytes taken and not yet credited */
+    uint64_t lent;          /* eager bytes that lie here */
+    int untold;             /* gone, but there was no memory to say so */
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
     int tried_unix;
     int64_t retry_at;
@@ -323,6 +361,8 @@ typedef struct mesh_socket__peer {
 } mesh_socket__peer;
 
 enum { MESH_SOCKET__CONNECTING, MESH_SOCKET__GREETING, MESH_SOCKET__UP };
+/* What a connection is for: to join the job, between two that have, or to rank 0 in place of the one by which it was joined. */
+enum { MESH_SOCKET__JOINS = 0, MESH_SOCKET__CALLS, MESH_SOCKET__MOVES };
 
 struct mesh_socket__conn {
     int fd, state, initiator, rank, stage, is_unix, broken; /* rank: -1 until known; stage: of the handshake */
@@ -344,13 +384,16 @@ struct mesh_socket__conn {
     uint64_t rx_left;
     mesh_socket__xfer *rx_to; /* NULL with rx_left > 0: rx_early, or thrown away */
     mesh_socket__early *rx_early;
-    char why[160], doubt[160]; /* doubt: why another rank thinks that this one is lost */
+    char why[256], doubt[160]; /* doubt: why this one is believed to be lost */
+    int refused;               /* the other side says why it does not want this connection */
+    int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
 };
 
 typedef struct mesh_socket__entry { /* of the address book */
     unsigned char addr[16];
-    uint16_t port, family; /* family 4 or 6 */
-    uint64_t host, token;
+    uint16_t port, family;       /* family 4 or 6 */
+    uint64_t host, token, cores; /* cores: bit k % 64 for each core k that it may run on; 0: unknown */
+    uint64_t process;            /* see mesh_socket__process */
     uint32_t scope;
 } mesh_socket__entry;
 
@@ -381,15 +424,18 @@ typedef struct mesh_socket__impl {
     mesh_tuning tuning;  /* of MESH_TUNING */
     FILE *trace;         /* of MESH_TRACE */
     int64_t trace_offset;
-    uint64_t job; /* drawn by rank 0, in the first entry of the book: 0 until it is known */
-    int event, have_book;
+    uint64_t identity; /* what the launcher calls the job, hashed; 0: it has no name */
+    uint64_t job;      /* drawn by rank 0, in the first entry of the book: 0 until it is known */
+    int event, have_book, untold,
+        settled; /* settled: ranks of this host whose connection to rank 0 is the one they keep */
     unsigned glances, long_waits;
     int64_t looked;                   /* when connections were last asked for silence */
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
-    struct sockaddr_storage master;
-    socklen_t master_len;
-    char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[128]; /* why rank 0 refused us; the last stranger */
-    char last[160];                                              /* why the last attempt to reach rank 0 failed */
+    struct sockaddr_storage master, address[8]; /* all that rank 0's name stands for; master: the one in use */
+    socklen_t master_len, address_len[8];
+    int naddresses;
+    char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[256]; /* why rank 0 refused us; the last stranger */
+    char last[256];                                              /* why the last attempt to reach rank 0 failed */
     int strangers;
 } mesh_socket__impl;
 
@@ -414,19 +460,36 @@ static inline void mesh_socket__log(mesh_socket__impl *s, int level, const char 
     s->net->base.log(s->net->base.log_ctx, level, text);
 }
 
-static inline void mesh_socket__random(unsigned char *p, size_t n) {
-    int fd = open("/dev/urandom", O_RDONLY);
+/* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
+static inline int mesh_socket__random(void *p, size_t n) {
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     size_t have = 0;
     while (fd >= 0 && have < n) {
-        ssize_t got = read(fd, p + have, n - have);
+        ssize_t got = read(fd, (unsigned char *)p + have, n - have);
+        if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
         have += (size_t)got;
     }
     if (fd >= 0) close(fd);
-    for (; have < n; have++) { /* no /dev/urandom: unique, though not secret; the secret itself is the caller's */
-        uint64_t v = mesh__mix((uint64_t)mesh_socket__clock() + have, (uint64_t)getpid());
-        p[have] = (unsigned char)v;
-    }
+    return have == n;
+}
+
+/* A stream socket that no program started later inherits. */
+static inline int mesh_socket__new(int family) {
+#if MESH_SOCKET__LINUX
+    return socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+#else
+    int fd = socket(family, SOCK_STREAM, 0);
+    if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+#endif
+}
+static inline int mesh_socket__take(int listener, struct sockaddr_storage *from, socklen_t *length) {
+#if MESH_SOCKET__LINUX
+    return accept4(listener, (struct sockaddr *)(void *)from, length, SOCK_CLOEXEC);
+#else
+    return accept(listener, (struct sockaddr *)(void *)from, length);
+#endif
 }
 
 /* ---- // >>lists of messages ---- */
@@ -444,6 +507,12 @@ static inline int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xf
     if (!*at) return 0;
     *at = x->next;
     if (!x->next) l->tail = at;
+    return 1;
+}
+
+static inline int mesh_socket__unoffer(mesh_socket__peer *p, mesh_socket__xfer *x) {
+    if (!mesh_socket__list_remove(&p->offered, x)) return 0;
+    p->noffered--;
     return 1;
 }
 
@@ -524,8 +593,9 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         x->done = 1;
         if (x->x.direction == MESH_RECV)
             mesh_socket__list_remove(&p->posted, x);
-        else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__list_remove(&p->offered, x))
+        else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__unoffer(p, x))
             mesh_socket__list_remove(&p->streaming, x);
+        if (p->conn && p->conn->frame == x && p->conn->broken) p->conn->frame = NULL;
         if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
         if (p->conn && x->x.direction == MESH_SEND && x->matched && x->remote)
@@ -649,6 +719,7 @@ static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
         return 0;
     }
     mesh_socket__list_add(&p->offered, x);
+    p->noffered++;
     return 1;
 }
 
@@ -792,6 +863,10 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
 static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
                                             uint32_t nbytes) {
     mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
+    if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED))
+        s->peer[rank].untold = s->untold = s->event = 1;
+    else if (!m && s->peer[rank].conn) /* its word is lost: so is the connection */
+        mesh_socket__conn_failed(s->peer[rank].conn, "no memory for a control message", 0);
     if (!m) return;
     m->next = NULL;
     m->kind = kind;
@@ -844,13 +919,8 @@ static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int
     c = (mesh_socket__conn *)mesh_transport_alloc(&s->net->base, sizeof *c);
     if (!c) return NULL;
     memset(c, 0, sizeof *c);
-    c->in = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_SOCKET__RBUF);
-    if (!c->in) {
-        mesh_transport_free(&s->net->base, c);
-        return NULL;
-    }
     c->fd = fd;
-    c->rank = -1;
+    c->rank = c->process = -1;
     c->state = MESH_SOCKET__GREETING;
     s->conn[s->nconns++] = c;
     return c;
@@ -865,8 +935,14 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
     }
     if (c->rx_to)
         mesh_socket__ticket_fail(s, c->rx_to->ticket, MESH_ERR_PEER, c->rank, "rank %d was lost: %s", c->rank, c->why);
+    if (c->frame && c->rank >= 0)
+        mesh_socket__ticket_fail(s, c->frame->ticket, MESH_ERR_PEER, c->rank,
+                                 s->peer[c->rank].goodbye ? "rank %d closed its transport in the middle of a message%s"
+                                                          : "rank %d was lost: %s",
+                                 c->rank, s->peer[c->rank].goodbye ? "" : c->why);
     mesh_transport_free(&s->net->base, c->rx_early);
     close(c->fd);
+    if (c->process >= 0) close(c->process);
     for (i = 0; i < s->nconns && s->conn[i] != c; i++) {}
     if (i < s->nconns) s->conn[i] = s->conn[--s->nconns];
     mesh_transport_free(&s->net->base, c->out);
@@ -891,6 +967,44 @@ static inline int mesh_socket__is_silent(int fd) {
 #else
     (void)fd;
     return 0;
+#endif
+}
+
+/* Without a secret only processes of this user are let in over Unix-domain sockets, where the system can tell. */
+static inline int mesh_socket__is_ours(int fd) {
+#if MESH_SOCKET__LINUX
+    struct {
+        int pid;
+        unsigned uid, gid;
+    } who; /* struct ucred, which glibc shows with _GNU_SOURCE only */
+    socklen_t length = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, MESH_SOCKET__PEERCRED, &who, &length) == 0 && who.uid == (unsigned)geteuid();
+#else
+    (void)fd;
+    return 1;
+#endif
+}
+
+/* This process as others on its host may know it: its number, and a hash of the namespace that has it. 0: unknown. */
+static inline uint64_t mesh_socket__process(void) {
+#if MESH_SOCKET__LINUX
+    struct stat st;
+    if (stat("/proc/self/ns/pid", &st) == 0)
+        return (mesh__mix(7, (uint64_t)st.st_ino) | 1) << 32 | (uint64_t)(uint32_t)getpid();
+#endif
+    return 0;
+}
+
+/* Watch the process at the other end, if it is on this host: it is lost when it ends, whatever children of it hold the connection. */
+static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c) {
+#if MESH_SOCKET__LINUX && defined(SYS_pidfd_open)
+    const mesh_socket__entry *mine = &s->book[s->net->base.rank], *theirs = &s->book[c->rank];
+    if (c->process >= 0 || !mine->process || mine->host != theirs->host ||
+        mine->process >> 32 != theirs->process >> 32 || mine->process == theirs->process)
+        return;
+    c->process = (int)syscall(SYS_pidfd_open, (long)(theirs->process & 0xffffffffu), 0L);
+#else
+    (void)s, (void)c;
 #endif
 }
 
@@ -979,7 +1093,7 @@ static inline void mesh_socket__sockaddr(const mesh_socket__entry *e, struct soc
 static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a,
                                                          socklen_t length, int rank) {
     mesh_socket__conn *c;
-    int fd = socket(a->sa_family, SOCK_STREAM, 0);
+    int fd = mesh_socket__new(a->sa_family);
     if (fd < 0) return NULL;
     if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
         close(fd);
@@ -1049,7 +1163,9 @@ static inline void mesh_socket__entry_write(unsigned char *p, const mesh_socket_
     mesh__put32(p + 20, e->scope);
     mesh__put64(p + 24, e->host);
     mesh__put64(p + 32, e->token);
-    mesh__put64(p + 40, 0);
+    mesh__put64(p + 40, e->cores);
+    mesh__put64(p + 48, e->process);
+    mesh__put64(p + 56, 0);
 }
 
 static inline void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned char *p) {
@@ -1060,6 +1176,8 @@ static inline void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned
     e->scope = mesh__get32(p + 20);
     e->host = mesh__get64(p + 24);
     e->token = mesh__get64(p + 32);
+    e->cores = mesh__get64(p + 40);
+    e->process = mesh__get64(p + 48);
 }
 
 static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
@@ -1070,11 +1188,28 @@ static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, 
         mesh_socket__conn_failed(c, "no memory", 0);
 }
 
+/* What waited for a connection goes, in order: as much as may be offered at once. */
+static inline void mesh_socket__waiting_go(mesh_socket__impl *s, int rank) {
+    mesh_socket__peer *p = &s->peer[rank];
+    mesh_socket__xfer *x;
+    while (p->conn && p->noffered < MESH_SOCKET__OFFERS && (x = p->waiting.head) != NULL) {
+        mesh_socket__list_remove(&p->waiting, x);
+        if (!mesh_socket__dispatch(s, p, x)) {
+            mesh_socket__list_add(&p->waiting, x);
+            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", rank);
+        }
+    }
+}
+
 /* The connection stands: whatever waited for it goes. */
 static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__peer *p = &s->peer[c->rank];
-    mesh_socket__xfer *x;
+    if (!(c->in = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_SOCKET__RBUF))) {
+        mesh_socket__conn_failed(c, "no memory", 0);
+        return;
+    }
     c->state = MESH_SOCKET__UP;
+    mesh_socket__watch(s, c);
     c->deadline = 0;
     if (p->coming && p->coming != c) p->coming->broken = 2; /* ours gave way to theirs */
     p->coming = NULL;
@@ -1084,13 +1219,7 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
     if (p->held_len) mesh_socket__raw(s, c, p->held, (size_t)p->held_len);
     p->held_len = 0;
     if (s->closing) mesh_socket__frame_send(s, c, MESH_SOCKET__F_GOODBYE, 0, 0, 0, 0, NULL, 0);
-    while ((x = p->waiting.head) != NULL) {
-        mesh_socket__list_remove(&p->waiting, x);
-        if (!mesh_socket__dispatch(s, p, x)) {
-            mesh_socket__list_add(&p->waiting, x);
-            mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", c->rank);
-        }
-    }
+    mesh_socket__waiting_go(s, c->rank);
     mesh_socket__flush(s, c);
 }
 
@@ -1099,7 +1228,10 @@ static inline void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c
     c->state = MESH_SOCKET__GREETING;
     c->stage = 1;
     c->greet_need = MESH_SOCKET__S1;
-    mesh_socket__random(c->nonce[0], 32);
+    if (!mesh_socket__random(c->nonce[0], 32)) {
+        mesh_socket__conn_failed(c, "no random numbers (/dev/urandom)", errno);
+        return;
+    }
     memcpy(m, MESH_SOCKET__MAGIC, 8);
     memcpy(m + 8, c->nonce[0], 32);
     mesh_socket__raw(s, c, m, sizeof m);
@@ -1109,28 +1241,29 @@ static inline void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned cha
     memset(hello, 0, MESH_SOCKET__HELLO);
     mesh__put32(hello, (uint32_t)s->net->base.rank);
     mesh__put32(hello + 4, (uint32_t)s->net->base.size);
-    mesh__put32(hello + 8, (uint32_t)!s->in_open);
+    mesh__put32(hello + 8, s->in_open ? s->have_book ? MESH_SOCKET__MOVES : MESH_SOCKET__JOINS : MESH_SOCKET__CALLS);
     mesh__put32(hello + 12, (uint32_t)to);
     mesh_socket__entry_write(hello + 16, &s->book[s->net->base.rank]);
-    mesh__put64(hello + 16 + 40, s->job);
+    mesh__put64(hello + 16 + 64, s->job ? s->job : s->identity);
 }
 
 static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
-    unsigned char m[8];
+    unsigned char m[MESH_SOCKET__S2];
     size_t length = strlen(refusal);
     if (length > MESH_SOCKET__VERDICT_TEXT) length = MESH_SOCKET__VERDICT_TEXT;
-    mesh__put32(m, refusal[0] != 0);
-    mesh__put32(m + 4, (uint32_t)length);
-    mesh_socket__raw(s, c, m, 8);
+    mesh_socket__mac(s, c, "S", NULL, 0, m);
+    mesh__put32(m + 32, refusal[0] != 0);
+    mesh__put32(m + 36, (uint32_t)length);
+    mesh_socket__raw(s, c, m, MESH_SOCKET__S2);
     if (length) mesh_socket__raw(s, c, refusal, length);
     mesh_socket__flush(s, c);
 }
 
 /* The accepting side has heard who it is. */
 static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
-    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), joins = !mesh__get32(hello + 8),
-        meant = (int)mesh__get32(hello + 12);
-    uint64_t job = mesh__get64(hello + 16 + 40);
+    int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), meant = (int)mesh__get32(hello + 12);
+    int joins = mesh__get32(hello + 8) == MESH_SOCKET__JOINS, moves = mesh__get32(hello + 8) == MESH_SOCKET__MOVES;
+    uint64_t job = mesh__get64(hello + 16 + 64);
     int me = s->net->base.rank;
     char text[MESH_SOCKET__VERDICT_TEXT];
     mesh__text t = mesh__text_on(text, sizeof text);
@@ -1141,7 +1274,7 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
     else if (rank < 0 || rank >= size || rank == me)
         mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank,
                   size);
-    else if (meant != me || (joins && me != 0) || (!joins && s->job && job != s->job))
+    else if (meant != me || (joins && (me != 0 || job != s->identity)) || (!joins && s->job && job != s->job))
         mesh__put(
             &t,
             "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret",
@@ -1159,6 +1292,10 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
         return;
     }
     p = &s->peer[rank];
+    if (moves && me == 0 && s->in_open && p->conn && !p->conn->is_unix && c->is_unix) {
+        p->conn = NULL; /* over which nothing but the book went; it is closed from the other side */
+        s->settled++;
+    }
     if (p->conn || (p->coming && me < rank)) { /* both sides began: the lower rank's connection stands */
         mesh_socket__verdict(s, c, "!");
         c->broken = 2;
@@ -1180,37 +1317,41 @@ static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn
     c->greet_have = 0;
     if (!c->initiator && c->stage == 0) {
         memcpy(c->nonce[0], g + 8, 32);
-        mesh_socket__random(c->nonce[1], 32);
+        if (!mesh_socket__random(c->nonce[1], 32)) {
+            mesh_socket__conn_failed(c, "no random numbers (/dev/urandom)", errno);
+            return;
+        }
         memcpy(m, MESH_SOCKET__MAGIC, 8);
         memcpy(m + 8, c->nonce[1], 32);
-        mesh_socket__mac(s, c, "S", NULL, 0, m + 40);
         mesh_socket__raw(s, c, m, MESH_SOCKET__S1);
         c->stage = 1;
         c->greet_need = MESH_SOCKET__C2;
     } else if (!c->initiator) {
         mesh_socket__mac(s, c, "C", g + 32, MESH_SOCKET__HELLO, mac);
         if (!mesh_socket__equal(mac, g, 32)) {
+            static const unsigned char no[MESH_SOCKET__S2] = {0}; /* no proof, so that it knows why */
             mesh__copy_text(s->stranger, sizeof s->stranger, "it does not know the secret");
+            mesh_socket__raw(s, c, no, sizeof no);
+            mesh_socket__flush(s, c);
             mesh_socket__conn_failed(c, "it does not know the secret", 0);
         } else {
             mesh_socket__introduced(s, c, g + 32);
         }
     } else if (c->stage == 1) {
         memcpy(c->nonce[1], g + 8, 32);
-        mesh_socket__mac(s, c, "S", NULL, 0, mac);
-        if (!mesh_socket__equal(mac, g + 40, 32)) {
-            mesh__copy_text(s->refusal, sizeof s->refusal,
-                            "it does not know this job's secret; give every rank the same MESH_SECRET");
-            mesh_socket__conn_failed(c, "it does not know the secret", 0);
-            return;
-        }
         mesh_socket__hello(s, c->rank, m + 32);
         mesh_socket__mac(s, c, "C", m + 32, MESH_SOCKET__HELLO, m);
         mesh_socket__raw(s, c, m, MESH_SOCKET__C2);
         c->stage = 2;
-        c->greet_need = 8;
-    } else if (c->stage == 2 && (mesh__get32(g) || mesh__get32(g + 4))) {
-        uint32_t length = mesh__get32(g + 4);
+        c->greet_need = MESH_SOCKET__S2;
+    } else if (c->stage == 2 && (mesh_socket__mac(s, c, "S", NULL, 0, mac), !mesh_socket__equal(mac, g, 32))) {
+        if (s->in_open)
+            mesh__copy_text(s->refusal, sizeof s->refusal,
+                            "it does not know this job's secret; give every rank the same MESH_SECRET");
+        c->refused = 1;
+        mesh_socket__conn_failed(c, "it does not know the secret", 0);
+    } else if (c->stage == 2 && (mesh__get32(g + 32) || mesh__get32(g + 36))) {
+        uint32_t length = mesh__get32(g + 36);
         if (length == 0 || length > MESH_SOCKET__VERDICT_TEXT) {
             mesh_socket__conn_failed(c, "a verdict that is none", 0);
             return;
@@ -1224,7 +1365,8 @@ static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn
         if (g[0] == '!') {
             c->broken = 2; /* the peer's own connection is coming */
         } else {
-            mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
+            if (s->in_open) mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
+            c->refused = 1;
             mesh_socket__conn_failed(c, (const char *)g, 0);
         }
     }
@@ -1272,6 +1414,7 @@ static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t chan
 
 static inline void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p, uint64_t nbytes) {
     p->taken += nbytes + MESH_SOCKET__HEADER;
+    p->lent -= nbytes + MESH_SOCKET__HEADER;
     if (p->taken < MESH_SOCKET__CREDIT / 4 || !p->conn) return;
     mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_CREDIT, 0, 0, p->taken, 0, NULL, 0);
     p->taken = 0;
@@ -1355,7 +1498,7 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
         int i;
         for (i = 0; i < s->net->base.size; i++)
             mesh_socket__entry_read(&s->book[i], from + (size_t)i * MESH_SOCKET__ENTRY);
-        s->job = mesh__get64(from + 40);
+        s->job = mesh__get64(from + 56);
         s->have_book = 1;
         mesh_transport_free(&s->net->base, c->rx_early);
     }
@@ -1376,6 +1519,12 @@ static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, m
     return m;
 }
 
+/* A connection whose peer is said to be lost, or seen to be, ends soon, if not by itself: what came over it is read first. */
+static inline void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
+    if (!c->deadline) c->deadline = mesh_socket__clock() + INT64_C(200000000);
+    mesh__copy_text(c->doubt, sizeof c->doubt, why);
+}
+
 /* A header has been read: decide where the bytes go. Small control frames are whole in the buffer (their bytes at `data`). */
 static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *data) {
     mesh_socket__peer *p = &s->peer[c->rank];
@@ -1387,6 +1536,11 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
     char text[200];
     switch (type) {
     case MESH_SOCKET__F_EAGER:
+        p->lent += length + MESH_SOCKET__HEADER;
+        if (p->lent > MESH_SOCKET__CREDIT) {
+            mesh_socket__conn_failed(c, "it sent more than its credit", 0);
+            return;
+        }
         c->rx_left = length;
         if (mesh_socket__is_dead(s, channel)) break;
         if ((x = mesh_socket__find_posted(p, channel)) != NULL) {
@@ -1404,6 +1558,9 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         if ((x = mesh_socket__find_posted(p, channel)) != NULL) {
             mesh_socket__list_remove(&p->posted, x);
             mesh_socket__accept_offer(s, p, x, a, check, b);
+        } else if (++p->offers > 2 * MESH_SOCKET__OFFERS) { /* twice: what was canceled there may still lie here */
+            mesh_socket__conn_failed(c, "it offered more messages than may wait", 0);
+            return;
         } else if ((m = mesh_socket__early_new(s, c, 0)) != NULL) {
             m->nbytes = a;
             m->offer = b;
@@ -1413,7 +1570,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         break;
     case MESH_SOCKET__F_ACCEPT:
         x = mesh_socket__id_find(s, a, c->rank, MESH_SEND);
-        if (!x || !mesh_socket__list_remove(&p->offered, x)) { /* canceled meanwhile */
+        if (!x || !mesh_socket__unoffer(p, x)) { /* canceled meanwhile */
             mesh_socket__frame_send(s, c, MESH_SOCKET__F_WITHDRAW, 0, 0, b, 0, NULL, 0);
             break;
         }
@@ -1423,6 +1580,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
             mesh_socket__xfer_done(s, x);
         else
             mesh_socket__list_add(&p->streaming, x);
+        if (p->waiting.head) mesh_socket__waiting_go(s, c->rank);
         break;
     case MESH_SOCKET__F_REFUSE:
         if ((x = mesh_socket__id_find(s, a, c->rank, MESH_SEND)) != NULL)
@@ -1448,11 +1606,31 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         p->credit += a;
         break;
     case MESH_SOCKET__F_CONTROL:
+        if (++p->controls > MESH_SOCKET__CONTROLS) {
+            mesh_socket__conn_failed(c, "it sent more control messages than may wait", 0);
+            return;
+        }
         mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data,
                                  length);
         break;
+    case MESH_SOCKET__F_GIVEN_UP: { /* that ends this pair; nobody was lost, so the others hear nothing of it */
+        mesh__text t = mesh__text_on(text, sizeof text);
+        uint32_t i;
+        mesh__put(&t, "it has given this rank up: ");
+        for (i = 0; i < length; i++) mesh__put_char(&t, (char)data[i]);
+        if (p->gone != MESH_EVENT_LOST) {
+            p->gone = MESH_EVENT_LOST;
+            mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
+        }
+        mesh_socket__conn_failed(c, text, 0);
+        return;
+    }
+    case MESH_SOCKET__F_STAYS:
+        s->settled++;
+        break;
     case MESH_SOCKET__F_LOST:
         if (a >= (uint64_t)s->net->base.size || (int)a == s->net->base.rank) break;
+        if (c->doubt[0]) break; /* testimony of one who is doubted */
         {
             mesh__text t = mesh__text_on(text, sizeof text < (size_t)length + 1 ? sizeof text : (size_t)length + 1);
             uint32_t i;
@@ -1460,9 +1638,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         }
         if (s->peer[a].conn &&
             s->peer[a].conn != c) { /* what it sent may still be unread; its end will show by itself, or else soon */
-            mesh_socket__conn *lost = s->peer[a].conn;
-            if (!lost->deadline) lost->deadline = mesh_socket__clock() + INT64_C(200000000);
-            mesh__copy_text(lost->doubt, sizeof lost->doubt, text);
+            mesh_socket__doubt(s->peer[a].conn, text);
         } else {
             mesh_socket__gone(s, (int)a, MESH_EVENT_LOST, text, c);
         }
@@ -1490,6 +1666,7 @@ static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mes
     case MESH_SOCKET__F_CONTROL:
         return length <= MESH_CONTROL_BYTES;
     case MESH_SOCKET__F_LOST:
+    case MESH_SOCKET__F_GIVEN_UP:
         return length <= 256;
     case MESH_SOCKET__F_BOOK:
         return s->in_open && c->rank == 0 && length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY;
@@ -1527,7 +1704,8 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
         }
         {
             uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
-            int whole = type == MESH_SOCKET__F_CONTROL || type == MESH_SOCKET__F_LOST;
+            int whole =
+                type == MESH_SOCKET__F_CONTROL || type == MESH_SOCKET__F_LOST || type == MESH_SOCKET__F_GIVEN_UP;
             if (whole && have < MESH_SOCKET__HEADER + (size_t)length) return;
             c->in_at += MESH_SOCKET__HEADER;
             s->event = 1;
@@ -1593,36 +1771,50 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
 /* ---- // >>the event loop ---- */
 
 static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
-    int i, strangers = 0;
-    for (i = 0; i < s->nconns; i++) strangers += s->conn[i]->rank < 0;
-    while (strangers < MESH_SOCKET__STRANGERS + s->net->base.size) {
+    int i, strangers = 0, taken = 0;
+    for (i = 0; i < s->nconns; i++) strangers += s->conn[i]->rank < 0 && !s->conn[i]->broken;
+    for (;;) {
         struct sockaddr_storage from;
         socklen_t length = sizeof from;
         mesh_socket__conn *c;
-        int fd = accept(listener, (struct sockaddr *)(void *)&from, &length);
+        int fd = mesh_socket__take(listener, &from, &length);
         if (fd < 0 && errno == EINTR) continue;
         if (fd < 0) {
             if (errno != EAGAIN && errno != EWOULDBLOCK) s->accept_at = mesh_socket__clock() + 10000000;
             return;
         }
+        if (listener == s->unix_fd && !s->secret_bytes && !mesh_socket__is_ours(fd)) {
+            close(fd);
+            continue;
+        }
         if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
             close(fd);
             return;
+        }
+        if (strangers >= MESH_SOCKET__STRANGERS + s->net->base.size) { /* the oldest makes room */
+            mesh_socket__conn *oldest = NULL;
+            for (i = 0; i < s->nconns; i++)
+                if (s->conn[i] != c && s->conn[i]->rank < 0 && !s->conn[i]->broken &&
+                    (!oldest || s->conn[i]->deadline < oldest->deadline))
+                    oldest = s->conn[i];
+            mesh_socket__conn_failed(oldest, "it said nothing, and others came", 0);
+            strangers--;
         }
         mesh_socket__tune(fd, (struct sockaddr *)(void *)&from);
         c->is_unix = listener == s->unix_fd;
         c->greet_need = MESH_SOCKET__C1;
         c->deadline = mesh_socket__clock() + INT64_C(10000000000);
         strangers++;
+        if (++taken == MESH_SOCKET__STRANGERS) return; /* read what they say before the next come */
     }
-    s->accept_at = mesh_socket__clock() + 10000000;
 }
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, gave_way = c->broken == 2,
-        is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING;
-    char why[160];
+        is_unix = c->is_unix, connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused;
+    char why[256];
+    int replaced = was_up && rank >= 0 && s->peer[rank].conn != c;
     mesh_socket__peer *p;
     mesh__copy_text(why, sizeof why, c->why);
     if (rank < 0 && !gave_way) {
@@ -1631,7 +1823,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
         mesh_socket__log(s, 1, "mesh_socket: dropped a connection that is none of this job's: %s", why);
     }
     mesh_socket__conn_free(s, c);
-    if (rank < 0) return;
+    if (rank < 0 || replaced) return;
     if (s->in_open) mesh__copy_text(s->last, sizeof s->last, why);
     p = &s->peer[rank];
     if (was_up) {
@@ -1649,13 +1841,11 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
         mesh_socket__reach(s, rank);
         return;
     }
-    if (!connecting &&
-        !s->refusal[0]) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
+    if (!connecting && !refused) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
         p->retry_at = mesh_socket__clock() + INT64_C(20000000);
         return;
     }
-    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, s->refusal[0] ? s->refusal : why,
-                      NULL); /* in good order or not: only those who need it fail */
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* in good order or not: only those who need it fail */
 }
 
 static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
@@ -1705,10 +1895,10 @@ static inline int mesh_socket__glance(mesh_socket__impl *s) {
 
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
-    int i, n = 0, listeners = 0, count, look;
+    int i, n = 0, listeners = 0, count, look, watched;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
-    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 2, sizeof *s->poll)) return;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, 2 * s->nconns + 2, sizeof *s->poll)) return;
     now = mesh_socket__clock();
     if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
     if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
@@ -1720,7 +1910,19 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
         s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
                                     (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
     }
+    watched = n;
+    for (i = 0; i < count; i++)
+        if (s->conn[i]->process >= 0 && !s->conn[i]->deadline) {
+            s->poll[n].fd = s->conn[i]->process;
+            s->poll[n++].events = POLLIN;
+        }
     if (poll(s->poll, (nfds_t)n, timeout_ms) > 0) {
+        for (i = 0; i < count && watched < n; i++) {
+            mesh_socket__conn *c = s->conn[i];
+            if (c->process < 0 || c->deadline || s->poll[watched].fd != c->process) continue;
+            if (s->poll[watched++].revents & POLLIN) /* what it sent may still be unread */
+                mesh_socket__doubt(c, "its process has ended, though a child of it still holds the connection");
+        }
         for (i = 0; i < count; i++) {
             mesh_socket__conn *c = s->conn[i];
             short got = s->poll[listeners + i].revents;
@@ -1745,6 +1947,10 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
         mesh_socket__conn *c = s->conn[i];
         if (look && !c->broken && c->state == MESH_SOCKET__UP && !c->is_unix && mesh_socket__is_silent(c->fd))
             mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
+        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP) { /* it may be alive */
+            mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
+            mesh_socket__flush(s, c);
+        }
         if (!c->broken && c->deadline && now > c->deadline)
             mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
         if (c->broken) mesh_socket__conn_end(s, c);
@@ -1794,6 +2000,7 @@ static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     *at = m->next;
     if (!m->next) p->early_end = at;
     if (!m->is_offer) mesh_socket__took(s, p, m->nbytes);
+    p->offers -= m->is_offer;
     if (m->is_offer)
         mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
     else if (mesh_socket__agrees(s, r, m->nbytes, m->check))
@@ -1830,7 +2037,7 @@ static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
         if (x->done) continue;
         if (x->x.direction == MESH_RECV) {
             mesh_socket__match(s, x);
-        } else if (!p->conn) {
+        } else if (!p->conn || p->waiting.head || p->noffered >= MESH_SOCKET__OFFERS) {
             mesh_socket__list_add(&p->waiting, x);
         } else if (!mesh_socket__dispatch(s, p, x)) {
             mesh_socket__ticket_fail(s, k, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", x->x.rank);
@@ -1913,7 +2120,7 @@ static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank,
 }
 
 /* Control frames that are still here: behind a handshake, or behind bytes that the kernel has no room for. */
-static inline int mesh_socket__untold(const mesh_socket__impl *s) {
+static inline int mesh_socket__held(const mesh_socket__impl *s) {
     int i;
     for (i = 0; i < s->nconns; i++) {
         const mesh_socket__conn *c = s->conn[i];
@@ -1926,16 +2133,32 @@ static inline int mesh_socket__untold(const mesh_socket__impl *s) {
 
 static inline mesh_status mesh_socket__control_flush(mesh_transport *t, int64_t deadline) {
     mesh_socket__impl *s = mesh_socket__of(t);
-    while (mesh_socket__untold(s) && mesh_socket__clock() < deadline) {
+    while (mesh_socket__held(s) && mesh_socket__clock() < deadline) {
         mesh_socket__retries(s);
         mesh_socket__round(s, 1);
     }
-    return mesh_socket__untold(s) ? MESH_IN_PROGRESS : MESH_OK;
+    return mesh_socket__held(s) ? MESH_IN_PROGRESS : MESH_OK;
+}
+
+/* Ranks that are gone, which there was no memory to say: without the reason. */
+static inline mesh_status mesh_socket__untold_poll(mesh_socket__impl *s, mesh_control *out) {
+    int i;
+    for (i = 0; i < s->net->base.size && !s->peer[i].untold; i++) {}
+    if (i == s->net->base.size) {
+        s->untold = 0;
+        return MESH_IN_PROGRESS;
+    }
+    s->peer[i].untold = 0;
+    out->kind = s->peer[i].gone;
+    out->rank = i;
+    out->nbytes = out->zero = 0;
+    return MESH_OK;
 }
 
 static inline mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__control *m = s->control;
+    if (!m && s->untold) return mesh_socket__untold_poll(s, out);
     if (!m) return MESH_IN_PROGRESS;
     s->control = m->next;
     if (!m->next) s->control_end = &s->control;
@@ -1944,6 +2167,7 @@ static inline mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_cont
     out->nbytes = m->nbytes;
     out->zero = 0;
     if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
+    if (m->kind == MESH_EVENT_MESSAGE || m->kind == MESH_EVENT_ABORT) s->peer[m->rank].controls--;
     mesh_transport_free(t, m);
     return MESH_OK;
 }
@@ -1982,11 +2206,18 @@ static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *grou
             }
             *at = m->next;
             if (!m->is_offer) mesh_socket__took(s, &s->peer[i], m->nbytes);
+            s->peer[i].offers -= m->is_offer;
             mesh_transport_free(t, m);
         }
         s->peer[i].early_end = at;
     }
     return MESH_OK;
+}
+
+/* Really zero: no compiler sees that nobody reads it. */
+static inline void mesh_socket__wipe(void *p, size_t n) {
+    volatile char *at = (volatile char *)p;
+    while (n) at[--n] = 0;
 }
 
 static inline void mesh_socket__release(mesh_socket__impl *s) {
@@ -2028,6 +2259,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s->dead);
     mesh_transport_free(t, s->book);
     mesh_transport_free(t, s->peer);
+    mesh_socket__wipe(s->secret, sizeof s->secret);
     s->net->impl = NULL;
     mesh_transport_free(t, s);
 }
@@ -2156,6 +2388,48 @@ static inline void mesh_socket__first_host(const char *list, char *out, size_t c
     for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
 }
 
+/* Number `field` of /proc/PID/stat behind the name: 1 the parent, 19 when it started. 0: unknown. */
+static inline unsigned long long mesh_socket__stat_of(long pid, int field) {
+    unsigned long long v = 0;
+#if MESH_SOCKET__LINUX
+    char path[64], text[512] = "", *p;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    if (!(f = fopen(path, "re"))) return 0;
+    if (fgets(text, sizeof text, f) && (p = strrchr(text, ')')) != NULL && p[1] && p[2]) {
+        for (p += 3; *p && field > 0; p++) field -= *p == ' ';
+        sscanf(p, "%llu", &v);
+    }
+    fclose(f);
+#else
+    (void)pid, (void)field;
+#endif
+    return v;
+}
+
+/* What the launcher calls this job: ranks of one agree in it, and jobs of one host differ. 0: no launcher says. local: the job has one host.
+   MPICH's has no name for it, but there every rank leads a session below one proxy of the job and host. */
+static inline uint64_t mesh_socket__identity(int local) {
+    static const char *const names[][2] = {
+        {"PMIX_NAMESPACE", ""}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"PMI_JOBID", ""}, {"TORCHELASTIC_RUN_ID", ""}};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *a = getenv(names[i][0]), *b = getenv(names[i][1]);
+        if (a && *a && !mesh__same(a, "none")) return mesh__hash_text(mesh__hash_text(5, a), b ? b : "") | 1;
+    }
+    if (local && getenv("PMI_RANK")) {
+        unsigned long long proxy = mesh_socket__stat_of((long)getsid(0), 1);
+        if (proxy) return mesh__mix(proxy, mesh_socket__stat_of((long)proxy, 19)) | 1;
+    }
+    return 0;
+}
+
+/* Only loopback is used: there is no secret, and nobody said that it may do without. */
+static inline int mesh_socket__is_local(const mesh_socket_desc *d) {
+    const char *secret = d->secret ? d->secret : getenv("MESH_SECRET");
+    return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
+}
+
 static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
     static const char *const names[4][4] = {
         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
@@ -2164,7 +2438,8 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
         {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_JOB_NODELIST"),
                *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    int i, bad = 0, found = 0, job;
+    uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
+    int i, bad = 0, found = 0;
     memset(w, 0, sizeof *w);
     w->local_rank = w->local_size = -1;
     w->source = "desc";
@@ -2207,10 +2482,8 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
     } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
         if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad))
             w->port += elastic && mesh__same(elastic, "True");
-        else if (!bad && found == 4 && mesh_socket__env_int("SLURM_JOB_ID", &job, err, &bad))
-            w->port = 20000 + job % 20000;
-        else
-            w->port = 29400;
+        else /* below the ports that systems hand out themselves */
+            w->port = identity ? 20000 + (int)((identity >> 1) % 12000) : 29400;
     }
     if (bad) return MESH_ERR_ARGUMENT;
     if (w->port < 1 || w->port > 65535)
@@ -2229,7 +2502,7 @@ static inline uint64_t mesh_socket__host(void) {
 #if MESH_SOCKET__LINUX
     {
         struct stat st;
-        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
         if (fd >= 0) {
             ssize_t n = read(fd, text, sizeof text - 1);
             text[n > 0 ? n : 0] = 0;
@@ -2256,8 +2529,15 @@ static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_
         return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
                           "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
                           code ? gai_strerror(code) : "no address");
-    memcpy(&s->master, list->ai_addr, list->ai_addrlen);
-    s->master_len = list->ai_addrlen;
+    {
+        struct addrinfo *one;
+        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
+            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
+            s->address_len[s->naddresses++] = one->ai_addrlen;
+        }
+    }
+    s->master = s->address[0];
+    s->master_len = s->address_len[0];
     freeaddrinfo(list);
     return MESH_OK;
 }
@@ -2275,7 +2555,7 @@ static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct
     struct sockaddr_storage bound;
     socklen_t bound_len = sizeof bound;
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
-    int on = 1, fd = socket(at->ss_family, SOCK_STREAM, 0);
+    int on = 1, fd = mesh_socket__new(at->ss_family);
     if (fd < 0 || !mesh_socket__nonblocking(fd)) {
         if (fd >= 0) close(fd);
         return mesh__fail(err, MESH_ERR_TRANSPORT, -1, "mesh_socket_open: no socket: %s", strerror(errno));
@@ -2297,16 +2577,23 @@ static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct
     return MESH_OK;
 }
 
+static inline int mesh_socket__cores(uint64_t *bits);
 static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
     struct sockaddr_un a;
     socklen_t length;
     int fd;
     mine->host = mesh_socket__host();
+    mesh_socket__cores(&mine->cores);
+    mine->process = mesh_socket__process();
     if (s->lanes == MESH_SOCKET_TCP) return;
-    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    fd = mesh_socket__new(AF_UNIX);
     if (fd < 0) return;
-    mesh_socket__random((unsigned char *)&mine->token, sizeof mine->token);
+    if (!mesh_socket__random(&mine->token, sizeof mine->token)) {
+        mine->token = 0;
+        close(fd);
+        return;
+    }
     mine->token |= 1;
     length = mesh_socket__unix_address(&a, mine->token);
     if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 ||
@@ -2328,9 +2615,90 @@ static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char 
     mesh__put_ranks(&t, ranks, n);
     return mesh__fail(
         err, MESH_ERR_TIMEOUT, ranks[0],
-        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s; start every rank, with one MASTER_ADDR and port",
+        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s%s; start every rank, with one MASTER_ADDR and port",
         s->joined + 1, s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "",
-        s->stranger[0] ? s->stranger : "");
+        s->stranger[0] ? s->stranger : "", s->stranger[0] ? ")" : "");
+}
+
+/* Is this how one says loopback, and nothing else? */
+static inline int mesh_socket__names_loopback(const char *a) {
+    return mesh__same(a, "localhost") || mesh__same(a, "::1") || !strncmp(a, "127.", 4);
+}
+
+/* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
+static inline void mesh_socket__outward(mesh_socket__impl *s) {
+    struct sockaddr_storage a;
+    int i, k;
+    for (i = 1; i < s->net->base.size; i++) {
+        socklen_t length = sizeof a;
+        if (!s->peer[i].conn || s->book[i].host == s->book[0].host ||
+            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0 || a.ss_family != AF_INET)
+            continue;
+        for (k = 1; k < s->net->base.size; k++)
+            if (s->book[k].host == s->book[0].host && s->book[k].family == 4 && s->book[k].addr[0] == 127)
+                memcpy(s->book[k].addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+        return;
+    }
+}
+
+/* Any address of a family. */
+static inline void mesh_socket__any(struct sockaddr_storage *a, int port) {
+    sa_family_t family = a->ss_family;
+    memset(a, 0, sizeof *a);
+    a->ss_family = family;
+    mesh_socket__set_port(a, port);
+}
+
+/* Is this an address of this host? */
+static inline int mesh_socket__is_here(const struct sockaddr_storage *a, socklen_t length) {
+    struct sockaddr_storage probe = *a;
+    int fd = mesh_socket__new(a->ss_family), here;
+    mesh_socket__set_port(&probe, 0);
+    here = fd >= 0 && bind(fd, (struct sockaddr *)(void *)&probe, length) == 0;
+    if (fd >= 0) close(fd);
+    return here;
+}
+
+/* Is this descriptor one that rank 0 can wait at? */
+static inline mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int insecure, mesh_error *err) {
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound, int_length = sizeof(int);
+    int listens = 0;
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &length) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_length) != 0 || !listens)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, 0,
+                          "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no listening socket%s%s",
+                          fd, errno ? ": " : "", errno ? strerror(errno) : "");
+    if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, 0,
+            "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
+    mesh_socket__nonblocking(fd);
+    s->tcp_fd = fd;
+    return MESH_OK;
+}
+
+/* A rank that came and went before all had come. */
+static inline mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_error *err) {
+    int i;
+    for (i = 1; i < s->net->base.size; i++)
+        if (s->peer[i].gone)
+            return mesh__fail(err, MESH_ERR_PEER, i,
+                              "mesh_socket_open: rank %d came and was lost again before all had come", i);
+    return MESH_OK;
+}
+
+/* Ranks of this host come again over its Unix-domain socket, or say that they stay. */
+static inline mesh_status mesh_socket__settle(mesh_socket__impl *s, mesh_error *err) {
+    int i, need = 0;
+    mesh_status status = MESH_OK;
+    for (i = 1; i < s->net->base.size && s->unix_fd >= 0; i++)
+        need += s->book[i].host == s->book[0].host && s->book[i].token;
+    while (s->settled < need && status == MESH_OK && mesh_socket__clock() < s->open_deadline) {
+        status = mesh_socket__lost_early(s, err);
+        mesh_socket__round(s, 100);
+    }
+    return status;
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
@@ -2343,45 +2711,37 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     mesh_status status;
     mesh__text t = mesh__text_on(where, sizeof where);
     mesh__put(&t, "%s port %d", w->address, w->port);
-    if (s->secret_bytes &&
-        !mesh_socket__is_loopback((struct sockaddr *)(void *)&at)) { /* whatever name the others know this host by */
-        int port = w->port;
-        sa_family_t family = at.ss_family;
-        memset(&at, 0, sizeof at);
-        at.ss_family = family; /* all zero: any address */
-        mesh_socket__set_port(&at, port);
-    }
-    if (inherited > 0) {
-        struct sockaddr_storage bound;
-        socklen_t length = sizeof bound;
-        if (getsockname(inherited, (struct sockaddr *)(void *)&bound, &length) != 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, 0,
-                              "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no socket: %s",
-                              inherited, strerror(errno));
-        if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
-            return mesh__fail(
-                err, MESH_ERR_ARGUMENT, 0,
-                "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
-        mesh_socket__nonblocking(inherited);
-        s->tcp_fd = inherited;
-    } else if ((status = mesh_socket__listen(s, &at, s->master_len, where, err)) != MESH_OK) {
-        return status;
-    }
+    if (s->secret_bytes && !mesh_socket__names_loopback(w->address) &&
+        (mesh_socket__is_loopback((struct sockaddr *)(void *)&at) || !mesh_socket__is_here(&at, s->master_len)))
+        mesh_socket__any(&at,
+                         w->port); /* a name that is loopback on this host alone, or an address it is only known by */
+    status = inherited > 0 ? mesh_socket__inherit(s, inherited, insecure, err)
+                           : mesh_socket__listen(s, &at, s->master_len, where, err);
+    if (status != MESH_OK) return status;
     while (s->joined < size - 1) {
         int64_t left = s->open_deadline - mesh_socket__clock();
-        for (i = 1; i < size; i++)
-            if (s->peer[i].gone)
-                return mesh__fail(err, MESH_ERR_PEER, i,
-                                  "mesh_socket_open: rank %d came and was lost again before all had come", i);
-        if (left <= 0) return mesh_socket__missing(s, where, err);
+        if ((status = mesh_socket__lost_early(s, err)) != MESH_OK) return status;
+        if (left <= 0) {
+            for (i = 1; i < size; i++) { /* those who wait hear who was turned away */
+                mesh_socket__conn *c = s->peer[i].conn;
+                if (!c || !s->stranger[0]) continue;
+                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, s->stranger,
+                                        (uint32_t)strlen(s->stranger));
+                mesh_socket__flush(s, c);
+            }
+            return mesh_socket__missing(s, where, err);
+        }
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
+    if (!mesh_socket__random(&s->job, sizeof s->job))
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: no random numbers: /dev/urandom: %s",
+                          strerror(errno));
+    s->job |= 1;
     book = (unsigned char *)mesh_transport_alloc(&s->net->base, (size_t)size * MESH_SOCKET__ENTRY);
     if (!book) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for the address book");
+    mesh_socket__outward(s);
     for (i = 0; i < size; i++) mesh_socket__entry_write(book + (size_t)i * MESH_SOCKET__ENTRY, &s->book[i]);
-    mesh_socket__random((unsigned char *)&s->job, sizeof s->job);
-    s->job |= 1;
-    mesh__put64(book + 40, s->job);
+    mesh__put64(book + 56, s->job);
     for (i = 1; i < size; i++)
         if (s->peer[i].conn) {
             mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book,
@@ -2389,13 +2749,30 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
             mesh_socket__flush(s, s->peer[i].conn);
         }
     mesh_transport_free(&s->net->base, book);
-    return MESH_OK;
+    return mesh_socket__settle(s, err);
+}
+
+/* Where rank 0 is on this host, its connection goes over a Unix-domain socket from now on, if one can be had. */
+static inline void mesh_socket__move(mesh_socket__impl *s) {
+    mesh_socket__peer *p = &s->peer[0];
+    mesh_socket__conn *joined = p->conn;
+    struct sockaddr_un a;
+    socklen_t length = mesh_socket__unix_address(&a, s->book[0].token);
+    if (!joined || s->unix_fd < 0 || !s->book[0].token || s->book[0].host != s->book[s->net->base.rank].host) return;
+    if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, 0))
+        while (p->conn == joined && p->coming && mesh_socket__clock() < s->open_deadline) mesh_socket__round(s, 100);
+    if (p->conn == joined) {
+        mesh_socket__frame_send(s, joined, MESH_SOCKET__F_STAYS, 0, 0, 0, 0, NULL, 0);
+        mesh_socket__flush(s, joined);
+    } else if (p->conn) {
+        joined->broken = 2;
+    }
 }
 
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     int64_t pause = 2000000;
-    int attempts = 0;
+    int attempts = 0, at = 0;
     while (!s->have_book) {
         int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_socket__peer *p = &s->peer[0];
@@ -2414,8 +2791,9 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
                 s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
         }
         if (p->gone)
-            return mesh__fail(err, MESH_ERR_PEER, 0, "mesh_socket_open: rank 0 went away before all %d ranks had come",
-                              s->net->base.size);
+            return mesh__fail(err, MESH_ERR_PEER, 0,
+                              "mesh_socket_open: rank 0 went away before all %d ranks had come%s%s", s->net->base.size,
+                              s->last[0] ? ": " : "", s->last);
         if (!p->conn && !p->coming) {
             mesh_socket__conn *c;
             if (attempts++) {
@@ -2425,6 +2803,8 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
                 nanosleep(&nap, NULL);
                 if (pause < 100000000) pause *= 2;
             }
+            s->master = s->address[at % s->naddresses];
+            s->master_len = s->address_len[at++ % s->naddresses];
             c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
             if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
         }
@@ -2453,6 +2833,9 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
                         mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
                     }
                     mesh_socket__set_port(&a, 0);
+                    if (s->secret_bytes && mesh_socket__is_loopback((struct sockaddr *)(void *)&a) &&
+                        !mesh_socket__names_loopback(w->address))
+                        mesh_socket__any(&a, 0); /* as rank 0 does; see mesh_socket__outward */
                     if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) != MESH_OK)
                         return status;
                     mesh_socket__connected(s, p->coming);
@@ -2462,6 +2845,7 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
         if (!p->conn && !p->coming) continue;
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
+    mesh_socket__move(s);
     return MESH_OK;
 }
 
@@ -2475,44 +2859,67 @@ static inline void mesh_socket__raise_files(int ranks) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Ranks on this host, and this rank's place among them. */
-/* Cores that this process may run on. */
-static inline int mesh_socket__cores(void) {
+/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins needs four. Better told now than when
+   ranks are missing. */
+static inline mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
+    struct rlimit limit;
+    int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 4 : size + 2, fd, used = 0, most;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > 1 << 20)
+        return MESH_OK;
+    most = limit.rlim_cur < 4096 ? (int)limit.rlim_cur : 4096;
+    for (fd = 0; fd < most; fd++) used += fcntl(fd, F_GETFD) >= 0;
+    if ((int)limit.rlim_cur - used >= need) return MESH_OK;
+    return mesh__fail(
+        err, MESH_ERR_TRANSPORT, rank,
+        "mesh_socket_open: rank %d of %d needs %d more descriptors, but has %d left of its limit of %d; raise it with ulimit -n",
+        rank, size, need, (int)limit.rlim_cur - used, (int)limit.rlim_cur);
+}
+
+/* Cores that this process may run on; *bits: bit k % 64 for each core k, 0 where that is not known. */
+static inline int mesh_socket__cores(uint64_t *bits) {
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #if MESH_SOCKET__LINUX
-    FILE *f = fopen("/proc/self/status", "r");
+    FILE *f = fopen("/proc/self/status", "re");
     char line[1024];
-    while (f && fgets(line, sizeof line, f)) { /* "Cpus_allowed:	ff,ffffffff" */
-        int allowed = 0, digit;
+    *bits = 0;
+    while (f && fgets(line, sizeof line, f)) { /* "Cpus_allowed:	ff,ffffffff", the last digit cores 0 to 3 */
+        int allowed = 0, at = 0;
         char *p;
         if (strncmp(line, "Cpus_allowed:", 13)) continue;
-        for (p = line + 13; *p; p++) {
-            digit = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : 0;
-            for (; digit; digit &= digit - 1) allowed++;
+        for (p = line + strlen(line) - 1; p > line + 13; p--) {
+            int digit = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
+            if (digit < 0) continue;
+            *bits |= (uint64_t)digit << at % 64;
+            for (at += 4; digit; digit &= digit - 1) allowed++;
         }
         if (allowed > 0 && allowed < cores) cores = allowed;
     }
     if (f) fclose(f);
-    if ((f = fopen("/sys/fs/cgroup/cpu.max", "r")) !=
+    if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
         NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
         long quota, period;
         if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
             cores = (int)((quota + period - 1) / period);
         fclose(f);
     }
+#else
+    *bits = 0;
 #endif
     return cores > 0 ? cores : 1;
 }
 
+/* This rank's place among those on this host, and whether more ranks share its cores than there are. */
 static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
     int i, here = 0, before = 0, me = s->net->base.rank;
+    uint64_t mine = s->book[me].cores, bits;
     for (i = 0; i < s->net->base.size; i++)
         if (i == me || s->book[i].host == s->book[me].host) {
-            here++;
+            uint64_t theirs = s->book[i].cores;
+            here += i == me || !mine || !theirs || (mine & theirs) != 0;
             before += i < me;
         }
     s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
-    s->crowded = here > mesh_socket__cores();
+    s->crowded = here > mesh_socket__cores(&bits);
 }
 
 /* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
@@ -2536,7 +2943,7 @@ static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_err
     if (!dir || !*dir) return MESH_OK;
     mkdir(dir, 0777); /* another rank may have made it */
     snprintf(path, sizeof path, "%s/rank-%d.json", dir, s->net->base.rank);
-    s->trace = fopen(path, "w");
+    s->trace = fopen(path, "we");
     if (!s->trace)
         return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
                           "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
@@ -2555,7 +2962,7 @@ static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_er
     size_t n = 0;
     int fd, error = 0;
     if (!path || !*path) return MESH_OK;
-    fd = open(path, O_RDONLY);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
     while (fd >= 0 && n < sizeof text - 1) {
         ssize_t got = read(fd, text + n, sizeof text - 1 - n);
         if (got < 0 && errno == EINTR) continue;
@@ -2575,12 +2982,32 @@ static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_er
     return MESH_OK;
 }
 
+/* The secret in the file that MESH_SECRET_FILE names, without its last newline; none is no error. */
+static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
+    const char *path = getenv("MESH_SECRET_FILE");
+    int fd, error;
+    ssize_t n;
+    if (!path || !*path) return MESH_OK;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd >= 0 ? read(fd, text, cap - 1) : -1;
+    error = errno;
+    if (fd >= 0) close(fd);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
+    if (n <= 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SECRET_FILE names \"%s\": %s", path,
+                          n ? strerror(error) : "it is empty");
+    text[n] = 0;
+    *secret = text;
+    return MESH_OK;
+}
+
 MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
     static const mesh_socket_desc none = MESH_ZERO;
     mesh_socket__place where;
     mesh_socket__impl *s;
     mesh_status status;
     const char *secret, *lanes;
+    char file[300];
     int i, inherited = 0, bad = 0;
     if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
     if (!desc) desc = &none;
@@ -2602,6 +3029,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
+    s->identity = mesh_socket__identity(mesh_socket__is_local(desc));
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where.size);
     s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where.size);
     if (!s->book || !s->peer) {
@@ -2615,19 +3043,20 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     for (i = 0; i < where.size; i++) s->peer[i].early_end = &s->peer[i].early;
     secret = desc->secret ? desc->secret : getenv("MESH_SECRET");
     lanes = getenv("MESH_SOCKET_LANES");
+    status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
     s->secret_bytes = secret ? strlen(secret) : 0;
     s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
     s->open_deadline =
         mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
-    status = MESH_OK;
-    if (s->secret_bytes >= sizeof s->secret)
+    if (status == MESH_OK && s->secret_bytes >= sizeof s->secret)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
                             (int)s->secret_bytes, (int)sizeof s->secret - 1);
-    else if (lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto"))
+    else if (status == MESH_OK && lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto"))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                             "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
-    else
+    else if (status == MESH_OK)
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
+    mesh_socket__wipe(file, sizeof file);
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     if (status == MESH_OK) status = mesh_socket__open_trace(s, err);
     if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
@@ -2639,10 +3068,14 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
             where.address);
     if (status == MESH_OK && where.size > 1) {
         mesh_socket__raise_files(where.size);
+        status = mesh_socket__files_check(s, err);
+    }
+    if (status == MESH_OK && where.size > 1) {
         if (desc->listen_fd > 0)
             inherited = desc->listen_fd;
         else if (where.rank == 0)
             mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+        unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
         mesh_socket__listen_unix(s);
         status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err)
                                  : mesh_socket__open_follow(s, &where, err);
@@ -2652,6 +3085,8 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         return status;
     }
     s->in_open = 0;
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__watch(s, s->conn[i]);
     mesh_socket__neighbours(s, &where);
     if (s->trace)
         fprintf(
