@@ -58,12 +58,13 @@ static void doctor_compiler(doctor *d) {
 
 static void doctor_limits(doctor *d) {
     struct rlimit files;
+    uint64_t bits;
     doctor_say(d, DOCTOR_OK, "cores", NULL, "%d; with more ranks than that, waiting yields instead of spinning",
-               mesh_socket__cores());
+               mesh_socket__cores(&bits));
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     if (files.rlim_max == RLIM_INFINITY || files.rlim_max >= 4096)
         doctor_say(d, DOCTOR_OK, "descriptors", NULL,
-                   "%llu, may be raised to %llu: a rank connected to all others needs one for each",
+                   "%llu, may be raised to %llu: a rank connected to all others needs two for each",
                    (unsigned long long)files.rlim_cur, (unsigned long long)files.rlim_max);
     else
         doctor_say(d, DOCTOR_WARN, "descriptors",

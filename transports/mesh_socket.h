@@ -354,6 +354,7 @@ typedef struct mesh_socket__peer {
     uint64_t lent;          /* eager bytes that lie here */
     int untold;             /* gone, but there was no memory to say so */
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
+    int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
     int tried_unix;
     int64_t retry_at;
     unsigned char *held; /* control frames that wait for the connection */
@@ -426,8 +427,7 @@ typedef struct mesh_socket__impl {
     int64_t trace_offset;
     uint64_t identity; /* what the launcher calls the job, hashed; 0: it has no name */
     uint64_t job;      /* drawn by rank 0, in the first entry of the book: 0 until it is known */
-    int event, have_book, untold,
-        settled; /* settled: ranks of this host whose connection to rank 0 is the one they keep */
+    int event, have_book, untold;
     unsigned glances, long_waits;
     int64_t looked;                   /* when connections were last asked for silence */
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
@@ -1294,7 +1294,7 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
     p = &s->peer[rank];
     if (moves && me == 0 && s->in_open && p->conn && !p->conn->is_unix && c->is_unix) {
         p->conn = NULL; /* over which nothing but the book went; it is closed from the other side */
-        s->settled++;
+        p->settled = 1;
     }
     if (p->conn || (p->coming && me < rank)) { /* both sides began: the lower rank's connection stands */
         mesh_socket__verdict(s, c, "!");
@@ -1626,7 +1626,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         return;
     }
     case MESH_SOCKET__F_STAYS:
-        s->settled++;
+        p->settled = 1;
         break;
     case MESH_SOCKET__F_LOST:
         if (a >= (uint64_t)s->net->base.size || (int)a == s->net->base.rank) break;
@@ -2688,17 +2688,14 @@ static inline mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, me
     return MESH_OK;
 }
 
-/* Ranks of this host come again over its Unix-domain socket, or say that they stay. */
-static inline mesh_status mesh_socket__settle(mesh_socket__impl *s, mesh_error *err) {
-    int i, need = 0;
-    mesh_status status = MESH_OK;
-    for (i = 1; i < s->net->base.size && s->unix_fd >= 0; i++)
-        need += s->book[i].host == s->book[0].host && s->book[i].token;
-    while (s->settled < need && status == MESH_OK && mesh_socket__clock() < s->open_deadline) {
-        status = mesh_socket__lost_early(s, err);
-        mesh_socket__round(s, 100);
+/* Ranks of this host come again over its Unix-domain socket, or say that they stay. Who has gone is not waited for. */
+static inline void mesh_socket__settle(mesh_socket__impl *s) {
+    int i, left = s->unix_fd >= 0;
+    while (left && mesh_socket__clock() < s->open_deadline) {
+        for (i = 1, left = 0; i < s->net->base.size; i++)
+            left |= s->book[i].host == s->book[0].host && s->book[i].token && !s->peer[i].settled && !s->peer[i].gone;
+        if (left) mesh_socket__round(s, 100);
     }
-    return status;
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
@@ -2749,7 +2746,8 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
             mesh_socket__flush(s, s->peer[i].conn);
         }
     mesh_transport_free(&s->net->base, book);
-    return mesh_socket__settle(s, err);
+    mesh_socket__settle(s);
+    return MESH_OK;
 }
 
 /* Where rank 0 is on this host, its connection goes over a Unix-domain socket from now on, if one can be had. */
