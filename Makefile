@@ -82,7 +82,7 @@ demo: $(B)/mesh $(B)/train_gpt
 	@echo
 	$(B)/train_gpt --log $(B)/one.csv
 	@echo
-	$(B)/mesh run -n 8 --timeout 60 -- $(B)/train_gpt --mesh dp=4,tp=2 --against $(B)/one.csv
+	$(B)/mesh run -n 8 --idle-timeout 60 -- $(B)/train_gpt --mesh dp=4,tp=2 --against $(B)/one.csv
 
 test: test-mesh
 test-mesh: $(B)/test_mesh

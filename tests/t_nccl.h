@@ -966,7 +966,7 @@ static void test_gpu_examples(void) {
             int n = (int)(strstr(library, "fake/") - library), seen = 0, status;
             FILE *f;
             snprintf(command, sizeof command,
-                     "ASAN_OPTIONS=detect_leaks=0 FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --timeout 60 -- %.*s%s 2>&1",
+                     "ASAN_OPTIONS=detect_leaks=0 FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --idle-timeout 60 -- %.*s%s 2>&1",
                      gpu ? 8 : 0, n, n ? library : "./", n, n ? library : "./", names[i]);
             if ((f = popen(command, "r")) == NULL) {
                 test_fail(__FILE__, __LINE__, "%s: %s", command, strerror(errno));

@@ -61,6 +61,12 @@ static void doctor_limits(doctor *d) {
     uint64_t bits;
     doctor_say(d, DOCTOR_OK, "cores", NULL, "%d; with more ranks than that, waiting yields instead of spinning",
                mesh_socket__cores(&bits));
+    if (getenv("OMP_NUM_THREADS"))
+        doctor_say(d, DOCTOR_OK, "threads", NULL, "OMP_NUM_THREADS=%s in each rank", getenv("OMP_NUM_THREADS"));
+    else
+        doctor_say(
+            d, DOCTOR_OK, "threads", NULL,
+            "OMP_NUM_THREADS is not set: mesh run gives each rank its share of the cores; other launchers may not");
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
     if (files.rlim_max == RLIM_INFINITY || files.rlim_max >= 4096)
         doctor_say(d, DOCTOR_OK, "descriptors", NULL,
@@ -206,10 +212,24 @@ static void doctor_address(doctor *d, const mesh_socket__place *where) {
     if (e)
         doctor_say(d, DOCTOR_ERROR, "address", "set MASTER_ADDR to a name or number that this host knows",
                    "rank 0's address %s does not resolve: %s", where->address, gai_strerror(e));
-    else if (where->size > 1 && !mesh_socket__is_loopback(found->ai_addr) && !getenv("MESH_SECRET"))
+    else if (where->size > 1 && !mesh_socket__is_loopback(found->ai_addr) && !getenv("MESH_SECRET") &&
+             !getenv("MESH_SECRET_FILE"))
         doctor_say(d, DOCTOR_ERROR, "address",
                    "set MESH_SECRET to the same random text on every rank (or desc.insecure)",
                    "rank 0's address %s is beyond loopback, and there is no secret", where->address);
+    else if (where->size > 1 && mesh_socket__is_loopback(found->ai_addr) &&
+             !mesh_socket__names_loopback(where->address)) {
+        char number_of[64] = "loopback";
+        int secret = getenv("MESH_SECRET") || getenv("MESH_SECRET_FILE");
+        getnameinfo(found->ai_addr, found->ai_addrlen, number_of, sizeof number_of, NULL, 0, NI_NUMERICHOST);
+        doctor_say(
+            d, DOCTOR_WARN, "address",
+            secret ? NULL : "for ranks on other hosts set MASTER_ADDR to a name or number they reach, and MESH_SECRET",
+            secret
+                ? "rank 0's address %s is %s on this host; rank 0 listens at every address, for others may know it by another"
+                : "rank 0's address %s is %s on this host, and only there",
+            where->address, number_of);
+    }
     if (found) freeaddrinfo(found);
 }
 

@@ -13,7 +13,7 @@
 #endif
 
 static const char usage_text[] =
-    "usage: mesh run -n RANKS [--timeout S] [--bare] -- PROGRAM ...  run a program as that many ranks on this machine\n"
+    "usage: mesh run -n RANKS [option ...] [--] PROGRAM ...        run a program as that many ranks on this machine\n"
     "       mesh test --mesh dp=2,tp=2                             run every collective on every axis and check the values\n"
     "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
     "       mesh plan --mesh dp=8 --shape 64x64 SPEC SPEC           explain a redistribution before it runs\n"
@@ -36,6 +36,18 @@ static long number(const char *text) {
     char *end;
     long v = strtol(text, &end, 10);
     return *text && !*end && v > 0 && v < 1000000 ? v : -1;
+}
+
+/* Is `typed` the word but for one letter too many, too few or another, or two that changed places? */
+static int nearly(const char *typed, const char *word) {
+    size_t a = strlen(typed), b = strlen(word), same = 0;
+    while (same < a && same < b && typed[same] == word[same]) same++;
+    typed += same, word += same, a -= same, b -= same;
+    if (a == b)
+        return a && (!strcmp(typed + 1, word + 1) ||
+                     (a > 1 && typed[0] == word[1] && typed[1] == word[0] && !strcmp(typed + 2, word + 2)));
+    if (a == b + 1) return !strcmp(typed + 1, word);
+    return b == a + 1 && !strcmp(typed, word + 1);
 }
 
 #include "run.h"
@@ -75,6 +87,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "mesh %s: cannot write to stdout: %s\n", argv[1], strerror(errno));
         return status ? status : 1;
     }
+    for (i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (nearly(argv[1], commands[i].name)) {
+            fprintf(stderr, "mesh: no command \"%s\"; did you mean mesh %s?\n", argv[1], commands[i].name);
+            return 2;
+        }
     fprintf(stderr, "mesh: no command \"%s\": %s\n", argv[1], names);
     return 2;
 }

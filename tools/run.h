@@ -2,24 +2,66 @@
 #ifndef TOOL_RUN_H
 #define TOOL_RUN_H
 
-enum { LINE_MOST = 1 << 20, PIECE = 4096 /* what a pipe that polls writable takes without blocking */ };
+enum {
+    LINE_MOST = 1 << 20,
+    PIECE = 4096,     /* what a pipe that polls writable takes without blocking */
+    HELP_MS = 2000,   /* from a rank's failure until the others are told to end, and from then until they are killed */
+    SIGNAL_MS = 5000, /* from a signal that was passed on until ranks that are still there are killed */
+    STDIN_ALL = -1,
+    STDIN_NONE = -2
+};
+
+typedef struct run_options {
+    int ranks, bare, bind, quiet;
+    int only;              /* the one rank whose output is shown; -1: every rank's */
+    int in;                /* the rank that reads stdin; STDIN_ALL, STDIN_NONE */
+    int idle_s, timeout_s; /* 0: any time */
+    const char *log;       /* a directory for a file per rank and stream; NULL: none */
+} run_options;
 
 typedef struct stream { /* a rank's stdout or stderr */
-    int fd, to;
+    int fd, to, copy;   /* copy: its log file, or -1 */
     size_t length, room;
     char *line;
 } stream;
 
 typedef struct rank {
     pid_t pid;
-    int running;
+    int running, status;
+    int in;      /* its stdin's other end, or -1 */
+    size_t read; /* of the input's piece at hand */
     stream out[2];
 } rank;
 
-static volatile sig_atomic_t caught;
+typedef struct input { /* what comes over stdin, a piece at a time for all who read it */
+    int open;
+    size_t length;
+    char piece[PIECE];
+} input;
+
+static volatile sig_atomic_t caught, passed_on; /* a signal that ends the job; one that is only for the ranks */
 static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
+static void on_news(int sig) { passed_on = sig; }
 static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
+
+static const char *signal_name(int sig) {
+    static const struct {
+        int sig;
+        const char *name;
+    } names[] = {{SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+                 {SIGABRT, "SIGABRT"}, {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"}, {SIGBUS, "SIGBUS"},
+                 {SIGSEGV, "SIGSEGV"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"},
+                 {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}, {SIGXCPU, "SIGXCPU"}};
+    static char number_of[24];
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].sig == sig) return names[i].name;
+    snprintf(number_of, sizeof number_of, "signal %d", sig);
+    return number_of;
+}
+
+/* ---- output ---- */
 
 /* Write, unless the job is to end meanwhile and nobody reads. A reader that has gone ends the job like a signal. */
 static void write_all(int fd, const char *p, size_t n) {
@@ -41,10 +83,10 @@ static void write_all(int fd, const char *p, size_t n) {
     }
 }
 
-/* Write a line with its rank before it (width 0: without). */
+/* Write a line with its rank before it. */
 static void print_line(stream *s, int r, int width, const char *line, size_t n) {
     char head[32];
-    if (width) write_all(s->to, head, (size_t)snprintf(head, sizeof head, "[%*d] ", width, r));
+    write_all(s->to, head, (size_t)snprintf(head, sizeof head, "[%*d] ", width, r));
     write_all(s->to, line, n);
 }
 
@@ -66,8 +108,9 @@ static void print_lines(stream *s, int r, int width, int ended) {
     s->length -= start;
 }
 
-/* Pass on what has come. Returns 0 at the end of the stream. */
-static int pump(stream *s, int r, int width) {
+/* Pass on what has come: as it is to a log, or bare; by lines with the rank before them. Returns 0 at the end of the stream. */
+static int pump(stream *s, int r, const run_options *o) {
+    int shown = o->only < 0 || o->only == r, width = mesh__digits(o->ranks - 1);
     ssize_t n;
     if (s->room - s->length < PIECE) {
         char *more = (char *)realloc(s->line, s->room * 2 + 2 * PIECE);
@@ -77,22 +120,80 @@ static int pump(stream *s, int r, int width) {
     }
     n = read(s->fd, s->line + s->length, s->room - s->length);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
+    if (n > 0 && s->copy >= 0 && write(s->copy, s->line + s->length, (size_t)n) != n) {
+        fprintf(stderr, "mesh run: the log of rank %d cannot be written: %s; it ends here\n", r, strerror(errno));
+        close(s->copy);
+        s->copy = -1;
+    }
+    if (n > 0 && (!shown || o->bare)) {
+        if (shown) write_all(s->to, s->line, (size_t)n);
+        return 1;
+    }
     if (n > 0) s->length += (size_t)n;
-    print_lines(s, r, width, n <= 0);
+    if (shown && !o->bare) print_lines(s, r, width, n <= 0);
     if (n > 0) return 1;
     close(s->fd);
     s->fd = -1;
+    if (s->copy >= 0) close(s->copy);
+    s->copy = -1;
     return 0;
 }
+
+/* ---- input ---- */
+
+/* May this process read the terminal, or is there none? */
+static int may_read(void) { return !isatty(0) || tcgetpgrp(0) == getpgrp(); }
+
+static int input_has_readers(const rank *ranks, int n) {
+    int i;
+    for (i = 0; i < n && ranks[i].in < 0; i++) {}
+    return i < n;
+}
+
+/* Give the piece at hand to who has not read it, and fetch the next when all have. */
+static void feed(input *in, rank *ranks, int n, int readable) {
+    int i, left = 0;
+    for (i = 0; i < n; i++) {
+        rank *r = &ranks[i];
+        ssize_t done;
+        if (r->in < 0) continue;
+        if (r->read < in->length) {
+            done = write(r->in, in->piece + r->read, in->length - r->read);
+            if (done > 0) r->read += (size_t)done;
+            if (done < 0 && errno != EAGAIN && errno != EINTR) { /* it reads no more */
+                close(r->in);
+                r->in = -1;
+                continue;
+            }
+        }
+        left |= r->read < in->length;
+    }
+    if (left) return;
+    if (in->open && readable) {
+        ssize_t got = read(0, in->piece, sizeof in->piece);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+        in->length = got > 0 ? (size_t)got : 0;
+        in->open = got > 0;
+        for (i = 0; i < n; i++) ranks[i].read = 0;
+    }
+    for (i = 0; i < n && !in->open; i++) {
+        if (ranks[i].in >= 0) close(ranks[i].in);
+        ranks[i].in = -1;
+    }
+}
+
+/* ---- starting ---- */
 
 static int listen_here(int *port) {
     struct sockaddr_in a;
     socklen_t length = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int on = 1, fd = mesh_socket__new(AF_INET);
     memset(&a, 0, sizeof a);
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) ||
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* rank 0 may open a second time at this port */
+    if (bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) ||
         getsockname(fd, (struct sockaddr *)&a, &length))
         return -1;
     *port = ntohs(a.sin_port);
@@ -105,7 +206,30 @@ static void set_env(const char *name, long value) {
     setenv(name, text, 1);
 }
 
-static void child(int r, int n, int port, int listener, const char *secret, int pipes[2][2], char **command) {
+/* Rank r of n gets its share of the cores that this process may use, at least one. */
+static void bind_rank(int r, int n) {
+#if MESH_SOCKET__LINUX
+    unsigned long have[16] = {0}, mine[16] = {0};
+    int i, k = 0, cores = 0, bits = 8 * (int)sizeof have[0], most = 16 * bits;
+    if (syscall(SYS_sched_getaffinity, 0L, (long)sizeof have, have) < 0) return;
+    for (i = 0; i < most; i++) cores += (int)(have[i / bits] >> i % bits & 1);
+    for (i = 0; i < most; i++) {
+        if (!(have[i / bits] >> i % bits & 1)) continue;
+        if (cores >= n ? (int64_t)k * n / cores == r : k == r % cores) mine[i / bits] |= 1ul << i % bits;
+        k++;
+    }
+    syscall(SYS_sched_setaffinity, 0L, (long)sizeof mine, mine);
+#else
+    (void)r, (void)n;
+#endif
+}
+
+typedef struct run_world {
+    int port, listener, threads; /* threads: for OMP_NUM_THREADS; 0: it is set */
+    char secret[33];
+} run_world;
+
+static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command) {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
@@ -113,25 +237,26 @@ static void child(int r, int n, int port, int listener, const char *secret, int 
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* a launcher that is killed takes its ranks along */
 #endif
     if (isatty(1)) setenv("MESH_TTY", "1", 1); /* what the rank prints reaches a terminal, though through a pipe */
-    dup2(null, 0);
+    dup2(in >= 0 ? in : null, 0);
     dup2(pipes[0][1], 1);
     dup2(pipes[1][1], 2);
     close(null);
-    close(pipes[0][0]), close(pipes[0][1]), close(pipes[1][0]), close(pipes[1][1]);
     set_env("RANK", r);
-    set_env("WORLD_SIZE", n);
+    set_env("WORLD_SIZE", o->ranks);
     set_env("LOCAL_RANK", r);
-    set_env("LOCAL_WORLD_SIZE", n);
+    set_env("LOCAL_WORLD_SIZE", o->ranks);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_env("MASTER_PORT", port);
-    setenv("MESH_SECRET", secret, 1);
+    set_env("MASTER_PORT", j->port);
+    setenv("MESH_SECRET", j->secret, 1);
     unsetenv("MESH_PORT");
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
     unsetenv("MESH_LISTEN_FD");
-    if (r == 0)
-        set_env("MESH_LISTEN_FD", listener);
-    else
-        close(listener);
+    if (r == 0) {
+        fcntl(j->listener, F_SETFD, 0);
+        set_env("MESH_LISTEN_FD", j->listener);
+    }
+    if (j->threads) set_env("OMP_NUM_THREADS", j->threads);
+    if (o->bind) bind_rank(r, o->ranks);
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -143,42 +268,128 @@ static void signal_all(const rank *ranks, int n, int sig) {
         if (ranks[i].running) kill(-ranks[i].pid, sig);
 }
 
-static int start_ranks(rank *ranks, int n, char **command) {
-    unsigned char noise[16];
-    char secret[33];
-    int r, i, port = 0, listener = listen_here(&port);
-    if (listener < 0) {
-        fprintf(stderr, "mesh run: no port on loopback: %s\n", strerror(errno));
-        return 0;
-    }
-    mesh_socket__random(noise, sizeof noise);
-    for (i = 0; i < 16; i++) snprintf(secret + 2 * i, 3, "%02x", noise[i]);
-    for (r = 0; r < n; r++) {
-        int pipes[2][2];
-        if (pipe(pipes[0]) || pipe(pipes[1]) || (ranks[r].pid = fork()) < 0) {
-            fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
-            signal_all(ranks, r, SIGKILL);
-            return 0;
-        }
-        if (ranks[r].pid == 0) child(r, n, port, listener, secret, pipes, command);
-        setpgid(ranks[r].pid, ranks[r].pid);
-        ranks[r].running = 1;
-        for (i = 0; i < 2; i++) {
-            close(pipes[i][1]);
-            fcntl(pipes[i][0], F_SETFD, FD_CLOEXEC);
-            ranks[r].out[i].fd = pipes[i][0];
-            ranks[r].out[i].to = i + 1;
-        }
-    }
-    close(listener);
+/* A pipe whose ends no program started later inherits. */
+static int private_pipe(int *ends) {
+    if (pipe(ends)) return 0;
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    fcntl(ends[1], F_SETFD, FD_CLOEXEC);
     return 1;
 }
+
+static int open_log(const run_options *o, int r, int which) {
+    char path[1024];
+    int fd;
+    if (!o->log) return -1;
+    snprintf(path, sizeof path, "%s/rank-%d.%s", o->log, r, which ? "err" : "out");
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) fprintf(stderr, "mesh run: cannot write %s: %s\n", path, strerror(errno));
+    return fd;
+}
+
+/* One rank. Returns 0, having said why, if it cannot be started. */
+static int start_rank(const run_options *o, const run_world *j, rank *k, int r, char **command) {
+    int pipes[2][2] = {{-1, -1}, {-1, -1}}, in[2] = {-1, -1}, i, reads = o->in == r || o->in == STDIN_ALL;
+    if (!private_pipe(pipes[0]) || !private_pipe(pipes[1]) || (reads && !private_pipe(in)) || (k->pid = fork()) < 0) {
+        fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
+        for (i = 0; i < 2; i++) {
+            if (in[i] >= 0) close(in[i]);
+            if (pipes[0][i] >= 0) close(pipes[0][i]);
+            if (pipes[1][i] >= 0) close(pipes[1][i]);
+        }
+        k->pid = 0;
+        return 0;
+    }
+    if (k->pid == 0) child(o, j, r, in[0], pipes, command);
+    setpgid(k->pid, k->pid);
+    k->running = 1;
+    if (in[0] >= 0) {
+        close(in[0]);
+        fcntl(in[1], F_SETFL, O_NONBLOCK);
+    }
+    k->in = in[1];
+    for (i = 0; i < 2; i++) {
+        close(pipes[i][1]);
+        k->out[i].fd = pipes[i][0];
+        k->out[i].to = i + 1;
+        k->out[i].copy = open_log(o, r, i);
+    }
+    return 1;
+}
+
+/* All ranks, or as many as there are before a signal ends the job. Returns how many, or -1. */
+static int start_ranks(const run_options *o, rank *ranks, char **command) {
+    unsigned char noise[16];
+    uint64_t bits;
+    run_world j;
+    int r, i;
+    memset(&j, 0, sizeof j);
+    if (!mesh_socket__random(noise, sizeof noise)) {
+        fprintf(stderr, "mesh run: no random numbers for the job's secret: /dev/urandom: %s\n", strerror(errno));
+        return -1;
+    }
+    for (i = 0; i < 16; i++) snprintf(j.secret + 2 * i, 3, "%02x", noise[i]);
+    if (o->log && mkdir(o->log, 0777) && errno != EEXIST) {
+        fprintf(stderr, "mesh run: cannot make the directory %s: %s\n", o->log, strerror(errno));
+        return -1;
+    }
+    if ((j.listener = listen_here(&j.port)) < 0) {
+        fprintf(stderr, "mesh run: no port on loopback: %s\n", strerror(errno));
+        return -1;
+    }
+    if (!getenv("OMP_NUM_THREADS")) {
+        int cores = mesh_socket__cores(&bits);
+        j.threads = cores / o->ranks > 1 ? cores / o->ranks : 1;
+        if (o->ranks > 1 && !o->quiet)
+            fprintf(stderr, "mesh run: OMP_NUM_THREADS=%d for each of %d ranks on %d cores; set it to choose\n",
+                    j.threads, o->ranks, cores);
+    }
+    for (r = 0; r < o->ranks && !caught; r++)
+        if (!start_rank(o, &j, &ranks[r], r, command)) {
+            signal_all(ranks, r, SIGKILL);
+            while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
+            close(j.listener);
+            return -1;
+        }
+    close(j.listener);
+    return r;
+}
+
+/* A number in a file; -1: none. */
+static long number_in(const char *path) {
+    FILE *f = fopen(path, "r");
+    long v = -1;
+    if (f && fscanf(f, "%ld", &v) != 1) v = -1;
+    if (f) fclose(f);
+    return v;
+}
+
+/* Is there room for so many ranks? Else says which limit stands against it. */
+static int room_for(const run_options *o) {
+    struct rlimit files;
+    long need = (o->in == STDIN_ALL ? 3L : 2L) * o->ranks * (o->log ? 2 : 1) + 16,
+         pids = number_in("/sys/fs/cgroup/pids.max"), most = number_in("/proc/sys/kernel/pid_max");
+    mesh_socket__raise_files((int)(need / 2));
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY && files.rlim_cur < (rlim_t)need) {
+        fprintf(stderr, "mesh run: %d ranks need %ld descriptors, but the limit is %ld; raise it with ulimit -n\n",
+                o->ranks, need, (long)files.rlim_cur);
+        return 0;
+    }
+    if (pids > 0 && pids < o->ranks) most = pids;
+    if (most > 0 && most <= o->ranks) {
+        fprintf(stderr, "mesh run: %d ranks, but %s allows %ld processes\n", o->ranks,
+                most == pids ? "/sys/fs/cgroup/pids.max" : "/proc/sys/kernel/pid_max", most);
+        return 0;
+    }
+    return 1;
+}
+
+/* ---- the job ---- */
 
 /* The status a shell would show for it; says which rank it was. */
 static int describe_end(int r, int status, int64_t age_ms) {
     if (WIFSIGNALED(status)) {
-        fprintf(stderr, "mesh run: rank %d was ended by signal %d after %.1f s; ending the others\n", r,
-                WTERMSIG(status), (double)age_ms / 1000);
+        fprintf(stderr, "mesh run: rank %d was ended by %s after %.1f s; ending the others\n", r,
+                signal_name(WTERMSIG(status)), (double)age_ms / 1000);
         return 128 + WTERMSIG(status);
     }
     fprintf(stderr, "mesh run: rank %d exited with status %d after %.1f s; ending the others\n", r, WEXITSTATUS(status),
@@ -186,115 +397,243 @@ static int describe_end(int r, int status, int64_t age_ms) {
     return WEXITSTATUS(status);
 }
 
-static int command_run(const char *self, int argc, char **argv) {
+static void catch_signals(void) {
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}, news[] = {SIGUSR1, SIGUSR2, SIGTSTP};
     struct sigaction action;
-    struct pollfd *polls;
-    rank *ranks;
-    int i, n = 0, bare = 0, timeout_s = 0, left, open_streams, result = 0, failed = 0, width, signaled = 0;
-    int64_t start, last_output, end_at = 0;
-    (void)self;
-    for (i = 0; i < argc; i++) {
-        if (is_help(argv[i])) {
-            printf(
-                "usage: mesh run -n RANKS [--timeout S] [--bare] -- PROGRAM [ARG ...]\n\n"
-                "Runs PROGRAM as RANKS processes on this machine. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,\n"
-                "MASTER_PORT and a fresh MESH_SECRET; each line it prints gets its rank in front. When one fails it is named, the others are\n"
-                "given 2 seconds to say what they saw, and then ended.\n\n"
-                "  -n RANKS     how many processes\n"
-                "  --bare       print lines as they are, without their rank\n"
-                "  --timeout S  end everything when no rank has printed anything for S seconds\n\n"
-                "Exit status: that of the first rank that fails (128 + signal), 124 after --timeout, 2 for wrong usage, else 0.\n");
-            return 0;
-        }
-        if (!strcmp(argv[i], "-n") || !strcmp(argv[i], "--timeout")) {
-            long v = i + 1 < argc ? number(argv[i + 1]) : -1;
-            if (v < 0) return wrong("run", "expected a positive number after", argv[i]);
-            *(argv[i][1] == 'n' ? &n : &timeout_s) = (int)v;
-            i++;
-        } else if (!strcmp(argv[i], "--bare")) {
-            bare = 1;
-        } else if (!strcmp(argv[i], "--")) {
-            i++;
-            break;
-        } else if (argv[i][0] == '-') {
-            return wrong("run", "unknown option", argv[i]);
-        } else {
-            break;
-        }
-    }
-    if (!n) return wrong("run", "-n RANKS is missing", NULL);
-    if (i >= argc) return wrong("run", "no program to run", NULL);
-    ranks = (rank *)calloc((size_t)n, sizeof *ranks);
-    polls = (struct pollfd *)calloc((size_t)n * 2, sizeof *polls);
-    if (!ranks || !polls) return wrong("run", "no memory for the ranks", NULL);
-    mesh_socket__raise_files(n * 2);
+    size_t i;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) sigaction(ends[i], &action, NULL);
+    action.sa_handler = on_news;
+    for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaction(news[i], &action, NULL);
     signal(SIGPIPE, SIG_IGN);
-    if (!start_ranks(ranks, n, argv + i)) return 1;
-    width = bare ? 0 : mesh__digits(n - 1);
-    start = last_output = clock_ms();
-    for (left = n, open_streams = 1; left || open_streams;) {
-        int k = 0, status;
-        pid_t pid;
+}
+
+/* A signal for the ranks that does not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
+static void pass_on(const rank *ranks, int n) {
+    int sig = passed_on;
+    passed_on = 0;
+    if (sig != SIGTSTP) {
+        signal_all(ranks, n, sig);
+        return;
+    }
+    signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
+    raise(SIGSTOP);
+    signal_all(ranks, n, SIGCONT);
+}
+
+/* Take in who has ended. Returns the one to blame, or -1: of those that end together one that a signal ended, for the others may have
+   failed because of it. */
+static int reap(rank *ranks, int n, int *left) {
+    int i, status, worst = -1;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (i = 0; i < n && ranks[i].pid != pid; i++) {}
+        if (i == n || !ranks[i].running) continue;
+        ranks[i].running = 0;
+        ranks[i].status = status;
+        --*left;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+        if (worst < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(ranks[worst].status))) worst = i;
+    }
+    return worst;
+}
+
+static void say_timeout(const run_options *o, const rank *ranks, int left, int idle) {
+    int i;
+    fprintf(stderr, idle ? "mesh run: no output for %d s; ending rank%s" : "mesh run: %d s are over; ending rank%s",
+            idle ? o->idle_s : o->timeout_s, left > 1 ? "s" : "");
+    for (i = 0; i < o->ranks; i++)
+        if (ranks[i].running) fprintf(stderr, " %d", i);
+    fprintf(stderr, "\n");
+}
+
+/* Look after the ranks until all have ended. Returns the exit status. */
+static int look_after(const run_options *o, rank *ranks, int started) {
+    int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, worst;
+    struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 2 + 1, sizeof *polls);
+    int64_t start = clock_ms(), last_output = start, end_at = 0, now;
+    static input in;
+    memset(&in, 0, sizeof in);
+    in.open = 1;
+    for (open_streams = 1; polls && (left || open_streams);) {
+        int heard = 0, reading;
         for (i = open_streams = 0; i < 2 * n; i++) {
             stream *s = &ranks[i / 2].out[i % 2];
             polls[i].fd = s->fd;
             polls[i].events = POLLIN;
             open_streams += s->fd >= 0;
         }
+        reading = in.open && input_has_readers(ranks, n) && may_read();
+        polls[2 * n].fd = reading ? 0 : -1;
+        polls[2 * n].events = POLLIN;
         give_up_ms = end_at ? end_at + 1000 : 0;
         if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
         if (!left && !end_at) end_at = clock_ms();
-        if (poll(polls, (nfds_t)(2 * n), 50) > 0)
+        if (poll(polls, (nfds_t)(2 * n + 1), 50) > 0)
             for (i = 0; i < 2 * n; i++)
-                if (polls[i].fd >= 0 && polls[i].revents) k += pump(&ranks[i / 2].out[i % 2], i / 2, width);
-        if (k) last_output = clock_ms();
-        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-            for (i = 0; i < n && ranks[i].pid != pid; i++) {}
-            if (i == n || !ranks[i].running) continue;
-            ranks[i].running = 0;
-            left--;
-            if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-            if (!failed && !signaled) {
-                result = describe_end(i, status, clock_ms() - start);
-                end_at = clock_ms() + 2000;
-            }
-            failed = 1;
+                if (polls[i].fd >= 0 && polls[i].revents) heard += pump(&ranks[i / 2].out[i % 2], i / 2, o);
+        feed(&in, ranks, n, reading && polls[2 * n].revents);
+        now = clock_ms();
+        if (heard) last_output = now;
+        worst = reap(ranks, n, &left);
+        if (worst >= 0 && !failed && !signaled) {
+            result = describe_end(worst, ranks[worst].status, now - start);
+            end_at = now + HELP_MS;
         }
-        if (caught) {
+        if (worst >= 0 && !failed) failed = 1;
+        if (passed_on) pass_on(ranks, n);
+        if (caught && signaled) {
+            signal_all(ranks, n, SIGKILL);
+        } else if (caught) {
+            if (caught != SIGPIPE && left && !o->quiet)
+                fprintf(stderr, "mesh run: %s ends %d rank%s; once more ends them at once\n", signal_name(caught), left,
+                        left > 1 ? "s" : "");
             signaled = caught;
-            caught = 0;
             signal_all(ranks, n, signaled);
             result = 128 + signaled;
-            end_at = clock_ms() + 5000;
+            end_at = now + SIGNAL_MS;
         }
-        if (timeout_s && left && !failed && !signaled && clock_ms() - last_output > (int64_t)timeout_s * 1000) {
-            fprintf(stderr, "mesh run: no output for %d s; ending rank%s", timeout_s, left > 1 ? "s" : "");
-            for (i = 0; i < n; i++)
-                if (ranks[i].running) fprintf(stderr, " %d", i);
-            fprintf(stderr, "\n");
-            result = 124;
-            failed = 1;
-            end_at = clock_ms();
+        caught = 0;
+        if (left && !failed && !signaled) {
+            int idle = o->idle_s && now - last_output > (int64_t)o->idle_s * 1000;
+            if (idle || (o->timeout_s && now - start > (int64_t)o->timeout_s * 1000)) {
+                say_timeout(o, ranks, left, idle);
+                result = 124;
+                failed = 1;
+                end_at = now;
+            }
         }
-        if (end_at && left && clock_ms() > end_at) {
-            signal_all(ranks, n, failed == 1 ? SIGTERM : SIGKILL);
+        if (end_at && left && now > end_at) {
+            signal_all(ranks, n, failed == 1 && !signaled ? SIGTERM : SIGKILL);
             failed = 2;
-            end_at = clock_ms() + 2000;
+            end_at = now + HELP_MS;
         }
     }
-    for (i = 0; i < 2 * n; i++) {
-        if (ranks[i / 2].out[i % 2].fd >= 0) print_lines(&ranks[i / 2].out[i % 2], i / 2, width, 1);
-        free(ranks[i / 2].out[i % 2].line);
-    }
-    for (i = 0; i < n && result; i++) kill(-ranks[i].pid, SIGTERM); /* what failed ranks have left running */
-    free(ranks);
     free(polls);
+    return polls ? result : wrong("run", "no memory for the ranks", NULL);
+}
+
+static int run_job(const run_options *o, char **command) {
+    rank *ranks = (rank *)calloc((size_t)o->ranks, sizeof *ranks);
+    int i, started, result;
+    if (!ranks) return wrong("run", "no memory for the ranks", NULL);
+    for (i = 0; i < o->ranks; i++)
+        ranks[i].in = ranks[i].out[0].fd = ranks[i].out[1].fd = ranks[i].out[0].copy = ranks[i].out[1].copy = -1;
+    if (!room_for(o)) {
+        free(ranks);
+        return 1;
+    }
+    catch_signals();
+    started = start_ranks(o, ranks, command);
+    result = started < 0 ? 1 : look_after(o, ranks, started);
+    for (i = 0; i < 2 * o->ranks; i++) {
+        stream *s = &ranks[i / 2].out[i % 2];
+        if (s->fd >= 0 && !o->bare) print_lines(s, i / 2, mesh__digits(o->ranks - 1), 1);
+        free(s->line);
+    }
+    for (i = 0; i < started && result; i++) kill(-ranks[i].pid, SIGTERM); /* what failed ranks have left running */
+    free(ranks);
     return result;
+}
+
+static const char run_help[] =
+    "usage: mesh run -n RANKS [option ...] [--] PROGRAM [ARG ...]\n\n"
+    "Runs PROGRAM as RANKS processes on this machine. Each gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,\n"
+    "MASTER_PORT and a fresh MESH_SECRET, and OMP_NUM_THREADS (its share of the cores) unless that is set; each line it prints gets\n"
+    "its rank in front. When one fails it is named, the others have 2 seconds to say what they saw, then SIGTERM, and 2 seconds\n"
+    "later SIGKILL. INT, TERM, HUP and QUIT are passed on and end the job: who is there 5 seconds later, or at a second signal,\n"
+    "is killed. USR1, USR2 and Ctrl-Z are passed on.\n\n"
+    "  -n, -np, --nproc-per-node RANKS   how many processes\n"
+    "  --bare           pass on what ranks print as it comes, without their rank\n"
+    "  --only RANK      show this rank's output only\n"
+    "  --log DIR        also write each rank's output to DIR/rank-N.out and DIR/rank-N.err\n"
+    "  --stdin WHO      who reads stdin: a rank (default 0), all or none\n"
+    "  --bind           each rank on its own share of the cores\n"
+    "  --timeout S      end everything after S seconds\n"
+    "  --idle-timeout S end everything when no rank has printed anything for S seconds\n\n"
+    "Exit status: that of the first rank that fails (128 + signal), 124 after a timeout, 2 for wrong usage, else 0.\n";
+
+/* The value of an option "-n 8", "-n8" or "--nproc-per-node=8", or NULL: it is another. *i moves on to what was used. */
+static const char *value_of(const char *name, int argc, char **argv, int *i, int *missing) {
+    size_t length = strlen(name);
+    const char *arg = argv[*i];
+    if (strncmp(arg, name, length)) return NULL;
+    if (!arg[length]) {
+        *missing = *i + 1 >= argc;
+        return *missing ? "" : argv[++*i];
+    }
+    if (name[1] != '-' && arg[length] >= '0' && arg[length] <= '9') return arg + length;
+    return name[1] == '-' && arg[length] == '=' ? arg + length + 1 : NULL;
+}
+
+/* "app" that is a program here, and none on the PATH: it was meant as "./app". */
+static int suggest_here(const char *program) {
+    const char *path = getenv("PATH"), *end;
+    char full[4096];
+    if (strchr(program, '/')) return 0;
+    for (path = path ? path : ""; *path; path = *end ? end + 1 : end) {
+        end = strchr(path, ':') ? strchr(path, ':') : path + strlen(path);
+        snprintf(full, sizeof full, "%.*s/%s", (int)(end - path), path, program);
+        if (access(full, X_OK) == 0) return 0;
+    }
+    if (access(program, X_OK) != 0) return 0;
+    fprintf(stderr, "mesh run: there is no %s on the PATH, but one here; write ./%s\n", program, program);
+    return 1;
+}
+
+static int command_run(const char *self, int argc, char **argv) {
+    static const char *const counts[] = {"-np", "-n", "--nproc-per-node", "--nproc_per_node"};
+    run_options o;
+    int i, missing = 0;
+    size_t k;
+    (void)self;
+    memset(&o, 0, sizeof o);
+    o.only = -1;
+    for (i = 0; i < argc && argv[i][0] == '-'; i++) {
+        const char *arg = argv[i], *v = NULL;
+        if (is_help(arg)) {
+            fputs(run_help, stdout);
+            return 0;
+        }
+        if (!strcmp(arg, "--")) {
+            i++;
+            break;
+        }
+        for (k = 0; k < sizeof counts / sizeof counts[0] && !v; k++) v = value_of(counts[k], argc, argv, &i, &missing);
+        if (v) {
+            if ((o.ranks = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+        } else if ((v = value_of("--timeout", argc, argv, &i, &missing)) != NULL) {
+            if ((o.timeout_s = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+        } else if ((v = value_of("--idle-timeout", argc, argv, &i, &missing)) != NULL) {
+            if ((o.idle_s = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+        } else if ((v = value_of("--only", argc, argv, &i, &missing)) != NULL) {
+            o.only = strcmp(v, "0") ? (int)number(v) : 0;
+            if (o.only < 0) return wrong("run", "expected a rank after", arg);
+        } else if ((v = value_of("--stdin", argc, argv, &i, &missing)) != NULL) {
+            o.in = !strcmp(v, "all")    ? STDIN_ALL
+                   : !strcmp(v, "none") ? STDIN_NONE
+                   : strcmp(v, "0")     ? (int)number(v)
+                                        : 0;
+            if (o.in < 0 && strcmp(v, "all") && strcmp(v, "none"))
+                return wrong("run", "expected a rank, all or none after", arg);
+        } else if ((v = value_of("--log", argc, argv, &i, &missing)) != NULL) {
+            o.log = v;
+        } else if (!strcmp(arg, "--bare")) {
+            o.bare = 1;
+        } else if (!strcmp(arg, "--bind")) {
+            o.bind = 1;
+        } else {
+            return wrong("run", "unknown option", arg);
+        }
+        if (missing) return wrong("run", "a value is missing after", arg);
+    }
+    if (!o.ranks) return wrong("run", "-n RANKS is missing", NULL);
+    if (i >= argc) return wrong("run", "no program to run", NULL);
+    if (o.only >= o.ranks || o.in >= o.ranks)
+        return wrong("run", "--only and --stdin take ranks from 0 to RANKS - 1", NULL);
+    if (suggest_here(argv[i])) return 2;
+    return run_job(&o, argv + i);
 }
 
 /* Is this process a rank of a job already? */
@@ -313,14 +652,18 @@ static int in_job(void) {
 
 /* Become `mesh run -n RANKS --bare -- self command args ...`: outside a job a command starts its own. */
 static int start_job(const char *self, int ranks, const char *command, int argc, char **argv) {
-    char count[16];
-    const char **args = (const char **)calloc((size_t)argc + 8, sizeof *args);
+    const char **args = (const char **)calloc((size_t)argc + 3, sizeof *args);
+    run_options o;
     int i, n = 0, status;
     if (!args) return 1;
-    snprintf(count, sizeof count, "%d", ranks);
-    args[n++] = "-n", args[n++] = count, args[n++] = "--bare", args[n++] = "--", args[n++] = self, args[n++] = command;
+    memset(&o, 0, sizeof o);
+    o.ranks = ranks;
+    o.bare = o.quiet = 1;
+    o.only = -1;
+    o.in = STDIN_NONE;
+    args[n++] = self, args[n++] = command;
     for (i = 0; i < argc; i++) args[n++] = argv[i];
-    status = command_run(self, n, (char **)(uintptr_t)args);
+    status = run_job(&o, (char **)(uintptr_t)args);
     free(args);
     return status;
 }
