@@ -34,6 +34,8 @@ FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
 BENCHES = bench_mesh bench_plans bench_persistent bench_scale bench_redistribute bench_peers
+# The command, in seconds. `make all` builds tests, benches and examples too.
+default: $(B)/mesh
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
 
 $(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
@@ -136,15 +138,28 @@ bench-redistribute: $(B)/mesh $(B)/bench_redistribute
 bench-peers: $(B)/mesh $(B)/bench_peers
 	$(B)/bench_peers $(BENCH)
 
+VERSION = $(shell sed -n 's/.*define MESH_VERSION "\(.*\)".*/\1/p' mesh.h)
+INCLUDE = $(DESTDIR)$(prefix)/include
+CMAKE = $(DESTDIR)$(prefix)/lib/cmake/mesh.h
+PKGCONFIG = $(DESTDIR)$(prefix)/lib/pkgconfig
 install:
-	mkdir -p $(DESTDIR)$(prefix)/include/transports
-	cp mesh*.h $(DESTDIR)$(prefix)/include/
-	cp transports/*.h $(DESTDIR)$(prefix)/include/transports/
+	mkdir -p $(INCLUDE)/transports $(CMAKE) $(PKGCONFIG) $(DESTDIR)$(prefix)/bin
+	cp mesh*.h $(INCLUDE)/
+	cp transports/*.h $(INCLUDE)/transports/
+	printf 'prefix=%s\nName: mesh.h\nDescription: meshes of processes and GPUs, header-only\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -lpthread\n' \
+		'$(prefix)' '$(VERSION)' >$(PKGCONFIG)/mesh.h.pc
+	printf 'add_library(mesh.h INTERFACE IMPORTED)\nset_target_properties(mesh.h PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${CMAKE_CURRENT_LIST_DIR}/../../../include")\n' \
+		>$(CMAKE)/mesh.h-config.cmake
 	$(MAKE) build/mesh config=release
-	mkdir -p $(DESTDIR)$(prefix)/bin
 	cp build/mesh $(DESTDIR)$(prefix)/bin/
+
+uninstall:
+	for h in mesh*.h transports/*.h; do rm -f $(INCLUDE)/$$h; done
+	-rmdir $(INCLUDE)/transports
+	rm -f $(PKGCONFIG)/mesh.h.pc $(CMAKE)/mesh.h-config.cmake $(DESTDIR)$(prefix)/bin/mesh
+	-rmdir $(CMAKE)
 
 clean:
 	rm -rf build build-*
 
-.PHONY: all demo test test-mesh test-nccl test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
+.PHONY: default all uninstall demo test test-mesh test-nccl test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean

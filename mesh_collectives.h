@@ -32,7 +32,13 @@ CONCEPTS
 CONVENTIONS
     Arguments: comm, axes, send, recv, count, dtype, op, root. `count` is elements PER RANK. root, to, from: indices in the group.
     Zero counts are legal and still synchronise like any other. In place: send == recv; for all_gather send == recv + index*count
-    and for reduce_scatter recv == send + index*count elements. Buffers that overlap in any other way are refused.
+    and for reduce_scatter recv == send + index*count elements; for their v-forms and those of gather and scatter the own block is at its
+    offset (the sum of the counts before it where there are none), all_to_all_v has no in-place form. Buffers that overlap in any other
+    way are refused.
+    A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_test
+    now and then (on any request) where computing is to overlap; NCCL's go on by themselves.
+    Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush
+    subnormal numbers in the whole program, reductions included.
     Ranks of a group call its operations in the same order. Different groups may be served in any order, as long as no cycle of
     waiting ranks arises. avg divides the sum by the group's size. f16 and bf16 accumulate in f32, rounded once per hop.
     On CPU transports a reduction has the same bits on every rank of the group and from run to run (NaN payloads excepted). min and max

@@ -169,7 +169,8 @@ enum {
     MESH__WALK_PENDING = 48
 };
 
-#define MESH__FOREVER_NS (INT64_MAX / 4) /* 73 years: no sum with a clock overflows */
+#define MESH__SAY_NS INT64_C(10000000000) /* waited for so long, a rank says for whom */
+#define MESH__FOREVER_NS (INT64_MAX / 4)  /* 73 years: no sum with a clock overflows */
 
 /* What a rank called: goes into the ring and over the wire. */
 typedef struct mesh__record {
@@ -2224,7 +2225,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     memset(impl, 0, sizeof *impl);
     impl->engine = e;
-    impl->timeout = desc->timeout_ns ? desc->timeout_ns : INT64_C(600000000000);
+    impl->timeout = desc->timeout_ns ? desc->timeout_ns : t->timeout_ns ? t->timeout_ns : INT64_C(600000000000);
     impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
     if (impl->timeout > MESH__FOREVER_NS) impl->timeout = MESH__FOREVER_NS;
     if (impl->ask > MESH__FOREVER_NS) impl->ask = MESH__FOREVER_NS;
@@ -2722,17 +2723,38 @@ static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
     return status;
 }
 
+/* Said once, when an operation has waited for long: a rank that is only slow is no error. */
+static inline void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
+    char text[400];
+    int ranks[MESH__WALK_PENDING], n;
+    mesh__text t = mesh__text_on(text, sizeof text);
+    if (!e->t->log) return;
+    mesh__put(&t, "%s: rank %d has waited for 10 s in ", mesh__impl(op->comm)->name, e->t->rank);
+    mesh__put_record(&t, &op->record);
+    if (e->t->caps & MESH_CAP_PENDING) {
+        n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+        mesh__put(&t, " for ");
+        mesh__put_ranks(&t, ranks, n);
+    }
+    mesh__put(&t, "; its deadline is %l s", mesh__impl(op->comm)->timeout / 1000000000);
+    e->t->log(e->t->log_ctx, 1, text);
+}
+
 /* Block until an operation has ended. */
 static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
     const mesh__comm_impl *impl = mesh__impl(op->comm);
     mesh__op *outer = e->waiting;
     int looked = 0;
+    int64_t say = INT64_MAX;
     uint32_t seen, generation = op->generation;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     e->waiting = op;
     seen = op->progress;
     op->ask_wait = impl->ask;
-    if (op->state == MESH__ACTIVE) op->next_ask = mesh__now(e) + op->ask_wait;
+    if (op->state == MESH__ACTIVE) {
+        op->next_ask = mesh__now(e) + op->ask_wait;
+        say = op->next_ask - op->ask_wait + MESH__SAY_NS;
+    }
     while (op->state == MESH__ACTIVE && op->generation == generation) {
         int64_t now, wake;
         mesh__poll(e);
@@ -2760,6 +2782,11 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
         }
         wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
         if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+        if (now >= say && !op->failing) {
+            mesh__say_waiting(e, op);
+            say = INT64_MAX;
+        }
+        if (say < wake) wake = say;
         if (now >= op->deadline && !op->failing) wake = now + 1000000; /* the roll is called */
         mesh__progress(e, wake);
     }

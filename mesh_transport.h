@@ -272,7 +272,7 @@ struct mesh_transport { /* the first member of every transport */
     const struct mesh_tuning *tuning; /* for comms whose description has none (from MESH_TUNING); NULL: built in */
     void (*trace)(void *ctx, const mesh_trace_event *event); /* NULL: nobody listens */
     void *trace_ctx;
-    void *reserved[1];
+    int64_t timeout_ns; /* of operations in comms whose description says none (from MESH_TIMEOUT); 0: 600 s */
 };
 
 /* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */

@@ -881,6 +881,66 @@ static void test_sim_pairs(void) {
     free(w.rank);
 }
 
+/* ---- what is said meanwhile, and set without code ---- */
+
+static int waits_said;
+static char waits_text[400];
+static void hear_waits(void *ctx, int level, const char *text) {
+    (void)ctx;
+    if (level != 1) return;
+    waits_said++;
+    snprintf(waits_text, sizeof waits_text, "%s", text);
+}
+static void slow_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    (void)ctx;
+    if (t->rank == 0) t->log = hear_waits;
+    if (!open_comm(t, &c, "x=3", NULL, 100 * SECOND)) return;
+    if (t->rank == 1) pause_rank(t, 9 * SECOND);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 0) CHECK_INT(waits_said, 0);
+    if (t->rank == 2) pause_rank(t, 40 * SECOND);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 0) {
+        CHECK_INT(waits_said, 1);
+        CHECK_HAS(waits_text, "rank 0 has waited for 10 s in barrier(");
+        CHECK_HAS(waits_text, "for rank");
+        CHECK_HAS(waits_text, "its deadline is 100 s");
+    }
+    mesh_comm_close(&c);
+}
+static void test_says_waiting(void) {
+    waits_said = 0;
+    run_world(SIM, 3, slow_rank, NULL);
+}
+
+static void timeout_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    (void)ctx;
+    CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &m, NULL, &err), err);
+    if (!c.impl) return;
+    if (t->rank == 0) {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, "deadline of 1000 ms");
+    } else {
+        pause_rank(t, 2 * SECOND);
+    }
+    mesh_comm_close(&c);
+}
+static void test_timeout_variable(void) {
+    mesh_socket net;
+    mesh_error err;
+    setenv("MESH_TIMEOUT", "1", 1);
+    run_world(TCP, 2, timeout_rank, NULL);
+    setenv("MESH_TIMEOUT", "soon", 1);
+    CHECK_INT(mesh_socket_open(&net, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "MESH_TIMEOUT is \"soon\"");
+    unsetenv("MESH_TIMEOUT");
+}
+
 static const test_case engine_tests[] = {
     {"engine/late_question", test_late_question, 0},
     {"engine/deadline_computed", test_deadline_computed, 0},
@@ -904,6 +964,8 @@ static const test_case engine_tests[] = {
     {"engine/left_behind", test_left_behind, 0},
     {"engine/all_late", test_all_late, 0},
     {"engine/sim_pairs", test_sim_pairs, 0},
+    {"engine/says_waiting", test_says_waiting, 0},
+    {"engine/timeout_variable", test_timeout_variable, 0},
 };
 
 #endif

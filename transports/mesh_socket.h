@@ -37,6 +37,7 @@ CONCEPTS
                 ones when the receiver has posted, in frames that interleave, straight from and to the caller's memory, strided or not.
     MESH_TRACE  A directory: every rank writes rank-N.json there, an event for every operation, for Perfetto (ui.perfetto.dev) and for
                 `mesh trace`, which merges them and says who is late.
+    MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
 ERRORS
@@ -69,7 +70,7 @@ typedef struct mesh_socket_desc {
     int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
     int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
     mesh_allocator allocator;
-    mesh_log log;
+    mesh_log log; /* NULL: warnings go to stderr */
     void *log_ctx;
 } mesh_socket_desc;
 
@@ -386,7 +387,7 @@ struct mesh_socket__conn {
     mesh_socket__xfer *rx_to; /* NULL with rx_left > 0: rx_early, or thrown away */
     mesh_socket__early *rx_early;
     char why[256], doubt[160]; /* doubt: why this one is believed to be lost */
-    int refused;               /* the other side says why it does not want this connection */
+    int refused;               /* one side does not want this connection, and says why */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
 };
 
@@ -1331,6 +1332,7 @@ static inline void mesh_socket__greeting(mesh_socket__impl *s, mesh_socket__conn
         if (!mesh_socket__equal(mac, g, 32)) {
             static const unsigned char no[MESH_SOCKET__S2] = {0}; /* no proof, so that it knows why */
             mesh__copy_text(s->stranger, sizeof s->stranger, "it does not know the secret");
+            c->refused = 1;
             mesh_socket__raw(s, c, no, sizeof no);
             mesh_socket__flush(s, c);
             mesh_socket__conn_failed(c, "it does not know the secret", 0);
@@ -1388,6 +1390,7 @@ static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
             if (c->greet[i] != (unsigned char)MESH_SOCKET__MAGIC[i]) {
                 const char *what =
                     i == 4 ? "it speaks another version of this protocol" : "it does not speak this protocol";
+                c->refused = 1;
                 mesh__copy_text(c->initiator ? s->refusal : s->stranger,
                                 c->initiator ? sizeof s->refusal : sizeof s->stranger, what);
                 mesh_socket__conn_failed(c, what, 0);
@@ -1751,7 +1754,9 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
-            mesh_socket__conn_failed(c, n ? "reading" : "it ended without goodbye", n ? errno : 0);
+            mesh_socket__conn_failed(
+                c, n ? "reading" : "it ended without goodbye (killed, or it left without mesh_socket_close)",
+                n ? errno : 0);
             return;
         }
         s->event = 1;
@@ -1820,7 +1825,8 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     if (rank < 0 && !gave_way) {
         s->strangers++;
         if (!s->stranger[0]) mesh__copy_text(s->stranger, sizeof s->stranger, why);
-        mesh_socket__log(s, 1, "mesh_socket: dropped a connection that is none of this job's: %s", why);
+        /* one that only ended may be of this job's, from a rank that is leaving */
+        mesh_socket__log(s, refused ? 1 : 2, "mesh_socket: dropped a connection that is none of this job's: %s", why);
     }
     mesh_socket__conn_free(s, c);
     if (rank < 0 || replaced) return;
@@ -2927,9 +2933,10 @@ static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     int64_t ns = v->start + s->trace_offset;
     fprintf(
         s->trace,
-        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%.3f,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
+        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
         "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
-        s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (double)(v->end - v->start) / 1e3,
+        s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (long long)((v->end - v->start) / 1000),
+        (int)((v->end - v->start) % 1000), /* in integers: a locale may write a comma */
         v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence, (unsigned long long)v->count,
         (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op, (int)v->status);
 }
@@ -2980,6 +2987,12 @@ static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_er
     return MESH_OK;
 }
 
+/* Where the desc has no log: warnings go to stderr. (Errors have their status and text, the rest is for who asks.) */
+static void mesh_socket__warn(void *ctx, int level, const char *text) {
+    (void)ctx;
+    if (level == 1) fprintf(stderr, "%s\n", text);
+}
+
 /* The secret in the file that MESH_SECRET_FILE names, without its last newline; none is no error. */
 static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
     const char *path = getenv("MESH_SECRET_FILE");
@@ -3006,7 +3019,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     mesh_status status;
     const char *secret, *lanes;
     char file[300];
-    int i, inherited = 0, bad = 0;
+    int i, inherited = 0, bad = 0, seconds = 0;
     if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
     if (!desc) desc = &none;
     memset(net, 0, sizeof *net);
@@ -3016,7 +3029,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     net->base.size = where.size;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
     net->base.allocator = desc->allocator;
-    net->base.log = desc->log;
+    net->base.log = desc->log ? desc->log : mesh_socket__warn;
     net->base.log_ctx = desc->log_ctx;
     s = (mesh_socket__impl *)mesh_transport_alloc(&net->base, sizeof *s);
     if (!s) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
@@ -3055,6 +3068,9 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     else if (status == MESH_OK)
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     mesh_socket__wipe(file, sizeof file);
+    if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
+        net->base.timeout_ns = (int64_t)seconds * 1000000000;
+    if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     if (status == MESH_OK) status = mesh_socket__open_trace(s, err);
     if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
