@@ -308,7 +308,8 @@ MESH_API void mesh_squeeze(mesh *result, const mesh *m);
    overlap). ARGUMENT: a name in both, rank not in both, different tables, ranks that would occur twice. */
 MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int rank, mesh_error *err);
 /* result(i) = outer(inner(i)): inner's ranks are indices into outer. ARGUMENT: inner reaches beyond outer, has a table, or
-   the composition is no layout (remedy: a device table). Source: CuTe layout composition. */
+   the composition is no layout (remedy: a device table). Layouts that only all positions together show are found up to 2^18
+   ranks. Source: CuTe layout composition. */
 MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *inner, mesh_error *err);
 
 /* ---- show: each returns the length of the whole text; at most cap - 1 bytes and a terminator are written -------------- */
@@ -1590,11 +1591,14 @@ static inline int mesh__axis_seen(mesh *r, const mesh_mode *outer, int n, const 
     return 1;
 }
 
-/* What the composition of single modes did not find: the axes from their positions, which are all compared. O(ranks), where there would be an
-   error otherwise. r: the result as it was before any of inner's axes. */
+enum { MESH__SEEN_RANKS = 1 << 18 };
+
+/* What the composition of single modes did not find: the axes from their positions, which are all compared. O(ranks), up to 2^18 of them,
+   where there would be an error otherwise. r: the result as it was before any of inner's axes. */
 static inline int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, const char **at) {
     mesh found;
     int i, k;
+    if (inner->size > MESH__SEEN_RANKS) return 0;
     mesh__start(&found, NULL);
     for (i = 0; i < inner->naxes; i++) {
         *at = inner->axis[i].name;

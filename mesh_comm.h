@@ -760,8 +760,10 @@ static inline int mesh__closed_heard(mesh_comm *c, int from) {
         } else if (mesh_index_of(&op->group->on, from) < 0) {
             continue;
         }
-        if (impl->closed_rank == from + 1 && impl->closed_serial == op->serial && impl->closed_progress == op->progress)
-            return 1;
+        if (impl->closed_rank && impl->closed_serial == op->serial && impl->closed_progress == op->progress) {
+            if (impl->closed_rank == from + 1) return 1;
+            return 0; /* one of several that say so; the first is listened to */
+        }
         impl->closed_rank = from + 1;
         impl->closed_serial = op->serial;
         impl->closed_progress = op->progress;
@@ -1116,6 +1118,7 @@ static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
         for (k = 0; k < e->ngone && e->gone[k].rank != rank; k++) {}
         if (k < e->ngone) {
             if (!e->roll.gone++) e->roll.first_gone = rank;
+            if (i < 1024) e->roll.heard[i / 64] |= UINT64_C(1) << i % 64; /* no answer is owed */
             continue;
         }
         mesh__op_posted(e, op, rank, &sends, &recvs);
@@ -1163,7 +1166,6 @@ static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
     int i, first = -1, silent = 0;
     for (i = 0; i < on->size && i < 1024; i++) {
         if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
-        if (roll->gone && mesh_rank_at(on, i) == roll->first_gone) continue;
         if (first < 0) first = mesh_rank_at(on, i);
         silent++;
     }
@@ -1204,6 +1206,11 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     int ranks[MESH__WALK_PENDING], n = 0, blame = -1, asked = op->group->on.size > 1;
     mesh__text t = mesh__text_on(call, sizeof call);
     if (asked) {
+        if (e->roll.op && e->roll.op != op &&
+            e->roll.final) { /* one roll at a time; another's ends with what it found */
+            if (mesh__roll_is_over(e)) mesh__op_timeout(e, e->roll.op);
+            return;
+        }
         if (e->roll.op != op || !e->roll.final) {
             if (op->deadline && mesh__now(e) < mesh__roll_turn(op)) return;
             mesh__roll_start(e, op, 1);
@@ -2333,6 +2340,8 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
             mesh__op_not_issued(e, e->op[i]);
             if (e->op[i]->state == MESH__ACTIVE) { /* the transport is still at it: slot and memory stay its own */
                 e->nactive--;
+                if (e->roll.op == e->op[i]) e->roll.op = NULL;
+                if (e->op[i]->detached) mesh__op_attach(e, e->op[i]);
                 e->op[i]->state = MESH__RETIRED;
                 e->op[i]->comm = NULL;
             } else {

@@ -78,7 +78,7 @@ enum {
     MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
     MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
     MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
-    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 4,096 */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 4,096, or than 50 ms of counting */
 };
 
 typedef enum mesh_step_kind { MESH_STEP_MOVE = 0, MESH_STEP_REDUCE } mesh_step_kind;
@@ -213,6 +213,7 @@ enum {
     MESH__EXACT_RANKS = 12, /* up to so many are counted one by one where sizes do not divide */
     MESH__BYTES_RANKS = 64, /* ... and in the end, or where only bytes count, also where replicas share */
     MESH__TRIES = 4096,     /* layouts by way of which a search goes, at most */
+    MESH__WORK = 1500000,   /* ranks and peers visited to count bytes, in all: some 50 ms */
     MESH__TRY_PS = 30000000 /* what a plan must take for each of them to be worth a look */
 };
 
@@ -1096,6 +1097,24 @@ static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
     return r;
 }
 
+/* Between meshes whose axes cannot be compared: the fewest elements of its new box that a rank has already, over up to 16 ranks of one side. */
+static inline int64_t mesh__kept_between(const mesh_plan *p, const mesh_moves *route, const mesh *side) {
+    int64_t least = INT64_MAX;
+    int k, most = side->size < 16 ? side->size : 16;
+    for (k = 0; k < most; k++) {
+        int rank = mesh_rank_at(side, (int)((int64_t)k * (side->size - 1) / (most > 1 ? most - 1 : 1)));
+        mesh_box have, want, both;
+        int64_t kept = 0;
+        if (mesh_spec_box(route->src_spec, route->src, p->view.ndim, p->view.shape, rank, &have) &&
+            mesh_spec_box(route->dst_spec, route->dst, p->view.ndim, p->view.shape, rank, &want) &&
+            mesh_box_intersect(&both, &have, &want))
+            kept = mesh_box_count(&both);
+        if (kept < least) least = kept;
+        if (!least) break;
+    }
+    return least;
+}
+
 /* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
 static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
     const mesh_topology *t = &p->topology;
@@ -1107,6 +1126,10 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     c.summands = route->summands;
     c.inside = 0;
     c.staged = mesh__mul64(x.want, p->elem_bytes);
+    if (!same) {
+        x.want_kept = mesh__kept_between(p, route, route->dst);
+        x.have_kept = x.want_kept ? mesh__kept_between(p, route, route->src) : 0;
+    }
     received = mesh__mul64(x.want, c.summands) - x.want_kept;
     sent = mesh__ceil(mesh__mul64(x.have, route->receivers), route->replicas) - x.have_kept;
     come = mesh__mul64(x.pieces, c.summands) - (x.want_kept > 0);
@@ -1173,8 +1196,9 @@ typedef struct mesh__search {
     int cap, found;
     int64_t least;    /* scratch of the plan that needs the least */
     int64_t bound;    /* bytes that no plan can do without */
-    int bytes_only;   /* the topology has no latency */
+    int bytes_only;   /* the topology is one level without latency: time is bytes */
     int tries;        /* layouts looked at */
+    int64_t work;     /* spent on counting */
     uint32_t limited; /* what was not looked at; see mesh_plan.limited */
     mesh_plan path;   /* the one being built, and what it costs */
     mesh__cost cost[MESH_MAX_STEPS];
@@ -1350,8 +1374,10 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
 
 /* Must a step be counted rank by rank, its sizes being uneven or shared? */
 static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
+    if (route->placed.n) most = MESH__BYTES_RANKS;
     return p->at[0].size <= most && p->at[1].size <= most &&
-           (route->replicas > 1 || route->placed.n || !mesh__is_even(&p->view, route->src, route->src_spec, NULL) ||
+           (route->replicas > 1 || !mesh_equal(route->src, route->dst) || route->placed.n ||
+            !mesh__is_even(&p->view, route->src, route->src_spec, NULL) ||
             !mesh__is_even(&p->view, route->dst, route->dst_spec, NULL));
 }
 
@@ -1370,6 +1396,11 @@ static inline int mesh__step_cost(mesh__search *q, int last) {
     s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
     s->rounds = 1;
     count = mesh__must_count(p, &route, q->bytes_only ? MESH__BYTES_RANKS : MESH__EXACT_RANKS);
+    if (count && q->work > MESH__WORK) { /* from here on estimates have to do */
+        q->limited |= MESH_LIMIT_TRIES;
+        count = 0;
+    }
+    if (count) q->work += (p->at[0].size + (int64_t)p->at[1].size) * (route.replicas > 1 ? p->at[1].size : 1);
     if (count && q->bytes_only && q->found == q->cap && !q->d->scratch_cap &&
         mesh__add64(p->bytes, mesh__step_least(p, &route)) > q->best[q->found - 1].bytes)
         return 0;
@@ -1806,7 +1837,9 @@ static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, 
             int64_t worth = q->best[0].ps / MESH__TRY_PS;
             if (worth < most) most = (int)worth;
         }
-        if (q->tries >= most || (q->found && q->bytes_only && q->best[0].bytes <= q->bound)) break;
+        if (q->work > MESH__WORK) q->limited |= MESH_LIMIT_TRIES;
+        if (q->tries >= most || q->work > MESH__WORK || (q->found && q->bytes_only && q->best[0].bytes <= q->bound))
+            break;
         if (++q->tries == MESH__TRIES) q->limited |= MESH_LIMIT_TRIES;
         spec = mesh__chosen(p, m, from, to, choice);
         if (!mesh__same_places(&spec, from) && mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
@@ -2089,8 +2122,8 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
     p->bytes = p->ps = 0;
     p->limited = 0;
     q.limited = 0;
-    q.bytes_only = 1;
-    for (i = 0; i < p->topology.nlevels; i++) q.bytes_only &= p->topology.level[i].latency_ps == 0;
+    q.work = 0;
+    q.bytes_only = p->topology.nlevels == 1 && p->topology.level[0].latency_ps == 0;
     q.bound = q.bytes_only ? mesh_plan_lower_bound(p) : 0;
     p->view = mesh__whole_view(p);
     mesh__search_view(&q);
@@ -2276,10 +2309,10 @@ static inline void mesh__put_view(mesh__text *t, const mesh_plan *p, const char 
 
 MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
-    static const char *const limits[] = {"axes split into single prime factors, which are more than 16",
-                                         "every order in which more than 3 axes may change",
-                                         "every choice among more than 4 axes to slice along first",
-                                         "layouts on the way beyond the first 4096"};
+    static const char *const limits[] = {
+        "axes split into single prime factors, which are more than 16",
+        "every order in which more than 3 axes may change", "every choice among more than 4 axes to slice along first",
+        "layouts on the way beyond the first 4096, or what takes more than some 50 ms to count"};
     int k, side;
     size_t start;
     for (side = 0; side < 2; side++) {

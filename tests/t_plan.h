@@ -498,6 +498,10 @@ static void test_plan_cases(void) {
         {"a=4,b=2", "a:S(0) b:S(0)", "a:P(sum) b:S(0)", 0, 0, {16, 4, 3}, 144},
         {"a=4,b=2", "a:S(0) b:S(1)", "a:P(sum) b:P(sum)", 0, 0, {7, 3, 3}, 0},
         {"a=4,b=2", "a:S(2) b:R", "a:P(xor) b:S(0)", 0, 0, {7, 3, 3}, 0},
+        {"a=4,b=2,c=2", "a:S(0)@1 c:S(0)@0", "a:P(sum) c:S(0)", 0, 0, {16, 4, 3}, 0},
+        {"a=4,b=2,c=2", "a:S(0)@1 c:S(0)@0 balanced", "a:P(sum) c:S(0) balanced", 0, 0, {13, 4, 3}, 0},
+        {"a=4", "a:R", "to:R", 0, 4, {16, 4, 3}, 0}, /* the same ranks under another name */
+        {"a=2,b=4", "a:S(0) b:S(0)", "to:S(0)", 0, 8, {16, 4, 3}, 0},
     };
     mesh_topology bytes = plan_bytes_only();
     size_t k;
@@ -800,7 +804,7 @@ static void test_plan_bound(void) {
 }
 
 /* The same plans whatever the compiler, flags and machine: this number was found with gcc -O2 on x86-64. */
-static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), (int64_t)UINT64_C(0x50b652ca67efd36)); }
+static void test_plan_hash(void) { CHECK_INT((int64_t)plan_hashes(10000), (int64_t)UINT64_C(0x18e548a5998966b7)); }
 
 /* The text between `"key": "` and the next quote, from *p on, which moves behind it. */
 static int plan_json_text(const char **p, const char *key, char *text) {

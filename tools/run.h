@@ -451,29 +451,35 @@ static void say_timeout(const run_options *o, const rank *ranks, int left, int i
 /* Look after the ranks until all have ended. Returns the exit status. */
 static int look_after(const run_options *o, rank *ranks, int started) {
     int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, worst;
-    struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 2 + 1, sizeof *polls);
+    struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
     int64_t start = clock_ms(), last_output = start, end_at = 0, now;
     static input in;
     memset(&in, 0, sizeof in);
     in.open = 1;
     for (open_streams = 1; polls && (left || open_streams);) {
-        int heard = 0, reading;
+        int heard = 0, reading, ready, undelivered = 0;
         for (i = open_streams = 0; i < 2 * n; i++) {
             stream *s = &ranks[i / 2].out[i % 2];
             polls[i].fd = s->fd;
             polls[i].events = POLLIN;
             open_streams += s->fd >= 0;
         }
-        reading = in.open && input_has_readers(ranks, n) && may_read();
+        for (i = 0; i < n; i++) {
+            int owed = ranks[i].in >= 0 && ranks[i].read < in.length;
+            polls[2 * n + 1 + i].fd = owed ? ranks[i].in : -1;
+            polls[2 * n + 1 + i].events = POLLOUT;
+            undelivered |= owed;
+        }
+        reading = in.open && !undelivered && input_has_readers(ranks, n) && may_read();
         polls[2 * n].fd = reading ? 0 : -1;
         polls[2 * n].events = POLLIN;
         give_up_ms = end_at ? end_at + 1000 : 0;
         if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
         if (!left && !end_at) end_at = clock_ms();
-        if (poll(polls, (nfds_t)(2 * n + 1), 50) > 0)
-            for (i = 0; i < 2 * n; i++)
-                if (polls[i].fd >= 0 && polls[i].revents) heard += pump(&ranks[i / 2].out[i % 2], i / 2, o);
-        feed(&in, ranks, n, reading && polls[2 * n].revents);
+        ready = poll(polls, (nfds_t)(3 * n + 1), 50) > 0;
+        for (i = 0; i < 2 * n && ready; i++)
+            if (polls[i].fd >= 0 && polls[i].revents) heard += pump(&ranks[i / 2].out[i % 2], i / 2, o);
+        feed(&in, ranks, n, ready && reading && polls[2 * n].revents);
         now = clock_ms();
         if (heard) last_output = now;
         worst = reap(ranks, n, &left);
@@ -483,6 +489,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         }
         if (worst >= 0 && !failed) failed = 1;
         if (passed_on) pass_on(ranks, n);
+        if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
         } else if (caught) {

@@ -1000,10 +1000,16 @@ static inline uint64_t mesh_socket__process(void) {
 static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX && defined(SYS_pidfd_open)
     const mesh_socket__entry *mine = &s->book[s->net->base.rank], *theirs = &s->book[c->rank];
+    struct rlimit limit;
     if (c->process >= 0 || !mine->process || mine->host != theirs->host ||
         mine->process >> 32 != theirs->process >> 32 || mine->process == theirs->process)
         return;
+    if (s->in_open) return; /* connections come first */
     c->process = (int)syscall(SYS_pidfd_open, (long)(theirs->process & 0xffffffffu), 0L);
+    if (c->process >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)c->process + 64 > limit.rlim_cur) {
+        close(c->process); /* descriptors are short, and connections need them more */
+        c->process = -1;
+    }
 #else
     (void)s, (void)c;
 #endif
@@ -1286,7 +1292,8 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
         mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK",
                   rank, rank);
     if (t.len) {
-        mesh_socket__log(s, 1, "mesh_socket: refused a connection: %s", text);
+        mesh_socket__log(s, rank >= 0 && rank < size && s->peer[rank].gone ? 2 : 1,
+                         "mesh_socket: refused a connection: %s", text);
         mesh__copy_text(s->stranger, sizeof s->stranger, text);
         mesh_socket__verdict(s, c, text);
         c->broken = 2;
@@ -1864,12 +1871,23 @@ static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__con
         mesh_socket__greet(s, c);
 }
 
+/* Is there something of the peer's to read? */
+static inline int mesh_socket__unread(const mesh_socket__conn *c) {
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
+}
+
 /* Peers that are waited for but not connected: begin, or begin again. Returns when to look again, or INT64_MAX. */
 static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
     int64_t next = INT64_MAX;
     int i;
     for (i = 0; i < s->net->base.size && !s->in_open; i++) {
         mesh_socket__peer *p = &s->peer[i];
+        if (p->conn && p->waiting.head &&
+            p->noffered < MESH_SOCKET__OFFERS) { /* what was offered before was taken back */
+            mesh_socket__waiting_go(s, i);
+            mesh_socket__flush(s, p->conn);
+        }
         if (!p->retry_at || p->conn || p->coming) continue;
         if (mesh_socket__clock() >= p->retry_at) {
             if (p->waiting.head || p->posted.head || p->held_len)
@@ -1953,6 +1971,8 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
         mesh_socket__conn *c = s->conn[i];
         if (look && !c->broken && c->state == MESH_SOCKET__UP && !c->is_unix && mesh_socket__is_silent(c->fd))
             mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
+        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP && mesh_socket__unread(c))
+            c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
         if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP) { /* it may be alive */
             mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
             mesh_socket__flush(s, c);
@@ -2761,6 +2781,7 @@ static inline void mesh_socket__move(mesh_socket__impl *s) {
     mesh_socket__peer *p = &s->peer[0];
     mesh_socket__conn *joined = p->conn;
     struct sockaddr_un a;
+    int i;
     socklen_t length = mesh_socket__unix_address(&a, s->book[0].token);
     if (!joined || s->unix_fd < 0 || !s->book[0].token || s->book[0].host != s->book[s->net->base.rank].host) return;
     if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, 0))
@@ -2768,9 +2789,10 @@ static inline void mesh_socket__move(mesh_socket__impl *s) {
     if (p->conn == joined) {
         mesh_socket__frame_send(s, joined, MESH_SOCKET__F_STAYS, 0, 0, 0, 0, NULL, 0);
         mesh_socket__flush(s, joined);
-    } else if (p->conn) {
-        joined->broken = 2;
+        return;
     }
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i] == joined) joined->broken = 2; /* if it has not ended by itself */
 }
 
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
