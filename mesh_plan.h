@@ -78,7 +78,7 @@ enum {
     MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
     MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
     MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
-    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 4,096, or than 50 ms of counting */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024, or than 50 ms of counting */
 };
 
 typedef enum mesh_step_kind { MESH_STEP_MOVE = 0, MESH_STEP_REDUCE } mesh_step_kind;
@@ -212,7 +212,7 @@ enum {
     MESH__MAX_ROUNDS = 4096,
     MESH__EXACT_RANKS = 12, /* up to so many are counted one by one where sizes do not divide */
     MESH__BYTES_RANKS = 64, /* ... and in the end, or where only bytes count, also where replicas share */
-    MESH__TRIES = 4096,     /* layouts by way of which a search goes, at most */
+    MESH__TRIES = 1024,     /* layouts by way of which a search goes, at most */
     MESH__WORK = 1500000,   /* ranks and peers visited to count bytes, in all: some 50 ms */
     MESH__TRY_PS = 30000000 /* what a plan must take for each of them to be worth a look */
 };
@@ -914,7 +914,10 @@ MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
         need = made ? 0 : mesh_box_count(&want) - (partial ? 0 : held);
         if (need > most) most = need;
     }
-    shared = mesh__ceil(mesh__transfers(p, from, to, elements, matched), ranks);
+    shared =
+        elements > INT64_MAX / 4 / ranks / (dst->size + src->size) /* beyond what can be counted: nothing is said */
+            ? 0
+            : mesh__ceil(mesh__transfers(p, from, to, elements, matched), ranks);
     return (shared > most ? shared : most) * p->elem_bytes;
 }
 
@@ -2312,7 +2315,7 @@ MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     static const char *const limits[] = {
         "axes split into single prime factors, which are more than 16",
         "every order in which more than 3 axes may change", "every choice among more than 4 axes to slice along first",
-        "layouts on the way beyond the first 4096, or what takes more than some 50 ms to count"};
+        "layouts on the way beyond the first 1024, or what takes more than some 50 ms to count"};
     int k, side;
     size_t start;
     for (side = 0; side < 2; side++) {

@@ -76,7 +76,7 @@ static void write_all(int fd, const char *p, size_t n) {
         }
         done = write(fd, p, n < PIECE ? n : PIECE);
         if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (done < 0 && errno == EPIPE) caught = SIGPIPE;
+        if (done < 0 && errno == EPIPE && !caught) caught = SIGPIPE;
         if (done <= 0) return;
         p += done;
         n -= (size_t)done;
@@ -473,7 +473,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         reading = in.open && !undelivered && input_has_readers(ranks, n) && may_read();
         polls[2 * n].fd = reading ? 0 : -1;
         polls[2 * n].events = POLLIN;
-        give_up_ms = end_at ? end_at + 1000 : 0;
+        give_up_ms = end_at ? end_at + 1000 : o->timeout_s ? start + (int64_t)o->timeout_s * 1000 : 0;
         if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
         if (!left && !end_at) end_at = clock_ms();
         ready = poll(polls, (nfds_t)(3 * n + 1), 50) > 0;

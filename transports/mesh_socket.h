@@ -43,8 +43,8 @@ CONCEPTS
 ERRORS
     The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. On one host that is
     when its process ends (Linux), over TCP when its connections do: a program that forks should close them in the child, or
-    exec, for a child that outlives the rank keeps them open. A connection that breaks between two living ranks ends only their
-    comms. A host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
+    exec, for a child that outlives the rank keeps them open. Where a connection breaks between two living ranks one of them is given
+    up; comms without that one go on. A host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
