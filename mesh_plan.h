@@ -2082,7 +2082,14 @@ static inline void mesh__count_bytes(mesh_plan *p) {
     for (p->bytes = k = 0; k < p->nsteps; k++) {
         mesh_moves route;
         mesh__moves_layouts(&route, p, k);
-        if (mesh__must_count(p, &route, MESH__BYTES_RANKS)) p->step[k].bytes = mesh__step_measure(p, k);
+        if (mesh__must_count(p, &route, MESH__BYTES_RANKS)) {
+            int rounds = p->step[k].rounds;
+            if (rounds > 16)
+                p->step[k].rounds =
+                    1; /* slab by slab it would take as much longer, for the same bytes but for rounding */
+            p->step[k].bytes = mesh__step_measure(p, k);
+            p->step[k].rounds = rounds;
+        }
         p->bytes = mesh__add64(p->bytes, p->step[k].bytes);
     }
 }

@@ -700,6 +700,7 @@ static void test_gpu_openings(void) {
          MESH_ERR_UNSUPPORTED},
         {"MESH_CUDART_LIBRARY", "/nowhere/libcudart.so", "rank 0 cannot load", -1, MESH_ERR_UNSUPPORTED},
         {"FAKE_NCCL_VERSION", "21700", "2.18 (21800) or later", 0, MESH_ERR_UNSUPPORTED},
+        {"NCCL_COMM_BLOCKING", "0", "NCCL_COMM_BLOCKING is \"0\"", 1, MESH_ERR_ARGUMENT},
         {"FAKE_NCCL_INIT_HANG", "1", "deadline", -1, MESH_ERR_TIMEOUT},
         {"FAKE_NCCL_SPLIT_HANG", "2", "deadline", -1, MESH_ERR_TIMEOUT},
         {"FAKE_NCCL_FAIL", "1:ncclCommInitRankConfig:1", "ncclCommInitRankConfig: unhandled system error", -1,
@@ -965,9 +966,10 @@ static void test_gpu_examples(void) {
         for (gpu = 0; gpu < 2; gpu++) {
             int n = (int)(strstr(library, "fake/") - library), seen = 0, status;
             FILE *f;
-            snprintf(command, sizeof command,
-                     "ASAN_OPTIONS=detect_leaks=0 FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --idle-timeout 60 -- %.*s%s 2>&1",
-                     gpu ? 8 : 0, n, n ? library : "./", n, n ? library : "./", names[i]);
+            snprintf(
+                command, sizeof command,
+                "ASAN_OPTIONS=detect_leaks=0 FAKE_CUDA_DEVICES=%d %.*smesh run -n 3 --idle-timeout 60 -- %.*s%s 2>&1",
+                gpu ? 8 : 0, n, n ? library : "./", n, n ? library : "./", names[i]);
             if ((f = popen(command, "r")) == NULL) {
                 test_fail(__FILE__, __LINE__, "%s: %s", command, strerror(errno));
                 return;

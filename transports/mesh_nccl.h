@@ -32,9 +32,9 @@ CONCEPTS
                 caller's stream behind it; mesh_wait_host blocks. Start and wait only enqueue: a CUDA graph can capture them (buffers
                 and comm then outlive the graph).
     order       NCCL has no tags: ranks start the operations of their groups, and point-to-point ones too, in one consistent order.
-                A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift). So that started
-                operations of several groups cannot wait for each other on a device, NCCL_LAUNCH_ORDER_IMPLICIT (2.26) is set to 1
-                unless it is set already.
+                A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift). Where operations
+                of several groups are started at once, desc.launch_order (NCCL_LAUNCH_ORDER_IMPLICIT=1, from 2.26) keeps them from waiting
+                for each other on a device; it holds for everything in the process that uses NCCL, so it is off unless asked for.
     communicator  One per ordered list of ranks and comm, shared by the comm's groups with that list; when the comm is closed it is kept for
                 the next one with that list, until mesh_nccl_close.
     MESH_NCCL_DEBUG=1  Ranks compare every call over the bootstrap before it is launched: disagreement is told at once, by both calls,
@@ -70,6 +70,7 @@ typedef struct mesh_nccl_desc {
     int debug;                  /* 1: compare every call before its launch; 0: MESH_NCCL_DEBUG */
     int no_watchdog;            /* 1: no thread; a rank blocked in CUDA is then not freed */
     int max_ctas;               /* of a communicator; 0: NCCL chooses */
+    int launch_order;           /* 1: sets NCCL_LAUNCH_ORDER_IMPLICIT for the whole process, unless it is set */
     int64_t open_timeout_ns;    /* 0: 60 s */
     const char *nccl_library;   /* NULL: MESH_NCCL_LIBRARY, else libnccl.so.2 */
     const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else libcudart.so.13, else .12 */
@@ -2388,7 +2389,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     static const mesh_nccl_desc none = MESH_ZERO;
     mesh_nccl__state *s;
     mesh_nccl__vote vote;
-    const char *debug = getenv("MESH_NCCL_DEBUG");
+    const char *debug = getenv("MESH_NCCL_DEBUG"), *blocking = getenv("NCCL_COMM_BLOCKING");
     unsigned char *gone;
     mesh_error own;
     mesh all;
@@ -2434,10 +2435,16 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     n->base.log = bootstrap->log;
     n->base.log_ctx = bootstrap->log_ctx;
     n->impl = s;
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+    if (desc->launch_order) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     deadline = mesh_nccl__now(s) + (desc->open_timeout_ns ? desc->open_timeout_ns : INT64_C(60000000000));
     memset(&vote, 0, sizeof vote);
     vote.status = mesh_nccl__load(s, desc, &vote.why);
+    if (vote.status == MESH_OK && blocking && *blocking == '0')
+        vote.status =
+            mesh__fail(&vote.why, MESH_ERR_ARGUMENT, bootstrap->rank,
+                       "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done whatever a "
+                       "communicator says; unset it",
+                       blocking);
     if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
