@@ -567,7 +567,7 @@ static inline const mesh__record *mesh__record_before(mesh__engine *e, const mes
 static inline size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;
     const mesh__record *before;
-    size_t length = strlen(c->error.text);
+    size_t length = strlen(c->error.text), room = (size_t)MESH_CONTROL_BYTES - (size_t)MESH__ABORT_HEAD;
     memset(data, 0, MESH_CONTROL_BYTES);
     mesh__put32(data, c->id);
     mesh__put32(data + 4, (uint32_t)c->error.status);
@@ -576,7 +576,7 @@ static inline size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int fl
     if (record) mesh__record_write(data + 16, record);
     if (record && (before = mesh__record_before(e, record)) != NULL)
         mesh__record_write(data + 16 + MESH__RECORD_BYTES, before);
-    if (length > MESH_CONTROL_BYTES - MESH__ABORT_HEAD) length = MESH_CONTROL_BYTES - MESH__ABORT_HEAD;
+    if (length > room) length = room;
     memcpy(data + MESH__ABORT_HEAD, c->error.text, length);
     return MESH__ABORT_HEAD + length;
 }
