@@ -1852,6 +1852,29 @@ static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, 
     }
 }
 
+/* Where sizes do not divide and only bytes count: one sharded axis moves to another dim first, the summands as they are, which may leave
+   room to reduce where the sum is wanted. */
+static inline void mesh__move_first(mesh__search *q, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+    mesh_plan *p = &q->path;
+    const mesh *m = &p->at[0];
+    int i, d, start = p->nsteps;
+    if (mesh__is_even(&p->view, m, from, NULL) && mesh__is_even(&p->view, m, to, NULL)) return;
+    for (i = 0; i < m->naxes; i++)
+        for (d = 0; d < p->view.ndim && from->axis[i].kind == MESH_SHARD; d++) {
+            mesh__form f = mesh__form_of(from);
+            int was = from->axis[i].dim, k, kept;
+            mesh_spec spec;
+            if (d == was || p->view.shape[d] == 1 || m->axis[i].size == 1 || q->best[0].bytes <= q->bound) continue;
+            for (k = kept = 0; k < f.count[was]; k++)
+                if (f.axis[was][k] != i) f.axis[was][kept++] = f.axis[was][k];
+            f.count[was] = (uint8_t)kept;
+            f.axis[d][f.count[d]++] = (uint8_t)i;
+            spec = mesh__spec_of(&f, from);
+            if (mesh__push(q, 0, &spec)) mesh__places(q, 0, &spec, to, reduced);
+            mesh__pop(q, start);
+        }
+}
+
 static inline void mesh__search_all(mesh__search *q) {
     mesh_plan *p = &q->path;
     const mesh_spec *from = &p->view.from, *to = &p->view.to;
@@ -1883,6 +1906,7 @@ static inline void mesh__search_all(mesh__search *q) {
                         used ? mesh__axes_of_kind(&p->at[2], &split_from, MESH_REPLICATE) : 0);
     }
     mesh__places(q, 0, from, q->same[0][1] ? to : NULL, partial);
+    if (partial && q->bytes_only && q->found && q->same[0][1]) mesh__move_first(q, from, to, partial);
     if (split)
         mesh__places(q, 2, &split_from, like ? &split_to : NULL,
                      mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to));
