@@ -257,13 +257,26 @@ static void write_results(const char *dir) {
     printf("\nmet in %d of %d cells; see %s\n", met, compared, path);
 }
 
+/* "; gloo" of a peer measured on every number of ranks, "; mpich (2 ranks)" of one measured on some, nothing of another. */
+static int write_measured(FILE *f, int first, int who, const int *ranks, int nranks) {
+    int on[MOST], n = 0, i, k;
+    for (k = 0; k < nranks; k++) {
+        for (i = 0; i < ncells && (cells[i].ranks != ranks[k] || cells[i].median[who] <= 0);) i++;
+        if (i < ncells) on[n++] = ranks[k];
+    }
+    if (!n) return first;
+    fprintf(f, "%s%s", first ? "" : "; ", contenders[who].name);
+    for (k = 0; k < n && n < nranks; k++) fprintf(f, "%s%d%s", k ? ", " : " (", on[k], k + 1 < n ? "" : " ranks)");
+    return 0;
+}
+
 /* Small multiples: per operation the ratio over the size, a line per number of ranks. Both axes are logarithmic. */
 static void write_svg(const char *dir) {
     static const char *const colors[] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8d6a9f"};
     enum { W = 300, H = 200, LEFT = 46, TOP = 30, COLUMNS = 3 };
     char path[512];
     const char *ops[MOST], *op = "";
-    int ranks[MOST], nops = 0, nranks = 0, i, k, p, rows;
+    int ranks[MOST], nops = 0, nranks = 0, first, i, k, p, rows;
     FILE *f;
     snprintf(path, sizeof path, "%s/peers.svg", dir);
     if (!(f = fopen(path, "w"))) return;
@@ -277,15 +290,17 @@ static void write_svg(const char *dir) {
     fprintf(
         f,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
-        COLUMNS * (W + LEFT) + 20, rows * (H + TOP + 34) + 44);
+        COLUMNS * (W + LEFT) + 20, rows * (H + TOP + 34) + 62);
     fprintf(
         f,
-        "<text x=\"16\" y=\"22\" font-size=\"15\">Best of Open MPI, MPICH and Gloo over TCP, divided by mesh.h: above 1 mesh.h is faster</text>\n");
+        "<text x=\"16\" y=\"22\" font-size=\"15\">Time of the best peer over TCP, divided by mesh.h's: above 1 mesh.h is faster</text>\n<text x=\"16\" y=\"40\">Peers: ");
+    for (first = 1, k = 1; k < CONTENDERS; k++) first = write_measured(f, first, k, ranks, nranks);
+    fprintf(f, ". An arrowhead marks a ratio beyond the scale.</text>\n");
     for (k = 0; k < nranks; k++)
         fprintf(f, "<circle cx=\"%d\" cy=\"18\" r=\"4\" fill=\"%s\"/><text x=\"%d\" y=\"22\">%d ranks</text>\n",
                 720 + 80 * k, colors[k % 4], 728 + 80 * k, ranks[k]);
     for (p = 0; p < nops; p++) {
-        double x0 = LEFT + (p % COLUMNS) * (W + LEFT), y0 = 40 + TOP + (p / COLUMNS) * (H + TOP + 34);
+        double x0 = LEFT + (p % COLUMNS) * (W + LEFT), y0 = 58 + TOP + (p / COLUMNS) * (H + TOP + 34);
         double tick;
         fprintf(f, "<text x=\"%.0f\" y=\"%.0f\" font-size=\"13\" font-weight=\"bold\">%s</text>\n", x0, y0 - 8, ops[p]);
         for (tick = 0.5; tick <= 4.0; tick *= 2) { /* y: log2 of 0.5 .. 4 */
@@ -308,6 +323,18 @@ static void write_svg(const char *dir) {
                 fprintf(f, "%.1f,%.1f ", x0 + W * (lx - 3) / 23.0, y0 + H - H * (1 + ly) / 3);
             }
             fprintf(f, "\"/>\n");
+            for (i = 0; i < ncells; i++) { /* what lies beyond the scale, with its value */
+                double r = ratio(&cells[i]), lx = 0, x, y;
+                unsigned long b;
+                if (strcmp(cells[i].op, ops[p]) || cells[i].ranks != ranks[k] || r <= 0 || (r >= 0.5 && r <= 4)) continue;
+                for (b = cells[i].bytes; b > 1; b /= 2) lx++;
+                x = x0 + W * (lx - 3) / 23.0, y = r > 4 ? y0 : y0 + H;
+                fprintf(
+                    f,
+                    "<path d=\"M%.1f %.1fl-4 %dh8z\" fill=\"%s\"/><text x=\"%.1f\" y=\"%.1f\" font-size=\"9\" fill=\"%s\">%.1f</text>\n",
+                    x, r > 4 ? y - 4 : y + 4, r > 4 ? 7 : -7, colors[k % 4], x + 6, y + (r > 4 ? 12 + 10 * k : -4 - 10 * k),
+                    colors[k % 4], r);
+            }
         }
         for (k = 3; k <= 26; k += 23)
             fprintf(f, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"%s\">%s</text>\n", x0 + W * (k - 3) / 23.0,
