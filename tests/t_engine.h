@@ -547,7 +547,8 @@ static void test_stopped_midway(void) {
     }
 }
 
-/* A rank is killed whose child lives on, with all its descriptors. */
+/* A rank is killed whose child lives on, with all its descriptors. Where a process can be watched it is lost at once; with POSIX alone its
+   connections stay open, and the deadline names it. */
 static void orphan_rank(mesh_transport *t, void *ctx) {
     word *w = (word *)ctx;
     mesh_comm c;
@@ -561,9 +562,14 @@ static void orphan_rank(mesh_transport *t, void *ctx) {
         }
         kill(getpid(), SIGKILL);
     }
+#if MESH_SOCKET__LINUX && defined(SYS_pidfd_open)
     CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
-    CHECK_INT(c.error.rank, 2);
     CHECK_HAS(c.error.text, "rank 2 was lost");
+#else
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_TIMEOUT);
+    CHECK_HAS(c.error.text, "rank 2 does not answer");
+#endif
+    CHECK_INT(c.error.rank, 2);
     word_say(w);
     mesh_comm_close(&c);
 }

@@ -119,7 +119,7 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #endif
 
 /* What Linux has beyond POSIX stands behind this one switch: abstract Unix-domain addresses, the bytes a socket has not sent, TCP's
-   options, /proc. Everything works without, which the tests run to show. */
+   options, /proc, another process watched. Everything works without, which the tests run to show. */
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 #define MESH_SOCKET__LINUX 1
 #include <sys/ioctl.h>
