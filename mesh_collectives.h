@@ -1340,9 +1340,7 @@ static inline int mesh__choose(const mesh__op *op, int kind, size_t bytes, size_
 
 /* An operation on a group of one. */
 static inline void mesh__build_alone(mesh__engine *e, mesh__op *op, const mesh__layout *b) {
-    if (op->call.kind == MESH_CALL_EXSCAN || op->call.kind == MESH_CALL_BARRIER ||
-        op->call.kind == MESH_CALL_GROUP_OPEN)
-        return;
+    if (op->call.kind == MESH_CALL_EXSCAN || mesh__is_meeting(op->call.kind)) return;
     mesh__add_copies(e, op, &b->recv, mesh__block_of(&b->recv, 0), &b->send, mesh__block_of(&b->send, 0));
 }
 
@@ -1475,7 +1473,7 @@ static inline void mesh__build_turned(mesh__engine *e, mesh__op *op, mesh__layou
 }
 
 static inline void mesh__build_with(mesh__engine *e, mesh__op *op, mesh__layout *b, int kind) {
-    int talks = kind != MESH_CALL_BARRIER && kind != MESH_CALL_GROUP_OPEN && op->group->on.size > 1;
+    int talks = !mesh__is_meeting(kind) && op->group->on.size > 1;
     if (talks && mesh__swap_width(&op->call))
         mesh__build_turned(e, op, b, kind);
     else
@@ -1687,7 +1685,7 @@ static inline int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *ca
 static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
     const char *axes = g->axes;
     int kind = call->kind, i, k;
-    if (kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN) return MESH_OK;
+    if (mesh__is_meeting(kind)) return MESH_OK;
     if (!call->elem_bytes && call->user_op && mesh_dtype_bytes((mesh_dtype)call->dtype))
         return mesh__refuse(
             c, MESH_ERR_ARGUMENT, kind, axes,
@@ -1902,6 +1900,55 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
                                  "mesh_group_open(\"%s\"): %s", axes, why.text);
     status = mesh__call_start(c, NULL, &call, &r);
     return status == MESH_OK ? mesh_wait(r) : status;
+}
+
+/* ---- // >>registration ---- */
+
+MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle) {
+    mesh__group *whole = NULL;
+    mesh_call call = mesh__call(MESH_CALL_REGISTER, NULL, NULL, nbytes, MESH_BYTES, 0, 0);
+    mesh__comm_impl *impl;
+    mesh__registration *made;
+    mesh_request r;
+    mesh_error why = MESH_ZERO;
+    mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_REGISTER, &r, &whole);
+    int i;
+    if (handle) *handle = NULL;
+    if (status != MESH_OK) return status;
+    if (!p || !handle || !nbytes)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_REGISTER, NULL, "%s",
+                            !p        ? "the memory is NULL"
+                            : !handle ? "the handle is NULL"
+                                      : "there are 0 bytes");
+    impl = mesh__impl(c);
+    made = (mesh__registration *)mesh_transport_alloc(c->transport,
+                                                      sizeof *made + (size_t)impl->ngroups * sizeof made->handle[0]);
+    if (!made) return mesh__refuse(c, MESH_ERR_MEMORY, MESH_CALL_REGISTER, NULL, "no memory for a handle");
+    status = mesh__call_start(c, NULL, &call, &r);
+    if (status == MESH_OK) status = mesh_wait_host(r);
+    made->ngroups = 0;
+    for (i = 0; i < impl->ngroups && status == MESH_OK && MESH__HAS(c->transport->ops, memory_register); i++) {
+        status = c->transport->ops->memory_register(c->transport, impl->group[i]->handle, p, nbytes,
+                                                    mesh__now(impl->engine) + impl->timeout, &made->handle[i], &why);
+        made->ngroups++;
+        if (status == MESH_OK && made->handle[i]) *handle = made;
+    }
+    made->next = impl->registered;
+    impl->registered = made;
+    if (!*handle || status != MESH_OK) mesh__unregister(c, made);
+    if (status == MESH_OK) return MESH_OK;
+    *handle = NULL;
+    if (c->failed) return (mesh_status)c->error.status;
+    return mesh__comm_broken(c, status, why.rank, "mesh_register: %s", why.text);
+}
+
+MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
+    mesh__registration *r;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!handle) return MESH_OK;
+    for (r = mesh__impl(c)->registered; r && r != (mesh__registration *)handle; r = r->next) {}
+    if (r) mesh__unregister(c, r);
+    return r ? MESH_OK : MESH_ERR_ARGUMENT;
 }
 
 /* ---- // >>collectives ----------------------------------------------------------------------------------------------------------------------- */

@@ -100,21 +100,26 @@ MESH_API mesh_status mesh_wait(mesh_request r);
 MESH_API mesh_status mesh_wait_host(mesh_request r);
 /* IN_PROGRESS, or as mesh_wait_host. */
 MESH_API mesh_status mesh_test(mesh_request r);
-/* From now on this stream is the caller's. Operations start after what is on it; the blocking forms run on it. Without streams: nothing. */
+/* From now on this stream is the caller's, until another is or the comm is closed: it lives so long. Operations start after what is on it; the
+   blocking forms run on it. Without streams: nothing. */
 MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
 /* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. */
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
 
 /* ---- memory of the transport: device memory on GPUs, the host's elsewhere ------------------------------------------------- */
 
-/* Memory for buffers, where the transport moves it fastest (NCCL: ncclMemAlloc, registered). Local. MEMORY. */
+/* Memory for buffers, of a kind that mesh_register takes (NCCL: from 1 MiB on in its pages of 2 MiB). Local. MEMORY. */
 MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
 /* Nothing may be under way in it. NULL is fine. */
 MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
 /* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
-/* Make memory of your own known to the transport, as mesh_alloc's is. *handle for mesh_unregister; NULL where there is no gain. */
+/* Show nbytes at p to the other ranks, so that they reach them without copies (NCCL: in a window, from 2.27 on; best of mesh_alloc's memory). Every
+   rank of the comm calls it, with memory of its own and the same nbytes; for each group that is open it is registered on all its ranks or on none.
+   *handle is NULL where there is nothing to give back. From then on a collective gets registered memory on all its ranks, or on none. MISMATCH:
+   other bytes elsewhere. ARGUMENT, MEMORY: the comm fails, as the others wait. */
 MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle);
+/* Each rank by itself, when nothing is under way in it. Closing the comm does it too. NULL is fine; ARGUMENT: it is not a handle of this comm. */
 MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle);
 
 /* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
@@ -325,6 +330,15 @@ typedef struct mesh__gone {
     char *why;      /* NULL: nothing is known, or there was no memory */
 } mesh__gone;
 
+/* What is to be added to the times that this rank traces for them to be rank 0's. */
+typedef struct mesh__clock {
+    int known;
+    int64_t offset, within; /* it is off by `within` at most */
+    uint32_t asked, heard;  /* the last question, the last one answered */
+    int told;               /* the answer: does the one asked know rank 0's clock, when it came, what it says */
+    int64_t came, time, time_within;
+} mesh__clock;
+
 typedef struct mesh__engine {
     mesh_transport *t;
     mesh_comm **comm;
@@ -352,7 +366,15 @@ typedef struct mesh__engine {
     uint32_t walks;
     int failed;      /* a comm did */
     int64_t longest; /* deadline of its comms' operations */
+    mesh__clock clock;
 } mesh__engine;
+
+/* Memory that the transport has registered, for each group. */
+typedef struct mesh__registration {
+    struct mesh__registration *next;
+    int ngroups;
+    void *handle[1]; /* ngroups of them */
+} mesh__registration;
 
 typedef struct mesh__comm_impl {
     mesh__engine *engine;
@@ -384,6 +406,7 @@ typedef struct mesh__comm_impl {
     uint32_t closed_serial, closed_progress;
     mesh_user_op user_op[MESH__USER_OPS];
     int nuser_ops;
+    mesh__registration *registered;
 } mesh__comm_impl;
 
 static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
@@ -420,6 +443,11 @@ static inline int mesh__call_is(int kind, int property) {
     static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
 #undef MESH_X
     return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
+}
+
+/* Nothing but a meeting of all ranks of the group. */
+static inline int mesh__is_meeting(int kind) {
+    return kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN || kind == MESH_CALL_REGISTER;
 }
 
 /* A list's record has the hash of its counts where others have the root: lists that differ are then seen to. */
@@ -538,7 +566,9 @@ enum {
     MESH__MSG_ASK,
     MESH__MSG_SAY,
     MESH__MSG_ROLL,
-    MESH__MSG_HERE
+    MESH__MSG_HERE,
+    MESH__MSG_CLOCK,
+    MESH__MSG_TIME
 };
 enum {
     MESH__HELLO_HEAD = 28,
@@ -546,6 +576,7 @@ enum {
     MESH__ROW_BYTES = 16 /* of the tuning table, last */,
     MESH__LEVEL_BYTES = 20
 };
+enum { MESH__CLOCK_BYTES = 8, MESH__TIME_BYTES = 28, MESH__CLOCK_TRIPS = 8 };
 enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE, MESH__ABORT_CLOSED /* believed only where it explains a wait */ };
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
@@ -813,6 +844,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.group = op->group->handle;
     p.channel = op->channel;
     p.check = op->check;
+    p.record = &op->record;
     p.xfer = s->count ? op->xfer + s->first : NULL;
     p.count = s->count; /* 0 where another schedule has more, or as a mark */
     p.flags = 0;
@@ -1759,6 +1791,28 @@ static inline void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t no
     }
 }
 
+/* Another rank asks for the time on rank 0's clock, as this one knows it. */
+static inline void mesh__clock_answer(mesh__engine *e, int from, const unsigned char *d) {
+    unsigned char answer[MESH__TIME_BYTES];
+    int known = e->t->rank == 0 ? e->t->trace_clock != NULL : e->clock.known;
+    mesh__put32(answer, MESH__MSG_TIME);
+    mesh__put32(answer + 4, mesh__get32(d + 4));
+    mesh__put32(answer + 8, (uint32_t)known);
+    mesh__put64(answer + 12, (uint64_t)(mesh__now(e) + e->t->trace_epoch + e->clock.offset));
+    mesh__put64(answer + 20, (uint64_t)e->clock.within);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, answer, sizeof answer);
+}
+
+static inline void mesh__clock_heard(mesh__engine *e, const unsigned char *d) {
+    if (mesh__get32(d + 4) != e->clock.asked) return;
+    e->clock.came = mesh__now(e);
+    e->clock.heard = e->clock.asked;
+    e->clock.time = (int64_t)mesh__get64(d + 12);
+    e->clock.time_within = (int64_t)mesh__get64(d + 20);
+    e->clock.told = mesh__get32(d + 8) != 0 && e->clock.time > -MESH__FOREVER_NS && e->clock.time < MESH__FOREVER_NS &&
+                    e->clock.time_within >= 0 && e->clock.time_within < MESH__FOREVER_NS;
+}
+
 static inline void mesh__control(mesh__engine *e) {
     mesh_control m;
     int i;
@@ -1783,6 +1837,12 @@ static inline void mesh__control(mesh__engine *e) {
                 break;
             case MESH__MSG_HERE:
                 if (m.nbytes >= MESH__HERE_BYTES) mesh__roll_heard(e, m.rank, m.data);
+                break;
+            case MESH__MSG_CLOCK:
+                if (m.nbytes >= MESH__CLOCK_BYTES) mesh__clock_answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_TIME:
+                if (m.nbytes >= MESH__TIME_BYTES) mesh__clock_heard(e, m.data);
                 break;
             case MESH__MSG_HELLO:
                 if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
@@ -2154,6 +2214,37 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
     }
 }
 
+/* Where this rank's operations are traced: ask the first rank for the time, a few times; the shortest trip says it best, taken in its middle
+   (Cristian, 1989). That rank cannot have opened the comm before it has this one's hello, so it is there to answer; whether it traces too
+   is its answer's to say. A rank that goes, or a deadline that passes, is told of by the opening that follows. */
+static inline void mesh__clock_compare(mesh__engine *e, const mesh *m, int leader, int64_t deadline) {
+    mesh__clock *k = &e->clock;
+    int64_t offset = 0, within = INT64_MAX, sent;
+    unsigned char ask[MESH__CLOCK_BYTES];
+    mesh first;
+    int trip;
+    if (!e->t->trace_clock || e->t->rank == 0 || k->known) return;
+    mesh_group_through(&first, m, "", leader, NULL);
+    mesh__put32(ask, MESH__MSG_CLOCK);
+    for (trip = 0; trip < MESH__CLOCK_TRIPS; trip++) {
+        mesh__put32(ask + 4, ++k->asked);
+        sent = mesh__now(e);
+        if (e->t->ops->control_send(e->t, leader, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) return;
+        for (mesh__poll(e); k->heard != k->asked; mesh__poll(e)) {
+            if (e->starved || mesh__gone_from(e, &first, NULL) != MESH_OK || mesh__now(e) >= deadline) return;
+            mesh__progress(e, deadline);
+        }
+        if (!k->told) return;
+        if ((k->came - sent + 1) / 2 + k->time_within >= within) continue;
+        within = (k->came - sent + 1) / 2 + k->time_within;
+        offset = k->time - (sent + (k->came - sent) / 2 + e->t->trace_epoch);
+    }
+    k->known = 1;
+    k->offset = offset;
+    k->within = within;
+    e->t->trace_clock(e->t->trace_ctx, offset, within);
+}
+
 static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
     char all[MESH_MAX_AXES * MESH_NAME_BYTES];
     mesh__text t = mesh__text_on(all, sizeof all);
@@ -2174,10 +2265,23 @@ static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *
     return MESH_OK;
 }
 
+static inline void mesh__unregister(mesh_comm *c, mesh__registration *r) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__registration **at = &impl->registered;
+    int i;
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    for (i = 0; i < r->ngroups; i++)
+        if (r->handle[i] && MESH__HAS(c->transport->ops, memory_unregister))
+            c->transport->ops->memory_unregister(c->transport, impl->group[i]->handle, r->handle[i]);
+    mesh_transport_free(c->transport, r);
+}
+
 static inline void mesh__comm_release(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     int i;
+    while (impl->registered) mesh__unregister(c, impl->registered);
     for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
     for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
     mesh_transport_free(e->t, impl->nonce);
@@ -2246,6 +2350,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     leader = mesh_rank_at(m, 0);
     e->starved = 0;
     e->opens++;
+    if (leader != t->rank) mesh__clock_compare(e, m, leader, deadline);
     length = mesh__hello_write(hello, e, m, desc);
     if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
@@ -2262,8 +2367,11 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
         memset(impl->nonce, 0, (size_t)m->size * sizeof *impl->nonce);
         status = mesh__open_lead(e, m, hello, deadline, impl, &id, err ? err : &own);
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
-        mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
-                   mesh_status_text(status));
+        mesh first;
+        mesh_group_through(&first, m, "", leader, NULL);
+        if (mesh__gone_from(e, &first, err) == MESH_OK)
+            mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+                       mesh_status_text(status));
     } else {
         status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,
                                    err); /* the leader's answer says more */
@@ -2517,6 +2625,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->check = check;
     op->call.channel = op->channel;
     op->call.check = check;
+    op->call.record = &op->record;
     op->elem_bytes = call->elem_bytes;
     op->start = mesh__now(e);
     op->deadline = op->start + mesh__impl(c)->timeout;
@@ -2852,8 +2961,12 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
 }
 
 MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
+    int i;
     if (!c || !c->impl) return MESH_ERR_STATE;
+    if (mesh__impl(c)->stream == stream) return MESH_OK;
     mesh__impl(c)->stream = stream;
+    for (i = 0; i < mesh__impl(c)->ngroups && MESH__HAS(c->transport->ops, fence) && !c->failed; i++)
+        c->transport->ops->fence(c->transport, mesh__impl(c)->group[i]->handle, stream, MESH_FENCE_ON);
     return MESH_OK;
 }
 
@@ -2961,7 +3074,7 @@ MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
     e = mesh__impl(c)->engine;
     *p = NULL;
     if (MESH__HAS(e->t->ops, alloc)) {
-        status = e->t->ops->alloc(e->t, nbytes ? nbytes : 1, MESH_ALLOC_REGISTERED, p);
+        status = e->t->ops->alloc(e->t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
     } else {
         unsigned char *raw = nbytes < SIZE_MAX - 128 ? (unsigned char *)mesh_transport_alloc(e->t, nbytes + 128) : NULL;
         unsigned char *at = raw ? (unsigned char *)(((uintptr_t)raw + 127) & ~(uintptr_t)63) : NULL;
@@ -3032,26 +3145,6 @@ MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t 
     if (status == MESH_OK) return MESH_OK;
     return mesh__fail(&c->error, status, -1, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes, mesh_status_text(status),
                       why.text[0] ? ": " : "", why.text);
-}
-
-MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle) {
-    mesh_status status = MESH_OK;
-    if (!c || !c->impl) return MESH_ERR_STATE;
-    if (!handle || !p)
-        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_register: %s is NULL", p ? "handle" : "the memory");
-    *handle = NULL;
-    if (MESH__HAS(c->transport->ops, memory_register))
-        status = c->transport->ops->memory_register(c->transport, p, nbytes, handle);
-    if (status != MESH_OK && !c->failed)
-        mesh__fail(&c->error, status, -1, "mesh_register: the transport (%s) refused %u bytes: %s",
-                   c->transport->ops->name, (uint64_t)nbytes, mesh_status_text(status));
-    return status;
-}
-
-MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
-    if (!c || !c->impl) return MESH_ERR_STATE;
-    if (!handle || !MESH__HAS(c->transport->ops, memory_unregister)) return MESH_OK;
-    return c->transport->ops->memory_unregister(c->transport, handle);
 }
 
 #ifdef __cplusplus

@@ -63,6 +63,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
                 control_send does that itself it is absent.
    collective   UNSUPPORTED: the core's schedule serves it. Any other failure may as well be left to test, which has room for why.
    copy         src NULL: zeros. Either side may be host memory.
+   memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
+                or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
    With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued,    and a post of no xfers
    is a mark: its ticket ends when all issued before it in the group has. (A ticket that nobody put a mark behind may end late, with the
@@ -101,7 +103,8 @@ typedef struct mesh_post {
     uint64_t check;   /* equal at both ends or MISMATCH */
     const mesh_xfer *xfer;
     int count;
-    unsigned flags; /* 0 */
+    unsigned flags;                    /* 0 */
+    const struct mesh__record *record; /* the core's: what ranks tell each other of the operation; may be NULL */
 } mesh_post;
 
 typedef struct mesh_ticket {
@@ -143,6 +146,7 @@ typedef struct mesh_call {
     const mesh_buffer *buffers; /* the multi-buffer forms: send, recv and count of each; else NULL */
     int nbuffers;
     int zero;
+    const struct mesh__record *record; /* the core's: what ranks tell each other of the call */
 } mesh_call;
 
 /* How a call's arguments are read. */
@@ -183,7 +187,8 @@ enum {
     X(MESH_CALL_EXCHANGE, "exchange", MESH_P2P)                                      \
     X(MESH_CALL_HALO, "halo_exchange", MESH_P2P)                                     \
     X(MESH_CALL_REDISTRIBUTE, "redistribute", 0)                                     \
-    X(MESH_CALL_GROUP_OPEN, "group_open", 0)
+    X(MESH_CALL_GROUP_OPEN, "group_open", 0)                                         \
+    X(MESH_CALL_REGISTER, "register", 0)
 
 #define MESH_X(name, text, flags) name,
 typedef enum mesh_call_kind { MESH_CALLS(MESH_X) MESH_CALL_COUNT } mesh_call_kind;
@@ -221,8 +226,9 @@ typedef struct mesh_ops {
     mesh_status (*fence)(mesh_transport *t, void *group, void *stream, int direction);
     mesh_status (*alloc)(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out);
     mesh_status (*free)(mesh_transport *t, void *p);
-    mesh_status (*memory_register)(mesh_transport *t, void *p, uint64_t nbytes, void **handle);
-    mesh_status (*memory_unregister)(mesh_transport *t, void *handle);
+    mesh_status (*memory_register)(mesh_transport *t, void *group, void *p, uint64_t nbytes, int64_t deadline_ns,
+                                   void **handle, mesh_error *why);
+    mesh_status (*memory_unregister)(mesh_transport *t, void *group, void *handle);
     mesh_status (*stream_wait)(mesh_transport *t, void *group, const mesh_ticket *ticket, void *stream);
     mesh_status (*control_flush)(mesh_transport *t, int64_t deadline_ns);
 } mesh_ops;
@@ -233,7 +239,7 @@ typedef struct mesh_ops {
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
-enum { MESH_ALLOC_REGISTERED = 1 /* for buffers of operations: where the transport's peers reach them fastest */ };
+enum { MESH_ALLOC_BUFFER = 1 /* for buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes */ };
 
 enum {
     MESH_CAP_DEVICE = 1,  /* memory is not the host's */
@@ -273,6 +279,10 @@ struct mesh_transport { /* the first member of every transport */
     void (*trace)(void *ctx, const mesh_trace_event *event); /* NULL: nobody listens */
     void *trace_ctx;
     int64_t timeout_ns; /* of operations in comms whose description says none (from MESH_TIMEOUT); 0: 600 s */
+    /* Where it is set ranks compare clocks as they open comms, and it hears once, with trace_ctx: times of this rank + offset are rank 0's,
+       or off by `within` at most. In ns. */
+    void (*trace_clock)(void *ctx, int64_t offset, int64_t within);
+    int64_t trace_epoch; /* from the transport's clock to the one that `trace` writes */
 };
 
 /* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */

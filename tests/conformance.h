@@ -120,7 +120,7 @@ static unsigned char *conf_new(conf_memory *m, size_t nbytes) {
     if (m->comm)
         CONFORM_CALL(mesh_alloc(m->comm, nbytes, &twin), m->comm);
     else
-        CONFORM(t->ops->alloc(t, nbytes, MESH_ALLOC_REGISTERED, &twin) == MESH_OK, "");
+        CONFORM(t->ops->alloc(t, nbytes, MESH_ALLOC_BUFFER, &twin) == MESH_OK, "");
     piece = (conf_piece *)malloc(sizeof *piece);
     piece->next = m->first;
     piece->host = host;

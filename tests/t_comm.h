@@ -3,6 +3,14 @@
 #define T_COMM_H
 
 #include "worlds.h"
+#include <locale.h>
+
+/* The command's merging of traces, and what it wants of tools/mesh.c. */
+static int is_help(const char *arg) { return !strcmp(arg, "--help"); }
+static int wrong(const char *command, const char *what, const char *value) {
+    return fprintf(stderr, "%s: %s: %s\n", command, what, value ? value : ""), 2;
+}
+#include "../tools/trace.h"
 
 /* ---- conformance ---- */
 
@@ -98,11 +106,238 @@ static void test_tables_text(void) {
     CHECK_HAS(err.text, "more than 48 rows");
 }
 
+/* ---- traces: ranks write them on clocks of their own, and they are merged on rank 0's ---- */
+
+enum { TRACE_RANKS = 3, TRACE_TIMES = 20 };
+
+/* Rank 1's wall clock is three seconds behind rank 0's, rank 2's five ahead. A message goes from rank 0 by way of 1 to 2, again and again. */
+static void trace_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    int k, me = t->rank, x = 7;
+    (void)ctx;
+    t->trace_epoch += me == 1 ? -3 * SECOND : me == 2 ? 5 * SECOND : 0;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    for (k = 0; k < TRACE_TIMES; k++) {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+        if (me == 0) test_sleep(0.001); /* the others wait by now */
+        if (me > 0) CHECK_INT(mesh_recv(&c, "x", me - 1, &x, 1, MESH_I32), MESH_OK);
+        if (me + 1 < t->size) CHECK_INT(mesh_send(&c, "x", me + 1, &x, 1, MESH_I32), MESH_OK);
+    }
+    mesh_comm_close(&c);
+}
+
+static void trace_directory(char *dir, size_t cap) {
+    const char *base = getenv("TMPDIR");
+    snprintf(dir, cap, "%s/mesh-trace-%ld", base && *base ? base : "/tmp", (long)getpid());
+}
+static void trace_remove(const char *dir) {
+    static const char *const names[] = {"rank-0.json", "rank-1.json", "rank-2.json", "trace.json", "said"};
+    char path[1100];
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++)
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]), remove(path);
+    rmdir(dir);
+}
+
+/* `mesh trace dir`, and what it says. */
+static int trace_said(char *dir, char *said, size_t cap) {
+    char path[1100], *argv[1];
+    int out = dup(1), status;
+    FILE *f;
+    size_t n;
+    argv[0] = dir;
+    fflush(stdout);
+    snprintf(path, sizeof path, "%s/said", dir);
+    CHECK(freopen(path, "w", stdout) != NULL);
+    status = command_trace("mesh", 1, argv);
+    fflush(stdout);
+    dup2(out, 1);
+    close(out);
+    f = fopen(path, "r");
+    n = f ? fread(said, 1, cap - 1, f) : 0;
+    said[n] = 0;
+    if (f) fclose(f);
+    return status;
+}
+
+typedef struct merged_trace {
+    trace_event event[64 * TRACE_RANKS];
+    int n;
+} merged_trace;
+
+static void trace_load(merged_trace *m, const char *path) {
+    FILE *f = fopen(path, "r");
+    char line[2048];
+    m->n = 0;
+    while (f && fgets(line, sizeof line, f) && m->n < 64 * TRACE_RANKS)
+        m->n += trace_read_line(line + (line[0] == '['), &m->event[m->n]);
+    CHECK(f && fclose(f) == 0);
+}
+
+/* Number k of a rank's events of one call. */
+static const trace_event *trace_find(const merged_trace *m, int rank, const char *call, int k) {
+    int i;
+    for (i = 0; i < m->n; i++)
+        if (m->event[i].rank == rank && !strcmp(m->event[i].call, call) && k-- == 0) return &m->event[i];
+    test_fail(__FILE__, __LINE__, "no such event: rank %d, %s", rank, call);
+    return NULL;
+}
+
+/* The first ends after the second has begun, as far as the clocks say. */
+static void trace_check_after(const trace_event *later, const trace_event *earlier, double within) {
+    if (later && earlier && later->ts + later->us < earlier->ts - within)
+        test_fail(__FILE__, __LINE__, "rank %d's %s ends %.1f us before rank %d's %s begins, within %.1f us",
+                  later->rank, later->call, earlier->ts - later->ts - later->us, earlier->rank, earlier->call, within);
+}
+
+static void trace_clocks_on(int backend) {
+    static const char *const locales[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "fr_FR", "ru_RU.UTF-8"};
+    char dir[512], path[1100], said[8192];
+    merged_trace all;
+    int64_t most = 0;
+    int k, a, b;
+    size_t i;
+    for (i = 0; i < sizeof locales / sizeof locales[0] && !setlocale(LC_ALL, locales[i]);)
+        i++; /* numbers with a comma */
+    trace_directory(dir, sizeof dir);
+    setenv("MESH_TRACE", dir, 1);
+    run_world(backend, TRACE_RANKS, trace_rank, NULL);
+    CHECK_INT(trace_said(dir, said, sizeof said), 0);
+    CHECK_HAS(said, "\ntimes are rank 0's, to within ");
+    CHECK(!strstr(said, "not compared"));
+    for (k = 1; k < TRACE_RANKS; k++) { /* what each found out: on one host nothing but the shift */
+        int64_t offset = 0, within = 0, shift = k == 1 ? -3 * SECOND : 5 * SECOND;
+        FILE *f;
+        snprintf(path, sizeof path, "%s/rank-%d.json", dir, k);
+        f = fopen(path, "r");
+        CHECK(f && trace_read_clock(f, &offset, &within));
+        if (f) fclose(f);
+        CHECK(within > 0 && within < SECOND);
+        CHECK(offset + shift > -SECOND && offset + shift < SECOND);
+        if (within > most) most = within;
+    }
+    snprintf(path, sizeof path, "%s/trace.json", dir);
+    trace_load(&all, path);
+    for (k = 0; k < TRACE_TIMES; k++) {
+        double within = 2 * (double)most / 1000; /* both may be off */
+        for (a = 0; a < TRACE_RANKS; a++)        /* nobody leaves a barrier before all have come */
+            for (b = 0; b < TRACE_RANKS; b++)
+                trace_check_after(trace_find(&all, a, "barrier", k), trace_find(&all, b, "barrier", k), within);
+        for (a = 1; a < TRACE_RANKS; a++) /* nothing is received before it is sent */
+            trace_check_after(trace_find(&all, a, "recv", k), trace_find(&all, a - 1, "send", k), within);
+    }
+    trace_remove(dir);
+}
+static void test_trace_clocks(void) { trace_clocks_on(TCP), trace_clocks_on(UNIX); }
+
+/* One rank alone traces: the others neither wait for its questions nor mind them, and it is told that nobody keeps rank 0's clock. */
+static void test_trace_alone(void) {
+    int alone;
+    for (alone = 0; alone < TRACE_RANKS; alone++) {
+        char dir[512], path[1100];
+        pid_t pid[TRACE_RANKS];
+        int i, status, port = 0, fd = listen_loopback(AF_INET, &port);
+        int64_t offset, within;
+        FILE *f;
+        trace_directory(dir, sizeof dir);
+        fflush(NULL);
+        for (i = 0; i < TRACE_RANKS; i++)
+            if ((pid[i] = fork()) == 0) {
+                if (i == alone) setenv("MESH_TRACE", dir, 1);
+                socket_child(UNIX, i, TRACE_RANKS, port, fd, trace_rank, NULL);
+            }
+        close(fd);
+        for (i = 0; i < TRACE_RANKS; i++) {
+            CHECK(test_wait_child(pid[i], test_now() + 30, &status));
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+        snprintf(path, sizeof path, "%s/rank-%d.json", dir, alone);
+        f = fopen(path, "r");
+        CHECK(f && !trace_read_clock(f, &offset, &within));
+        if (f) fclose(f);
+        trace_remove(dir);
+    }
+}
+
+/* On the simulator all clocks are one, but for what trace_epoch says. Ranks learn rank 0's from the first rank of a comm, if that one knows. */
+typedef struct clock_heard {
+    int times;
+    int64_t offset, within;
+} clock_heard;
+
+static void clock_hear(void *ctx, int64_t offset, int64_t within) {
+    clock_heard *h = (clock_heard *)ctx;
+    h->times++;
+    h->offset = offset;
+    h->within = within;
+}
+
+static void clock_chain_rank(mesh_transport *t, void *ctx) {
+    /* In this order; the second time its first rank knows, which may not have opened the comm before when it was asked the first time. */
+    static const int pairs[][2] = {{2, 3}, {0, 1}, {1, 2}, {1, 2}, {2, 3}, {2, 3}};
+    static const int knows[] = {0, 1, 3, 5}; /* which of them makes a rank know */
+    clock_heard h = {0, 0, 0};
+    int k, size = 2;
+    (void)ctx;
+    t->trace_clock = clock_hear;
+    t->trace_ctx = &h;
+    t->trace_epoch = t->rank * SECOND;
+    for (k = 0; k < 6; k++) {
+        mesh_desc d = MESH_ZERO;
+        mesh m;
+        mesh_comm c;
+        mesh_error err;
+        d.shape = &size;
+        d.naxes = 1;
+        d.origin = pairs[k][0];
+        CHECK_OK(mesh_make(&m, &d, &err), err);
+        if (mesh_index_of(&m, t->rank) >= 0) {
+            CHECK_OK(mesh_comm_open(&c, t, &m, NULL, &err), err);
+            mesh_comm_close(&c);
+        }
+        if (k >= knows[t->rank]) CHECK_INT(h.times, t->rank > 0);
+        if (k == 0) CHECK_INT(h.times, 0);
+    }
+    CHECK(h.offset + t->rank * SECOND <= h.within && -h.offset - t->rank * SECOND <= h.within);
+    CHECK(h.within < SECOND / 100 && (t->rank == 0 || h.within > 0));
+}
+static void test_trace_chain(void) { run_world(SIM, 4, clock_chain_rank, NULL); }
+
+/* A first rank that does not come, or goes, is told of as without clocks to compare: by the comm's deadline, or at once. */
+static void clock_absent_rank(mesh_transport *t, void *ctx) {
+    clock_heard h = {0, 0, 0};
+    mesh m;
+    mesh_comm c;
+    mesh_error err;
+    mesh_comm_desc d = MESH_ZERO;
+    double start = test_now();
+    int leaves = *(const int *)ctx;
+    t->trace_clock = clock_hear;
+    t->trace_ctx = &h;
+    if (t->rank == 0) {
+        test_sleep(leaves ? 0.1 : 2.5);
+        return;
+    }
+    d.timeout_ns = leaves ? 30 * SECOND : SECOND / 2;
+    CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+    CHECK_INT(mesh_comm_open(&c, t, &m, &d, &err), leaves ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
+    CHECK_HAS(err.text,
+              leaves ? "rank 0 has closed its transport" : "rank 0, the first of the mesh \"x=2\", has not opened it");
+    CHECK(test_now() - start < (leaves ? 10 : 5));
+    CHECK_INT(h.times, 0);
+}
+static void test_trace_absent(void) {
+    int leaves;
+    for (leaves = 0; leaves < 2; leaves++) run_world(TCP, 2, clock_absent_rank, &leaves);
+}
+
 static const test_case comm_tests[] = {
 
     {"tables/values", test_tables, 0},        {"tables/text", test_tables_text, 0},
     {"conformance/sim", test_conform_sim, 0}, {"conformance/sim_free", test_conform_sim_free, 0},
     {"conformance/tcp", test_conform_tcp, 0}, {"conformance/unix", test_conform_unix, 0},
+    {"trace/clocks", test_trace_clocks, 0},   {"trace/alone", test_trace_alone, 0},
+    {"trace/chain", test_trace_chain, 0},     {"trace/absent", test_trace_absent, 0},
 };
 
 #endif

@@ -947,6 +947,27 @@ static void test_timeout_variable(void) {
     unsetenv("MESH_TIMEOUT");
 }
 
+/* Registering is a call of every rank, also where it gains nothing. */
+static void register_memory_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    char bytes[64];
+    void *handle = &c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
+    CHECK_OK(mesh_register(&c, bytes, sizeof bytes, &handle), c.error);
+    CHECK(handle == NULL);
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    CHECK_INT(mesh_unregister(&c, bytes), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_register(&c, bytes, t->rank == 2 ? 63 : 64, &handle), MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "register(64 x bytes)");
+    CHECK_HAS(c.error.text, "register(63 x bytes)");
+    mesh_comm_close(&c);
+}
+static void test_register_memory(void) {
+    run_world(SIM, 3, register_memory_rank, NULL);
+    run_world(TCP, 3, register_memory_rank, NULL);
+}
+
 static const test_case engine_tests[] = {
     {"engine/late_question", test_late_question, 0},
     {"engine/deadline_computed", test_deadline_computed, 0},
@@ -972,6 +993,7 @@ static const test_case engine_tests[] = {
     {"engine/sim_pairs", test_sim_pairs, 0},
     {"engine/says_waiting", test_says_waiting, 0},
     {"engine/timeout_variable", test_timeout_variable, 0},
+    {"engine/register", test_register_memory, 0},
 };
 
 #endif

@@ -116,6 +116,15 @@ static void run_gpus_with(int ranks, rank_main f, void *ctx, const char *name, c
     run_world(UNIX, ranks, gpu_rank, &job);
 }
 
+/* Operations of several groups are started at once: the device takes them in their order. */
+static void run_gpus_in_order(int ranks, rank_main f, void *ctx, const char *name, const char *value) {
+    gpu_job job = job_of(f, ctx);
+    job.desc.launch_order = 1;
+    job.set[0][0] = name;
+    job.set[0][1] = value;
+    run_world(UNIX, ranks, gpu_rank, &job);
+}
+
 /* Device memory of n floats, each `value`. */
 static float *device_floats(mesh_comm *c, size_t n, float value) {
     float *host = (float *)malloc(n * sizeof *host);
@@ -228,13 +237,13 @@ static void streams_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_all_reduce_start(&c, "dp", b, b, LONG, MESH_F32, MESH_MAX, &r[0]), c.error);
     while ((i = (int)mesh_test(r[0])) == MESH_IN_PROGRESS) {}
     CHECK_INT(i, MESH_OK);
-    /* A blocking call on the caller's stream costs an event besides NCCL's call: no waits, no copies. */
+    /* A blocking call on the caller's stream costs NCCL's call, and an event now and then: no waits, no copies. */
     CHECK_OK(mesh_comm_sync(&c), c.error);
     fake_counts(before);
     for (i = 0; i < 100; i++) CHECK_OK(mesh_all_reduce(&c, NULL, b, b, 64, MESH_F32, MESH_MAX), c.error);
     fake_counts(after);
     if (ON_FAKE) CHECK_INT(after[0] - before[0], 100);
-    CHECK(after[1] - before[1] <= 100);
+    CHECK(after[1] - before[1] <= 50);
     CHECK(after[2] - before[2] <= 300);
     CHECK_INT(after[3] - before[3], 0);
     CHECK_INT(after[4] - before[4] + after[5] - before[5] + after[6] - before[6], 0);
@@ -245,8 +254,8 @@ static void streams_rank(mesh_transport *t, void *ctx) {
     cudaStreamDestroy(stream);
     cudaStreamDestroy(other);
 }
-static void test_streams(void) { run_gpus(4, streams_rank, NULL); }
-static void test_streams_late(void) { run_gpus_with(4, streams_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
+static void test_streams(void) { run_gpus_in_order(4, streams_rank, NULL, NULL, NULL); }
+static void test_streams_late(void) { run_gpus_in_order(4, streams_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
 
 /* A kept request is started again and again without a wait on the host; released while the device is at it; others use scratch meanwhile. */
 static void kept_rank(mesh_transport *t, void *ctx) {
@@ -394,8 +403,8 @@ static void strided_rank(mesh_transport *t, void *ctx) {
         if (widths[k] <= PITCH / 2) {
             CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
             fake_counts(after);
-            if (ON_FAKE) CHECK_INT(after[5] - before[5], widths[k] < 8192 ? 2 : 0); /* kernels */
-            if (ON_FAKE) CHECK_INT(after[6] - before[6], widths[k] < 8192 ? 0 : 2); /* 2-D copies */
+            if (ON_FAKE) CHECK_INT(after[5] - before[5], 2); /* kernels: one packs, one unpacks */
+            if (ON_FAKE) CHECK_INT(after[6] - before[6], 0); /* copies */
             CHECK_OK(mesh_copy(&c, got, p, ROWS * PITCH), c.error);
             for (i = 0; i < ROWS; i++)
                 for (j = 0; j < PITCH; j++) {
@@ -415,20 +424,18 @@ static void strided_rank(mesh_transport *t, void *ctx) {
 }
 static void test_strided(void) { run_gpus(2, strided_rank, NULL); }
 
-/* Averages are sums divided, on any number of ranks; memory of one's own is registered and let go. */
+/* Averages are sums divided, on any number of ranks. */
 static void average_rank(mesh_transport *t, void *ctx) {
     enum { N = 1000 };
     mesh_comm c;
     float *p, sum = 0;
-    void *own = NULL, *handle = NULL;
+    void *own = NULL;
     mesh_buffer list[2];
     int i;
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     for (i = 0; i < t->size; i++) sum += (float)i + 0.25f;
     CHECK_INT(cudaMalloc(&own, N * sizeof(float)), cudaSuccess);
-    CHECK_OK(mesh_register(&c, own, N * sizeof(float), &handle), c.error);
-    CHECK(handle != NULL);
     p = device_floats(&c, N, (float)t->rank + 0.25f);
     CHECK_OK(mesh_all_reduce(&c, NULL, p, own, N, MESH_F32, MESH_AVG), c.error);
     CHECK(device_holds(&c, (float *)own, N, sum / (float)t->size));
@@ -438,8 +445,6 @@ static void average_rank(mesh_transport *t, void *ctx) {
     list[1].send = p + 100, list[1].recv = (float *)own + 100, list[1].count = 900;
     CHECK_OK(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_AVG), c.error);
     CHECK(device_holds(&c, (float *)own + 100, 900, sum / (float)t->size));
-    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
-    CHECK_INT(mesh_unregister(&c, handle), MESH_ERR_ARGUMENT);
     mesh_free(&c, p);
     cudaFree(own);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
@@ -596,6 +601,7 @@ static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
     if (what == 0 || what == 1) { /* 1: in debug mode */
         status = mesh_all_reduce_start(&c, NULL, a, a, t->rank == 1 ? 1000 : 999, MESH_F32, MESH_SUM, &r);
         if (status == MESH_OK) status = mesh_wait_host(r);
+        if (status == MESH_OK && what == 0) status = mesh_barrier(&c, NULL); /* NCCL takes it: 16 bytes are the same */
         CHECK_INT(status, MESH_ERR_MISMATCH);
         CHECK_HAS(c.error.text, "999 x f32");
         CHECK_HAS(c.error.text, "1000 x f32");
@@ -638,7 +644,10 @@ static void gpu_disagree(int what, const char *name, const char *value) {
 static void test_gpu_disagree(void) { gpu_disagree(0, NULL, NULL); }
 static void test_gpu_disagree_debug(void) { gpu_disagree(1, "MESH_NCCL_DEBUG", "1"); }
 static void test_gpu_absent(void) { gpu_disagree(2, NULL, NULL); }
-static void test_gpu_crossed(void) { gpu_disagree(3, NULL, NULL); }
+static void test_gpu_crossed(void) {
+    int what = 3;
+    run_gpus_in_order(4, gpu_disagree_rank, &what, NULL, NULL);
+}
 
 /* NCCL fails by itself: an asynchronous error, a call that is refused, a call that does not come back. */
 static void gpu_error_rank(mesh_transport *t, void *ctx) {
@@ -911,7 +920,8 @@ static void gpu_close_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
         CHECK_HAS(c.error.text, "under way");
     } else {
-        CHECK_INT(mesh_recv(&c, NULL, 0, a, 5, MESH_F32), MESH_OK); /* enqueued */
+        mesh_status status = mesh_recv(&c, NULL, 0, a, 5, MESH_F32); /* enqueued, or still about to connect to rank 0 */
+        CHECK(status == MESH_OK || status == MESH_ERR_PEER);
         CHECK_INT(mesh_comm_sync(&c), MESH_ERR_PEER);
         CHECK_INT(mesh_comm_close(&c), MESH_OK);
     }

@@ -17,18 +17,64 @@ typedef struct trace_events {
     size_t n, room;
 } trace_events;
 
-/* An event of one of our own files: they have one a line, always in this order. */
+/* The clocks of ranks beside rank 0's. */
+typedef struct trace_clocks {
+    int compared, not_compared;
+    int64_t within; /* ns; the greatest */
+} trace_clocks;
+
+/* An event of one of our own files: they have one a line, always in this order, and times as integers on both sides of a point. */
 static int trace_read_line(const char *line, trace_event *v) {
     unsigned long long count;
-    int slot;
+    long long ts, dur;
+    int slot, ts_ns, dur_ns;
     memset(v, 0, sizeof *v);
-    return sscanf(
-               line,
-               "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lf,\"dur\":%lf,\"name\":\"%31[^\"]\",\"cat\":\"%303[^\"]\",\"args\":{\"comm\":%u,"
-               "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":%*[^,],\"op\":%*[^,],"
-               "\"status\":%d",
-               &v->rank, &slot, &v->ts, &v->us, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence, &count,
-               &v->sent, &v->received, &v->status) == 14;
+    if (sscanf(
+            line,
+            "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%3d,\"dur\":%lld.%3d,\"name\":\"%31[^\"]\",\"cat\":\"%303[^\"]\",\"args\":{\"comm\":%u,"
+            "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":%*[^,],\"op\":%*[^,],"
+            "\"status\":%d",
+            &v->rank, &slot, &ts, &ts_ns, &dur, &dur_ns, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence,
+            &count, &v->sent, &v->received, &v->status) != 16)
+        return 0;
+    v->ts = (double)ts + ts_ns / 1000.0;
+    v->us = (double)dur + dur_ns / 1000.0;
+    return 1;
+}
+
+/* What a rank found out of rank 0's clock, in ns: what is to be added to its times, and how far off that may be. 0: nothing. */
+static int trace_read_clock(FILE *f, int64_t *offset, int64_t *within) {
+    static const char name[] = "\"name\":\"clock\",\"args\":{\"offset_us\":";
+    char line[2048], sign;
+    long long us, within_us;
+    int ns, within_ns, found = 0;
+    while (!found && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, name);
+        if (strncmp(line, "{\"ph\":\"M\"", 9) || !at) continue;
+        at += sizeof name - 1;
+        sign = *at;
+        found = sscanf(at + (sign == '-'), "%lld.%3d,\"within_us\":%lld.%3d", &us, &ns, &within_us, &within_ns) == 4;
+        if (!found) continue;
+        *offset = (us * 1000 + ns) * (sign == '-' ? -1 : 1);
+        *within = within_us * 1000 + within_ns;
+    }
+    rewind(f);
+    return found;
+}
+
+/* A line with its time moved. */
+static void trace_write_moved(FILE *out, const char *line, size_t length, int64_t offset) {
+    const char *ts = strstr(line, "\"ts\":");
+    long long us;
+    int ns, digits;
+    int64_t t;
+    if (!offset || !ts || sscanf(ts + 5, "%lld.%3d%n", &us, &ns, &digits) != 2) {
+        fprintf(out, "%.*s", (int)length, line);
+        return;
+    }
+    t = us * 1000 + ns + offset;
+    fprintf(out, "%.*s%s%lld.%03d%.*s", (int)(ts + 5 - line), line, t < 0 ? "-" : "", llabs(t / 1000),
+            (int)(llabs(t) % 1000), (int)(line + length - (ts + 5 + digits)), ts + 5 + digits);
 }
 
 /* The id of the job that a file is of: rank 0's is the last one that ran. */
@@ -42,12 +88,18 @@ static int trace_job(const char *path, char *job, size_t cap) {
     return job[0] != 0;
 }
 
-/* One rank's file into the list and, line by line, into the merged one. Returns 1 if it was whole, 0 if its rank ended without closing it. */
-static int trace_read(const char *path, trace_events *all, FILE *out, int *written) {
+/* One rank's file into the list and, line by line, into the merged one, on rank 0's clock. Returns 1 if it was whole, 0 if its rank ended
+   without closing it. */
+static int trace_read(const char *path, trace_events *all, trace_clocks *clocks, FILE *out, int *written) {
     FILE *f = fopen(path, "r");
     char line[2048];
     int whole = 0;
+    int64_t offset = 0, within = 0;
     if (!f) return 0;
+    if (!trace_read_clock(f, &offset, &within))
+        clocks->not_compared++;
+    else if (clocks->compared++ == 0 || within > clocks->within)
+        clocks->within = within;
     while (fgets(line, sizeof line, f)) {
         const char *from = line[0] == '[' ? line + 1 : line;
         size_t length = strcspn(from, "\n");
@@ -56,8 +108,10 @@ static int trace_read(const char *path, trace_events *all, FILE *out, int *writt
         while (length && from[length - 1] == ',') length--;
         if (!length || from[0] != '{' || from[length - 1] != '}')
             continue; /* the end, or a line cut short by the end of its rank */
-        fprintf(out, "%s%.*s", (*written)++ ? ",\n" : "[", (int)length, from);
+        fputs((*written)++ ? ",\n" : "[", out);
+        trace_write_moved(out, from, length, offset);
         if (!trace_read_line(from, &v)) continue;
+        v.ts += (double)offset / 1000;
         if (all->n == all->room) {
             trace_event *more = (trace_event *)realloc(all->event, (all->room = 2 * all->room + 256) * sizeof v);
             if (!more) break;
@@ -156,28 +210,25 @@ static void trace_stragglers(trace_event *v, size_t n) {
     free(late);
 }
 
-static int command_trace(const char *self, int argc, char **argv) {
-    const char *dir = NULL;
+static void trace_say_clocks(const trace_clocks *c) {
+    if (c->compared)
+        printf("times are rank 0's, to within %lld.%lld us\n", (long long)(c->within / 1000),
+               (long long)(c->within % 1000 / 100));
+    if (c->not_compared > 0)
+        printf("%d rank%s not compared clocks with rank 0: their times are their hosts'\n", c->not_compared,
+               c->not_compared > 1 ? "s have" : " has");
+    puts("");
+}
+
+/* Merge what is in a directory, and say what it says. Returns the exit status. */
+static int trace_merge(const char *dir) {
     char path[1024], part[1024], job[64];
     trace_events all = {NULL, 0, 0};
+    trace_clocks clocks = {0, -1, 0}; /* rank 0 has nothing to compare */
     FILE *out;
     DIR *d;
     struct dirent *entry;
-    int i, files = 0, written = 0, bad;
-    (void)self;
-    for (i = 0; i < argc; i++) {
-        if (is_help(argv[i])) {
-            printf(
-                "usage: mesh trace DIR\n\n"
-                "Merges the traces that the ranks of a job wrote into DIR (run it with MESH_TRACE=DIR) into DIR/trace.json, for\n"
-                "ui.perfetto.dev, and prints per axis and call how often, how many bytes, how long, and which ranks came last.\n\n"
-                "Exit status: 1 if there is no trace.\n");
-            return 0;
-        }
-        if (dir || argv[i][0] == '-') return wrong("trace", "expected one directory", argv[i]);
-        dir = argv[i];
-    }
-    if (!dir) return wrong("trace", "which directory? the one of MESH_TRACE", NULL);
+    int files = 0, written = 0, bad;
     if (!(d = opendir(dir))) {
         fprintf(stderr, "mesh trace: cannot read %s: %s\n", dir, strerror(errno));
         return 1;
@@ -205,7 +256,7 @@ static int command_trace(const char *self, int argc, char **argv) {
             continue;
         }
         files++;
-        if (!trace_read(name, &all, out, &written))
+        if (!trace_read(name, &all, &clocks, out, &written))
             fprintf(stderr, "mesh trace: %s is not closed: its rank was ended, or runs\n", name);
     }
     closedir(d);
@@ -222,12 +273,34 @@ static int command_trace(const char *self, int argc, char **argv) {
         free(all.event);
         return 1;
     }
-    printf("%d ranks, %zu events: %s\n\n", files, all.n, path);
+    printf("%d ranks, %zu events: %s\n", files, all.n, path);
+    trace_say_clocks(&clocks);
     qsort(all.event, all.n, sizeof *all.event, trace_by_kind);
     trace_table(all.event, all.n);
     trace_stragglers(all.event, all.n);
     free(all.event);
     return 0;
+}
+
+static int command_trace(const char *self, int argc, char **argv) {
+    const char *dir = NULL;
+    int i;
+    (void)self;
+    for (i = 0; i < argc; i++) {
+        if (is_help(argv[i])) {
+            printf(
+                "usage: mesh trace DIR\n\n"
+                "Merges the traces that the ranks of a job wrote into DIR (run it with MESH_TRACE=DIR) into DIR/trace.json, for\n"
+                "ui.perfetto.dev, on rank 0's clock, with how far off that may be, and prints per axis and call how often, how many bytes,\n"
+                "how long, and which ranks came last.\n\n"
+                "Exit status: 1 if there is no trace.\n");
+            return 0;
+        }
+        if (dir || argv[i][0] == '-') return wrong("trace", "expected one directory", argv[i]);
+        dir = argv[i];
+    }
+    if (!dir) return wrong("trace", "which directory? the one of MESH_TRACE", NULL);
+    return trace_merge(dir);
 }
 
 #endif

@@ -124,6 +124,8 @@ extern "C" {
     X(cudaError_t, cuda, RuntimeGetVersion, (int *), 1)                                                     \
     X(cudaError_t, cuda, Malloc, (void **, size_t), 1)                                                      \
     X(cudaError_t, cuda, Free, (void *), 1)                                                                 \
+    X(cudaError_t, cuda, HostAlloc, (void **, size_t, unsigned), 1)                                         \
+    X(cudaError_t, cuda, FreeHost, (void *), 1)                                                             \
     X(cudaError_t, cuda, MemcpyAsync, (void *, const void *, size_t, enum cudaMemcpyKind, cudaStream_t), 1) \
     X(cudaError_t, cuda, Memcpy2DAsync,                                                                     \
       (void *, size_t, const void *, size_t, size_t, size_t, enum cudaMemcpyKind, cudaStream_t), 1)         \
@@ -131,6 +133,7 @@ extern "C" {
     X(cudaError_t, cuda, Memset2DAsync, (void *, size_t, int, size_t, size_t, cudaStream_t), 1)             \
     X(cudaError_t, cuda, StreamCreateWithFlags, (cudaStream_t *, unsigned), 1)                              \
     X(cudaError_t, cuda, StreamDestroy, (cudaStream_t), 1)                                                  \
+    X(cudaError_t, cuda, StreamQuery, (cudaStream_t), 1)                                                    \
     X(cudaError_t, cuda, StreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), 1)                         \
     X(cudaError_t, cuda, StreamIsCapturing, (cudaStream_t, enum cudaStreamCaptureStatus *), 1)              \
     X(cudaError_t, cuda, ThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *), 1)                \
@@ -171,11 +174,15 @@ extern "C" {
     X(ncclResult_t, nccl, MemFree, (void *), 0)                                                                        \
     X(ncclResult_t, nccl, CommRegister, (const ncclComm_t, void *, size_t, void **), 0)                                \
     X(ncclResult_t, nccl, CommDeregister, (const ncclComm_t, void *), 0)                                               \
+    X(ncclResult_t, nccl, CommWindowRegister, (ncclComm_t, void *, size_t, mesh_nccl__window *, int), 0) /* 2.27 */     \
+    X(ncclResult_t, nccl, CommWindowDeregister, (ncclComm_t, mesh_nccl__window), 0)                                    \
     X(ncclResult_t, nccl, AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t),          \
       0) /* 2.28 */                                                                                                    \
     X(ncclResult_t, nccl, Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 0)    \
     X(ncclResult_t, nccl, Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 0)   \
     X(ncclResult_t, nccl, CommRevoke, (ncclComm_t, int), 0) /* 2.28.7 */
+
+typedef struct ncclWindow_vidmem *mesh_nccl__window; /* ncclWindow_t, which older headers do not have */
 
 typedef struct mesh_nccl__api {
 #define MESH_X(result, library, name, arguments, needed) result(*library##name) arguments;
@@ -190,8 +197,19 @@ enum {
     MESH_NCCL__NARROW = 8192, /* bytes of a row below which a kernel copies faster than a 2-D copy does */
     MESH_NCCL__VOTE_BYTES = 512,
     MESH_NCCL__GRACE_NS =
-        2000000000,            /* the watchdog's patience beyond a deadline: the engine says more, if it is inside */
-    MESH_NCCL__POLL_NS = 10000 /* between two looks at the same event */
+        2000000000, /* the watchdog's patience beyond a deadline: the engine says more, if it is inside */
+    MESH_NCCL__POLL_NS = 10000,            /* between two looks at the same event */
+    MESH_NCCL__TICK_NS = 50000000,         /* of the watchdog */
+    MESH_NCCL__BETWEEN_MARKS = 16,         /* operations on the caller's stream, at most */
+    MESH_NCCL__PAGED = 1 << 20,            /* bytes from which mesh_alloc takes NCCL's pages (of 2 MiB) */
+    MESH_NCCL__COMPARE_NS = 200000000,     /* between two comparisons of histories */
+    MESH_NCCL__DISAGREE_NS = 1000000000,   /* for the calls that differ to be found, after a barrier that shows it */
+    MESH_NCCL__RECENT = 64,                /* calls of a communicator that are remembered; and each 64th, and each 4096th */
+    MESH_NCCL__LEVELS = 3,
+    MESH_NCCL__TOLD = 8,                   /* calls in a message */
+    MESH_NCCL__BARRIERS = 8,               /* whose verdict is under way */
+    MESH_NCCL__SYMMETRIC = 1,              /* NCCL_WIN_COLL_SYMMETRIC, which older headers do not have */
+    MESH_NCCL__MSG_HISTORY = 64            /* a control message between watchdogs; the engine's own are below */
 };
 
 /* Everything issued up to `issued` in a communicator is over when the event is. */
@@ -202,13 +220,40 @@ typedef struct mesh_nccl__mark {
     int64_t deadline;
 } mesh_nccl__mark;
 
+/* The calls of a communicator up to a position, from 1, as one hash. */
+typedef struct mesh_nccl__past {
+    uint64_t position, history;
+} mesh_nccl__past;
+
+/* What a barrier reduces, by min: {h, ~h} gives {least, ~greatest}. In pinned memory. */
+typedef struct mesh_nccl__verdict {
+    uint64_t in[2], out[2];
+} mesh_nccl__verdict;
+
+/* What its ranks have called, in order: calls that differ may complete, with wrong elements at the end. */
+typedef struct mesh_nccl__history {
+    uint64_t position, history;
+    mesh_nccl__past past[MESH_NCCL__LEVELS][MESH_NCCL__RECENT]; /* each call, each 64th, each 4096th */
+    mesh__record recent[MESH_NCCL__RECENT];
+    uint64_t told; /* the position last told to the next rank of the list */
+    int64_t told_at;
+    unsigned char theirs[MESH_CONTROL_BYTES]; /* what the rank before told, until it is compared */
+    int has_theirs;
+    mesh_nccl__verdict *verdict; /* MESH_NCCL__BARRIERS, and a neutral one */
+    uint64_t barrier[MESH_NCCL__BARRIERS]; /* whose verdict it will be: a ticket's id; 0: free */
+    uint32_t barriers;
+    int64_t disagreed; /* when a verdict said so; 0: none has */
+} mesh_nccl__history;
+
 /* An ordered list of ranks, its communicator and its queue. A list of one has no communicator. */
 typedef struct mesh_nccl__comm {
     struct mesh_nccl__comm *next;
     int *rank, size, index;
+    char name[32];   /* NCCL keeps the pointer */
     uint64_t serial; /* when it was made, as its ranks agreed; 0: not yet */
     ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one. Of the main thread alone */
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
+    int connecting;  /* it is joined, and not open yet */
     int ended, capturing;
     int refs;                          /* groups that use it */
     int stale;                         /* its root was given up: no other comm takes it over */
@@ -216,38 +261,44 @@ typedef struct mesh_nccl__comm {
     mesh_error why;                    /* what ended it */
     uint64_t valid;                    /* operations up to this one were over before */
     int64_t ended_at, polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
-    cudaStream_t stream, on;           /* its own; where the last operation went */
+    cudaStream_t stream, on;           /* its own; where the last operation went. `on` changes under the lock */
     cudaEvent_t enter, captured;
-    cudaStream_t captured_on; /* where `captured` was recorded */
-    uint64_t issued, completed;
-    mesh_nccl__mark *mark; /* a ring */
+    cudaStream_t captured_on;           /* where `captured` was recorded */
+    uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
+    int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
+    int marking;                        /* the marker is about to put one on `on` */
+    mesh_nccl__mark *mark;              /* a ring */
     int first_mark, nmarks, mark_cap;
-    void *staging, *word; /* of strided messages; of barriers */
-    size_t staging_bytes;
-    void **retired; /* staging that was too small, or belongs to a graph */
-    int nretired, retired_cap;
+    mesh_nccl__history past;
+    void *word;             /* of barriers */
+    struct mesh_nccl__memory *staging; /* of strided messages; one that was too small, or belongs to a graph, stays until the end */
+    void *staging_handle;
 } mesh_nccl__comm;
 
 typedef struct mesh_nccl__group {
     struct mesh_nccl__group *next;
     mesh_nccl__comm *c;
-    uint32_t id;
+    uint32_t id, sequence; /* of its last operation */
     int64_t timeout;
 } mesh_nccl__group;
 
-typedef struct mesh_nccl__handle {
-    mesh_nccl__comm *c;
-    void *handle;
-} mesh_nccl__handle;
-
-typedef struct mesh_nccl__memory { /* registered with every communicator */
+/* Memory of ours: the user's buffers, or the engine's scratch, which is kept for the next that wants it. */
+typedef struct mesh_nccl__memory {
     struct mesh_nccl__memory *next;
     void *p;
     size_t nbytes;
-    int owner; /* 0: the user's, 1: cudaMalloc's, 2: ncclMemAlloc's */
-    mesh_nccl__handle *handle;
-    int nhandles, handle_cap;
+    int paged, pooled, used; /* paged: ncclMemAlloc's */
 } mesh_nccl__memory;
+
+/* A buffer that every rank of a communicator has registered. */
+typedef struct mesh_nccl__registration {
+    struct mesh_nccl__registration *next;
+    mesh_nccl__comm *c;
+    ncclComm_t comm; /* c's, then */
+    const mesh_nccl__memory *memory; /* NULL: not ours */
+    void *handle;
+    mesh_nccl__window window;
+} mesh_nccl__registration;
 
 typedef struct mesh_nccl__mail {
     struct mesh_nccl__mail *next;
@@ -259,9 +310,10 @@ typedef struct mesh_nccl__mail {
 /* A communicator that is being aborted, in a thread of its own: NCCL waits there for streams, other ranks, graphs. */
 typedef struct mesh_nccl__stop {
     struct mesh_nccl__stop *next;
+    struct mesh_nccl__state *s; /* not NULL: the main thread is inside CUDA or NCCL with it; it is left whole while threads are left */
     mesh_nccl__api api;
-    pthread_mutex_t *inside; /* not NULL: what the main thread holds while it is inside NCCL with this communicator */
-    pthread_mutex_t lock;    /* over */
+    mesh_nccl__comm *of;
+    pthread_mutex_t lock; /* over */
     pthread_t thread;
     int device, over;
     ncclComm_t comm;
@@ -273,30 +325,37 @@ typedef struct mesh_nccl__state {
     mesh_transport *boot;
     mesh_nccl__api api;
     void *nccl_library, *cuda_library, *kernels;
-    void *kernel[32];
+    void *kernel[48];
+    mesh__batch batch; /* the moves of a post; the main thread's alone */
     int debug, max_ctas, has_kernels;
     char no_kernels[160]; /* why not */
     uint64_t serial;
-    /* Two locks, taken in this order; neither is held while waiting for a peer, but `lock` while inside NCCL. */
+    /* Two locks, taken in this order. Neither is held in a call of CUDA's or NCCL's that may wait: for a peer, a device, a full queue. */
     pthread_mutex_t boot_lock; /* the bootstrap and the mail */
-    pthread_mutex_t lock;      /* everything else */
+    pthread_mutex_t lock;      /* what the threads share of the rest */
+    pthread_cond_t out;        /* the main thread is not inside any more; the marker has marked */
     mesh_nccl__mail *mail, **mail_end;
     unsigned char *gone; /* per rank: a mesh_event_kind, LOST or CLOSED; 0: it is there */
     mesh_nccl__comm *comm;
-    mesh_nccl__comm *inside; /* what the main thread is calling NCCL for */
-    int64_t inside_until;
+    mesh_nccl__comm *inside; /* what the main thread is calling CUDA or NCCL for */
+    int64_t inside_since, inside_until;
+    mesh__record inside_record; /* of a collective; else zeros and a channel */
+    mesh_error trouble;         /* what went wrong inside; the main thread's alone */
     mesh_nccl__group *group, world;
-    mesh_nccl__memory *memory;
+    mesh_nccl__memory *memory;             /* the main thread's alone */
+    mesh_nccl__registration *registration; /* the main thread's alone */
     mesh_nccl__stop *stops;
     int closing;        /* who asks for this rank now is told that it has left */
     cudaEvent_t *event; /* free ones; there is room for all that were made */
     int nevents, event_cap, events_made;
-    pthread_t watchdog;
+    cudaEvent_t held; /* the main thread is about to wait for it: it is not used again meanwhile */
+    int held_is_over;
+    pthread_t watchdog, marker;
     pthread_mutex_t watch_lock; /* wake, stopping */
-    pthread_cond_t wake;
-    int watching, stopping;
-    int news;      /* something is over that progress has not told yet */
-    int64_t asked; /* when NCCL was last asked for errors */
+    pthread_cond_t wake, want;  /* want: with `lock`, a mark */
+    int watching, stopping, marks, marks_stopping, marker_left; /* marks: there is a marker */
+    int news;                                      /* something is over that progress has not told yet */
+    int64_t asked;                                 /* when NCCL was last asked for errors */
 } mesh_nccl__state;
 
 /* The kernels, by their place in MESH_KERNELS. */
@@ -346,31 +405,70 @@ static inline void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamC
     s->api.cudaThreadExchangeStreamCaptureMode(mode);
 }
 
+static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
+    s->api.cudaGetLastError(); /* the default stream, while another captures */
+    return 0;
+}
+
 static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
-/* See how far a communicator has come. */
+/* Do barriers that are over say that the ranks have called the same? Else the first that does not is not over. */
+static inline void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__history *h = &c->past;
+    int i;
+    for (i = 0; i < MESH_NCCL__BARRIERS; i++) {
+        const mesh_nccl__verdict *v = &h->verdict[i];
+        if (!h->barrier[i] || h->barrier[i] > c->completed) continue;
+        if (v->out[0] == ~v->out[1]) {
+            h->barrier[i] = 0;
+            continue;
+        }
+        if (!h->disagreed) h->disagreed = mesh_nccl__now(s);
+        c->completed = h->barrier[i] - 1;
+        h->told = 0; /* tell the next rank at once */
+        h->told_at = 0;
+    }
+}
+
+static inline void mesh_nccl__event_back(mesh_nccl__state *s, cudaEvent_t event) {
+    if (event == s->held)
+        s->held_is_over = 1;
+    else
+        s->event[s->nevents++] = event;
+}
+
+/* See how far a communicator has come. The caller holds `lock`. */
 static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     uint64_t before = c->completed;
     int64_t now;
     cudaError_t r = cudaSuccess;
-    if (!c->nmarks) return;
+    if (!c->nmarks || c->past.disagreed) return;
     now = mesh_nccl__now(s);
     if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return;
     c->polled = now;
     mesh_nccl__capture_mode(s, &mode);
     while (c->nmarks) {
         mesh_nccl__mark *m = &c->mark[c->first_mark];
-        if ((r = s->api.cudaEventQuery(m->event)) != cudaSuccess) break;
-        c->completed = m->issued;
-        s->event[s->nevents++] = m->event;
+        r = s->api.cudaEventQuery(m->event);
+        if (r == cudaErrorCapturedEvent && c->nmarks == 1) /* the program began a capture as it was put */
+            c->marked = c->completed;
+        else if (r == cudaSuccess)
+            c->completed = m->issued;
+        else if (r != cudaErrorCapturedEvent)
+            break;
+        mesh_nccl__event_back(s, m->event);
         c->first_mark = (c->first_mark + 1) % c->mark_cap;
         c->nmarks--;
     }
-    if (r == cudaErrorNotReady) s->api.cudaGetLastError(); /* or the program would see it */
+    if (r == cudaErrorNotReady || r == cudaErrorCapturedEvent)
+        s->api.cudaGetLastError(); /* or the program would see it */
     mesh_nccl__capture_mode(s, &mode);
-    if (r != cudaSuccess && r != cudaErrorNotReady) {
+    if (c->completed != before && c->past.barriers) mesh_nccl__judge(s, c);
+    if (r != cudaSuccess && r != cudaErrorNotReady && r != cudaErrorCapturedEvent) {
         mesh_error why;
         mesh_nccl__cuda_fail(s, &why, "the device", r);
         mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
@@ -385,12 +483,16 @@ static void *mesh_nccl__stop_main(void *arg) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     stop->api.cudaThreadExchangeStreamCaptureMode(&mode);
     stop->api.cudaSetDevice(stop->device);
-    if (stop->inside) {
+    if (stop->s) {
         struct timespec until;
+        int late = 0;
         if (stop->api.ncclCommRevoke) stop->api.ncclCommRevoke(stop->comm, 0);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 2;
-        if (pthread_mutex_timedlock(stop->inside, &until) == 0) pthread_mutex_unlock(stop->inside);
+        pthread_mutex_lock(&stop->s->lock);
+        while (stop->s->inside == stop->of && !late)
+            late = pthread_cond_timedwait(&stop->s->out, &stop->s->lock, &until) != 0;
+        pthread_mutex_unlock(&stop->s->lock);
     }
     stop->api.ncclCommAbort(stop->comm);
     if (stop->late && *stop->late) stop->api.ncclCommAbort(*stop->late);
@@ -401,7 +503,7 @@ static void *mesh_nccl__stop_main(void *arg) {
 }
 
 /* Abort a communicator without waiting for it: NCCL would wait, for its stream, behind other communicators that may hang too. */
-static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, ncclComm_t comm, ncclComm_t *late, int inside) {
+static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, ncclComm_t *late) {
     mesh_nccl__stop *stop = (mesh_nccl__stop *)malloc(sizeof *stop); /* may outlive the allocator */
     if (!stop) return; /* it is left; the operations end as failed anyway */
     memset(stop, 0, sizeof *stop);
@@ -409,7 +511,8 @@ static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, ncclComm_t comm, nc
     stop->device = s->n->device;
     stop->comm = comm;
     stop->late = late;
-    stop->inside = inside ? &s->lock : NULL;
+    stop->of = c;
+    stop->s = s->inside == c ? s : NULL;
     pthread_mutex_init(&stop->lock, NULL);
     if (pthread_create(&stop->thread, NULL, mesh_nccl__stop_main, stop) != 0) {
         pthread_mutex_destroy(&stop->lock);
@@ -447,7 +550,7 @@ static inline int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
     return left;
 }
 
-/* End what is under way in a communicator; what it was asked for until now, and later, ends with this. */
+/* End what is under way in a communicator; what it was asked for until now, and later, ends with this. The caller holds `lock`. */
 static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...) {
     va_list args;
@@ -456,14 +559,58 @@ static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
     va_start(args, format);
     mesh__vfail(&c->why, status, rank, format, args);
     va_end(args);
-    if (s->inside != c) mesh_nccl__poll(s, c, 1);
+    mesh_nccl__poll(s, c, 1);
     c->valid = c->completed;
     c->ended_at = mesh_nccl__now(s);
     s->news = 1;
-    if (c->comm) mesh_nccl__stop_comm(s, c->comm, NULL, s->inside == c);
+    if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
     c->comm = NULL;
 }
 
+/* The main thread is about to call CUDA or NCCL for a communicator, and may have to stay there. Returns 0 if it has ended. */
+static inline int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh__record *record,
+                                   int64_t deadline) {
+    int open;
+    mesh_nccl__use_device(s);
+    memset(&s->trouble, 0, sizeof s->trouble);
+    pthread_mutex_lock(&s->lock);
+    open = !c->ended;
+    if (open) {
+        s->inside = c;
+        s->inside_since = mesh_nccl__now(s);
+        s->inside_until = deadline;
+        s->inside_record = *record;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+/* It is back. What went wrong ends the communicator. */
+static inline void mesh_nccl__leave(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    pthread_mutex_lock(&s->lock);
+    if (s->trouble.status != MESH_OK)
+        mesh_nccl__end(s, c, (mesh_status)s->trouble.status, s->trouble.rank, "%s", s->trouble.text);
+    s->inside = NULL;
+    pthread_cond_broadcast(&s->out);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* What became of something put on a communicator's stream. The first trouble counts. */
+static inline cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, cudaError_t r) {
+    if (r == cudaSuccess || s->trouble.status != MESH_OK) return r;
+    if (r == cudaErrorNotSupported && s->no_kernels[0])
+        mesh__fail(&s->trouble, MESH_ERR_UNSUPPORTED, s->boot->rank, "%s needs a kernel, and %s", what, s->no_kernels);
+    else
+        mesh_nccl__cuda_fail(s, &s->trouble, what, r);
+    return r;
+}
+
+static inline ncclResult_t mesh_nccl__said(mesh_nccl__state *s, const char *what, ncclResult_t r) {
+    if (r != ncclSuccess && s->trouble.status == MESH_OK) mesh_nccl__fail(s, &s->trouble, what, r);
+    return r;
+}
+
+/* The caller holds `lock`. */
 static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
     cudaError_t r;
     if (s->nevents) {
@@ -477,67 +624,125 @@ static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *eve
     return r;
 }
 
-/* Put a mark behind what was issued last, and give the ticket that ends with it. */
-static inline void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline, mesh_ticket *ticket) {
-    mesh_nccl__mark *m;
-    cudaError_t r = cudaSuccess;
-    mesh_error why;
-    ticket->impl = c;
-    ticket->id = ++c->issued;
-    if (c->ended) return;
-    if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
-        ticket->id = MESH_TICKET_CAPTURED;
-        c->captured_on = c->on;
-        r = s->api.cudaEventRecord(c->captured, c->on);
-    } else {
-        if (c->nmarks == c->mark_cap) {
-            int cap = c->mark_cap ? 2 * c->mark_cap : 16, i;
-            mesh_nccl__mark *grown = (mesh_nccl__mark *)mesh_transport_alloc(s->boot, (size_t)cap * sizeof *grown);
-            for (i = 0; grown && i < c->nmarks; i++) grown[i] = c->mark[(c->first_mark + i) % c->mark_cap];
-            if (grown) {
-                mesh_transport_free(s->boot, c->mark);
-                c->mark = grown;
-                c->mark_cap = cap;
-                c->first_mark = 0;
-            } else {
-                r = cudaErrorMemoryAllocation;
-            }
-        }
-        m = r == cudaSuccess ? &c->mark[(c->first_mark + c->nmarks) % c->mark_cap] : NULL;
-        if (m && (r = mesh_nccl__event(s, &m->event)) == cudaSuccess) {
-            if ((r = s->api.cudaEventRecord(m->event, c->on)) == cudaSuccess) {
-                m->stream = c->on;
-                m->issued = c->issued;
-                m->deadline = deadline;
-                c->nmarks++;
-            } else {
-                s->event[s->nevents++] = m->event;
-            }
-        }
+static inline mesh_nccl__mark *mesh_nccl__mark_at(mesh_nccl__comm *c, int i) {
+    return &c->mark[(c->first_mark + i) % c->mark_cap];
+}
+
+/* An event was recorded behind what was issued until then. The caller holds `lock`. Returns 0 without memory. */
+static inline int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_nccl__mark *mark) {
+    if (mark->issued <= c->marked) { /* a later one came before */
+        mesh_nccl__event_back(s, mark->event);
+        return 1;
     }
-    if (r == cudaSuccess) return;
+    if (c->nmarks == c->mark_cap) {
+        int cap = c->mark_cap ? 2 * c->mark_cap : 16, i;
+        mesh_nccl__mark *grown = (mesh_nccl__mark *)mesh_transport_alloc(s->boot, (size_t)cap * sizeof *grown);
+        if (!grown) {
+            mesh_nccl__event_back(s, mark->event);
+            return 0;
+        }
+        for (i = 0; i < c->nmarks; i++) grown[i] = *mesh_nccl__mark_at(c, i);
+        mesh_transport_free(s->boot, c->mark);
+        c->mark = grown;
+        c->mark_cap = cap;
+        c->first_mark = 0;
+    }
+    *mesh_nccl__mark_at(c, c->nmarks++) = *mark;
+    c->marked = mark->issued;
+    c->due = c->last_due;
+    return 1;
+}
+
+/* Put a mark behind what has been issued in a communicator, if it has none: by the main thread, or by the marker. The caller holds `lock`,
+   which is let go of meanwhile: a stream whose queue is full keeps its caller. */
+static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__mark mark;
+    mesh_error why;
+    cudaError_t r;
+    if (c->ended || c->issued == c->marked) return;
+    mark.stream = c->on;
+    mark.issued = c->issued;
+    mark.deadline = c->due;
+    r = mesh_nccl__event(s, &mark.event);
+    if (r == cudaSuccess) {
+        pthread_mutex_unlock(&s->lock);
+        if (mesh_nccl__capturing(s, mark.stream)) /* that of a program that comes back from it, and issues more */
+            r = cudaErrorStreamCaptureUnsupported;
+        else
+            r = s->api.cudaEventRecord(mark.event, mark.stream);
+        pthread_mutex_lock(&s->lock);
+        if (r != cudaSuccess)
+            mesh_nccl__event_back(s, mark.event);
+        else if (!mesh_nccl__mark_add(s, c, &mark))
+            r = cudaErrorMemoryAllocation;
+    }
+    if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported) return;
     mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
 }
 
-static inline mesh_nccl__mark *mesh_nccl__last_mark(mesh_nccl__comm *c) {
-    return c->nmarks ? &c->mark[(c->first_mark + c->nmarks - 1) % c->mark_cap] : NULL;
+/* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
+   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway. */
+static inline void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
+    ticket->impl = c;
+    pthread_mutex_lock(&s->lock);
+    if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
+        ticket->id = MESH_TICKET_CAPTURED;
+    } else {
+        c->last_due = s->inside_until;
+        if (c->issued == c->marked) c->due = c->last_due;
+        ticket->id = ++c->issued;
+        if (s->trouble.status == MESH_OK &&
+            (c->on == c->stream || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
+            mesh_nccl__mark_now(s, c);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (c->capturing && s->trouble.status == MESH_OK) {
+        c->captured_on = c->on;
+        mesh_nccl__put(s, "cudaEventRecord", s->api.cudaEventRecord(c->captured, c->on));
+    }
+}
+
+/* A communicator that has ended still gives tickets. */
+static inline void mesh_nccl__not_issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
+    pthread_mutex_lock(&s->lock);
+    ticket->impl = c;
+    ticket->id = ++c->issued;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Marks where nobody marks: a thread, because a stream whose queue is full keeps its caller. */
+static void *mesh_nccl__marker(void *arg) {
+    mesh_nccl__state *s = (mesh_nccl__state *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_nccl__capture_mode(s, &mode);
+    s->api.cudaSetDevice(s->n->device);
+    pthread_mutex_lock(&s->lock);
+    while (!s->marks_stopping) {
+        mesh_nccl__comm *c = s->comm;
+        while (c && !c->marking) c = c->next;
+        if (c) {
+            mesh_nccl__mark_now(s, c);
+            c->marking = 0;
+            pthread_cond_broadcast(&s->out);
+        } else {
+            pthread_cond_wait(&s->want, &s->lock);
+        }
+    }
+    s->marker_left = 1;
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
 }
 
 static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
-    mesh_nccl__mark *last;
     mesh_status status = MESH_IN_PROGRESS;
     if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
     pthread_mutex_lock(&s->lock);
     mesh_nccl__poll(s, c, 0);
-    last = mesh_nccl__last_mark(c);
     if (c->ended ? ticket->id <= c->valid : ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (!c->ended && (!last || last->issued < ticket->id)) { /* a bare post */
-        mesh_ticket behind;
-        mesh_nccl__mark_put(s, c, mesh_nccl__now(s) + s->world.timeout, &behind);
     } else if (c->ended && (!c->nmarks || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
         if (why) *why = c->why;
         status = (mesh_status)c->why.status;
@@ -559,74 +764,96 @@ static inline mesh_status mesh_nccl__cancel(mesh_transport *t, mesh_ticket *tick
 
 /* ---- // >>streams: the caller's order and the group's ---- */
 
-static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
-    s->api.cudaGetLastError(); /* the default stream, while another captures */
-    return 0;
+static inline mesh__record mesh_nccl__no_record(uint64_t channel) {
+    mesh__record r;
+    memset(&r, 0, sizeof r);
+    r.channel = channel;
+    return r;
+}
+
+/* Put a stream behind an operation that has been issued, or is over. */
+static inline void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t stream, uint64_t id) {
+    cudaEvent_t event = NULL;
+    cudaStream_t on = NULL;
+    int low = 0, high;
+    pthread_mutex_lock(&s->lock);
+    if (id > c->marked) mesh_nccl__mark_now(s, c);
+    if (id > c->completed && c->nmarks) { /* the first mark that covers it */
+        for (high = c->nmarks - 1; low < high;) {
+            int middle = (low + high) / 2;
+            if (mesh_nccl__mark_at(c, middle)->issued < id)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        event = mesh_nccl__mark_at(c, low)->event;
+        on = mesh_nccl__mark_at(c, low)->stream;
+        s->held = event;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
+    pthread_mutex_lock(&s->lock);
+    if (s->held_is_over) s->event[s->nevents++] = s->held;
+    s->held = NULL;
+    s->held_is_over = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* From now on a communicator's operations go on `next`. The stream they went on may end then. */
+static inline void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
+    if (next == c->on) return;
+    if (!c->capturing) {
+        mesh_nccl__behind(s, c, next, c->issued);
+    } else if (c->on == c->stream && mesh_nccl__capturing(s, c->stream)) { /* in this graph */
+        cudaError_t r = s->api.cudaEventRecord(c->captured, c->stream);
+        if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
+        mesh_nccl__put(s, "the caller's stream", r);
+    }
+    pthread_mutex_lock(&s->lock);
+    while (c->marking) pthread_cond_wait(&s->out, &s->lock);
+    c->on = next;
+    pthread_mutex_unlock(&s->lock);
 }
 
 static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void *stream, int direction) {
     mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh_nccl__comm *c = g->c;
+    mesh__record none = mesh_nccl__no_record(0);
     cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
-    cudaError_t r = cudaSuccess;
-    mesh_error why;
-    pthread_mutex_lock(&s->lock);
-    mesh_nccl__use_device(s);
-    if (!c->ended) {
-        c->capturing = mesh_nccl__capturing(s, caller);
-        if (next != caller) r = s->api.cudaEventRecord(c->enter, caller);
-        if (next != caller && r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
-        if (next != c->on && c->nmarks && !c->capturing && r == cudaSuccess)
-            r = s->api.cudaStreamWaitEvent(next, mesh_nccl__last_mark(c)->event, 0);
-        if (next != c->on && c->on == c->stream && c->capturing &&
-            mesh_nccl__capturing(s, c->stream)) { /* in this graph */
-            if (r == cudaSuccess) r = s->api.cudaEventRecord(c->captured, c->stream);
-            if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
-        }
-        c->on = next;
-        if (r != cudaSuccess) {
-            mesh_nccl__cuda_fail(s, &why, "the caller's stream", r);
-            mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
-        }
+    if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    c->capturing = mesh_nccl__capturing(s, caller);
+    if (next != caller) {
+        cudaError_t r = s->api.cudaEventRecord(c->enter, caller);
+        if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
+        mesh_nccl__put(s, "the caller's stream", r);
     }
-    pthread_mutex_unlock(&s->lock);
+    mesh_nccl__go_on(s, c, next);
+    mesh_nccl__leave(s, c);
     return MESH_OK;
 }
 
 static inline mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket,
                                                  void *stream) {
     mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
-    cudaError_t r = cudaSuccess;
-    mesh_status status = MESH_OK;
-    int low = 0, high;
-    (void)group;
-    pthread_mutex_lock(&s->lock);
-    if (c->ended) {
-        status = (mesh_status)c->why.status; /* the engine asks test why */
-    } else if (ticket->id == MESH_TICKET_CAPTURED) {
-        if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))
-            r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0);
-    } else if (ticket->id > c->completed && c->nmarks) { /* the first mark that covers it */
-        for (high = c->nmarks - 1; low < high;) {
-            int middle = (low + high) / 2;
-            if (c->mark[(c->first_mark + middle) % c->mark_cap].issued < ticket->id)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        low = (c->first_mark + low) % c->mark_cap;
-        if (c->mark[low].stream != (cudaStream_t)stream)
-            r = s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->mark[low].event, 0);
+    mesh__record none = mesh_nccl__no_record(0);
+    mesh_status status;
+    if (ticket->id != MESH_TICKET_CAPTURED && c->on == (cudaStream_t)stream && c->on != c->stream) {
+        pthread_mutex_lock(&s->lock);
+        status = c->ended ? (mesh_status)c->why.status : MESH_OK;
+        pthread_mutex_unlock(&s->lock);
+        return status;
     }
-    if (r != cudaSuccess) {
-        mesh_error why;
-        status = mesh_nccl__cuda_fail(s, &why, "the caller's stream", r);
-        mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
-    }
-    pthread_mutex_unlock(&s->lock);
+    if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout))
+        return (mesh_status)c->why.status; /* the engine asks test why */
+    if (ticket->id != MESH_TICKET_CAPTURED)
+        mesh_nccl__behind(s, c, (cudaStream_t)stream, ticket->id);
+    else if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))
+        mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0));
+    status = (mesh_status)s->trouble.status;
+    mesh_nccl__leave(s, c);
     return status;
 }
 
@@ -642,12 +869,10 @@ static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, co
     for (i = 0; i < b->ndim; i++) to->count[i] = b->dim[i].count, to->stride[i] = b->dim[i].stride;
 }
 
-static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel,
-                                               mesh__kernel_args *args) {
+static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel, void *args,
+                                               uint64_t blocks) {
     void *list[1];
     dim3 grid, block;
-    uint64_t blocks = (args->count + 255) / 256;
-    if (!blocks) blocks = 1;
     list[0] = args;
     block.x = 256, block.y = block.z = 1;
     grid.x = (unsigned)(blocks < 2048 ? blocks : 2048), grid.y = grid.z = 1;
@@ -656,7 +881,7 @@ static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t
 
 static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
                                             mesh__kernel_args *args) {
-    return args->count ? mesh_nccl__launch_on(s, c->on, kernel, args) : cudaSuccess;
+    return args->count ? mesh_nccl__launch_on(s, c->on, kernel, args, (args->count + 255) / 256) : cudaSuccess;
 }
 
 /* The widest unit, as a power of two from 0 to 4, that divides an address and a block. */
@@ -771,25 +996,14 @@ static inline cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__com
     return mesh_nccl__launch(s, c, divide ? division[dtype] : reduce[dtype], &args);
 }
 
-/* What became of something put on a communicator's stream. */
-static inline mesh_status mesh_nccl__put(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what, cudaError_t r) {
-    mesh_error why;
-    if (r == cudaSuccess) return MESH_OK;
-    if (r == cudaErrorNotSupported && s->no_kernels[0])
-        mesh__fail(&why, MESH_ERR_UNSUPPORTED, s->boot->rank, "%s needs a kernel, and %s", what, s->no_kernels);
-    else
-        mesh_nccl__cuda_fail(s, &why, what, r);
-    mesh_nccl__end(s, c, (mesh_status)why.status, s->boot->rank, "%s", why.text);
-    return (mesh_status)why.status;
-}
-
 static inline mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *dst, const mesh_block *db,
                                           const void *src, const mesh_block *sb, uint64_t nbytes) {
     mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
-    pthread_mutex_lock(&s->lock);
-    if (!c->ended) mesh_nccl__put(s, c, "a copy", mesh_nccl__move(s, c, dst, db, src, sb, nbytes));
-    pthread_mutex_unlock(&s->lock);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "a copy", mesh_nccl__move(s, g->c, dst, db, src, sb, nbytes));
+    mesh_nccl__leave(s, g->c);
     return MESH_OK; /* what went wrong is told by the operation's mark */
 }
 
@@ -797,31 +1011,41 @@ static inline mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int 
                                             const mesh_block *db, const void *src, const mesh_block *sb, uint64_t count,
                                             int divide) {
     mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
-    pthread_mutex_lock(&s->lock);
-    if (!c->ended)
-        mesh_nccl__put(s, c, "a reduction", mesh_nccl__combine(s, c, op, dtype, dst, db, src, sb, count, divide));
-    pthread_mutex_unlock(&s->lock);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "a reduction", mesh_nccl__combine(s, g->c, op, dtype, dst, db, src, sb, count, divide));
+    mesh_nccl__leave(s, g->c);
     return MESH_OK;
 }
 
 /* ---- // >>control plane: the bootstrap's, shared with the watchdog ---- */
+
+static inline void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m);
+
+/* For the engine. The caller holds boot_lock. */
+static inline int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m) {
+    mesh_nccl__mail *mail = (mesh_nccl__mail *)mesh_transport_alloc(s->boot, sizeof *mail);
+    if (!mail) return 0; /* the deadline tells */
+    mail->next = NULL;
+    mail->acted = 0;
+    mail->came = mesh_nccl__now(s);
+    mail->m = *m;
+    *s->mail_end = mail;
+    s->mail_end = &mail->next;
+    return 1;
+}
 
 /* Take what has come over the bootstrap. The caller holds boot_lock. Returns 1 if something did. */
 static inline int mesh_nccl__listen(mesh_nccl__state *s) {
     mesh_control m;
     int heard = 0;
     while (s->boot->ops->control_poll(s->boot, &m) == MESH_OK) {
-        mesh_nccl__mail *mail = (mesh_nccl__mail *)mesh_transport_alloc(s->boot, sizeof *mail);
-        if (!mail) continue; /* the deadline tells */
-        mail->next = NULL;
-        mail->acted = 0;
-        mail->came = mesh_nccl__now(s);
         if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) s->gone[m.rank] = (unsigned char)m.kind;
-        mail->m = m;
-        *s->mail_end = mail;
-        s->mail_end = &mail->next;
-        heard = 1;
+        if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4 && mesh__get32(m.data) == MESH_NCCL__MSG_HISTORY)
+            mesh_nccl__history_heard(s, &m);
+        else
+            heard |= mesh_nccl__mail_add(s, &m);
     }
     return heard;
 }
@@ -843,7 +1067,7 @@ static inline void mesh_nccl__act(mesh_nccl__state *s) {
         mail->acted = 1;
         if (m->kind == MESH_EVENT_LOST)
             for (c = s->comm; c; c = c->next)
-                if (c->serial && mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
+                if ((c->serial || c->connecting) && mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
                     mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
         if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4)
             for (g = s->group; g; g = g->next)
@@ -901,7 +1125,11 @@ static inline void mesh_nccl__look(mesh_nccl__state *s) {
     for (c = s->comm; c; c = c->next) {
         ncclResult_t r = ncclSuccess;
         mesh_nccl__poll(s, c, 1);
-        if (!ask || !c->comm || c->ended || !c->nmarks) continue;
+        if (c->past.disagreed && mesh_nccl__now(s) > c->past.disagreed + MESH_NCCL__DISAGREE_NS)
+            mesh_nccl__end(s, c, MESH_ERR_MISMATCH, -1,
+                           "the ranks have not called the same before this barrier: what they called is no longer "
+                           "remembered; MESH_NCCL_DEBUG=1 tells at the call");
+        if (!ask || !c->comm || c->ended || c->issued == c->completed) continue;
         if (s->api.ncclCommGetAsyncError(c->comm, &r) == ncclSuccess && r != ncclSuccess && r != ncclInProgress) {
             mesh_error why;
             if (!c->doubted) c->doubted = s->asked;
@@ -913,10 +1141,175 @@ static inline void mesh_nccl__look(mesh_nccl__state *s) {
     }
 }
 
+/* What another engine understands as the end of a comm. Returns its length. */
+static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, const mesh_error *why) {
+    memset(data, 0, MESH_CONTROL_BYTES);
+    mesh__put32(data, comm);
+    mesh__put32(data + 4, (uint32_t)why->status);
+    mesh__put32(data + 8, (uint32_t)why->rank);
+    mesh__copy_text((char *)data + MESH__ABORT_HEAD, MESH_CONTROL_BYTES - MESH__ABORT_HEAD, why->text);
+    return MESH__ABORT_HEAD + strlen(why->text);
+}
+
+/* ---- // >>histories: do all ranks of a communicator call the same? ----
+   NCCL does not look: 999 elements here and 1,000 there may complete (its chunks are rounded up to 16 bytes), and the tail is wrong. So each rank
+   remembers a hash of all its calls, by position, and tells the next rank of the list from time to time: where all neighbours agree, all do.
+   Messages between watchdogs, so that a program that computes is compared too. */
+
+/* The main thread has made one more call. The caller holds `lock`. */
+static inline void mesh_nccl__remember(mesh_nccl__comm *c, const mesh_call *call) {
+    mesh_nccl__history *h = &c->past;
+    mesh_nccl__past now;
+    uint64_t every = 1;
+    int level;
+    now.position = ++h->position;
+    now.history = h->history = mesh__mix(h->history, call->check);
+    h->recent[now.position % MESH_NCCL__RECENT] = *call->record;
+    for (level = 0; level < MESH_NCCL__LEVELS && now.position % every == 0; level++, every *= MESH_NCCL__RECENT)
+        h->past[level][now.position / every % MESH_NCCL__RECENT] = now;
+}
+
+/* {MSG_HISTORY, calls in it, serial, LEVELS times {position, history}, calls: {history, record}}: the last call is at level 0's position. */
+enum {
+    MESH_NCCL__PAST_BYTES = 16,
+    MESH_NCCL__HISTORY_HEAD = 16 + MESH_NCCL__LEVELS * MESH_NCCL__PAST_BYTES,
+    MESH_NCCL__CALL_BYTES = 8 + MESH__RECORD_BYTES
+};
+typedef char mesh_nccl__history_fits
+    [MESH_NCCL__HISTORY_HEAD + MESH_NCCL__TOLD * MESH_NCCL__CALL_BYTES <= MESH_CONTROL_BYTES ? 1 : -1];
+
+/* The caller holds both locks. */
+static inline void mesh_nccl__history_tell(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__history *h = &c->past;
+    unsigned char d[MESH_NCCL__HISTORY_HEAD + MESH_NCCL__TOLD * MESH_NCCL__CALL_BYTES];
+    uint32_t n = h->position < MESH_NCCL__TOLD ? (uint32_t)h->position : (uint32_t)MESH_NCCL__TOLD, i;
+    uint64_t every = 1;
+    int level;
+    mesh__put32(d, MESH_NCCL__MSG_HISTORY);
+    mesh__put32(d + 4, n);
+    mesh__put64(d + 8, c->serial);
+    for (level = 0; level < MESH_NCCL__LEVELS; level++, every *= MESH_NCCL__RECENT) {
+        const mesh_nccl__past *past = &h->past[level][h->position / every % MESH_NCCL__RECENT];
+        mesh__put64(d + 16 + level * MESH_NCCL__PAST_BYTES, past->position);
+        mesh__put64(d + 24 + level * MESH_NCCL__PAST_BYTES, past->history);
+    }
+    for (i = 0; i < n; i++) {
+        uint64_t at = (h->position - n + 1 + i) % MESH_NCCL__RECENT;
+        mesh__put64(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES, h->past[0][at].history);
+        mesh__record_write(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES + 8, &h->recent[at]);
+    }
+    h->told = h->position;
+    h->told_at = mesh_nccl__now(s);
+    s->boot->ops->control_send(s->boot, c->rank[(c->index + 1) % c->size], MESH_EVENT_MESSAGE, d,
+                               MESH_NCCL__HISTORY_HEAD + n * MESH_NCCL__CALL_BYTES);
+}
+
+/* This rank's history at a position: 0 if it is not remembered, or not reached. */
+static inline int mesh_nccl__history_at(const mesh_nccl__history *h, int level, uint64_t position, uint64_t *history) {
+    uint64_t every = level == 0 ? 1 : level == 1 ? MESH_NCCL__RECENT : MESH_NCCL__RECENT * MESH_NCCL__RECENT;
+    const mesh_nccl__past *past = &h->past[level][position / every % MESH_NCCL__RECENT];
+    *history = past->history;
+    return position && past->position == position;
+}
+
+/* Two ranks have called differently: every rank of the comm hears it, this one included, and names both calls where it is known which. The
+   caller holds both locks. */
+static inline void mesh_nccl__history_differs(mesh_nccl__state *s, mesh_nccl__comm *c, int other,
+                                              const mesh__record *mine, const mesh__record *theirs) {
+    const mesh_nccl__group *whole = s->group;
+    const mesh_nccl__comm *all;
+    mesh_control m;
+    mesh_error why;
+    int i;
+    while (whole && whole->id != c->owner << 8) whole = whole->next;
+    all = whole ? whole->c : c;
+    memset(&m, 0, sizeof m);
+    mesh__fail(&why, MESH_ERR_MISMATCH, other,
+               mine ? "ranks %d and %d have called differently"
+                    : "ranks %d and %d have called differently, and no longer remember where; MESH_NCCL_DEBUG=1 tells at the call",
+               other, s->boot->rank);
+    m.kind = MESH_EVENT_ABORT;
+    m.nbytes = (uint32_t)mesh_nccl__abort_write(m.data, c->owner, &why);
+    mesh__put32(m.data + 12, mine ? MESH__ABORT_DISPUTE : MESH__ABORT_PLAIN);
+    if (mine) mesh__record_write(m.data + 16, mine);
+    for (i = 0; i < all->size; i++)
+        if (i != all->index) s->boot->ops->control_send(s->boot, all->rank[i], MESH_EVENT_ABORT, m.data, m.nbytes);
+    if (theirs) mesh__record_write(m.data + 16, theirs);
+    m.rank = other;
+    mesh_nccl__mail_add(s, &m);
+    mesh_nccl__end(s, c, MESH_ERR_CANCELED, other, "%s", why.text);
+}
+
+/* Compare what the rank before has told with what this one has called. The caller holds both locks. */
+static inline void mesh_nccl__history_compare(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__history *h = &c->past;
+    const unsigned char *d = h->theirs, *calls = d + MESH_NCCL__HISTORY_HEAD;
+    uint64_t last = mesh__get64(d + 16), n = mesh__get32(d + 4), history, i;
+    int other = c->rank[(c->index + c->size - 1) % c->size], level, agreed = last == n; /* before the first call they do */
+    for (i = 0; i < n; i++) {
+        mesh__record theirs;
+        uint64_t at = last - n + 1 + i;
+        if (!mesh_nccl__history_at(h, 0, at, &history)) continue;
+        if (history == mesh__get64(calls + i * MESH_NCCL__CALL_BYTES)) {
+            agreed = 1;
+            continue;
+        }
+        mesh__record_read(&theirs, calls + i * MESH_NCCL__CALL_BYTES + 8);
+        if (agreed && !mesh__record_same(&h->recent[at % MESH_NCCL__RECENT], &theirs))
+            mesh_nccl__history_differs(s, c, other, &h->recent[at % MESH_NCCL__RECENT], &theirs);
+        else
+            mesh_nccl__history_differs(s, c, other, NULL, NULL);
+        return;
+    }
+    for (level = 1; level < MESH_NCCL__LEVELS; level++)
+        if (mesh_nccl__history_at(h, level, mesh__get64(d + 16 + level * MESH_NCCL__PAST_BYTES), &history) &&
+            history != mesh__get64(d + 24 + level * MESH_NCCL__PAST_BYTES)) {
+            mesh_nccl__history_differs(s, c, other, NULL, NULL);
+            return;
+        }
+    if (last <= h->position) h->has_theirs = 0;
+}
+
+/* The caller holds boot_lock. */
+static inline void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m) {
+    mesh_nccl__comm *c;
+    uint32_t n = m->nbytes >= MESH_NCCL__HISTORY_HEAD ? mesh__get32(m->data + 4) : UINT32_MAX;
+    if (n > MESH_NCCL__TOLD || m->nbytes != MESH_NCCL__HISTORY_HEAD + n * MESH_NCCL__CALL_BYTES ||
+        mesh__get64(m->data + 16) < n)
+        return;
+    pthread_mutex_lock(&s->lock);
+    for (c = s->comm; c && c->serial != mesh__get64(m->data + 8); c = c->next) {}
+    if (c && c->size > 1 && c->rank[(c->index + c->size - 1) % c->size] == m->rank) {
+        memcpy(c->past.theirs, m->data, m->nbytes);
+        c->past.has_theirs = 1;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Tell and compare. The caller holds boot_lock. */
+static inline void mesh_nccl__histories(mesh_nccl__state *s) {
+    mesh_nccl__comm *c;
+    int64_t now = mesh_nccl__now(s);
+    pthread_mutex_lock(&s->lock);
+    for (c = s->comm; c; c = c->next) {
+        mesh_nccl__history *h = &c->past;
+        if (c->size == 1 || c->ended || !c->refs) continue;
+        if (h->told != h->position && now >= h->told_at + MESH_NCCL__COMPARE_NS) mesh_nccl__history_tell(s, c);
+        if (h->has_theirs) mesh_nccl__history_compare(s, c);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadline) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     int64_t start = mesh_nccl__now(s), now = start;
+    mesh_nccl__comm *c;
     int rounds;
+    for (c = s->comm; c && deadline > now; c = c->next) { /* the host waits: the ends are to be seen */
+        pthread_mutex_lock(&s->lock);
+        if (!c->capturing && !c->marking) mesh_nccl__mark_now(s, c);
+        pthread_mutex_unlock(&s->lock);
+    }
     for (rounds = 0;; rounds++) {
         int happened;
         mesh_status status = MESH_OK;
@@ -934,6 +1327,7 @@ static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
             pthread_mutex_lock(&s->boot_lock);
             status = s->boot->ops->progress(s->boot, nap ? now + nap : 0);
             happened |= mesh_nccl__listen(s) || s->mail != NULL;
+            if (!s->watching) mesh_nccl__histories(s);
             pthread_mutex_unlock(&s->boot_lock);
         }
         if (status < 0) return status;
@@ -943,29 +1337,63 @@ static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
 
 static inline int64_t mesh_nccl__clock(mesh_transport *t) { return mesh_nccl__now(mesh_nccl__of(t)); }
 
-/* ---- // >>watchdog: a thread that listens and ends communicators, nothing else ---- */
+/* ---- // >>watchdog: a thread that listens, compares, and ends communicators ---- */
 
 static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
     int64_t now = mesh_nccl__now(s);
-    for (c = s->comm; c; c = c->next)
-        if (!c->ended && c->nmarks && now > c->mark[c->first_mark].deadline + MESH_NCCL__GRACE_NS)
+    for (c = s->comm; c; c = c->next) {
+        if (c->ended) continue;
+        if (c->nmarks && now > mesh_nccl__mark_at(c, 0)->deadline + MESH_NCCL__GRACE_NS)
             mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the device has not finished it at its deadline");
+        /* Without a mark, at its deadline: the marker is kept by a queue that has been full since. */
+        else if (c->issued > c->marked && c->marking && now > c->due + MESH_NCCL__GRACE_NS)
+            mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the caller's stream does not move, and its queue is full");
+    }
     if (s->inside && now > s->inside_until + MESH_NCCL__GRACE_NS)
         mesh_nccl__end(s, s->inside, MESH_ERR_TIMEOUT, -1, "NCCL has not taken it at its deadline");
+}
+
+/* While the main thread is inside NCCL, where a first message or algorithm waits for its peers, it does not answer a roll call: it has called
+   what it is in, and what came before. The caller holds both locks. */
+static inline void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
+    mesh_nccl__mail **at = &s->mail, *mail;
+    int64_t now = mesh_nccl__now(s);
+    if (!s->inside || now < s->inside_since + MESH_NCCL__TICK_NS) return;
+    while ((mail = *at) != NULL) {
+        unsigned char here[MESH__HERE_BYTES];
+        const mesh_nccl__group *g;
+        mesh__record asked;
+        if (mail->m.kind != MESH_EVENT_MESSAGE || mail->m.nbytes < MESH__ROLL_BYTES ||
+            mesh__get32(mail->m.data) != MESH__MSG_ROLL || now < mail->came + MESH_NCCL__TICK_NS) {
+            at = &mail->next;
+            continue;
+        }
+        mesh__record_read(&asked, mail->m.data + 16);
+        for (g = s->group; g && g->id != (uint32_t)(asked.channel >> 32); g = g->next) {}
+        memset(here, 0, sizeof here);
+        mesh__put32(here, MESH__MSG_HERE);
+        mesh__put32(here + 4, mesh__get32(mail->m.data + 4));
+        mesh__put32(here + 8, g && (uint32_t)asked.channel && g->sequence >= (uint32_t)asked.channel);
+        if (s->inside_record.kind) mesh__record_write(here + 12, &s->inside_record);
+        s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_MESSAGE, here, sizeof here);
+        *at = mail->next;
+        if (!*at) s->mail_end = at;
+        mesh_transport_free(s->boot, mail);
+    }
 }
 
 static void *mesh_nccl__watch(void *arg) {
     mesh_nccl__state *s = (mesh_nccl__state *)arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int stuck = 0;                     /* rounds of 50 ms */
     mesh_nccl__capture_mode(s, &mode); /* of this thread: captures elsewhere are not its business */
     s->api.cudaSetDevice(s->n->device);
     for (;;) {
         struct timespec until;
-        int listening, held, stop;
+        mesh_nccl__comm *c;
+        int listening, stop, want = 0;
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50000000;
+        until.tv_nsec += MESH_NCCL__TICK_NS;
         if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
         pthread_mutex_lock(&s->watch_lock);
         if (!s->stopping) pthread_cond_timedwait(&s->wake, &s->watch_lock, &until);
@@ -977,18 +1405,19 @@ static void *mesh_nccl__watch(void *arg) {
             s->boot->ops->progress(s->boot, 0);
             mesh_nccl__listen(s);
         }
-        held = pthread_mutex_trylock(&s->lock) == 0;
-        if (held) stuck = 0;
-        /* Else the main thread is inside CUDA or NCCL; if it does not come back for a second, it is freed without its lock. */
-        if (!held && ++stuck < 20) {
-            if (listening) pthread_mutex_unlock(&s->boot_lock);
-            continue;
-        }
+        pthread_mutex_lock(&s->lock);
         if (listening) mesh_nccl__act(s);
-        if (held) mesh_nccl__look(s);
+        mesh_nccl__look(s);
         mesh_nccl__watch_deadlines(s);
-        if (held) pthread_mutex_unlock(&s->lock);
-        if (listening) pthread_mutex_unlock(&s->boot_lock);
+        if (listening) mesh_nccl__answer_rolls(s);
+        for (c = s->comm; c && s->marks; c = c->next)
+            if (!c->ended && c->issued > c->marked) c->marking = want = 1;
+        if (want) pthread_cond_signal(&s->want);
+        pthread_mutex_unlock(&s->lock);
+        if (listening) {
+            mesh_nccl__histories(s);
+            pthread_mutex_unlock(&s->boot_lock);
+        }
     }
 }
 
@@ -1021,16 +1450,6 @@ static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char 
     v->serial = mesh__get64(d + 12);
     memcpy(v->id.internal, d + 20, 128);
     if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 148);
-}
-
-/* What another engine understands as the end of a comm. Returns its length. */
-static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, const mesh_error *why) {
-    memset(data, 0, MESH_CONTROL_BYTES);
-    mesh__put32(data, comm);
-    mesh__put32(data + 4, (uint32_t)why->status);
-    mesh__put32(data + 8, (uint32_t)why->rank);
-    mesh__copy_text((char *)data + MESH__ABORT_HEAD, MESH_CONTROL_BYTES - MESH__ABORT_HEAD, why->text);
-    return MESH__ABORT_HEAD + strlen(why->text);
 }
 
 /* Has another rank said that this comm is over? The engine has yet to read it. */
@@ -1204,6 +1623,43 @@ static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *
     return NULL;
 }
 
+/* What a communicator's list of ranks has of its own on the device. */
+static inline cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    size_t nbytes = (MESH_NCCL__BARRIERS + 1) * sizeof *c->past.verdict;
+    void *verdict = NULL;
+    cudaError_t r;
+    mesh_nccl__use_device(s);
+    mesh_nccl__capture_mode(s, &mode);
+    r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
+    if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
+    if (r == cudaSuccess && c->size > 1) r = s->api.cudaHostAlloc(&verdict, nbytes, cudaHostAllocDefault);
+    if (r == cudaSuccess && c->size > 1) {
+        memset(verdict, 0xff, nbytes); /* the last one stays so: a graph's barriers say nothing */
+        c->past.verdict = (mesh_nccl__verdict *)verdict;
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    return r;
+}
+
+static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    while (c->nmarks) {
+        s->event[s->nevents++] = c->mark[c->first_mark].event;
+        c->first_mark = (c->first_mark + 1) % c->mark_cap;
+        c->nmarks--;
+    }
+    if (c->word) s->api.cudaFree(c->word);
+    if (c->past.verdict) s->api.cudaFreeHost(c->past.verdict);
+    if (c->stream) s->api.cudaStreamDestroy(c->stream);
+    if (c->enter) s->api.cudaEventDestroy(c->enter);
+    if (c->captured) s->api.cudaEventDestroy(c->captured);
+    mesh_transport_free(s->boot, c->mark);
+    mesh_transport_free(s->boot, c->rank);
+    mesh_transport_free(s->boot, c);
+}
+
 /* A list of ranks with its stream, not joined to the others yet. */
 static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
     mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
@@ -1220,17 +1676,9 @@ static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const me
     c->size = on->size;
     c->index = mesh_index_of(on, s->boot->rank);
     for (i = 0; i < on->size; i++) rank[i] = mesh_rank_at(on, i);
-    r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
-    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
-    if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
-    if (r != cudaSuccess) {
+    if ((r = mesh_nccl__comm_make(s, c)) != cudaSuccess) {
         mesh_nccl__cuda_fail(s, err, "a group's stream", r);
-        if (c->stream) s->api.cudaStreamDestroy(c->stream);
-        if (c->enter) s->api.cudaEventDestroy(c->enter);
-        if (c->captured) s->api.cudaEventDestroy(c->captured);
-        mesh_transport_free(s->boot, rank);
-        mesh_transport_free(s->boot, c);
+        mesh_nccl__comm_free(s, c);
         return NULL;
     }
     c->on = c->stream;
@@ -1305,12 +1753,48 @@ static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm
     }
 }
 
+/* NCCL connects when an algorithm is first used: on the host, inside that call, until every rank has come. Better here, where all do: rings (of
+   all but small sums) and trees. */
+static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline,
+                                             mesh_error *err) {
+    mesh__record none = mesh_nccl__no_record(0);
+    ncclComm_t comm = c->comm;
+    mesh_ticket ticket;
+    mesh_status status = MESH_IN_PROGRESS;
+    ncclResult_t r;
+    pthread_mutex_lock(&s->lock);
+    c->connecting = 1;
+    pthread_mutex_unlock(&s->lock);
+    mesh_nccl__enter(s, c, &none, deadline);
+    r = s->api.ncclBroadcast(c->word, c->word, 8, ncclUint8, 0, comm, c->stream);
+    if (r == ncclSuccess) r = s->api.ncclAllReduce(c->word, c->word, 1, ncclUint64, ncclMin, comm, c->stream);
+    mesh_nccl__said(s, "connecting", r);
+    mesh_nccl__issued(s, c, &ticket);
+    mesh_nccl__leave(s, c);
+    while (status == MESH_IN_PROGRESS) {
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s);
+        mesh_nccl__look(s);
+        if (mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "connecting is not done at its deadline");
+        if (c->ended)
+            status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+        else if (ticket.id <= c->completed)
+            status = MESH_OK;
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&s->boot_lock);
+        if (status == MESH_IN_PROGRESS) mesh_nccl__nap(20000);
+    }
+    return status;
+}
+
 /* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made by an id where it has none; what
    operations use is a split of it. */
 static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
-                                          uint32_t id, ncclUniqueId *unique, const char *name, int64_t deadline,
-                                          mesh_error *err) {
-    ncclConfig_t config = mesh_nccl__config(s, 0, name);
+                                          uint32_t id, ncclUniqueId *unique, int64_t deadline, mesh_error *err) {
+    ncclConfig_t config = mesh_nccl__config(s, 0, c->name);
     mesh_nccl__comm *all = parent ? parent : c;
     mesh_status status = MESH_OK;
     ncclResult_t r = ncclSuccess;
@@ -1323,24 +1807,25 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
     }
     if (!parent) color = 0;
     if (status == MESH_OK) {
-        config = mesh_nccl__config(s, 1, name);
+        config = mesh_nccl__config(s, 1, c->name);
         r = s->api.ncclCommSplit(all->root, color, c->index, &c->comm, &config);
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommSplit", r);
         if (status == MESH_OK) status = mesh_nccl__await(s, &all->root, all, id, "ncclCommSplit", deadline, err);
     }
+    if (status == MESH_OK) status = mesh_nccl__connect(s, c, deadline, err);
     if (status != MESH_OK && err->rank == s->boot->rank) mesh_nccl__tell(s, all, id, err);
     return status;
 }
-
-static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c);
 
 /* A communicator that did not come about, on some rank: its family's root is given up on all, and with it what NCCL may still be making. */
 static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
                                      const mesh_nccl__vote *vote) {
     pthread_mutex_lock(&s->lock);
+    if (c->connecting && !c->ended) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
+    if (family->root) mesh_nccl__stop_comm(s, family, family->root, c->connecting ? NULL : &c->comm);
+    if (!c->ended) c->why = vote->why;
     c->ended = 1;
-    c->why = vote->why;
-    if (family->root) mesh_nccl__stop_comm(s, family->root, &c->comm, 0);
+    c->connecting = 0;
     family->root = NULL;
     family->stale = 1;
     pthread_mutex_unlock(&s->lock);
@@ -1352,9 +1837,8 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
     mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
     mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
     mesh_nccl__vote vote;
-    char name[32];
-    mesh__text text = mesh__text_on(name, sizeof name);
     (void)key;
+    mesh_nccl__use_device(s);
     memset(&vote, 0, sizeof vote);
     if (s->boot->engine)
         vote.status =
@@ -1377,8 +1861,11 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
             if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             memset(&confirm, 0, sizeof confirm);
-            mesh__put(&text, "mesh %d.%d", (int)(id >> 8), (int)(id & 255));
-            confirm.status = c ? mesh_nccl__join(s, c, family, color, id, &vote.id, name, deadline, &confirm.why)
+            if (c) {
+                mesh__text text = mesh__text_on(c->name, sizeof c->name);
+                mesh__put(&text, "mesh %d.%d", (int)(id >> 8), (int)(id & 255));
+            }
+            confirm.status = c ? mesh_nccl__join(s, c, family, color, id, &vote.id, deadline, &confirm.why)
                                : (mesh_status)vote.why.status;
             if (!c) confirm.why = vote.why;
             mesh_nccl__agree(s, all->rank, all->size, id, 0, 0, &confirm, deadline + INT64_C(1000000000));
@@ -1393,16 +1880,15 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
         return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
     }
-    if (on->size == 1 && !c->serial) c->serial = ++s->serial;
-    if (on->size > 1 && vote.action == MESH_NCCL__MAKE) {
-        c->serial = vote.serial;
-        mesh_nccl__register_all(s, c);
-    }
+    memset(g, 0, sizeof *g);
     g->c = c;
     g->id = id;
     g->timeout = deadline - mesh_nccl__now(s);
     if (g->timeout < 1000000) g->timeout = 1000000;
     pthread_mutex_lock(&s->lock);
+    if (on->size == 1 && !c->serial) c->serial = ++s->serial;
+    if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
+    c->connecting = 0;
     c->refs++;
     c->owner = id >> 8;
     g->next = s->group;
@@ -1414,12 +1900,19 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
 
 static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__group **at = &s->group;
+    mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
+    mesh__record none = mesh_nccl__no_record(0);
+    g->c->capturing = 0;
+    if (g->c->refs == 1 && g->c->on != g->c->stream && /* the caller's stream may end now */
+        mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) {
+        mesh_nccl__go_on(s, g->c, g->c->stream);
+        mesh_nccl__leave(s, g->c);
+    }
     pthread_mutex_lock(&s->lock);
-    while (*at && *at != (mesh_nccl__group *)group) at = &(*at)->next;
+    while (*at && *at != g) at = &(*at)->next;
     if (*at) {
-        (*at)->c->refs--;
-        *at = (*at)->next;
+        g->c->refs--;
+        *at = g->next;
     }
     pthread_mutex_unlock(&s->lock);
     mesh_transport_free(s->boot, group);
@@ -1541,6 +2034,14 @@ static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
                                                                           : status;
 }
 
+static inline int mesh_nccl__has_ended(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    int ended;
+    pthread_mutex_lock(&s->lock);
+    ended = c->ended;
+    pthread_mutex_unlock(&s->lock);
+    return ended;
+}
+
 /* What was found wrong is told by the call's mark. */
 static inline void mesh_nccl__checked(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status,
                                       const mesh_error *why) {
@@ -1573,6 +2074,7 @@ static inline size_t mesh_nccl__type(const mesh_nccl__state *s, int dtype, int o
 typedef struct mesh_nccl__ask {
     mesh_nccl__state *s;
     mesh_nccl__comm *c;
+    ncclComm_t comm; /* c's: the watchdog may take it away meanwhile, and gives it up later */
     const mesh_call *call;
     ncclDataType_t type; /* of reductions */
     ncclRedOp_t op;
@@ -1583,12 +2085,12 @@ typedef struct mesh_nccl__ask {
 
 static inline ncclResult_t mesh_nccl__send(const mesh_nccl__ask *a, const void *p, size_t count, int to) {
     if (!count) return ncclSuccess; /* skipped on both sides */
-    return a->s->api.ncclSend(p, count * a->elem, ncclUint8, to, a->c->comm, a->c->on);
+    return a->s->api.ncclSend(p, count * a->elem, ncclUint8, to, a->comm, a->c->on);
 }
 
 static inline ncclResult_t mesh_nccl__recv(const mesh_nccl__ask *a, void *p, size_t count, int from) {
     if (!count) return ncclSuccess;
-    return a->s->api.ncclRecv(p, count * a->elem, ncclUint8, from, a->c->comm, a->c->on);
+    return a->s->api.ncclRecv(p, count * a->elem, ncclUint8, from, a->comm, a->c->on);
 }
 
 /* Where block i begins; called for 0, 1, 2 ... `at` is the sum so far. */
@@ -1624,7 +2126,7 @@ static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char
         if (i == me) {
             if (to_i && from_i)
                 mesh_nccl__put(
-                    a->s, a->c, "a copy",
+                    a->s, "a copy",
                     mesh_nccl__move(a->s, a->c, recv + ro * a->elem, NULL, send + so * a->elem, NULL, sc * a->elem));
             continue;
         }
@@ -1634,12 +2136,38 @@ static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char
     return r;
 }
 
+/* A barrier, or what is called like one. It also asks whether all have called the same so far. */
+static inline ncclResult_t mesh_nccl__meeting(const mesh_nccl__ask *a) {
+    mesh_nccl__state *s = a->s;
+    mesh_nccl__comm *c = a->c;
+    mesh_nccl__history *h = &c->past;
+    uint32_t i = MESH_NCCL__BARRIERS;
+    mesh_nccl__verdict *v;
+    ncclResult_t r;
+    pthread_mutex_lock(&s->lock);
+    if (!c->capturing && !h->barrier[h->barriers % MESH_NCCL__BARRIERS]) {
+        i = h->barriers++ % MESH_NCCL__BARRIERS;
+        h->verdict[i].in[0] = h->history;
+        h->verdict[i].in[1] = ~h->history;
+        h->verdict[i].out[0] = h->verdict[i].out[1] = 0;
+        h->barrier[i] = c->issued + 1; /* the ticket it gets */
+    }
+    pthread_mutex_unlock(&s->lock);
+    v = &h->verdict[i];
+    if (mesh_nccl__put(s, "a barrier", s->api.cudaMemcpyAsync(c->word, v->in, sizeof v->in, cudaMemcpyDefault, c->on)))
+        return ncclSuccess;
+    r = s->api.ncclAllReduce(c->word, c->word, 2, ncclUint64, ncclMin, a->comm, c->on);
+    if (r == ncclSuccess && i < MESH_NCCL__BARRIERS)
+        mesh_nccl__put(s, "a barrier", s->api.cudaMemcpyAsync(v->out, c->word, sizeof v->out, cudaMemcpyDefault, c->on));
+    return r;
+}
+
 /* One array of a call. */
 static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, const void *send, void *recv,
                                           size_t count) {
     const mesh_nccl__api *api = &a->s->api;
     const mesh_call *call = a->call;
-    ncclComm_t comm = a->c->comm;
+    ncclComm_t comm = a->comm;
     cudaStream_t on = a->c->on;
     size_t numbers = count * a->numbers, at = 0;
     int i, n = a->c->size, me = a->c->index;
@@ -1686,8 +2214,8 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
     case MESH_CALL_GATHER_V:
     case MESH_CALL_SCATTER_V:
         return mesh_nccl__blocks(a, (const char *)send, (char *)recv);
-    default: /* barrier, group_open */
-        return api->ncclAllReduce(a->c->word, a->c->word, 1, ncclInt32, ncclSum, comm, on);
+    default:
+        return mesh_nccl__meeting(a);
     }
 }
 
@@ -1726,6 +2254,7 @@ static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *
     case MESH_CALL_SCATTER_V:
     case MESH_CALL_BARRIER:
     case MESH_CALL_GROUP_OPEN:
+    case MESH_CALL_REGISTER:
         return 1;
     default:
         return 0;
@@ -1738,20 +2267,43 @@ static inline void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *r
     if (!mesh__call_is(call->kind, MESH_REDUCES) || call->op != MESH_AVG || a->op != ncclSum) return;
     if (kind == MESH_CALL_REDUCE && a->c->index != call->root) return;
     if (kind == MESH_CALL_REDUCE_SCATTER_V) count = call->recv_counts[a->c->index];
-    mesh_nccl__put(a->s, a->c, "an average",
+    mesh_nccl__put(a->s, "an average",
                    mesh_nccl__combine(a->s, a->c, MESH_AVG, call->dtype, recv, NULL, NULL, NULL, count, a->c->size));
 }
 
-/* What came of NCCL calls: a non-blocking communicator may still be at it. The caller holds `lock`. */
-static inline void mesh_nccl__result(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what, ncclResult_t r) {
-    mesh_error why;
-    s->inside = NULL;
-    if (c->ended || r == ncclSuccess) return;
-    mesh_nccl__fail(s, &why, what, r);
-    mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
-}
+static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
+                                                size_t nbytes);
 
-static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes);
+/* A call, inside. */
+static inline void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
+    mesh_nccl__state *s = a->s;
+    const mesh_call *call = a->call;
+    const void *send = call->send;
+    int grouped = call->nbuffers > 1 || mesh__call_is(kind, MESH_BY_COUNTS) ||
+                  (!a->native && (kind == MESH_CALL_ALL_TO_ALL || kind == MESH_CALL_GATHER || kind == MESH_CALL_SCATTER)),
+        i;
+    ncclResult_t r = ncclSuccess, end = ncclSuccess;
+    if (kind == MESH_CALL_ALL_TO_ALL && call->send == call->recv && call->count) { /* in place: from a copy */
+        size_t nbytes = (size_t)a->c->size * call->count * a->elem;
+        if (!(send = mesh_nccl__staging(s, a->c, a->comm, nbytes))) {
+            mesh__fail(&s->trouble, MESH_ERR_MEMORY, s->boot->rank,
+                       "no device memory for %u bytes of an all_to_all in place", (uint64_t)nbytes);
+            return;
+        }
+        if (mesh_nccl__put(s, "a copy",
+                           mesh_nccl__move(s, a->c, (void *)(uintptr_t)send, NULL, call->send, NULL, nbytes)))
+            return;
+    }
+    if (grouped) r = s->api.ncclGroupStart();
+    for (i = 0; i < call->nbuffers && r == ncclSuccess; i++)
+        r = mesh_nccl__one(a, kind, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count);
+    if (!call->nbuffers && r == ncclSuccess) r = mesh_nccl__one(a, kind, send, call->recv, call->count);
+    if (grouped) end = s->api.ncclGroupEnd();
+    mesh_nccl__said(s, mesh__call_name(call->kind), r != ncclSuccess ? r : end);
+    for (i = 0; i < call->nbuffers && s->trouble.status == MESH_OK; i++)
+        mesh_nccl__average(a, kind, call->buffers[i].recv, call->buffers[i].count);
+    if (!call->nbuffers && s->trouble.status == MESH_OK) mesh_nccl__average(a, kind, call->recv, call->count);
+}
 
 static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, const mesh_call *call,
                                                 mesh_ticket *ticket) {
@@ -1760,9 +2312,6 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     mesh_nccl__comm *c = g->c;
     mesh_nccl__ask a;
     mesh_error why;
-    ncclResult_t r = ncclSuccess, end;
-    const void *send = call->send;
-    int kind = mesh_nccl__single(call->kind), grouped, i;
     if (c->size == 1) return MESH_ERR_UNSUPPORTED;
     a.s = s;
     a.c = c;
@@ -1772,62 +2321,246 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     a.elem = a.numbers = call->elem_bytes;
     a.native = s->api.ncclAlltoAll != NULL;
     if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
-    if (s->debug && !c->ended) mesh_nccl__checked(s, c, mesh_nccl__check_call(s, g, call, &why), &why);
+    if (s->debug && !mesh_nccl__has_ended(s, c)) mesh_nccl__checked(s, c, mesh_nccl__check_call(s, g, call, &why), &why);
+    if (!mesh_nccl__enter(s, c, call->record, mesh_nccl__now(s) + g->timeout)) {
+        mesh_nccl__not_issued(s, c, ticket);
+        return MESH_OK;
+    }
     pthread_mutex_lock(&s->lock);
-    s->inside_until = mesh_nccl__now(s) + g->timeout;
-    if (!c->ended && kind == MESH_CALL_ALL_TO_ALL && call->send == call->recv &&
-        call->count) { /* in place: from a copy */
-        size_t nbytes = (size_t)c->size * call->count * a.elem;
-        if ((send = mesh_nccl__staging(s, c, nbytes)) != NULL)
-            mesh_nccl__put(s, c, "a copy",
-                           mesh_nccl__move(s, c, (void *)(uintptr_t)send, NULL, call->send, NULL, nbytes));
-        else
-            mesh_nccl__end(s, c, MESH_ERR_MEMORY, s->boot->rank,
-                           "no device memory for %u bytes of an all_to_all in place", (uint64_t)nbytes);
-    }
-    if (!c->ended) {
-        s->inside = c;
-        grouped =
-            call->nbuffers > 1 || (mesh__call_is(kind, MESH_BY_COUNTS)) ||
-            (!a.native && (kind == MESH_CALL_ALL_TO_ALL || kind == MESH_CALL_GATHER || kind == MESH_CALL_SCATTER));
-        if (grouped) r = s->api.ncclGroupStart();
-        for (i = 0; i < call->nbuffers && r == ncclSuccess; i++)
-            r = mesh_nccl__one(&a, kind, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count);
-        if (!call->nbuffers && r == ncclSuccess) r = mesh_nccl__one(&a, kind, send, call->recv, call->count);
-        end = grouped ? s->api.ncclGroupEnd() : ncclSuccess;
-        mesh_nccl__result(s, c, mesh__call_name(call->kind), r != ncclSuccess ? r : end);
-        for (i = 0; i < call->nbuffers && !c->ended; i++)
-            mesh_nccl__average(&a, kind, call->buffers[i].recv, call->buffers[i].count);
-        if (!call->nbuffers && !c->ended) mesh_nccl__average(&a, kind, call->recv, call->count);
-    }
-    mesh_nccl__mark_put(s, c, s->inside_until, ticket);
+    a.comm = c->comm;
+    g->sequence = (uint32_t)call->channel;
+    if (!c->capturing) mesh_nccl__remember(c, call);
     pthread_mutex_unlock(&s->lock);
+    mesh_nccl__call(&a, mesh_nccl__single(call->kind));
+    mesh_nccl__issued(s, c, ticket);
+    mesh_nccl__leave(s, c);
+    return MESH_OK;
+}
+
+/* ---- // >>memory ---- */
+
+/* The memory that these bytes lie in. */
+static inline mesh_nccl__memory *mesh_nccl__memory_of(mesh_nccl__state *s, const void *p, uint64_t nbytes) {
+    mesh_nccl__memory *m = s->memory;
+    uintptr_t at = (uintptr_t)p;
+    while (m && (at < (uintptr_t)m->p || at - (uintptr_t)m->p > m->nbytes || nbytes > m->nbytes - (at - (uintptr_t)m->p)))
+        m = m->next;
+    return m;
+}
+
+static inline int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r);
+
+static inline void mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory *m) {
+    mesh_nccl__memory **at = &s->memory;
+    mesh_nccl__registration *r;
+    int held = 0;
+    for (r = s->registration; r; r = r->next)
+        if (r->memory == m) held |= !mesh_nccl__withdraw(s, r) && s->stops;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    if (held) { /* by a communicator that is being aborted, in its own time */
+        m->next = s->memory;
+        s->memory = m;
+        m->pooled = 1;
+        return;
+    }
+    if (m->paged)
+        s->api.ncclMemFree(m->p);
+    else
+        s->api.cudaFree(m->p);
+    mesh_transport_free(s->boot, m);
+}
+
+/* Free what the pool keeps: it waits for the device. Returns how much. */
+static inline size_t mesh_nccl__pool_trim(mesh_nccl__state *s) {
+    mesh_nccl__memory *m = s->memory, *next;
+    size_t freed = 0;
+    for (; m; m = next) {
+        next = m->next;
+        if (!m->pooled || m->used) continue;
+        freed += m->nbytes;
+        mesh_nccl__memory_free(s, m);
+    }
+    return freed;
+}
+
+/* paged: where it is worth it NCCL's pages, which peers can be shown; they are of 2 MiB. Else CUDA's. */
+static inline mesh_nccl__memory *mesh_nccl__memory_new(mesh_nccl__state *s, size_t nbytes, int paged) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_nccl__memory *m = (mesh_nccl__memory *)mesh_transport_alloc(s->boot, sizeof *m);
+    int again;
+    if (!m) return NULL;
+    memset(m, 0, sizeof *m);
+    m->nbytes = nbytes;
+    m->used = 1;
+    mesh_nccl__use_device(s);
+    mesh_nccl__capture_mode(s, &mode);
+    for (again = 0; again < 2 && !m->p; again++) {
+        if (again && !mesh_nccl__pool_trim(s)) break;
+        m->paged = paged && nbytes >= MESH_NCCL__PAGED && s->api.ncclMemAlloc && s->api.ncclMemFree &&
+                   s->api.ncclMemAlloc(&m->p, nbytes) == ncclSuccess;
+        if (!m->paged && s->api.cudaMalloc(&m->p, nbytes) != cudaSuccess) {
+            m->p = NULL;
+            s->api.cudaGetLastError();
+        }
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    if (!m->p) {
+        mesh_transport_free(s->boot, m);
+        return NULL;
+    }
+    m->next = s->memory;
+    s->memory = m;
+    return m;
+}
+
+/* The engine's scratch: the smallest that is free and large enough, but not wastefully so. */
+static inline mesh_nccl__memory *mesh_nccl__pool_take(mesh_nccl__state *s, size_t nbytes) {
+    mesh_nccl__memory *m, *best = NULL;
+    size_t room = 512;
+    while (room < nbytes && room < SIZE_MAX / 2) room *= 2;
+    for (m = s->memory; m; m = m->next)
+        if (m->pooled && !m->used && m->nbytes >= nbytes && m->nbytes <= 2 * room && (!best || m->nbytes < best->nbytes))
+            best = m;
+    if (!best && (best = mesh_nccl__memory_new(s, room < nbytes ? nbytes : room, 0)) == NULL)
+        best = mesh_nccl__memory_new(s, nbytes, 0);
+    if (best) best->pooled = best->used = 1;
+    return best;
+}
+
+static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__memory *m = NULL;
+    if (nbytes <= SIZE_MAX)
+        m = flags & MESH_ALLOC_BUFFER ? mesh_nccl__memory_new(s, (size_t)nbytes, 1)
+                                      : mesh_nccl__pool_take(s, (size_t)nbytes);
+    *out = m ? m->p : NULL;
+    return m ? MESH_OK : MESH_ERR_MEMORY;
+}
+
+static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_nccl__memory *m = mesh_nccl__memory_of(s, p, 0);
+    if (!m || m->p != p) return MESH_ERR_ARGUMENT;
+    if (m->pooled) {
+        m->used = 0;
+        return MESH_OK;
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    mesh_nccl__memory_free(s, m);
+    mesh_nccl__capture_mode(s, &mode);
+    return MESH_OK;
+}
+
+/* ---- registration: by every rank of a communicator, or by none. Where memory is registered on some ranks only, NCCL's collectives may wait
+   for the others on the host, where no abort reaches. */
+
+/* A rank withdraws its part by itself; the handle stays until it is given back. Returns 0 if the communicator has ended with it. */
+static inline int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
+    mesh__record none = mesh_nccl__no_record(0);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int done = !r->window && !r->handle;
+    if ((r->window || r->handle) &&
+        mesh_nccl__enter(s, r->c, &none, mesh_nccl__now(s) + INT64_C(10000000000))) { /* NCCL waits for the device */
+        mesh_nccl__capture_mode(s, &mode);
+        if (r->window) s->api.ncclCommWindowDeregister(r->comm, r->window);
+        if (r->handle) s->api.ncclCommDeregister(r->comm, r->handle);
+        mesh_nccl__capture_mode(s, &mode);
+        mesh_nccl__leave(s, r->c);
+        done = 1;
+    }
+    r->window = NULL;
+    r->handle = NULL;
+    r->memory = NULL;
+    return done;
+}
+
+/* Do all ranks of a communicator say yes? */
+static inline int mesh_nccl__all(mesh_nccl__state *s, const mesh_nccl__group *g, int yes, int64_t deadline,
+                                 mesh_nccl__vote *vote) {
+    memset(vote, 0, sizeof *vote);
+    vote->serial = (uint64_t)yes;
+    mesh_nccl__agree(s, g->c->rank, g->c->size, g->id, 0, 1, vote, deadline);
+    return vote->status == MESH_OK && vote->action == MESH_NCCL__KEEP;
+}
+
+/* In a window if all ranks can, else as NCCL did before 2.27 if all can do that, else not at all. */
+static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *group, void *p, uint64_t nbytes,
+                                                     int64_t deadline, void **handle, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh_nccl__registration *reg = (mesh_nccl__registration *)mesh_transport_alloc(s->boot, sizeof *reg);
+    mesh__record none = mesh_nccl__no_record(0);
+    mesh_nccl__vote vote;
+    ncclResult_t r = ncclSuccess;
+    int can = 0, done = 0;
+    *handle = NULL;
+    memset(&vote, 0, sizeof vote);
+    if (reg) {
+        memset(reg, 0, sizeof *reg);
+        reg->c = g->c;
+        reg->memory = mesh_nccl__memory_of(s, p, nbytes);
+        can = s->api.ncclCommRegister && s->api.ncclCommDeregister;
+        if (s->api.ncclCommWindowRegister && s->api.ncclCommWindowDeregister && reg->memory && reg->memory->paged &&
+            (uintptr_t)p % 4096 == 0) /* NCCL_WIN_REQUIRED_ALIGNMENT */
+            can = 2;
+    }
+    if (g->c->size > 1 && mesh_nccl__all(s, g, can, deadline, &vote) && mesh_nccl__enter(s, g->c, &none, deadline)) {
+        pthread_mutex_lock(&s->lock);
+        reg->comm = g->c->comm;
+        pthread_mutex_unlock(&s->lock);
+        if (can == 2) /* collective; no window where there is no symmetric memory, which is so on all ranks */
+            r = s->api.ncclCommWindowRegister(reg->comm, p, (size_t)nbytes, &reg->window, MESH_NCCL__SYMMETRIC);
+        mesh_nccl__said(s, "ncclCommWindowRegister", r);
+        if (r == ncclSuccess && !reg->window)
+            r = s->api.ncclCommRegister(reg->comm, p, (size_t)nbytes, &reg->handle);
+        done = r == ncclSuccess && (reg->window || reg->handle);
+        mesh_nccl__leave(s, g->c);
+        if (!mesh_nccl__all(s, g, done, deadline, &vote)) mesh_nccl__withdraw(s, reg);
+    }
+    if (vote.status == MESH_OK && (reg && (reg->window || reg->handle))) {
+        reg->next = s->registration;
+        s->registration = reg;
+        *handle = reg;
+        return MESH_OK;
+    }
+    mesh_transport_free(s->boot, reg);
+    if (vote.status != MESH_OK) *why = vote.why;
+    return vote.status;
+}
+
+static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *group, void *handle) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__registration **at = &s->registration, *reg;
+    (void)group;
+    while (*at && *at != (mesh_nccl__registration *)handle) at = &(*at)->next;
+    if (!(reg = *at)) return MESH_ERR_ARGUMENT;
+    *at = reg->next;
+    mesh_nccl__withdraw(s, reg);
+    mesh_transport_free(s->boot, reg);
     return MESH_OK;
 }
 
 /* ---- // >>posts: sends and receives as one NCCL group ---- */
 
-/* Device memory for the strided messages of a post. Posts of a communicator come one after another on the device, and share it; a graph
-   keeps its own. */
-static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    void *p = NULL;
-    cudaError_t r;
-    if (!c->capturing && nbytes <= c->staging_bytes) return (unsigned char *)c->staging;
-    if (!mesh__grow(s->boot, (void **)&c->retired, &c->retired_cap, c->nretired + 1, sizeof *c->retired)) return NULL;
-    if (!c->capturing && nbytes < 2 * c->staging_bytes) nbytes = 2 * c->staging_bytes;
-    mesh_nccl__capture_mode(s, &mode);
-    r = s->api.cudaMalloc(&p, nbytes);
-    mesh_nccl__capture_mode(s, &mode);
-    if (r != cudaSuccess) return NULL;
-    if (c->capturing) {
-        c->retired[c->nretired++] = p;
-    } else {
-        if (c->staging) c->retired[c->nretired++] = c->staging;
-        c->staging = p;
-        c->staging_bytes = nbytes;
-    }
-    return (unsigned char *)p;
+/* Device memory for the strided messages of a post, which NCCL moves without a copy of its own. Posts of a communicator come one after another
+   on the device, and share it; a graph keeps its own. What was too small stays until the end: freeing waits for the device. */
+static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
+                                                size_t nbytes) {
+    mesh_nccl__memory *m;
+    if (c->capturing) return (m = mesh_nccl__memory_new(s, nbytes, 1)) != NULL ? (unsigned char *)m->p : NULL;
+    if (c->staging && nbytes <= c->staging->nbytes) return (unsigned char *)c->staging->p;
+    if (nbytes < MESH_NCCL__PAGED) nbytes = MESH_NCCL__PAGED;
+    if (c->staging && nbytes < 2 * c->staging->nbytes) nbytes = 2 * c->staging->nbytes;
+    if (!(m = mesh_nccl__memory_new(s, nbytes, 1))) return NULL;
+    if (c->staging_handle) s->api.ncclCommDeregister(comm, c->staging_handle);
+    c->staging = m;
+    c->staging_handle = NULL;
+    if (s->api.ncclCommRegister && s->api.ncclCommDeregister && /* only sends and receives use it: no rank waits for another's */
+        s->api.ncclCommRegister(comm, m->p, nbytes, &c->staging_handle) != ncclSuccess)
+        c->staging_handle = NULL;
+    return (unsigned char *)m->p;
 }
 
 static inline int mesh_nccl__peer(const mesh_nccl__comm *c, int rank) {
@@ -1839,8 +2572,49 @@ static inline int mesh_nccl__peer(const mesh_nccl__comm *c, int rank) {
 
 static inline int mesh_nccl__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
 
-/* The messages of a post: strided ones are packed before and unpacked after. */
-static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p) {
+static inline void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what) {
+    uint64_t chunks = mesh__batch_end(&s->batch);
+    int kernel = mesh__batch_few(&s->batch) ? (int)MESH_NCCL__mesh_move_few : (int)MESH_NCCL__mesh_move_many;
+    if (chunks) mesh_nccl__put(s, what, mesh_nccl__launch_on(s, c->on, kernel, s->batch.word, chunks));
+    mesh__batch_begin(&s->batch, MESH__BATCH_MANY);
+}
+
+/* Copy the strided messages of one direction between their arrays and the staging: by one kernel, where there are kernels. */
+static inline void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p, unsigned char *staging,
+                                   int direction) {
+    const char *what = direction == MESH_SEND ? "packing" : "unpacking";
+    mesh__kernel_args args;
+    size_t at = 0;
+    int i;
+    mesh__batch_begin(&s->batch, MESH__BATCH_MANY);
+    for (i = 0; i < p->count && s->trouble.status == MESH_OK; i++) {
+        const mesh_xfer *x = &p->xfer[i];
+        unsigned char *here = staging + at;
+        void *dst = direction == MESH_SEND ? (void *)here : x->base;
+        const void *src = direction == MESH_SEND ? x->base : (const void *)here;
+        if (!mesh_nccl__is_strided(x)) continue;
+        at += ((size_t)x->nbytes + 255) & ~(size_t)255;
+        if (x->direction != direction) continue;
+        if (!s->has_kernels) {
+            const mesh_block *to = direction == MESH_SEND ? NULL : x->block, *from = to ? NULL : x->block;
+            mesh_nccl__put(s, what, mesh_nccl__move(s, c, dst, to, src, from, x->nbytes));
+            continue;
+        }
+        memset(&args, 0, sizeof args);
+        args.dst = (uint64_t)(uintptr_t)dst;
+        args.src = (uint64_t)(uintptr_t)src;
+        args.count = x->nbytes;
+        mesh_nccl__kernel_block(direction == MESH_SEND ? &args.from : &args.to,
+                                direction == MESH_SEND ? &args.from_ndim : &args.to_ndim, x->block, 1);
+        if (mesh__batch_add(&s->batch, &args)) continue;
+        mesh_nccl__batch_launch(s, c, what);
+        mesh__batch_add(&s->batch, &args);
+    }
+    if (s->has_kernels && s->trouble.status == MESH_OK) mesh_nccl__batch_launch(s, c, what);
+}
+
+/* The messages of a post, inside: strided ones are packed before and unpacked after. */
+static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, const mesh_post *p) {
     size_t total = 0, at;
     unsigned char *staging = NULL;
     ncclResult_t r = ncclSuccess, end;
@@ -1850,20 +2624,13 @@ static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
         if (mesh_nccl__is_strided(&p->xfer[i])) total += ((size_t)p->xfer[i].nbytes + 255) & ~(size_t)255;
     }
     if (!some) return;
-    if (total && !(staging = mesh_nccl__staging(s, c, total))) {
-        mesh_nccl__end(s, c, MESH_ERR_MEMORY, s->boot->rank, "no device memory for %u bytes of strided messages",
-                       (uint64_t)total);
+    if (total && !(staging = mesh_nccl__staging(s, c, comm, total))) {
+        mesh__fail(&s->trouble, MESH_ERR_MEMORY, s->boot->rank, "no device memory for %u bytes of strided messages",
+                   (uint64_t)total);
         return;
     }
-    for (i = 0, at = 0; i < p->count && !c->ended; i++) {
-        const mesh_xfer *x = &p->xfer[i];
-        if (!mesh_nccl__is_strided(x)) continue;
-        if (x->direction == MESH_SEND)
-            mesh_nccl__put(s, c, "packing", mesh_nccl__move(s, c, staging + at, NULL, x->base, x->block, x->nbytes));
-        at += ((size_t)x->nbytes + 255) & ~(size_t)255;
-    }
-    if (c->ended) return;
-    s->inside = c;
+    if (total) mesh_nccl__pack(s, c, p, staging, MESH_SEND);
+    if (s->trouble.status != MESH_OK) return;
     r = s->api.ncclGroupStart();
     for (i = 0, at = 0; i < p->count && r == ncclSuccess; i++) {
         const mesh_xfer *x = &p->xfer[i];
@@ -1871,138 +2638,35 @@ static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
         int peer = mesh_nccl__peer(c, x->rank);
         if (mesh_nccl__is_strided(x)) at += ((size_t)x->nbytes + 255) & ~(size_t)255;
         if (!x->nbytes) continue;
-        r = x->direction == MESH_SEND ? s->api.ncclSend(base, (size_t)x->nbytes, ncclUint8, peer, c->comm, c->on)
-                                      : s->api.ncclRecv(base, (size_t)x->nbytes, ncclUint8, peer, c->comm, c->on);
+        r = x->direction == MESH_SEND ? s->api.ncclSend(base, (size_t)x->nbytes, ncclUint8, peer, comm, c->on)
+                                      : s->api.ncclRecv(base, (size_t)x->nbytes, ncclUint8, peer, comm, c->on);
     }
     end = s->api.ncclGroupEnd();
-    mesh_nccl__result(s, c, "sends and receives", r != ncclSuccess ? r : end);
-    for (i = 0, at = 0; i < p->count && !c->ended; i++) {
-        const mesh_xfer *x = &p->xfer[i];
-        if (!mesh_nccl__is_strided(x)) continue;
-        if (x->direction == MESH_RECV)
-            mesh_nccl__put(s, c, "unpacking", mesh_nccl__move(s, c, x->base, x->block, staging + at, NULL, x->nbytes));
-        at += ((size_t)x->nbytes + 255) & ~(size_t)255;
-    }
+    mesh_nccl__said(s, "sends and receives", r != ncclSuccess ? r : end);
+    if (total) mesh_nccl__pack(s, c, p, staging, MESH_RECV);
 }
 
 static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, p->group);
     mesh_nccl__comm *c = g->c;
+    mesh__record none = mesh_nccl__no_record(p->channel);
     mesh_error why;
-    if (s->debug && p->count && !c->ended) mesh_nccl__checked(s, c, mesh_nccl__compare_post(s, g, p, &why), &why);
-    pthread_mutex_lock(&s->lock);
-    s->inside_until = mesh_nccl__now(s) + g->timeout;
-    if (!c->ended && p->count) mesh_nccl__exchange(s, c, p);
-    if (p->count) { /* a mark follows, from the engine or from test */
-        ticket->impl = c;
-        ticket->id = c->capturing ? MESH_TICKET_CAPTURED : ++c->issued;
-    } else {
-        mesh_nccl__mark_put(s, c, s->inside_until, ticket);
+    ncclComm_t comm;
+    if (s->debug && p->count && !mesh_nccl__has_ended(s, c))
+        mesh_nccl__checked(s, c, mesh_nccl__compare_post(s, g, p, &why), &why);
+    if (!mesh_nccl__enter(s, c, p->record ? p->record : &none, mesh_nccl__now(s) + g->timeout)) {
+        mesh_nccl__not_issued(s, c, ticket);
+        return MESH_OK;
     }
+    pthread_mutex_lock(&s->lock);
+    comm = c->comm;
+    if ((uint32_t)p->channel) g->sequence = (uint32_t)p->channel;
     pthread_mutex_unlock(&s->lock);
+    if (p->count) mesh_nccl__exchange(s, c, comm, p);
+    mesh_nccl__issued(s, c, ticket);
+    mesh_nccl__leave(s, c);
     return MESH_OK;
-}
-
-/* ---- // >>memory ---- */
-
-static inline void mesh_nccl__register_with(mesh_nccl__state *s, mesh_nccl__memory *m, mesh_nccl__comm *c) {
-    void *handle = NULL;
-    if (!s->api.ncclCommRegister || !s->api.ncclCommDeregister || !c->comm || c->ended) return;
-    if (!mesh__grow(s->boot, (void **)&m->handle, &m->handle_cap, m->nhandles + 1, sizeof *m->handle)) return;
-    if (s->api.ncclCommRegister(c->comm, m->p, m->nbytes, &handle) != ncclSuccess || !handle) return; /* only slower */
-    m->handle[m->nhandles].c = c;
-    m->handle[m->nhandles++].handle = handle;
-}
-
-static inline void mesh_nccl__register_all(mesh_nccl__state *s, mesh_nccl__comm *c) {
-    mesh_nccl__memory *m;
-    pthread_mutex_lock(&s->lock);
-    for (m = s->memory; m; m = m->next) mesh_nccl__register_with(s, m, c);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static inline mesh_nccl__memory *mesh_nccl__remember(mesh_nccl__state *s, void *p, size_t nbytes, int owner) {
-    mesh_nccl__memory *m = (mesh_nccl__memory *)mesh_transport_alloc(s->boot, sizeof *m);
-    mesh_nccl__comm *c;
-    if (!m) return NULL;
-    memset(m, 0, sizeof *m);
-    m->p = p;
-    m->nbytes = nbytes;
-    m->owner = owner;
-    m->next = s->memory;
-    s->memory = m;
-    for (c = s->comm; c; c = c->next) mesh_nccl__register_with(s, m, c);
-    return m;
-}
-
-static inline void mesh_nccl__forget(mesh_nccl__state *s, mesh_nccl__memory *m) {
-    mesh_nccl__memory **at = &s->memory;
-    int i;
-    pthread_mutex_lock(&s->lock);
-    for (i = 0; i < m->nhandles; i++)
-        if (m->handle[i].c->comm) s->api.ncclCommDeregister(m->handle[i].c->comm, m->handle[i].handle);
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-    pthread_mutex_unlock(&s->lock); /* what follows may wait for the device */
-    if (m->owner == 1) s->api.cudaFree(m->p);
-    if (m->owner == 2) s->api.ncclMemFree(m->p);
-    mesh_transport_free(s->boot, m->handle);
-    mesh_transport_free(s->boot, m);
-}
-
-static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
-    mesh_nccl__state *s = mesh_nccl__of(t);
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int owner = 1;
-    *out = NULL;
-    if (nbytes > SIZE_MAX) return MESH_ERR_MEMORY;
-    pthread_mutex_lock(&s->lock);
-    mesh_nccl__use_device(s);
-    mesh_nccl__capture_mode(s, &mode);
-    if (flags & MESH_ALLOC_REGISTERED && s->api.ncclMemAlloc && s->api.ncclMemFree &&
-        s->api.ncclMemAlloc(out, (size_t)nbytes) == ncclSuccess)
-        owner = 2;
-    else if (s->api.cudaMalloc(out, (size_t)nbytes) != cudaSuccess)
-        *out = NULL, s->api.cudaGetLastError();
-    if (*out && flags & MESH_ALLOC_REGISTERED && !mesh_nccl__remember(s, *out, (size_t)nbytes, owner)) {
-        owner == 2 ? (void)s->api.ncclMemFree(*out) : (void)s->api.cudaFree(*out);
-        *out = NULL;
-    }
-    mesh_nccl__capture_mode(s, &mode);
-    pthread_mutex_unlock(&s->lock);
-    return *out ? MESH_OK : MESH_ERR_MEMORY;
-}
-
-static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
-    mesh_nccl__state *s = mesh_nccl__of(t);
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    mesh_nccl__memory *m;
-    mesh_nccl__capture_mode(s, &mode);
-    for (m = s->memory; m && (m->p != p || !m->owner); m = m->next) {} /* the main thread alone changes the list */
-    if (m)
-        mesh_nccl__forget(s, m);
-    else
-        s->api.cudaFree(p);
-    mesh_nccl__capture_mode(s, &mode);
-    return MESH_OK;
-}
-
-static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *p, uint64_t nbytes, void **handle) {
-    mesh_nccl__state *s = mesh_nccl__of(t);
-    if (!s->api.ncclCommRegister || !s->api.ncclCommDeregister) return MESH_OK; /* before 2.19: no gain */
-    pthread_mutex_lock(&s->lock);
-    *handle = mesh_nccl__remember(s, p, (size_t)nbytes, 0);
-    pthread_mutex_unlock(&s->lock);
-    return *handle ? MESH_OK : MESH_ERR_MEMORY;
-}
-
-static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *handle) {
-    mesh_nccl__state *s = mesh_nccl__of(t);
-    mesh_nccl__memory *m;
-    for (m = s->memory; m && m != (mesh_nccl__memory *)handle; m = m->next) {}
-    if (m && !m->owner) mesh_nccl__forget(s, m);
-    return m ? MESH_OK : MESH_ERR_ARGUMENT;
 }
 
 /* ---- // >>close ---- */
@@ -2017,8 +2681,10 @@ typedef struct mesh_nccl__farewell {
 
 static void *mesh_nccl__destroy(void *arg) {
     mesh_nccl__farewell *f = (mesh_nccl__farewell *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     ncclResult_t r = ncclSuccess;
     int i, left;
+    f->api.cudaThreadExchangeStreamCaptureMode(&mode);
     f->api.cudaSetDevice(f->device);
     for (i = 0; i < f->n && (r == ncclSuccess || r == ncclInProgress); i++) r = f->api.ncclCommDestroy(f->comm[i]);
     pthread_mutex_lock(&f->lock);
@@ -2076,10 +2742,12 @@ static inline void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
         mesh_nccl__comm *c;
         int left = 0;
         pthread_mutex_lock(&s->lock);
+        for (c = s->comm; c; c = c->next) mesh_nccl__mark_now(s, c);
         mesh_nccl__look(s);
         for (c = s->comm; c; c = c->next) {
-            left += c->nmarks > 0;
-            if (c->nmarks && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
+            int busy = c->nmarks > 0 || (!c->ended && c->completed < c->issued);
+            left += busy;
+            if (busy && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
         }
         pthread_mutex_unlock(&s->lock);
         if (!left || mesh_nccl__now(s) > deadline + INT64_C(2000000000)) return;
@@ -2103,28 +2771,31 @@ static inline mesh_status mesh_nccl__meet(mesh_nccl__state *s, int64_t deadline,
     return vote.status;
 }
 
-static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
-    int i;
-    while (c->nmarks) {
-        s->event[s->nevents++] = c->mark[c->first_mark].event;
-        c->first_mark = (c->first_mark + 1) % c->mark_cap;
-        c->nmarks--;
+/* The marker's end. Returns 0 if a stream whose queue is full keeps it. */
+static inline int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
+    const mesh_nccl__comm *c;
+    int busy = 1;
+    pthread_mutex_lock(&s->lock);
+    s->marks_stopping = 1;
+    pthread_cond_signal(&s->want);
+    pthread_mutex_unlock(&s->lock);
+    while (busy && mesh_nccl__now(s) < deadline) {
+        pthread_mutex_lock(&s->lock);
+        for (busy = 0, c = s->comm; c; c = c->next) busy |= c->marking && !s->marker_left;
+        pthread_mutex_unlock(&s->lock);
+        if (busy) mesh_nccl__nap(200000);
     }
-    for (i = 0; i < c->nretired; i++) s->api.cudaFree(c->retired[i]);
-    if (c->staging) s->api.cudaFree(c->staging);
-    if (c->word) s->api.cudaFree(c->word);
-    s->api.cudaStreamDestroy(c->stream);
-    s->api.cudaEventDestroy(c->enter);
-    s->api.cudaEventDestroy(c->captured);
-    mesh_transport_free(s->boot, c->retired);
-    mesh_transport_free(s->boot, c->mark);
-    mesh_transport_free(s->boot, c->rank);
-    mesh_transport_free(s->boot, c);
+    if (busy)
+        pthread_detach(s->marker);
+    else
+        pthread_join(s->marker, NULL);
+    return !busy;
 }
 
 /* met: the ranks have come so far together that they can close together. */
 static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
     mesh_status status = MESH_OK;
+    mesh_nccl__registration *reg;
     mesh_nccl__mail *mail;
     mesh_nccl__comm *c;
     int hung = 0, i;
@@ -2139,12 +2810,13 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
         pthread_mutex_unlock(&s->watch_lock);
         pthread_join(s->watchdog, NULL);
     }
-    while (s->memory) mesh_nccl__forget(s, s->memory);
-    if (met) hung = !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    if (s->marks) hung = !mesh_nccl__marker_end(s, mesh_nccl__now(s) + INT64_C(5000000000));
+    for (reg = s->registration; reg; reg = reg->next) mesh_nccl__withdraw(s, reg);
+    if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
     for (c = s->comm; c; c = c->next) {
         if (c->ended) continue;
-        if (c->comm) mesh_nccl__stop_comm(s, c->comm, NULL, 0);
-        if (c->root) mesh_nccl__stop_comm(s, c->root, NULL, 0);
+        if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
+        if (c->root) mesh_nccl__stop_comm(s, c, c->root, NULL);
     }
     hung |= mesh_nccl__stops_wait(s, mesh_nccl__now(s) + INT64_C(5000000000));
     if (hung)
@@ -2157,6 +2829,11 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
         s->comm = c->next;
         mesh_nccl__comm_free(s, c);
     }
+    while ((reg = s->registration) != NULL) {
+        s->registration = reg->next;
+        mesh_transport_free(s->boot, reg);
+    }
+    while (s->memory && !hung) mesh_nccl__memory_free(s, s->memory);
     while (s->group) {
         mesh_nccl__group *g = s->group;
         s->group = g->next;
@@ -2176,6 +2853,8 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->watch_lock);
     pthread_cond_destroy(&s->wake);
+    pthread_cond_destroy(&s->want);
+    pthread_cond_destroy(&s->out);
     mesh_transport_free(s->boot, s);
     return status;
 }
@@ -2305,6 +2984,7 @@ static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_d
     s->n->nccl_version = version;
     api->cudaRuntimeGetVersion(&s->n->cuda_version);
     if (version < 21900) api->ncclMemAlloc = NULL, api->ncclCommRegister = NULL;
+    if (version < 22700) api->ncclCommWindowRegister = NULL;
     if (version < 22800) api->ncclAlltoAll = NULL, api->ncclGather = NULL, api->ncclScatter = NULL;
     if (version < 22807) api->ncclCommRevoke = NULL;
     if (!api->ncclGather || !api->ncclScatter) api->ncclAlltoAll = NULL;
@@ -2355,6 +3035,7 @@ static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
 #undef MESH_X
     mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
     mesh__kernel_args nothing;
+    void *args = &nothing;
     cudaError_t r = cudaSuccess;
     char *text;
     int i;
@@ -2369,14 +3050,15 @@ static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     }
     memset(&nothing, 0, sizeof nothing);
     nothing.divide = 1;
+    mesh__batch_begin(&s->batch, MESH__BATCH_FEW);
     mesh__ptx_join(text);
     r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
     mesh_transport_free(s->boot, text);
     for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++) {
         r = s->api.cudaLibraryGetKernel(&s->kernel[i], s->kernels, names[i]);
+        if (i >= MESH_NCCL__mesh_move_few) args = s->batch.word;
         if (r == cudaSuccess)
-            r = mesh_nccl__launch_on(s, NULL, i,
-                                     &nothing); /* so that it is compiled now, not inside a call or a capture */
+            r = mesh_nccl__launch_on(s, NULL, i, args, 1); /* so that it is compiled now, not inside a call or a capture */
     }
     s->has_kernels = r == cudaSuccess;
     if (r == cudaSuccess) return;
@@ -2427,6 +3109,8 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->watch_lock, NULL);
     pthread_cond_init(&s->wake, NULL);
+    pthread_cond_init(&s->want, NULL);
+    pthread_cond_init(&s->out, NULL);
     n->base.ops = mesh_nccl__ops();
     n->base.rank = bootstrap->rank;
     n->base.size = bootstrap->size;
@@ -2462,6 +3146,12 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         }
     }
     mesh_transport_free(bootstrap, ranks);
+    if (status == MESH_OK && !desc->no_watchdog) {
+        s->watching = pthread_create(&s->watchdog, NULL, mesh_nccl__watch, s) == 0;
+        s->marks = pthread_create(&s->marker, NULL, mesh_nccl__marker, s) == 0;
+        if (!s->watching || !s->marks)
+            status = mesh__fail(&vote.why, MESH_ERR_MEMORY, bootstrap->rank, "no watchdog thread");
+    }
     if (status == MESH_OK) {
         status = mesh_parse(&all, "world=-1", bootstrap->size, &vote.why);
         if (status == MESH_OK)
@@ -2471,9 +3161,6 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         s->world = *(mesh_nccl__group *)world; /* for bare posts; the first comm over the world may have it */
         s->world.c->refs = 0;
         s->world.timeout = INT64_C(600000000000);
-        s->watching = !desc->no_watchdog && pthread_create(&s->watchdog, NULL, mesh_nccl__watch, s) == 0;
-        if (!s->watching && !desc->no_watchdog)
-            status = mesh__fail(&vote.why, MESH_ERR_MEMORY, bootstrap->rank, "no watchdog thread");
     }
     if (status == MESH_OK) return MESH_OK;
     mesh_nccl__close_all(s, 0, &own);

@@ -36,7 +36,8 @@ CONCEPTS
     message     Up to 16 KiB, and up to 64 KiB where the connection is idle, go at once, within a credit of 1 MiB per peer; larger
                 ones when the receiver has posted, in frames that interleave, straight from and to the caller's memory, strided or not.
     MESH_TRACE  A directory: every rank writes rank-N.json there, an event for every operation, for Perfetto (ui.perfetto.dev) and for
-                `mesh trace`, which merges them and says who is late.
+                `mesh trace`, which merges them, on rank 0's clock, and says who is late. Ranks compare clocks with it in the first comm
+                that they open with it, or with one that has; clocks that drift apart later do so in the trace.
     MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
@@ -425,9 +426,8 @@ typedef struct mesh_socket__impl {
     uint64_t unix_token; /* of unix_fd's address */
     mesh_tuning tuning;  /* of MESH_TUNING */
     FILE *trace;         /* of MESH_TRACE */
-    int64_t trace_offset;
-    uint64_t identity; /* what the launcher calls the job, hashed; 0: it has no name */
-    uint64_t job;      /* drawn by rank 0, in the first entry of the book: 0 until it is known */
+    uint64_t identity;   /* what the launcher calls the job, hashed; 0: it has no name */
+    uint64_t job;        /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book, untold;
     unsigned glances, long_waits;
     int64_t looked;                   /* when connections were last asked for silence */
@@ -2949,18 +2949,29 @@ static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__pl
 }
 
 /* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
-   their own. The time is the host's, so that traces of several hosts lie side by side. */
+   their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
+   as integers: a locale may have a comma where JSON wants a point. */
 static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
-    int64_t ns = v->start + s->trace_offset;
+    int64_t ns = v->start + s->net->base.trace_epoch;
     fprintf(
         s->trace,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
         "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
         s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (long long)((v->end - v->start) / 1000),
-        (int)((v->end - v->start) % 1000), /* in integers: a locale may write a comma */
-        v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence, (unsigned long long)v->count,
-        (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op, (int)v->status);
+        (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence,
+        (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op,
+        (int)v->status);
+}
+
+static inline void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
+    mesh_socket__impl *s = (mesh_socket__impl *)ctx;
+    uint64_t ns = offset < 0 ? 0 - (uint64_t)offset : (uint64_t)offset;
+    fprintf(
+        s->trace,
+        ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"clock\",\"args\":{\"offset_us\":%s%llu.%03d,\"within_us\":%lld.%03d}}",
+        s->net->base.rank, offset < 0 ? "-" : "", (unsigned long long)(ns / 1000), (int)(ns % 1000),
+        (long long)(within / 1000), (int)(within % 1000));
 }
 
 static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error *err) {
@@ -2975,8 +2986,9 @@ static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_err
         return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
                           "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
     clock_gettime(CLOCK_REALTIME, &t); /* modulo 10^12 us, which a double holds to a tenth of a ns */
-    s->trace_offset = ((int64_t)t.tv_sec % 1000000) * 1000000000 + t.tv_nsec - mesh_socket__clock();
+    s->net->base.trace_epoch = ((int64_t)t.tv_sec % 1000000) * 1000000000 + t.tv_nsec - mesh_socket__clock();
     s->net->base.trace = mesh_socket__trace;
+    s->net->base.trace_clock = mesh_socket__trace_clock;
     s->net->base.trace_ctx = s;
     return MESH_OK;
 }

@@ -36,6 +36,7 @@
     X(cudaHostAllocDefault) X(cudaHostAllocPortable) X(cudaHostAllocMapped) X(NCCL_MAJOR) X(NCCL_MINOR) X(NCCL_PATCH) \
     X(NCCL_VERSION_CODE) X(NCCL_VERSION(2, 18, 1)) X(NCCL_VERSION(2, 8, 4)) X(NCCL_UNIQUE_ID_BYTES)                   \
     X(NCCL_CONFIG_UNDEF_INT) X(NCCL_SPLIT_NOCOLOR) X(NCCL_SHRINK_DEFAULT) X(NCCL_SHRINK_ABORT) X(NCCL_REVOKE_DEFAULT) \
+    X(NCCL_WIN_DEFAULT) X(NCCL_WIN_COLL_SYMMETRIC) X(NCCL_WIN_REQUIRED_ALIGNMENT) X(sizeof(ncclWindow_t))             \
     X(ncclSuccess) X(ncclUnhandledCudaError) X(ncclSystemError) X(ncclInternalError) X(ncclInvalidArgument)           \
     X(ncclInvalidUsage) X(ncclRemoteError) X(ncclInProgress) X(ncclNumResults) X(ncclSum) X(ncclProd) X(ncclMax)      \
     X(ncclMin) X(ncclAvg) X(ncclNumOps) X(ncclMaxRedOp) X(ncclInt8) X(ncclChar) X(ncclUint8) X(ncclInt32) X(ncclInt)  \

@@ -11,7 +11,9 @@ typedef struct fake_task_kind {
     void (*issued)(void *data);  /* at each enqueue, on the caller's thread, streams locked; may be NULL */
     void (*run)(void *data);     /* on the stream's thread, nothing locked */
     void (*release)(void *data); /* the last holder let go */
-    int (*stopped)(void *data); /* not NULL: a kernel that holds the whole device, in order of issue; true: no longer */
+    int (*stopped)(void *data);  /* not NULL: a kernel that holds the whole device; true: no longer */
+    /* Kernels of one owner start in order of issue; NULL: in order with all. */
+    const void *(*owner)(void *data);
 } fake_task_kind;
 
 /* Puts a task at the end of a stream (or of its capture). `data` is released also when this fails. */
@@ -26,6 +28,12 @@ void fake_wake(void);
  * Pageable memory is returned as it is when `pageable` is allowed, else aborts. */
 void *fake_memory(const void *pointer, size_t bytes, int pageable, const char *who);
 enum cudaMemoryType fake_memory_type(const void *pointer, int *device);
+/* Device memory whose address is a multiple of `granularity`, and of which so much is used up. */
+cudaError_t fake_allocate(void **pointer, size_t bytes, size_t granularity);
+/* Whether the memory came from there. */
+int fake_is_granular(const void *pointer);
+/* Memory that is registered must not be freed. */
+void fake_register(const void *pointer, int change);
 
 long long fake_env(const char *name, long long otherwise);
 /* Prints "fake NCCL/CUDA, RANK r: ..." and aborts. */
@@ -47,5 +55,7 @@ void fake_count(enum fake_counter counter);
 void fake_counts(unsigned long long out[8]);
 /* In libnccl: how often a comm was aborted while another thread was inside a call on it. NCCL may crash then. */
 unsigned long long fake_unsafe_aborts(void);
+/* In libnccl: how many calls of this process had something to connect, which blocks the host. */
+unsigned long long fake_connects(void);
 
 #endif

@@ -176,8 +176,8 @@ enum { ALIGNMENT = 256, GUARD_BYTES = 256, GUARD_VALUE = 0xC7, GARBAGE_VALUE = 0
 
 typedef struct allocation {
     uintptr_t address;
-    size_t bytes;
-    int device;
+    size_t bytes, granularity;
+    int device, registered;
 } allocation;
 
 typedef struct allocation_table { /* sorted by address */
@@ -252,22 +252,24 @@ static void table_remove(allocation_table *table, allocation *item) {
     table->count--;
 }
 
-static size_t room_of(size_t bytes) { return (bytes + GUARD_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+static size_t room_of(size_t bytes) { return round_up(bytes + GUARD_BYTES, ALIGNMENT); }
 
 /* A free place at or above the address, or 0. Searching on from the last one leaves freed addresses unused for long. */
-static uintptr_t arena_place(uintptr_t address, size_t room) {
+static uintptr_t arena_place(uintptr_t address, size_t room, size_t alignment) {
     size_t i = table_above(&memory.device, address);
     if (i > 0) {
         allocation *below = &memory.device.items[i - 1];
         uintptr_t end = below->address + room_of(below->bytes);
         if (end > address) address = end;
     }
-    for (; i < memory.device.count && memory.device.items[i].address - address < room; i++)
-        address = memory.device.items[i].address + room_of(memory.device.items[i].bytes);
-    return memory.base + memory.arena_bytes - address >= room ? address : 0;
+    address = round_up(address, alignment);
+    for (; i < memory.device.count && memory.device.items[i].address < address + room; i++)
+        address = round_up(memory.device.items[i].address + room_of(memory.device.items[i].bytes), alignment);
+    return address + room <= memory.base + memory.arena_bytes ? address : 0;
 }
 
-static cudaError_t device_allocate(void **pointer, size_t bytes, int device) {
+static cudaError_t device_allocate(void **pointer, size_t bytes, size_t granularity, int device) {
     if (no_driver()) return cudaErrorInsufficientDriver;
     if (!pointer) return cudaErrorInvalidValue;
     *pointer = NULL;
@@ -275,14 +277,15 @@ static cudaError_t device_allocate(void **pointer, size_t bytes, int device) {
     pthread_once(&memory.once, memory_open);
     pthread_mutex_lock(&memory.lock);
     uintptr_t address = 0;
-    if (bytes <= memory.limit_bytes && memory.used_bytes[device] <= memory.limit_bytes - bytes) {
-        address = arena_place(memory.cursor, room_of(bytes));
-        if (!address) address = arena_place(memory.base, room_of(bytes));
+    size_t used = round_up(bytes, granularity), alignment = granularity > ALIGNMENT ? granularity : ALIGNMENT;
+    if (used <= memory.limit_bytes && memory.used_bytes[device] <= memory.limit_bytes - used) {
+        address = arena_place(memory.cursor, room_of(bytes), alignment);
+        if (!address) address = arena_place(memory.base, room_of(bytes), alignment);
     }
     if (address) {
         memory.cursor = address + room_of(bytes);
-        memory.used_bytes[device] += bytes;
-        table_insert(&memory.device, (allocation){address, bytes, device});
+        memory.used_bytes[device] += used;
+        table_insert(&memory.device, (allocation){address, bytes, granularity, device, 0});
         size_t garbage = bytes < (1 << 20) ? bytes : 1 << 20;
         memset(alias_of(address), GARBAGE_VALUE, garbage);
         memset(alias_of(address) + bytes, GUARD_VALUE, GUARD_BYTES);
@@ -297,6 +300,8 @@ static void device_release(void *pointer, const char *who) {
     pthread_mutex_lock(&memory.lock);
     allocation *found = table_find(&memory.device, address);
     if (!found || found->address != address) fake_die("%s: %p is not the start of a device allocation", who, pointer);
+    if (found->registered > 0 && !fake_env("FAKE_NCCL_FREE_REGISTERED", 0))
+        fake_die("%s: %p is still registered with a comm", who, pointer);
     size_t bytes = found->bytes;
     const unsigned char *guard = (const unsigned char *)alias_of(address) + bytes;
     for (size_t i = 0; i < GUARD_BYTES; i++)
@@ -305,7 +310,7 @@ static void device_release(void *pointer, const char *who) {
     const uintptr_t page = 4096;
     uintptr_t first = (address + page - 1) / page * page, last = (address + bytes) / page * page;
     if (last > first) madvise(alias_of(first), last - first, MADV_DONTNEED);
-    memory.used_bytes[found->device] -= bytes;
+    memory.used_bytes[found->device] -= round_up(bytes, found->granularity);
     table_remove(&memory.device, found);
     pthread_mutex_unlock(&memory.lock);
 }
@@ -321,6 +326,25 @@ enum cudaMemoryType fake_memory_type(const void *pointer, int *device) {
     if (device) *device = found ? found->device : -1;
     pthread_mutex_unlock(&memory.lock);
     return type;
+}
+
+cudaError_t fake_allocate(void **pointer, size_t bytes, size_t granularity) {
+    return device_allocate(pointer, bytes, granularity, current_device);
+}
+
+int fake_is_granular(const void *pointer) {
+    pthread_mutex_lock(&memory.lock);
+    allocation *found = table_find(&memory.device, (uintptr_t)pointer);
+    int granular = found && found->granularity > 1;
+    pthread_mutex_unlock(&memory.lock);
+    return granular;
+}
+
+void fake_register(const void *pointer, int change) {
+    pthread_mutex_lock(&memory.lock);
+    allocation *found = table_find(&memory.device, (uintptr_t)pointer);
+    if (found) found->registered += change; /* it may be freed where FAKE_NCCL_FREE_REGISTERED lets it */
+    pthread_mutex_unlock(&memory.lock);
 }
 
 void *fake_memory(const void *pointer, size_t bytes, int pageable, const char *who) {
@@ -352,10 +376,10 @@ typedef struct task {
     atomic_int holders;
 } task;
 
-typedef struct
-    entry { /* one run of a task, in the queue of a stream; exclusive ones also in the queue for the device */
+/* One run of a task, in the queue of a stream; exclusive ones also in the queue for the device. */
+typedef struct entry {
     task *task;
-    int device;
+    cudaStream_t stream;
     struct entry *next, *next_exclusive;
 } entry;
 
@@ -407,10 +431,11 @@ struct CUgraphExec_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a task completed, or see fake_wake */
-static struct CUstream_st default_streams[MAX_DEVICES]; /* in use from the first time that one is named */
+static struct CUstream_st default_streams[MAX_DEVICES];   /* in use from the first time that one is named */
 static struct CUstream_st *streams;
-static struct CUstream_st *closed_streams; /* kept, so that a use of one can be told */
-static entry *exclusive_first;
+static struct CUstream_st *closed_streams;   /* kept, so that a use of one can be told */
+static entry *exclusive_first;               /* in order of issue */
+static entry *exclusive_chosen[MAX_DEVICES]; /* where kernels start in any order: the one that holds the device */
 static cudaGraph_t captures;
 static __thread enum cudaStreamCaptureMode thread_capture_mode;
 
@@ -459,13 +484,47 @@ static void stream_wait_locked(cudaStream_t s, uint64_t position) {
     while (s->completed < position) pthread_cond_wait(&changed, &lock);
 }
 
-/* A kernel that holds the whole device starts when none issued before it is left, but for those that were stopped. One
- * that was stopped itself waits no less. */
+static int is_stopped(const entry *e) { return e->task->kind->stopped(e->task->data); }
+static const void *owner_of(const entry *e) { return e->task->kind->owner(e->task->data); }
+
+/* A kernel that holds the whole device starts when none issued before it is left that it must follow, but for those that
+ * were stopped. One that was stopped itself waits no less. */
+static int exclusive_follows(const entry *e) {
+    for (const entry *before = exclusive_first; before != e; before = before->next_exclusive)
+        if (before->stream->device == e->stream->device && owner_of(before) == owner_of(e) && !is_stopped(before))
+            return 1;
+    return 0;
+}
+
+static uint64_t random_next(uint64_t *state, uint64_t stream) {
+    if (!*state) {
+        uint64_t seed = (uint64_t)fake_env("FAKE_CUDA_SEED", 1) * 1000003 + (uint64_t)fake_env("RANK", 0);
+        *state = (seed * 1000003 + stream) * 0x9E3779B97F4A7C15u | 1;
+    }
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state * 0x2545F4914F6CDD1Du >> 32;
+}
+
+/* One of the kernels that are the first of their streams and follow none, but for `stopped`. */
+static entry *exclusive_choose(int device, const entry *stopped) {
+    static uint64_t random;
+    entry *chosen = NULL;
+    uint64_t candidates = 0;
+    for (entry *e = exclusive_first; e; e = e->next_exclusive)
+        if (e != stopped && e->stream->device == device && e->stream->first == e && !exclusive_follows(e) &&
+            random_next(&random, 1 << 20) % ++candidates == 0)
+            chosen = e;
+    return chosen;
+}
+
 static int exclusive_may_start(const entry *e) {
-    const entry *before = exclusive_first;
-    while (before != e && (before->device != e->device || before->task->kind->stopped(before->task->data)))
-        before = before->next_exclusive;
-    return before == e;
+    entry **chosen = &exclusive_chosen[e->stream->device];
+    if (!owner_of(e) || exclusive_follows(e)) return !exclusive_follows(e);
+    if (*chosen != e && (!*chosen || is_stopped(*chosen))) {
+        *chosen = exclusive_choose(e->stream->device, *chosen);
+        pthread_cond_broadcast(&changed);
+    }
+    return *chosen == e;
 }
 
 static void exclusive_take(entry *e) {
@@ -476,6 +535,7 @@ static void exclusive_give(entry *e) {
     entry **link = &exclusive_first;
     while (*link != e) link = &(*link)->next_exclusive;
     *link = e->next_exclusive;
+    if (exclusive_chosen[e->stream->device] == e) exclusive_chosen[e->stream->device] = NULL;
 }
 
 static void stream_delay(cudaStream_t s) {
@@ -483,12 +543,7 @@ static void stream_delay(cudaStream_t s) {
     long long limit = __atomic_load_n(&longest, __ATOMIC_RELAXED);
     if (limit < 0) __atomic_store_n(&longest, limit = fake_env("FAKE_CUDA_DELAY_US", 0), __ATOMIC_RELAXED);
     if (limit <= 0) return;
-    if (!s->random) {
-        uint64_t seed = (uint64_t)fake_env("FAKE_CUDA_SEED", 1) * 1000003 + (uint64_t)fake_env("RANK", 0);
-        s->random = (seed * 1000003 + (uint64_t)s->id) * 0x9E3779B97F4A7C15u | 1;
-    }
-    s->random ^= s->random << 13, s->random ^= s->random >> 7, s->random ^= s->random << 17;
-    usleep((useconds_t)(s->random % (uint64_t)(limit + 1)));
+    usleep((useconds_t)(random_next(&s->random, (uint64_t)s->id) % (uint64_t)(limit + 1)));
 }
 
 static void stream_unlink(cudaStream_t s) {
@@ -531,7 +586,7 @@ static void *stream_worker(void *argument) {
 static void stream_push(cudaStream_t s, task *t) {
     entry *e = must_calloc(sizeof *e);
     e->task = t;
-    e->device = s->device;
+    e->stream = s;
     if (s->first)
         s->last->next = e;
     else
@@ -565,7 +620,7 @@ static void wait_run(void *data) {
     pthread_mutex_unlock(&lock);
 }
 
-static const fake_task_kind wait_kind = {NULL, wait_run, free, NULL};
+static const fake_task_kind wait_kind = {NULL, wait_run, free, NULL, NULL};
 
 static void push_wait(cudaStream_t s, cudaStream_t on, uint64_t position) {
     if (on == s || on->completed >= position) return;
@@ -814,7 +869,7 @@ cudaError_t fake_stream_join(cudaStream_t after, cudaStream_t before) {
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     fake_count(FAKE_MALLOCS);
     cudaError_t error = refuse_in_capture_unlocked();
-    return result(error ? error : device_allocate(pointer, bytes, current_device));
+    return result(error ? error : device_allocate(pointer, bytes, 1, current_device));
 }
 
 cudaError_t cudaFree(void *pointer) {
@@ -839,7 +894,7 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
     if (posix_memalign(pointer, 4096, bytes)) return result(cudaErrorMemoryAllocation);
     memset(*pointer, GARBAGE_VALUE, bytes < 4096 ? bytes : 4096);
     pthread_mutex_lock(&memory.lock);
-    table_insert(&memory.pinned, (allocation){(uintptr_t)*pointer, bytes, current_device});
+    table_insert(&memory.pinned, (allocation){(uintptr_t)*pointer, bytes, 1, current_device, 0});
     pthread_mutex_unlock(&memory.lock);
     return cudaSuccess;
 }
@@ -865,11 +920,11 @@ cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
     pthread_mutex_lock(&lock);
     int capturing = stream_of(stream)->capture != NULL, device = stream_of(stream)->device;
     pthread_mutex_unlock(&lock);
-    return result(capturing ? cudaErrorNotSupported : device_allocate(pointer, bytes, device));
+    return result(capturing ? cudaErrorNotSupported : device_allocate(pointer, bytes, 1, device));
 }
 
 static void free_run(void *pointer) { device_release(pointer, "cudaFreeAsync"); }
-static const fake_task_kind free_kind = {NULL, free_run, NULL, NULL};
+static const fake_task_kind free_kind = {NULL, free_run, NULL, NULL, NULL};
 
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) {
     pthread_mutex_lock(&lock);
@@ -926,7 +981,7 @@ static void copy_run(void *data) {
     }
 }
 
-static const fake_task_kind copy_kind = {NULL, copy_run, free, NULL};
+static const fake_task_kind copy_kind = {NULL, copy_run, free, NULL, NULL};
 
 static int kind_agrees(enum cudaMemcpyKind kind, enum cudaMemoryType dst, enum cudaMemoryType src) {
     int to_device = dst == cudaMemoryTypeDevice, from_device = src == cudaMemoryTypeDevice;
@@ -1024,7 +1079,7 @@ static void event_run(void *data) {
     pthread_mutex_unlock(&lock);
 }
 
-static const fake_task_kind event_kind = {NULL, event_run, event_release, NULL};
+static const fake_task_kind event_kind = {NULL, event_run, event_release, NULL, NULL};
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     if (no_driver()) return result(cudaErrorInsufficientDriver);
@@ -1285,10 +1340,13 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 typedef struct mesh__kernel_args {
     unsigned long long dst, src, count;
 } mesh__kernel_args;
-static void fake_copy_bytes(mesh__kernel_args a, unsigned long long thread, unsigned long long threads) {
-    for (unsigned long long i = thread; i < a.count; i += threads) ((char *)a.dst)[i] = ((char *)a.src)[i];
+enum { fake_copy_bytes = sizeof(mesh__kernel_args) };
+static void fake_copy(const void *parameter, unsigned long long thread, unsigned long long threads) {
+    const mesh__kernel_args *a = parameter;
+    for (unsigned long long i = thread; i < a->count; i += threads) ((char *)a->dst)[i] = ((char *)a->src)[i];
 }
-#define MESH_KERNELS(X) X(fake_copy_bytes)
+static unsigned mesh__k_move_at(const unsigned long long *word, unsigned i) { return (unsigned)word[i]; }
+#define MESH_KERNELS(X) X(fake_copy)
 #endif
 #pragma GCC diagnostic pop
 
@@ -1298,10 +1356,11 @@ struct CUlib_st {
 
 struct CUkern_st {
     const char *name;
-    void (*run)(mesh__kernel_args arguments, unsigned long long thread, unsigned long long threads);
+    void (*run)(const void *parameter, unsigned long long thread, unsigned long long threads);
+    size_t bytes; /* of the parameter */
 };
 
-#define KERNEL_ROW(name) {#name, name},
+#define KERNEL_ROW(name) {#name, name, name##_bytes},
 static const struct CUkern_st kernels[] = {MESH_KERNELS(KERNEL_ROW)};
 enum { KERNELS = sizeof kernels / sizeof kernels[0] };
 
@@ -1363,19 +1422,36 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, co
 
 typedef struct launch {
     cudaKernel_t kernel;
-    mesh__kernel_args arguments;
     unsigned long long threads;
+    unsigned long long parameter[];
 } launch;
 
-static void launch_run(void *data) {
-    const launch *l = data;
-    mesh__kernel_args a = l->arguments;
-    if (a.dst) a.dst = (unsigned long long)(uintptr_t)fake_memory((void *)(uintptr_t)a.dst, 1, 0, l->kernel->name);
-    if (a.src) a.src = (unsigned long long)(uintptr_t)fake_memory((void *)(uintptr_t)a.src, 1, 0, l->kernel->name);
-    for (unsigned long long thread = 0; thread < l->threads; thread++) l->kernel->run(a, thread, l->threads);
+static unsigned long long host_view(unsigned long long address, const char *who) {
+    return address ? (unsigned long long)(uintptr_t)fake_memory((void *)(uintptr_t)address, 1, 0, who) : 0;
 }
 
-static const fake_task_kind launch_kind = {NULL, launch_run, free, NULL};
+/* A parameter is a mesh__kernel_args, or a mesh__batch of many. */
+static void launch_run(void *data) {
+    const launch *l = data;
+    const char *name = l->kernel->name;
+    unsigned long long *own = must_calloc(l->kernel->bytes);
+    mesh__kernel_args *one = (mesh__kernel_args *)own;
+    memcpy(own, l->parameter, l->kernel->bytes);
+    if (l->kernel->bytes == sizeof *one) {
+        one->dst = host_view(one->dst, name);
+        one->src = host_view(one->src, name);
+    } else {
+        for (unsigned i = 0; i < own[1] >> 32; i++) {
+            unsigned long long *move = own + mesh__k_move_at(own, i);
+            move[0] = host_view(move[0], name);
+            move[1] = host_view(move[1], name);
+        }
+    }
+    for (unsigned long long thread = 0; thread < l->threads; thread++) l->kernel->run(own, thread, l->threads);
+    free(own);
+}
+
+static const fake_task_kind launch_kind = {NULL, launch_run, free, NULL, NULL};
 
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
                              cudaStream_t stream) {
@@ -1389,9 +1465,9 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **a
         grid.z > 65535 || shared_bytes > 48 * 1024)
         return result(cudaErrorInvalidConfiguration);
     if (fake_stream_device(stream) != current_device) return result(cudaErrorInvalidResourceHandle);
-    launch *l = must_calloc(sizeof *l);
+    launch *l = must_calloc(sizeof *l + known->bytes);
     l->kernel = (cudaKernel_t)(uintptr_t)known;
-    memcpy(&l->arguments, arguments[0], sizeof l->arguments);
+    memcpy(l->parameter, arguments[0], known->bytes);
     l->threads = blocks * block_threads;
     return result(fake_enqueue(stream, &launch_kind, l));
 }

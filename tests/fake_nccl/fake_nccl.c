@@ -99,6 +99,27 @@ static void *must_calloc(size_t bytes) {
     return memory;
 }
 
+/* A line in FAKE_NCCL_TRACE.RANK. */
+__attribute__((format(printf, 1, 2))) static void trace(const char *format, ...) {
+    static FILE *file;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const char *prefix = getenv("FAKE_NCCL_TRACE");
+    char path[4096];
+    va_list arguments;
+    if (!prefix || !*prefix) return;
+    pthread_mutex_lock(&lock);
+    if (!file) {
+        snprintf(path, sizeof path, "%s.%d", prefix, world_rank());
+        file = fopen(path, "a");
+        if (!file) fake_die("cannot write %s", path);
+    }
+    va_start(arguments, format);
+    vfprintf(file, format, arguments);
+    va_end(arguments);
+    fflush(file);
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---- Futexes and processes -------------------------------------------------------------------------------------- */
 
 enum { LOOK_MS = 20 }; /* every wait looks this often whether it was stopped or a peer died */
@@ -135,7 +156,7 @@ static unsigned long long process_start(int pid) {
 
 /* ---- What the ranks of a comm share ----------------------------------------------------------------------------- */
 
-enum { BOARD_BYTES = 64 << 10, RING_BYTES = 16 << 10, SEGMENT_MAGIC = 0x4e43434c };
+enum { BOARD_BYTES = 64 << 10, BOARD_GARBAGE = 0x5A, RING_BYTES = 16 << 10, SEGMENT_MAGIC = 0x4e43434c };
 
 typedef struct unique_id { /* the content of an ncclUniqueId */
     int pid, fd;
@@ -146,6 +167,10 @@ typedef struct signature { /* what all ranks must agree on to pass a barrier tog
     int call, type, op, root;
     size_t count;
 } signature;
+
+enum { TREE_BYTES = 64 << 10 }; /* an all_reduce of less takes the tree, all else the ring */
+enum algorithm { RING, TREE, ALGORITHMS };
+static const char *const algorithm_names[] = {"ring", "tree"};
 
 enum { DESERTED = 1 << 30 }; /* in `arrived`: somebody was cut off, so nobody passes any more */
 
@@ -159,16 +184,22 @@ typedef struct card { /* of one rank */
     atomic_int leaving; /* it called destroy or abort */
     int pid, device;
     unsigned long long start, host;
-    signature signature;
-    int color, key;       /* of a split under way */
-    unique_id child;      /* made by the first rank of the child */
-    atomic_uint doorbell; /* something came for this rank */
+    signature of_kernel, of_call;
+    atomic_uint registered_collectives; /* to which it came with registered memory */
+    int color, key;                     /* of a split under way */
+    unique_id child;                    /* made by the first rank of the child */
+    atomic_uint doorbell;               /* something came for this rank */
 } card;
+
+typedef struct meeting { /* who connects: each waits until all have come, and then until all know that */
+    atomic_int arrived[2];
+} meeting;
 
 typedef struct ring {                              /* from one rank to another; counts only grow */
     _Alignas(64) _Atomic uint64_t sends, receives; /* messages posted by either side */
     size_t send_bytes[2], recv_bytes[2];           /* of the last two */
     _Atomic uint64_t written, read;                /* bytes */
+    meeting connecting;
     unsigned char bytes[RING_BYTES];
 } ring;
 
@@ -176,7 +207,8 @@ typedef struct segment {
     unsigned magic;
     unsigned long long serial;
     atomic_int nranks;
-    barrier operations, control, shrink;
+    barrier operations, control, shrink, windows;
+    meeting connecting[ALGORITHMS];
 } segment;
 
 enum { HEADER_BYTES = 4096 };
@@ -196,6 +228,10 @@ typedef struct job { /* what a non-blocking call left to do */
 
 typedef struct registration {
     struct registration *next;
+    const char *memory;
+    size_t bytes;
+    int is_window;
+    int holds; /* the memory must not be freed */
 } registration;
 
 struct ncclComm {
@@ -217,6 +253,7 @@ struct ncclComm {
     atomic_int pending; /* kernels issued and not ended */
     atomic_int held;    /* kernels that a stream or a graph still has */
     double peers_seen_ms;
+    char *connected;      /* or on the way to be: algorithms, then peers sent to, then peers received from */
     pthread_mutex_t lock; /* of the job and its thread */
     pthread_cond_t wake;
     job *job;
@@ -262,10 +299,46 @@ static ncclComm_t comm_open(int nranks, int rank, int device, const ncclConfig_t
     c->rank = rank;
     c->device = device;
     c->config = *config;
+    c->connected = must_calloc(ALGORITHMS + 2 * (size_t)nranks);
     c->state = ncclInProgress;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->wake, NULL);
     return c;
+}
+
+static registration *registration_open(ncclComm_t c, void *buffer, size_t bytes, int is_window) {
+    registration *r = must_calloc(sizeof *r);
+    pthread_mutex_lock(&c->lock);
+    *r = (registration){c->registrations, buffer, bytes, is_window, 1};
+    fake_register(buffer, 1);
+    c->registrations = r;
+    pthread_mutex_unlock(&c->lock);
+    return r;
+}
+
+static void registration_close(ncclComm_t c, registration **at) {
+    registration *r = *at;
+    pthread_mutex_lock(&c->lock);
+    *at = r->next;
+    if (r->holds) fake_register(r->memory, -1);
+    pthread_mutex_unlock(&c->lock);
+    free(r);
+}
+
+/* From the call of its destroy or abort on, a comm holds no memory. */
+static void registrations_let_go(ncclComm_t c) {
+    pthread_mutex_lock(&c->lock);
+    for (registration *r = c->registrations; r; r = r->next) {
+        if (r->holds) fake_register(r->memory, -1);
+        r->holds = 0;
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+static registration **registration_find(ncclComm_t c, const void *handle, int is_window) {
+    registration **at = &c->registrations;
+    while (*at && (*at != handle || (*at)->is_window != is_window)) at = &(*at)->next;
+    return *at ? at : NULL;
 }
 
 /* The struct itself stays: a later use is to be told, not to crash. */
@@ -280,11 +353,8 @@ static void comm_bury(ncclComm_t c) {
     atomic_store(&c->destroyed, 1);
     pthread_cond_signal(&c->wake);
     pthread_mutex_unlock(&c->lock);
-    while (c->registrations) {
-        registration *r = c->registrations;
-        c->registrations = r->next;
-        free(r);
-    }
+    while (c->registrations) registration_close(c, &c->registrations);
+    free(c->connected);
     if (c->shared) {
         atomic_store(&card_of(c, c->rank)->left, 1);
         munmap(c->shared, segment_bytes(c->nranks));
@@ -312,9 +382,14 @@ static void look_for_dead_peers(ncclComm_t c) {
     }
 }
 
-static int signatures_agree(ncclComm_t c, const char *members) {
+/* A kernel and a call may wait at the same time. */
+static signature *signature_of(ncclComm_t c, int rank, const barrier *b) {
+    return b == &shared_of(c)->operations ? &card_of(c, rank)->of_kernel : &card_of(c, rank)->of_call;
+}
+
+static int signatures_agree(ncclComm_t c, const barrier *at, const char *members) {
     for (int rank = 0; rank < c->nranks; rank++) {
-        const signature *a = &card_of(c, c->rank)->signature, *b = &card_of(c, rank)->signature;
+        const signature *a = signature_of(c, c->rank, at), *b = signature_of(c, rank, at);
         if (members && !members[rank]) continue;
         if (a->call != b->call || a->type != b->type || a->op != b->op || a->root != b->root || a->count != b->count)
             return 0;
@@ -326,9 +401,9 @@ static int signatures_agree(ncclComm_t c, const char *members) {
 static int barrier_pass(ncclComm_t c, barrier *b, const char *members, signature mine, const atomic_int *cut) {
     unsigned expected = 0;
     for (int rank = 0; rank < c->nranks; rank++) expected += !members || members[rank];
-    card_of(c, c->rank)->signature = mine;
+    *signature_of(c, c->rank, b) = mine;
     unsigned generation = atomic_load(&b->generation);
-    if (atomic_fetch_add(&b->arrived, 1) + 1 == expected && signatures_agree(c, members)) {
+    if (atomic_fetch_add(&b->arrived, 1) + 1 == expected && signatures_agree(c, b, members)) {
         atomic_store(&b->arrived, 0);
         atomic_fetch_add(&b->generation, 1);
         futex_wake(&b->generation);
@@ -769,6 +844,7 @@ static void comm_end(ncclComm_t c) {
 static void comm_begin_end(ncclComm_t c, const char *who) {
     check_usable(c, who);
     if (atomic_exchange(&c->ending, 1)) fake_die("%s: the comm is being destroyed or aborted already", who);
+    registrations_let_go(c);
 }
 
 /* At once, or at the end of the open group. */
@@ -872,27 +948,68 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
     if (!handle || bytes == 0 || fake_memory_type(buffer, NULL) != cudaMemoryTypeDevice)
         return fail(ncclInvalidArgument, "ncclCommRegister: %p is not device memory", buffer);
     fake_memory(buffer, bytes, 0, __func__);
-    registration *r = must_calloc(sizeof *r);
-    r->next = comm->registrations;
-    comm->registrations = r;
-    *handle = r;
+    *handle = registration_open(comm, buffer, bytes, 0);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     ENTER(21900);
     CALL_ON(comm);
-    registration **at = comm ? &comm->registrations : NULL;
-    while (at && *at && *at != handle) at = &(*at)->next;
-    if (!at || !*at) return fail(ncclInvalidArgument, "ncclCommDeregister: not a handle of this comm");
-    *at = (*at)->next;
-    free(handle);
+    registration **at = comm ? registration_find(comm, handle, 0) : NULL;
+    if (!at) return fail(ncclInvalidArgument, "ncclCommDeregister: not a handle of this comm");
+    registration_close(comm, at);
+    return ncclSuccess;
+}
+
+typedef struct window_job {
+    job base;
+    void *buffer;
+    size_t bytes;
+    ncclWindow_t *out;
+    int flags;
+} window_job;
+
+static ncclResult_t window_run(job *self) {
+    window_job *w = (window_job *)self;
+    ncclComm_t c = self->comm;
+    if ((uintptr_t)w->buffer % NCCL_WIN_REQUIRED_ALIGNMENT || !fake_is_granular(w->buffer))
+        return fail(ncclInvalidArgument, "ncclCommWindowRegister: %p is not aligned, or not ncclMemAlloc's", w->buffer);
+    fake_memory(w->buffer, w->bytes, 0, "ncclCommWindowRegister");
+    signature same = {.call = -4, .op = w->flags, .count = w->bytes};
+    if (!barrier_pass(c, &shared_of(c)->windows, NULL, same, &c->stop))
+        return fail(ncclInternalError, "ncclCommWindowRegister: the call was aborted");
+    *w->out = (ncclWindow_t)registration_open(c, w->buffer, w->bytes, 1);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags) {
+    ENTER(22700);
+    CALL_ON(comm);
+    ncclResult_t code = check_ready(comm, __func__);
+    if (code) return code;
+    if (!window || !buffer || bytes == 0 || (flags & ~NCCL_WIN_COLL_SYMMETRIC))
+        return fail(ncclInvalidArgument, "ncclCommWindowRegister: %zu bytes at %p, flags %d", bytes, buffer, flags);
+    *window = NULL;
+    if (!fake_env("FAKE_NCCL_SYMMETRIC", 1)) return ncclSuccess;
+    window_job *w = must_calloc(sizeof *w);
+    *w = (window_job){{.run = window_run, .launches = 1}, buffer, bytes, window, flags};
+    return job_start(comm, &w->base);
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+    ENTER(22700);
+    CALL_ON(comm);
+    if (comm && !window) return ncclSuccess;
+    registration **at = comm ? registration_find(comm, window, 1) : NULL;
+    if (!at) return fail(ncclInvalidArgument, "ncclCommWindowDeregister: not a window of this comm");
+    registration_close(comm, at);
     return ncclSuccess;
 }
 
 ncclResult_t ncclMemAlloc(void **pointer, size_t bytes) {
     ENTER(21900);
-    return cudaMalloc(pointer, bytes) ? fail(ncclUnhandledCudaError, "ncclMemAlloc: %zu bytes", bytes) : ncclSuccess;
+    cudaError_t error = fake_allocate(pointer, bytes, (size_t)fake_env("FAKE_NCCL_GRANULARITY", 2 << 20));
+    return error ? fail(ncclUnhandledCudaError, "ncclMemAlloc: %zu bytes", bytes) : ncclSuccess;
 }
 
 ncclResult_t ncclMemFree(void *pointer) {
@@ -1124,42 +1241,58 @@ static size_t blocks_received(const operation *o) {
 static size_t bytes_sent(const operation *o) { return blocks_sent(o) * o->count * type_bytes(o->type); }
 static size_t bytes_received(const operation *o) { return blocks_received(o) * o->count * type_bytes(o->type); }
 
-/* A collective's round: elements [at, at + step) of each block. What goes to each rank lies in blocks on the board. */
+/* A block's elements as the ranks must agree on them. Rings go in chunks that are rounded up to 16 bytes, a block or an
+ * n-th of the array: ranks whose counts differ within that do not notice. */
+static size_t padded_count(const operation *o) {
+    size_t parts = (size_t)o->comm->nranks, width = type_bytes(o->type), bytes = o->count * width;
+    if (o->kind > REDUCE_SCATTER || !fake_env("FAKE_NCCL_ROUND_UP", 1)) return o->count;
+    if (o->kind == ALL_GATHER || o->kind == REDUCE_SCATTER) parts = 1;
+    return ((bytes + parts - 1) / parts + 15) / 16 * 16 * parts / width;
+}
+
+static size_t elements_in(const operation *o, size_t at, size_t step) {
+    return o->count < at ? 0 : o->count - at < step ? o->count - at : step;
+}
+
+/* A collective's round: elements [at, at + step) of each block. What goes to each rank lies in blocks on the board. Who
+ * asked for more than others gave gets garbage. */
 static void post_round(const operation *o, const unsigned char *send, size_t at, size_t step) {
-    size_t width = type_bytes(o->type);
+    size_t width = type_bytes(o->type), given = elements_in(o, at, step);
     unsigned char *board = board_of(o->comm, o->comm->rank);
-    for (size_t block = 0; block < blocks_sent(o); block++)
-        memcpy(board + block * step * width, send + (block * o->count + at) * width, step * width);
+    for (size_t block = 0; block < blocks_sent(o); block++, board += step * width) {
+        memcpy(board, send + (block * o->count + at) * width, given * width);
+        memset(board + given * width, BOARD_GARBAGE, (step - given) * width);
+    }
 }
 
 static void read_round(const operation *o, unsigned char *recv, size_t at, size_t step) {
     ncclComm_t c = o->comm;
-    size_t width = type_bytes(o->type);
+    size_t width = type_bytes(o->type), wanted = elements_in(o, at, step);
     int many = o->kind == REDUCE_SCATTER || o->kind == ALL_TO_ALL || o->kind == SCATTER; /* one block for each rank */
     size_t mine = many ? (size_t)c->rank * step * width : 0;
     if (is_reduction(o->kind)) {
         const unsigned char *inputs[c->nranks];
         for (int rank = 0; rank < c->nranks; rank++) inputs[rank] = board_of(c, rank) + mine;
-        reducers[o->type](recv + at * width, inputs, c->nranks, step, o->op);
+        reducers[o->type](recv + at * width, inputs, c->nranks, wanted, o->op);
     } else if (o->kind == BROADCAST || o->kind == SCATTER) {
-        memcpy(recv + at * width, board_of(c, o->root) + mine, step * width);
+        memcpy(recv + at * width, board_of(c, o->root) + mine, wanted * width);
     } else {
         for (int rank = 0; rank < c->nranks; rank++)
-            memcpy(recv + ((size_t)rank * o->count + at) * width, board_of(c, rank) + mine, step * width);
+            memcpy(recv + ((size_t)rank * o->count + at) * width, board_of(c, rank) + mine, wanted * width);
     }
 }
 
 static void run_collective(const operation *o) {
     ncclComm_t c = o->comm;
     const char *name = operation_names[o->kind];
-    size_t width = type_bytes(o->type), sent = bytes_sent(o), received = bytes_received(o);
+    size_t width = type_bytes(o->type), sent = bytes_sent(o), received = bytes_received(o), count = padded_count(o);
     const unsigned char *send = sent ? fake_memory(o->send, sent, 0, name) : NULL;
     unsigned char *recv = received ? fake_memory(o->recv, received, 0, name) : NULL;
     int many = o->kind == REDUCE_SCATTER || o->kind == ALL_TO_ALL || o->kind == SCATTER;
     size_t most = BOARD_BYTES / (many ? (size_t)c->nranks : 1) / width;
-    signature s = {(int)o->kind, (int)o->type, is_reduction(o->kind) ? (int)o->op : 0, o->root, o->count};
-    for (size_t at = 0; at < o->count; at += most, c->round++) {
-        size_t step = o->count - at < most ? o->count - at : most;
+    signature s = {(int)o->kind, (int)o->type, is_reduction(o->kind) ? (int)o->op : 0, o->root, count};
+    for (size_t at = 0; at < count; at += most, c->round++) {
+        size_t step = count - at < most ? count - at : most;
         if (send) post_round(o, send, at, step);
         if (!barrier_pass(c, &shared_of(c)->operations, NULL, s, &c->stop)) return;
         if (recv) read_round(o, recv, at, step);
@@ -1258,6 +1391,7 @@ static void run_transfers(ncclComm_t c, transfer *all, size_t count) {
 
 typedef struct kernel {
     ncclComm_t comm;
+    const void *owner;
     size_t count;
     operation operations[];
 } kernel;
@@ -1313,8 +1447,142 @@ static void kernel_release(void *data) {
 }
 
 static int kernel_stopped(void *data) { return atomic_load(&((kernel *)data)->comm->stop); }
+static const void *kernel_owner(void *data) { return ((kernel *)data)->owner; }
 
-static const fake_task_kind kernel_kind = {kernel_issued, kernel_run, kernel_release, kernel_stopped};
+static const fake_task_kind kernel_kind = {kernel_issued, kernel_run, kernel_release, kernel_stopped, kernel_owner};
+
+/* Between comms, NCCL promises an order only where NCCL_LAUNCH_ORDER_IMPLICIT asked for it before the first launch. */
+static int kernels_are_ordered(void) {
+    static atomic_int known; /* 1: no, 2: yes */
+    if (!atomic_load(&known)) {
+        int implicit = library_version() >= 22600 && fake_env("NCCL_LAUNCH_ORDER_IMPLICIT", 0);
+        atomic_store(&known, implicit || !fake_env("FAKE_NCCL_UNORDERED", 1) ? 2 : 1);
+    }
+    return atomic_load(&known) == 2;
+}
+
+/* ---- What a group waits for on the host, before it launches ----------------------------------------------------- */
+
+static atomic_ullong connects;
+unsigned long long fake_connects(void) { return atomic_load(&connects); }
+
+typedef struct joint { /* something that a comm has not connected yet */
+    ncclComm_t comm;
+    meeting *at;
+    int nranks;
+} joint;
+
+typedef struct joint_list {
+    joint *items;
+    size_t count;
+} joint_list;
+
+static void joint_add(joint_list *list, ncclComm_t c, int place, joint one) {
+    if (c->connected[place]) return;
+    c->connected[place] = 1;
+    list->items[list->count++] = one;
+}
+
+static void join_algorithm(joint_list *list, ncclComm_t c, enum algorithm algorithm) {
+    if (c->nranks == 1 || library_version() < 22200 || c->connected[algorithm]) return;
+    trace("connect %s comm=%llx ranks=%d rank=%d\n", algorithm_names[algorithm], c->serial, c->nranks, c->rank);
+    joint_add(list, c, algorithm, (joint){c, &shared_of(c)->connecting[algorithm], c->nranks});
+}
+
+static void join_peer(joint_list *list, ncclComm_t c, int peer, operation_kind as) {
+    int place = ALGORITHMS + (as == SEND ? 0 : c->nranks) + peer;
+    ring *r = as == SEND ? ring_of(c, c->rank, peer) : ring_of(c, peer, c->rank);
+    if (peer == c->rank || c->connected[place]) return;
+    trace("connect peer %d comm=%llx ranks=%d rank=%d %s\n", peer, c->serial, c->nranks, c->rank, operation_names[as]);
+    joint_add(list, c, place, (joint){c, &r->connecting, 2});
+}
+
+/* As NCCL does with its messages, and as it may do with its collectives. */
+static void join_operation(joint_list *list, const operation *o) {
+    ncclComm_t c = o->comm;
+    int at_root = c->rank == o->root, gives = o->kind == ALL_TO_ALL || o->kind == (at_root ? SCATTER : GATHER),
+        gets = o->kind == ALL_TO_ALL || o->kind == (at_root ? GATHER : SCATTER);
+    int small = o->kind == ALL_REDUCE && o->count * type_bytes(o->type) < TREE_BYTES;
+    if (is_p2p(o->kind))
+        join_peer(list, c, o->root, o->kind);
+    else if (o->kind != ALL_TO_ALL && o->kind != GATHER && o->kind != SCATTER)
+        join_algorithm(list, c, small ? TREE : RING);
+    for (int peer = 0; peer < c->nranks; peer++) {
+        int named = o->kind == ALL_TO_ALL || at_root || peer == o->root;
+        if (gives && named) join_peer(list, c, peer, SEND);
+        if (gets && named) join_peer(list, c, peer, RECV);
+    }
+}
+
+/* An end of one comm's calls, or a peer known to be dead, ends the whole group. */
+static ncclResult_t joints_cut(const joint_list *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        ncclComm_t c = list->items[i].comm;
+        look_for_dead_peers(c);
+        if (atomic_load(&c->stop)) return fail(ncclInternalError, "the call was aborted");
+        if (atomic_load(&c->fault) == ncclRemoteError) return fail(ncclRemoteError, "a peer is gone");
+    }
+    return ncclSuccess;
+}
+
+/* Comes to all of them, then waits for all: their order within a group is nobody's business. */
+static ncclResult_t joints_meet(const joint_list *list, int phase) {
+    for (size_t i = 0; i < list->count; i++) atomic_fetch_add(&list->items[i].at->arrived[phase], 1);
+    for (size_t i = 0; i < list->count;) {
+        if (atomic_load(&list->items[i].at->arrived[phase]) == list->items[i].nranks) {
+            i++;
+            continue;
+        }
+        ncclResult_t code = joints_cut(list);
+        for (; code && i < list->count; i++) atomic_fetch_sub(&list->items[i].at->arrived[phase], 1);
+        if (code) return code;
+        pause_us(50);
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t group_connect(const operation *operations, size_t count) {
+    size_t most = 0;
+    if (!fake_env("FAKE_NCCL_RUNTIME_CONNECT", 1)) return ncclSuccess;
+    for (size_t i = 0; i < count; i++) most += 2 * (size_t)operations[i].comm->nranks;
+    joint_list list = {must_calloc(most * sizeof *list.items), 0};
+    for (size_t i = 0; i < count; i++) join_operation(&list, &operations[i]);
+    if (list.count) atomic_fetch_add(&connects, 1);
+    ncclResult_t code = joints_meet(&list, 0);
+    if (!code) code = joints_meet(&list, 1);
+    free(list.items);
+    return code;
+}
+
+static int is_registered(ncclComm_t c, const void *memory, size_t bytes) {
+    for (const registration *r = c->registrations; bytes && r; r = r->next)
+        if (!r->is_window && (const char *)memory >= r->memory &&
+            (size_t)((const char *)memory - r->memory) + bytes <= r->bytes)
+            return 1;
+    return 0;
+}
+
+/* Collectives on registered memory (NVLS) meet where neither abort nor revoke ends the wait. */
+static void meet_registered(const operation *o) {
+    ncclComm_t c = o->comm;
+    double start = now_ms(), longest = (double)fake_env("FAKE_NCCL_NVLS_HANG_MS", 20000);
+    int send = o->kind == ALL_REDUCE || o->kind == REDUCE_SCATTER, recv = o->kind == ALL_REDUCE || o->kind == ALL_GATHER;
+    if ((!send && !recv) || !fake_env("FAKE_NCCL_NVLS", 1)) return;
+    if (send && !is_registered(c, o->send, bytes_sent(o))) return;
+    if (recv && !is_registered(c, o->recv, bytes_received(o))) return;
+    unsigned mine = atomic_fetch_add(&card_of(c, c->rank)->registered_collectives, 1) + 1;
+    for (int rank = 0; rank < c->nranks;) {
+        if (atomic_load(&card_of(c, rank)->registered_collectives) >= mine) {
+            rank++;
+            continue;
+        }
+        if (now_ms() - start > longest)
+            fake_die("%s on memory that is registered here: rank %d did not come with registered memory; nothing ends "
+                     "this wait",
+                     operation_names[o->kind], rank);
+        pause_us(50);
+    }
+}
 
 /* ---- Groups ----------------------------------------------------------------------------------------------------- */
 
@@ -1365,6 +1633,7 @@ static ncclResult_t check_self_messages(const kernel *k) {
 static ncclResult_t kernel_launch(const operation *operations, size_t count, ncclComm_t c) {
     kernel *k = must_calloc(sizeof *k + count * sizeof *operations);
     k->comm = c;
+    k->owner = kernels_are_ordered() ? NULL : c;
     atomic_fetch_add(&c->held, 1);
     for (size_t i = 0; i < count; i++)
         if (operations[i].comm == c) k->operations[k->count++] = operations[i];
@@ -1406,6 +1675,8 @@ static ncclResult_t group_run(job *self) {
     group_job *g = (group_job *)self;
     ncclResult_t code = ncclSuccess;
     if (!self->comm->config.blocking) pause_us((long)fake_env("FAKE_NCCL_LAUNCH_US", 50));
+    for (size_t i = 0; i < g->count; i++) meet_registered(&g->operations[i]);
+    code = group_connect(g->operations, g->count);
     for (size_t i = 0; i < g->count && !code; i++)
         if (!comm_seen(g->operations, i)) code = kernel_launch(g->operations, g->count, g->operations[i].comm);
     for (size_t i = 0; i < g->count; i++)
@@ -1481,23 +1752,10 @@ static void group_add(operation o) {
 
 /* ---- Operations: the calls -------------------------------------------------------------------------------------- */
 
-static void trace(const operation *o) {
-    static FILE *file;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    const char *prefix = getenv("FAKE_NCCL_TRACE");
-    char path[4096];
-    if (!prefix || !*prefix) return;
-    pthread_mutex_lock(&lock);
-    if (!file) {
-        snprintf(path, sizeof path, "%s.%d", prefix, world_rank());
-        file = fopen(path, "a");
-        if (!file) fake_die("cannot write %s", path);
-    }
-    fprintf(file, "%llu comm=%llx ranks=%d rank=%d %s count=%zu type=%d op=%d root=%d stream=%p grouped=%d\n",
-            o->number, o->comm->serial, o->comm->nranks, o->comm->rank, operation_names[o->kind], o->count,
-            (int)o->type, (int)o->op, o->root, (void *)o->stream, open_group.depth);
-    fflush(file);
-    pthread_mutex_unlock(&lock);
+static void trace_operation(const operation *o, int grouped) {
+    trace("%llu comm=%llx ranks=%d rank=%d %s count=%zu type=%d op=%d root=%d stream=%p grouped=%d\n", o->number,
+          o->comm->serial, o->comm->nranks, o->comm->rank, operation_names[o->kind], o->count, (int)o->type, (int)o->op,
+          o->root, (void *)o->stream, grouped);
 }
 
 /* Memory that is read and written may only be the same where NCCL says so; elsewhere results would be garbage. */
@@ -1553,9 +1811,7 @@ static ncclResult_t operate(operation o, int since) {
     if (!code) code = check_operation(&o);
     if (!code) {
         o.number = atomic_fetch_add(&numbers, 1) + 1;
-        open_group.depth--;
-        trace(&o);
-        open_group.depth++;
+        trace_operation(&o, open_group.depth - 1);
         if (o.count) group_add(o);
     }
     if (code && !open_group.error) open_group.error = code;

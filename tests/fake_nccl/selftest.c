@@ -123,6 +123,12 @@ static int get_int(const int *device) {
     return value;
 }
 
+/* For laws of kernels that hang: their calls return, and they start in order of issue. */
+static void kernels_only(void) {
+    setenv("FAKE_NCCL_RUNTIME_CONNECT", "0", 1);
+    setenv("FAKE_NCCL_UNORDERED", "0", 1);
+}
+
 static void check_hangs(cudaStream_t stream) {
     sleep_ms(HANG_MS);
     EQUAL(cudaStreamQuery(stream), cudaErrorNotReady);
@@ -181,6 +187,45 @@ static void law_memory(void) {
     EQUAL(cudaMemcpy(many[0], many[1], 10, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     EQUAL(cudaFreeHost(many[1]), cudaSuccess);
     EQUAL(cudaFree(many[0]), cudaSuccess);
+}
+
+static void *device_of_thread(void *unused) {
+    int device = -1;
+    (void)unused;
+    EQUAL(cudaGetDevice(&device), cudaSuccess);
+    return (void *)(intptr_t)device;
+}
+
+static void law_threads_start_on_device_0(void) {
+    pthread_t thread;
+    void *device;
+    EQUAL(cudaSetDevice(2), cudaSuccess);
+    CHECK(!pthread_create(&thread, NULL, device_of_thread, NULL) && !pthread_join(thread, &device));
+    EQUAL((intptr_t)device, 0);
+    EQUAL((intptr_t)device_of_thread(NULL), 2);
+}
+
+static void law_granularity(void) {
+    enum { MIB = 1 << 20 };
+    void *a, *b, *none;
+    size_t left, total;
+    set_number("FAKE_CUDA_MEMORY", 5 * MIB);
+    EQUAL(ncclMemAlloc(&a, 1), ncclSuccess);
+    EQUAL(ncclMemAlloc(&b, 2 * MIB), ncclSuccess);
+    EQUAL((uintptr_t)a % (2 * MIB), 0);
+    EQUAL((uintptr_t)b % (2 * MIB), 0);
+    EQUAL(cudaMemGetInfo(&left, &total), cudaSuccess);
+    EQUAL(total - left, 4 * MIB);
+    EQUAL(ncclMemAlloc(&none, 1), ncclUnhandledCudaError);
+    EQUAL(cudaMalloc(&none, MIB), cudaSuccess);
+    EQUAL(cudaFree(none), cudaSuccess);
+    EQUAL(ncclMemFree(a), ncclSuccess);
+    EQUAL(ncclMemFree(b), ncclSuccess);
+    set_number("FAKE_NCCL_GRANULARITY", 4096);
+    EQUAL(ncclMemAlloc(&a, 1), ncclSuccess);
+    EQUAL(cudaMemGetInfo(&left, &total), cudaSuccess);
+    EQUAL(total - left, 4096);
+    EQUAL(ncclMemFree(a), ncclSuccess);
 }
 
 static void law_memory_is_limited(void) {
@@ -549,6 +594,50 @@ static void law_collectives(void) {
     EQUAL(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+/* Counts that differ within a chunk's 16 bytes, of a block or of a fourth: all complete, and what not all gave is wrong. */
+static void check_other_counts(int which, size_t most, ncclComm_t comm, cudaStream_t stream) {
+    size_t n = (size_t)nranks, fewest = most - (which == ALL_GATHER || which == REDUCE_SCATTER ? 3 : 15);
+    size_t count = rank % 2 ? most : fewest, parts = which == ALL_GATHER ? n : 1;
+    int wide = which == REDUCE_SCATTER, wrong = 0;
+    int *send = new_memory(n * count * 4), *recv = new_memory(n * count * 4), *host = malloc(n * count * 4);
+    CHECK(host);
+    for (size_t i = 0; i < n * count; i++) host[i] = rank + 1;
+    EQUAL(cudaMemcpy(send, host, (wide ? n : 1) * count * 4, cudaMemcpyHostToDevice), cudaSuccess);
+    EQUAL(call(which, send, recv, count, ncclInt32, ncclSum, 1, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(stream), cudaSuccess);
+    EQUAL(cudaMemcpy(host, recv, n * count * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (size_t i = 0; i < parts * count && (which != REDUCE || rank == 1); i++) {
+        int want = which == BROADCAST ? 2 : which == ALL_GATHER ? (int)(i / count) + 1 : nranks * (nranks + 1) / 2;
+        if (i % count < fewest)
+            EQUAL(host[i], want);
+        else
+            wrong += host[i] != want;
+    }
+    if (which != BROADCAST && (which != REDUCE || rank == 1)) EQUAL(wrong > 0, rank % 2);
+    EQUAL(cudaFree(send), cudaSuccess);
+    EQUAL(cudaFree(recv), cudaSuccess);
+    free(host);
+}
+
+static void law_other_counts_hang_without_rounding(void) {
+    setenv("FAKE_NCCL_ROUND_UP", "0", 1);
+    ncclComm_t comm = must_open(1);
+    int *x = new_memory(16);
+    EQUAL(ncclAllReduce(x, x, 1 + (size_t)rank, ncclInt32, ncclSum, comm, NULL), ncclSuccess);
+    check_hangs_until_abort(comm, NULL);
+}
+
+static void law_other_counts_within_a_chunk(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    for (int which = 0; which <= REDUCE_SCATTER; which++) {
+        check_other_counts(which, 1008, comm, stream);
+        check_other_counts(which, 32768, comm, stream);
+    }
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+    EQUAL(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 /* An average of floats is the sum of inputs times the rounded 1/n: for three ranks, not the exact one. */
 static void law_average_multiplies(void) {
     ncclComm_t comm = must_open(1);
@@ -774,13 +863,14 @@ static void die_host_memory(void) {
 
 /* ---- Laws of NCCL: what hangs, and what ends it ----------------------------------------------------------------- */
 
-enum hang { ONE_RANK_ONLY, OTHER_COUNT, OTHER_OP, OTHER_ROOT, SEND_BEFORE_RECV, OTHER_SIZE, LONE_SEND };
+enum hang { ONE_RANK_ONLY, OTHER_COUNT, OTHER_TYPE, OTHER_OP, OTHER_ROOT, SEND_BEFORE_RECV, OTHER_SIZE, LONE_SEND };
 
 static void hang_case(enum hang which) {
+    kernels_only();
     ncclComm_t comm = must_open(1);
     cudaStream_t stream = new_stream();
     int *x = new_memory(64), *y = new_memory(64), other = 1 - rank;
-    size_t count = rank ? 4 : 5;
+    size_t count = rank ? 4 : 9; /* halves of 8 and 18 bytes */
     ncclRedOp_t op = rank ? ncclSum : ncclMax;
     switch (which) {
     case ONE_RANK_ONLY:
@@ -788,6 +878,9 @@ static void hang_case(enum hang which) {
         break;
     case OTHER_COUNT:
         EQUAL(ncclAllReduce(x, x, count, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+        break;
+    case OTHER_TYPE:
+        EQUAL(ncclAllReduce(x, x, 4, rank ? ncclInt32 : ncclUint32, ncclSum, comm, stream), ncclSuccess);
         break;
     case OTHER_OP:
         EQUAL(ncclAllReduce(x, x, 4, ncclInt32, op, comm, stream), ncclSuccess);
@@ -818,14 +911,17 @@ static void hang_case(enum hang which) {
 
 static void law_hang_one_rank_only(void) { hang_case(ONE_RANK_ONLY); }
 static void law_hang_other_count(void) { hang_case(OTHER_COUNT); }
+static void law_hang_other_type(void) { hang_case(OTHER_TYPE); }
 static void law_hang_other_op(void) { hang_case(OTHER_OP); }
 static void law_hang_other_root(void) { hang_case(OTHER_ROOT); }
 static void law_hang_send_before_recv(void) { hang_case(SEND_BEFORE_RECV); }
 static void law_hang_other_size(void) { hang_case(OTHER_SIZE); }
 static void law_hang_lone_send(void) { hang_case(LONE_SEND); }
 
-/* Two comms on two streams: the same order on all ranks never hangs, crossed orders do. */
+/* Two comms on two streams: the same order on all ranks, if it was asked for, never hangs, crossed orders do. */
 static void crossed(int crosses) {
+    setenv("FAKE_NCCL_RUNTIME_CONNECT", crosses ? "0" : "1", 1);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
     ncclComm_t world = must_open(1), copy;
     cudaStream_t a = new_stream(), b = new_stream();
     int *x = new_memory(4), *y = new_memory(4);
@@ -854,6 +950,7 @@ static void law_equal_orders_do_not_hang(void) { crossed(0); }
 
 /* A comm's abort leaves the operations of another comm behind it on the same stream. */
 static void law_abort_is_of_one_comm(void) {
+    kernels_only();
     ncclComm_t world = must_open(1), copy;
     cudaStream_t stream = new_stream();
     int *x = new_memory(4);
@@ -871,6 +968,7 @@ static void law_abort_is_of_one_comm(void) {
 }
 
 static void law_revoke_and_shrink(void) {
+    kernels_only();
     ncclComm_t world = must_open(1), fewer;
     cudaStream_t stream = new_stream();
     int *x = new_memory(4), excluded = nranks - 1, count;
@@ -896,11 +994,13 @@ static void law_revoke_and_shrink(void) {
 }
 
 static void peer_death(int tells) {
+    kernels_only();
     setenv("FAKE_NCCL_PEER_DEATH", tells ? "error" : "hang", 1);
     ncclComm_t comm = must_open(0);
     cudaStream_t stream = new_stream();
     ncclResult_t state;
     int *x = new_memory(4);
+    meet(1);
     if (rank == nranks - 1) raise(SIGKILL);
     EQUAL(ncclAllReduce(x, x, 1, ncclInt32, ncclSum, comm, stream), ncclInProgress);
     check_hangs(stream);
@@ -957,6 +1057,7 @@ static void law_injected_enqueue_hang(void) {
 }
 
 static void law_injected_faults(void) {
+    kernels_only();
     ncclComm_t comm, child = NULL;
     EQUAL(cudaSetDevice(rank), cudaSuccess);
     cudaStream_t stream = new_stream();
@@ -1021,6 +1122,7 @@ static ncclResult_t revoke_default(ncclComm_t comm) { return ncclCommRevoke(comm
 
 /* Two comms, and one operation on each, one behind the other on two streams or one, none of which ever ends. */
 static cudaStream_t stuck_pair(ncclComm_t *first, ncclComm_t *second, int one_stream) {
+    kernels_only();
     *first = must_open(1);
     cudaStream_t stream = new_stream(), other = one_stream ? stream : new_stream();
     int *x = new_memory(4);
@@ -1215,6 +1317,7 @@ static void law_destroy_in_progress_leaves_a_group_open(void) {
 }
 
 static void law_not_ready_is_a_last_error(void) {
+    kernels_only();
     ncclComm_t comm = must_open(1);
     cudaStream_t stream = new_stream();
     cudaEvent_t event;
@@ -1233,6 +1336,7 @@ static void law_not_ready_is_a_last_error(void) {
 }
 
 static void law_device_tags(void) {
+    kernels_only();
     ncclComm_t comm = must_open(1);
     cudaStream_t stream = new_stream(), far;
     cudaEvent_t event, far_event;
@@ -1273,6 +1377,394 @@ static void law_device_tags(void) {
     EQUAL(cudaEventDestroy(far_event), cudaSuccess);
 }
 
+/* ---- Laws of NCCL: what calls wait for on the host -------------------------------------------------------------- */
+
+static ncclResult_t reduce_many(ncclComm_t comm) {
+    return ncclAllReduce(reduced_int, reduced_int, 16384, ncclInt32, ncclSum, comm, NULL);
+}
+static ncclResult_t send_to_1(ncclComm_t comm) { return ncclSend(reduced_int, 1, ncclInt32, 1, comm, NULL); }
+static ncclResult_t receive_from_0(ncclComm_t comm) { return ncclRecv(reduced_int, 1, ncclInt32, 0, comm, NULL); }
+
+/* The call is in its thread, and stays there. */
+static void check_waits(later *l, unsigned long long connects) {
+    while (fake_connects() < connects) sleep_ms(1);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l->done), 0);
+}
+
+static int in_trace(const char *path, const char *wanted) {
+    char name[64], line[256];
+    int found = 0;
+    snprintf(name, sizeof name, "%s.%d", path, rank);
+    FILE *file = fopen(name, "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file)) found += !strncmp(line, wanted, strlen(wanted));
+    fclose(file);
+    return found;
+}
+
+/* Small ones take the tree, large ones the ring: the first of each waits for all ranks, the others for nobody. */
+static void connects(ncclResult_t (*end)(ncclComm_t comm)) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/fake_nccl_trace.%d", (int)getpid());
+    setenv("FAKE_NCCL_TRACE", path, 1);
+    ncclComm_t comm = must_open(1);
+    later l;
+    reduced_int = new_memory(65536);
+    if (rank == 0) {
+        later_start(&l, reduce_int, comm);
+        check_waits(&l, 1);
+    }
+    meet(1);
+    EQUAL(rank ? reduce_int(comm) : later_join(&l), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    EQUAL(fake_connects(), 1);
+    if (rank == 0) {
+        EQUAL(reduce_int(comm), ncclSuccess);
+        later_start(&l, reduce_many, comm);
+        check_waits(&l, 2);
+        EQUAL(in_trace(path, "connect tree"), 1);
+        EQUAL(in_trace(path, "connect ring"), 1);
+        EQUAL(end(comm), ncclSuccess);
+        EQUAL(later_join(&l), ncclInternalError);
+        EQUAL(fake_unsafe_aborts(), end == ncclCommAbort);
+    }
+    strcat(path, rank ? ".1" : ".0");
+    unlink(path);
+}
+
+static void law_first_use_connects(void) { connects(ncclCommAbort); }
+static void law_revoke_ends_connecting(void) { connects(revoke_default); }
+
+static void connected_at_init(int old) {
+    set_number(old ? "FAKE_NCCL_VERSION" : "FAKE_NCCL_RUNTIME_CONNECT", old ? 22105 : 0);
+    ncclComm_t comm = must_open(1);
+    reduced_int = new_memory(65536);
+    if (rank == 0) {
+        EQUAL(reduce_int(comm), ncclSuccess);
+        EQUAL(reduce_many(comm), ncclSuccess);
+    }
+    EQUAL(fake_connects(), 0);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+static void law_connected_at_init(void) { connected_at_init(0); }
+static void law_old_versions_connect_at_init(void) { connected_at_init(1); }
+
+/* A pair connects one way at a time; gathers, scatters and all_to_alls are messages. */
+static void law_first_message_connects(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    reduced_int = new_memory(16);
+    if (rank == 0) {
+        later_start(&l, send_to_1, comm);
+        check_waits(&l, 1);
+    }
+    meet(1);
+    EQUAL(rank ? receive_from_0(comm) : later_join(&l), ncclSuccess);
+    EQUAL(ncclScatter(reduced_int, reduced_int + 2, 1, ncclInt32, 0, comm, NULL), ncclSuccess);
+    EQUAL(fake_connects(), 1);
+    EQUAL(ncclGather(reduced_int, reduced_int + 2, 1, ncclInt32, 0, comm, NULL), ncclSuccess);
+    EQUAL(fake_connects(), 2);
+    EQUAL(ncclAlltoAll(reduced_int, reduced_int + 2, 1, ncclInt32, comm, NULL), ncclSuccess);
+    EQUAL(fake_connects(), 2);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    if (rank == 0) {
+        EQUAL(send_to_1(comm), ncclSuccess); /* nobody receives, but the call returns */
+        check_hangs(NULL);
+    }
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+/* Rank 1 waits for rank 0, which waits for all of its group: for rank 2 too. */
+static void law_connecting_ends_together(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    reduced_int = new_memory(16);
+    if (rank == 0) {
+        EQUAL(ncclGroupStart(), ncclSuccess);
+        EQUAL(ncclSend(reduced_int, 1, ncclInt32, 1, comm, NULL), ncclSuccess);
+        EQUAL(ncclSend(reduced_int, 1, ncclInt32, 2, comm, NULL), ncclSuccess);
+        EQUAL(ncclGroupEnd(), ncclSuccess);
+    }
+    if (rank == 1) {
+        later_start(&l, receive_from_0, comm);
+        check_waits(&l, 1);
+    }
+    if (rank == 1) atomic_fetch_add(&shared->arrived[1], 1); /* for rank 0, which is inside */
+    if (rank) meet(1);
+    if (rank == 2) EQUAL(receive_from_0(comm), ncclSuccess);
+    if (rank == 1) EQUAL(later_join(&l), ncclSuccess);
+    EQUAL(cudaStreamSynchronize(NULL), cudaSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_non_blocking_comms_connect_in_their_thread(void) {
+    ncclComm_t comm = must_open(0);
+    ncclResult_t state;
+    reduced_int = new_memory(4);
+    put_int(reduced_int, 1);
+    if (rank == 0) {
+        EQUAL(reduce_int(comm), ncclInProgress);
+        sleep_ms(HANG_MS);
+        EQUAL(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+        EQUAL(state, ncclInProgress);
+    }
+    meet(1);
+    if (rank == 1) EQUAL(reduce_int(comm), ncclInProgress);
+    EQUAL(settle(comm), ncclSuccess);
+    EQUAL(get_int(reduced_int), nranks);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_connecting_tells_of_death(void) {
+    setenv("FAKE_NCCL_PEER_DEATH", "error", 1);
+    ncclComm_t comm = must_open(1);
+    reduced_int = new_memory(4);
+    meet(1);
+    if (rank == 1) raise(SIGKILL);
+    EQUAL(reduce_int(comm), ncclRemoteError);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+/* ---- Laws of NCCL: registration --------------------------------------------------------------------------------- */
+
+static ncclWindow_t window;
+static size_t window_bytes = 100;
+static ncclResult_t register_window(ncclComm_t comm) {
+    return ncclCommWindowRegister(comm, reduced_int, window_bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+}
+
+static int *nccl_memory(size_t bytes) {
+    void *memory;
+    EQUAL(ncclMemAlloc(&memory, bytes), ncclSuccess);
+    return memory;
+}
+
+static void law_windows_are_collective(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    reduced_int = nccl_memory(100);
+    if (rank == 0) {
+        later_start(&l, register_window, comm);
+        sleep_ms(HANG_MS);
+        EQUAL(atomic_load(&l.done), 0);
+    }
+    meet(1);
+    EQUAL(rank ? register_window(comm) : later_join(&l), ncclSuccess);
+    CHECK(window != NULL);
+    EQUAL(ncclCommDeregister(comm, window), ncclInvalidArgument);
+    meet(2);
+    if (rank == 0) EQUAL(ncclCommWindowDeregister(comm, window), ncclSuccess); /* alone */
+    meet(3);
+    if (rank == 1) EQUAL(ncclCommWindowDeregister(comm, window), ncclSuccess);
+    EQUAL(ncclCommWindowDeregister(comm, NULL), ncclSuccess);
+    EQUAL(register_window(comm), ncclSuccess); /* goes with the comm */
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+    EQUAL(ncclMemFree(reduced_int), ncclSuccess);
+}
+
+/* Other sizes never meet, and who is refused does not come. Aborts and revokes end it. */
+static void windows_hang(int refused, ncclResult_t (*end)(ncclComm_t comm)) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    reduced_int = nccl_memory(8192);
+    if (rank == 1 && refused) {
+        EQUAL(ncclCommWindowRegister(comm, reduced_int + 2, 8, &window, 0), ncclInvalidArgument);
+        char *plain = new_memory(8192);
+        plain += -(uintptr_t)plain % NCCL_WIN_REQUIRED_ALIGNMENT;
+        EQUAL(ncclCommWindowRegister(comm, plain, 8, &window, 0), ncclInvalidArgument);
+        EQUAL(ncclCommWindowRegister(comm, reduced_int, 0, &window, 0), ncclInvalidArgument);
+    } else {
+        window_bytes += (size_t)rank;
+        later_start(&l, register_window, comm);
+        sleep_ms(HANG_MS);
+        EQUAL(atomic_load(&l.done), 0);
+    }
+    EQUAL(end(comm), ncclSuccess);
+    if (rank == 0 || !refused) EQUAL(later_join(&l), ncclInternalError);
+    CHECK(window == NULL);
+}
+
+static void law_windows_of_other_sizes(void) { windows_hang(0, ncclCommAbort); }
+static void law_refused_windows(void) { windows_hang(1, revoke_default); }
+
+static void law_windows_non_blocking(void) {
+    ncclComm_t comm = must_open(0);
+    reduced_int = nccl_memory(100);
+    EQUAL(register_window(comm), ncclInProgress);
+    EQUAL(settle(comm), ncclSuccess);
+    CHECK(window != NULL);
+    EQUAL(ncclCommWindowDeregister(comm, window), ncclSuccess);
+    EQUAL(ncclMemFree(reduced_int), ncclSuccess);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_no_symmetric_memory(void) {
+    setenv("FAKE_NCCL_SYMMETRIC", "0", 1);
+    ncclComm_t comm = must_open(1);
+    reduced_int = new_memory(100);
+    window = (ncclWindow_t)reduced_int;
+    if (rank == 0) EQUAL(register_window(comm), ncclSuccess); /* waits for nobody */
+    CHECK(rank == 1 || window == NULL);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void die_old_window(void) {
+    ncclComm_t comm = must_open(1);
+    setenv("FAKE_NCCL_VERSION", "22603", 1);
+    register_window(comm);
+}
+
+static void die_free_registered(void) {
+    ncclComm_t comm = must_open(1);
+    void *handle;
+    reduced_int = nccl_memory(100);
+    EQUAL(ncclCommRegister(comm, reduced_int, 100, &handle), ncclSuccess);
+    ncclMemFree(reduced_int);
+}
+
+static void die_free_window(void) {
+    ncclComm_t comm = must_open(1);
+    reduced_int = nccl_memory(100);
+    EQUAL(register_window(comm), ncclSuccess);
+    ncclMemFree(reduced_int);
+}
+
+/* Memory may go as soon as its comm's abort was called, which a graph holds up here. */
+static void law_aborts_let_memory_go(void) {
+    ncclComm_t comm = must_open(1);
+    cudaStream_t stream = new_stream();
+    cudaGraph_t graph;
+    void *handle;
+    int count;
+    later l;
+    reduced_int = nccl_memory(100);
+    EQUAL(ncclCommRegister(comm, reduced_int, 100, &handle), ncclSuccess);
+    EQUAL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EQUAL(ncclAllReduce(reduced_int, reduced_int, 1, ncclInt32, ncclSum, comm, stream), ncclSuccess);
+    EQUAL(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    later_start(&l, ncclCommAbort, comm);
+    while (ncclCommCount(comm, &count) == ncclSuccess) sleep_ms(1);
+    EQUAL(ncclMemFree(reduced_int), ncclSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    EQUAL(later_join(&l), ncclSuccess);
+}
+
+/* With registered memory on all ranks: a call waits for the others' calls, and all is well. */
+static void law_registered_memory_meets(void) {
+    kernels_only();
+    ncclComm_t comm = must_open(1);
+    void *handle;
+    later l;
+    reduced_int = nccl_memory(100);
+    put_int(reduced_int, 1);
+    EQUAL(ncclCommRegister(comm, reduced_int, 100, &handle), ncclSuccess);
+    if (rank == 0) {
+        later_start(&l, reduce_int, comm);
+        sleep_ms(HANG_MS);
+        EQUAL(atomic_load(&l.done), 0);
+    }
+    meet(1);
+    EQUAL(rank ? reduce_int(comm) : later_join(&l), ncclSuccess);
+    for (int i = 1; i < 10; i++) EQUAL(reduce_int(comm), ncclSuccess);
+    EQUAL(get_int(reduced_int), 1024);
+    EQUAL(ncclCommDeregister(comm, handle), ncclSuccess);
+    if (rank == 0) EQUAL(reduce_int(comm), ncclSuccess); /* no longer */
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+}
+
+/* Registered on rank 0 only: there the call never returns, nor does an abort. */
+static void die_registered_on_one_rank(void) {
+    kernels_only();
+    set_number("FAKE_NCCL_NVLS_HANG_MS", HANG_MS);
+    ncclComm_t comm = must_open(1);
+    void *handle;
+    later l;
+    reduced_int = nccl_memory(100);
+    if (rank == 0) EQUAL(ncclCommRegister(comm, reduced_int, 100, &handle), ncclSuccess);
+    if (rank == 1) {
+        EQUAL(reduce_int(comm), ncclSuccess);
+        abort(); /* as rank 0 will */
+    }
+    later_start(&l, reduce_int, comm);
+    sleep_ms(HANG_MS / 3);
+    ncclCommAbort(comm);
+}
+
+/* Without NVLS, and in windows, it does not matter. */
+static void registered_on_one_rank(int windows) {
+    if (!windows) setenv("FAKE_NCCL_NVLS", "0", 1);
+    ncclComm_t comm = must_open(1);
+    void *handle;
+    reduced_int = nccl_memory(100);
+    if (windows)
+        EQUAL(register_window(comm), ncclSuccess);
+    else if (rank == 0)
+        EQUAL(ncclCommRegister(comm, reduced_int, 100, &handle), ncclSuccess);
+    if (rank == 1) reduced_int = new_memory(4);
+    put_int(reduced_int, 1);
+    EQUAL(reduce_int(comm), ncclSuccess);
+    EQUAL(get_int(reduced_int), nranks);
+    EQUAL(ncclCommDestroy(comm), ncclSuccess);
+}
+
+static void law_registered_without_nvls(void) { registered_on_one_rank(0); }
+static void law_windows_do_not_meet(void) { registered_on_one_rank(1); }
+
+/* ---- Laws of NCCL: the order of kernels ------------------------------------------------------------------------- */
+
+/* Two kernels on two streams are issued while a third holds the device of rank 0. Which of them came last, of 32 pairs:
+ * bit 0: the first, bit 1: the second. */
+static int last_ones(int one_comm, int by_event) {
+    ncclComm_t world = must_open(1), alone[2];
+    cudaStream_t held = new_stream(), streams[2] = {new_stream(), new_stream()};
+    cudaEvent_t event;
+    int *x = new_memory(12), seen = 0;
+    EQUAL(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    for (int i = 0; i < 2; i++) EQUAL(ncclCommSplit(world, rank, 0, &alone[i], NULL), ncclSuccess);
+    if (one_comm) alone[1] = alone[0];
+    for (int i = 0; i < 2; i++) put_int(x + i, i + 1);
+    for (int round = 0; round < 32; round++) {
+        if (rank == 0) EQUAL(ncclAllReduce(x + 2, x + 2, 1, ncclInt32, ncclMax, world, held), ncclSuccess);
+        for (int i = 0; i < 2 && rank == 0; i++) {
+            if (i && by_event) {
+                EQUAL(cudaEventRecord(event, streams[0]), cudaSuccess);
+                EQUAL(cudaStreamWaitEvent(streams[1], event, 0), cudaSuccess);
+            }
+            EQUAL(ncclBroadcast(x + i, x + 2, 1, ncclInt32, 0, alone[i], streams[i]), ncclSuccess);
+        }
+        meet(1 + round);
+        if (rank) EQUAL(ncclAllReduce(x + 2, x + 2, 1, ncclInt32, ncclMax, world, held), ncclSuccess);
+        EQUAL(cudaDeviceSynchronize(), cudaSuccess);
+        if (rank == 0) seen |= get_int(x + 2);
+    }
+    return seen;
+}
+
+static void order_of_comms(int one_comm, int by_event, int wanted) {
+    setenv("FAKE_NCCL_RUNTIME_CONNECT", "0", 1);
+    int seen = last_ones(one_comm, by_event);
+    if (rank == 0) EQUAL(seen, wanted);
+}
+
+static void law_comms_are_unordered(void) { order_of_comms(0, 0, 3); }
+static void law_one_comm_is_ordered(void) { order_of_comms(1, 0, 2); }
+static void law_events_order_comms(void) { order_of_comms(0, 1, 2); }
+static void law_launch_order_orders_comms(void) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    order_of_comms(0, 0, 2);
+}
+static void law_old_versions_have_no_launch_order(void) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    setenv("FAKE_NCCL_VERSION", "22505", 1);
+    order_of_comms(0, 0, 3);
+}
+static void law_order_for_other_tests(void) {
+    setenv("FAKE_NCCL_UNORDERED", "0", 1);
+    order_of_comms(0, 0, 2);
+}
+
 /* ---- Speed, so that a slow stand-in is noticed ------------------------------------------------------------------ */
 
 static void law_speed(void) {
@@ -1310,6 +1802,8 @@ static const struct law {
     {"devices", law_devices, 1, 0, -1},
     {"memory", law_memory, 1, 0, -1},
     {"memory is limited", law_memory_is_limited, 1, 0, -1},
+    {"threads start on device 0", law_threads_start_on_device_0, 1, 0, -1},
+    {"ncclMemAlloc has a granularity", law_granularity, 1, 0, -1},
     {"the host cannot read device memory", die_host_reads_device_memory, 1, SIGSEGV, -1},
     {"a copy out of range aborts", die_copy_out_of_range, 1, SIGABRT, -1},
     {"a use after free aborts", die_use_after_free, 1, SIGABRT, -1},
@@ -1324,6 +1818,7 @@ static const struct law {
     {"collectives of 2", law_collectives, 2, 0, -1},
     {"collectives of 3", law_collectives, 3, 0, -1},
     {"collectives of 8", law_collectives, 8, 0, -1},
+    {"other counts within a chunk complete", law_other_counts_within_a_chunk, 4, 0, -1},
     {"averages multiply by the rounded 1/n", law_average_multiplies, 3, 0, -1},
     {"messages of 2", law_messages, 2, 0, -1},
     {"messages of 8", law_messages, 8, 0, -1},
@@ -1342,6 +1837,8 @@ static const struct law {
     {"host buffers abort", die_host_memory, 1, SIGABRT, -1},
     {"hang: one rank only", law_hang_one_rank_only, 2, 0, -1},
     {"hang: other count", law_hang_other_count, 2, 0, -1},
+    {"hang: other count without rounding", law_other_counts_hang_without_rounding, 2, 0, -1},
+    {"hang: other type", law_hang_other_type, 2, 0, -1},
     {"hang: other op", law_hang_other_op, 2, 0, -1},
     {"hang: other root", law_hang_other_root, 2, 0, -1},
     {"hang: send before recv", law_hang_send_before_recv, 2, 0, -1},
@@ -1371,6 +1868,33 @@ static const struct law {
     {"destroy in progress leaves a group open", law_destroy_in_progress_leaves_a_group_open, 2, 0, -1},
     {"not ready is a last error", law_not_ready_is_a_last_error, 2, 0, -1},
     {"device tags", law_device_tags, 2, 0, -1},
+    {"the first use connects", law_first_use_connects, 2, 0, -1},
+    {"a revoke ends connecting", law_revoke_ends_connecting, 2, 0, -1},
+    {"connected at init", law_connected_at_init, 2, 0, -1},
+    {"before 2.22 collectives connect at init", law_old_versions_connect_at_init, 2, 0, -1},
+    {"the first message connects", law_first_message_connects, 2, 0, -1},
+    {"connecting ends together", law_connecting_ends_together, 3, 0, -1},
+    {"non-blocking comms connect in their thread", law_non_blocking_comms_connect_in_their_thread, 2, 0, -1},
+    {"connecting tells of death", law_connecting_tells_of_death, 2, 0, 1},
+    {"windows are collective", law_windows_are_collective, 2, 0, -1},
+    {"windows of other sizes hang", law_windows_of_other_sizes, 2, 0, -1},
+    {"a refused window hangs the others", law_refused_windows, 2, 0, -1},
+    {"windows of non-blocking comms", law_windows_non_blocking, 2, 0, -1},
+    {"no symmetric memory", law_no_symmetric_memory, 2, 0, -1},
+    {"a window before 2.27 aborts", die_old_window, 1, SIGABRT, -1},
+    {"a free of registered memory aborts", die_free_registered, 1, SIGABRT, -1},
+    {"a free of a window aborts", die_free_window, 1, SIGABRT, -1},
+    {"aborts let registered memory go", law_aborts_let_memory_go, 1, 0, -1},
+    {"registered memory meets", law_registered_memory_meets, 2, 0, -1},
+    {"registered on one rank: nothing ends it", die_registered_on_one_rank, 2, SIGABRT, -1},
+    {"registered on one rank, without NVLS", law_registered_without_nvls, 2, 0, -1},
+    {"windows do not meet", law_windows_do_not_meet, 2, 0, -1},
+    {"comms are unordered", law_comms_are_unordered, 2, 0, -1},
+    {"one comm is ordered", law_one_comm_is_ordered, 2, 0, -1},
+    {"events order comms", law_events_order_comms, 2, 0, -1},
+    {"the launch order orders comms", law_launch_order_orders_comms, 2, 0, -1},
+    {"before 2.26 there is no launch order", law_old_versions_have_no_launch_order, 2, 0, -1},
+    {"order for other tests", law_order_for_other_tests, 2, 0, -1},
     {"speed of 2", law_speed, 2, 0, -1},
     {"speed of 8", law_speed, 8, 0, -1},
 };

@@ -1,11 +1,11 @@
 /* mesh_nccl.cu - what mesh_nccl.h runs on a GPU: moves, zeros, reductions, divisions. Part of mesh.h 0.1.0. MIT licence. */
 /*
 One source, two readers. `ptx.sh` compiles it with nvcc to the PTX in ../mesh_nccl_ptx.h; nobody who uses mesh.h runs nvcc. Without
-__CUDACC__ it is C99 and C++11 (gcc or clang): each kernel is then static void name(args, thread, threads), so that a stand-in for CUDA on
-the CPU runs the same text, one call per thread.
+__CUDACC__ it is C99 and C++11 (gcc or clang): each kernel is then static void name(parameter, thread, threads), with a pointer to its
+parameter's name_bytes bytes, so that a stand-in for CUDA on the CPU runs the same text, one call per thread.
 
-A kernel is grid-stride: thread t of n does units t, t + n, ...: any launch is right, and neighbouring threads touch neighbouring units
-of a run. Every unit is written once, by one thread; no thread waits for another.
+A kernel is grid-stride: thread t of n does units t, t + n, ... (of batches: thread block t of n does chunks t, t + n, ...): any launch is
+right, and neighbouring threads touch neighbouring units of a run. Every unit is written once, by one thread; no thread waits for another.
 
 Results are mesh__reduce's and mesh__divide's bit for bit, but for which NaN a sum, product or quotient that is a NaN gives: the GPU has
 one of its own. (min and max give one NaN on every machine.)
@@ -35,7 +35,8 @@ typedef struct mesh__kernel_args {
 } mesh__kernel_args;
 typedef char mesh__kernel_args_are_312_bytes[sizeof(mesh__kernel_args) == 312 ? 1 : -1];
 
-/* The kernels' names. A kernel's single parameter is a mesh__kernel_args; grids and blocks have one dim, of any size. */
+/* The kernels' names. A kernel's single parameter is a mesh__kernel_args, that of mesh_move_few and mesh_move_many a mesh__batch (of which
+   they read the first 4,096 and 32,760 bytes). Grids and blocks have one dim, of any size (theirs: blocks of at most 512). */
 /* clang-format off */
 #define MESH_KERNELS(X)                                                                                             \
     X(mesh_move_1) X(mesh_move_2) X(mesh_move_4) X(mesh_move_8) X(mesh_move_16)                                     \
@@ -43,8 +44,106 @@ typedef char mesh__kernel_args_are_312_bytes[sizeof(mesh__kernel_args) == 312 ? 
     X(mesh_reduce_i8) X(mesh_reduce_u8) X(mesh_reduce_i16) X(mesh_reduce_u16) X(mesh_reduce_f16) X(mesh_reduce_bf16) \
     X(mesh_reduce_i32) X(mesh_reduce_u32) X(mesh_reduce_f32) X(mesh_reduce_i64) X(mesh_reduce_u64) X(mesh_reduce_f64) \
     X(mesh_reduce_c64) X(mesh_reduce_c128)                                                                          \
-    X(mesh_divide_f16) X(mesh_divide_bf16) X(mesh_divide_f32) X(mesh_divide_f64)
+    X(mesh_divide_f16) X(mesh_divide_bf16) X(mesh_divide_f32) X(mesh_divide_f64)                                    \
+    X(mesh_move_few) X(mesh_move_many)
 /* clang-format on */
+
+/* Many moves for one launch: begin, add, ..., end. They are done in no order: none touches what another writes. A move is cut into chunks; a
+   thread block takes a chunk at a time, and finds whose it is by bisecting the table. All in words of 64 bits:
+       word[0]  chunks in all; 0: nothing to do
+       word[1]  moves << 32 | where the table ends
+       moves    dst, src, units << 12 | from's dims << 8 | to's dims << 4 | log2 of the unit's bytes; to; from
+       table    of each move, the last one first: its first chunk << 16 | where it is
+   to and from have 2 words per dim: run in units, then stride and count of each dim, innermost first, but for the outermost's count.
+   A move of 2 dims takes 8 words: there is room for 63 of them, and for 511. */
+enum {
+    MESH__BATCH_FEW = 512,    /* words of mesh_move_few: 4 KB, which every driver takes */
+    MESH__BATCH_MANY = 4095,  /* words of mesh_move_many: 32 KB, which drivers take from CUDA 12.1 on (PTX 8.1) */
+    MESH__BATCH_CHUNK = 1024, /* units */
+    MESH__BATCH_THREADS = 256 /* of a thread block: 4 units of a chunk for each */
+};
+
+typedef struct mesh__batch {
+    unsigned long long word[MESH__BATCH_MANY]; /* the kernel's */
+    unsigned long long chunks;
+    unsigned capacity, moves;
+    unsigned used; /* words, before the end without the table, which grows from the capacity's end downwards */
+} mesh__batch;
+
+/* capacity: the most words it may have, MESH__BATCH_FEW or MESH__BATCH_MANY. */
+static inline void mesh__batch_begin(mesh__batch *p, unsigned capacity) {
+    p->word[0] = p->word[1] = p->chunks = 0;
+    p->capacity = capacity;
+    p->used = 2;
+    p->moves = 0;
+}
+
+/* A block of bytes as run, stride, count, stride, count, ... innermost first; returns the dims, after runs side by side became one run and
+   dims that go on at one stride one dim. */
+static inline int mesh__batch_shape(unsigned long long *to, const mesh__kernel_block *b, int ndim) {
+    int i, n = 0;
+    to[0] = ndim ? b->run : 0;
+    for (i = ndim - 1; i >= 0; i--) {
+        unsigned long long count = (unsigned long long)b->count[i], stride = (unsigned long long)b->stride[i];
+        if (count == 1) continue;
+        if (n == 0 && stride == to[0]) {
+            to[0] *= count;
+        } else if (n && stride == to[2 * n - 1] * to[2 * n]) {
+            to[2 * n] *= count;
+        } else {
+            to[++n * 2 - 1] = stride;
+            to[n * 2] = count;
+        }
+    }
+    return n;
+}
+
+/* Every bit that a run or a stride has. */
+static inline unsigned long long mesh__batch_bits(const unsigned long long *shape, int ndim) {
+    unsigned long long bits = ndim ? shape[0] : 0;
+    int i;
+    for (i = 0; i < ndim; i++) bits |= shape[2 * i + 1];
+    return bits;
+}
+
+/* What mesh_move_1 does with `a` (src 0: mesh_zero_1), in the widest units that addresses, runs and strides are multiples of. Less than 2^52
+   bytes. 1: added; 0: there is no room and no operation is performed. There always is for the first. */
+static inline int mesh__batch_add(mesh__batch *p, const mesh__kernel_args *a) {
+    unsigned long long to[17], from[17], *word = p->word + p->used, units;
+    int m = mesh__batch_shape(to, &a->to, a->to_ndim), n = mesh__batch_shape(from, &a->from, a->src ? a->from_ndim : 0);
+    unsigned long long bits = a->dst | a->src | a->count | mesh__batch_bits(to, m) | mesh__batch_bits(from, n);
+    unsigned size = 3 + 2 * (unsigned)(m + n);
+    int i, unit = 0;
+    if (!a->count) return 1;
+    if (p->used + size + p->moves + 1 > p->capacity) return 0;
+    while (unit < 4 && !(bits >> unit & 1)) unit++;
+    units = a->count >> unit;
+    to[0] >>= unit;
+    from[0] >>= unit;
+    word[0] = a->dst;
+    word[1] = a->src;
+    word[2] = units << 12 | (unsigned long long)(n << 8 | m << 4 | unit);
+    for (i = 0; i < 2 * m; i++) word[3 + i] = to[i];
+    for (i = 0; i < 2 * n; i++) word[3 + 2 * m + i] = from[i];
+    p->word[p->capacity - ++p->moves] = p->chunks << 16 | p->used;
+    p->used += size;
+    p->chunks += (units + MESH__BATCH_CHUNK - 1) / MESH__BATCH_CHUNK;
+    return 1;
+}
+
+/* After the last move: makes the words a kernel's parameter. Returns the chunks: as many thread blocks have work; 0: there is nothing to
+   launch. */
+static inline unsigned long long mesh__batch_end(mesh__batch *p) {
+    unsigned i, table = p->capacity - p->moves;
+    for (i = 0; i < p->moves; i++) p->word[p->used + i] = p->word[table + i];
+    p->used += p->moves;
+    p->word[0] = p->chunks;
+    p->word[1] = (unsigned long long)p->moves << 32 | p->used;
+    return p->chunks;
+}
+
+/* After the end: 1: for mesh_move_few; 0: for mesh_move_many. */
+static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH__BATCH_FEW; }
 #endif
 
 /* ---- // >>readers: nvcc and the CPU ---------------------------------------------------------------------------------- */
@@ -52,16 +151,38 @@ typedef char mesh__kernel_args_are_312_bytes[sizeof(mesh__kernel_args) == 312 ? 
 #ifdef __CUDACC__
 #define MESH__K_DEVICE static __device__ __forceinline__
 #define MESH__K_KERNEL(name) extern "C" __global__ void name(const mesh__kernel_args a)
+#define MESH__K_BATCH(name, words)      \
+    struct name##_words {               \
+        unsigned long long word[words]; \
+    };                                  \
+    extern "C" __global__ void name(const name##_words a) { mesh__k_batch(a.word, blockIdx.x, gridDim.x, threadIdx.x, blockDim.x); }
 #define MESH__K_ONCE _Pragma("unroll 1") /* one copy of a loop's body: small PTX */
+#define MESH__K_EVERY _Pragma("unroll")  /* a copy for each turn: what it indexes stays in registers */
 #define MESH__K_THREAD ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define MESH__K_THREADS ((uint64_t)gridDim.x * blockDim.x)
 #define MESH__K_AT(T, address) ((T *)__cvta_global_to_generic(address)) /* ld.global rather than ld */
 #define MESH__K_ANY
 #else
 #define MESH__K_DEVICE static inline
-#define MESH__K_KERNEL(name) \
-    static void name(mesh__kernel_args a, unsigned long long thread, unsigned long long threads)
+#define MESH__K_KERNEL(name)                                                                                  \
+    enum { name##_bytes = sizeof(mesh__kernel_args) };                                                        \
+    static inline void name##_of(mesh__kernel_args a, unsigned long long thread, unsigned long long threads); \
+    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {          \
+        mesh__kernel_args a;                                                                                  \
+        memcpy(&a, parameter, sizeof a);                                                                      \
+        name##_of(a, thread, threads);                                                                        \
+    }                                                                                                         \
+    static inline void name##_of(mesh__kernel_args a, unsigned long long thread, unsigned long long threads)
+/* Thread blocks of MESH__BATCH_THREADS, but the last one may have fewer. */
+#define MESH__K_BATCH(name, words)                                                                                       \
+    enum { name##_bytes = (words) * 8 };                                                                                 \
+    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {                     \
+        const uint64_t most = MESH__BATCH_THREADS, block = thread / most, left = threads - block * most;                 \
+        mesh__k_batch((const unsigned long long *)parameter, block, (threads - 1) / most + 1, (uint32_t)(thread % most), \
+                      (uint32_t)(left < most ? left : most));                                                            \
+    }
 #define MESH__K_ONCE
+#define MESH__K_EVERY
 #define MESH__K_THREAD thread
 #define MESH__K_THREADS threads
 #define MESH__K_AT(T, address) ((T *)(uintptr_t)(address))
@@ -146,6 +267,121 @@ MESH__K_MOVE(mesh__k2, 2)
 MESH__K_MOVE(mesh__k4, 4)
 MESH__K_MOVE(mesh__k8, 8)
 MESH__K_MOVE(mesh__k16, 16)
+
+/* ---- // >>batches: many moves in one launch ------------------------------------------------------------------------------------------ */
+
+enum { MESH__K_AHEAD = 4 }; /* units that a thread reads before it writes them */
+
+/* Where move i begins among the words; there are word[1] >> 32. A stand-in whose device addresses are not the host's changes the two words
+   found there, dst and src (0: zeros). */
+MESH__K_DEVICE uint32_t mesh__k_move_at(const unsigned long long *word, uint32_t i) {
+    return (uint32_t)(word[(uint32_t)word[1] - 1 - i] & 0xffff);
+}
+
+/* Units i of a block of a move -> where they are, in bytes from its start: mesh__k_offset of each. */
+MESH__K_DEVICE void mesh__k_offsets(const unsigned long long *b, uint32_t ndim, uint32_t unit, uint64_t *i) {
+    uint64_t offset[MESH__K_AHEAD], next, run, stride, count;
+    uint32_t k;
+    int j;
+    if (!ndim) {
+        MESH__K_EVERY
+        for (j = 0; j < MESH__K_AHEAD; j++) i[j] <<= unit;
+        return;
+    }
+    run = b[0];
+    MESH__K_EVERY
+    for (j = 0; j < MESH__K_AHEAD; j++) {
+        next = i[j] / run;
+        offset[j] = (i[j] - next * run) << unit;
+        i[j] = next;
+    }
+    MESH__K_ONCE
+    for (k = 1; k < ndim; k++) {
+        stride = b[2 * k - 1], count = b[2 * k];
+        MESH__K_EVERY
+        for (j = 0; j < MESH__K_AHEAD; j++) {
+            next = i[j] / count;
+            offset[j] += (i[j] - next * count) * stride;
+            i[j] = next;
+        }
+    }
+    stride = b[2 * ndim - 1];
+    MESH__K_EVERY
+    for (j = 0; j < MESH__K_AHEAD; j++) i[j] = offset[j] + i[j] * stride;
+}
+
+/* Of a chunk's units u, u + lanes, ...: those before `end` move; what a thread reads for the others is the last one. */
+#define MESH__K_MOVE_AHEAD(T)                                                               \
+    do {                                                                                    \
+        T v[MESH__K_AHEAD] = MESH_ZERO;                                                     \
+        if (src) {                                                                          \
+            MESH__K_EVERY                                                                   \
+            for (j = 0; j < MESH__K_AHEAD; j++) v[j] = *MESH__K_AT(const T, src + from[j]); \
+        }                                                                                   \
+        MESH__K_EVERY                                                                       \
+        for (j = 0; j < MESH__K_AHEAD; j++)                                                 \
+            if (u + (uint32_t)j * lanes < end) *MESH__K_AT(T, dst + to[j]) = v[j];          \
+    } while (0)
+
+/* What a thread does of a chunk. Both sides' offsets are made by one copy of the code. */
+MESH__K_DEVICE void mesh__k_chunk(const unsigned long long *move, uint64_t chunk, uint32_t lane, uint32_t lanes) {
+    const uint64_t dst = move[0], src = move[1], units = move[2] >> 12;
+    const uint32_t shape = (uint32_t)move[2] & 0xfff, unit = shape & 15, to_ndim = shape >> 4 & 15, from_ndim = shape >> 8;
+    const uint64_t most = MESH__BATCH_CHUNK, first = chunk * most;
+    const uint32_t end = (uint32_t)(units - first < most ? units - first : most);
+    uint32_t u;
+    MESH__K_ONCE
+    for (u = lane; u < end; u += MESH__K_AHEAD * lanes) {
+        const unsigned long long *block = move + 3;
+        uint64_t to[MESH__K_AHEAD], from[MESH__K_AHEAD] = MESH_ZERO;
+        uint32_t ndim = to_ndim;
+        int side, j;
+        MESH__K_ONCE
+        for (side = 0; side < 2; side++) {
+            MESH__K_EVERY
+            for (j = 0; j < MESH__K_AHEAD; j++) {
+                const uint32_t at = u + (uint32_t)j * lanes;
+                to[j] = from[j];
+                from[j] = first + (at < end ? at : end - 1);
+            }
+            mesh__k_offsets(block, ndim, unit, from);
+            block += 2 * ndim;
+            ndim = from_ndim;
+        }
+        if (unit & 4) /* by bits: nvcc's code for a switch has instructions that nothing reaches */
+            MESH__K_MOVE_AHEAD(mesh__k16);
+        else if (unit == 3)
+            MESH__K_MOVE_AHEAD(mesh__k8);
+        else if (unit & 2)
+            MESH__K_MOVE_AHEAD(mesh__k4);
+        else if (unit & 1)
+            MESH__K_MOVE_AHEAD(mesh__k2);
+        else
+            MESH__K_MOVE_AHEAD(mesh__k1);
+    }
+}
+
+/* What a thread does: it is number `lane` of the `lanes` in thread block `block` of `blocks`. */
+MESH__K_DEVICE void mesh__k_batch(const unsigned long long *word, uint64_t block, uint64_t blocks, uint32_t lane, uint32_t lanes) {
+    const uint64_t chunks = word[0];
+    uint64_t c;
+    MESH__K_ONCE
+    for (c = block; c < chunks; c += blocks) {
+        uint32_t low = 0, high = (uint32_t)(word[1] >> 32), last = (uint32_t)word[1] - 1;
+        MESH__K_ONCE
+        while (high - low > 1) { /* the last move whose first chunk is not behind c */
+            const uint32_t middle = (low + high) / 2;
+            if (word[last - middle] >> 16 <= c)
+                low = middle;
+            else
+                high = middle;
+        }
+        mesh__k_chunk(word + mesh__k_move_at(word, low), c - (word[last - low] >> 16), lane, lanes);
+    }
+}
+
+MESH__K_BATCH(mesh_move_few, MESH__BATCH_FEW)
+MESH__K_BATCH(mesh_move_many, MESH__BATCH_MANY)
 
 /* ---- // >>halves: f16 and bf16, as f32 in between -------------------------------------------------------------------------- */
 
@@ -327,7 +563,9 @@ MESH__K_ELEMENTS_ALONE(mesh_divide_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) 
 
 #undef MESH__K_DEVICE
 #undef MESH__K_KERNEL
+#undef MESH__K_BATCH
 #undef MESH__K_ONCE
+#undef MESH__K_EVERY
 #undef MESH__K_THREAD
 #undef MESH__K_THREADS
 #undef MESH__K_AT
@@ -336,6 +574,7 @@ MESH__K_ELEMENTS_ALONE(mesh_divide_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) 
 #undef MESH__K_TO
 #undef MESH__K_FROM
 #undef MESH__K_MOVE
+#undef MESH__K_MOVE_AHEAD
 #undef MESH__K_INTEGER
 #undef MESH__K_EXTREME
 #undef MESH__K_IS_EXTREME

@@ -210,6 +210,8 @@ def instruction(opcode, ops):
         if name == "div":
             return put(lambda m: (a[0](m) & mask) // (a[1](m) & mask))
         return put(lambda m: (a[0](m) & mask) % (a[1](m) & mask))
+    if name == "min" and kind[0] == "u" and len(part) == 2:
+        return put(lambda m: min(a[0](m) & mask, a[1](m) & mask))
     if name == "mul" and part[1] == "wide":
         if kind[0] == "s":
             return put(lambda m: signed(a[0](m), bits) * signed(a[1](m), bits), (1 << 2 * bits) - 1)
@@ -221,11 +223,13 @@ def instruction(opcode, ops):
 
 
 def parse(text):
-    kernels, code, labels, branches, name = {}, None, None, None, None
+    kernels, sizes, code, labels, branches, name = {}, {}, None, None, None, None
     for line in text.splitlines():
         entry = re.match(r"\.visible \.entry (\w+)\(", line)
         if entry:
             name, code, labels, branches = entry.group(1), [], {}, []
+        elif line.startswith(".param"):
+            sizes[name] = int(re.search(r"args\[(\d+)\]", line).group(1))
         elif line == "}":
             for i, label in branches:
                 code[i][1].append(labels[label])
@@ -242,7 +246,7 @@ def parse(text):
             else:
                 run = instruction(opcode, [x.strip() for x in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest or "")])
             code.append((run, goal, predicate, negate == "!", line))
-    return kernels
+    return kernels, sizes
 
 
 def thread(code, m, reached):
@@ -277,7 +281,7 @@ def main():
     text = text.replace('\\"', '"').replace("\\n", "\n")
     if len(text) != int(re.search(r"MESH__PTX_BYTES (\d+)", source).group(1)):
         raise SystemExit("ptx_run: the text is not MESH__PTX_BYTES long")
-    kernels = parse(text)
+    kernels, sizes = parse(text)
     reached = {name: set() for name in kernels}
     passed = failed = 0
     case = {}
@@ -293,6 +297,8 @@ def main():
         where = [(c, t) for c in range(grid) for t in range(block)] if int(every) else [(int(cta), int(tid))]
         why = ""
         try:
+            if len(args) > sizes[name]:  # a batch's unused words are not there, and must not be read
+                raise Fault("%d bytes of arguments for %d" % (len(args), sizes[name]))
             for c, t in where:
                 m = Machine(args, dst, src)
                 m.reg = {"%ctaid.x": c, "%tid.x": t, "%ntid.x": block, "%nctaid.x": grid}

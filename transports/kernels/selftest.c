@@ -6,7 +6,7 @@
                                                                     the PTX itself, interpreted, on the same cases (no GPU needed)
 
 A case is a launch over random bytes in random layouts. All of dst's memory is compared, what lies between its elements too, bit for
-bit; only where a sum, a product or a quotient is a NaN any NaN will do.
+bit; only where a sum, a product or a quotient is a NaN any NaN will do. A batch must do what its moves do one by one.
 */
 #define MESH_IMPLEMENTATION
 #include "../../mesh.h"
@@ -18,7 +18,7 @@ bit; only where a sum, a product or a quotient is a NaN any NaN will do.
 
 enum { ROOM = 1 << 16, MARGIN = 64 };
 
-typedef void kernel(mesh__kernel_args a, unsigned long long thread, unsigned long long threads);
+typedef void kernel(const void *parameter, unsigned long long thread, unsigned long long threads);
 typedef enum kind { MOVE, ZERO, REDUCE, DIVIDE } kind;
 
 typedef struct job {
@@ -56,6 +56,15 @@ static const job jobs[] = {JOB_MOVE(1),
                            JOB_DIVIDE(f32, F32, 4),
                            JOB_DIVIDE(f64, F64, 8)};
 enum { JOBS = sizeof jobs / sizeof *jobs };
+
+typedef struct batch_job {
+    const char *name;
+    kernel *run;
+    unsigned words;
+} batch_job;
+
+static const batch_job batch_jobs[] = {{"mesh_move_few", mesh_move_few, MESH__BATCH_FEW}, {"mesh_move_many", mesh_move_many, MESH__BATCH_MANY}};
+enum { BATCH_JOBS = sizeof batch_jobs / sizeof *batch_jobs };
 
 /* ---- random numbers, values, layouts ------------------------------------------------------------------------------------- */
 
@@ -244,9 +253,9 @@ static void check(const job *j, mesh__kernel_args a, unsigned grid, unsigned blo
         return;
     }
     if (all)
-        for (t = 0; t < threads; t++) j->run(a, threads - 1 - t, threads);
+        for (t = 0; t < threads; t++) j->run(&a, threads - 1 - t, threads);
     else
-        j->run(a, first, threads);
+        j->run(&a, first, threads);
     if (nan) {
         one_nan(dst.bytes, j->align, exponent_bits(j));
         one_nan(want.bytes, j->align, exponent_bits(j));
@@ -313,6 +322,299 @@ static void huge(const job *j, int op) {
           2 * MARGIN + 105 * j->width);
 }
 
+/* ---- batches ---------------------------------------------------------------------------------------------------------------- */
+
+enum { MOVES = 600 };
+
+static mesh__batch batch;
+static mesh__kernel_args moves[MOVES]; /* of the batch: count and run in bytes */
+static int nmoves;
+
+static void expect(int holds, const char *what, int which, unsigned long long is, unsigned long long should_be) {
+    if (!holds) printf("FAIL batch, %s %d: %llu, not %llu\n", what, which, is, should_be);
+    *(holds ? &passed : &failed) += 1;
+}
+
+/* Units of a random layout -> bytes of one that may run backwards, or (spread: reads) stay where it is. Returns the lowest byte's place. */
+static int64_t in_bytes(mesh__kernel_block *b, int ndim, uint32_t width, int spread) {
+    int64_t lowest = 0;
+    int k;
+    if (ndim) b->run *= width;
+    for (k = 0; k < ndim; k++) {
+        if (spread && below(6) == 0) b->stride[k] = 0;
+        if (below(4)) continue;
+        b->stride[k] = -b->stride[k];
+        lowest += (b->count[k] - 1) * b->stride[k];
+    }
+    return lowest;
+}
+
+/* One more move, of `units` of `width` bytes to what is free in dst from `at` on. Returns where the rest begins; `at`: no room. */
+static uint64_t add_move(uint64_t at, uint64_t units, uint32_t width, int plain) {
+    job j = {"", NULL, MOVE, 0, 0, 0};
+    mesh__kernel_args a;
+    uint64_t to_bytes, from_bytes, to = at, from = MARGIN;
+    j.width = j.align = width;
+    memset(&a, 0x5a, sizeof a);
+    a.count = units * width;
+    do to_bytes = layout(units, &j, &a.to, &a.to_ndim);
+    while (plain && a.to_ndim > 2);
+    from_bytes = layout(units, &j, &a.from, &a.from_ndim);
+    if (plain) a.from_ndim = 0, from_bytes = a.count;
+    to = (to + width - 1) / width * width; /* aligned for the width, or for less */
+    from = below(4) ? from + below(64) * width : (ROOM - from_bytes) / width * width; /* or at the end: nothing behind it is read */
+    if (below(4) == 0) to += below(width), from += below(2) * below(width);
+    if (nmoves == MOVES || to + to_bytes + MARGIN > ROOM || from + from_bytes > ROOM) return at;
+    a.dst = (uintptr_t)dst.bytes + to - (uint64_t)in_bytes(&a.to, a.to_ndim, width, 0);
+    a.src = (uintptr_t)src.bytes + from - (uint64_t)in_bytes(&a.from, a.from_ndim, width, 1);
+    if (below(8) == 0) a.src = 0;
+    if (!mesh__batch_add(&batch, &a)) return at;
+    moves[nmoves++] = a;
+    return to + to_bytes + below(2) * below(40);
+}
+
+/* What bytes `from` to `to` of a move do to want. */
+static void some_bytes(const mesh__kernel_args *a, uint64_t from, uint64_t to) {
+    unsigned char *d = want.bytes + (a->dst - (uintptr_t)dst.bytes), *s = a->src ? src.bytes + (a->src - (uintptr_t)src.bytes) : NULL;
+    for (; from < to; from++)
+        *unit(d, &a->to, a->to_ndim, from, a->count, 1) = s ? *unit(s, &a->from, a->from_ndim, from, a->count, 1) : 0;
+}
+
+/* The chunks of one thread, in the units that the batch has chosen. */
+static void one_thread(unsigned grid, unsigned block, unsigned cta, unsigned tid) {
+    uint64_t first = 0, c, u;
+    int m;
+    for (m = 0; m < nmoves; m++) {
+        const unsigned long long shape = batch.word[mesh__k_move_at(batch.word, (uint32_t)m) + 2];
+        const uint64_t units = shape >> 12, width = UINT64_C(1) << (shape & 15), most = MESH__BATCH_CHUNK;
+        const uint64_t behind = first + (units + most - 1) / most;
+        for (c = first + (cta + grid - first % grid) % grid; c < behind; c += grid) /* those that are cta modulo grid */
+            for (u = (c - first) * most + tid; u < units && u < (c - first + 1) * most; u += block)
+                some_bytes(&moves[m], u * width, (u + 1) * width);
+        first = behind;
+    }
+}
+
+static void print_batch(const batch_job *j, unsigned grid, unsigned block, unsigned cta, unsigned tid, int all) {
+    static mesh__batch b;
+    uint32_t i;
+    memcpy(b.word, batch.word, batch.used * sizeof *b.word);
+    for (i = 0; i < batch.word[1] >> 32; i++) {
+        unsigned long long *move = b.word + mesh__k_move_at(b.word, i);
+        move[0] += (UINT64_C(1) << 44) - (uintptr_t)dst.bytes;
+        if (move[1]) move[1] += (UINT64_C(1) << 45) - (uintptr_t)src.bytes;
+    }
+    printf("run %s %u %u %u %u %d 0\n", j->name, grid, block, cta, tid, all);
+    print_hex("args", b.word, batch.used * sizeof *b.word);
+    print_hex("dst", before.bytes, ROOM);
+    print_hex("src", src.bytes, ROOM);
+    print_hex("want", want.bytes, ROOM);
+}
+
+/* A launch of the batch by both kernels, as check's; want is made, before is dst. */
+static void check_batch(unsigned grid, unsigned block, unsigned cta, unsigned tid, int all) {
+    unsigned long long threads = (unsigned long long)grid * block, first = (unsigned long long)cta * block + tid, t;
+    uint32_t at;
+    int k;
+    for (k = 0; k < BATCH_JOBS; k++) {
+        const batch_job *j = &batch_jobs[k];
+        if (batch.used > j->words) continue;
+        if (vectors) {
+            print_batch(j, grid, block, cta, tid, all);
+            continue;
+        }
+        memcpy(dst.bytes, before.bytes, ROOM);
+        if (all)
+            for (t = 0; t < threads; t++) j->run(batch.word, threads - 1 - t, threads);
+        else
+            j->run(batch.word, first, threads);
+        for (at = 0; at < ROOM && dst.bytes[at] == want.bytes[at]; at++) {}
+        if (at < ROOM)
+            printf("FAIL %s: %d moves, %llu chunks on %u * %u threads: byte %u is %02x, not %02x\n", j->name, nmoves, batch.chunks, grid,
+                   block, at, dst.bytes[at], want.bytes[at]);
+        *(at == ROOM ? &passed : &failed) += 1;
+    }
+}
+
+static void start_batch(unsigned capacity) {
+    static const job bytes = {"", NULL, MOVE, 0, 8, 8};
+    fill(&bytes, dst.bytes);
+    fill(&bytes, src.bytes);
+    memset(&batch, 0x5a, sizeof batch);
+    mesh__batch_begin(&batch, capacity);
+    nmoves = 0;
+}
+
+static void end_batch(void) {
+    mesh__batch_end(&batch);
+    memcpy(before.bytes, dst.bytes, ROOM);
+    memcpy(want.bytes, dst.bytes, ROOM);
+}
+
+/* All threads of a launch over up to `most` random moves: large ones and small ones, or very many small ones. */
+static void whole_batch(unsigned capacity, int most, int small) {
+    uint64_t at = MARGIN, next;
+    int m;
+    start_batch(capacity);
+    do {
+        uint32_t width = 1u << below(small ? 3 : 5);
+        uint64_t units = small || below(3) == 0 ? 1 + below(small ? 18 : 60)
+                         : below(2)             ? MESH__BATCH_CHUNK * (1 + below(2)) - 1 + below(3)
+                                                : 1 + below(40000 / width);
+        next = add_move(at, units, width, small);
+        if (next == at && small) break;
+        at = next;
+    } while (--most > 0);
+    end_batch();
+    for (m = 0; m < nmoves; m++) some_bytes(&moves[m], 0, moves[m].count);
+    if (vectors)
+        check_batch((unsigned)(1 + below(3)), (unsigned)(1 + below(8)), 0, 0, 1);
+    else
+        check_batch((unsigned)(1 + below(40)), (unsigned)(1 + below(300)), 0, 0, 1);
+}
+
+/* One thread of very many, over a move of more chunks than a grid has blocks between two small ones. */
+static void huge_batch(void) {
+    uint32_t width = 1u << below(4), k;
+    uint64_t at;
+    mesh__kernel_args a;
+    unsigned cta = (unsigned)below(4) ? (unsigned)below(2147483647) : (unsigned)below(4), tid = (unsigned)below(256);
+    start_batch(MESH__BATCH_MANY);
+    at = add_move(MARGIN, 2500, 2, 0);
+    memset(&a, 0x5a, sizeof a);
+    at = (at + 15) / 16 * 16;
+    a.dst = (uintptr_t)dst.bytes + at;
+    a.src = (uintptr_t)src.bytes + MARGIN;
+    a.count = width;
+    a.to_ndim = a.from_ndim = 4;
+    for (k = 0; k < 4; k++) { /* 3 * (2^33 + 1) * 7 * 1024 * 5 units, most of which stay where they are */
+        static const long long extents[4] = {(1ll << 33) + 1, 7, 1 << 10, 5};
+        const long long w = (long long)width, one = extents[k], two = extents[(k + 1) % 4];
+        a.to.count[k] = one, a.to.stride[k] = one == 7 ? 3 * w : one == 5 ? 21 * w : 0;
+        a.from.count[k] = two, a.from.stride[k] = two == 7 ? 6 * w : two == 5 ? 42 * w : 0;
+        a.count *= (uint64_t)one;
+    }
+    a.count *= 3;
+    a.to.run = a.from.run = 3 * width;
+    if (mesh__batch_add(&batch, &a)) moves[nmoves++] = a;
+    add_move(at + 105 * width, 1500, 4, 0);
+    end_batch();
+    one_thread(2147483647u, 256, cta, tid);
+    check_batch(2147483647u, 256, cta, tid, 0);
+}
+
+/* What the builder makes of a block: dims and unit. */
+static void shapes(void) {
+    static const struct {
+        unsigned long long dst, src, run;
+        int ndim;
+        long long count[3], stride[3];
+        int dims, unit;
+        unsigned long long units_of_run;
+    } list[] = {
+        {4096, 8192, 64, 0, {0}, {0}, 0, 4, 0},                       /* 64 bytes */
+        {4096, 8192, 65, 0, {0}, {0}, 0, 0, 0},                       /* 65 bytes */
+        {4096, 8192, 16384, 0, {0}, {0}, 0, 4, 0},                    /* a chunk */
+        {4096, 8192, 16385 * 16, 0, {0}, {0}, 0, 4, 0},               /* 17 chunks */
+        {4096, 8192, 4, 1, {16}, {4}, 0, 4, 0},                       /* runs side by side */
+        {4096, 8192, 16, 2, {4, 4}, {64, 16}, 0, 4, 0},               /* twice */
+        {4096, 8192, 16, 3, {1, 3, 1}, {7, 48, 9}, 1, 4, 1},          /* dims of 1 */
+        {4096, 8192, 8, 2, {2, 3}, {96, 32}, 1, 3, 1},                /* one stride */
+        {4096, 8192, 8, 2, {2, 3}, {-96, -32}, 1, 3, 1},              /* backwards */
+        {4096, 8192, 8, 2, {2, 3}, {64, 32}, 2, 3, 1},                /* overlapping, as a source may */
+        {4096, 8192, 16, 2, {3, 2}, {32, 96}, 2, 4, 1},               /* not in this order */
+        {4096, 8192, 16, 3, {2, 2, 2}, {512, 48, 16}, 2, 4, 2},       /* inmost only */
+        {4096, 8192, 32, 3, {2, 2, 2}, {256, 128, 48}, 2, 4, 2},      /* outer ones only */
+        {4096, 8192, 12, 1, {5}, {16}, 1, 2, 3},                      /* the run decides */
+        {4096, 8192, 16, 1, {5}, {18}, 1, 1, 8},                      /* a stride */
+        {4096, 8192, 16, 2, {5, 2}, {1001, 32}, 2, 0, 16},            /* the outer one */
+        {4104, 8192, 48, 1, {5}, {64}, 1, 3, 6},                      /* dst */
+        {4096, 8194, 48, 1, {5}, {64}, 1, 1, 24},                     /* src */
+        {4096, 0, 48, 1, {5}, {64}, 1, 4, 3},                         /* zeros */
+        {4096, 8192, 1ull << 33, 1, {5}, {1ll << 40}, 1, 4, 1 << 29}, /* 8 GiB */
+    };
+    int i, k;
+    for (i = 0; i < (int)(sizeof list / sizeof *list); i++) {
+        int side;
+        for (side = 0; side < 2; side++) { /* to, from */
+            mesh__kernel_args a;
+            mesh__kernel_block *b = side ? &a.from : &a.to;
+            unsigned long long *w = batch.word + 2, shape, units, chunks;
+            if (side && !list[i].src) continue;
+            memset(&a, 0, sizeof a);
+            a.dst = list[i].dst, a.src = list[i].src, a.count = b->run = list[i].run;
+            if (!list[i].src) a.from_ndim = 8, memset(&a.from, 0x5a, sizeof a.from); /* not read */
+            *(side ? &a.from_ndim : &a.to_ndim) = list[i].ndim;
+            for (k = 0; k < list[i].ndim; k++) {
+                b->count[k] = list[i].count[k], b->stride[k] = list[i].stride[k];
+                a.count *= (uint64_t)b->count[k];
+            }
+            units = a.count >> list[i].unit;
+            chunks = units / MESH__BATCH_CHUNK + (units % MESH__BATCH_CHUNK > 0);
+            mesh__batch_begin(&batch, MESH__BATCH_FEW);
+            expect(mesh__batch_add(&batch, &a), "room for", i, 0, 1);
+            shape = w[2];
+            expect((shape & 15) == (unsigned)list[i].unit, "unit of", i, shape & 15, (unsigned)list[i].unit);
+            expect((shape >> (side ? 8 : 4) & 15) == (unsigned)list[i].dims, "dims of", i, shape >> 4 & 255, (unsigned)list[i].dims);
+            expect(!(shape >> (side ? 4 : 8) & 15), "the other side's dims of", i, shape >> 4 & 255, 0);
+            expect(shape >> 12 == units, "units of", i, shape >> 12, units);
+            expect(batch.chunks == chunks, "chunks of", i, batch.chunks, chunks);
+            if (list[i].dims) expect(w[3] == list[i].units_of_run, "run of", i, w[3], list[i].units_of_run);
+            expect(batch.used == 5 + 2 * (unsigned)list[i].dims, "words of", i, batch.used, 5 + 2 * (unsigned)list[i].dims);
+        }
+    }
+}
+
+/* How many moves of 2 dims there is room for, and for one of 1 dim behind them; that what has none changes nothing. */
+static void room(void) {
+    static const struct {
+        unsigned capacity;
+        int moves, full, one_more, few;
+    } list[] = {{MESH__BATCH_FEW, 63, 1, 1, 1},
+                {MESH__BATCH_MANY, 63, 0, 1, 1},
+                {MESH__BATCH_MANY, 64, 0, 1, 0},
+                {MESH__BATCH_MANY, 511, 1, 0, 0}};
+    static mesh__batch before_it;
+    mesh__kernel_args a;
+    int i, k;
+    memset(&a, 0, sizeof a);
+    a.dst = 4096, a.src = 8192, a.to.run = 16;
+    a.to.count[0] = 3, a.to.stride[0] = 1000, a.to.count[1] = 5, a.to.stride[1] = 32;
+    for (i = 0; i < (int)(sizeof list / sizeof *list); i++) {
+        mesh__batch_begin(&batch, list[i].capacity);
+        a.to_ndim = 2;
+        a.count = 16 * 3 * 5;
+        for (k = 0; k < list[i].moves && mesh__batch_add(&batch, &a); k++) {}
+        expect(k == list[i].moves, "moves of", i, (unsigned)k, (unsigned)list[i].moves);
+        before_it = batch;
+        if (list[i].full) expect(!mesh__batch_add(&batch, &a), "room left in", i, 1, 0);
+        expect(memcmp(&before_it, &batch, sizeof batch) == 0, "words changed by what", i, 1, 0);
+        a.to_ndim = 1;
+        a.count = 16 * 3;
+        expect(mesh__batch_add(&batch, &a) == list[i].one_more, "one more to", i, (unsigned)!list[i].one_more, (unsigned)list[i].one_more);
+        k += list[i].one_more;
+        expect(mesh__batch_end(&batch) == (unsigned)k, "chunks of", i, batch.chunks, (unsigned)k);
+        expect(mesh__batch_few(&batch) == list[i].few, "kernel of", i, (unsigned)mesh__batch_few(&batch), (unsigned)list[i].few);
+        expect(batch.used <= list[i].capacity, "words of full", i, batch.used, list[i].capacity);
+    }
+    mesh__batch_begin(&batch, MESH__BATCH_FEW);
+    a.count = 0;
+    expect(mesh__batch_add(&batch, &a), "a move of", 0, 0, 1);
+    expect(mesh__batch_end(&batch) == 0 && batch.word[0] == 0, "chunks of none,", 0, batch.chunks, 0);
+    mesh_move_few(&batch, 0, 1); /* does nothing */
+}
+
+static void batches(int rounds) {
+    int round;
+    for (round = 0; round < rounds; round++) {
+        whole_batch(below(2) ? MESH__BATCH_FEW : MESH__BATCH_MANY, 1 + (int)below(20), 0);
+        whole_batch(MESH__BATCH_MANY, 1, 0);
+        if (!vectors || round % 2 == 0) huge_batch();
+        if (round % 8 == 0) whole_batch(MESH__BATCH_FEW, MOVES, 1);
+        if (round % 8 == 0) whole_batch(MESH__BATCH_MANY, MOVES, 1);
+    }
+}
+
 static void halves(void) {
     uint64_t wrong = 0;
     uint32_t h;
@@ -344,6 +646,7 @@ static void text(void) {
         int found = strstr(joined, names[i]) != NULL;
         int tested = 0, k;
         for (k = 0; k < JOBS; k++) tested |= strncmp(jobs[k].name, names[i] + 7, strlen(jobs[k].name)) == 0;
+        for (k = 0; k < BATCH_JOBS; k++) tested |= strncmp(batch_jobs[k].name, names[i] + 7, strlen(batch_jobs[k].name)) == 0;
         if (!found || !tested) printf("FAIL text: \"%s\": %s\n", names[i], found ? "no test" : "not there");
         *(found && tested ? &passed : &failed) += 1;
     }
@@ -357,6 +660,8 @@ int main(int argc, char **argv) {
     rounds = vectors ? 5 : 20;
     if (!vectors) halves();
     if (!vectors) text();
+    if (!vectors) shapes();
+    if (!vectors) room();
     for (i = 0; i < JOBS; i++) {
         const job *j = &jobs[i];
         for (op = 0; op < MESH_MINLOC; op++) {
@@ -372,6 +677,7 @@ int main(int argc, char **argv) {
             }
         }
     }
+    batches(vectors ? 6 : 400);
     if (!vectors) printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
