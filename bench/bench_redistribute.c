@@ -1,6 +1,9 @@
 /* What redistribution costs: bytes against PyTorch's planners (tests/golden/redistribute_*.csv) and the bound, and time against the same
-   move made axis by axis with this library's own collectives, 64 MiB of f32 on 4 and 8 ranks over TCP. Alone it writes
-   bench/REDISTRIBUTE.md, redistribute.csv and redistribute.svg, running itself under build/mesh run; each of those is a rank. */
+   move made axis by axis with this library's own collectives, and by PyTorch's DTensor where torchrun (or $TORCHRUN) is: 64 MiB of f32
+   on 4 and 8 ranks over TCP. Alone it writes bench/REDISTRIBUTE.md, redistribute.csv (bytes), redistribute_times.csv and
+   redistribute.svg, running itself under build/mesh run; each of those is a rank.
+   --again draws the chart anew from redistribute_times.csv.
+   usage: bench_redistribute [--again] */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
@@ -176,7 +179,7 @@ static int measure(mesh_socket *net, const move *v) {
     qsort(ours, ROUNDS, sizeof *ours, by_number);
     qsort(hand, ROUNDS, sizeof *hand, by_number);
     if (net->base.rank == 0)
-        printf("%d,%s,%s,%s,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, ours[ROUNDS / 2] * 1e3,
+        printf("%d,\"%s\",%s,%s,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, ours[ROUNDS / 2] * 1e3,
                hand[ROUNDS / 2] * 1e3, wrong);
     fflush(stdout);
     mesh_release(r);
@@ -285,10 +288,7 @@ static int read_problems(const char *path, int ordered) {
         int64_t shape[MESH_MAX_DIMS];
         double total = 4, bytes;
         line[strcspn(line, "\r\n")] = 0;
-        if (*line == '#' || !header++) {
-            header -= *line == '#';
-            continue;
-        }
+        if (*line == '#' || !header++) continue; /* notes, then the columns' names */
         while (n < 16) {
             field[n++] = p;
             if (!(p = strchr(p, ','))) break;
@@ -360,7 +360,7 @@ static int bytes_table(FILE *out, FILE *csv) {
             fprintf(csv, "%s,%s,%s,%s,%s,%s,%.0f,%.0f,%.0f,%.0f\n", p->mesh, p->shape, p->from, p->from_order, p->to,
                     p->to_order, p->greedy, p->search, p->ours, p->bound);
             worse += (p->greedy >= 0 && p->ours > p->greedy + 0.5) || (p->search >= 0 && p->ours > p->search + 0.5);
-            if (p->bound >= 0) {
+            if (!strchr(p->from, 'P') && !strchr(p->to, 'P')) { /* with partial sums the bound need not be reachable */
                 bounded++;
                 at[0] += p->ours <= p->bound;
                 at[1] += p->greedy >= 0 && p->greedy <= p->bound + 0.5;
@@ -447,33 +447,137 @@ typedef struct timing {
     double ours, hand, torch; /* ms; torch 0: not measured */
 } timing;
 
-static void chart(const timing *t, int n) {
-    FILE *out = fopen("bench/redistribute.svg", "w");
-    double most = 0;
-    int i, y;
-    if (!out) return;
-    for (i = 0; i < n; i++) most = t[i].hand > most ? t[i].hand : t[i].ours > most ? t[i].ours : most;
-    fprintf(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"%d\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"11\">\n"
-        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"10\" y=\"18\" font-weight=\"bold\">Redistributing 64 MiB of f32 over "
-        "TCP: ms, mesh_redistribute (blue) and axis by axis with the library's collectives (grey)</text>\n",
-        40 + n * 26);
-    for (i = 0, y = 32; i < n; i++, y += 26) {
-        double w = 500 * t[i].ours / most, h = 500 * t[i].hand / most;
-        fprintf(out, "<text x=\"330\" y=\"%d\" text-anchor=\"end\">%s: %s -&gt; %s</text>\n", y + 14, t[i].mesh,
-                t[i].from, t[i].to);
-        fprintf(
-            out,
-            "<rect x=\"336\" y=\"%d\" width=\"%.1f\" height=\"10\" fill=\"#3b6fb6\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
-            y, w, 340 + w, y + 9, t[i].ours);
-        fprintf(
-            out,
-            "<rect x=\"336\" y=\"%d\" width=\"%.1f\" height=\"10\" fill=\"#b5b5b5\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
-            y + 11, h, 340 + h, y + 20, t[i].hand);
+enum { MOST_TIMES = 64 };
+
+/* Where the times were taken, as the page and the chart say it. */
+typedef struct setting {
+    int cores;
+    char torch[64]; /* its version; "": PyTorch was not found */
+} setting;
+
+/* ranks,"mesh",from,to,ours,by hand,wrong values, as a rank prints it, and DTensor's time after that in the file. */
+static int read_time(const char *line, timing *t) {
+    memset(t, 0, sizeof *t);
+    return sscanf(line, "%d,\"%31[^\"]\",%63[^,],%63[^,],%lf,%lf,%d,%lf", &t->ranks, t->mesh, t->from, t->to, &t->ours,
+                  &t->hand, &t->wrong, &t->torch) >= 7;
+}
+
+static int write_times(const timing *t, int n, const setting *w) {
+    FILE *f = fopen("bench/redistribute_times.csv", "w");
+    int i;
+    if (!f) return perror("bench/redistribute_times.csv"), 1;
+    fprintf(f, "# %d cores; %s\nranks,mesh,from,to,ours_ms,axis_by_axis_ms,wrong,dtensor_ms\n", w->cores, w->torch);
+    for (i = 0; i < n; i++)
+        fprintf(f, "%d,\"%s\",%s,%s,%.2f,%.2f,%d,%.1f\n", t[i].ranks, t[i].mesh, t[i].from, t[i].to, t[i].ours,
+                t[i].hand, t[i].wrong, t[i].torch);
+    fclose(f);
+    return 0;
+}
+
+static int read_times(timing *t, setting *w) {
+    FILE *f = fopen("bench/redistribute_times.csv", "r");
+    char line[512];
+    int n = 0;
+    if (!f) return 0;
+    while (n < MOST_TIMES && fgets(line, sizeof line, f)) {
+        sscanf(line, "# %d cores; %63[^\n]", &w->cores, w->torch);
+        n += read_time(line, &t[n]);
     }
-    fprintf(out, "</svg>\n");
-    fclose(out);
+    fclose(f);
+    return n;
+}
+
+/* The chart: three bars a move. DTensor's times are many times the others', and bars beyond the scale are cut, with a mark. */
+enum { LEFT = 290, WIDTH = 640, BAR = 11, MOVE = 46, HEAD = 100 };
+
+static void bar(FILE *f, int y, double ms, double most, const char *color) {
+    double w = WIDTH * ms / most;
+    if (w <= WIDTH) {
+        fprintf(
+            f,
+            "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
+            LEFT, y, w, BAR - 1, color, LEFT + w + 4, y + 9, ms);
+        return;
+    }
+    fprintf(
+        f,
+        "<path d=\"M%d %dh%dl6 %dl-6 %dh-%dz\" fill=\"%s\"/><path d=\"M%d %dl-5 %dm5 -%dl-5 %d\" stroke=\"white\" stroke-width=\"2\"/>"
+        "<text x=\"%d\" y=\"%d\">%.0f</text>\n",
+        LEFT, y, WIDTH, (BAR - 1) / 2, (BAR - 1) / 2, WIDTH, color, LEFT + WIDTH - 6, y - 1, BAR + 1, BAR + 1, BAR + 1,
+        LEFT + WIDTH + 10, y + 9, ms);
+}
+
+/* ", DTensor 8 of the 12 moves on 4 ranks and 7 of the 9 on 8" */
+static void who_was_measured(FILE *f, const timing *t, int n) {
+    int first, last;
+    const char *join = ", DTensor";
+    for (first = 0; first < n; first = last, join = " and") {
+        int with = 0;
+        for (last = first; last < n && t[last].ranks == t[first].ranks; last++) with += t[last].torch > 0;
+        fprintf(f, "%s %d of the %d moves on %d ranks", join, with, last - first, t[first].ranks);
+    }
+}
+
+static int chart(const timing *t, int n, const setting *w) {
+    static const char *const colors[] = {"#3b6fb6", "#b5b5b5", "#d1495b"};
+    FILE *f = fopen("bench/redistribute.svg", "w");
+    double most = 0, tick;
+    int i, y, groups = 0, height, with = 0;
+    if (!f) return perror("bench/redistribute.svg"), 1;
+    for (i = 0; i < n; i++) {
+        double more = t[i].hand > t[i].ours ? t[i].hand : t[i].ours;
+        most = more > most ? more : most;
+        with += t[i].torch > 0;
+        groups += i == 0 || t[i].ranks != t[i - 1].ranks;
+    }
+    most = most > 0 ? 2 * most : 1;
+    height = HEAD + n * MOVE + groups * 24 + 14;
+    fprintf(
+        f,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"11\">\n"
+        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+        "<text x=\"14\" y=\"24\" font-size=\"15\">Redistributing 64 MiB of f32 among ranks of one machine, over TCP: ms, less is better</text>\n",
+        LEFT + WIDTH + 60, height);
+    for (i = 0; i < (with ? 3 : 2); i++)
+        fprintf(f,
+                "<rect x=\"%d\" y=\"36\" width=\"11\" height=\"11\" fill=\"%s\"/><text x=\"%d\" y=\"46\">%s</text>\n",
+                14 + 280 * i, colors[i], 30 + 280 * i,
+                i == 0   ? "mesh_redistribute"
+                : i == 1 ? "axis by axis with mesh.h's collectives"
+                         : w->torch);
+    fprintf(f, "<text x=\"14\" y=\"64\">Measured in one run on %d cores: mesh.h every move", w->cores);
+    if (with)
+        who_was_measured(f, t, n);
+    else
+        fprintf(f, ", DTensor none (PyTorch was not found)");
+    fprintf(
+        f,
+        ".</text>\n<text x=\"14\" y=\"79\">A bar with an arrowhead goes beyond the scale, to the number behind it.</text>\n");
+    for (tick = 0; tick <= most; tick += most > 200 ? 50 : most > 50 ? 10 : 2)
+        fprintf(
+            f,
+            "<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#555\">%g</text>\n",
+            LEFT + WIDTH * tick / most, HEAD, height - 8, LEFT + WIDTH * tick / most, HEAD - 4, tick);
+    for (i = 0, y = HEAD; i < n; i++, y += MOVE) {
+        if (i == 0 || t[i].ranks != t[i - 1].ranks)
+            fprintf(f, "<text x=\"14\" y=\"%d\" font-size=\"13\" font-weight=\"bold\">%d ranks</text>\n", y + 16,
+                    t[i].ranks),
+                y += 24;
+        fprintf(
+            f,
+            "<text x=\"14\" y=\"%d\">%s</text><text x=\"100\" y=\"%d\">%s</text><text x=\"86\" y=\"%d\">\xe2\x86\x92 %s</text>\n",
+            y + 13, t[i].mesh, y + 13, t[i].from, y + 27, t[i].to);
+        bar(f, y, t[i].ours, most, colors[0]);
+        bar(f, y + BAR + 1, t[i].hand, most, colors[1]);
+        if (t[i].torch > 0)
+            bar(f, y + 2 * (BAR + 1), t[i].torch, most, colors[2]);
+        else if (with)
+            fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#777\">DTensor: not measured</text>\n", LEFT + 4,
+                    y + 2 * (BAR + 1) + 9);
+    }
+    fprintf(f, "</svg>\n");
+    fclose(f);
+    return 0;
 }
 
 /* PyTorch's side of it, where torchrun is (or $TORCHRUN). Returns its version in `version`. */
@@ -501,20 +605,28 @@ static void ask_torch(timing *t, int n, int ranks, char *version, size_t cap) {
     pclose(p);
 }
 
-int main(void) {
-    static timing times[64];
-    char version[64] = "";
+int main(int argc, char **argv) {
+    static timing times[MOST_TIMES];
+    setting w = {0, ""};
     FILE *out, *csv, *p;
     char line[512];
     int n = 0, ranks, i, slower = 0;
     if (getenv("RANK")) return rank_main();
+    if (argc > 2 || (argc == 2 && strcmp(argv[1], "--again")))
+        return fprintf(stderr, "usage: bench_redistribute [--again]\n"), 2;
+    if (argc == 2) {
+        if ((n = read_times(times, &w)) == 0)
+            return fprintf(stderr, "bench_redistribute: no times in bench/redistribute_times.csv\n"), 1;
+        return chart(times, n, &w);
+    }
+    w.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     out = fopen("bench/REDISTRIBUTE.md", "w");
     csv = fopen("bench/redistribute.csv", "w");
     if (!out || !csv) return perror("bench/REDISTRIBUTE.md"), 1;
     fprintf(
         out,
-        "# Redistribution\n\nWritten by `make bench-redistribute` (bench/bench_redistribute.c) on a machine of %ld cores.\n\n",
-        sysconf(_SC_NPROCESSORS_ONLN));
+        "# Redistribution\n\nWritten by `make bench-redistribute` (bench/bench_redistribute.c) on a machine of %d cores.\n\n",
+        w.cores);
     if (bytes_table(out, csv)) return 1;
     fclose(csv);
     planning_table(out);
@@ -522,29 +634,15 @@ int main(void) {
     for (ranks = 4; ranks <= 8; ranks += 4) {
         snprintf(line, sizeof line, "build/mesh run --bare -n %d -- build/bench_redistribute", ranks);
         if (!(p = popen(line, "r"))) continue;
-        while (n < 64 && fgets(line, sizeof line, p)) {
+        while (n < MOST_TIMES && fgets(line, sizeof line, p)) {
             timing *t = &times[n];
-            if (sscanf(line, "%d,%*[^:]", &t->ranks) == 1) {
-                /* ranks,mesh,from,to,ours,hand,wrong; the mesh has commas of its own */
-                char *comma = strrchr(line, ',');
-                t->wrong = atoi(comma + 1);
-                *comma = 0, comma = strrchr(line, ',');
-                t->hand = atof(comma + 1);
-                *comma = 0, comma = strrchr(line, ',');
-                t->ours = atof(comma + 1);
-                *comma = 0, comma = strrchr(line, ',');
-                snprintf(t->to, sizeof t->to, "%s", comma + 1);
-                *comma = 0, comma = strrchr(line, ',');
-                snprintf(t->from, sizeof t->from, "%s", comma + 1);
-                *comma = 0;
-                snprintf(t->mesh, sizeof t->mesh, "%s", strchr(line, ',') + 1);
-                printf("%-14s %-28s -> %-30s %8.2f ms, by hand %8.2f: %.2f%s\n", t->mesh, t->from, t->to, t->ours,
-                       t->hand, t->hand / t->ours, t->wrong ? " WRONG" : "");
-                n++;
-            }
+            if (!read_time(line, t)) continue;
+            printf("%-14s %-28s -> %-30s %8.2f ms, by hand %8.2f: %.2f%s\n", t->mesh, t->from, t->to, t->ours, t->hand,
+                   t->hand / t->ours, t->wrong ? " WRONG" : "");
+            n++;
         }
         pclose(p);
-        ask_torch(times, n, ranks, version, sizeof version);
+        ask_torch(times, n, ranks, w.torch, sizeof w.torch);
     }
     fprintf(
         out,
@@ -552,8 +650,11 @@ int main(void) {
         "values checked. By hand: axis by axis with this library's own collectives, packing only what is strided.\n\n"
         "%s%s\n\n"
         "| ranks | mesh | from | to | mesh_redistribute ms | axis by axis ms | ratio | DTensor ms | ratio |\n|---|---|---|---|---|---|---|---|---|\n",
-        ROUNDS, version[0] ? version : "PyTorch was not found ($TORCHRUN names its launcher): no figures of DTensor",
-        version[0] ? ", one thread a rank, in the same run." : ".");
+        ROUNDS, w.torch[0] ? w.torch : "PyTorch was not found ($TORCHRUN names its launcher): no figures of DTensor",
+        w.torch[0]
+            ? ", one thread a rank, in the same run. Where axes share a dim of the target (@) DTensor nests them in\nits own order, "
+              "which leaves every rank as many bytes short."
+            : ".");
     for (i = 0; i < n; i++) {
         const timing *t = &times[i];
         slower += t->hand < t->ours;
@@ -567,6 +668,5 @@ int main(void) {
         "next (10 %%, 20 %% with 8 ranks on 2 cores).\n\n![the same as a chart](redistribute.svg)\n",
         slower, n);
     fclose(out);
-    chart(times, n);
-    return 0;
+    return n == 0 || write_times(times, n, &w) || chart(times, n, &w); /* no times: those of an earlier run stay */
 }
