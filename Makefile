@@ -97,6 +97,10 @@ endif
 
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 
+# On one GPU, without a network, in slices of minutes; the text goes to docs/gpu-runs/. ONE_GPU="tests-1 examples" for some.
+one-gpu:
+	bash docs/gpu-runs/one-gpu.sh $(or $(ONE_GPU),all)
+
 # On the GPUs of this machine, with NVIDIA's libraries; ranks beyond their number share them. The output goes to docs/gpu-runs/.
 test-gpu: $(B)/test_gpu $(B)/mesh $(TRAIN_CUDA)
 	$(B)/test_gpu
@@ -108,10 +112,11 @@ endif
 $(B)/test_gpu: tests/test_nccl.c $(wildcard tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
 
-# Beside raw NCCL calls in the same process, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M" for less.
+# Beside raw NCCL calls, which run in processes of their own, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M"
+# for less. One rank, and ranks that share a GPU, are no measure of NCCL: it refuses. GPUS=2 BENCH=--shared checks the results there.
 bench-gpu: $(B)/mesh $(B)/bench_gpu
 	@[ "$(GPUS)" -gt 0 ] || { echo "bench-gpu: nvidia-smi lists no GPU; GPUS=2 and the stand-in's MESH_NCCL_LIBRARY run it without"; exit 1; }
-	$(B)/mesh run -n $(GPUS) -- $(B)/bench_gpu $(BENCH)
+	$(B)/mesh run $(if $(findstring --shared,$(BENCH)),--share-gpu) -n $(GPUS) -- $(B)/bench_gpu $(BENCH)
 
 $(B)/bench_gpu: bench/bench_gpu.c $(HEADERS) | $(B)
 	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
@@ -162,4 +167,4 @@ uninstall:
 clean:
 	rm -rf build build-*
 
-.PHONY: default all uninstall demo test test-mesh test-nccl test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
+.PHONY: default all uninstall demo test test-mesh test-nccl one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean

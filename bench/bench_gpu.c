@@ -1,4 +1,4 @@
-/* What this library adds to NCCL: its calls beside NCCL's own, in one process, on one stream, in turns. One rank per GPU:
+/* What this library adds to NCCL: its calls beside NCCL's own, in turns. One rank per GPU:
        build/mesh run -n 8 -- build/bench_gpu [--what calls,host,packing] [--max 256M] [--rounds 7] [--csv FILE] [--no-watchdog]
    calls    each call of this library beside the same one of NCCL ("raw"), in the columns of nccl-tests; medians, of the slowest rank.
             `time` is the device's, between two events with 20 calls between them; `host` the host's while it enqueues those.
@@ -6,13 +6,18 @@
             that do nothing in the place of NCCL's and CUDA's.
    packing  rows, twice as far apart as they are wide (`count` bytes), to one piece and back: the kernel beside cudaMemcpy2DAsync
             ("raw"), whatever their width, for MESH_NCCL__NARROW.
-   ratio is raw us / time us: 1.00 is as fast, above it we are faster. */
+   ratio is raw us / time us: 1.00 is as fast, above it we are faster.
+   Raw NCCL runs in a process of its own beside each rank, the baseline, with nothing of ours in its environment. The two take turns
+   batch by batch; whose turn it is not has nothing on the GPU: clocks and temperature are alike for both.
+   Ranks that share a GPU take turns on it, and one rank alone has nobody to talk to: calls and host refuse then, for no ratio would say
+   anything. --shared (with mesh run --share-gpu) only checks each size's results, of both. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
 #include "../transports/mesh_nccl.h"
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { INNER = 20, MAX_ROUNDS = 999, BATCH = 256, WORD_BYTES = 65536 };
@@ -22,20 +27,23 @@ static mesh_nccl gpu;
 static mesh_comm comm;
 static mesh_nccl__state *state;
 static mesh_nccl__api lib; /* the same functions as the transport's */
-static ncclComm_t raw;
+static ncclComm_t raw;     /* the baseline's */
 static cudaStream_t stream;
-static cudaEvent_t begin, end;
+static cudaEvent_t begin, end, over;
 static cudaError_t (*elapsed)(float *ms, cudaEvent_t from, cudaEvent_t to);
 static float *sends, *receives;     /* of the device, as are the next */
 static unsigned char *rows, *dense; /* of packing */
 static void *word;
 static int me, n, rounds = 7;
+static int only_check; /* --shared: no times */
+static int is_baseline;
 static FILE *csv;
 
 /* ---- what goes wrong ends the job ---- */
 
 static void stop(const char *what, const char *why) {
-    fprintf(stderr, "bench_gpu: rank %d: %s%s%s\n", me, what, why ? ": " : "", why ? why : "");
+    fprintf(stderr, "bench_gpu: rank %d%s: %s%s%s\n", me, is_baseline ? "'s raw NCCL" : "", what, why ? ": " : "",
+            why ? why : "");
     exit(1);
 }
 static void must(mesh_status status) {
@@ -48,13 +56,98 @@ static void must_nccl(ncclResult_t r) {
     if (r != ncclSuccess) stop(lib.ncclGetErrorString(r), lib.ncclGetLastError(NULL));
 }
 
+/* ---- // >>baseline: raw NCCL in a process of its own ---- */
+
+typedef enum known { PLAIN, REGISTERED, WINDOW, WAYS } known; /* how NCCL knows the baseline's memory */
+static const char *const known_as[WAYS] = {"plain", "registered", "window"};
+
+typedef struct setup { /* what the baseline is told first */
+    int rank, size, device;
+    known as;
+    size_t max;
+    char nccl[1024], cudart[1024]; /* the libraries that were named, or "" */
+} setup;
+
+typedef enum task { CHECK, TIME_CALLS, TIME_HOST, END } task;
+
+typedef struct turn {
+    task what;
+    int kind;
+    size_t count;
+} turn;
+
+typedef struct outcome {
+    double us[2]; /* TIME, HOST; of TIME_HOST the second only */
+    double wrong;
+} outcome;
+
+static int beside = -1; /* the other process's end */
+static pid_t baseline;
+
+static int move_all(int fd, void *p, size_t left, int out) {
+    char *at = (char *)p;
+    while (left) {
+        ssize_t done = out ? write(fd, at, left) : read(fd, at, left);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return 0;
+        at += done;
+        left -= (size_t)done;
+    }
+    return 1;
+}
+
+static void tell(const void *p, size_t nbytes) {
+    if (!move_all(beside, (void *)(uintptr_t)p, nbytes, 1)) stop("raw NCCL's process has ended", NULL);
+}
+static void hear(void *p, size_t nbytes) {
+    if (!move_all(beside, p, nbytes, 0)) stop("raw NCCL's process has ended", NULL);
+}
+
+/* Nothing of ours: what MESH_ variables say, and what mesh_nccl_open sets. Those of NCCL that the user has set are for both. */
+static void clear_environment(void) {
+    extern char **environ;
+    char **e = environ;
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    while (*e) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*e, "="), *e);
+        if (strncmp(name, "MESH_", 5) || unsetenv(name))
+            e++;
+        else
+            e = environ;
+    }
+}
+
+/* Before this process touches CUDA. The other one waits to be told what to do, and ends with this one. */
+static void baseline_start(void) {
+    const char *listener = getenv("MESH_LISTEN_FD");
+    int ends[2];
+    char fd[16];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) stop("socketpair", strerror(errno));
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    fflush(NULL);
+    if ((baseline = fork()) < 0) stop("fork", strerror(errno));
+    if (baseline == 0) {
+        if (listener) close(atoi(listener));
+        clear_environment();
+        snprintf(fd, sizeof fd, "%d", ends[1]);
+        execl("/proc/self/exe", "bench_gpu", "--baseline", fd, (char *)NULL);
+        fprintf(stderr, "bench_gpu: /proc/self/exe: %s\n", strerror(errno));
+        _exit(127);
+    }
+    close(ends[1]);
+    beside = ends[0];
+    signal(SIGPIPE, SIG_IGN);
+}
+
 /* ---- one contest: two ways to do one thing ---- */
 
 typedef struct contest {
-    void (*run)(const struct contest *c, int is_raw);
-    int kind;         /* a call; pack (0) or unpack (1) */
-    size_t count;     /* elements of a call, bytes of a copy */
-    mesh_block block; /* the rows */
+    void (*run)(const struct contest *c);
+    void (*rival)(const struct contest *c); /* NULL: the baseline's call */
+    int kind;                               /* a call; pack (0) or unpack (1) */
+    size_t count;                           /* elements of a call, bytes of a copy */
+    mesh_block block;                       /* the rows */
 } contest;
 
 enum { TIME, HOST, RAW_TIME, RAW_HOST, FIGURES };
@@ -75,6 +168,14 @@ static void slowest(double *v, size_t count) {
     must(mesh_copy(&comm, v, word, count * sizeof *v));
 }
 
+/* Wait for whatever is on the stream. */
+static void finish(void) {
+    cudaError_t r;
+    must_cuda(lib.cudaEventRecord(over, stream));
+    while ((r = lib.cudaEventQuery(over)) == cudaErrorNotReady) mesh_nccl__nap(10000);
+    must_cuda(r);
+}
+
 /* Wait, to the comm's deadline, for whatever is on the stream, and for the other ranks. */
 static void settle(void) {
     char byte;
@@ -83,24 +184,51 @@ static void settle(void) {
     must(mesh_comm_sync(&comm));
 }
 
+/* A batch in this process, and us of one of its calls: the device's, the host's. */
+static void run_batch(void (*run)(const contest *c), const contest *c, double us[2]) {
+    int64_t start;
+    float ms;
+    int i;
+    run(c); /* its end brings the ranks' devices together */
+    must_cuda(lib.cudaEventRecord(begin, stream));
+    start = mesh_socket__clock();
+    for (i = 0; i < INNER; i++) run(c);
+    us[HOST] = (double)(mesh_socket__clock() - start) * 1e-3 / INNER;
+    must_cuda(lib.cudaEventRecord(end, stream));
+    if (!is_baseline) settle();
+    if (is_baseline) finish();
+    must_cuda(elapsed(&ms, begin, end));
+    us[TIME] = (double)ms * 1e3 / INNER;
+}
+
+/* The baseline's turn. */
+static outcome ask(task what, int kind, size_t count) {
+    turn t;
+    outcome o;
+    memset(&t, 0, sizeof t);
+    t.what = what, t.kind = kind, t.count = count;
+    settle(); /* no rank is still at its own */
+    tell(&t, sizeof t);
+    hear(&o, sizeof o);
+    return o;
+}
+
 static void measure(const contest *c, double us[FIGURES]) {
     static double sample[FIGURES][MAX_ROUNDS];
-    int round, k, i;
+    int round, k;
     for (round = 0; round < rounds; round++)
         for (k = 0; k < 2; k++) {
             int is_raw = (k + round) & 1; /* who begins changes */
-            int64_t start;
-            float ms;
-            settle();
-            c->run(c, is_raw); /* its end brings the ranks' devices together */
-            must_cuda(lib.cudaEventRecord(begin, stream));
-            start = mesh_socket__clock();
-            for (i = 0; i < INNER; i++) c->run(c, is_raw);
-            sample[2 * is_raw + HOST][round] = (double)(mesh_socket__clock() - start) * 1e-3 / INNER;
-            must_cuda(lib.cudaEventRecord(end, stream));
-            settle();
-            must_cuda(elapsed(&ms, begin, end));
-            sample[2 * is_raw + TIME][round] = (double)ms * 1e3 / INNER;
+            double of_this[2];
+            if (is_raw && !c->rival) {
+                outcome o = ask(TIME_CALLS, c->kind, c->count);
+                memcpy(of_this, o.us, sizeof of_this);
+            } else {
+                settle();
+                run_batch(is_raw ? c->rival : c->run, c, of_this);
+            }
+            sample[2 * is_raw + TIME][round] = of_this[TIME];
+            sample[2 * is_raw + HOST][round] = of_this[HOST];
         }
     for (k = 0; k < FIGURES; k++) {
         slowest(sample[k], (size_t)rounds);
@@ -114,12 +242,20 @@ static void heading(const char *name) {
                "time us", "algbw", "busbw", "host us", "raw us", "raw bus", "raw host", "ratio", "#wrong");
 }
 
-/* One line of a table. `bus` is what busbw is of algbw. */
-static void row(const char *what, size_t bytes, size_t count, const char *type, const char *op,
-                const double us[FIGURES], double bus, double wrong) {
-    double bw = us[TIME] > 0 ? (double)bytes / us[TIME] * 1e-3 : 0;
-    double raw_bw = us[RAW_TIME] > 0 ? (double)bytes / us[RAW_TIME] * 1e-3 : 0;
-    double ratio = us[TIME] > 0 ? us[RAW_TIME] / us[TIME] : 0;
+/* One line of a table. `bus` is what busbw is of algbw. us: NULL where nothing was timed. */
+static void row(const char *what, size_t bytes, size_t count, const char *type, const char *op, const double *us,
+                double bus, double wrong) {
+    double bw, raw_bw, ratio;
+    if (!us) {
+        if (me == 0)
+            printf("%12zu %12zu %5s %6s %10s %8s %8s %8s %10s %8s %8s %6s %7.0f\n", bytes, count, type, op, "-", "-",
+                   "-", "-", "-", "-", "-", "-", wrong);
+        if (csv) fprintf(csv, "%s,%d,%zu,%zu,%s,%s,,,,,,,,,%.0f\n", what, n, bytes, count, type, op, wrong);
+        return;
+    }
+    bw = us[TIME] > 0 ? (double)bytes / us[TIME] * 1e-3 : 0;
+    raw_bw = us[RAW_TIME] > 0 ? (double)bytes / us[RAW_TIME] * 1e-3 : 0;
+    ratio = us[TIME] > 0 ? us[RAW_TIME] / us[TIME] : 0;
     if (me == 0 && us[TIME] > 0)
         printf("%12zu %12zu %5s %6s %10.2f %8.2f %8.2f %8.2f %10.2f %8.2f %8.2f %6.2f %7.0f\n", bytes, count, type, op,
                us[TIME], bw, bw * bus, us[HOST], us[RAW_TIME], raw_bw * bus, us[RAW_HOST], ratio, wrong);
@@ -143,24 +279,26 @@ static ncclResult_t run_messages(int ring, size_t count) {
     return r == ncclSuccess ? lib.ncclGroupEnd() : r;
 }
 
-static void run_call(const contest *c, int is_raw) {
+static void raw_call(const contest *c) {
     int k = c->kind;
     size_t count = c->count;
-    if (is_raw)
-        must_nccl(
-            k == ALL_REDUCE       ? lib.ncclAllReduce(sends, receives, count, ncclFloat32, ncclSum, raw, stream)
-            : k == ALL_GATHER     ? lib.ncclAllGather(sends, receives, count, ncclFloat32, raw, stream)
-            : k == REDUCE_SCATTER ? lib.ncclReduceScatter(sends, receives, count, ncclFloat32, ncclSum, raw, stream)
-            : k == BROADCAST      ? lib.ncclBroadcast(sends, receives, count, ncclFloat32, 0, raw, stream)
-            : k == ALL_TO_ALL && lib.ncclAlltoAll ? lib.ncclAlltoAll(sends, receives, count, ncclFloat32, raw, stream)
-                                                  : run_messages(k == SENDRECV, count));
-    else
-        must(k == ALL_REDUCE       ? mesh_all_reduce(&comm, NULL, sends, receives, count, MESH_F32, MESH_SUM)
-             : k == ALL_GATHER     ? mesh_all_gather(&comm, NULL, sends, receives, count, MESH_F32)
-             : k == REDUCE_SCATTER ? mesh_reduce_scatter(&comm, NULL, sends, receives, count, MESH_F32, MESH_SUM)
-             : k == BROADCAST      ? mesh_broadcast(&comm, NULL, sends, receives, count, MESH_F32, 0)
-             : k == ALL_TO_ALL     ? mesh_all_to_all(&comm, NULL, sends, receives, count, MESH_F32)
-                                   : mesh_shift(&comm, NULL, 1, 1, sends, receives, count, MESH_F32));
+    must_nccl(k == ALL_REDUCE       ? lib.ncclAllReduce(sends, receives, count, ncclFloat32, ncclSum, raw, stream)
+              : k == ALL_GATHER     ? lib.ncclAllGather(sends, receives, count, ncclFloat32, raw, stream)
+              : k == REDUCE_SCATTER ? lib.ncclReduceScatter(sends, receives, count, ncclFloat32, ncclSum, raw, stream)
+              : k == BROADCAST      ? lib.ncclBroadcast(sends, receives, count, ncclFloat32, 0, raw, stream)
+              : k == ALL_TO_ALL && lib.ncclAlltoAll ? lib.ncclAlltoAll(sends, receives, count, ncclFloat32, raw, stream)
+                                                    : run_messages(k == SENDRECV, count));
+}
+
+static void our_call(const contest *c) {
+    int k = c->kind;
+    size_t count = c->count;
+    must(k == ALL_REDUCE       ? mesh_all_reduce(&comm, NULL, sends, receives, count, MESH_F32, MESH_SUM)
+         : k == ALL_GATHER     ? mesh_all_gather(&comm, NULL, sends, receives, count, MESH_F32)
+         : k == REDUCE_SCATTER ? mesh_reduce_scatter(&comm, NULL, sends, receives, count, MESH_F32, MESH_SUM)
+         : k == BROADCAST      ? mesh_broadcast(&comm, NULL, sends, receives, count, MESH_F32, 0)
+         : k == ALL_TO_ALL     ? mesh_all_to_all(&comm, NULL, sends, receives, count, MESH_F32)
+                               : mesh_shift(&comm, NULL, 1, 1, sends, receives, count, MESH_F32));
 }
 
 /* Element i of what a rank sends: small integers, whose sums are exact. */
@@ -176,18 +314,19 @@ static float expected(int kind, size_t count, size_t i) {
                                     : sent((me + n - 1) % n, i);
 }
 
-/* One call each way, which also connects the ranks. Returns how many elements of a rank are not as they should be. */
-static double check_call(const contest *c, float *host) {
+/* One call, which also connects the ranks. Returns how many elements of this rank are not as they should be. */
+static double count_wrong(const contest *c, float *host) {
     size_t i, total = c->kind == ALL_GATHER || c->kind == ALL_TO_ALL ? c->count * (size_t)n : c->count;
     double wrong = 0;
-    int is_raw;
-    for (is_raw = 0; is_raw < 2; is_raw++) {
-        must_cuda(lib.cudaMemsetAsync(receives, 0xee, total * sizeof(float), stream));
-        c->run(c, is_raw);
+    must_cuda(lib.cudaMemsetAsync(receives, 0xee, total * sizeof(float), stream));
+    c->run(c);
+    if (is_baseline) {
+        must_cuda(lib.cudaMemcpyAsync(host, receives, total * sizeof(float), cudaMemcpyDefault, stream));
+        finish();
+    } else {
         must(mesh_copy(&comm, host, receives, total * sizeof(float)));
-        for (i = 0; i < total; i++) wrong += host[i] != expected(c->kind, c->count, i);
     }
-    slowest(&wrong, 1);
+    for (i = 0; i < total; i++) wrong += host[i] != expected(c->kind, c->count, i);
     return wrong;
 }
 
@@ -201,7 +340,7 @@ static int measure_calls(size_t max) {
     if (!host) stop("no memory", NULL);
     for (i = 0; i < max / sizeof(float); i++) host[i] = sent(me, i);
     must(mesh_copy(&comm, sends, host, max));
-    c.run = run_call;
+    c.run = our_call;
     for (c.kind = 0; c.kind < CALLS; c.kind++) {
         int one = c.kind == BROADCAST || c.kind == SENDRECV, twice = c.kind == ALL_REDUCE, parts = one || twice ? 1 : n;
         heading(names[c.kind]);
@@ -209,11 +348,14 @@ static int measure_calls(size_t max) {
             double us[FIGURES], wrong;
             c.count = size / sizeof(float) / (size_t)parts;
             if (!c.count) continue;
-            wrong = check_call(&c, host);
+            wrong = count_wrong(&c, host);
+            wrong += ask(CHECK, c.kind, c.count).wrong;
+            slowest(&wrong, 1);
             bad |= wrong > 0;
-            measure(&c, us);
+            if (!only_check) measure(&c, us);
             row(names[c.kind], c.count * sizeof(float) * (size_t)parts, c.count, "f32",
-                twice || c.kind == REDUCE_SCATTER ? "sum" : "none", us, one ? 1 : (1.0 + twice) * (n - 1) / n, wrong);
+                twice || c.kind == REDUCE_SCATTER ? "sum" : "none", only_check ? NULL : us,
+                one ? 1 : (1.0 + twice) * (n - 1) / n, wrong);
         }
     }
     free(host);
@@ -265,17 +407,18 @@ static void measure_host(void) {
     enum { SOME = 100000 / BATCH + 1, MANY = 1000000 / BATCH };
     static const char *const names[] = {"blocking", "start+wait"};
     static double sample[FORMS][MANY];
-    double us[FORMS + 2], alone[2], f[FIGURES] = {0, 0, 0, 0};
+    double us[FORMS + 2] = {0}, alone[2], f[FIGURES] = {0, 0, 0, 0};
     mesh_nccl__api none = lib;
     int i, k;
     must_cuda(lib.cudaMemsetAsync(word, 0, WORD_BYTES, stream));
-    for (i = 0; i < SOME; i++)
+    for (i = 0; i < SOME && !only_check; i++)
         for (k = 0; k < FORMS; k++) {
-            settle();
-            sample[(i + k) % FORMS][i] = batch((i + k) % FORMS);
+            int form = (i + k) % FORMS;
+            if (form != RAW) settle();
+            sample[form][i] = form == RAW ? ask(TIME_HOST, 0, 1).us[HOST] : batch(form);
         }
     settle();
-    for (k = 0; k < FORMS; k++) us[k] = median(sample[k], SOME);
+    for (k = 0; k < FORMS && !only_check; k++) us[k] = median(sample[k], SOME);
     for (k = 0; k < 2; k++) us[FORMS + k] = us[k] - us[RAW];
     slowest(us, FORMS + 2);
 
@@ -293,13 +436,17 @@ static void measure_host(void) {
     use(&lib);
     slowest(alone, 2);
 
-    if (me == 0)
+    if (me == 0 && only_check)
+        printf("\n# host time of an all_reduce of 1 f32\n");
+    else if (me == 0)
         printf("\n# host time of an all_reduce of 1 f32: medians of %d batches of %d\n%12s %10s %10s %14s\n", SOME,
                BATCH, "", "us", "raw us", "us beyond raw");
     for (k = 0; k < 2; k++) {
-        if (me == 0) printf("%12s %10.3f %10.3f %14.3f\n", names[k], us[k], us[RAW], us[FORMS + k]);
-        f[HOST] = us[k], f[RAW_HOST] = us[RAW];
-        row("host", 4, 1, "f32", names[k], f, 0, 0);
+        if (!only_check) {
+            if (me == 0) printf("%12s %10.3f %10.3f %14.3f\n", names[k], us[k], us[RAW], us[FORMS + k]);
+            f[HOST] = us[k], f[RAW_HOST] = us[RAW];
+            row("host", 4, 1, "f32", names[k], f, 0, 0);
+        }
         f[HOST] = alone[k], f[RAW_HOST] = 0;
         row("alone", 4, 1, "f32", names[k], f, 0, 0);
     }
@@ -323,15 +470,17 @@ static cudaError_t move_by_kernel(void *dst, const mesh_block *db, const void *s
     return mesh_nccl__launch(state, state->world.c, (int)MESH_NCCL__mesh_move_1 + unit, &args);
 }
 
-static void run_copy(const contest *c, int is_raw) {
+static void run_copy(const contest *c, int is_kernel) {
     const mesh_block *db = c->kind ? &c->block : NULL, *sb = c->kind ? NULL : &c->block;
     void *dst = c->kind ? rows : dense, *src = c->kind ? dense : rows;
     must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
     pthread_mutex_lock(&state->lock);
-    must_cuda(is_raw ? mesh_nccl__copy_rows(state, state->world.c, dst, db, src, sb, c->count)
-                     : move_by_kernel(dst, db, src, sb, c->count));
+    must_cuda(is_kernel ? move_by_kernel(dst, db, src, sb, c->count)
+                        : mesh_nccl__copy_rows(state, state->world.c, dst, db, src, sb, c->count));
     pthread_mutex_unlock(&state->lock);
 }
+static void copy_by_kernel(const contest *c) { run_copy(c, 1); }
+static void copy_by_rows(const contest *c) { run_copy(c, 0); }
 
 /* There and back, each way: the rows are as before, and what is between them is left. */
 static double check_copies(contest c, uint32_t *host) {
@@ -342,7 +491,7 @@ static double check_copies(contest c, uint32_t *host) {
         for (i = 0; i < words; i++) host[i] = (uint32_t)i;
         must(mesh_copy(&comm, rows, host, 4 * words));
         for (c.kind = 0; c.kind < 2; c.kind++) {
-            c.run(&c, is_raw);
+            (is_raw ? c.rival : c.run)(&c);
             if (c.kind == 0) must_cuda(lib.cudaMemsetAsync(rows, 0xee, 4 * words, stream));
         }
         must(mesh_copy(&comm, host, rows, 4 * words));
@@ -360,7 +509,8 @@ static int measure_packing(size_t total) {
     if (!host) stop("no memory", NULL);
     must(mesh_alloc(&comm, 3 * total, (void **)&rows));
     dense = rows + 2 * total;
-    c.run = run_copy;
+    c.run = copy_by_kernel;
+    c.rival = copy_by_rows;
     c.count = total;
     c.block.ndim = 1;
     heading("packing");
@@ -372,28 +522,153 @@ static int measure_packing(size_t total) {
         wrong = check_copies(c, host);
         bad |= wrong > 0;
         for (c.kind = 0; c.kind < 2; c.kind++) {
-            measure(&c, us);
-            leads[c.kind] &= us[TIME] < us[RAW_TIME];
-            if (leads[c.kind]) narrow[c.kind] = width;
-            row("packing", total, width, "u8", c.kind ? "unpack" : "pack", us, 1, wrong);
+            if (!only_check) {
+                measure(&c, us);
+                leads[c.kind] &= us[TIME] < us[RAW_TIME];
+                if (leads[c.kind]) narrow[c.kind] = width;
+            }
+            row("packing", total, width, "u8", c.kind ? "unpack" : "pack", only_check ? NULL : us, 1, wrong);
         }
     }
-    if (me == 0 && state->has_kernels)
+    if (me == 0 && state->has_kernels && !only_check)
         printf("the kernel is faster up to rows of %zu bytes (pack) and %zu (unpack); MESH_NCCL__NARROW is %d\n",
                narrow[0], narrow[1], (int)MESH_NCCL__NARROW);
-    else if (me == 0)
-        printf("no kernels: %s\n", state->no_kernels);
+    if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
     must(mesh_free(&comm, rows));
     free(host);
     return bad;
 }
 
+/* ---- the baseline's life ---- */
+
+static void raw_register(known as, size_t nbytes, void **handle) {
+    ncclResult_t (*window)(ncclComm_t, void *, size_t, void **, int);
+    void *found = dlsym(state->nccl_library, "ncclCommWindowRegister");
+    memcpy(&window, &found, sizeof window);
+    if (as == WINDOW && (!window || gpu.nccl_version < 22700)) stop("--raw window", "NCCL has that from 2.27 on");
+    if (as == REGISTERED && !lib.ncclCommRegister) stop("--raw registered", "NCCL has that from 2.19 on");
+    if (as == WINDOW) must_nccl(window(raw, word, nbytes, handle, 1)); /* NCCL_WIN_COLL_SYMMETRIC */
+    if (as == REGISTERED) must_nccl(lib.ncclCommRegister(raw, word, nbytes, handle));
+}
+
+/* A communicator over the same ranks, and memory as mesh_alloc gives it. NCCL has no deadline here: the alarm is it. */
+static void raw_open(const setup *s, void **handle) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    size_t nbytes = WORD_BYTES + 2 * s->max;
+    ncclUniqueId id;
+    memset(&id, 0, sizeof id);
+    if (me == 0) {
+        must_nccl(lib.ncclGetUniqueId(&id));
+        tell(&id, sizeof id);
+    }
+    hear(&id, sizeof id);
+    must_nccl(lib.ncclCommInitRankConfig(&raw, n, id, me, &config));
+    if (lib.ncclMemAlloc)
+        must_nccl(lib.ncclMemAlloc(&word, nbytes));
+    else
+        must_cuda(lib.cudaMalloc(&word, nbytes));
+    raw_register(s->as, nbytes, handle);
+    sends = (float *)word + WORD_BYTES / sizeof(float);
+    receives = sends + s->max / sizeof(float);
+}
+
+static void raw_close(known as, void *handle) {
+    ncclResult_t (*window)(ncclComm_t, void *);
+    void *found = dlsym(state->nccl_library, "ncclCommWindowDeregister");
+    memcpy(&window, &found, sizeof window);
+    if (as == WINDOW && window) must_nccl(window(raw, handle));
+    if (as == REGISTERED) must_nccl(lib.ncclCommDeregister(raw, handle));
+    must_nccl(lib.ncclCommDestroy(raw));
+    if (lib.ncclMemAlloc)
+        must_nccl(lib.ncclMemFree(word));
+    else
+        must_cuda(lib.cudaFree(word));
+}
+
+/* What CUDA and the transport have for this rank. */
+static void prepare(void) {
+    void *found = dlsym(state->cuda_library, "cudaEventElapsedTime");
+    if (!found) stop("libcudart has no cudaEventElapsedTime", NULL);
+    memcpy(&elapsed, &found, sizeof found);
+    must_cuda(lib.cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    must_cuda(lib.cudaEventCreateWithFlags(&begin, cudaEventDefault));
+    must_cuda(lib.cudaEventCreateWithFlags(&end, cudaEventDefault));
+    must_cuda(lib.cudaEventCreateWithFlags(&over, cudaEventDefault));
+}
+
+static int run_baseline(int fd) {
+    static mesh_nccl__state own; /* for its table of functions */
+    static mesh_transport rank_of;
+    mesh_nccl_desc desc = MESH_ZERO;
+    mesh_error err;
+    setup s;
+    turn t;
+    outcome o;
+    contest c = MESH_ZERO;
+    void *handle = NULL;
+    float *host;
+    size_t i;
+    is_baseline = 1;
+    beside = fd;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    signal(SIGPIPE, SIG_IGN);
+    if (!move_all(fd, &s, sizeof s, 0)) return 0; /* nothing to compare with */
+    me = rank_of.rank = s.rank;
+    n = s.size;
+    state = &own;
+    own.boot = &rank_of;
+    own.n = &gpu;
+    if (*s.nccl) desc.nccl_library = s.nccl;
+    if (*s.cudart) desc.cudart_library = s.cudart;
+    if (mesh_nccl__load(&own, &desc, &err)) stop(err.text, NULL);
+    lib = own.api;
+    must_cuda(lib.cudaSetDevice(s.device));
+    prepare();
+    alarm(120);
+    raw_open(&s, &handle);
+    if (!(host = (float *)malloc(s.max))) stop("no memory", NULL);
+    for (i = 0; i < s.max / sizeof(float); i++) host[i] = sent(me, i);
+    must_cuda(lib.cudaMemcpyAsync(sends, host, s.max, cudaMemcpyDefault, stream));
+    must_cuda(lib.cudaMemsetAsync(word, 0, WORD_BYTES, stream));
+    finish();
+    c.run = raw_call;
+    memset(&o, 0, sizeof o);
+    for (;;) {
+        alarm(0);
+        tell(&o, sizeof o);                           /* the first says that it is ready */
+        if (!move_all(fd, &t, sizeof t, 0)) return 1; /* the rank has ended, and has said why */
+        alarm(120);
+        if (t.what == END) break;
+        memset(&o, 0, sizeof o);
+        c.kind = t.kind;
+        c.count = t.count;
+        if (t.what == CHECK) o.wrong = count_wrong(&c, host);
+        if (t.what == TIME_CALLS) run_batch(raw_call, &c, o.us);
+        if (t.what == TIME_HOST) o.us[HOST] = batch(RAW);
+        finish();
+    }
+    raw_close(s.as, handle);
+    free(host);
+    return 0;
+}
+
 /* ---- // >>main ---- */
 
+typedef struct options {
+    const char *what, *csv;
+    size_t max;
+    known as;
+    mesh_nccl_desc desc;
+} options;
+
 static int usage(void) {
-    return fprintf(stderr,
-                   "bench_gpu [--what calls,host,packing] [--max 256M] [--rounds 1..%d] [--csv FILE] [--no-watchdog]\n",
-                   MAX_ROUNDS),
+    return fprintf(
+               stderr,
+               "bench_gpu [--what calls,host,packing] [--max 256M] [--rounds 1..%d] [--csv FILE] [--no-watchdog]\n"
+               "          [--shared] [--raw plain|registered|window]\n"
+               "  --shared  ranks share GPUs (mesh run --share-gpu): results are checked, nothing is compared\n"
+               "  --raw     how NCCL knows raw NCCL's memory: not at all (the default), ncclCommRegister, a symmetric window\n",
+               MAX_ROUNDS),
            2;
 }
 
@@ -405,105 +680,185 @@ static size_t size_of(const char *text) {
     return *rest || size < 1024 ? 0 : size - size % 1024;
 }
 
-/* A communicator of NCCL's own over the same ranks, the same memory known to it. NCCL has no deadline here: the alarm is it. */
-static void raw_open(size_t nbytes, void **handle) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclUniqueId id;
-    memset(&id, 0, sizeof id);
-    if (me == 0) must_nccl(lib.ncclGetUniqueId(&id));
-    must(mesh_copy(&comm, word, &id, sizeof id));
-    must(mesh_broadcast(&comm, NULL, word, word, sizeof id, MESH_U8, 0));
-    must(mesh_copy(&comm, &id, word, sizeof id));
-    alarm(120);
-    must_nccl(lib.ncclCommInitRankConfig(&raw, n, id, me, &config));
-    if (lib.ncclCommRegister && lib.ncclCommDeregister) must_nccl(lib.ncclCommRegister(raw, word, nbytes, handle));
-    alarm(0);
-}
-
-static void raw_close(void *handle) {
-    settle();
-    alarm(120);
-    if (handle) must_nccl(lib.ncclCommDeregister(raw, handle));
-    must_nccl(lib.ncclCommDestroy(raw));
-    alarm(0);
-}
-
-/* What CUDA and the transport have for this rank. */
-static void prepare(void) {
-    void *found = dlsym(state->cuda_library, "cudaEventElapsedTime");
-    if (!found) stop("libcudart has no cudaEventElapsedTime", NULL);
-    memcpy(&elapsed, &found, sizeof found);
-    must_cuda(lib.cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    must_cuda(lib.cudaEventCreateWithFlags(&begin, cudaEventDefault));
-    must_cuda(lib.cudaEventCreateWithFlags(&end, cudaEventDefault));
-}
-
-static void head(const char *path, int fake) {
-    if (path && !(csv = fopen(path, "w"))) stop("cannot write", path);
-    if (csv)
-        fprintf(csv,
-                "what,ranks,size,count,type,op,time_us,algbw,busbw,host_us,raw_us,raw_busbw,raw_host_us,ratio,wrong\n");
-    printf("# %d GPUs, NCCL %d.%d.%d, CUDA %d.%d; %d rounds of %d calls, the slowest rank's medians\n", n,
-           gpu.nccl_version / 10000, gpu.nccl_version / 100 % 100, gpu.nccl_version % 100, gpu.cuda_version / 1000,
-           gpu.cuda_version / 10 % 100, rounds, INNER);
-    if (fake) printf("# on fake NCCL: these figures say nothing about a GPU\n");
-    if (n == 1) printf("# one rank: a group of one has no communicator; its calls are copies\n");
-}
-
-int main(int argc, char **argv) {
-    const char *what = "calls,host,packing", *path = NULL;
-    mesh_nccl_desc desc = MESH_ZERO;
-    mesh_comm_desc comm_desc = MESH_ZERO;
-    mesh_error err;
-    mesh m;
-    void *handle = NULL;
-    size_t max = SIZE_MAX;
-    int i, fake, bad = 0;
+static int parse(options *o, int argc, char **argv) {
+    int i;
+    memset(o, 0, sizeof *o);
+    o->what = "calls,host,packing";
+    o->max = SIZE_MAX;
     for (i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(argv[i], "--no-watchdog"))
-            desc.no_watchdog = 1;
+            o->desc.no_watchdog = 1;
+        else if (!strcmp(argv[i], "--shared"))
+            only_check = 1;
         else if (value && !strcmp(argv[i], "--what"))
-            what = value, i++;
+            o->what = value, i++;
         else if (value && !strcmp(argv[i], "--max"))
-            max = size_of(value), i++;
+            o->max = size_of(value), i++;
         else if (value && !strcmp(argv[i], "--rounds"))
             rounds = atoi(value), i++;
         else if (value && !strcmp(argv[i], "--csv"))
-            path = value, i++;
-        else
-            return usage();
+            o->csv = value, i++;
+        else if (value && !strcmp(argv[i], "--raw")) {
+            for (o->as = PLAIN; o->as < WAYS && strcmp(value, known_as[o->as]); o->as = (known)(o->as + 1)) {}
+            i++;
+        } else
+            return 0;
     }
-    if (rounds < 1 || rounds > MAX_ROUNDS || !max) return usage();
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    if (mesh_socket_open(&net, NULL, &err) || mesh_nccl_open(&gpu, &net.base, &desc, &err)) stop(err.text, NULL);
+    return rounds >= 1 && rounds <= MAX_ROUNDS && o->max && o->as < WAYS;
+}
+
+/* Does any rank use another one's GPU? A GPU is its bus address on a running kernel, whatever a rank calls host or device. */
+static int share_gpus(void) {
+    cudaError_t (*bus_of)(char *text, int room, int device);
+    void *found = dlsym(state->cuda_library, "cudaDeviceGetPCIBusId");
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    char name[128] = "";
+    uint64_t hash = UINT64_C(14695981039346656037), *all = (uint64_t *)calloc((size_t)n, sizeof *all);
+    int i, k, shared = 0;
+    if (!all) stop("no memory", NULL);
+    if (!f || !fgets(name, 64, f)) gethostname(name, 64);
+    if (f) fclose(f);
+    memcpy(&bus_of, &found, sizeof bus_of);
+    if (!bus_of || bus_of(name + strlen(name), 32, gpu.device) != cudaSuccess)
+        snprintf(name + strlen(name), 32, "%d", gpu.device);
+    for (i = 0; name[i]; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(1099511628211); /* FNV-1a */
+    must(mesh_copy(&comm, word, &hash, sizeof hash));
+    must(mesh_all_gather(&comm, NULL, word, receives, sizeof hash, MESH_U8));
+    must(mesh_copy(&comm, all, receives, (size_t)n * sizeof *all));
+    for (i = 0; i < n; i++)
+        for (k = 0; k < i; k++) shared |= all[i] == all[k];
+    free(all);
+    return shared;
+}
+
+/* Is there a ratio in what was asked for that would say nothing? Says so, and what to do. */
+static int refuse(const options *o, int shared) {
+    static const char for_correctness[] = "a ratio takes two GPUs or more, one for each rank. For correctness only:\n"
+                                          "    make bench-gpu GPUS=2 BENCH=--shared        (build/mesh run --share-gpu "
+                                          "-n 2 -- build/bench_gpu --shared)\n";
+    int beside_nccl = strstr(o->what, "calls") || strstr(o->what, "host");
+    if (only_check || (!shared && (n > 1 || !beside_nccl))) return 0;
+    if (me) return 1;
+    if (shared)
+        fprintf(stderr,
+                "bench_gpu: refused: ranks share a GPU. They take turns on it and talk through NCCL's sockets: their "
+                "times say nothing of NCCL or of this library; %s",
+                for_correctness);
+    else
+        fprintf(stderr,
+                "bench_gpu: refused: one rank. A group of one has no communicator, its calls are copies, and NCCL "
+                "with one rank is no measure for them; %s    build/bench_gpu --what packing"
+                "                      what one GPU alone can answer: kernels beside 2-D copies\n",
+                for_correctness);
+    return 1;
+}
+
+/* Tell the baseline where it is; its communicator's id goes from rank 0's to all. */
+static void baseline_join(const options *o) {
+    const char *nccl = getenv("MESH_NCCL_LIBRARY"), *cudart = getenv("MESH_CUDART_LIBRARY");
+    ncclUniqueId id;
+    outcome ready;
+    setup s;
+    memset(&s, 0, sizeof s);
+    memset(&id, 0, sizeof id);
+    s.rank = me, s.size = n, s.device = gpu.device, s.as = o->as, s.max = o->max;
+    snprintf(s.nccl, sizeof s.nccl, "%s", nccl ? nccl : "");
+    snprintf(s.cudart, sizeof s.cudart, "%s", cudart ? cudart : "");
+    tell(&s, sizeof s);
+    if (me == 0) hear(&id, sizeof id);
+    must(mesh_copy(&comm, word, &id, sizeof id));
+    must(mesh_broadcast(&comm, NULL, word, word, sizeof id, MESH_U8, 0));
+    must(mesh_copy(&comm, &id, word, sizeof id));
+    tell(&id, sizeof id);
+    hear(&ready, sizeof ready);
+}
+
+/* Returns 1 if it did not end well. */
+static int baseline_end(int joined) {
+    turn t;
+    int status;
+    memset(&t, 0, sizeof t);
+    t.what = END;
+    if (joined) tell(&t, sizeof t);
+    close(beside);
+    while (waitpid(baseline, &status, 0) < 0 && errno == EINTR) {}
+    return status != 0;
+}
+
+static void head(const options *o, int fake) {
+    if (o->csv && !(csv = fopen(o->csv, "w"))) stop("cannot write", o->csv);
+    if (csv)
+        fprintf(csv,
+                "what,ranks,size,count,type,op,time_us,algbw,busbw,host_us,raw_us,raw_busbw,raw_host_us,ratio,wrong\n");
+    printf("# %d %s%s, NCCL %d.%d.%d, CUDA %d.%d; ", n, only_check ? "rank" : "GPU", n > 1 ? "s" : "",
+           gpu.nccl_version / 10000, gpu.nccl_version / 100 % 100, gpu.nccl_version % 100, gpu.cuda_version / 1000,
+           gpu.cuda_version / 10 % 100);
+    if (only_check)
+        printf("results only: nothing is timed beside NCCL, for ranks may share a GPU\n");
+    else
+        printf("%d rounds of %d calls, the slowest rank's medians\n", rounds, INNER);
+    if (baseline) printf("# raw NCCL in a process of its own; its memory: %s\n", known_as[o->as]);
+    if (fake) printf("# on fake NCCL: these figures say nothing about a GPU\n");
+}
+
+static void open_all(options *o) {
+    mesh_comm_desc comm_desc = MESH_ZERO;
+    mesh_error err;
+    mesh m;
+    mesh_status status = mesh_socket_open(&net, NULL, &err);
+    if (status == MESH_OK) status = mesh_nccl_open(&gpu, &net.base, &o->desc, &err);
+    if (status != MESH_OK) {
+        me = net.base.rank;
+        stop(err.text, status == MESH_ERR_UNSUPPORTED || only_check || net.base.size == 1
+                           ? NULL
+                           : "(ranks that share a GPU need mesh run --share-gpu and bench_gpu --shared)");
+    }
     state = mesh_nccl__of(&gpu.base);
     lib = state->api;
     me = gpu.base.rank;
     n = gpu.base.size;
-    fake = dlsym(state->cuda_library, "fake_counts") != NULL;
-    if (max == SIZE_MAX) max = (size_t)(fake ? 4 : 256) << 20;
+    if (o->max == SIZE_MAX)
+        o->max = (size_t)(dlsym(state->cuda_library, "fake_counts") ? 4 : only_check ? 64 : 256) << 20;
     prepare();
     comm_desc.stream = stream;
     comm_desc.timeout_ns = INT64_C(120000000000);
     if (mesh_parse(&m, "x=-1", n, &err) || mesh_comm_open(&comm, &gpu.base, &m, &comm_desc, &err)) stop(err.text, NULL);
-    must(mesh_alloc(&comm, WORD_BYTES + 2 * max, &word));
+    must(mesh_alloc(&comm, WORD_BYTES + 2 * o->max, &word));
     sends = (float *)word + WORD_BYTES / sizeof(float);
-    receives = sends + max / sizeof(float);
-    raw_open(WORD_BYTES + 2 * max, &handle);
-    if (me == 0) head(path, fake);
-    if (strstr(what, "calls")) bad |= measure_calls(max);
-    if (strstr(what, "host")) measure_host();
-    if (strstr(what, "packing")) bad |= measure_packing((size_t)(fake ? 1 : 16) << 20);
-    if (bad && me == 0) printf("some results are wrong\n");
-    if (csv) fclose(csv);
-    raw_close(handle);
+    receives = sends + o->max / sizeof(float);
+}
+
+static void close_all(void) {
     must(mesh_free(&comm, word));
     mesh_comm_close(&comm);
     lib.cudaEventDestroy(begin);
     lib.cudaEventDestroy(end);
+    lib.cudaEventDestroy(over);
     lib.cudaStreamDestroy(stream);
     mesh_nccl_close(&gpu);
     mesh_socket_close(&net);
-    return bad;
+}
+
+int main(int argc, char **argv) {
+    options o;
+    int fake, beside_nccl, refused, bad = 0;
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    if (argc == 3 && !strcmp(argv[1], "--baseline")) return run_baseline(atoi(argv[2]));
+    if (!parse(&o, argc, argv)) return usage();
+    beside_nccl = strstr(o.what, "calls") || strstr(o.what, "host");
+    if (beside_nccl) baseline_start();
+    open_all(&o);
+    fake = dlsym(state->cuda_library, "fake_counts") != NULL;
+    refused = refuse(&o, share_gpus());
+    if (beside_nccl && !refused) baseline_join(&o);
+    if (me == 0 && !refused) head(&o, fake);
+    if (strstr(o.what, "calls") && !refused) bad |= measure_calls(o.max);
+    if (strstr(o.what, "host") && !refused) measure_host();
+    if (strstr(o.what, "packing") && !refused) bad |= measure_packing((size_t)(fake ? 1 : 16) << 20);
+    if (bad && me == 0) printf("some results are wrong\n");
+    if (csv) fclose(csv);
+    if (beside_nccl) bad |= baseline_end(!refused);
+    close_all();
+    return refused ? 2 : bad;
 }

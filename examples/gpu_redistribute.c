@@ -1,6 +1,6 @@
 /* gpu_redistribute: tensors in device memory change their layout: weights sharded for FSDP become tensor-parallel, partial gradients
    become the shards that an optimizer owns. One source for GPUs and for none.
-       build/mesh run -n 4 -- build/gpu_redistribute                                                                            */
+       build/mesh run -n 4 -- build/gpu_redistribute [--device cuda: over NCCL, or it fails]                                    */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
@@ -55,7 +55,7 @@ static int part(const mesh_tensor *t, const mesh_box *box, int check, float time
     return wrong;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     mesh_socket net;
     mesh_nccl gpu;
     mesh_transport *t = &gpu.base;
@@ -64,9 +64,11 @@ int main(void) {
     mesh_box box[4];
     mesh_tensor fsdp, tp, partial, owned, from[2], to[2];
     char text[2048];
-    int bad, i;
+    int bad, i, cuda = argc == 3 && !strcmp(argv[1], "--device") && !strcmp(argv[2], "cuda");
+    if (argc > 1 && !cuda) return fprintf(stderr, "usage: gpu_redistribute [--device cuda]\n"), 2;
     must(mesh_socket_open(&net, NULL, &err), err.text);
     if (mesh_nccl_open(&gpu, &net.base, NULL, &err)) {
+        must(cuda ? MESH_ERR_UNSUPPORTED : MESH_OK, err.text);
         if (net.base.rank == 0) printf("on sockets: %s\n", err.text);
         t = &net.base;
     }
@@ -92,7 +94,11 @@ int main(void) {
             mesh_plan_format(&plan, text, sizeof text);
             printf("%s", text);
         }
-    printf("rank %d on %s: %d elements wrong\n", t->rank, t == &gpu.base ? "its GPU" : "the host", bad);
+    if (t == &gpu.base)
+        printf("rank %d, over nccl %d.%d.%d, on its GPU: %d elements wrong\n", t->rank, gpu.nccl_version / 10000,
+               gpu.nccl_version / 100 % 100, gpu.nccl_version % 100, bad);
+    else
+        printf("rank %d, over sockets, on the host: %d elements wrong\n", t->rank, bad);
     mesh_free(&comm, fsdp.data), mesh_free(&comm, tp.data), mesh_free(&comm, partial.data),
         mesh_free(&comm, owned.data);
     mesh_comm_close(&comm);

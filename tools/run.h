@@ -12,7 +12,7 @@ enum {
 };
 
 typedef struct run_options {
-    int ranks, bare, bind, quiet;
+    int ranks, bare, bind, quiet, share_gpu;
     int only;              /* the one rank whose output is shown; -1: every rank's */
     int in;                /* the rank that reads stdin; STDIN_ALL, STDIN_NONE */
     int idle_s, timeout_s; /* 0: any time */
@@ -226,8 +226,35 @@ static void bind_rank(int r, int n) {
 
 typedef struct run_world {
     int port, listener, threads; /* threads: for OMP_NUM_THREADS; 0: it is set */
-    char secret[33];
+    char secret[33], host[24];   /* host: the same for all ranks, another one in each job */
 } run_world;
+
+/* Several ranks on one GPU, in turns. NCCL refuses that unless it takes each rank for a host; hosts then talk over its sockets. What
+   is set already stays, but for NCCL_HOSTID: the same one for all is what NCCL refuses, so each rank's number goes behind it. */
+static void share_gpu(const char *job, int r) {
+    static const char *const recipe[][2] = {{"CUDA_VISIBLE_DEVICES", "0"},
+                                            {"NCCL_SOCKET_IFNAME", "lo"},
+                                            {"NCCL_SOCKET_FAMILY", "AF_INET"},
+                                            {"NCCL_NET", "Socket"},
+                                            {"NCCL_IB_DISABLE", "1"},
+                                            {"NCCL_P2P_DISABLE", "1"},
+                                            {"NCCL_SHM_DISABLE", "1"},
+                                            {"NCCL_MNNVL_ENABLE", "0"},
+                                            {"NCCL_NVLS_ENABLE", "0"},
+                                            {"NCCL_COLLNET_ENABLE", "0"},
+                                            {"NCCL_RAS_ENABLE", "0"},
+                                            {"NCCL_MAX_CTAS", "2"},
+                                            {"NCCL_ALGO", "Ring"},
+                                            {"NCCL_PROTO", "Simple"},
+                                            {"NCCL_NET_GDR_LEVEL", "LOC"},
+                                            {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
+    const char *given = getenv("NCCL_HOSTID");
+    char host[256];
+    size_t i;
+    snprintf(host, sizeof host, "%.200s-%d", given && *given ? given : job, r);
+    setenv("NCCL_HOSTID", host, 1);
+    for (i = 0; i < sizeof recipe / sizeof recipe[0]; i++) setenv(recipe[i][0], recipe[i][1], 0);
+}
 
 static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command) {
     int null = open("/dev/null", O_RDONLY);
@@ -257,6 +284,7 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     }
     if (j->threads) set_env("OMP_NUM_THREADS", j->threads);
     if (o->bind) bind_rank(r, o->ranks);
+    if (o->share_gpu) share_gpu(j->host, r);
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -318,7 +346,7 @@ static int start_rank(const run_options *o, const run_world *j, rank *k, int r, 
 
 /* All ranks, or as many as there are before a signal ends the job. Returns how many, or -1. */
 static int start_ranks(const run_options *o, rank *ranks, char **command) {
-    unsigned char noise[16];
+    unsigned char noise[24];
     uint64_t bits;
     run_world j;
     int r, i;
@@ -328,6 +356,11 @@ static int start_ranks(const run_options *o, rank *ranks, char **command) {
         return -1;
     }
     for (i = 0; i < 16; i++) snprintf(j.secret + 2 * i, 3, "%02x", noise[i]);
+    memcpy(j.host, "mesh-", 5);
+    for (i = 0; i < 8; i++) snprintf(j.host + 5 + 2 * i, 3, "%02x", noise[16 + i]);
+    if (o->share_gpu)
+        fprintf(stderr, "mesh run: --share-gpu: %d rank%s on one GPU, over NCCL's sockets: for correctness only\n",
+                o->ranks, o->ranks > 1 ? "s" : "");
     if (o->log && mkdir(o->log, 0777) && errno != EEXIST) {
         fprintf(stderr, "mesh run: cannot make the directory %s: %s\n", o->log, strerror(errno));
         return -1;
@@ -557,6 +590,8 @@ static const char run_help[] =
     "  --log DIR        also write each rank's output to DIR/rank-N.out and DIR/rank-N.err\n"
     "  --stdin WHO      who reads stdin: a rank (default 0), all or none\n"
     "  --bind           each rank on its own share of the cores\n"
+    "  --share-gpu      all ranks on one GPU (CUDA_VISIBLE_DEVICES, or the first): sets NCCL_HOSTID to another one for each rank and\n"
+    "                   what makes NCCL go over its sockets, unless it is set; for correctness only\n"
     "  --timeout S      end everything after S seconds\n"
     "  --idle-timeout S end everything when no rank has printed anything for S seconds\n\n"
     "Exit status: that of the first rank that fails (128 + signal), 124 after a timeout, 2 for wrong usage, else 0.\n";
@@ -630,6 +665,8 @@ static int command_run(const char *self, int argc, char **argv) {
             o.bare = 1;
         } else if (!strcmp(arg, "--bind")) {
             o.bind = 1;
+        } else if (!strcmp(arg, "--share-gpu")) {
+            o.share_gpu = 1;
         } else {
             return wrong("run", "unknown option", arg);
         }
