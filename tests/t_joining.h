@@ -440,6 +440,7 @@ static void test_job_ports(void) {
         for (k = 0; k < 3; k++) {
             clear_environment();
             setenv(i == 2 ? "SLURM_PROCID" : "PMI_RANK", "1", 1), setenv(i == 2 ? "SLURM_NTASKS" : "PMI_SIZE", "2", 1);
+            if (i == 2) setenv("SLURM_STEP_ID", "0", 1);
             mend_identity(&identities[i], k == 2);
             port[k] = place_of().port;
         }

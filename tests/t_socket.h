@@ -57,6 +57,8 @@ static void clear_environment(void) {
                                         "SLURM_NTASKS",
                                         "SLURM_LOCALID",
                                         "SLURM_JOB_NODELIST",
+                                        "SLURM_STEP_NODELIST",
+                                        "SLURM_STEP_ID",
                                         "SLURM_JOB_ID"};
     size_t i;
     for (i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
@@ -124,16 +126,26 @@ static void test_environment(void) {
     /* Slurm */
     clear_environment();
     setenv("SLURM_PROCID", "5", 1), setenv("SLURM_NTASKS", "16", 1), setenv("SLURM_LOCALID", "1", 1),
-        setenv("SLURM_JOB_NODELIST", "gpu[03-05,9],x7", 1), setenv("SLURM_JOB_ID", "123456", 1);
+        setenv("SLURM_JOB_NODELIST", "a,gpu[03-05,9],x7", 1), setenv("SLURM_JOB_ID", "123456", 1);
+    w = place_of(); /* a batch script, without srun */
+    CHECK_INT(w.size, 1);
+    setenv("SLURM_STEP_ID", "0", 1), setenv("SLURM_STEP_NODELIST", "gpu[03-05,9],x7", 1);
     w = place_of();
     CHECK_INT(w.rank, 5);
     CHECK_INT(w.local_rank, 1);
-    CHECK_INT(w.port, 20901); /* of the job and its step, the same everywhere */
+    CHECK_INT(w.port, 31945); /* of the job and its step, the same everywhere */
     CHECK_STR(w.address, "gpu03");
-    mesh_socket__first_host("a12,b[1-2]", host, sizeof host);
+    setenv("SLURM_STEP_NODELIST", "gpu03", 1);
+    CHECK_STR(place_of().address, "127.0.0.1"); /* one host: no secret is needed */
+    setenv("PMI_RANK", "5", 1), setenv("PMI_SIZE", "16", 1), setenv("SLURM_STEP_NODELIST", "x7,gpu03", 1);
+    CHECK_STR(place_of().address, "x7"); /* srun --mpi=pmi2 */
+    CHECK_INT(mesh_socket__first_host("a12,b[1-2]", host, sizeof host), 0);
     CHECK_STR(host, "a12");
-    mesh_socket__first_host("rack[7-8]-n,b", host, sizeof host);
+    CHECK_INT(mesh_socket__first_host("rack[7-8]-n,b", host, sizeof host), 0);
     CHECK_STR(host, "rack7-n");
+    CHECK_INT(mesh_socket__first_host("rack[7-8]", host, sizeof host), 0);
+    CHECK_INT(mesh_socket__first_host("rack[7]-n", host, sizeof host), 1);
+    CHECK_INT(mesh_socket__first_host("rack7", host, sizeof host), 1);
     clear_environment();
 }
 
@@ -206,7 +218,7 @@ static void test_join_wrong_secret(void) {
 }
 static void test_join_missing(void) {
     const join j[] = {{0, 4, 0, "s", "missing: ranks 2, 3", MESH_ERR_TIMEOUT, NULL, SECOND, 0},
-                      {1, 4, 0, "s", "rank 0", MESH_ERR_PEER, NULL, 5 * SECOND, 0}};
+                      {1, 4, 0, "s", "missing: ranks 2, 3", MESH_ERR_TIMEOUT, NULL, 5 * SECOND, 0}};
     const join alone = {1, 2, 0, "s", "cannot reach rank 0 at 127.0.0.1 port", MESH_ERR_TIMEOUT, NULL, SECOND / 2, 0};
     run_joins(j, 2, NULL);
     run_joins(&alone, 1, NULL);
@@ -271,7 +283,8 @@ static void launched_child(int rank, int slurm, int port) {
     setenv(slurm ? "SLURM_NTASKS" : "WORLD_SIZE", "3", 1);
     snprintf(number, sizeof number, "%d", port);
     if (slurm) {
-        setenv("SLURM_JOB_NODELIST", "localhost", 1);
+        setenv("SLURM_STEP_NODELIST", "localhost", 1);
+        setenv("SLURM_STEP_ID", "0", 1);
         setenv("MESH_PORT", number, 1);
     } else {
         setenv("MASTER_ADDR", "localhost", 1);

@@ -689,7 +689,7 @@ static int in_job(void) {
     size_t i;
     for (i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *mine = getenv(names[i][0]), *world = getenv(names[i][1]);
-        if (mine && *mine && world && *world) return 1;
+        if (mine && *mine && world && *world && (i < 3 || getenv("SLURM_STEP_ID"))) return 1; /* a batch script is none */
     }
     return 0;
 }

@@ -20,7 +20,7 @@ WHO AM I
         RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT      torchrun, `mesh run`
         OMPI_COMM_WORLD_RANK / _SIZE / _LOCAL_RANK              Open MPI's mpirun
         PMI_RANK PMI_SIZE                                       MPICH's mpirun (MPI_LOCALRANKID)
-        SLURM_PROCID SLURM_NTASKS SLURM_LOCALID                 srun; rank 0's host is the first of SLURM_JOB_NODELIST
+        SLURM_PROCID SLURM_NTASKS SLURM_LOCALID                 srun; rank 0's host is the first of SLURM_STEP_NODELIST
     MASTER_ADDR is 127.0.0.1 where nothing says otherwise. The port is MESH_PORT, else MASTER_PORT, else one made of the job's name
     where the launcher gives it one, else 29400. With TORCHELASTIC_USE_AGENT_STORE=True torchrun's agent holds MASTER_PORT itself: MASTER_PORT + 1 is used.
     MESH_LISTEN_FD: a listening socket that rank 0 inherits (from `mesh run`), so that no port can be taken in between.
@@ -309,7 +309,8 @@ enum {
     MESH_SOCKET__F_LOST,      /* a=rank; why follows */
     MESH_SOCKET__F_BOOK,      /* the address book follows */
     MESH_SOCKET__F_GOODBYE,
-    MESH_SOCKET__F_GIVEN_UP, /* why follows: this rank is given up, for others say that it is lost, or it will not be waited for */
+    MESH_SOCKET__F_GIVEN_UP, /* why follows: this rank is given up, for others say that it is lost, or it will not be waited for; a: or an
+                                opening is, with status -a for rank b */
     MESH_SOCKET__F_STAYS, /* while opening: no Unix-domain connection to rank 0 could be had */
     MESH_SOCKET__F_END
 };
@@ -436,6 +437,7 @@ typedef struct mesh_socket__impl {
     socklen_t master_len, address_len[8];
     int naddresses;
     char refusal[MESH_SOCKET__VERDICT_TEXT + 16], stranger[256]; /* why rank 0 refused us; the last stranger */
+    mesh_error told;                                             /* why rank 0 has given the opening up */
     char last[256];                                              /* why the last attempt to reach rank 0 failed */
     int strangers;
 } mesh_socket__impl;
@@ -1543,7 +1545,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
              b = mesh__get64(c->rx + 32);
     mesh_socket__xfer *x;
     mesh_socket__early *m;
-    char text[200];
+    char text[MESH_ERROR_BYTES];
     switch (type) {
     case MESH_SOCKET__F_EAGER:
         p->lent += length + MESH_SOCKET__HEADER;
@@ -1626,12 +1628,14 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
     case MESH_SOCKET__F_GIVEN_UP: { /* that ends this pair; nobody was lost, so the others hear nothing of it */
         mesh__text t = mesh__text_on(text, sizeof text);
         uint32_t i;
-        mesh__put(&t, "it has given this rank up: ");
+        if (!a) mesh__put(&t, "it has given this rank up: ");
         for (i = 0; i < length; i++) mesh__put_char(&t, (char)data[i]);
         if (p->gone != MESH_EVENT_LOST) {
             p->gone = MESH_EVENT_LOST;
             mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
         }
+        if (s->in_open && c->rank == 0 && a > 0 && a < 64 && b < (uint64_t)s->net->base.size)
+            mesh__fail(&s->told, (mesh_status)-(int)a, (int)b, "%s", text);
         mesh_socket__conn_failed(c, text, 0);
         return;
     }
@@ -1676,8 +1680,9 @@ static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mes
     case MESH_SOCKET__F_CONTROL:
         return length <= MESH_CONTROL_BYTES;
     case MESH_SOCKET__F_LOST:
-    case MESH_SOCKET__F_GIVEN_UP:
         return length <= 256;
+    case MESH_SOCKET__F_GIVEN_UP:
+        return length < MESH_ERROR_BYTES;
     case MESH_SOCKET__F_BOOK:
         return s->in_open && c->rank == 0 && length == (uint64_t)s->net->base.size * MESH_SOCKET__ENTRY;
     default:
@@ -2404,14 +2409,18 @@ static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *e
     return 1;
 }
 
-/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. */
-static inline void mesh_socket__first_host(const char *list, char *out, size_t cap) {
+/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */
+static inline int mesh_socket__first_host(const char *list, char *out, size_t cap) {
     mesh__text t = mesh__text_on(out, cap);
+    int only = 1;
     for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
-    if (*list != '[') return;
-    for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
-    while (*list && *list != ']') list++;
-    for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+    if (*list == '[') {
+        for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
+        only = *list == ']';
+        while (*list && *list != ']') list++;
+        for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+    }
+    return only && !*list;
 }
 
 /* Number `field` of /proc/PID/stat behind the name: 1 the parent, 19 when it started. 0: unknown. */
@@ -2462,7 +2471,7 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
         {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
         {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
-    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_JOB_NODELIST"),
+    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST"),
                *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
     uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
     int i, bad = 0, found = 0;
@@ -2482,7 +2491,7 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
                               names[i][has_rank]);
-        if (!has_rank || !has_size) { /* a batch script of Slurm's has only half of it */
+        if (!has_rank || !has_size || (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
             w->rank = w->size = 0;
             continue;
         }
@@ -2499,10 +2508,8 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
     if (d->address) master = d->address;
     if (master && *master)
         mesh__copy_text(w->address, sizeof w->address, master);
-    else if (found == 4 && nodes && *nodes)
-        mesh_socket__first_host(nodes, w->address, sizeof w->address);
-    else
-        mesh__copy_text(w->address, sizeof w->address, "127.0.0.1");
+    else if (found < 3 || !nodes || !*nodes || mesh_socket__first_host(nodes, w->address, sizeof w->address))
+        mesh__copy_text(w->address, sizeof w->address, "127.0.0.1"); /* also where a step of srun's has one host */
     if (d->port) {
         w->port = d->port;
     } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
@@ -2743,16 +2750,18 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
     if (status != MESH_OK) return status;
     while (s->joined < size - 1) {
         int64_t left = s->open_deadline - mesh_socket__clock();
-        if ((status = mesh_socket__lost_early(s, err)) != MESH_OK) return status;
-        if (left <= 0) {
-            for (i = 1; i < size; i++) { /* those who wait hear who was turned away */
+        mesh_error why;
+        status = mesh_socket__lost_early(s, &why);
+        if (status == MESH_OK && left <= 0) status = mesh_socket__missing(s, where, &why);
+        if (status != MESH_OK) {
+            for (i = 1; i < size; i++) { /* those who wait hear it too */
                 mesh_socket__conn *c = s->peer[i].conn;
-                if (!c || !s->stranger[0]) continue;
-                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, s->stranger,
-                                        (uint32_t)strlen(s->stranger));
+                if (!c) continue;
+                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)-(int64_t)status,
+                                        (uint64_t)why.rank, why.text, (uint32_t)strlen(why.text));
                 mesh_socket__flush(s, c);
             }
-            return mesh_socket__missing(s, where, err);
+            return mesh__fail(err, status, why.rank, "%s", why.text);
         }
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
@@ -2800,8 +2809,10 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
     int64_t pause = 2000000;
     int attempts = 0, at = 0;
     while (!s->have_book) {
-        int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_socket__peer *p = &s->peer[0];
+        int64_t left = s->open_deadline + (p->conn ? 1000000000 : 0) - mesh_socket__clock(); /* rank 0's text says more */
+        if (s->told.status != MESH_OK)
+            return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
         if (s->refusal[0])
             return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
                               w->port, s->refusal);
