@@ -86,14 +86,13 @@ demo: $(B)/mesh $(B)/train_gpt
 	@echo
 	$(B)/mesh run -n 8 --idle-timeout 60 -- $(B)/train_gpt --mesh dp=4,tp=2 --against $(B)/one.csv
 
-test: test-mesh
-test-mesh: $(B)/test_mesh
-	$(B)/test_mesh
+TESTS = $(B)/test_mesh
 ifeq ($(shell uname),Linux) # the stand-in needs it
-test: test-nccl
-test-nccl: $(B)/test_nccl $(B)/mesh $(GPU_EXAMPLES:%=$(B)/%)
-	$(B)/test_nccl
+TESTS += $(B)/test_nccl
+$(B)/test_nccl: | $(B)/mesh $(GPU_EXAMPLES:%=$(B)/%)
 endif
+test: $(TESTS)
+	@failed=0; for t in $(TESTS); do $$t || failed=1; done; exit $$failed
 
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 
@@ -167,4 +166,4 @@ uninstall:
 clean:
 	rm -rf build build-*
 
-.PHONY: default all uninstall demo test test-mesh test-nccl one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
+.PHONY: default all uninstall demo test one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean

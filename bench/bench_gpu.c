@@ -33,7 +33,7 @@ static cudaEvent_t begin, end, over;
 static cudaError_t (*elapsed)(float *ms, cudaEvent_t from, cudaEvent_t to);
 static float *sends, *receives;     /* of the device, as are the next */
 static unsigned char *rows, *dense; /* of packing */
-static void *word;
+static void *word, *registered;
 static int me, n, rounds = 7;
 static int only_check; /* --shared: no times */
 static int is_baseline;
@@ -798,7 +798,9 @@ static void head(const options *o, int fake) {
         printf("results only: nothing is timed beside NCCL, for ranks may share a GPU\n");
     else
         printf("%d rounds of %d calls, the slowest rank's medians\n", rounds, INNER);
-    if (baseline) printf("# raw NCCL in a process of its own; its memory: %s\n", known_as[o->as]);
+    if (baseline)
+        printf("# raw NCCL in a process of its own; its memory: %s, ours: %s\n", known_as[o->as],
+               registered ? "mesh_register" : "plain");
     if (fake) printf("# on fake NCCL: these figures say nothing about a GPU\n");
 }
 
@@ -825,11 +827,13 @@ static void open_all(options *o) {
     comm_desc.timeout_ns = INT64_C(120000000000);
     if (mesh_parse(&m, "x=-1", n, &err) || mesh_comm_open(&comm, &gpu.base, &m, &comm_desc, &err)) stop(err.text, NULL);
     must(mesh_alloc(&comm, WORD_BYTES + 2 * o->max, &word));
+    if (o->as != PLAIN) must(mesh_register(&comm, word, WORD_BYTES + 2 * o->max, &registered));
     sends = (float *)word + WORD_BYTES / sizeof(float);
     receives = sends + o->max / sizeof(float);
 }
 
 static void close_all(void) {
+    must(mesh_unregister(&comm, registered));
     must(mesh_free(&comm, word));
     mesh_comm_close(&comm);
     lib.cudaEventDestroy(begin);

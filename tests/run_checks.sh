@@ -184,6 +184,14 @@ check_only() {
     say $? only "$out$(head -1 err)"
 }
 
+# Ranks that share a GPU are a host each for NCCL; what the user has set stays.
+check_share_gpu() {
+    local out
+    out=$(NCCL_NET=IB timeout -k 1 10 "$mesh" run -n 2 --share-gpu --bare -- sh -c 'echo "$NCCL_HOSTID $NCCL_NET $NCCL_SHM_DISABLE"' 2>err | sort)
+    [ "$(cut -d' ' -f1 <<<"$out" | sort -u | wc -l)" = 2 ] && [ "$(grep -c ' IB 1$' <<<"$out")" = 2 ] && [ "$(grep -c -- --share-gpu err)" = 1 ]
+    say $? share_gpu "$out $(head -1 err)"
+}
+
 # More ranks than a limit allows: refused before any is started, and the limit is named.
 check_too_many() {
     local out status

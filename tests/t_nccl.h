@@ -990,6 +990,17 @@ static void test_gpu_examples(void) {
             status = pclose(f);
             if (status || !seen) test_fail(__FILE__, __LINE__, "%s: status %d, last line %s", command, status, line);
         }
+    { /* what runs on GPUs is traced as on sockets */
+        char dir[] = "/tmp/mesh_test_XXXXXX";
+        int n = (int)(strstr(library, "fake/") - library);
+        if (!mkdtemp(dir)) test_fail(__FILE__, __LINE__, "%s: %s", dir, strerror(errno));
+        snprintf(command, sizeof command,
+                 "cd %.*s. && ASAN_OPTIONS=detect_leaks=0 MESH_TRACE=%s ./mesh run -n 2 --idle-timeout 60 -- ./gpu_hello >%s/out 2>&1 && "
+                 "./mesh trace %s >%s/text && grep -q all_reduce %s/text && grep -q \"clock is\\|times are rank 0\" %s/text; "
+                 "status=$?; rm -r %s; exit $status",
+                 n, library, dir, dir, dir, dir, dir, dir, dir);
+        CHECK_INT(system(command), 0);
+    }
 }
 
 /* On real GPUs too; killed ranks and deadlines included. */

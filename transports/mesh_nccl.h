@@ -28,7 +28,7 @@ CONCEPTS
                 current device of the thread that calls.
     streams     A group's operations are in one order, that of their starts. The blocking forms run on the caller's stream
                 (mesh_comm_desc.stream, mesh_comm_stream), as the bare NCCL call would: nothing is waited for on the host but by
-                mesh_barrier. A _start runs on a stream of the group's own, after what is on the caller's stream; mesh_wait puts the
+                mesh_barrier (and a first message). A _start runs on a stream of the group's own, after what is on the caller's stream; mesh_wait puts the
                 caller's stream behind it; mesh_wait_host blocks. Start and wait only enqueue: a CUDA graph can capture them (buffers
                 and comm then outlive the graph).
     order       NCCL has no tags: ranks start the operations of their groups, and point-to-point ones too, in one consistent order.
@@ -37,8 +37,15 @@ CONCEPTS
                 for each other on a device; it holds for everything in the process that uses NCCL, so it is off unless asked for.
     communicator  One per ordered list of ranks and comm, shared by the comm's groups with that list; when the comm is closed it is kept for
                 the next one with that list, until mesh_nccl_close.
-    MESH_NCCL_DEBUG=1  Ranks compare every call over the bootstrap before it is launched: disagreement is told at once, by both calls,
-                instead of at the deadline; so is memory that a device does not reach.
+    connecting  NCCL connects when an algorithm or a peer is first used: on the host, inside that call, until the others have come there
+                too. Collectives are connected when their group opens. A first message between two ranks is a rendezvous: it blocks the host.
+    what differs  NCCL does not compare calls: 999 elements here and 1,000 there may complete, with a wrong tail. So ranks compare what they have
+                called in a group, in the background and in every barrier: within about a second all hear of both calls. Until then results may be
+                wrong. Not compared: counts of v-forms, messages. MESH_NCCL_DEBUG=1 compares every call, these too, over the bootstrap before
+                it is launched; and tells of memory that a device does not reach.
+    memory      mesh_alloc is local, and registers nothing. mesh_register is every rank's: in a window from NCCL 2.27 on, of mesh_alloc's memory
+                from 1 MiB on; else as ncclCommRegister does. The engine's scratch and the packed messages' memory are kept until mesh_nccl_close
+                (or until there is no other): freeing waits for the device.
 
 ERRORS
     As on every transport. A watchdog thread listens while the program computes or blocks in CUDA: a rank that is lost, an operation
@@ -266,7 +273,7 @@ typedef struct mesh_nccl__comm {
     cudaStream_t captured_on;           /* where `captured` was recorded */
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
-    int marking;                        /* the marker is about to put one on `on` */
+    int64_t marking;                    /* since when the marker is about to put one on `on`; 0: it is not */
     mesh_nccl__mark *mark;              /* a ring */
     int first_mark, nmarks, mark_cap;
     mesh_nccl__history past;
@@ -415,6 +422,13 @@ static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream)
 static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
+/* Ask the marker for a mark behind what has none. The caller holds `lock`. */
+static inline void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    if (c->issued == c->marked || c->marking) return;
+    c->marking = mesh_nccl__now(s);
+    pthread_cond_signal(&s->want);
+}
+
 /* Do barriers that are over say that the ranks have called the same? Else the first that does not is not over. */
 static inline void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__history *h = &c->past;
@@ -446,7 +460,7 @@ static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
     uint64_t before = c->completed;
     int64_t now;
     cudaError_t r = cudaSuccess;
-    if (!c->nmarks || c->past.disagreed) return;
+    if (!c->nmarks || (c->past.disagreed && !c->ended)) return;
     now = mesh_nccl__now(s);
     if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return;
     c->polled = now;
@@ -559,10 +573,11 @@ static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
     va_start(args, format);
     mesh__vfail(&c->why, status, rank, format, args);
     va_end(args);
-    mesh_nccl__poll(s, c, 1);
+    if (!c->past.disagreed) mesh_nccl__poll(s, c, 1);
     c->valid = c->completed;
     c->ended_at = mesh_nccl__now(s);
     s->news = 1;
+    if (s->marks) mesh_nccl__want_mark(s, c); /* the memory of what has none is the caller's only when the device lets go of it */
     if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
     c->comm = NULL;
 }
@@ -659,7 +674,7 @@ static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
     mesh_nccl__mark mark;
     mesh_error why;
     cudaError_t r;
-    if (c->ended || c->issued == c->marked) return;
+    if (c->issued == c->marked) return;
     mark.stream = c->on;
     mark.issued = c->issued;
     mark.deadline = c->due;
@@ -677,6 +692,7 @@ static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
             r = cudaErrorMemoryAllocation;
     }
     if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported) return;
+    c->marked = mark.issued;
     mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
 }
@@ -704,11 +720,9 @@ static inline void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, me
 }
 
 /* A communicator that has ended still gives tickets. */
-static inline void mesh_nccl__not_issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
-    pthread_mutex_lock(&s->lock);
+static inline void mesh_nccl__not_issued(mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
-    ticket->id = ++c->issued;
-    pthread_mutex_unlock(&s->lock);
+    ticket->id = MESH_TICKET_CAPTURED - 1; /* after all that are valid */
 }
 
 /* Marks where nobody marks: a thread, because a stream whose queue is full keeps its caller. */
@@ -743,7 +757,8 @@ static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     mesh_nccl__poll(s, c, 0);
     if (c->ended ? ticket->id <= c->valid : ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->ended && (!c->nmarks || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
+    } else if (c->ended && ((!c->nmarks && c->issued == c->marked) ||
+                            mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
         if (why) *why = c->why;
         status = (mesh_status)c->why.status;
     }
@@ -777,7 +792,7 @@ static inline void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     cudaStream_t on = NULL;
     int low = 0, high;
     pthread_mutex_lock(&s->lock);
-    if (id > c->marked) mesh_nccl__mark_now(s, c);
+    if (id > c->marked && !c->ended) mesh_nccl__mark_now(s, c);
     if (id > c->completed && c->nmarks) { /* the first mark that covers it */
         for (high = c->nmarks - 1; low < high;) {
             int middle = (low + high) / 2;
@@ -1347,7 +1362,7 @@ static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
         if (c->nmarks && now > mesh_nccl__mark_at(c, 0)->deadline + MESH_NCCL__GRACE_NS)
             mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the device has not finished it at its deadline");
         /* Without a mark, at its deadline: the marker is kept by a queue that has been full since. */
-        else if (c->issued > c->marked && c->marking && now > c->due + MESH_NCCL__GRACE_NS)
+        else if (c->marking && now > c->marking + MESH_NCCL__GRACE_NS && now > c->due + MESH_NCCL__GRACE_NS)
             mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the caller's stream does not move, and its queue is full");
     }
     if (s->inside && now > s->inside_until + MESH_NCCL__GRACE_NS)
@@ -1391,7 +1406,7 @@ static void *mesh_nccl__watch(void *arg) {
     for (;;) {
         struct timespec until;
         mesh_nccl__comm *c;
-        int listening, stop, want = 0;
+        int listening, stop;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += MESH_NCCL__TICK_NS;
         if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
@@ -1410,9 +1425,7 @@ static void *mesh_nccl__watch(void *arg) {
         mesh_nccl__look(s);
         mesh_nccl__watch_deadlines(s);
         if (listening) mesh_nccl__answer_rolls(s);
-        for (c = s->comm; c && s->marks; c = c->next)
-            if (!c->ended && c->issued > c->marked) c->marking = want = 1;
-        if (want) pthread_cond_signal(&s->want);
+        for (c = s->comm; c && s->marks; c = c->next) mesh_nccl__want_mark(s, c);
         pthread_mutex_unlock(&s->lock);
         if (listening) {
             mesh_nccl__histories(s);
@@ -2323,7 +2336,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
     if (s->debug && !mesh_nccl__has_ended(s, c)) mesh_nccl__checked(s, c, mesh_nccl__check_call(s, g, call, &why), &why);
     if (!mesh_nccl__enter(s, c, call->record, mesh_nccl__now(s) + g->timeout)) {
-        mesh_nccl__not_issued(s, c, ticket);
+        mesh_nccl__not_issued(c, ticket);
         return MESH_OK;
     }
     pthread_mutex_lock(&s->lock);
@@ -2656,7 +2669,7 @@ static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     if (s->debug && p->count && !mesh_nccl__has_ended(s, c))
         mesh_nccl__checked(s, c, mesh_nccl__compare_post(s, g, p, &why), &why);
     if (!mesh_nccl__enter(s, c, p->record ? p->record : &none, mesh_nccl__now(s) + g->timeout)) {
-        mesh_nccl__not_issued(s, c, ticket);
+        mesh_nccl__not_issued(c, ticket);
         return MESH_OK;
     }
     pthread_mutex_lock(&s->lock);
@@ -3118,6 +3131,10 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     n->base.allocator = bootstrap->allocator;
     n->base.log = bootstrap->log;
     n->base.log_ctx = bootstrap->log_ctx;
+    n->base.trace = bootstrap->trace; /* it has no operations of its own, and the same clock */
+    n->base.trace_ctx = bootstrap->trace_ctx;
+    n->base.trace_clock = bootstrap->trace_clock;
+    n->base.trace_epoch = bootstrap->trace_epoch;
     n->impl = s;
     if (desc->launch_order) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     deadline = mesh_nccl__now(s) + (desc->open_timeout_ns ? desc->open_timeout_ns : INT64_C(60000000000));
