@@ -123,6 +123,7 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
    options, /proc, another process watched. Everything works without, which the tests run to show. */
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 #define MESH_SOCKET__LINUX 1
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #else
@@ -412,6 +413,7 @@ typedef struct mesh_socket__impl {
     char secret[256];
     size_t secret_bytes;
     int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded;
+    int processes; /* an epoll of those at the other ends of connections on this host: one descriptor to poll; -1: none */
     mesh_socket__entry *book;
     mesh_socket__peer *peer;
     mesh_socket__conn **conn;
@@ -929,6 +931,17 @@ static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int
     return c;
 }
 
+static inline void mesh_socket__unwatch(mesh_socket__impl *s, mesh_socket__conn *c) {
+#if MESH_SOCKET__LINUX
+    if (c->process < 0) return;
+    epoll_ctl(s->processes, EPOLL_CTL_DEL, c->process, NULL); /* a child of this process may keep the descriptor */
+    close(c->process);
+    c->process = -1;
+#else
+    (void)s, (void)c;
+#endif
+}
+
 static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__conn *c) {
     int i;
     if (c->rank >= 0) {
@@ -945,7 +958,7 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
                                  c->rank, s->peer[c->rank].goodbye ? "" : c->why);
     mesh_transport_free(&s->net->base, c->rx_early);
     close(c->fd);
-    if (c->process >= 0) close(c->process);
+    mesh_socket__unwatch(s, c);
     for (i = 0; i < s->nconns && s->conn[i] != c; i++) {}
     if (i < s->nconns) s->conn[i] = s->conn[--s->nconns];
     mesh_transport_free(&s->net->base, c->out);
@@ -1002,14 +1015,22 @@ static inline uint64_t mesh_socket__process(void) {
 static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX && defined(SYS_pidfd_open)
     const mesh_socket__entry *mine = &s->book[s->net->base.rank], *theirs = &s->book[c->rank];
+    struct epoll_event event;
     struct rlimit limit;
     if (c->process >= 0 || !mine->process || mine->host != theirs->host ||
         mine->process >> 32 != theirs->process >> 32 || mine->process == theirs->process)
         return;
     if (s->in_open) return; /* connections come first */
     c->process = (int)syscall(SYS_pidfd_open, (long)(theirs->process & 0xffffffffu), 0L);
-    if (c->process >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)c->process + 64 > limit.rlim_cur) {
-        close(c->process); /* descriptors are short, and connections need them more */
+    if (c->process < 0) return;
+    if (s->processes < 0) s->processes = epoll_create1(EPOLL_CLOEXEC);
+    memset(&event, 0, sizeof event);
+    event.events = EPOLLIN;
+    event.data.fd = c->process;
+    /* Where descriptors are short connections need them more. */
+    if ((getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)c->process + 64 > limit.rlim_cur) || s->processes < 0 ||
+        epoll_ctl(s->processes, EPOLL_CTL_ADD, c->process, &event) != 0) {
+        close(c->process);
         c->process = -1;
     }
 #else
@@ -1922,12 +1943,29 @@ static inline int mesh_socket__glance(mesh_socket__impl *s) {
     return 1;
 }
 
+/* Processes have ended: whose? What they sent may still be unread. */
+static inline void mesh_socket__bury(mesh_socket__impl *s) {
+#if MESH_SOCKET__LINUX
+    struct epoll_event ended[16];
+    int i, k, n = epoll_wait(s->processes, ended, 16, 0);
+    for (k = 0; k < n; k++)
+        for (i = 0; i < s->nconns; i++)
+            if (s->conn[i]->process == ended[k].data.fd) {
+                mesh_socket__unwatch(s, s->conn[i]);
+                mesh_socket__doubt(s->conn[i], "its process has ended, though a child of it still holds the connection");
+                break;
+            }
+#else
+    (void)s;
+#endif
+}
+
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
-    int i, n = 0, listeners = 0, count, look, watched;
+    int i, n = 0, listeners = 0, count, look, ended = -1;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
-    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, 2 * s->nconns + 2, sizeof *s->poll)) return;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) return;
     now = mesh_socket__clock();
     if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
     if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
@@ -1939,19 +1977,9 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
         s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
                                     (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
     }
-    watched = n;
-    for (i = 0; i < count; i++)
-        if (s->conn[i]->process >= 0 && !s->conn[i]->deadline) {
-            s->poll[n].fd = s->conn[i]->process;
-            s->poll[n++].events = POLLIN;
-        }
+    if (s->processes >= 0) ended = n, s->poll[n].fd = s->processes, s->poll[n++].events = POLLIN;
     if (poll(s->poll, (nfds_t)n, timeout_ms) > 0) {
-        for (i = 0; i < count && watched < n; i++) {
-            mesh_socket__conn *c = s->conn[i];
-            if (c->process < 0 || c->deadline || s->poll[watched].fd != c->process) continue;
-            if (s->poll[watched++].revents & POLLIN) /* what it sent may still be unread */
-                mesh_socket__doubt(c, "its process has ended, though a child of it still holds the connection");
-        }
+        if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
         for (i = 0; i < count; i++) {
             mesh_socket__conn *c = s->conn[i];
             short got = s->poll[listeners + i].revents;
@@ -2270,6 +2298,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
         mesh_transport_free(t, m);
     }
     if (s->tcp_fd >= 0) close(s->tcp_fd);
+    if (s->processes >= 0) close(s->processes);
     if (s->unix_fd >= 0) {
         close(s->unix_fd);
         if (!MESH_SOCKET__LINUX) {
@@ -3081,7 +3110,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;
-    s->tcp_fd = s->unix_fd = -1;
+    s->tcp_fd = s->unix_fd = s->processes = -1;
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
