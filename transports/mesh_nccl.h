@@ -213,7 +213,6 @@ enum {
     MESH_NCCL__DISAGREE_NS = 1000000000,   /* for the calls that differ to be found, after a barrier that shows it */
     MESH_NCCL__RECENT = 64,                /* calls of a communicator that are remembered; and each 64th, and each 4096th */
     MESH_NCCL__LEVELS = 3,
-    MESH_NCCL__TOLD = 8,                   /* calls in a message */
     MESH_NCCL__BARRIERS = 8,               /* whose verdict is under way */
     MESH_NCCL__SYMMETRIC = 1,              /* NCCL_WIN_COLL_SYMMETRIC, which older headers do not have */
     MESH_NCCL__MSG_HISTORY = 64            /* a control message between watchdogs; the engine's own are below */
@@ -1162,7 +1161,7 @@ static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, 
     mesh__put32(data, comm);
     mesh__put32(data + 4, (uint32_t)why->status);
     mesh__put32(data + 8, (uint32_t)why->rank);
-    mesh__copy_text((char *)data + MESH__ABORT_HEAD, MESH_CONTROL_BYTES - MESH__ABORT_HEAD, why->text);
+    mesh__copy_text((char *)data + MESH__ABORT_HEAD, (size_t)MESH_CONTROL_BYTES - (size_t)MESH__ABORT_HEAD, why->text);
     return MESH__ABORT_HEAD + strlen(why->text);
 }
 
@@ -1188,15 +1187,16 @@ static inline void mesh_nccl__remember(mesh_nccl__comm *c, const mesh_call *call
 enum {
     MESH_NCCL__PAST_BYTES = 16,
     MESH_NCCL__HISTORY_HEAD = 16 + MESH_NCCL__LEVELS * MESH_NCCL__PAST_BYTES,
-    MESH_NCCL__CALL_BYTES = 8 + MESH__RECORD_BYTES
+    MESH_NCCL__CALL_BYTES = 8 + MESH__RECORD_BYTES,
+    MESH_NCCL__TOLD = 8, /* calls in a message */
+    MESH_NCCL__HISTORY_BYTES = MESH_NCCL__HISTORY_HEAD + MESH_NCCL__TOLD * MESH_NCCL__CALL_BYTES
 };
-typedef char mesh_nccl__history_fits
-    [MESH_NCCL__HISTORY_HEAD + MESH_NCCL__TOLD * MESH_NCCL__CALL_BYTES <= MESH_CONTROL_BYTES ? 1 : -1];
+typedef char mesh_nccl__history_fits[(int)MESH_NCCL__HISTORY_BYTES <= (int)MESH_CONTROL_BYTES ? 1 : -1];
 
 /* The caller holds both locks. */
 static inline void mesh_nccl__history_tell(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__history *h = &c->past;
-    unsigned char d[MESH_NCCL__HISTORY_HEAD + MESH_NCCL__TOLD * MESH_NCCL__CALL_BYTES];
+    unsigned char d[MESH_NCCL__HISTORY_BYTES];
     uint32_t n = h->position < MESH_NCCL__TOLD ? (uint32_t)h->position : (uint32_t)MESH_NCCL__TOLD, i;
     uint64_t every = 1;
     int level;
