@@ -43,7 +43,7 @@ static void register_rank(mesh_transport *t, void *ctx) {
     enum { N = 1 << 20 };
     int gain = *(int *)ctx, round; /* 2: as a window, 1: as before 2.27, 0: not at all */
     mesh_comm c;
-    float *a;
+    float *a, *small;
     void *own = NULL, *handle[3];
     for (round = 0; round < 2; round++) { /* the second comm has the first one's communicators */
         if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
@@ -57,6 +57,13 @@ static void register_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_all_reduce(&c, "dp", a, a, N / 2, MESH_F32, MESH_SUM), c.error);
         CHECK(device_holds(&c, a, N / 2, 4));
         CHECK(device_holds(&c, a + N / 2, N / 2, 2));
+        /* Small memory is CUDA's, which a window does not take: registered as before 2.27. */
+        small = device_floats(&c, 1000, 1);
+        CHECK_OK(mesh_register(&c, small, 1000 * sizeof *a, &handle[2]), c.error);
+        CHECK_INT(handle[2] != NULL, gain > 0);
+        CHECK_OK(mesh_all_reduce(&c, "tp", small, small, 1000, MESH_F32, MESH_SUM), c.error);
+        CHECK(device_holds(&c, small, 1000, 2));
+        mesh_free(&c, small);
         /* Memory that a window does not take, on one rank. */
         CHECK_OK(mesh_register(&c, t->rank == 2 ? own : a, N, &handle[2]), c.error);
         CHECK_INT(handle[2] != NULL, gain == 1 || (gain == 2 && t->rank != 2)); /* the others have a group without it */
@@ -241,32 +248,44 @@ static void test_elsewhere(void) { run_gpus(4, elsewhere_rank, NULL); }
 /* The caller's stream may be destroyed once another is set, or the comm closed; what was put on it is still seen to its end. */
 static void streams_end_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
-    cudaStream_t stream, first = NULL;
+    cudaStream_t stream, first = NULL, other;
     float *a;
-    int i;
+    void *v = NULL;
+    int i, one = 1, got = 0;
     (void)ctx;
     if (!open_comm(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
     a = device_floats(&c, 1000, 1);
+    CHECK_OK(mesh_alloc(&c, sizeof one, &v), c.error);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
     for (i = 0; i < 10; i++) {
         CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
         CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
         if (first) CHECK_INT(cudaStreamDestroy(first), cudaSuccess);
         first = stream;
         CHECK_OK(mesh_all_reduce(&c, i % 2 ? "tp" : "dp", a, a, 1000, MESH_F32, MESH_MAX), c.error);
+        /* A scan is kernels of ours: those on the next stream come after them. */
+        CHECK_OK(mesh_copy(&c, v, &one, sizeof one), c.error);
+        CHECK_OK(mesh_scan(&c, NULL, v, v, 1, MESH_I32, MESH_SUM), c.error);
+        CHECK_INT(mesh_comm_stream(&c, other), MESH_OK);
+        CHECK_OK(mesh_scan(&c, NULL, v, v, 1, MESH_I32, MESH_SUM), c.error);
+        CHECK_OK(mesh_copy(&c, &got, v, sizeof got), c.error);
+        CHECK_INT(got, (t->rank + 1) * (t->rank + 2) / 2);
         if (i % 3 == 0) test_sleep(0.12); /* the watchdog's tick */
     }
     CHECK_OK(mesh_comm_sync(&c), c.error);
     CHECK_OK(mesh_all_reduce(&c, "tp", a, a, 1000, MESH_F32, MESH_MAX), c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     CHECK_INT(cudaStreamDestroy(first), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
     test_sleep(0.12);
     if (!open_comm(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_all_reduce(&c, "tp", a, a, 1000, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 1000, (float)t->size / 2));
     mesh_free(&c, a);
+    mesh_free(&c, v);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
-static void test_streams_end(void) { run_gpus(4, streams_end_rank, NULL); }
+static void test_streams_end(void) { run_gpus_with(4, streams_end_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
 
 /* One kernel packs all pieces that a rank sends, one unpacks all it receives; scratch is made once, and used again. */
 static void pieces_rank(mesh_transport *t, void *ctx) {
@@ -322,6 +341,21 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
     }
     mesh_free(&c, scan);
     mesh_free(&c, p);
+    /* The engine's scratch, as it asks for it. */
+    CHECK_INT(t->ops->alloc(t, 5000, 0, &scan), MESH_OK);
+    CHECK_INT(t->ops->free(t, scan), MESH_OK);
+    fake_counts(before);
+    CHECK_INT(t->ops->alloc(t, 6000, 0, &memory), MESH_OK);
+    CHECK(memory == scan);
+    CHECK_INT(t->ops->alloc(t, 5000, 0, &scan), MESH_OK);
+    CHECK(memory != scan);
+    CHECK_INT(t->ops->free(t, scan), MESH_OK);
+    CHECK_INT(t->ops->free(t, memory), MESH_OK);
+    CHECK_INT(t->ops->alloc(t, 100, 0, &memory), MESH_OK); /* not one that is far too large */
+    CHECK(memory != scan);
+    CHECK_INT(t->ops->free(t, memory), MESH_OK);
+    fake_counts(after);
+    if (ON_FAKE) CHECK_INT(after[4] - before[4], 2);
     CHECK_INT(mesh_free(&c, host), MESH_ERR_ARGUMENT);
     free(host);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);

@@ -1851,7 +1851,6 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
     mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
     mesh_nccl__vote vote;
     (void)key;
-    mesh_nccl__use_device(s);
     memset(&vote, 0, sizeof vote);
     if (s->boot->engine)
         vote.status =
