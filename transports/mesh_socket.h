@@ -2933,7 +2933,7 @@ static inline mesh_status mesh_socket__files_check(const mesh_socket__impl *s, m
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > 1 << 20)
         return MESH_OK;
     most = limit.rlim_cur < 4096 ? (int)limit.rlim_cur : 4096;
-    for (fd = 0; fd < most; fd++) used += fcntl(fd, F_GETFD) >= 0;
+    for (fd = 0; fd < most && fd - used < need; fd++) used += fcntl(fd, F_GETFD) >= 0;
     if ((int)limit.rlim_cur - used >= need) return MESH_OK;
     return mesh__fail(
         err, MESH_ERR_TRANSPORT, rank,
