@@ -215,7 +215,7 @@ static int command_plan(const char *self, int argc, char **argv) {
     }
     if (plan_spec(&from, &src, spec_text[0], d.ndim, &err) || plan_spec(&to, &dst, spec_text[1], d.ndim, &err))
         return wrong("plan", err.text, NULL);
-    from.strict = to.strict = (uint8_t)strict;
+    if (strict) from.strict = to.strict = 1;
     d.src = &src;
     d.dst = &dst;
     d.from = &from;
