@@ -41,7 +41,7 @@ template <class T> static T *gpt_shim_view(T *p) {
 }
 static void gpt_shim_enqueue(cudaStream_t stream, gpt_shim_work work) {
     static const fake_task_kind kind = {NULL, [](void *data) { (*(gpt_shim_work *)data)(); },
-                                        [](void *data) { delete (gpt_shim_work *)data; }, NULL};
+                                        [](void *data) { delete (gpt_shim_work *)data; }, NULL, NULL};
     if (fake_enqueue(stream, &kind, new gpt_shim_work(work)) != cudaSuccess) abort();
 }
 #else
