@@ -48,7 +48,7 @@ $(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
 $(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/kernels/mesh_nccl.cu mesh.h | $(B)
 	CC="$(CC)" sh $(FAKE)/build.sh $(B)/fake $(FLAGS)
 
-$(B)/test_nccl: tests/test_nccl.c $(B)/fake/libnccl.so.2 $(wildcard tests/*.h) $(HEADERS) | $(B)
+$(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wildcard tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -I$(FAKE)/include $< -o $@ -L$(B)/fake -l:libcudart.so.13 '-Wl,-rpath,$$ORIGIN/fake' -ldl -lpthread
 
 $(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
@@ -108,7 +108,7 @@ ifneq ($(TRAIN_CUDA),)
 	$(B)/mesh run -n $(GPUS) -- $(B)/train_gpt_cuda --device cuda --mesh dp=-1 --steps 20 --against $(B)/gpu.csv
 endif
 
-$(B)/test_gpu: tests/test_nccl.c $(wildcard tests/*.h) $(HEADERS) | $(B)
+$(B)/test_gpu: tests/test_nccl.c tools/share_gpu.h $(wildcard tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
 
 # Beside raw NCCL calls, which run in processes of their own, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M"

@@ -1948,6 +1948,10 @@ MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
     if (!handle) return MESH_OK;
     for (r = mesh__impl(c)->registered; r && r != (mesh__registration *)handle; r = r->next) {}
     if (r) mesh__unregister(c, r);
+    if (!r && !c->failed)
+        mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1,
+                   "mesh_unregister: %x is no handle of this comm; give each back once, to the comm it is from",
+                   (uint64_t)(uintptr_t)handle);
     return r ? MESH_OK : MESH_ERR_ARGUMENT;
 }
 

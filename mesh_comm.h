@@ -3090,10 +3090,17 @@ MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
 MESH_API mesh_status mesh_free(mesh_comm *c, void *p) {
     mesh__engine *e;
     void *raw;
+    mesh_status status;
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (!p) return MESH_OK;
     e = mesh__impl(c)->engine;
-    if (MESH__HAS(e->t->ops, free)) return e->t->ops->free(e->t, p);
+    if (MESH__HAS(e->t->ops, free)) {
+        status = e->t->ops->free(e->t, p);
+        if (status != MESH_OK && !c->failed)
+            mesh__fail(&c->error, status, -1, "mesh_free: %x is not mesh_alloc's, or was freed before",
+                       (uint64_t)(uintptr_t)p);
+        return status;
+    }
     memcpy(&raw, (unsigned char *)p - sizeof raw, sizeof raw);
     mesh_transport_free(e->t, raw);
     return MESH_OK;

@@ -41,30 +41,6 @@ static int gpu_devices(void) {
     return known;
 }
 
-/* Several ranks on one GPU: over NCCL's sockets, in turns. For correctness only. */
-static void share_gpu(int rank) {
-    static const char *const recipe[][2] = {{"NCCL_SOCKET_IFNAME", "lo"},
-                                            {"NCCL_SOCKET_FAMILY", "AF_INET"},
-                                            {"NCCL_NET", "Socket"},
-                                            {"NCCL_IB_DISABLE", "1"},
-                                            {"NCCL_P2P_DISABLE", "1"},
-                                            {"NCCL_SHM_DISABLE", "1"},
-                                            {"NCCL_MNNVL_ENABLE", "0"},
-                                            {"NCCL_NVLS_ENABLE", "0"},
-                                            {"NCCL_COLLNET_ENABLE", "0"},
-                                            {"NCCL_RAS_ENABLE", "0"},
-                                            {"NCCL_MAX_CTAS", "2"},
-                                            {"NCCL_ALGO", "Ring"},
-                                            {"NCCL_PROTO", "Simple"},
-                                            {"NCCL_NET_GDR_LEVEL", "LOC"},
-                                            {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
-    char host[32];
-    size_t i;
-    snprintf(host, sizeof host, "mesh%d", rank);
-    setenv("NCCL_HOSTID", host, 1);
-    for (i = 0; i < sizeof recipe / sizeof recipe[0]; i++) setenv(recipe[i][0], recipe[i][1], 0);
-}
-
 /* ---- worlds of GPUs ---- */
 
 typedef struct gpu_job {
@@ -83,7 +59,7 @@ static void gpu_rank(mesh_transport *boot, void *ctx) {
     int i;
     if (!ON_FAKE && gpu_devices() > 0) {
         desc.device = 1 + boot->rank % gpu_devices();
-        if (boot->size > gpu_devices()) share_gpu(boot->rank);
+        if (boot->size > gpu_devices()) share_gpu("mesh", boot->rank);
     }
     snprintf(rank, sizeof rank, "%d", boot->rank);
     setenv("RANK", rank, 1);

@@ -357,6 +357,7 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
     fake_counts(after);
     if (ON_FAKE) CHECK_INT(after[4] - before[4], 2);
     CHECK_INT(mesh_free(&c, host), MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "not mesh_alloc's");
     free(host);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }

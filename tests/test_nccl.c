@@ -8,6 +8,7 @@
 #include "../transports/mesh_nccl.h"
 #include "harness.h"
 #include "worlds.h"
+#include "../tools/share_gpu.h"
 #include "t_nccl.h"
 #include "t_nccl_alike.h"
 

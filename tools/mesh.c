@@ -50,6 +50,7 @@ static int nearly(const char *typed, const char *word) {
     return b == a + 1 && !strcmp(typed, word + 1);
 }
 
+#include "share_gpu.h"
 #include "run.h"
 #include "test.h"
 #include "bench.h"

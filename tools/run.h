@@ -229,33 +229,6 @@ typedef struct run_world {
     char secret[33], host[24];   /* host: the same for all ranks, another one in each job */
 } run_world;
 
-/* Several ranks on one GPU, in turns. NCCL refuses that unless it takes each rank for a host; hosts then talk over its sockets. What
-   is set already stays, but for NCCL_HOSTID: the same one for all is what NCCL refuses, so each rank's number goes behind it. */
-static void share_gpu(const char *job, int r) {
-    static const char *const recipe[][2] = {{"CUDA_VISIBLE_DEVICES", "0"},
-                                            {"NCCL_SOCKET_IFNAME", "lo"},
-                                            {"NCCL_SOCKET_FAMILY", "AF_INET"},
-                                            {"NCCL_NET", "Socket"},
-                                            {"NCCL_IB_DISABLE", "1"},
-                                            {"NCCL_P2P_DISABLE", "1"},
-                                            {"NCCL_SHM_DISABLE", "1"},
-                                            {"NCCL_MNNVL_ENABLE", "0"},
-                                            {"NCCL_NVLS_ENABLE", "0"},
-                                            {"NCCL_COLLNET_ENABLE", "0"},
-                                            {"NCCL_RAS_ENABLE", "0"},
-                                            {"NCCL_MAX_CTAS", "2"},
-                                            {"NCCL_ALGO", "Ring"},
-                                            {"NCCL_PROTO", "Simple"},
-                                            {"NCCL_NET_GDR_LEVEL", "LOC"},
-                                            {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
-    const char *given = getenv("NCCL_HOSTID");
-    char host[256];
-    size_t i;
-    snprintf(host, sizeof host, "%.200s-%d", given && *given ? given : job, r);
-    setenv("NCCL_HOSTID", host, 1);
-    for (i = 0; i < sizeof recipe / sizeof recipe[0]; i++) setenv(recipe[i][0], recipe[i][1], 0);
-}
-
 static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command) {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
@@ -284,6 +257,7 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     }
     if (j->threads) set_env("OMP_NUM_THREADS", j->threads);
     if (o->bind) bind_rank(r, o->ranks);
+    if (o->share_gpu) setenv("CUDA_VISIBLE_DEVICES", "0", 0); /* else rank 1 of a host with several takes the next */
     if (o->share_gpu) share_gpu(j->host, r);
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
