@@ -110,17 +110,10 @@ MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
 
 /* Memory for buffers, of a kind that mesh_register takes (NCCL: from 1 MiB on in its pages of 2 MiB). Local. MEMORY. */
 MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
-/* Nothing may be under way in it. NULL is fine. */
+/* Nothing may be under way in it. NULL is fine. ARGUMENT: it is not mesh_alloc's (where the transport can tell). */
 MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
 /* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
-/* Show nbytes at p to the other ranks, so that they reach them without copies (NCCL: in a window, from 2.27 on; best of mesh_alloc's memory). Every
-   rank of the comm calls it, with memory of its own and the same nbytes; for each group that is open it is registered on all its ranks or on none.
-   *handle is NULL where there is nothing to give back. From then on a collective gets registered memory on all its ranks, or on none. MISMATCH:
-   other bytes elsewhere. ARGUMENT, MEMORY: the comm fails, as the others wait. */
-MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle);
-/* Each rank by itself, when nothing is under way in it. Closing the comm does it too. NULL is fine; ARGUMENT: it is not a handle of this comm. */
-MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle);
 
 /* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
    mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group

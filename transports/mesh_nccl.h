@@ -140,7 +140,6 @@ extern "C" {
     X(cudaError_t, cuda, Memset2DAsync, (void *, size_t, int, size_t, size_t, cudaStream_t), 1)             \
     X(cudaError_t, cuda, StreamCreateWithFlags, (cudaStream_t *, unsigned), 1)                              \
     X(cudaError_t, cuda, StreamDestroy, (cudaStream_t), 1)                                                  \
-    X(cudaError_t, cuda, StreamQuery, (cudaStream_t), 1)                                                    \
     X(cudaError_t, cuda, StreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned), 1)                         \
     X(cudaError_t, cuda, StreamIsCapturing, (cudaStream_t, enum cudaStreamCaptureStatus *), 1)              \
     X(cudaError_t, cuda, ThreadExchangeStreamCaptureMode, (enum cudaStreamCaptureMode *), 1)                \
