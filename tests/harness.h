@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -21,6 +23,7 @@ typedef struct test_case {
 } test_case;
 
 static uint64_t test_seed = 1;
+static int test_long;              /* --long: the sizes of scale, every pair instead of a sample */
 static volatile int test_failures; /* of this process, all threads */
 
 static void test_fail(const char *file, int line, const char *format, ...) {
@@ -169,8 +172,19 @@ static void golden_end(golden_file *g) {
 
 /* ---- running ---- */
 
+typedef struct test_topic {
+    const test_case *tests;
+    size_t count;
+    int alone; /* these want the machine to themselves: they run one at a time, after the others */
+} test_topic;
+
+#define TOPIC(tests) \
+    { tests, sizeof tests / sizeof tests[0], 0 }
+#define TOPIC_ALONE(tests) \
+    { tests, sizeof tests / sizeof tests[0], 1 }
+
 typedef struct test_options {
-    int list, verbose, default_limit_s;
+    int list, default_limit_s, jobs;
     const char *const *filters;
     int nfilters;
 } test_options;
@@ -182,87 +196,176 @@ static int test_selected(const test_options *o, const char *name) {
     return o->nfilters == 0;
 }
 
-static int test_run_one(const test_case *t, const test_options *o) {
-    int status = 0, limit = t->limit_s ? t->limit_s : o->default_limit_s, ok;
-    double start = test_now();
+/* A test under way: a process that leads a group, so that a time-out ends the ranks it forked too. Its output goes to a file. */
+typedef struct test_running {
+    const test_case *test;
     pid_t pid;
+    FILE *said;
+    double start, limit;
+} test_running;
+
+enum { TEST_JOBS = 64 };
+static test_running test_slot[TEST_JOBS];
+static int test_passed, test_failed;
+
+static void test_interrupted(int signal_number) {
+    int i;
+    for (i = 0; i < TEST_JOBS; i++)
+        if (test_slot[i].pid > 0) kill(-test_slot[i].pid, SIGKILL);
+    _exit(128 + signal_number);
+}
+
+static int test_start(test_running *r, const test_case *t, const test_options *o) {
+    r->test = t;
+    r->limit = t->limit_s ? t->limit_s : o->default_limit_s;
+    r->start = test_now();
+    r->said = tmpfile();
     fflush(NULL);
-    pid = fork();
-    if (pid == 0) {
-        setpgid(0, 0); /* so that a time-out ends the ranks the test forked too */
+    r->pid = r->said ? fork() : -1;
+    if (r->pid == 0) {
+        setpgid(0, 0);
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+        dup2(fileno(r->said), 1);
+        dup2(fileno(r->said), 2);
         t->run();
         fflush(NULL);
         exit(test_failures ? 1 : 0);
     }
-    if (pid < 0) {
-        printf("FAIL %s: fork: %s\n", t->name, strerror(errno));
-        return 0;
+    if (r->pid > 0) {
+        setpgid(r->pid, r->pid); /* here too: a time-out may come before the child has done it */
+        return 1;
     }
-    if (!test_wait_child(pid, start + limit, &status)) {
-        kill(-pid, SIGKILL);
-        kill(pid, SIGKILL);
-        waitpid(pid, &status, 0);
-        printf("FAIL %s: no end after %d s\n", t->name, limit);
-        return 0;
-    }
-    ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!ok && WIFSIGNALED(status))
-        printf("FAIL %s: signal %d (seed %" PRIu64 ")\n", t->name, WTERMSIG(status), test_seed);
-    else if (!ok)
-        printf("FAIL %s (seed %" PRIu64 ")\n", t->name, test_seed);
-    else
-        printf("ok   %-48s %6.2f s\n", t->name, test_now() - start);
-    return ok;
+    printf("FAIL %s: not started: %s\n", t->name, strerror(errno));
+    if (r->said) fclose(r->said);
+    r->pid = 0;
+    test_failed++;
+    return 0;
 }
 
-typedef struct test_topic {
-    const test_case *tests;
-    size_t count;
-} test_topic;
+static double test_children_cpu(void) {
+    struct rusage u;
+    getrusage(RUSAGE_CHILDREN, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
 
-#define TOPIC(tests) \
-    { tests, sizeof tests / sizeof tests[0] }
+/* Look at one that runs: returns 1 when it has ended, counted and told. */
+static int test_reap(test_running *r) {
+    double cpu = test_children_cpu(), now = test_now();
+    int status = 0, late = 0, c;
+    pid_t got = waitpid(r->pid, &status, WNOHANG);
+    if (got == 0 && now - r->start > r->limit) {
+        late = 1;
+        kill(-r->pid, SIGKILL);
+        kill(r->pid, SIGKILL);
+        waitpid(r->pid, &status, 0);
+    } else if (got != r->pid) {
+        return 0;
+    }
+    kill(-r->pid, SIGKILL); /* what a failed test left */
+    rewind(r->said);
+    while ((c = getc(r->said)) != EOF) putchar(c);
+    fclose(r->said);
+    if (late)
+        printf("FAIL %s: no end after %.0f s (seed %" PRIu64 ")\n", r->test->name, r->limit, test_seed);
+    else if (WIFSIGNALED(status))
+        printf("FAIL %s: signal %d (seed %" PRIu64 ")\n", r->test->name, WTERMSIG(status), test_seed);
+    else if (WEXITSTATUS(status))
+        printf("FAIL %s (seed %" PRIu64 ")\n", r->test->name, test_seed);
+    else
+        printf("ok   %-48s %6.2f s, processor %6.2f s\n", r->test->name, now - r->start, test_children_cpu() - cpu);
+    fflush(stdout);
+    r->pid = 0;
+    if (!late && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        test_passed++;
+    else
+        test_failed++;
+    return 1;
+}
 
-/* [--list] [--seed N] [--limit S] [part of a name ...]: runs the tests whose name holds one of the parts. */
+/* Until at most `most` are running. */
+static void test_drain(int most) {
+    double nap = 0.0005;
+    for (;;) {
+        int i, running = 0;
+        for (i = 0; i < TEST_JOBS; i++)
+            if (test_slot[i].pid > 0 && !test_reap(&test_slot[i])) running++;
+        if (running <= most) return;
+        test_sleep(nap);
+        if (nap < 0.01) nap *= 1.5;
+    }
+}
+
+static void test_run_topic(const test_topic *topic, const test_options *o) {
+    int jobs = topic->alone ? 1 : o->jobs, i;
+    size_t k;
+    if (topic->alone) test_drain(0);
+    for (k = 0; k < topic->count; k++) {
+        if (!test_selected(o, topic->tests[k].name)) continue;
+        if (o->list) {
+            puts(topic->tests[k].name);
+            continue;
+        }
+        test_drain(jobs - 1);
+        for (i = 0; test_slot[i].pid > 0; i++) {}
+        test_start(&test_slot[i], &topic->tests[k], o);
+    }
+}
+
+static int test_cores(void) {
+#ifdef _SC_NPROCESSORS_ONLN
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > TEST_JOBS / 2 ? TEST_JOBS / 2 : (int)n;
+#else
+    return 1;
+#endif
+}
+
+/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [part of a name ...]: runs the tests whose name holds one of the parts, N at a time. */
 static int test_main(int argc, char **argv, const char *program, const test_topic *topics, size_t ntopics) {
     test_options o;
-    int i, passed = 0, failed = 0;
-    size_t topic, k;
+    int i;
+    size_t topic;
     memset(&o, 0, sizeof o);
     o.default_limit_s = 120;
-    for (i = 1; i < argc && argv[i][0] == '-'; i++) {
-        if (!strcmp(argv[i], "--list")) {
+    o.jobs = 2 * test_cores(); /* many tests wait for most of their time */
+    for (i = 1; i < argc; i++) {
+        if (argv[i][0] != '-') {
+            argv[++o.nfilters] = argv[i];
+        } else if (!strcmp(argv[i], "--list")) {
             o.list = 1;
+        } else if (!strcmp(argv[i], "--long")) {
+            test_long = 1;
         } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
             test_seed = strtoull(argv[++i], NULL, 10);
         } else if (!strcmp(argv[i], "--limit") && i + 1 < argc) {
             o.default_limit_s = atoi(argv[++i]);
+        } else if (!strcmp(argv[i], "--jobs") && i + 1 < argc && atoi(argv[i + 1]) > 0 &&
+                   atoi(argv[i + 1]) <= TEST_JOBS) {
+            o.jobs = atoi(argv[++i]);
         } else {
-            fprintf(stderr, "usage: %s [--list] [--seed N] [--limit SECONDS] [part of a test's name ...]\n", program);
+            fprintf(
+                stderr,
+                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [part of a test's name ...]\n",
+                program, TEST_JOBS);
             return 2;
         }
     }
-    o.filters = (const char *const *)(argv + i);
-    o.nfilters = argc - i;
+    o.filters = (const char *const *)(argv + 1);
+    signal(SIGINT, test_interrupted);
+    signal(SIGTERM, test_interrupted);
     for (topic = 0; topic < ntopics; topic++)
-        for (k = 0; k < topics[topic].count; k++) {
-            const test_case *t = &topics[topic].tests[k];
-            if (!test_selected(&o, t->name)) continue;
-            if (o.list)
-                puts(t->name);
-            else if (test_run_one(t, &o))
-                passed++;
-            else
-                failed++;
-            fflush(stdout);
-        }
+        if (!topics[topic].alone) test_run_topic(&topics[topic], &o);
+    for (topic = 0; topic < ntopics; topic++)
+        if (topics[topic].alone) test_run_topic(&topics[topic], &o);
+    test_drain(0);
     if (o.list) return 0;
-    if (passed + failed == 0) {
+    if (test_passed + test_failed == 0) {
         fprintf(stderr, "%s: no test's name holds what was asked for; see --list\n", program);
         return 2;
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed ? 1 : 0;
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    return test_failed ? 1 : 0;
 }
 
 #endif

@@ -16,6 +16,7 @@ static int wrong(const char *command, const char *what, const char *value) {
 
 static void conform_rank(mesh_transport *t, void *ctx) {
     size_t large = *(const size_t *)ctx;
+    if (t->size > 3) large = large / 4 + 1; /* the buffers' total is what takes the time */
     conformance_collectives(t, t->size == 8 ? "a=2,b=2,c=2" : "a=-1", t->size == 8 ? "c,a;b,a" : NULL, NULL, large);
     conformance_transport(t);
 }

@@ -1,5 +1,5 @@
 /* The single-file test binary: cc -std=c99 tests/test_mesh.c -o test_mesh -lpthread && ./test_mesh
-   ./test_mesh [--list] [--seed N] [--limit S] [name part ...]: runs the tests whose name holds one of the parts. */
+   ./test_mesh [--list] [--seed N] [--limit S] [--jobs N] [--long] [name part ...]: runs the tests whose name holds one of the parts. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
