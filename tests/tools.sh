@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The command, the examples and what they refuse, as a user meets them. From the repository's root, after make; BUILD: where it built.
+set -u
+cd "$(dirname "$0")/.."
+build=${BUILD:-build}
+out=$build/tools
+. tests/steps.sh
+mesh=$build/mesh
+json="python3 -m json.tool"
+command -v python3 >/dev/null || { echo "skip: python3 reads no JSON here"; json=cat; }
+
+# README's program, with the headers copied as it says
+rm -rf "$out/yours" && mkdir -p "$out/yours" && cp mesh*.h "$out/yours/" && cp -r transports "$out/yours/"
+awk '/^```c$/ { on = !done; next } /^```$/ { if (on) done = 1; on = 0 } on' README.md >"$out/yours/app.c"
+step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mesh run -n 8 $out/yours/app | grep -c '1 + ... + 8 = 36' | grep -qx 8"
+
+step "hello alone" $build/hello
+step "hello on 4" $mesh run -n 4 -- $build/hello
+step "collectives on 4" $mesh run -n 4 -- $build/collectives
+for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
+step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
+for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
+for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
+
+step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 'dp:S(0) tp:R' 'dp:R tp:S(0)' | grep -q 'no way needs fewer than 16777216'"
+step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
+refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
+refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
+refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 100x64 "dp:X" "dp:R"
+
+step "draw" $mesh draw "pp=2,dp=2,tp=2"
+step "draw as dot and svg" bash -c "$mesh draw --dot dp=2,tp=2 | grep -q graph && $mesh draw --svg pp=2,dp=2,tp=2 | grep -q '</svg>'"
+step "table of 24" bash -c "[ \$($mesh table --world 24 --csv | wc -l) = 81 ] && $mesh table --world 24 --csv | grep -q ^4,2,1,3, && [ \$($mesh table --world 24 --csv 'tp<=2' pp=1 | wc -l) = 15 ]"
+refuses "a mesh that is none" "mesh_parse" $mesh draw "dp=0"
+refuses "an unknown command" "no command" $mesh frobnicate
+
+step "test dp=2,tp=2" $mesh test --mesh dp=2,tp=2
+step "test over TCP" env MESH_SOCKET_LANES=tcp $mesh test --mesh a=3
+step "bench of everything" $mesh bench --mesh dp=2,tp=2 --call all --max 4K --factor 64 --iters 3
+step "bench of a group" $mesh bench --mesh dp=3,tp=2 --axes tp,dp --call all --dtype f64 --op minloc --root 2 --max 4K --factor 64 --iters 3 --csv
+step "bench, tuned" bash -c "$mesh bench -n 2 --tune $out/tuned.txt --max 64 && MESH_TUNING=$out/tuned.txt $mesh bench -n 2 --call all --max 4K --factor 64 --iters 3 --json | tail -1 | grep -q ']\$'"
+refuses "a wrong tuning table" "no algorithm" env MESH_TUNING=<(echo "all_reduce ranks<=* bytes<=* bruck") $build/hello
+
+step "doctor" $mesh doctor
+refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
+step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
+refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
+
+refuses "run without a program" "no program to run" $mesh run -n 2
+refuses "a failing rank" "rank 1 exited with status 7" $mesh run -n 3 -- sh -c '[ $RANK != 1 ] || exit 7; sleep 20'
+refuses "an idle job" "no output for 1 s; ending ranks 0 1" $mesh run -n 2 --idle-timeout 1 -- sleep 20
+step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'echo started >$out/word; exec sleep 20' & read -r w <$out/word; rm $out/word; kill -TERM \$!; wait \$!; [ \$? = 143 ]"
+step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
+
+step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
+refuses "a world that does not divide" "does not divide" $mesh run -n 3 -- $build/train_gpt --mesh dp=-1,tp=2
+refuses "train_gpt --device cuda: not built in" "TRAIN_GPT_CUDA" $build/train_gpt --device cuda
+steps_end
