@@ -206,13 +206,28 @@ typedef struct test_running {
 
 enum { TEST_JOBS = 64 };
 static test_running test_slot[TEST_JOBS];
-static int test_passed, test_failed;
+static int test_passed, test_failed, test_stop; /* stop: at the first failure */
 
-static void test_interrupted(int signal_number) {
+static void test_kill_all(void) {
     int i;
     for (i = 0; i < TEST_JOBS; i++)
         if (test_slot[i].pid > 0) kill(-test_slot[i].pid, SIGKILL);
+}
+
+static void test_interrupted(int signal_number) {
+    test_kill_all();
     _exit(128 + signal_number);
+}
+
+static void test_count(int ok) {
+    if (ok)
+        test_passed++;
+    else
+        test_failed++;
+    if (ok || !test_stop) return;
+    test_kill_all();
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    exit(1);
 }
 
 static int test_start(test_running *r, const test_case *t, const test_options *o) {
@@ -239,7 +254,7 @@ static int test_start(test_running *r, const test_case *t, const test_options *o
     printf("FAIL %s: not started: %s\n", t->name, strerror(errno));
     if (r->said) fclose(r->said);
     r->pid = 0;
-    test_failed++;
+    test_count(0);
     return 0;
 }
 
@@ -276,10 +291,7 @@ static int test_reap(test_running *r) {
         printf("ok   %-48s %6.2f s, processor %6.2f s\n", r->test->name, now - r->start, test_children_cpu() - cpu);
     fflush(stdout);
     r->pid = 0;
-    if (!late && WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        test_passed++;
-    else
-        test_failed++;
+    test_count(!late && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     return 1;
 }
 
@@ -321,7 +333,7 @@ static int test_cores(void) {
 #endif
 }
 
-/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [part of a name ...]: runs the tests whose name holds one of the parts, N at a time. */
+/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [part of a name ...]: runs the tests whose name holds one of the parts, N at a time. */
 static int test_main(int argc, char **argv, const char *program, const test_topic *topics, size_t ntopics) {
     test_options o;
     int i;
@@ -334,6 +346,8 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
             argv[++o.nfilters] = argv[i];
         } else if (!strcmp(argv[i], "--list")) {
             o.list = 1;
+        } else if (!strcmp(argv[i], "--stop")) {
+            test_stop = 1;
         } else if (!strcmp(argv[i], "--long")) {
             test_long = 1;
         } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
@@ -346,7 +360,7 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
         } else {
             fprintf(
                 stderr,
-                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [part of a test's name ...]\n",
+                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [--stop] [part of a test's name ...]\n",
                 program, TEST_JOBS);
             return 2;
         }
