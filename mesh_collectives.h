@@ -61,7 +61,9 @@ MEMORY
     than MESH_IN_PROGRESS; after that, errors included, they are never touched.
 
 THREADS
-    One thread at a time per transport. A comm is not copied or moved while it is open.
+    One thread at a time per transport: who comes while another thread is inside, or calls from a user's op, gets MESH_ERR_STATE with both
+    calls named, and has done nothing. (What only reads, mesh_comm_size and its like, is not watched.) A comm is not copied or moved while
+    it is open.
 */
 #ifndef MESH_H
 #error "mesh_collectives.h: include mesh.h first"
@@ -1836,7 +1838,7 @@ static inline int mesh__own_args(mesh__engine *e, mesh__op *op) {
     return 1;
 }
 
-static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
+static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
     mesh__group *g = NULL;
     mesh__engine *e;
     mesh__op *op;
@@ -1875,6 +1877,10 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
     op->call.buffers = NULL; /* the caller's; the schedule has all it needs */
     return mesh__op_launch(e, op, r);
 }
+static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, mesh__call_name(call->kind), mesh__call_start_inside(c, axes, call, r));
+}
 
 static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, int d, int op, int root) {
     mesh_call call;
@@ -1891,7 +1897,7 @@ static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_
 
 /* ---- // >>groups ---- */
 
-MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
+static inline mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes) {
     mesh__group *whole = NULL;
     mesh_call call = mesh__call(MESH_CALL_GROUP_OPEN, NULL, NULL, 0, MESH_BYTES, 0, 0);
     mesh_request r;
@@ -1909,10 +1915,13 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
     status = mesh__call_start(c, NULL, &call, &r);
     return status == MESH_OK ? mesh_wait(r) : status;
 }
+MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
+    MESH__ALONE(c, MESH__CALLER, mesh__group_open_inside(c, axes));
+}
 
 /* ---- // >>registration ---- */
 
-MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle) {
+static inline mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nbytes, void **handle) {
     mesh__group *whole = NULL;
     mesh_call call = mesh__call(MESH_CALL_REGISTER, NULL, NULL, nbytes, MESH_BYTES, 0, 0);
     mesh__comm_impl *impl;
@@ -1949,8 +1958,11 @@ MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **
     if (c->failed) return (mesh_status)c->error.status;
     return mesh__comm_broken(c, status, why.rank, "mesh_register: %s", why.text);
 }
+MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle) {
+    MESH__ALONE(c, MESH__CALLER, mesh__register_inside(c, p, nbytes, handle));
+}
 
-MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
+static inline mesh_status mesh__unregister_inside(mesh_comm *c, void *handle) {
     mesh__registration *r;
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (!handle) return MESH_OK;
@@ -1962,6 +1974,9 @@ MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
                    (uint64_t)(uintptr_t)handle);
     return r ? MESH_OK : MESH_ERR_ARGUMENT;
 }
+MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
+    MESH__ALONE(c, MESH__CALLER, mesh__unregister_inside(c, handle));
+}
 
 /* ---- // >>collectives ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -1969,13 +1984,19 @@ static inline void mesh__blocking(mesh_comm *c, int blocking) {
     if (c && c->impl) mesh__impl(c)->blocking = blocking;
 }
 
-#define MESH__BLOCKING(start) \
-    mesh_request r;           \
-    mesh_status status;       \
-    mesh__blocking(c, 1);     \
-    status = start;           \
-    mesh__blocking(c, 0);     \
-    return status == MESH_OK ? mesh_wait(r) : status
+/* Start, and wait for it by `end`, as one call for who else may come. */
+#define MESH__BLOCKING_BY(start, end)                                                      \
+    mesh_request r;                                                                        \
+    mesh_transport *t = c && c->impl ? c->transport : NULL;                                \
+    mesh_status status = mesh__enter(t, t && !c->failed ? &c->error : NULL, MESH__CALLER); \
+    if (status != MESH_OK) return status;                                                  \
+    mesh__blocking(c, 1);                                                                  \
+    status = start;                                                                        \
+    mesh__blocking(c, 0);                                                                  \
+    if (status == MESH_OK) status = end(r);                                                \
+    mesh__leave(t);                                                                        \
+    return status
+#define MESH__BLOCKING(start) MESH__BLOCKING_BY(start, mesh_wait)
 
 MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_op op, mesh_request *r) {
@@ -2166,18 +2187,13 @@ MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_req
     return mesh__call_start(c, axes, &call, r);
 }
 MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) {
-    mesh_request r;
-    mesh_status status;
-    mesh__blocking(c, 1);
-    status = mesh_barrier_start(c, axes, &r);
-    mesh__blocking(c, 0);
-    return status == MESH_OK ? mesh_wait_host(r) : status;
+    MESH__BLOCKING_BY(mesh_barrier_start(c, axes, &r), mesh_wait_host);
 }
 
 /* ---- // >>many buffers ---- */
 
-static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
-                                           mesh_dtype d, int op, int root, mesh_request *r) {
+static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list,
+                                                  int n, mesh_dtype d, int op, int root, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, 0, d, op, root);
     mesh__group *g = NULL;
     int i;
@@ -2193,6 +2209,11 @@ static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int k
         call.count += call.count < SIZE_MAX / 2 ? list[i].count : 0;
     }
     return mesh__call_start(c, axes, &call, r);
+}
+static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
+                                           mesh_dtype d, int op, int root, mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, mesh__call_name(kind), mesh__many_start_inside(c, axes, kind, list, n, d, op, root, r));
 }
 
 MESH_API mesh_status mesh_all_reduce_many_start(mesh_comm *c, const char *axes, const mesh_buffer *list, int n,
@@ -2341,8 +2362,8 @@ static inline void mesh__build_p2p(mesh__engine *e, mesh__op *op, const mesh_xfe
         if (xfers[i].rank != index) mesh__add_p2p(e, op, &xfers[i], &nblocks);
 }
 
-static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
-                                          size_t elements, mesh_dtype d, mesh_request *r) {
+static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
+                                                 int count, size_t elements, mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, elements, d, 0, 0);
     mesh__group *g = NULL;
     mesh__engine *e;
@@ -2381,6 +2402,11 @@ static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int ki
     mesh__op_identify(e, op, c, g);
     mesh__build_p2p(e, op, xfers, count);
     return mesh__op_launch(e, op, r);
+}
+static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
+                                          size_t elements, mesh_dtype d, mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, mesh__call_name(kind), mesh__p2p_start_inside(c, axes, kind, xfers, count, elements, d, r));
 }
 
 static inline mesh_xfer mesh__xfer(int direction, int index, const void *base, size_t count, mesh_dtype d) {
@@ -2431,8 +2457,9 @@ MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const
     MESH__BLOCKING(mesh_sendrecv_start(c, axes, to, send, send_count, from, recv, recv_count, d, &r));
 }
 
-MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
-                                      void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+static inline mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
+                                                   const void *send, void *recv, size_t count, mesh_dtype d,
+                                                   mesh_request *r) {
     mesh__group *g = NULL;
     mesh_status status = mesh__call_begin(c, axes, MESH_CALL_SHIFT, r, &g);
     int64_t to, from, n;
@@ -2448,6 +2475,11 @@ MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displa
     }
     return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, to >= 0 && to < n ? (int)to : -1, send, count,
                           from >= 0 && from < n ? (int)from : -1, recv, count, d, r);
+}
+MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                      void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, MESH__CALLER, mesh__shift_start_inside(c, axes, displacement, periodic, send, recv, count, d, r));
 }
 MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                 void *recv, size_t count, mesh_dtype d) {
@@ -2566,8 +2598,8 @@ static inline int mesh__halo_box(const mesh_halo *h, const int *direction, int r
     return 1;
 }
 
-MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
-                                              mesh_request *r) {
+static inline mesh_status mesh__halo_exchange_start_inside(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+                                                           mesh_request *r) {
     mesh__group *g = NULL;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_HALO, r, &g);
     size_t elem = mesh_dtype_bytes(d);
@@ -2602,6 +2634,11 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
     status = mesh__p2p_start(c, NULL, MESH_CALL_HALO, x, n, (size_t)(total / elem), d, r);
     mesh_transport_free(c->transport, x);
     return status;
+}
+MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+                                              mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, MESH__CALLER, mesh__halo_exchange_start_inside(c, h, array, d, r));
 }
 MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d) {
     MESH__BLOCKING(mesh_halo_exchange_start(c, h, array, d, &r));

@@ -124,8 +124,9 @@ MESH_API mesh_status mesh_keep(mesh_request r);
 MESH_API mesh_status mesh_restart(mesh_request r);
 MESH_API mesh_status mesh_release(mesh_request r);
 
-/* For transports, first in their close function: closes the comms that are still open and lets go of the transport. */
-MESH_API void mesh_transport_detach(mesh_transport *t);
+/* For transports, first in their close function: closes the comms that are still open and lets go of the transport. STATE: another thread
+   is inside the library, or a user's op calls; nothing is closed. */
+MESH_API mesh_status mesh_transport_detach(mesh_transport *t);
 /* For transports, before that: how long close may wait for other ranks, in ns. A second where a comm has failed, else the deadline of its
    comms, 30 s at most. */
 MESH_API int64_t mesh_transport_patience(const mesh_transport *t);
@@ -980,10 +981,12 @@ static inline mesh_status mesh__step_reduce(mesh__engine *e, mesh__op *op, mesh_
     void *src = (void *)(uintptr_t)s->src;
     if (MESH__HAS(ops, reduce))
         return ops->reduce(e->t, op->group->handle, op->call.op, op->call.dtype, s->dst, NULL, src, NULL, s->n, divide);
+    e->t->inside.combining = op->call.user_op != NULL;
     if (width)
         mesh__combine_swapped(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide, width);
     else
         mesh__combine(&op->call, s->dst, src, s->n, op->elem_bytes, s->src_first, divide);
+    e->t->inside.combining = 0;
     return MESH_OK;
 }
 
@@ -1942,10 +1945,15 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
     return e && e->longest && e->longest < most ? e->longest : most;
 }
 
-MESH_API void mesh_transport_detach(mesh_transport *t) {
+MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
+    mesh_status status = mesh__enter(t, NULL, "transport_detach");
     int i;
-    if (!e) return;
+    if (status != MESH_OK) return status;
+    if (!e) {
+        mesh__leave(t);
+        return MESH_OK;
+    }
     while (e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
     for (i = 0; i < e->nops; i++) {
         mesh__scratch_free(e, e->op[i], 0);
@@ -1964,6 +1972,8 @@ MESH_API void mesh_transport_detach(mesh_transport *t) {
     mesh_transport_free(t, e->walk);
     mesh_transport_free(t, e);
     t->engine = NULL;
+    mesh__leave(t);
+    return MESH_OK;
 }
 
 static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
@@ -2284,8 +2294,8 @@ static inline void mesh__comm_release(mesh_comm *c) {
     c->impl = NULL;
 }
 
-MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
-                                    mesh_error *err) {
+static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
+                                                 const mesh_comm_desc *desc, mesh_error *err) {
     static const mesh_comm_desc none = MESH_ZERO;
     unsigned char hello[MESH_CONTROL_BYTES];
     mesh__engine *e;
@@ -2398,10 +2408,18 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
     }
     return MESH_OK;
 }
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err) {
+    mesh_status status = mesh__enter(t, err, "comm_open");
+    if (status != MESH_OK) return status;
+    status = mesh__comm_open_inside(c, t, m, desc, err);
+    mesh__leave(t);
+    return status;
+}
 
 static inline void mesh__comm_settle(mesh_comm *c);
 
-MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
+static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
     mesh__engine *e;
     int i, k, under_way = 0;
     int64_t limit;
@@ -2460,8 +2478,9 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c) {
     mesh__comm_release(c);
     return under_way ? MESH_ERR_STATE : MESH_OK;
 }
+MESH_API mesh_status mesh_comm_close(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_close_inside(c)); }
 
-MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+static inline mesh_status mesh__op_add_inside(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
     if (!impl || c->failed) return MESH_ERR_STATE;
     if (!user || !user->combine || !op)
@@ -2478,6 +2497,9 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
     impl->user_op[impl->nuser_ops] = *user;
     *op = (mesh_op)(MESH__USER_OP + impl->nuser_ops++);
     return MESH_OK;
+}
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+    MESH__ALONE(c, MESH__CALLER, mesh__op_add_inside(c, user, op));
 }
 
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
@@ -2910,7 +2932,7 @@ static inline void mesh__op_join(mesh__engine *e, mesh__op *op) {
         e->t->ops->stream_wait(e->t, op->group->handle, &op->step[op->nsteps - 1].ticket, mesh__impl(op->comm)->stream);
 }
 
-MESH_API mesh_status mesh_wait_host(mesh_request r) {
+static inline mesh_status mesh__wait_host_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_wait_host");
     if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
@@ -2918,6 +2940,7 @@ MESH_API mesh_status mesh_wait_host(mesh_request r) {
     mesh__op_join(mesh__impl(r.comm)->engine, op);
     return mesh__request_end(mesh__impl(r.comm)->engine, op);
 }
+MESH_API mesh_status mesh_wait_host(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_host_inside(r)); }
 
 /* Leave an operation that is issued to the caller's stream: its request ends, it goes on. A kept one rests. */
 static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
@@ -2939,7 +2962,7 @@ static inline void mesh__op_recall(mesh__engine *e, mesh__op *op) {
     op->state = MESH__RESTING;
 }
 
-MESH_API mesh_status mesh_wait(mesh_request r) {
+static inline mesh_status mesh__wait_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_wait");
@@ -2952,8 +2975,9 @@ MESH_API mesh_status mesh_wait(mesh_request r) {
     mesh__op_join(e, op);
     return mesh__request_end(e, op);
 }
+MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
 
-MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
+static inline mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
     int i;
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (mesh__impl(c)->stream == stream) return MESH_OK;
@@ -2961,6 +2985,9 @@ MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
     for (i = 0; i < mesh__impl(c)->ngroups && MESH__HAS(c->transport->ops, fence) && !c->failed; i++)
         c->transport->ops->fence(c->transport, mesh__impl(c)->group[i]->handle, stream, MESH_FENCE_ON);
     return MESH_OK;
+}
+MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
+    MESH__ALONE(c, MESH__CALLER, mesh__comm_stream_inside(c, stream));
 }
 
 /* Block until what was left to streams has ended. */
@@ -2977,14 +3004,15 @@ static inline void mesh__comm_settle(mesh_comm *c) {
     }
 }
 
-MESH_API mesh_status mesh_comm_sync(mesh_comm *c) {
+static inline mesh_status mesh__comm_sync_inside(mesh_comm *c) {
     if (!c || !c->impl) return MESH_ERR_STATE;
     mesh__comm_settle(c);
     mesh__control(mesh__impl(c)->engine);
     return c->failed ? (mesh_status)c->error.status : MESH_OK;
 }
+MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }
 
-MESH_API mesh_status mesh_test(mesh_request r) {
+static inline mesh_status mesh__test_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_test");
@@ -3001,8 +3029,9 @@ MESH_API mesh_status mesh_test(mesh_request r) {
     mesh__op_join(e, op);
     return mesh__request_end(e, op);
 }
+MESH_API mesh_status mesh_test(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__test_inside(r)); }
 
-MESH_API mesh_status mesh_keep(mesh_request r) {
+static inline mesh_status mesh__keep_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_keep");
     if (op->extend) {
@@ -3013,8 +3042,9 @@ MESH_API mesh_status mesh_keep(mesh_request r) {
     op->kept = 1;
     return MESH_OK;
 }
+MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
 
-MESH_API mesh_status mesh_restart(mesh_request r) {
+static inline mesh_status mesh__restart_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh_comm *c = r.comm;
     mesh__engine *e;
@@ -3046,8 +3076,9 @@ MESH_API mesh_status mesh_restart(mesh_request r) {
     }
     return mesh__op_launch(e, op, &r);
 }
+MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }
 
-MESH_API mesh_status mesh_release(mesh_request r) {
+static inline mesh_status mesh__release_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_release");
     if (!op->kept)
@@ -3057,10 +3088,11 @@ MESH_API mesh_status mesh_release(mesh_request r) {
     if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
     return MESH_OK;
 }
+MESH_API mesh_status mesh_release(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__release_inside(r)); }
 
 /* ---- // >>memory of the transport ---- */
 
-MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
+static inline mesh_status mesh__alloc_inside(mesh_comm *c, size_t nbytes, void **p) {
     mesh__engine *e;
     mesh_status status;
     if (!c || !c->impl || !p) return c && c->impl ? MESH_ERR_ARGUMENT : MESH_ERR_STATE;
@@ -3079,8 +3111,11 @@ MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
         mesh__fail(&c->error, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
     return status;
 }
+MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
+    MESH__ALONE(c, MESH__CALLER, mesh__alloc_inside(c, nbytes, p));
+}
 
-MESH_API mesh_status mesh_free(mesh_comm *c, void *p) {
+static inline mesh_status mesh__free_inside(mesh_comm *c, void *p) {
     mesh__engine *e;
     void *raw;
     mesh_status status;
@@ -3098,6 +3133,7 @@ MESH_API mesh_status mesh_free(mesh_comm *c, void *p) {
     mesh_transport_free(e->t, raw);
     return MESH_OK;
 }
+MESH_API mesh_status mesh_free(mesh_comm *c, void *p) { MESH__ALONE(c, MESH__CALLER, mesh__free_inside(c, p)); }
 
 /* Wait on the host for what has been issued in a group, without an operation. */
 static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
@@ -3121,7 +3157,7 @@ static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_err
     return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
-MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+static inline mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
     mesh_transport *t;
     void *group;
@@ -3145,6 +3181,9 @@ MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t 
     if (status == MESH_OK) return MESH_OK;
     return mesh__fail(&c->error, status, -1, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes, mesh_status_text(status),
                       why.text[0] ? ": " : "", why.text);
+}
+MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+    MESH__ALONE(c, MESH__CALLER, mesh__copy_inside(c, dst, src, nbytes));
 }
 
 #ifdef __cplusplus

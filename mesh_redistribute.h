@@ -969,8 +969,8 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     return status != MESH_OK || !op ? status : mesh__op_launch(b.e, op, r);
 }
 
-static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
-                                                  const mesh_tensor *dst, int count, mesh_request *r) {
+static inline mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                         const mesh_tensor *dst, int count, mesh_request *r) {
     int kind = MESH_CALL_REDISTRIBUTE;
     mesh__group *g = NULL;
     mesh_error why;
@@ -983,6 +983,11 @@ static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan 
     status = mesh__redistribute_start(c, plans, src, dst, count, NULL, r, &why);
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);
     return status;
+}
+static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+                                                  const mesh_tensor *dst, int count, mesh_request *r) {
+    if (r) memset(r, 0, sizeof *r);
+    MESH__ALONE(c, "redistribute", mesh__redistribute_call_inside(c, plans, src, dst, count, r));
 }
 
 MESH_API mesh_status mesh_redistribute_planned_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
@@ -1013,12 +1018,15 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
     if (!nbytes || count < 0 || (count && (!src || !dst)))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_scratch_bytes: %d tensors, %s", count,
                           !nbytes ? "and nbytes is NULL" : "and a list that is NULL, or fewer than none");
+    if ((status = mesh__enter(c->transport, err, "redistribute_scratch_bytes")) != MESH_OK) return status;
     status = mesh__redistribute_start(c, NULL, src, dst, count, nbytes, NULL, &why);
+    mesh__leave(c->transport);
     return status == MESH_OK ? status
                              : mesh__fail(err, status, why.rank, "mesh_redistribute_scratch_bytes: %s", why.text);
 }
 
 #undef MESH__BLOCKING
+#undef MESH__BLOCKING_BY
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@ DO THIS
 #error "mesh_transport.h: include mesh.h first"
 #endif
 #ifndef MESH_NO_STDLIB
+#include <errno.h>
 #include <stdlib.h>
 #endif
 #include <string.h>
@@ -239,7 +240,10 @@ typedef struct mesh_ops {
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
-enum { MESH_ALLOC_BUFFER = 1 /* for buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes */ };
+enum {
+    MESH_ALLOC_BUFFER =
+        1 /* for buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes */
+};
 
 enum {
     MESH_CAP_DEVICE = 1,  /* memory is not the host's */
@@ -267,6 +271,14 @@ typedef struct mesh_trace_event {
 
 typedef void (*mesh_log)(void *ctx, int level, const char *text); /* level 0: error, 1: warning, 2: information */
 
+/* Who is in the library: one thread at a time. The core's; a transport leaves it zero. */
+typedef struct mesh_inside {
+    uintptr_t thread; /* 0: nobody */
+    const char *call;
+    int depth;
+    int combining; /* a mesh_user_op is running */
+} mesh_inside;
+
 struct mesh_transport { /* the first member of every transport */
     const mesh_ops *ops;
     int rank, size;
@@ -283,6 +295,7 @@ struct mesh_transport { /* the first member of every transport */
        or off by `within` at most. In ns. */
     void (*trace_clock)(void *ctx, int64_t offset, int64_t within);
     int64_t trace_epoch; /* from the transport's clock to the one that `trace` writes */
+    mesh_inside inside;
 };
 
 /* For transports: the run of bytes at `offset` of an xfer, and how many are contiguous from there (to the end of a run). */
@@ -324,6 +337,66 @@ MESH_API void mesh_transport_free(mesh_transport *t, void *p) {
 }
 
 MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
+
+/* ---- // >>one thread at a time ---- */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define MESH__LOAD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
+#define MESH__STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
+static inline int mesh__claim(uintptr_t *thread, uintptr_t me) {
+    uintptr_t nobody = 0;
+    return __atomic_compare_exchange_n(thread, &nobody, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+#else /* without atomics two that come at the same instant may pass */
+#define MESH__LOAD(p) (*(p))
+#define MESH__STORE(p, value) (*(p) = (value))
+static inline int mesh__claim(uintptr_t *thread, uintptr_t me) { return *thread ? 0 : (*thread = me, 1); }
+#endif
+
+/* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back: both calls are named, and
+   nothing of the transport's was touched. t may be NULL. `call` lives on, and is without its "mesh_". */
+static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
+    uintptr_t me = (uintptr_t)&errno; /* each thread's own */
+    const char *other;
+    if (!t) return MESH_OK;
+    if (MESH__LOAD(&t->inside.thread) == me) {
+        if (t->inside.combining)
+            return mesh__fail(
+                err, MESH_ERR_STATE, -1,
+                "mesh_%s: called by a mesh_user_op inside mesh_%s; a user's op must call nothing of the library", call,
+                t->inside.call);
+        t->inside.depth++;
+        return MESH_OK;
+    }
+    if (mesh__claim(&t->inside.thread, me)) {
+        MESH__STORE(&t->inside.call, call);
+        t->inside.depth = 1;
+        return MESH_OK;
+    }
+    other = MESH__LOAD(&t->inside.call);
+    return mesh__fail(
+        err, MESH_ERR_STATE, -1,
+        "mesh_%s: another thread is in mesh_%s on this transport; one thread at a time: lock around the calls, or "
+        "open a transport for each thread",
+        call, other ? other : "comm_open");
+}
+
+static inline void mesh__leave(mesh_transport *t) {
+    if (t && --t->inside.depth == 0) MESH__STORE(&t->inside.thread, (uintptr_t)0);
+}
+
+#define MESH__CALLER (__func__ + sizeof "mesh_" - 1)
+
+/* The body of a public function of a comm: `call`, with nobody else inside. */
+#define MESH__ALONE(comm, name, call)                                                                         \
+    do {                                                                                                      \
+        mesh_transport *inside_ = (comm) && (comm)->impl ? (comm)->transport : NULL;                          \
+        mesh_status status_ = mesh__enter(inside_, inside_ && !(comm)->failed ? &(comm)->error : NULL, name); \
+        if (status_ != MESH_OK) return status_;                                                               \
+        status_ = (call);                                                                                     \
+        mesh__leave(inside_);                                                                                 \
+        return status_;                                                                                       \
+    } while (0)
 
 /* Make room for `need` items in a growing array, doubling. Returns 0 without memory; the array then is as it was. */
 static inline int mesh__grow(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {

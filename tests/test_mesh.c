@@ -17,11 +17,13 @@
 #include "t_mutants.h"
 #include "t_engine.h"
 #include "t_joining.h"
+#include "t_threads.h"
+#include "t_large.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(mesh_tests),         TOPIC(spec_tests),   TOPIC(plan_tests),
                                         TOPIC(comm_tests),         TOPIC(mutant_tests), TOPIC(fault_tests),
                                         TOPIC(redistribute_tests), TOPIC(device_tests), TOPIC(socket_tests),
-                                        TOPIC(engine_tests),       TOPIC(joining_tests)};
+                                        TOPIC(engine_tests),       TOPIC(joining_tests), TOPIC(thread_tests), TOPIC(large_tests)};
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }

@@ -2876,8 +2876,9 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
 
 static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
     mesh_error own;
+    mesh_status status;
     if (!((mesh_nccl *)t)->impl) return MESH_OK;
-    mesh_transport_detach(t);
+    if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
     return mesh_nccl__close_all(mesh_nccl__of(t), 1, why ? why : &own);
 }
 

@@ -648,9 +648,10 @@ static inline mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control
 
 static inline mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
     mesh_sim *s = mesh_sim__of(t);
+    mesh_status status = mesh_transport_detach(t);
     int i;
     (void)why;
-    mesh_transport_detach(t);
+    if (status != MESH_OK) return status;
     mesh_sim__enter(s);
     for (i = 0; i < t->size && !s->closed && !s->dead; i++) {
         mesh_sim__message *m;

@@ -2342,7 +2342,7 @@ static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     int i, busy = 1;
     if (!s) return MESH_OK;
     patience = mesh_transport_patience(t);
-    mesh_transport_detach(t);
+    if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
     s->closing = 1;
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP && !s->conn[i]->broken)

@@ -1,0 +1,194 @@
+/* One thread at a time in a transport: who comes while another is inside is told both calls, and has touched nothing. */
+#ifndef T_THREADS_H
+#define T_THREADS_H
+
+#include <pthread.h>
+
+static int thread_word[2]; /* rank 1 comes to the barrier when it reads here */
+
+typedef struct thread_guest {
+    mesh_transport *t;
+    mesh_comm *comm; /* another than the one the first thread is in */
+    mesh_request started, kept;
+    void *memory;
+    mesh_op op;
+    int refused;
+} thread_guest;
+
+static void thread_refused(thread_guest *g, mesh_status status, const char *call, const char *text) {
+    char opening[64];
+    snprintf(opening, sizeof opening, "mesh_%s: another thread is in mesh_barrier", call);
+    CHECK_INT(status, MESH_ERR_STATE);
+    CHECK_HAS(text, opening);
+    g->refused++;
+}
+
+#define REFUSED(call, expression) thread_refused(g, (expression), call, g->comm->error.text)
+
+/* Every call that goes into the transport, while the first thread sits in a barrier. */
+static void *thread_come(void *ctx) {
+    thread_guest *g = (thread_guest *)ctx;
+    mesh_comm *c = g->comm, other;
+    mesh_tensor none[1];
+    mesh_user_op user;
+    mesh_halo halo;
+    mesh_error err;
+    mesh_op op;
+    mesh m;
+    mesh_request r;
+    void *p;
+    int64_t scratch;
+    int x = 1, y[4];
+    double end = test_now() + 20;
+    memset(none, 0, sizeof none), memset(&user, 0, sizeof user), memset(&halo, 0, sizeof halo);
+    while (!MESH__LOAD(&g->t->inside.thread) && test_now() < end) {}
+    REFUSED("all_reduce", mesh_all_reduce(c, NULL, &x, y, 1, MESH_I32, MESH_SUM));
+    memset(&r, 0xff, sizeof r);
+    REFUSED("all_reduce", mesh_all_reduce_start(c, NULL, &x, y, 1, MESH_I32, MESH_SUM, &r));
+    CHECK_INT(r.generation, 0);
+    REFUSED("barrier", mesh_barrier(c, NULL));
+    REFUSED("all_reduce_many", mesh_all_reduce_many_start(c, NULL, NULL, 0, MESH_I32, MESH_SUM, &r));
+    REFUSED("send", mesh_send(c, NULL, 1, &x, 1, MESH_I32));
+    REFUSED("recv", mesh_recv_start(c, NULL, 1, &x, 1, MESH_I32, &r));
+    REFUSED("shift", mesh_shift(c, NULL, 1, 1, &x, y, 1, MESH_I32));
+    REFUSED("shift_start", mesh_shift_start(c, NULL, 1, 1, &x, y, 1, MESH_I32, &r));
+    REFUSED("halo_exchange_start", mesh_halo_exchange_start(c, &halo, y, MESH_I32, &r));
+    REFUSED("redistribute", mesh_redistribute(c, none, none));
+    REFUSED("group_open", mesh_group_open(c, "x"));
+    REFUSED("register", mesh_register(c, y, sizeof y, &p));
+    REFUSED("unregister", mesh_unregister(c, y));
+    REFUSED("wait", mesh_wait(g->started));
+    REFUSED("wait_host", mesh_wait_host(g->started));
+    REFUSED("test", mesh_test(g->started));
+    REFUSED("keep", mesh_keep(g->started));
+    REFUSED("restart", mesh_restart(g->kept));
+    REFUSED("release", mesh_release(g->kept));
+    REFUSED("comm_stream", mesh_comm_stream(c, NULL));
+    REFUSED("comm_sync", mesh_comm_sync(c));
+    REFUSED("op_add", mesh_op_add(c, &user, &op));
+    REFUSED("alloc", mesh_alloc(c, 8, &p));
+    REFUSED("free", mesh_free(c, g->memory));
+    REFUSED("copy", mesh_copy(c, y, &x, sizeof x));
+    REFUSED("comm_close", mesh_comm_close(c));
+    thread_refused(g, mesh_redistribute_scratch_bytes(c, none, none, 1, &scratch, &err), "redistribute_scratch_bytes",
+                   err.text);
+    CHECK_OK(mesh_parse(&m, "x=-1", g->t->size, &err), err);
+    thread_refused(g, mesh_comm_open(&other, g->t, &m, NULL, &err), "comm_open", err.text);
+    CHECK_INT(g->t->ops->close(g->t, &err), MESH_ERR_STATE);
+    CHECK(write(thread_word[1], "x", 1) == 1);
+    return NULL;
+}
+
+static void thread_combine(void *inout, const void *in, size_t count, void *ctx) {
+    mesh_comm *c = (mesh_comm *)ctx;
+    *(int *)inout += *(const int *)in;
+    CHECK_INT(count, 1);
+    CHECK_INT(mesh_barrier(c, NULL), MESH_ERR_STATE);
+    CHECK_HAS(c->error.text, "mesh_barrier: called by a mesh_user_op inside mesh_all_reduce");
+}
+
+static void thread_rank(mesh_transport *t, void *ctx) {
+    mesh_comm first, second;
+    mesh_user_op user;
+    thread_guest g;
+    pthread_t guest;
+    mesh_op op;
+    int x = t->rank + 1, sum = 0, kept = 0;
+    char token;
+    (void)ctx;
+    memset(&g, 0, sizeof g), memset(&user, 0, sizeof user);
+    if (!open_comm(t, &first, "x=2", NULL, 60 * SECOND) || !open_comm(t, &second, "x=2", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce_start(&second, NULL, &x, &sum, 1, MESH_I32, MESH_SUM, &g.started), second.error);
+    CHECK_OK(mesh_all_reduce_start(&second, NULL, &x, &kept, 1, MESH_I32, MESH_MAX, &g.kept), second.error);
+    CHECK_OK(mesh_keep(g.kept), second.error);
+    if (t->rank == 0) {
+        g.t = t, g.comm = &second;
+        CHECK_OK(mesh_alloc(&second, 64, &g.memory), second.error);
+        CHECK_INT(pthread_create(&guest, NULL, thread_come, &g), 0);
+    } else {
+        CHECK(read(thread_word[0], &token, 1) == 1);
+    }
+    CHECK_OK(mesh_barrier(&first, NULL), first.error);
+    if (t->rank == 0) {
+        pthread_join(guest, NULL);
+        CHECK_INT(g.refused, 28);
+        CHECK_OK(mesh_free(&second, g.memory), second.error);
+    }
+    CHECK_INT(first.failed | second.failed, 0); /* nothing was touched */
+    CHECK_OK(mesh_wait(g.started), second.error);
+    CHECK_INT(sum, 3);
+    CHECK_OK(mesh_wait(g.kept), second.error);
+    CHECK_INT(kept, 2);
+    CHECK_OK(mesh_release(g.kept), second.error);
+    user.combine = thread_combine, user.ctx = &second;
+    CHECK_OK(mesh_op_add(&first, &user, &op), first.error);
+    CHECK_OK(mesh_all_reduce(&first, NULL, &x, &sum, 1, MESH_I32, op), first.error);
+    CHECK_INT(sum, 3);
+    CHECK_OK(mesh_comm_close(&second), second.error);
+    CHECK_OK(mesh_comm_close(&first), first.error);
+}
+
+static void test_threads(void) {
+    CHECK_INT(pipe(thread_word), 0);
+    run_world(TCP, 2, thread_rank, NULL);
+    run_world(UNIX, 2, thread_rank, NULL);
+}
+
+/* Threads that come all the time: a call does its work or is refused, and what got in was alone. */
+enum { THREADS = 4, ROUNDS = 100000 };
+static int thread_inside, thread_let_in, thread_sent_away;
+
+static void *thread_alloc(void *ctx, size_t n) {
+    (void)ctx;
+    int i;
+    CHECK_INT(__sync_add_and_fetch(&thread_inside, 1), 1);
+    for (i = 0; i < 20; i++) __sync_synchronize(); /* long enough to meet */
+    __sync_sub_and_fetch(&thread_inside, 1);
+    return malloc(n);
+}
+static void thread_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+
+static void *thread_hammer(void *ctx) {
+    mesh_comm *c = (mesh_comm *)ctx;
+    int i;
+    for (i = 0; i < ROUNDS; i++) {
+        void *p;
+        mesh_status status = mesh_alloc(c, 100, &p);
+        if (status == MESH_OK) {
+            __sync_add_and_fetch(&thread_let_in, 1);
+            while (mesh_free(c, p) == MESH_ERR_STATE) {}
+        } else {
+            CHECK_INT(status, MESH_ERR_STATE);
+            __sync_add_and_fetch(&thread_sent_away, 1);
+        }
+    }
+    return NULL;
+}
+
+static void thread_alone(mesh_transport *t, void *ctx) {
+    mesh_comm c[THREADS];
+    pthread_t thread[THREADS];
+    int i;
+    (void)ctx;
+    t->allocator.alloc = thread_alloc;
+    t->allocator.free = thread_free;
+    for (i = 0; i < THREADS; i++)
+        if (!open_comm(t, &c[i], "x=1", NULL, 0)) return;
+    for (i = 0; i < THREADS; i++) CHECK_INT(pthread_create(&thread[i], NULL, thread_hammer, &c[i]), 0);
+    for (i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    CHECK_INT(thread_let_in + thread_sent_away, THREADS * ROUNDS);
+    CHECK(thread_let_in > 0);
+    for (i = 0; i < THREADS; i++) CHECK_OK(mesh_comm_close(&c[i]), c[i].error);
+}
+
+static void test_threads_hammer(void) { run_world(UNIX, 1, thread_alone, NULL); }
+
+static const test_case thread_tests[] = {
+    {"threads/named", test_threads, 0},
+    {"threads/hammer", test_threads_hammer, 0},
+};
+
+#endif
