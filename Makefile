@@ -95,6 +95,10 @@ endif
 test: $(TESTS) $(B)/mesh $(EXAMPLES:%=$(B)/%)
 	@BUILD=$(B) tests/all.sh $(TESTS) tests/tools.sh
 
+# Slips put into the headers one at a time: do the tests notice? MUTANTS="plan/ --named" for some; tests/mutants/run.py --help.
+mutants:
+	python3 tests/mutants/run.py $(MUTANTS)
+
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 
 # On one GPU, without a network, in slices of minutes; the text goes to docs/gpu-runs/. ONE_GPU="tests-1 examples" for some.
@@ -167,4 +171,4 @@ uninstall:
 clean:
 	rm -rf build build-*
 
-.PHONY: default all uninstall demo test one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
+.PHONY: default all uninstall demo test mutants one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
