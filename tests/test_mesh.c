@@ -9,6 +9,7 @@
 #include "t_mesh.h"
 #include "t_spec.h"
 #include "t_plan.h"
+#include "t_mesh_laws.h"
 #include "t_comm.h"
 #include "t_faults.h"
 #include "t_redistribute.h"
@@ -22,6 +23,7 @@
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(mesh_tests),         TOPIC(spec_tests),   TOPIC(plan_tests),
+                                        TOPIC(laws_tests),
                                         TOPIC(comm_tests),         TOPIC(mutant_tests), TOPIC(fault_tests),
                                         TOPIC(redistribute_tests), TOPIC(device_tests), TOPIC(socket_tests),
                                         TOPIC(engine_tests),       TOPIC(joining_tests), TOPIC(thread_tests), TOPIC(large_tests)};
