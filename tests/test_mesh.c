@@ -1,5 +1,6 @@
 /* The single-file test binary: cc -std=c99 tests/test_mesh.c -o test_mesh -lpthread && ./test_mesh
-   ./test_mesh [--list] [--seed N] [--limit S] [--jobs N] [--long] [name part ...]: runs the tests whose name holds one of the parts. */
+   ./test_mesh [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [name part ...]: runs the tests whose name holds one of the
+   parts, N at a time. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
@@ -11,21 +12,32 @@
 #include "t_plan.h"
 #include "t_mesh_laws.h"
 #include "t_comm.h"
+#include "t_mutants.h"
 #include "t_faults.h"
 #include "t_redistribute.h"
 #include "t_device.h"
 #include "t_socket.h"
-#include "t_mutants.h"
 #include "t_engine.h"
 #include "t_joining.h"
 #include "t_threads.h"
 #include "t_large.h"
 
 int main(int argc, char **argv) {
-    static const test_topic topics[] = {TOPIC(mesh_tests),         TOPIC(spec_tests),   TOPIC(plan_tests),
-                                        TOPIC(laws_tests),
-                                        TOPIC(comm_tests),         TOPIC(mutant_tests), TOPIC(fault_tests),
-                                        TOPIC(redistribute_tests), TOPIC(device_tests), TOPIC(socket_tests),
-                                        TOPIC(engine_tests),       TOPIC(joining_tests), TOPIC(thread_tests), TOPIC(large_tests)};
+    static const test_topic topics[] = {
+        TOPIC(mesh_tests),
+        TOPIC(spec_tests),
+        TOPIC(plan_tests),
+        TOPIC(laws_tests),
+        TOPIC(comm_tests),
+        TOPIC(mutant_tests),
+        TOPIC(fault_tests),
+        TOPIC(redistribute_tests),
+        TOPIC(device_tests),
+        TOPIC(socket_tests),
+        TOPIC(engine_tests),
+        TOPIC(joining_tests),
+        TOPIC(thread_tests),
+        TOPIC(large_tests),
+    };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
