@@ -21,6 +21,8 @@
 #include "t_joining.h"
 #include "t_threads.h"
 #include "t_large.h"
+#include "t_bytes.h"
+#include "t_refused.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -38,6 +40,8 @@ int main(int argc, char **argv) {
         TOPIC(joining_tests),
         TOPIC(thread_tests),
         TOPIC(large_tests),
+        TOPIC(bytes_tests),
+        TOPIC(refused_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
