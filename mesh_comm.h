@@ -408,11 +408,11 @@ static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__co
 static inline mesh__history *mesh__history_of(mesh__engine *e, const mesh__op *op) {
     return e->ring_count - op->ring <= (uint32_t)MESH__RING ? &e->ring[op->ring % MESH__RING] : NULL;
 }
-static inline void mesh__history_end(mesh__engine *e, const mesh__op *op, int status, int64_t end) {
+static inline void mesh__history_end(mesh__engine *e, const mesh__op *op, int status) {
     mesh__history *h = mesh__history_of(e, op);
     if (!h) return;
     h->status = status;
-    if (end) h->end = end;
+    h->end = e->t->ops->now(e->t);
 }
 static inline uint32_t mesh__remembered(const mesh__engine *e) {
     return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
@@ -685,7 +685,7 @@ static inline void mesh__comm_fail(mesh_comm *c) {
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
             if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing)
-                mesh__history_end(e, e->op[i], c->error.status, 0);
+                mesh__history_end(e, e->op[i], c->error.status);
             mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
         }
     mesh__groups_abort(c);
@@ -904,7 +904,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
     e->nactive--;
     if (e->roll.op == op) e->roll.op = NULL;
     mesh__op_not_issued(e, op);
-    mesh__history_end(e, op, status, mesh__now(e));
+    mesh__history_end(e, op, status);
     if (e->t->trace) mesh__trace(e, op);
     if (!op->detached) return;
     mesh__op_attach(e, op);
@@ -2432,7 +2432,7 @@ static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
         mesh__op_advance(e, op); /* it may have ended */
         if (op->state != MESH__ACTIVE || op->failing) continue;
         under_way++;
-        mesh__history_end(e, op, MESH_ERR_CANCELED, 0);
+        mesh__history_end(e, op, MESH_ERR_CANCELED);
         mesh__op_cancel(e, op, MESH_ERR_CANCELED);
     }
     mesh__impl(c)->disputing = 0;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 static volatile int conformance_failures;
+static int64_t conf_ask_ns; /* of the suites' comms; 0: as built in */
 
 static void conformance_fail(const mesh_transport *t, int line, const char *what, const char *detail) {
     if (__sync_add_and_fetch(&conformance_failures, 1) <= 10)
@@ -1723,6 +1724,7 @@ static inline void conformance_redistribute(mesh_transport *t, uint64_t seed, in
     nodes.level[1].latency_ps = 1;
     nodes.level[1].ps_per_byte_16 = 20 << 16;
     r.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    desc.ask_ns = conf_ask_ns;
     for (round = 0; round < 4; round++) { /* flat, two levels, a tight cap, bytes only */
         desc.topology = round == 1 ? &nodes : NULL;
         desc.scratch_cap = round == 2 ? 1 << 18 : 0;
@@ -1754,6 +1756,7 @@ static inline void conformance_collectives(mesh_transport *t, const char *mesh_t
     mesh_op ops[2];
     desc.groups = groups;
     desc.tuning = tuning;
+    desc.ask_ns = conf_ask_ns;
     if (mesh_parse(&m, mesh_text, t->size, &err) || mesh_comm_open(&comm, t, &m, &desc, &err)) {
         conformance_fail(t, __LINE__, "open", err.text);
         return;

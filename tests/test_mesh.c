@@ -23,6 +23,7 @@
 #include "t_large.h"
 #include "t_bytes.h"
 #include "t_refused.h"
+#include "t_comm_laws.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -42,6 +43,7 @@ int main(int argc, char **argv) {
         TOPIC(large_tests),
         TOPIC(bytes_tests),
         TOPIC(refused_tests),
+        TOPIC(law_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
