@@ -24,6 +24,7 @@
 #include "t_bytes.h"
 #include "t_refused.h"
 #include "t_comm_laws.h"
+#include "t_sockets.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -44,6 +45,7 @@ int main(int argc, char **argv) {
         TOPIC(bytes_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),
+        TOPIC(sockets_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
