@@ -25,6 +25,7 @@
 #include "t_refused.h"
 #include "t_comm_laws.h"
 #include "t_sockets.h"
+#include "t_rogue.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -46,6 +47,7 @@ int main(int argc, char **argv) {
         TOPIC(refused_tests),
         TOPIC(law_tests),
         TOPIC(sockets_tests),
+        TOPIC(rogue_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }

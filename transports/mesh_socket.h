@@ -1304,7 +1304,8 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
     else if (rank < 0 || rank >= size || rank == me)
         mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank,
                   size);
-    else if (meant != me || (joins && (me != 0 || job != s->identity)) || (!joins && s->job && job != s->job))
+    else if (meant != me || (joins && (me != 0 || job != s->identity)) ||
+             (!joins && (s->job ? job != s->job : me == 0))) /* who knows a book of rank 0's before there is one has another */
         mesh__put(
             &t,
             "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret",
@@ -1636,6 +1637,10 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         c->rx_to = x;
         break;
     case MESH_SOCKET__F_CREDIT:
+        if (a > MESH_SOCKET__CREDIT - p->credit) {
+            mesh_socket__conn_failed(c, "it took more than was sent to it", 0);
+            return;
+        }
         p->credit += a;
         break;
     case MESH_SOCKET__F_CONTROL:
