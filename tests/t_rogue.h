@@ -762,12 +762,817 @@ static void test_replay(void) {
     }
 }
 
+/* ---- the dialing side: the rogue is rank 0 of two, and rank 1 joins it ---- */
+
+enum { D_GREET, D_PROOF, D_MAC_BYTE, D_VERDICT, D_CUT, D_STILL };
+typedef struct dial_case {
+    int what, at;          /* at: a byte, or a length */
+    uint32_t flag, length; /* of a verdict */
+    const char *want;      /* what rank 1's opening ends with; NULL: it hangs up, comes again, and gets in */
+} dial_case;
+
+static const char unproved[] = "it does not know this job's secret; give every rank the same MESH_SECRET";
+static const char other_version[] = "it speaks another version of this protocol";
+static const char other_protocol[] = "it does not speak this protocol";
+
+/* The other side's first word. */
+static void dialed_start(rogue_talk *k, int listener) {
+    int on = 1;
+    memset(k, 0, sizeof *k);
+    k->fd = accept(listener, NULL, NULL);
+    CHECK(k->fd >= 0 && setsockopt(k->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+    CHECK_INT(rogue_read(k->fd, k->c1, 40), 40);
+    CHECK(!memcmp(k->c1, rogue_magic, 8));
+    memcpy(k->s1, rogue_magic, 8);
+    count_up(k->s1 + 8, 3);
+}
+/* The nonce goes out, and the proof comes: it is right. */
+static void dialed_proof(rogue_talk *k) {
+    unsigned char mac[32];
+    talk_send(k, k->s1, 40);
+    CHECK_INT(rogue_read(k->fd, k->c2, 120), 120);
+    rogue_mac("C", k->c1 + 8, k->s1 + 8, k->c2 + 32, 88, mac);
+    CHECK(!memcmp(mac, k->c2, 32));
+    rogue_mac("S", k->c1 + 8, k->s1 + 8, NULL, 0, k->s2);
+}
+static void dialed_right(rogue_talk *k, int listener) {
+    unsigned char book[128];
+    dialed_start(k, listener);
+    dialed_proof(k);
+    CHECK_INT(rogue_number(k->c2 + 32, 4), 1);
+    CHECK_INT(rogue_number(k->c2 + 36, 4), 2);
+    CHECK_INT(rogue_number(k->c2 + 40, 4), HELLO_JOINS);
+    CHECK_INT(rogue_number(k->c2 + 44, 4), 0);
+    CHECK(rogue_number(k->c2 + 32 + 80, 8) == mesh_socket__identity(0));
+    talk_send(k, k->s2, 40);
+    memset(book, 0, sizeof book);
+    memcpy(book + 64, k->c2 + 48, 64);
+    rogue_le(book + 56, 12345, 8);
+    rogue_frame(k->fd, W_BOOK, 0, 0, 0, 0, book, sizeof book);
+}
+/* What this case says. Returns with the connection hung up by the other side. */
+static void dialed_wrong(rogue_talk *k, int listener, const dial_case *d) {
+    char text[4096];
+    memset(text, 'n', sizeof text);
+    dialed_start(k, listener);
+    if (d->what == D_GREET) { /* up to the byte that shows it */
+        k->s1[d->at] ^= 4;
+        talk_send(k, k->s1, d->at + 1);
+    } else if (d->what == D_CUT && d->at < 40) {
+        talk_send(k, k->s1, d->at);
+        shutdown(k->fd, SHUT_WR);
+    } else {
+        if (d->what == D_PROOF && d->at == 3) memcpy(k->s1 + 8, k->c1 + 8, 32); /* its own nonce */
+        dialed_proof(k);
+        if (d->what == D_MAC_BYTE) k->s2[d->at] ^= (unsigned char)(1 << d->at % 8);
+        if (d->what == D_PROOF && d->at == 0) memset(k->s2, 0, 32);
+        if (d->what == D_PROOF && d->at == 1) rogue_mac("C", k->c1 + 8, k->s1 + 8, NULL, 0, k->s2);
+        if (d->what == D_PROOF && d->at == 2) rogue_mac("S", k->s1 + 8, k->c1 + 8, NULL, 0, k->s2);
+        if (d->what == D_PROOF && d->at == 3) memcpy(k->s2, k->c2, 32); /* and its own proof */
+        if (d->what == D_VERDICT) {
+            rogue_le(k->s2 + 32, d->flag, 4);
+            rogue_le(k->s2 + 36, d->length, 4);
+        }
+        talk_send(k, k->s2, d->what == D_CUT ? d->at - 40 : 40);
+        if (d->what == D_VERDICT) talk_send(k, text, d->length < sizeof text ? (int)d->length : (int)sizeof text);
+        if (d->what == D_CUT) shutdown(k->fd, SHUT_WR);
+    }
+    if (d->what != D_STILL) CHECK_INT(rogue_drain(k->fd), d->what == D_CUT && d->at >= 80 ? 1 : 0);
+    close(k->fd);
+}
+
+static void dialed(const dial_case *d) {
+    char want[MESH_ERROR_BYTES];
+    rogue_talk k;
+    rogue_fd = listen_loopback(AF_INET, &rogue_port);
+    honest_prepare(1, 1, 2);
+    honest_go(1);
+    dialed_wrong(&k, rogue_fd, d);
+    if (d->want) {
+        snprintf(want, sizeof want, "mesh_socket_open: rank 0 at 127.0.0.1 port %d: %s", rogue_port, d->want);
+        CHECK_INT(honest_opened(1), MESH_ERR_TRANSPORT);
+        CHECK_STR(honest[1].err.text, want);
+    } else {
+        dialed_right(&k, rogue_fd);
+        CHECK_OK(honest_opened(1), honest[1].err);
+        close(k.fd);
+        honest_down();
+    }
+    close(rogue_fd);
+}
+
+static void test_dialer(void) {
+    char most[241];
+    dial_case d = {D_GREET, 0, 0, 0, NULL};
+    for (d.at = 0; d.at < 8; d.at++) {
+        d.want = d.at == 4 ? other_version : other_protocol;
+        dialed(&d);
+    }
+    d.want = unproved;
+    for (d.what = D_PROOF, d.at = 0; d.at < 4; d.at++) dialed(&d);
+    for (d.what = D_MAC_BYTE, d.at = 0; d.at < 32; d.at++) dialed(&d);
+    d.want = NULL;
+    for (d.what = D_CUT, d.at = 0; d.at < 80; d.at++) dialed(&d);
+    /* A refusal has up to 240 bytes of text. */
+    d.what = D_VERDICT;
+    d.flag = 1;
+    memset(most, 'n', sizeof most);
+    for (d.length = 1; d.length <= 240; d.length += 239) {
+        most[d.length] = 0;
+        d.want = most;
+        dialed(&d);
+        most[d.length] = 'n';
+    }
+    d.want = NULL;
+    d.length = 0;
+    dialed(&d);
+    for (d.flag = 0; d.flag < 2; d.flag++) {
+        d.length = 241, dialed(&d);
+        d.length = 511, dialed(&d);
+        d.length = 4096, dialed(&d);
+        d.length = INT32_MAX, dialed(&d);
+        d.length = UINT32_C(1) << 31, dialed(&d);
+        d.length = UINT32_MAX, dialed(&d);
+    }
+}
+
+/* Silence, and words a byte at a time. */
+static void test_dialer_slow(void) {
+    int what;
+    rogue_talk k;
+    for (what = 0; what < 2; what++) {
+        rogue_fd = listen_loopback(AF_INET, &rogue_port);
+        honest_prepare(1, 1, 2);
+        if (!what) honest[1].desc.open_timeout_ns = SECOND / 20;
+        honest_go(1);
+        if (what) { /* the handshake byte by byte, then the book */
+            unsigned char book[128];
+            memset(book, 0, sizeof book);
+            dialed_start(&k, rogue_fd);
+            k.slow = 1;
+            dialed_proof(&k);
+            talk_send(&k, k.s2, 40);
+            rogue_le(book + 56, 12345, 8);
+            rogue_frame(k.fd, W_BOOK, 0, 0, 0, 0, book, sizeof book);
+            CHECK_OK(honest_opened(1), honest[1].err);
+            close(k.fd);
+            honest_down();
+        } else {
+            CHECK_INT(honest_opened(1), MESH_ERR_TIMEOUT);
+            CHECK_HAS(honest[1].err.text, "rank 1 cannot reach rank 0 at 127.0.0.1 port");
+            CHECK_HAS(honest[1].err.text, "no answer");
+        }
+        close(rogue_fd);
+    }
+}
+
+/* What rank 0 may say while the job opens: no book of another length, no second world; and it may give up. */
+static void test_book(void) {
+    static const char said[] = "mesh_socket_open: rank 2 is on fire";
+    int what;
+    for (what = 0; what < 4; what++) {
+        unsigned char book[3 * 64], head[40];
+        rogue_talk k;
+        memset(book, 0, sizeof book);
+        rogue_fd = listen_loopback(AF_INET, &rogue_port);
+        honest_prepare(1, 1, 2);
+        honest_go(1);
+        dialed_start(&k, rogue_fd);
+        dialed_proof(&k);
+        talk_send(&k, k.s2, 40);
+        if (what == 3) {
+            rogue_frame(k.fd, W_GIVEN_UP, 0, 0, (uint64_t)-MESH_ERR_TIMEOUT, 1, said, sizeof said - 1);
+        } else {
+            rogue_header(head, W_BOOK, what == 0 ? 64 : what == 1 ? 127 : 192, 0, 0, 0, 0);
+            rogue_send(k.fd, head, 40);
+        }
+        CHECK_INT(rogue_drain(k.fd), 0);
+        close(rogue_fd);
+        CHECK_INT(honest_opened(1), what == 3 ? MESH_ERR_TIMEOUT : MESH_ERR_PEER);
+        CHECK_HAS(honest[1].err.text, what == 3 ? said : "it sent a frame that cannot be");
+        CHECK_INT(honest[1].err.rank, what == 3 ? 1 : 0);
+        close(k.fd);
+    }
+}
+
+/* Rank 1, of a job that is open, calls rank 2. */
+static int rogue_listener;
+static int rogue_join_listening(void) {
+    int fd;
+    rogue_listener = listen_loopback(AF_INET, &rogue_own_port);
+    fd = rogue_join();
+    return fd;
+}
+/* A connection that rank 1 makes. */
+static void called_start(rogue_talk *k) {
+    struct pollfd f;
+    f.fd = rogue_listener;
+    f.events = POLLIN;
+    while (poll(&f, 1, 1) == 0) rogue_pump();
+    dialed_start(k, rogue_listener);
+}
+static void test_caller(void) {
+    static const struct {
+        int what;
+        const char *why;
+    } refused[] = {{0, "it does not know the secret"},
+                   {1, "it speaks another version of this protocol"},
+                   {2, "it does not speak this protocol"},
+                   {3, "full"}};
+    size_t i;
+    for (i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        unsigned char got[8];
+        int fd = rogue_join_listening(), what = refused[i].what;
+        mesh_ticket recv;
+        rogue_talk k;
+        honest_post(1, MESH_RECV, ROGUE, got, sizeof got, ROGUE_CHANNEL(1), &recv);
+        called_start(&k);
+        if (what == 1 || what == 2) {
+            k.s1[what == 1 ? 4 : 0]++;
+            talk_send(&k, k.s1, what == 1 ? 5 : 1);
+        } else {
+            dialed_proof(&k);
+            CHECK_INT(rogue_number(k.c2 + 40, 4), HELLO_CALLS);
+            CHECK_INT(rogue_number(k.c2 + 44, 4), ROGUE);
+            CHECK(rogue_number(k.c2 + 112, 8) == rogue_job);
+            if (what == 0) k.s2[31] ^= 0x80;
+            if (what == 3) rogue_le(k.s2 + 32, 1, 4), rogue_le(k.s2 + 36, 4, 4);
+            talk_send(&k, k.s2, 40);
+            if (what == 3) talk_send(&k, "full", 4);
+        }
+        honest_event(__LINE__, 1, MESH_EVENT_CLOSED, ROGUE, refused[i].why);
+        CHECK_INT(rogue_drain(k.fd), 0);
+        CHECK_INT(honest_of(1)->ops->test(honest_of(1), &recv, NULL), MESH_IN_PROGRESS); /* the core knows who is needed */
+        CHECK_INT(honest_of(1)->ops->cancel(honest_of(1), &recv), MESH_OK);
+        CHECK_INT(honest_of(1)->ops->test(honest_of(1), &recv, NULL), MESH_ERR_CANCELED);
+        honest_message(__LINE__, 0, 1, 100);
+        close(k.fd);
+        close(fd);
+        close(rogue_listener);
+        honest_down();
+    }
+}
+/* Who hangs up is called again; who passes a proof on to another rank is found out there. */
+static void test_relay(void) {
+    unsigned char got[8];
+    int fd = rogue_join_listening();
+    rogue_hello any = {1, 3, HELLO_CALLS, 0, 0};
+    mesh_ticket recv;
+    mesh_error why;
+    rogue_talk k, away;
+    honest_post(1, MESH_RECV, ROGUE, got, sizeof got, ROGUE_CHANNEL(1), &recv);
+    called_start(&k);
+    close(k.fd);
+    called_start(&k);
+    talk_start(&away, &any); /* rank 1's words for rank 2 go to rank 0, whose nonce goes to rank 1 */
+    memcpy(away.c1, k.c1, 40);
+    CHECK(talk_greet(&away));
+    memcpy(k.s1, away.s1, 40);
+    dialed_proof(&k);
+    memcpy(away.c2, k.c2, 120);
+    CHECK_STR(talk_finish(&away), ASTRAY("1", "2", "0"));
+    talk_send(&k, k.s2, 40);
+    rogue_frame(k.fd, W_EAGER, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, 0, "received", 8);
+    CHECK_OK(honest_end(1, &recv, &why), why);
+    CHECK(!memcmp(got, "received", 8));
+    close(k.fd);
+    close(fd);
+    close(rogue_listener);
+    honest_down();
+}
+
+/* ---- frames: after a right handshake ---- */
+
+/* Rank 0 has accepted a message of 1000 bytes of the rogue's, between guards, and waits for one more that nobody has begun. */
+enum { ROGUE_LARGE = 1000, ROGUE_GUARD = 4096 };
+typedef struct rogue_scene {
+    int fd;
+    mesh_ticket large, waits;
+    uint64_t id; /* of the large one */
+    unsigned char around[ROGUE_GUARD + ROGUE_LARGE + ROGUE_GUARD], other[8];
+} rogue_scene;
+static rogue_scene scene;
+
+static void scene_start(void) {
+    unsigned char head[40];
+    scene.fd = rogue_join();
+    memset(scene.around, 0xa5, sizeof scene.around);
+    memset(scene.other, 0xa5, sizeof scene.other);
+    honest_post(0, MESH_RECV, ROGUE, scene.around + ROGUE_GUARD, ROGUE_LARGE, ROGUE_CHANNEL(0), &scene.large);
+    honest_post(0, MESH_RECV, ROGUE, scene.other, sizeof scene.other, ROGUE_CHANNEL(99), &scene.waits);
+    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(0), ROGUE_CHECK, ROGUE_LARGE, 77, NULL, 0);
+    CHECK(rogue_frame_read(scene.fd, W_ACCEPT, head, NULL));
+    CHECK_INT(rogue_number(head + 24, 8), 77);
+    scene.id = rogue_number(head + 32, 8);
+}
+static void scene_guards(int line) {
+    int i, wrong = 0;
+    for (i = 0; i < ROGUE_GUARD; i++)
+        wrong += (scene.around[i] != 0xa5) + (scene.around[ROGUE_GUARD + ROGUE_LARGE + i] != 0xa5);
+    for (i = 0; i < 8; i++) wrong += scene.other[i] != 0xa5;
+    if (wrong) test_fail(__FILE__, line, "%d bytes beside the message were written", wrong);
+}
+static void scene_end(int line) {
+    scene_guards(line);
+    honest_message(line, 0, 1, 100);
+    honest_message(line, 1, 0, 100000);
+    close(scene.fd);
+    honest_down();
+}
+/* The rogue is lost, for this reason, on both honest ranks; it lives, and sees that rank 0 has hung up. */
+static void scene_lost(int line, const char *why) {
+    char want[MESH_ERROR_BYTES];
+    mesh_ticket *ticket[2];
+    int i;
+    snprintf(want, sizeof want, "rank 2 was lost: %s", why);
+    ticket[0] = &scene.large;
+    ticket[1] = &scene.waits;
+    for (i = 0; i < 2; i++) {
+        mesh_error err;
+        mesh_status status = honest_end(0, ticket[i], &err);
+        if (status != MESH_ERR_PEER || err.rank != ROGUE || strcmp(err.text, want))
+            test_fail(__FILE__, line, "%s, rank %d, \"%s\", expected \"%s\"", mesh_status_text(status), err.rank,
+                      err.text, want);
+    }
+    honest_event(line, 0, MESH_EVENT_LOST, ROGUE, why);
+    honest_event(line, 1, MESH_EVENT_LOST, ROGUE, why);
+    rogue_drain(scene.fd);
+    scene_end(line);
+}
+/* What the rogue has sent so far has been read: the word after it has come. */
+static void scene_heard(int line) {
+    rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_MESSAGE, 0, "done", 4);
+    honest_event(line, 0, MESH_EVENT_MESSAGE, ROGUE, "done");
+}
+
+/* Frames that cannot be, by their kind or length. */
+static void test_frames(void) {
+    static const struct {
+        uint32_t type, length;
+    } wild[] = {{0, 0},
+                {14, 0},
+                {INT32_MAX, 0},
+                {UINT32_MAX, 0},
+                {W_EAGER, 65537},
+                {W_EAGER, INT32_MAX},
+                {W_EAGER, UINT32_C(1) << 31},
+                {W_EAGER, UINT32_MAX},
+                {W_DATA, 0},
+                {W_DATA, (1 << 20) + 1},
+                {W_DATA, UINT32_MAX},
+                {W_CONTROL, MESH_CONTROL_BYTES + 1},
+                {W_CONTROL, UINT32_MAX},
+                {W_LOST, 257},
+                {W_LOST, UINT32_MAX},
+                {W_GIVEN_UP, MESH_ERROR_BYTES},
+                {W_GIVEN_UP, UINT32_MAX},
+                {W_BOOK, 0},
+                {W_BOOK, 192},
+                {W_OFFER, 1},
+                {W_ACCEPT, 1},
+                {W_REFUSE, 1},
+                {W_WITHDRAW, 1},
+                {W_CREDIT, 1},
+                {W_GOODBYE, 1},
+                {W_STAYS, 1}};
+    unsigned char junk[40 + 2000];
+    size_t i;
+    memset(junk, 0x5a, sizeof junk);
+    for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+        scene_start();
+        rogue_header(junk, wild[i].type, wild[i].length, ROGUE_CHANNEL(99), ROGUE_CHECK, 1, 0);
+        rogue_send(scene.fd, junk, 40 + (wild[i].length < 2000 ? wild[i].length : 2000));
+        scene_lost(__LINE__, "it sent a frame that cannot be");
+    }
+}
+
+/* Bytes of a large message that are not the next, or too many. */
+static void test_data(void) {
+    static const struct {
+        uint32_t before, length; /* before: bytes that are right */
+        uint64_t offset;
+    } wild[] = {{0, 1001, 0},     {0, 5000, 0},           {0, 1 << 20, 0},          {0, 1, 1},      {0, 1, UINT64_MAX},
+                {0, 1000, 1},     {0, 1, UINT64_MAX / 2}, {600, 401, 600},          {600, 1, 599},  {600, 1, 601},
+                {600, 400, 0},    {999, 2, 999},          {999, 1 << 20, 999},      {1, 1000, 1},   {600, 400, UINT64_MAX - 399}};
+    static unsigned char bytes[ROGUE_LARGE + 8192];
+    size_t i;
+    memset(bytes, 0xee, sizeof bytes);
+    for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+        unsigned char head[40];
+        scene_start();
+        if (wild[i].before) rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 0, bytes, wild[i].before);
+        rogue_header(head, W_DATA, wild[i].length, 0, 0, scene.id, wild[i].offset);
+        rogue_send(scene.fd, head, 40);
+        rogue_send(scene.fd, bytes, wild[i].length < sizeof bytes ? wild[i].length : sizeof bytes);
+        scene_lost(__LINE__, "it sent bytes that were not next");
+    }
+}
+
+/* The id of a message under way at rank 0. */
+static uint64_t live_id(int rank, int direction) {
+    mesh_socket__impl *s = honest_impl(0);
+    int i;
+    for (i = 0; i < s->nslots; i++)
+        if (s->slot[i] && s->slot[i]->x.rank == rank && s->slot[i]->x.direction == direction) return s->slot[i]->id;
+    test_fail(__FILE__, __LINE__, "nothing is under way with rank %d", rank);
+    return 0;
+}
+
+/* Frames that name what is not there, or is another's: they change nothing, and the connection goes on. */
+static void test_forged(void) {
+    static unsigned char from1[200000], to1[200000], to2[200000], got[200000], frame[1000];
+    uint64_t other, send1, send2, id[8];
+    unsigned char head[40], data[1024], control[1024];
+    mesh_ticket r1, s1, s2, out, in;
+    mesh_error why;
+    size_t i;
+    memset(frame, 0xee, sizeof frame);
+    memset(control, 'c', sizeof control);
+    for (i = 0; i < sizeof from1; i++) got[i] = 0, from1[i] = to1[i] = to2[i] = (unsigned char)(i * 13);
+    scene_start();
+    /* A message of rank 1 has been accepted and does not come yet; two go out, which have not been accepted. */
+    honest_post(1, MESH_SEND, 0, from1, sizeof from1, ROGUE_CHANNEL(5), &out);
+    honest[1].still = 1;
+    honest_post(0, MESH_RECV, 1, got, sizeof got, ROGUE_CHANNEL(5), &r1);
+    ROGUE_UNTIL(honest_impl(0)->nslots >= 2);
+    other = live_id(1, MESH_RECV);
+    honest_post(0, MESH_SEND, 1, to1, sizeof to1, ROGUE_CHANNEL(6), &s1);
+    send1 = live_id(1, MESH_SEND);
+    honest_post(0, MESH_SEND, ROGUE, to2, sizeof to2, ROGUE_CHANNEL(7), &s2);
+    CHECK(rogue_frame_read(scene.fd, W_OFFER, head, data));
+    CHECK_INT(rogue_number(head + 24, 8), sizeof to2);
+    send2 = rogue_number(head + 32, 8);
+    CHECK(send2 == live_id(ROGUE, MESH_SEND));
+    id[0] = 0;
+    id[1] = UINT64_MAX;
+    id[2] = UINT64_C(1) << 32 | 1000000;
+    id[3] = scene.id + (UINT64_C(1) << 32); /* the right place, of another time */
+    id[4] = scene.id - (UINT64_C(1) << 32);
+    id[5] = other;
+    id[6] = send1;
+    id[7] = send2;
+    for (i = 0; i < 8; i++) rogue_frame(scene.fd, W_DATA, 0, 0, id[i], 0, frame, sizeof frame);
+    id[7] = scene.id;
+    for (i = 0; i < 8; i++) { /* not ours to accept: taken back */
+        rogue_frame(scene.fd, W_ACCEPT, 0, 0, id[i], 4000 + i, NULL, 0);
+        CHECK(rogue_frame_read(scene.fd, W_WITHDRAW, head, data));
+        CHECK_INT(rogue_number(head + 24, 8), 4000 + i);
+        rogue_frame(scene.fd, W_REFUSE, 0, 0, id[i], 10, NULL, 0);
+    }
+    id[7] = send2;
+    for (i = 0; i < 8; i++) rogue_frame(scene.fd, W_WITHDRAW, 0, 0, id[i], 0, NULL, 0);
+    for (i = 0; i < 3; i++) { /* who is lost: nobody, and rank 0 itself */
+        static const uint64_t nobody[] = {3, 0, UINT64_C(1) << 63};
+        rogue_frame(scene.fd, W_LOST, 0, 0, nobody[i], 0, control, 256);
+    }
+    rogue_frame(scene.fd, W_STAYS, 0, 0, 0, 0, NULL, 0);
+    scene_heard(__LINE__);
+    /* Only the transport says who is lost or has closed. */
+    for (i = 0; i < 4; i++) {
+        static const uint64_t kind[] = {MESH_EVENT_LOST, MESH_EVENT_CLOSED, 1000, UINT64_MAX};
+        mesh_control m;
+        rogue_frame(scene.fd, W_CONTROL, 0, 0, kind[i], 0, control, sizeof control);
+        ROGUE_UNTIL(honest_impl(0)->control);
+        CHECK_INT(honest_of(0)->ops->control_poll(honest_of(0), &m), MESH_OK);
+        CHECK(m.kind == MESH_EVENT_MESSAGE && m.rank == ROGUE && m.nbytes == 1024 && !memcmp(m.data, control, 1024));
+    }
+    CHECK_INT(honest_of(0)->ops->test(honest_of(0), &scene.large, &why), MESH_IN_PROGRESS);
+    for (i = 0; i < ROGUE_LARGE; i++) CHECK(scene.around[ROGUE_GUARD + i] == 0xa5);
+    scene_guards(__LINE__);
+    /* Everything goes on. */
+    rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 0, from1, 600);
+    rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 600, from1 + 600, 400);
+    CHECK_OK(honest_end(0, &scene.large, &why), why);
+    CHECK(!memcmp(scene.around + ROGUE_GUARD, from1, ROGUE_LARGE));
+    rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 0, frame, sizeof frame); /* done with */
+    scene_heard(__LINE__);
+    CHECK(!memcmp(scene.around + ROGUE_GUARD, from1, ROGUE_LARGE));
+    honest[1].still = 0;
+    CHECK_OK(honest_end(0, &r1, &why), why);
+    CHECK(!memcmp(got, from1, sizeof got));
+    memset(got, 0, sizeof got);
+    honest_post(1, MESH_RECV, 0, got, sizeof got, ROGUE_CHANNEL(6), &in);
+    CHECK_OK(honest_end(0, &s1, &why), why);
+    CHECK_OK(honest_end(1, &in, &why), why);
+    CHECK(!memcmp(got, to1, sizeof got));
+    CHECK_OK(honest_end(1, &out, &why), why);
+    /* The one that is the rogue's it may accept, once. */
+    rogue_frame(scene.fd, W_ACCEPT, 0, 0, send2, 4242, NULL, 0);
+    rogue_frame(scene.fd, W_ACCEPT, 0, 0, send2, 4243, NULL, 0);
+    for (i = 0; i < sizeof to2;) {
+        int n;
+        CHECK_INT(rogue_read(scene.fd, head, 40), 40);
+        n = (int)rogue_number(head + 4, 4);
+        if (rogue_number(head, 4) == W_WITHDRAW && rogue_number(head + 24, 8) == 4243) continue;
+        CHECK_INT(rogue_number(head, 4), W_DATA);
+        CHECK_INT(rogue_number(head + 24, 8), 4242);
+        CHECK_INT(rogue_number(head + 32, 8), i);
+        if (n <= 0 || (size_t)n > sizeof got - i || rogue_read(scene.fd, got + i, n) != n) break;
+        i += (size_t)n;
+    }
+    CHECK_OK(honest_end(0, &s2, &why), why);
+    CHECK(!memcmp(got, to2, sizeof got));
+    honest_no_event(__LINE__, 1);
+    CHECK_INT(honest_of(0)->ops->cancel(honest_of(0), &scene.waits), MESH_OK);
+    honest_end(0, &scene.waits, &why);
+    scene_end(__LINE__);
+}
+
+/* A message of another length or check: both sides hear of it, and nothing is written. */
+static void test_unlike(void) {
+    static const struct {
+        uint64_t nbytes, check;
+    } unlike[] = {{ROGUE_LARGE - 1, ROGUE_CHECK}, {ROGUE_LARGE + 1, ROGUE_CHECK}, {0, ROGUE_CHECK},
+                  {ROGUE_LARGE, ROGUE_CHECK + 1}, {65536, ROGUE_CHECK},           {UINT64_C(1) << 63, ROGUE_CHECK},
+                  {UINT64_MAX, ROGUE_CHECK}};
+    static unsigned char bytes[65536];
+    char want[200];
+    size_t i;
+    int early;
+    memset(bytes, 0xee, sizeof bytes);
+    scene_start();
+    for (early = 0; early < 2; early++)
+        for (i = 0; i < 2 * sizeof unlike / sizeof unlike[0]; i++) {
+            uint64_t n = unlike[i / 2].nbytes, channel = ROGUE_CHANNEL(100 + early * 100 + i);
+            int offered = i % 2 != 0, line = __LINE__;
+            unsigned char head[40], buffer[ROGUE_LARGE];
+            mesh_ticket ticket;
+            mesh_error why;
+            size_t k, touched = 0;
+            if (!offered && n > sizeof bytes) continue;
+            memset(buffer, 0xa5, sizeof buffer);
+            if (!early) honest_post(0, MESH_RECV, ROGUE, buffer, ROGUE_LARGE, channel, &ticket);
+            rogue_frame(scene.fd, offered ? W_OFFER : W_EAGER, channel, unlike[i / 2].check, offered ? n : 0, 500 + i, bytes,
+                        offered ? 0 : (uint32_t)n);
+            if (early) {
+                scene_heard(line);
+                honest_post(0, MESH_RECV, ROGUE, buffer, ROGUE_LARGE, channel, &ticket);
+            }
+            CHECK_INT(honest_end(0, &ticket, &why), MESH_ERR_MISMATCH);
+            CHECK_INT(why.rank, ROGUE);
+            snprintf(want, sizeof want, "rank 2 sent %" PRIu64 " bytes, rank 0 expected 1000%s", n,
+                     unlike[i / 2].check == ROGUE_CHECK ? "" : ", of another operation");
+            CHECK_STR(why.text, want);
+            for (k = 0; k < sizeof buffer; k++) touched += buffer[k] != 0xa5;
+            CHECK_INT(touched, 0);
+            if (!offered) continue;
+            CHECK(rogue_frame_read(scene.fd, W_REFUSE, head, NULL));
+            CHECK_INT(rogue_number(head + 24, 8), 500 + i);
+            CHECK_INT(rogue_number(head + 32, 8), ROGUE_LARGE);
+        }
+    rogue_frame(scene.fd, 0, 0, 0, 0, 0, NULL, 0);
+    scene_lost(__LINE__, "it sent a frame that cannot be");
+}
+
+/* Frames that just may be, and frames cut in two anywhere. */
+static void test_cut_frames(void) {
+    static unsigned char most[1 << 20], got[1 << 20];
+    unsigned char frame[50], head[40], small[10];
+    mesh_socket__conn *c;
+    mesh_ticket ticket;
+    mesh_error why;
+    uint64_t id;
+    int kind, cut;
+    size_t i;
+    for (i = 0; i < sizeof most; i++) most[i] = (unsigned char)(i * 7);
+    scene_start();
+    c = honest_impl(0)->peer[ROGUE].conn;
+    honest_post(0, MESH_RECV, ROGUE, got, 65536, ROGUE_CHANNEL(1), &ticket);
+    rogue_frame(scene.fd, W_EAGER, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, 0, most, 65536);
+    CHECK_OK(honest_end(0, &ticket, &why), why);
+    CHECK(!memcmp(got, most, 65536));
+    honest_post(0, MESH_RECV, ROGUE, got, sizeof got, ROGUE_CHANNEL(2), &ticket);
+    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(2), ROGUE_CHECK, sizeof got, 78, NULL, 0);
+    CHECK(rogue_frame_read(scene.fd, W_ACCEPT, head, NULL));
+    rogue_frame(scene.fd, W_DATA, 0, 0, rogue_number(head + 32, 8), 0, most, sizeof most);
+    CHECK_OK(honest_end(0, &ticket, &why), why);
+    CHECK(!memcmp(got, most, sizeof got));
+    /* A second message in ten-byte frames. */
+    honest_post(0, MESH_RECV, ROGUE, got, 490, ROGUE_CHANNEL(3), &ticket);
+    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(3), ROGUE_CHECK, 490, 79, NULL, 0);
+    CHECK(rogue_frame_read(scene.fd, W_ACCEPT, head, NULL));
+    id = rogue_number(head + 32, 8);
+    for (kind = 0; kind < 3; kind++)
+        for (cut = 1; cut < 50; cut++) {
+            mesh_ticket one;
+            memcpy(frame + 40, most + cut, 10);
+            if (kind == 0) {
+                rogue_header(frame, W_EAGER, 10, ROGUE_CHANNEL(300 + cut), ROGUE_CHECK, 0, 0);
+                honest_post(0, MESH_RECV, ROGUE, small, 10, ROGUE_CHANNEL(300 + cut), &one);
+            } else if (kind == 1) {
+                rogue_header(frame, W_DATA, 10, 0, 0, id, (uint64_t)(10 * (cut - 1)));
+            } else {
+                rogue_header(frame, W_CONTROL, 10, 0, 0, MESH_EVENT_MESSAGE, 0);
+                memcpy(frame + 40, "ten bytes.", 10);
+            }
+            rogue_send(scene.fd, frame, (size_t)cut);
+            ROGUE_UNTIL(c->in_len - c->in_at == (size_t)cut || (cut >= 40 && c->rx_left == (uint64_t)(50 - cut)));
+            rogue_send(scene.fd, frame + cut, (size_t)(50 - cut));
+            if (kind == 0) {
+                CHECK_OK(honest_end(0, &one, &why), why);
+                CHECK(!memcmp(small, most + cut, 10));
+            } else if (kind == 2) {
+                honest_event(__LINE__, 0, MESH_EVENT_MESSAGE, ROGUE, "ten bytes.");
+            }
+        }
+    CHECK_OK(honest_end(0, &ticket, &why), why);
+    for (cut = 1; cut < 50; cut++) CHECK(!memcmp(got + 10 * (cut - 1), most + cut, 10));
+    rogue_frame(scene.fd, W_LOST, 0, 0, 2, 0, NULL, 0); /* a cut that stays: the rogue ends in the middle of a header */
+    rogue_send(scene.fd, frame, 39);
+    shutdown(scene.fd, SHUT_WR);
+    scene_guards(__LINE__);
+    rogue_drain(scene.fd);
+    close(scene.fd);
+    CHECK_INT(honest_end(0, &scene.large, &why), MESH_ERR_PEER);
+    CHECK_INT(honest_end(0, &scene.waits, &why), MESH_ERR_PEER);
+    honest_down();
+}
+
+/* Credit: to the byte what lies here unreceived; what was taken may be sent again; what was given back must have been spent. */
+static void test_credit_sent(void) {
+    enum { EACH = 65536 - 40 };
+    static unsigned char bytes[EACH], got[EACH];
+    unsigned char head[40];
+    mesh_error why;
+    uint64_t k;
+    scene_start();
+    for (k = 0; k < 16; k++) rogue_frame(scene.fd, W_EAGER, ROGUE_CHANNEL(200 + k), ROGUE_CHECK, 0, 0, bytes, EACH);
+    scene_heard(__LINE__);
+    CHECK_INT(honest_impl(0)->peer[ROGUE].lent, 1 << 20);
+    for (k = 0; k < 4; k++) {
+        mesh_ticket ticket;
+        honest_post(0, MESH_RECV, ROGUE, got, EACH, ROGUE_CHANNEL(200 + k), &ticket);
+        CHECK_OK(honest_end(0, &ticket, &why), why);
+    }
+    CHECK(rogue_frame_read(scene.fd, W_CREDIT, head, NULL));
+    CHECK_INT(rogue_number(head + 24, 8), 4 << 16);
+    for (k = 0; k < 4; k++) rogue_frame(scene.fd, W_EAGER, ROGUE_CHANNEL(300 + k), ROGUE_CHECK, 0, 0, bytes, EACH);
+    scene_heard(__LINE__);
+    rogue_frame(scene.fd, W_EAGER, ROGUE_CHANNEL(400), ROGUE_CHECK, 0, 0, NULL, 0);
+    scene_lost(__LINE__, "it sent more than its credit");
+}
+static void test_credit_given(void) {
+    static const uint64_t wild[] = {1, 1 << 20, UINT64_C(1) << 63, UINT64_MAX};
+    static unsigned char bytes[16384 - 40];
+    unsigned char head[40];
+    mesh_ticket ticket[66];
+    mesh_error why;
+    size_t i;
+    for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+        scene_start();
+        rogue_frame(scene.fd, W_CREDIT, 0, 0, wild[i], 0, NULL, 0);
+        scene_lost(__LINE__, "it took more than was sent to it");
+    }
+    /* All of it is spent, and the next is offered; what is given back is spent again; a byte more than that is too much. */
+    scene_start();
+    for (i = 0; i < 65; i++) honest_post(0, MESH_SEND, ROGUE, bytes, sizeof bytes, ROGUE_CHANNEL(100 + i), &ticket[i]);
+    for (i = 0; i < 65; i++) {
+        CHECK_INT(rogue_read(scene.fd, head, 40), 40);
+        CHECK_INT(rogue_number(head, 4), i < 64 ? W_EAGER : W_OFFER);
+        if (i < 64) {
+            CHECK_OK(honest_end(0, &ticket[i], &why), why);
+            rogue_read(scene.fd, bytes, sizeof bytes);
+        }
+    }
+    rogue_frame(scene.fd, W_CREDIT, 0, 0, 16384, 0, NULL, 0);
+    scene_heard(__LINE__);
+    honest_post(0, MESH_SEND, ROGUE, bytes, sizeof bytes, ROGUE_CHANNEL(165), &ticket[65]);
+    CHECK(rogue_frame_read(scene.fd, W_EAGER, head, NULL) || rogue_number(head, 4) == W_EAGER);
+    CHECK_OK(honest_end(0, &ticket[65], &why), why);
+    rogue_frame(scene.fd, W_CREDIT, 0, 0, 1 << 20, 0, NULL, 0);
+    scene_heard(__LINE__);
+    rogue_frame(scene.fd, W_CREDIT, 0, 0, 1, 0, NULL, 0);
+    CHECK_INT(honest_end(0, &ticket[64], &why), MESH_ERR_PEER);
+    scene_lost(__LINE__, "it took more than was sent to it");
+}
+
+/* What may wait here: so many control messages, so many offers, and one more is too many. */
+static void test_queues(void) {
+    enum { CONTROLS = 4096, OFFERS = 65536 };
+    mesh_socket__impl *s;
+    mesh_control m;
+    int i;
+    scene_start();
+    s = honest_impl(0);
+    for (i = 0; i < CONTROLS; i++) rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_MESSAGE, 0, NULL, 0);
+    ROGUE_UNTIL(s->peer[ROGUE].controls == CONTROLS);
+    CHECK(s->peer[ROGUE].conn && !s->peer[ROGUE].conn->broken);
+    rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_ABORT, 0, NULL, 0);
+    ROGUE_UNTIL(!s->peer[ROGUE].conn);
+    for (i = 0; i < CONTROLS; i++) {
+        CHECK_INT(honest_of(0)->ops->control_poll(honest_of(0), &m), MESH_OK);
+        CHECK(m.kind == MESH_EVENT_MESSAGE && m.nbytes == 0);
+    }
+    scene_lost(__LINE__, "it sent more control messages than may wait");
+    scene_start();
+    for (i = 0; i < OFFERS; i++)
+        rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(1000 + (unsigned)i), ROGUE_CHECK, UINT64_MAX, 1, NULL, 0);
+    scene_heard(__LINE__);
+    rogue_frame(scene.fd, W_OFFER, ROGUE_CHANNEL(1), ROGUE_CHECK, 1, 1, NULL, 0);
+    scene_lost(__LINE__, "it offered more messages than may wait");
+}
+
+/* Messages that end by the rogue's word: withdrawn, refused, given up. Their text fits where it goes. */
+static void test_words(void) {
+    static unsigned char bytes[200000];
+    unsigned char head[40];
+    char text[MESH_ERROR_BYTES], want[MESH_ERROR_BYTES];
+    mesh_ticket send;
+    mesh_error why;
+    scene_start();
+    rogue_frame(scene.fd, W_WITHDRAW, 0, 0, scene.id, 0, NULL, 0);
+    CHECK_INT(honest_end(0, &scene.large, &why), MESH_ERR_CANCELED);
+    CHECK_STR(why.text, "rank 2 canceled a message to rank 0");
+    honest_post(0, MESH_SEND, ROGUE, bytes, sizeof bytes, ROGUE_CHANNEL(7), &send);
+    CHECK(rogue_frame_read(scene.fd, W_OFFER, head, NULL));
+    rogue_frame(scene.fd, W_REFUSE, 0, 0, rogue_number(head + 32, 8), 4711, NULL, 0);
+    CHECK_INT(honest_end(0, &send, &why), MESH_ERR_MISMATCH);
+    CHECK_STR(why.text, "rank 0 sent 200000 bytes, rank 2 expected 4711");
+    memset(text, 'g', sizeof text);
+    rogue_frame(scene.fd, W_GIVEN_UP, 0, 0, 0, 0, text, sizeof text - 1);
+    strcpy(want, "it has given this rank up: ");
+    memset(want + strlen(want), 'g', sizeof want - 27);
+    want[sizeof want - 1] = 0;
+    honest_event(__LINE__, 0, MESH_EVENT_LOST, ROGUE, want);
+    CHECK_INT(honest_end(0, &scene.waits, &why), MESH_ERR_PEER);
+    CHECK_HAS(why.text, "rank 2 was lost: it has given this rank up: ggg");
+    rogue_drain(scene.fd);
+    honest_message(__LINE__, 0, 1, 10);
+    honest_no_event(__LINE__, 1); /* between the two alone */
+    scene_end(__LINE__);
+}
+
+/* After a goodbye what was sent still counts, and what cannot be ends the connection without a loss. */
+static void test_after_goodbye(void) {
+    unsigned char got[8];
+    mesh_ticket recv;
+    mesh_error why;
+    scene_start();
+    honest_post(0, MESH_RECV, ROGUE, got, 8, ROGUE_CHANNEL(1), &recv);
+    rogue_frame(scene.fd, W_GOODBYE, 0, 0, 0, 0, NULL, 0);
+    rogue_frame(scene.fd, W_EAGER, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, 0, "farewell", 8);
+    rogue_frame(scene.fd, W_GOODBYE, 0, 0, 0, 0, NULL, 0);
+    rogue_frame(scene.fd, W_DATA, 0, 0, scene.id, 1, "farewell", 8);
+    CHECK_OK(honest_end(0, &recv, &why), why);
+    CHECK(!memcmp(got, "farewell", 8));
+    CHECK_INT(honest_end(0, &scene.large, &why), MESH_ERR_PEER);
+    CHECK_STR(why.text, "rank 2 closed its transport in the middle of a message");
+    CHECK_INT(why.rank, ROGUE);
+    honest_event(__LINE__, 0, MESH_EVENT_CLOSED, ROGUE, "");
+    rogue_drain(scene.fd);
+    CHECK_INT(honest_of(0)->ops->test(honest_of(0), &scene.waits, &why), MESH_IN_PROGRESS);
+    CHECK_INT(honest_of(0)->ops->cancel(honest_of(0), &scene.waits), MESH_OK);
+    honest_end(0, &scene.waits, &why);
+    honest_message(__LINE__, 0, 1, 10);
+    honest_no_event(__LINE__, 0);
+    honest_no_event(__LINE__, 1);
+    scene_end(__LINE__);
+}
+
+/* A rank that is connected to the rogue too hears it from the other: it hangs up, and says why. */
+static void test_told(void) {
+    rogue_hello call = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    unsigned char head[40], text[4096];
+    mesh_ticket recv;
+    mesh_error why;
+    rogue_talk k;
+    scene_start();
+    rogue_turn(1);
+    call.job = rogue_job;
+    CHECK_STR(talk_whole(&k, &call), "welcome");
+    honest_post(1, MESH_RECV, ROGUE, text, 10, ROGUE_CHANNEL(1), &recv);
+    rogue_frame(scene.fd, W_STAYS + 1, 0, 0, 0, 0, NULL, 0);
+    CHECK(rogue_frame_read(k.fd, W_GIVEN_UP, head, text));
+    CHECK(rogue_number(head + 4, 4) == 30 && !memcmp(text, "it sent a frame that cannot be", 30));
+    CHECK_INT(rogue_drain(k.fd), 0);
+    CHECK_INT(honest_end(1, &recv, &why), MESH_ERR_PEER);
+    CHECK_STR(why.text, "rank 2 was lost: it sent a frame that cannot be");
+    close(k.fd);
+    scene_lost(__LINE__, "it sent a frame that cannot be");
+}
+
 static const test_case rogue_tests[] = {
     {"rogue/recorded", test_recorded, 30},
     {"rogue/acceptor", test_acceptor, 60},
     {"rogue/listener_tcp", test_listener_tcp, 60},
     {"rogue/listener_unix", test_listener_unix, 60},
     {"rogue/replay", test_replay, 30},
+    {"rogue/dialer", test_dialer, 60},
+    {"rogue/dialer_slow", test_dialer_slow, 30},
+    {"rogue/book", test_book, 30},
+    {"rogue/caller", test_caller, 30},
+    {"rogue/relay", test_relay, 30},
+    {"rogue/frames", test_frames, 30},
+    {"rogue/data", test_data, 30},
+    {"rogue/forged", test_forged, 30},
+    {"rogue/unlike", test_unlike, 30},
+    {"rogue/cut_frames", test_cut_frames, 30},
+    {"rogue/credit_sent", test_credit_sent, 30},
+    {"rogue/credit_given", test_credit_given, 30},
+    {"rogue/queues", test_queues, 30},
+    {"rogue/words", test_words, 30},
+    {"rogue/after_goodbye", test_after_goodbye, 30},
+    {"rogue/told", test_told, 30},
 };
 
 #endif
