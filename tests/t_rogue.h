@@ -344,7 +344,7 @@ static mesh_status honest_end(int at, mesh_ticket *ticket, mesh_error *why) {
     while ((status = t->ops->test(t, ticket, why)) == MESH_IN_PROGRESS && test_now() < end) rogue_pump();
     return status;
 }
-/* A message of n bytes between honest ranks arrives whole. */
+/* A message of n bytes between honest ranks, by their places, arrives whole. */
 static void honest_message(int line, int from, int to, int n) {
     static unsigned char out[300000], in[300000];
     static uint64_t channel = 1 << 20;
@@ -353,8 +353,8 @@ static void honest_message(int line, int from, int to, int n) {
     int i;
     for (i = 0; i < n; i++) out[i] = (unsigned char)(i * 31 + from), in[i] = 0;
     channel++;
-    honest_post(from, MESH_SEND, to, out, (uint64_t)n, ROGUE_CHANNEL(channel), &send);
-    honest_post(to, MESH_RECV, from, in, (uint64_t)n, ROGUE_CHANNEL(channel), &recv);
+    honest_post(from, MESH_SEND, honest[to].desc.rank, out, (uint64_t)n, ROGUE_CHANNEL(channel), &send);
+    honest_post(to, MESH_RECV, honest[from].desc.rank, in, (uint64_t)n, ROGUE_CHANNEL(channel), &recv);
     if (honest_end(from, &send, &why) || honest_end(to, &recv, &why) || memcmp(in, out, (size_t)n))
         test_fail(__FILE__, line, "%d bytes of rank %d for rank %d: %s", n, from, to, why.text);
 }
@@ -1551,6 +1551,221 @@ static void test_told(void) {
     scene_lost(__LINE__, "it sent a frame that cannot be");
 }
 
+/* Headers by chance: each ends in a refusal, and in no death; nothing is written where it should not be. */
+static void test_wild_frames(void) {
+    static const char *const ends[] = {"it sent a frame that cannot be", "it sent more than its credit",
+                                           "it sent bytes that were not next", "it took more than was sent to it"};
+    static unsigned char zeros[(1 << 20) + 65536 + 40];
+    test_random rng = random_from(7);
+    int round;
+    for (round = 0; round < 60; round++) {
+        static const uint32_t lengths[] = {0, 0, 1, 64, 256, 1000, 65536, 1 << 20};
+        uint32_t type = 1 + (uint32_t)random_below(&rng, 10), length = lengths[random_below(&rng, 8)];
+        uint64_t a = random_below(&rng, 2) ? random_next(&rng) : (uint64_t)random_below(&rng, 6);
+        unsigned char head[40];
+        mesh_control m;
+        mesh_error why;
+        size_t k;
+        scene_start();
+        if (random_below(&rng, 3) == 0) a = scene.id;
+        if (type == W_LOST && a == 1) a = 0; /* that is testimony, and believed */
+        rogue_header(head, type, length, random_next(&rng), random_next(&rng), a, random_below(&rng, 2) ? random_next(&rng) : 0);
+        if (random_below(&rng, 4) == 0) /* no plausible one */
+            for (k = 0; k < 40; k++) head[k] = (unsigned char)random_next(&rng);
+        rogue_send(scene.fd, head, 40);
+        rogue_send(scene.fd, zeros, sizeof zeros); /* what belongs to it, and then a frame of no kind */
+        rogue_drain(scene.fd);
+        ROGUE_UNTIL(!honest_impl(0)->peer[ROGUE].conn);
+        do {
+            memset(&m, 0, sizeof m);
+            m.kind = -1;
+            honest_of(0)->ops->control_poll(honest_of(0), &m);
+        } while (m.kind == MESH_EVENT_MESSAGE || m.kind == MESH_EVENT_ABORT);
+        for (k = 0; k < 4 && (m.nbytes != strlen(ends[k]) || memcmp(m.data, ends[k], m.nbytes)); k++) {}
+        if (m.kind != MESH_EVENT_LOST || m.rank != ROGUE || (k == 4 && !(type == W_LOST && a == ROGUE)))
+            test_fail(__FILE__, __LINE__, "round %d, frame %u of %u bytes: event %d of rank %d: \"%.*s\"", round, type,
+                      length, m.kind, m.rank, (int)m.nbytes, (char *)m.data);
+        CHECK(honest_end(0, &scene.large, &why) < 0 && why.rank == ROGUE);
+        CHECK(honest_end(0, &scene.waits, &why) < 0 && why.rank == ROGUE);
+        scene_end(__LINE__);
+    }
+}
+
+/* ---- limits ---- */
+
+static int strangers_of(int at) {
+    mesh_socket__impl *s = honest_impl(at);
+    int i, n = 0;
+    for (i = 0; i < s->nconns; i++) n += s->conn[i]->rank < 0;
+    return n;
+}
+/* 64 strangers, and as many as there are ranks: for one more the first goes. Who knows the secret gets in among them. */
+static void test_stranger_limit(void) {
+    enum { MOST = 64 + 3 };
+    rogue_hello call = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    int fd[MOST + 1], first = rogue_join(), i;
+    rogue_talk k;
+    rogue_turn(0);
+    for (i = 0; i < MOST; i++) {
+        fd[i] = rogue_dial();
+        CHECK(fd[i] >= 0);
+    }
+    ROGUE_UNTIL(strangers_of(1) == MOST);
+    rogue_pump(), rogue_pump();
+    CHECK_STR(honest[1].said, "");
+    fd[MOST] = rogue_dial();
+    CHECK_INT(rogue_drain(fd[0]), 0);
+    honest_said(__LINE__, 1, "it said nothing, and others came");
+    CHECK_INT(strangers_of(1), MOST);
+    call.job = rogue_job;
+    CHECK_STR(talk_whole(&k, &call), "welcome");
+    CHECK_INT(rogue_drain(fd[1]), 0);
+    CHECK_INT(strangers_of(1), MOST - 1);
+    honest_message(__LINE__, 0, 1, 1000);
+    for (i = 0; i <= MOST; i++) close(fd[i]);
+    ROGUE_UNTIL(strangers_of(1) == 0);
+    close(k.fd);
+    close(first);
+    honest_down();
+}
+
+/* A port that nobody else gets, which rank 0 can still listen at. Returns the socket that holds it. */
+static int reserve_port(int *port) {
+    struct sockaddr_in a;
+    socklen_t length = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 && bind(fd, (struct sockaddr *)&a, length) == 0 &&
+          getsockname(fd, (struct sockaddr *)&a, &length) == 0);
+    *port = ntohs(a.sin_port);
+#ifndef __linux__
+    close(fd);
+#endif
+    return fd;
+}
+/* Listeners are on loopback where rank 0's address is, with a secret and without; without one nothing else is let in. */
+static void test_loopback(void) {
+    static const char *const secret[] = {"tests", "", "tests"}, *const address[] = {"127.0.0.1", "127.0.0.1", "localhost"};
+    struct sockaddr_in any;
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d;
+    int i, k;
+    for (i = 0; i < 3; i++) {
+        int held = reserve_port(&rogue_port);
+        rogue_fd = 0;
+        for (k = 0; k < 2; k++) {
+            honest_prepare(k, k, 2);
+            honest[k].desc.secret = secret[i];
+            honest[k].desc.address = address[i];
+            honest_go(k);
+        }
+        for (k = 0; k < 2; k++) {
+            struct sockaddr_storage at;
+            socklen_t length = sizeof at;
+            CHECK_OK(honest_opened(k), honest[k].err);
+            if (!honest[k].up) continue;
+            CHECK_INT(getsockname(honest_impl(k)->tcp_fd, (struct sockaddr *)&at, &length), 0);
+            if (at.ss_family == AF_INET)
+                CHECK_INT(ntohl(((struct sockaddr_in *)&at)->sin_addr.s_addr), INADDR_LOOPBACK);
+            else
+                CHECK(IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&at)->sin6_addr));
+        }
+        honest_message(__LINE__, 0, 1, 1000);
+        honest_down();
+        close(held);
+    }
+    memset(&any, 0, sizeof any);
+    any.sin_family = AF_INET;
+    rogue_fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(rogue_fd, (struct sockaddr *)&any, sizeof any) == 0 && listen(rogue_fd, 1) == 0);
+    d = socket_desc(0, 2, rogue_port, rogue_fd);
+    d.secret = "";
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the inherited socket listens beyond loopback, and there is no secret");
+    close(rogue_fd);
+}
+
+/* No descriptor of the transport's is inherited by a program that is started. Those that its rank watches and traces with, too. */
+static void test_cloexec(void) {
+    enum { MOST = 1024 };
+    static char before[MOST];
+    char dir[] = "/tmp/mesh-rogue-XXXXXX", path[64];
+    rogue_hello call = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    rogue_talk k[2];
+    int i, fd, found = 0, status;
+    pid_t child;
+    CHECK(mkdtemp(dir) != NULL);
+    fflush(NULL);
+    if ((child = fork()) == 0) {
+        pause();
+        _exit(0);
+    }
+    setenv("MESH_TRACE", dir, 1);
+    rogue_host = mesh_socket__host();
+    rogue_process = mesh_socket__process();
+    if (rogue_process) rogue_process = rogue_process >> 32 << 32 | (uint64_t)(uint32_t)child;
+    for (i = 0; i < MOST; i++) before[i] = fcntl(i, F_GETFD) >= 0;
+    fd = rogue_join();
+    call.job = rogue_job;
+    rogue_turn(0);
+    CHECK_STR(talk_whole(&k[0], &call), "welcome");
+    honest_message(__LINE__, 0, 1, 100);
+    for (i = 0; i < MOST; i++) {
+        int flags = fcntl(i, F_GETFD);
+        if (before[i] || flags < 0 || i == fd || i == k[0].fd) continue;
+        found++;
+        if (!(flags & FD_CLOEXEC)) test_fail(__FILE__, __LINE__, "descriptor %d would be inherited", i);
+    }
+    /* Listeners, connections, traces; what watches processes where the system has that. */
+    CHECK_INT(found, 4 + 2 + 2 + 2 + 2 * (honest_impl(0)->processes >= 0) + 2 * (honest_impl(1)->processes >= 0));
+    close(k[0].fd);
+    close(fd);
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    honest_down();
+    unsetenv("MESH_TRACE");
+    for (i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/rank-%d.json", dir, i);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+/* Two jobs of three on this host, with one secret: a rank of one that comes to the other, for its address is in a port's past, is refused. */
+static void test_two_jobs(void) {
+    static const char astray[] = ASTRAY("1", "2", "2");
+    mesh_ticket recv;
+    mesh_error why;
+    char got[8];
+    int job, k;
+    for (job = 0; job < 2; job++) {
+        rogue_fd = listen_loopback(AF_INET, &rogue_port);
+        for (k = 0; k < 3; k++) {
+            honest_prepare(3 * job + k, k, 3);
+            if (job) honest[3 * job + k].desc.lanes = MESH_SOCKET_TCP;
+            honest_go(3 * job + k);
+        }
+        for (k = 0; k < 3; k++) CHECK_OK(honest_opened(3 * job + k), honest[3 * job + k].err);
+    }
+    for (job = 0; job < 2; job++) { /* over TCP, and over a Unix-domain socket */
+        int from = 3 * job + 1, to = 3 * !job + 2;
+        honest_impl(from)->book[2] = honest_impl(to)->book[2];
+        if (job) honest_impl(from)->lanes = MESH_SOCKET_AUTO;
+        honest_post(from, MESH_RECV, 2, got, sizeof got, ROGUE_CHANNEL(1), &recv);
+        honest_event(__LINE__, from, MESH_EVENT_CLOSED, 2, astray);
+        honest_said(__LINE__, to, astray);
+        CHECK(!honest_impl(to)->peer[1].conn);
+        CHECK_INT(honest_of(from)->ops->cancel(honest_of(from), &recv), MESH_OK);
+        honest_end(from, &recv, &why);
+        honest_message(__LINE__, from, from - 1, 1000);
+        honest_message(__LINE__, to, to - 2, 1000);
+    }
+    honest_down();
+}
+
 static const test_case rogue_tests[] = {
     {"rogue/recorded", test_recorded, 30},
     {"rogue/acceptor", test_acceptor, 60},
@@ -1573,6 +1788,11 @@ static const test_case rogue_tests[] = {
     {"rogue/words", test_words, 30},
     {"rogue/after_goodbye", test_after_goodbye, 30},
     {"rogue/told", test_told, 30},
+    {"rogue/wild_frames", test_wild_frames, 30},
+    {"rogue/stranger_limit", test_stranger_limit, 30},
+    {"rogue/loopback", test_loopback, 30},
+    {"rogue/cloexec", test_cloexec, 30},
+    {"rogue/two_jobs", test_two_jobs, 30},
 };
 
 #endif
