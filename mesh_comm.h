@@ -798,6 +798,12 @@ static inline int mesh__closed_heard(mesh_comm *c, int from) {
     return 0;
 }
 
+/* An error of another rank's. What is none that there is counts as the loss of that rank: never as success. */
+static inline mesh_status mesh__status_heard(const unsigned char *p) {
+    int status = (int)mesh__get32(p);
+    return status < 0 && status >= MESH_ERR_TRANSPORT ? (mesh_status)status : MESH_ERR_PEER;
+}
+
 static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
@@ -820,9 +826,8 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
         if (!c->failed) mesh__dispute_add(c, from, &theirs, before.channel ? &before : NULL);
         return;
     }
-    mesh__fail(&c->error, (mesh_status)(int)mesh__get32(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s",
-               from, text);
-    if (c->error.rank < 0) c->error.rank = from;
+    mesh__fail(&c->error, mesh__status_heard(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s", from, text);
+    if (c->error.rank < 0 || c->error.rank >= e->t->size) c->error.rank = from;
     mesh__comm_fail(c);
     if (mesh_index_of(&c->on, from) < 0)
         mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
@@ -2190,7 +2195,7 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
             if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
                 continue;
             if (mesh__get32(d + 4) == e->opens) {
-                status = (mesh_status)(int)mesh__get32(d + 8);
+                status = mesh__get32(d + 8) == MESH_OK ? MESH_OK : mesh__status_heard(d + 8);
                 *id = mesh__get32(d + 12);
                 if (status == MESH_OK)
                     mesh__terms_read(terms, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
