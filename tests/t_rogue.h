@@ -722,8 +722,11 @@ static void listener(int is_unix) {
     rogue_turn(is_unix);
     right.job = rogue_job;
     try_hellos(wrong, sizeof wrong / sizeof wrong[0], 1, rogue_job);
-    right.job = 0; /* no job is not any job */
+    right.job = 0; /* no job is not any job, and nobody joins here */
     CHECK_STR(talk_whole(&k, &right), ASTRAY("2", "1", "1"));
+    right.kind = HELLO_JOINS;
+    CHECK_STR(talk_whole(&k, &right), ASTRAY("2", "1", "1"));
+    right.kind = HELLO_CALLS;
     right.job = rogue_job;
     try_proofs(1, &right);
     try_pieces(1, &right);
@@ -1603,6 +1606,161 @@ static void test_wild_frames(void) {
     }
 }
 
+/* ---- control messages: ranks 0 and 1 are in a comm, which the rogue is not ---- */
+
+typedef struct gossip_rank {
+    pthread_t thread;
+    mesh_comm comm;
+    mesh_status status; /* of its last call */
+    int rounds;
+} gossip_rank;
+static gossip_rank gossip[2];
+static volatile int gossip_over, gossip_id;
+
+static void *gossip_main(void *ctx) {
+    gossip_rank *g = (gossip_rank *)ctx;
+    mesh_transport *t = honest_of((int)(g - gossip));
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_desc shape = MESH_ZERO;
+    int two = 2, v[2], sum[2];
+    mesh_error err;
+    mesh m;
+    shape.shape = &two;
+    shape.naxes = 1;
+    desc.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_make(&m, &shape, &err), err);
+    CHECK_OK(mesh_comm_open(&g->comm, t, &m, &desc, &err), err);
+    __sync_lock_test_and_set(&gossip_id, (int)g->comm.id);
+    do {
+        v[0] = __sync_fetch_and_add(&gossip_over, 0);
+        v[1] = ++g->rounds;
+        g->status = mesh_all_reduce(&g->comm, NULL, v, sum, 2, MESH_I32, MESH_SUM);
+        if (g->status == MESH_OK && sum[1] != 2 * g->rounds) test_fail(__FILE__, __LINE__, "a sum is wrong");
+    } while (g->status == MESH_OK && !sum[0]);
+    return NULL;
+}
+/* Everything that the rogue has said to rank 0 has been taken: it knows the time. */
+static void gossip_heard(uint32_t id) {
+    unsigned char say[8], head[40], data[4096];
+    rogue_le(say, MESH__MSG_CLOCK, 4);
+    rogue_le(say + 4, id, 4);
+    rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_MESSAGE, 0, say, 8);
+    do {
+        if (!rogue_frame_read(scene.fd, W_CONTROL, head, data)) {
+            test_fail(__FILE__, __LINE__, "rank 0 has hung up");
+            return;
+        }
+    } while (rogue_number(data, 4) != MESH__MSG_TIME || rogue_number(data + 4, 4) != id);
+}
+static void gossip_start(void) {
+    int i;
+    gossip_over = gossip_id = 0;
+    memset(gossip, 0, sizeof gossip);
+    scene.fd = rogue_join();
+    honest[0].still = honest[1].still = 1; /* their threads run them */
+    for (i = 0; i < 2; i++) CHECK(pthread_create(&gossip[i].thread, NULL, gossip_main, &gossip[i]) == 0);
+    gossip_heard(1);
+    while (!__sync_fetch_and_add(&gossip_id, 0)) gossip_heard(2);
+}
+
+/* Questions and answers of every kind and length, of comms that there are not: the one that there is goes on. */
+static void test_gossip(void) {
+    unsigned char say[MESH_CONTROL_BYTES];
+    test_random rng = random_from(11);
+    uint32_t kind, k, asked = 10;
+    int i;
+    gossip_start();
+    for (kind = 0; kind < 12; kind++)
+        for (k = 0; k < 120; k++) {
+            uint32_t n = k < 100 ? 2 * k : (uint32_t)random_below(&rng, sizeof say + 1);
+            for (i = 0; i < (int)sizeof say; i++)
+                say[i] = k % 3 == 0 ? 0 : k % 3 == 1 ? 0xff : (unsigned char)random_next(&rng);
+            rogue_le(say, kind, 4);
+            if (kind == 11) { /* why a comm fails that is not open */
+                rogue_le(say, 1000, 4);
+                rogue_le(say + 12, k % 4, 4);
+            }
+            rogue_frame(scene.fd, W_CONTROL, 0, 0, kind == 11 ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, 0, say, n);
+            if (k % 40 == 39) gossip_heard(asked++);
+        }
+    __sync_fetch_and_add(&gossip_over, 1);
+    for (i = 0; i < 2; i++) pthread_join(gossip[i].thread, NULL);
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(gossip[i].status, gossip[i].comm.error);
+        CHECK_OK(mesh_comm_close(&gossip[i].comm), gossip[i].comm.error);
+    }
+    honest[0].still = honest[1].still = 0;
+    honest_message(__LINE__, 0, 1, 1000);
+    close(scene.fd);
+    honest_down();
+}
+
+/* Why a comm fails, in a rogue's words: the status is one that there is, the rank too, and the text goes no further than its buffer. */
+static void test_abort(void) {
+    static const struct {
+        int status, rank, want, named;
+    } wild[] = {{0, 1, MESH_ERR_PEER, 1},        {1, 1, MESH_ERR_PEER, 1},          {77, 0, MESH_ERR_PEER, 0},
+                {INT_MAX, 1, MESH_ERR_PEER, 1},  {INT_MIN, 1, MESH_ERR_PEER, 1},    {-10, 1, MESH_ERR_PEER, 1},
+                {-9, -1, MESH_ERR_TRANSPORT, 2}, {-1, INT_MAX, MESH_ERR_ARGUMENT, 2}, {-7, 3, MESH_ERR_PEER, 2},
+                {-6, INT_MIN, MESH_ERR_TIMEOUT, 2}};
+    size_t i;
+    int k;
+    for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
+        unsigned char say[MESH_CONTROL_BYTES];
+        gossip_start();
+        memset(say, 'a', sizeof say);
+        memset(say, 0, MESH__ABORT_HEAD);
+        rogue_le(say, (uint32_t)gossip_id, 4);
+        rogue_le(say + 4, (uint32_t)wild[i].status, 4);
+        rogue_le(say + 8, (uint32_t)wild[i].rank, 4);
+        rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_ABORT, 0, say, sizeof say);
+        for (k = 0; k < 2; k++) pthread_join(gossip[k].thread, NULL);
+        for (k = 0; k < 2; k++) {
+            const mesh_error *e = &gossip[k].comm.error;
+            if (gossip[k].status != wild[i].want || e->status != wild[i].want || e->rank != wild[i].named)
+                test_fail(__FILE__, __LINE__, "%d of rank %d: rank %d has %d, %d of rank %d: %.60s", wild[i].status,
+                          wild[i].rank, k, gossip[k].status, e->status, e->rank, e->text);
+            CHECK_HAS(e->text, "rank 2 failed: aaaaa");
+            CHECK(strlen(e->text) < sizeof e->text);
+            mesh_comm_close(&gossip[k].comm);
+        }
+        honest[0].still = honest[1].still = 0;
+        honest_message(__LINE__, 0, 1, 1000);
+        close(scene.fd);
+        honest_down();
+    }
+}
+
+/* Calls in dispute that nobody made, and comms that a stranger to them has closed: an error that there is, or none. */
+static void test_dispute(void) {
+    static const uint32_t flavour[] = {MESH__ABORT_CLOSED, 3, MESH__ABORT_CLOSED, UINT32_MAX, MESH__ABORT_CLOSED,
+                                       MESH__ABORT_DISPUTE}; /* one of these: others are given a second to speak */
+    test_random rng = random_from(12);
+    int round, i;
+    for (round = 0; round < 6; round++) {
+        unsigned char say[MESH_CONTROL_BYTES];
+        gossip_start();
+        for (i = 0; i < (int)sizeof say; i++)
+            say[i] = round % 3 == 0 ? 0 : round % 3 == 1 ? 0xff : (unsigned char)random_next(&rng);
+        rogue_le(say, (uint32_t)gossip_id, 4);
+        rogue_le(say + 12, flavour[round], 4);
+        for (i = 0; i < 2 && round % 2; i++) /* of this comm, and its world */
+            rogue_le(say + 16 + i * MESH__RECORD_BYTES, (uint64_t)(unsigned)gossip_id << 40 | (unsigned)random_below(&rng, 9), 8);
+        rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_ABORT, 0, say, sizeof say);
+        __sync_fetch_and_add(&gossip_over, 1);
+        for (i = 0; i < 2; i++) pthread_join(gossip[i].thread, NULL);
+        for (i = 0; i < 2; i++) {
+            CHECK(gossip[i].status <= 0 && gossip[i].status >= MESH_ERR_TRANSPORT);
+            CHECK_INT(gossip[i].status, gossip[i].comm.failed ? gossip[i].comm.error.status : MESH_OK);
+            mesh_comm_close(&gossip[i].comm);
+        }
+        honest[0].still = honest[1].still = 0;
+        honest_message(__LINE__, 0, 1, 1000);
+        close(scene.fd);
+        honest_down();
+    }
+}
+
 /* ---- limits ---- */
 
 static int strangers_of(int at) {
@@ -1801,6 +1959,9 @@ static const test_case rogue_tests[] = {
     {"rogue/after_goodbye", test_after_goodbye, 0},
     {"rogue/told", test_told, 0},
     {"rogue/wild_frames", test_wild_frames, 0},
+    {"rogue/gossip", test_gossip, 0},
+    {"rogue/abort", test_abort, 0},
+    {"rogue/dispute", test_dispute, 0},
     {"rogue/stranger_limit", test_stranger_limit, 0},
     {"rogue/loopback", test_loopback, 0},
     {"rogue/cloexec", test_cloexec, 0},
