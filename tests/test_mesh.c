@@ -26,6 +26,7 @@
 #include "t_comm_laws.h"
 #include "t_sockets.h"
 #include "t_rogue.h"
+#include "t_rogue_frames.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -48,6 +49,7 @@ int main(int argc, char **argv) {
         TOPIC(law_tests),
         TOPIC(sockets_tests),
         TOPIC(rogue_tests),
+        TOPIC(rogue_frame_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
