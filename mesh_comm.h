@@ -1814,6 +1814,21 @@ static inline void mesh__clock_heard(mesh__engine *e, const unsigned char *d) {
                     e->clock.time_within >= 0 && e->clock.time_within < MESH__FOREVER_NS;
 }
 
+/* A hello that there was no memory to keep: its sender is told, and waits no longer. */
+static inline void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    mesh_error why;
+    mesh__fail(&why, MESH_ERR_MEMORY, e->t->rank, "mesh_comm_open: rank %d has no memory for a message of the opening",
+               e->t->rank);
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(hello->data + 4));
+    mesh__put32(welcome + 8, (uint32_t)MESH_ERR_MEMORY);
+    mesh__put32(welcome + 12, 0);
+    mesh__put32(welcome + 16, (uint32_t)e->t->rank);
+    memcpy(welcome + MESH__WELCOME_HEAD, why.text, strlen(why.text) + 1);
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, MESH__WELCOME_HEAD + strlen(why.text) + 1);
+}
+
 static inline void mesh__control(mesh__engine *e) {
     mesh_control m;
     int i;
@@ -1848,7 +1863,7 @@ static inline void mesh__control(mesh__engine *e) {
             case MESH__MSG_HELLO:
                 if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
                 mesh__hello_forget(e, m.rank);
-                mesh__mail_keep(e, &m);
+                if (!mesh__mail_keep(e, &m)) mesh__hello_refuse(e, &m);
                 break;
             case MESH__MSG_FAREWELL:
                 mesh__hello_forget(e, m.rank);
@@ -1902,9 +1917,18 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
     if (e->next_gone && e->next_gone < deadline) deadline = e->next_gone;
     status = e->t->ops->progress(e->t, deadline);
-    for (i = 0; status < 0 && i < e->ncomms; i++)
-        mesh__comm_broken(e->comm[i], MESH_ERR_TRANSPORT, e->t->rank, "%s: the transport (%s) of rank %d failed",
-                          mesh__impl(e->comm[i])->name, e->t->ops->name, e->t->rank);
+    if (status == MESH_ERR_MEMORY) e->starved = 1;
+    for (i = 0; status < 0 && i < e->ncomms; i++) {
+        char call[160];
+        mesh__text t = mesh__text_on(call, sizeof call);
+        if (e->waiting && e->waiting->comm == e->comm[i]) {
+            mesh__put_record(&t, &e->waiting->record);
+            mesh__put(&t, ": ");
+        }
+        mesh__comm_broken(e->comm[i], status == MESH_ERR_MEMORY ? status : MESH_ERR_TRANSPORT, e->t->rank,
+                          "%s: %sthe transport (%s) of rank %d %s", mesh__impl(e->comm[i])->name, call, e->t->ops->name,
+                          e->t->rank, status == MESH_ERR_MEMORY ? "has no memory for a message" : "failed");
+    }
 }
 
 /* ---- // >>comms --------------------------------------------------------------------------------------- */
@@ -2120,8 +2144,6 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
     int heard = 1, i;
     *id = e->last_id;
     for (;;) {
-        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
-            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         mesh__poll(e);
         mesh__turn_away_late(e, mesh__get64(mine + 12));
         heard = 1;
@@ -2143,6 +2165,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         if (status == MESH_OK && e->starved)
             status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                                 "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
+            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
         if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
         if (mesh__now(e) >= deadline) {

@@ -43,7 +43,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
    cancel    Ask for an end; test says CANCELED soon, or OK if it was complete. Never waits for a peer.
    progress  Move data; return as soon as something has happened since it last returned (a xfer, a control message), or at
              deadline_ns on the transport's clock. A deadline in the past: one round without sleeping. OK, or TRANSPORT when the
-             transport as a whole can go no further.
+             transport as a whole can go no further, or MEMORY when there is none for what a peer sent: nothing is lost, it goes on
+             when there is.
    now       The transport's clock in ns, monotonic.
    control_send  A small message beside the data to any other rank: copied, reliable, FIFO per pair. nbytes <= MESH_CONTROL_BYTES.
              kind is MESSAGE or ABORT (the same to a transport, save that a watchdog may act on it). OK, or PEER, MEMORY.

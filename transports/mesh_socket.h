@@ -391,6 +391,7 @@ struct mesh_socket__conn {
     mesh_socket__early *rx_early;
     char why[256], doubt[160]; /* doubt: why this one is believed to be lost */
     int refused;               /* one side does not want this connection, and says why */
+    int starved;               /* there was no memory for the frame that is next: it lies in `in` until there is */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
 };
 
@@ -431,7 +432,7 @@ typedef struct mesh_socket__impl {
     FILE *trace;         /* of MESH_TRACE */
     uint64_t identity;   /* what the launcher calls the job, hashed; 0: it has no name */
     uint64_t job;        /* drawn by rank 0, in the first entry of the book: 0 until it is known */
-    int event, have_book, untold;
+    int event, have_book, untold, starved; /* starved: a connection is, which is still to be said */
     unsigned glances, long_waits;
     int64_t looked;                   /* when connections were last asked for silence */
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
@@ -562,17 +563,13 @@ static inline void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfe
     s->event = 1;
 }
 
-/* A message of ours that is partly written: what is left of its frame is copied, so that the stream stays whole without the caller's memory. */
-static inline void mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
+/* A message of ours that is partly written: what is left of its frame is copied, so that the stream stays whole without the caller's memory.
+   Returns 0 without memory: nothing has changed then. */
+static inline int mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__xfer *x = c->frame;
     size_t at = 0;
     c->spare = (unsigned char *)mesh_transport_alloc(&s->net->base, c->frame_left + 1);
-    if (!c->spare) {
-        c->broken = 1;
-        mesh__copy_text(c->why, sizeof c->why, "no memory to keep the stream whole");
-        c->frame = NULL;
-        return;
-    }
+    if (!c->spare) return 0;
     while (at < c->frame_left) {
         uint64_t run;
         void *from = mesh_xfer_at(&x->x, x->moved + at, &run);
@@ -583,6 +580,7 @@ static inline void mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__
     c->spare_at = 0;
     c->spare_len = c->frame_left;
     c->frame = NULL;
+    return 1;
 }
 
 static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, int type, uint64_t channel,
@@ -601,7 +599,11 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__unoffer(p, x))
             mesh_socket__list_remove(&p->streaming, x);
         if (p->conn && p->conn->frame == x && p->conn->broken) p->conn->frame = NULL;
-        if (p->conn && p->conn->frame == x) mesh_socket__frame_detach(s, p->conn);
+        if (p->conn && p->conn->frame == x && !mesh_socket__frame_detach(s, p->conn)) {
+            p->conn->broken = 1;
+            mesh__copy_text(p->conn->why, sizeof p->conn->why, "no memory to keep the stream whole");
+            p->conn->frame = NULL;
+        }
         if (p->conn && p->conn->rx_to == x) p->conn->rx_to = NULL;
         if (p->conn && x->x.direction == MESH_SEND && x->matched && x->remote)
             mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_WITHDRAW, 0, 0, x->remote, 0, NULL, 0);
@@ -741,10 +743,8 @@ static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__con
     mesh_socket__header(c->head, MESH_SOCKET__F_DATA, (uint32_t)c->frame_left, 0, 0, x->remote, x->moved);
     if (mesh_socket__is_fine(&x->x)) {
         size_t n = c->frame_left;
-        mesh_socket__frame_detach(s, c); /* the frame goes from a copy: its part of the message is done with */
-        if (c->broken) return 1;
-        x->moved += n;
-        if (x->moved == x->x.nbytes) {
+        /* The frame goes from a copy: its part of the message is done with. Without memory it goes from where it is, in more pieces. */
+        if (mesh_socket__frame_detach(s, c) && (x->moved += n) == x->x.nbytes) {
             mesh_socket__list_remove(&p->streaming, x);
             mesh_socket__xfer_done(s, x);
             return 1;
@@ -865,14 +865,13 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
 
 /* ---- // >>connections ---- */
 
-static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
-                                            uint32_t nbytes) {
+/* What the core is to hear. Returns 0 without memory: that a rank is gone it then hears without the reason. */
+static inline int mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
+                                           uint32_t nbytes) {
     mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
     if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED))
         s->peer[rank].untold = s->untold = s->event = 1;
-    else if (!m && s->peer[rank].conn) /* its word is lost: so is the connection */
-        mesh_socket__conn_failed(s->peer[rank].conn, "no memory for a control message", 0);
-    if (!m) return;
+    if (!m) return 0;
     m->next = NULL;
     m->kind = kind;
     m->rank = rank;
@@ -881,6 +880,7 @@ static inline void mesh_socket__control_add(mesh_socket__impl *s, int kind, int 
     *s->control_end = m;
     s->control_end = &m->next;
     s->event = 1;
+    return 1;
 }
 
 /* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). One that only could not be reached
@@ -1542,10 +1542,7 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
 
 static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, mesh_socket__conn *c, uint64_t nbytes) {
     mesh_socket__early *m = (mesh_socket__early *)mesh_transport_alloc(&s->net->base, sizeof *m + (size_t)nbytes + 1);
-    if (!m) {
-        mesh_socket__conn_failed(c, "no memory for what it sent", 0);
-        return NULL;
-    }
+    if (!m) return NULL;
     memset(m, 0, sizeof *m);
     m->channel = mesh__get64(c->rx + 8);
     m->check = mesh__get64(c->rx + 16);
@@ -1559,8 +1556,9 @@ static inline void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
     mesh__copy_text(c->doubt, sizeof c->doubt, why);
 }
 
-/* A header has been read: decide where the bytes go. Small control frames are whole in the buffer (their bytes at `data`). */
-static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *data) {
+/* A header has been read: decide where the bytes go. Small control frames are whole in the buffer (their bytes at `data`). Returns 0 without
+   memory for what has to be kept: nothing has been done then. */
+static inline int mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *data) {
     mesh_socket__peer *p = &s->peer[c->rank];
     uint32_t type = mesh__get32(c->rx), length = mesh__get32(c->rx + 4);
     uint64_t channel = mesh__get64(c->rx + 8), check = mesh__get64(c->rx + 16), a = mesh__get64(c->rx + 24),
@@ -1573,7 +1571,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         p->lent += length + MESH_SOCKET__HEADER;
         if (p->lent > MESH_SOCKET__CREDIT) {
             mesh_socket__conn_failed(c, "it sent more than its credit", 0);
-            return;
+            return 1;
         }
         c->rx_left = length;
         if (mesh_socket__is_dead(s, channel)) break;
@@ -1585,7 +1583,11 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
             }
             break;
         }
-        c->rx_early = mesh_socket__early_new(s, c, length);
+        if (!(c->rx_early = mesh_socket__early_new(s, c, length))) {
+            p->lent -= length + MESH_SOCKET__HEADER;
+            c->rx_left = 0;
+            return 0;
+        }
         break;
     case MESH_SOCKET__F_OFFER:
         if (mesh_socket__is_dead(s, channel)) break;
@@ -1594,8 +1596,11 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
             mesh_socket__accept_offer(s, p, x, a, check, b);
         } else if (++p->offers > 2 * MESH_SOCKET__OFFERS) { /* twice: what was canceled there may still lie here */
             mesh_socket__conn_failed(c, "it offered more messages than may wait", 0);
-            return;
-        } else if ((m = mesh_socket__early_new(s, c, 0)) != NULL) {
+            return 1;
+        } else if ((m = mesh_socket__early_new(s, c, 0)) == NULL) {
+            p->offers--;
+            return 0;
+        } else {
             m->nbytes = a;
             m->offer = b;
             m->is_offer = 1;
@@ -1632,7 +1637,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         x = mesh_socket__id_find(s, a, c->rank, MESH_RECV);
         if (x && (x->moved != b || b + length > x->x.nbytes)) {
             mesh_socket__conn_failed(c, "it sent bytes that were not next", 0);
-            return;
+            return 1;
         }
         c->rx_to = x;
         break;
@@ -1646,10 +1651,13 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
     case MESH_SOCKET__F_CONTROL:
         if (++p->controls > MESH_SOCKET__CONTROLS) {
             mesh_socket__conn_failed(c, "it sent more control messages than may wait", 0);
-            return;
+            return 1;
         }
-        mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data,
-                                 length);
+        if (!mesh_socket__control_add(s, a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, c->rank, data,
+                                      length)) {
+            p->controls--;
+            return 0;
+        }
         break;
     case MESH_SOCKET__F_GIVEN_UP: { /* that ends this pair; nobody was lost, so the others hear nothing of it */
         mesh__text t = mesh__text_on(text, sizeof text);
@@ -1663,7 +1671,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         if (s->in_open && c->rank == 0 && a > 0 && a < 64 && b < (uint64_t)s->net->base.size)
             mesh__fail(&s->told, (mesh_status)-(int)a, (int)b, "%s", text);
         mesh_socket__conn_failed(c, text, 0);
-        return;
+        return 1;
     }
     case MESH_SOCKET__F_STAYS:
         p->settled = 1;
@@ -1684,8 +1692,8 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         }
         break;
     case MESH_SOCKET__F_BOOK:
+        if (!(c->rx_early = mesh_socket__early_new(s, c, length))) return 0;
         c->rx_left = length;
-        c->rx_early = mesh_socket__early_new(s, c, length);
         break;
     default: /* GOODBYE */
         p->goodbye = 1;
@@ -1693,6 +1701,7 @@ static inline void mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__c
         break;
     }
     if (!c->rx_left) mesh_socket__frame_end(s, c);
+    return 1;
 }
 
 /* Is this header one that may come? Bounds first: nothing is allocated for what cannot be. */
@@ -1748,9 +1757,12 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
             int whole =
                 type == MESH_SOCKET__F_CONTROL || type == MESH_SOCKET__F_LOST || type == MESH_SOCKET__F_GIVEN_UP;
             if (whole && have < MESH_SOCKET__HEADER + (size_t)length) return;
-            c->in_at += MESH_SOCKET__HEADER;
             s->event = 1;
-            mesh_socket__frame_begin(s, c, c->in + c->in_at);
+            if (!mesh_socket__frame_begin(s, c, c->in + c->in_at + MESH_SOCKET__HEADER)) {
+                c->starved = s->starved = 1;
+                return;
+            }
+            c->in_at += MESH_SOCKET__HEADER;
             if (whole) c->in_at += length;
         }
     }
@@ -1759,6 +1771,11 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
 /* Read: what belongs to a message goes straight to its place, what follows is read ahead. */
 static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rounds;
+    if (c->starved) { /* is there memory now? */
+        c->starved = 0;
+        mesh_socket__parse(s, c);
+    }
+    if (c->starved) return;
     for (rounds = 0; rounds < 32 && !c->broken; rounds++) {
         struct iovec v[MESH_SOCKET__IOVS + 1];
         struct msghdr m;
@@ -1807,7 +1824,7 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         }
         c->in_len += (size_t)n;
         mesh_socket__parse(s, c);
-        if ((size_t)n + direct < ask) return;
+        if (c->starved || (size_t)n + direct < ask) return;
     }
 }
 
@@ -1967,7 +1984,7 @@ static inline void mesh_socket__bury(mesh_socket__impl *s) {
 
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
-    int i, n = 0, listeners = 0, count, look, ended = -1;
+    int i, n = 0, listeners = 0, count, look, ended = -1, starved = 0;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
     if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) return;
@@ -1978,16 +1995,19 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     listeners = n;
     count = s->nconns;
     for (i = 0; i < count; i++, n++) {
+        starved |= s->conn[i]->starved;
         s->poll[n].fd = s->conn[i]->fd;
         s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
                                     (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
     }
     if (s->processes >= 0) ended = n, s->poll[n].fd = s->processes, s->poll[n++].events = POLLIN;
-    if (poll(s->poll, (nfds_t)n, timeout_ms) > 0) {
+    if (starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
+    if (poll(s->poll, (nfds_t)n, timeout_ms) > -starved) {
         if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
         for (i = 0; i < count; i++) {
             mesh_socket__conn *c = s->conn[i];
             short got = s->poll[listeners + i].revents;
+            if (c->starved && !c->broken) mesh_socket__read(s, c);
             if (!got || c->broken) continue;
             if (c->state == MESH_SOCKET__CONNECTING) {
                 mesh_socket__connected(s, c);
@@ -2046,7 +2066,9 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
         if (s->event) break;
     }
     s->event = 0;
-    return MESH_OK;
+    if (!s->starved) return MESH_OK;
+    s->starved = 0;
+    return MESH_ERR_MEMORY;
 }
 
 /* ---- // >>the members of mesh_ops ---- */
@@ -2847,6 +2869,9 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
         int64_t left = s->open_deadline + (p->conn ? 1000000000 : 0) - mesh_socket__clock(); /* rank 0's text says more */
         if (s->told.status != MESH_OK)
             return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
+        if (s->starved)
+            return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank,
+                              "mesh_socket_open: rank %d has no memory for the address book", s->net->base.rank);
         if (s->refusal[0])
             return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
                               w->port, s->refusal);
@@ -3177,7 +3202,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         mesh_socket__release(s);
         return status;
     }
-    s->in_open = 0;
+    s->in_open = s->starved = 0;
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__watch(s, s->conn[i]);
     mesh_socket__neighbours(s, &where);
