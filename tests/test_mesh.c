@@ -5,7 +5,9 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_sim.h"
+#include "failing_calls.h"
 #include "../transports/mesh_socket.h"
+#include "failing_calls_end.h"
 #include "harness.h"
 #include "t_mesh.h"
 #include "t_spec.h"
@@ -27,6 +29,7 @@
 #include "t_sockets.h"
 #include "t_rogue.h"
 #include "t_rogue_frames.h"
+#include "t_failing.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {
@@ -50,6 +53,7 @@ int main(int argc, char **argv) {
         TOPIC(sockets_tests),
         TOPIC(rogue_tests),
         TOPIC(rogue_frame_tests),
+        TOPIC(failing_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }

@@ -1,0 +1,629 @@
+/* What fails beneath the library: memory, system calls, ranks that stop for a while, a link between two living ranks. Every rank ends with a
+   status, nothing hangs, nothing leaks. */
+#ifndef T_FAILING_H
+#define T_FAILING_H
+
+#include <pthread.h>
+
+/* ---- worlds of threads: every rank a socket transport of its own, in one process, so that what each has met is seen by all ---- */
+
+enum { FAILING_RANKS = 4 };
+
+typedef struct failing_memory { /* an allocator that counts, and fails when it is told to */
+    int armed, calls, at, times, failed;
+    long live;
+    pthread_t owner;
+} failing_memory;
+
+typedef struct failing_rank failing_rank;
+typedef struct failing_world {
+    int backend, ranks, port, fd;
+    void (*run)(failing_rank *k);
+    void *ctx;
+    pthread_mutex_t lock;
+    pthread_cond_t all;
+    int done; /* ranks that have come through an opening */
+    int here, stop; /* stop: a check had failed when all met last */
+    unsigned round;
+    failing_rank *rank;
+} failing_world;
+
+struct failing_rank {
+    failing_world *w;
+    int me, n;
+    pthread_t thread;
+    failing_memory memory;
+    failing_plan plan;
+    mesh_socket net;
+    mesh_error err;
+    /* of its last operation */
+    mesh_comm *c;
+    mesh_status status;
+    char text[MESH_ERROR_BYTES];
+    int blame;
+    /* its buffers */
+    size_t count, room;
+    int32_t *in, *out, *want;
+    mesh_object object;
+    mesh_op op;
+    int blocking, broken, failed;
+};
+
+static void *failing_alloc(void *ctx, size_t n) {
+    failing_memory *m = (failing_memory *)ctx;
+    void *p;
+    if (m->armed && ++m->calls >= m->at && m->calls - m->at < m->times) {
+        m->failed++;
+        return NULL;
+    }
+    if ((p = malloc(n)) != NULL) m->live++;
+    return p;
+}
+static void failing_free(void *ctx, void *p) {
+    ((failing_memory *)ctx)->live--;
+    free(p);
+}
+static void failing_arm(failing_rank *k, int at, int times) {
+    k->memory.at = at;
+    k->memory.times = times;
+    k->memory.calls = k->memory.failed = 0;
+    k->memory.armed = at > 0;
+}
+
+/* All ranks of the world are here. What they wrote before is seen after it. */
+static void failing_meet(failing_world *w) {
+    unsigned round;
+    pthread_mutex_lock(&w->lock);
+    round = w->round;
+    if (++w->here == w->ranks) {
+        w->here = 0;
+        w->stop = test_failures != 0;
+        w->round++;
+        pthread_cond_broadcast(&w->all);
+    }
+    while (w->round == round) pthread_cond_wait(&w->all, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void failing_silence(void *ctx, int level, const char *text) { (void)ctx, (void)level, (void)text; }
+
+static mesh_status failing_join(failing_rank *k) {
+    mesh_socket_desc d = socket_desc(k->me, k->n, k->w->port, k->w->fd);
+    d.lanes = k->w->backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d.allocator.alloc = failing_alloc;
+    d.allocator.free = failing_free;
+    d.allocator.ctx = &k->memory;
+    d.log = failing_silence;
+    return mesh_socket_open(&k->net, &d, &k->err);
+}
+static void failing_leave(failing_rank *k) {
+    mesh_socket_close(&k->net);
+    CHECK_INT(k->memory.live, 0);
+}
+
+static void *failing_thread(void *arg) {
+    failing_rank *k = (failing_rank *)arg;
+    k->w->run(k);
+    failing_now = NULL;
+    return NULL;
+}
+
+/* Run f as every rank of a world of threads. */
+static void failing_world_start(failing_world *w, int backend, int ranks, void (*run)(failing_rank *), void *ctx) {
+    int i;
+    memset(w, 0, sizeof *w);
+    w->backend = backend;
+    w->ranks = ranks;
+    w->run = run;
+    w->ctx = ctx;
+    w->rank = (failing_rank *)calloc((size_t)ranks, sizeof *w->rank);
+    w->fd = listen_loopback(AF_INET, &w->port);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->all, NULL);
+    for (i = 0; i < ranks; i++) {
+        w->rank[i].w = w;
+        w->rank[i].me = i;
+        w->rank[i].n = ranks;
+    }
+    for (i = 0; i < ranks; i++)
+        if (pthread_create(&w->rank[i].thread, NULL, failing_thread, &w->rank[i])) {
+            test_fail(__FILE__, __LINE__, "no thread");
+            exit(1);
+        }
+}
+static void failing_world_end(failing_world *w) {
+    int i;
+    for (i = 0; i < w->ranks; i++) pthread_join(w->rank[i].thread, NULL);
+    for (i = 0; i < w->ranks; i++) {
+        free(w->rank[i].in);
+        free(w->rank[i].out);
+        free(w->rank[i].want);
+    }
+    free(w->rank);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->all);
+}
+
+/* It is so much later, at once, for all ranks of this process. */
+static void failing_skip(int64_t ns) { __sync_add_and_fetch(failing_late, ns); }
+
+/* Descriptors of this process. */
+static int failing_descriptors(void) {
+    int fd, n = 0;
+    for (fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* ---- every operation ---- */
+
+enum {
+    F_USER_OP = MESH_CALL_COUNT,
+    F_LOC,
+    F_PAIR,
+    F_STEPS,
+    F_LIST,
+    F_KEPT,
+    F_ALLOC,
+    F_COPY,
+    F_COMM,
+    F_OPS
+};
+
+static const char *failing_name(int what) {
+    static const char *const more[] = {"all_reduce",   "all_reduce", "(",          "redistribute", "redistribute",
+                                       "all_reduce",   "mesh_alloc", "mesh_copy",  ""};
+    if (what == MESH_CALL_GROUP_OPEN) return "group";
+    if (what == MESH_CALL_HALO) return "halo";
+    return what < MESH_CALL_COUNT ? mesh__call_name(what) : more[what - MESH_CALL_COUNT];
+}
+
+static void failing_add(void *inout, const void *in, size_t count, void *ctx) {
+    int32_t *a = (int32_t *)inout;
+    const int32_t *b = (const int32_t *)in;
+    size_t i;
+    (void)ctx;
+    for (i = 0; i < count; i++) a[i] += b[i];
+}
+
+/* Buffers for operations of `count` elements. */
+static void failing_buffers(failing_rank *k, size_t count) {
+    size_t i;
+    k->count = count;
+    k->room = (count + 16) * (size_t)(k->n + 1) * sizeof(int32_t);
+    free(k->in), free(k->out), free(k->want);
+    k->in = (int32_t *)malloc(k->room);
+    k->out = (int32_t *)malloc(k->room);
+    k->want = (int32_t *)malloc(k->room);
+    for (i = 0; i < k->room / sizeof(int32_t); i++) k->in[i] = (int32_t)(i % 9973) + 10000 * k->me;
+}
+
+static mesh_tensor failing_tensor(failing_rank *k, const char *spec, int64_t rows, int64_t columns, void *data) {
+    mesh_tensor t = MESH_ZERO;
+    mesh_error err;
+    t.data = data;
+    t.ndim = 2;
+    t.shape[0] = rows;
+    t.shape[1] = columns;
+    t.dtype = MESH_I32;
+    t.on = &k->c->on;
+    CHECK_OK(mesh_spec_parse(&t.spec, t.on, spec, 2, &err), err);
+    return t;
+}
+
+#define FAILING_DO(name, ...) (k->blocking ? mesh_##name(c, __VA_ARGS__) : mesh_##name##_start(c, __VA_ARGS__, r))
+
+static mesh_status failing_redistribute(failing_rank *k, int what, mesh_request *r) {
+    mesh_comm *c = k->c;
+    int64_t rows = 4 * k->n, columns = (int64_t)k->count / rows;
+    mesh_tensor src[3], dst[3];
+    if (columns < 1) columns = 1;
+    src[0] = failing_tensor(k, what == F_STEPS ? "x:P(sum) y:S(0)" : "x:S(0)", rows, columns, k->in);
+    dst[0] = failing_tensor(k, what == F_STEPS ? "x:S(0) y:R" : "x:S(1)", rows, columns, k->out);
+    if (what != F_LIST) return FAILING_DO(redistribute, &src[0], &dst[0]);
+    src[1] = failing_tensor(k, "x:P(sum)", rows / 2, columns, k->in);
+    dst[1] = failing_tensor(k, "x:S(1)", rows / 2, columns, k->out + (k->count + 16));
+    src[2] = failing_tensor(k, "x:S(1)", 5, 3, k->in);
+    dst[2] = failing_tensor(k, "", 5, 3, k->out + (k->count + 16) + k->count);
+    return FAILING_DO(redistribute_many, src, dst, 3);
+}
+
+static mesh_status failing_p2p(failing_rank *k, int what, mesh_request *r) {
+    mesh_comm *c = k->c;
+    int next = (k->me + 1) % k->n, last = (k->me + k->n - 1) % k->n;
+    size_t n = k->count;
+    mesh_xfer x[2];
+    mesh_block column;
+    mesh_halo h = MESH_ZERO;
+    mesh_status status;
+    mesh_request other = MESH_ZERO;
+    switch (what) {
+    case MESH_CALL_SENDRECV:
+        return FAILING_DO(sendrecv, NULL, next, k->in, n, last, k->out, n, MESH_I32);
+    case MESH_CALL_SHIFT:
+        return FAILING_DO(shift, NULL, 1, 0, k->in, k->out, n, MESH_I32);
+    case MESH_CALL_EXCHANGE:
+        memset(&column, 0, sizeof column);
+        column.run = 4;
+        column.ndim = 1;
+        column.dim[0].count = (int64_t)n;
+        column.dim[0].stride = 8;
+        x[0] = conf_xfer(MESH_SEND, next, k->in, 4 * n, &column);
+        x[1] = conf_xfer(MESH_RECV, last, k->out, 4 * n, NULL);
+        return FAILING_DO(exchange, NULL, x, 2);
+    case MESH_CALL_HALO:
+        memcpy(k->out, k->in, 4 * n);
+        h.ndim = 1;
+        h.shape[0] = (int64_t)n;
+        h.low[0] = h.high[0] = (int64_t)n / 4;
+        h.axis[0] = "x";
+        h.periodic[0] = 1;
+        return FAILING_DO(halo_exchange, &h, k->out, MESH_I32);
+    default: /* a send and a receive, apart */
+        status = mesh_recv_start(c, NULL, last, k->out, n, MESH_I32, &other);
+        if (status == MESH_OK) status = mesh_send(c, NULL, next, k->in, n, MESH_I32);
+        if (status == MESH_OK) return mesh_wait(other);
+        if (other.generation) mesh_wait(other);
+        return status;
+    }
+}
+
+static mesh_status failing_list(failing_rank *k, int what, mesh_request *r) {
+    mesh_comm *c = k->c;
+    size_t each = k->count / 3, i;
+    mesh_buffer list[3];
+    for (i = 0; i < 3; i++) {
+        list[i].send = k->in + i * (k->room / 16);
+        list[i].recv = k->out + i * (k->room / 12);
+        list[i].count = i == 1 ? 1 : each;
+    }
+    if (what == MESH_CALL_ALL_REDUCE_MANY) return FAILING_DO(all_reduce_many, NULL, list, 3, MESH_I32, MESH_SUM);
+    if (what == MESH_CALL_BROADCAST_MANY) return FAILING_DO(broadcast_many, NULL, list, 3, MESH_I32, 1);
+    for (i = 0; i < 3; i++) {
+        list[i].send = k->in + i * (k->count + 16) / 2;
+        list[i].recv = k->out + i * (k->count + 16) / 3 * (size_t)k->n;
+    }
+    if (what == MESH_CALL_ALL_GATHER_MANY) return FAILING_DO(all_gather_many, NULL, list, 3, MESH_I32);
+    for (i = 0; i < 3; i++) list[i].count = list[i].count / (size_t)k->n + 1;
+    return FAILING_DO(reduce_scatter_many, NULL, list, 3, MESH_I32, MESH_SUM);
+}
+
+/* What is no request. */
+static mesh_status failing_local(failing_rank *k, int what) {
+    mesh_comm *c = k->c, other;
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_status status;
+    mesh_request r;
+    void *p = NULL, *handle = NULL;
+    switch (what) {
+    case MESH_CALL_GROUP_OPEN:
+        return mesh_group_open(c, "y,x");
+    case MESH_CALL_REGISTER:
+        status = mesh_register(c, k->in, 4096, &handle);
+        return status == MESH_OK ? mesh_unregister(c, handle) : status;
+    case F_ALLOC:
+        status = mesh_alloc(c, k->count, &p);
+        return status == MESH_OK ? mesh_free(c, p) : status;
+    case F_COPY:
+        return mesh_copy(c, k->out, k->in, 4 * k->count);
+    case F_KEPT:
+        status = mesh_all_reduce_start(c, NULL, k->in, k->out, k->count, MESH_I32, MESH_SUM, &r);
+        if (status != MESH_OK) return status;
+        mesh_keep(r);
+        status = mesh_wait(r);
+        if (status == MESH_OK) memset(k->out, 0xee, 4 * k->count);
+        if (status == MESH_OK) status = mesh_restart(r);
+        if (status == MESH_OK) status = mesh_wait(r);
+        mesh_release(r);
+        return status;
+    default:
+        d.groups = "y,x";
+        d.timeout_ns = 20 * SECOND;
+        status = mesh_comm_open(&other, c->transport, &c->on, &d, &k->err);
+        __sync_add_and_fetch(&k->w->done, 1);
+        while (status == MESH_ERR_MEMORY && k->memory.failed && __sync_add_and_fetch(&k->w->done, 0) < k->n) {
+            failing_skip(30 * SECOND); /* the others' deadline passes */
+            test_sleep(0.002);
+        }
+        if (status != MESH_OK) return status;
+        status = mesh_barrier(&other, NULL);
+        k->err = other.error;
+        mesh_comm_close(&other);
+        return status;
+    }
+}
+
+/* One operation of a kind, to its end. */
+static mesh_status failing_operate(failing_rank *k, int what) {
+    mesh_comm *c = k->c;
+    mesh_request one = MESH_ZERO, *r = &one;
+    size_t n = k->count, i, counts[FAILING_RANKS];
+    mesh_status status;
+    int root = 1;
+    for (i = 0; i < (size_t)k->n; i++) counts[i] = i == 2 ? 0 : n;
+    memset(k->out, 0xee, k->room);
+    switch (what) {
+    case MESH_CALL_ALL_REDUCE:
+        status = FAILING_DO(all_reduce, NULL, k->in, k->out, n, MESH_I32, MESH_SUM);
+        break;
+    case F_USER_OP:
+        status = FAILING_DO(all_reduce, NULL, k->in, k->out, n, MESH_I32, k->op);
+        break;
+    case F_LOC:
+        status = FAILING_DO(all_reduce, NULL, k->in, k->out, n / 2, MESH_I32, MESH_MINLOC);
+        break;
+    case MESH_CALL_REDUCE:
+        status = FAILING_DO(reduce, NULL, k->in, k->out, n, MESH_I32, MESH_SUM, root);
+        break;
+    case MESH_CALL_BROADCAST:
+        status = FAILING_DO(broadcast, NULL, k->in, k->out, n, MESH_I32, root);
+        break;
+    case MESH_CALL_ALL_GATHER:
+        status = FAILING_DO(all_gather, NULL, k->in, k->out, n, MESH_I32);
+        break;
+    case MESH_CALL_ALL_GATHER_V:
+        status = FAILING_DO(all_gather_v, NULL, k->in, k->out, counts, NULL, MESH_I32);
+        break;
+    case MESH_CALL_REDUCE_SCATTER:
+        status = FAILING_DO(reduce_scatter, NULL, k->in, k->out, n, MESH_I32, MESH_SUM);
+        break;
+    case MESH_CALL_REDUCE_SCATTER_V:
+        status = FAILING_DO(reduce_scatter_v, NULL, k->in, k->out, counts, NULL, MESH_I32, MESH_SUM);
+        break;
+    case MESH_CALL_ALL_TO_ALL:
+        status = FAILING_DO(all_to_all, NULL, k->in, k->out, n, MESH_I32);
+        break;
+    case MESH_CALL_ALL_TO_ALL_V:
+        for (i = 0; i < (size_t)k->n; i++) counts[i] = n;
+        status = FAILING_DO(all_to_all_v, NULL, k->in, counts, NULL, k->out, counts, NULL, MESH_I32);
+        break;
+    case MESH_CALL_BARRIER:
+        status = k->blocking ? mesh_barrier(c, NULL) : mesh_barrier_start(c, NULL, r);
+        break;
+    case MESH_CALL_GATHER:
+        status = FAILING_DO(gather, NULL, k->in, k->out, n, MESH_I32, root);
+        break;
+    case MESH_CALL_GATHER_V:
+        status = FAILING_DO(gather_v, NULL, k->in, counts[k->me], k->out, counts, NULL, MESH_I32, root);
+        break;
+    case MESH_CALL_SCATTER:
+        status = FAILING_DO(scatter, NULL, k->in, k->out, n, MESH_I32, root);
+        break;
+    case MESH_CALL_SCATTER_V:
+        status = FAILING_DO(scatter_v, NULL, k->in, counts, NULL, k->out, counts[k->me], MESH_I32, root);
+        break;
+    case MESH_CALL_SCAN:
+        status = FAILING_DO(scan, NULL, k->in, k->out, n, MESH_I32, MESH_SUM);
+        break;
+    case MESH_CALL_EXSCAN:
+        status = FAILING_DO(exscan, NULL, k->in, k->out, n, MESH_I32, MESH_SUM);
+        break;
+    case MESH_CALL_BROADCAST_OBJECT:
+        memset(&k->object, 0, sizeof k->object);
+        if (k->me == root) k->object.data = k->in, k->object.nbytes = 4 * n;
+        status = FAILING_DO(broadcast_object, NULL, &k->object, root);
+        break;
+    case MESH_CALL_ALL_REDUCE_MANY:
+    case MESH_CALL_BROADCAST_MANY:
+    case MESH_CALL_ALL_GATHER_MANY:
+    case MESH_CALL_REDUCE_SCATTER_MANY:
+        status = failing_list(k, what, r);
+        break;
+    case MESH_CALL_SENDRECV:
+    case MESH_CALL_SHIFT:
+    case MESH_CALL_EXCHANGE:
+    case MESH_CALL_HALO:
+    case F_PAIR:
+        status = failing_p2p(k, what, r);
+        break;
+    case MESH_CALL_REDISTRIBUTE:
+    case F_STEPS:
+    case F_LIST:
+        status = failing_redistribute(k, what, r);
+        break;
+    default:
+        status = failing_local(k, what);
+        break;
+    }
+    if (status == MESH_OK && one.generation) status = mesh_wait(one);
+    if (what == MESH_CALL_BROADCAST_OBJECT) {
+        if (status == MESH_OK && k->object.nbytes == 4 * n) memcpy(k->out, k->object.data, 4 * n);
+        if (k->me != root) mesh_object_free(c, &k->object);
+    }
+    return status;
+}
+
+static int failing_is_skipped(int what, int ranks) {
+    return what == MESH_CALL_NONE || what == MESH_CALL_SEND || what == MESH_CALL_RECV || (what == F_STEPS && ranks != 4);
+}
+
+/* A comm over the world. Returns 0 where it cannot be had. */
+static int failing_comm(failing_rank *k, mesh_comm *c) {
+    static const char *const meshes[] = {"", "", "x=2,y=1", "x=3,y=1", "x=2,y=2"};
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_user_op op = MESH_ZERO;
+    mesh m;
+    d.timeout_ns = 20 * SECOND;
+    op.combine = failing_add;
+    op.ordered = 1;
+    return mesh_parse(&m, meshes[k->n], k->n, &k->err) == MESH_OK &&
+           mesh_comm_open(c, &k->net.base, &m, &d, &k->err) == MESH_OK && mesh_op_add(c, &op, &k->op) == MESH_OK;
+}
+
+/* ---- memory ---- */
+
+/* What an operation has kept for the next is given back, so that the next has to ask for it. */
+static void failing_cool(failing_rank *k) {
+    mesh_transport *t = &k->net.base;
+    mesh__engine *e = (mesh__engine *)t->engine;
+    mesh_socket__impl *s = mesh_socket__of(t);
+    int i;
+    if (e->nactive) return;
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->state != MESH__FREE) return;
+    }
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        mesh__scratch_free(e, op, 0);
+        mesh_transport_free(t, op->step);
+        mesh_transport_free(t, op->xfer);
+        mesh_transport_free(t, op->ordinal);
+        mesh_transport_free(t, op->block);
+        mesh_transport_free(t, op->args);
+        mesh_transport_free(t, op);
+    }
+    mesh_transport_free(t, e->op);
+    e->op = NULL;
+    e->unused = NULL;
+    e->nops = e->op_cap = 0;
+    for (i = 0; i < s->nslots; i++)
+        if (s->slot[i]) return;
+    mesh_transport_free(t, s->slot);
+    mesh_transport_free(t, s->slot_next);
+    s->slot = NULL;
+    s->slot_next = NULL;
+    s->nslots = s->slot_cap = s->slot_next_cap = 0; /* generations stay: late frames may name an id of before */
+    s->slot_free = INT32_MAX;
+}
+
+typedef struct starved_trial_of {
+    int what, large, blocking, victim, from, at; /* from: from `at` on */
+} starved_trial_of;
+
+/* The trial after one in which something failed, or nothing. Returns 0 when all are done. */
+static int starved_next(starved_trial_of *m, int ranks, int failed) {
+    if (failed) {
+        m->at++;
+        return 1;
+    }
+    m->at = 0;
+    if (!m->from++ && m->what != F_COMM) return 1;
+    m->from = 0;
+    if (++m->victim < ranks) return 1;
+    m->victim = 0;
+    m->blocking ^= 1;
+    if (m->large++ == 0) return 1;
+    m->large = 0;
+    do m->what++;
+    while (m->what < F_OPS && failing_is_skipped(m->what, ranks));
+    return m->what < F_OPS;
+}
+
+/* What the trial came to, on this rank. */
+static void starved_check(failing_rank *k, const starved_trial_of *m) {
+    const failing_rank *v = &k->w->rank[m->victim];
+    char label[120];
+    snprintf(label, sizeof label, "%s, rank %d of %d, %s, %s, memory of rank %d fails at call %d%s", failing_name(m->what), k->me,
+             k->n, m->large ? "large" : "small", m->blocking ? "blocking" : "started", m->victim, m->at,
+             m->from ? " and after" : "");
+    if (k->status == MESH_OK) {
+        if (memcmp(k->out, k->want, k->room)) test_fail(__FILE__, __LINE__, "%s: OK, with wrong values", label);
+        return;
+    }
+    if (!v->memory.failed) {
+        test_fail(__FILE__, __LINE__, "%s: nothing failed, and yet: %s", label, k->text);
+        return;
+    }
+    if (k->status == MESH_ERR_PEER && k->broken) return; /* the connection went with it */
+    if (m->what == F_COMM && k->me != m->victim && (k->status == MESH_ERR_TIMEOUT || k->status == MESH_ERR_PEER))
+        return; /* it did not come, or left */
+    if (k->status != MESH_ERR_MEMORY)
+        test_fail(__FILE__, __LINE__, "%s: %s: %s", label, mesh_status_text(k->status), k->text);
+    else if (!strstr(k->text, "memory") || !strstr(k->text, failing_name(m->what)))
+        test_fail(__FILE__, __LINE__, "%s: the text lacks what was called or why: %s", label, k->text);
+    else if (k->me != m->victim && k->blame != m->victim)
+        test_fail(__FILE__, __LINE__, "%s: names rank %d: %s", label, k->blame, k->text);
+}
+
+/* One trial on this rank. Returns 0 if the world is of no more use: a connection has broken. */
+static int starved_trial(failing_rank *k, const starved_trial_of *m, mesh_comm *control) {
+    mesh_comm *c = k->c;
+    int i, broken = 0, failed = 0;
+    if (k->count != (m->large ? 30000u : 12u)) failing_buffers(k, m->large ? 30000 : 12);
+    k->blocking = m->blocking;
+    k->w->done = 0;
+    failing_meet(k->w);
+    failing_cool(k);
+    if (k->me == m->victim) failing_arm(k, m->at, m->from ? INT32_MAX : 1);
+    k->status = failing_operate(k, m->what);
+    k->memory.armed = 0;
+    mesh__copy_text(k->text, sizeof k->text, m->what == F_COMM ? k->err.text : c->error.text);
+    k->blame = m->what == F_COMM ? k->err.rank : c->error.rank;
+    if (m->at == 0) memcpy(k->want, k->out, k->room);
+    k->broken = mesh_barrier(control, NULL) != MESH_OK;
+    failing_meet(k->w);
+    starved_check(k, m);
+    mesh_barrier(c, NULL); /* fails where the operation has failed on any rank */
+    k->failed = c->failed != 0;
+    failing_meet(k->w);
+    for (i = 0; i < k->n; i++) failed += k->w->rank[i].failed, broken |= k->w->rank[i].broken;
+    failing_meet(k->w);
+    if (failed && failed < k->n && !broken)
+        test_fail(__FILE__, __LINE__, "%s, memory of rank %d fails at call %d%s: the comm failed on %d of %d ranks; on rank %d: %s",
+                  failing_name(m->what), m->victim, m->at, m->from ? " and after" : "", failed, k->n, k->me,
+                  c->failed ? c->error.text : "it did not");
+    if (!broken && (failed || m->what == MESH_CALL_GROUP_OPEN)) {
+        mesh_comm_close(c);
+        k->broken |= !failing_comm(k, c);
+    }
+    failing_meet(k->w);
+    for (i = 0; i < k->n; i++) broken |= k->w->rank[i].broken;
+    if (broken && !k->w->rank[m->victim].memory.failed)
+        test_fail(__FILE__, __LINE__, "%s, rank %d: nothing failed, and the world is broken", failing_name(m->what), k->me);
+    return !broken;
+}
+
+/* Trials until a connection breaks; the one that did it is left in *ctx. */
+static void starved_rank(failing_rank *k) {
+    starved_trial_of m = *(starved_trial_of *)k->w->ctx, first = m;
+    mesh_comm c, control;
+    int more = 1, whole = 1;
+    CHECK_OK(failing_join(k), k->err);
+    memset(&c, 0, sizeof c);
+    memset(&control, 0, sizeof control);
+    k->c = &c;
+    k->broken = !k->net.impl || !failing_comm(k, &control) || !failing_comm(k, &c);
+    if (k->broken) test_fail(__FILE__, __LINE__, "rank %d: %s", k->me, k->err.text);
+    failing_meet(k->w);
+    first.at = 0; /* for its values */
+    whole = starved_trial(k, &first, &control);
+    failing_meet(k->w);
+    while (more && whole && !k->w->stop) {
+        whole = starved_trial(k, &m, &control);
+        more = starved_next(&m, k->n, m.at == 0 || k->w->rank[m.victim].memory.failed);
+        failing_meet(k->w);
+    }
+    if (k->me == 0) *(starved_trial_of *)k->w->ctx = m;
+    mesh_comm_close(&c);
+    mesh_comm_close(&control);
+    failing_leave(k);
+}
+
+static void starved_everywhere(int backend, int ranks) {
+    starved_trial_of m = MESH_ZERO;
+    int before = failing_descriptors();
+    m.what = ranks == 4 ? F_STEPS : MESH_CALL_ALL_REDUCE;
+    failing_nap_ms = 5;
+    while (m.what < F_OPS && !test_failures) {
+        failing_world w;
+        failing_world_start(&w, backend, ranks, starved_rank, &m);
+        failing_world_end(&w);
+        if (ranks == 4 && m.what != F_STEPS) break;
+    }
+    CHECK_INT(failing_descriptors(), before);
+}
+static void test_memory_tcp2(void) { starved_everywhere(TCP, 2); }
+static void test_memory_tcp3(void) { starved_everywhere(TCP, 3); }
+static void test_memory_unix2(void) { starved_everywhere(UNIX, 2); }
+static void test_memory_unix3(void) { starved_everywhere(UNIX, 3); }
+static void test_memory_steps(void) { starved_everywhere(UNIX, 4); }
+
+static const test_case failing_tests[] = {
+    {"failing/memory_tcp2", test_memory_tcp2, 0},
+    {"failing/memory_tcp3", test_memory_tcp3, 0},
+    {"failing/memory_unix2", test_memory_unix2, 0},
+    {"failing/memory_unix3", test_memory_unix3, 0},
+    {"failing/memory_steps", test_memory_steps, 0},
+};
+
+#endif
