@@ -1849,6 +1849,7 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
         }
         if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
             close(fd);
+            s->starved |= s->in_open; /* later it comes again */
             return;
         }
         if (strangers >= MESH_SOCKET__STRANGERS + s->net->base.size) { /* the oldest makes room */
@@ -1987,7 +1988,10 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     int i, n = 0, listeners = 0, count, look, ended = -1, starved = 0;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
-    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) return;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) {
+        s->starved = s->event = 1;
+        return;
+    }
     now = mesh_socket__clock();
     if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
     if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
@@ -2762,7 +2766,9 @@ static inline mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, 0,
             "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
-    mesh_socket__nonblocking(fd);
+    if (!mesh_socket__nonblocking(fd))
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: descriptor %d cannot be made non-blocking: %s",
+                          fd, strerror(errno));
     s->tcp_fd = fd;
     return MESH_OK;
 }
@@ -2808,6 +2814,8 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
         int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_error why;
         status = mesh_socket__lost_early(s, &why);
+        if (s->starved)
+            status = mesh__fail(&why, MESH_ERR_MEMORY, 0, "mesh_socket_open: rank 0 has no memory for those that join");
         if (status == MESH_OK && left <= 0) status = mesh_socket__missing(s, where, &why);
         if (status != MESH_OK) {
             for (i = 1; i < size; i++) { /* those who wait hear it too */
@@ -2871,7 +2879,7 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
             return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
         if (s->starved)
             return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank,
-                              "mesh_socket_open: rank %d has no memory for the address book", s->net->base.rank);
+                              "mesh_socket_open: rank %d has no memory for a connection", s->net->base.rank);
         if (s->refusal[0])
             return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
                               w->port, s->refusal);
@@ -2903,6 +2911,7 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
             s->master_len = s->address_len[at++ % s->naddresses];
             c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
             if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
+            if (!c && errno == ENOMEM) s->starved = 1;
         }
         if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
             struct pollfd f;
