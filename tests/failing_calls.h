@@ -91,8 +91,7 @@ typedef struct failing_plan {
 } failing_plan;
 
 static __thread failing_plan *failing_now; /* NULL: as the system has it */
-static volatile int64_t failing_late_ns;   /* this process's clock is ahead by so much */
-static volatile int64_t *failing_late = &failing_late_ns;
+static __thread volatile int64_t *failing_late; /* how far this thread's clock is ahead; NULL: it is right */
 static volatile int failing_nap_ms;        /* above 0: nobody sleeps longer in poll */
 
 enum { FAIL_INTERRUPTIBLE = FAIL_ACCEPT | FAIL_SENDMSG | FAIL_RECVMSG | FAIL_RECV | FAIL_READ | FAIL_POLL | FAIL_EPOLL_WAIT };
@@ -115,6 +114,16 @@ static int failing_call(int at) {
         return 0;
     }
     errno = p->error;
+    return 1;
+}
+
+/* The same; what resets a connection resets both of its directions. */
+static int failing_transfer(int at, int fd) {
+    if (!failing_call(at)) return 0;
+    if (errno == ECONNRESET) {
+        shutdown(fd, SHUT_RDWR);
+        errno = ECONNRESET;
+    }
     return 1;
 }
 
@@ -151,7 +160,7 @@ enum { FAILING_IOVS = 80 };
 static inline ssize_t failing_sendmsg(int fd, const struct msghdr *m, int flags) {
     struct iovec v[FAILING_IOVS];
     struct msghdr less;
-    if (failing_call(FAIL_AT_SENDMSG)) return -1;
+    if (failing_transfer(FAIL_AT_SENDMSG, fd)) return -1;
     if (!failing_now) return sendmsg(fd, m, flags);
     less = failing_message(m, v, FAILING_IOVS);
     return sendmsg(fd, &less, flags);
@@ -159,13 +168,13 @@ static inline ssize_t failing_sendmsg(int fd, const struct msghdr *m, int flags)
 static inline ssize_t failing_recvmsg(int fd, struct msghdr *m, int flags) {
     struct iovec v[FAILING_IOVS];
     struct msghdr less;
-    if (failing_call(FAIL_AT_RECVMSG)) return -1;
+    if (failing_transfer(FAIL_AT_RECVMSG, fd)) return -1;
     if (!failing_now) return recvmsg(fd, m, flags);
     less = failing_message(m, v, FAILING_IOVS);
     return recvmsg(fd, &less, flags);
 }
 static inline ssize_t failing_recv(int fd, void *p, size_t n, int flags) {
-    return failing_call(FAIL_AT_RECV) ? -1 : recv(fd, p, failing_short(n), flags);
+    return failing_transfer(FAIL_AT_RECV, fd) ? -1 : recv(fd, p, failing_short(n), flags);
 }
 static inline ssize_t failing_read(int fd, void *p, size_t n) {
     return failing_call(FAIL_AT_READ) ? -1 : read(fd, p, failing_short(n));
@@ -180,7 +189,7 @@ static inline int failing_close(int fd) { /* it is closed all the same, as Linux
     return fails ? -1 : result;
 }
 static inline int failing_clock_gettime(clockid_t clock, struct timespec *t) {
-    int64_t late = __sync_add_and_fetch(failing_late, 0);
+    int64_t late = failing_late ? __sync_add_and_fetch(failing_late, 0) : 0;
     int result = clock_gettime(clock, t);
     if (clock != CLOCK_MONOTONIC || !late) return result;
     t->tv_sec += (time_t)(late / 1000000000);

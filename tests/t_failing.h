@@ -3,6 +3,7 @@
 #ifndef T_FAILING_H
 #define T_FAILING_H
 
+#include <limits.h>
 #include <pthread.h>
 
 /* ---- worlds of threads: every rank a socket transport of its own, in one process, so that what each has met is seen by all ---- */
@@ -18,10 +19,12 @@ typedef struct failing_memory { /* an allocator that counts, and fails when it i
 typedef struct failing_rank failing_rank;
 typedef struct failing_world {
     int backend, ranks, port, fd;
+    struct stat listener;
     void (*run)(failing_rank *k);
     void *ctx;
     pthread_mutex_t lock;
     pthread_cond_t all;
+    volatile int64_t late; /* its clock is ahead by so much */
     int done; /* ranks that have come through an opening */
     int here, stop; /* stop: a check had failed when all met last */
     unsigned round;
@@ -103,7 +106,9 @@ static void failing_leave(failing_rank *k) {
 
 static void *failing_thread(void *arg) {
     failing_rank *k = (failing_rank *)arg;
+    failing_late = &k->w->late;
     k->w->run(k);
+    failing_late = NULL;
     failing_now = NULL;
     return NULL;
 }
@@ -118,6 +123,7 @@ static void failing_world_start(failing_world *w, int backend, int ranks, void (
     w->ctx = ctx;
     w->rank = (failing_rank *)calloc((size_t)ranks, sizeof *w->rank);
     w->fd = listen_loopback(AF_INET, &w->port);
+    CHECK_INT(fstat(w->fd, &w->listener), 0);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->all, NULL);
     for (i = 0; i < ranks; i++) {
@@ -131,9 +137,10 @@ static void failing_world_start(failing_world *w, int backend, int ranks, void (
             exit(1);
         }
 }
-static void failing_world_end(failing_world *w) {
+static void failing_world_free(failing_world *w) {
+    struct stat now;
     int i;
-    for (i = 0; i < w->ranks; i++) pthread_join(w->rank[i].thread, NULL);
+    if (fstat(w->fd, &now) == 0 && now.st_ino == w->listener.st_ino) close(w->fd); /* an opening that failed early leaves it */
     for (i = 0; i < w->ranks; i++) {
         free(w->rank[i].in);
         free(w->rank[i].out);
@@ -143,8 +150,13 @@ static void failing_world_end(failing_world *w) {
     pthread_mutex_destroy(&w->lock);
     pthread_cond_destroy(&w->all);
 }
+static void failing_world_end(failing_world *w) {
+    int i;
+    for (i = 0; i < w->ranks; i++) pthread_join(w->rank[i].thread, NULL);
+    failing_world_free(w);
+}
 
-/* It is so much later, at once, for all ranks of this process. */
+/* It is so much later, at once, for all ranks of this world. */
 static void failing_skip(int64_t ns) { __sync_add_and_fetch(failing_late, ns); }
 
 /* Descriptors of this process. */
@@ -618,12 +630,179 @@ static void test_memory_unix2(void) { starved_everywhere(UNIX, 2); }
 static void test_memory_unix3(void) { starved_everywhere(UNIX, 3); }
 static void test_memory_steps(void) { starved_everywhere(UNIX, 4); }
 
+/* ---- opening and closing without memory; system calls that fail ---- */
+
+typedef struct failing_life { /* of a transport, from its opening to its close */
+    int kind, error, at, times, victim, memory; /* memory: not a system call but the allocator fails */
+    int must;                                   /* harmless: everything has to be right all the same */
+    int made, counts[FAIL_KINDS];               /* allocations, and calls of each kind, that the victim made */
+} failing_life;
+
+/* Open, one small operation and one large, close. The one for whom nothing came of it lets the others' deadlines pass. */
+static void life_rank(failing_rank *k) {
+    failing_life *f = (failing_life *)k->w->ctx;
+    mesh_comm c = MESH_ZERO;
+    if (k->me == f->victim && !f->memory) {
+        k->plan.kinds = 1u << f->kind;
+        k->plan.at = f->at;
+        k->plan.times = f->times;
+        k->plan.error = f->error;
+        failing_now = &k->plan;
+    }
+    if (k->me == f->victim && f->memory) failing_arm(k, f->at, f->times);
+    k->status = failing_join(k);
+    if (k->status == MESH_OK && !failing_comm(k, &c)) k->status = (mesh_status)k->err.status;
+    k->c = &c;
+    if (k->status == MESH_OK) {
+        size_t i, count;
+        for (count = 4; count <= 30000 && k->status == MESH_OK; count += 29996) {
+            failing_buffers(k, count);
+            k->status = mesh_all_reduce(&c, NULL, k->in, k->out, count, MESH_I32, MESH_SUM);
+            for (i = 0; i < count && k->status == MESH_OK; i++)
+                if (k->out[i] != (int32_t)(i % 9973) * k->n + 5000 * k->n * (k->n - 1)) {
+                    test_fail(__FILE__, __LINE__, "wrong at %d: %d", (int)i, (int)k->out[i]);
+                    break;
+                }
+        }
+        if (k->status != MESH_OK) k->err = c.error;
+    }
+    __sync_add_and_fetch(&k->w->done, 1);
+    mesh_comm_close(&c);
+    if (k->status == MESH_OK) /* the others still may need it */
+        while (__sync_add_and_fetch(&k->w->done, 0) < k->n && k->net.base.engine) mesh_socket__progress(&k->net.base, mesh_socket__clock() + 1000000);
+    while (k->status != MESH_OK && __sync_add_and_fetch(&k->w->done, 0) < k->n) {
+        test_sleep(0.003);
+        failing_skip(SECOND);
+    }
+    failing_now = NULL;
+    k->memory.armed = 0;
+    failing_leave(k);
+}
+
+/* What a life came to: every rank is right, or has a status that says what and where. */
+static void life_check(failing_world *w, const failing_life *f) {
+    const failing_rank *v = &w->rank[f->victim];
+    int i, failed = f->memory ? v->memory.failed : v->plan.failed, wrong = 0;
+    for (i = 0; i < w->ranks; i++) {
+        const failing_rank *k = &w->rank[i];
+        if (k->status == MESH_OK) continue;
+        wrong |= !failed || f->must || !k->err.text[0];
+        wrong |= i != f->victim && !strstr(k->err.text, "rank") && !strstr(k->err.text, "mesh_");
+    }
+    for (i = 0; i < w->ranks && wrong; i++)
+        test_fail(__FILE__, __LINE__, "%s of rank %d fails at call %d%s (%s): rank %d: %s: %s",
+                  f->memory ? "memory" : failing_names[f->kind], f->victim, f->at, f->times > 1 ? " and after" : "", strerror(f->error), i,
+                  mesh_status_text(w->rank[i].status), w->rank[i].err.text);
+}
+
+/* Lives, many at once, for they mostly wait. */
+static void lives(int backend, failing_life *f, int n) {
+    enum { ONCE = 24 };
+    static failing_world w[ONCE];
+    int first, i, k, before = failing_descriptors();
+    failing_nap_ms = 5;
+    for (first = 0; first < n && !test_failures; first += ONCE) {
+        for (i = first; i < n && i < first + ONCE; i++) failing_world_start(&w[i - first], backend, 2, life_rank, &f[i]);
+        for (i = first; i < n && i < first + ONCE; i++) {
+            for (k = 0; k < 2; k++) pthread_join(w[i - first].rank[k].thread, NULL);
+            life_check(&w[i - first], &f[i]);
+            f[i].made = f[i].memory ? w[i - first].rank[f[i].victim].memory.calls : 0;
+            if (!f[i].memory) memcpy(f[i].counts, w[i - first].rank[f[i].victim].plan.counts, sizeof f[i].counts);
+            failing_world_free(&w[i - first]);
+        }
+    }
+    CHECK_INT(failing_descriptors(), before);
+}
+
+typedef struct failing_error {
+    int kind, error, must;
+} failing_error;
+static const failing_error failing_errors[] = {
+    {FAIL_AT_SOCKET, EMFILE, 0},       {FAIL_AT_SOCKET, ENFILE, 0},      {FAIL_AT_ACCEPT, EMFILE, 1},
+    {FAIL_AT_ACCEPT, ECONNABORTED, 1}, {FAIL_AT_ACCEPT, EINTR, 1},       {FAIL_AT_CONNECT, EADDRNOTAVAIL, 0},
+    {FAIL_AT_CONNECT, ECONNREFUSED, 0}, {FAIL_AT_BIND, EADDRINUSE, 0},   {FAIL_AT_LISTEN, EADDRINUSE, 0},
+    {FAIL_AT_FCNTL, ENOMEM, 0},        {FAIL_AT_SENDMSG, EINTR, 1},      {FAIL_AT_SENDMSG, EAGAIN, 1},
+    {FAIL_AT_SENDMSG, ENOBUFS, 1},     {FAIL_AT_SENDMSG, ENOMEM, 0},     {FAIL_AT_SENDMSG, ECONNRESET, 0},
+    {FAIL_AT_RECVMSG, EINTR, 1},       {FAIL_AT_RECVMSG, EAGAIN, 1},     {FAIL_AT_RECVMSG, ENOMEM, 0},
+    {FAIL_AT_RECVMSG, ECONNRESET, 0},  {FAIL_AT_RECV, EINTR, 1},         {FAIL_AT_RECV, EAGAIN, 1},
+    {FAIL_AT_RECV, ECONNRESET, 0},     {FAIL_AT_OPEN, EMFILE, 0},        {FAIL_AT_READ, EINTR, 1},
+    {FAIL_AT_READ, EIO, 0},            {FAIL_AT_CLOSE, EINTR, 1},        {FAIL_AT_POLL, EINTR, 1},
+    {FAIL_AT_POLL, ENOMEM, 1},         {FAIL_AT_GETSOCKOPT, ENOBUFS, 0}, {FAIL_AT_SETSOCKOPT, ENOBUFS, 1},
+    {FAIL_AT_GETSOCKNAME, ENOBUFS, 0}, {FAIL_AT_GETADDRINFO, EAGAIN, 0}, {FAIL_AT_SHUTDOWN, ENOTCONN, 1},
+    {FAIL_AT_IOCTL, ENOTTY, 1},        {FAIL_AT_STAT, EACCES, 1},        {FAIL_AT_FOPEN, EMFILE, 1},
+    {FAIL_AT_GETRLIMIT, EPERM, 1},     {FAIL_AT_SYSCONF, EINVAL, 1},     {FAIL_AT_NANOSLEEP, EINTR, 1},
+    {FAIL_AT_EPOLL_CREATE, EMFILE, 1}, {FAIL_AT_EPOLL_CTL, ENOSPC, 1},   {FAIL_AT_EPOLL_WAIT, EINTR, 1},
+    {FAIL_AT_SYSCALL, ENOSYS, 1}};
+
+enum { LIVES = 4000, LIVES_EACH = 16 };
+
+/* Which of `calls` are to fail: every one where they are few, else some that the seed draws. */
+static int life_add(failing_life *list, int n, failing_life f, int calls, test_random *r) {
+    int i;
+    for (i = 0; i < calls && i < LIVES_EACH && n < LIVES; i++) {
+        f.at = calls <= LIVES_EACH ? i + 1 : 1 + random_below(r, calls);
+        list[n++] = f;
+    }
+    return n;
+}
+
+/* Every kind of call that a life makes, with every error that it may have, on either rank. */
+static void calls_fail(int backend) {
+    failing_life clean[2], *list = (failing_life *)calloc(LIVES, sizeof *list);
+    test_random r = random_from(8);
+    size_t i;
+    int n = 0, v;
+    memset(clean, 0, sizeof clean);
+    for (v = 0; v < 2; v++) clean[v].victim = v;
+    lives(backend, clean, 2);
+    for (i = 0; i < sizeof failing_errors / sizeof failing_errors[0]; i++)
+        for (v = 0; v < 2; v++) {
+            failing_life f = MESH_ZERO;
+            f.kind = failing_errors[i].kind;
+            f.error = failing_errors[i].error;
+            f.must = failing_errors[i].must;
+            f.times = 1;
+            f.victim = v;
+            n = life_add(list, n, f, clean[v].counts[f.kind], &r);
+        }
+    lives(backend, list, n);
+    free(list);
+}
+static void test_calls_tcp(void) { calls_fail(TCP); }
+static void test_calls_unix(void) { calls_fail(UNIX); }
+
+/* The same of the allocator: no transport can be had, or a comm, and nobody waits for ever. */
+static void memory_life(int backend) {
+    failing_life list[400];
+    test_random r = random_from(9);
+    int v, n = 0;
+    memset(list, 0, sizeof list);
+    for (v = 0; v < 2; v++) {
+        failing_life f = MESH_ZERO;
+        f.memory = f.times = 1;
+        f.at = 1 << 20;
+        f.victim = v;
+        lives(backend, &f, 1);
+        n = life_add(list, n, f, f.made, &r);
+        f.times = INT_MAX;
+        n = life_add(list, n, f, f.made, &r);
+    }
+    lives(backend, list, n);
+}
+static void test_memory_life(void) {
+    memory_life(TCP);
+    memory_life(UNIX);
+}
+
 static const test_case failing_tests[] = {
     {"failing/memory_tcp2", test_memory_tcp2, 0},
     {"failing/memory_tcp3", test_memory_tcp3, 0},
     {"failing/memory_unix2", test_memory_unix2, 0},
     {"failing/memory_unix3", test_memory_unix3, 0},
     {"failing/memory_steps", test_memory_steps, 0},
+    {"failing/memory_life", test_memory_life, 0},
+    {"failing/calls_tcp", test_calls_tcp, 0},
+    {"failing/calls_unix", test_calls_unix, 0},
 };
 
 #endif
