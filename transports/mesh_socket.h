@@ -2917,7 +2917,8 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
             struct pollfd f;
             f.fd = p->coming->fd;
             f.events = POLLOUT;
-            if (poll(&f, 1, 100) > 0) { /* connected: the local address is the one the others can reach us at */
+            if (poll(&f, 1, 100) <= 0) continue; /* nothing else may see it connected: it listens first */
+            {                                    /* connected: the local address is the one the others can reach us at */
                 struct sockaddr_storage a;
                 socklen_t length = sizeof a;
                 mesh_socket__entry *mine = &s->book[s->net->base.rank];
