@@ -655,7 +655,7 @@ static void life_rank(failing_rank *k) {
     k->c = &c;
     if (k->status == MESH_OK) {
         size_t i, count;
-        for (count = 4; count <= 30000 && k->status == MESH_OK; count += 29996) {
+        for (count = 4; count <= (k->plan.piece == 1 ? 4u : 30000u) && k->status == MESH_OK; count += 29996) {
             failing_buffers(k, count);
             k->status = mesh_all_reduce(&c, NULL, k->in, k->out, count, MESH_I32, MESH_SUM);
             for (i = 0; i < count && k->status == MESH_OK; i++)
@@ -794,6 +794,295 @@ static void test_memory_life(void) {
     memory_life(UNIX);
 }
 
+/* ---- bytes that come singly, signals ---- */
+
+/* Every collective once, of a few elements. */
+static void conf_small(mesh_comm *comm) {
+    conf_case c;
+    int i;
+    memset(&c, 0, sizeof c);
+    c.t = comm->transport;
+    c.comm = comm;
+    c.memory = conf_memory_of(c.t, comm);
+    c.n = comm->on.size;
+    c.me = mesh_comm_index(comm, NULL);
+    for (i = 0; i < c.n; i++) c.seed[i] = i;
+    c.d = MESH_F32;
+    c.elem = 4;
+    conf_make_room(&c, 300);
+    for (c.started = 0; c.started < 3; c.started++) {
+        conf_moves(&c, 17);
+        conf_many(&c, 9, MESH_SUM);
+        conf_reductions(&c, 17, MESH_SUM);
+    }
+    conf_exchange(&c);
+    conf_objects(&c, 300);
+    conf_free_room(&c);
+}
+
+/* The transport's suite, redistributions and every operation with transfers cut short, or every other call interrupted. */
+static void short_rank(mesh_transport *t, void *ctx) {
+    static failing_plan plan;
+    mesh_comm c;
+    plan = *(const failing_plan *)ctx;
+    plan.random = test_seed * 1000 + (uint64_t)t->rank;
+    failing_now = &plan;
+    conformance_redistribute(t, test_seed, 8, plan.piece == 1 ? 30 : 2000);
+    if (plan.piece > 1) {
+        conformance_collectives(t, "x=3", NULL, NULL, 9000);
+    } else if (open_comm(t, &c, "x=2", NULL, 60 * SECOND)) {
+        conf_halo(&c, 1, 7);
+        conf_small(&c);
+        mesh_comm_close(&c);
+    }
+    failing_now = NULL;
+}
+static void short_transfers(int backend, int ranks, int piece, int interrupt) {
+    failing_plan p = MESH_ZERO;
+    p.piece = piece;
+    p.interrupt = interrupt;
+    run_world(backend, ranks, short_rank, &p);
+}
+static void test_bytes_tcp(void) { short_transfers(TCP, 2, 1, 0); }
+static void test_bytes_unix(void) { short_transfers(UNIX, 2, 1, 1); }
+static void test_pieces_tcp(void) { short_transfers(TCP, 3, 3000, 1); }
+static void test_pieces_unix(void) { short_transfers(UNIX, 3, 3000, 0); }
+
+/* The same from the opening on: the handshake comes in single bytes too. */
+static void byte_life_rank(failing_rank *k) {
+    failing_life *f = (failing_life *)k->w->ctx;
+    k->plan.piece = 1;
+    k->plan.interrupt = f->at;
+    failing_now = &k->plan;
+    life_rank(k);
+    CHECK_OK(k->status, k->err);
+}
+static void test_byte_handshake(void) {
+    int b, i;
+    for (b = TCP; b <= UNIX; b++)
+        for (i = 0; i < 2; i++) {
+            failing_life f = MESH_ZERO;
+            failing_world w;
+            f.victim = -1;
+            f.at = i;
+            failing_world_start(&w, b, 3, byte_life_rank, &f);
+            failing_world_end(&w);
+        }
+}
+
+/* ---- a link cut between two living ranks ---- */
+
+typedef struct failing_cut {
+    int what, how, cut; /* how: 0 reset, 1 shut down, 2 silent */
+    int fd;
+} failing_cut;
+
+/* What a host in between may do to a connection. Runs in the middle of rank 2's operation. */
+static void cut_now(void *ctx) {
+    failing_rank *k = (failing_rank *)ctx;
+    failing_cut *f = (failing_cut *)k->w->ctx;
+    struct linger at_once = {1, 0};
+    int fd = f->fd, pair[2];
+    if (f->cut++) return;
+    if (f->how == 1) {
+        shutdown(fd, SHUT_RDWR);
+        return;
+    }
+    CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    if (f->how == 0) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    CHECK(dup2(pair[0], fd) == fd);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static void cut_rank(failing_rank *k) {
+    static const int two = 2;
+    failing_cut *f = (failing_cut *)k->w->ctx;
+    mesh_comm c = MESH_ZERO, pair = MESH_ZERO;
+    mesh_desc d = MESH_ZERO;
+    mesh_socket__impl *s;
+    mesh p;
+    int v[4] = {1, 1, 1, 1}, got[4], i;
+    CHECK_OK(failing_join(k), k->err);
+    s = mesh_socket__of(&k->net.base);
+    d.shape = &two;
+    d.naxes = 1;
+    d.origin = k->me & 2;
+    CHECK_OK(mesh_make(&p, &d, &k->err), k->err);
+    CHECK(failing_comm(k, &c));
+    CHECK_OK(mesh_comm_open(&pair, &k->net.base, &p, NULL, &k->err), k->err);
+    k->c = &c;
+    failing_buffers(k, 30000);
+    for (i = 1; i < 4; i++)
+        CHECK_OK(mesh_sendrecv(&c, NULL, k->me ^ i, v, 1, k->me ^ i, got, 1, MESH_I32), c.error);
+    if (k->me == 2 && s->peer[3].conn) f->fd = s->peer[3].conn->fd;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    failing_meet(k->w);
+    if (k->me == 2) {
+        k->plan.kinds = FAIL_SENDMSG;
+        k->plan.at = 1;
+        k->plan.times = INT_MAX;
+        k->plan.hook = cut_now;
+        k->plan.hook_ctx = k;
+        failing_now = &k->plan;
+    }
+    k->status = failing_operate(k, f->what);
+    failing_now = NULL;
+    if (k->me == 2) cut_now(k); /* it had nothing to send */
+    for (i = 0; i < 3 && k->status == MESH_OK; i++) k->status = mesh_barrier(&c, NULL); /* one may do without that link */
+    /* Ranks 2 and 3 may name one who gave them up; who was told late may name one who took back its side. */
+    if (k->status != MESH_ERR_PEER ||
+        (k->me < 2 && c.error.rank != 2 && c.error.rank != 3 && !strstr(c.error.text, "canceled its side")))
+        test_fail(__FILE__, __LINE__, "%s, link of 2 and 3 cut: rank %d: %s, rank %d: %s", failing_name(f->what), k->me,
+                  mesh_status_text(k->status), c.error.rank, c.error.text);
+    failing_meet(k->w);
+    if (k->me < 2) { /* those that are connected to each other go on */
+        CHECK_OK(mesh_all_reduce(&pair, NULL, v, got, 1, MESH_I32, MESH_SUM), pair.error);
+        CHECK_INT(got[0], 2);
+    }
+    failing_meet(k->w);
+    mesh_comm_close(&c);
+    mesh_comm_close(&pair);
+    failing_leave(k);
+}
+
+static void cuts(int backend) {
+    enum { ONCE = 6 };
+    static failing_world w[ONCE];
+    static failing_cut f[ONCE];
+    int what = MESH_CALL_ALL_REDUCE, n, i;
+    failing_nap_ms = 5;
+    while (what < F_OPS) {
+        for (n = 0; n < ONCE && what < F_OPS; what++) {
+            if (failing_is_skipped(what, 4) || what == F_ALLOC || what == F_COPY || what == F_COMM) continue;
+            memset(&f[n], 0, sizeof f[n]);
+            f[n].what = what;
+            f[n].how = (what + backend) % 2;
+            failing_world_start(&w[n], backend, 4, cut_rank, &f[n]);
+            n++;
+        }
+        for (i = 0; i < n; i++) failing_world_end(&w[i]);
+    }
+}
+static void test_cut_tcp(void) { cuts(TCP); }
+static void test_cut_unix(void) { cuts(UNIX); }
+
+/* ---- a rank that is stopped for a while ---- */
+
+#if MESH_SOCKET__LINUX
+#include <sys/mman.h>
+enum { STOPPED = 1 };
+typedef struct failing_stop {
+    volatile int64_t *late; /* all ranks' clocks: shared */
+    int word[2];            /* an operation's number: somebody has said that rank 1 keeps it waiting */
+} failing_stop;
+static failing_stop stop_shared;
+static int stop_what;
+
+static void stop_log(void *ctx, int level, const char *text) {
+    unsigned char what = (unsigned char)stop_what;
+    (void)ctx, (void)level;
+    if (strstr(text, "has waited for 10 s in") && strstr(text, "rank 1") && strstr(text, failing_name(stop_what)))
+        CHECK(write(stop_shared.word[1], &what, 1) == 1);
+}
+
+static void stop_now(void *ctx) {
+    failing_now = NULL;
+    (void)ctx;
+    raise(SIGSTOP);
+}
+
+/* Wait until the process is stopped; let 11 s pass for all, again and again (who comes to wait later is to wait as long), until one says who
+   is late; let it go on. */
+static int stop_watch(pid_t pid) {
+    double end = test_now() + 30;
+    unsigned char what = 0;
+    char path[64], text[512], *p;
+    struct pollfd f;
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    for (;;) {
+        FILE *stat_file = fopen(path, "r");
+        int is_stopped = stat_file && fgets(text, sizeof text, stat_file) && (p = strrchr(text, ')')) != NULL && p[2] == 'T';
+        if (stat_file) fclose(stat_file);
+        if (is_stopped) break;
+        if (test_now() > end) return 1;
+        test_sleep(0.0005);
+    }
+    f.fd = stop_shared.word[0];
+    f.events = POLLIN;
+    while (what != stop_what && test_now() < end) {
+        __sync_add_and_fetch(stop_shared.late, 11 * SECOND);
+        while (what != stop_what && poll(&f, 1, 30) > 0) CHECK(read(stop_shared.word[0], &what, 1) == 1);
+    }
+    kill(pid, SIGCONT);
+    return what == stop_what ? 0 : 2;
+}
+
+static void stop_rank(mesh_transport *t, void *ctx) {
+    failing_rank k;
+    failing_plan plan = MESH_ZERO;
+    mesh_comm c;
+    int what, status;
+    (void)ctx;
+    memset(&k, 0, sizeof k);
+    k.me = t->rank;
+    k.n = t->size;
+    k.c = &c;
+    t->log = stop_log;
+    failing_late = stop_shared.late;
+    failing_nap_ms = 20;
+    if (!open_comm(t, &c, "x=3,y=1", NULL, 1000000 * SECOND)) return;
+    mesh__impl(&c)->ask = SECOND;
+    failing_buffers(&k, 30000);
+    for (what = MESH_CALL_ALL_REDUCE; what < F_ALLOC; what++) {
+        pid_t watcher = -1;
+        if (failing_is_skipped(what, k.n) || what == F_USER_OP || what == MESH_CALL_GROUP_OPEN) continue;
+        stop_what = what;
+        k.blocking = what % 2;
+        CHECK_INT(failing_operate(&k, what), MESH_OK);
+        memcpy(k.want, k.out, k.room);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        if (t->rank == STOPPED) {
+            pid_t me = getpid();
+            fflush(NULL);
+            if ((watcher = fork()) == 0) _exit(stop_watch(me));
+            plan.kinds = FAIL_SENDMSG | FAIL_RECVMSG;
+            plan.at = plan.times = 1;
+            plan.calls = 0;
+            plan.hook = stop_now;
+            failing_now = &plan;
+        }
+        CHECK_OK(failing_operate(&k, what), c.error);
+        failing_now = NULL;
+        if (memcmp(k.out, k.want, k.room))
+            test_fail(__FILE__, __LINE__, "%s: rank %d: wrong values", failing_name(what), k.me);
+        if (watcher > 0) {
+            CHECK(waitpid(watcher, &status, 0) == watcher);
+            if (status) test_fail(__FILE__, __LINE__, "%s: rank 1 was not %s", failing_name(what), WEXITSTATUS(status) == 1 ? "stopped" : "said to be late");
+        }
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        if (c.failed) break;
+    }
+    mesh_comm_close(&c);
+    free(k.in), free(k.out), free(k.want);
+    failing_late = NULL;
+}
+static void stopped(int backend) {
+    FILE *shared = tmpfile();
+    void *p;
+    CHECK(shared && ftruncate(fileno(shared), 4096) == 0 && pipe(stop_shared.word) == 0);
+    p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(shared), 0);
+    CHECK(p != MAP_FAILED);
+    stop_shared.late = (volatile int64_t *)p;
+    run_world(backend, 3, stop_rank, NULL);
+}
+static void test_stopped_tcp(void) { stopped(TCP); }
+static void test_stopped_unix(void) { stopped(UNIX); }
+#else
+static void test_stopped_tcp(void) { fprintf(stderr, "    needs /proc: not tested\n"); }
+static void test_stopped_unix(void) {}
+#endif
+
 static const test_case failing_tests[] = {
     {"failing/memory_tcp2", test_memory_tcp2, 0},
     {"failing/memory_tcp3", test_memory_tcp3, 0},
@@ -803,6 +1092,15 @@ static const test_case failing_tests[] = {
     {"failing/memory_life", test_memory_life, 0},
     {"failing/calls_tcp", test_calls_tcp, 0},
     {"failing/calls_unix", test_calls_unix, 0},
+    {"failing/bytes_tcp", test_bytes_tcp, 0},
+    {"failing/bytes_unix", test_bytes_unix, 0},
+    {"failing/pieces_tcp", test_pieces_tcp, 0},
+    {"failing/pieces_unix", test_pieces_unix, 0},
+    {"failing/byte_handshake", test_byte_handshake, 0},
+    {"failing/cut_tcp", test_cut_tcp, 0},
+    {"failing/cut_unix", test_cut_unix, 0},
+    {"failing/stopped_tcp", test_stopped_tcp, 0},
+    {"failing/stopped_unix", test_stopped_unix, 0},
 };
 
 #endif
