@@ -469,7 +469,68 @@ static void test_thousand(void) {
     run_world(UNIX, ranks, thousand_rank, NULL);
 }
 
+/* ---- silence: a host that owes an answer for 20 s; never the host that looks ---- */
+
+#if MESH_SOCKET__LINUX
+static void test_silence_figures(void) {
+    static const struct {
+        unsigned char retransmissions, probes;
+        uint32_t ms;
+        int silent;
+    } figures[] = {{0, 0, 600000, 0}, {2, 2, 600000, 0}, {3, 0, 19999, 0}, {3, 0, 20000, 1}, {0, 3, 20000, 1},
+                   {0, 3, 19999, 0},  {15, 0, 60000, 1}, {0, 9, 60000, 1}};
+    unsigned char info[MESH_SOCKET__TCP_INFO];
+    size_t i;
+    for (i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        memset(info, 0, sizeof info);
+        info[2] = figures[i].retransmissions;
+        info[3] = figures[i].probes;
+        memcpy(info + 56, &figures[i].ms, 4);
+        CHECK_INT(mesh_socket__is_silence(info), figures[i].silent);
+    }
+}
+
+/* Ranks of one host are near each other, and no probes are sent between them. Where the book says that a rank is elsewhere it is far, and is
+   asked after; but loopback leads nowhere else. */
+static void near_rank(mesh_transport *t, void *ctx) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    int *elsewhere = (int *)ctx, i, k, alive;
+    uint64_t host = s->book[t->rank].host;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    for (i = 1; i < 3; i++)
+        CHECK_INT(mesh_sendrecv(&c, NULL, (t->rank + i) % 3, &i, 1, (t->rank + 3 - i) % 3, &k, 1, MESH_I32), MESH_OK);
+    CHECK_INT(s->nconns, 2);
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *conn = s->conn[i];
+        socklen_t length = sizeof alive;
+        CHECK_INT(conn->is_near, 1);
+        CHECK_INT(getsockopt(conn->fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &length), 0);
+        CHECK_INT(alive, 0);
+        conn->is_near = 0;
+        s->book[conn->rank].host = *elsewhere ? host + 1 : host;
+        mesh_socket__place_known(s, conn);
+        CHECK_INT(conn->is_near, !*elsewhere);
+        s->book[conn->rank].host = host;
+        conn->is_near = 1;
+    }
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    mesh_comm_close(&c);
+}
+static void test_silence_near(void) {
+    int elsewhere;
+    for (elsewhere = 0; elsewhere < 2; elsewhere++) run_world(TCP, 3, near_rank, &elsewhere);
+    elsewhere = 0;
+    run_world(UNIX, 3, near_rank, &elsewhere);
+}
+#endif
+
 static const test_case socket_tests[] = {
+#if MESH_SOCKET__LINUX
+    {"socket/silence_figures", test_silence_figures, 0},
+    {"socket/silence_near", test_silence_near, 0},
+#endif
     {"socket/many", test_many, 0},
     {"socket/thousand", test_thousand, 0},
     {"socket/hmac", test_hmac, 0},

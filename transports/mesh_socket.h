@@ -45,7 +45,8 @@ ERRORS
     The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. On one host that is
     when its process ends (Linux), over TCP when its connections do: a program that forks should close them in the child, or
     exec, for a child that outlives the rank keeps them open. Where a connection breaks between two living ranks one of them is given
-    up; comms without that one go on. A host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about 20 s; one whose program is slow is not.
+    up; comms without that one go on. Another host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about
+    20 s; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
@@ -392,6 +393,7 @@ struct mesh_socket__conn {
     char why[256], doubt[160]; /* doubt: why this one is believed to be lost */
     int refused;               /* one side does not want this connection, and says why */
     int starved;               /* there was no memory for the frame that is next: it lies in `in` until there is */
+    int is_near;               /* both ends are on this host, as far as is known; see mesh_socket__place_known */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
 };
 
@@ -971,17 +973,23 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
    program computes for long with its window full. Keepalive looks after connections with nothing on the way.) From Linux's tcp_info, whose
    beginning is the kernel's interface: byte 2 counts unanswered retransmissions, byte 3 unanswered probes, the word at 56 is the time
    since the last acknowledgement, in ms. */
-static inline int mesh_socket__is_silent(int fd) {
-#if MESH_SOCKET__LINUX
-    unsigned char info[60];
-    socklen_t length = sizeof info;
+enum { MESH_SOCKET__TCP_INFO = 60 };
+static inline int mesh_socket__is_silence(const unsigned char *info) {
     uint32_t ms;
-    memset(info, 0, sizeof info);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) != 0 || length < sizeof info) return 0;
     memcpy(&ms, info + 56, sizeof ms);
     return (info[2] >= 3 || info[3] >= 3) && ms >= 20000;
+}
+
+static inline int mesh_socket__is_silent(const mesh_socket__conn *c) {
+#if MESH_SOCKET__LINUX
+    unsigned char info[MESH_SOCKET__TCP_INFO];
+    socklen_t length = sizeof info;
+    if (c->is_near) return 0;
+    memset(info, 0, sizeof info);
+    return getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, info, &length) == 0 && length == sizeof info &&
+           mesh_socket__is_silence(info);
 #else
-    (void)fd;
+    (void)c;
     return 0;
 #endif
 }
@@ -1036,6 +1044,15 @@ static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c
 #else
     (void)s, (void)c;
 #endif
+}
+
+/* Where a peer is, is known. On this very host it is never silent: who looks is alive, so the host is. A kernel that is short of time or
+   memory delays or drops what goes over loopback, too; a peer that ends there shows by itself, so nothing is sent to find out. */
+static inline void mesh_socket__place_known(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int off = 0;
+    if (s->book[c->rank].host == s->book[s->net->base.rank].host) c->is_near = 1;
+    if (c->is_near && !c->is_unix) setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+    mesh_socket__watch(s, c);
 }
 
 static inline int mesh_socket__nonblocking(int fd) {
@@ -1134,6 +1151,7 @@ static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, c
     c->initiator = 1;
     c->rank = rank;
     c->is_unix = a->sa_family == AF_UNIX;
+    c->is_near = mesh_socket__is_loopback(a);
     c->state = MESH_SOCKET__CONNECTING;
     s->peer[rank].coming = c;
     if (connect(fd, a, length) != 0 && errno != EINPROGRESS) {
@@ -1239,7 +1257,7 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
         return;
     }
     c->state = MESH_SOCKET__UP;
-    mesh_socket__watch(s, c);
+    mesh_socket__place_known(s, c);
     c->deadline = 0;
     if (p->coming && p->coming != c) p->coming->broken = 2; /* ours gave way to theirs */
     p->coming = NULL;
@@ -1863,6 +1881,7 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
         }
         mesh_socket__tune(fd, (struct sockaddr *)(void *)&from);
         c->is_unix = listener == s->unix_fd;
+        c->is_near = c->is_unix || mesh_socket__is_loopback((struct sockaddr *)(void *)&from);
         c->greet_need = MESH_SOCKET__C1;
         c->deadline = mesh_socket__clock() + INT64_C(10000000000);
         strangers++;
@@ -2031,7 +2050,7 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     if (look) s->looked = now;
     for (i = s->nconns - 1; i >= 0; i--) {
         mesh_socket__conn *c = s->conn[i];
-        if (look && !c->broken && c->state == MESH_SOCKET__UP && !c->is_unix && mesh_socket__is_silent(c->fd))
+        if (look && !c->broken && c->state == MESH_SOCKET__UP && mesh_socket__is_silent(c))
             mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
         if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP && mesh_socket__unread(c))
             c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
@@ -3214,7 +3233,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     }
     s->in_open = s->starved = 0;
     for (i = 0; i < s->nconns; i++)
-        if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__watch(s, s->conn[i]);
+        if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__place_known(s, s->conn[i]);
     mesh_socket__neighbours(s, &where);
     if (s->trace)
         fprintf(
