@@ -346,6 +346,7 @@ typedef struct mesh__engine {
     unsigned polls;
     uint32_t last_id, opens, started;
     int starved; /* a control message was lost for want of memory */
+    int halted;  /* the transport as a whole can go no further */
     uint64_t
         given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
     mesh__op *waiting; /* what this rank is blocked in */
@@ -1917,7 +1918,10 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
     if (e->next_gone && e->next_gone < deadline) deadline = e->next_gone;
     status = e->t->ops->progress(e->t, deadline);
-    if (status == MESH_ERR_MEMORY) e->starved = 1;
+    if (status == MESH_ERR_MEMORY)
+        e->starved = 1;
+    else
+        e->halted |= status < 0;
     for (i = 0; status < 0 && i < e->ncomms; i++) {
         char call[160];
         mesh__text t = mesh__text_on(call, sizeof call);
@@ -2091,8 +2095,12 @@ static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, 
     return 28 + strlen(text) + 1;
 }
 
+/* Has a rank of the mesh left, or can this rank's transport go no further? Then the mesh cannot be opened. */
 static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
     int i;
+    if (e->halted)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, e->t->rank, "mesh_comm_open: the transport (%s) of rank %d failed",
+                          e->t->ops->name, e->t->rank);
     for (i = 0; i < e->ngone; i++)
         if (mesh_index_of(m, e->gone[i].rank) >= 0)
             return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
@@ -2167,7 +2175,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
                                 "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
             deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
-        if (heard == m->size || (status != MESH_OK && mesh__now(e) >= deadline)) break;
+        if (heard == m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline))) break;
         if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
         if (mesh__now(e) >= deadline) {
             int ranks[32], n = 0;
@@ -2402,7 +2410,8 @@ static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t
         mesh first;
         mesh_group_through(&first, m, "", leader, NULL);
         if (mesh__gone_from(e, &first, err) == MESH_OK)
-            mesh__fail(err, status, leader, "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+            mesh__fail(err, status, status == MESH_ERR_PEER ? leader : t->rank,
+                       "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
                        mesh_status_text(status));
     } else {
         status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,

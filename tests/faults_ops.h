@@ -244,7 +244,7 @@ static mesh_status op_run(call *right) {
     mesh_request r;
     mesh_status status;
     int i;
-    op_fill(q, (n + 1) * (q->count + 3) + 200);
+    op_fill(q, (n + 1) * (q->count + q->count / 3 + 4) + 200);
     if (q->wrong == WRONG_COUNT) q->count++;
     if (q->wrong == WRONG_DTYPE) q->dtype = q->dtype == MESH_F32 ? MESH_I32 : MESH_F32;
     if (q->wrong == WRONG_TYPE) q->dtype = (mesh_dtype)99;

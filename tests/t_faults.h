@@ -531,6 +531,26 @@ static void test_reopen(void) {
     run_world(TCP, 3, reopen_rank, NULL);
 }
 
+/* A transport that can go no further ends an opening at once, the first rank's and another's, and names its own rank. */
+static void halted_rank(mesh_transport *t, void *ctx) {
+    int dead = *(int *)ctx;
+    mesh m;
+    mesh_comm c;
+    mesh_error err;
+    mesh_comm_desc desc = MESH_ZERO;
+    int64_t start = t->ops->now(t);
+    desc.timeout_ns = 600 * SECOND;
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &err), err);
+    if (t->rank == dead) mesh_sim_die(t);
+    CHECK_INT(mesh_comm_open(&c, t, &m, &desc, &err), t->rank == dead ? MESH_ERR_TRANSPORT : MESH_ERR_PEER);
+    CHECK_INT(err.rank, dead);
+    CHECK(t->ops->now(t) - start < 2 * SECOND);
+}
+static void test_halted(void) {
+    int dead;
+    for (dead = 0; dead < 3; dead++) run_world(SIM, 3, halted_rank, &dead);
+}
+
 /* ---- deadlines ---- */
 
 static void late_rank(mesh_transport *t, void *ctx) {
@@ -1328,6 +1348,7 @@ static const test_case fault_tests[] = {
     {"faults/flood", test_flood, 0},
     {"faults/blame", test_blame, 0},
     {"faults/reopen", test_reopen, 0},
+    {"faults/halted", test_halted, 0},
     {"collectives/special", test_special, 0},
     {"faults/deadline", test_deadline, 0},
     {"faults/sim_drop", test_sim_drop, 0},
