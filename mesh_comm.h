@@ -770,6 +770,15 @@ static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, co
 
 static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap);
 
+/* Who has closed the comm has answered a roll call, too: it had ended what it was in. */
+static inline void mesh__roll_closed(mesh__engine *e, const mesh_comm *c, int from) {
+    mesh__roll *roll = &e->roll;
+    int index = roll->op && roll->op->comm == c ? mesh_index_of(&roll->op->group->on, from) : -1;
+    if (index < 0 || index >= 1024 || roll->heard[index / 64] >> index % 64 & 1) return;
+    roll->heard[index / 64] |= UINT64_C(1) << index % 64;
+    roll->answers++;
+}
+
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
    once more: what it sent before it closed may only be arriving. */
 static inline int mesh__closed_heard(mesh_comm *c, int from) {
@@ -810,6 +819,7 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
     char text[MESH_ERROR_BYTES];
     uint32_t length = nbytes - MESH__ABORT_HEAD;
     mesh__record theirs, before;
+    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED) mesh__roll_closed(e, c, from);
     if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
     if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
     memcpy(text, data + MESH__ABORT_HEAD, length);

@@ -122,6 +122,7 @@ static void trial_draw(trial *t) {
     t->timeout_ns = t->fault == FAULT_sigstop || t->fault == FAULT_absent || (t->lane == LANE_SIM && t->fault == FAULT_cut) ? SECOND
                     : t->fault == FAULT_wrong && t->mode == POLLING                                                        ? 3 * SECOND
                                                                                                                            : 60 * SECOND;
+    if (t->op == OP_transport_open && t->timeout_ns == SECOND) t->timeout_ns = 5 * SECOND; /* beyond what the transport's opening takes */
     t->wrong = 1 + random_below(&r, WRONGS - 1);
     while (t->op < OP_comm_open && !op_can_be_wrong(t->op, t->wrong)) t->wrong = t->wrong % (WRONGS - 1) + 1;
 }
@@ -486,7 +487,7 @@ static void rank_process(int rank, int port, int fd) {
     d.log = quiet;
     d.allocator.alloc = counted_alloc;
     d.allocator.free = counted_free;
-    d.open_timeout_ns = now_on.op == OP_transport_open && now_on.fault != FAULT_pause ? 5 * SECOND : 60 * SECOND;
+    d.open_timeout_ns = now_on.op == OP_transport_open && now_on.fault != FAULT_pause ? 3 * SECOND : 60 * SECOND;
     moment[rank].net = &net;
     memset(&net, 0, sizeof net);
     if (now_on.op == OP_transport_open && rank == now_on.victim && now_on.fault == FAULT_absent) victim_goes(&clock);
@@ -636,6 +637,14 @@ static int has_left_since(const said *s) {
            shared->rank[s->rank].at <= s->at && (strstr(s->text, "has closed its transport") || strstr(s->text, "cannot reach"));
 }
 
+/* An opening names all that are missing, some of them because they still wait for the one at fault. */
+static int is_missing(const char *text, int rank) {
+    const char *p = strstr(text, "still missing: ") ? strstr(text, "still missing: ") : strstr(text, "; missing: ");
+    for (p = p ? strstr(p, "rank") : NULL; p && *p && *p != ';'; p++)
+        if (*p >= '0' && *p <= '9' && strtol(p, (char **)(uintptr_t)&p, 10) == rank) return 1;
+    return 0;
+}
+
 static int is_argument(int wrong) { return wrong == WRONG_NULL || wrong == WRONG_AXIS || wrong == WRONG_TYPE; }
 
 /* NULL, or what is wrong with what a survivor said. */
@@ -658,11 +667,13 @@ static const char *judge_said(const trial *t, const said *s, int rank) {
         return s->rank == v ? NULL : s->rank < 0 ? "named nobody" : "named an innocent rank";
     case FAULT_sigstop:
     case FAULT_absent:
+        if (has_left_since(s)) return NULL;
         if (s->status != MESH_ERR_TIMEOUT) return "another status than TIMEOUT";
+        if (is_missing(s->text, v)) return NULL;
         return s->rank == v ? NULL : s->rank < 0 ? "named nobody" : "named an innocent rank";
     case FAULT_cut:
         if (s->status == MESH_OK) return NULL;
-        if (sim) return s->status == MESH_ERR_TIMEOUT || s->status == MESH_ERR_PEER ? NULL : "another status than TIMEOUT";
+        if (sim) return NULL; /* a transport loses nothing: all that can be asked is an end */
         if (s->status != MESH_ERR_PEER) return "another status than PEER";
         return s->rank == v || s->rank == shared->other_end ? NULL : "named an innocent rank";
     default: /* wrong */
@@ -671,7 +682,7 @@ static const char *judge_said(const trial *t, const said *s, int rank) {
             if (rank == v) return NULL;
             return s->rank == v && names(s->text, v) ? NULL : "named an innocent rank";
         }
-        if (s->status == MESH_ERR_TIMEOUT && t->mode == POLLING) return s->rank == v || s->rank < 0 ? NULL : "named an innocent rank";
+        if (s->status == MESH_ERR_TIMEOUT && t->mode == POLLING) return NULL; /* the deadline decides, and names who is awaited */
         if (s->status != MESH_ERR_MISMATCH) return "another status than MISMATCH";
         return names(s->text, v) ? NULL : "did not name the right rank";
     }

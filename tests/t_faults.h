@@ -576,6 +576,29 @@ static void test_deadline(void) {
     run_world(TCP, 3, late_rank, NULL);
 }
 
+/* Who has closed the comm answers the roll call of a deadline: the one to blame is the one outside the library. */
+static void closer_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, other;
+    int v = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, SECOND) || !open_comm(t, &other, "y=4", NULL, 20 * SECOND)) return;
+    if (t->rank == 3) {
+        pause_rank(t, 3 * SECOND);
+    } else if (t->rank) {
+        CHECK_OK(mesh_comm_close(&c), c.error);
+        CHECK_OK(mesh_recv(&other, NULL, 0, &v, 1, MESH_I32), other.error);
+    } else {
+        CHECK_INT(mesh_recv(&c, NULL, 3, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 3);
+        CHECK_HAS(c.error.text, "; rank 3 does not answer");
+        CHECK_OK(mesh_send(&other, NULL, 1, &v, 1, MESH_I32), other.error);
+        CHECK_OK(mesh_send(&other, NULL, 2, &v, 1, MESH_I32), other.error);
+    }
+    mesh_comm_close(&c);
+    mesh_comm_close(&other);
+}
+static void test_deadline_closers(void) { run_world(SIM, 4, closer_rank, NULL); }
+
 /* A message that is lost on the way ends at the deadline, not never. */
 static void lossy_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -1351,6 +1374,7 @@ static const test_case fault_tests[] = {
     {"faults/halted", test_halted, 0},
     {"collectives/special", test_special, 0},
     {"faults/deadline", test_deadline, 0},
+    {"faults/deadline_closers", test_deadline_closers, 0},
     {"faults/sim_drop", test_sim_drop, 0},
     {"faults/sim_delay", test_sim_delay, 0},
     {"faults/headless", test_headless, 0},
