@@ -23,10 +23,10 @@ typedef struct frame {
     unsigned char data[];
 } frame;
 
-typedef struct port {
+typedef struct end_point {
     int fd;
     frame *first, **end;
-} port;
+} end_point;
 
 static int64_t now(void) {
     struct timespec t;
@@ -34,7 +34,7 @@ static int64_t now(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static int port_open(port *p, const char *name) {
+static int port_open(end_point *p, const char *name) {
     struct sockaddr_ll a;
     int on = 1, bytes = 8 << 20;
     struct packet_mreq all;
@@ -55,7 +55,7 @@ static int port_open(port *p, const char *name) {
 }
 
 /* Take in what has come; it is due at the other port later. */
-static void port_read(port *from, port *to, int64_t delay) {
+static void port_read(end_point *from, end_point *to, int64_t delay) {
     static unsigned char data[MOST];
     ssize_t n;
     while ((n = recv(from->fd, data, sizeof data, MSG_DONTWAIT)) > 0) {
@@ -71,7 +71,7 @@ static void port_read(port *from, port *to, int64_t delay) {
 }
 
 /* Send what is due. Returns when the next one is. */
-static int64_t port_write(port *p) {
+static int64_t port_write(end_point *p) {
     frame *f;
     while ((f = p->first) != NULL && f->due <= now()) {
         if (send(p->fd, f->data, f->nbytes, 0) < 0) perror("relay: a frame is lost");
@@ -82,7 +82,7 @@ static int64_t port_write(port *p) {
 }
 
 int main(int argc, char **argv) {
-    port port[2];
+    end_point port[2];
     int64_t delay = argc == 4 ? atoll(argv[3]) * 1000000 : -1;
     if (delay < 0 || !port_open(&port[0], argv[1]) || !port_open(&port[1], argv[2])) {
         perror("relay INTERFACE INTERFACE MS");
