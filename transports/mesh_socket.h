@@ -2887,6 +2887,38 @@ static inline void mesh_socket__move(mesh_socket__impl *s) {
         if (s->conn[i] == joined) joined->broken = 2; /* if it has not ended by itself */
 }
 
+/* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
+static inline mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    mesh_socket__conn *c = s->peer[0].coming;
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    struct sockaddr_storage a;
+    socklen_t length = sizeof a;
+    int error = 0;
+    socklen_t error_len = sizeof error;
+    mesh_status status;
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
+    if (!error && getsockname(c->fd, (struct sockaddr *)(void *)&a, &length) != 0) error = errno;
+    if (error) {
+        mesh__copy_text(s->last, sizeof s->last, strerror(error));
+        mesh_socket__conn_free(s, c);
+        return MESH_OK;
+    }
+    if (a.ss_family == AF_INET) {
+        mine->family = 4;
+        memcpy(mine->addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+    } else {
+        mine->family = 6;
+        memcpy(mine->addr, &((struct sockaddr_in6 *)(void *)&a)->sin6_addr, 16);
+        mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
+    }
+    mesh_socket__set_port(&a, 0);
+    if (s->secret_bytes && mesh_socket__is_loopback((struct sockaddr *)(void *)&a) &&
+        !mesh_socket__names_loopback(w->address))
+        mesh_socket__any(&a, 0); /* as rank 0 does; see mesh_socket__outward */
+    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) == MESH_OK) mesh_socket__connected(s, c);
+    return status;
+}
+
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     int64_t pause = 2000000;
@@ -2934,38 +2966,11 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
         }
         if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
             struct pollfd f;
+            mesh_status status;
             f.fd = p->coming->fd;
             f.events = POLLOUT;
-            if (poll(&f, 1, 100) <= 0) continue; /* nothing else may see it connected: it listens first */
-            {                                    /* connected: the local address is the one the others can reach us at */
-                struct sockaddr_storage a;
-                socklen_t length = sizeof a;
-                mesh_socket__entry *mine = &s->book[s->net->base.rank];
-                int error = 0;
-                socklen_t error_len = sizeof error;
-                getsockopt(p->coming->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
-                if (error) {
-                    mesh__copy_text(s->last, sizeof s->last, strerror(error));
-                    mesh_socket__conn_free(s, p->coming);
-                } else if (getsockname(p->coming->fd, (struct sockaddr *)(void *)&a, &length) == 0) {
-                    mesh_status status;
-                    if (a.ss_family == AF_INET) {
-                        mine->family = 4;
-                        memcpy(mine->addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
-                    } else {
-                        mine->family = 6;
-                        memcpy(mine->addr, &((struct sockaddr_in6 *)(void *)&a)->sin6_addr, 16);
-                        mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
-                    }
-                    mesh_socket__set_port(&a, 0);
-                    if (s->secret_bytes && mesh_socket__is_loopback((struct sockaddr *)(void *)&a) &&
-                        !mesh_socket__names_loopback(w->address))
-                        mesh_socket__any(&a, 0); /* as rank 0 does; see mesh_socket__outward */
-                    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) != MESH_OK)
-                        return status;
-                    mesh_socket__connected(s, p->coming);
-                }
-            }
+            if (poll(&f, 1, 100) > 0 && (status = mesh_socket__joining(s, w, err)) != MESH_OK) return status;
+            continue; /* a long way: before there is an address to listen at, nobody may be joined */
         }
         if (!p->conn && !p->coming) continue;
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
