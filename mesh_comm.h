@@ -770,13 +770,13 @@ static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, co
 
 static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap);
 
-/* Who has closed the comm has answered a roll call, too: it had ended what it was in. */
-static inline void mesh__roll_closed(mesh__engine *e, const mesh_comm *c, int from) {
+/* Who closes the comm, or leaves, during a roll call owes no other answer: it had ended what it was in. Returns 1 if its answer was owed. */
+static inline int mesh__roll_excused(mesh__engine *e, int rank) {
     mesh__roll *roll = &e->roll;
-    int index = roll->op && roll->op->comm == c ? mesh_index_of(&roll->op->group->on, from) : -1;
-    if (index < 0 || index >= 1024 || roll->heard[index / 64] >> index % 64 & 1) return;
+    int index = roll->op ? mesh_index_of(&roll->op->group->on, rank) : -1;
+    if (index < 0 || index >= 1024 || roll->heard[index / 64] >> index % 64 & 1) return 0;
     roll->heard[index / 64] |= UINT64_C(1) << index % 64;
-    roll->answers++;
+    return 1;
 }
 
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
@@ -819,7 +819,8 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
     char text[MESH_ERROR_BYTES];
     uint32_t length = nbytes - MESH__ABORT_HEAD;
     mesh__record theirs, before;
-    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED) mesh__roll_closed(e, c, from);
+    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c)
+        e->roll.answers += mesh__roll_excused(e, from);
     if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
     if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
     memcpy(text, data + MESH__ABORT_HEAD, length);
@@ -1698,6 +1699,7 @@ static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     for (i = 0; i < e->ngone; i++)
         if (e->gone[i].rank == m->rank && e->gone[i].kind == m->kind) return;
     MESH_ASSERT(e->ngone < 2 * e->t->size);
+    if (mesh__roll_excused(e, m->rank) && !e->roll.gone++) e->roll.first_gone = m->rank;
     g = &e->gone[e->ngone++];
     g->rank = m->rank;
     g->kind = m->kind;

@@ -631,10 +631,12 @@ static int names(const char *text, int rank) {
     return 0;
 }
 
-/* Who opens a comm late finds that its first rank has closed its transport: because of the fault, but that it does not know. */
+/* Did the rank that is named close its transport before, because of the fault? That is why it is not there, and may be all that can be known:
+   to who opens a comm late, or where others that knew the cause had ended well and left (a link that they did not need was cut). */
 static int has_left_since(const said *s) {
-    return !strncmp(s->text, "mesh_comm_open: ", 16) && s->rank >= 0 && shared->rank[s->rank].ended && shared->rank[s->rank].status != MESH_OK &&
-           shared->rank[s->rank].at <= s->at && (strstr(s->text, "has closed its transport") || strstr(s->text, "cannot reach"));
+    int opening = !strncmp(s->text, "mesh_comm_open: ", 16);
+    return (opening || now_on.fault == FAULT_cut) && s->rank >= 0 && shared->rank[s->rank].ended && shared->rank[s->rank].status != MESH_OK &&
+           shared->rank[s->rank].at <= s->at && (strstr(s->text, "closed its transport") || strstr(s->text, "cannot reach"));
 }
 
 /* An opening names all that are missing, some of them because they still wait for the one at fault. */
@@ -675,6 +677,8 @@ static const char *judge_said(const trial *t, const said *s, int rank) {
         if (s->status == MESH_OK) return NULL;
         if (sim) return NULL; /* a transport loses nothing: all that can be asked is an end */
         if (s->status != MESH_ERR_PEER) return "another status than PEER";
+        if (has_left_since(s)) return NULL;
+        if ((rank == v || rank == shared->other_end) && strstr(s->text, "it has given this rank up")) return NULL;
         return s->rank == v || s->rank == shared->other_end ? NULL : "named an innocent rank";
     default: /* wrong */
         if (t->op != OP_comm_open && is_argument(t->wrong)) {
@@ -690,6 +694,7 @@ static const char *judge_said(const trial *t, const said *s, int rank) {
 
 static void judge(const trial *t) {
     int i;
+    now_on = *t;
     shared->judged = 1;
     for (i = 0; i < t->ranks && !shared->bad; i++) {
         const char *what = NULL;

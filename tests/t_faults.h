@@ -599,6 +599,23 @@ static void closer_rank(mesh_transport *t, void *ctx) {
 }
 static void test_deadline_closers(void) { run_world(SIM, 4, closer_rank, NULL); }
 
+/* Nor does one count as silent that leaves while the roll is called. */
+static void leaver_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    int v = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, SECOND)) return;
+    if (t->rank == 0) {
+        CHECK_INT(mesh_recv(&c, NULL, 3, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 3);
+        CHECK_HAS(c.error.text, "; rank 3 does not answer");
+    } else {
+        pause_rank(t, t->rank == 3 ? 3 * SECOND : 11 * SECOND / 10);
+    }
+    mesh_comm_close(&c);
+}
+static void test_deadline_leavers(void) { run_world(SIM, 4, leaver_rank, NULL); }
+
 /* A message that is lost on the way ends at the deadline, not never. */
 static void lossy_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -1375,6 +1392,7 @@ static const test_case fault_tests[] = {
     {"collectives/special", test_special, 0},
     {"faults/deadline", test_deadline, 0},
     {"faults/deadline_closers", test_deadline_closers, 0},
+    {"faults/deadline_leavers", test_deadline_leavers, 0},
     {"faults/sim_drop", test_sim_drop, 0},
     {"faults/sim_delay", test_sim_delay, 0},
     {"faults/headless", test_headless, 0},
