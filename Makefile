@@ -172,3 +172,21 @@ clean:
 	rm -rf build build-*
 
 .PHONY: default all uninstall demo test mutants one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
+# Faults in every operation on every backend: TRIALS of them from SEED, as a table. What fails prints the line that repeats it.
+TRIALS ?= 1000
+SEED ?= 1
+FAULTS_TABLE ?= docs/faults.md
+faults: $(B)/faults
+	$(B)/faults --trials $(TRIALS) --seed $(SEED) --jobs 2 --table $(FAULTS_TABLE) --csv $(B)/faults.csv
+
+$(B)/faults: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
+	$(COMPILE) -Wno-unused-function tests/faults.c -o $@ -lpthread
+
+# Jobs over hosts in network namespaces (root): cables, slow and lossy links, delay. See tests/hosts.sh.
+hosts: $(B)/hosts_rank $(B)/relay
+	bash tests/hosts_checks.sh
+
+$(B)/hosts_rank $(B)/relay: $(B)/%: tests/%.c $(HEADERS) | $(B)
+	$(COMPILE) $< -o $@
+
+.PHONY: faults hosts

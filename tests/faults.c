@@ -119,10 +119,10 @@ static void trial_draw(trial *t) {
     t->moment_n = random_log(&r, t->moment == AT_CALL ? 300 : 4 * (int64_t)t->count + 400);
     t->pause_ms = 1 + random_below(&r, 300);
     t->ask_ns = (int64_t)(random_below(&r, 2) ? 20 : 200) * 1000000;
-    t->timeout_ns = t->fault == FAULT_sigstop || t->fault == FAULT_absent || (t->lane == LANE_SIM && t->fault == FAULT_cut) ? SECOND
-                    : t->fault == FAULT_wrong && t->mode == POLLING                                                        ? 3 * SECOND
-                                                                                                                           : 60 * SECOND;
-    if (t->op == OP_transport_open && t->timeout_ns == SECOND) t->timeout_ns = 5 * SECOND; /* beyond what the transport's opening takes */
+    t->timeout_ns = 60 * SECOND;
+    if (t->fault == FAULT_sigstop || t->fault == FAULT_absent || (t->lane == LANE_SIM && t->fault == FAULT_cut)) t->timeout_ns = 2 * SECOND;
+    if (t->fault == FAULT_wrong && t->mode == POLLING) t->timeout_ns = 3 * SECOND;
+    if (t->op == OP_transport_open && t->timeout_ns == 2 * SECOND) t->timeout_ns = 5 * SECOND; /* beyond what the transport's opening takes */
     t->wrong = 1 + random_below(&r, WRONGS - 1);
     while (t->op < OP_comm_open && !op_can_be_wrong(t->op, t->wrong)) t->wrong = t->wrong % (WRONGS - 1) + 1;
 }
@@ -810,7 +810,7 @@ static int campaign(const options *o) {
         }
         if (!moved) test_sleep(0.002);
     }
-    if (o->table) table_write(o, list, all, combinations, test_now() - begun);
+    if (o->table) table_write(o, list, all, combinations, test_now() - begun, failed);
     if (o->csv) csv_write(o, list, all);
     if (o->trials && all[0].bare) printf("no leftovers were looked for in the network and /tmp: that takes root\n");
     printf("%d passed, %d failed\n", done - failed, failed);
