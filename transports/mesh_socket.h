@@ -1334,7 +1334,7 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
         mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK",
                   rank, rank);
     if (t.len) {
-        mesh_socket__log(s, rank >= 0 && rank < size && s->peer[rank].gone ? 2 : 1,
+        mesh_socket__log(s, rank >= 0 && rank < s->net->base.size && s->peer[rank].gone ? 2 : 1,
                          "mesh_socket: refused a connection: %s", text);
         mesh__copy_text(s->stranger, sizeof s->stranger, text);
         mesh_socket__verdict(s, c, text);
