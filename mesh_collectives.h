@@ -1226,11 +1226,11 @@ static inline int mesh__many_parts(mesh__engine *e, mesh__op *op, mesh__part *se
         send[n].start = recv[n].start = start;
         if (end - i > 1) {
             size_t bytes = count * op->elem_bytes;
-            send[n].base = packed + (rb > 1 ? (size_t)me * bytes : 0); /* in place */
-            recv[n].base = packed + (sb > 1 ? (size_t)me * bytes : 0);
-            if (!out && !silent) mesh__many_copy(e, op, i, end, send[n].base, count, sb, 0);
-            if (out) mesh__many_copy(e, op, i, end, recv[n].base, count, rb, 1);
-            packed += bytes * (size_t)(sb > rb ? sb : rb);
+            send[n].base = rb > 1 && bytes ? packed + (size_t)me * bytes : packed; /* in place; NULL where all are empty */
+            recv[n].base = sb > 1 && bytes ? packed + (size_t)me * bytes : packed;
+            if (bytes && !out && !silent) mesh__many_copy(e, op, i, end, send[n].base, count, sb, 0);
+            if (bytes && out) mesh__many_copy(e, op, i, end, recv[n].base, count, rb, 1);
+            if (bytes) packed += bytes * (size_t)(sb > rb ? sb : rb);
         } else {
             end = i + 1;
             count = call->buffers[i].count;
