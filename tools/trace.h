@@ -4,6 +4,10 @@
 
 #include <dirent.h>
 
+/* What is beyond these is a broken file's. */
+enum { TRACE_MOST_RANKS = 1 << 16 };
+#define TRACE_MOST_US (INT64_MAX / 4000)
+
 typedef struct trace_event {
     char call[32], axes[304];
     int rank, group, ranks, status;
@@ -37,6 +41,7 @@ static int trace_read_line(const char *line, trace_event *v) {
             &v->rank, &slot, &ts, &ts_ns, &dur, &dur_ns, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence,
             &count, &v->sent, &v->received, &v->status) != 16)
         return 0;
+    if (v->rank < 0 || v->rank >= TRACE_MOST_RANKS || ts_ns < 0 || dur_ns < 0) return 0;
     v->ts = (double)ts + ts_ns / 1000.0;
     v->us = (double)dur + dur_ns / 1000.0;
     return 1;
@@ -53,7 +58,8 @@ static int trace_read_clock(FILE *f, int64_t *offset, int64_t *within) {
         if (strncmp(line, "{\"ph\":\"M\"", 9) || !at) continue;
         at += sizeof name - 1;
         sign = *at;
-        found = sscanf(at + (sign == '-'), "%lld.%3d,\"within_us\":%lld.%3d", &us, &ns, &within_us, &within_ns) == 4;
+        found = sscanf(at + (sign == '-'), "%lld.%3d,\"within_us\":%lld.%3d", &us, &ns, &within_us, &within_ns) == 4 &&
+                us >= 0 && us < TRACE_MOST_US && ns >= 0 && within_us >= 0 && within_us < TRACE_MOST_US && within_ns >= 0;
         if (!found) continue;
         *offset = (us * 1000 + ns) * (sign == '-' ? -1 : 1);
         *within = within_us * 1000 + within_ns;
@@ -68,7 +74,8 @@ static void trace_write_moved(FILE *out, const char *line, size_t length, int64_
     long long us;
     int ns, digits;
     int64_t t;
-    if (!offset || !ts || sscanf(ts + 5, "%lld.%3d%n", &us, &ns, &digits) != 2) {
+    if (!offset || !ts || sscanf(ts + 5, "%lld.%3d%n", &us, &ns, &digits) != 2 || us < -TRACE_MOST_US ||
+        us > TRACE_MOST_US || ns < 0) {
         fprintf(out, "%.*s", (int)length, line);
         return;
     }
