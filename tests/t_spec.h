@@ -562,7 +562,7 @@ static void test_spec_fuzz(void) {
     int trial, read = 0;
     CHECK_INT(mesh_parse(&m, "dp=4,tp=2,p=3", 0, NULL), 0);
     for (trial = 0; trial < 200000; trial++) {
-        char text[48], out[128];
+        char text[48] = "", out[128]; /* a terminator may be written over */
         mesh_spec s, again;
         mesh_error err;
         int n = random_below(&random, 40), i;
