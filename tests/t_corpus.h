@@ -134,9 +134,14 @@ static void test_corpus_handshake(void) { corpus_replay("handshake"); }
 static void test_corpus_calls(void) { corpus_replay("calls"); }
 
 __attribute__((unused)) static const test_case corpus_tests[] = {
-    {"corpus/mesh", test_corpus_mesh, 0},           {"corpus/spec", test_corpus_spec, 0},
-    {"corpus/tuning", test_corpus_tuning, 0},       {"corpus/topology", test_corpus_topology, 0},
-    {"corpus/environment", test_corpus_environment, 0}, {"corpus/trace", test_corpus_trace, 0},
-    {"corpus/plan", test_corpus_plan, 0},           {"corpus/frames", test_corpus_frames, 0},
-    {"corpus/handshake", test_corpus_handshake, 0}, {"corpus/calls", test_corpus_calls, 0},
+    {"corpus/mesh", test_corpus_mesh, 0},
+    {"corpus/spec", test_corpus_spec, 0},
+    {"corpus/tuning", test_corpus_tuning, 0},
+    {"corpus/topology", test_corpus_topology, 0},
+    {"corpus/environment", test_corpus_environment, 0},
+    {"corpus/trace", test_corpus_trace, 0},
+    {"corpus/plan", test_corpus_plan, 0},
+    {"corpus/frames", test_corpus_frames, 0},
+    {"corpus/handshake", test_corpus_handshake, 0},
+    {"corpus/calls", test_corpus_calls, 0},
 };

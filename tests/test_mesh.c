@@ -30,6 +30,7 @@
 #include "t_rogue.h"
 #include "t_rogue_frames.h"
 #include "t_failing.h"
+#include "t_corpus.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {

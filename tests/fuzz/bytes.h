@@ -53,17 +53,17 @@ static void fuzz_refused(mesh_status status, const mesh_error *err, const char *
 }
 
 /* A function that shows something as text gives the same text into any room, and its length. */
-#define FUZZ_SHOWN(text, call)                                       \
-    do {                                                             \
-        char *buf = NULL, some[8];                                   \
-        size_t cap = 0, all = (call);                                \
-        text = buf = (char *)malloc(cap = all + 1);                  \
-        CHECK_INT((call), all);                                      \
-        CHECK_INT(strlen(text), all);                                \
-        buf = some, cap = sizeof some;                               \
-        CHECK_INT((call), all);                                      \
-        CHECK(!strncmp(text, some, strlen(some)));                   \
-        CHECK_INT(strlen(some), all < 7 ? all : 7);                  \
+#define FUZZ_SHOWN(text, call)                      \
+    do {                                            \
+        char *buf = NULL, some[8];                  \
+        size_t cap = 0, all = (call);               \
+        text = buf = (char *)malloc(cap = all + 1); \
+        CHECK_INT((call), all);                     \
+        CHECK_INT(strlen(text), all);               \
+        buf = some, cap = sizeof some;              \
+        CHECK_INT((call), all);                     \
+        CHECK(!strncmp(text, some, strlen(some)));  \
+        CHECK_INT(strlen(some), all < 7 ? all : 7); \
     } while (0)
 
 #endif

@@ -73,10 +73,10 @@ static void fuzz_mesh_laws(const mesh *m) {
 
 /* Next word of a line, cut off it; "" behind the last. */
 static char *fuzz_word(char **line) {
-    char *word = *line, *end = word + strcspn(word, " ");
+    char *from = *line, *end = from + strcspn(from, " ");
     *line = *end ? end + 1 : end;
     *end = 0;
-    return word;
+    return from;
 }
 
 /* The transform's post-condition. r: the result; a, b: the words of its line. */
@@ -85,8 +85,7 @@ static void fuzz_mesh_after(const char *what, const mesh *r, const mesh *m, cons
     int k, i;
     if (!strcmp(what, "fix")) {
         CHECK_INT((int64_t)r->size * m->axis[mesh_axis_find(m, a)].size, m->size);
-        for (k = 0; k < fuzz_looks(r); k++)
-            CHECK_INT(mesh_coord_of(m, a, mesh_rank_at(r, fuzz_look(r, k))), atoi(b));
+        for (k = 0; k < fuzz_looks(r); k++) CHECK_INT(mesh_coord_of(m, a, mesh_rank_at(r, fuzz_look(r, k))), atoi(b));
         return;
     }
     if (!strcmp(what, "concat") || !strcmp(what, "group")) {
@@ -129,8 +128,7 @@ static mesh_status fuzz_mesh_table(mesh *r, const mesh *m, int seed, mesh_error 
     const char *names[MESH_MAX_AXES];
     mesh_desc d = MESH_ZERO;
     uint64_t state = (uint64_t)seed * 2654435761u + 1;
-    if (m->size > FUZZ_RANKS || m->table)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: not of this one");
+    if (m->size > FUZZ_RANKS || m->table) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_make: not of this one");
     for (i = 0; i < m->naxes; i++) shape[i] = m->axis[i].size, names[i] = m->axis[i].name;
     for (i = 0; i < m->size; i++) table[i] = i;
     for (i = m->size - 1; i > 0; i--) {

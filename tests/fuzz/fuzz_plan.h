@@ -78,9 +78,12 @@ static int fuzz_is_json(const char *p) {
     int depth = 0, quoted = 0;
     for (; *p; p++) {
         if (quoted) {
-            if (*p == '\\' && p[1]) p++;
-            else if (*p == '"') quoted = 0;
-            else if ((unsigned char)*p < ' ' && *p != '\n') return 0;
+            if (*p == '\\' && p[1])
+                p++;
+            else if (*p == '"')
+                quoted = 0;
+            else if ((unsigned char)*p < ' ' && *p != '\n')
+                return 0;
         } else if (*p == '"') {
             quoted = 1;
         } else if (*p == '{' || *p == '[') {
@@ -114,7 +117,8 @@ static int fuzz_plan_runs(const mesh_plan *p, const mesh_plan_desc *d) {
 }
 
 static void fuzz_plan(const unsigned char *data, size_t n) {
-    static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 5, 4, 16}, ops[] = {MESH_SUM, MESH_MAX, MESH_MIN, MESH_XOR, MESH_PROD};
+    static const int sizes[] = {1, 2, 3, 4, 6, 8, 12, 5, 4, 16},
+                     ops[] = {MESH_SUM, MESH_MAX, MESH_MIN, MESH_XOR, MESH_PROD};
     static mesh_plan plan, again, other[8];
     fuzz_bytes b = fuzz_bytes_of(data, n);
     mesh src, dst;
@@ -124,12 +128,14 @@ static void fuzz_plan(const unsigned char *data, size_t n) {
     mesh_error err;
     mesh_status status;
     int64_t elements = 1;
-    int how = fuzz_byte(&b), size = sizes[fuzz_below(&b, 10)], op = ops[fuzz_below(&b, 5)], origin = fuzz_below(&b, 3), k, found;
+    int how = fuzz_byte(&b), size = sizes[fuzz_below(&b, 10)], op = ops[fuzz_below(&b, 5)], origin = fuzz_below(&b, 3),
+        k, found;
     d.ndim = fuzz_below(&b, 5);
     if (!fuzz_plan_mesh(&b, &src, origin, size, 0)) return;
     dst = src;
     if (how % 4 == 1 && !fuzz_plan_mesh(&b, &dst, origin, size, 1)) return;
-    if (how % 4 == 2 && !fuzz_plan_mesh(&b, &dst, fuzz_below(&b, 4) + (how & 16 ? origin + size : 0), sizes[fuzz_below(&b, 6)], 1))
+    if (how % 4 == 2 &&
+        !fuzz_plan_mesh(&b, &dst, fuzz_below(&b, 4) + (how & 16 ? origin + size : 0), sizes[fuzz_below(&b, 6)], 1))
         return;
     for (k = 0; k < d.ndim; k++) {
         d.shape[k] = fuzz_below(&b, 25);
@@ -144,7 +150,7 @@ static void fuzz_plan(const unsigned char *data, size_t n) {
     d.scratch_cap = how & 64 ? (int64_t)fuzz_number(&b, 3) : 0;
     status = mesh_plan_make(&plan, &d, &err);
     CHECK_INT(mesh_plan_make(&again, &d, NULL), status); /* twice the same: nothing but the description counts */
-    if (status == MESH_ERR_MEMORY) { /* the least is named, and is possible; one byte less is not */
+    if (status == MESH_ERR_MEMORY) {                     /* the least is named, and is possible; one byte less is not */
         const char *least = strstr(err.text, "possible is ");
         CHECK(least != NULL && d.scratch_cap > 0);
         if (!least) return;

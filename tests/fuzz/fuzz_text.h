@@ -120,8 +120,7 @@ static void fuzz_tuning(const unsigned char *data, size_t n) {
         CHECK(line >= 1 && line <= lines);
     } else {
         CHECK(t.nrows <= lines && t.nrows <= MESH_MAX_TUNING);
-        for (i = 0; i < t.nrows; i++)
-            CHECK(mesh_algorithm_serves((mesh_algorithm)t.row[i].algorithm, t.row[i].call));
+        for (i = 0; i < t.nrows; i++) CHECK(mesh_algorithm_serves((mesh_algorithm)t.row[i].algorithm, t.row[i].call));
         FUZZ_SHOWN(shown, mesh_tuning_format(&t, buf, cap));
         CHECK_OK(mesh_tuning_parse(&again, shown, &err), err);
         CHECK(!memcmp(&t, &again, sizeof t));
@@ -141,6 +140,7 @@ static void fuzz_topology(const unsigned char *data, size_t n) {
     unsigned char *bytes = (unsigned char *)malloc(n + 1);
     size_t length;
     int i;
+    (void)command_plan; /* the rest of tools/plan.h */
     if (n) memcpy(bytes, data, n);
     if (space) *space = 0;
     if (plan_topology(text, &ours->topology)) {

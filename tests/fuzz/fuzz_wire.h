@@ -4,7 +4,9 @@
 enum { FUZZ_WORLD = 3, FUZZ_TICKETS = 12, FUZZ_GUARD = 64, FUZZ_MOST = 66000, FUZZ_JOB = 77 };
 
 /* What peer p's messages consist of: so that what is received can be looked at. */
-static unsigned char fuzz_pattern(int peer, uint64_t i) { return (unsigned char)(i * 31 + (uint64_t)peer * 101 + (i >> 8)); }
+static unsigned char fuzz_pattern(int peer, uint64_t i) {
+    return (unsigned char)(i * 31 + (uint64_t)peer * 101 + (i >> 8));
+}
 
 typedef struct fuzz_posted {
     mesh_ticket ticket;
@@ -17,8 +19,8 @@ typedef struct fuzz_posted {
 typedef struct fuzz_rig {
     mesh_socket net;
     mesh_socket__impl *s;
-    int far[FUZZ_WORLD];                             /* our end of each peer's connection; -1 */
-    unsigned char heard[FUZZ_WORLD][512];            /* of what it writes: a header, and the hello of a handshake */
+    int far[FUZZ_WORLD];                  /* our end of each peer's connection; -1 */
+    unsigned char heard[FUZZ_WORLD][512]; /* of what it writes: a header, and the hello of a handshake */
     uint64_t heard_have[FUZZ_WORLD], heard_skip[FUZZ_WORLD];
     uint64_t offer[FUZZ_WORLD], offer_bytes[FUZZ_WORLD], accepted[FUZZ_WORLD]; /* the last ids that it told us */
     int wild[FUZZ_WORLD]; /* it has been sent bytes of no pattern */
@@ -172,7 +174,8 @@ static void fuzz_post(fuzz_rig *r, fuzz_bytes *b, int direction) {
 
 /* What lies beside the message is untouched; what has been received is what the peer said. */
 static void fuzz_posted_check(const fuzz_rig *r, const fuzz_posted *x, mesh_status status) {
-    size_t i, stride = x->block.ndim ? (size_t)x->block.dim[0].stride : x->room + 1, run = x->block.ndim ? (size_t)x->block.run : x->room, at;
+    size_t i, stride = x->block.ndim ? (size_t)x->block.dim[0].stride : x->room + 1,
+              run = x->block.ndim ? (size_t)x->block.run : x->room, at;
     int wrong = 0;
     for (i = 0; i < FUZZ_GUARD; i++) wrong |= x->memory[i] != 0xee || x->memory[FUZZ_GUARD + x->room + i] != 0xee;
     for (i = at = 0; i < x->room && x->direction == MESH_RECV; i++) { /* at: which byte of the message */
@@ -183,7 +186,8 @@ static void fuzz_posted_check(const fuzz_rig *r, const fuzz_posted *x, mesh_stat
             wrong |= 2 * (got != fuzz_pattern(x->peer, at++));
     }
     if (wrong)
-        test_fail(__FILE__, __LINE__, "a message of %d bytes with rank %d, status %d: %s", (int)x->nbytes, x->peer, (int)status,
+        test_fail(__FILE__, __LINE__, "a message of %d bytes with rank %d, status %d: %s", (int)x->nbytes, x->peer,
+                  (int)status,
                   wrong & 1 ? "bytes around it were written" : "other bytes than were sent, or between its runs");
 }
 
@@ -234,8 +238,8 @@ static void fuzz_frame(fuzz_rig *r, fuzz_bytes *b, int peer) {
     static unsigned char frame[MESH_SOCKET__HEADER + FUZZ_MOST];
     int type = 1 + fuzz_below(b, MESH_SOCKET__F_END), off = fuzz_byte(b), cut = 0;
     mesh_socket__xfer *x = fuzz_open_recv(r, peer, off >> 6), *to;
-    uint64_t channel = x ? x->channel : (uint64_t)(1 + fuzz_below(b, 4)) << 32, check = x ? x->check : 0, a = 0, second = 0,
-             start = 0;
+    uint64_t channel = x ? x->channel : (uint64_t)(1 + fuzz_below(b, 4)) << 32, check = x ? x->check : 0, a = 0,
+             second = 0, start = 0;
     uint32_t length = 0, i;
     switch (type) {
     case MESH_SOCKET__F_EAGER:
@@ -402,7 +406,8 @@ typedef struct fuzz_greeting { /* one side's messages, and what of them is wrong
     unsigned char nonce[2][32];
 } fuzz_greeting;
 
-static void fuzz_mac(const fuzz_rig *r, const fuzz_greeting *g, const char *role, const unsigned char *hello, unsigned char *out) {
+static void fuzz_mac(const fuzz_rig *r, const fuzz_greeting *g, const char *role, const unsigned char *hello,
+                     unsigned char *out) {
     const void *piece[3];
     size_t nbytes[3] = {1, 64, MESH_SOCKET__HELLO};
     piece[0] = role, piece[1] = g->nonce, piece[2] = hello;
@@ -469,7 +474,9 @@ static int fuzz_caller(fuzz_rig *r, fuzz_bytes *b, unsigned char *recorded, int 
     }
     kind = fuzz_byte(b);
     rank = kind & 16 ? fuzz_below(b, 6) - 1 : (me + 1) % FUZZ_WORLD, size = kind & 32 ? fuzz_below(b, 5) : FUZZ_WORLD;
-    to = kind & 64 ? fuzz_below(b, 4) : me, job = kind & 128 ? fuzz_number(b, 1) : (kind & 3) == MESH_SOCKET__JOINS ? FUZZ_JOB + 1 : FUZZ_JOB;
+    to = kind & 64 ? fuzz_below(b, 4) : me, job = kind & 128                         ? fuzz_number(b, 1)
+                                                  : (kind & 3) == MESH_SOCKET__JOINS ? FUZZ_JOB + 1
+                                                                                     : FUZZ_JOB;
     kind &= 3;
     memset(hello, 0, MESH_SOCKET__HELLO);
     mesh__put32(hello, (uint32_t)rank);
@@ -490,7 +497,8 @@ static int fuzz_caller(fuzz_rig *r, fuzz_bytes *b, unsigned char *recorded, int 
     for (i = 0; i < FUZZ_WORLD; i++) { /* who is let in, is it rightly? */
         if ((s->peer[i].conn != NULL) == had[i]) continue;
         if (g.wrong || !welcome || i != rank)
-            test_fail(__FILE__, __LINE__, "rank %d is let in: wrong %d, welcome %d, rank %d of %d to %d, kind %d, job %d", i, g.wrong,
+            test_fail(__FILE__, __LINE__,
+                      "rank %d is let in: wrong %d, welcome %d, rank %d of %d to %d, kind %d, job %d", i, g.wrong,
                       welcome, rank, size, to, kind, (int)job);
     }
     if (answered && !g.wrong && welcome) CHECK(s->peer[rank].conn == c);
@@ -518,7 +526,9 @@ static void fuzz_callee(fuzz_rig *r, fuzz_bytes *b) {
     uint32_t no, length;
     size_t n;
     mesh_socket__conn *c;
-    if (rank == r->net.base.rank || s->peer[rank].conn || s->peer[rank].coming || s->peer[rank].gone || !(c = fuzz_rig_conn(r, &far))) return;
+    if (rank == r->net.base.rank || s->peer[rank].conn || s->peer[rank].coming || s->peer[rank].gone ||
+        !(c = fuzz_rig_conn(r, &far)))
+        return;
     c->initiator = 1;
     c->rank = rank;
     s->peer[rank].coming = c;
@@ -534,7 +544,8 @@ static void fuzz_callee(fuzz_rig *r, fuzz_bytes *b) {
     CHECK_INT(fuzz_read(r, far, m, MESH_SOCKET__C2), !g.wrong);
     if (!g.wrong) {
         fuzz_mac(r, &g, "C", m + 32, mac);
-        CHECK(!memcmp(m, mac, 32) && mesh__get32(m + 32) == (uint32_t)r->net.base.rank && mesh__get32(m + 44) == (uint32_t)rank);
+        CHECK(!memcmp(m, mac, 32) && mesh__get32(m + 32) == (uint32_t)r->net.base.rank &&
+              mesh__get32(m + 44) == (uint32_t)rank);
         how = fuzz_byte(b);
         no = how & 1, length = how & 2 ? (uint32_t)fuzz_number(b, 2) : no ? 5 : 0;
         fuzz_mac(r, &g, "S", NULL, proof);
@@ -545,7 +556,8 @@ static void fuzz_callee(fuzz_rig *r, fuzz_bytes *b) {
         n = fuzz_spoil(b, proof, sizeof proof, &spoilt);
         g.wrong |= spoilt;
         fuzz_send(r, far, proof, n);
-        if (!spoilt && length) fuzz_send(r, far, text + (how >> 2 & 1), length < sizeof text - 1 ? length : sizeof text - 1);
+        if (!spoilt && length)
+            fuzz_send(r, far, text + (how >> 2 & 1), length < sizeof text - 1 ? length : sizeof text - 1);
         if (s->peer[rank].conn) CHECK(s->peer[rank].conn == c && !g.wrong && !no && !length);
         if (!g.wrong && !no && !length) CHECK(s->peer[rank].conn == c);
     } else {

@@ -17,9 +17,16 @@ typedef struct fuzz_target {
     void (*run)(const unsigned char *data, size_t n);
 } fuzz_target;
 
-static const fuzz_target fuzz_targets[] = {
-    {"mesh", fuzz_mesh},   {"spec", fuzz_spec},   {"tuning", fuzz_tuning}, {"topology", fuzz_topology}, {"environment", fuzz_environment},
-    {"trace", fuzz_trace}, {"plan", fuzz_plan}, {"frames", fuzz_frames}, {"handshake", fuzz_handshake}, {"calls", fuzz_calls}};
+static const fuzz_target fuzz_targets[] = {{"mesh", fuzz_mesh},
+                                           {"spec", fuzz_spec},
+                                           {"tuning", fuzz_tuning},
+                                           {"topology", fuzz_topology},
+                                           {"environment", fuzz_environment},
+                                           {"trace", fuzz_trace},
+                                           {"plan", fuzz_plan},
+                                           {"frames", fuzz_frames},
+                                           {"handshake", fuzz_handshake},
+                                           {"calls", fuzz_calls}};
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof fuzz_targets[0] };
 
 #endif
