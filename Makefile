@@ -190,3 +190,21 @@ $(B)/hosts_rank $(B)/relay: $(B)/%: tests/%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 .PHONY: faults hosts
+
+# Fuzzing (clang): FUZZ_SECONDS for each target of FUZZ ("" is all), what is new is kept in tests/corpus. FUZZ_SECONDS=3600 is a night.
+FUZZ_SECONDS ?= 60
+fuzz:
+	bash tests/fuzz/run.sh $(FUZZ_SECONDS) $(FUZZ)
+# As CI does: from the kept corpora, keeping nothing.
+fuzz-check:
+	bash tests/fuzz/run.sh --check $(or $(FUZZ_CHECK),3) $(FUZZ)
+
+# valgrind's memcheck over the tests, but for those that it makes too slow; VALGRIND="part of a name" for some.
+valgrind:
+	bash tests/valgrind.sh $(VALGRIND)
+
+# gcc's -fanalyzer over the library as one unit.
+analyze:
+	bash tests/analyze.sh
+
+.PHONY: fuzz fuzz-check valgrind analyze

@@ -94,6 +94,8 @@ __attribute__((unused)) static int corpus_pack(const char *dir, const char *path
                 fprintf(out, "\\%02x", data[k]);
         fputc('\n', out);
     }
+    for (i = 0; i < n; i++) free(entry[i]);
+    free(entry);
     return fclose(out) != 0;
 }
 
