@@ -642,7 +642,7 @@ static void test_unlike_lengths(void) {
 
 /* ---- pending: who is awaited, once each, within the room that is given ---- */
 
-static void test_pending(void) {
+static void test_right_pending(void) {
     mesh_xfer x[6];
     mesh_post p;
     mesh_ticket t, s;
@@ -1093,7 +1093,7 @@ static const test_case sockets_tests[] = {
     {"sockets/offer_limit", test_offer_limit, 0},
     {"sockets/turns", test_turns, 0},
     {"sockets/unlike_lengths", test_unlike_lengths, 0},
-    {"sockets/pending", test_pending, 0},
+    {"sockets/pending", test_right_pending, 0},
     {"sockets/controls_order", test_controls_order, 0},
     {"sockets/last_words", test_last_words, 0},
     {"sockets/both_begin", test_both_begin, 0},

@@ -1662,7 +1662,7 @@ static inline int mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__co
     case MESH_SOCKET__F_CREDIT:
         if (a > MESH_SOCKET__CREDIT - p->credit) {
             mesh_socket__conn_failed(c, "it took more than was sent to it", 0);
-            return;
+            return 1;
         }
         p->credit += a;
         break;
