@@ -208,7 +208,7 @@ static void unlike_rank(mesh_transport *t, void *ctx) {
     CHECK_HAS(c.error.text, "f64");
     mesh_comm_close(&c);
 }
-static void test_unlike(void) {
+static void test_comm_unlike(void) {
     int what;
     for (what = 0; what < 13; what++) run_world(SIM, 2, unlike_rank, &what);
 }
@@ -962,7 +962,7 @@ static void forged_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
-static void test_forged(void) { run_world(SIM, 3, forged_rank, NULL); }
+static void test_comm_forged(void) { run_world(SIM, 3, forged_rank, NULL); }
 
 /* ---- events of the transport: each once, LOST also after CLOSED, room for all ---- */
 
@@ -1270,13 +1270,13 @@ static void traced_rank(mesh_transport *t, void *ctx) {
 static void test_traced(void) { run_world(SIM, 6, traced_rank, NULL); }
 
 static const test_case law_tests[] = {
-    {"comm/checks", test_checks, 0},       {"comm/unlike", test_unlike, 0},       {"comm/records", test_records, 0},
+    {"comm/checks", test_checks, 0},       {"comm/unlike", test_comm_unlike, 0},       {"comm/records", test_records, 0},
     {"comm/terms", test_terms, 0},         {"comm/ids", test_ids, 0},             {"comm/wrap", test_wrap, 0},
     {"comm/history", test_history, 0},     {"comm/short_ops", test_short_ops, 0}, {"comm/everything", test_everything, 0},
     {"comm/requests", test_requests, 0},   {"comm/kept_failed", test_kept_failed, 0}, {"comm/polled", test_polled, 0},
     {"comm/beside", test_beside, 0},       {"comm/patience", test_patience, 0},   {"comm/turned", test_turned, 0},
     {"comm/rolls", test_rolls, 0},         {"comm/chain", test_chain, 0},         {"comm/moving", test_moving, 0},
-    {"comm/asking", test_asking, 0},       {"comm/forged", test_forged, 0},       {"comm/events", test_events, 0},
+    {"comm/asking", test_asking, 0},       {"comm/forged", test_comm_forged, 0},       {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0}, {"comm/pending", test_pending, 0},   {"comm/missing", test_missing, 0},
     {"comm/latecomer", test_latecomer, 0}, {"comm/early", test_early, 0},         {"comm/logged", test_logged, 0},
     {"comm/traced", test_traced, 0},       {"comm/guarded_collectives", test_guarded_collectives, 0},
