@@ -2964,7 +2964,7 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
             if (op->state != MESH__ACTIVE) break;
         }
         wake = op->failing ? now + INT64_C(100000000) : op->deadline < op->next_ask ? op->deadline : op->next_ask;
-        if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+        if (op->gone_until && op->gone_until < wake && !op->failing) wake = op->gone_until;
         if (now >= say && !op->failing) {
             mesh__say_waiting(e, op);
             say = INT64_MAX;

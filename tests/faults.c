@@ -122,7 +122,6 @@ static void trial_draw(trial *t) {
     t->timeout_ns = 60 * SECOND;
     if (t->fault == FAULT_sigstop || t->fault == FAULT_absent || (t->lane == LANE_SIM && t->fault == FAULT_cut)) t->timeout_ns = 2 * SECOND;
     if (t->fault == FAULT_wrong && t->mode == POLLING) t->timeout_ns = 3 * SECOND;
-    if (t->op == OP_transport_open && t->timeout_ns == 2 * SECOND) t->timeout_ns = 5 * SECOND; /* beyond what the transport's opening takes */
     t->wrong = 1 + random_below(&r, WRONGS - 1);
     while (t->op < OP_comm_open && !op_can_be_wrong(t->op, t->wrong)) t->wrong = t->wrong % (WRONGS - 1) + 1;
 }
@@ -671,7 +670,7 @@ static const char *judge_said(const trial *t, const said *s, int rank) {
     case FAULT_absent:
         if (has_left_since(s)) return NULL;
         if (s->status != MESH_ERR_TIMEOUT) return "another status than TIMEOUT";
-        if (is_missing(s->text, v)) return NULL;
+        if (is_missing(s->text, v) || strstr(s->text, "(or waits for another rank)")) return NULL;
         return s->rank == v ? NULL : s->rank < 0 ? "named nobody" : "named an innocent rank";
     case FAULT_cut:
         if (s->status == MESH_OK) return NULL;

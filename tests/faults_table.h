@@ -85,8 +85,9 @@ static void table_head(FILE *f, const options *o, int combinations, double secon
     for (i = 0; i < FAULT_COUNT; i++) fprintf(f, "| %s | %s | %s |\n", fault_names[i], table_faults[i][0], table_faults[i][1]);
     fprintf(f,
             "\nThat is what mesh_collectives.h and mesh_comm.h promise: PEER names who was lost, or has closed its transport while it was needed; TIMEOUT\n"
-            "those still awaited, first who does not answer; MISMATCH both calls. Four things are right by that letter though they name another rank\n"
+            "those still awaited, first who does not answer; MISMATCH both calls. Five things are right by that letter though they name another rank\n"
             "than the first cause, and are counted in a column of their own:\n"
+            "who opens a comm while its first rank still waits for the stopped one says that the first has not opened it \"or waits for another\";\n"
             "an opening that comes late finds that the first rank of the mesh has closed its transport, because of the fault; a rank finds so where\n"
             "a link was cut that others did not need, so that they ended well and left with what they knew; the end of a cut link that the others\n"
             "give up names who tells it so (\"it has given this rank up\"); and where ranks poll, a cycle of waiting is ended by the deadline, which\n"
@@ -95,7 +96,7 @@ static void table_head(FILE *f, const options *o, int combinations, double secon
             "Leftovers: processes (the trial is their subreaper), listening or connected sockets and Unix-domain names, files in /tmp and /dev/shm\n"
             "(each trial over sockets has a network and mounts of its own), descriptors and allocations of every survivor.\n\n"
             "## What was said\n\nSeconds are from the fault to the survivor's status, on the machine's clock: 0.25 s of them wait for a better cause to be told. TIMEOUT\n"
-            "comes after the deadline of the trial (2 s; 3 to 5 s in openings and where ranks poll) and a roll call of a quarter of it.\n\n"
+            "comes after the deadline of the trial (2 s; 3 s while the transport opens, and where a wrong call is polled) and a roll call of a quarter of it.\n\n"
             "| fault | backend | trials | survivors said | named the rank | named a consequence | s: median / most | hangs | wrong | leftovers |\n"
             "|---|---|---|---|---|---|---|---|---|---|\n");
 }

@@ -38,7 +38,7 @@ on() { # on H COMMAND...
 
 hosts_open() { # hosts_open N
     local h all='127.0.0.1 localhost\n'
-    hosts_n=$1 host_pid=()
+    hosts_n=$1 host_pid=() rank_pid=() rank_status=()
     for ((h = 0; h < $1; h++)); do all+="10.77.0.$((h + 1)) host$h\n"; done
     ip link add name sw type bridge && ip link set sw up || return 1
     for ((h = 0; h < $1; h++)); do
@@ -57,7 +57,6 @@ hosts_names() { printf "%b" "$2" >"hosts.$1"; }
 hosts_job() { # hosts_job RANKS_PER_HOST COMMAND...
     local per=$1 r
     shift
-    rank_pid=() rank_status=()
     for ((r = 0; r < per * hosts_n; r++)); do
         hosts_rank "$r" $((per * hosts_n)) "$per" "$@"
     done

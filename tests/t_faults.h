@@ -97,6 +97,24 @@ static void test_disagree_p2p(void) {
         for (what = 0; what < 2; what++) run_world(b, 2, p2p_disagree_rank, &what);
 }
 
+/* Counts that differ on one rank: some find that others have canceled, and then wait for the dispute's end. They sleep meanwhile. */
+static void dispute_rank(mesh_transport *t, void *ctx) {
+    enum { EACH = 10761, N = 6 };
+    size_t counts[N], i;
+    float *a = (float *)calloc(N * (EACH + 4), sizeof *a), *b = (float *)calloc(EACH + 4, sizeof *b);
+    mesh_comm c;
+    (void)ctx;
+    for (i = 0; i < N; i++) counts[i] = EACH + i % 3 + (t->rank == 1);
+    if (!open_comm(t, &c, "x=6", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh_reduce_scatter_v(&c, NULL, a, b, counts, NULL, MESH_F32, MESH_MAX), MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "rank 1");
+    CHECK(mesh__engine_get(t)->polls < 2000);
+    mesh_comm_close(&c);
+    free(a);
+    free(b);
+}
+static void test_dispute_sleeps(void) { run_world(SIM, 6, dispute_rank, NULL); }
+
 /* ---- order ---- */
 
 static void order_rank(mesh_transport *t, void *ctx) {
@@ -1372,6 +1390,7 @@ static const test_case fault_tests[] = {
     {"faults/disagree_sim", test_disagree_sim, 0},
     {"faults/disagree_tcp", test_disagree_tcp, 0},
     {"faults/disagree_p2p", test_disagree_p2p, 0},
+    {"faults/dispute_sleeps", test_dispute_sleeps, 0},
     {"faults/order_cycle", test_order_cycle, 0},
     {"faults/order_one_swapped", test_order_one_swapped, 0},
     {"faults/order_asleep", test_order_asleep, 0},
