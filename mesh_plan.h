@@ -1422,6 +1422,17 @@ static inline int mesh__step_cost(mesh__search *q, int last) {
     return q->found < q->cap || q->d->scratch_cap || p->ps <= q->best[q->found - 1].ps;
 }
 
+/* Do two plans go by the same layouts? */
+static inline int mesh__same_way(const mesh__search *q, const mesh_plan *a, const mesh_plan *b) {
+    int k;
+    if (a->nsteps != b->nsteps || a->view.ndim != b->view.ndim) return 0;
+    for (k = 0; k < a->view.ndim; k++)
+        if (a->view.shape[k] != b->view.shape[k]) return 0;
+    for (k = 0; k < a->nsteps; k++)
+        if (!q->same[a->step[k].on][b->step[k].on] || !mesh_spec_equal(&a->step[k].spec, &b->step[k].spec)) return 0;
+    return 1;
+}
+
 /* The path is whole: is it among the best? */
 static inline void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
@@ -1445,16 +1456,12 @@ static inline void mesh__consider(mesh__search *q) {
     }
     for (at = q->found; at > 0; at--) {
         const mesh_plan *b = &q->best[at - 1];
-        int equal = b->nsteps == p->nsteps && b->view.ndim == p->view.ndim;
         if (b->ps < p->ps || (b->ps == p->ps && b->bytes < p->bytes) ||
-            (b->ps == p->ps && b->bytes == p->bytes && b->nsteps <= p->nsteps)) {
-            for (k = 0; k < p->view.ndim && equal; k++) equal = b->view.shape[k] == p->view.shape[k];
-            for (k = 0; k < p->nsteps && equal; k++)
-                equal = q->same[b->step[k].on][p->step[k].on] && mesh_spec_equal(&b->step[k].spec, &p->step[k].spec);
-            if (equal) return;
+            (b->ps == p->ps && b->bytes == p->bytes && b->nsteps <= p->nsteps))
             break;
-        }
     }
+    for (k = 0; k < at; k++)
+        if (mesh__same_way(q, &q->best[k], p)) return;
     if (at == q->cap) return;
     if (q->found < q->cap) q->found++;
     for (k = q->found - 1; k > at; k--) q->best[k] = q->best[k - 1];

@@ -1,0 +1,490 @@
+/* Laws of mesh_plan.h over pools of problems: every candidate, the least scratch, rounds, traffic, replicas in turn, hashes, what EXPLAIN says. */
+#ifndef T_PLANS_H
+#define T_PLANS_H
+
+enum { PLAN_CANDIDATES = 24 };
+
+typedef struct plan_problem {
+    mesh src, dst;
+    mesh_spec from, to;
+    mesh_topology t;
+    mesh_plan_desc d;
+    int tables[2][PLAN_RANKS], inverses[2][PLAN_RANKS];
+} plan_problem;
+
+/* A problem of up to `most` ranks that the interpreter can hold. */
+static void plan_draw(plan_problem *p, test_random *r, int most) {
+    static const int sizes[] = {1, 2, 3, 4, 4, 6, 8, 8, 12, 16};
+    static const int ops[] = {MESH_SUM, MESH_SUM, MESH_AVG, MESH_MAX, MESH_MIN, MESH_XOR};
+    int size, how = random_below(r, 4), ndim = random_below(r, 4), op = ops[random_below(r, 6)], d;
+    int64_t elements = 1;
+    do size = sizes[random_below(r, 10)];
+    while (size > most);
+    memset(&p->d, 0, sizeof p->d);
+    memset(&p->t, 0, sizeof p->t);
+    p->src = plan_random_mesh(r, random_below(r, 3), size, p->tables[0], p->inverses[0]);
+    p->dst = how   ? p->src
+             : op == MESH_AVG ? p->src
+                              : plan_random_mesh(r, random_below(r, 4), 1 + random_below(r, most), p->tables[1], p->inverses[1]);
+    p->from = plan_random_spec(r, &p->src, ndim, op);
+    p->to = plan_random_spec(r, &p->dst, ndim, op == MESH_AVG ? -1 : op);
+    p->d.src = &p->src, p->d.dst = &p->dst, p->d.from = &p->from, p->d.to = &p->to, p->d.ndim = ndim;
+    for (d = 0; d < ndim; d++) {
+        p->d.shape[d] = random_below(r, 3) ? 4 * (1 + random_below(r, 4)) : 1 + random_below(r, 9);
+        if (elements * p->d.shape[d] > 1024) p->d.shape[d] = 1;
+        elements *= p->d.shape[d];
+    }
+    p->d.dtype = MESH_F32, p->d.elem_bytes = random_below(r, 2) ? 4 : 1 + random_below(r, 50000);
+    p->t = random_below(r, 3) ? plan_nodes(2 << random_below(r, 2)) : plan_slow_messages();
+    if (!random_below(r, 4)) p->t = plan_bytes_only();
+    if (random_below(r, 5)) p->d.topology = &p->t;
+}
+
+/* Do two plans of one problem go the same way? */
+static int plan_same_way(const mesh_plan *a, const mesh_plan *b) {
+    int k, d;
+    if (a->nsteps != b->nsteps || a->view.ndim != b->view.ndim) return 0;
+    for (d = 0; d < a->view.ndim; d++)
+        if (a->view.shape[d] != b->view.shape[d]) return 0;
+    for (k = 0; k < a->nsteps; k++)
+        if (!mesh_equal(&a->at[a->step[k].on], &b->at[b->step[k].on]) ||
+            !mesh_spec_equal(&a->step[k].spec, &b->step[k].spec))
+            return 0;
+    return 1;
+}
+
+/* Sums are sums: steps, ranks and rounds say what the plan says. */
+static int plan_adds_up(const mesh_plan *p) {
+    int64_t bytes = 0, ps = 0, worst = 0;
+    int k, r, side, i, divides = 0, reduced = 1, world = PLAN_RANKS;
+    for (k = 0; k < p->nsteps; k++) {
+        int64_t most = 0;
+        const mesh_step *s = &p->step[k];
+        mesh_moves of_step;
+        bytes += s->bytes, ps += s->ps;
+        PLAN_CHECK(p, s->bytes >= 0 && s->ps >= 0 && s->rounds >= 1);
+        for (side = 0; side < 2; side++)
+            for (i = 0; i < p->at[side].size; i++) {
+                mesh_traffic t = mesh_plan_traffic(p, k, mesh_rank_at(&p->at[side], i));
+                if (t.sent > most) most = t.sent;
+                if (t.received > most) most = t.received;
+            }
+        PLAN_CHECK(p, most <= s->bytes);
+        worst += most;
+        mesh_moves_start(&of_step, p, k, 0, -1);
+        reduced *= of_step.summands;
+        if (s->divide) divides++, i = k;
+        PLAN_CHECK(p, !s->divide || (s->divide == reduced && s->kind == MESH_STEP_REDUCE));
+        PLAN_CHECK(p, (s->kind == MESH_STEP_REDUCE) == (of_step.summands > 1));
+        PLAN_CHECK(p, strcmp(mesh_step_name(p, k), "no step"));
+    }
+    PLAN_CHECK(p, divides == (p->op == MESH_AVG && reduced > 1));
+    PLAN_CHECK(p, bytes == p->bytes && ps == p->ps);
+    PLAN_CHECK(p, worst == mesh_plan_measure(p));
+    PLAN_CHECK(p, !strcmp(mesh_step_name(p, p->nsteps), "no step") && !strcmp(mesh_step_name(p, -1), "no step"));
+    for (r = -1; r <= world; r++) {
+        mesh_traffic all = mesh_plan_traffic(p, -1, r), beyond = mesh_plan_traffic(p, p->nsteps, r), sum = MESH_ZERO;
+        for (k = 0; k < p->nsteps; k++) {
+            mesh_traffic t = mesh_plan_traffic(p, k, r);
+            sum.sent += t.sent, sum.received += t.received, sum.sends += t.sends, sum.recvs += t.recvs;
+        }
+        PLAN_CHECK(p, sum.sent == all.sent && sum.received == all.received && sum.sends == all.sends &&
+                          sum.recvs == all.recvs);
+        PLAN_CHECK(p, !beyond.sent && !beyond.received && !beyond.sends && !beyond.recvs);
+        if (mesh_index_of(&p->at[0], r) < 0 && mesh_index_of(&p->at[1], r) < 0)
+            PLAN_CHECK(p, !all.sends && !all.recvs);
+    }
+    return 1;
+}
+
+/* Every candidate moves the tensor as the specs say, is another way than the others and dearer than those before; fewer are the first of more. */
+static void test_plan_candidates(void) {
+    static mesh_plan all[PLAN_CANDIDATES + 1], few[4], one;
+    static plan_problem p;
+    test_random r = random_from(61);
+    int trial, seen = 0, moves = 0, several = 0;
+    for (trial = 0; trial < 500 && !test_failures; trial++) {
+        mesh_error err;
+        int n, k, i, cap = 1 + random_below(&r, 3), got;
+        plan_draw(&p, &r, trial % 8 ? 8 : 16);
+        memset(all, 0x5a, sizeof all);
+        memset(few, 0x5a, sizeof few);
+        n = mesh_plan_candidates(all, PLAN_CANDIDATES, &p.d, &err);
+        if (n < 1 || n > PLAN_CANDIDATES) {
+            test_fail(__FILE__, __LINE__, "trial %d: %d candidates: %s", trial, n, err.text);
+            return;
+        }
+        for (i = n; i <= PLAN_CANDIDATES; i++) CHECK_INT(all[i].nsteps, 0x5a5a5a5a);
+        got = mesh_plan_candidates(few, cap, &p.d, &err);
+        CHECK_INT(got, n < cap ? n : cap);
+        CHECK_INT(few[cap].nsteps, 0x5a5a5a5a);
+        CHECK_OK(mesh_plan_make(&one, &p.d, &err), err);
+        CHECK(one.hash == all[0].hash && one.ps == all[0].ps && one.limited == all[0].limited);
+        for (k = 0; k < got; k++) CHECK_INT(few[k].ps, all[k].ps);
+        for (k = 0; k < n; k++) {
+            if (!plan_interpret(&all[k], &moves) || !plan_adds_up(&all[k])) return;
+            CHECK_INT(all[k].dtype, MESH_F32);
+            CHECK(all[k].limited == all[0].limited);
+            if (mesh_plan_lower_bound(&all[k]) > mesh_plan_measure(&all[k]) || (k && all[k].ps < all[k - 1].ps) ||
+                all[k].hash != mesh__plan_hash(&all[k])) {
+                test_fail(__FILE__, __LINE__, "trial %d, candidate %d:\n%s", trial, k, plan_text(&all[k]));
+                return;
+            }
+            for (i = 0; i < k; i++)
+                if (plan_same_way(&all[i], &all[k]) || all[i].hash == all[k].hash) {
+                    test_fail(__FILE__, __LINE__, "trial %d: candidates %d and %d are one:\n%s", trial, i, k,
+                              plan_text(&all[k]));
+                    return;
+                }
+            for (i = 0; i + 1 < all[k].nsteps; i++) /* no step that does nothing */
+                if (i && all[k].step[i].on == all[k].step[i - 1].on)
+                    CHECK(!mesh_spec_equal(&all[k].step[i].spec, &all[k].step[i - 1].spec));
+        }
+        seen += n;
+        several += n > 2;
+    }
+    CHECK(seen > 1000 && several > 100);
+}
+
+/* With the least scratch that is named there is a plan, with a byte less there is none; whatever is granted is kept to, and every candidate. */
+static void test_plan_least(void) {
+    static mesh_plan plan, tight[PLAN_CANDIDATES];
+    static plan_problem p;
+    test_random r = random_from(67);
+    int trial, k, n, moves = 0, refusals = 0, capped = 0;
+    for (trial = 0; trial < 300 && !test_failures; trial++) {
+        mesh_error err;
+        const char *named;
+        int64_t least, free_of_cap;
+        plan_draw(&p, &r, 8);
+        if (!p.d.elem_bytes || random_below(&r, 2)) p.d.elem_bytes = 20000;
+        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        if (!plan.scratch) continue;
+        free_of_cap = plan.scratch;
+        p.d.scratch_cap = free_of_cap; /* exactly what it needs is enough */
+        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_INT(plan.scratch, free_of_cap);
+        p.d.scratch_cap = 1;
+        if (mesh_plan_make(&plan, &p.d, &err) == MESH_OK) {
+            CHECK_INT(plan.scratch, 0);
+            continue;
+        }
+        CHECK_INT(err.status, MESH_ERR_MEMORY);
+        named = strstr(err.text, "possible is ");
+        if (!named) {
+            test_fail(__FILE__, __LINE__, "%s", err.text);
+            return;
+        }
+        least = strtoll(named + 12, NULL, 10);
+        CHECK(least > 1 && least <= free_of_cap);
+        p.d.scratch_cap = least - 1;
+        if (mesh_plan_make(&plan, &p.d, &err) == MESH_OK) {
+            test_fail(__FILE__, __LINE__, "trial %d: the least is %lld, yet %lld is granted:\n%s", trial,
+                      (long long)least, (long long)plan.scratch, plan_text(&plan));
+            return;
+        }
+        CHECK_HAS(err.text, named = strstr(err.text, "possible is "));
+        CHECK_INT(strtoll(named + 12, NULL, 10), least);
+        refusals++;
+        p.d.scratch_cap = least;
+        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_INT(plan.scratch, least);
+        if (!plan_interpret(&plan, &moves)) return;
+        p.d.scratch_cap = least + (int64_t)(random_next(&r) % (uint64_t)(free_of_cap - least + 1));
+        n = mesh_plan_candidates(tight, PLAN_CANDIDATES, &p.d, &err);
+        CHECK(n >= 1);
+        for (k = 0; k < n; k++) {
+            CHECK(tight[k].scratch <= p.d.scratch_cap);
+            if (!plan_interpret(&tight[k], &moves) || !plan_adds_up(&tight[k])) return;
+            capped++;
+        }
+    }
+    CHECK(refusals > 60 && capped > 100);
+}
+
+/* The moves of the rounds, one after the other, are those of all rounds at once. */
+static void test_plan_rounds(void) {
+    static mesh_plan plan;
+    static plan_problem p;
+    test_random r = random_from(71);
+    int trial, k, rank, round, many = 0;
+    for (trial = 0; trial < 300 && !test_failures; trial++) {
+        mesh_error err;
+        plan_draw(&p, &r, 8);
+        p.d.elem_bytes = 1 << (10 + random_below(&r, 9));
+        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        for (k = 0; k < plan.nsteps; k++) {
+            int rounds = plan.step[k].rounds;
+            many += rounds > 1;
+            CHECK(rounds >= 1 && (plan.view.ndim == 0 || rounds <= plan.view.shape[plan.step[k].slab_dim] || rounds == 1));
+            for (rank = 0; rank < 12 && rounds > 1; rank++) {
+                mesh_moves all, one;
+                mesh_moves_start(&all, &plan, k, rank, -1);
+                for (round = 0; round < rounds; round++)
+                    for (mesh_moves_start(&one, &plan, k, rank, round); mesh_moves_next(&one);) {
+                        CHECK(mesh_moves_next(&all));
+                        CHECK(all.round == round && one.round == round && all.kind == one.kind &&
+                              all.peer == one.peer && all.summand == one.summand);
+                        CHECK(!memcmp(all.box.shape, one.box.shape, sizeof one.box.shape[0] * (size_t)one.box.ndim));
+                        CHECK(!memcmp(all.box.offset, one.box.offset, sizeof one.box.offset[0] * (size_t)one.box.ndim));
+                    }
+                CHECK_INT(mesh_moves_next(&all), 0);
+            }
+        }
+    }
+    CHECK(many > 30);
+}
+
+/* Replicas take turns with small pieces, and share what has 64 KiB, or where messages cost nothing a byte, along its longest dim. */
+static void test_plan_turns(void) {
+    int replicas, each, elem, free_messages;
+    for (replicas = 1; replicas <= 6; replicas++)
+        for (each = 1; each <= 4; each++)
+            for (elem = 1023; elem <= 1025; elem++)
+                for (free_messages = 0; free_messages < 2 && !test_failures; free_messages++) {
+                    static mesh_plan plan;
+                    mesh_plan_desc d = MESH_ZERO;
+                    mesh_desc far = MESH_ZERO;
+                    mesh_topology t = free_messages ? plan_bytes_only() : plan_slow_messages();
+                    mesh_error err;
+                    mesh m, other;
+                    mesh_spec from, to;
+                    int k, size = replicas * each, shares = elem >= 1024 || free_messages ? replicas : 1;
+                    int64_t piece = 64 * (int64_t)elem;
+                    char text[16];
+                    snprintf(text, sizeof text, "a=%d", replicas);
+                    CHECK_OK(mesh_parse(&m, text, 0, &err), err);
+                    far.shape = &size, far.naxes = 1, far.origin = 20;
+                    CHECK_OK(mesh_make(&other, &far, &err), err);
+                    CHECK_OK(mesh_spec_parse(&from, &m, "", 3, &err), err);
+                    CHECK_OK(mesh_spec_parse(&to, &other, "dim0:S(1)", 3, &err), err);
+                    d.src = &m, d.dst = &other, d.from = &from, d.to = &to, d.ndim = 3, d.elem_bytes = elem;
+                    d.shape[0] = 1, d.shape[1] = size, d.shape[2] = 64, d.topology = &t;
+                    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+                    if (plan.nsteps != 1) continue;
+                    for (k = 0; k < size; k++) {
+                        mesh_traffic got = mesh_plan_traffic(&plan, 0, 20 + k);
+                        CHECK_INT(got.received, piece);
+                        CHECK_INT(got.recvs, shares);
+                    }
+                    for (k = 0; k < replicas; k++) {
+                        mesh_traffic gave = mesh_plan_traffic(&plan, 0, k);
+                        int64_t uneven = (64 % replicas ? 2 + 64 / replicas : 0) * (int64_t)elem * each;
+                        CHECK_INT(gave.sends, size * shares / replicas);
+                        CHECK(gave.sent >= piece * each - uneven && gave.sent <= piece * each + uneven);
+                    }
+                }
+}
+
+/* Every field that ranks must agree on changes the hash, each in its own way. */
+static void test_plan_hash_fields(void) {
+    static mesh_plan plan, x;
+    uint64_t hash[80];
+    mesh m, other;
+    mesh_spec from, to;
+    mesh_plan_desc d = MESH_ZERO;
+    mesh_topology t = plan_nodes(4);
+    mesh_error err;
+    int n = 0, i, k;
+    CHECK_OK(mesh_parse(&m, "a=2,b=4,c=2", 0, &err), err);
+    CHECK_OK(mesh_parse(&other, "a=2,b=4,d=2", 0, &err), err);
+    CHECK_OK(mesh_spec_parse(&from, &m, "a:S(0) b:S(0) c:P(sum)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&to, &m, "a:R b:R c:S(1)", 2, &err), err);
+    d.src = &m, d.from = &from, d.to = &to, d.ndim = 2, d.dtype = MESH_F32, d.topology = &t;
+    d.shape[0] = 512, d.shape[1] = 4096;
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK(plan.view.ndim > plan.ndim && plan.nsteps > 1);
+    CHECK(plan.hash == mesh__plan_hash(&plan));
+#define WITH(change)                  \
+    do {                              \
+        x = plan;                     \
+        change;                       \
+        hash[n++] = mesh__plan_hash(&x); \
+    } while (0)
+    WITH((void)0);
+    WITH(x.dtype = MESH_I32);
+    WITH(x.dtype = MESH_F16);
+    WITH(x.elem_bytes++);
+    WITH(x.shape[0]++);
+    WITH(x.shape[1]++);
+    WITH((x.shape[0] = 4096, x.shape[1] = 512));
+    WITH(x.at[0] = other);
+    WITH(x.at[1] = other);
+    WITH(x.at[0].origin++);
+    WITH(x.at[1].origin++);
+    WITH(x.from.rule = 1);
+    WITH(x.from.strict = 1);
+    WITH(x.from.axis[0] = mesh_shard_at(1, 0));
+    WITH(x.from.axis[0] = mesh_replicate());
+    WITH((x.from.axis[0].order = 1, x.from.axis[1].order = 0));
+    WITH(x.from.axis[2] = mesh_partial(MESH_MAX));
+    WITH(x.from.axis[2] = mesh_partial(MESH_AVG));
+    for (k = 0; k < plan.view.ndim; k++) WITH(x.view.shape[k]++);
+    for (k = 0; k < plan.view.ndim; k++) WITH(x.view.dim[k]++);
+    for (k = 0; k < plan.nsteps; k++) {
+        WITH(x.step[k].kind ^= 1);
+        WITH(x.step[k].on ^= 1);
+        WITH(x.step[k].rounds++);
+        WITH(x.step[k].slab_dim++);
+        WITH(x.step[k].divide++);
+        WITH(x.step[k].spec.rule ^= 1);
+        WITH(x.step[k].spec.axis[0] = mesh_shard_at(1, 3));
+        WITH(x.step[k].spec.axis[0] = mesh_shard_at(0, 3));
+        if (n > 60) break;
+    }
+    WITH(x.nsteps--);
+    for (k = 0; k < 2; k++) {
+        WITH(x.topology.level[k].ranks--);
+        WITH(x.topology.level[k].latency_ps++);
+        WITH(x.topology.level[k].ps_per_byte_16++);
+    }
+    WITH(x.topology.nlevels = 1);
+#undef WITH
+    for (i = 0; i < n; i++)
+        for (k = 0; k < i; k++)
+            if (hash[i] == hash[k]) test_fail(__FILE__, __LINE__, "changes %d and %d have one hash", i, k);
+    x = plan; /* and from nothing but the problem */
+    memset(&plan, 0x77, sizeof plan);
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK(x.hash == plan.hash);
+    d.dtype = MESH_I32;
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK(x.hash != plan.hash);
+}
+
+/* A topology is taken exactly where it is one; no topology is the flat one; predictions of huge tensors stay numbers. */
+static void test_plan_topologies(void) {
+    test_random r = random_from(73);
+    static mesh_plan plan, flat;
+    mesh m;
+    mesh_spec from, to;
+    mesh_plan_desc d = MESH_ZERO;
+    mesh_topology t = MESH_ZERO;
+    mesh_error err;
+    int trial, l, taken = 0, k;
+    for (trial = 0; trial < 20000; trial++) {
+        int good;
+        memset(&t, 0, sizeof t);
+        t.nlevels = random_below(&r, 20) ? random_below(&r, 5) : random_below(&r, 12) - 1;
+        good = t.nlevels >= 0 && t.nlevels <= 8;
+        for (l = 0; l < 8; l++) {
+            mesh_level *at = &t.level[l];
+            int within = l ? t.level[l - 1].ranks : 1;
+            at->ranks = random_below(&r, 6) ? within * (1 + random_below(&r, 3)) : random_below(&r, 20) - 1;
+            at->latency_ps = random_below(&r, 12) ? random_below(&r, 100) : random_below(&r, 3) - 1;
+            at->ps_per_byte_16 = random_below(&r, 12) ? random_below(&r, 1000)
+                                                     : (INT64_C(1) << 40) * random_below(&r, 2) + random_below(&r, 3) - 1;
+            if (l >= t.nlevels || !good) continue;
+            if (at->ranks < 1 || (l && at->ranks < within) || at->latency_ps < 0 || at->ps_per_byte_16 < 0 ||
+                at->ps_per_byte_16 > INT64_C(1) << 40)
+                good = 0;
+            if (l && l < t.nlevels - 1 && within > 0 && at->ranks % within) good = 0;
+        }
+        if ((mesh_topology_check(&t, &err) == MESH_OK) != good) {
+            test_fail(__FILE__, __LINE__, "trial %d: %s", trial, good ? err.text : "accepted");
+            return;
+        }
+        taken += good;
+    }
+    CHECK(taken > 4000 && taken < 18000);
+    CHECK_INT(mesh_topology_check(NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_parse(&m, "a=4,b=2", 0, &err), err);
+    CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum) b:S(0)", 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&to, &m, "a:S(1) b:R", 2, &err), err);
+    d.src = &m, d.from = &from, d.to = &to, d.ndim = 2;
+    d.shape[0] = d.shape[1] = 4096;
+    CHECK_OK(mesh_plan_make(&flat, &d, &err), err);
+    memset(&t, 0, sizeof t);
+    for (k = 0; k < 2; k++) { /* of no levels; then the one that the header names: 10 us and 5 GB/s */
+        d.topology = &t;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK(plan.hash == flat.hash && plan.ps == flat.ps);
+        t.nlevels = 1, t.level[0].ranks = INT32_MAX;
+        t.level[0].latency_ps = INT64_C(10000000), t.level[0].ps_per_byte_16 = INT64_C(200) << 16;
+    }
+    for (k = 1; k < 61; k++) { /* up to 2^61 bytes */
+        int64_t before = plan.ps;
+        d.shape[0] = INT64_C(1) << (k / 2), d.shape[1] = INT64_C(1) << (k - k / 2), d.elem_bytes = 1;
+        if (k < 12) before = 0; /* what shards round up is as much as twice as many */
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK(plan.ps >= before && plan.ps > 0 && plan.bytes >= 0 && plan.scratch >= 0);
+        CHECK(mesh_plan_lower_bound(&plan) >= 0 && mesh_plan_lower_bound(&plan) <= mesh_plan_measure(&plan));
+        for (l = 0; l < plan.nsteps; l++) CHECK(plan.step[l].messages > 0 || plan.step[l].bytes == 0);
+    }
+    t.level[0].latency_ps = INT64_MAX, t.level[0].ps_per_byte_16 = INT64_C(1) << 40; /* beyond what can be counted */
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_INT(plan.ps, INT64_MAX);
+    d.shape[0] = INT64_C(1) << 30, d.shape[1] = INT64_C(1) << 30, d.elem_bytes = 3;
+    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "bytes overflow");
+    d.elem_bytes = INT64_MAX;
+    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+}
+
+/* What a step is called, and numbers as text. */
+static void test_plan_explain(void) {
+    static const struct {
+        const char *from, *to, *name;
+    } steps[] = {{"a:R", "a:R", "copy"},
+                 {"a:R", "a:S(0)", "slice"},
+                 {"a:S(0)", "a:R", "all_gather"},
+                 {"a:S(0)", "a:S(1)", "all_to_all"},
+                 {"a:S(0)@0 b:S(0)@1", "a:S(0)@1 b:S(0)@0", "permute"},
+                 {"a:P(sum)", "a:S(0)", "reduce_scatter"},
+                 {"a:R", "a:P(sum)", "fill"},
+                 {"a:S(0) b:S(1)", "a:R b:R", "all_gather"},
+                 {"a:S(0)", "b:S(0)", "exchange"}};
+    static const struct {
+        int64_t n;
+        const char *bytes, *time;
+    } numbers[] = {{0, "0 B", "0 ps"},
+                   {999, "999 B", "999 ps"},
+                   {1000, "1000 B", "1.0 ns"},
+                   {1023, "1023 B", "1.0 ns"},
+                   {1024, "1.0 KiB", "1.0 ns"},
+                   {1536, "1.5 KiB", "1.5 ns"},
+                   {1999, "1.9 KiB", "1.9 ns"},
+                   {INT64_C(1) << 20, "1.0 MiB", "1.0 us"},
+                   {INT64_C(12345678901), "11.4 GiB", "12.3 ms"},
+                   {INT64_MAX, "7.9 EiB", "9223372.0 s"}};
+    mesh_topology bytes = plan_bytes_only();
+    static mesh_plan plan;
+    char text[2048], want[256];
+    size_t k;
+    for (k = 0; k < sizeof steps / sizeof steps[0]; k++) {
+        mesh m;
+        mesh_spec from, to;
+        mesh_plan_desc d = MESH_ZERO;
+        mesh_error err;
+        CHECK_OK(mesh_parse(&m, "a=2,b=2", 0, &err), err);
+        CHECK_OK(mesh_spec_parse(&from, &m, steps[k].from, 2, &err), err);
+        CHECK_OK(mesh_spec_parse(&to, &m, steps[k].to, 2, &err), err);
+        d.src = &m, d.from = &from, d.to = &to, d.ndim = 2, d.shape[0] = d.shape[1] = 64, d.topology = &bytes;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_INT(plan.nsteps, 1);
+        CHECK_STR(mesh_step_name(&plan, 0), steps[k].name);
+        mesh_plan_json(&plan, text, sizeof text);
+        snprintf(want, sizeof want,
+                 "\"bytes\": %lld, \"ps\": %lld, \"scratch\": %lld, \"limited\": %u, \"hash\": \"%llx\"}",
+                 (long long)plan.bytes, (long long)plan.ps, (long long)plan.scratch, (unsigned)plan.limited,
+                 (unsigned long long)plan.hash);
+        CHECK_HAS(text, want);
+    }
+    for (k = 0; k < sizeof numbers / sizeof numbers[0]; k++) {
+        mesh__text t = mesh__text_on(text, sizeof text);
+        mesh__put_bytes(&t, numbers[k].n);
+        CHECK_STR(text, numbers[k].bytes);
+        t = mesh__text_on(text, sizeof text);
+        mesh__put_time(&t, numbers[k].n);
+        CHECK_STR(text, numbers[k].time);
+    }
+}
+
+static const test_case plans_tests[] = {
+    {"plan/law/candidates", test_plan_candidates, 0}, {"plan/law/least", test_plan_least, 0},
+    {"plan/law/rounds", test_plan_rounds, 0},         {"plan/law/turns", test_plan_turns, 0},
+    {"plan/law/hash", test_plan_hash_fields, 0},      {"plan/law/topologies", test_plan_topologies, 0},
+    {"plan/law/explain", test_plan_explain, 0},
+};
+
+#endif
