@@ -1518,11 +1518,10 @@ static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int
         stride = 1;
         take = shape < extent ? shape : extent;
         if (shape % take) return 0;
-        if (shape > take && used[k] >= step) return 0; /* it would not begin alike each time round */
         taken[count].shape = take;
         taken[count++].stride = outer[k].stride * step;
         used[k] += (take - 1) * step;
-        if (used[k] >= outer[k].shape) return 0;
+        if (used[k] >= outer[k].shape) return 0; /* it would not begin alike each time round */
         shape /= take;
     }
     if (shape > 1) return 0;

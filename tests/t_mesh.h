@@ -1324,7 +1324,10 @@ static void test_compose_exists(void) {
             span += (mode[i].shape - 1) * mode[i].stride;
         }
         CHECK_INT(mesh_compose(&got, &outer, &inner, &err), exists ? MESH_OK : MESH_ERR_ARGUMENT);
-        for (i = 0; i < inner.size && exists; i++) CHECK_INT(mesh_rank_at(&got, i), position[i]);
+        for (i = 0; i < inner.size && exists; i++) {
+            CHECK_INT(mesh_rank_at(&got, i), position[i]);
+            CHECK_INT(mesh_index_of(&got, position[i]), i);
+        }
         *(exists ? &made : &none) += 1;
     }
     CHECK(made > 10000 && none > 5000);

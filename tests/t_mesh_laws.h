@@ -62,6 +62,8 @@ static void pool_fill(mesh_pool *p) {
                 {2, {3, 2}, {2, 1}, {"a", "b"}},
                 {2, {3, 2}, {2, 1}, {"b", "a"}},
                 {2, {2, 3}, {1, 2}, {"a", "b"}},
+                {2, {2, 4}, {9, 1}, {"a", "b"}},
+                {2, {4, 2}, {9, 1}, {"a", "b"}},
                 {2, {4, 2}, {2, 1}, {"a", "b"}},
                 {2, {2, 4}, {1, 2}, {"a", "b"}},
                 {3, {2, 2, 2}, {4, 2, 1}, {"a", "b", "c"}},
@@ -282,7 +284,8 @@ static void test_law_join(void) {
     test_random r = random_from(43);
     int trial, joined = 0, refusals = 0, i, side;
     for (trial = 0; trial < 20000 && !test_failures; trial++) {
-        int shape[2][2], stride[2][2], rank, want = 1, on = random_below(&r, 3), twice = !random_below(&r, 8);
+        int shape[2][2], stride[2][2], rank, want = 1, on = random_below(&r, 3), twice = !random_below(&r, 8),
+            size = 16 + 8 * random_below(&r, 7);
         mesh m[2], both, before;
         mesh_error err;
         for (side = 0; side < 2; side++) {
@@ -297,7 +300,7 @@ static void test_law_join(void) {
                 name[i] = names[twice ? i : side][i];
             }
             for (i = 0; i < 64; i++) tables[side][i] = i ^ (1 + 4 * (on == 1 ? side : 0));
-            if (on) d.table = tables[side], d.inverse = inverses[side], d.table_size = d.inverse_size = 64;
+            if (on) d.table = tables[side], d.inverse = inverses[side], d.table_size = size, d.inverse_size = 64;
             if (mesh_make(&m[side], &d, NULL)) break;
         }
         if (side < 2) continue;
@@ -314,7 +317,7 @@ static void test_law_join(void) {
             for (side = 0; side < 2; side++)
                 for (i = 0; i < m[side].naxes; i++, n++) all[n] = shape[side][i], steps[n] = stride[side][i];
             d.shape = all, d.strides = steps, d.naxes = n, d.origin = (int)at;
-            if (on) d.table = tables[0], d.inverse = inverses[0], d.table_size = d.inverse_size = 64;
+            if (on) d.table = tables[0], d.inverse = inverses[0], d.table_size = size, d.inverse_size = 64;
             want = at >= 0 ? desc_is_good(&d, positions) : 0;
             if (mesh_concat(&both, &m[0], &m[1], rank, &err) == MESH_OK ? !want : want)
                 test_fail(__FILE__, __LINE__, "trial %d is %s", trial, want ? err.text : "accepted");
@@ -386,6 +389,8 @@ static void test_law_degrees(void) {
         d.dp_shard = choice[random_below(&r, 10)], d.cp = choice[random_below(&r, 5)];
         d.tp = choice[random_below(&r, 9)], d.ep = choice[random_below(&r, 9)], d.etp = choice[random_below(&r, 6)];
         if (random_below(&r, 3)) d.dp_shard = -1;
+        if (!random_below(&r, 5)) d.pp = -1;
+        if (!random_below(&r, 5)) d.tp = -1;
         for (k = 0; k < 4; k++) {
             int ok = mesh_from_degrees(&m, &d, views[k], &err) == MESH_OK;
             if (k == 0) first = ok;
@@ -892,7 +897,7 @@ static void test_law_refused(void) {
     int64_t shape[3] = {INT64_MAX / 2, 2, 1}, pad = 13;
     char text[400];
     size_t k;
-    int i, n, four = 4, ranks[4] = {0, 1, 2, 3}, inverse[4];
+    int i, n, four = 4, none = 0, ranks[4] = {0, 1, 2, 3}, inverse[4];
     CHECK_OK(mesh_parse(&m, "dp=4,tp=2", 0, &err), err);
     memset(&r, 0x5a, sizeof r);
     before = r;
@@ -921,6 +926,12 @@ static void test_law_refused(void) {
     d.shape = NULL, d.naxes = 1;
     CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "desc.shape is NULL");
+    d.shape = &four, d.strides = &none;
+    CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "axis \"dim0\" has stride 0; a stride is at least 1");
+    d.strides = NULL, i = 2;
+    CHECK_INT(mesh_dims_create(6, 1, &i, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "multiply to 2, not to size 6");
     for (n = 15; n <= 17; n++) { /* 16 axes are as many as there are, however they come about */
         mesh one;
         for (text[0] = 0, i = 0; i < n - 1; i++) sprintf(text + strlen(text), "%sa%d=%d", i ? "," : "", i, i == 0 ? 2 : 1);
