@@ -12,6 +12,7 @@
 #include "t_mesh.h"
 #include "t_spec.h"
 #include "t_plan.h"
+#include "t_plans.h"
 #include "t_mesh_laws.h"
 #include "t_comm.h"
 #include "t_mutants.h"
@@ -37,6 +38,7 @@ int main(int argc, char **argv) {
         TOPIC(mesh_tests),
         TOPIC(spec_tests),
         TOPIC(plan_tests),
+        TOPIC(plans_tests),
         TOPIC(laws_tests),
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
