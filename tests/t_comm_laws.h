@@ -71,6 +71,79 @@ static int open_with(mesh_transport *t, mesh_comm *c, const char *text, const me
     return 0;
 }
 
+/* What the engine counts is what there is. */
+static void check_engine(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    mesh__op *op;
+    int i, active = 0, issued = 0, detached = 0, unused = 0, idle = 0;
+    for (i = 0; i < e->nops; i++) {
+        active += e->op[i]->state == MESH__ACTIVE;
+        issued += e->op[i]->state == MESH__ACTIVE && e->op[i]->issued;
+        idle += e->op[i]->state == MESH__FREE;
+    }
+    for (op = e->detached; op; op = op->next_detached) detached++;
+    for (op = e->unused; op; op = op->next_unused) unused++;
+    CHECK_INT(e->nactive, active);
+    CHECK_INT(e->nissued, issued);
+    CHECK_INT(e->ndetached, detached);
+    CHECK_INT(unused, idle);
+    CHECK(e->waiting == NULL);
+}
+
+/* Operations left to a stream stand in the order they were left, whichever ends first. */
+static void test_detached(void) {
+    enum { OPS = 12 };
+    test_random r = random_from(730);
+    mesh__engine *e = (mesh__engine *)calloc(1, sizeof *e);
+    mesh__op *ops = (mesh__op *)calloc(OPS, sizeof *ops), *op;
+    int order[OPS], n = 0, round, i;
+    for (round = 0; round < 5000; round++) {
+        int k = random_below(&r, OPS);
+        if (ops[k].detached) {
+            mesh__op_attach(e, &ops[k]);
+            for (i = 0; order[i] != k; i++) {}
+            for (n--; i < n; i++) order[i] = order[i + 1];
+        } else {
+            mesh__op_detach(e, &ops[k]);
+            order[n++] = k;
+        }
+        CHECK_INT(e->ndetached, n);
+        for (i = 0, op = e->detached; op && i < n; op = op->next_detached) CHECK(op == &ops[order[i++]]);
+        CHECK(!op && i == n);
+    }
+    free(ops), free(e);
+}
+
+/* A message of another length comes for an operation that nobody waits for: it is seen to all the same, while the rank polls another. */
+static void bystander_error_rank(mesh_transport *t, void *ctx) {
+    mesh_comm a, b;
+    mesh_request r, other;
+    int v[2] = {1, 2};
+    (void)ctx;
+    if (!open_comm(t, &a, "x=2", NULL, 60 * SECOND) || !open_comm(t, &b, "y=2", NULL, 60 * SECOND)) return;
+    if (t->rank == 0) {
+        CHECK_INT(mesh_recv_start(&a, NULL, 1, v, 1, MESH_I32, &r), MESH_OK);
+        CHECK_INT(mesh_recv_start(&b, NULL, 1, v + 1, 1, MESH_I32, &other), MESH_OK);
+        while (!a.failed && t->ops->now(t) < 10 * SECOND) {
+            CHECK_INT(mesh_test(other), MESH_IN_PROGRESS);
+            pause_rank(t, SECOND / 100);
+        }
+        CHECK_INT(a.error.status, MESH_ERR_MISMATCH);
+        CHECK_INT(mesh_wait(r), MESH_ERR_MISMATCH);
+        CHECK_OK(mesh_wait(other), b.error);
+    } else {
+        pause_rank(t, SECOND / 10);
+        CHECK_INT(mesh_send(&a, NULL, 0, v, 2, MESH_I32), MESH_OK); /* buffered */
+        pause_rank(t, 20 * SECOND);
+        CHECK_OK(mesh_send(&b, NULL, 0, v, 1, MESH_I32), b.error);
+    }
+    check_engine(t);
+    mesh_comm_close(&a);
+    mesh_comm_close(&b);
+    check_engine(t);
+}
+static void test_bystander_error(void) { run_world(SIM, 2, bystander_error_rank, NULL); }
+
 /* ---- checks: calls that are alike have one check on all ranks, calls that differ in anything have different ones ---- */
 
 enum { CALLS = 30 };
@@ -610,6 +683,7 @@ static void requests_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_release(r[0]), MESH_OK);
     CHECK_INT(mesh_wait(r[0]), MESH_OK);
     CHECK_INT(mesh_restart(r[0]), MESH_ERR_STATE);
+    check_engine(t);
     /* 64 ops, each another */
     user.combine = combine_pairs;
     for (i = 0; i < MESH__USER_OPS; i++) CHECK_INT(mesh_op_add(&c, &user, &ops[i]), MESH_OK);
@@ -727,8 +801,10 @@ static void beside_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&d, NULL), MESH_ERR_ARGUMENT); /* which is told as ever */
     CHECK_INT(d.error.rank, 1);
     CHECK_OK(mesh_barrier(&b, NULL), b.error);
+    check_engine(t);
     CHECK_INT(mesh_comm_close(&b), MESH_OK);
     mesh_comm_close(&d);
+    check_engine(t);
 }
 static void test_beside(void) {
     int how;
@@ -1282,6 +1358,7 @@ static const test_case law_tests[] = {
     {"comm/asking", test_asking, 0},       {"comm/forged", test_comm_forged, 0},       {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0}, {"comm/pending", test_pending, 0},   {"comm/missing", test_missing, 0},
     {"comm/latecomer", test_latecomer, 0}, {"comm/early", test_early, 0},         {"comm/logged", test_logged, 0},
+    {"comm/detached", test_detached, 0},   {"comm/bystander_error", test_bystander_error, 0},
     {"comm/traced", test_traced, 0},       {"comm/guarded_collectives", test_guarded_collectives, 0},
     {"redistribute/guarded", test_guarded_redistribute, 0},
 };
