@@ -1435,13 +1435,15 @@ static void test_inherited(void) {
     CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
 }
 
-/* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. */
-static void test_comes_first(void) {
+/* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. Somebody else on this
+   host may take it in between: then once more. */
+static int comes_first(void) {
     int port, fd = listen_loopback(AF_INET, &port), first, i;
     law_n = 2;
     for (i = 0; i < 2; i++) {
         law[i].desc = socket_desc(i, 2, port, 0);
         law[i].desc.log = law_quiet;
+        law[i].desc.open_timeout_ns = (i ? 3 : 20) * SECOND;
     }
     law_begin(1);
     first = accept(fd, NULL, NULL); /* somebody else, who hangs up */
@@ -1449,11 +1451,17 @@ static void test_comes_first(void) {
     close(fd);
     close(first);
     law_begin(0);
-    for (i = 0; i < 2; i++) {
-        law_end(i);
-        CHECK_OK(law[i].status, law[i].err);
-    }
+    for (i = 0; i < 2; i++) law_end(i);
+    if (law[0].status == MESH_ERR_TRANSPORT && strstr(law[0].err.text, "cannot listen")) return 0;
+    for (i = 0; i < 2; i++) CHECK_OK(law[i].status, law[i].err);
     law_close();
+    return 1;
+}
+static void test_comes_first(void) {
+    int i;
+    for (i = 0; i < 4; i++)
+        if (comes_first()) return;
+    test_fail(__FILE__, __LINE__, "rank 0 cannot listen where another connection has just ended: %s", law[0].err.text);
 }
 
 /* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
@@ -1502,6 +1510,27 @@ static void test_lost_early(void) {
 }
 static void test_lost_moving(void) { fatal_open(2, sizeof(mesh_socket__conn), 2, 1, MESH_OK, NULL); }
 static void test_stays(void) { fatal_open(2, sizeof(mesh_socket__conn), 2, 0, MESH_OK, NULL); }
+
+/* A book is what rank 0 says while this rank opens, and as long as the world: nothing else is. */
+static void test_book_only(void) {
+    static const uint64_t length[] = {0, 1, MESH_SOCKET__ENTRY, 2 * MESH_SOCKET__ENTRY - 1, 2 * MESH_SOCKET__ENTRY,
+                                      3 * MESH_SOCKET__ENTRY};
+    mesh_socket__conn c;
+    int opening, rank;
+    size_t i;
+    law_open(2, MESH_SOCKET_AUTO);
+    memset(&c, 0, sizeof c);
+    for (opening = 0; opening < 2; opening++)
+        for (rank = 0; rank < 2; rank++)
+            for (i = 0; i < 6; i++) {
+                mesh_socket__header(c.rx, MESH_SOCKET__F_BOOK, (uint32_t)length[i], 0, 0, 0, 0);
+                c.rank = rank;
+                law_impl(1)->in_open = opening;
+                CHECK_INT(mesh_socket__frame_valid(law_impl(1), &c), opening && rank == 0 && i == 4);
+            }
+    law_impl(1)->in_open = 0;
+    law_close();
+}
 
 /* Ranks that want TCP, and ranks that do not, are one world; nobody waits for a Unix-domain socket that is not there. */
 static void some_tcp(int rank, mesh_socket_desc *d) {
@@ -1728,6 +1757,7 @@ static const test_case sockets_tests[] = {
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},
     {"sockets/stays", test_stays, 0},
+    {"sockets/book_only", test_book_only, 0},
     {"sockets/mixed_lanes", test_mixed_lanes, 0},
     {"sockets/tcp_options", test_tcp_options, 0},
     {"sockets/progress", test_progress, 0},
