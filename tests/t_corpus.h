@@ -1,5 +1,5 @@
 /* What fuzzing kept (tests/corpus), through the same laws. A corpus is a text: an entry a line, its name, a tab, its bytes, of which those
-   that do not print are \xx. Those called found-... were failures once. */
+   that do not print are \xx. Those called found-... were failures once, those called law-... were made by hand. */
 
 #include <dirent.h>
 #include "fuzz/targets.h"
@@ -83,7 +83,7 @@ __attribute__((unused)) static int corpus_pack(const char *dir, const char *path
         if (!(f = fopen(name, "r"))) return 1;
         length = (int)fread(data, 1, sizeof data, f);
         fclose(f);
-        if (!strncmp(entry[i]->d_name, "found-", 6) || !strncmp(entry[i]->d_name, "seed-", 5))
+        if (!strncmp(entry[i]->d_name, "found-", 6) || !strncmp(entry[i]->d_name, "law-", 4))
             fprintf(out, "%s\t", entry[i]->d_name);
         else
             fprintf(out, "%.12s\t", entry[i]->d_name);
