@@ -30,7 +30,7 @@ static unsigned char *large_map(void) {
     return p;
 }
 
-static void large_rank(mesh_transport *t, void *ctx) {
+static void large_message_rank(mesh_transport *t, void *ctx) {
     static const size_t places[] = {
         0, 5, ((size_t)1 << 32) - LARGE_PAGE, ((size_t)1 << 32) - 1, (size_t)1 << 32, LARGE_BYTES - 9};
     unsigned char *p = large_map(), after = 0;
@@ -58,9 +58,9 @@ static void large_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 
-static void test_large_sim(void) { run_world(SIM, 2, large_rank, NULL); }
-static void test_large_tcp(void) { run_world(TCP, 2, large_rank, NULL); }
-static void test_large_unix(void) { run_world(UNIX, 2, large_rank, NULL); }
+static void test_large_sim(void) { run_world(SIM, 2, large_message_rank, NULL); }
+static void test_large_tcp(void) { run_world(TCP, 2, large_message_rank, NULL); }
+static void test_large_unix(void) { run_world(UNIX, 2, large_message_rank, NULL); }
 
 static const test_case large_tests[] = {
     {"large/sim", test_large_sim, 0},

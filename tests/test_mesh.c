@@ -27,6 +27,7 @@
 #include "t_bytes.h"
 #include "t_refused.h"
 #include "t_comm_laws.h"
+#include "t_calls.h"
 #include "t_sockets.h"
 #include "t_rogue.h"
 #include "t_rogue_frames.h"
@@ -53,6 +54,7 @@ int main(int argc, char **argv) {
         TOPIC(bytes_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),
+        TOPIC(call_tests),
         TOPIC(sockets_tests),
         TOPIC(rogue_tests),
         TOPIC(rogue_frame_tests),
