@@ -241,10 +241,8 @@ typedef struct mesh_ops {
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
-enum {
-    MESH_ALLOC_BUFFER =
-        1 /* for buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes */
-};
+/* For buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes. */
+enum { MESH_ALLOC_BUFFER = 1 };
 
 enum {
     MESH_CAP_DEVICE = 1,  /* memory is not the host's */
