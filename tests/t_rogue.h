@@ -1005,10 +1005,38 @@ static void test_book(void) {
         CHECK_INT(rogue_drain(k.fd), 0);
         close(rogue_fd);
         CHECK_INT(honest_opened(1), what == 3 ? MESH_ERR_TIMEOUT : MESH_ERR_PEER);
-        CHECK_HAS(honest[1].err.text, what == 3 ? said : "it sent a frame that cannot be");
+        if (what == 3)
+            CHECK_STR(honest[1].err.text, said);
+        else
+            CHECK_HAS(honest[1].err.text, "it sent a frame that cannot be");
         CHECK_INT(honest[1].err.rank, what == 3 ? 1 : 0);
         close(k.fd);
     }
+}
+
+/* There is one book, and it is rank 0's. */
+static void test_second_book(void) {
+    static const rogue_hello right = {ROGUE, 3, HELLO_JOINS, 0, 0};
+    unsigned char book[3 * 64] = {0};
+    rogue_talk k;
+    rogue_fd = listen_loopback(AF_INET, &rogue_port);
+    honest_prepare(1, 1, 2);
+    honest_go(1);
+    dialed_right(&k, rogue_fd);
+    CHECK_OK(honest_opened(1), honest[1].err);
+    rogue_frame(k.fd, W_BOOK, 0, 0, 0, 0, book, 2 * 64);
+    honest_event(__LINE__, 1, MESH_EVENT_LOST, 0, "it sent a frame that cannot be");
+    rogue_drain(k.fd);
+    close(k.fd);
+    close(rogue_fd);
+    honest_down();
+    rogue_lead(3);
+    CHECK_STR(talk_whole(&k, &right), "welcome");
+    rogue_frame(k.fd, W_BOOK, 0, 0, 0, 0, book, sizeof book);
+    CHECK_INT(rogue_drain(k.fd), 0);
+    close(k.fd);
+    CHECK_INT(honest_opened(0), MESH_ERR_PEER);
+    CHECK_STR(honest[0].err.text, "mesh_socket_open: rank 2 came and was lost again before all had come");
 }
 
 /* Rank 1, of a job that is open, calls rank 2. */
@@ -1283,6 +1311,7 @@ static const test_case rogue_tests[] = {
     {"rogue/dialer", test_dialer, 0},
     {"rogue/dialer_slow", test_dialer_slow, 0},
     {"rogue/book", test_book, 0},
+    {"rogue/second_book", test_second_book, 0},
     {"rogue/caller", test_caller, 0},
     {"rogue/relay", test_relay, 0},
     {"rogue/stranger_limit", test_stranger_limit, 0},
