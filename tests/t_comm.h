@@ -60,8 +60,9 @@ static void tables_rank(mesh_transport *t, void *ctx) {
 }
 
 static void test_tables(void) {
-    int n;
-    for (n = 2; n <= 8; n++) run_world(SIM, n, tables_rank, NULL);
+    static const int sizes[] = {2, 3, 5, 8};
+    int i;
+    for (i = 0; i < 4; i++) run_world(SIM, sizes[i], tables_rank, NULL);
     run_world(TCP, 4, tables_rank, NULL);
 }
 
