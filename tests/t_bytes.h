@@ -117,7 +117,8 @@ static void test_blocks(void) {
     int round;
     for (round = 0; round < 1500; round++) {
         mesh_block from, to;
-        uint64_t span, elem = (uint64_t)1 << random_below(&r, 4), nbytes = random_block(&r, &from, elem, &span), i, n, at;
+        uint64_t span, elem = (uint64_t)1 << random_below(&r, 4), nbytes = random_block(&r, &from, elem, &span), i, n,
+                       at;
         mesh_xfer x = block_xfer(a, &from, nbytes), y;
         CHECK(span < ROOM && mesh_block_fits(&from, nbytes) && !mesh_block_fits(&from, nbytes - 1) &&
               !mesh_block_fits(&from, nbytes + 1));
@@ -137,7 +138,8 @@ static void test_blocks(void) {
         mesh__move(&x, &y);
         CHECK(!memcmp(b, want, ROOM));
         memcpy(want, a, ROOM);
-        for (i = 0; i < nbytes; i++) want[block_place(&from, i)] = a[block_place(&from, i / elem * elem + elem - 1 - i % elem)];
+        for (i = 0; i < nbytes; i++)
+            want[block_place(&from, i)] = a[block_place(&from, i / elem * elem + elem - 1 - i % elem)];
         mesh__swap_xfer(&x, elem);
         CHECK(!memcmp(a, want, ROOM));
         for (i = 0; i < nbytes; i++) want[block_place(&from, i)] = 0;
@@ -189,7 +191,7 @@ static void test_grow(void) {
         int before = cap;
         CHECK(mesh__grow(&t, (void **)&items, &cap, n, sizeof *items));
         CHECK(cap >= n && (before >= n) == (before == cap) && cap <= (n > 8 ? 2 * n : 8));
-        for (i = before; i < cap; i++) CHECK_INT(items[i], 0); /* what is new is zero, */
+        for (i = before; i < cap; i++) CHECK_INT(items[i], 0);   /* what is new is zero, */
         for (i = 0; i < before; i++) CHECK_INT(items[i], i + 1); /* what was there is there */
         for (i = 0; i < cap; i++) items[i] = i + 1;
         CHECK_INT(guarded_memory.live, 1);
@@ -280,43 +282,43 @@ static void test_reducible(void) {
             for (i = 0; i < 4; i++) is_float |= d == floats[i];
             for (i = 0; i < 2; i++) is_complex |= d == complexes[i];
             for (i = 0; i < 6; i++) is_loc |= d == locs[i];
-            want = op == MESH_SUM || op == MESH_PROD                    ? is_int || is_float || is_complex
-                   : op == MESH_AVG                                     ? is_float || is_complex
-                   : op == MESH_MIN || op == MESH_MAX                   ? is_int || is_float
-                   : op == MESH_AND || op == MESH_OR || op == MESH_XOR  ? is_int
-                   : op == MESH_MINLOC || op == MESH_MAXLOC             ? is_loc
-                                                                        : 0;
+            want = op == MESH_SUM || op == MESH_PROD                   ? is_int || is_float || is_complex
+                   : op == MESH_AVG                                    ? is_float || is_complex
+                   : op == MESH_MIN || op == MESH_MAX                  ? is_int || is_float
+                   : op == MESH_AND || op == MESH_OR || op == MESH_XOR ? is_int
+                   : op == MESH_MINLOC || op == MESH_MAXLOC            ? is_loc
+                                                                       : 0;
             if (mesh__reducible(d, op) != want)
                 test_fail(__FILE__, __LINE__, "op %d of dtype %d: %d", op, d, mesh__reducible(d, op));
         }
 }
 
-#define INTEGER_LAW(dtype, T, U)                                                                                      \
-    do {                                                                                                              \
-        T a[64], b[64], got_[64];                                                                                     \
-        int k_, op_;                                                                                                  \
-        for (op_ = 0; op_ < MESH_OP_COUNT; op_++) {                                                                   \
-            if (op_ == MESH_AVG || !mesh__reducible(dtype, op_) || mesh__is_loc(op_)) continue;                       \
-            for (k_ = 0; k_ < 64; k_++) {                                                                             \
-                U x_ = (U)random_next(&r), y_ = (U)random_next(&r);                                                   \
-                if (k_ % 4 == 1) x_ = (U)~(U)0, y_ = 1;                                                               \
-                if (k_ % 4 == 2) x_ = (U)((U)1 << (sizeof(U) * 8 - 1)), y_ = (U)(x_ - 1);                             \
-                a[k_] = (T)x_, b[k_] = (T)y_;                                                                         \
-            }                                                                                                         \
-            memcpy(got_, a, sizeof got_);                                                                             \
-            mesh__reduce(op_, dtype, got_, b, 64);                                                                    \
-            for (k_ = 0; k_ < 64; k_++) {                                                                             \
-                uint64_t x_ = (uint64_t)a[k_], y_ = (uint64_t)b[k_];                                                  \
-                T want_ = (T)(op_ == MESH_SUM    ? (U)(x_ + y_)                                                       \
-                              : op_ == MESH_PROD ? (U)(x_ * y_)                                                       \
-                              : op_ == MESH_AND  ? (U)(x_ & y_)                                                       \
-                              : op_ == MESH_OR   ? (U)(x_ | y_)                                                       \
-                              : op_ == MESH_XOR  ? (U)(x_ ^ y_)                                                       \
-                              : op_ == MESH_MIN  ? (U)(a[k_] < b[k_] ? a[k_] : b[k_])                                 \
-                                                 : (U)(a[k_] > b[k_] ? a[k_] : b[k_]));                               \
-                if (got_[k_] != want_) test_fail(__FILE__, __LINE__, "op %d of dtype %d at %d", op_, dtype, k_);       \
-            }                                                                                                         \
-        }                                                                                                             \
+#define INTEGER_LAW(dtype, T, U)                                                                                 \
+    do {                                                                                                         \
+        T a[64], b[64], got_[64];                                                                                \
+        int k_, op_;                                                                                             \
+        for (op_ = 0; op_ < MESH_OP_COUNT; op_++) {                                                              \
+            if (op_ == MESH_AVG || !mesh__reducible(dtype, op_) || mesh__is_loc(op_)) continue;                  \
+            for (k_ = 0; k_ < 64; k_++) {                                                                        \
+                U x_ = (U)random_next(&r), y_ = (U)random_next(&r);                                              \
+                if (k_ % 4 == 1) x_ = (U) ~(U)0, y_ = 1;                                                         \
+                if (k_ % 4 == 2) x_ = (U)((U)1 << (sizeof(U) * 8 - 1)), y_ = (U)(x_ - 1);                        \
+                a[k_] = (T)x_, b[k_] = (T)y_;                                                                    \
+            }                                                                                                    \
+            memcpy(got_, a, sizeof got_);                                                                        \
+            mesh__reduce(op_, dtype, got_, b, 64);                                                               \
+            for (k_ = 0; k_ < 64; k_++) {                                                                        \
+                uint64_t x_ = (uint64_t)a[k_], y_ = (uint64_t)b[k_];                                             \
+                T want_ = (T)(op_ == MESH_SUM    ? (U)(x_ + y_)                                                  \
+                              : op_ == MESH_PROD ? (U)(x_ * y_)                                                  \
+                              : op_ == MESH_AND  ? (U)(x_ & y_)                                                  \
+                              : op_ == MESH_OR   ? (U)(x_ | y_)                                                  \
+                              : op_ == MESH_XOR  ? (U)(x_ ^ y_)                                                  \
+                              : op_ == MESH_MIN  ? (U)(a[k_] < b[k_] ? a[k_] : b[k_])                            \
+                                                 : (U)(a[k_] > b[k_] ? a[k_] : b[k_]));                           \
+                if (got_[k_] != want_) test_fail(__FILE__, __LINE__, "op %d of dtype %d at %d", op_, dtype, k_); \
+            }                                                                                                    \
+        }                                                                                                        \
     } while (0)
 
 /* minloc and maxloc on every pair of a pool, either way round: the better value, at equal values the lower index. `better(x, y)`. */
@@ -337,12 +339,14 @@ static void test_reducible(void) {
                     b_.value = pool_[n_ = k_ / 4], b_.index = (I)index_[k_ % 4];                                      \
                     memcpy(x_, &a_, sizeof x_), memcpy(y_, &b_, sizeof y_);                                           \
                     mesh__reduce(op_, dtype, x_, y_, 1);                                                              \
-                    w_ = m_ == n_ ? (index_[i_ % 4] <= index_[k_ % 4] ? &a_ : &b_)                                    \
-                         : (op_ == MESH_MINLOC) == (m_ < n_) ? &a_ : &b_;                                             \
+                    w_ = m_ == n_                            ? (index_[i_ % 4] <= index_[k_ % 4] ? &a_ : &b_)         \
+                         : (op_ == MESH_MINLOC) == (m_ < n_) ? &a_                                                    \
+                                                             : &b_;                                                   \
                     if (memcmp(x_, w_, sizeof x_)) test_fail(__FILE__, __LINE__, #dtype " op %d %d %d", op_, i_, k_); \
                 }                                                                                                     \
     } while (0)
-#define LIST(...) {__VA_ARGS__}
+#define LIST(...) \
+    { __VA_ARGS__ }
 
 /* Floats: of every two of a pool, ascending with -0 below +0, the least and the most; with a NaN a NaN. */
 static void float_ordered(mesh_dtype d, const double *pool, int n) {
@@ -441,7 +445,8 @@ static void test_combine_swapped(void) {
         static double x[700], y[700];
         mesh_call call = mesh__call(MESH_CALL_ALL_REDUCE, NULL, NULL, 0, MESH_I32, MESH_SUM, 0);
         size_t i;
-        for (i = 0; i < n; i++) a[i] = (int32_t)random_next(&r) / 4, b[i] = (int32_t)random_next(&r) / 4, c[i] = a[i] + b[i];
+        for (i = 0; i < n; i++)
+            a[i] = (int32_t)random_next(&r) / 4, b[i] = (int32_t)random_next(&r) / 4, c[i] = a[i] + b[i];
         for (i = 0; i < n; i++) x[i] = (double)a[i], y[i] = x[i] / 8;
         mesh__swap(a, a, n * 4, 4);
         mesh__swap(b, b, n * 4, 4);
@@ -457,10 +462,10 @@ static void test_combine_swapped(void) {
 }
 
 static const test_case bytes_tests[] = {
-    {"bytes/blocks", test_blocks, 0},       {"bytes/fits", test_block_fits, 0},
-    {"bytes/grow", test_grow, 0},           {"bytes/little_endian", test_little_endian, 0},
-    {"bytes/halves", test_halves, 0},       {"bytes/reducible", test_reducible, 0},
-    {"bytes/reduce", test_reduce, 0},       {"bytes/combine_swapped", test_combine_swapped, 0},
+    {"bytes/blocks", test_blocks, 0}, {"bytes/fits", test_block_fits, 0},
+    {"bytes/grow", test_grow, 0},     {"bytes/little_endian", test_little_endian, 0},
+    {"bytes/halves", test_halves, 0}, {"bytes/reducible", test_reducible, 0},
+    {"bytes/reduce", test_reduce, 0}, {"bytes/combine_swapped", test_combine_swapped, 0},
 };
 
 #endif

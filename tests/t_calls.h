@@ -7,16 +7,26 @@
 
 static mesh_status table_call(mesh_comm *c, int call, size_t count, const float *a, float *b) {
     switch (call) {
-    case MESH_CALL_ALL_REDUCE: return mesh_all_reduce(c, NULL, a, b, count, MESH_F32, MESH_SUM);
-    case MESH_CALL_REDUCE: return mesh_reduce(c, NULL, a, b, count, MESH_F32, MESH_SUM, 1);
-    case MESH_CALL_BROADCAST: return mesh_broadcast(c, NULL, a, b, count, MESH_F32, 1);
-    case MESH_CALL_ALL_GATHER: return mesh_all_gather(c, NULL, a, b, count, MESH_F32);
-    case MESH_CALL_REDUCE_SCATTER: return mesh_reduce_scatter(c, NULL, a, b, count, MESH_F32, MESH_SUM);
-    case MESH_CALL_ALL_TO_ALL: return mesh_all_to_all(c, NULL, a, b, count, MESH_F32);
-    case MESH_CALL_GATHER: return mesh_gather(c, NULL, a, b, count, MESH_F32, 1);
-    case MESH_CALL_SCATTER: return mesh_scatter(c, NULL, a, b, count, MESH_F32, 1);
-    case MESH_CALL_SCAN: return mesh_scan(c, NULL, a, b, count, MESH_F32, MESH_SUM);
-    default: return mesh_exscan(c, NULL, a, b, count, MESH_F32, MESH_SUM);
+    case MESH_CALL_ALL_REDUCE:
+        return mesh_all_reduce(c, NULL, a, b, count, MESH_F32, MESH_SUM);
+    case MESH_CALL_REDUCE:
+        return mesh_reduce(c, NULL, a, b, count, MESH_F32, MESH_SUM, 1);
+    case MESH_CALL_BROADCAST:
+        return mesh_broadcast(c, NULL, a, b, count, MESH_F32, 1);
+    case MESH_CALL_ALL_GATHER:
+        return mesh_all_gather(c, NULL, a, b, count, MESH_F32);
+    case MESH_CALL_REDUCE_SCATTER:
+        return mesh_reduce_scatter(c, NULL, a, b, count, MESH_F32, MESH_SUM);
+    case MESH_CALL_ALL_TO_ALL:
+        return mesh_all_to_all(c, NULL, a, b, count, MESH_F32);
+    case MESH_CALL_GATHER:
+        return mesh_gather(c, NULL, a, b, count, MESH_F32, 1);
+    case MESH_CALL_SCATTER:
+        return mesh_scatter(c, NULL, a, b, count, MESH_F32, 1);
+    case MESH_CALL_SCAN:
+        return mesh_scan(c, NULL, a, b, count, MESH_F32, MESH_SUM);
+    default:
+        return mesh_exscan(c, NULL, a, b, count, MESH_F32, MESH_SUM);
     }
 }
 
@@ -29,20 +39,23 @@ static uint64_t table_posts(noter *w, mesh_comm *c, const mesh_tuning *tuning, i
     w->notes = 0;
     CHECK_OK(table_call(c, call, count, a[me], b[me]), c->error);
     for (i = 0; i < w->notes; i++) {
-        const note *n = &w->note[i];
-        h = mesh__mix(mesh__mix(mesh__mix(mesh__mix(h, n->nbytes), (uint64_t)n->direction), (uint64_t)n->rank), (uint64_t)(n->post - first));
+        const note *n = &w->noted[i];
+        h = mesh__mix(mesh__mix(mesh__mix(mesh__mix(h, n->nbytes), (uint64_t)n->direction), (uint64_t)n->rank),
+                      (uint64_t)(n->post - first));
     }
     return h;
 }
 
 static void row_add(mesh_tuning *t, int call, int algorithm, int ranks, uint64_t bytes, uint32_t segment) {
     mesh_tuning_row *row = &t->row[t->nrows++];
-    row->call = (uint8_t)call, row->algorithm = (uint8_t)algorithm, row->ranks = (uint16_t)ranks, row->bytes = bytes, row->segment = segment;
+    row->call = (uint8_t)call, row->algorithm = (uint8_t)algorithm, row->ranks = (uint16_t)ranks, row->bytes = bytes,
+    row->segment = segment;
 }
 
 static void rows_rank(mesh_transport *t, void *ctx) {
-    static const int calls[] = {MESH_CALL_ALL_REDUCE, MESH_CALL_REDUCE, MESH_CALL_BROADCAST, MESH_CALL_ALL_GATHER, MESH_CALL_REDUCE_SCATTER,
-                                MESH_CALL_ALL_TO_ALL, MESH_CALL_GATHER, MESH_CALL_SCATTER,   MESH_CALL_SCAN,       MESH_CALL_EXSCAN};
+    static const int calls[] = {
+        MESH_CALL_ALL_REDUCE, MESH_CALL_REDUCE, MESH_CALL_BROADCAST, MESH_CALL_ALL_GATHER, MESH_CALL_REDUCE_SCATTER,
+        MESH_CALL_ALL_TO_ALL, MESH_CALL_GATHER, MESH_CALL_SCATTER,   MESH_CALL_SCAN,       MESH_CALL_EXSCAN};
     enum { COUNT = 50, N = 5 };
     static noter writers[N];
     noter *w = &writers[t->rank];
@@ -59,7 +72,9 @@ static void rows_rank(mesh_transport *t, void *ctx) {
                 mesh_tuning only_a = MESH_ZERO, only_b = MESH_ZERO, short_a = MESH_ZERO, odd = MESH_ZERO;
                 uint64_t by_a, by_b, by_short;
                 int way;
-                if (a == b || !mesh_algorithm_serves((mesh_algorithm)a, call) || !mesh_algorithm_serves((mesh_algorithm)b, call)) continue;
+                if (a == b || !mesh_algorithm_serves((mesh_algorithm)a, call) ||
+                    !mesh_algorithm_serves((mesh_algorithm)b, call))
+                    continue;
                 row_add(&only_a, call, a, UINT16_MAX, UINT64_MAX, 0);
                 row_add(&only_b, call, b, UINT16_MAX, UINT64_MAX, 0);
                 row_add(&short_a, call, a, UINT16_MAX, UINT64_MAX, 80);
@@ -75,13 +90,16 @@ static void rows_rank(mesh_transport *t, void *ctx) {
                     if (way == 3) row_add(&t2, call, a, UINT16_MAX, bytes - 1, 0);
                     if (way == 4) row_add(&t2, call, a, N, bytes, 0);
                     if (way == 5) row_add(&t2, MESH_CALL_BARRIER, a, N, bytes, 0); /* another call's row */
-                    if (way == 6) row_add(&t2, call, MESH_ALGORITHM_NONE, N, bytes, 0), row_add(&t2, call, a, N, bytes, 0); /* none serves nothing */
+                    if (way == 6)
+                        row_add(&t2, call, MESH_ALGORITHM_NONE, N, bytes, 0),
+                            row_add(&t2, call, a, N, bytes, 0); /* none serves nothing */
                     if (way == 7) row_add(&t2, call, a, N, bytes - 1, 80), row_add(&t2, call, a, N - 1, bytes, 80);
                     row_add(&t2, call, b, UINT16_MAX, UINT64_MAX, 0);
                     row_add(&t2, call, a, UINT16_MAX, UINT64_MAX, 80);
                     got = table_posts(w, &c, &t2, call, COUNT);
                     if (got != want)
-                        test_fail(__FILE__, __LINE__, "%s by %s or %s, way %d", mesh__call_name(call), mesh__algorithm_names[a], mesh__algorithm_names[b], way);
+                        test_fail(__FILE__, __LINE__, "%s by %s or %s, way %d", mesh__call_name(call),
+                                  mesh__algorithm_names[a], mesh__algorithm_names[b], way);
                 }
                 row_add(&odd, call, a, N, bytes, 83); /* a segment is whole elements: 20 of them, as with 80 */
                 CHECK(table_posts(w, &c, &odd, call, COUNT) == by_short);
@@ -149,9 +167,14 @@ static void test_table_text(void) {
         for (i = 0; i < 3; i++) { /* in line 1, 2 and 4 */
             int line = 1 << i;
             char want[40];
-            snprintf(text, sizeof text, "%s%s\nscan ranks<=2 bytes<=7 chain\n", i == 0 ? "" : i == 1 ? "# a comment\n" : "\nscan ranks<=3 bytes<=7 chain\n  \t\n", cases[k].row);
+            snprintf(text, sizeof text, "%s%s\nscan ranks<=2 bytes<=7 chain\n",
+                     i == 0   ? ""
+                     : i == 1 ? "# a comment\n"
+                              : "\nscan ranks<=3 bytes<=7 chain\n  \t\n",
+                     cases[k].row);
             snprintf(want, sizeof want, "line %d", line);
-            if ((mesh_tuning_parse(&t, text, &err) == MESH_OK) != cases[k].good) test_fail(__FILE__, __LINE__, "\"%s\": %s", cases[k].row, err.text);
+            if ((mesh_tuning_parse(&t, text, &err) == MESH_OK) != cases[k].good)
+                test_fail(__FILE__, __LINE__, "\"%s\": %s", cases[k].row, err.text);
             if (!cases[k].good) CHECK_HAS(err.text, want);
             if (cases[k].good) CHECK_INT(t.nrows, i == 2 ? 3 : 2);
         }
@@ -160,8 +183,12 @@ static void test_table_text(void) {
         for (i = random_below(&r, MESH_MAX_TUNING + 1); t.nrows < i;) {
             int call = 1 + random_below(&r, MESH_CALL_COUNT - 1), a = 1 + random_below(&r, MESH_ALGORITHM_COUNT - 1);
             if (!mesh_algorithm_serves((mesh_algorithm)a, call) || mesh__single_kind(call) != call) continue;
-            row_add(&t, call, a, random_below(&r, 4) ? random_below(&r, 4) ? (int)(random_next(&r) & 0xffff) : 65534 + random_below(&r, 2) : random_below(&r, 9),
-                    random_below(&r, 4) ? random_next(&r) >> random_below(&r, 64) : UINT64_MAX, random_below(&r, 3) ? 0 : (uint32_t)random_next(&r));
+            row_add(&t, call, a,
+                    random_below(&r, 4)
+                        ? random_below(&r, 4) ? (int)(random_next(&r) & 0xffff) : 65534 + random_below(&r, 2)
+                        : random_below(&r, 9),
+                    random_below(&r, 4) ? random_next(&r) >> random_below(&r, 64) : UINT64_MAX,
+                    random_below(&r, 3) ? 0 : (uint32_t)random_next(&r));
         }
         CHECK(mesh_tuning_format(&t, text, sizeof text) < sizeof text);
         CHECK_OK(mesh_tuning_parse(&back, text, &err), err);
@@ -169,13 +196,21 @@ static void test_table_text(void) {
         CHECK_INT(mesh_tuning_format(&t, again, 10), strlen(text)); /* and cut where there is no room */
         CHECK(strlen(again) == (strlen(text) < 9 ? strlen(text) : 9) && !strncmp(again, text, 9));
     }
-    for (i = 1; i < MESH_CALL_COUNT; i++) { /* a list's algorithms are those of its single form; each call's are said in MESH_ALGORITHMS */
+    for (i = 1; i < MESH_CALL_COUNT;
+         i++) { /* a list's algorithms are those of its single form; each call's are said in MESH_ALGORITHMS */
         static const struct {
             int call;
             const char *by;
-        } want[] = {{MESH_CALL_ALL_REDUCE, "doubling halving ring direct "}, {MESH_CALL_REDUCE, "direct binomial "}, {MESH_CALL_GATHER, "direct binomial "},
-                    {MESH_CALL_SCATTER, "direct binomial "}, {MESH_CALL_BROADCAST, "binomial scatter chain "}, {MESH_CALL_ALL_GATHER, "doubling ring direct bruck "},
-                    {MESH_CALL_REDUCE_SCATTER, "halving direct "}, {MESH_CALL_ALL_TO_ALL, "direct bruck "}, {MESH_CALL_SCAN, "doubling chain "}, {MESH_CALL_EXSCAN, "doubling chain "}};
+        } want[] = {{MESH_CALL_ALL_REDUCE, "doubling halving ring direct "},
+                    {MESH_CALL_REDUCE, "direct binomial "},
+                    {MESH_CALL_GATHER, "direct binomial "},
+                    {MESH_CALL_SCATTER, "direct binomial "},
+                    {MESH_CALL_BROADCAST, "binomial scatter chain "},
+                    {MESH_CALL_ALL_GATHER, "doubling ring direct bruck "},
+                    {MESH_CALL_REDUCE_SCATTER, "halving direct "},
+                    {MESH_CALL_ALL_TO_ALL, "direct bruck "},
+                    {MESH_CALL_SCAN, "doubling chain "},
+                    {MESH_CALL_EXSCAN, "doubling chain "}};
         const char *by = "";
         char got[100] = "";
         int a;
@@ -202,11 +237,13 @@ static void forty_rank(mesh_transport *t, void *ctx) {
     mesh_comm_desc desc = MESH_ZERO;
     (void)ctx;
     noter_make(w, t);
-    CHECK_OK(mesh_tuning_parse(&tuning,
-                               "all_reduce ranks<=* bytes<=* direct segment=4\nreduce_scatter ranks<=* bytes<=* direct segment=100\nreduce ranks<=* bytes<=* direct segment=4\n"
-                               "gather ranks<=* bytes<=* direct\nscatter ranks<=* bytes<=* direct\nall_gather ranks<=* bytes<=* direct\nall_to_all ranks<=* bytes<=* direct",
-                               &err),
-             err);
+    CHECK_OK(
+        mesh_tuning_parse(
+            &tuning,
+            "all_reduce ranks<=* bytes<=* direct segment=4\nreduce_scatter ranks<=* bytes<=* direct segment=100\nreduce ranks<=* bytes<=* direct segment=4\n"
+            "gather ranks<=* bytes<=* direct\nscatter ranks<=* bytes<=* direct\nall_gather ranks<=* bytes<=* direct\nall_to_all ranks<=* bytes<=* direct",
+            &err),
+        err);
     desc.tuning = &tuning, desc.timeout_ns = 20 * SECOND;
     if (!open_with(&w->s.base, &c, "x=-1", &desc)) return;
     for (i = 0; i < N * COUNT; i++) a[me][i] = me * 100000 + i;
@@ -223,9 +260,11 @@ static void forty_rank(mesh_transport *t, void *ctx) {
         int average = k % 2;
         for (i = 0; i < COUNT; i++) f[me][0][i] = (float)(me + i);
         if (k < 2) {
-            CHECK_OK(mesh_all_reduce(&c, NULL, f[me][0], f[me][1], COUNT, MESH_F32, average ? MESH_AVG : MESH_SUM), c.error);
+            CHECK_OK(mesh_all_reduce(&c, NULL, f[me][0], f[me][1], COUNT, MESH_F32, average ? MESH_AVG : MESH_SUM),
+                     c.error);
         } else {
-            CHECK_OK(mesh_reduce(&c, NULL, f[me][0], f[me][1], COUNT, MESH_F32, average ? MESH_AVG : MESH_SUM, 7), c.error);
+            CHECK_OK(mesh_reduce(&c, NULL, f[me][0], f[me][1], COUNT, MESH_F32, average ? MESH_AVG : MESH_SUM, 7),
+                     c.error);
             if (me != 7) continue;
         }
         for (i = 0; i < COUNT; i++) wrong += f[me][1][i] != (average ? 19.5f + (float)i : (float)(780 + 40 * i));
@@ -233,7 +272,8 @@ static void forty_rank(mesh_transport *t, void *ctx) {
     for (i = 0; i < N * 9; i++) ((float *)(void *)a[me])[i] = (float)(me + i);
     for (k = 0; k < 2; k++) {
         CHECK_OK(mesh_reduce_scatter(&c, NULL, a[me], f[me][1], 9, MESH_F32, k ? MESH_AVG : MESH_SUM), c.error);
-        for (i = 0; i < 9; i++) wrong += f[me][1][i] != (k ? 19.5f + (float)(me * 9 + i) : (float)(780 + 40 * (me * 9 + i)));
+        for (i = 0; i < 9; i++)
+            wrong += f[me][1][i] != (k ? 19.5f + (float)(me * 9 + i) : (float)(780 + 40 * (me * 9 + i)));
     }
     CHECK_INT(wrong, 0);
     CHECK(w->most <= 3 * 2 * MESH__ROUND + 2 * N); /* partners at once; the segments of one step more */
@@ -254,7 +294,12 @@ static void rounds_rank(mesh_transport *t, void *ctx) {
     mesh_comm_desc desc = MESH_ZERO;
     (void)ctx;
     noter_make(w, t);
-    CHECK_OK(mesh_tuning_parse(&tuning, "gather ranks<=* bytes<=* direct\nscatter ranks<=* bytes<=* direct\nall_gather ranks<=* bytes<=* direct\nall_to_all ranks<=* bytes<=* direct", &err), err);
+    CHECK_OK(
+        mesh_tuning_parse(
+            &tuning,
+            "gather ranks<=* bytes<=* direct\nscatter ranks<=* bytes<=* direct\nall_gather ranks<=* bytes<=* direct\nall_to_all ranks<=* bytes<=* direct",
+            &err),
+        err);
     desc.tuning = &tuning, desc.timeout_ns = 20 * SECOND;
     if (!open_with(&w->s.base, &c, "x=-1", &desc)) return;
     for (k = 0; k < 4; k++) {
@@ -323,7 +368,9 @@ static void halos_rank(mesh_transport *t, void *ctx) {
                     wrong += a[i] != (there && (outside < 2 || h.corners) ? (int32_t)value : -9);
                 }
             }
-        if (wrong) test_fail(__FILE__, __LINE__, "problem %d on \"%s\": %d of %d cells are wrong", problem, meshes[problem % 4], (int)wrong, (int)cells);
+        if (wrong)
+            test_fail(__FILE__, __LINE__, "problem %d on \"%s\": %d of %d cells are wrong", problem,
+                      meshes[problem % 4], (int)wrong, (int)cells);
         free(a);
         mesh_comm_close(&c);
     }
@@ -365,7 +412,8 @@ static void shifts_rank(mesh_transport *t, void *ctx) {
         mesh_xfer x[2];
         mesh_request kept[2];
         int round;
-        for (i = 0; i < 2; i++) block[i].run = 4, block[i].ndim = 1, block[i].dim[0].count = 5, block[i].dim[0].stride = i ? 8 : 12;
+        for (i = 0; i < 2; i++)
+            block[i].run = 4, block[i].ndim = 1, block[i].dim[0].count = 5, block[i].dim[0].stride = i ? 8 : 12;
         x[0] = mesh__xfer(MESH_SEND, (me + 1) % n, from, 5, MESH_I32), x[0].block = &block[0];
         x[1] = mesh__xfer(MESH_RECV, (me + n - 1) % n, to, 5, MESH_I32), x[1].block = &block[1];
         for (i = 0; i < n; i++) counts[i] = (size_t)(i % 3), offsets[i] = (size_t)(3 * (n - 1 - i));
@@ -374,7 +422,8 @@ static void shifts_rank(mesh_transport *t, void *ctx) {
             if (round == 0) {
                 CHECK_OK(mesh_exchange_start(&c, NULL, x, 2, &kept[0]), c.error);
                 CHECK_OK(mesh_all_gather_v_start(&c, NULL, from, all, counts, offsets, MESH_I32, &kept[1]), c.error);
-                memset(block, 0xff, 2 * sizeof *block), memset(counts, 0xff, sizeof *counts * 8), memset(offsets, 0xff, sizeof *offsets * 8);
+                memset(block, 0xff, 2 * sizeof *block), memset(counts, 0xff, sizeof *counts * 8),
+                    memset(offsets, 0xff, sizeof *offsets * 8);
                 memset(x, 0xff, sizeof x);
                 free(block), free(counts), free(offsets);
                 CHECK_INT(mesh_keep(kept[0]), MESH_OK);
@@ -425,8 +474,11 @@ static void native_args_rank(mesh_transport *t, void *ctx) {
         for (i = 0; i < 4; i++) counts[i] = i + 1;
         list[0].send = a, list[0].recv = b, list[0].count = 3;
         list[1].send = a + 4, list[1].recv = b + 4, list[1].count = 2;
-        if (k) CHECK_OK(mesh_all_reduce_many_start(&c, NULL, list, 2, MESH_I32, MESH_SUM, &r), c.error);
-        else CHECK_OK(mesh_all_to_all_v_start(&c, NULL, a, counts, counts + 1, b, counts + 0, counts + 3, MESH_I32, &r), c.error);
+        if (k)
+            CHECK_OK(mesh_all_reduce_many_start(&c, NULL, list, 2, MESH_I32, MESH_SUM, &r), c.error);
+        else
+            CHECK_OK(mesh_all_to_all_v_start(&c, NULL, a, counts, counts + 1, b, counts + 0, counts + 3, MESH_I32, &r),
+                     c.error);
         CHECK_INT(mesh_keep(r), MESH_OK);
         memset(counts, 0xff, 4 * sizeof *counts), memset(list, 0xff, 2 * sizeof *list);
         free(counts), free(list);
@@ -434,8 +486,12 @@ static void native_args_rank(mesh_transport *t, void *ctx) {
         mesh_comm_bytes(&c, NULL, &sent, &received);
         CHECK_OK(mesh_restart(r), c.error);
         mesh_comm_bytes(&c, NULL, &again_sent, &again_received);
-        if (k) CHECK(native_seen->nbuffers == 2 && native_seen->buffers[1].count == 2 && native_seen->buffers[0].send == a && native_seen->buffers[1].recv == b + 4);
-        else CHECK(native_seen->send_counts[0] == 1 && native_seen->send_offsets[0] == 2 && native_seen->recv_counts[0] == 1 && native_seen->recv_offsets[0] == 4);
+        if (k)
+            CHECK(native_seen->nbuffers == 2 && native_seen->buffers[1].count == 2 &&
+                  native_seen->buffers[0].send == a && native_seen->buffers[1].recv == b + 4);
+        else
+            CHECK(native_seen->send_counts[0] == 1 && native_seen->send_offsets[0] == 2 &&
+                  native_seen->recv_counts[0] == 1 && native_seen->recv_offsets[0] == 4);
         CHECK_OK(mesh_wait(r), c.error);
         CHECK_INT(mesh_release(r), MESH_OK);
     }
@@ -466,20 +522,26 @@ static void where_rank(mesh_transport *t, void *ctx) {
     w->notes = 0;
     CHECK_OK(mesh_all_gather_many(&c, NULL, list, 4, MESH_F32), c.error);
     for (i = 0; i < w->notes; i++) {
-        inside += note_inside(&w->note[i], a[t->rank], sizeof a[0]) || note_inside(&w->note[i], b[t->rank], sizeof b[0]);
-        messages += w->note[i].direction == MESH_SEND;
+        inside +=
+            note_inside(&w->noted[i], a[t->rank], sizeof a[0]) || note_inside(&w->noted[i], b[t->rank], sizeof b[0]);
+        messages += w->noted[i].direction == MESH_SEND;
     }
-    CHECK_INT(messages, 3);  /* the two together, and two: */
-    CHECK_INT(inside, 4); /* sent and received where they are */
+    CHECK_INT(messages, 3); /* the two together, and two: */
+    CHECK_INT(inside, 4);   /* sent and received where they are */
     /* tensors: one alone is never copied, of a list what is less than 64 KiB a message */
-    for (k = 0; k < 3; k++) two_layouts(&c, &src[k], &dst[k], "x:S(0)", "x:S(1)", 128, k == 0 ? 512 : k == 1 ? 16 : 510); /* half goes: 64 KiB, 2 KiB, a little less */
+    for (k = 0; k < 3; k++)
+        two_layouts(&c, &src[k], &dst[k], "x:S(0)", "x:S(1)", 128,
+                    k == 0   ? 512
+                    : k == 1 ? 16
+                             : 510); /* half goes: 64 KiB, 2 KiB, a little less */
     for (i = 0; i < 2; i++) {
         w->notes = 0;
         for (k = 0; k < 3; k++) set_part(&src[k], t->rank, 2);
         CHECK_OK(i ? mesh_redistribute_many(&c, src, dst, 3) : mesh_redistribute(&c, &src[1], &dst[1]), c.error);
         for (k = 0, inside = 0; k < w->notes; k++)
-            inside += w->note[k].direction == MESH_SEND && (note_inside(&w->note[k], src[0].data, 64 * 512 * 4) || note_inside(&w->note[k], src[1].data, 64 * 16 * 4) ||
-                                                           note_inside(&w->note[k], src[2].data, 64 * 510 * 4));
+            inside += w->noted[k].direction == MESH_SEND && (note_inside(&w->noted[k], src[0].data, 64 * 512 * 4) ||
+                                                            note_inside(&w->noted[k], src[1].data, 64 * 16 * 4) ||
+                                                            note_inside(&w->noted[k], src[2].data, 64 * 510 * 4));
         CHECK_INT(inside, 1);
         CHECK_INT(w->notes, i ? 4 : 2);
         for (k = 0; k < 3; k++)
@@ -493,7 +555,8 @@ static void test_where(void) { run_world(SIM, 2, where_rank, NULL); }
 
 /* An object of any size, from any root, is the same everywhere; a large one goes in segments, from rank to rank. */
 static void objects_rank(mesh_transport *t, void *ctx) {
-    static const size_t sizes[] = {0, 1, 100, 101, 99, MESH__OBJECT_CHAIN, MESH__OBJECT_CHAIN + 1, 3 * MESH__OBJECT_CHAIN / 2, 7};
+    static const size_t sizes[] = {
+        0, 1, 100, 101, 99, MESH__OBJECT_CHAIN, MESH__OBJECT_CHAIN + 1, 3 * MESH__OBJECT_CHAIN / 2, 7};
     static noter writers[3];
     noter *w = &writers[t->rank];
     unsigned char *mine = (unsigned char *)malloc(2 * MESH__OBJECT_CHAIN);
@@ -511,7 +574,7 @@ static void objects_rank(mesh_transport *t, void *ctx) {
         root.data = mine, root.nbytes = sizes[k];
         w->notes = 0;
         CHECK_OK(mesh_broadcast_object(&c, NULL, t->rank == 1 ? &root : &o, 1), c.error);
-        for (m = 0; m < w->notes; m++) largest = w->note[m].nbytes > largest ? w->note[m].nbytes : largest;
+        for (m = 0; m < w->notes; m++) largest = w->noted[m].nbytes > largest ? w->noted[m].nbytes : largest;
         if (sizes[k] > 8) CHECK_INT(largest, sizes[k] > MESH__OBJECT_CHAIN ? MESH__OBJECT_CHAIN / 2 : sizes[k]);
         if (t->rank == 1) {
             CHECK(root.data == mine && root.room == 0);
@@ -534,24 +597,24 @@ static void test_objects(void) { run_guarded(sim_desc(3), objects_rank, NULL); }
 typedef struct large_case {
     const char *from, *to;
     int rows, columns, padded; /* 1 the source, 2 the destination */
-    int collective;                 /* is it one, where no cap forbids it */
-    int on, dtype;                  /* on: 1 source, 2 destination on another mesh of the same ranks */
+    int collective;            /* is it one, where no cap forbids it */
+    int on, dtype;             /* on: 1 source, 2 destination on another mesh of the same ranks */
     float times;
 } large_case;
 
 static const large_case larges[] = {
-    {"a:S(0)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},           /* just 2 MiB */
-    {"a:S(0)", "", 1020, 512, 0, 0, 0, MESH_F32, 1},           /* less */
-    {"a:S(0) b:S(0)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},    /* along both */
+    {"a:S(0)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},              /* just 2 MiB */
+    {"a:S(0)", "", 1020, 512, 0, 0, 0, MESH_F32, 1},              /* less */
+    {"a:S(0) b:S(0)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},       /* along both */
     {"a:S(0) b:S(0)", "a:S(0)", 2048, 512, 0, 1, 0, MESH_F32, 1}, /* along the inner one */
     {"a:S(0) b:S(0)", "b:S(0)", 2048, 512, 0, 0, 0, MESH_F32, 1}, /* the outer one: rows of two places */
     {"b:S(0) a:S(0)", "b:S(0)", 2048, 512, 0, 0, 0, MESH_F32, 1},
-    {"a:S(1)", "", 1024, 512, 0, 0, 0, MESH_F32, 1},           /* interleaved */
-    {"a:S(1)", "", 1, 1 << 19, 0, 1, 0, MESH_F32, 1},          /* but for one row */
-    {"a:S(0)", "", 1024, 512, 1, 0, 0, MESH_F32, 1},           /* strided */
+    {"a:S(1)", "", 1024, 512, 0, 0, 0, MESH_F32, 1},  /* interleaved */
+    {"a:S(1)", "", 1, 1 << 19, 0, 1, 0, MESH_F32, 1}, /* but for one row */
+    {"a:S(0)", "", 1024, 512, 1, 0, 0, MESH_F32, 1},  /* strided */
     {"a:S(0)", "", 1024, 512, 2, 0, 0, MESH_F32, 1},
-    {"a:S(0)", "", 1025, 512, 0, 0, 0, MESH_F32, 1},           /* uneven */
-    {"a:S(0) b:S(1)", "", 1024, 512, 0, 0, 0, MESH_F32, 1},    /* two dims */
+    {"a:S(0)", "", 1025, 512, 0, 0, 0, MESH_F32, 1},        /* uneven */
+    {"a:S(0) b:S(1)", "", 1024, 512, 0, 0, 0, MESH_F32, 1}, /* two dims */
     {"a:S(0)", "a:S(1)", 1024, 1024, 0, 0, 0, MESH_F32, 1},
     {"", "a:S(0)", 1024, 1024, 0, 0, 0, MESH_F32, 1},
     {"a:S(0)", "b:S(0)", 1024, 1024, 0, 0, 0, MESH_F32, 1},
@@ -561,16 +624,16 @@ static const large_case larges[] = {
     {"a:P(sum) b:P(sum)", "", 1024, 512, 0, 1, 0, MESH_F32, 4},
     {"a:P(max) b:P(max)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},
     {"a:P(sum) b:S(0)", "b:S(0)", 2048, 512, 0, 1, 0, MESH_F32, 2},
-    {"a:P(sum) b:S(0)", "", 1024, 512, 0, 0, 0, MESH_F32, 2},  /* a sum that is gathered too */
+    {"a:P(sum) b:S(0)", "", 1024, 512, 0, 0, 0, MESH_F32, 2}, /* a sum that is gathered too */
     {"a:P(sum) b:P(sum)", "b:P(sum)", 1024, 512, 0, 0, 0, MESH_F32, 4},
     {"a:P(sum)", "a:S(0)", 1024, 1024, 0, 0, 0, MESH_F32, 2},
     {"a:P(sum)", "", 1024, 512, 1, 0, 0, MESH_F32, 2},
     {"a:P(sum)", "", 1024, 512, 2, 0, 0, MESH_F32, 2},
-    {"a:P(sum)", "", 1, (1 << 19) + 1, 0, 0, 0, MESH_F32, 2},  /* two do not divide it */
-    {"a:S(0)", "", 1024, 512, 0, 0, 1, MESH_F32, 1},           /* other meshes, whose first axis is another */
+    {"a:P(sum)", "", 1, (1 << 19) + 1, 0, 0, 0, MESH_F32, 2}, /* two do not divide it */
+    {"a:S(0)", "", 1024, 512, 0, 0, 1, MESH_F32, 1},          /* other meshes, whose first axis is another */
     {"a:S(0)", "", 1024, 512, 0, 0, 2, MESH_F32, 1},
     {"a:P(sum)", "", 1024, 512, 0, 0, 1, MESH_F32, 2},
-    {"a:S(0)", "", 1024, 512, 0, 0, 0, MESH_BYTES, 1},         /* elements of 4 bytes */
+    {"a:S(0)", "", 1024, 512, 0, 0, 0, MESH_BYTES, 1}, /* elements of 4 bytes */
 };
 
 static void large_rank(mesh_transport *t, void *ctx) {
@@ -608,7 +671,8 @@ static void large_rank(mesh_transport *t, void *ctx) {
             mesh_spec_box(&x->spec, x->on, 2, x->shape, t->rank, &box);
             strides[side][0] = box.shape[1] + 3, strides[side][1] = 1;
             wide = (float *)calloc((size_t)(box.shape[0] * strides[side][0]), 4);
-            for (i = 0; i < box.shape[0]; i++) memcpy(wide + i * strides[side][0], (float *)x->data + i * box.shape[1], (size_t)box.shape[1] * 4);
+            for (i = 0; i < box.shape[0]; i++)
+                memcpy(wide + i * strides[side][0], (float *)x->data + i * box.shape[1], (size_t)box.shape[1] * 4);
             free(x->data);
             x->data = wide, x->strides = strides[side];
         }
@@ -617,7 +681,8 @@ static void large_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
         mesh_comm_history(&c, history, sizeof history);
         if ((strstr(history, "redistribute(") == NULL) != (k->collective && !capped))
-            test_fail(__FILE__, __LINE__, "\"%s\" to \"%s\" of %d x %d: %s", k->from, k->to, k->rows, k->columns, history);
+            test_fail(__FILE__, __LINE__, "\"%s\" to \"%s\" of %d x %d: %s", k->from, k->to, k->rows, k->columns,
+                      history);
         if (strstr(k->to, "P(")) { /* its summands */
             two_layouts(&c, &part, &whole, "", "", k->rows, k->columns);
             CHECK_OK(mesh_redistribute(&c, &dst, &whole), c.error);
@@ -628,15 +693,19 @@ static void large_rank(mesh_transport *t, void *ctx) {
         got = (const float *)dst.data;
         for (i = 0; i < box.shape[0]; i++)
             for (j = 0; j < box.shape[1]; j++)
-                wrong += got[i * (dst.strides ? strides[1][0] : box.shape[1]) + j] != (float)((box.offset[0] + i) * 3 + (box.offset[1] + j) % 97) * k->times;
-        if (wrong) test_fail(__FILE__, __LINE__, "\"%s\" to \"%s\" of %d x %d: %d elements are wrong", k->from, k->to, k->rows, k->columns, wrong);
+                wrong += got[i * (dst.strides ? strides[1][0] : box.shape[1]) + j] !=
+                         (float)((box.offset[0] + i) * 3 + (box.offset[1] + j) % 97) * k->times;
+        if (wrong)
+            test_fail(__FILE__, __LINE__, "\"%s\" to \"%s\" of %d x %d: %d elements are wrong", k->from, k->to, k->rows,
+                      k->columns, wrong);
         free(src.data), free(dst.data);
         mesh_comm_close(&c);
     }
 }
 static void test_large_moves(void) {
     size_t k;
-    for (k = 0; k < sizeof larges / sizeof *larges; k++) run_guarded(sim_desc(4), large_rank, (void *)(uintptr_t)&larges[k]);
+    for (k = 0; k < sizeof larges / sizeof *larges; k++)
+        run_guarded(sim_desc(4), large_rank, (void *)(uintptr_t)&larges[k]);
 }
 
 /* Without its group open a gather along two axes is a redistribution. */
@@ -711,7 +780,11 @@ static void test_sim_cost(void) {
     static const struct {
         uint64_t nbytes;
         int64_t latency, per_byte, least;
-    } cases[] = {{0, 5000000, 0, 5000000}, {10000, 5000000, 0, 5001000}, {10000, 1000, 1000000, 10001000}, {1 << 20, 1000, 100000, 104858600}, {0, 0, 0, 1000}};
+    } cases[] = {{0, 5000000, 0, 5000000},
+                 {10000, 5000000, 0, 5001000},
+                 {10000, 1000, 1000000, 10001000},
+                 {1 << 20, 1000, 100000, 104858600},
+                 {0, 0, 0, 1000}};
     size_t k;
     for (k = 0; k < sizeof cases / sizeof *cases; k++) {
         mesh_sim_desc d = sim_desc(2);
@@ -720,7 +793,8 @@ static void test_sim_cost(void) {
         d.latency_ns = cases[k].latency, d.ps_per_byte = cases[k].per_byte;
         CHECK_OK(mesh_sim_run(&d, cost_rank, (void *)(uintptr_t)&cases[k].nbytes, &err), err);
         if (sim_took[1] - sim_took[0] < cases[k].least || sim_took[1] - sim_took[0] > cases[k].least + 20000)
-            test_fail(__FILE__, __LINE__, "%d bytes took %" PRId64 " ns, expected %" PRId64, (int)cases[k].nbytes, sim_took[1] - sim_took[0], cases[k].least);
+            test_fail(__FILE__, __LINE__, "%d bytes took %" PRId64 " ns, expected %" PRId64, (int)cases[k].nbytes,
+                      sim_took[1] - sim_took[0], cases[k].least);
     }
 }
 
@@ -749,13 +823,15 @@ static void fifo_rank(mesh_transport *t, void *ctx) {
         }
     }
     for (i = 0; i < MESSAGES; i++) CHECK_INT(conf_finish(t, &tickets[i]), MESH_OK);
-    if (t->rank) for (i = 0; i < MESSAGES; i++) CHECK(got[i][0] == i && got[i][4] == i);
+    if (t->rank)
+        for (i = 0; i < MESSAGES; i++) CHECK(got[i][0] == i && got[i][4] == i);
     /* control messages: to another rank, of 1024 bytes at most */
     memset(&m, 0, sizeof m);
     CHECK_INT(t->ops->control_send(t, -1, MESH_EVENT_MESSAGE, m.data, 1), MESH_ERR_ARGUMENT);
     CHECK_INT(t->ops->control_send(t, 2, MESH_EVENT_MESSAGE, m.data, 1), MESH_ERR_ARGUMENT);
     CHECK_INT(t->ops->control_send(t, t->rank, MESH_EVENT_MESSAGE, m.data, 1), MESH_ERR_ARGUMENT);
-    CHECK_INT(t->ops->control_send(t, 1 - t->rank, MESH_EVENT_MESSAGE, m.data, MESH_CONTROL_BYTES + 1), MESH_ERR_ARGUMENT);
+    CHECK_INT(t->ops->control_send(t, 1 - t->rank, MESH_EVENT_MESSAGE, m.data, MESH_CONTROL_BYTES + 1),
+              MESH_ERR_ARGUMENT);
     if (t->rank) {
         for (i = 0; i < 200; i++) {
             m.data[0] = (unsigned char)i;
@@ -818,7 +894,8 @@ static void hit_rank(mesh_transport *t, void *ctx) {
         }
         for (left = 6; left && t->ops->now(t) < 10 * SECOND * (k + 1);) {
             for (i = 0; i < 6; i++)
-                if (!h->came[k + (t->rank == 2)][i] && t->ops->test(t, &in[i], &why) == MESH_OK) h->came[k + (t->rank == 2)][i] = t->ops->now(t), left--;
+                if (!h->came[k + (t->rank == 2)][i] && t->ops->test(t, &in[i], &why) == MESH_OK)
+                    h->came[k + (t->rank == 2)][i] = t->ops->now(t), left--;
             if (left) t->ops->progress(t, t->ops->now(t) + SECOND);
         }
         for (i = 0; i < 6 && left; i++)
@@ -845,9 +922,12 @@ static void test_sim_hits(void) {
                 for (k = 0; k < 3; k++) /* 0 to 1, 0 to 2, 1 to 2 */
                     for (i = 0; i < 6; i++) {
                         int mine = k == rank + 1 && i == at, behind = k == rank + 1 && i > at && kind == MESH_SIM_DELAY;
-                        if (mine && kind == MESH_SIM_DROP) CHECK_INT(h.came[k][i], 0);
-                        else if (mine || behind) CHECK(h.came[k][i] >= SECOND); /* messages do not overtake */
-                        else if (rank || k < 2) CHECK(h.came[k][i] > 0 && (kind == MESH_SIM_DROP || h.came[k][i] < SECOND));
+                        if (mine && kind == MESH_SIM_DROP)
+                            CHECK_INT(h.came[k][i], 0);
+                        else if (mine || behind)
+                            CHECK(h.came[k][i] >= SECOND); /* messages do not overtake */
+                        else if (rank || k < 2)
+                            CHECK(h.came[k][i] > 0 && (kind == MESH_SIM_DROP || h.came[k][i] < SECOND));
                     }
             }
 }
@@ -930,7 +1010,8 @@ static void sim_mismatch_rank(mesh_transport *t, void *ctx) {
     int what = *(int *)ctx, late = what & 1, large = what >> 1 & 1, length = what >> 2 & 1;
     static unsigned char bytes[2][100000];
     uint64_t n = large ? 100000 : 100;
-    mesh_xfer x = conf_xfer(t->rank ? MESH_RECV : MESH_SEND, 1 - t->rank, bytes[t->rank], n - (uint64_t)(t->rank && length), NULL);
+    mesh_xfer x = conf_xfer(t->rank ? MESH_RECV : MESH_SEND, 1 - t->rank, bytes[t->rank],
+                            n - (uint64_t)(t->rank && length), NULL);
     mesh_ticket ticket;
     mesh_status status;
     if (t->rank == late) pause_rank(t, SECOND);
@@ -971,12 +1052,24 @@ static void test_sim_seeds(void) {
 }
 
 static const test_case call_tests[] = {
-    {"calls/rows", test_rows, 0},           {"calls/large_elements", test_large_elements, 0}, {"calls/table_text", test_table_text, 0},
-    {"calls/forty", test_forty, 0},         {"calls/rounds", test_rounds, 0},                 {"calls/halos", test_halos, 0},
-    {"calls/shifts", test_shifts, 0},       {"calls/native_args", test_native_args, 0},       {"calls/where", test_where, 0},
-    {"calls/objects", test_objects, 0},     {"redistribute/large", test_large_moves, 0},            {"redistribute/large_closed", test_large_closed, 0},
-    {"redistribute/lists_differ", test_lists_differ, 0}, {"sim/cost", test_sim_cost, 0},      {"sim/fifo", test_sim_fifo, 0},
-    {"sim/hits", test_sim_hits, 0},         {"sim/death", test_sim_death, 0},                 {"sim/mismatch", test_sim_mismatch, 0},
+    {"calls/rows", test_rows, 0},
+    {"calls/large_elements", test_large_elements, 0},
+    {"calls/table_text", test_table_text, 0},
+    {"calls/forty", test_forty, 0},
+    {"calls/rounds", test_rounds, 0},
+    {"calls/halos", test_halos, 0},
+    {"calls/shifts", test_shifts, 0},
+    {"calls/native_args", test_native_args, 0},
+    {"calls/where", test_where, 0},
+    {"calls/objects", test_objects, 0},
+    {"redistribute/large", test_large_moves, 0},
+    {"redistribute/large_closed", test_large_closed, 0},
+    {"redistribute/lists_differ", test_lists_differ, 0},
+    {"sim/cost", test_sim_cost, 0},
+    {"sim/fifo", test_sim_fifo, 0},
+    {"sim/hits", test_sim_hits, 0},
+    {"sim/death", test_sim_death, 0},
+    {"sim/mismatch", test_sim_mismatch, 0},
     {"sim/seeds", test_sim_seeds, 0},
 };
 

@@ -30,13 +30,13 @@ static void refuser_close(refuser *f) {
 
 enum { CELLS = 64 };
 
-typedef struct stretch {
+typedef struct span {
     const int32_t *at;
     size_t n;
-} stretch;
-static int spans_meet(stretch a, stretch b) { return a.n && b.n && a.at < b.at + b.n && b.at < a.at + a.n; }
-static stretch span_of(const void *at, size_t n) {
-    stretch s;
+} span;
+static int spans_meet(span a, span b) { return a.n && b.n && a.at < b.at + b.n && b.at < a.at + a.n; }
+static span span_of(const void *at, size_t n) {
+    span s;
     s.at = (const int32_t *)at, s.n = n;
     return s;
 }
@@ -62,7 +62,8 @@ static int counts_meet(const size_t *counts, const size_t *offsets, int n) {
 }
 
 /* What a rank's call reads and writes, and where its data may lie in place: NULL: nowhere. Returns 0 where it is refused anyway. */
-static int call_spans(const mesh_call *call, int n, int me, stretch *send, stretch *recv, const int32_t **place, const int32_t **is) {
+static int call_spans(const mesh_call *call, int n, int me, span *send, span *recv, const int32_t **place,
+                      const int32_t **is) {
     size_t c = call->count, all = c * (size_t)n, own = c * (size_t)me, extent;
     int root = me == call->root;
     const int32_t *s = (const int32_t *)call->send, *r = (const int32_t *)call->recv;
@@ -120,10 +121,11 @@ static void random_counts(test_random *r, size_t *counts, size_t *offsets, int n
 }
 
 static void overlap_rank(mesh_transport *t, void *ctx) {
-    static const int kinds[] = {MESH_CALL_ALL_REDUCE, MESH_CALL_REDUCE,         MESH_CALL_BROADCAST,        MESH_CALL_ALL_GATHER,
-                                MESH_CALL_GATHER,     MESH_CALL_REDUCE_SCATTER, MESH_CALL_SCATTER,          MESH_CALL_ALL_TO_ALL,
-                                MESH_CALL_SCAN,       MESH_CALL_ALL_GATHER_V,   MESH_CALL_REDUCE_SCATTER_V, MESH_CALL_ALL_TO_ALL_V,
-                                MESH_CALL_GATHER_V,   MESH_CALL_SCATTER_V,      MESH_CALL_EXSCAN};
+    static const int kinds[] = {MESH_CALL_ALL_REDUCE,   MESH_CALL_REDUCE,           MESH_CALL_BROADCAST,
+                                MESH_CALL_ALL_GATHER,   MESH_CALL_GATHER,           MESH_CALL_REDUCE_SCATTER,
+                                MESH_CALL_SCATTER,      MESH_CALL_ALL_TO_ALL,       MESH_CALL_SCAN,
+                                MESH_CALL_ALL_GATHER_V, MESH_CALL_REDUCE_SCATTER_V, MESH_CALL_ALL_TO_ALL_V,
+                                MESH_CALL_GATHER_V,     MESH_CALL_SCATTER_V,        MESH_CALL_EXSCAN};
     enum { KINDS = sizeof kinds / sizeof *kinds };
     static int32_t memory[8 * CELLS];
     int round, n = t->size, me = t->rank, fine[KINDS] = {0}, refused[KINDS] = {0}, k;
@@ -133,10 +135,12 @@ static void overlap_rank(mesh_transport *t, void *ctx) {
     for (round = 0; round < 15000; round++) {
         size_t counts[2][8], offsets[2][8];
         int which = random_below(&f.r, KINDS), legal, exact, far = random_below(&f.r, 3) == 0;
-        int32_t *s = memory + CELLS + random_below(&f.r, 24), *r = memory + (far ? 4 * CELLS : CELLS) + random_below(&f.r, 24);
+        int32_t *s = memory + CELLS + random_below(&f.r, 24),
+                *r = memory + (far ? 4 * CELLS : CELLS) + random_below(&f.r, 24);
         const int32_t *place, *is;
-        stretch send, recv;
-        mesh_call call = mesh__call(kinds[which], s, r, (size_t)random_below(&f.r, 4), MESH_I32, MESH_SUM, random_below(&f.r, n));
+        span send, recv;
+        mesh_call call =
+            mesh__call(kinds[which], s, r, (size_t)random_below(&f.r, 4), MESH_I32, MESH_SUM, random_below(&f.r, n));
         random_counts(&f.r, counts[0], offsets[0], n);
         random_counts(&f.r, counts[1], offsets[1], n);
         call.send_counts = counts[0], call.recv_counts = counts[1];
@@ -155,9 +159,10 @@ static void overlap_rank(mesh_transport *t, void *ctx) {
         exact = place && place == is;
         if (legal) legal = !spans_meet(send, recv) || exact;
         if ((mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call) == MESH_OK) != legal) {
-            test_fail(__FILE__, __LINE__, "%s of %d ranks by %d, root %d, count %d: send %d (%d cells), recv %d (%d): %s",
-                      mesh__call_name(call.kind), n, me, call.root, (int)call.count, (int)(s - memory), (int)send.n, (int)(r - memory),
-                      (int)recv.n, legal ? f.c.error.text : "taken");
+            test_fail(__FILE__, __LINE__,
+                      "%s of %d ranks by %d, root %d, count %d: send %d (%d cells), recv %d (%d): %s",
+                      mesh__call_name(call.kind), n, me, call.root, (int)call.count, (int)(s - memory), (int)send.n,
+                      (int)(r - memory), (int)recv.n, legal ? f.c.error.text : "taken");
         }
         *(legal ? &fine[which] : &refused[which]) += 1;
         if (legal && recv.n && call.kind != MESH_CALL_EXSCAN) { /* and no NULL where something is written, or read */
@@ -170,7 +175,8 @@ static void overlap_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call), MESH_OK);
         }
         call.recv = r, call.send = NULL;
-        if (legal) CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call), send.n ? MESH_ERR_ARGUMENT : MESH_OK);
+        if (legal)
+            CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call), send.n ? MESH_ERR_ARGUMENT : MESH_OK);
         refuser_forget(&f);
     }
     for (k = 0; k < KINDS; k++) CHECK(fine[k] > 20 && refused[k] > 5);
@@ -183,22 +189,25 @@ static void test_overlap(void) {
 
 /* Lists: what one buffer receives is in no other, whichever of them comes first. */
 static void overlap_lists_rank(mesh_transport *t, void *ctx) {
-    static const int kinds[] = {MESH_CALL_ALL_REDUCE_MANY, MESH_CALL_BROADCAST_MANY, MESH_CALL_ALL_GATHER_MANY, MESH_CALL_REDUCE_SCATTER_MANY};
+    static const int kinds[] = {MESH_CALL_ALL_REDUCE_MANY, MESH_CALL_BROADCAST_MANY, MESH_CALL_ALL_GATHER_MANY,
+                                MESH_CALL_REDUCE_SCATTER_MANY};
     static int32_t memory[8 * CELLS];
     int round, n = t->size, fine = 0, refused = 0;
     refuser f;
     (void)ctx;
     if (!refuser_open(&f, t, "x=-1", 602)) return;
     for (round = 0; round < 15000; round++) {
-        int nlist = 2 + random_below(&f.r, 3), legal = 1, i, k, kind = kinds[random_below(&f.r, 4)], room = random_below(&f.r, 2) ? 40 : 300;
+        int nlist = 2 + random_below(&f.r, 3), legal = 1, i, k, kind = kinds[random_below(&f.r, 4)],
+            room = random_below(&f.r, 2) ? 40 : 300;
         mesh_buffer list[4];
-        stretch send[4], recv[4];
+        span send[4], recv[4];
         mesh_call call = mesh__call(kind, NULL, NULL, 0, MESH_I32, MESH_SUM, random_below(&f.r, n));
         for (i = 0; i < nlist; i++) {
             mesh_call one = mesh__call(mesh__single_kind(kind), NULL, NULL, 0, MESH_I32, MESH_SUM, call.root);
             const int32_t *place, *is;
             list[i].send = memory + random_below(&f.r, room);
-            list[i].recv = random_below(&f.r, 3) ? memory + random_below(&f.r, room) : (int32_t *)(uintptr_t)list[i].send;
+            list[i].recv =
+                random_below(&f.r, 3) ? memory + random_below(&f.r, room) : (int32_t *)(uintptr_t)list[i].send;
             list[i].count = (size_t)random_below(&f.r, 4);
             one.send = list[i].send, one.recv = list[i].recv, one.count = list[i].count;
             call_spans(&one, n, t->rank, &send[i], &recv[i], &place, &is);
@@ -227,12 +236,14 @@ static void test_overlap_xfers(void) {
         mesh_xfer x[5];
         int n = 1 + random_below(&r, 5), legal = 1, i, k, room = random_below(&r, 2) ? 30 : 4 * CELLS - 4;
         for (i = 0; i < n; i++) {
-            x[i] = mesh__xfer(random_below(&r, 2) ? MESH_SEND : MESH_RECV, 0, memory + random_below(&r, room), (size_t)random_below(&r, 4), MESH_I32);
+            x[i] = mesh__xfer(random_below(&r, 2) ? MESH_SEND : MESH_RECV, 0, memory + random_below(&r, room),
+                              (size_t)random_below(&r, 4), MESH_I32);
         }
         for (i = 0; i < n; i++)
             for (k = 0; k < n; k++)
                 if (i != k && x[i].direction == MESH_RECV)
-                    legal &= !spans_meet(span_of(x[i].base, (size_t)x[i].nbytes / 4), span_of(x[k].base, (size_t)x[k].nbytes / 4));
+                    legal &= !spans_meet(span_of(x[i].base, (size_t)x[i].nbytes / 4),
+                                         span_of(x[k].base, (size_t)x[k].nbytes / 4));
         CHECK_INT(mesh__xfers_overlap(x, n), !legal);
         *(legal ? &fine : &refused) += 1;
     }
@@ -251,7 +262,8 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
         int lengths[2][6], many[2] = {0, 0}, count = random_below(&f.r, 7), i, legal;
         for (i = 0; i < count; i++) {
             int direction = random_below(&f.r, 2), other = random_below(&f.r, 6) == 0;
-            x[i] = mesh__xfer(direction, other ? (t->rank + 1) % n : t->rank, a + i, (size_t)random_below(&f.r, 2), MESH_I32);
+            x[i] = mesh__xfer(direction, other ? (t->rank + 1) % n : t->rank, a + i, (size_t)random_below(&f.r, 2),
+                              MESH_I32);
             if (!other) lengths[direction][many[direction]++] = (int)x[i].nbytes;
         }
         legal = many[0] == many[1];
@@ -260,25 +272,54 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
         refuser_forget(&f);
     }
     for (round = 0; round < 13; round++) { /* each wrong in one way */
-        static const char *const says[] = {"is outside the group", "is outside the group", "describes another number", "has direction 2",
-                                           "the buffer is NULL", "-1 transfers", "3 transfers (NULL)", "overflow", "has direction -1",
-                                           "what is received overlaps", "describes another number", "dtype 99", "overflow"};
+        static const char *const says[] = {"is outside the group",
+                                           "is outside the group",
+                                           "describes another number",
+                                           "has direction 2",
+                                           "the buffer is NULL",
+                                           "-1 transfers",
+                                           "3 transfers (NULL)",
+                                           "overflow",
+                                           "has direction -1",
+                                           "what is received overlaps",
+                                           "describes another number",
+                                           "dtype 99",
+                                           "overflow"};
         mesh_block block = MESH_ZERO;
         mesh_xfer x = mesh__xfer(MESH_SEND, (t->rank + 1) % n, a, 4, MESH_I32);
         mesh_status status;
         block.run = 4, block.ndim = 1, block.dim[0].count = 4, block.dim[0].stride = 8;
         x.block = &block;
         switch (round) {
-        case 0: x.rank = -1; break;
-        case 1: x.rank = n; break;
-        case 2: block.run = 8; break;
-        case 3: x.direction = 2; break;
-        case 4: x.base = NULL; break;
-        case 7: x.nbytes = UINT64_MAX / 2 + 1, x.block = NULL; break;
-        case 8: x.direction = -1; break;
-        case 9: x.direction = MESH_RECV, block.dim[0].stride = 0; break;
-        case 10: block.dim[0].count = 3; break;
-        default: break;
+        case 0:
+            x.rank = -1;
+            break;
+        case 1:
+            x.rank = n;
+            break;
+        case 2:
+            block.run = 8;
+            break;
+        case 3:
+            x.direction = 2;
+            break;
+        case 4:
+            x.base = NULL;
+            break;
+        case 7:
+            x.nbytes = UINT64_MAX / 2 + 1, x.block = NULL;
+            break;
+        case 8:
+            x.direction = -1;
+            break;
+        case 9:
+            x.direction = MESH_RECV, block.dim[0].stride = 0;
+            break;
+        case 10:
+            block.dim[0].count = 3;
+            break;
+        default:
+            break;
         }
         status = round == 5    ? mesh_exchange_start(&f.c, NULL, &x, -1, &r)
                  : round == 6  ? mesh_exchange_start(&f.c, NULL, NULL, 3, &r)
@@ -289,7 +330,7 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(f.c.error.text, says[round]);
         refuser_forget(&f);
     }
-    for (round = 0; round < 40; round++) { /* a shift, anywhere over its own send */
+    for (round = 0; round < 40; round++) {      /* a shift, anywhere over its own send */
         int legal = round >= 24 || round <= 16; /* 4 cells at 20 */
         int status = mesh_shift_start(&f.c, NULL, 1, 1, a + 20, round < 8 ? b : a + round, 4, MESH_I32, &r);
         if (round < 8) legal = 1;
@@ -314,7 +355,9 @@ static void bounds_rank(mesh_transport *t, void *ctx) {
     if (!refuser_open(&f, t, "x=-1", 605)) return;
     for (kind = 1; kind < MESH_CALL_COUNT; kind++) {
         int root;
-        if (mesh__call_is(kind, MESH_P2P) || mesh__is_meeting(kind) || kind == MESH_CALL_REDISTRIBUTE || mesh__single_kind(kind) != kind) continue;
+        if (mesh__call_is(kind, MESH_P2P) || mesh__is_meeting(kind) || kind == MESH_CALL_REDISTRIBUTE ||
+            mesh__single_kind(kind) != kind)
+            continue;
         for (root = -2; root <= n + 1; root++) { /* roots: where there is one, an index of the group */
             mesh_call call = mesh__call(kind, a, b, 1, MESH_F32, MESH_SUM, root);
             if (kind == MESH_CALL_BROADCAST_OBJECT) call.recv = &object;
@@ -327,17 +370,25 @@ static void bounds_rank(mesh_transport *t, void *ctx) {
         for (d = -1; d <= MESH_DTYPE_COUNT; d++) /* dtypes and ops: those that there are, no avg in scans */
             for (op = 0; op <= MESH_OP_COUNT; op++) {
                 mesh_call call = mesh__call(kind, a, b, 1, d, op, 0);
-                int reduces = mesh__call_is(kind, MESH_REDUCES), scan = kind == MESH_CALL_SCAN || kind == MESH_CALL_EXSCAN;
-                int legal = reduces ? mesh__reducible(d, op) && !(scan && op == MESH_AVG) : mesh_dtype_bytes((mesh_dtype)d) > 0;
+                int reduces = mesh__call_is(kind, MESH_REDUCES),
+                    scan = kind == MESH_CALL_SCAN || kind == MESH_CALL_EXSCAN;
+                int legal =
+                    reduces ? mesh__reducible(d, op) && !(scan && op == MESH_AVG) : mesh_dtype_bytes((mesh_dtype)d) > 0;
                 if (kind == MESH_CALL_BROADCAST_OBJECT) continue;
                 if (mesh__call_is(kind, MESH_BY_COUNTS)) call.send_counts = call.recv_counts = counts;
                 call.elem_bytes = mesh__call_elem(&f.c, &call);
                 CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call) == MESH_OK, legal);
                 refuser_forget(&f);
             }
-        for (k = 0; k < 4 && kind != MESH_CALL_BROADCAST_OBJECT; k++) { /* bytes that overflow, in one block, in their sum, by an offset */
+        for (k = 0; k < 4 && kind != MESH_CALL_BROADCAST_OBJECT;
+             k++) { /* bytes that overflow, in one block, in their sum, by an offset */
             size_t many[8], at[8];
-            mesh_call call = mesh__call(kind, a, a + 1, k == 0 ? huge : k == 1 ? huge / 4 + 1 : k == 2 ? huge / 4 / (size_t)n + 1 : SIZE_MAX, MESH_F32, MESH_SUM, t->rank);
+            mesh_call call = mesh__call(kind, a, a + 1,
+                                        k == 0   ? huge
+                                        : k == 1 ? huge / 4 + 1
+                                        : k == 2 ? huge / 4 / (size_t)n + 1
+                                                 : SIZE_MAX,
+                                        MESH_F32, MESH_SUM, t->rank);
             memcpy(many, counts, sizeof many), memcpy(at, far, sizeof at);
             if (k == 0) many[0] = huge;
             if (k == 1) many[0] = huge / 8 + 1, many[1] = huge / 8 + 1;
@@ -355,10 +406,12 @@ static void bounds_rank(mesh_transport *t, void *ctx) {
         }
     }
     for (k = 0; k < 8; k++) { /* objects */
-        mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, k & 1 ? &object : NULL, 0, MESH_BYTES, 0, k & 2 ? t->rank : (t->rank + 1) % n);
+        mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, k & 1 ? &object : NULL, 0, MESH_BYTES, 0,
+                                    k & 2 ? t->rank : (t->rank + 1) % n);
         object.nbytes = k & 4 ? 3 : 0;
         call.elem_bytes = 1;
-        CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call) == MESH_OK, (k & 1) && !((k & 2) && (k & 4)));
+        CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call) == MESH_OK,
+                  (k & 1) && !((k & 2) && (k & 4)));
         refuser_forget(&f);
     }
     for (k = 0; k < 3; k++) { /* an op with a size of its own takes MESH_BYTES, one without any dtype */
@@ -446,7 +499,7 @@ static void tensors_refused_rank(mesh_transport *t, void *ctx) {
         static const char *const specs[] = {"", "a:S(0)", "b:S(1)", "a:S(1) b:S(0)", "a:S(0) b:S(0)"};
         mesh_tensor list[2][3];
         int64_t strides[2][3][2], said;
-        stretch spans[2][3];
+        span spans[2][3];
         int n = 1 + random_below(&f.r, 3), i, k, side, legal = 1, room = random_below(&f.r, 3) ? 6 * CELLS : 60;
         mesh_error err;
         for (i = 0; i < n; i++)
@@ -465,7 +518,9 @@ static void tensors_refused_rank(mesh_transport *t, void *ctx) {
                 if (random_below(&f.r, 2)) x->strides = strides[side][i];
                 for (d = 1; d >= 0; d--) {
                     int64_t *stride = &strides[side][i][d];
-                    *stride = x->strides ? (d ? 1 : box.shape[1]) + random_below(&f.r, 3) - (random_below(&f.r, 12) == 0) : reach;
+                    *stride = x->strides
+                                  ? (d ? 1 : box.shape[1]) + random_below(&f.r, 3) - (random_below(&f.r, 12) == 0)
+                                  : reach;
                     if (box.shape[d] > 1 && mesh_box_count(&box)) {
                         legal &= *stride >= reach;
                         reach += *stride * (box.shape[d] - 1);
@@ -491,10 +546,10 @@ static void test_tensors_refused(void) { run_world(SIM, 4, tensors_refused_rank,
 
 /* One field of a pair of tensors wrong at a time; and plans: each is for its own tensors and no others. */
 static void tensor_fields_rank(mesh_transport *t, void *ctx) {
-    enum { FIELDS = 20, TENSORS = 12 };
+    enum { FIELDS = 20, POOL = 12 };
     static int64_t local[2], wide[2];
-    mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan * TENSORS);
-    mesh_tensor src, dst, pool[TENSORS][2];
+    mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan * POOL);
+    mesh_tensor src, dst, pool[POOL][2];
     mesh other, beyond, single;
     refuser f;
     mesh_error err;
@@ -515,35 +570,79 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
         int good = 0;
         two_layouts(&f.c, &src, &dst, "dim0:S(0)", "dim0:S(1)", 6, 9);
         switch (what) {
-        case 1: src.dtype = MESH_I32; break;
-        case 2: dst.elem_bytes = 8; break;
-        case 3: src.elem_bytes = dst.elem_bytes = 8; break; /* of a float */
-        case 4: src.elem_bytes = dst.elem_bytes = -4; break;
-        case 5: src.ndim = dst.ndim = MESH_MAX_DIMS + 1; break;
-        case 6: src.ndim = dst.ndim = -1; break;
-        case 7: dst.shape[0] = 7; break;
-        case 8: dst.shape[0] = 5; break;
-        case 9: src.on = dst.on = &other; break; /* the same ranks */
-        case 10: src.on = &beyond; break;
-        case 11: src.on = dst.on = &single, memset(&src.spec, 0, sizeof src.spec), dst.spec = src.spec; break;
-        case 12: local[0] = 3, local[1] = 9, src.local_shape = local; break; /* it is 2 */
-        case 13: local[0] = 1, local[1] = 9, src.local_shape = local; break;
-        case 14: local[0] = 6, local[1] = 4, dst.local_shape = local; break;
-        case 15: wide[0] = INT64_MAX / 8, wide[1] = 1, src.strides = wide; break;
-        case 16: local[0] = 2, local[1] = 9, src.local_shape = local; break;
-        case 17: wide[0] = 9, wide[1] = 1, src.strides = wide; break;
-        case 18: src.elem_bytes = 4; break;
-        case 19: src.dtype = dst.dtype = MESH_BYTES, src.elem_bytes = dst.elem_bytes = 4; break;
-        default: break;
+        case 1:
+            src.dtype = MESH_I32;
+            break;
+        case 2:
+            dst.elem_bytes = 8;
+            break;
+        case 3:
+            src.elem_bytes = dst.elem_bytes = 8;
+            break; /* of a float */
+        case 4:
+            src.elem_bytes = dst.elem_bytes = -4;
+            break;
+        case 5:
+            src.ndim = dst.ndim = MESH_MAX_DIMS + 1;
+            break;
+        case 6:
+            src.ndim = dst.ndim = -1;
+            break;
+        case 7:
+            dst.shape[0] = 7;
+            break;
+        case 8:
+            dst.shape[0] = 5;
+            break;
+        case 9:
+            src.on = dst.on = &other;
+            break; /* the same ranks */
+        case 10:
+            src.on = &beyond;
+            break;
+        case 11:
+            src.on = dst.on = &single, memset(&src.spec, 0, sizeof src.spec), dst.spec = src.spec;
+            break;
+        case 12:
+            local[0] = 3, local[1] = 9, src.local_shape = local;
+            break; /* it is 2 */
+        case 13:
+            local[0] = 1, local[1] = 9, src.local_shape = local;
+            break;
+        case 14:
+            local[0] = 6, local[1] = 4, dst.local_shape = local;
+            break;
+        case 15:
+            wide[0] = INT64_MAX / 8, wide[1] = 1, src.strides = wide;
+            break;
+        case 16:
+            local[0] = 2, local[1] = 9, src.local_shape = local;
+            break;
+        case 17:
+            wide[0] = 9, wide[1] = 1, src.strides = wide;
+            break;
+        case 18:
+            src.elem_bytes = 4;
+            break;
+        case 19:
+            src.dtype = dst.dtype = MESH_BYTES, src.elem_bytes = dst.elem_bytes = 4;
+            break;
+        default:
+            break;
         }
         for (i = 0; i < 6; i++) good |= fine[i] == what;
         if ((mesh_redistribute_scratch_bytes(&f.c, &src, &dst, 1, &said, &err) == MESH_OK) != good)
             test_fail(__FILE__, __LINE__, "field %d: %s", what, good ? err.text : "taken");
         free(src.data), free(dst.data);
     }
-    for (i = 0; i < TENSORS; i++) {
-        static const char *const specs[][2] = {{"dim0:S(0)", "dim0:S(1)"}, {"dim0:S(1)", "dim0:S(1)"}, {"dim0:S(0)", "dim0:R"}, {"dim0:P(sum)", "dim0:R"}, {"dim0:P(max)", "dim0:R"}};
-        two_layouts(&f.c, &pool[i][0], &pool[i][1], specs[i < 5 ? i : 0][0], specs[i < 5 ? i : 0][1], i == 5 ? 7 : 6, i == 6 ? 10 : 9);
+    for (i = 0; i < POOL; i++) {
+        static const char *const specs[][2] = {{"dim0:S(0)", "dim0:S(1)"},
+                                               {"dim0:S(1)", "dim0:S(1)"},
+                                               {"dim0:S(0)", "dim0:R"},
+                                               {"dim0:P(sum)", "dim0:R"},
+                                               {"dim0:P(max)", "dim0:R"}};
+        two_layouts(&f.c, &pool[i][0], &pool[i][1], specs[i < 5 ? i : 0][0], specs[i < 5 ? i : 0][1], i == 5 ? 7 : 6,
+                    i == 6 ? 10 : 9);
         if (i == 7) pool[i][0].dtype = pool[i][1].dtype = MESH_I32;
         if (i == 8) pool[i][0].dtype = pool[i][1].dtype = MESH_BYTES, pool[i][0].elem_bytes = pool[i][1].elem_bytes = 4;
         if (i == 9) pool[i][0].dtype = pool[i][1].dtype = MESH_BYTES, pool[i][0].elem_bytes = pool[i][1].elem_bytes = 2;
@@ -551,16 +650,17 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
         if (i == 11) pool[i][1].on = &other;
         CHECK_OK(mesh_redistribute_plan(&f.c, &plan[i], &pool[i][0], &pool[i][1], &err), err);
     }
-    for (i = 0; i < TENSORS; i++)
-        for (k = 0; k < TENSORS; k++)
+    for (i = 0; i < POOL; i++)
+        for (k = 0; k < POOL; k++)
             CHECK_INT(mesh__given_check(&f.c, &plan[i], &pool[k][0], &pool[k][1], &err) == MESH_OK, i == k);
     mesh__impl(&f.c)->scratch_cap = 100;
     for (k = 99; k <= 101; k++) {
         plan[0].scratch = k;
-        CHECK_INT(mesh__given_check(&f.c, &plan[0], &pool[0][0], &pool[0][1], &err), k <= 100 ? MESH_OK : MESH_ERR_MEMORY);
+        CHECK_INT(mesh__given_check(&f.c, &plan[0], &pool[0][0], &pool[0][1], &err),
+                  k <= 100 ? MESH_OK : MESH_ERR_MEMORY);
     }
     mesh__impl(&f.c)->scratch_cap = 0;
-    for (i = 0; i < TENSORS; i++) free(pool[i][0].data), free(pool[i][1].data);
+    for (i = 0; i < POOL; i++) free(pool[i][0].data), free(pool[i][1].data);
     /* reductions that the dtype has not, wherever in the plan they stand */
     two_layouts(&f.c, &src, &dst, "dim0:P(avg)", "dim0:R", 6, 9);
     src.dtype = dst.dtype = MESH_I32;
@@ -575,8 +675,15 @@ static void test_tensor_fields(void) { run_world(SIM, 4, tensor_fields_rank, NUL
 static void open_refused_rank(mesh_transport *t, void *ctx) {
     static const struct {
         const char *says;
-    } want[] = {{"negative time"}, {"negative time"}, {"a tuning table of 49 rows"}, {"a tuning table of -1 rows"}, {"scratch_cap is -1"}, {"is not in the mesh"},
-                {"holds rank 2, but the world has 2 ranks"}, {"mesh_topology_check"}, {"more than 255 groups"}};
+    } want[] = {{"negative time"},
+                {"negative time"},
+                {"a tuning table of 49 rows"},
+                {"a tuning table of -1 rows"},
+                {"scratch_cap is -1"},
+                {"is not in the mesh"},
+                {"holds rank 2, but the world has 2 ranks"},
+                {"mesh_topology_check"},
+                {"more than 255 groups"}};
     mesh m;
     mesh_comm c;
     mesh_error err;
@@ -625,9 +732,10 @@ static void open_refused_rank(mesh_transport *t, void *ctx) {
         size_t member;
         for (member = 0; member < 11; member++) {
             mesh_ops broken = *whole;
-            static const size_t at[] = {offsetof(mesh_ops, post),     offsetof(mesh_ops, test),         offsetof(mesh_ops, pending),
-                                        offsetof(mesh_ops, cancel),   offsetof(mesh_ops, progress),     offsetof(mesh_ops, now),
-                                        offsetof(mesh_ops, control_send), offsetof(mesh_ops, control_poll), offsetof(mesh_ops, close)};
+            static const size_t at[] = {
+                offsetof(mesh_ops, post),         offsetof(mesh_ops, test),         offsetof(mesh_ops, pending),
+                offsetof(mesh_ops, cancel),       offsetof(mesh_ops, progress),     offsetof(mesh_ops, now),
+                offsetof(mesh_ops, control_send), offsetof(mesh_ops, control_poll), offsetof(mesh_ops, close)};
             if (member < 9) memset((char *)&broken + at[member], 0, sizeof broken.post);
             if (member == 9) broken.abi++;
             if (member == 10) broken.struct_size = (uint32_t)offsetof(mesh_ops, group_open) - 1;
@@ -644,10 +752,14 @@ static void open_refused_rank(mesh_transport *t, void *ctx) {
 static void test_open_refused(void) { run_world(SIM, 2, open_refused_rank, NULL); }
 
 static const test_case refused_tests[] = {
-    {"refused/overlap", test_overlap, 0},           {"refused/overlap_lists", test_overlap_lists, 0},
-    {"refused/overlap_xfers", test_overlap_xfers, 0}, {"refused/p2p", test_p2p_refused, 0},
-    {"refused/bounds", test_bounds, 0},             {"refused/halos", test_halo_refused, 0},
-    {"refused/tensors", test_tensors_refused, 0},   {"refused/tensor_fields", test_tensor_fields, 0},
+    {"refused/overlap", test_overlap, 0},
+    {"refused/overlap_lists", test_overlap_lists, 0},
+    {"refused/overlap_xfers", test_overlap_xfers, 0},
+    {"refused/p2p", test_p2p_refused, 0},
+    {"refused/bounds", test_bounds, 0},
+    {"refused/halos", test_halo_refused, 0},
+    {"refused/tensors", test_tensors_refused, 0},
+    {"refused/tensor_fields", test_tensor_fields, 0},
     {"refused/open", test_open_refused, 0},
 };
 
