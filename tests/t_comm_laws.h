@@ -1,6 +1,6 @@
 /* Laws of comms: what every rank agrees on, who is told and named, what is counted, remembered and given back. On the simulator. */
-#ifndef T_LAWS_H
-#define T_LAWS_H
+#ifndef T_COMM_LAWS_H
+#define T_COMM_LAWS_H
 
 /* ---- a transport that writes down what it is given ---- */
 
@@ -342,7 +342,7 @@ static void unlike_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(c.error.rank, 1 - t->rank); /* of two each names the other */
     mesh_comm_close(&c);
 }
-static void test_unlike(void) {
+static void test_comm_unlike(void) {
     int what;
     for (what = 0; what < 13; what++) run_world(SIM, 2, unlike_rank, &what);
 }
@@ -1013,6 +1013,62 @@ static void test_rolls(void) {
         run_world(SIM, cases[k].ranks, blind_rank, (void *)(uintptr_t)&cases[k]);
 }
 
+/* The same: a rank has left and another sleeps; answers to an older question; messages that both have sent, or neither. */
+static void blind_more_rank(mesh_transport *t, void *ctx) {
+    int how = *(int *)ctx, me = t->rank, v = 0, i;
+    static char big[3][2][40000];
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    t->caps &= ~(uint32_t)MESH_CAP_PENDING;
+    if (!open_comm(t, &c, "x=3", NULL, (how == 2 && me > 0) || how == 4 ? 9 * SECOND : 2 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    switch (how) {
+    case 0: /* rank 2 has left: it is owed no answer; rank 1 does not give one */
+        if (me == 2) return;
+        if (me == 1) pause_rank(t, 20 * SECOND);
+        if (me == 0) CHECK_INT(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
+        if (me == 0) CHECK_HAS(c.error.text, "; rank 1 does not answer (");
+        break;
+    case 1: /* rank 1 answers something else */
+        if (me == 1) {
+            unsigned char d[MESH__HERE_BYTES];
+            memset(d, 0, sizeof d);
+            mesh__put32(d, MESH__MSG_HERE), mesh__put32(d + 4, 4711), mesh__put32(d + 8, 1);
+            pause_rank(t, 21 * SECOND / 10); /* while the roll is called */
+            for (i = 0; i < 3; i++) CHECK_INT(t->ops->control_send(t, 0, MESH_EVENT_MESSAGE, d, sizeof d), MESH_OK);
+            pause_rank(t, 20 * SECOND);
+        }
+        if (me == 0) CHECK_INT(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
+        if (me == 0) CHECK_HAS(c.error.text, "rank 1 and 1 others do not answer");
+        if (me == 2) pause_rank(t, 20 * SECOND);
+        break;
+    case 2: /* ranks 1 and 2 are in the library, and have not sent */
+        status = mesh_recv(&c, NULL, me < 2 ? me + 1 : 1, &v, 1, MESH_I32);
+        CHECK_INT(status, MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, "rank 1 has not called it (it is in recv(1 x i32)");
+        break;
+    case 3: /* each has sent, none receives: neither has called the other's half */
+        if (me < 2) CHECK_INT(mesh_send(&c, NULL, 1 - me, big[me][0], sizeof big[0][0], MESH_U8), MESH_ERR_TIMEOUT);
+        if (me == 2) status = mesh_barrier(&c, NULL);
+        if (me < 2) CHECK_HAS(c.error.text, "has not called it (it is in send(40000 x u8)");
+        if (me < 2) CHECK(c.error.rank == 0 || c.error.rank == 1);
+        break;
+    default: /* all is well, though it is asked about often: rank 2 has ended its part, and left the others to it */
+        if (me == 2) CHECK_OK(mesh_send(&c, NULL, 1, &v, 1, MESH_I32), c.error);
+        if (me == 1) pause_rank(t, SECOND);
+        if (me == 1) CHECK_OK(mesh_recv(&c, NULL, 2, &v, 1, MESH_I32), c.error);
+        if (me == 1) CHECK_OK(mesh_send(&c, NULL, 0, &v, 1, MESH_I32), c.error);
+        if (me == 0) CHECK_OK(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), c.error);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        break;
+    }
+    mesh_comm_close(&c);
+}
+static void test_more_rolls(void) {
+    int how;
+    for (how = 0; how < 5; how++) run_world(SIM, 3, blind_more_rank, &how);
+}
+
 /* ---- who waits for whom ---- */
 
 /* Each waits for the next: the last computes, for long, and then serves them all. Nobody is accused, however long the chain is. In a ring
@@ -1453,7 +1509,7 @@ static void forged_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
-static void test_forged(void) { run_world(SIM, 3, forged_rank, NULL); }
+static void test_comm_forged(void) { run_world(SIM, 3, forged_rank, NULL); }
 
 /* ---- events of the transport: each once, LOST also after CLOSED, room for all ---- */
 
@@ -1764,7 +1820,7 @@ static void test_traced(void) { run_world(SIM, 6, traced_rank, NULL); }
 
 static const test_case law_tests[] = {
     {"comm/checks", test_checks, 0},
-    {"comm/unlike", test_unlike, 0},
+    {"comm/unlike", test_comm_unlike, 0},
     {"comm/records", test_records, 0},
     {"comm/terms", test_terms, 0},
     {"comm/ids", test_ids, 0},
@@ -1782,7 +1838,7 @@ static const test_case law_tests[] = {
     {"comm/chain", test_chain, 0},
     {"comm/moving", test_moving, 0},
     {"comm/asking", test_asking, 0},
-    {"comm/forged", test_forged, 0},
+    {"comm/forged", test_comm_forged, 0},
     {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0},
     {"comm/pending", test_pending, 0},
@@ -1791,6 +1847,7 @@ static const test_case law_tests[] = {
     {"comm/early", test_early, 0},
     {"comm/logged", test_logged, 0},
     {"comm/detached", test_detached, 0},
+    {"comm/more_rolls", test_more_rolls, 0},
     {"comm/any_fault", test_any_fault, 0},
     {"comm/first_cause", test_first_cause, 0},
     {"comm/said_later", test_said_later, 0},

@@ -30,13 +30,13 @@ static void refuser_close(refuser *f) {
 
 enum { CELLS = 64 };
 
-typedef struct span {
+typedef struct stretch {
     const int32_t *at;
     size_t n;
-} span;
-static int spans_meet(span a, span b) { return a.n && b.n && a.at < b.at + b.n && b.at < a.at + a.n; }
-static span span_of(const void *at, size_t n) {
-    span s;
+} stretch;
+static int spans_meet(stretch a, stretch b) { return a.n && b.n && a.at < b.at + b.n && b.at < a.at + a.n; }
+static stretch span_of(const void *at, size_t n) {
+    stretch s;
     s.at = (const int32_t *)at, s.n = n;
     return s;
 }
@@ -62,7 +62,7 @@ static int counts_meet(const size_t *counts, const size_t *offsets, int n) {
 }
 
 /* What a rank's call reads and writes, and where its data may lie in place: NULL: nowhere. Returns 0 where it is refused anyway. */
-static int call_spans(const mesh_call *call, int n, int me, span *send, span *recv, const int32_t **place,
+static int call_spans(const mesh_call *call, int n, int me, stretch *send, stretch *recv, const int32_t **place,
                       const int32_t **is) {
     size_t c = call->count, all = c * (size_t)n, own = c * (size_t)me, extent;
     int root = me == call->root;
@@ -138,7 +138,7 @@ static void overlap_rank(mesh_transport *t, void *ctx) {
         int32_t *s = memory + CELLS + random_below(&f.r, 24),
                 *r = memory + (far ? 4 * CELLS : CELLS) + random_below(&f.r, 24);
         const int32_t *place, *is;
-        span send, recv;
+        stretch send, recv;
         mesh_call call =
             mesh__call(kinds[which], s, r, (size_t)random_below(&f.r, 4), MESH_I32, MESH_SUM, random_below(&f.r, n));
         random_counts(&f.r, counts[0], offsets[0], n);
@@ -200,7 +200,7 @@ static void overlap_lists_rank(mesh_transport *t, void *ctx) {
         int nlist = 2 + random_below(&f.r, 3), legal = 1, i, k, kind = kinds[random_below(&f.r, 4)],
             room = random_below(&f.r, 2) ? 40 : 300;
         mesh_buffer list[4];
-        span send[4], recv[4];
+        stretch send[4], recv[4];
         mesh_call call = mesh__call(kind, NULL, NULL, 0, MESH_I32, MESH_SUM, random_below(&f.r, n));
         for (i = 0; i < nlist; i++) {
             mesh_call one = mesh__call(mesh__single_kind(kind), NULL, NULL, 0, MESH_I32, MESH_SUM, call.root);
@@ -499,7 +499,7 @@ static void tensors_refused_rank(mesh_transport *t, void *ctx) {
         static const char *const specs[] = {"", "a:S(0)", "b:S(1)", "a:S(1) b:S(0)", "a:S(0) b:S(0)"};
         mesh_tensor list[2][3];
         int64_t strides[2][3][2], said;
-        span spans[2][3];
+        stretch spans[2][3];
         int n = 1 + random_below(&f.r, 3), i, k, side, legal = 1, room = random_below(&f.r, 3) ? 6 * CELLS : 60;
         mesh_error err;
         for (i = 0; i < n; i++)
@@ -546,10 +546,10 @@ static void test_tensors_refused(void) { run_world(SIM, 4, tensors_refused_rank,
 
 /* One field of a pair of tensors wrong at a time; and plans: each is for its own tensors and no others. */
 static void tensor_fields_rank(mesh_transport *t, void *ctx) {
-    enum { FIELDS = 20, POOL = 12 };
+    enum { FIELDS = 20, TENSORS = 12 };
     static int64_t local[2], wide[2];
-    mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan * POOL);
-    mesh_tensor src, dst, pool[POOL][2];
+    mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan * TENSORS);
+    mesh_tensor src, dst, pool[TENSORS][2];
     mesh other, beyond, single;
     refuser f;
     mesh_error err;
@@ -635,7 +635,7 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
             test_fail(__FILE__, __LINE__, "field %d: %s", what, good ? err.text : "taken");
         free(src.data), free(dst.data);
     }
-    for (i = 0; i < POOL; i++) {
+    for (i = 0; i < TENSORS; i++) {
         static const char *const specs[][2] = {{"dim0:S(0)", "dim0:S(1)"},
                                                {"dim0:S(1)", "dim0:S(1)"},
                                                {"dim0:S(0)", "dim0:R"},
@@ -650,8 +650,8 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
         if (i == 11) pool[i][1].on = &other;
         CHECK_OK(mesh_redistribute_plan(&f.c, &plan[i], &pool[i][0], &pool[i][1], &err), err);
     }
-    for (i = 0; i < POOL; i++)
-        for (k = 0; k < POOL; k++)
+    for (i = 0; i < TENSORS; i++)
+        for (k = 0; k < TENSORS; k++)
             CHECK_INT(mesh__given_check(&f.c, &plan[i], &pool[k][0], &pool[k][1], &err) == MESH_OK, i == k);
     mesh__impl(&f.c)->scratch_cap = 100;
     for (k = 99; k <= 101; k++) {
@@ -660,7 +660,7 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
                   k <= 100 ? MESH_OK : MESH_ERR_MEMORY);
     }
     mesh__impl(&f.c)->scratch_cap = 0;
-    for (i = 0; i < POOL; i++) free(pool[i][0].data), free(pool[i][1].data);
+    for (i = 0; i < TENSORS; i++) free(pool[i][0].data), free(pool[i][1].data);
     /* reductions that the dtype has not, wherever in the plan they stand */
     two_layouts(&f.c, &src, &dst, "dim0:P(avg)", "dim0:R", 6, 9);
     src.dtype = dst.dtype = MESH_I32;
