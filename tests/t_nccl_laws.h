@@ -474,7 +474,7 @@ static void part_refused_rank(mesh_transport *t, void *ctx) {
     mesh_status status;
     float *a, *b;
     (void)ctx;
-    if (!open_comm(t, &c, "x=3", NULL, 3 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     b = device_floats(&c, 100, 2);
     CHECK_OK(mesh_barrier(&c, NULL), c.error); /* a rank that is late would hear of the end in its copies */
