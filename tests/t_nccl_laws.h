@@ -197,6 +197,129 @@ static void memory_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(t->ops->free(t, a), MESH_OK);
     }
 }
+static void told_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_error err;
+    void *p = NULL;
+    int device = -1;
+    (void)ctx;
+    CHECK_INT(mesh_nccl__cuda_fail(s, &err, "x", cudaErrorMemoryAllocation), MESH_ERR_MEMORY);
+    CHECK_INT(mesh_nccl__cuda_fail(s, &err, "x", cudaErrorInvalidValue), MESH_ERR_TRANSPORT);
+    CHECK(cudaMalloc(&p, SIZE_MAX / 2) != cudaSuccess); /* what is told is not told again */
+    mesh_nccl__cuda_fail(s, &err, "x", cudaErrorMemoryAllocation);
+    CHECK_INT(cudaGetLastError(), cudaSuccess);
+    CHECK_INT(cudaSetDevice(1), cudaSuccess); /* the program's own device */
+    mesh_nccl__use_device(s);
+    CHECK_INT(cudaGetDevice(&device), cudaSuccess);
+    CHECK_INT(device, ((mesh_nccl *)(void *)t)->device);
+    s->trouble.status = MESH_OK;
+    mesh_nccl__put(s, "first", cudaErrorInvalidValue); /* the first trouble counts */
+    mesh_nccl__put(s, "second", cudaErrorMemoryAllocation);
+    CHECK_HAS(s->trouble.text, "first");
+    s->trouble.status = MESH_OK;
+}
+static void test_told(void) { run_gpus(1, told_rank, NULL); }
+
+/* A history tells calls in another order apart, and calls that differ in their check alone. */
+static void test_order_of_calls(void) {
+    static mesh_nccl__comm a, b, c;
+    mesh_call call;
+    mesh__record record;
+    int i;
+    memset(&call, 0, sizeof call), memset(&record, 0, sizeof record);
+    call.record = &record;
+    for (i = 0; i < 4; i++) {
+        call.check = (uint64_t)i;
+        mesh_nccl__remember(&a, &call);
+        call.check = (uint64_t)(i ^ 1);
+        mesh_nccl__remember(&b, &call);
+        call.check = i == 3 ? 9 : (uint64_t)i;
+        mesh_nccl__remember(&c, &call);
+    }
+    CHECK(a.past.history != b.past.history && a.past.history != c.past.history);
+}
+
+/* Rows and units: what a 2-D copy can say, and the widest unit that divides addresses, runs and strides. */
+static void test_rows_and_units(void) {
+    mesh_block b;
+    uint64_t width = 0, pitch = 0, rows = 0;
+    int bit;
+    memset(&b, 0, sizeof b);
+    b.run = 8, b.ndim = 3;
+    b.dim[0].count = 1, b.dim[0].stride = 3; /* one: of no matter */
+    b.dim[1].count = 5, b.dim[1].stride = 16;
+    b.dim[2].count = 1, b.dim[2].stride = 1;
+    CHECK(mesh_nccl__rows(&b, &width, &pitch, &rows) && width == 8 && pitch == 16 && rows == 5);
+    CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)1024, &b)), 3);
+    b.dim[2].count = 2;
+    CHECK(!mesh_nccl__rows(&b, &width, &pitch, &rows));
+    CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)1024, &b)), 0);
+    b.dim[2].count = 1, b.dim[1].stride = 7; /* they overlap */
+    CHECK(!mesh_nccl__rows(&b, &width, &pitch, &rows));
+    b.dim[1].stride = (int64_t)INT32_MAX + 1; /* further apart than a pitch may be */
+    CHECK(!mesh_nccl__rows(&b, &width, &pitch, &rows));
+    CHECK(!mesh_nccl__rows(NULL, &width, &pitch, &rows));
+    for (bit = 0; bit < 8; bit++) {
+        b.run = b.dim[1].stride = 256, b.dim[1].count = 2;
+        CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)(1u << bit), &b)), bit < 4 ? bit : 4);
+        b.run = UINT64_C(1) << bit;
+        CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)256, &b)), bit < 4 ? bit : 4);
+        b.run = 256, b.dim[1].stride = INT64_C(1) << bit;
+        CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)256, &b)), bit < 4 ? bit : 4);
+    }
+}
+
+/* Memory is registered wherever it begins. */
+static void odd_register_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float *a;
+    void *handle[3] = {NULL, NULL, NULL};
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 1 << 20, 1);
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(mesh_register(&c, a + 16 * i * i, 1 << 20, &handle[i]), c.error);
+        CHECK(handle[i] != NULL);
+    }
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1 << 20, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 1 << 20, 2));
+    for (i = 0; i < 3; i++) CHECK_INT(mesh_unregister(&c, handle[i]), MESH_OK);
+    mesh_free(&c, a);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_odd_register(void) { run_gpus(2, odd_register_rank, NULL); }
+
+/* What was over before the end stays over; what was not has failed, for the first reason that was given. */
+static void ended_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_ticket before, after;
+    mesh_error why;
+    mesh_status status;
+    mesh_xfer x;
+    mesh_post p;
+    void *a = NULL;
+    (void)ctx;
+    CHECK_INT(t->ops->alloc(t, 64, MESH_ALLOC_BUFFER, &a), MESH_OK);
+    memset(&x, 0, sizeof x), memset(&p, 0, sizeof p);
+    x.base = a, x.nbytes = 64, x.rank = 1 - t->rank;
+    x.direction = t->rank ? MESH_SEND : MESH_RECV;
+    p.xfer = &x, p.count = 1, p.channel = 1, p.check = 1;
+    CHECK_INT(t->ops->post(t, &p, &before), MESH_OK);
+    CHECK_INT(cudaStreamSynchronize(s->world.c->on), cudaSuccess); /* it is over, and nobody has looked */
+    if (t->rank == 0) CHECK_INT(t->ops->post(t, &p, &after), MESH_OK); /* rank 1 does not send it */
+    CHECK_INT(t->ops->group_abort(t, NULL, "one"), MESH_OK);
+    CHECK_INT(t->ops->group_abort(t, NULL, "two"), MESH_OK);
+    CHECK_INT(t->ops->test(t, &before, &why), MESH_OK);
+    if (t->rank == 0) {
+        while ((status = t->ops->test(t, &after, &why)) == MESH_IN_PROGRESS) t->ops->progress(t, t->ops->now(t) + SECOND / 100);
+        CHECK_INT(status, MESH_ERR_CANCELED);
+        CHECK_HAS(why.text, "one");
+    }
+    CHECK_INT(t->ops->free(t, a), MESH_OK);
+}
+static void test_ended(void) { run_gpus(2, ended_rank, NULL); }
+
 static void test_memory(void) { run_gpus_with(1, memory_rank, NULL, "FAKE_CUDA_MEMORY", "67108864"); }
 
 /* ---- marks: in the order of what they cover, however the ring grows ---- */
@@ -477,7 +600,7 @@ static void part_refused_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     b = device_floats(&c, 100, 2);
-    CHECK_OK(mesh_barrier(&c, NULL), c.error); /* a rank that is late would hear of the end in its copies */
+    CHECK_OK(mesh_barrier(&c, NULL), c.error); /* nobody's memory comes after rank 1's failure */
     status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK(status == MESH_ERR_TRANSPORT || (t->rank != 1 && status == MESH_ERR_CANCELED));
@@ -500,13 +623,13 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
     float *a;
     int i;
     (void)ctx;
-    if (!open_comm(t, &one, "x=2", NULL, 20 * SECOND) || !open_comm(t, &two, "x=2", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &one, "x=4", NULL, 20 * SECOND) || !open_comm(t, &two, "x=4", NULL, 20 * SECOND)) return;
     a = device_floats(&two, 4000, 1);
     for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&one, NULL, a, a, 999, MESH_F32, MESH_MAX), one.error);
-    status = mesh_all_reduce(&two, NULL, a, a, t->rank ? 1000 : 999, MESH_F32, MESH_MAX);
+    status = mesh_all_reduce(&two, NULL, a, a, t->rank == 2 ? 1000 : 999, MESH_F32, MESH_MAX);
     while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
         status = mesh_comm_sync(&two);
-        test_sleep(0.01);
     }
     CHECK_INT(status, MESH_ERR_MISMATCH);
     CHECK_HAS(two.error.text, "1000 x f32");
@@ -518,7 +641,7 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
 static void test_unwatched(void) {
     gpu_job job = job_of(unwatched_rank, NULL);
     job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
+    run_world(UNIX, 4, gpu_rank, &job);
 }
 
 static const test_case fake_nccl_law_tests[] = {
@@ -527,6 +650,11 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/averages", test_averages, 60},
     {"nccl/fake/many_pieces", test_many_pieces, 60},
     {"nccl/fake/memory", test_memory, 60},
+    {"nccl/fake/told", test_told, 60},
+    {"nccl/fake/order_of_calls", test_order_of_calls, 60},
+    {"nccl/fake/rows_and_units", test_rows_and_units, 60},
+    {"nccl/fake/odd_register", test_odd_register, 60},
+    {"nccl/fake/ended", test_ended, 60},
     {"nccl/fake/marks", test_marks, 60},
     {"nccl/fake/first_only", test_first_only, 60},
     {"nccl/fake/unmade", test_unmade, 60},

@@ -457,7 +457,7 @@ static void test_canceled(int lanes) {
     law_meet(0, 1);
     for (round = 0; round < 2; round++) /* the kernel takes little at a time: cancels meet messages half way */
         setsockopt(law_peer(round, 1 - round)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-    for (round = 0; round < 6; round++) law_canceled(round);
+    for (round = 0; round < (lanes == MESH_SOCKET_TCP ? 2 : 6); round++) law_canceled(round);
     CHECK(!law_peer(0, 1)->gone && !law_peer(1, 0)->gone);
     law_messages(0, 1, 40, 5); /* the streams are whole */
     law_messages(1, 0, 40, 6);
@@ -937,6 +937,7 @@ static void test_begin_again(void) {
 static void test_closed_groups(void) {
     enum { GROUPS = 9 };
     static const uint32_t ids[GROUPS] = {500, 20, 300, 256, 1, 0x80000003u, 65536, 21, 400};
+    static const int order[GROUPS] = {8, 0, 7, 3, 2, 6, 1, 5, 4}; /* the last that lies here is the first to go */
     static unsigned char memory[70000];
     mesh_ticket s, r;
     mesh_error why;
@@ -953,15 +954,15 @@ static void test_closed_groups(void) {
         }
     LAW_UNTIL(law_peer(1, 0)->offers == GROUPS && law_peer(1, 0)->lent == 2 * GROUPS * (9000 + MESH_SOCKET__HEADER));
     for (i = 0; i < GROUPS; i++) {
-        CHECK_INT(law_of(1)->ops->group_close(law_of(1), handle[i]), MESH_OK);
+        CHECK_INT(law_of(1)->ops->group_close(law_of(1), handle[order[i]]), MESH_OK);
         CHECK_INT(law_peer(1, 0)->offers, GROUPS - 1 - i);
         CHECK_INT(law_peer(1, 0)->lent, 2 * (GROUPS - 1 - i) * (9000 + MESH_SOCKET__HEADER));
         for (k = 0; k <= i; k++) { /* late ones, of every group that is closed; and of one that is not */
-            law_post(0, MESH_SEND, 1, memory, 100, NULL, (uint64_t)ids[k] << 32, &s);
+            law_post(0, MESH_SEND, 1, memory, 100, NULL, (uint64_t)ids[order[k]] << 32, &s);
             CHECK_INT(law_ended(0, &s), MESH_OK);
         }
-        law_post(0, MESH_SEND, 1, memory, 1, NULL, (uint64_t)(ids[i] + 1000) << 32 | ids[i], &s);
-        law_post(1, MESH_RECV, 0, memory, 1, NULL, (uint64_t)(ids[i] + 1000) << 32 | ids[i], &r);
+        law_post(0, MESH_SEND, 1, memory, 1, NULL, (uint64_t)(ids[order[i]] + 1000) << 32 | ids[order[i]], &s);
+        law_post(1, MESH_RECV, 0, memory, 1, NULL, (uint64_t)(ids[order[i]] + 1000) << 32 | ids[order[i]], &r);
         CHECK_INT(law_ended(0, &s), MESH_OK);
         CHECK_INT(law_ended(1, &r), MESH_OK);
         LAW_UNTIL(law_peer(0, 1)->credit + law_peer(1, 0)->taken + law_peer(1, 0)->lent == MESH_SOCKET__CREDIT);
@@ -997,7 +998,7 @@ static int law_event(int rank, int *about) {
     return m.kind;
 }
 static void test_lost(void) {
-    enum { LARGE = 8 << 20, MANY = 9 };
+    enum { LARGE = 4 << 20, MANY = 9 };
     static unsigned char *memory;
     mesh_ticket t[MANY], fine[2], s;
     mesh_error why;
@@ -1007,8 +1008,11 @@ static void test_lost(void) {
     for (lanes = 0; lanes < 2; lanes++) {
         law_open(3, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO);
         law_meet(0, 1), law_meet(0, 2), law_meet(1, 2);
-        setsockopt(law_peer(0, 1)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-        setsockopt(law_peer(0, 2)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+        for (i = 0; i < 4; i++) { /* so that large messages are under way for long */
+            int fd = (i & 1 ? law_peer(0, 1 + i / 2) : law_peer(1 + i / 2, 0))->conn->fd;
+            setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+            setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+        }
         law_post(0, MESH_RECV, 1, memory, 10, NULL, 2, &t[0]);    /* not sent */
         law_post(0, MESH_SEND, 1, memory, LARGE, NULL, 3, &t[1]); /* offered */
         law_post(0, MESH_SEND, 1, memory, LARGE, NULL, 4, &t[2]); /* accepted, under way */
