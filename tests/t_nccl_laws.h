@@ -38,6 +38,10 @@ static void law_order(mesh_comm *c, const char *axes) {
     mesh_free(c, own), mesh_free(c, many);
 }
 static void orders_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    const mesh_nccl__group *g;
+    const mesh_nccl__comm *k;
+    int i, kept;
     mesh_comm c, sub;
     mesh m;
     mesh_desc d = MESH_ZERO;
@@ -45,11 +49,19 @@ static void orders_rank(mesh_transport *t, void *ctx) {
     static const int two = 2;
     (void)ctx;
     if (!open_comm(t, &c, "a=2,b=2", "b,a", 20 * SECOND)) return;
+    for (g = s->group; g; g = g->next) CHECK(g->id == 0 || (g->timeout > 0 && g->timeout <= 20 * SECOND)); /* the comm's */
     law_order(&c, NULL);
     law_order(&c, "a");
     law_order(&c, "b");
     law_order(&c, "b,a");
     CHECK_OK(mesh_comm_close(&c), c.error);
+    for (k = s->comm, kept = 0; k; k = k->next) kept++;
+    for (i = 0; i < 3; i++) { /* what a comm had is the next one's */
+        if (!open_comm(t, &c, "a=2,b=2", "b,a", 20 * SECOND)) return;
+        CHECK_OK(mesh_comm_close(&c), c.error);
+    }
+    for (k = s->comm, i = 0; k; k = k->next) i++;
+    CHECK_INT(i, kept);
     d.shape = &two, d.naxes = 1; /* ranks 2 and 3 are a world's end, of which 3 comes first */
     d.origin = t->rank & 2;
     CHECK_OK(mesh_make(&m, &d, &err), err);
@@ -308,6 +320,11 @@ static void ended_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(t->ops->post(t, &p, &before), MESH_OK);
     CHECK_INT(cudaStreamSynchronize(s->world.c->on), cudaSuccess); /* it is over, and nobody has looked */
     if (t->rank == 0) CHECK_INT(t->ops->post(t, &p, &after), MESH_OK); /* rank 1 does not send it */
+    if (t->rank == 0) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        CHECK_INT(t->ops->test(t, &after, &why), MESH_IN_PROGRESS);
+        CHECK_INT(cudaGetLastError(), cudaSuccess); /* that it is not ready is no error of the program's */
+    }
     CHECK_INT(t->ops->group_abort(t, NULL, "one"), MESH_OK);
     CHECK_INT(t->ops->group_abort(t, NULL, "two"), MESH_OK);
     CHECK_INT(t->ops->test(t, &before, &why), MESH_OK);
@@ -586,6 +603,54 @@ static void libraries_rank(mesh_transport *boot, void *ctx) {
     CHECK_HAS(err.text, "libraries lack nccl");
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
 }
+/* What a version does not have, or has under another meaning, is not called. */
+static void versions_rank(mesh_transport *t, void *ctx) {
+    const mesh_nccl__api *api = &mesh_nccl__of(t)->api;
+    int version = *(int *)ctx;
+    CHECK_INT(((mesh_nccl *)(void *)t)->nccl_version, version);
+    CHECK_INT(api->ncclMemAlloc != NULL, version >= 21900);
+    CHECK_INT(api->ncclCommRegister != NULL, version >= 21900);
+    CHECK_INT(api->ncclCommWindowRegister != NULL, version >= 22700);
+    CHECK_INT(api->ncclAlltoAll != NULL, version >= 22800);
+    CHECK_INT(api->ncclCommRevoke != NULL, version >= 22807);
+    CHECK_INT((t->caps & MESH_CAP_FP8) != 0, version >= 22400);
+}
+static void test_versions(void) {
+    static int versions[] = {21800, 21805, 21900, 22304, 22400, 22600, 22699, 22700, 22705, 22800, 22806, 22807, 22809};
+    char text[16];
+    size_t i;
+    for (i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        snprintf(text, sizeof text, "%d", versions[i]);
+        run_gpus_with(1, versions_rank, &versions[i], "FAKE_NCCL_VERSION", text);
+    }
+}
+
+/* The bootstrap is this transport's alone; its traces are this one's too. */
+static void boot_trace(void *ctx, const mesh_trace_event *event) { (void)ctx, (void)event; }
+static void boot_clock(void *ctx, int64_t offset, int64_t within) { (void)ctx, (void)offset, (void)within; }
+static void bootstrap_rank(mesh_transport *boot, void *ctx) {
+    mesh_nccl_desc desc = MESH_ZERO;
+    mesh_nccl gpu;
+    mesh_error err;
+    mesh_comm c;
+    (void)ctx;
+    desc.no_watchdog = 1;
+    boot->trace = boot_trace, boot->trace_clock = boot_clock, boot->trace_ctx = &c, boot->trace_epoch = 77;
+    CHECK_OK(mesh_nccl_open(&gpu, boot, &desc, &err), err);
+    CHECK(gpu.base.trace == boot_trace && gpu.base.trace_clock == boot_clock && gpu.base.trace_ctx == &c);
+    CHECK_INT(gpu.base.trace_epoch, 77);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    boot->trace = NULL, boot->trace_clock = NULL;
+    if (!open_comm(boot, &c, "x=1", NULL, 5 * SECOND)) return;
+    CHECK_INT(mesh_nccl_open(&gpu, boot, &desc, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "has comms of its own");
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    CHECK_INT(mesh_nccl_open(NULL, boot, &desc, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_nccl_open(&gpu, NULL, &desc, &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_bootstrap(void) { run_world(UNIX, 1, bootstrap_rank, NULL); }
+
 static void test_libraries(void) { run_world(UNIX, 1, libraries_rank, NULL); }
 
 /* ---- failures ---- */
@@ -615,6 +680,58 @@ static void part_refused_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_part_refused(void) { run_gpus_with(3, part_refused_rank, NULL, "FAKE_NCCL_FAIL", "1:ncclBroadcast:3"); }
+
+/* A rank is lost: what it is not in goes on, and a rank that is blocked in CUDA is let go of at its deadline. */
+static void apart_rank(mesh_transport *t, void *ctx) {
+    mesh_comm all, pair;
+    mesh_error err;
+    mesh m;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &all, "x=3", NULL, 20 * SECOND)) return;
+    if (t->rank < 2) {
+        CHECK_OK(mesh_parse(&m, "y=2", 2, &err), err);
+        CHECK_OK(mesh_comm_open(&pair, t, &m, NULL, &err), err);
+    }
+    CHECK_OK(mesh_barrier(&all, NULL), all.error);
+    if (t->rank == 2) kill(getpid(), SIGKILL);
+    CHECK_INT(mesh_barrier(&all, NULL), MESH_ERR_PEER);
+    a = device_floats(&pair, 100, 1);
+    for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&pair, NULL, a, a, 100, MESH_F32, MESH_SUM), pair.error);
+    CHECK(device_holds(&pair, a, 100, 32));
+    mesh_free(&pair, a);
+    mesh_comm_close(&all);
+    CHECK_OK(mesh_comm_close(&pair), pair.error);
+}
+static void test_apart(void) {
+    gpu_job job = job_of(apart_rank, NULL);
+    run_world_but(UNIX, 3, gpu_rank, &job, 2);
+}
+static void blocked_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    cudaStream_t stream;
+    mesh_status status = MESH_OK;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 0) {
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+        CHECK_INT(cudaStreamSynchronize(stream), cudaSuccess); /* rank 1 does not call: the watchdog ends it */
+    }
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&c);
+    }
+    CHECK(status == MESH_ERR_TIMEOUT);
+    mesh_comm_close(&c);
+    cudaStreamDestroy(stream);
+}
+static void test_blocked(void) { run_gpus(2, blocked_rank, NULL); } /* takes the second, and the watchdog's two */
 
 /* Without a watchdog the ranks compare their calls when they are in the library; two comms that differ in nothing but their calls are told apart. */
 static void unwatched_rank(mesh_transport *t, void *ctx) {
@@ -663,6 +780,10 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/launch_order", test_launch_order, 60},
     {"nccl/fake/libraries", test_libraries, 60},
     {"nccl/fake/part_refused", test_part_refused, 60},
+    {"nccl/fake/versions", test_versions, 60},
+    {"nccl/fake/bootstrap", test_bootstrap, 60},
+    {"nccl/fake/apart", test_apart, 60},
+    {"nccl/fake/blocked", test_blocked, 60},
     {"nccl/fake/unwatched", test_unwatched, 60},
 };
 
