@@ -665,8 +665,8 @@ static void part_refused_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     b = device_floats(&c, 100, 2);
-    CHECK_OK(mesh_barrier(&c, NULL), c.error); /* nobody's memory comes after rank 1's failure */
-    status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
+    status = mesh_barrier(&c, NULL); /* nobody's memory comes after the failure, but the barrier's end may */
+    if (status == MESH_OK) status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK(status == MESH_ERR_TRANSPORT || (t->rank != 1 && status == MESH_ERR_CANCELED));
     CHECK_HAS(c.error.text, "unhandled system error");
