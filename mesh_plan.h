@@ -1366,6 +1366,7 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
         if (p->step[layout - 1].on != 3 || !mesh__is_even(&p->view, &p->at[1], &to, &p->at[3])) return 0;
         to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
     }
+    if (s->rule != to.rule && !mesh__is_even(&p->view, mesh__layout_mesh(p, layout), s, NULL)) return 0;
     for (d = 0; d < p->view.ndim; d++) {
         int n = mesh__dim_axes(&to, d, outer), k = mesh__dim_axes(s, d, inner);
         if (k < n) return 0;

@@ -37,6 +37,7 @@ static void plan_draw(plan_problem *p, test_random *r, int most) {
     p->d.dtype = MESH_F32, p->d.elem_bytes = random_below(r, 2) ? 4 : 1 + random_below(r, 50000);
     p->t = random_below(r, 3) ? plan_nodes(2 << random_below(r, 2)) : plan_slow_messages();
     if (!random_below(r, 4)) p->t = plan_bytes_only();
+    if (!random_below(r, 4)) p->t.level[p->t.nlevels - 1].ranks = p->t.nlevels > 1 ? p->t.level[0].ranks : 1; /* all the same */
     if (random_below(r, 5)) p->d.topology = &p->t;
 }
 
@@ -97,6 +98,27 @@ static int plan_adds_up(const mesh_plan *p) {
     return 1;
 }
 
+/* A layout on the way that lies elsewhere than the destination is written to memory, which takes time. */
+static int plan_memory_costs(const mesh_plan *p) {
+    int k, i, d;
+    for (k = 0; k + 1 < p->nsteps && p->topology.level[0].latency_ps; k++) {
+        const mesh_step *s = &p->step[k];
+        int elsewhere = 0;
+        for (i = 0; i < p->at[s->on].size; i++) {
+            mesh_box at, end;
+            int rank = mesh_rank_at(&p->at[s->on], i), out = 0;
+            mesh_spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, rank, &at);
+            if (mesh_box_count(&at) * p->elem_bytes < 1 << 18) continue;
+            if (!mesh_spec_box(&p->view.to, &p->at[1], p->view.ndim, p->view.shape, rank, &end)) out = 1;
+            for (d = 0; d < p->view.ndim && !out; d++)
+                out = at.offset[d] < end.offset[d] || at.offset[d] + at.shape[d] > end.offset[d] + end.shape[d];
+            elsewhere |= out;
+        }
+        PLAN_CHECK(p, !elsewhere || s->ps > 0);
+    }
+    return 1;
+}
+
 /* Every candidate moves the tensor as the specs say, is another way than the others and dearer than those before; fewer are the first of more. */
 static void test_plan_candidates(void) {
     static mesh_plan all[PLAN_CANDIDATES + 1], few[4], one;
@@ -122,7 +144,7 @@ static void test_plan_candidates(void) {
         CHECK(one.hash == all[0].hash && one.ps == all[0].ps && one.limited == all[0].limited);
         for (k = 0; k < got; k++) CHECK_INT(few[k].ps, all[k].ps);
         for (k = 0; k < n; k++) {
-            if (!plan_interpret(&all[k], &moves) || !plan_adds_up(&all[k])) return;
+            if (!plan_interpret(&all[k], &moves) || !plan_adds_up(&all[k]) || !plan_memory_costs(&all[k])) return;
             CHECK_INT(all[k].dtype, MESH_F32);
             CHECK(all[k].limited == all[0].limited);
             if (mesh_plan_lower_bound(&all[k]) > mesh_plan_measure(&all[k]) || (k && all[k].ps < all[k - 1].ps) ||
@@ -276,6 +298,34 @@ static void test_plan_turns(void) {
                 }
 }
 
+/* A rank that holds a summand itself gets the others from ranks of its own replica: no more messages than summands. */
+static void test_plan_own_replica(void) {
+    static mesh_plan plan;
+    mesh m;
+    mesh_spec from, to;
+    mesh_plan_desc d = MESH_ZERO;
+    mesh_topology t = plan_slow_messages();
+    mesh_error err;
+    int elem, rank, i;
+    CHECK_OK(mesh_parse(&m, "b=4,a=3", 0, &err), err);
+    CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum)", 1, &err), err);
+    CHECK_OK(mesh_spec_parse(&to, &m, "", 1, &err), err);
+    d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 1, d.topology = &t;
+    for (elem = 4; elem <= 1 << 18; elem += (1 << 18) - 4) {
+        d.elem_bytes = elem;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_INT(plan.nsteps, 1);
+        for (rank = 0; rank < 12; rank++) {
+            mesh_moves it;
+            for (i = 0, mesh_moves_start(&it, &plan, 0, rank, -1); mesh_moves_next(&it);) {
+                CHECK_INT(it.peer / 3, rank / 3);
+                i += it.kind == MESH_MOVE_RECV;
+            }
+            CHECK_INT(i, 2);
+        }
+    }
+}
+
 /* Every field that ranks must agree on changes the hash, each in its own way. */
 static void test_plan_hash_fields(void) {
     static mesh_plan plan, x;
@@ -388,7 +438,7 @@ static void test_plan_topologies(void) {
     }
     CHECK(taken > 4000 && taken < 18000);
     CHECK_INT(mesh_topology_check(NULL, &err), MESH_ERR_ARGUMENT);
-    CHECK_OK(mesh_parse(&m, "a=4,b=2", 0, &err), err);
+    CHECK_OK(mesh_parse(&m, "a=16,b=4", 0, &err), err);
     CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum) b:S(0)", 2, &err), err);
     CHECK_OK(mesh_spec_parse(&to, &m, "a:S(1) b:R", 2, &err), err);
     d.src = &m, d.from = &from, d.to = &to, d.ndim = 2;
@@ -411,6 +461,10 @@ static void test_plan_topologies(void) {
         CHECK(mesh_plan_lower_bound(&plan) >= 0 && mesh_plan_lower_bound(&plan) <= mesh_plan_measure(&plan));
         for (l = 0; l < plan.nsteps; l++) CHECK(plan.step[l].messages > 0 || plan.step[l].bytes == 0);
     }
+    d.to = d.from = mesh_spec_parse(&to, &m, "", 2, &err) ? NULL : &to; /* nothing moves, and that is what the bound says */
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_INT(mesh_plan_lower_bound(&plan), 0);
+    d.from = &from;
     t.level[0].latency_ps = INT64_MAX, t.level[0].ps_per_byte_16 = INT64_C(1) << 40; /* beyond what can be counted */
     CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
     CHECK_INT(plan.ps, INT64_MAX);
@@ -483,6 +537,7 @@ static void test_plan_explain(void) {
 static const test_case plans_tests[] = {
     {"plan/law/candidates", test_plan_candidates, 0}, {"plan/law/least", test_plan_least, 0},
     {"plan/law/rounds", test_plan_rounds, 0},         {"plan/law/turns", test_plan_turns, 0},
+    {"plan/law/own_replica", test_plan_own_replica, 0},
     {"plan/law/hash", test_plan_hash_fields, 0},      {"plan/law/topologies", test_plan_topologies, 0},
     {"plan/law/explain", test_plan_explain, 0},
 };
