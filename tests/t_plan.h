@@ -897,7 +897,7 @@ static void plan_expect(const mesh_plan_desc *d, mesh_status status, const char 
 
 static void test_plan_errors(void) {
     mesh m, other;
-    mesh_spec rows, sum, max, avg, wide;
+    mesh_spec rows, sum, max, avg, prod, wide;
     mesh_plan_desc good = MESH_ZERO, d;
     mesh_topology t = MESH_ZERO;
     mesh_error err;
@@ -934,6 +934,9 @@ static void test_plan_errors(void) {
                 "is partial over sum, and axis \"tp\" of the destination over max; reduce first");
     d = good, d.to = &avg;
     plan_expect(&d, MESH_ERR_ARGUMENT, "axis \"tp\" of the destination is partial over avg");
+    CHECK_OK(mesh_spec_parse(&prod, &m, "tp:P(prod)", 2, &err), err);
+    d = good, d.to = &prod;
+    plan_expect(&d, MESH_ERR_ARGUMENT, "axis \"tp\" of the destination is partial over prod");
     d = good, d.from = &sum, d.to = &rows, d.scratch_cap = 100;
     plan_expect(&d, MESH_ERR_MEMORY, "the least possible is ");
     t.nlevels = 9;

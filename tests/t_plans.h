@@ -79,6 +79,8 @@ static int plan_adds_up(const mesh_plan *p) {
         PLAN_CHECK(p, (s->kind == MESH_STEP_REDUCE) == (of_step.summands > 1));
         PLAN_CHECK(p, strcmp(mesh_step_name(p, k), "no step"));
     }
+    for (i = 0; i < p->at[0].naxes; i++) PLAN_CHECK(p, p->from.axis[i].kind != MESH_PARTIAL || p->from.axis[i].op == p->op);
+    for (i = 0; i < p->at[1].naxes; i++) PLAN_CHECK(p, p->to.axis[i].kind != MESH_PARTIAL || p->to.axis[i].op == p->op);
     PLAN_CHECK(p, divides == (p->op == MESH_AVG && reduced > 1));
     PLAN_CHECK(p, bytes == p->bytes && ps == p->ps);
     PLAN_CHECK(p, worst == mesh_plan_measure(p));
@@ -127,7 +129,7 @@ static void test_plan_candidates(void) {
     int trial, seen = 0, moves = 0, several = 0;
     for (trial = 0; trial < 500 && !test_failures; trial++) {
         mesh_error err;
-        int n, k, i, cap = 1 + random_below(&r, 3), got;
+        int n, k, i, cap = 1 + random_below(&r, 3), got, direct = 0;
         plan_draw(&p, &r, trial % 8 ? 8 : 16);
         memset(all, 0x5a, sizeof all);
         memset(few, 0x5a, sizeof few);
@@ -158,14 +160,23 @@ static void test_plan_candidates(void) {
                               plan_text(&all[k]));
                     return;
                 }
-            for (i = 0; i + 1 < all[k].nsteps; i++) /* no step that does nothing */
-                if (i && all[k].step[i].on == all[k].step[i - 1].on)
-                    CHECK(!mesh_spec_equal(&all[k].step[i].spec, &all[k].step[i - 1].spec));
+            direct |= all[k].nsteps == 1;
+            for (i = 0; i < all[k].nsteps && all[k].nsteps > 1; i++) { /* no step that does nothing */
+                mesh_spec was = i ? all[k].step[i - 1].spec : all[k].view.from, is = all[k].step[i].spec;
+                was.strict = is.strict = 0;
+                if (mesh_equal(&all[k].at[i ? all[k].step[i - 1].on : 0], &all[k].at[all[k].step[i].on]))
+                    CHECK(!mesh_spec_equal(&was, &is));
+            }
         }
+        CHECK(direct || n == PLAN_CANDIDATES);
         seen += n;
         several += n > 2;
     }
     CHECK(seen > 800 && several > 60);
+    memset(&one, 0x5a, sizeof one);
+    CHECK_INT(mesh_plan_candidates(&one, 0, &p.d, NULL), -1);
+    CHECK_INT(mesh_plan_candidates(NULL, 1, &p.d, NULL), -1);
+    CHECK_INT(one.nsteps, 0x5a5a5a5a);
 }
 
 /* With the least scratch that is named there is a plan, with a byte less there is none; whatever is granted is kept to, and every candidate. */
@@ -173,6 +184,7 @@ static void test_plan_least(void) {
     static mesh_plan plan, tight[PLAN_CANDIDATES];
     static plan_problem p;
     test_random r = random_from(67);
+    char text_of_sums[200];
     int trial, k, n, moves = 0, refusals = 0, capped = 0;
     for (trial = 0; trial < 300 && !test_failures; trial++) {
         mesh_error err;
@@ -222,6 +234,31 @@ static void test_plan_least(void) {
         }
     }
     CHECK(refusals > 25 && capped > 80);
+    { /* a reduction can go in as many rounds as it needs */
+        mesh m;
+        mesh_spec from, to;
+        mesh_plan_desc d = MESH_ZERO;
+        mesh_error err;
+        CHECK_OK(mesh_parse(&m, "a=4", 0, &err), err);
+        CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum)", 1, &err), err);
+        CHECK_OK(mesh_spec_parse(&to, &m, "a:S(0)", 1, &err), err);
+        d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 1 << 24, d.scratch_cap = 33 << 10;
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK(plan.scratch <= d.scratch_cap && plan.step[0].rounds > 256);
+        /* 16 axes gathered one by one after 16 were reduced so: no plan is longer than a plan can be */
+        for (k = 0; k < 2; k++) {
+            char text[200] = "";
+            for (n = 0; n < 16; n++) sprintf(text + strlen(text), "%s%c=2", n ? "," : "", (k ? 'A' : 'a') + n);
+            CHECK_OK(mesh_parse(k ? &p.dst : &p.src, text, 0, &err), err);
+        }
+        for (text_of_sums[0] = 0, n = 0; n < 16; n++) sprintf(text_of_sums + strlen(text_of_sums), "%c:P(sum) ", 'a' + n);
+        CHECK_OK(mesh_spec_parse(&from, &p.src, text_of_sums, 1, &err), err);
+        CHECK_OK(mesh_spec_parse(&to, &p.dst, "", 1, &err), err);
+        d.src = &p.src, d.dst = &p.dst, d.scratch_cap = 0;
+        n = mesh_plan_candidates(tight, PLAN_CANDIDATES, &d, &err);
+        CHECK(n > 1);
+        for (k = 0; k < n; k++) CHECK(tight[k].nsteps >= 1 && tight[k].nsteps <= MESH_MAX_STEPS && tight[k].bytes > 0);
+    }
 }
 
 /* The moves of the rounds, one after the other, are those of all rounds at once. */
@@ -501,7 +538,7 @@ static void test_plan_explain(void) {
                    {INT64_C(1) << 20, "1.0 MiB", "1.0 us"},
                    {INT64_C(12345678901), "11.4 GiB", "12.3 ms"},
                    {INT64_MAX, "7.9 EiB", "9223372.0 s"}};
-    mesh_topology bytes = plan_bytes_only();
+    mesh_topology bytes = plan_bytes_only(), slow = plan_slow_messages();
     static mesh_plan plan;
     char text[2048], want[256];
     size_t k;
@@ -517,6 +554,8 @@ static void test_plan_explain(void) {
         CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
         CHECK_INT(plan.nsteps, 1);
         CHECK_STR(mesh_step_name(&plan, 0), steps[k].name);
+        d.topology = &slow; /* bytes, time and scratch are numbers apart */
+        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
         mesh_plan_json(&plan, text, sizeof text);
         snprintf(want, sizeof want,
                  "\"bytes\": %lld, \"ps\": %lld, \"scratch\": %lld, \"limited\": %u, \"hash\": \"%llx\"}",
