@@ -635,6 +635,8 @@ static void check_pictures(const mesh *m) {
     CHECK_INT(found, edges);
     CHECK(mesh_svg(m, text, sizeof text) < sizeof text);
     CHECK_INT(strstr(text, "too many for a picture") != NULL, m->size > 4096);
+    CHECK_INT(strstr(text, ">down</text>") != NULL, m->size <= 4096 && m->naxes >= 2);
+    CHECK_INT(strstr(text, " across</text>") != NULL, m->size <= 4096 && m->naxes >= 1);
     for (i = 0; i < m->size && m->size <= 4096; i += 1 + shown / 97) {
         snprintf(piece, sizeof piece, "\"middle\">%d</text>", mesh_rank_at(m, i));
         CHECK_HAS(text, piece);

@@ -100,24 +100,47 @@ static int plan_adds_up(const mesh_plan *p) {
     return 1;
 }
 
-/* A layout on the way that lies elsewhere than the destination is written to memory, which takes time. */
+/* A layout on the way that lies elsewhere than the destination is written to memory, which takes time, and room, unless it is handed on slab
+   by slab as it is reduced. */
 static int plan_memory_costs(const mesh_plan *p) {
     int k, i, d;
-    for (k = 0; k + 1 < p->nsteps && p->topology.level[0].latency_ps; k++) {
+    for (k = 0; k + 1 < p->nsteps; k++) {
         const mesh_step *s = &p->step[k];
-        int elsewhere = 0;
+        int64_t elsewhere = 0;
         for (i = 0; i < p->at[s->on].size; i++) {
             mesh_box at, end;
             int rank = mesh_rank_at(&p->at[s->on], i), out = 0;
+            int64_t nbytes;
             mesh_spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, rank, &at);
-            if (mesh_box_count(&at) * p->elem_bytes < 1 << 18) continue;
+            nbytes = mesh_box_count(&at) * p->elem_bytes;
             if (!mesh_spec_box(&p->view.to, &p->at[1], p->view.ndim, p->view.shape, rank, &end)) out = 1;
             for (d = 0; d < p->view.ndim && !out; d++)
                 out = at.offset[d] < end.offset[d] || at.offset[d] + at.shape[d] > end.offset[d] + end.shape[d];
-            elsewhere |= out;
+            if (out && nbytes > elsewhere) elsewhere = nbytes;
         }
-        PLAN_CHECK(p, !elsewhere || s->ps > 0);
+        PLAN_CHECK(p, elsewhere < 1 << 18 || s->ps > 0 || !p->topology.level[0].latency_ps);
+        if (s->kind == MESH_STEP_MOVE || s->rounds == 1 || k + 2 < p->nsteps) PLAN_CHECK(p, p->scratch >= elsewhere);
     }
+    return 1;
+}
+
+/* The same moves, whatever the last level says of its ranks: it joins everything. */
+static int plan_last_level_joins(const mesh_plan *p) {
+    static mesh_plan other;
+    int k, rank;
+    other = *p;
+    other.topology.level[p->topology.nlevels - 1].ranks = 1;
+    for (k = 0; k < p->nsteps; k++)
+        for (rank = 0; rank < 20; rank++) {
+            mesh_moves a, b;
+            int more;
+            mesh_moves_start(&a, p, k, rank, -1);
+            mesh_moves_start(&b, &other, k, rank, -1);
+            do {
+                more = mesh_moves_next(&a);
+                PLAN_CHECK(p, mesh_moves_next(&b) == more && (!more || (a.kind == b.kind && a.peer == b.peer)));
+            } while (more);
+        }
     return 1;
 }
 
@@ -126,7 +149,7 @@ static void test_plan_candidates(void) {
     static mesh_plan all[PLAN_CANDIDATES + 1], few[4], one;
     static plan_problem p;
     test_random r = random_from(61);
-    int trial, seen = 0, moves = 0, several = 0;
+    int trial, seen = 0, moves = 0, several = 0, dearer = 0;
     for (trial = 0; trial < 500 && !test_failures; trial++) {
         mesh_error err;
         int n, k, i, cap = 1 + random_below(&r, 3), got, direct = 0;
@@ -145,6 +168,8 @@ static void test_plan_candidates(void) {
         CHECK_OK(mesh_plan_make(&one, &p.d, &err), err);
         CHECK(one.hash == all[0].hash && one.ps == all[0].ps && one.limited == all[0].limited);
         for (k = 0; k < got; k++) CHECK_INT(few[k].ps, all[k].ps);
+        dearer += all[0].nsteps == 1 && n > 1 && all[1].ps > all[0].ps;
+        if (!plan_last_level_joins(&one)) return;
         for (k = 0; k < n; k++) {
             if (!plan_interpret(&all[k], &moves) || !plan_adds_up(&all[k]) || !plan_memory_costs(&all[k])) return;
             CHECK_INT(all[k].dtype, MESH_F32);
@@ -172,10 +197,14 @@ static void test_plan_candidates(void) {
         seen += n;
         several += n > 2;
     }
-    CHECK(seen > 800 && several > 60);
+    CHECK(seen > 800 && several > 60 && dearer > 30);
     memset(&one, 0x5a, sizeof one);
-    CHECK_INT(mesh_plan_candidates(&one, 0, &p.d, NULL), -1);
-    CHECK_INT(mesh_plan_candidates(NULL, 1, &p.d, NULL), -1);
+    for (trial = 0; trial < 2; trial++) {
+        mesh_error err;
+        CHECK_INT(mesh_plan_candidates(trial ? NULL : &one, trial, &p.d, &err), -1);
+        CHECK_INT(err.status, MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "room for a plan is missing");
+    }
     CHECK_INT(one.nsteps, 0x5a5a5a5a);
 }
 
@@ -263,7 +292,7 @@ static void test_plan_least(void) {
 
 /* The moves of the rounds, one after the other, are those of all rounds at once. */
 static void test_plan_rounds(void) {
-    static mesh_plan plan;
+    static mesh_plan plan, all[PLAN_CANDIDATES];
     static plan_problem p;
     test_random r = random_from(71);
     int trial, k, rank, round, many = 0;
@@ -277,21 +306,28 @@ static void test_plan_rounds(void) {
             many += rounds > 1;
             CHECK(rounds >= 1 && (plan.view.ndim == 0 || rounds <= plan.view.shape[plan.step[k].slab_dim] || rounds == 1));
             for (rank = 0; rank < 12 && rounds > 1; rank++) {
-                mesh_moves all, one;
-                mesh_moves_start(&all, &plan, k, rank, -1);
+                mesh_moves every, one;
+                mesh_moves_start(&every, &plan, k, rank, -1);
                 for (round = 0; round < rounds; round++)
                     for (mesh_moves_start(&one, &plan, k, rank, round); mesh_moves_next(&one);) {
-                        CHECK(mesh_moves_next(&all));
-                        CHECK(all.round == round && one.round == round && all.kind == one.kind &&
-                              all.peer == one.peer && all.summand == one.summand);
-                        CHECK(!memcmp(all.box.shape, one.box.shape, sizeof one.box.shape[0] * (size_t)one.box.ndim));
-                        CHECK(!memcmp(all.box.offset, one.box.offset, sizeof one.box.offset[0] * (size_t)one.box.ndim));
+                        CHECK(mesh_moves_next(&every));
+                        CHECK(every.round == round && one.round == round && every.kind == one.kind &&
+                              every.peer == one.peer && every.summand == one.summand);
+                        CHECK(!memcmp(every.box.shape, one.box.shape, sizeof one.box.shape[0] * (size_t)one.box.ndim));
+                        CHECK(!memcmp(every.box.offset, one.box.offset, sizeof one.box.offset[0] * (size_t)one.box.ndim));
                     }
-                CHECK_INT(mesh_moves_next(&all), 0);
+                CHECK_INT(mesh_moves_next(&every), 0);
             }
         }
     }
     CHECK(many > 8);
+    CHECK_INT(mesh_parse(&p.src, "a=2,b=2", 0, NULL), 0); /* summed, and made partial again: zeros are written once */
+    CHECK_INT(mesh_spec_parse(&p.from, &p.src, "a:P(sum) b:R", 1, NULL), 0);
+    CHECK_INT(mesh_spec_parse(&p.to, &p.src, "a:R b:P(sum)", 1, NULL), 0);
+    memset(&p.d, 0, sizeof p.d);
+    p.d.src = &p.src, p.d.from = &p.from, p.d.to = &p.to, p.d.ndim = 1, p.d.shape[0] = 64, p.d.elem_bytes = 1 << 16;
+    for (rank = 0, k = mesh_plan_candidates(all, PLAN_CANDIDATES, &p.d, NULL) - 1; k >= 0; k--)
+        if (!plan_interpret(&all[k], &rank)) return;
 }
 
 /* Replicas take turns with small pieces, and share what has 64 KiB, or where messages cost nothing a byte, along its longest dim. */
@@ -346,8 +382,8 @@ static void test_plan_own_replica(void) {
     int elem, rank, i;
     CHECK_OK(mesh_parse(&m, "b=4,a=3", 0, &err), err);
     CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum)", 1, &err), err);
-    CHECK_OK(mesh_spec_parse(&to, &m, "", 1, &err), err);
-    d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 1, d.topology = &t;
+    CHECK_OK(mesh_spec_parse(&to, &m, "b:S(0)", 1, &err), err);
+    d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 4, d.topology = &t;
     for (elem = 4; elem <= 1 << 18; elem += (1 << 18) - 4) {
         d.elem_bytes = elem;
         CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
@@ -444,7 +480,7 @@ static void test_plan_topologies(void) {
     test_random r = random_from(73);
     static mesh_plan plan, flat;
     mesh m;
-    mesh_spec from, to;
+    mesh_spec from, to, rows;
     mesh_plan_desc d = MESH_ZERO;
     mesh_topology t = MESH_ZERO;
     mesh_error err;
@@ -501,6 +537,10 @@ static void test_plan_topologies(void) {
     d.to = d.from = mesh_spec_parse(&to, &m, "", 2, &err) ? NULL : &to; /* nothing moves, and that is what the bound says */
     CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
     CHECK_INT(mesh_plan_lower_bound(&plan), 0);
+    CHECK_OK(mesh_spec_parse(&rows, &m, "a:S(0) b:S(0)", 2, &err), err);
+    d.from = &rows, t.level[0].latency_ps = 0, t.level[0].ps_per_byte_16 = 1 << 10; /* 1/64 ps for each byte */
+    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK(plan.ps > plan.bytes / 64 - 1000 && plan.ps < plan.bytes / 64 + 1000);
     d.from = &from;
     t.level[0].latency_ps = INT64_MAX, t.level[0].ps_per_byte_16 = INT64_C(1) << 40; /* beyond what can be counted */
     CHECK_OK(mesh_plan_make(&plan, &d, &err), err);

@@ -479,6 +479,7 @@ static void test_spec_errors(void) {
         CHECK_INT(mesh_spec_parse(&s, &m, bad[k].spec, 2, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, bad[k].fragment);
         CHECK_HAS(err.text, "mesh_spec_parse: ");
+        CHECK_INT(err.rank, -1); /* no rank's fault */
         CHECK(mesh_spec_equal(&s, &untouched));
         CHECK_INT(mesh_spec_parse(&s, &m, bad[k].spec, 2, NULL), MESH_ERR_ARGUMENT);
     }
