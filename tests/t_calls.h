@@ -156,6 +156,8 @@ static void test_table_text(void) {
                  {"none ranks<=1 bytes<=1 ring", 0},
                  {"all_to_all ranks<=* bytes<=* ring", 0},
                  {"\tscan   ranks<=1\tbytes<=1 \tchain # ranks", 1},
+                 {"scan ranks<=1 bytes<=1 chain segment=00000000000000000000000000000000000000000000",
+                  1}, /* longer than a word */
                  {"scan ranks<=1 bytes<=1 chain#", 1}};
     test_random r = random_from(801);
     char text[8000], again[8000];
@@ -384,6 +386,7 @@ static void shifts_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_request r;
     int32_t a[3] = {me, me + 10, me + 20}, b[3];
+    char history[30000];
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     for (periodic = 0; periodic < 2; periodic++)
@@ -440,6 +443,8 @@ static void shifts_rank(mesh_transport *t, void *ctx) {
                 CHECK_INT(all[i], i < 3 * n && i % 3 < who % 3 ? 1000 * who + 10 * (i % 3) + round : -1);
             }
         }
+        mesh_comm_history(&c, history, sizeof history);
+        CHECK_HAS(history, "exchange(40 x bytes)");
         CHECK_INT(mesh_release(kept[0]), MESH_OK);
         CHECK_INT(mesh_release(kept[1]), MESH_OK);
     }
@@ -499,6 +504,109 @@ static void native_args_rank(mesh_transport *t, void *ctx) {
     mesh_transport_detach(&s.base);
 }
 static void test_native_args(void) { run_world(SIM, 1, native_args_rank, NULL); }
+
+/* Groups: opened twice they are one; ranks that open different ones are told which. Registered memory is given back, each piece once, whatever
+   fails, and to its own comm. */
+typedef struct registrar {
+    shim s;
+    int registered, live, fail_at, none_at;
+} registrar;
+static mesh_status registrar_register(mesh_transport *t, void *group, void *p, uint64_t nbytes, int64_t deadline,
+                                      void **handle, mesh_error *why) {
+    registrar *r = (registrar *)(void *)t;
+    (void)group, (void)p, (void)nbytes, (void)deadline;
+    *handle = NULL;
+    r->registered++;
+    if (r->registered == r->none_at) return MESH_OK;
+    if (r->registered == r->fail_at) return mesh__fail(why, MESH_ERR_MEMORY, -1, "no room for windows");
+    r->live++;
+    *handle = r;
+    return MESH_OK;
+}
+static mesh_status registrar_unregister(mesh_transport *t, void *group, void *handle) {
+    (void)group;
+    CHECK(handle == (void *)t);
+    ((registrar *)(void *)t)->live--;
+    return MESH_OK;
+}
+static void groups_rank(mesh_transport *t, void *ctx) {
+    static registrar registrars[4];
+    registrar *g = &registrars[t->rank];
+    int how = *(int *)ctx, ngroups, i;
+    char bytes[64];
+    void *handle = NULL, *two[2];
+    mesh_comm c, other;
+    memset(g, 0, sizeof *g);
+    shim_make(&g->s, t);
+    g->s.ops.memory_register = registrar_register;
+    g->s.ops.memory_unregister = registrar_unregister;
+    if (!open_comm(&g->s.base, &c, "a=2,b=2", NULL, 20 * SECOND) ||
+        !open_comm(&g->s.base, &other, "z=4", NULL, 20 * SECOND))
+        return;
+    ngroups = mesh__impl(&c)->ngroups;
+    CHECK_INT(mesh_group_open(&c, "b,a"), MESH_OK);
+    CHECK_INT(mesh__impl(&c)->ngroups, ngroups + 1);
+    for (i = 0; i < 3; i++) CHECK_INT(mesh_group_open(&c, i == 0 ? "b,a" : i == 1 ? "a" : "a,b"), MESH_OK);
+    CHECK_INT(mesh__impl(&c)->ngroups, ngroups + 1);
+    CHECK_INT(mesh__impl(&c)->group[0]->sequence, 1); /* one meeting */
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    pause_rank(t, SECOND / 20); /* all are through it */
+    switch (how) {
+    case 0: /* all goes well */
+        for (i = 0; i < 2; i++) CHECK_OK(mesh_register(&c, bytes, 64, &two[i]), c.error);
+        CHECK(two[0] && two[1] && g->live == 2 * (ngroups + 1));
+        CHECK_INT(mesh_unregister(&other, two[0]), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_unregister(&c, two[0]), MESH_OK);
+        CHECK_INT(g->live, ngroups + 1);
+        CHECK_INT(mesh_unregister(&c, two[0]), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_unregister(&c, NULL), MESH_OK);
+        CHECK_INT(c.failed, 0);
+        break; /* the second by the close */
+    case 1:    /* one group has none to give */
+        g->none_at = 2;
+        CHECK_OK(mesh_register(&c, bytes, 64, &handle), c.error);
+        CHECK(handle && g->live == ngroups);
+        break;
+    case 2: /* the third fails, everywhere */
+        g->fail_at = 3;
+        CHECK_INT(mesh_register(&c, bytes, 64, &handle), MESH_ERR_MEMORY);
+        CHECK(!handle && g->live == 0);
+        CHECK_HAS(c.error.text, "no room for windows");
+        break;
+    case 3: /* no bytes; no memory; nowhere to say it */
+    case 4:
+    case 5:
+        CHECK_INT(mesh_register(&c, how == 3 ? NULL : bytes, how == 4 ? 0 : 64, how == 5 ? NULL : &handle),
+                  MESH_ERR_ARGUMENT);
+        CHECK_INT(g->registered, 0);
+        break;
+    default: /* different groups */
+        CHECK_INT(mesh_group_open(&c, t->rank == 3 ? "b,a" : "a") == MESH_OK &&
+                      mesh_group_open(&other, t->rank == 2 ? "z,z" : "z") == MESH_OK,
+                  t->rank != 2);
+        break;
+    }
+    mesh_comm_close(&c);
+    mesh_comm_close(&other);
+    CHECK_INT(g->live, 0);
+    mesh_transport_detach(&g->s.base);
+}
+static void other_groups_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=2,d=1", NULL, 20 * SECOND)) return;
+    status = mesh_group_open(&c, t->rank == 3 ? "b,a" : "a,b");
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "group_open(list ");
+    mesh_comm_close(&c);
+}
+static void test_groups(void) {
+    int how;
+    for (how = 0; how < 7; how++) run_guarded(sim_desc(4), groups_rank, &how);
+    run_world(SIM, 4, other_groups_rank, NULL);
+}
 
 /* ---- lists and tensors: small ones are copied together, large ones go from where they are ---- */
 
@@ -608,7 +716,7 @@ static const large_case larges[] = {
     {"a:S(0) b:S(0)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},       /* along both */
     {"a:S(0) b:S(0)", "a:S(0)", 2048, 512, 0, 1, 0, MESH_F32, 1}, /* along the inner one */
     {"a:S(0) b:S(0)", "b:S(0)", 2048, 512, 0, 0, 0, MESH_F32, 1}, /* the outer one: rows of two places */
-    {"b:S(0) a:S(0)", "b:S(0)", 2048, 512, 0, 0, 0, MESH_F32, 1},
+    {"a:S(0)@1 b:S(0)@0", "b:S(0)", 2048, 512, 0, 1, 0, MESH_F32, 1},
     {"a:S(1)", "", 1024, 512, 0, 0, 0, MESH_F32, 1},  /* interleaved */
     {"a:S(1)", "", 1, 1 << 19, 0, 1, 0, MESH_F32, 1}, /* but for one row */
     {"a:S(0)", "", 1024, 512, 1, 0, 0, MESH_F32, 1},  /* strided */
@@ -620,6 +728,8 @@ static const large_case larges[] = {
     {"a:S(0)", "b:S(0)", 1024, 1024, 0, 0, 0, MESH_F32, 1},
     {"a:S(0) b:S(1)", "b:S(1)", 1024, 1024, 0, 1, 0, MESH_F32, 1}, /* each rank has its columns alone */
     {"a:S(0) b:S(1)", "b:S(0)", 1024, 1024, 0, 0, 0, MESH_F32, 1},
+    {"a:S(0) b:S(0) c:S(0)", "a:S(0)@1 b:S(0)@0", 2048, 1024, 0, 0, 0, MESH_F32, 1}, /* places change beside it */
+    {"a:S(0) b:S(0) c:S(0)", "a:S(0) b:S(0)", 2048, 1024, 0, 1, 0, MESH_F32, 1},
     {"a:P(sum)", "", 1024, 512, 0, 1, 0, MESH_F32, 2},
     {"a:P(sum) b:P(sum)", "", 1024, 512, 0, 1, 0, MESH_F32, 4},
     {"a:P(max) b:P(max)", "", 1024, 512, 0, 1, 0, MESH_F32, 1},
@@ -659,7 +769,7 @@ static void large_rank(mesh_transport *t, void *ctx) {
         desc.scratch_cap = capped ? 1 << 28 : 0;
         desc.timeout_ns = 20 * SECOND;
         desc.groups = "a,b";
-        if (!open_with(t, &c, "a=2,b=2", &desc)) return;
+        if (!open_with(t, &c, strstr(k->from, "c:") ? "a=2,b=2,c=1" : "a=2,b=2", &desc)) return;
         two_layouts(&c, &src, &dst, k->from, k->to, k->rows, k->columns);
         if (k->on == 1) src.on = &other;
         if (k->on == 2) dst.on = &other;
@@ -1058,6 +1168,7 @@ static const test_case call_tests[] = {
     {"calls/halos", test_halos, 0},
     {"calls/shifts", test_shifts, 0},
     {"calls/native_args", test_native_args, 0},
+    {"calls/groups", test_groups, 0},
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},
     {"redistribute/large", test_large_moves, 0},

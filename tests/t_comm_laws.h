@@ -206,7 +206,8 @@ static mesh_status pool_call(mesh_comm *c, int k, const mesh_op *own, float *a, 
     case 19:
         return mesh_all_reduce(c, NULL, a, b, 4, MESH_BYTES, own[0]);
     case 20:
-        return mesh_all_reduce(c, NULL, a, b, 4, MESH_BYTES, own[1]); /* elements of 4 and of 8 bytes */
+        return mesh_all_reduce(c, NULL, a, b, 4, MESH_BYTES,
+                               own[0]); /* the first op too, but its elements have 8 bytes */
     case 21:
         return mesh_scan(c, NULL, a, b, 4, MESH_F32, MESH_SUM);
     case 22:
@@ -230,7 +231,7 @@ static mesh_status pool_call(mesh_comm *c, int k, const mesh_op *own, float *a, 
         &r);
     return status == MESH_OK ? mesh_wait(r) : status;
 }
-static uint64_t pool_checks[2][4][CALLS];
+static uint64_t pool_checks[2][4][CALLS], pool_next[2][4][CALLS]; /* of the call, and of the one after it */
 
 static void checks_rank(mesh_transport *t, void *ctx) {
     int other = *(int *)ctx, k;
@@ -245,7 +246,7 @@ static void checks_rank(mesh_transport *t, void *ctx) {
         int i;
         if (!open_comm(&w->s.base, &c, other ? "y=2,x=2" : "x=2,y=2", "y,x", 20 * SECOND)) return;
         user.combine = combine_pairs;
-        for (i = 0; i < 2; i++) user.elem_bytes = (size_t)(4 + 4 * i), mesh_op_add(&c, &user, &own[i]);
+        for (i = 0; i < 2; i++) user.elem_bytes = (size_t)(i == (k != 20) ? 8 : 4), mesh_op_add(&c, &user, &own[i]);
         w->notes = 0;
         CHECK_OK(pool_call(&c, k, own, a, b), c.error);
         CHECK(w->notes > 0);
@@ -257,7 +258,7 @@ static void checks_rank(mesh_transport *t, void *ctx) {
         if (k < 26) { /* and it shows in every later check of the group */
             w->notes = 0;
             CHECK_OK(pool_call(&c, 0, own, a, b), c.error);
-            pool_checks[other][t->rank][k] ^= w->noted[0].check << 1;
+            pool_next[other][t->rank][k] = w->noted[0].check;
         }
         CHECK_INT(mesh_comm_close(&c), MESH_OK);
     }
@@ -279,7 +280,12 @@ static void test_checks(void) {
                     !(other && k == 7 && i == 0)) /* channels tell; the whole */
                     test_fail(__FILE__, __LINE__, "calls %d and %d have the same check", i, k);
     }
-    for (k = 0; k < 26; k++) CHECK(pool_checks[0][1][k] != pool_checks[1][1][k]); /* another mesh, another group */
+    for (k = 0; k < 26; k++) {
+        CHECK(pool_checks[0][1][k] != pool_checks[1][1][k]); /* another mesh, another group */
+        for (i = 0; i < k; i++)                              /* the same call after another */
+            if ((k < 5 || k > 7) && (i < 5 || i > 7) && pool_next[0][0][k] == pool_next[0][0][i])
+                test_fail(__FILE__, __LINE__, "after calls %d and %d the next has the same check", i, k);
+    }
 }
 
 /* Numbers of 4 bytes meet numbers of 8, as many bytes: in no call do they pass for each other. What both called is said. */
@@ -776,9 +782,8 @@ static void requests_rank(mesh_transport *t, void *ctx) {
     /* what has ended, though nobody waited for it, is no reason to complain at the close */
     CHECK_INT(mesh_barrier_start(&c, NULL, &r[0]), MESH_OK);
     pause_rank(t, SECOND);
-    CHECK_INT(mesh_barrier(&other, NULL), MESH_OK);
-    pause_rank(t, SECOND);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(mesh_barrier(&other, NULL), MESH_OK);
     /* the first cause stays, whatever is called after it */
     if (t->rank == 0) CHECK_INT(mesh_barrier(&other, "nowhere"), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_barrier(&other, NULL), MESH_ERR_ARGUMENT);
@@ -795,6 +800,96 @@ static void requests_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_comm_close(&other), MESH_OK);
 }
 static void test_requests(void) { run_world(SIM, 2, requests_rank, NULL); }
+
+/* A comm closed with operations under way: its own requests are gone, and who waits for it is told at once, with the cause. */
+static void closed_under_way_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r[2];
+    int v = 1, got;
+    int64_t start;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    start = t->ops->now(t);
+    if (t->rank == 0) {
+        pause_rank(t, SECOND);
+        CHECK_INT(mesh_recv_start(&c, NULL, 1, &got, 1, MESH_I32, &r[0]), MESH_OK);
+        CHECK_INT(mesh_recv_start(&c, NULL, 2, &got, 1, MESH_I32, &r[1]), MESH_OK);
+        CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+        CHECK_HAS(c.error.text, "2 operations were still under way");
+        CHECK(mesh_wait(r[0]) == MESH_ERR_STATE && mesh_test(r[1]) == MESH_ERR_STATE);
+        pause_rank(t, 20 * SECOND); /* without a call into the library */
+    } else {
+        CHECK_INT(mesh_recv(&c, NULL, 0, &v, 1, MESH_I32), MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, 0);
+        CHECK_HAS(c.error.text, "rank 0 closed it with 2 operations under way");
+        CHECK(t->ops->now(t) - start < 5 * SECOND);
+        mesh_comm_close(&c);
+    }
+    check_engine(t);
+}
+static void test_closed_under_way(void) { run_world(SIM, 3, closed_under_way_rank, NULL); }
+
+/* Memory that is short once: the call says so, or does well without; what comes after it has all it needs, in the same slots. */
+typedef struct scarce {
+    int fail_in; /* 0: the next; negative: none */
+} scarce;
+static void *scarce_alloc(void *ctx, size_t n) {
+    scarce *s = (scarce *)ctx;
+    return s->fail_in >= 0 && s->fail_in-- == 0 ? NULL : guarded_alloc(&guarded_memory, n);
+}
+static void scarce_free(void *ctx, void *p) {
+    (void)ctx;
+    guarded_free(&guarded_memory, p);
+}
+static void scarce_rank(mesh_transport *t, void *ctx) {
+    static shim shims[2];
+    static scarce short_of[2];
+    static float a[2][6000], b[2][6000];
+    shim *s = &shims[t->rank];
+    int when = *(int *)ctx, what, v = 1, got;
+    size_t counts[2] = {3, 4};
+    mesh_buffer list[3];
+    mesh_comm c;
+    mesh_status status;
+    shim_make(s, t);
+    short_of[t->rank].fail_in = -1;
+    s->base.allocator.alloc = scarce_alloc;
+    s->base.allocator.free = scarce_free;
+    s->base.allocator.ctx = &short_of[t->rank];
+    for (what = 0; what < 6; what++) {
+        int round;
+        for (round = 0; round < 3; round++)
+            list[round].send = a[t->rank] + 10 * round, list[round].recv = b[t->rank] + 10 * round,
+            list[round].count = 5;
+        for (round = 0; round < 2; round++) { /* short at rank 0, then not */
+            if (!open_comm(&s->base, &c, "x=2", NULL, 5 * SECOND)) return;
+            if (round == 0 && t->rank == 0) short_of[0].fail_in = when;
+            status = what == 0   ? mesh_all_reduce(&c, NULL, a[t->rank], b[t->rank], 6000, MESH_F32, MESH_SUM)
+                     : what == 1 ? mesh_sendrecv(&c, NULL, 1 - t->rank, &v, 1, 1 - t->rank, &got, 1, MESH_I32)
+                     : what == 2 ? mesh_all_gather_v(&c, NULL, a[t->rank], b[t->rank], counts, NULL, MESH_F32)
+                     : what == 3 ? mesh_all_reduce_many(&c, NULL, list, 3, MESH_F32, MESH_SUM)
+                     : what == 4 ? mesh_group_open(&c, "x,x")
+                                 : mesh_all_to_all(&c, NULL, b[t->rank], b[t->rank], 2000, MESH_F32);
+            short_of[t->rank].fail_in = -1;
+            if (what == 4) {
+                CHECK(status == MESH_ERR_ARGUMENT || (status == MESH_ERR_MEMORY && round == 0));
+            } else if (round || status == MESH_OK) {
+                if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+                CHECK(status == MESH_OK || (round == 0 && status == MESH_ERR_MEMORY));
+            } else {
+                CHECK_INT(status, MESH_ERR_MEMORY);
+                CHECK_INT(c.error.rank, 0);
+            }
+            mesh_comm_close(&c);
+        }
+    }
+    mesh_transport_detach(&s->base);
+}
+static void test_scarce(void) {
+    int when;
+    for (when = 0; when < 8; when++) run_guarded(sim_desc(2), scarce_rank, &when);
+}
 
 /* A kept operation of a comm that fails at rest is not started again. */
 static void kept_failed_rank(mesh_transport *t, void *ctx) {
@@ -1847,6 +1942,8 @@ static const test_case law_tests[] = {
     {"comm/early", test_early, 0},
     {"comm/logged", test_logged, 0},
     {"comm/detached", test_detached, 0},
+    {"comm/closed_under_way", test_closed_under_way, 0},
+    {"comm/scarce", test_scarce, 0},
     {"comm/more_rolls", test_more_rolls, 0},
     {"comm/any_fault", test_any_fault, 0},
     {"comm/first_cause", test_first_cause, 0},
