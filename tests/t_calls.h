@@ -580,10 +580,7 @@ static void groups_rank(mesh_transport *t, void *ctx) {
                   MESH_ERR_ARGUMENT);
         CHECK_INT(g->registered, 0);
         break;
-    default: /* different groups */
-        CHECK_INT(mesh_group_open(&c, t->rank == 3 ? "b,a" : "a") == MESH_OK &&
-                      mesh_group_open(&other, t->rank == 2 ? "z,z" : "z") == MESH_OK,
-                  t->rank != 2);
+    default:
         break;
     }
     mesh_comm_close(&c);
@@ -604,7 +601,7 @@ static void other_groups_rank(mesh_transport *t, void *ctx) {
 }
 static void test_groups(void) {
     int how;
-    for (how = 0; how < 7; how++) run_guarded(sim_desc(4), groups_rank, &how);
+    for (how = 0; how < 6; how++) run_guarded(sim_desc(4), groups_rank, &how);
     run_world(SIM, 4, other_groups_rank, NULL);
 }
 
