@@ -865,6 +865,7 @@ static void scarce_rank(mesh_transport *t, void *ctx) {
         for (round = 0; round < 2; round++) { /* short at rank 0, then not */
             if (!open_comm(&s->base, &c, "x=2", NULL, 5 * SECOND)) return;
             if (round == 0 && t->rank == 0) short_of[0].fail_in = when;
+            if (t->rank == 1) pause_rank(t, SECOND / 2); /* it is waited for, and asked */
             status = what == 0   ? mesh_all_reduce(&c, NULL, a[t->rank], b[t->rank], 6000, MESH_F32, MESH_SUM)
                      : what == 1 ? mesh_sendrecv(&c, NULL, 1 - t->rank, &v, 1, 1 - t->rank, &got, 1, MESH_I32)
                      : what == 2 ? mesh_all_gather_v(&c, NULL, a[t->rank], b[t->rank], counts, NULL, MESH_F32)
@@ -1302,13 +1303,16 @@ static void test_any_fault(void) {
 /* The first cause of a comm's failure stays, also when the transport fails after it. */
 static void first_cause_rank(mesh_transport *t, void *ctx) {
     mesh_comm a, b;
+    mesh_request r;
     int v;
     (void)ctx;
     if (!open_comm(t, &a, "x=2", NULL, 20 * SECOND) || !open_comm(t, &b, "y=2", NULL, 20 * SECOND)) return;
     if (t->rank == 1) {
         CHECK_INT(mesh_barrier(&a, "nowhere"), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_recv_start(&b, NULL, 0, &v, 1, MESH_I32, &r), MESH_OK);
         mesh_sim_die(t);
-        CHECK_INT(mesh_recv(&b, NULL, 0, &v, 1, MESH_I32), MESH_ERR_TRANSPORT);
+        while (mesh_test(r) == MESH_IN_PROGRESS) {}
+        CHECK_INT(b.error.status, MESH_ERR_TRANSPORT);
         CHECK_INT(a.error.status, MESH_ERR_ARGUMENT);
         CHECK_HAS(a.error.text, "nowhere");
     } else {
@@ -1417,6 +1421,94 @@ static void test_under_way(void) {
         CHECK_OK(mesh_sim_run(&d, under_way_rank, &how, &err), err);
     }
 }
+
+/* A large message is under way: its sender waits for it, and its receiver, who has asked for it, for the sender's next. */
+static void large_under_way_rank(mesh_transport *t, void *ctx) {
+    static char big[2][100000];
+    mesh_comm c, other;
+    mesh_request r;
+    int v = 7;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND) || !open_comm(t, &other, "y=2", NULL, 60 * SECOND)) return;
+    if (t->rank == 0) {
+        CHECK_OK(mesh_recv_start(&c, NULL, 1, big[0], sizeof big[0], MESH_U8, &r), c.error);
+        CHECK_OK(mesh_recv(&other, NULL, 1, &v, 1, MESH_I32), other.error);
+        CHECK_OK(mesh_wait(r), c.error);
+    } else {
+        CHECK_OK(mesh_send(&c, NULL, 0, big[1], sizeof big[1], MESH_U8), c.error);
+        CHECK(t->ops->now(t) > 5 * SECOND);
+        CHECK_OK(mesh_send(&other, NULL, 0, &v, 1, MESH_I32), other.error);
+    }
+    CHECK_STR(c.error.text, "");
+    mesh_comm_close(&c);
+    mesh_comm_close(&other);
+}
+static void test_large_under_way(void) {
+    mesh_sim_fault fault = MESH_ZERO;
+    mesh_sim_desc d = sim_desc(2);
+    mesh_error err;
+    fault.kind = MESH_SIM_DELAY, fault.rank = 1, fault.peer = 0, fault.delay_ns = 5 * SECOND;
+    d.fault = &fault, d.faults = 1;
+    CHECK_OK(mesh_sim_run(&d, large_under_way_rank, NULL, &err), err);
+}
+
+/* Messages that their sender took back end what waits for them; the slots of those operations serve the next ones as new. */
+static void taken_back_rank(mesh_transport *t, void *ctx) {
+    static char big[2][3][100000];
+    mesh_comm c, d;
+    mesh_request r[3];
+    int i, v = 7, got;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 3; i++) {
+        mesh_status status = t->rank ? mesh_send_start(&c, NULL, 0, big[1][i], sizeof big[1][i], MESH_U8, &r[i])
+                                     : mesh_recv_start(&c, NULL, 1, big[0][i], sizeof big[0][i], MESH_U8, &r[i]);
+        CHECK_OK(status, c.error);
+    }
+    if (t->rank) pause_rank(t, SECOND / 100); /* they are on their way: a message takes 100 ms */
+    if (t->rank) CHECK_INT(mesh_barrier(&c, "nowhere"), MESH_ERR_ARGUMENT);
+    for (i = 0; i < 3; i++) CHECK_INT(mesh_wait(r[i]), MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "nowhere");
+    CHECK_INT(c.error.rank, 1);
+    mesh_comm_close(&c);
+    if (!open_comm(t, &d, "y=2", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 4; i++)
+        CHECK_OK(mesh_sendrecv(&d, NULL, 1 - t->rank, &v, 1, 1 - t->rank, &got, 1, MESH_I32), d.error);
+    check_engine(t);
+    mesh_comm_close(&d);
+}
+static void test_taken_back(void) {
+    mesh_sim_desc d = sim_desc(2);
+    mesh_error err;
+    d.latency_ns = SECOND / 10;
+    CHECK_OK(mesh_sim_run(&d, taken_back_rank, NULL, &err), err);
+}
+
+/* A rank has left that many operations did not need: the first that does is told at once, in whatever slot. */
+static void gone_again_rank(mesh_transport *t, void *ctx) {
+    mesh_comm pair, all;
+    mesh_request r[4];
+    int i, v = 7, got;
+    int64_t start;
+    (void)ctx;
+    if (!open_some(t, &all, 0, 3, 60 * SECOND)) return;
+    if (t->rank < 2 && !open_some(t, &pair, 0, 2, 60 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&all, NULL), MESH_OK);
+    if (t->rank == 2) return;
+    pause_rank(t, SECOND);
+    for (i = 0; i < 4; i++) CHECK_OK(mesh_recv_start(&pair, NULL, 1 - t->rank, &got, 1, MESH_I32, &r[i]), pair.error);
+    if (t->rank) pause_rank(t, SECOND);
+    for (i = 0; i < 4; i++) CHECK_OK(mesh_send(&pair, NULL, 1 - t->rank, &v, 1, MESH_I32), pair.error);
+    for (i = 0; i < 4; i++) CHECK_OK(mesh_wait(r[i]), pair.error);
+    start = t->ops->now(t);
+    CHECK_INT(mesh_recv(&all, NULL, 2, &got, 1, MESH_I32), MESH_ERR_PEER);
+    CHECK_INT(all.error.rank, 2);
+    CHECK(t->ops->now(t) - start < 5 * SECOND);
+    CHECK_OK(mesh_sendrecv(&pair, NULL, 1 - t->rank, &v, 1, 1 - t->rank, &got, 1, MESH_I32), pair.error);
+    mesh_comm_close(&all);
+    mesh_comm_close(&pair);
+}
+static void test_gone_again(void) { run_world(SIM, 3, gone_again_rank, NULL); }
 
 /* A message is lost on its way: who waits for it names the one it was to come from, though that one has called. */
 static void lost_message_rank(mesh_transport *t, void *ctx) {
@@ -1942,6 +2034,9 @@ static const test_case law_tests[] = {
     {"comm/early", test_early, 0},
     {"comm/logged", test_logged, 0},
     {"comm/detached", test_detached, 0},
+    {"comm/large_under_way", test_large_under_way, 0},
+    {"comm/taken_back", test_taken_back, 0},
+    {"comm/gone_again", test_gone_again, 0},
     {"comm/closed_under_way", test_closed_under_way, 0},
     {"comm/scarce", test_scarce, 0},
     {"comm/more_rolls", test_more_rolls, 0},
