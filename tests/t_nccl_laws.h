@@ -741,7 +741,7 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
     int i;
     (void)ctx;
     if (!open_comm(t, &one, "x=4", NULL, 20 * SECOND) || !open_comm(t, &two, "x=4", NULL, 20 * SECOND)) return;
-    a = device_floats(&two, 4000, 1);
+    a = device_floats(&one, 4000, 1); /* not of the one that ends */
     for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&one, NULL, a, a, 999, MESH_F32, MESH_MAX), one.error);
     status = mesh_all_reduce(&two, NULL, a, a, t->rank == 2 ? 1000 : 999, MESH_F32, MESH_MAX);
     while (status == MESH_OK) {

@@ -1055,6 +1055,26 @@ static void test_lost(void) {
     }
 }
 
+/* So does a small message of which half has come. */
+static void test_half_read(void) {
+    unsigned char frame[MESH_SOCKET__HEADER + 400] = {0}, got[1000];
+    mesh_socket__conn *c;
+    mesh_ticket r;
+    int lanes;
+    for (lanes = 0; lanes < 2; lanes++) {
+        law_open(2, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO);
+        law_meet(0, 1);
+        law_post(0, MESH_RECV, 1, got, sizeof got, NULL, 5, &r);
+        mesh_socket__header(frame, MESH_SOCKET__F_EAGER, sizeof got, 5, 17, 0, 0);
+        c = law_peer(1, 0)->conn;
+        CHECK(send(c->fd, frame, sizeof frame, MSG_NOSIGNAL) == (ssize_t)sizeof frame);
+        LAW_UNTIL(law_peer(0, 1)->conn->rx_left == sizeof got - 400);
+        law_cut(0, 1);
+        CHECK_INT(law_ended(0, &r), MESH_ERR_PEER);
+        law_close();
+    }
+}
+
 /* A rank hears of a loss from another: what the lost one has sent before is received first, and the doubt ends when it is said to, once. */
 static void test_read_first(void) {
     enum { N = 15 };
@@ -1065,8 +1085,14 @@ static void test_read_first(void) {
     mesh_status status = MESH_OK;
     int64_t deadline;
     int i;
-    law_open(4, MESH_SOCKET_TCP);
+    struct sockaddr_in at;
+    socklen_t length = sizeof at;
+    int stranger;
+    law_open(4, MESH_SOCKET_AUTO);
     law_meet(0, 1), law_meet(0, 2), law_meet(0, 3);
+    CHECK_INT(getsockname(law_impl(0)->tcp_fd, (struct sockaddr *)&at, &length), 0);
+    stranger = dial(ntohs(at.sin_port)); /* so that connections are more than are simply read to their end */
+    LAW_UNTIL(law_impl(0)->nconns == 4);
     law_post(0, MESH_RECV, 2, memory, 1, NULL, 2, &more);
     mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 2, 0, "it fell", 7);
     mesh_socket__flush(law_impl(1), law_peer(1, 0)->conn);
@@ -1095,6 +1121,7 @@ static void test_read_first(void) {
     mesh_socket__frame_send(law_impl(1), law_peer(1, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 0, 0, "?", 1);
     law_meet(1, 0);
     CHECK_INT(law_peer(0, 0)->gone, 0);
+    close(stranger);
     law_close();
 }
 static void test_doubt_once(void) {
@@ -1286,6 +1313,8 @@ static void test_variables(void) {
     law_alone(__LINE__, "MESH_TIMEOUT=3600", NULL, NULL, &net);
     CHECK_INT(net.base.timeout_ns, INT64_C(3600000000000));
     mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MASTER_ADDR=no.such.host.invalid MESH_LISTEN_FD=0", NULL, NULL, &net); /* it needs nobody */
+    mesh_socket_close(&net);
     law_alone(__LINE__, "MESH_TIMEOUT=soon", NULL, "MESH_TIMEOUT is \"soon\"", &net);
     before = mesh_socket__clock();
     law_alone(__LINE__, "MESH_SOCKET_LANES=tcp", NULL, NULL, &net);
@@ -1352,6 +1381,24 @@ static void test_variables(void) {
     mesh_socket_close(&net);
     unlink(empty), unlink(full), unlink(lines);
     free(long_text);
+    { /* A trace that was closed is whole: an array. */
+        char dir[] = "/tmp/mesh-law-XXXXXX", file[64], *last;
+        FILE *f;
+        size_t n = 0;
+        CHECK(mkdtemp(dir) != NULL);
+        snprintf(text, sizeof text, "MESH_TRACE=%s", dir);
+        law_alone(__LINE__, text, NULL, NULL, &net);
+        mesh_socket_close(&net);
+        snprintf(file, sizeof file, "%s/rank-0.json", dir);
+        if ((f = fopen(file, "r")) != NULL) {
+            n = fread(text, 1, sizeof text - 1, f);
+            fclose(f);
+        }
+        text[n] = 0;
+        for (last = text + n; last > text && (last[-1] == '\n' || last[-1] == ' ');) *--last = 0;
+        CHECK(text[0] == '[' && last > text && last[-1] == ']');
+        unlink(file), rmdir(dir);
+    }
 }
 
 /* Keys of every length, messages of many; Python's hmac says the same. */
@@ -1845,6 +1892,7 @@ static const test_case sockets_tests[] = {
     {"sockets/begin_again", test_begin_again, 0},
     {"sockets/closed_groups", test_closed_groups, 0},
     {"sockets/lost", test_lost, 0},
+    {"sockets/half_read", test_half_read, 0},
     {"sockets/read_first", test_read_first, 0},
     {"sockets/doubt_once", test_doubt_once, 0},
     {"sockets/leaves_nothing", test_leaves_nothing, 0},

@@ -86,9 +86,11 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
     for (i = 0; i < ranks; i++) {
         pid[i] = fork();
         if (pid[i] == 0) socket_child(backend, i, ranks, port, fd, f, ctx);
+        if (pid[i] < 0) test_fail(__FILE__, __LINE__, "no process for rank %d of %d: %s", i, ranks, strerror(errno));
     }
     close(fd);
     for (i = 0; i < ranks; i++) {
+        if (pid[i] < 0) continue;
         if (!test_wait_child(pid[i], deadline, &status)) {
             test_fail(__FILE__, __LINE__, "%s: rank %d of %d does not end", backend_names[backend], i, ranks);
             kill(pid[i], SIGKILL);
