@@ -263,8 +263,9 @@ static void test_rows_and_units(void) {
     b.dim[2].count = 1, b.dim[2].stride = 1;
     CHECK(mesh_nccl__rows(&b, &width, &pitch, &rows) && width == 8 && pitch == 16 && rows == 5);
     CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)1024, &b)), 3);
-    b.dim[2].count = 2;
+    b.dim[2].count = 2, b.dim[2].stride = 100;
     CHECK(!mesh_nccl__rows(&b, &width, &pitch, &rows));
+    b.dim[2].stride = 1;
     CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)1024, &b)), 0);
     b.dim[2].count = 1, b.dim[1].stride = 7; /* they overlap */
     CHECK(!mesh_nccl__rows(&b, &width, &pitch, &rows));
@@ -280,6 +281,46 @@ static void test_rows_and_units(void) {
         CHECK_INT(mesh_nccl__unit(mesh_nccl__bits((void *)(uintptr_t)256, &b)), bit < 4 ? bit : 4);
     }
 }
+
+/* Without kernels rows are copied too, whatever their widths on either side, and zeros are written. */
+static void plain_rank(mesh_transport *t, void *ctx) {
+    enum { ROOM = 400, BYTES = 96 };
+    static const int widths[] = {0, 12, 24, 8, 96};
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    unsigned char host[2][ROOM], got[ROOM];
+    mesh_block b[2];
+    void *memory[2];
+    int i, k, side, at[2], zero, kernels = s->has_kernels;
+    (void)ctx;
+    for (side = 0; side < 2; side++) CHECK_INT(t->ops->alloc(t, ROOM, MESH_ALLOC_BUFFER, &memory[side]), MESH_OK);
+    for (i = 0; i < ROOM; i++) host[0][i] = (unsigned char)(i + 1);
+    for (i = 0; i < 2 * 25; i++)
+        for (zero = 0; zero < 2; zero++) {
+            int width[2];
+            width[0] = widths[i % 5], width[1] = widths[i / 5 % 5];
+            s->has_kernels = i < 25 ? 0 : kernels;
+            memset(host[1], 0xee, ROOM), memset(b, 0, sizeof b);
+            for (side = 0; side < 2; side++) {
+                b[side].run = width[side] ? (uint64_t)width[side] : BYTES;
+                b[side].ndim = width[side] != 0;
+                b[side].dim[0].count = width[side] ? BYTES / width[side] : 0;
+                b[side].dim[0].stride = width[side] + 5 + side;
+                CHECK_INT(cudaMemcpy(memory[side], host[side], ROOM, cudaMemcpyDefault), cudaSuccess);
+            }
+            CHECK_INT(t->ops->copy(t, NULL, memory[1], &b[1], zero ? NULL : memory[0], zero ? NULL : &b[0], BYTES), MESH_OK);
+            CHECK_INT(cudaStreamSynchronize(s->world.c->on), cudaSuccess);
+            CHECK_INT(cudaMemcpy(got, memory[1], ROOM, cudaMemcpyDefault), cudaSuccess);
+            for (k = 0; k < BYTES; k++) {
+                for (side = 0; side < 2; side++) at[side] = width[side] ? k / width[side] * (width[side] + 5 + side) + k % width[side] : k;
+                host[1][at[1]] = zero ? 0 : host[0][at[0]];
+            }
+            if (memcmp(got, host[1], ROOM))
+                test_fail(__FILE__, __LINE__, "rows of %d to rows of %d%s: wrong bytes", width[0], width[1], zero ? " of zeros" : "");
+        }
+    s->has_kernels = kernels;
+    for (side = 0; side < 2; side++) CHECK_INT(t->ops->free(t, memory[side]), MESH_OK);
+}
+static void test_plain_copies(void) { run_gpus(1, plain_rank, NULL); }
 
 /* Memory is registered wherever it begins. */
 static void odd_register_rank(mesh_transport *t, void *ctx) {
@@ -770,6 +811,7 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/told", test_told, 60},
     {"nccl/fake/order_of_calls", test_order_of_calls, 60},
     {"nccl/fake/rows_and_units", test_rows_and_units, 60},
+    {"nccl/fake/plain_copies", test_plain_copies, 60},
     {"nccl/fake/odd_register", test_odd_register, 60},
     {"nccl/fake/ended", test_ended, 60},
     {"nccl/fake/marks", test_marks, 60},
