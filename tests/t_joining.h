@@ -53,7 +53,7 @@ static void mend_processes(int n, void (*f)(int rank, void *ctx), void *ctx) {
     for (i = 0; i < n; i++) {
         if (!test_wait_child(pid[i], end, &status)) {
             test_fail(__FILE__, __LINE__, "process %d does not end", i);
-            kill(pid[i], SIGKILL);
+            if (pid[i] > 0) kill(pid[i], SIGKILL);
             waitpid(pid[i], &status, 0);
         } else if (!WIFEXITED(status) || WEXITSTATUS(status)) {
             test_fail(__FILE__, __LINE__, "process %d: %s %d", i, WIFEXITED(status) ? "exit" : "signal",
@@ -513,7 +513,7 @@ static pid_t lead_start(const lead *l) {
 }
 static void lead_end(pid_t pid) {
     int status;
-    kill(pid, SIGKILL);
+    if (pid > 0) kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
 }
 

@@ -165,7 +165,7 @@ static void test_mutants(void) {
         }
         ended = test_wait_child(pid, test_now() + 20, &status);
         if (!ended) {
-            kill(pid, SIGKILL);
+            if (pid > 0) kill(pid, SIGKILL);
             waitpid(pid, &status, 0);
         }
         if ((ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) != (kind == M_NONE))

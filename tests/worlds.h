@@ -93,7 +93,7 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
         if (pid[i] < 0) continue;
         if (!test_wait_child(pid[i], deadline, &status)) {
             test_fail(__FILE__, __LINE__, "%s: rank %d of %d does not end", backend_names[backend], i, ranks);
-            kill(pid[i], SIGKILL);
+            if (pid[i] > 0) kill(pid[i], SIGKILL); /* -1, where there was no fork, would be everybody */
             waitpid(pid[i], &status, 0);
         } else if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
                    !(i == victim && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) {
