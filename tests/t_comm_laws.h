@@ -1763,7 +1763,11 @@ static void two_deaths_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, SECOND / 10);
         mesh_sim_die(t);
     }
-    if (t->rank >= 2) return;
+    if (t->rank >= 2) {
+        if (t->rank == 2) mesh_comm_close(&d);
+        mesh_comm_close(&a);
+        return;
+    }
     CHECK_INT(mesh_barrier(&a, NULL), MESH_ERR_PEER);
     CHECK_INT(a.error.rank, 3);
     if (t->rank == 1) {

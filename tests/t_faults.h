@@ -349,6 +349,8 @@ static void bystander_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 3) {
         if (strcmp(t->ops->name, "sim")) kill(getpid(), SIGKILL);
         mesh_sim_die(t);
+        mesh_comm_close(&all); /* the simulator's thread goes on, and its comms are on this stack */
+        mesh_comm_close(&pair);
         return;
     }
     CHECK_INT(mesh_barrier(&all, NULL), MESH_ERR_PEER);
