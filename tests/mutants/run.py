@@ -98,7 +98,7 @@ class Slot:
 
     def __init__(self, base, number, cc):
         self.dir, self.cc = os.path.join(base, f"slot{number}"), cc
-        shutil.copytree(ROOT, self.dir, ignore=lambda d, names: [n for n in names if n.startswith("build") or n == ".git"])
+        shutil.copytree(ROOT, self.dir, ignore=lambda d, names: [n for n in names if d == ROOT and (n.startswith("build") or n == ".git")])
 
     def compile(self, binary):
         link = ["-lpthread"]
@@ -233,7 +233,7 @@ def main():
         shutil.rmtree(base, ignore_errors=True)
     total = len(noticed) + len(missed)
     share = len(noticed) / total if total else 0
-    for m in equivalent: print(f"{m.name}: equivalent: {m.equivalent}")
+    for m in equivalent if not o.draw else []: print(f"{m.name}: equivalent: {m.equivalent}")
     print(f"{len(noticed)} of {total} noticed ({100 * share:.1f} %), {len(equivalent)} equivalent")
     failed = len(bad) + wrong + (0 if share >= NEEDED else len(missed))
     print(f"{total - len(missed) if failed else total} passed, {failed} failed")
