@@ -171,7 +171,6 @@ uninstall:
 clean:
 	rm -rf build build-*
 
-.PHONY: default all uninstall demo test mutants one-gpu test-gpu bench-gpu check bench bench-quick bench-plans bench-scale bench-redistribute bench-peers install clean
 # Faults in every operation on every backend: TRIALS of them from SEED, as a table. What fails prints the line that repeats it.
 TRIALS ?= 1000
 SEED ?= 1
@@ -189,8 +188,6 @@ hosts: $(B)/hosts_rank $(B)/relay
 $(B)/hosts_rank $(B)/relay: $(B)/%: tests/%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
-.PHONY: faults hosts
-
 # Fuzzing (clang): FUZZ_SECONDS for each target of FUZZ ("" is all), what is new is kept in tests/corpus. FUZZ_SECONDS=3600 is a night.
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -203,8 +200,9 @@ fuzz-check:
 valgrind:
 	bash tests/valgrind.sh $(VALGRIND)
 
-# gcc's -fanalyzer over the library as one unit.
+# gcc's -fanalyzer over mesh.h, mesh_spec.h and mesh_plan.h (a minute; of the engine it finds no end).
 analyze:
 	bash tests/analyze.sh
 
-.PHONY: fuzz fuzz-check valgrind analyze
+.PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
+	bench-scale bench-redistribute bench-peers install clean

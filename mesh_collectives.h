@@ -1226,7 +1226,8 @@ static inline int mesh__many_parts(mesh__engine *e, mesh__op *op, mesh__part *se
         send[n].start = recv[n].start = start;
         if (end - i > 1) {
             size_t bytes = count * op->elem_bytes;
-            send[n].base = rb > 1 && bytes ? packed + (size_t)me * bytes : packed; /* in place; NULL where all are empty */
+            send[n].base =
+                rb > 1 && bytes ? packed + (size_t)me * bytes : packed; /* in place; NULL where all are empty */
             recv[n].base = sb > 1 && bytes ? packed + (size_t)me * bytes : packed;
             if (bytes && !out && !silent) mesh__many_copy(e, op, i, end, send[n].base, count, sb, 0);
             if (bytes && out) mesh__many_copy(e, op, i, end, recv[n].base, count, rb, 1);
@@ -1878,8 +1879,7 @@ static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes
     return mesh__op_launch(e, op, r);
 }
 static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, mesh__call_name(call->kind), mesh__call_start_inside(c, axes, call, r));
+    MESH__ALONE_START(c, mesh__call_name(call->kind), r, mesh__call_start_inside(c, axes, call, r));
 }
 
 static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, int d, int op, int root) {
@@ -2212,8 +2212,7 @@ static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes
 }
 static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
                                            mesh_dtype d, int op, int root, mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, mesh__call_name(kind), mesh__many_start_inside(c, axes, kind, list, n, d, op, root, r));
+    MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__many_start_inside(c, axes, kind, list, n, d, op, root, r));
 }
 
 MESH_API mesh_status mesh_all_reduce_many_start(mesh_comm *c, const char *axes, const mesh_buffer *list, int n,
@@ -2405,8 +2404,7 @@ static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
 }
 static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
                                           size_t elements, mesh_dtype d, mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, mesh__call_name(kind), mesh__p2p_start_inside(c, axes, kind, xfers, count, elements, d, r));
+    MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__p2p_start_inside(c, axes, kind, xfers, count, elements, d, r));
 }
 
 static inline mesh_xfer mesh__xfer(int direction, int index, const void *base, size_t count, mesh_dtype d) {
@@ -2478,8 +2476,8 @@ static inline mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axe
 }
 MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                       void *recv, size_t count, mesh_dtype d, mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, MESH__CALLER, mesh__shift_start_inside(c, axes, displacement, periodic, send, recv, count, d, r));
+    MESH__ALONE_START(c, MESH__CALLER, r,
+                      mesh__shift_start_inside(c, axes, displacement, periodic, send, recv, count, d, r));
 }
 MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                 void *recv, size_t count, mesh_dtype d) {
@@ -2637,8 +2635,7 @@ static inline mesh_status mesh__halo_exchange_start_inside(mesh_comm *c, const m
 }
 MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
                                               mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, MESH__CALLER, mesh__halo_exchange_start_inside(c, h, array, d, r));
+    MESH__ALONE_START(c, MESH__CALLER, r, mesh__halo_exchange_start_inside(c, h, array, d, r));
 }
 MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d) {
     MESH__BLOCKING(mesh_halo_exchange_start(c, h, array, d, &r));

@@ -685,8 +685,7 @@ static inline void mesh__comm_fail(mesh_comm *c) {
     mesh__impl(c)->disputing = 0;
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
-            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing)
-                mesh__history_end(e, e->op[i], c->error.status);
+            if (e->op[i]->state == MESH__ACTIVE && !e->op[i]->failing) mesh__history_end(e, e->op[i], c->error.status);
             mesh__op_cancel(e, e->op[i], (mesh_status)c->error.status);
         }
     mesh__groups_abort(c);
@@ -2639,7 +2638,6 @@ static inline void mesh__reap(mesh__engine *e) {
 
 /* The comm and group of a call, or an error. */
 static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
-    if (r) memset(r, 0, sizeof *r);
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl)
         return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));

@@ -986,8 +986,7 @@ static inline mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
 }
 static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                   const mesh_tensor *dst, int count, mesh_request *r) {
-    if (r) memset(r, 0, sizeof *r);
-    MESH__ALONE(c, "redistribute", mesh__redistribute_call_inside(c, plans, src, dst, count, r));
+    MESH__ALONE_START(c, "redistribute", r, mesh__redistribute_call_inside(c, plans, src, dst, count, r));
 }
 
 MESH_API mesh_status mesh_redistribute_planned_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,

@@ -397,6 +397,13 @@ static inline void mesh__leave(mesh_transport *t) {
         return status_;                                                                                       \
     } while (0)
 
+/* The same for one that starts an operation: a refused one leaves no request. */
+#define MESH__ALONE_START(comm, name, request, call)           \
+    do {                                                       \
+        if (request) memset(request, 0, sizeof(mesh_request)); \
+        MESH__ALONE(comm, name, call);                         \
+    } while (0)
+
 /* Make room for `need` items in a growing array, doubling. Returns 0 without memory; the array then is as it was. */
 static inline int mesh__grow(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {
     int room = *cap ? *cap : 8;

@@ -429,11 +429,11 @@ typedef struct mesh_socket__impl {
     mesh_socket__control *control, **control_end;
     uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
-    uint64_t unix_token; /* of unix_fd's address */
-    mesh_tuning tuning;  /* of MESH_TUNING */
-    FILE *trace;         /* of MESH_TRACE */
-    uint64_t identity;   /* what the launcher calls the job, hashed; 0: it has no name */
-    uint64_t job;        /* drawn by rank 0, in the first entry of the book: 0 until it is known */
+    uint64_t unix_token;                   /* of unix_fd's address */
+    mesh_tuning tuning;                    /* of MESH_TUNING */
+    FILE *trace;                           /* of MESH_TRACE */
+    uint64_t identity;                     /* what the launcher calls the job, hashed; 0: it has no name */
+    uint64_t job;                          /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book, untold, starved; /* starved: a connection is, which is still to be said */
     unsigned glances, long_waits;
     int64_t looked;                   /* when connections were last asked for silence */
@@ -871,8 +871,7 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
 static inline int mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
                                            uint32_t nbytes) {
     mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
-    if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED))
-        s->peer[rank].untold = s->untold = s->event = 1;
+    if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED)) s->peer[rank].untold = s->untold = s->event = 1;
     if (!m) return 0;
     m->next = NULL;
     m->kind = kind;
@@ -1323,7 +1322,8 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
         mesh__put(&t, "rank %d is given twice, or lies outside a world of %d; give every process its own RANK", rank,
                   size);
     else if (meant != me || (joins && (me != 0 || job != s->identity)) ||
-             (!joins && (s->job ? job != s->job : me == 0))) /* who knows a book of rank 0's before there is one has another */
+             (!joins &&
+              (s->job ? job != s->job : me == 0))) /* who knows a book of rank 0's before there is one has another */
         mesh__put(
             &t,
             "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret",
@@ -1687,7 +1687,7 @@ static inline int mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__co
             mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
         }
         if (s->in_open && c->rank == 0 && a > 0 && a < 64 && b < (uint64_t)s->net->base.size)
-            mesh__fail(&s->told, (mesh_status)-(int)a, (int)b, "%s", text);
+            mesh__fail(&s->told, (mesh_status) - (int)a, (int)b, "%s", text);
         mesh_socket__conn_failed(c, text, 0);
         return 1;
     }
@@ -1994,7 +1994,8 @@ static inline void mesh_socket__bury(mesh_socket__impl *s) {
         for (i = 0; i < s->nconns; i++)
             if (s->conn[i]->process == ended[k].data.fd) {
                 mesh_socket__unwatch(s, s->conn[i]);
-                mesh_socket__doubt(s->conn[i], "its process has ended, though a child of it still holds the connection");
+                mesh_socket__doubt(s->conn[i],
+                                   "its process has ended, though a child of it still holds the connection");
                 break;
             }
 #else
@@ -2025,7 +2026,7 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     }
     if (s->processes >= 0) ended = n, s->poll[n].fd = s->processes, s->poll[n++].events = POLLIN;
     if (starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
-    if (poll(s->poll, (nfds_t)n, timeout_ms) > -starved) {
+    if (poll(s->poll, (nfds_t)n, timeout_ms) > 0 || starved) {
         if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
         for (i = 0; i < count; i++) {
             mesh_socket__conn *c = s->conn[i];
@@ -2570,7 +2571,8 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
                               names[i][has_rank]);
-        if (!has_rank || !has_size || (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
+        if (!has_rank || !has_size ||
+            (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
             w->rank = w->size = 0;
             continue;
         }
@@ -2840,7 +2842,7 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
             for (i = 1; i < size; i++) { /* those who wait hear it too */
                 mesh_socket__conn *c = s->peer[i].conn;
                 if (!c) continue;
-                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)-(int64_t)status,
+                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t) - (int64_t)status,
                                         (uint64_t)why.rank, why.text, (uint32_t)strlen(why.text));
                 mesh_socket__flush(s, c);
             }
@@ -2915,7 +2917,8 @@ static inline mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_
     if (s->secret_bytes && mesh_socket__is_loopback((struct sockaddr *)(void *)&a) &&
         !mesh_socket__names_loopback(w->address))
         mesh_socket__any(&a, 0); /* as rank 0 does; see mesh_socket__outward */
-    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) == MESH_OK) mesh_socket__connected(s, c);
+    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) == MESH_OK)
+        mesh_socket__connected(s, c);
     return status;
 }
 
@@ -2925,7 +2928,8 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
     int attempts = 0, at = 0;
     while (!s->have_book) {
         mesh_socket__peer *p = &s->peer[0];
-        int64_t left = s->open_deadline + (p->conn ? 1000000000 : 0) - mesh_socket__clock(); /* rank 0's text says more */
+        int64_t left =
+            s->open_deadline + (p->conn ? 1000000000 : 0) - mesh_socket__clock(); /* rank 0's text says more */
         if (s->told.status != MESH_OK)
             return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
         if (s->starved)
