@@ -258,6 +258,7 @@ typedef struct mesh_nccl__comm {
     uint64_t serial; /* when it was made, as its ranks agreed; 0: not yet */
     ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one. Of the main thread alone */
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
+    ncclComm_t made; /* where a thread of NCCL's writes it; `comm` when it is ready */
     int connecting;  /* it is joined, and not open yet */
     int ended, capturing;
     int refs;                          /* groups that use it */
@@ -1774,13 +1775,20 @@ static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm
 static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline,
                                              mesh_error *err) {
     mesh__record none = mesh_nccl__no_record(0);
-    ncclComm_t comm = c->comm;
+    ncclComm_t comm = c->made;
     mesh_ticket ticket;
     mesh_status status = MESH_IN_PROGRESS;
     ncclResult_t r;
     pthread_mutex_lock(&s->lock);
-    c->connecting = 1;
+    if (c->ended) {
+        status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+    } else {
+        c->comm = comm;
+        c->made = NULL;
+        c->connecting = 1;
+    }
     pthread_mutex_unlock(&s->lock);
+    if (status != MESH_IN_PROGRESS) return status;
     mesh_nccl__enter(s, c, &none, deadline);
     r = s->api.ncclBroadcast(c->word, c->word, 8, ncclUint8, 0, comm, c->stream);
     if (r == ncclSuccess) r = s->api.ncclAllReduce(c->word, c->word, 1, ncclUint64, ncclMin, comm, c->stream);
@@ -1824,7 +1832,7 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
     if (!parent) color = 0;
     if (status == MESH_OK) {
         config = mesh_nccl__config(s, 1, c->name);
-        r = s->api.ncclCommSplit(all->root, color, c->index, &c->comm, &config);
+        r = s->api.ncclCommSplit(all->root, color, c->index, &c->made, &config);
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommSplit", r);
         if (status == MESH_OK) status = mesh_nccl__await(s, &all->root, all, id, "ncclCommSplit", deadline, err);
     }
@@ -1838,7 +1846,7 @@ static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, me
                                      const mesh_nccl__vote *vote) {
     pthread_mutex_lock(&s->lock);
     if (c->connecting && !c->ended) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
-    if (family->root) mesh_nccl__stop_comm(s, family, family->root, c->connecting ? NULL : &c->comm);
+    if (family->root) mesh_nccl__stop_comm(s, family, family->root, &c->made);
     if (!c->ended) c->why = vote->why;
     c->ended = 1;
     c->connecting = 0;

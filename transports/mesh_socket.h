@@ -1687,7 +1687,7 @@ static inline int mesh_socket__frame_begin(mesh_socket__impl *s, mesh_socket__co
             mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
         }
         if (s->in_open && c->rank == 0 && a > 0 && a < 64 && b < (uint64_t)s->net->base.size)
-            mesh__fail(&s->told, (mesh_status) - (int)a, (int)b, "%s", text);
+            mesh__fail(&s->told, (mesh_status)(-(int)a), (int)b, "%s", text);
         mesh_socket__conn_failed(c, text, 0);
         return 1;
     }
@@ -2842,7 +2842,7 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
             for (i = 1; i < size; i++) { /* those who wait hear it too */
                 mesh_socket__conn *c = s->peer[i].conn;
                 if (!c) continue;
-                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t) - (int64_t)status,
+                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)(-(int64_t)status),
                                         (uint64_t)why.rank, why.text, (uint32_t)strlen(why.text));
                 mesh_socket__flush(s, c);
             }
