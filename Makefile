@@ -8,9 +8,9 @@ WARN = -Wall -Wextra -Wshadow
 ifeq ($(config),debug)
 FLAGS = -g -O0
 else ifeq ($(config),sanitize)
-FLAGS = -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FLAGS = -g -Og -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 else ifeq ($(config),thread)
-FLAGS = -g -O1 -fsanitize=thread
+FLAGS = -g -Og -fsanitize=thread
 else ifeq ($(config),coverage)
 FLAGS = -g -O0 --coverage
 else ifeq ($(config),release)

@@ -185,12 +185,14 @@ typedef struct test_topic {
 
 typedef struct test_options {
     int list, default_limit_s, jobs;
-    const char *const *filters;
-    int nfilters;
+    const char *const *filters, *but[16];
+    int nfilters, nbut;
 } test_options;
 
 static int test_selected(const test_options *o, const char *name) {
     int i;
+    for (i = 0; i < o->nbut; i++)
+        if (strstr(name, o->but[i])) return 0;
     for (i = 0; i < o->nfilters; i++)
         if (strstr(name, o->filters[i])) return 1;
     return o->nfilters == 0;
@@ -333,7 +335,8 @@ static int test_cores(void) {
 #endif
 }
 
-/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [part of a name ...]: runs the tests whose name holds one of the parts, N at a time. */
+/* [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [--but part] [part of a name ...]: runs the tests whose name holds one of the
+   parts and none of those after --but, N at a time. */
 static int test_main(int argc, char **argv, const char *program, const test_topic *topics, size_t ntopics) {
     test_options o;
     int i;
@@ -350,6 +353,8 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
             test_stop = 1;
         } else if (!strcmp(argv[i], "--long")) {
             test_long = 1;
+        } else if (!strcmp(argv[i], "--but") && i + 1 < argc && o.nbut < (int)(sizeof o.but / sizeof *o.but)) {
+            o.but[o.nbut++] = argv[++i];
         } else if (!strcmp(argv[i], "--seed") && i + 1 < argc) {
             test_seed = strtoull(argv[++i], NULL, 10);
         } else if (!strcmp(argv[i], "--limit") && i + 1 < argc) {
@@ -360,7 +365,7 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
         } else {
             fprintf(
                 stderr,
-                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [--stop] [part of a test's name ...]\n",
+                "usage: %s [--list] [--seed N] [--limit SECONDS] [--jobs 1..%d] [--long] [--stop] [--but PART] [part of a test's name ...]\n",
                 program, TEST_JOBS);
             return 2;
         }

@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/.."
 out=build-valgrind
 mkdir -p $out
-${CC:-cc} -O1 -g -std=c99 tests/test_mesh.c -o $out/test_mesh -lpthread || exit 1
+${CC:-cc} -Og -g -std=c99 tests/test_mesh.c -o $out/test_mesh -lpthread || exit 1
 
 # Left out, for valgrind runs one thread at a time, 30 times as slow:
 skip="
