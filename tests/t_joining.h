@@ -725,7 +725,6 @@ static void refused_process(int who, void *ctx) {
     mesh_error err;
     d.open_timeout_ns = who == 0 ? 2 * SECOND : 10 * SECOND;
     if (who == 2) d.secret = w->secret;
-    if (who == 2 && w->rank == 1) test_sleep(0.3); /* after the right one */
     err.text[0] = 0;
     CHECK(mesh_socket_open(&net, &d, &err) != MESH_OK);
     if (who == 1) CHECK_HAS(err.text, w->want);

@@ -479,7 +479,7 @@ static void fp8_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(host[200], number[t->rank]);
     }
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    test_sleep(0.1);
+    world_meet(t);
     CHECK_INT(mesh_all_reduce(&c, NULL, p, p, 200, MESH_F8E4M3, old ? MESH_SUM : MESH_AVG), MESH_ERR_UNSUPPORTED);
     CHECK_HAS(c.error.text, old ? "sum of f8e4m3 is not supported" : "avg of f8e4m3 is not supported");
     mesh_free(&c, p);
@@ -504,7 +504,7 @@ static void gpu_killed_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&c, 1000, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == VICTIM_GPU) {
-        test_sleep(0.1);
+        test_sleep(0.1); /* no word tells that a call of CUDA's waits */
         kill(getpid(), SIGKILL);
     }
     start = test_now();
@@ -542,10 +542,8 @@ static void gpu_survivors_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     if (!open_comm(t, &c, "x=4", NULL, 30 * SECOND)) return;
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    if (t->rank == 3) {
-        test_sleep(0.05);
-        kill(getpid(), SIGKILL);
-    }
+    world_meet(t);
+    if (t->rank == 3) kill(getpid(), SIGKILL);
     CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
     mesh_comm_close(&c);
     CHECK_OK(mesh_parse(&m, "y=3", 3, &err), err);
@@ -572,7 +570,7 @@ static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=4", NULL, what == 2 || what == 3 ? SECOND : 20 * SECOND)) return;
     a = device_floats(&c, 4000, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    test_sleep(0.1);              /* everyone is through the barrier */
+    world_meet(t);
     if (what == 0 || what == 1) { /* 1: in debug mode */
         status = mesh_all_reduce_start(&c, NULL, a, a, t->rank == 1 ? 1000 : 999, MESH_F32, MESH_SUM, &r);
         if (status == MESH_OK) status = mesh_wait_host(r);
@@ -755,7 +753,7 @@ static void two_comms_rank(mesh_transport *t, void *ctx) {
     CHECK(device_holds(&two, t->rank == 1 ? a : b, 1000, 0));
     CHECK(device_holds(&two, (t->rank == 1 ? a : b) + 2000, 1000, 2));
     CHECK_OK(mesh_barrier(&one, NULL), one.error);
-    test_sleep(0.1);
+    world_meet(t);
     if (t->rank == 2)
         CHECK_INT(mesh_all_reduce(&one, NULL, NULL, b, 5, MESH_F32, MESH_SUM), MESH_ERR_ARGUMENT);
     else
@@ -801,7 +799,7 @@ static void lost_opening_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "a=2,b=2", NULL, 30 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    test_sleep(0.1);
+    world_meet(t);
     if (t->rank == 3) kill(getpid(), SIGKILL);
     start = test_now();
     if (t->rank == 0)
@@ -835,7 +833,7 @@ static void gpu_counts_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&c, 100, 1);
     b = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    test_sleep(0.1);
+    world_meet(t);
     if (t->rank == 1) counts[2] = 7;
     status = what == 0   ? mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32)
              : what == 1 ? mesh_all_to_all_v(&c, NULL, a, other, NULL, b, counts, NULL, MESH_F32)
@@ -889,8 +887,8 @@ static void gpu_close_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=2", NULL, 10 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    world_meet(t);
     if (t->rank == 0) {
-        test_sleep(0.1);
         CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r), c.error);
         CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
         CHECK_HAS(c.error.text, "under way");
@@ -931,7 +929,7 @@ static void gpu_host_memory_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=2", NULL, 10 * SECOND)) return;
     a = device_floats(&c, 8, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
-    test_sleep(0.1);
+    world_meet(t);
     status = mesh_all_reduce(&c, NULL, a, t->rank ? host : a, 8, MESH_F32, MESH_SUM);
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK_INT(status, MESH_ERR_ARGUMENT);

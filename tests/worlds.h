@@ -4,6 +4,9 @@
 
 #include "conformance.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+
 typedef void (*rank_main)(mesh_transport *t, void *ctx);
 
 enum { SIM, SIM_FREE, TCP, UNIX, BACKENDS };
@@ -65,6 +68,29 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
     exit(test_failures || conformance_failures ? 1 : 0);
 }
 
+/* Counts between the processes of a test: one adds to them, another waits. Of those forked after tallies_begin. */
+enum { TALLIES = 8 };
+static int *world_tally, world_met;
+static void tallies_begin(void) {
+    int zero = open("/dev/zero", O_RDWR);
+    world_met = 0;
+    if (!world_tally) world_tally = (int *)mmap(NULL, TALLIES * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
+    if (world_tally == (int *)MAP_FAILED) test_fail(__FILE__, __LINE__, "no shared memory"), exit(1);
+    memset(world_tally, 0, TALLIES * sizeof(int));
+    close(zero);
+}
+static void tally_add(int which) { __sync_add_and_fetch(&world_tally[which], 1); }
+static void tally_await(int which, int count) {
+    double end = test_now() + 60;
+    while (__sync_add_and_fetch(&world_tally[which], 0) < count && test_now() < end) test_sleep(0.0005);
+    CHECK(__sync_add_and_fetch(&world_tally[which], 0) >= count);
+}
+/* Every rank, a process each, has come as far. Not by a barrier of the library: another rank may still be inside of that. */
+static void world_meet(const mesh_transport *t) {
+    tally_add(TALLIES - 1);
+    tally_await(TALLIES - 1, t->size * ++world_met);
+}
+
 static double world_limit_s = 90;
 
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
@@ -80,6 +106,7 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
         test_failures += conformance_failures;
         return;
     }
+    tallies_begin();
     fd = listen_loopback(AF_INET, &port);
     CHECK(fd >= 0);
     fflush(NULL);
