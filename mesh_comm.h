@@ -2420,6 +2420,7 @@ static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t
     } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
         mesh first;
         mesh_group_through(&first, m, "", leader, NULL);
+        mesh__control(e); /* what became of it */
         if (mesh__gone_from(e, &first, err) == MESH_OK)
             mesh__fail(err, status, status == MESH_ERR_PEER ? leader : t->rank,
                        "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,

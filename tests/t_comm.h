@@ -307,7 +307,7 @@ static void test_trace_chain(void) { run_world(SIM, 4, clock_chain_rank, NULL); 
 
 /* A first rank that does not come, or goes, is told of as without clocks to compare: by the comm's deadline, or at once. */
 static void clock_absent_rank(mesh_transport *t, void *ctx) {
-    clock_heard h = {0, 0, 0};
+    static clock_heard h;
     mesh m;
     mesh_comm c;
     mesh_error err;

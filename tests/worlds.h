@@ -70,10 +70,9 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
 
 /* Counts between the processes of a test: one adds to them, another waits. Of those forked after tallies_begin. */
 enum { TALLIES = 8 };
-static int *world_tally, world_met;
+static int *world_tally;
 static void tallies_begin(void) {
     int zero = open("/dev/zero", O_RDWR);
-    world_met = 0;
     if (!world_tally) world_tally = (int *)mmap(NULL, TALLIES * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
     if (world_tally == (int *)MAP_FAILED) test_fail(__FILE__, __LINE__, "no shared memory"), exit(1);
     memset(world_tally, 0, TALLIES * sizeof(int));
@@ -85,12 +84,6 @@ static void tally_await(int which, int count) {
     while (__sync_add_and_fetch(&world_tally[which], 0) < count && test_now() < end) test_sleep(0.0005);
     CHECK(__sync_add_and_fetch(&world_tally[which], 0) >= count);
 }
-/* Every rank, a process each, has come as far. Not by a barrier of the library: another rank may still be inside of that. */
-static void world_meet(const mesh_transport *t) {
-    tally_add(TALLIES - 1);
-    tally_await(TALLIES - 1, t->size * ++world_met);
-}
-
 static double world_limit_s = 90;
 
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
