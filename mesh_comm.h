@@ -3054,9 +3054,11 @@ static inline void mesh__comm_settle(mesh_comm *c) {
 }
 
 static inline mesh_status mesh__comm_sync_inside(mesh_comm *c) {
+    mesh__engine *e;
     if (!c || !c->impl) return MESH_ERR_STATE;
+    e = mesh__impl(c)->engine;
     mesh__comm_settle(c);
-    mesh__control(mesh__impl(c)->engine);
+    for (mesh__poll(e); mesh__impl(c)->disputing; mesh__poll(e)) mesh__progress(e, mesh__impl(c)->dispute_until);
     return c->failed ? (mesh_status)c->error.status : MESH_OK;
 }
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }

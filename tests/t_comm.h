@@ -317,7 +317,7 @@ static void clock_absent_rank(mesh_transport *t, void *ctx) {
     t->trace_clock = clock_hear;
     t->trace_ctx = &h;
     if (t->rank == 0) {
-        if (!leaves) tally_await(0, 1);
+        if (!leaves) world_await(0, 1);
         return;
     }
     d.timeout_ns = leaves ? 30 * SECOND : SECOND / 2;
@@ -327,7 +327,7 @@ static void clock_absent_rank(mesh_transport *t, void *ctx) {
               leaves ? "rank 0 has closed its transport" : "rank 0, the first of the mesh \"x=2\", has not opened it");
     CHECK(test_now() - start < (leaves ? 10 : 5));
     CHECK_INT(h.times, 0);
-    tally_add(0);
+    world_say(0);
 }
 static void test_trace_absent(void) {
     int leaves;

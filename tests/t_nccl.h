@@ -53,8 +53,8 @@ typedef struct gpu_job {
 /* Every rank, a process each, has come as far. Not by a barrier of the library: another rank may still be inside of that. */
 static void world_meet(const mesh_transport *t) {
     static int met;
-    tally_add(TALLIES - 1);
-    tally_await(TALLIES - 1, t->size * ++met);
+    world_say(WORLD_WORDS - 1);
+    world_await(WORLD_WORDS - 1, t->size * ++met);
 }
 
 static void gpu_rank(mesh_transport *boot, void *ctx) {
@@ -295,6 +295,7 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     cudaGraphExec_t exec;
     mesh_block column;
     mesh_xfer x[2];
+    const mesh_nccl__memory *staging;
     float *in, *out, *square, want;
     int i, next = (t->rank + 1) % t->size, before = (t->rank + t->size - 1) % t->size;
     (void)ctx;
@@ -315,6 +316,7 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     x[1].base = square + 1, x[1].direction = MESH_RECV, x[1].rank = before;
     x[0].block = x[1].block = &column;
     x[0].nbytes = x[1].nbytes = 64 * sizeof(float);
+    staging = mesh_nccl__of(t)->group->c->staging;
     CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
     CHECK_OK(mesh_all_reduce(&c, NULL, in, in, N, MESH_F32, MESH_SUM), c.error);            /* in *= size */
     CHECK_OK(mesh_all_reduce_start(&c, NULL, in, out, N, MESH_F32, MESH_SUM, &r), c.error); /* out = in * size */
@@ -329,6 +331,7 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_scan(&c, NULL, in, out, N, MESH_F32, MESH_SUM), c.error);
     CHECK_INT(mesh_copy(&c, &want, out, sizeof want), MESH_ERR_STATE);
     CHECK_HAS(c.error.text, "captured");
+    CHECK(mesh_nccl__of(t)->group->c->staging == staging); /* a graph has its own */
     CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_INT(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (i = 0, want = 1; i < 3; i++) {

@@ -146,7 +146,7 @@ static void test_averages(void) { run_gpus(3, averages_rank, NULL); }
 
 /* Strided messages of a post, more than one batch of moves holds, of odd lengths: all arrive, and nothing beside them. */
 static void many_pieces_rank(mesh_transport *t, void *ctx) {
-    enum { PIECES = 520, EACH = 24 };
+    enum { PIECES = 1500, EACH = 24 };
     static mesh_xfer x[2 * PIECES];
     static unsigned char host[2 * PIECES * EACH], want[2 * PIECES * EACH];
     mesh_block b[2];
@@ -784,7 +784,7 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &one, "x=4", NULL, 20 * SECOND) || !open_comm(t, &two, "x=4", NULL, 20 * SECOND)) return;
     a = device_floats(&one, 4000, 1); /* not of the one that ends */
     for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&one, NULL, a, a, 999, MESH_F32, MESH_MAX), one.error);
-    status = mesh_all_reduce(&two, NULL, a, a, t->rank == 2 ? 1000 : 999, MESH_F32, MESH_MAX);
+    status = mesh_all_reduce(&two, NULL, a, a, t->rank == 1 ? 1000 : 999, MESH_F32, MESH_MAX); /* heard by 2, which is not the last */
     while (status == MESH_OK) {
         CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
         status = mesh_comm_sync(&two);
@@ -801,6 +801,163 @@ static void test_unwatched(void) {
     job.desc.no_watchdog = 1;
     run_world(UNIX, 4, gpu_rank, &job);
 }
+
+/* What another rank has told is compared as far as this one has come; a call is named only behind one that was the same. */
+static mesh_nccl__comm *law_whole(mesh_comm *c) {
+    const mesh_nccl__group *g = mesh_nccl__of(c->transport)->group;
+    while (g && g->id != c->id << 8) g = g->next;
+    return g ? g->c : NULL;
+}
+static void law_theirs(mesh_nccl__comm *k, uint64_t last, int wrong_from) { /* as this rank's own until call `wrong_from` of the last eight */
+    mesh_nccl__history *h = &k->past;
+    unsigned char *d = h->theirs;
+    int i, level;
+    mesh__put32(d, MESH_NCCL__MSG_HISTORY);
+    mesh__put32(d + 4, MESH_NCCL__TOLD);
+    for (level = 0; level < MESH_NCCL__LEVELS; level++) mesh__put64(d + 16 + level * MESH_NCCL__PAST_BYTES, level ? 0 : last);
+    for (i = 0; i < MESH_NCCL__TOLD; i++) {
+        uint64_t at = (last - MESH_NCCL__TOLD + 1 + (uint64_t)i) % MESH_NCCL__RECENT;
+        mesh__record record = h->recent[at];
+        if (i >= wrong_from) record.count += 7;
+        mesh__put64(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES, h->past[0][at].history ^ (uint64_t)(i >= wrong_from));
+        mesh__record_write(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES + 8, &record);
+    }
+    h->has_theirs = 1;
+}
+static void compared_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    int named = *(const int *)ctx, i;
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    float *a;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    k = law_whole(&c);
+    CHECK(k != NULL);
+    if (t->rank == 0) {
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        law_theirs(k, k->past.position + 2, 6); /* wrong is what this rank has not called yet */
+        mesh_nccl__history_compare(s, k);
+        CHECK(!k->ended && k->past.has_theirs);
+        law_theirs(k, k->past.position, named ? 3 : 0);
+        mesh_nccl__history_compare(s, k);
+        CHECK(k->ended);
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    }
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&c);
+    }
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    if (named && t->rank == 0) /* rank 1 has called nothing else */
+        CHECK_HAS(c.error.text, "all_reduce(107 x f32, max)");
+    if (!named)
+        CHECK_HAS(c.error.text, "no longer remember where");
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void test_compared(void) {
+    int named;
+    for (named = 0; named < 2; named++) {
+        gpu_job job = job_of(compared_rank, &named);
+        job.desc.no_watchdog = 1;
+        run_world(UNIX, 2, gpu_rank, &job);
+    }
+}
+
+/* Staging grows with what goes through it. */
+static void staging_rank(mesh_transport *t, void *ctx) {
+    static const size_t counts[] = {10, 200000, 500, 900000, 3000000};
+    mesh_comm c;
+    mesh_nccl__comm *k;
+    size_t i, held = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    for (i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float *a = device_floats(&c, 2 * counts[i], (float)t->rank);
+        CHECK_OK(mesh_all_to_all(&c, NULL, a, a, counts[i], MESH_F32), c.error); /* in place, from a copy */
+        CHECK(device_holds(&c, a, counts[i], 0) && device_holds(&c, a + counts[i], counts[i], 1));
+        CHECK(k->staging && k->staging->nbytes >= 8 * counts[i] && k->staging->nbytes >= held);
+        held = k->staging ? (size_t)k->staging->nbytes : 0;
+        mesh_free(&c, a);
+    }
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_staging(void) { run_gpus(2, staging_rank, NULL); }
+
+/* Memory is registered on every rank or on none. */
+static void half_registered_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    void *handle = NULL;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 1 << 20, 1);
+    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    CHECK(!s->registration); /* rank 1's NCCL has refused */
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1 << 20, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 1 << 20, 3));
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    CHECK(s->registration != NULL);
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    mesh_free(&c, a);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_half_registered(void) {
+    gpu_job job = job_of(half_registered_rank, NULL);
+    job.set[0][0] = "FAKE_NCCL_VERSION", job.set[0][1] = "22600";
+    job.set[1][0] = "FAKE_NCCL_FAIL", job.set[1][1] = "1:ncclCommRegister:1";
+    run_world(UNIX, 3, gpu_rank, &job);
+}
+
+/* In debug mode both ends of a message say its length before NCCL is asked. */
+static void lengths_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float *a;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    status = t->rank ? mesh_recv(&c, NULL, 0, a, 7, MESH_F32) : mesh_send(&c, NULL, 1, a, 6, MESH_F32);
+    while (status == MESH_OK) status = mesh_comm_sync(&c);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "send(6 x f32");
+    CHECK_HAS(c.error.text, "recv(7 x f32");
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void test_lengths(void) { run_gpus_with(2, lengths_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
+/* Communicators are told apart by their numbers on every rank, also where some ranks have made more of them than others. */
+static void numbers_rank(mesh_transport *t, void *ctx) {
+    static const int two = 2;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    const mesh_nccl__comm *k, *other;
+    mesh_comm pair[3], all[2];
+    mesh_desc d = MESH_ZERO;
+    mesh_error err;
+    mesh m;
+    int i;
+    (void)ctx;
+    d.shape = &two, d.naxes = 1, d.origin = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    for (i = 0; i < 3 && t->rank; i++) CHECK_OK(mesh_comm_open(&pair[i], t, &m, NULL, &err), err);
+    for (i = 0; i < 2; i++) /* the first has what mesh_nccl_open made */
+        if (!open_comm(t, &all[i], "x=3", NULL, 20 * SECOND)) return;
+    for (k = s->comm; k; k = k->next)
+        for (other = k->next; other; other = other->next) CHECK(!k->serial || k->serial != other->serial);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_comm_close(&all[i]), all[i].error);
+    for (i = 0; i < 3 && t->rank; i++) CHECK_OK(mesh_comm_close(&pair[i]), pair[i].error);
+}
+static void test_numbers(void) { run_gpus(3, numbers_rank, NULL); }
 
 static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/orders", test_orders, 60},
@@ -827,6 +984,11 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/apart", test_apart, 60},
     {"nccl/fake/blocked", test_blocked, 60},
     {"nccl/fake/unwatched", test_unwatched, 60},
+    {"nccl/fake/compared", test_compared, 60},
+    {"nccl/fake/staging", test_staging, 60},
+    {"nccl/fake/half_registered", test_half_registered, 60},
+    {"nccl/fake/lengths", test_lengths, 60},
+    {"nccl/fake/numbers", test_numbers, 60},
 };
 
 #endif

@@ -175,9 +175,9 @@ static void join_child(const join *j) {
     else if (join_family == AF_INET6)
         d.address = "::1";
     err.text[0] = 0;
-    tally_await(0, j->after);
+    world_await(0, j->after);
     status = mesh_socket_open(&net, &d, &err);
-    if (status != MESH_OK) tally_add(0);
+    if (status != MESH_OK) world_say(0);
     if (j->status == MESH_IN_PROGRESS ? status != MESH_OK && !strstr(err.text, j->want)
                                       : status != j->status || (j->want && !strstr(err.text, j->want)))
         test_fail(__FILE__, __LINE__, "rank %d: %s: \"%s\", expected %s: \"%s\"", j->rank, mesh_status_text(status),
@@ -199,7 +199,7 @@ static void run_joins(const join *j, int n, void (*meanwhile)(int port)) {
     int i, status;
     join_fd = listen_loopback(join_family, &join_port);
     CHECK(join_fd >= 0);
-    tallies_begin();
+    world_quiet();
     fflush(NULL);
     for (i = 0; i < n; i++)
         if ((pid[i] = fork()) == 0) {
@@ -377,7 +377,7 @@ static void talk_nonsense(int port) {
             (void)n;
         }
         close(fd);
-        if (i % 20 == 19) tally_add(0); /* a rank comes in between, another at the end */
+        if (i % 20 == 19) world_say(0); /* a rank comes in between, another at the end */
     }
 }
 

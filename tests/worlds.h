@@ -68,21 +68,21 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
     exit(test_failures || conformance_failures ? 1 : 0);
 }
 
-/* Counts between the processes of a test: one adds to them, another waits. Of those forked after tallies_begin. */
-enum { TALLIES = 8 };
-static int *world_tally;
-static void tallies_begin(void) {
+/* Counts between the processes of a test: one adds to them, another waits. Of those forked after world_quiet. */
+enum { WORLD_WORDS = 8 };
+static int *world_word;
+static void world_quiet(void) {
     int zero = open("/dev/zero", O_RDWR);
-    if (!world_tally) world_tally = (int *)mmap(NULL, TALLIES * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
-    if (world_tally == (int *)MAP_FAILED) test_fail(__FILE__, __LINE__, "no shared memory"), exit(1);
-    memset(world_tally, 0, TALLIES * sizeof(int));
+    if (!world_word) world_word = (int *)mmap(NULL, WORLD_WORDS * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
+    if (world_word == (int *)MAP_FAILED) test_fail(__FILE__, __LINE__, "no shared memory"), exit(1);
+    memset(world_word, 0, WORLD_WORDS * sizeof(int));
     close(zero);
 }
-static void tally_add(int which) { __sync_add_and_fetch(&world_tally[which], 1); }
-static void tally_await(int which, int count) {
+static void world_say(int which) { __sync_add_and_fetch(&world_word[which], 1); }
+static void world_await(int which, int count) {
     double end = test_now() + 60;
-    while (__sync_add_and_fetch(&world_tally[which], 0) < count && test_now() < end) test_sleep(0.0005);
-    CHECK(__sync_add_and_fetch(&world_tally[which], 0) >= count);
+    while (__sync_add_and_fetch(&world_word[which], 0) < count && test_now() < end) test_sleep(0.0005);
+    CHECK(__sync_add_and_fetch(&world_word[which], 0) >= count);
 }
 static double world_limit_s = 90;
 
@@ -99,7 +99,7 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
         test_failures += conformance_failures;
         return;
     }
-    tallies_begin();
+    world_quiet();
     fd = listen_loopback(AF_INET, &port);
     CHECK(fd >= 0);
     fflush(NULL);

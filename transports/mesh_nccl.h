@@ -1447,6 +1447,7 @@ typedef struct mesh_nccl__vote {
     mesh_status status;
     int action;
     uint64_t serial; /* in: of the communicator it has, or 0; out: of the one to use */
+    uint64_t newest; /* the greatest it has met */
     ncclUniqueId id;
     mesh_error why;
 } mesh_nccl__vote;
@@ -1457,16 +1458,18 @@ static inline void mesh_nccl__vote_write(unsigned char *d, const mesh_nccl__vote
     mesh__put32(d + 4, (uint32_t)v->action);
     mesh__put32(d + 8, (uint32_t)v->why.rank);
     mesh__put64(d + 12, v->serial);
-    memcpy(d + 20, v->id.internal, 128);
-    if (v->status != MESH_OK) mesh__copy_text((char *)d + 148, MESH_NCCL__VOTE_BYTES - 148, v->why.text);
+    mesh__put64(d + 20, v->newest);
+    memcpy(d + 28, v->id.internal, 128);
+    if (v->status != MESH_OK) mesh__copy_text((char *)d + 156, MESH_NCCL__VOTE_BYTES - 156, v->why.text);
 }
 
 static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d) {
     v->status = (mesh_status)(int)mesh__get32(d);
     v->action = (int)mesh__get32(d + 4);
     v->serial = mesh__get64(d + 12);
-    memcpy(v->id.internal, d + 20, 128);
-    if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 148);
+    v->newest = mesh__get64(d + 20);
+    memcpy(v->id.internal, d + 28, 128);
+    if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 156);
 }
 
 /* Has another rank said that this comm is over? The engine has yet to read it. */
@@ -1577,11 +1580,12 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__
 static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list, int n, uint32_t id, int make_id,
                                            int heed, mesh_nccl__vote *v, int64_t deadline) {
     unsigned char bytes[MESH_NCCL__VOTE_BYTES];
-    uint64_t channel = (uint64_t)id << 32 | 0xffffffffu, newest = s->serial;
+    uint64_t channel = (uint64_t)id << 32 | 0xffffffffu;
     mesh_nccl__party party = mesh_nccl__party_of(list, n, heed), reply = mesh_nccl__party_of(list, 0, 0);
     mesh_error why;
     mesh_status status;
     int i;
+    v->newest = s->serial;
     if (list[0] != s->boot->rank) {
         mesh_nccl__vote_write(bytes, v);
         status = mesh_nccl__talk(s, &party, MESH_SEND, list[0], channel, 1, bytes, sizeof bytes, deadline, &why);
@@ -1603,7 +1607,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
             if (status == MESH_OK) {
                 mesh_nccl__vote_read(&other, bytes);
                 if (other.serial != v->serial || !other.serial) v->action = MESH_NCCL__MAKE;
-                if (other.serial > newest) newest = other.serial;
+                if (other.newest > v->newest) v->newest = other.newest;
                 status = other.status;
                 why = other.why;
             }
@@ -1612,7 +1616,7 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
                 v->why = why;
             }
         }
-        if (v->action == MESH_NCCL__MAKE) v->serial = newest + 1;
+        if (v->action == MESH_NCCL__MAKE) v->serial = v->newest + 1;
         if (v->status == MESH_OK && v->action == MESH_NCCL__MAKE && make_id) {
             ncclResult_t r = s->api.ncclGetUniqueId(&v->id);
             if (r != ncclSuccess) v->status = mesh_nccl__fail(s, &v->why, "ncclGetUniqueId", r);
@@ -1632,12 +1636,14 @@ static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list,
 static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on, uint32_t owner) {
     mesh_nccl__comm *c;
     int i;
+    pthread_mutex_lock(&s->lock);
     for (c = s->comm; c; c = c->next) {
         if (c->size != on->size || c->ended || c->stale || !c->serial || (c->refs && c->owner != owner)) continue;
         for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
-        if (i == c->size) return c;
+        if (i == c->size) break;
     }
-    return NULL;
+    pthread_mutex_unlock(&s->lock);
+    return c;
 }
 
 /* What a communicator's list of ranks has of its own on the device. */
@@ -3175,8 +3181,8 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     }
     mesh_transport_free(bootstrap, ranks);
     if (status == MESH_OK && !desc->no_watchdog) {
+        s->marks = pthread_create(&s->marker, NULL, mesh_nccl__marker, s) == 0; /* which the watchdog asks */
         s->watching = pthread_create(&s->watchdog, NULL, mesh_nccl__watch, s) == 0;
-        s->marks = pthread_create(&s->marker, NULL, mesh_nccl__marker, s) == 0;
         if (!s->watching || !s->marks)
             status = mesh__fail(&vote.why, MESH_ERR_MEMORY, bootstrap->rank, "no watchdog thread");
     }
@@ -3187,7 +3193,9 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     }
     if (status == MESH_OK) {
         s->world = *(mesh_nccl__group *)world; /* for bare posts; the first comm over the world may have it */
+        pthread_mutex_lock(&s->lock);
         s->world.c->refs = 0;
+        pthread_mutex_unlock(&s->lock);
         s->world.timeout = INT64_C(600000000000);
     }
     if (status == MESH_OK) return MESH_OK;
