@@ -146,7 +146,7 @@ static void test_averages(void) { run_gpus(3, averages_rank, NULL); }
 
 /* Strided messages of a post, more than one batch of moves holds, of odd lengths: all arrive, and nothing beside them. */
 static void many_pieces_rank(mesh_transport *t, void *ctx) {
-    enum { PIECES = 1500, EACH = 24 };
+    enum { PIECES = 700, EACH = 24 };
     static mesh_xfer x[2 * PIECES];
     static unsigned char host[2 * PIECES * EACH], want[2 * PIECES * EACH];
     mesh_block b[2];
