@@ -136,7 +136,11 @@ def verdict(m, slot, clean, place, texts, every):
                 compiled.add(binary)
             names = [n for n in slot.names(binary, parts) if clean.known.get(n, True)]
             if not names: return None, f"no test of {binary} has a name with {' or '.join(parts)}"
-            for part in [n for n in names if not LONG.search(n)], [n for n in names if LONG.search(n)]:
+            groups = [[n for n in names if p in n and not LONG.search(n)] for p in parts or [""]] + [[n for n in names if LONG.search(n)]]
+            tried = set()
+            for part in groups:  # in the order in which the entry names them
+                part = [n for n in part if n not in tried]
+                tried.update(part)
                 while part:
                     status, text = slot.test(binary, part, 900)
                     if status is None: return True, f"{binary} does not end"
