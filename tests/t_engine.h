@@ -623,6 +623,35 @@ static void test_live_scratch(void) {
     run_world(SIM, 2, live_scratch_rank, &large);
 }
 
+/* Scratch is kept for the next operation up to MESH__SCRATCH_KEPT bytes; more is given back at once. */
+static void kept_scratch_rank(mesh_transport *t, void *ctx) {
+    static const size_t counts[] = {9000, 4 << 20};
+    int i, k, n, kept;
+    mesh_tuning tuning;
+    mesh_error err;
+    mesh_comm c;
+    (void)ctx;
+    CHECK_OK(mesh_tuning_parse(&tuning, "all_reduce ranks<=* bytes<=* halving", &err), err);
+    t->tuning = &tuning; /* scratch as large as the data */
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (n = 0; n < 2; n++) {
+        float *a = (float *)calloc(counts[n], sizeof *a), *b = (float *)calloc(counts[n], sizeof *b);
+        mesh__engine *e = mesh__impl(&c)->engine;
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, b, counts[n], MESH_F32, MESH_SUM), c.error);
+        for (i = 0, kept = 0; i < e->nops; i++)
+            for (k = 0; k < MESH__SCRATCHES; k++) {
+                kept += e->op[i]->scratch[k].p != NULL;
+                CHECK(e->op[i]->scratch[k].nbytes <= MESH__SCRATCH_KEPT);
+            }
+        CHECK_INT(kept > 0, n == 0);
+        free(a);
+        free(b);
+    }
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    t->tuning = NULL;
+}
+static void test_kept_scratch(void) { run_world(SIM, 2, kept_scratch_rank, NULL); }
+
 static void fill_stack(void) {
     volatile char junk[16384];
     size_t i;
@@ -989,6 +1018,7 @@ static const test_case engine_tests[] = {
     {"engine/stopped", test_stopped, 0},
     {"engine/stopped_midway", test_stopped_midway, 0},
     {"engine/orphan", test_orphan, 0},
+    {"engine/kept_scratch", test_kept_scratch, 0},
     {"engine/live_scratch", test_live_scratch, 0},
     {"engine/unsaid", test_unsaid, 0},
     {"engine/ring", test_ring, 0},

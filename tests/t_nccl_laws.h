@@ -870,6 +870,70 @@ static void test_compared(void) {
     }
 }
 
+/* A barrier is judged when it is over, and not when what was called before it is. */
+static void judged_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_request r[2];
+    mesh_comm c;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r[0]), c.error);
+    if (t->rank == 1) world_await(0, 1);
+    CHECK_OK(mesh_barrier_start(&c, NULL, &r[1]), c.error);
+    CHECK_OK(mesh_wait_host(r[0]), c.error);
+    world_say(0); /* rank 0's, first: its barrier cannot be over */
+    CHECK_OK(mesh_wait_host(r[1]), c.error);
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+    }
+    pthread_mutex_lock(&s->lock);
+    CHECK(!law_whole(&c)->past.disagreed && !s->inside);
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(&c, a);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_judged(void) { run_gpus(2, judged_rank, NULL); }
+
+/* A device that fails ends what is under way on it, and says whose it is. */
+static cudaError_t law_broken_query(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorLaunchFailure;
+}
+static void broken_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaError_t (*query)(cudaEvent_t);
+    mesh_request r;
+    mesh_comm c;
+    mesh_status status;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    pthread_mutex_lock(&s->lock);
+    query = s->api.cudaEventQuery;
+    if (t->rank == 1) s->api.cudaEventQuery = law_broken_query;
+    pthread_mutex_unlock(&s->lock);
+    status = mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r);
+    if (status == MESH_OK) status = mesh_wait_host(r);
+    while (status == MESH_OK) status = mesh_comm_sync(&c);
+    CHECK(status == MESH_ERR_TRANSPORT || (t->rank == 0 && status == MESH_ERR_CANCELED));
+    CHECK_INT(c.error.rank, 1);
+    CHECK_HAS(c.error.text, "the device: ");
+    pthread_mutex_lock(&s->lock);
+    s->api.cudaEventQuery = query;
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void test_broken_device(void) { run_gpus(2, broken_rank, NULL); }
+
 /* Staging grows with what goes through it. */
 static void staging_rank(mesh_transport *t, void *ctx) {
     static const size_t counts[] = {10, 200000, 500, 900000, 3000000};
@@ -985,6 +1049,8 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/blocked", test_blocked, 60},
     {"nccl/fake/unwatched", test_unwatched, 60},
     {"nccl/fake/compared", test_compared, 60},
+    {"nccl/fake/judged", test_judged, 60},
+    {"nccl/fake/broken_device", test_broken_device, 60},
     {"nccl/fake/staging", test_staging, 60},
     {"nccl/fake/half_registered", test_half_registered, 60},
     {"nccl/fake/lengths", test_lengths, 60},
