@@ -934,6 +934,107 @@ static void broken_rank(mesh_transport *t, void *ctx) {
 }
 static void test_broken_device(void) { run_gpus(2, broken_rank, NULL); }
 
+/* What is asked of CUDA: a stream waits where there is something to wait for, and only there. */
+static mesh_nccl__api law_api;
+static int law_waits, law_records, law_devices;
+static cudaError_t law_wait(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    law_waits++;
+    return law_api.cudaStreamWaitEvent(stream, event, flags);
+}
+static cudaError_t law_record(cudaEvent_t event, cudaStream_t stream) {
+    law_records++;
+    return law_api.cudaEventRecord(event, stream);
+}
+static cudaError_t law_device_get(int *device) {
+    law_devices++;
+    return law_api.cudaGetDevice(device);
+}
+static cudaError_t law_not_ready(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorNotReady;
+}
+static void asked_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_request r;
+    mesh_comm c;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_ticket ticket;
+    int64_t due;
+    float *a, *b;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    a = device_floats(&c, 100, 1);
+    b = device_floats(&c, 100, 1);
+    k = law_whole(&c);
+    law_api = s->api;
+    s->api.cudaStreamWaitEvent = law_wait, s->api.cudaEventRecord = law_record, s->api.cudaGetDevice = law_device_get;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    law_waits = law_devices = 0;
+    due = k->due;
+    for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_INT(law_waits, 0);   /* on the stream of the one before it */
+    CHECK_INT(law_devices, 5); /* each is inside once */
+    CHECK(k->issued - k->marked == 6 && k->due == due && k->last_due > due); /* the first that has no mark is the first due */
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    pthread_mutex_lock(&s->lock);
+    law_records = 0;
+    mesh_nccl__mark_now(s, k); /* not into the program's graph */
+    CHECK(law_records == 0 && k->marked != k->issued);
+    pthread_mutex_unlock(&s->lock);
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r), c.error);
+    law_waits = 0;
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_INT(law_waits, 1); /* in the graph the stream comes behind what was started */
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    if (t->rank == 1) world_await(0, 1); /* so that what rank 0 has started is under way */
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r), c.error);
+    law_waits = 0;
+    CHECK_OK(mesh_all_reduce(&c, NULL, b, b, 100, MESH_F32, MESH_MAX), c.error);
+    if (t->rank == 0) CHECK_INT(law_waits, 1); /* the caller's stream, behind it */
+    world_say(0);
+    CHECK_OK(mesh_wait_host(r), c.error);
+    CHECK_OK(t->rank ? mesh_send(&c, NULL, 0, a, 2, MESH_F32) : mesh_recv(&c, NULL, 1, a, 2, MESH_F32), c.error); /* connects */
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 0) { /* what has failed on the host may still be under way on the device */
+        mesh_post p;
+        mesh_xfer x;
+        mesh_error why;
+        memset(&p, 0, sizeof p), memset(&x, 0, sizeof x), memset(&ticket, 0, sizeof ticket);
+        x.base = a, x.nbytes = 8, x.direction = MESH_RECV, x.rank = 1;
+        p.xfer = &x, p.count = 1, p.group = s->group;
+        CHECK_INT(t->ops->post(t, &p, &ticket), MESH_OK); /* rank 1 does not send it */
+        s->api.cudaEventQuery = law_not_ready;
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__mark_now(s, k);
+        mesh_nccl__end(s, k, MESH_ERR_CANCELED, 0, "for a test");
+        pthread_mutex_unlock(&s->lock);
+        CHECK_INT(t->ops->test(t, &ticket, &why), MESH_IN_PROGRESS);
+        s->api.cudaEventQuery = law_api.cudaEventQuery;
+        while (t->ops->test(t, &ticket, &why) == MESH_IN_PROGRESS) t->ops->progress(t, t->ops->now(t) + SECOND / 100);
+        CHECK_INT(t->ops->test(t, &ticket, &why), MESH_ERR_CANCELED);
+        CHECK_HAS(why.text, "for a test");
+    }
+    s->api = law_api;
+    mesh_free(&c, a), mesh_free(&c, b);
+    mesh_comm_close(&c);
+    cudaStreamDestroy(stream);
+}
+static void test_asked(void) {
+    gpu_job job = job_of(asked_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
 /* Staging grows with what goes through it. */
 static void staging_rank(mesh_transport *t, void *ctx) {
     static const size_t counts[] = {10, 200000, 500, 900000, 3000000};
@@ -1050,6 +1151,7 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/unwatched", test_unwatched, 60},
     {"nccl/fake/compared", test_compared, 60},
     {"nccl/fake/judged", test_judged, 60},
+    {"nccl/fake/asked", test_asked, 60},
     {"nccl/fake/broken_device", test_broken_device, 60},
     {"nccl/fake/staging", test_staging, 60},
     {"nccl/fake/half_registered", test_half_registered, 60},

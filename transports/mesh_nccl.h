@@ -1326,7 +1326,7 @@ static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
     int rounds;
     for (c = s->comm; c && deadline > now; c = c->next) { /* the host waits: the ends are to be seen */
         pthread_mutex_lock(&s->lock);
-        if (!c->capturing && !c->marking) mesh_nccl__mark_now(s, c);
+        if (!c->marking) mesh_nccl__mark_now(s, c);
         pthread_mutex_unlock(&s->lock);
     }
     for (rounds = 0;; rounds++) {
