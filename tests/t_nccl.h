@@ -649,6 +649,13 @@ static void gpu_error_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(status, strcmp(want, "deadline") ? MESH_ERR_TRANSPORT : MESH_ERR_TIMEOUT);
     CHECK_HAS(c.error.text, want);
     CHECK_HAS(c.error.text, "all_reduce");
+    if (ON_FAKE) { /* no communicator was freed under a thread that was inside of it */
+        unsigned long long (*unsafe)(void) = NULL;
+        void *library = dlopen(getenv("MESH_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD), *found = NULL;
+        if (library) found = dlsym(library, "fake_unsafe_aborts");
+        memcpy(&unsafe, &found, sizeof found);
+        CHECK(unsafe && unsafe() == 0);
+    }
     mesh_free(&c, a);
     mesh_comm_close(&c);
 }
