@@ -658,19 +658,61 @@ static void where_rank(mesh_transport *t, void *ctx) {
 }
 static void test_where(void) { run_world(SIM, 2, where_rank, NULL); }
 
+/* Lists of buffers too large to be copied together, under each algorithm: as one by one. */
+static void large_lists_rank(mesh_transport *t, void *ctx) {
+    enum { LIST = 4 };
+    static const char *const algorithms[] = {"doubling", "halving", "ring", "direct"};
+    static const size_t counts[LIST] = {30000, 3, 21001, 17010};
+    float *a[LIST], *b[LIST];
+    mesh_buffer list[LIST];
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_comm c;
+    size_t i, k, m;
+    (void)ctx;
+    desc.timeout_ns = 20 * SECOND;
+    for (m = 0; m < sizeof algorithms / sizeof *algorithms; m++) {
+        mesh_tuning tuning;
+        mesh_error err;
+        char text[200];
+        int wrong = 0;
+        snprintf(text, sizeof text, "all_reduce ranks<=* bytes<=* %s", algorithms[m]);
+        CHECK_OK(mesh_tuning_parse(&tuning, text, &err), err);
+        desc.tuning = &tuning;
+        if (!open_with(t, &c, "x=-1", &desc)) return;
+        for (k = 0; k < LIST; k++) {
+            a[k] = (float *)malloc(counts[k] * sizeof(float)), b[k] = (float *)malloc(counts[k] * sizeof(float));
+            for (i = 0; i < counts[k]; i++) a[k][i] = (float)(t->rank * 3 + (int)(k * 5 + i % 11)), b[k][i] = -1;
+            list[k].send = a[k], list[k].recv = k == 2 ? a[k] : b[k], list[k].count = counts[k];
+        }
+        CHECK_OK(mesh_all_reduce_many(&c, NULL, list, LIST, MESH_F32, MESH_SUM), c.error);
+        for (k = 0; k < LIST; k++)
+            for (i = 0; i < counts[k]; i++)
+                wrong += ((float *)list[k].recv)[i] != (float)(t->size * (t->size - 1) / 2 * 3 + t->size * (int)(k * 5 + i % 11));
+        if (wrong) test_fail(__FILE__, __LINE__, "%s, %d ranks: %d elements are wrong", algorithms[m], t->size, wrong);
+        for (k = 0; k < LIST; k++) free(a[k]), free(b[k]);
+        mesh_comm_close(&c);
+    }
+}
+static void test_large_lists(void) {
+    int n;
+    for (n = 2; n <= 7; n++) run_guarded(sim_desc(n), large_lists_rank, NULL);
+}
+
 /* An object of any size, from any root, is the same everywhere; a large one goes in segments, from rank to rank. */
 static void objects_rank(mesh_transport *t, void *ctx) {
     static const size_t sizes[] = {
-        0, 1, 100, 101, 99, MESH__OBJECT_CHAIN, MESH__OBJECT_CHAIN + 1, 3 * MESH__OBJECT_CHAIN / 2, 7};
+        0, 1, 100, 102 /* the room and one more */, 101, 99, MESH__OBJECT_CHAIN, MESH__OBJECT_CHAIN + 1, 3 * MESH__OBJECT_CHAIN / 2, 7};
     static noter writers[3];
     noter *w = &writers[t->rank];
     unsigned char *mine = (unsigned char *)malloc(2 * MESH__OBJECT_CHAIN);
     mesh_object o = MESH_ZERO;
+    unsigned char own[4];
     mesh_comm c;
     size_t i, k;
     (void)ctx;
     noter_make(w, t);
     if (!open_comm(&w->s.base, &c, "x=3", NULL, 20 * SECOND)) return;
+    o.data = own; /* the caller's: left alone, and not freed */
     for (k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         mesh_object root = MESH_ZERO;
         uint64_t largest = 0;
@@ -1170,6 +1212,7 @@ static const test_case call_tests[] = {
     {"calls/groups", test_groups, 0},
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},
+    {"calls/large_lists", test_large_lists, 0},
     {"redistribute/large", test_large_moves, 0},
     {"redistribute/large_closed", test_large_closed, 0},
     {"redistribute/lists_differ", test_lists_differ, 0},
