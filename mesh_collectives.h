@@ -186,7 +186,8 @@ MESH_API mesh_status mesh_exscan_start(mesh_comm *c, const char *axes, const voi
 MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root);
 MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes, mesh_object *o, int root,
                                                  mesh_request *r);
-/* Free what was received (not what root gave) and make the object zero. */
+/* Free what was received (not what root gave) and make the object zero: of a call that failed too, once it has ended; after the
+   comm's close too, but before the transport's. */
 MESH_API void mesh_object_free(mesh_comm *c, mesh_object *o);
 /* No rank returns before every rank has called; on GPUs, come so far on its stream. The one blocking call that blocks the host there. */
 MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes);

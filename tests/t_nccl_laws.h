@@ -154,7 +154,7 @@ static void many_pieces_rank(mesh_transport *t, void *ctx) {
     unsigned char *p;
     int i, k, side, other = 1 - t->rank;
     (void)ctx;
-    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
     memset(b, 0, sizeof b), memset(x, 0, sizeof x);
     for (side = 0; side < 2; side++) { /* two bytes of every five; one of every four of two rows */
         b[side].run = side ? 1 : 2, b[side].ndim = 1 + side;

@@ -492,8 +492,11 @@ static void calls_rank(mesh_transport *t, void *ctx) {
     e->now = t->ops->now(t);
     if (over && p->odd == ODD_LEAVE) mesh_sim_close(t);
     mesh_comm_close(&c);
-    for (i = 0; i < started; i++) /* what was under way has ended with the comm */
-        if (ops[i].live) free(ops[i].send), free(ops[i].recv);
+    for (i = 0; i < started; i++) { /* what was under way has ended with the comm */
+        if (!ops[i].live) continue;
+        if (ops[i].s.kind == CALL_OBJECT) mesh_object_free(&c, &ops[i].object);
+        free(ops[i].send), free(ops[i].recv);
+    }
     free(ops);
 }
 
