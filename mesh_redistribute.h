@@ -723,9 +723,12 @@ static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
                                   "%s: its mesh \"%s\" holds rank %d, which is not in the comm's", which,
                                   mesh__show(t->on).text, mesh_rank_at(t->on, i));
     }
-    if (src->dtype != dst->dtype || mesh__tensor_elem(src) != mesh__tensor_elem(dst))
+    if (src->dtype != dst->dtype)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination are %s and %s; convert first",
                           mesh_dtype_name(src->dtype), mesh_dtype_name(dst->dtype));
+    if (mesh__tensor_elem(src) != mesh__tensor_elem(dst))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "elements are of %l bytes in the source and of %l in the destination",
+                          mesh__tensor_elem(src), mesh__tensor_elem(dst));
     if (src->ndim != dst->ndim)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination have %d and %d dims", src->ndim,
                           dst->ndim);

@@ -1586,6 +1586,21 @@ static int conf_has_partial(const mesh_spec *s) {
     return 0;
 }
 
+/* Another plan than the best: one of the others that the search has found, the same on every rank. Returns whether there is one. */
+static int conf_other_plan(mesh_comm *comm, conf_random *r, const mesh_tensor *src, const mesh_tensor *dst,
+                           mesh_plan *plan) {
+    enum { PLANS = 16 };
+    mesh_plan *all = (mesh_plan *)malloc(PLANS * sizeof *all);
+    mesh_plan_desc d;
+    int n;
+    mesh__tensor_desc(comm, src, dst, &d);
+    n = mesh_plan_candidates(all, PLANS, &d, NULL);
+    if (n > PLANS) n = PLANS;
+    if (n > 1) *plan = all[1 + conf_below(r, n - 1)];
+    free(all);
+    return n > 1;
+}
+
 /* One call: a list of tensors between two meshes, seen from this rank. */
 static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
     enum { LIST = 24 };
@@ -1598,7 +1613,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
     mesh_plan *plan = (mesh_plan *)malloc(sizeof *plan);
     mesh from, to, other;
     int n = conf_below(r, 4) ? 1 : 2 + conf_below(r, LIST - 1), i, k, how = conf_below(r, 4), half = t->size / 2;
-    int ops[LIST], summands[LIST], d, form;
+    int ops[LIST], summands[LIST], d, form, given = 0;
     uint64_t sent[2] = {0, 0}, received[2] = {0, 0}, will_send = 0, will_receive = 0;
     int64_t scratch = -1, bound = 0;
     mesh_error err;
@@ -1640,6 +1655,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         from_src[i] = conf_lent(&m, a);
         to_dst[i] = conf_lent(&m, b);
         if (mesh_redistribute_plan(comm, plan, a, b, &err) != MESH_OK) conformance_fail(t, __LINE__, "plan", err.text);
+        given = n == 1 && !conf_below(r, 3) && conf_other_plan(comm, r, a, b, plan);
         if (i == 0) mesh_plan_format(plan, text, sizeof text);
         bound += plan->scratch;
         for (k = 0; k < plan->nsteps; k++) {
@@ -1649,14 +1665,17 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         }
     }
     CONFORM(mesh_redistribute_scratch_bytes(comm, src, dst, n, &scratch, &err) == MESH_OK, err.text);
-    if (n == 1 && mesh__is_little()) CONFORM(scratch <= bound, text);
+    if (n == 1 && !given && mesh__is_little()) CONFORM(scratch <= bound, text);
     conf_up(&m);
     mesh_comm_bytes(comm, NULL, &sent[0], &received[0]);
-    form = conf_below(r, 3);
+    form = given ? 1 + conf_below(r, 2) : conf_below(r, 3);
     if (n == 1 && form == 0) {
         CONFORM_CALL(mesh_redistribute(comm, from_src, to_dst), comm);
     } else {
-        CONFORM_CALL(mesh_redistribute_many_start(comm, from_src, to_dst, n, &request), comm);
+        if (given)
+            CONFORM_CALL(mesh_redistribute_planned_start(comm, plan, from_src, to_dst, 1, &request), comm);
+        else
+            CONFORM_CALL(mesh_redistribute_many_start(comm, from_src, to_dst, n, &request), comm);
         if (form == 2) mesh_keep(request);
         CONFORM_CALL(conf_wait(request), comm);
     }

@@ -185,6 +185,17 @@ static void scratch_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(wrong_part(&dst, t->rank, way == 1 ? 2 : 4), 0);
             free(src.data), free(dst.data);
         }
+        for (i = 0; i < 2; i++) { /* two that are reduced in rounds, and one that is only moved, in one call */
+            two_layouts(&c, &many[0][i], &many[1][i], "a:P(sum) b:P(sum)", i ? "a:R b:S(0)" : "a:S(1) b:R", 2000, 1501);
+            set_part(&many[0][i], t->rank, 1);
+        }
+        two_layouts(&c, &many[0][2], &many[1][2], "a:S(0) b:R", "a:R b:S(1)", 70, 1501);
+        set_part(&many[0][2], t->rank, 1);
+        CHECK_OK(mesh_redistribute_many(&c, many[0], many[1], 3), c.error);
+        for (i = 0; i < 3; i++) {
+            CHECK_INT(wrong_part(&many[1][i], t->rank, i < 2 ? 4 : 1), 0);
+            free(many[0][i].data), free(many[1][i].data);
+        }
         { /* a list, whose boxes are packed: as much at a time as the cap allows */
             mesh_request r;
             int64_t said = 0;
@@ -242,6 +253,9 @@ static const struct {
     {MESH_ERR_ARGUMENT, "shape's elements overflow"},
     {MESH_ERR_ARGUMENT, "the request is NULL"},
     {MESH_ERR_ARGUMENT, "dtype 99"},
+    {MESH_ERR_ARGUMENT, "source: 9 dims; 0 to 8 are possible"},
+    {MESH_ERR_ARGUMENT, "source: dtype 0 with elements of 8 bytes"},
+    {MESH_ERR_ARGUMENT, "elements are of 4 bytes in the source and of 8 in the destination"},
 };
 
 /* Rank 1 gets it wrong; everybody is told. */
@@ -317,6 +331,16 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
             break;
         case 17:
             src.dtype = dst.dtype = (mesh_dtype)99;
+            break;
+        case 18:
+            src.ndim = dst.ndim = MESH_MAX_DIMS + 1;
+            break;
+        case 19:
+            src.elem_bytes = 8;
+            break;
+        case 20:
+            src.dtype = dst.dtype = MESH_BYTES;
+            src.elem_bytes = 4, dst.elem_bytes = 8;
             break;
         default:
             break;
