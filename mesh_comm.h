@@ -934,6 +934,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
 static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
     mesh_comm *c = op->comm;
     if (op->failing) return;
+    if (mesh__impl(c)->disputing) status = MESH_ERR_MISMATCH; /* started since; what went wrong with it follows from that */
     if (status == MESH_ERR_MISMATCH) {
         mesh__dispute_open(c, &op->record, why);
     } else {

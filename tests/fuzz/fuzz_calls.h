@@ -642,8 +642,8 @@ static void calls_judge(const calls_program *p) {
         failed += e->step[p->nsteps] != MESH_OK;
         if (e->now > latest) latest = e->now;
         for (k = 0; k < p->nsteps; k++) { /* what was right before stays so, where messages are not lost */
-            /* a kept message under way then is started again after it, and meets what the odd rank sends there */
-            int ends = p->step[k].kind >= CALL_MESSAGE ? k + p->step[k].later : k;
+            /* a kept one under way then is started again after it, and meets what the odd rank does there */
+            int ends = p->step[k].how & 8 ? k + p->step[k].later : k;
             if (e->step[k] == MESH_OK && !e->right[k] && (must_hold || (ends < p->odd_step && p->odd != ODD_DROP)))
                 test_fail(__FILE__, __LINE__, "rank %d, step %d (kind %d): values", i, k, p->step[k].kind);
             if (e->step[k] == MESH_IN_PROGRESS) test_fail(__FILE__, __LINE__, "rank %d, step %d has not ended", i, k);
