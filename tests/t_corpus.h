@@ -135,7 +135,7 @@ static void test_corpus_frames(void) { corpus_replay("frames"); }
 static void test_corpus_handshake(void) { corpus_replay("handshake"); }
 static void test_corpus_calls(void) { corpus_replay("calls"); }
 
-__attribute__((unused)) static const test_case corpus_tests[] = {
+static const test_case corpus_tests[] = {
     {"corpus/mesh", test_corpus_mesh, 0},
     {"corpus/spec", test_corpus_spec, 0},
     {"corpus/tuning", test_corpus_tuning, 0},

@@ -59,6 +59,7 @@ int main(int argc, char **argv) {
         TOPIC(rogue_tests),
         TOPIC(rogue_frame_tests),
         TOPIC(failing_tests),
+        TOPIC(corpus_tests),
     };
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }
