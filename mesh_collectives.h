@@ -2694,12 +2694,15 @@ MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap) 
     return out.len;
 }
 
-/* The next word of a line, at most cap - 1 characters of it; behind it. */
+/* The next word of a line; behind it. One of cap characters or more is no word that anything begins with. */
 static inline const char *mesh__word(const char *p, char *word, size_t cap) {
     size_t n = 0;
     while (*p == ' ' || *p == '\t' || *p == '\r') p++;
     for (; *p && *p != ' ' && *p != '\t' && *p != '\n' && *p != '\r' && *p != '#'; p++)
-        if (n + 1 < cap) word[n++] = *p;
+        if (n + 1 < cap)
+            word[n++] = *p;
+        else
+            word[0] = '?';
     word[n] = 0;
     return p;
 }

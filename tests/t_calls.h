@@ -110,6 +110,41 @@ static void rows_rank(mesh_transport *t, void *ctx) {
 }
 static void test_rows(void) { run_world(SIM, 5, rows_rank, NULL); }
 
+/* Blocks with counts of their own, of several segments (256 KiB): each is whole, the later ranks' larger ones too, and the empty one. */
+static void counted_segments_rank(mesh_transport *t, void *ctx) {
+    enum { UNIT = 40000 };
+    int n = t->size, me = t->rank, way, i, r;
+    size_t counts[8], at = 0, k, total = 0, room = (size_t)(n * n) * UNIT;
+    int32_t *send = (int32_t *)malloc(room * sizeof *send), *recv = (int32_t *)malloc(room * sizeof *recv);
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (way = 0; way < 3; way++) { /* the first, a middle or the last is the largest */
+        for (total = at = 0, i = 0; i < n; i++) {
+            counts[i] = (size_t)(way == 0 ? n - 1 - i : way == 1 ? (i + n / 2) % n : i) * UNIT;
+            if (i < me) at += counts[i];
+            total += counts[i];
+        }
+        for (k = 0; k < total; k++) send[k] = (int32_t)(1000 * me + (int)k);
+        for (k = 0; k < room; k++) recv[k] = -1;
+        CHECK_OK(mesh_reduce_scatter_v(&c, NULL, send, recv, counts, NULL, MESH_I32, MESH_SUM), c.error);
+        for (k = 0; k < room; k++) {
+            int32_t want = -1;
+            if (k < counts[me])
+                for (want = 0, r = 0; r < n; r++) want += (int32_t)(1000 * r + (int)(at + k));
+            if (recv[k] != want) break;
+        }
+        if (k < room) test_fail(__FILE__, __LINE__, "way %d of %d: element %zu", way, n, k);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    free(send), free(recv);
+}
+static void test_counted_segments(void) {
+    run_world(SIM, 3, counted_segments_rank, NULL);
+    run_world(SIM, 5, counted_segments_rank, NULL);
+    run_world(TCP, 4, counted_segments_rank, NULL);
+}
+
 /* An element larger than a segment is a segment. */
 static void large_elements_rank(mesh_transport *t, void *ctx) {
     static const int kinds[] = {MESH_ALGORITHM_RING, MESH_ALGORITHM_DIRECT};
@@ -156,8 +191,11 @@ static void test_table_text(void) {
                  {"none ranks<=1 bytes<=1 ring", 0},
                  {"all_to_all ranks<=* bytes<=* ring", 0},
                  {"\tscan   ranks<=1\tbytes<=1 \tchain # ranks", 1},
-                 {"scan ranks<=1 bytes<=1 chain segment=00000000000000000000000000000000000000000000",
-                  1}, /* longer than a word */
+                 {"scan ranks<=1 bytes<=1 chain segment=0000000000000000000000000000000000000000000080",
+                  0}, /* longer than a word: not cut to another number */
+                 {"scan ranks<=1 bytes<=1 chain segment=000000000000000000000080", 0}, /* by one */
+                 {"scan ranks<=1 bytes<=1 chain segment=00000000000000000000080", 1},
+                 {"scan ranks<=00000000000000000000000012 bytes<=1 chain", 0},
                  {"scan ranks<=1 bytes<=1 chain#", 1}};
     test_random r = random_from(801);
     char text[8000], again[8000];
@@ -1213,6 +1251,7 @@ static const test_case call_tests[] = {
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},
     {"calls/large_lists", test_large_lists, 0},
+    {"calls/counted_segments", test_counted_segments, 0},
     {"redistribute/large", test_large_moves, 0},
     {"redistribute/large_closed", test_large_closed, 0},
     {"redistribute/lists_differ", test_lists_differ, 0},

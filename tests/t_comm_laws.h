@@ -1770,8 +1770,11 @@ static void two_deaths_rank(mesh_transport *t, void *ctx) {
     }
     CHECK_INT(mesh_barrier(&a, NULL), MESH_ERR_PEER);
     CHECK_INT(a.error.rank, 3);
+    if (t->rank == 0) pause_rank(t, 2 * SECOND);
+    CHECK_OK(mesh_barrier(&b, NULL), b.error);
     if (t->rank == 1) {
         int64_t start = t->ops->now(t);
+        CHECK_INT(d.failed, 1); /* though nothing was called in it */
         CHECK_INT(mesh_recv(&d, NULL, 1, &v, 1, MESH_I32), MESH_ERR_PEER);
         CHECK_INT(d.error.rank, 2);
         CHECK(t->ops->now(t) - start < 5 * SECOND); /* not at the deadline */
@@ -1782,6 +1785,90 @@ static void two_deaths_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&a);
 }
 static void test_two_deaths(void) { run_world(SIM, 4, two_deaths_rank, NULL); }
+
+/* A request that cannot be started again, in a comm that has failed: told is what the comm failed of. */
+static void restart_failed_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    mesh_error first;
+    int32_t v = 0, got = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    if (t->rank == 0) CHECK_INT(mesh_recv_start(&c, NULL, 1, &got, 1, MESH_I32, &r), MESH_OK);
+    CHECK_INT(t->rank ? mesh_all_reduce(&c, NULL, &v, &got, 1, MESH_I32, MESH_SUM) : mesh_barrier(&c, NULL),
+              MESH_ERR_MISMATCH);
+    first = c.error;
+    if (t->rank == 0) CHECK_INT(mesh_restart(r), MESH_ERR_MISMATCH);
+    CHECK_STR(c.error.text, first.text);
+    mesh_comm_close(&c);
+}
+static void test_restart_failed(void) { run_world(SIM, 2, restart_failed_rank, NULL); }
+
+/* While two find out what they disagree about, a third breaks the comm: an operation's status is its comm's. */
+static void other_cause_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    int32_t send[4] = {0}, recv[4];
+    size_t counts[2] = {1, 1};
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2,y=2", NULL, 20 * SECOND)) return;
+    if (t->rank >= 2) {
+        if (t->rank == 2) CHECK_INT(mesh_recv_start(&c, NULL, 0, recv, 1, MESH_I32, &r), MESH_OK);
+        pause_rank(t, 3 * SECOND / 10);
+        mesh_comm_close(&c);
+        return;
+    }
+    counts[0] += t->rank == 1; /* of the record no part */
+    status = mesh_all_to_all_v(&c, "y", send, counts, NULL, recv, counts, NULL, MESH_I32);
+    CHECK_INT(c.error.status, MESH_ERR_PEER);
+    CHECK_INT(status, c.error.status);
+    CHECK_HAS(c.error.text, "rank 2 closed it with 1 operation under way");
+    mesh_comm_close(&c);
+}
+static void test_other_cause(void) { run_world(SIM, 4, other_cause_rank, NULL); }
+
+/* Of the trips that compare the clocks the shortest says how far they are apart at most. */
+typedef struct clocked {
+    shim s;
+    int64_t sent, shortest, within;
+    int trips;
+} clocked;
+static mesh_status clocked_send(mesh_transport *t, int rank, int kind, const void *data, size_t n) {
+    if (kind == MESH_EVENT_MESSAGE && mesh__get32((const unsigned char *)data) == MESH__MSG_CLOCK)
+        ((clocked *)(void *)t)->sent = shim_now(t);
+    return shim_control_send(t, rank, kind, data, n);
+}
+static mesh_status clocked_poll(mesh_transport *t, mesh_control *out) {
+    clocked *k = (clocked *)(void *)t;
+    mesh_status status = shim_control_poll(t, out);
+    if (status == MESH_OK && out->kind == MESH_EVENT_MESSAGE && mesh__get32(out->data) == MESH__MSG_TIME) {
+        int64_t trip = (shim_now(t) - k->sent + 1) / 2;
+        if (!k->trips++ || trip < k->shortest) k->shortest = trip;
+    }
+    return status;
+}
+static void clocked_told(void *ctx, int64_t offset, int64_t within) {
+    clocked *k = (clocked *)ctx;
+    k->within = within;
+    CHECK(offset <= within && offset >= -within); /* all read one clock */
+}
+static void shortest_rank(mesh_transport *t, void *ctx) {
+    static clocked all[6];
+    clocked *k = &all[t->rank];
+    mesh_comm c;
+    (void)ctx;
+    memset(k, 0, sizeof *k);
+    shim_make(&k->s, t);
+    k->s.ops.control_send = clocked_send, k->s.ops.control_poll = clocked_poll;
+    k->s.base.trace_clock = clocked_told, k->s.base.trace_ctx = k;
+    if (!open_comm(&k->s.base, &c, "x=6", NULL, 20 * SECOND)) return;
+    CHECK_INT(k->trips, t->rank ? MESH__CLOCK_TRIPS : 0);
+    CHECK_INT(k->within, k->shortest);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    mesh_transport_detach(&k->s.base);
+}
+static void test_shortest(void) { run_world(SIM, 6, shortest_rank, NULL); }
 
 /* ---- pending: each rank once, no more than there is room for, whatever tickets say ---- */
 
@@ -2032,6 +2119,9 @@ static const test_case law_tests[] = {
     {"comm/forged", test_comm_forged, 0},
     {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0},
+    {"comm/restart_failed", test_restart_failed, 0},
+    {"comm/other_cause", test_other_cause, 0},
+    {"trace/shortest", test_shortest, 0},
     {"comm/pending", test_pending, 0},
     {"comm/missing", test_missing, 0},
     {"comm/latecomer", test_latecomer, 0},
