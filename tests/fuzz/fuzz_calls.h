@@ -670,6 +670,9 @@ static void calls_judge(const calls_program *p) {
                   p->step[p->odd_step].kind);
     if (!polled && p->odd != ODD_DROP && latest > 40 * SECOND)
         test_fail(__FILE__, __LINE__, "odd %d: it takes %lld s", p->odd, (long long)(latest / SECOND));
+    /* those that change places and end at different times take what was started in between along: calls that look alike then meet */
+    if (p->odd == ODD_SWAP && p->odd_step + 1 < p->nsteps && p->step[p->odd_step].later != p->step[p->odd_step + 1].later)
+        return;
     for (i = 0; i < p->ranks && !failed; i++)
         for (k = 0; k < p->nsteps; k++)
             if (i != p->odd_rank && k > p->odd_step + (p->odd == ODD_SWAP) && p->end[i].step[k] == MESH_OK &&
