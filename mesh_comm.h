@@ -2926,7 +2926,6 @@ static inline void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
 /* Block until an operation has ended. */
 static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
     const mesh__comm_impl *impl = mesh__impl(op->comm);
-    mesh__op *outer = e->waiting;
     int looked = 0;
     int64_t say = INT64_MAX;
     uint32_t seen, generation = op->generation;
@@ -2973,7 +2972,7 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
         if (now >= op->deadline && !op->failing) wake = now + 1000000; /* the roll is called */
         mesh__progress(e, wake);
     }
-    e->waiting = outer;
+    e->waiting = NULL;
 }
 
 /* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */

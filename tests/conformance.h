@@ -367,34 +367,37 @@ static void conf_unsent(mesh_transport *t) {
     conf_delete(&m, a);
 }
 
-/* Rank 1 sends to rank 0, rank 2 waits to be told: only rank 2 is pending then. */
+/* Rank 1 sends to rank 0, rank 2 waits to be told, two messages: only rank 2 is pending then, once, in as much room as there is. */
 static void conf_pending(mesh_transport *t) {
     conf_memory m = conf_memory_of(t, NULL);
     int *a, i, ranks[8], n;
     mesh_ticket ticket;
-    mesh_xfer x[2];
+    mesh_xfer x[3];
     mesh_error why;
     if (!conf_has(t, MESH_CAP_PENDING)) conf_left_out(t, "who is pending (MESH_CAP_PENDING)");
     if (!conf_has(t, MESH_CAP_PENDING) || t->size < 3 || t->rank > 2) return;
-    a = (int *)(void *)conf_new(&m, 2 * sizeof(int));
+    a = (int *)(void *)conf_new(&m, 3 * sizeof(int));
     if (t->rank == 0) {
         x[0] = conf_xfer(MESH_RECV, 1, conf_at(&m, &a[0]), sizeof(int), NULL);
         x[1] = conf_xfer(MESH_RECV, 2, conf_at(&m, &a[1]), sizeof(int), NULL);
-        CONFORM(conf_post(t, 5, 2, x, 2, &ticket) == MESH_OK, "");
+        x[2] = conf_xfer(MESH_RECV, 2, conf_at(&m, &a[2]), sizeof(int), NULL);
+        CONFORM(conf_post(t, 5, 2, x, 3, &ticket) == MESH_OK, "");
         conf_tell(t, 1, 'c');
         CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 'd'), "");
         for (i = 0; i < 10; i++) t->ops->progress(t, t->ops->now(t) + 1000000);
         CONFORM(t->ops->test(t, &ticket, &why) == MESH_IN_PROGRESS, "");
         n = t->ops->pending(t, &ticket, ranks, 8);
-        CONFORM(n == 1 && ranks[0] == 2, "a peer whose message has come is not pending");
+        CONFORM(n == 1 && ranks[0] == 2, "a peer whose message has come is not pending, another is, once");
+        ranks[0] = -1;
+        CONFORM(t->ops->pending(t, &ticket, ranks, 0) == 1 && ranks[0] == -1, "no more than there is room for");
         conf_tell(t, 2, 'e');
         CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
     } else {
         CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, t->rank == 1 ? 'c' : 'e'), "");
         a[0] = 1;
         conf_up(&m);
-        x[0] = conf_xfer(MESH_SEND, 0, conf_at(&m, a), sizeof(int), NULL);
-        CONFORM(conf_post(t, 5, 2, x, 1, &ticket) == MESH_OK, "");
+        x[0] = x[1] = conf_xfer(MESH_SEND, 0, conf_at(&m, a), sizeof(int), NULL);
+        CONFORM(conf_post(t, 5, 2, x, t->rank, &ticket) == MESH_OK, "");
         CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
         if (t->rank == 1) conf_tell(t, 0, 'd');
     }

@@ -1126,10 +1126,9 @@ static void sim_death_rank(mesh_transport *t, void *ctx) {
     mesh_ticket ticket[2];
     mesh_control m;
     mesh_error why;
-    int64_t start = t->ops->now(t);
+    int64_t start = t->ops->now(t), noticed = *(int64_t *)ctx;
     mesh_xfer x;
     int i;
-    (void)ctx;
     if (t->rank == 1) {
         for (i = 0; i < 2; i++) {
             x = conf_xfer(MESH_SEND, 0, big[0], i ? 100000 : 10, NULL);
@@ -1158,7 +1157,7 @@ static void sim_death_rank(mesh_transport *t, void *ctx) {
         if (t->ops->control_poll(t, &m) != MESH_OK) t->ops->progress(t, t->ops->now(t) + 10 * SECOND);
     CHECK_INT(m.rank, 1);
     CHECK(m.nbytes == 6 && !memcmp(m.data, "killed", 6));
-    CHECK(t->ops->now(t) - start >= 3 * SECOND && t->ops->now(t) - start < 4 * SECOND);
+    CHECK(t->ops->now(t) - start >= noticed && t->ops->now(t) - start < noticed + SECOND);
     CHECK_INT(t->ops->test(t, &ticket[1], &why), MESH_IN_PROGRESS);
     CHECK_INT(t->ops->cancel(t, &ticket[1]), MESH_OK);
     CHECK_INT(t->ops->test(t, &ticket[1], &why), MESH_ERR_CANCELED);
@@ -1182,14 +1181,64 @@ static void asleep_rank(mesh_transport *t, void *ctx) {
 static void test_sim_death(void) {
     mesh_sim_desc d = sim_desc(3);
     mesh_error err;
-    d.detect_ns = 3 * SECOND;
-    run_guarded(d, sim_death_rank, NULL);
+    int64_t noticed = SECOND / 1000; /* as built in */
+    run_guarded(d, sim_death_rank, &noticed);
+    d.detect_ns = noticed = 3 * SECOND;
+    run_guarded(d, sim_death_rank, &noticed);
     run_guarded(sim_desc(2), asleep_rank, NULL);
     d.ranks = 0;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.ranks = 1;
     CHECK_INT(mesh_sim_run(&d, NULL, NULL, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_sim_run(NULL, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+}
+
+/* Memory that fails at call N of a post: nothing of the post is left, and the next one does all of it. */
+typedef struct rationed {
+    int live, left; /* left: calls that have memory; -1: all */
+} rationed;
+static void *rationed_alloc(void *ctx, size_t n) {
+    rationed *r = (rationed *)ctx;
+    if (r->left == 0) return NULL;
+    if (r->left > 0) r->left--;
+    r->live++;
+    return malloc(n);
+}
+static void rationed_free(void *ctx, void *p) {
+    ((rationed *)ctx)->live--;
+    free(p);
+}
+static void sim_memory_rank(mesh_transport *t, void *ctx) {
+    rationed *r = (rationed *)ctx;
+    int32_t v[3] = {0};
+    mesh_xfer x[3];
+    mesh_ticket ticket;
+    mesh_status status = MESH_ERR_MEMORY;
+    int i, n, before;
+    for (i = 0; i < 3; i++) {
+        if (!t->rank) v[i] = 5 + i;
+        x[i] = conf_xfer(t->rank ? MESH_RECV : MESH_SEND, 1 - t->rank, &v[i], sizeof v[i], NULL);
+    }
+    if (t->rank) pause_rank(t, SECOND); /* alone with the memory */
+    for (n = 0; t->rank == 0 && status == MESH_ERR_MEMORY && n < 20; n++) {
+        before = r->live, r->left = n;
+        status = conf_post(t, 1, 1, x, 3, &ticket);
+        r->left = -1;
+        if (status == MESH_ERR_MEMORY) CHECK_INT(r->live, before);
+    }
+    if (t->rank == 0) CHECK(n > 3 && status == MESH_OK);
+    if (t->rank) CHECK_INT(conf_post(t, 1, 1, x, 3, &ticket), MESH_OK);
+    CHECK_INT(conf_finish(t, &ticket), MESH_OK);
+    for (i = 0; i < 3; i++) CHECK_INT(v[i], 5 + i);
+}
+static void test_sim_memory(void) {
+    mesh_sim_desc d = sim_desc(2);
+    rationed r;
+    mesh_error err;
+    r.live = 0, r.left = -1;
+    d.allocator.alloc = rationed_alloc, d.allocator.free = rationed_free, d.allocator.ctx = &r;
+    CHECK_OK(mesh_sim_run(&d, sim_memory_rank, &r, &err), err);
+    CHECK_INT(r.live, 0);
 }
 
 /* What does not fit is told to both: sender and receiver, buffered or not, whichever came first. */
@@ -1259,6 +1308,7 @@ static const test_case call_tests[] = {
     {"sim/fifo", test_sim_fifo, 0},
     {"sim/hits", test_sim_hits, 0},
     {"sim/death", test_sim_death, 0},
+    {"sim/memory", test_sim_memory, 0},
     {"sim/mismatch", test_sim_mismatch, 0},
     {"sim/seeds", test_sim_seeds, 0},
 };

@@ -258,6 +258,7 @@ static void computed_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, SECOND);
         if (how == 0) {
             CHECK_OK(mesh_wait(r), c.error);
+            CHECK_INT(((mesh__engine *)t->engine)->roll.id, 0); /* nobody was asked for it */
         } else {
             while ((status = mesh_test(r)) == MESH_IN_PROGRESS) {}
             CHECK_OK(status, c.error);

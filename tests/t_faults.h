@@ -792,7 +792,33 @@ static void withdrawn_rank(mesh_transport *t, void *ctx) {
     free(a);
     free(b);
 }
+/* Sends taken back one after another, each before the next: none of them arrives, and the memory they were in is read no more. */
+static void sent_and_taken_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 18, TIMES = 3 };
+    unsigned char *p = (unsigned char *)calloc(N, 1);
+    mesh_ticket ticket;
+    mesh_xfer x;
+    mesh_post post;
+    int k, i, left = 0;
+    (void)ctx;
+    memset(&x, 0, sizeof x), memset(&post, 0, sizeof post);
+    x.rank = 1 - t->rank, x.nbytes = N, x.base = p, x.direction = t->rank ? MESH_RECV : MESH_SEND;
+    post.channel = UINT64_C(1) << 32, post.xfer = &x, post.count = 1;
+    if (t->rank) conf_hear(t, 0, MESH_EVENT_MESSAGE, 'b');
+    for (k = 0; k < TIMES; k++) {
+        memset(p, t->rank ? 0 : k + 1, N);
+        CHECK_INT(t->ops->post(t, &post, &ticket), MESH_OK);
+        if (t->rank == 0) CHECK_INT(t->ops->cancel(t, &ticket), MESH_OK);
+        CHECK_INT(conf_finish(t, &ticket), MESH_ERR_CANCELED);
+        if (t->rank)
+            for (i = 0; i < N; i++) left += p[i] != 0;
+    }
+    CHECK_INT(left, 0);
+    if (t->rank == 0) conf_tell(t, 1, 'b');
+    free(p);
+}
 static void test_withdrawn(void) {
+    run_world(SIM, 2, sent_and_taken_rank, NULL);
     run_world(SIM, 3, withdrawn_rank, NULL);
     run_world(TCP, 3, withdrawn_rank, NULL);
 }
