@@ -501,7 +501,7 @@ static void calls_rank(mesh_transport *t, void *ctx) {
 }
 
 static void *calls_alloc(void *ctx, size_t n) {
-    void *p = malloc(n ? n : 1);
+    void *p = n < (size_t)1 << 30 ? malloc(n ? n : 1) : NULL; /* a size that is none: no memory */
     if (p) __sync_add_and_fetch(&((calls_program *)ctx)->live, 1);
     return p;
 }

@@ -332,7 +332,7 @@ static void fuzz_frames(const unsigned char *data, size_t n) {
     fuzz_bytes b = fuzz_bytes_of(data, n);
     fuzz_rig r;
     int how = fuzz_byte(&b), rank = how & 1, steps, i;
-    unsigned char raw[64];
+    unsigned char raw[64] = {0};
     fuzz_rig_open(&r, rank, how >> 1 & 1 && rank);
     for (i = 0; i < FUZZ_WORLD; i++)
         if (i != rank) fuzz_rig_up(&r, i);
