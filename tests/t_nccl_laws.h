@@ -1124,6 +1124,94 @@ static void numbers_rank(mesh_transport *t, void *ctx) {
 }
 static void test_numbers(void) { run_gpus(3, numbers_rank, NULL); }
 
+/* Who has called is not named, though it computes now and only its watchdog can answer: by a collective of NCCL's, by messages. */
+static void rolled_rank(mesh_transport *t, void *ctx) {
+    int messages = *(int *)ctx;
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 2 * SECOND)) return;
+    a = device_floats(&c, 12, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank < 2)
+        CHECK_OK(messages ? mesh_scan_start(&c, NULL, a, a + 6, 6, MESH_F32, MESH_SUM, &r)
+                          : mesh_all_reduce_start(&c, NULL, a, a, 12, MESH_F32, MESH_SUM, &r),
+                 c.error);
+    if (t->rank == 0) {
+        CHECK_INT(mesh_wait_host(r), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 2);
+        CHECK(!strstr(c.error.text, "rank 1"));
+        world_say(1);
+    } else {
+        world_await(1, 1);
+    }
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void test_rolled(void) {
+    int messages;
+    for (messages = 0; messages < 2; messages++) run_gpus(3, rolled_rank, &messages);
+}
+
+/* What NCCL says of a group's calls, it says at the group's end. */
+static ncclResult_t law_group_end(void) {
+    law_api.ncclGroupEnd();
+    return ncclInvalidUsage;
+}
+static void group_end_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_buffer list[2];
+    mesh_comm c;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    for (i = 0; i < 2; i++) list[i].send = list[i].recv = a + 50 * i, list[i].count = 50;
+    CHECK_OK(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    law_api = s->api;
+    s->api.ncclGroupEnd = law_group_end;
+    CHECK_INT(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, "invalid usage");
+    s->api = law_api;
+    mesh_free(&c, a);
+    mesh_comm_close(&c);
+}
+static void test_group_end(void) { run_gpus(2, group_end_rank, NULL); }
+
+/* Kernels are used where every rank has them: one without memory for them is enough, and its reason is told. */
+static void *no_ptx(void *ctx, size_t n) {
+    (void)ctx;
+    return n == MESH__PTX_BYTES + 1 ? NULL : malloc(n ? n : 1);
+}
+static void no_ptx_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+static void no_kernels_rank(mesh_transport *boot, void *ctx) {
+    mesh_nccl gpu;
+    mesh_nccl__state *s;
+    mesh_comm c;
+    mesh_error err;
+    float *a;
+    (void)ctx;
+    if (boot->rank == 1) boot->allocator.alloc = no_ptx, boot->allocator.free = no_ptx_free;
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    s = mesh_nccl__of(&gpu.base);
+    CHECK_INT(s->has_kernels, 0);
+    CHECK_HAS(s->no_kernels, boot->rank == 1 ? "no memory for the kernels" : "another rank has none");
+    if (!open_comm(&gpu.base, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 3));
+    mesh_free(&c, a);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+}
+static void test_no_kernels(void) { run_world(UNIX, 3, no_kernels_rank, NULL); }
+
 static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/orders", test_orders, 60},
     {"nccl/fake/types", test_types, 60},
@@ -1157,6 +1245,9 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/half_registered", test_half_registered, 60},
     {"nccl/fake/lengths", test_lengths, 60},
     {"nccl/fake/numbers", test_numbers, 60},
+    {"nccl/fake/rolled", test_rolled, 60},
+    {"nccl/fake/group_end", test_group_end, 60},
+    {"nccl/fake/no_kernels", test_no_kernels, 60},
 };
 
 #endif

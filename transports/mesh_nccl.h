@@ -1373,12 +1373,13 @@ static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
         mesh_nccl__end(s, s->inside, MESH_ERR_TIMEOUT, -1, "NCCL has not taken it at its deadline");
 }
 
-/* While the main thread is inside NCCL, where a first message or algorithm waits for its peers, it does not answer a roll call: it has called
-   what it is in, and what came before. The caller holds both locks. */
+/* A main thread inside NCCL, where a first message or algorithm waits for its peers, does not answer a roll call: it has called what it is in,
+   and what came before. Nor does one that computes; what it has called goes on without it, so that it is not to blame for that. What it has
+   not called it may call yet: silence. The caller holds both locks. */
 static inline void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
     mesh_nccl__mail **at = &s->mail, *mail;
     int64_t now = mesh_nccl__now(s);
-    if (!s->inside || now < s->inside_since + MESH_NCCL__TICK_NS) return;
+    int inside = s->inside && now >= s->inside_since + MESH_NCCL__TICK_NS, called;
     while ((mail = *at) != NULL) {
         unsigned char here[MESH__HERE_BYTES];
         const mesh_nccl__group *g;
@@ -1390,11 +1391,16 @@ static inline void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
         }
         mesh__record_read(&asked, mail->m.data + 16);
         for (g = s->group; g && g->id != (uint32_t)(asked.channel >> 32); g = g->next) {}
+        called = g && (uint32_t)asked.channel && g->sequence >= (uint32_t)asked.channel;
+        if (!inside && !called) {
+            at = &mail->next;
+            continue;
+        }
         memset(here, 0, sizeof here);
         mesh__put32(here, MESH__MSG_HERE);
         mesh__put32(here + 4, mesh__get32(mail->m.data + 4));
-        mesh__put32(here + 8, g && (uint32_t)asked.channel && g->sequence >= (uint32_t)asked.channel);
-        if (s->inside_record.kind) mesh__record_write(here + 12, &s->inside_record);
+        mesh__put32(here + 8, (uint32_t)called);
+        if (inside && s->inside_record.kind) mesh__record_write(here + 12, &s->inside_record);
         s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_MESSAGE, here, sizeof here);
         *at = mail->next;
         if (!*at) s->mail_end = at;
