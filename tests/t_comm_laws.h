@@ -1199,6 +1199,43 @@ static void test_chain(void) {
     }
 }
 
+/* Many ways lead to the one that all wait for: each question is asked once, whoever else leads to it. */
+static void lattice_rank(mesh_transport *t, void *ctx) {
+    static noter writers[8];
+    static const int first[] = {1, 3, 3, 5, 5, 7, 7}, waits[] = {2, 2, 2, 2, 2, 1, 1}; /* rank r waits for `waits` from `first` on */
+    noter *w = &writers[t->rank];
+    int me = t->rank, i, n = 0, v[8] = {0}, said;
+    int64_t until;
+    mesh_comm c;
+    mesh_request r;
+    mesh_xfer x[2];
+    (void)ctx;
+    noter_make(w, t);
+    if (!open_comm(&w->s.base, &c, "x=8", NULL, 30 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    said = w->messages;
+    if (me == 7) {
+        CHECK_INT(mesh_recv_start(&c, NULL, 0, v, 1, MESH_I32, &r), MESH_OK);
+        for (until = t->ops->now(t) + SECOND / 5; t->ops->now(t) < until;) {
+            CHECK_INT(mesh_test(r), MESH_IN_PROGRESS);
+            t->ops->progress(t, t->ops->now(t) + SECOND / 1000);
+        }
+    } else {
+        for (i = 0; i < waits[me]; i++) x[i] = conf_xfer(MESH_RECV, first[me] + i, &v[i], sizeof v[0], NULL);
+        CHECK_OK(mesh_exchange(&c, NULL, x, waits[me]), c.error);
+    }
+    if (me == 0) CHECK_INT(w->messages - said, 2 + 4 + 4 + 2);
+    for (i = 0; i < 7; i++)
+        if (me >= first[i] && me < first[i] + waits[i]) x[n++] = conf_xfer(MESH_SEND, i, &v[7], sizeof v[0], NULL);
+    if (me) CHECK_OK(mesh_exchange(&c, NULL, x, n), c.error);
+    if (me == 0) CHECK_OK(mesh_send(&c, NULL, 7, v, 1, MESH_I32), c.error);
+    if (me == 7) CHECK_OK(mesh_wait(r), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    mesh_transport_detach(&w->s.base);
+}
+static void test_lattice(void) { run_world(SIM, 8, lattice_rank, NULL); }
+
 /* An operation that moves gives no reason to ask. */
 static void moving_rank(mesh_transport *t, void *ctx) {
     static noter writers[2];
@@ -1958,6 +1995,33 @@ static void latecomer_rank(mesh_transport *t, void *ctx) {
 }
 static void test_latecomer(void) { run_world(SIM, 3, latecomer_rank, NULL); }
 
+/* The answer to an opening is on its way when that is given up: the next opening waits for its own. */
+static void crossed_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm c;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    (void)ctx;
+    CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+    desc.timeout_ns = t->rank ? SECOND : 20 * SECOND; /* rank 1 waits a second longer for what the leader says */
+    if (t->rank == 0) pause_rank(t, 2 * SECOND - SECOND / 20);
+    CHECK_INT(mesh_comm_open(&c, t, &m, &desc, &err), t->rank ? MESH_ERR_TIMEOUT : MESH_OK);
+    if (t->rank == 0) {
+        CHECK(mesh_barrier(&c, NULL) != MESH_OK);
+        mesh_comm_close(&c);
+    }
+    desc.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_crossed(void) {
+    mesh_sim_desc d = sim_desc(2);
+    mesh_error err;
+    d.latency_ns = SECOND / 10;
+    CHECK_OK(mesh_sim_run(&d, crossed_rank, NULL, &err), err);
+}
+
 /* A verdict that arrives before the welcome counts, one about an older comm does not. */
 static void early_rank(mesh_transport *t, void *ctx) {
     mesh_comm c, d;
@@ -2114,6 +2178,7 @@ static const test_case law_tests[] = {
     {"comm/turned", test_turned, 0},
     {"comm/rolls", test_rolls, 0},
     {"comm/chain", test_chain, 0},
+    {"comm/lattice", test_lattice, 0},
     {"comm/moving", test_moving, 0},
     {"comm/asking", test_asking, 0},
     {"comm/forged", test_comm_forged, 0},
@@ -2125,6 +2190,7 @@ static const test_case law_tests[] = {
     {"comm/pending", test_pending, 0},
     {"comm/missing", test_missing, 0},
     {"comm/latecomer", test_latecomer, 0},
+    {"comm/crossed", test_crossed, 0},
     {"comm/early", test_early, 0},
     {"comm/logged", test_logged, 0},
     {"comm/detached", test_detached, 0},
