@@ -1153,6 +1153,28 @@ static void test_rolled(void) {
     for (messages = 0; messages < 2; messages++) run_gpus(3, rolled_rank, &messages);
 }
 
+/* A barrier that has no place for a verdict, as in a graph, says nothing to those that have one. */
+static void neutral_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    int i, way;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    for (way = 0; way < 2; way++) { /* one of them has none; both have */
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        pthread_mutex_lock(&s->lock);
+        for (i = 0; i < MESH_NCCL__BARRIERS && t->rank == 0; i++) k->past.barrier[i] = way ? 0 : UINT64_MAX;
+        pthread_mutex_unlock(&s->lock);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+    }
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_neutral(void) { run_gpus(2, neutral_rank, NULL); }
+
 /* What NCCL says of a group's calls, it says at the group's end. */
 static ncclResult_t law_group_end(void) {
     law_api.ncclGroupEnd();
@@ -1247,6 +1269,7 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/numbers", test_numbers, 60},
     {"nccl/fake/rolled", test_rolled, 60},
     {"nccl/fake/group_end", test_group_end, 60},
+    {"nccl/fake/neutral", test_neutral, 60},
     {"nccl/fake/no_kernels", test_no_kernels, 60},
 };
 
