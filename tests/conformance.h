@@ -1667,8 +1667,11 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
             will_receive += (uint64_t)traffic.received;
         }
     }
-    CONFORM(mesh_redistribute_scratch_bytes(comm, src, dst, n, &scratch, &err) == MESH_OK, err.text);
-    if (n == 1 && !given && mesh__is_little()) CONFORM(scratch <= bound, text);
+    if (given)
+        CONFORM(mesh__redistribute_start(comm, plan, src, dst, 1, &scratch, NULL, &err) == MESH_OK, err.text);
+    else
+        CONFORM(mesh_redistribute_scratch_bytes(comm, src, dst, n, &scratch, &err) == MESH_OK, err.text);
+    if (n == 1 && mesh__is_little()) CONFORM(scratch <= bound, text);
     conf_up(&m);
     mesh_comm_bytes(comm, NULL, &sent[0], &received[0]);
     form = given ? 1 + conf_below(r, 2) : conf_below(r, 3);
