@@ -935,12 +935,18 @@ static void lists_differ_rank(mesh_transport *t, void *ctx) {
         if (status == MESH_OK) status = mesh_barrier(&c, NULL);
         CHECK_INT(status, MESH_ERR_MISMATCH);
     }
+    if (what == 4) { /* and of one alone */
+        CHECK(mesh_spec_parse(&src[0].spec, &c.on, t->rank ? "x:S(1)" : "x:S(0)", 2, NULL) == MESH_OK);
+        status = mesh_redistribute(&c, &src[0], &dst[0]);
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_MISMATCH);
+    }
     mesh_comm_close(&c);
     for (i = 0; i < 3; i++) free(src[i].data), free(dst[i].data);
 }
 static void test_lists_differ(void) {
     int what;
-    for (what = 0; what < 4; what++) run_world(SIM, 2, lists_differ_rank, &what);
+    for (what = 0; what < 5; what++) run_world(SIM, 2, lists_differ_rank, &what);
 }
 
 /* ---- the simulator ---- */
