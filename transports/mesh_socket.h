@@ -2591,6 +2591,10 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
         mesh__copy_text(w->address, sizeof w->address, master);
     else if (found < 3 || !nodes || !*nodes || mesh_socket__first_host(nodes, w->address, sizeof w->address))
         mesh__copy_text(w->address, sizeof w->address, "127.0.0.1"); /* also where a step of srun's has one host */
+    if (!w->address[0])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_socket_open: SLURM_STEP_NODELIST is \"%s\", which begins with no host; set MASTER_ADDR",
+                          nodes);
     if (d->port) {
         w->port = d->port;
     } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
