@@ -442,6 +442,9 @@ static void test_spec_errors(void) {
         {"dp:S(0)@2 tp:S(0)@0", "has order 2 on dim 0, which 2 axes shard"},
         {"dp:P(mean)", "expected sum, avg, min"},
         {"dp:P", "expected an op, as in P(sum)"},
+        {"dp:P(s)", "expected sum, avg, min"},
+        {"dp:P(sumx)", "expected sum, avg, min"},
+        {"dp:R balancedx", "has no axis \"balancedx\""},
         {"dp:P(sum) tp:P(max)", "partial over sum and max; one op for all"},
         {"dp:Q", "expected a place"},
         {"dp", "expected \":\" and a place at the end"},
@@ -488,6 +491,8 @@ static void test_spec_errors(void) {
         CHECK_HAS(err.text, bad_dims[k].fragment);
     }
     CHECK_INT(mesh_spec_parse(&s, &m, NULL, 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_spec_parse_dims(&s, &m, NULL, 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the text is NULL");
     CHECK_INT(mesh_spec_parse(&s, &m, "", 9, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "a tensor of 9 dims; 0 to 8");
     place[0] = mesh_partial(MESH_MINLOC);
@@ -512,6 +517,10 @@ static void test_spec_errors(void) {
     CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "dim 0 has 13 elements, which its 4 shards do not divide; pad it to 16");
     s.strict = 0;
+    s.axis[1].dim = -1;
+    CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "was not made for tensors of 2 dims");
+    s.axis[1].dim = 1;
     s.rule = 2;
     CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_spec_box(&untouched, &m, 2, shape, 8, NULL), 0);
