@@ -20,7 +20,7 @@ $(error config=$(config): it is release, debug, sanitize, thread or coverage)
 endif
 
 B = build$(if $(filter-out release,$(config)),-$(config))
-HEADERS = mesh.h mesh_spec.h mesh_plan.h mesh_transport.h mesh_comm.h mesh_collectives.h mesh_redistribute.h $(wildcard transports/*.h)
+HEADERS = $(wildcard *.h mesh/*.h transports/*.h transports/*/*.h)
 GPU_EXAMPLES = gpu_hello gpu_redistribute
 EXAMPLES = hello collectives redistribute reshard_expert refit train_gpt $(GPU_EXAMPLES)
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
@@ -45,7 +45,7 @@ $(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) tests/test_mesh.c -o $@ -lpthread
 
 # The NCCL transport over a stand-in for libnccl and libcudart.
-$(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/kernels/mesh_nccl.cu mesh.h | $(B)
+$(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/kernels/mesh_nccl.cu $(HEADERS) | $(B)
 	CC="$(CC)" sh $(FAKE)/build.sh $(B)/fake $(FLAGS)
 
 $(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wildcard tests/*.h) $(HEADERS) | $(B)
@@ -147,14 +147,13 @@ bench-redistribute: $(B)/mesh $(B)/bench_redistribute
 bench-peers: $(B)/mesh $(B)/bench_peers
 	$(B)/bench_peers $(BENCH)
 
-VERSION = $(shell sed -n 's/.*define MESH_VERSION "\(.*\)".*/\1/p' mesh.h)
+VERSION = $(shell sed -n 's/.*define MESH_VERSION "\(.*\)".*/\1/p' mesh/base.h)
 INCLUDE = $(DESTDIR)$(prefix)/include
 CMAKE = $(DESTDIR)$(prefix)/lib/cmake/mesh.h
 PKGCONFIG = $(DESTDIR)$(prefix)/lib/pkgconfig
 install:
-	mkdir -p $(INCLUDE)/transports $(CMAKE) $(PKGCONFIG) $(DESTDIR)$(prefix)/bin
-	cp mesh*.h $(INCLUDE)/
-	cp transports/*.h $(INCLUDE)/transports/
+	mkdir -p $(CMAKE) $(PKGCONFIG) $(DESTDIR)$(prefix)/bin $(addprefix $(INCLUDE)/,$(sort $(dir $(HEADERS))))
+	for h in $(HEADERS); do cp $$h $(INCLUDE)/$$h; done
 	printf 'prefix=%s\nName: mesh.h\nDescription: meshes of processes and GPUs, header-only\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -lpthread\n' \
 		'$(prefix)' '$(VERSION)' >$(PKGCONFIG)/mesh.h.pc
 	printf 'add_library(mesh.h INTERFACE IMPORTED)\nset_target_properties(mesh.h PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${CMAKE_CURRENT_LIST_DIR}/../../../include")\n' \
@@ -163,8 +162,8 @@ install:
 	cp build/mesh $(DESTDIR)$(prefix)/bin/
 
 uninstall:
-	for h in mesh*.h transports/*.h; do rm -f $(INCLUDE)/$$h; done
-	-rmdir $(INCLUDE)/transports
+	rm -f $(addprefix $(INCLUDE)/,$(HEADERS))
+	-rmdir $(addprefix $(INCLUDE)/,$(filter-out ./,$(sort $(dir $(HEADERS)))))
 	rm -f $(PKGCONFIG)/mesh.h.pc $(CMAKE)/mesh.h-config.cmake $(DESTDIR)$(prefix)/bin/mesh
 	-rmdir $(CMAKE)
 
@@ -200,7 +199,7 @@ fuzz-check:
 valgrind:
 	bash tests/valgrind.sh $(VALGRIND)
 
-# gcc's -fanalyzer over mesh.h, mesh_spec.h and mesh_plan.h (a minute; of the engine it finds no end).
+# gcc's -fanalyzer over mesh.h and the rooms behind it (a minute; of the engine it finds no end).
 analyze:
 	bash tests/analyze.sh
 

@@ -84,7 +84,7 @@ static void table_head(FILE *f, const options *o, int combinations, double secon
                "| fault | what happens | what every survivor says |\n|---|---|---|\n");
     for (i = 0; i < FAULT_COUNT; i++) fprintf(f, "| %s | %s | %s |\n", fault_names[i], table_faults[i][0], table_faults[i][1]);
     fprintf(f,
-            "\nThat is what mesh_collectives.h and mesh_comm.h promise: PEER names who was lost, or has closed its transport while it was needed; TIMEOUT\n"
+            "\nThat is what mesh_collectives.h and mesh/comm.h promise: PEER names who was lost, or has closed its transport while it was needed; TIMEOUT\n"
             "those still awaited, first who does not answer; MISMATCH both calls. Five things are right by that letter though they name another rank\n"
             "than the first cause, and are counted in a column of their own:\n"
             "who opens a comm while its first rank still waits for the stopped one says that the first has not opened it \"or waits for another\";\n"

@@ -1,4 +1,4 @@
-/* mesh_transport.h's arithmetic, without a transport: strided blocks, growing arrays, conversions, reductions, by laws over random cases. */
+/* mesh/transport.h's and mesh/kernels.h's arithmetic, without a transport: strided blocks, growing arrays, conversions, reductions, by laws over random cases. */
 #ifndef T_BYTES_H
 #define T_BYTES_H
 

@@ -1065,7 +1065,10 @@ static void blind_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=-1", NULL, 2 * SECOND)) return;
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     if (odd && k->how == 0) pause_rank(t, 20 * SECOND);
-    if (odd && k->how == 2) return;
+    if (odd && k->how == 2) {
+        mesh_transport_detach(t); /* its comm is gone with this function */
+        return;
+    }
     if (k->how == 1) { /* the others have called the barrier, the odd one waits for a message from the next */
         if (odd) pause_rank(t, SECOND); /* its own deadline is the later one */
         status = odd ? mesh_recv(&c, NULL, (t->rank + 1) % t->size, &got, 1, MESH_I32) : mesh_barrier(&c, NULL);
@@ -1120,7 +1123,10 @@ static void blind_more_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
     switch (how) {
     case 0: /* rank 2 has left: it is owed no answer; rank 1 does not give one */
-        if (me == 2) return;
+        if (me == 2) {
+            mesh_transport_detach(t);
+            return;
+        }
         if (me == 1) pause_rank(t, 20 * SECOND);
         if (me == 0) CHECK_INT(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
         if (me == 0) CHECK_HAS(c.error.text, "; rank 1 does not answer (");
@@ -1531,7 +1537,10 @@ static void gone_again_rank(mesh_transport *t, void *ctx) {
     if (!open_some(t, &all, 0, 3, 60 * SECOND)) return;
     if (t->rank < 2 && !open_some(t, &pair, 0, 2, 60 * SECOND)) return;
     CHECK_INT(mesh_barrier(&all, NULL), MESH_OK);
-    if (t->rank == 2) return;
+    if (t->rank == 2) {
+        mesh_transport_detach(t);
+        return;
+    }
     pause_rank(t, SECOND);
     for (i = 0; i < 4; i++) CHECK_OK(mesh_recv_start(&pair, NULL, 1 - t->rank, &got, 1, MESH_I32, &r[i]), pair.error);
     if (t->rank) pause_rank(t, SECOND);
@@ -1925,7 +1934,7 @@ static void test_pending(void) {
     int ranks[200], n, i, k, cap;
     memset(&t, 0, sizeof t), memset(&ops, 0, sizeof ops), memset(&op, 0, sizeof op), memset(steps, 0, sizeof steps);
     t.ops = &ops, e->t = &t, ops.pending = few_pending, ops.struct_size = sizeof ops;
-    op.step = steps, op.nsteps = op.at = 4;
+    op.schedule.step = steps, op.schedule.nsteps = op.at = 4;
     for (i = 0; i < 4; i++) {
         steps[i].kind = i == 2 ? MESH__WAIT : MESH__POST, steps[i].open = i != 1;
         steps[i].ticket.impl = (void *)(uintptr_t)(10 * i + 1), steps[i].ticket.id = i == 3 ? 90 : 8;

@@ -642,8 +642,8 @@ static void kept_scratch_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_all_reduce(&c, NULL, a, b, counts[n], MESH_F32, MESH_SUM), c.error);
         for (i = 0, kept = 0; i < e->nops; i++)
             for (k = 0; k < MESH__SCRATCHES; k++) {
-                kept += e->op[i]->scratch[k].p != NULL;
-                CHECK(e->op[i]->scratch[k].nbytes <= MESH__SCRATCH_KEPT);
+                kept += e->op[i]->schedule.scratch[k].p != NULL;
+                CHECK(e->op[i]->schedule.scratch[k].nbytes <= MESH__SCRATCH_KEPT);
             }
         CHECK_INT(kept > 0, n == 0);
         free(a);

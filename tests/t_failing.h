@@ -476,12 +476,8 @@ static void failing_cool(failing_rank *k) {
     }
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
-        mesh__scratch_free(e, op, 0);
-        mesh_transport_free(t, op->step);
-        mesh_transport_free(t, op->xfer);
+        mesh__schedule_free(&op->schedule);
         mesh_transport_free(t, op->ordinal);
-        mesh_transport_free(t, op->block);
-        mesh_transport_free(t, op->args);
         mesh_transport_free(t, op);
     }
     mesh_transport_free(t, e->op);

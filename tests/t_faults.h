@@ -701,6 +701,7 @@ static void headless_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, SECOND / 20);
         if (strcmp(t->ops->name, "sim")) kill(getpid(), SIGKILL);
         mesh_sim_die(t);
+        mesh_comm_close(&all);
         return;
     }
     CHECK_INT(mesh_barrier(&all, NULL), MESH_ERR_PEER);

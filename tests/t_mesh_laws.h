@@ -1,4 +1,4 @@
-/* Laws of mesh.h and mesh_spec.h over pools: what is equal, what is refused, what texts and pictures hold. Each model here is written from
+/* Laws of mesh.h and mesh/spec.h over pools: what is equal, what is refused, what texts and pictures hold. Each model here is written from
    the headers' descriptions alone. */
 #ifndef T_MESH_LAWS_H
 #define T_MESH_LAWS_H

@@ -1,4 +1,4 @@
-/* mesh_plan.h: every plan run by a one-thread interpreter over index arrays, bytes beside the bound and PyTorch's, every error. */
+/* mesh/plan.h and its rooms: every plan run by a one-thread interpreter over index arrays, bytes beside the bound and PyTorch's, every error. */
 
 #include "plan_hash.h"
 

@@ -1,4 +1,4 @@
-/* Laws of mesh_plan.h over pools of problems: every candidate, the least scratch, rounds, traffic, replicas in turn, hashes, what EXPLAIN says. */
+/* Laws of mesh/plan.h and its rooms over pools of problems: every candidate, the least scratch, rounds, traffic, replicas in turn, hashes, what EXPLAIN says. */
 #ifndef T_PLANS_H
 #define T_PLANS_H
 

@@ -1,4 +1,4 @@
-/* mesh_redistribute.h on our transports: seeded problems (tests/conformance.h), lists, plans made before, scratch, refusals, disagreement. */
+/* mesh/redistribute.h on our transports: seeded problems (tests/conformance.h), lists, plans made before, scratch, refusals, disagreement. */
 
 static void redistribute_rank(mesh_transport *t, void *ctx) {
     int problems = *(const int *)ctx;

@@ -1,4 +1,4 @@
-/* mesh_spec.h: laws over every spec of small meshes, FACTS of the field, what PyTorch and JAX compute (tests/golden), every error. */
+/* mesh/spec.h: laws over every spec of small meshes, FACTS of the field, what PyTorch and JAX compute (tests/golden), every error. */
 
 static int64_t list64(const char *text, int64_t *out, int cap) {
     int n = 0;

@@ -15,6 +15,8 @@ conformance/                                                                    
 socket/many socket/thousand socket/crowd socket/strangers                       hundreds of processes under one valgrind each
 faults/killed faults/sim_kill engine/exits                                      a hundred worlds each; faults/closed and engine/left_behind stay
 scale                                                                           gigabytes
+joining/few_files sockets/files                                                 a limit of descriptors lower than valgrind's own
+engine/orphan                                                                   needs pidfd_open, which valgrind does not have
 "
 patterns=$(awk '{ for (i = 1; i <= NF && $i ~ "/|^scale$"; i++) print $i }' <<<"$skip" | sed 's/,$//' | sort -u)
 if [ $# -gt 0 ]; then

@@ -1,4 +1,7 @@
 /* mesh_nccl.h - GPUs as ranks, over NCCL. Part of mesh.h 0.1.0. MIT licence. */
+#include "../mesh_collectives.h"
+#include "mesh_nccl_ptx.h"
+
 #ifndef MESH_NCCL_H
 #define MESH_NCCL_H
 /*
@@ -58,15 +61,11 @@ WHAT IT DOES NOT DO
     minloc, maxloc, user ops, broadcast of objects: host memory only. i16, u16, and, or, xor, complex products and scans go through
     sends and receives and small kernels. fp8 is reduced from NCCL 2.24 and compute capability 9.0 on, without avg.
 */
-#ifndef MESH_COLLECTIVES_H
-#error "mesh_nccl.h: include mesh_collectives.h first"
-#endif
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #if NCCL_VERSION_CODE < 21800
 #error "mesh_nccl.h: NCCL 2.18 or later is needed"
 #endif
-#include "mesh_nccl_ptx.h"
 
 #ifdef __cplusplus
 extern "C" {

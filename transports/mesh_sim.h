@@ -1,4 +1,6 @@
 /* mesh_sim.h - N ranks as threads of one process, with real data, a modelled clock and injected faults. Part of mesh.h 0.1.0. MIT licence. */
+#include "../mesh_collectives.h"
+
 #ifndef MESH_SIM_H
 #define MESH_SIM_H
 /*
@@ -26,9 +28,6 @@ CONCEPTS
 WHAT IT DOES NOT DO
     Contention: each pair of ranks has a link of its own.
 */
-#ifndef MESH_COLLECTIVES_H
-#error "mesh_sim.h: include mesh_collectives.h first"
-#endif
 
 #ifdef __cplusplus
 extern "C" {

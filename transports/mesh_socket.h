@@ -1,4 +1,6 @@
 /* mesh_socket.h - processes as ranks, over TCP and Unix-domain sockets. Part of mesh.h 0.1.0. MIT licence. */
+#include "../mesh_collectives.h"
+
 #ifndef MESH_SOCKET_H
 #define MESH_SOCKET_H
 /*
@@ -51,9 +53,6 @@ ERRORS
 WHAT IT DOES NOT DO
     Shared memory: a later version. RDMA.
 */
-#ifndef MESH_COLLECTIVES_H
-#error "mesh_socket.h: include mesh_collectives.h first"
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -2688,8 +2687,14 @@ static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct
             error == EADDRINUSE ? "; another job or program has this port: set MESH_PORT (or MASTER_PORT) to a free one"
                                 : "");
     }
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &bound_len) != 0) {
+        int error = errno;
+        close(fd);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, s->net->base.rank,
+                          "mesh_socket_open: rank %d cannot tell at which port it listens: %s", s->net->base.rank,
+                          strerror(error));
+    }
     s->tcp_fd = fd;
-    getsockname(fd, (struct sockaddr *)(void *)&bound, &bound_len);
     mine->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&bound)->sin_port
                                                   : ((struct sockaddr_in6 *)(void *)&bound)->sin6_port);
     return MESH_OK;

@@ -10,7 +10,7 @@ bit; only where a sum, a product or a quotient is a NaN any NaN will do. A batch
 */
 #define MESH_IMPLEMENTATION
 #include "../../mesh.h"
-#include "../../mesh_transport.h"
+#include "../../mesh/kernels.h"
 #include "../mesh_nccl_ptx.h"
 #include "mesh_nccl.cu"
 #include <stdio.h>

@@ -1,9 +1,7 @@
-/* mesh_redistribute.h - move tensors from one layout to another. Part of mesh.h 0.1.0. MIT licence. */
-#ifndef MESH_COLLECTIVES_H
-#include "mesh_collectives.h" /* the front door: it includes this header */
-#elif !defined(MESH_REDISTRIBUTE_H)
-#define MESH_REDISTRIBUTE_H
-/*
+/* mesh/redistribute.h - move tensors from one layout to another: runs plans. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh_collectives.h, plan.h.
+
 DO THIS
     Nothing: mesh_collectives.h includes it.
 
@@ -16,7 +14,7 @@ EXAMPLE
     mesh_spec_parse(&columns.spec, &m, "dp:R tp:S(1)", 2, &err);
     mesh_redistribute(&comm, &rows, &columns);
 
-    Bytes go straight from one tensor's memory to the other's, strided at both ends, by the plan of mesh_plan.h, which any rank (and
+    Bytes go straight from one tensor's memory to the other's, strided at both ends, by the plan of plan.h, which any rank (and
     `mesh plan`) can print beforehand. The same step again and again: mesh_keep its request, mesh_restart it.
 
 CONVENTIONS
@@ -26,6 +24,11 @@ CONVENTIONS
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
 */
+#include "../mesh_collectives.h"
+#include "plan.h"
+
+#ifndef MESH_REDISTRIBUTE_H
+#define MESH_REDISTRIBUTE_H
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,7 +72,7 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
 #endif /* MESH_REDISTRIBUTE_H */
 
 /* ==================================================================================================================== */
-#if defined(MESH_IMPLEMENTATION) && defined(MESH_COLLECTIVES_IMPLEMENTED) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)
 #define MESH_REDISTRIBUTE_IMPLEMENTED
 
 #ifdef __cplusplus
@@ -108,8 +111,7 @@ typedef struct mesh__after {
 /* A schedule is built twice: dry, to see how much scratch it takes, and then in earnest. The two ends of the scratch hold the layouts before
    and after a step, what lies between is the step's own. */
 typedef struct mesh__builder {
-    mesh__engine *e;
-    mesh__op *op;
+    mesh__schedule *s;
     mesh__task *task;
     int rank, dry, posting;
     unsigned char *scratch;
@@ -155,13 +157,13 @@ static inline unsigned char *mesh__layout_scratch(mesh__builder *b, int end, siz
 /* An xfer over a box (within what lies at p). Its block is found by number until the schedule is whole. Returns its number. */
 static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const mesh__place_of *p, const mesh_box *box,
                                 int64_t elem) {
-    mesh__op *op = b->op;
+    mesh__schedule *s = b->s;
     mesh_xfer *x;
     mesh_block block;
     unsigned char *base = p->base;
-    int d, n = op->nxfers;
+    int d, n = s->nxfers;
     memset(&block, 0, sizeof block);
-    if (b->dry || op->out_of_memory) return 0;
+    if (b->dry || s->out_of_memory) return 0;
     block.run = (uint64_t)elem;
     for (d = box->ndim - 1; d >= 0; d--) {
         base += (box->offset[d] - p->box.offset[d]) * p->stride[d];
@@ -173,41 +175,41 @@ static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const
             block.dim[block.ndim++].stride = p->stride[d];
         }
     }
-    if (!mesh__grow(b->e->t, (void **)&op->xfer, &op->xfer_cap, n + 1, sizeof *op->xfer) ||
-        !mesh__grow(b->e->t, (void **)&op->block, &op->block_cap, b->nblocks + 1, sizeof *op->block)) {
-        op->out_of_memory = 1;
+    if (!mesh__grow(b->s->t, (void **)&s->xfer, &s->xfer_cap, n + 1, sizeof *s->xfer) ||
+        !mesh__grow(b->s->t, (void **)&s->block, &s->block_cap, b->nblocks + 1, sizeof *s->block)) {
+        s->out_of_memory = 1;
         return 0;
     }
-    x = &op->xfer[op->nxfers++];
+    x = &s->xfer[s->nxfers++];
     x->base = base;
     x->nbytes = (uint64_t)(mesh_box_count(box) * elem);
     x->block = NULL;
     x->direction = direction;
     x->rank = rank;
     if (block.ndim) {
-        mesh_block *to = &op->block[b->nblocks++];
+        mesh_block *to = &s->block[b->nblocks++];
         *to = block;
         for (d = 0; d < block.ndim; d++) to->dim[d] = block.dim[block.ndim - 1 - d];
         x->block = (const mesh_block *)(uintptr_t)b->nblocks; /* its number from 1; see mesh__blocks_settle */
     }
-    if (b->posting) op->step[op->nsteps - 1].count++;
+    if (b->posting) s->step[s->nsteps - 1].count++;
     return n;
 }
 
 static inline void mesh__blocks_settle(mesh__builder *b) {
     int i;
-    for (i = 0; i < b->op->nxfers; i++)
-        if (b->op->xfer[i].block) b->op->xfer[i].block = &b->op->block[(uintptr_t)b->op->xfer[i].block - 1];
+    for (i = 0; i < b->s->nxfers; i++)
+        if (b->s->xfer[i].block) b->s->xfer[i].block = &b->s->block[(uintptr_t)b->s->xfer[i].block - 1];
 }
 
 /* A step on two xfers, or one. detail: of a FOLD dtype and op, of a SWAP the width. */
 static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, int n, int detail) {
-    mesh__step *s = b->dry ? NULL : mesh__step_add(b->e, b->op, kind);
-    if (!s) return;
-    s->first = from;
-    s->count = to;
-    s->n = (size_t)n;
-    s->src_first = detail;
+    mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, kind);
+    if (!step) return;
+    step->first = from;
+    step->count = to;
+    step->n = (size_t)n;
+    step->src_first = detail;
 }
 static inline void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
                                    const mesh_box *box, const mesh_plan *p, int n) {
@@ -218,7 +220,7 @@ static inline void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place
 
 static inline void mesh__begin_post(mesh__builder *b) {
     b->posting = 1;
-    if (!b->dry) mesh__add_post(b->e, b->op);
+    if (!b->dry) mesh__add_post(b->s);
 }
 
 static inline void mesh__end_post(mesh__builder *b) { b->posting = 0; }
@@ -226,8 +228,8 @@ static inline void mesh__end_post(mesh__builder *b) { b->posting = 0; }
 static inline void mesh__when_come(mesh__builder *b, int from, int to, int width) {
     mesh__after *a;
     if (b->dry || (to < 0 && !width)) return;
-    if (!mesh__grow(b->e->t, (void **)&b->after, &b->after_cap, b->nafter + 1, sizeof *b->after)) {
-        b->op->out_of_memory = 1;
+    if (!mesh__grow(b->s->t, (void **)&b->after, &b->after_cap, b->nafter + 1, sizeof *b->after)) {
+        b->s->out_of_memory = 1;
         return;
     }
     a = &b->after[b->nafter++];
@@ -261,8 +263,8 @@ static inline mesh_box mesh__made_in(const mesh_plan *p, int step, const mesh_bo
 
 static inline void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it) {
     mesh__item *i;
-    if (!mesh__grow(b->e->t, (void **)&b->item, &b->item_cap, b->nitems + 1, sizeof *b->item)) {
-        b->op->out_of_memory = 1;
+    if (!mesh__grow(b->s->t, (void **)&b->item, &b->item_cap, b->nitems + 1, sizeof *b->item)) {
+        b->s->out_of_memory = 1;
         return;
     }
     i = &b->item[b->nitems++];
@@ -355,7 +357,7 @@ static inline void mesh__add_unpacking(mesh__builder *b, int first, int step, in
 
 /* Every rank begins with another peer: its neighbours, ranks after it to send to, ranks before it to receive from. */
 static inline int mesh__distance(const mesh__builder *b, const mesh__item *i) {
-    int world = b->e->t->size, ahead = (i->peer - b->rank + world) % world;
+    int world = b->s->t->size, ahead = (i->peer - b->rank + world) % world;
     return i->kind == MESH_MOVE_SEND ? 2 * ahead : 2 * (world - ahead) + 1;
 }
 static inline void mesh__turn_chains(mesh__builder *b, int n) {
@@ -371,7 +373,7 @@ static inline void mesh__turn_chains(mesh__builder *b, int n) {
 
 /* The sends and receives of a round of a step, of all tasks [first, end) that have it, as one post. */
 static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int step, int round, int turn) {
-    int i, k, n, world = b->e->t->size, chains = 0, *head = b->head;
+    int i, k, n, world = b->s->t->size, chains = 0, *head = b->head;
     unsigned char **packed = NULL;
     b->nitems = 0;
     for (i = first; i < end; i++) {
@@ -381,15 +383,15 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
         for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1); mesh_moves_next(&it);)
             if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) mesh__keep_item(b, i, &it);
     }
-    if (b->op->out_of_memory || b->nitems == 0) return;
+    if (b->s->out_of_memory || b->nitems == 0) return;
     /* Chains: the items of one peer and direction. Of a single tensor each item is one by itself. */
     n = b->nitems;
     if (end - first > 1)
         for (i = 0; i < 2 * world; i++) head[i] = -1;
-    packed = (unsigned char **)mesh_transport_alloc(b->e->t, (size_t)n * sizeof *packed);
-    if (!mesh__grow(b->e->t, (void **)&b->chain, &b->chain_cap, n, sizeof *b->chain) || !packed) {
-        b->op->out_of_memory = 1;
-        mesh_transport_free(b->e->t, packed);
+    packed = (unsigned char **)mesh_transport_alloc(b->s->t, (size_t)n * sizeof *packed);
+    if (!mesh__grow(b->s->t, (void **)&b->chain, &b->chain_cap, n, sizeof *b->chain) || !packed) {
+        b->s->out_of_memory = 1;
+        mesh_transport_free(b->s->t, packed);
         return;
     }
     for (i = 0; i < n; i++) {
@@ -410,7 +412,7 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
     for (k = 0; k < chains; k++)
         if (b->item[b->chain[k]].kind == MESH_MOVE_RECV)
             mesh__add_unpacking(b, b->chain[k], step, round, turn, packed[k]);
-    mesh_transport_free(b->e->t, packed);
+    mesh_transport_free(b->s->t, packed);
 }
 
 /* ---- // >>redistribute: schedules ---- */
@@ -467,9 +469,9 @@ static inline void mesh__add_reduction(mesh__builder *b, const mesh__task *t, in
 }
 
 static inline void mesh__add_wait_of(mesh__builder *b, int before) {
-    if (!b->dry) mesh__add_wait_before(b->e, b->op, before);
+    if (!b->dry) mesh__add_wait_before(b->s, before);
 }
-static inline int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->op->nsteps; }
+static inline int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->s->nsteps; }
 
 /* Where this rank's box of the layout that a step makes goes: the destination, in it, or scratch. */
 static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
@@ -606,8 +608,8 @@ static inline int mesh__in_rounds(const mesh_plan *p) {
 /* The whole schedule. What is done together is the same on every rank: it follows from the plans. */
 static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
     int first, end, step;
-    for (first = 0; first < count && !b->op->out_of_memory; first = end) {
-        int64_t used = 64 + 128 * (int64_t)b->e->t->size; /* what alignment takes of packed messages */
+    for (first = 0; first < count && !b->s->out_of_memory; first = end) {
+        int64_t used = 64 + 128 * (int64_t)b->s->t->size; /* what alignment takes of packed messages */
         int steps = 0;
         b->used[0] = b->used[1] = b->own = 0;
         for (end = first; end < count; end++) {
@@ -727,8 +729,9 @@ static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination are %s and %s; convert first",
                           mesh_dtype_name(src->dtype), mesh_dtype_name(dst->dtype));
     if (mesh__tensor_elem(src) != mesh__tensor_elem(dst))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "elements are of %l bytes in the source and of %l in the destination",
-                          mesh__tensor_elem(src), mesh__tensor_elem(dst));
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "elements are of %l bytes in the source and of %l in the destination", mesh__tensor_elem(src),
+                          mesh__tensor_elem(dst));
     if (src->ndim != dst->ndim)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination have %d and %d dims", src->ndim,
                           dst->ndim);
@@ -907,7 +910,9 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
                                                    mesh_error *err) {
     mesh_transport *t = c->transport;
     mesh__builder b;
-    mesh__op *op = NULL, none;
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = NULL;
+    mesh__schedule none;
     mesh_plan *made = NULL;
     mesh__task *task = NULL, *saved;
     uint64_t hash = (uint64_t)count;
@@ -933,34 +938,34 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     if (status == MESH_OK) {
         saved = task + count;
         memcpy(saved, task, (size_t)count * sizeof *task);
-        b.e = mesh__impl(c)->engine;
         b.task = task;
         b.rank = t->rank;
         b.dry = 1;
-        b.op = &none;
+        none.t = t;
+        b.s = &none;
         mesh__redistribute_build(c, &b, count);
         if (none.out_of_memory) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the schedule");
         if (scratch) *scratch = b.most ? (int64_t)b.most + 64 : 0; /* 64: for alignment */
         memcpy(task, saved, (size_t)count * sizeof *task);
     }
     if (status == MESH_OK && r) {
-        if ((op = mesh__op_take(b.e)) == NULL) {
+        if ((op = mesh__op_take(e)) == NULL) {
             status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
         } else {
             for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, task[i].plan->hash);
             if (count == 1) hash = task[0].plan->hash;
             op->shape = hash;
-            op->call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count,
-                                  count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
-            op->call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
-            mesh__op_identify(b.e, op, c, mesh__group_find(mesh__impl(c), NULL));
-            b.op = op;
+            op->schedule.call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count,
+                                           count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
+            op->schedule.call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
+            mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
+            b.s = &op->schedule;
             b.dry = 0;
             b.size = b.most;
-            b.scratch = b.most ? mesh__scratch(b.e, op, b.most) : NULL;
+            b.scratch = b.most ? mesh__scratch(b.s, b.most) : NULL;
             b.most = 0;
-            if (!op->out_of_memory) mesh__redistribute_build(c, &b, count);
-            if (!op->out_of_memory) mesh__blocks_settle(&b);
+            if (!b.s->out_of_memory) mesh__redistribute_build(c, &b, count);
+            if (!b.s->out_of_memory) mesh__blocks_settle(&b);
         }
     }
     mesh_transport_free(t, b.item);
@@ -969,7 +974,7 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     mesh_transport_free(t, b.head);
     mesh_transport_free(t, made);
     mesh_transport_free(t, task);
-    return status != MESH_OK || !op ? status : mesh__op_launch(b.e, op, r);
+    return status != MESH_OK || !op ? status : mesh__call_launch(c, op, r);
 }
 
 static inline mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
@@ -1026,9 +1031,6 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
     return status == MESH_OK ? status
                              : mesh__fail(err, status, why.rank, "mesh_redistribute_scratch_bytes: %s", why.text);
 }
-
-#undef MESH__BLOCKING
-#undef MESH__BLOCKING_BY
 
 #ifdef __cplusplus
 }

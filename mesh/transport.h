@@ -1,13 +1,15 @@
-/* mesh_transport.h - the transport struct, and what the CPU does for transports without: copies and reductions. Part of mesh.h 0.1.0. MIT licence. */
-#ifndef MESH_TRANSPORT_H
-#define MESH_TRANSPORT_H
-/*
+/* mesh/transport.h - the transport struct and its contract; memory, little-endian numbers, one thread at a time. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh.h. Knows no operation, no comm, no particular transport.
+
 DO THIS
     Nothing: mesh_collectives.h includes it. What a transport has to do stands above mesh_ops; tests/conformance.h checks that it does.
 */
-#ifndef MESH_H
-#error "mesh_transport.h: include mesh.h first"
-#endif
+#include "../mesh.h"
+
+#ifndef MESH_TRANSPORT_H
+#define MESH_TRANSPORT_H
+
 #ifndef MESH_NO_STDLIB
 #include <errno.h>
 #include <stdlib.h>
@@ -474,394 +476,40 @@ MESH_API int mesh_block_fits(const mesh_block *b, uint64_t nbytes) {
     return total == nbytes;
 }
 
-/* ---- // >>reductions: dst = dst op src, on the CPU ------------------------------------------------------------------------- */
+/* ---- // >>what is called ---- */
 
-static inline float mesh__float_of_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-static inline uint32_t mesh__bits_of_float(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
+/* Has a transport an optional member? One built against an older header has a shorter struct. */
+#define MESH__HAS(ops, member) ((ops)->struct_size > offsetof(mesh_ops, member) && (ops)->member)
 
-/* Conversions by bits, so that they hold under -Ofast too. Rounding: to nearest, ties to even. */
-static inline float mesh__f32_of_bf16(uint16_t h) { return mesh__float_of_bits((uint32_t)h << 16); }
-static inline uint16_t mesh__bf16_of_f32(float f) {
-    uint32_t u = mesh__bits_of_float(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* a quiet NaN */
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
-}
-static inline float mesh__f32_of_f16(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-    if (exponent == 31) return mesh__float_of_bits(sign | 0x7f800000u | mantissa << 13);
-    if (exponent) return mesh__float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-    if (!mantissa) return mesh__float_of_bits(sign);
-    for (exponent = 113; !(mantissa & 0x400); exponent--) mantissa <<= 1;
-    return mesh__float_of_bits(sign | exponent << 23 | (mantissa & 0x3ff) << 13);
-}
-static inline uint16_t mesh__f16_of_f32(float f) {
-    uint32_t u = mesh__bits_of_float(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffffu, exponent, mantissa,
-             dropped, half, rest;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* 65520 and more round to infinity */
-    if (magnitude < 0x33000001u) return (uint16_t)sign;             /* 2^-25 and less round to zero */
-    exponent = magnitude >> 23;
-    mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-    dropped = exponent >= 113 ? 13 : 13 + 113 - exponent;
-    half = exponent >= 113 ? ((exponent - 112) << 10) + (mantissa >> 13 & 0x3ff) : mantissa >> dropped;
-    rest = mantissa & ((1u << dropped) - 1);
-    if (rest > 1u << (dropped - 1) || (rest == 1u << (dropped - 1) && (half & 1))) half++;
-    return (uint16_t)(sign | half);
+static inline const char *mesh__or_empty(const char *text) { return text ? text : ""; }
+
+static inline const char *mesh__call_name(int kind) {
+#define MESH_X(name, text, flags) text,
+    static const char *const names[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT ? names[kind] : "unknown call";
 }
 
-static inline int mesh__is_integer(int d) { return d >= MESH_I8 && d <= MESH_U64; }
-static inline int mesh__is_float(int d) { return d >= MESH_F32 && d <= MESH_BF16; }
-static inline int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C128; }
-
-static inline int mesh__is_loc(int op) { return op == MESH_MINLOC || op == MESH_MAXLOC; }
-
-static inline int mesh__reducible(int d, int op) {
-    switch (op) {
-    case MESH_MINLOC:
-    case MESH_MAXLOC:
-        return d == MESH_F32 || d == MESH_F64 || d == MESH_I32 || d == MESH_U32 || d == MESH_I64 || d == MESH_U64;
-    case MESH_SUM:
-    case MESH_PROD:
-        return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
-    case MESH_AVG:
-        return mesh__is_float(d) || mesh__is_complex(d);
-    case MESH_MIN:
-    case MESH_MAX:
-        return mesh__is_integer(d) || mesh__is_float(d);
-    case MESH_AND:
-    case MESH_OR:
-    case MESH_XOR:
-        return mesh__is_integer(d);
-    default:
-        return 0;
-    }
+/* Has this kind of call the property (MESH_REDUCES, ...)? */
+static inline int mesh__call_is(int kind, int property) {
+#define MESH_X(name, text, flags) flags,
+    static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
+#undef MESH_X
+    return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
 }
 
-#define MESH__EACH(T, expression)                           \
-    {                                                       \
-        T *d = (T *)dst;                                    \
-        const T *s = (const T *)src;                        \
-        for (i = 0; i < count; i++) d[i] = (T)(expression); \
-    }                                                       \
-    return
-#define MESH__ORDERED(T)                          \
-    switch (op) {                                 \
-    case MESH_MIN:                                \
-        MESH__EACH(T, s[i] < d[i] ? s[i] : d[i]); \
-    default:                                      \
-        MESH__EACH(T, s[i] > d[i] ? s[i] : d[i]); \
-    }
-/* Floats are compared as bits: the result does not depend on which operand comes first (every rank ends with the same), nor on -Ofast.
-   A NaN makes the result a NaN; -0 is less than +0. U: an unsigned type as wide; inf: the bits of infinity. */
-#define MESH__FLOAT_ORDERED(U, inf)                                                                               \
-    {                                                                                                             \
-        const U sign = (U)((U)1 << (sizeof(U) * 8 - 1));                                                          \
-        unsigned char *d = (unsigned char *)dst;                                                                  \
-        const unsigned char *s = (const unsigned char *)src;                                                      \
-        for (i = 0; i < count; i++) {                                                                             \
-            U a, b, ka, kb, least, most;                                                                          \
-            memcpy(&a, d + i * sizeof a, sizeof a);                                                               \
-            memcpy(&b, s + i * sizeof b, sizeof b);                                                               \
-            ka = (U)(a ^ (a & sign ? (U) ~(U)0 : sign));                                                          \
-            kb = (U)(b ^ (b & sign ? (U) ~(U)0 : sign));                                                          \
-            least = ka < kb ? a : b;                                                                              \
-            most = ka < kb ? b : a;                                                                               \
-            a = (U)(a & (U)~sign) > (U)(inf) || (U)(b & (U)~sign) > (U)(inf) ? (U)((U)(inf) | (U)((U)(inf) >> 1)) \
-                : op == MESH_MIN                                             ? least                              \
-                                                                             : most;                                                                          \
-            memcpy(d + i * sizeof a, &a, sizeof a);                                                               \
-        }                                                                                                         \
-    }                                                                                                             \
-    return
-#define MESH__REAL(T, U, inf)        \
-    switch (op) {                    \
-    case MESH_SUM:                   \
-    case MESH_AVG:                   \
-        MESH__EACH(T, d[i] + s[i]);  \
-    case MESH_PROD:                  \
-        MESH__EACH(T, d[i] * s[i]);  \
-    default:                         \
-        MESH__FLOAT_ORDERED(U, inf); \
-    }
-/* Sums and products of signed integers are those of the unsigned ones, without undefined overflow; W is at least unsigned int. */
-#define MESH__INTEGER(S, U, W)            \
-    switch (op) {                         \
-    case MESH_SUM:                        \
-        MESH__EACH(U, (W)d[i] + (W)s[i]); \
-    case MESH_PROD:                       \
-        MESH__EACH(U, (W)d[i] * (W)s[i]); \
-    case MESH_AND:                        \
-        MESH__EACH(U, d[i] & s[i]);       \
-    case MESH_OR:                         \
-        MESH__EACH(U, d[i] | s[i]);       \
-    case MESH_XOR:                        \
-        MESH__EACH(U, d[i] ^ s[i]);       \
-    default:                              \
-        MESH__ORDERED(S)                  \
-    }
-#define MESH__HALF(widen, narrow, inf)                           \
-    switch (op) {                                                \
-    case MESH_SUM:                                               \
-    case MESH_AVG:                                               \
-        MESH__EACH(uint16_t, narrow(widen(d[i]) + widen(s[i]))); \
-    case MESH_PROD:                                              \
-        MESH__EACH(uint16_t, narrow(widen(d[i]) * widen(s[i]))); \
-    default:                                                     \
-        MESH__FLOAT_ORDERED(uint16_t, inf);                      \
-    }
-#define MESH__COMPLEX(T)                                                                                             \
-    if (op == MESH_PROD) {                                                                                           \
-        T *d = (T *)dst;                                                                                             \
-        const T *s = (const T *)src;                                                                                 \
-        for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */ \
-            int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                 \
-            T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                \
-            T x = swap ? d[2 * i] : s[2 * i], y = swap ? d[2 * i + 1] : s[2 * i + 1];                                \
-            d[2 * i] = a * x - b * y;                                                                                \
-            d[2 * i + 1] = a * y + b * x;                                                                            \
-        }                                                                                                            \
-        return;                                                                                                      \
-    }                                                                                                                \
-    count *= 2;                                                                                                      \
-    MESH__EACH(T, d[i] + s[i])
-
-/* minloc, maxloc: pairs {value, index}, both numbers of `width` bytes. The key orders values as unsigned integers; a NaN wins, as in min
-   and max; equal values leave the lower index. */
-static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
-    int wide = mesh_dtype_bytes((mesh_dtype)dtype) == 8;
-    uint64_t sign = wide ? UINT64_C(1) << 63 : UINT64_C(1) << 31, all = sign | (sign - 1);
-    uint64_t inf = wide ? UINT64_C(0x7ff0000000000000) : UINT64_C(0x7f800000);
-    if (dtype == MESH_U32 || dtype == MESH_U64) return v;
-    if (!mesh__is_float(dtype)) return v ^ sign;
-    if ((v & ~sign) > inf) return op == MESH_MINLOC ? 0 : all;
-    return v & sign ? ~v & all : v | sign;
+/* Nothing but a meeting of all ranks of the group. */
+static inline int mesh__is_meeting(int kind) {
+    return kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN || kind == MESH_CALL_REGISTER;
 }
 
-static inline void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const unsigned char *src, size_t count) {
-    size_t width = mesh_dtype_bytes((mesh_dtype)dtype), i;
-    for (i = 0; i < count; i++, dst += 2 * width, src += 2 * width) {
-        uint64_t a[2], b[2], ka, kb;
-        int k, take;
-        for (k = 0; k < 2; k++) {
-            uint32_t u = 0, w = 0;
-            memcpy(width == 8 ? (void *)&a[k] : (void *)&u, dst + (size_t)k * width, width);
-            memcpy(width == 8 ? (void *)&b[k] : (void *)&w, src + (size_t)k * width, width);
-            if (width == 8) continue;
-            a[k] = k ? (uint64_t)(int64_t)(int32_t)u : u;
-            b[k] = k ? (uint64_t)(int64_t)(int32_t)w : w;
-        }
-        ka = mesh__key(dtype, a[0], op);
-        kb = mesh__key(dtype, b[0], op);
-        take = ka == kb ? (int64_t)b[1] < (int64_t)a[1] : op == MESH_MINLOC ? kb < ka : kb > ka;
-        if (take) memcpy(dst, src, 2 * width);
-    }
-}
-
-static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
-    size_t i;
-    if (mesh__is_loc(op)) {
-        mesh__reduce_loc(op, dtype, (unsigned char *)dst, (const unsigned char *)src, count);
-        return;
-    }
-    switch (dtype) {
-    case MESH_F32:
-        MESH__REAL(float, uint32_t, 0x7f800000)
-    case MESH_F64:
-        MESH__REAL(double, uint64_t, UINT64_C(0x7ff0000000000000))
-    case MESH_F16:
-        MESH__HALF(mesh__f32_of_f16, mesh__f16_of_f32, 0x7c00)
-    case MESH_BF16:
-        MESH__HALF(mesh__f32_of_bf16, mesh__bf16_of_f32, 0x7f80)
-    case MESH_I8:
-        MESH__INTEGER(int8_t, uint8_t, unsigned)
-    case MESH_U8:
-        MESH__INTEGER(uint8_t, uint8_t, unsigned)
-    case MESH_I16:
-        MESH__INTEGER(int16_t, uint16_t, unsigned)
-    case MESH_U16:
-        MESH__INTEGER(uint16_t, uint16_t, unsigned)
-    case MESH_I32:
-        MESH__INTEGER(int32_t, uint32_t, uint32_t)
-    case MESH_U32:
-        MESH__INTEGER(uint32_t, uint32_t, uint32_t)
-    case MESH_I64:
-        MESH__INTEGER(int64_t, uint64_t, uint64_t)
-    case MESH_U64:
-        MESH__INTEGER(uint64_t, uint64_t, uint64_t)
-    case MESH_C64:
-        MESH__COMPLEX(float);
-    case MESH_C128:
-        MESH__COMPLEX(double);
-    default:
-        MESH_ASSERT(0);
-    }
-}
-
-/* dst = dst / n: what makes an average of a sum. */
-static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
-    const void *src = dst;
-    size_t i;
-    switch (dtype) {
-    case MESH_C64:
-        count *= 2; /* fall through */
-    case MESH_F32:
-        MESH__EACH(float, s[i] / (float)n);
-    case MESH_C128:
-        count *= 2; /* fall through */
-    case MESH_F64:
-        MESH__EACH(double, s[i] / (double)n);
-    case MESH_F16:
-        MESH__EACH(uint16_t, mesh__f16_of_f32(mesh__f32_of_f16(s[i]) / (float)n));
-    case MESH_BF16:
-        MESH__EACH(uint16_t, mesh__bf16_of_f32(mesh__f32_of_bf16(s[i]) / (float)n));
-    default:
-        MESH_ASSERT(0);
-    }
-}
-
-#undef MESH__EACH
-#undef MESH__ORDERED
-#undef MESH__REAL
-#undef MESH__FLOAT_ORDERED
-#undef MESH__INTEGER
-#undef MESH__HALF
-#undef MESH__COMPLEX
-
-/* ---- // >>strided bytes, and numbers in either byte order ---- */
-
-/* Numbers travel little-endian, so that ranks of both byte orders agree. A big-endian rank turns what it sends into that order, keeps it
-   so while the operation lasts, and turns what has arrived back at its end. (MESH_TEST_SWAP makes every host do so, for the tests.) */
-static inline int mesh__is_little(void) {
-#ifdef MESH_TEST_SWAP
-    return 0;
-#else
-    const uint16_t one = 1;
-    unsigned char first;
-    memcpy(&first, &one, 1);
-    return first == 1;
-#endif
-}
-
-/* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
-static inline size_t mesh__swap_width(const mesh_call *c) {
-    size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
-    if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
-    return mesh__is_complex(c->dtype) ? width / 2 : width;
-}
-
-static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
-    unsigned char *d = (unsigned char *)dst, number[16];
-    const unsigned char *s = (const unsigned char *)src;
-    size_t i, k;
-    for (i = 0; i < nbytes; i += width) {
-        memcpy(number, s + i, width);
-        for (k = 0; k < width; k++) d[i + k] = number[width - 1 - k];
-    }
-}
-
-static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
-    uint64_t at, n;
-    for (at = 0; at < x->nbytes; at += n) {
-        void *p = mesh_xfer_at(x, at, &n);
-        mesh__swap(p, p, (size_t)n, width);
-    }
-}
-
-/* A walk over the runs of a strided block: p and left, the bytes from there to the end of the run. */
-typedef struct mesh__cursor {
-    const mesh_xfer *x;
-    unsigned char *p, *row;
-    uint64_t left;
-    int64_t at[MESH_MAX_DIMS];
-} mesh__cursor;
-
-static inline mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
-    mesh__cursor c;
-    int k;
-    c.x = x;
-    c.p = c.row = (unsigned char *)x->base;
-    c.left = x->block ? x->block->run : x->nbytes;
-    for (k = 0; k < MESH_MAX_DIMS; k++) c.at[k] = 0;
-    return c;
-}
-
-static inline void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
-    const mesh_block *b = c->x->block;
-    int k;
-    c->p += n;
-    c->left -= n;
-    if (c->left || !b) return;
-    for (k = b->ndim - 1; k >= 0; k--) {
-        c->row += b->dim[k].stride;
-        if (++c->at[k] < b->dim[k].count) break;
-        c->row -= b->dim[k].stride * b->dim[k].count;
-        c->at[k] = 0;
-    }
-    c->p = c->row;
-    c->left = b->run;
-}
-
-/* Strided bytes from one block to another of the same length. */
-static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
-    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
-    uint64_t left, n;
-    for (left = from->nbytes; left; left -= n) {
-        n = src.left < dst.left ? src.left : dst.left;
-        memmove(dst.p, src.p, (size_t)n);
-        mesh__cursor_move(&src, n);
-        mesh__cursor_move(&dst, n);
-    }
-}
-
-static inline void mesh__zero(const mesh_xfer *x) {
-    mesh__cursor c = mesh__cursor_on(x);
-    uint64_t left, n;
-    for (left = x->nbytes; left; left -= n) {
-        n = c.left;
-        memset(c.p, 0, (size_t)n);
-        mesh__cursor_move(&c, n);
-    }
-}
-
-/* dst = dst op src in the host's byte order; divide: dst = dst / n instead. */
-static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
-                                 int divide) {
-    if (divide) {
-        mesh__divide(c->dtype, dst, count, divide);
-    } else if (c->user_op && src_first) {
-        c->user_op(dst, src, count, c->user_ctx);
-    } else if (c->user_op) {
-        c->user_op(src, dst, count, c->user_ctx);
-        memcpy(dst, src, count * elem);
-    } else {
-        mesh__reduce(c->op, c->dtype, dst, src, count);
-    }
-}
-
-/* The same where memory holds the other order: a little at a time in the host's. */
-static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
-                                         int src_first, int divide, size_t width) {
-    uint64_t a[128], b[128]; /* aligned for every dtype */
-    unsigned char *d = (unsigned char *)dst, *s = (unsigned char *)src;
-    size_t most = sizeof a / elem, n;
-    for (; count; count -= n, d += n * elem, s += n * elem) {
-        n = count < most ? count : most;
-        mesh__swap(a, d, n * elem, width);
-        mesh__swap(b, s, n * elem, width);
-        mesh__combine(c, a, b, n, elem, src_first, divide);
-        mesh__swap(d, a, n * elem, width);
-    }
+/* A list's record has the hash of its counts where others have the root: lists that differ are then seen to. */
+static inline int mesh__is_unrooted_list(int kind) {
+    return kind == MESH_CALL_ALL_REDUCE_MANY || kind == MESH_CALL_ALL_GATHER_MANY ||
+           kind == MESH_CALL_REDUCE_SCATTER_MANY;
 }
 
 #ifdef __cplusplus
 }
 #endif
-#endif /* MESH_IMPLEMENTATION */
+#endif /* MESH_TRANSPORT_IMPLEMENTED */

@@ -1,9 +1,7 @@
-/* mesh_spec.h - how tensors lie on meshes: sharding specs, boxes, slices. Part of mesh.h 0.1.0. MIT licence. */
-#ifndef MESH_H
-#include "mesh.h" /* the front door: it includes this header */
-#elif !defined(MESH_SPEC_H)
-#define MESH_SPEC_H
-/*
+/* mesh/spec.h - how tensors lie on meshes: sharding specs, boxes, slices. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh.h. Knows no plan, no transport, and no memory but what mesh_box_copy is given.
+
 DO THIS
     Nothing: mesh.h includes it.
 
@@ -29,6 +27,10 @@ CONVENTIONS
     spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
     An empty shard has shape 0 and its offset is the dim's size. Tensors have 0 to 8 dims, row-major.
 */
+#include "../mesh.h"
+
+#ifndef MESH_SPEC_H
+#define MESH_SPEC_H
 
 #ifdef __cplusplus
 extern "C" {
@@ -133,7 +135,7 @@ MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const 
 #endif /* MESH_SPEC_H */
 
 /* ==================================================================================================================== */
-#if defined(MESH_IMPLEMENTATION) && defined(MESH_IMPLEMENTED) && !defined(MESH_SPEC_IMPLEMENTED)
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SPEC_IMPLEMENTED)
 #define MESH_SPEC_IMPLEMENTED
 
 #ifdef __cplusplus

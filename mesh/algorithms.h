@@ -1,0 +1,1077 @@
+/* mesh/algorithms.h - builders: a call, a group and an index in it become a schedule. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes schedule.h. Knows no comm and no engine.
+*/
+#include "schedule.h"
+
+#ifndef MESH_ALGORITHMS_H
+#define MESH_ALGORITHMS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes whose number the receivers do not know. */
+typedef struct mesh_object {
+    void *data;
+    size_t nbytes;
+    size_t room; /* of memory that is the transport's; 0: data is the caller's */
+} mesh_object;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ALGORITHMS_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_ALGORITHMS_IMPLEMENTED)
+#define MESH_ALGORITHMS_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MESH__PACKED = 64 * 1024,    /* buffers of a list up to this size are copied together */
+    MESH__OBJECT_CHAIN = 1 << 20 /* objects beyond this size travel in segments */
+};
+
+/* What every builder is given: what is sent, where it arrives, and how many elements go in one step of a pipeline. */
+typedef struct mesh__layout {
+    mesh__view send, recv;
+    int root;
+    size_t segment;
+} mesh__layout;
+
+/* Dissemination: in round k everyone signals the rank 2^k ahead. Source: Hensgen, Finkel, Manber 1988. */
+static inline void mesh__build_barrier(mesh__schedule *s) {
+    int n = s->on->size, me = s->index, k;
+    for (k = 1; k < n; k *= 2) {
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_SEND, (me + k) % n, NULL, 0);
+        mesh__add_xfer(s, MESH_RECV, (me - k + n) % n, NULL, 0);
+        mesh__add_wait(s);
+    }
+}
+
+/* Binomial tree from the root, for data that lie in recv at the root already. Source: Thakur, Rabenseifner, Gropp 2005. */
+static inline void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int root) {
+    int n = s->on->size, rel = (s->index - root + n) % n, mask = 1;
+    mesh__range all = mesh__all_of(v);
+    for (; mask < n; mask *= 2)
+        if (rel & mask) {
+            mesh__add_post(s);
+            mesh__add_range(s, MESH_RECV, (rel - mask + root) % n, v, all, NULL);
+            mesh__add_wait(s);
+            break;
+        }
+    mesh__add_post(s);
+    for (mask /= 2; mask > 0; mask /= 2)
+        if (rel + mask < n) mesh__add_range(s, MESH_SEND, (rel + mask + root) % n, v, all, NULL);
+    mesh__add_wait(s);
+}
+
+/* Each rank hands segments on to the next: every byte crosses every link once, the last rank is n segments behind. Receives are posted two
+   segments ahead. */
+static inline void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int root, size_t segment) {
+    int n = s->on->size, rel = (s->index - root + n) % n, ahead = 0;
+    mesh__range all = mesh__all_of(v);
+    size_t segments = mesh__segments(all, segment), j;
+    int before = (rel - 1 + root + n) % n, after = (rel + 1 + root) % n;
+    for (j = 0; j < 2; j++) {
+        ahead = s->nsteps;
+        mesh__add_post(s);
+        if (rel && j < segments) mesh__add_range(s, MESH_RECV, before, v, mesh__segment_of(all, segment, j), NULL);
+    }
+    for (j = 0; j < segments; j++) {
+        mesh__add_wait_before(s, ahead); /* segment j has come, segment j-2 has gone */
+        ahead = s->nsteps;
+        mesh__add_post(s);
+        if (rel && j + 2 < segments)
+            mesh__add_range(s, MESH_RECV, before, v, mesh__segment_of(all, segment, j + 2), NULL);
+        if (rel + 1 < n) mesh__add_range(s, MESH_SEND, after, v, mesh__segment_of(all, segment, j), NULL);
+    }
+    mesh__add_wait(s);
+}
+
+/* Every rank sends its block to all and receives theirs. */
+static inline void mesh__build_direct_gather(mesh__schedule *s, const mesh__view *own, mesh__range mine,
+                                             const mesh__view *v) {
+    int n = s->on->size, me = s->index, k;
+    for (k = 1; k < n; k++) {
+        mesh__add_round(s, k);
+        mesh__add_range(s, MESH_SEND, (me + k) % n, own, mine, NULL);
+        mesh__add_range(s, MESH_RECV, (me - k + n) % n, v, mesh__block_of(v, (me - k + n) % n), NULL);
+    }
+    mesh__add_wait(s);
+}
+
+/* Blocks travel round a ring; my own lies in v already. */
+static inline void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *v) {
+    int n = s->on->size, me = s->index, k;
+    for (k = 0; k < n - 1; k++) {
+        mesh__add_post(s);
+        mesh__add_range(s, MESH_SEND, (me + 1) % n, v, mesh__block_of(v, (me - k + n) % n), NULL);
+        mesh__add_range(s, MESH_RECV, (me - 1 + n) % n, v, mesh__block_of(v, (me - k - 1 + n) % n), NULL);
+        mesh__add_wait(s);
+    }
+}
+
+/* Pairs exchange 1, 2, 4 ... neighbouring blocks, in place; for a power of two of ranks. My own lies in v already. */
+static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__view *v) {
+    int n = s->on->size, me = s->index, mask, i;
+    for (mask = 1; mask < n; mask *= 2) {
+        int mine = me & ~(mask - 1), theirs = mine ^ mask;
+        mesh__add_post(s);
+        for (i = 0; i < v->nparts; i++) { /* neighbouring blocks of a part lie together */
+            size_t bytes = v->part[i].count * s->elem_bytes;
+            mesh__add_xfer(s, MESH_SEND, me ^ mask, v->part[i].base + (size_t)mine * bytes, (size_t)mask * bytes);
+            mesh__add_xfer(s, MESH_RECV, me ^ mask, v->part[i].base + (size_t)theirs * bytes, (size_t)mask * bytes);
+        }
+        mesh__add_wait(s);
+    }
+}
+
+/* Ranks hold 1, 2, 4 ... blocks, each its own first; turned into place at the end. Source: Bruck et al. 1997. */
+static inline void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index, k, i;
+    size_t bytes = b->recv.each * s->elem_bytes;
+    unsigned char *scratch = mesh__scratch(s, bytes * (size_t)n);
+    mesh__part part;
+    mesh__view turned;
+    if (!scratch) return;
+    part = mesh__part_of(scratch, b->recv.each);
+    turned = mesh__view_of(&part, 1, MESH__BLOCKS, 0);
+    mesh__add_copies(s, &turned, mesh__block_of(&turned, 0), &b->send, mesh__all_of(&b->send));
+    for (k = 1; k < n; k *= 2) {
+        size_t some = (size_t)(k < n - k ? k : n - k) * bytes;
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_SEND, (me - k + n) % n, scratch, some);
+        mesh__add_xfer(s, MESH_RECV, (me + k) % n, scratch + (size_t)k * bytes, some);
+        mesh__add_wait(s);
+    }
+    for (i = 0; i < n; i++)
+        mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, (me + i) % n), &turned, mesh__block_of(&turned, i));
+}
+
+/* Hand segment j of my reduced block to all, and receive theirs. */
+static inline void mesh__add_gather_segment(mesh__schedule *s, const mesh__view *v, size_t segment, size_t j) {
+    int n = s->on->size, me = s->index, k;
+    mesh__range mine = mesh__block_of(v, me);
+    mesh__add_post(s);
+    for (k = 1; k < n; k++) {
+        int from = (me - k + n) % n;
+        mesh__range theirs = mesh__block_of(v, from);
+        if (j < mesh__segments(mine, segment))
+            mesh__add_range(s, MESH_SEND, (me + k) % n, v, mesh__segment_of(mine, segment, j), NULL);
+        if (j < mesh__segments(theirs, segment))
+            mesh__add_range(s, MESH_RECV, from, v, mesh__segment_of(theirs, segment, j), NULL);
+    }
+}
+
+/* acc = everyone's contribution to my block, in the order me, me-1, me-2 ...: all exchange segments with all, the segment that is being
+   reduced behind the one under way. With `gather` every reduced segment goes to all at once, which makes it an all_reduce. */
+static inline void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
+                                             mesh__range mine, int gather) {
+    int n = s->on->size, me = s->index, first, last, i, k;
+    int width = n - 1 < MESH__ROUND ? n - 1 : MESH__ROUND;
+    size_t segment = b->segment, own = mesh__segments(mine, segment), most = 0, j;
+    size_t slot = ((mine.count < segment ? mine.count : segment) * s->elem_bytes + 63) & ~(size_t)63;
+    unsigned char *scratch = mesh__scratch(s, 2 * (size_t)width * slot);
+    for (i = 0; i < n; i++)
+        if (mesh__segments(mesh__block_of(&b->send, i), segment) > most)
+            most = mesh__segments(mesh__block_of(&b->send, i), segment);
+    for (first = 1; first < n && scratch; first = last + 1) {
+        int done = 0, before = 0; /* segments posted; the last post of them */
+        last = first + width - 1 < n - 1 ? first + width - 1 : n - 1;
+        for (j = 0; j < most; j++) {
+            mesh__range segment_mine = mesh__segment_of(mine, segment, j);
+            for (; done < (int)most && done < (int)j + 2; done++) {
+                before = s->nsteps;
+                mesh__add_post(s);
+                for (k = first; k <= last; k++) {
+                    int to = (me + k) % n, from = (me - k + n) % n;
+                    mesh__range r = mesh__block_of(&b->send, to);
+                    if ((size_t)done < mesh__segments(r, segment))
+                        mesh__add_range(s, MESH_SEND, to, &b->send, mesh__segment_of(r, segment, (size_t)done), NULL);
+                    if ((size_t)done < own)
+                        mesh__add_range(s, MESH_RECV, from, acc, mesh__segment_of(mine, segment, (size_t)done),
+                                        scratch + ((size_t)(done & 1) * (size_t)width + (size_t)(k - first)) * slot);
+                }
+            }
+            if (gather && j > 0) mesh__add_gather_segment(s, acc, segment, j - 1);
+            mesh__add_wait_before(s, j + 1 < most ? before : s->nsteps);
+            if (j >= own) continue;
+            if (first == 1)
+                mesh__add_copies(s, acc, segment_mine, &b->send,
+                                 mesh__segment_of(mesh__block_of(&b->send, me), segment, j));
+            for (k = first; k <= last; k++)
+                mesh__add_reduces(s, acc, segment_mine,
+                                  scratch + ((j & 1) * (size_t)width + (size_t)(k - first)) * slot, 1);
+            if (last == n - 1) mesh__add_divides(s, acc, segment_mine);
+        }
+    }
+    if (gather) mesh__add_gather_segment(s, acc, segment, most - 1);
+    mesh__add_wait(s);
+}
+
+/* The same through memory for every contribution, combined in the group's order: for a user's op that does not commute. */
+static inline void mesh__build_reduce_ordered(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
+                                              mesh__range mine) {
+    int n = s->on->size, me = s->index, k;
+    size_t slot = (mine.count * s->elem_bytes + 63) & ~(size_t)63;
+    unsigned char *scratch = mesh__scratch(s, (size_t)n * slot);
+    mesh__range own = mesh__block_of(&b->send, me);
+    mesh__part part;
+    mesh__view last;
+    if (!scratch) return;
+    for (k = 1; k < n; k++) {
+        int to = (me + k) % n, from = (me - k + n) % n;
+        mesh__add_round(s, k);
+        mesh__add_range(s, MESH_SEND, to, &b->send, mesh__block_of(&b->send, to), NULL);
+        mesh__add_range(s, MESH_RECV, from, acc, mine, scratch + (size_t)from * slot);
+    }
+    mesh__add_wait(s);
+    part = mesh__part_of(scratch + (size_t)me * slot, mine.count);
+    last = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
+    mesh__add_copies(s, &last, mesh__all_of(&last), &b->send, own);
+    part = mesh__part_of(scratch + (size_t)(n - 1) * slot, mine.count);
+    last = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
+    mesh__add_copies(s, acc, mine, &last, mesh__all_of(&last));
+    for (k = n - 2; k >= 0; k--) mesh__add_reduces(s, acc, mine, scratch + (size_t)k * slot, 1);
+}
+
+/* The ranks beyond a power of two are folded onto neighbours: of ranks 2i and 2i+1 only the second takes part, in role i. */
+typedef struct mesh__fold {
+    int power, extra, role; /* role -1: sits out */
+} mesh__fold;
+
+static inline mesh__fold mesh__fold_of(const mesh__schedule *s) {
+    int n = s->on->size, me = s->index;
+    mesh__fold f;
+    for (f.power = 1; f.power * 2 <= n;) f.power *= 2;
+    f.extra = n - f.power;
+    f.role = me < 2 * f.extra ? (me % 2 ? me / 2 : -1) : me - f.extra;
+    return f;
+}
+
+static inline int mesh__fold_rank(const mesh__fold *f, int role) {
+    return role < f->extra ? role * 2 + 1 : role + f->extra;
+}
+
+/* The first rank of those that a role stands for. */
+static inline int mesh__fold_first(const mesh__fold *f, int role) {
+    return role < f->extra ? role * 2 : role + f->extra;
+}
+
+/* The blocks that a range of roles ends up with, where it has them: v is cut by role or by rank. */
+static inline mesh__range mesh__fold_blocks(const mesh__fold *f, const mesh__view *v, int by_rank, int first,
+                                            int last) {
+    return mesh__blocks_of(v, by_rank ? mesh__fold_first(f, first) : first, by_rank ? mesh__fold_first(f, last) : last);
+}
+
+/* Before: who sits out gives its data (all of v) to its neighbour. */
+static inline void mesh__add_fold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all,
+                                  unsigned char *scratch) {
+    int me = s->index;
+    if (me >= 2 * f->extra) return;
+    mesh__add_post(s);
+    mesh__add_range(s, f->role < 0 ? MESH_SEND : MESH_RECV, f->role < 0 ? me + 1 : me - 1, v, all,
+                    f->role < 0 ? NULL : scratch);
+    mesh__add_wait(s);
+    if (f->role >= 0) mesh__add_reduces(s, v, all, scratch, 1);
+}
+
+/* After: it is given the result. */
+static inline void mesh__add_unfold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all) {
+    int me = s->index;
+    if (me >= 2 * f->extra) return;
+    mesh__add_post(s);
+    mesh__add_range(s, f->role < 0 ? MESH_RECV : MESH_SEND, f->role < 0 ? me + 1 : me - 1, v, all, NULL);
+    mesh__add_wait(s);
+}
+
+/* Recursive doubling. Same bits everywhere: both sides combine the same two values in the same order. Source: Thakur, Rabenseifner,
+   Gropp 2005. */
+static inline void mesh__build_doubling_reduce(mesh__schedule *s, const mesh__view *v) {
+    mesh__fold f = mesh__fold_of(s);
+    mesh__range all = mesh__all_of(v);
+    unsigned char *scratch = mesh__scratch(s, v->total * s->elem_bytes);
+    int mask;
+    if (!scratch) return;
+    mesh__add_fold(s, &f, v, all, scratch);
+    for (mask = 1; f.role >= 0 && mask < f.power; mask *= 2) {
+        int partner = mesh__fold_rank(&f, f.role ^ mask);
+        mesh__add_post(s);
+        mesh__add_range(s, MESH_SEND, partner, v, all, NULL);
+        mesh__add_range(s, MESH_RECV, partner, v, all, scratch);
+        mesh__add_wait(s);
+        mesh__add_reduces(s, v, all, scratch, (f.role & mask) != 0);
+    }
+    if (f.role >= 0) mesh__add_divides(s, v, all);
+    mesh__add_unfold(s, &f, v, all);
+}
+
+/* Recursive halving: role r is left with its own block reduced. */
+static inline void mesh__add_halving(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, int by_rank,
+                                     unsigned char *scratch) {
+    int low = 0, high = f->power, mask;
+    for (mask = f->power / 2; f->role >= 0 && mask > 0; mask /= 2) {
+        int partner = mesh__fold_rank(f, f->role ^ mask), middle = low + mask, upper = (f->role & mask) != 0;
+        mesh__range below = mesh__fold_blocks(f, v, by_rank, low, middle),
+                    above = mesh__fold_blocks(f, v, by_rank, middle, high), keep = upper ? above : below;
+        mesh__add_post(s);
+        mesh__add_range(s, MESH_SEND, partner, v, upper ? below : above, NULL);
+        mesh__add_range(s, MESH_RECV, partner, v, keep, scratch);
+        mesh__add_wait(s);
+        mesh__add_reduces(s, v, keep, scratch, upper);
+        low = upper ? middle : low;
+        high = upper ? high : middle;
+    }
+}
+
+/* Recursive halving, then doubling: every rank reduces a block of a power of two of them. Source: Rabenseifner 2004. */
+static inline void mesh__build_halving_doubling(mesh__schedule *s, const mesh__view *whole) {
+    mesh__fold f = mesh__fold_of(s);
+    mesh__view v = mesh__view_of(whole->part, whole->nparts, MESH__CHUNKS, f.power);
+    mesh__range all = mesh__all_of(&v);
+    unsigned char *scratch = mesh__scratch(s, v.total * s->elem_bytes);
+    int low = f.role, high = f.role + 1, mask;
+    if (!scratch) return;
+    mesh__add_fold(s, &f, &v, all, scratch);
+    mesh__add_halving(s, &f, &v, 0, scratch);
+    if (f.role >= 0) mesh__add_divides(s, &v, mesh__blocks_of(&v, low, high));
+    for (mask = 1; f.role >= 0 && mask < f.power; mask *= 2) {
+        int partner = mesh__fold_rank(&f, f.role ^ mask), upper = (f.role & mask) != 0;
+        int from = upper ? low - mask : high;
+        mesh__add_post(s);
+        mesh__add_range(s, MESH_SEND, partner, &v, mesh__blocks_of(&v, low, high), NULL);
+        mesh__add_range(s, MESH_RECV, partner, &v, mesh__blocks_of(&v, from, from + mask), NULL);
+        mesh__add_wait(s);
+        low = upper ? low - mask : low;
+        high = upper ? high : high + mask;
+    }
+    mesh__add_unfold(s, &f, &v, all);
+}
+
+/* Blocks are reduced as they travel round a ring, then travel round once more, a segment at a time: a segment is reduced and handed on
+   while the next ones are under way. Source of the ring: Patarasuk, Yuan 2009. */
+static inline void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *v, size_t segment) {
+    int n = s->on->size, me = s->index, depth;
+    size_t segments = mesh__segments(mesh__block_of(v, 0), segment), most = v->each < segment ? v->each : segment;
+    size_t slot = (most * s->elem_bytes + 63) & ~(size_t)63, reduced = (size_t)(n - 1) * segments, t;
+    int post[3] = {0, 0, 0}; /* of items t, t-1, t-2: item t is a segment received and one sent */
+    unsigned char *scratch = mesh__scratch(s, 3 * slot);
+    if (!scratch) return;
+    /* Items under way beside the one that is looked at: what item t sends is item t - segments. */
+    depth = segments > 2 ? 2 : (int)segments - 1;
+    for (t = 0; t < 2 * reduced + (size_t)depth; t++) {
+        int k = (int)(t / segments);
+        size_t j = t % segments, last = t - (size_t)depth;
+        if (t < 2 * reduced) {
+            mesh__range give = mesh__segment_of(mesh__block_of(v, (me - k - 1 + 2 * n) % n), segment, j);
+            mesh__range take = mesh__segment_of(mesh__block_of(v, (me - k - 2 + 2 * n) % n), segment, j);
+            post[2] = post[1];
+            post[1] = post[0];
+            post[0] = s->nsteps;
+            mesh__add_post(s);
+            /* of an empty buffer too, so that ranks meet */
+            if (give.count || !v->total) mesh__add_range(s, MESH_SEND, (me + 1) % n, v, give, NULL);
+            if (take.count || !v->total)
+                mesh__add_range(s, MESH_RECV, (me - 1 + n) % n, v, take, t < reduced ? scratch + t % 3 * slot : NULL);
+        }
+        if (t < (size_t)depth) continue;
+        mesh__add_wait_before(s, t < 2 * reduced && depth ? post[depth - 1] : s->nsteps);
+        if (last < reduced) {
+            mesh__range r = mesh__block_of(v, (me - (int)(last / segments) - 2 + 2 * n) % n);
+            r = mesh__segment_of(r, segment, last % segments);
+            mesh__add_reduces(s, v, r, scratch + last % 3 * slot, 1);
+            if (last / segments == (size_t)n - 2) mesh__add_divides(s, v, r);
+        }
+    }
+}
+
+static inline void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+    int n = s->on->size;
+    if (algorithm == MESH_ALGORITHM_DIRECT && n - 1 <= MESH__ROUND) {
+        mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->index), 1);
+        return;
+    }
+    if (algorithm == MESH_ALGORITHM_DIRECT) {
+        mesh__range mine = mesh__block_of(&b->recv, s->index);
+        mesh__build_reduce_blocks(s, b, &b->recv, mine, 0);
+        mesh__build_direct_gather(s, &b->recv, mine, &b->recv);
+        return;
+    }
+    mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
+    if (algorithm == MESH_ALGORITHM_RING)
+        mesh__build_ring_reduce(s, &b->recv, b->segment);
+    else if (algorithm == MESH_ALGORITHM_HALVING)
+        mesh__build_halving_doubling(s, &b->recv);
+    else
+        mesh__build_doubling_reduce(s, &b->recv);
+}
+
+/* A binomial tree whose inner ranks combine their children's data with their own. An op that does not commute goes to rank 0 first. */
+static inline void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index, mask, ordered = s->ordered;
+    int top = ordered ? 0 : b->root, rel = (me - top + n) % n;
+    size_t bytes = b->send.total * s->elem_bytes;
+    unsigned char *scratch = mesh__scratch(s, bytes);
+    unsigned char *acc = me == b->root && !rel ? b->recv.part->base : mesh__scratch(s, bytes);
+    if (!scratch || s->out_of_memory) return;
+    mesh__add_copy(s, acc, b->send.part->base, bytes);
+    for (mask = 1; mask < n; mask *= 2) {
+        mesh__add_post(s);
+        if (rel & mask) {
+            mesh__add_xfer(s, MESH_SEND, (rel - mask + top) % n, acc, bytes);
+            mesh__add_wait(s);
+            break;
+        }
+        if (rel + mask < n) {
+            mesh__add_xfer(s, MESH_RECV, (rel + mask + top) % n, scratch, bytes);
+            mesh__add_wait(s);
+            mesh__add_reduce(s, acc, scratch, b->send.total, 0);
+        }
+    }
+    if (!rel) mesh__add_divide(s, acc, b->send.total);
+    if (top == b->root || (me != top && me != b->root)) return;
+    mesh__add_post(s);
+    mesh__add_xfer(s, me == top ? MESH_SEND : MESH_RECV, me == top ? b->root : top,
+                   me == top ? acc : b->recv.part->base, bytes);
+    mesh__add_wait(s);
+}
+
+/* Every rank reduces a block and hands it to the root. */
+static inline void mesh__build_block_reduce(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index, k;
+    mesh__range mine = mesh__block_of(&b->send, me);
+    mesh__part part = mesh__part_of(NULL, mine.count);
+    mesh__view acc;
+    if (me != b->root && !(part.base = mesh__scratch(s, mine.count * s->elem_bytes))) return;
+    acc = me == b->root ? b->recv : mesh__view_of(&part, 1, MESH__CHUNKS, 1);
+    mesh__build_reduce_blocks(s, b, &acc, me == b->root ? mine : mesh__all_of(&acc), 0);
+    if (me != b->root) {
+        mesh__add_post(s);
+        mesh__add_range(s, MESH_SEND, b->root, &acc, mesh__all_of(&acc), NULL);
+    }
+    for (k = 1; me == b->root && k < n; k++) {
+        mesh__add_round(s, k);
+        mesh__add_range(s, MESH_RECV, (me + k) % n, &b->recv, mesh__block_of(&b->recv, (me + k) % n), NULL);
+    }
+    mesh__add_wait(s);
+}
+
+/* The root cuts the data among the others; each hands its block to all of them, a segment behind. Source: van de Geijn's
+   scatter-allgather. */
+static inline void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index, root = b->root, k, before = 0;
+    mesh__view cut = mesh__view_of(b->recv.part, b->recv.nparts, MESH__CHUNKS, n - 1);
+    const mesh__view *v = &cut;
+    int block = (me - root - 1 + n) % n; /* mine; the root has none */
+    size_t segment = b->segment, most = mesh__segments(mesh__block_of(v, 0), segment), j, done = 0;
+    for (j = 0; j < most; j++) {
+        for (; done < most && done < j + 2; done++) {
+            before = s->nsteps;
+            mesh__add_post(s);
+            for (k = 0; k < n - 1; k++) {
+                mesh__range r = mesh__block_of(v, k);
+                if ((me != root && k != block) || done >= mesh__segments(r, segment)) continue;
+                mesh__add_range(s, me == root ? MESH_SEND : MESH_RECV, me == root ? (root + 1 + k) % n : root, v,
+                                mesh__segment_of(r, segment, done), NULL);
+            }
+        }
+        mesh__add_wait_before(s, j + 1 < most ? before : s->nsteps);
+        mesh__add_post(s);
+        for (k = 1; k < n - 1 && me != root; k++) {
+            int to = (block + k) % (n - 1), from = (block - k + n - 1) % (n - 1);
+            mesh__range mine = mesh__block_of(v, block), theirs = mesh__block_of(v, from);
+            if (j < mesh__segments(mine, segment))
+                mesh__add_range(s, MESH_SEND, (root + 1 + to) % n, v, mesh__segment_of(mine, segment, j), NULL);
+            if (j < mesh__segments(theirs, segment))
+                mesh__add_range(s, MESH_RECV, (root + 1 + from) % n, v, mesh__segment_of(theirs, segment, j), NULL);
+        }
+    }
+    mesh__add_wait(s);
+}
+
+static inline void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+    if (s->index == b->root) mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
+    if (algorithm == MESH_ALGORITHM_SCATTER)
+        mesh__build_scatter_broadcast(s, b);
+    else if (algorithm == MESH_ALGORITHM_CHAIN)
+        mesh__build_chain(s, &b->recv, b->root, b->segment);
+    else
+        mesh__build_tree(s, &b->recv, b->root);
+}
+
+static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+    mesh__range own = mesh__block_of(&b->recv, s->index), all = mesh__all_of(&b->send);
+    if (algorithm == MESH_ALGORITHM_BRUCK) {
+        mesh__build_bruck_gather(s, b);
+        return;
+    }
+    mesh__add_copies(s, &b->recv, own, &b->send, all);
+    if (algorithm == MESH_ALGORITHM_RING)
+        mesh__build_ring_gather(s, &b->recv);
+    else if (algorithm == MESH_ALGORITHM_DOUBLING && (s->on->size & (s->on->size - 1)) == 0)
+        mesh__build_doubling_gather(s, &b->recv);
+    else
+        mesh__build_direct_gather(s, &b->send, all, &b->recv);
+}
+
+/* Recursive halving over blocks that are neighbours; who sits out is given its block at the end. */
+static inline void mesh__build_halving_scatter(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index;
+    mesh__fold f = mesh__fold_of(s);
+    size_t total = b->send.each * (size_t)n;
+    unsigned char *work = mesh__scratch(s, total * s->elem_bytes), *scratch = mesh__scratch(s, total * s->elem_bytes);
+    mesh__part part;
+    mesh__view v;
+    int k;
+    if (s->out_of_memory) return;
+    part = mesh__part_of(work, total);
+    v = mesh__view_of(&part, 1, MESH__CHUNKS, n);
+    for (k = 0; k < n; k++) mesh__add_copies(s, &v, mesh__block_of(&v, k), &b->send, mesh__block_of(&b->send, k));
+    mesh__add_fold(s, &f, &v, mesh__all_of(&v), scratch);
+    mesh__add_halving(s, &f, &v, 1, scratch);
+    if (me < 2 * f.extra) {
+        mesh__add_post(s);
+        if (f.role < 0)
+            mesh__add_range(s, MESH_RECV, me + 1, &v, mesh__block_of(&v, me), NULL);
+        else
+            mesh__add_range(s, MESH_SEND, me - 1, &v, mesh__block_of(&v, me - 1), NULL);
+        mesh__add_wait(s);
+    }
+    mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &v, mesh__block_of(&v, me));
+    mesh__add_divides(s, &b->recv, mesh__all_of(&b->recv));
+}
+
+/* Blocks move in log2 n rounds: in round k those whose distance has bit k go on by 2^k. Source: Bruck et al. 1997. */
+static inline void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__layout *b) {
+    int n = s->on->size, me = s->index, k, i;
+    size_t bytes = b->send.each * s->elem_bytes;
+    unsigned char *turned = mesh__scratch(s, bytes * (size_t)n), *out = mesh__scratch(s, bytes * (size_t)n),
+                  *in = mesh__scratch(s, bytes * (size_t)n);
+    if (s->out_of_memory) return;
+    for (i = 0; i < n; i++)
+        mesh__add_copy(s, turned + (size_t)i * bytes, b->send.part->base + (size_t)((me + i) % n) * bytes, bytes);
+    for (k = 1; k < n; k *= 2) {
+        size_t some = 0;
+        for (i = 0; i < n; i++)
+            if (i & k) mesh__add_copy(s, out + some++ * bytes, turned + (size_t)i * bytes, bytes);
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_SEND, (me + k) % n, out, some * bytes);
+        mesh__add_xfer(s, MESH_RECV, (me - k + n) % n, in, some * bytes);
+        mesh__add_wait(s);
+        for (i = 0, some = 0; i < n; i++)
+            if (i & k) mesh__add_copy(s, turned + (size_t)i * bytes, in + some++ * bytes, bytes);
+    }
+    for (i = 0; i < n; i++)
+        mesh__add_copy(s, b->recv.part->base + (size_t)((me - i + n) % n) * bytes, turned + (size_t)i * bytes, bytes);
+}
+
+static inline void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+    int n = s->on->size, me = s->index, k;
+    mesh__view send = b->send;
+    mesh__part part = *b->send.part;
+    if (algorithm == MESH_ALGORITHM_BRUCK) {
+        mesh__build_bruck_all_to_all(s, b);
+        return;
+    }
+    send.part = &part;
+    if (part.base == b->recv.part->base && part.count && n > 1) {
+        size_t bytes = part.count * (size_t)n * s->elem_bytes;
+        if (!(part.base = mesh__scratch(s, bytes))) return;
+        mesh__add_copy(s, part.base, b->recv.part->base, bytes);
+    }
+    mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, me), &send, mesh__block_of(&send, me));
+    for (k = 1; k < n; k++) {
+        int to = (me + k) % n, from = (me - k + n) % n;
+        mesh__add_round(s, k);
+        mesh__add_range(s, MESH_SEND, to, &send, mesh__block_of(&send, to), NULL);
+        mesh__add_range(s, MESH_RECV, from, &b->recv, mesh__block_of(&b->recv, from), NULL);
+    }
+    mesh__add_wait(s);
+}
+
+/* gather and scatter are each other's mirror image. `all` is the root's view of blocks, `own` everyone's piece. */
+static inline void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
+    int n = s->on->size, me = s->index, k;
+    const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
+    if (me == b->root && gather)
+        mesh__add_copies(s, all, mesh__block_of(all, me), own, mesh__all_of(own));
+    else if (me == b->root)
+        mesh__add_copies(s, own, mesh__all_of(own), all, mesh__block_of(all, me));
+    for (k = 1; me == b->root && k < n; k++) {
+        mesh__add_round(s, k);
+        mesh__add_range(s, gather ? MESH_RECV : MESH_SEND, (me + k) % n, all, mesh__block_of(all, (me + k) % n), NULL);
+    }
+    if (me != b->root) {
+        mesh__add_post(s);
+        mesh__add_range(s, gather ? MESH_SEND : MESH_RECV, b->root, own, mesh__all_of(own), NULL);
+    }
+    mesh__add_wait(s);
+}
+
+/* A binomial tree: the rank at distance d from the root deals with blocks d .. d + its lowest bit. */
+static inline void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
+    int n = s->on->size, me = s->index, rel = (me - b->root + n) % n, mask, below = 1, i;
+    const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
+    size_t bytes = own->total * s->elem_bytes;
+    unsigned char *held;
+    while (below < n && !(rel & below)) below *= 2;
+    mask = below;
+    if (below > n - rel) below = n - rel;
+    held = mesh__scratch(s, bytes * (size_t)below);
+    if (!held) return;
+    if (gather) mesh__add_copy(s, held, own->part->base, bytes);
+    for (i = 0; !gather && rel == 0 && i < n; i++)
+        mesh__add_copy(s, held + (size_t)i * bytes, all->part->base + (size_t)((b->root + i) % n) * bytes, bytes);
+    if (!gather && rel) {
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_RECV, (rel - mask + b->root) % n, held, bytes * (size_t)below);
+        mesh__add_wait(s);
+    }
+    mesh__add_post(s);
+    for (mask /= 2; mask > 0; mask /= 2) {
+        int child = rel + mask, count = mask < n - child ? mask : n - child;
+        if (child < n)
+            mesh__add_xfer(s, gather ? MESH_RECV : MESH_SEND, (child + b->root) % n, held + (size_t)mask * bytes,
+                           bytes * (size_t)count);
+    }
+    mesh__add_wait(s);
+    if (gather && rel) {
+        for (mask = 1; !(rel & mask);) mask *= 2;
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_SEND, (rel - mask + b->root) % n, held, bytes * (size_t)below);
+        mesh__add_wait(s);
+    }
+    for (i = 0; gather && rel == 0 && i < n; i++)
+        mesh__add_copy(s, all->part->base + (size_t)((b->root + i) % n) * bytes, held + (size_t)i * bytes, bytes);
+    if (!gather) mesh__add_copy(s, own->part->base, held, bytes);
+}
+
+/* In round k every rank adds what the rank 2^k before has added up. Source: Hillis, Steele 1986. */
+static inline void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
+    int n = s->on->size, me = s->index, k, first = 1;
+    size_t count = b->send.total, bytes = count * s->elem_bytes;
+    unsigned char *result = b->recv.part->base, *scratch = mesh__scratch(s, bytes),
+                  *sum = exclusive ? mesh__scratch(s, bytes) : result;
+    if (s->out_of_memory) return;
+    mesh__add_copy(s, sum, b->send.part->base, bytes);
+    for (k = 1; k < n; k *= 2) {
+        mesh__add_post(s);
+        if (me + k < n) mesh__add_xfer(s, MESH_SEND, me + k, sum, bytes);
+        if (me - k >= 0) mesh__add_xfer(s, MESH_RECV, me - k, scratch, bytes);
+        mesh__add_wait(s);
+        if (me - k < 0) continue;
+        if (exclusive && first)
+            mesh__add_copy(s, result, scratch, bytes);
+        else if (exclusive)
+            mesh__add_reduce(s, result, scratch, count, 1);
+        mesh__add_reduce(s, sum, scratch, count, 1);
+        first = 0;
+    }
+}
+
+/* Segments pass from rank to rank, each adding its own. */
+static inline void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
+    int n = s->on->size, me = s->index, post = s->nsteps;
+    mesh__range all = mesh__all_of(&b->send);
+    size_t segments = mesh__segments(all, b->segment), j, most = all.count < b->segment ? all.count : b->segment;
+    size_t slot = (most * s->elem_bytes + 63) & ~(size_t)63;
+    unsigned char *in = mesh__scratch(s, 2 * slot), *out = mesh__scratch(s, 2 * slot);
+    if (s->out_of_memory) return;
+    mesh__add_post(s);
+    if (me) mesh__add_range(s, MESH_RECV, me - 1, &b->send, mesh__segment_of(all, b->segment, 0), in);
+    for (j = 0; j < segments; j++) {
+        mesh__range r = mesh__segment_of(all, b->segment, j);
+        unsigned char *got = in + (j & 1) * slot, *next = out + (j & 1) * slot;
+        unsigned char *result = b->recv.part->base + r.at * s->elem_bytes,
+                      *mine = b->send.part->base + r.at * s->elem_bytes;
+        mesh__add_wait_before(s, post + 1); /* segment j has come, and j-2 has gone */
+        mesh__add_copy(s, next, mine, r.count * s->elem_bytes);
+        if (me) mesh__add_reduce(s, next, got, r.count, 1);
+        if (!exclusive) mesh__add_copy(s, result, next, r.count * s->elem_bytes);
+        if (exclusive && me) mesh__add_copy(s, result, got, r.count * s->elem_bytes);
+        post = s->nsteps;
+        mesh__add_post(s);
+        if (me && j + 1 < segments)
+            mesh__add_range(s, MESH_RECV, me - 1, &b->send, mesh__segment_of(all, b->segment, j + 1),
+                            in + ((j + 1) & 1) * slot);
+        if (me + 1 < n) mesh__add_range(s, MESH_SEND, me + 1, &b->send, r, next);
+    }
+    mesh__add_wait(s);
+}
+
+/* The size of the object has come: make room, and broadcast the bytes. */
+static inline void mesh__extend_object(mesh__schedule *s, const void *head) {
+    mesh_object *o = (mesh_object *)s->extra;
+    uint64_t nbytes = mesh__get64((const unsigned char *)head);
+    mesh__part part;
+    mesh__view v;
+    if (s->index != s->call.root) {
+        if (nbytes > o->room || !o->data) {
+            void *p = nbytes < SIZE_MAX / 2 ? mesh_transport_alloc(s->t, (size_t)nbytes + 1) : NULL;
+            if (!p) {
+                s->out_of_memory = 1;
+                return;
+            }
+            if (o->room) mesh_transport_free(s->t, o->data);
+            o->data = p;
+            o->room = (size_t)nbytes + 1;
+        }
+        o->nbytes = (size_t)nbytes;
+    }
+    part = mesh__part_of(o->data, o->nbytes);
+    v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
+    if (nbytes > MESH__OBJECT_CHAIN && s->on->size > 2)
+        mesh__build_chain(s, &v, s->call.root, MESH__OBJECT_CHAIN / 2);
+    else if (nbytes)
+        mesh__build_tree(s, &v, s->call.root);
+}
+
+static inline void mesh__build_object(mesh__schedule *s) {
+    unsigned char *head = mesh__scratch(s, 8);
+    mesh__part part = mesh__part_of(head, 8);
+    mesh__view v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
+    mesh__step *step;
+    s->extra = s->call.recv;
+    s->extend = mesh__extend_object;
+    if (!head) return;
+    mesh__put64(head, ((mesh_object *)s->extra)->nbytes);
+    mesh__build_tree(s, &v, s->call.root);
+    if ((step = mesh__step_add(s, MESH__EXTEND)) != NULL) step->dst = head;
+}
+
+/* ---- // >>many: lists of buffers. Small neighbours are copied together, so that a thousand small arrays do not make a thousand messages. */
+
+/* How many blocks of a group of n a buffer's send and recv hold. */
+static inline int mesh__many_blocks(int kind, int n, int receive) {
+    int gathers = kind == MESH_CALL_ALL_GATHER_MANY, scatters = kind == MESH_CALL_REDUCE_SCATTER_MANY;
+    return (receive ? gathers : scatters) ? n : 1;
+}
+
+/* The end of the run of small buffers that begins at i. */
+static inline int mesh__many_small(const mesh__schedule *s, int i, size_t *count) {
+    const mesh_call *call = &s->call;
+    for (*count = 0; i < call->nbuffers && call->buffers[i].count * s->elem_bytes <= MESH__PACKED; i++)
+        *count += call->buffers[i].count;
+    return i;
+}
+
+/* Copy the small buffers i .. end-1 into or out of packed memory of `blocks` blocks. */
+static inline void mesh__many_copy(mesh__schedule *s, int i, int end, unsigned char *packed, size_t count, int blocks,
+                                   int receive) {
+    int k;
+    size_t at = 0;
+    for (; i < end; i++) {
+        const mesh_buffer *b = &s->call.buffers[i];
+        size_t bytes = b->count * s->elem_bytes;
+        for (k = 0; k < blocks; k++) {
+            unsigned char *inside = packed + (size_t)k * count * s->elem_bytes + at;
+            if (receive)
+                mesh__add_copy(s, (unsigned char *)b->recv + (size_t)k * bytes, inside, bytes);
+            else
+                mesh__add_copy(s, inside, (const unsigned char *)b->send + (size_t)k * bytes, bytes);
+        }
+        at += bytes;
+    }
+}
+
+/* The parts of a list: as they are, or packed. Copies into packed memory are added; with `out`, those out of it instead. */
+static inline int mesh__many_parts(mesh__schedule *s, mesh__part *send, mesh__part *recv, unsigned char *packed,
+                                   int out) {
+    const mesh_call *call = &s->call;
+    int i = 0, n = 0, size = s->on->size, me = s->index;
+    int sb = mesh__many_blocks(call->kind, size, 0), rb = mesh__many_blocks(call->kind, size, 1);
+    int silent = call->kind == MESH_CALL_BROADCAST_MANY && me != call->root; /* has nothing to send */
+    size_t start = 0;
+    while (i < call->nbuffers) {
+        size_t count;
+        int end = mesh__many_small(s, i, &count);
+        send[n].start = recv[n].start = start;
+        if (end - i > 1) {
+            size_t bytes = count * s->elem_bytes;
+            send[n].base =
+                rb > 1 && bytes ? packed + (size_t)me * bytes : packed; /* in place; NULL where all are empty */
+            recv[n].base = sb > 1 && bytes ? packed + (size_t)me * bytes : packed;
+            if (bytes && !out && !silent) mesh__many_copy(s, i, end, send[n].base, count, sb, 0);
+            if (bytes && out) mesh__many_copy(s, i, end, recv[n].base, count, rb, 1);
+            if (bytes) packed += bytes * (size_t)(sb > rb ? sb : rb);
+        } else {
+            end = i + 1;
+            count = call->buffers[i].count;
+            send[n].base = (unsigned char *)(uintptr_t)call->buffers[i].send;
+            recv[n].base = (unsigned char *)call->buffers[i].recv;
+            if (silent) send[n].base = recv[n].base;
+        }
+        send[n].count = recv[n].count = count;
+        start += count;
+        n++;
+        i = end;
+    }
+    return n;
+}
+
+/* Bytes that packing needs. */
+static inline size_t mesh__many_packed(const mesh__schedule *s) {
+    int i = 0, size = s->on->size;
+    int sb = mesh__many_blocks(s->call.kind, size, 0), rb = mesh__many_blocks(s->call.kind, size, 1);
+    size_t total = 0, count;
+    while (i < s->call.nbuffers) {
+        int end = mesh__many_small(s, i, &count);
+        if (end - i > 1) total += count * s->elem_bytes * (size_t)(sb > rb ? sb : rb);
+        i = end - i > 1 ? end : i + 1;
+    }
+    return total;
+}
+
+/* ---- // >>choice: which algorithm serves a call ---- */
+
+/* The algorithm of a call, and the elements its pipelines move in one step. */
+static inline int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t *segment) {
+    const mesh_tuning *t = s->tuning;
+    int n = s->on->size, i;
+    mesh_tuning_row chosen = mesh__built_in(kind, n, bytes);
+    for (i = 0; t && i < t->nrows; i++) {
+        const mesh_tuning_row *row = &t->row[i];
+        if (row->call != kind || n > row->ranks || bytes > row->bytes ||
+            !mesh_algorithm_serves((mesh_algorithm)row->algorithm, kind))
+            continue;
+        chosen.algorithm = row->algorithm;
+        if (row->segment) chosen.segment = row->segment;
+        break;
+    }
+    *segment = chosen.segment / s->elem_bytes ? chosen.segment / s->elem_bytes : 1;
+    return chosen.algorithm;
+}
+
+/* An operation on a group of one. */
+static inline void mesh__build_alone(mesh__schedule *s, const mesh__layout *b) {
+    if (s->call.kind == MESH_CALL_EXSCAN || mesh__is_meeting(s->call.kind)) return;
+    mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, 0), &b->send, mesh__block_of(&b->send, 0));
+}
+
+static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int kind) {
+    int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
+    mesh__range mine;
+    size_t bytes =
+        (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
+    algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes, &b->segment);
+    if (s->on->size == 1) {
+        mesh__build_alone(s, b);
+        return;
+    }
+    switch (kind) {
+    case MESH_CALL_ALL_REDUCE:
+        mesh__build_all_reduce(s, b, s->ordered ? MESH_ALGORITHM_DOUBLING : algorithm);
+        break;
+    case MESH_CALL_REDUCE:
+        if (algorithm == MESH_ALGORITHM_BINOMIAL || s->ordered)
+            mesh__build_tree_reduce(s, b);
+        else
+            mesh__build_block_reduce(s, b);
+        break;
+    case MESH_CALL_BROADCAST:
+        mesh__build_broadcast(s, b, algorithm);
+        break;
+    case MESH_CALL_ALL_GATHER:
+    case MESH_CALL_ALL_GATHER_V:
+        mesh__build_all_gather(s, b, algorithm);
+        break;
+    case MESH_CALL_REDUCE_SCATTER:
+    case MESH_CALL_REDUCE_SCATTER_V:
+        mine = mesh__all_of(&b->recv);
+        if (s->ordered)
+            mesh__build_reduce_ordered(s, b, &b->recv, mine);
+        else if (algorithm == MESH_ALGORITHM_HALVING)
+            mesh__build_halving_scatter(s, b);
+        else
+            mesh__build_reduce_blocks(s, b, &b->recv, mine, 0);
+        break;
+    case MESH_CALL_ALL_TO_ALL:
+    case MESH_CALL_ALL_TO_ALL_V:
+        mesh__build_all_to_all(s, b, algorithm);
+        break;
+    case MESH_CALL_GATHER:
+    case MESH_CALL_GATHER_V:
+    case MESH_CALL_SCATTER:
+    case MESH_CALL_SCATTER_V:
+        if (algorithm == MESH_ALGORITHM_BINOMIAL)
+            mesh__build_tree_rooted(s, b, kind == MESH_CALL_GATHER);
+        else
+            mesh__build_direct_rooted(s, b, kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V);
+        break;
+    case MESH_CALL_SCAN:
+    case MESH_CALL_EXSCAN:
+        if (algorithm == MESH_ALGORITHM_DOUBLING)
+            mesh__build_doubling_scan(s, b, kind == MESH_CALL_EXSCAN);
+        else
+            mesh__build_chain_scan(s, b, kind == MESH_CALL_EXSCAN);
+        break;
+    default:
+        mesh__build_barrier(s);
+        break;
+    }
+}
+
+/* Elements that a v-call touches, or SIZE_MAX when they overflow. */
+static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets, int n, size_t elem) {
+    size_t end = 0, at = 0, limit = SIZE_MAX / 2 / elem;
+    int i;
+    for (i = 0; i < n; i++) {
+        if (offsets) at = offsets[i];
+        if (counts[i] > limit || at > limit || at + counts[i] > limit) return SIZE_MAX;
+        if (counts[i] && at + counts[i] > end) end = at + counts[i];
+        at += counts[i];
+    }
+    return end;
+}
+
+/* Elements from a part's base to the end of what a view has there. */
+static inline size_t mesh__part_extent(const mesh__schedule *s, const mesh__view *v, const mesh__part *p) {
+    size_t extent = mesh__v_extent(v->counts, v->offsets, v->counts ? s->on->size : 0, 1);
+    return v->kind == MESH__COUNTS ? extent : v->kind == MESH__BLOCKS ? p->count * (size_t)s->on->size : p->count;
+}
+
+/* Does this rank give data, or take a result, in this kind of call? */
+static inline int mesh__gives(const mesh__schedule *s, int kind) {
+    int rooted = kind == MESH_CALL_BROADCAST || kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
+    return !rooted || s->index == s->call.root;
+}
+
+static inline int mesh__takes(const mesh__schedule *s, int kind) {
+    int rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V;
+    if (kind == MESH_CALL_EXSCAN) return s->index > 0;
+    return !rooted || s->index == s->call.root;
+}
+
+/* On a big-endian host: turned copies are sent, and what has arrived is turned at the end. */
+static inline void mesh__build_turned(mesh__schedule *s, mesh__layout *b, int kind) {
+    mesh__part *turned = (mesh__part *)mesh_transport_alloc(s->t, (size_t)b->send.nparts * sizeof *turned);
+    size_t total = 0;
+    unsigned char *scratch = NULL;
+    int i, gives = mesh__gives(s, kind);
+    for (i = 0; turned && i < b->send.nparts; i++) {
+        turned[i] = b->send.part[i];
+        total += (mesh__part_extent(s, &b->send, &turned[i]) * s->elem_bytes + 63) & ~(size_t)63;
+    }
+    if (turned && gives) scratch = mesh__scratch(s, total);
+    if (!turned || s->out_of_memory) s->out_of_memory = 1;
+    for (i = 0; gives && !s->out_of_memory && i < b->send.nparts; i++) {
+        size_t nbytes = mesh__part_extent(s, &b->send, &turned[i]) * s->elem_bytes;
+        if (turned[i].base) mesh__add_swap(s, scratch, turned[i].base, nbytes);
+        turned[i].base = scratch;
+        scratch += (nbytes + 63) & ~(size_t)63;
+    }
+    if (!s->out_of_memory) {
+        b->send.part = turned;
+        mesh__build_native(s, b, kind);
+        for (i = 0; mesh__takes(s, kind) && i < (b->recv.kind == MESH__CHUNKS ? 1 : s->on->size); i++) {
+            mesh__range r = b->recv.kind == MESH__CHUNKS ? mesh__all_of(&b->recv) : mesh__block_of(&b->recv, i);
+            while (r.count) {
+                unsigned char *p;
+                size_t n = mesh__run(s, &b->recv, &r, &p);
+                mesh__add_swap(s, p, p, n * s->elem_bytes);
+            }
+        }
+    }
+    mesh_transport_free(s->t, turned);
+}
+
+static inline void mesh__build_with(mesh__schedule *s, mesh__layout *b, int kind) {
+    int talks = !mesh__is_meeting(kind) && s->on->size > 1;
+    if (talks && mesh__swap_width(&s->call))
+        mesh__build_turned(s, b, kind);
+    else
+        mesh__build_native(s, b, kind);
+}
+
+/* How a call's send and recv are laid out. */
+static inline mesh__layout mesh__layout_of(const mesh__schedule *s, const mesh__part *send, const mesh__part *recv,
+                                           int nparts) {
+    const mesh_call *call = &s->call;
+    int n = s->on->size, kind = mesh__single_kind(call->kind);
+    mesh__layout b;
+    b.root = call->root;
+    b.segment = 1;
+    b.send = mesh__view_of(send, nparts, MESH__CHUNKS, n);
+    b.recv = mesh__view_of(recv, nparts, MESH__CHUNKS, n);
+    if (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_ALL_TO_ALL || kind == MESH_CALL_SCATTER)
+        b.send = mesh__view_of(send, nparts, MESH__BLOCKS, n);
+    if (kind == MESH_CALL_ALL_GATHER || kind == MESH_CALL_ALL_TO_ALL || kind == MESH_CALL_GATHER)
+        b.recv = mesh__view_of(recv, nparts, MESH__BLOCKS, n);
+    if (kind == MESH_CALL_REDUCE_SCATTER_V || kind == MESH_CALL_ALL_TO_ALL_V || kind == MESH_CALL_SCATTER_V) {
+        int all_to_all = kind == MESH_CALL_ALL_TO_ALL_V;
+        b.send.kind = MESH__COUNTS;
+        b.send.counts = all_to_all || kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts;
+        b.send.offsets = all_to_all || kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
+    }
+    if (kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V || kind == MESH_CALL_GATHER_V) {
+        b.recv.kind = MESH__COUNTS;
+        b.recv.counts = call->recv_counts;
+        b.recv.offsets = call->recv_offsets;
+    }
+    return b;
+}
+
+/* Where blocks without offsets begin: summed up once, not for each. */
+static inline int mesh__offsets_make(mesh__schedule *s, mesh__layout *b) {
+    mesh__view *view[2];
+    size_t n = (size_t)s->on->size, *offsets, i, k, at;
+    view[0] = &b->send, view[1] = &b->recv;
+    if (2 * n * sizeof *offsets > INT32_MAX / 2 ||
+        !mesh__grow(s->t, &s->args, &s->args_cap, (int)(2 * n * sizeof *offsets), 1))
+        return 0;
+    offsets = (size_t *)s->args;
+    for (k = 0; k < 2; k++, offsets += n) {
+        if (view[k]->kind != MESH__COUNTS || !view[k]->counts || view[k]->offsets) continue;
+        for (i = at = 0; i < n; at += view[k]->counts[i++]) offsets[i] = at;
+        view[k]->offsets = offsets;
+    }
+    return 1;
+}
+
+static inline void mesh__build(mesh__schedule *s) {
+    const mesh_call *call = &s->call;
+    mesh__part send, recv, *list = NULL;
+    mesh__layout b;
+    unsigned char *packed = NULL;
+    size_t packed_bytes;
+    int n;
+    if (call->kind == MESH_CALL_BROADCAST_OBJECT) {
+        mesh__build_object(s);
+        return;
+    }
+    if (!call->nbuffers) {
+        send = mesh__part_of(call->send, call->count);
+        recv = mesh__part_of(call->recv, call->count);
+        if (call->kind == MESH_CALL_ALL_GATHER_V) send.count = call->recv_counts[s->index];
+        if (call->kind == MESH_CALL_REDUCE_SCATTER_V) recv.count = call->recv_counts[s->index];
+        b = mesh__layout_of(s, &send, &recv, 1);
+        if ((b.send.kind == MESH__COUNTS || b.recv.kind == MESH__COUNTS) && !mesh__offsets_make(s, &b))
+            s->out_of_memory = 1;
+        else
+            mesh__build_with(s, &b, mesh__single_kind(call->kind));
+        return;
+    }
+    list = (mesh__part *)mesh_transport_alloc(s->t, 2 * (size_t)call->nbuffers * sizeof *list);
+    packed_bytes = mesh__many_packed(s);
+    if (packed_bytes) packed = mesh__scratch(s, packed_bytes);
+    if (!list || s->out_of_memory) {
+        s->out_of_memory = 1;
+    } else {
+        n = mesh__many_parts(s, list, list + call->nbuffers, packed, 0);
+        b = mesh__layout_of(s, list, list + call->nbuffers, n);
+        mesh__build_with(s, &b, mesh__single_kind(call->kind));
+        mesh__many_parts(s, list, list + call->nbuffers, packed, 1);
+    }
+    mesh_transport_free(s->t, list);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ALGORITHMS_IMPLEMENTED */

@@ -1,0 +1,1083 @@
+/* mesh/comm.h - comms, groups, requests and memory: opened, asked, closed. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes control.h. Knows no collective.
+
+DO THIS
+    Nothing: mesh_collectives.h includes it, and says what a comm, a group, a request and an error are.
+*/
+#include "control.h"
+
+#ifndef MESH_COMM_H
+#define MESH_COMM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- comms ---- */
+
+typedef struct mesh_comm_desc {
+    const char *groups; /* lists of several axes that will be used, "dp,cp;dp,tp"; NULL: none */
+    const char *name;   /* for messages; NULL: "comm" */
+    int64_t timeout_ns; /* deadline of every operation, from its start; 0: 600 s */
+    int64_t ask_ns;     /* after this long without progress a waiter asks the others what they are in; 0: 1 s */
+    /* These are the first rank's for all: */
+    const mesh_tuning *tuning;     /* which algorithms; NULL: the transport's */
+    const mesh_topology *topology; /* what redistributions are planned for; NULL: flat */
+    int64_t scratch_cap;           /* bytes a redistribution may use beside its tensors; 0: any */
+    void *stream; /* on GPUs, the caller's cudaStream_t; NULL: the default stream. See mesh_comm_stream */
+} mesh_comm_desc;
+
+/* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
+   the mesh must stay alive. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
+   lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
+   PEER. On error nothing is open. */
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err);
+/* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
+   Closing a comm that failed to open, was closed already or is all zero is OK. */
+MESH_API mesh_status mesh_comm_close(mesh_comm *c);
+/* Add an op: every rank of the mesh adds the same ones in the same order (nothing is sent; a different elem_bytes shows as MISMATCH when
+   used). *op goes where a mesh_op goes, on this comm. At most 64. Host memory only. ARGUMENT, STATE; the comm does not fail. */
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op);
+/* Size of my group along axes, and my index in it; -1: not opened. */
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
+/* Payload bytes this rank has sent and received in a group since the comm opened; of a transport's own collectives (NCCL), what such a
+   call moves at least. STATE (without a text): not opened. */
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
+/* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
+
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
+
+/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started.
+   On transports with streams (GPUs) it does not block: what the caller puts on its stream from now on comes after the operation, and
+   the buffers are the operation's until that stream has come so far. What goes wrong then is told by a later call. */
+MESH_API mesh_status mesh_wait(mesh_request r);
+/* The same, but blocks on every transport, at most to the operation's deadline. (In a capture nothing runs: it then only orders, as mesh_wait.) */
+MESH_API mesh_status mesh_wait_host(mesh_request r);
+/* IN_PROGRESS, or as mesh_wait_host. */
+MESH_API mesh_status mesh_test(mesh_request r);
+/* From now on this stream is the caller's, until another is or the comm is closed: it lives so long. Operations start after what is on it; the
+   blocking forms run on it. Without streams: nothing. */
+MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
+/* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. */
+MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
+
+/* ---- memory of the transport: device memory on GPUs, the host's elsewhere ------------------------------------------------- */
+
+/* Memory for buffers, of a kind that mesh_register takes (NCCL: from 1 MiB on in its pages of 2 MiB). Local. MEMORY. */
+MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
+/* Nothing may be under way in it. NULL is fine. ARGUMENT: it is not mesh_alloc's (where the transport can tell). */
+MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
+/* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
+MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
+
+/* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
+   mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
+   restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
+   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
+   UNSUPPORTED: mesh_keep of broadcast_object. */
+MESH_API mesh_status mesh_keep(mesh_request r);
+MESH_API mesh_status mesh_restart(mesh_request r);
+MESH_API mesh_status mesh_release(mesh_request r);
+
+/* For transports, first in their close function: closes the comms that are still open and lets go of the transport. STATE: another thread
+   is inside the library, or a user's op calls; nothing is closed. */
+MESH_API mesh_status mesh_transport_detach(mesh_transport *t);
+/* For transports, before that: how long close may wait for other ranks, in ns. A second where a comm has failed, else the deadline of its
+   comms, 30 s at most. */
+MESH_API int64_t mesh_transport_patience(const mesh_transport *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_COMM_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_COMM_IMPLEMENTED)
+#define MESH_COMM_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>engines ---- */
+
+static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
+    const mesh_ops *o = t->ops;
+    if (!o || o->struct_size < offsetof(mesh_ops, group_open) || o->abi != MESH_ABI)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport's ops have struct_size %d and abi %d, expected at least %d and %d",
+            o ? (int)o->struct_size : 0, o ? (int)o->abi : 0, (int)offsetof(mesh_ops, group_open), MESH_ABI);
+    if (!o->post || !o->test || !o->pending || !o->cancel || !o->progress || !o->now || !o->control_send ||
+        !o->control_poll || !o->close)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_comm_open: the transport (%s) lacks a required member: post, test, pending, cancel, progress, now, "
+            "control_send, control_poll or close",
+            o->name ? o->name : "unnamed");
+    return MESH_OK;
+}
+
+static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    if (e) return e;
+    e = (mesh__engine *)mesh_transport_alloc(t, sizeof *e);
+    if (!e) return NULL;
+    memset(e, 0, sizeof *e);
+    e->gone = (mesh__gone *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof *e->gone);
+    if (!e->gone) {
+        mesh_transport_free(t, e);
+        return NULL;
+    }
+    e->t = t;
+    e->mail_end = &e->mail;
+    t->engine = e;
+    return e;
+}
+
+MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    int64_t most = INT64_C(30000000000);
+    if (e && e->failed) most = MESH__CLOSE_NS;
+    return e && e->longest && e->longest < most ? e->longest : most;
+}
+
+MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    mesh_status status = mesh__enter(t, NULL, "transport_detach");
+    int i;
+    if (status != MESH_OK) return status;
+    if (!e) {
+        mesh__leave(t);
+        return MESH_OK;
+    }
+    while (e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
+    for (i = 0; i < e->nops; i++) {
+        mesh__schedule_free(&e->op[i]->schedule);
+        mesh_transport_free(t, e->op[i]->ordinal);
+        mesh_transport_free(t, e->op[i]);
+    }
+    while (e->mail) mesh__mail_drop(e, &e->mail);
+    mesh_transport_free(t, e->op);
+    mesh_transport_free(t, e->comm);
+    for (i = 0; i < e->ngone; i++) mesh_transport_free(t, e->gone[i].why);
+    mesh_transport_free(t, e->gone);
+    mesh_transport_free(t, e->walk);
+    mesh_transport_free(t, e);
+    t->engine = NULL;
+    mesh__leave(t);
+    return MESH_OK;
+}
+
+/* ---- // >>groups ---- */
+
+static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
+    if (!g) return;
+    if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
+    mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
+    mesh_transport_free(e->t, g->p2p);
+    mesh_transport_free(e->t, g);
+}
+
+static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+    int i;
+    if (!axes) return impl->group[0];
+    for (i = 0; i < impl->ngroups; i++)
+        if (mesh__same(impl->group[i]->axes, axes)) return impl->group[i];
+    return NULL;
+}
+
+/* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
+static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    mesh__group *g;
+    char *text = (char *)mesh_transport_alloc(e->t, length + 1);
+    mesh_status status;
+    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
+    memcpy(text, axes, length);
+    text[length] = 0;
+    g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
+    if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
+        mesh_transport_free(e->t, text);
+        mesh_transport_free(e->t, g);
+        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
+    }
+    memset(g, 0, sizeof *g);
+    g->axes = text;
+    if (err) memset(err, 0, sizeof *err), err->rank = -1;
+    status = mesh_group_through(&g->on, &c->on, text, e->t->rank, err);
+    if (status != MESH_OK) {
+        mesh__group_free(e, g);
+        return status;
+    }
+    g->index = mesh_index_of(&g->on, e->t->rank);
+    g->id = c->id << 8 | (uint32_t)impl->ngroups;
+    g->fingerprint = mesh_fingerprint(&g->on);
+    if (MESH__HAS(e->t->ops, group_open)) {
+        status = e->t->ops->group_open(e->t, impl->ngroups ? impl->group[0]->handle : NULL, g->id, &g->on,
+                                       mesh_group_of(&c->on, text, e->t->rank), g->index, mesh__now(e) + impl->timeout,
+                                       &g->handle, err);
+        if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
+            if (err && (err->status != status || !err->text[0]))
+                mesh__fail(err, status, -1, "the transport (%s) refused to open a group along \"%s\": %s",
+                           e->t->ops->name, text, mesh_status_text(status));
+            mesh__group_free(e, g);
+            return status;
+        }
+    }
+    impl->group[impl->ngroups++] = g;
+    return MESH_OK;
+}
+
+/* ---- // >>opening: every rank says hello to the first one, which compares and welcomes. */
+
+typedef struct mesh__hello {
+    uint32_t nonce, last_id;
+    uint64_t fingerprint, desc;
+    const char *mesh_text; /* inside the mail */
+} mesh__hello;
+
+static inline uint64_t mesh__hash_text(uint64_t h, const char *s) {
+    for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
+    return mesh__mix(h, 0x100);
+}
+
+static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
+                                       const mesh_comm_desc *desc) {
+    char text[300];
+    mesh_format(m, text, sizeof text);
+    mesh__put32(d, MESH__MSG_HELLO);
+    mesh__put32(d + 4, e->opens);
+    mesh__put32(d + 8, e->last_id);
+    mesh__put64(d + 12, mesh_fingerprint(m));
+    mesh__put64(d + 20, mesh__hash_text(1, desc->groups));
+    strcpy((char *)d + 28, text);
+    return 28 + strlen(text) + 1;
+}
+
+/* Has a rank of the mesh left, or can this rank's transport go no further? Then the mesh cannot be opened. */
+static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
+    int i;
+    if (e->halted)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, e->t->rank, "mesh_comm_open: the transport (%s) of rank %d failed",
+                          e->t->ops->name, e->t->rank);
+    for (i = 0; i < e->ngone; i++)
+        if (mesh_index_of(m, e->gone[i].rank) >= 0)
+            return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
+                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
+                              e->gone[i].why ? ": " : "", mesh__or_empty(e->gone[i].why));
+    return MESH_OK;
+}
+
+/* Answer a hello: with why not, or with the tuning table. */
+static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
+                                 const mesh__comm_impl *terms, const mesh_error *why) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    size_t length = MESH__WELCOME_HEAD;
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(mesh__mail_data(hello) + 4));
+    mesh__put32(welcome + 8, (uint32_t)status);
+    mesh__put32(welcome + 12, id);
+    mesh__put32(welcome + 16, (uint32_t)(why ? why->rank : -1));
+    if (why) {
+        memcpy(welcome + length, why->text, strlen(why->text) + 1);
+        length += strlen(why->text) + 1;
+    }
+    if (!why && terms) length += mesh__terms_write(welcome + length, terms);
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
+}
+
+/* Ranks that come for a mesh that this rank gave up before. */
+static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        mesh_error why;
+        if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up ||
+            e->given_up == opening) {
+            at = &(*at)->next;
+            continue;
+        }
+        mesh__fail(&why, MESH_ERR_TIMEOUT, (*at)->rank,
+                   "mesh_comm_open: rank %d came after the others had given up waiting for it", (*at)->rank);
+        mesh__welcome(e, *at, MESH_ERR_TIMEOUT, 0, NULL, &why);
+        mesh__mail_drop(e, at);
+    }
+}
+
+/* The first rank's part: wait for every hello, compare, choose the id. */
+static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
+                                          mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
+    mesh_status status = MESH_OK;
+    mesh__mail **at;
+    int heard = 1, i;
+    *id = e->last_id;
+    for (;;) {
+        mesh__poll(e);
+        mesh__turn_away_late(e, mesh__get64(mine + 12));
+        heard = 1;
+        for (at = &e->mail; *at; at = &(*at)->next) { /* one hello of each rank at most */
+            unsigned char *d = mesh__mail_data(*at);
+            int rank = (*at)->rank;
+            if (!mesh__is_hello(*at, rank) || mesh_index_of(m, rank) < 1) continue;
+            heard++;
+            if (status == MESH_OK &&
+                (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+                status = mesh__fail(
+                    err, MESH_ERR_MISMATCH, rank,
+                    "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                    rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                    mesh__get64(mine + 12),
+                    mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+            if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
+        }
+        if (status == MESH_OK && e->starved)
+            status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                                "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
+            deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
+        if (heard == m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline))) break;
+        if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
+        if (mesh__now(e) >= deadline) {
+            int ranks[32], n = 0;
+            char who[160];
+            mesh__text t = mesh__text_on(who, sizeof who);
+            for (i = 1; i < m->size; i++) {
+                mesh__mail *k = e->mail;
+                while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
+                if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
+            }
+            mesh__put_ranks(&t, ranks, n);
+            status = mesh__fail(
+                err, MESH_ERR_TIMEOUT, ranks[0],
+                "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard,
+                m->size, who);
+            break;
+        }
+        mesh__progress(e, deadline);
+    }
+    *id += 1;
+    if (status == MESH_OK && *id >= 1u << 24)
+        status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
+    at = &e->mail;
+    while (*at) {
+        int index = mesh__is_hello(*at, (*at)->rank) ? mesh_index_of(m, (*at)->rank) : -1;
+        if (index < 1) {
+            at = &(*at)->next;
+            continue;
+        }
+        terms->nonce[index] = mesh__get32(mesh__mail_data(*at) + 4);
+        mesh__welcome(e, *at, status, *id, terms, status != MESH_OK ? err : NULL);
+        mesh__mail_drop(e, at);
+    }
+    e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
+    return status;
+}
+
+/* Every other rank's part: wait to be welcomed. */
+static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
+                                            mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
+    mesh_status status;
+    mesh first;
+    mesh_group_through(&first, m, "", leader, NULL);
+    for (;;) {
+        mesh__mail **at;
+        mesh__poll(e);
+        for (at = &e->mail; *at; at = &(*at)->next) {
+            unsigned char *d = mesh__mail_data(*at);
+            if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
+                continue;
+            if (mesh__get32(d + 4) == e->opens) {
+                status = mesh__get32(d + 8) == MESH_OK ? MESH_OK : mesh__status_heard(d + 8);
+                *id = mesh__get32(d + 12);
+                if (status == MESH_OK)
+                    mesh__terms_read(terms, d + MESH__WELCOME_HEAD, (*at)->nbytes - MESH__WELCOME_HEAD);
+                else
+                    mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
+                               (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
+                mesh__mail_drop(e, at);
+                return status;
+            }
+            mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
+            break;
+        }
+        if (e->starved)
+            return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                              "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
+            return status; /* the others' absence is the leader's to tell */
+        if (mesh__now(e) >= deadline)
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, leader,
+                "mesh_comm_open: rank %d, the first of the mesh \"%s\", has not opened it (or waits for another rank)",
+                leader, mesh__show(m).text);
+        mesh__progress(e, deadline);
+    }
+}
+
+/* Where this rank's operations are traced: ask the first rank for the time, a few times; the shortest trip says it best, taken in its middle
+   (Cristian, 1989). That rank cannot have opened the comm before it has this one's hello, so it is there to answer; whether it traces too
+   is its answer's to say. A rank that goes, or a deadline that passes, is told of by the opening that follows. */
+static inline void mesh__clock_compare(mesh__engine *e, const mesh *m, int leader, int64_t deadline) {
+    mesh__clock *k = &e->clock;
+    int64_t offset = 0, within = INT64_MAX, sent;
+    unsigned char ask[MESH__CLOCK_BYTES];
+    mesh first;
+    int trip;
+    if (!e->t->trace_clock || e->t->rank == 0 || k->known) return;
+    mesh_group_through(&first, m, "", leader, NULL);
+    mesh__put32(ask, MESH__MSG_CLOCK);
+    for (trip = 0; trip < MESH__CLOCK_TRIPS; trip++) {
+        mesh__put32(ask + 4, ++k->asked);
+        sent = mesh__now(e);
+        if (e->t->ops->control_send(e->t, leader, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) return;
+        for (mesh__poll(e); k->heard != k->asked; mesh__poll(e)) {
+            if (e->starved || mesh__gone_from(e, &first, NULL) != MESH_OK || mesh__now(e) >= deadline) return;
+            mesh__progress(e, deadline);
+        }
+        if (!k->told) return;
+        if ((k->came - sent + 1) / 2 + k->time_within >= within) continue;
+        within = (k->came - sent + 1) / 2 + k->time_within;
+        offset = k->time - (sent + (k->came - sent) / 2 + e->t->trace_epoch);
+    }
+    k->known = 1;
+    k->offset = offset;
+    k->within = within;
+    e->t->trace_clock(e->t->trace_ctx, offset, within);
+}
+
+static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
+    char all[MESH_MAX_AXES * MESH_NAME_BYTES];
+    mesh__text t = mesh__text_on(all, sizeof all);
+    mesh_status status;
+    const char *p;
+    int i;
+    for (i = 0; i < c->on.naxes; i++) mesh__put(&t, "%s%s", i ? "," : "", c->on.axis[i].name);
+    if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
+    for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
+        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)
+            return status;
+    for (p = desc->groups; p && *p;) {
+        size_t length = 0;
+        while (p[length] && p[length] != ';') length++;
+        if ((status = mesh__group_add(c, p, length, err)) != MESH_OK) return status;
+        p += length + (p[length] == ';');
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__unregister(mesh_comm *c, mesh__registration *r) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__registration **at = &impl->registered;
+    int i;
+    while (*at != r) at = &(*at)->next;
+    *at = r->next;
+    for (i = 0; i < r->ngroups; i++)
+        if (r->handle[i] && MESH__HAS(c->transport->ops, memory_unregister))
+            c->transport->ops->memory_unregister(c->transport, impl->group[i]->handle, r->handle[i]);
+    mesh_transport_free(c->transport, r);
+}
+
+static inline void mesh__comm_release(mesh_comm *c) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int i;
+    while (impl->registered) mesh__unregister(c, impl->registered);
+    for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
+    for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
+    mesh_transport_free(e->t, impl->nonce);
+    mesh_transport_free(e->t, impl->graphs);
+    mesh_transport_free(e->t, impl->group);
+    mesh_transport_free(e->t, impl);
+    c->impl = NULL;
+}
+
+static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
+                                                 const mesh_comm_desc *desc, mesh_error *err) {
+    static const mesh_comm_desc none = MESH_ZERO;
+    unsigned char hello[MESH_CONTROL_BYTES];
+    mesh__engine *e;
+    mesh__comm_impl *impl;
+    mesh_status status;
+    int64_t deadline;
+    int i, leader;
+    size_t length;
+    uint32_t id = 0;
+    if (!c || !t || !m)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
+                          !c   ? "the comm"
+                          : !t ? "the transport"
+                               : "the mesh");
+    if (!desc) desc = &none;
+    for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
+        if (((mesh__engine *)t->engine)->comm[i] == c)
+            return mesh__fail(err, MESH_ERR_STATE, -1,
+                              "mesh_comm_open: this comm is open already; close it first, or use another");
+    memset(c, 0, sizeof *c);
+    if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
+    if (mesh_index_of(m, t->rank) < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
+                          "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
+                          mesh__show(m).text);
+    for (i = 0; i < m->size; i++)
+        if (mesh_rank_at(m, i) >= t->size)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i),
+                              "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks",
+                              mesh__show(m).text, mesh_rank_at(m, i), t->size);
+    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
+    if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a tuning table of %d rows; at most %d",
+                          desc->tuning->nrows, (int)MESH_MAX_TUNING);
+    if (desc->scratch_cap < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: scratch_cap is %l; 0 means any",
+                          desc->scratch_cap);
+    if (desc->topology && (status = mesh_topology_check(desc->topology, err)) != MESH_OK) return status;
+    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    memset(impl, 0, sizeof *impl);
+    impl->engine = e;
+    impl->timeout = desc->timeout_ns ? desc->timeout_ns : t->timeout_ns ? t->timeout_ns : INT64_C(600000000000);
+    impl->ask = desc->ask_ns ? desc->ask_ns : INT64_C(1000000000);
+    if (impl->timeout > MESH__FOREVER_NS) impl->timeout = MESH__FOREVER_NS;
+    if (impl->ask > MESH__FOREVER_NS) impl->ask = MESH__FOREVER_NS;
+    if (impl->timeout > e->longest) e->longest = impl->timeout;
+    impl->stream = desc->stream;
+    mesh__copy_text(impl->name, sizeof impl->name, desc->name ? desc->name : "comm");
+    c->transport = t;
+    c->on = *m;
+    c->impl = impl;
+    deadline = mesh__now(e) + impl->timeout;
+    leader = mesh_rank_at(m, 0);
+    e->starved = 0;
+    e->opens++;
+    if (leader != t->rank) mesh__clock_compare(e, m, leader, deadline);
+    length = mesh__hello_write(hello, e, m, desc);
+    if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
+        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    } else if (leader == t->rank) {
+        mesh_error own;
+        if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
+        if (desc->topology) impl->topology = *desc->topology;
+        impl->scratch_cap = desc->scratch_cap;
+        impl->nonce = (uint32_t *)mesh_transport_alloc(t, (size_t)m->size * sizeof *impl->nonce);
+        if (!impl->nonce) {
+            mesh__comm_release(c);
+            return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+        }
+        memset(impl->nonce, 0, (size_t)m->size * sizeof *impl->nonce);
+        status = mesh__open_lead(e, m, hello, deadline, impl, &id, err ? err : &own);
+    } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
+        mesh first;
+        mesh_group_through(&first, m, "", leader, NULL);
+        mesh__control(e); /* what became of it */
+        if (mesh__gone_from(e, &first, err) == MESH_OK)
+            mesh__fail(err, status, status == MESH_ERR_PEER ? leader : t->rank,
+                       "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
+                       mesh_status_text(status));
+    } else {
+        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,
+                                   err); /* the leader's answer says more */
+        mesh__put32(hello, MESH__MSG_FAREWELL);
+        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 8);
+    }
+    if (status == MESH_OK) {
+        c->id = id;
+        if (id > e->last_id) e->last_id = id;
+        status = mesh__open_groups(c, desc, &c->error);
+        if (status != MESH_OK && err) *err = c->error;
+        if (status != MESH_OK)
+            mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* it is open for the others, who would wait */
+    }
+    if (status != MESH_OK) {
+        mesh__comm_release(c);
+        return status;
+    }
+    e->comm[e->ncomms++] = c;
+    {
+        mesh__mail **at = &e->mail; /* aborts that came before the welcome */
+        while (*at) {
+            if ((*at)->kind == MESH_EVENT_ABORT && mesh__get32(mesh__mail_data(*at)) <= id) {
+                if (mesh__get32(mesh__mail_data(*at)) == id)
+                    mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
+                mesh__mail_drop(e, at);
+            } else {
+                at = &(*at)->next;
+            }
+        }
+    }
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                    mesh_error *err) {
+    mesh_status status = mesh__enter(t, err, "comm_open");
+    if (status != MESH_OK) return status;
+    status = mesh__comm_open_inside(c, t, m, desc, err);
+    mesh__leave(t);
+    return status;
+}
+
+/* ---- // >>closing ---- */
+
+/* Block until what was left to streams has ended. */
+static inline void mesh__comm_settle(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = e->detached;
+    while (op) {
+        if (op->comm != c) {
+            op = op->next_detached;
+            continue;
+        }
+        mesh__op_wait(e, op);
+        op = e->detached; /* others may have ended meanwhile */
+    }
+}
+
+static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
+    mesh__engine *e;
+    int i, k, under_way = 0;
+    int64_t limit;
+    if (!c || !c->impl) return MESH_OK;
+    e = mesh__impl(c)->engine;
+    mesh__comm_settle(c);
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->comm != c) continue;
+        mesh__op_advance(e, op); /* it may have ended */
+        if (op->state != MESH__ACTIVE || op->failing) continue;
+        under_way++;
+        mesh__history_end(e, op, MESH_ERR_CANCELED);
+        mesh__op_cancel(e, op, MESH_ERR_CANCELED);
+    }
+    mesh__impl(c)->disputing = 0;
+    if (under_way) mesh__groups_abort(c);
+    if (under_way && !c->failed) { /* the others may be waiting for what will not come */
+        mesh__fail(&c->error, MESH_ERR_PEER, e->t->rank, "%s: rank %d closed it with %d operation%s under way",
+                   mesh__impl(c)->name, e->t->rank, under_way, under_way == 1 ? "" : "s");
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL);
+    }
+    limit = mesh__now(e) + MESH__CLOSE_NS;
+    for (;;) { /* tickets end without their peers */
+        int left = mesh__impl(c)->untold != 0;
+        mesh__announce_again(c);
+        for (i = 0; i < e->nops; i++) {
+            if (e->op[i]->comm != c) continue;
+            mesh__op_advance(e, e->op[i]);
+            left += e->op[i]->state == MESH__ACTIVE;
+        }
+        if (!left || mesh__now(e) > limit) break;
+        e->t->ops->progress(e->t, mesh__now(e) + 1000000);
+    }
+    for (i = 0; i < e->nops; i++)
+        if (e->op[i]->comm == c) {
+            mesh__op_not_issued(e, e->op[i]);
+            if (e->op[i]->state == MESH__ACTIVE) { /* the transport is still at it: slot and memory stay its own */
+                e->nactive--;
+                if (e->roll.op == e->op[i]) e->roll.op = NULL;
+                if (e->op[i]->detached) mesh__op_attach(e, e->op[i]);
+                e->op[i]->state = MESH__RETIRED;
+                e->op[i]->comm = NULL;
+            } else {
+                mesh__op_release(e, e->op[i]);
+            }
+        }
+    for (i = 0; i < e->ncomms && e->comm[i] != c; i++) {}
+    for (k = i; k + 1 < e->ncomms; k++) e->comm[k] = e->comm[k + 1];
+    if (i < e->ncomms) e->ncomms--;
+    if (under_way && !c->failed)
+        mesh__fail(
+            &c->error, MESH_ERR_STATE, -1,
+            "mesh_comm_close: %d operation%s still under way in %s and now canceled; wait for every request first",
+            under_way, under_way == 1 ? " was" : "s were", mesh__impl(c)->name);
+    mesh__comm_release(c);
+    return under_way ? MESH_ERR_STATE : MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_close(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_close_inside(c)); }
+
+static inline mesh_status mesh__op_add_inside(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+    mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
+    if (!impl || c->failed) return MESH_ERR_STATE;
+    if (!user || !user->combine || !op)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: %s is NULL",
+                          !user ? "the description"
+                          : !op ? "op"
+                                : "combine");
+    if (user->elem_bytes > SIZE_MAX / 4)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: elements of %u bytes; give the size of one",
+                          (uint64_t)user->elem_bytes);
+    if (impl->nuser_ops == MESH__USER_OPS)
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1,
+                          "mesh_op_add: this comm has %d ops; add each once, and use it again", (int)MESH__USER_OPS);
+    impl->user_op[impl->nuser_ops] = *user;
+    *op = (mesh_op)(MESH__USER_OP + impl->nuser_ops++);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+    MESH__ALONE(c, MESH__CALLER, mesh__op_add_inside(c, user, op));
+}
+
+MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->on.size : -1;
+}
+
+MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    return g ? g->index : -1;
+}
+
+MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    if (!g) return MESH_ERR_STATE;
+    if (sent) *sent = g->sent;
+    if (received) *received = g->received;
+    return MESH_OK;
+}
+
+MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
+    return mesh__history_put(c && c->impl ? mesh__impl(c)->engine : NULL, buf, cap);
+}
+
+/* ---- // >>calls: where every start begins and ends ---- */
+
+/* Operations that were left to a stream end in the order they were left; the first that has not is looked at for its deadline. */
+static inline void mesh__reap(mesh__engine *e) {
+    mesh__op *op;
+    while ((op = e->detached) != NULL) {
+        mesh__op_advance(e, op);
+        if (e->detached != op) continue;
+        if (mesh__now(e) < op->deadline && !op->failing) return;
+        mesh__progress(e, 0); /* what is there counts, however late it is looked at */
+        mesh__poll(e);
+        mesh__op_advance(e, op);
+        if (e->detached != op) continue;
+        if (!op->failing) mesh__op_timeout(e, op);
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+}
+
+/* The comm and group of a call, or an error. */
+static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (!c->impl)
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
+    if (c->failed) return (mesh_status)c->error.status;
+    if (!r) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the request is NULL");
+    mesh__control(mesh__impl(c)->engine);
+    mesh__reap(mesh__impl(c)->engine);
+    if (c->failed) return (mesh_status)c->error.status;
+    *g = mesh__group_find(mesh__impl(c), axes);
+    if (*g) return MESH_OK;
+    {
+        uint8_t list[MESH_MAX_AXES];
+        mesh_error why;
+        if (mesh__axes(&c->on, axes, list, "axes", &why) < 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s", why.text);
+    }
+    return mesh__refuse(
+        c, MESH_ERR_STATE, kind, axes,
+        "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
+}
+
+/* The end of every start: what the launch refuses fails the comm. */
+static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_request *r) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__record record = op->record;
+    mesh_status status = mesh__op_launch(e, op, r);
+    if (status == MESH_OK) {
+        if (e->ngone) mesh__op_check_gone(e, op);
+        return MESH_OK;
+    }
+    if (status == MESH_ERR_MEMORY)
+        return mesh__refuse(c, status, record.kind, record.axes, "no memory for the schedule or scratch of %u elements",
+                            record.count);
+    return mesh__refuse(c, status, record.kind, record.axes, "the transport (%s) refused the caller's stream: %s",
+                        e->t->ops->name, mesh_status_text(status));
+}
+
+/* ---- // >>requests ---- */
+
+static inline mesh__op *mesh__request_op(mesh_request r) {
+    mesh__engine *e;
+    if (!r.comm || !r.comm->impl || !r.generation) return NULL;
+    e = mesh__impl(r.comm)->engine;
+    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
+        e->op[r.slot]->state == MESH__FREE)
+        return NULL;
+    return e->op[r.slot];
+}
+
+/* Kept, and its last round was waited for: it can be started again, though a stream may still be at it. */
+static inline int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
+
+static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
+    if (r.comm && !r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
+                   "%s: no such request: it was waited for already, or its comm was closed", function);
+    return MESH_ERR_STATE;
+}
+
+static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
+    if (!r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
+                   function);
+    return MESH_ERR_STATE;
+}
+
+/* The end of a wait: a request is consumed, a kept one rests. */
+static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
+    mesh_status status = op->status;
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
+        mesh__op_release(e, op);
+    return status;
+}
+
+static inline mesh_status mesh__wait_host_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_wait_host");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
+    mesh__op_wait(mesh__impl(r.comm)->engine, op);
+    mesh__op_join(mesh__impl(r.comm)->engine, op);
+    return mesh__request_end(mesh__impl(r.comm)->engine, op);
+}
+
+MESH_API mesh_status mesh_wait_host(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_host_inside(r)); }
+
+static inline mesh_status mesh__wait_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_wait");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait");
+    e = mesh__impl(r.comm)->engine;
+    if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing &&
+        op->schedule.nsteps && mesh__op_leave(e, op) == MESH_OK)
+        return MESH_OK;
+    mesh__op_wait(e, op);
+    mesh__op_join(e, op);
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
+
+static inline mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
+    int i;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (mesh__impl(c)->stream == stream) return MESH_OK;
+    mesh__impl(c)->stream = stream;
+    for (i = 0; i < mesh__impl(c)->ngroups && MESH__HAS(c->transport->ops, fence) && !c->failed; i++)
+        c->transport->ops->fence(c->transport, mesh__impl(c)->group[i]->handle, stream, MESH_FENCE_ON);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
+    MESH__ALONE(c, MESH__CALLER, mesh__comm_stream_inside(c, stream));
+}
+
+static inline mesh_status mesh__comm_sync_inside(mesh_comm *c) {
+    mesh__engine *e;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    e = mesh__impl(c)->engine;
+    mesh__comm_settle(c);
+    for (mesh__poll(e); mesh__impl(c)->disputing; mesh__poll(e)) mesh__progress(e, mesh__impl(c)->dispute_until);
+    return c->failed ? (mesh_status)c->error.status : MESH_OK;
+}
+
+MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }
+
+static inline mesh_status mesh__test_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_test");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_test");
+    e = mesh__impl(r.comm)->engine;
+    if (op->state == MESH__ACTIVE) {
+        mesh__progress(e, 0);
+        mesh__poll(e);
+        mesh__op_advance(e, op);
+        if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
+        if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
+    }
+    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    mesh__op_join(e, op);
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_test(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__test_inside(r)); }
+
+static inline mesh_status mesh__keep_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_keep");
+    if (op->schedule.extend) {
+        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
+                   mesh__call_name(op->schedule.call.kind));
+        return MESH_ERR_UNSUPPORTED;
+    }
+    op->kept = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
+
+static inline mesh_status mesh__restart_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh_comm *c = r.comm;
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_restart");
+    e = mesh__impl(c)->engine;
+    if (c->failed) return (mesh_status)c->error.status;
+    if (!mesh__op_rests(op))
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
+                          op->kept ? "under way; wait for it first"
+                                   : "not kept; call mesh_keep before it is waited for");
+    mesh__control(e);
+    mesh__reap(e);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (op->detached) mesh__op_recall(e, op);
+    mesh__op_identify(e, op, c, op->group);
+    if (op->native) { /* the transport's own collective */
+        mesh_status status = mesh__op_fence(e, op);
+        if (status == MESH_OK)
+            status = e->t->ops->collective(e->t, op->group->handle, &op->schedule.call, &op->schedule.step[0].ticket);
+        if (status != MESH_OK) {
+            mesh__op_end(e, op, status);
+            op->state = MESH__RESTING;
+            return mesh__refuse(c, status, op->schedule.call.kind, op->group->axes, "the transport (%s) refused: %s",
+                                e->t->ops->name, mesh_status_text(status));
+        }
+        op->schedule.step[0].open = 1;
+        op->at = 1;
+        op->group->sent += op->sent = op->native_sent;
+        op->group->received += op->received = op->native_received;
+    }
+    return mesh__call_launch(c, op, &r);
+}
+
+MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }
+
+static inline mesh_status mesh__release_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_release");
+    if (!op->kept)
+        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
+    op->kept = 0;
+    if (op->detached && ++op->generation == 0) op->generation = 1; /* freed when it ends */
+    if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_release(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__release_inside(r)); }
+
+/* ---- // >>memory of the transport ---- */
+
+static inline mesh_status mesh__alloc_inside(mesh_comm *c, size_t nbytes, void **p) {
+    mesh__engine *e;
+    mesh_status status;
+    if (!c || !c->impl || !p) return c && c->impl ? MESH_ERR_ARGUMENT : MESH_ERR_STATE;
+    e = mesh__impl(c)->engine;
+    *p = NULL;
+    if (MESH__HAS(e->t->ops, alloc)) {
+        status = e->t->ops->alloc(e->t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
+    } else {
+        unsigned char *raw = nbytes < SIZE_MAX - 128 ? (unsigned char *)mesh_transport_alloc(e->t, nbytes + 128) : NULL;
+        unsigned char *at = raw ? (unsigned char *)(((uintptr_t)raw + 127) & ~(uintptr_t)63) : NULL;
+        status = raw ? MESH_OK : MESH_ERR_MEMORY;
+        if (raw) memcpy(at - sizeof raw, &raw, sizeof raw); /* mesh_free finds it there */
+        *p = at;
+    }
+    if (status != MESH_OK && !c->failed)
+        mesh__fail(&c->error, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
+    return status;
+}
+
+MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
+    MESH__ALONE(c, MESH__CALLER, mesh__alloc_inside(c, nbytes, p));
+}
+
+static inline mesh_status mesh__free_inside(mesh_comm *c, void *p) {
+    mesh__engine *e;
+    void *raw;
+    mesh_status status;
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!p) return MESH_OK;
+    e = mesh__impl(c)->engine;
+    if (MESH__HAS(e->t->ops, free)) {
+        status = e->t->ops->free(e->t, p);
+        if (status != MESH_OK && !c->failed)
+            mesh__fail(&c->error, status, -1, "mesh_free: %x is not mesh_alloc's, or was freed before",
+                       (uint64_t)(uintptr_t)p);
+        return status;
+    }
+    memcpy(&raw, (unsigned char *)p - sizeof raw, sizeof raw);
+    mesh_transport_free(e->t, raw);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_free(mesh_comm *c, void *p) { MESH__ALONE(c, MESH__CALLER, mesh__free_inside(c, p)); }
+
+/* Wait on the host for what has been issued in a group, without an operation. */
+static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    mesh_post mark;
+    mesh_ticket ticket;
+    mesh_status status;
+    memset(&mark, 0, sizeof mark);
+    mark.group = group;
+    status = e->t->ops->post(e->t, &mark, &ticket);
+    if (status != MESH_OK) return status;
+    if (ticket.id == MESH_TICKET_CAPTURED)
+        return mesh__fail(why, MESH_ERR_STATE, -1,
+                          "the caller's stream is being captured; copy outside of the capture");
+    while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
+           !c->failed) {
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+    return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
+}
+
+static inline mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+    mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
+    mesh_transport *t;
+    void *group;
+    mesh_error why = MESH_ZERO;
+    mesh_status status = MESH_OK;
+    if (!impl) return MESH_ERR_STATE;
+    if (nbytes && (!dst || !src))
+        return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_copy: %s is NULL", dst ? "src" : "dst");
+    t = c->transport;
+    if (!MESH__HAS(t->ops, copy)) {
+        if (nbytes) memmove(dst, src, nbytes);
+        return MESH_OK;
+    }
+    if (c->failed) return (mesh_status)c->error.status;
+    group = impl->group[0]->handle;
+    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, impl->stream, MESH_FENCE_ON);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why); /* a copy to the host's memory may block */
+    if (status == MESH_OK && nbytes) status = t->ops->copy(t, group, dst, NULL, src, NULL, nbytes);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (status == MESH_OK) return MESH_OK;
+    return mesh__fail(&c->error, status, -1, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes, mesh_status_text(status),
+                      why.text[0] ? ": " : "", why.text);
+}
+
+MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+    MESH__ALONE(c, MESH__CALLER, mesh__copy_inside(c, dst, src, nbytes));
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_COMM_IMPLEMENTED */

@@ -1,0 +1,324 @@
+/* mesh/control.h - the control plane: what other ranks say beside the data, kept until somebody wants it. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes waits.h.
+*/
+#include "waits.h"
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_CONTROL_IMPLEMENTED)
+#define MESH_CONTROL_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MESH__HELLO_HEAD = 28,
+    MESH__WELCOME_HEAD = 20,
+    MESH__ROW_BYTES = 16 /* of the tuning table, last */,
+    MESH__LEVEL_BYTES = 20
+};
+
+enum { MESH__CLOCK_BYTES = 8, MESH__TIME_BYTES = 28, MESH__CLOCK_TRIPS = 8 };
+
+static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
+    mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
+    if (!mail) {
+        e->starved = 1; /* who opens a comm now must not wait for what was lost */
+        return 0;
+    }
+    mail->next = NULL;
+    mail->rank = m->rank;
+    mail->kind = m->kind;
+    mail->nbytes = m->nbytes;
+    if (m->nbytes) memcpy(mail + 1, m->data, m->nbytes);
+    *e->mail_end = mail;
+    e->mail_end = &mail->next;
+    return 1;
+}
+
+static inline unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
+
+static inline void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
+    mesh__mail *m = *at;
+    *at = m->next;
+    if (!m->next) e->mail_end = at;
+    mesh_transport_free(e->t, m);
+}
+
+static inline int mesh__is_hello(mesh__mail *m, int rank) {
+    return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
+}
+
+/* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
+static inline void mesh__hello_forget(mesh__engine *e, int rank) {
+    mesh__mail **at = &e->mail;
+    while (*at) {
+        if (mesh__is_hello(*at, rank))
+            mesh__mail_drop(e, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+/* A rank gave an opening up that this one, its first rank, had welcomed it to meanwhile: the comm is open without it. */
+static inline void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t nonce) {
+    int i;
+    for (i = 0; i < e->ncomms; i++) {
+        mesh_comm *c = e->comm[i];
+        int index = mesh_index_of(&c->on, rank);
+        if (mesh__impl(c)->nonce && index > 0 && mesh__impl(c)->nonce[index] == nonce)
+            mesh__comm_broken(c, MESH_ERR_PEER, rank, "%s: rank %d gave up opening it before it was welcomed",
+                              mesh__impl(c)->name, rank);
+    }
+}
+
+/* A hello that there was no memory to keep: its sender is told, and waits no longer. */
+static inline void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello) {
+    unsigned char welcome[MESH_CONTROL_BYTES];
+    mesh_error why;
+    mesh__fail(&why, MESH_ERR_MEMORY, e->t->rank, "mesh_comm_open: rank %d has no memory for a message of the opening",
+               e->t->rank);
+    mesh__put32(welcome, MESH__MSG_WELCOME);
+    mesh__put32(welcome + 4, mesh__get32(hello->data + 4));
+    mesh__put32(welcome + 8, (uint32_t)MESH_ERR_MEMORY);
+    mesh__put32(welcome + 12, 0);
+    mesh__put32(welcome + 16, (uint32_t)e->t->rank);
+    memcpy(welcome + MESH__WELCOME_HEAD, why.text, strlen(why.text) + 1);
+    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, MESH__WELCOME_HEAD + strlen(why.text) + 1);
+}
+
+/* ---- // >>failures ---- */
+
+/* A rank is gone. For LOST comms fail a little later: what the others have to say may be the cause of it. */
+static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
+    mesh__gone *g;
+    int i;
+    for (i = 0; i < e->ngone; i++)
+        if (e->gone[i].rank == m->rank && e->gone[i].kind == m->kind) return;
+    MESH_ASSERT(e->ngone < 2 * e->t->size);
+    if (mesh__roll_excused(e, m->rank) && !e->roll.gone++) e->roll.first_gone = m->rank;
+    g = &e->gone[e->ngone++];
+    g->rank = m->rank;
+    g->kind = m->kind;
+    g->until = m->kind == MESH_EVENT_LOST ? mesh__now(e) + MESH__GRACE_NS : 0;
+    g->why = m->nbytes ? (char *)mesh_transport_alloc(e->t, m->nbytes + 1) : NULL;
+    if (g->why) memcpy(g->why, m->data, m->nbytes);
+    if (g->why) g->why[m->nbytes] = 0;
+    if (g->until && (!e->next_gone || g->until < e->next_gone)) e->next_gone = g->until;
+}
+
+/* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
+   once more: what it sent before it closed may only be arriving. */
+static inline int mesh__closed_heard(mesh_comm *c, int from) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    int ranks[MESH__WALK_PENDING], i, k, n;
+    for (i = 0; i < e->nops; i++) {
+        mesh__op *op = e->op[i];
+        if (op->comm != c || op->state != MESH__ACTIVE || op->failing) continue;
+        if (e->t->caps & MESH_CAP_PENDING) {
+            n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+            for (k = 0; k < n && ranks[k] != from; k++) {}
+            if (k == n) continue;
+        } else if (mesh_index_of(&op->group->on, from) < 0) {
+            continue;
+        }
+        if (impl->closed_rank && impl->closed_serial == op->serial && impl->closed_progress == op->progress) {
+            if (impl->closed_rank == from + 1) return 1;
+            return 0; /* one of several that say so; the first is listened to */
+        }
+        impl->closed_rank = from + 1;
+        impl->closed_serial = op->serial;
+        impl->closed_progress = op->progress;
+        if (e->waiting) e->waiting->next_ask = mesh__now(e);
+        return 0;
+    }
+    return 0;
+}
+
+/* An error of another rank's. What is none that there is counts as the loss of that rank: never as success. */
+static inline mesh_status mesh__status_heard(const unsigned char *p) {
+    int status = (int)mesh__get32(p);
+    return status < 0 && status >= MESH_ERR_TRANSPORT ? (mesh_status)status : MESH_ERR_PEER;
+}
+
+static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    char text[MESH_ERROR_BYTES];
+    uint32_t length = nbytes - MESH__ABORT_HEAD;
+    mesh__record theirs, before;
+    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c)
+        e->roll.answers += mesh__roll_excused(e, from);
+    if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
+    if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
+    memcpy(text, data + MESH__ABORT_HEAD, length);
+    text[length] = 0;
+    mesh__record_read(&theirs, data + 16);
+    mesh__record_read(&before, data + 16 + MESH__RECORD_BYTES);
+    if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {
+        mesh_error why;
+        const mesh__record *mine =
+            mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
+        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank)
+            mine = NULL; /* a message between two others */
+        mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
+        mesh__dispute_open(c, mine, &why);
+        if (!c->failed) mesh__dispute_add(c, from, &theirs, before.channel ? &before : NULL);
+        return;
+    }
+    mesh__fail(&c->error, mesh__status_heard(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s", from, text);
+    if (c->error.rank < 0 || c->error.rank >= e->t->size) c->error.rank = from;
+    mesh__comm_fail(c);
+    if (mesh_index_of(&c->on, from) < 0)
+        mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
+}
+
+/* ---- // >>terms: what the first rank of a comm hands out ---- */
+
+/* What the first rank hands out: the scratch cap, the topology, the tuning table. Returns its length. */
+static inline size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
+    unsigned char *p = d;
+    int i;
+    mesh__put64(p, (uint64_t)impl->scratch_cap);
+    mesh__put32(p + 8, (uint32_t)impl->topology.nlevels);
+    p += 12;
+    for (i = 0; i < impl->topology.nlevels; i++, p += MESH__LEVEL_BYTES) {
+        const mesh_level *level = &impl->topology.level[i];
+        mesh__put32(p, (uint32_t)level->ranks);
+        mesh__put64(p + 4, (uint64_t)level->latency_ps);
+        mesh__put64(p + 12, (uint64_t)level->ps_per_byte_16);
+    }
+    for (i = 0; i < impl->tuning.nrows; i++, p += MESH__ROW_BYTES) {
+        const mesh_tuning_row *row = &impl->tuning.row[i];
+        p[0] = row->call;
+        p[1] = row->algorithm;
+        p[2] = (unsigned char)row->ranks;
+        p[3] = (unsigned char)(row->ranks >> 8);
+        mesh__put32(p + 4, row->segment);
+        mesh__put64(p + 8, row->bytes);
+    }
+    return (size_t)(p - d);
+}
+
+static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
+    const unsigned char *end = d + nbytes;
+    int i, n;
+    impl->tuning.nrows = impl->topology.nlevels = 0;
+    if (nbytes < 12) return;
+    impl->scratch_cap = (int64_t)mesh__get64(d);
+    n = (int)mesh__get32(d + 8);
+    d += 12;
+    for (i = 0; i < n && i < MESH_MAX_LEVELS && end - d >= MESH__LEVEL_BYTES; i++, d += MESH__LEVEL_BYTES) {
+        mesh_level *level = &impl->topology.level[impl->topology.nlevels++];
+        level->ranks = (int)mesh__get32(d);
+        level->latency_ps = (int64_t)mesh__get64(d + 4);
+        level->ps_per_byte_16 = (int64_t)mesh__get64(d + 12);
+    }
+    for (; end - d >= MESH__ROW_BYTES && impl->tuning.nrows < MESH_MAX_TUNING; d += MESH__ROW_BYTES) {
+        mesh_tuning_row *row = &impl->tuning.row[impl->tuning.nrows++];
+        row->call = d[0];
+        row->algorithm = d[1];
+        row->ranks = (uint16_t)(d[2] | d[3] << 8);
+        row->segment = mesh__get32(d + 4);
+        row->bytes = mesh__get64(d + 8);
+    }
+}
+
+/* Are these bytes such terms? */
+static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
+    uint32_t levels = nbytes >= 12 ? mesh__get32(d + 8) : UINT32_MAX;
+    return levels <= MESH_MAX_LEVELS && nbytes >= 12 + levels * MESH__LEVEL_BYTES &&
+           (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0;
+}
+
+/* ---- // >>clocks ---- */
+
+/* Another rank asks for the time on rank 0's clock, as this one knows it. */
+static inline void mesh__clock_answer(mesh__engine *e, int from, const unsigned char *d) {
+    unsigned char answer[MESH__TIME_BYTES];
+    int known = e->t->rank == 0 ? e->t->trace_clock != NULL : e->clock.known;
+    mesh__put32(answer, MESH__MSG_TIME);
+    mesh__put32(answer + 4, mesh__get32(d + 4));
+    mesh__put32(answer + 8, (uint32_t)known);
+    mesh__put64(answer + 12, (uint64_t)(mesh__now(e) + e->t->trace_epoch + e->clock.offset));
+    mesh__put64(answer + 20, (uint64_t)e->clock.within);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, answer, sizeof answer);
+}
+
+static inline void mesh__clock_heard(mesh__engine *e, const unsigned char *d) {
+    if (mesh__get32(d + 4) != e->clock.asked) return;
+    e->clock.came = mesh__now(e);
+    e->clock.heard = e->clock.asked;
+    e->clock.time = (int64_t)mesh__get64(d + 12);
+    e->clock.time_within = (int64_t)mesh__get64(d + 20);
+    e->clock.told = mesh__get32(d + 8) != 0 && e->clock.time > -MESH__FOREVER_NS && e->clock.time < MESH__FOREVER_NS &&
+                    e->clock.time_within >= 0 && e->clock.time_within < MESH__FOREVER_NS;
+}
+
+/* ---- // >>what came ---- */
+
+static inline void mesh__control(mesh__engine *e) {
+    mesh_control m;
+    int i;
+    while (e->t->ops->control_poll(e->t, &m) == MESH_OK) {
+        if (m.kind == MESH_EVENT_LOST || m.kind == MESH_EVENT_CLOSED) {
+            mesh__rank_gone(e, &m);
+        } else if (m.kind == MESH_EVENT_ABORT && m.nbytes >= MESH__ABORT_HEAD) {
+            uint32_t id = mesh__get32(m.data);
+            for (i = 0; i < e->ncomms; i++)
+                if (e->comm[i]->id == id) mesh__comm_abort_heard(e->comm[i], m.rank, m.data, m.nbytes);
+            if (id > e->last_id) mesh__mail_keep(e, &m); /* of a comm that is not open here yet */
+        } else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4) {
+            switch (mesh__get32(m.data)) {
+            case MESH__MSG_ASK:
+                if (m.nbytes >= MESH__ASK_BYTES) mesh__answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_SAY:
+                if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
+                break;
+            case MESH__MSG_ROLL:
+                if (m.nbytes >= MESH__ROLL_BYTES) mesh__roll_answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_HERE:
+                if (m.nbytes >= MESH__HERE_BYTES) mesh__roll_heard(e, m.rank, m.data);
+                break;
+            case MESH__MSG_CLOCK:
+                if (m.nbytes >= MESH__CLOCK_BYTES) mesh__clock_answer(e, m.rank, m.data);
+                break;
+            case MESH__MSG_TIME:
+                if (m.nbytes >= MESH__TIME_BYTES) mesh__clock_heard(e, m.data);
+                break;
+            case MESH__MSG_HELLO:
+                if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
+                mesh__hello_forget(e, m.rank);
+                if (!mesh__mail_keep(e, &m)) mesh__hello_refuse(e, &m);
+                break;
+            case MESH__MSG_FAREWELL:
+                mesh__hello_forget(e, m.rank);
+                if (m.nbytes >= 8) mesh__opening_given_up(e, m.rank, mesh__get32(m.data + 4));
+                break;
+            case MESH__MSG_WELCOME:
+                if (m.nbytes >= MESH__WELCOME_HEAD &&
+                    (mesh__get32(m.data + 8) == MESH_OK
+                         ? mesh__terms_fit(m.data + MESH__WELCOME_HEAD, m.nbytes - MESH__WELCOME_HEAD)
+                         : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
+                    mesh__mail_keep(e, &m);
+                break;
+            default:
+                break;
+            }
+        }
+    }
+}
+
+/* What came over the control plane, before what follows from it. */
+static inline void mesh__heard(mesh__engine *e) {
+    mesh__control(e);
+    mesh__gone_settle(e);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_CONTROL_IMPLEMENTED */

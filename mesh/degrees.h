@@ -1,0 +1,376 @@
+/* mesh/degrees.h - meshes from degrees of parallelism, in the orders of the field's systems; balanced factors. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh.h. Knows no tensor and no rank's memory.
+*/
+#include "../mesh.h"
+
+#ifndef MESH_DEGREES_H
+#define MESH_DEGREES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How many ways of each parallelism. 0 means 1; -1 means "what remains" (once). */
+typedef struct mesh_degrees {
+    int world;
+    int pp, dp_replicate, dp_shard, cp, tp, ep;
+    int etp;              /* expert tensor parallelism: 1 or tp */
+    int devices_per_node; /* 0: unknown. A hierarchical order ("auto") keeps tp within a node */
+} mesh_degrees;
+
+/* Build the mesh that the degrees describe, in a named order of axes.
+   `order` is a list of axis names, slowest first "pp,dp,tp", or Megatron's way, fastest first "tp-cp-ep-dp-pp". Known are pp
+   dp_replicate dp_shard cp tp ep etp, and the products dp = batch = dp_replicate*dp_shard, fsdp = dp_shard*cp,
+   loss = batch*cp, efsdp = dp_shard*cp*tp/(ep*etp). Or one of these names:
+     kempner                 pp,dp_replicate,dp_shard,cp,ep,tp without axes of size 1 (KempnerForge keeps dp_shard if tp or ep > 1)
+     torchtitan              pp,dp_replicate,dp_shard,cp,tp       its views: torchtitan:dense pp,dp_replicate,fsdp,tp
+     torchtitan:dataloading  pp,batch,cp,tp                       torchtitan:sparse           pp,dp_replicate,efsdp,ep,etp
+     ezpz                    dp,pp,cp,tp
+     auto                    dp,pp,tp: tp within a node, dp outermost; of several -1, dp takes the rest (if it was not given) and the others are 1
+   ep is a factor of the world where the order names it without efsdp (KempnerForge), else a view of the dense axes (torchtitan).
+   ARGUMENT: a degree below -1, two -1, a product that is not the world, a degree above 1 that the order leaves out, ep that does
+   not divide, etp neither 1 nor tp, with "auto" tp that crosses nodes. Source: KempnerForge, torchtitan ParallelDims, Megatron-LM RankGenerator, ezpz. */
+MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *degrees, const char *order, mesh_error *err);
+
+/* Factor `size` into `ndims` dims as close to each other as possible, non-increasing; dims given above 0 are kept.
+   ARGUMENT: size < 1, a negative dim, fixed dims that do not divide size. Source: MPI_Dims_create, MPI-4.1 section 8.5.2;
+   where implementations differ, the smallest largest dim wins, then the smallest second (as MPICH). */
+MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_DEGREES_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_DEGREES_IMPLEMENTED)
+#define MESH_DEGREES_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MESH__PP, MESH__DPR, MESH__DPS, MESH__CP, MESH__TP, MESH__EP, MESH__ETP, MESH__DEGREES };
+
+static inline const char *mesh__degree_name(int k) {
+    static const char *const names[] = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp"};
+    return names[k];
+}
+
+/* Which degrees make up a token of an order, as bits; 0: no such token. */
+static inline unsigned mesh__token_degrees(const char *token) {
+    enum {
+        PP = 1 << MESH__PP,
+        DPR = 1 << MESH__DPR,
+        DPS = 1 << MESH__DPS,
+        CP = 1 << MESH__CP,
+        TP = 1 << MESH__TP,
+        EP = 1 << MESH__EP,
+        ETP = 1 << MESH__ETP
+    };
+    static const struct {
+        const char *token;
+        unsigned degrees;
+    } tokens[] = {{"pp", PP},
+                  {"dp_replicate", DPR},
+                  {"dp_shard", DPS},
+                  {"cp", CP},
+                  {"tp", TP},
+                  {"ep", EP},
+                  {"etp", ETP},
+                  {"dp", DPR | DPS},
+                  {"batch", DPR | DPS},
+                  {"fsdp", DPS | CP},
+                  {"loss", DPR | DPS | CP},
+                  {"efsdp", DPS | CP | TP}};
+    size_t i;
+    for (i = 0; i < sizeof tokens / sizeof tokens[0]; i++)
+        if (mesh__same(tokens[i].token, token)) return tokens[i].degrees;
+    return 0;
+}
+
+enum { MESH__EXPERT_VIEW = 1, MESH__SQUEEZE = 2, MESH__HIERARCHY = 4 }; /* of a named order */
+
+typedef struct mesh__order {
+    const char *text;
+    char token[MESH_MAX_AXES][MESH_NAME_BYTES]; /* slowest first */
+    int n, efsdp;
+    unsigned kind;    /* MESH__EXPERT_VIEW: ep and etp are another view of its axes, ... */
+    unsigned covered; /* the degrees it accounts for, as bits */
+    unsigned factors; /* those whose product is the world */
+} mesh__order;
+
+/* A list of tokens, "a,b" slowest first or "b-a" fastest first. */
+static inline mesh_status mesh__order_split(mesh__order *o, const char *list, mesh_error *err) {
+    const char *p = list;
+    int dashes = 0, i;
+    for (i = 0; list[i]; i++) dashes |= list[i] == '-';
+    for (;; p++) {
+        int length = mesh__name_length(p);
+        if (!length || length >= MESH_NAME_BYTES || o->n == MESH_MAX_AXES ||
+            (p[length] && p[length] != (dashes ? '-' : ',')))
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
+                "\"tp-dp-pp\" (fastest first)",
+                o->text);
+        mesh__name_set(o->token[o->n++], p, length, "", NULL);
+        p += length;
+        if (!*p) break;
+    }
+    for (i = 0; dashes && i < o->n / 2; i++) {
+        char *a = o->token[i], *z = o->token[o->n - 1 - i];
+        int k;
+        for (k = 0; k < MESH_NAME_BYTES; k++) {
+            char c = a[k];
+            a[k] = z[k];
+            z[k] = c;
+        }
+    }
+    return MESH_OK;
+}
+
+static inline mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_error *err) {
+    static const struct {
+        const char *name, *list;
+        unsigned kind;
+    } known[] = {{"kempner", "pp,dp_replicate,dp_shard,cp,ep,tp", MESH__SQUEEZE},
+                 {"torchtitan", "pp,dp_replicate,dp_shard,cp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:dense", "pp,dp_replicate,fsdp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:dataloading", "pp,batch,cp,tp", MESH__EXPERT_VIEW},
+                 {"torchtitan:sparse", "pp,dp_replicate,efsdp,ep,etp", 0},
+                 {"ezpz", "dp,pp,cp,tp", 0},
+                 {"auto", "dp,pp,tp", MESH__HIERARCHY}};
+    const unsigned experts = 1u << MESH__EP | 1u << MESH__ETP;
+    const char *list = text;
+    unsigned twice = 0;
+    mesh_status status;
+    int i;
+    o->text = text;
+    o->n = o->efsdp = 0;
+    o->kind = o->covered = 0;
+    for (i = 0; i < (int)(sizeof known / sizeof known[0]); i++)
+        if (mesh__same(known[i].name, text)) {
+            list = known[i].list;
+            o->kind = known[i].kind;
+        }
+    if ((status = mesh__order_split(o, list, err)) != MESH_OK) return status;
+    for (i = 0; i < o->n; i++) {
+        unsigned degrees = mesh__token_degrees(o->token[i]);
+        if (!degrees)
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
+                "efsdp",
+                text, o->token[i]);
+        twice |= o->covered & degrees;
+        o->covered |= degrees;
+        o->efsdp |= mesh__same(o->token[i], "efsdp");
+    }
+    if (o->efsdp ? (o->covered & experts) != experts : o->covered >> MESH__ETP & 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: order \"%s\": efsdp goes with both ep and etp, and etp with efsdp", text);
+    if (twice)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: order \"%s\" counts a degree twice; name each once", text);
+    o->factors = o->efsdp ? o->covered & ~experts : o->covered;
+    if (o->kind & MESH__EXPERT_VIEW) o->covered |= experts;
+    return MESH_OK;
+}
+
+/* Infer the one degree that is -1 and check the product over `factors` (a set of degrees) against the world. */
+static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int world, mesh_error *err) {
+    int k, missing = -1;
+    int64_t product = 1;
+    for (k = 0; k < MESH__DEGREES; k++) {
+        if (value[k] == 0) value[k] = 1;
+        if (value[k] < -1)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: %s is %d; a degree is at least 1, or -1 for what remains",
+                              mesh__degree_name(k), value[k]);
+        if (value[k] == -1) {
+            if (missing >= 0)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "mesh_from_degrees: %s and %s are both -1; only one degree can be inferred",
+                                  mesh__degree_name(missing), mesh__degree_name(k));
+            if (!(factors >> k & 1))
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "mesh_from_degrees: %s cannot be -1 in this order: it is no factor of the world",
+                                  mesh__degree_name(k));
+            missing = k;
+        } else if (factors >> k & 1) {
+            product *= value[k];
+            if (product > INT32_MAX)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: the degrees overflow at %s",
+                                  mesh__degree_name(k));
+        }
+    }
+    if (missing >= 0 && world % product == 0) {
+        value[missing] = (int)(world / product);
+    } else if (missing >= 0 || product != world) {
+        char shown[160];
+        mesh__text t = mesh__text_on(shown, sizeof shown);
+        for (k = 0; k < MESH__DEGREES; k++)
+            if (factors >> k & 1 && k != missing)
+                mesh__put(&t, "%s%s(%d)", t.len ? " * " : "", mesh__degree_name(k), value[k]);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s = %l %s the world's %d ranks%s%s", shown,
+                          product, missing >= 0 ? "does not divide" : "is not", world,
+                          missing >= 0 ? "; cannot infer " : "", missing >= 0 ? mesh__degree_name(missing) : "");
+    }
+    return MESH_OK;
+}
+
+/* Experts as a view of the dense axes: what they divide, and what they may be. */
+static inline mesh_status mesh__experts_check(const int *value, mesh_error *err) {
+    int64_t dense = (int64_t)value[MESH__DPS] * value[MESH__CP] * value[MESH__TP];
+    if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)",
+                          value[MESH__ETP], value[MESH__TP]);
+    if (dense % ((int64_t)value[MESH__EP] * value[MESH__ETP]))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_from_degrees: ep * etp = %d * %d does not divide dp_shard * cp * tp = %l; choose ep as a divisor of it",
+            value[MESH__EP], value[MESH__ETP], dense);
+    return MESH_OK;
+}
+
+/* tp stays within a node, and nodes are full. */
+static inline mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
+    if (per_node <= 0) return MESH_OK;
+    if (per_node % value[MESH__TP])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
+                          value[MESH__TP], per_node);
+    if (world > per_node && world % per_node)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", world, per_node);
+    return MESH_OK;
+}
+
+/* Of several degrees to infer, data parallelism takes what remains, unless it was given, and the others are 1. */
+static inline void mesh__hierarchy_defaults(int *value) {
+    int k, missing = 0, rest = value[MESH__DPS] <= 0 && value[MESH__DPS] >= -1 ? MESH__DPS : -1;
+    for (k = 0; k < MESH__DEGREES; k++) missing += value[k] == -1;
+    for (k = 0; k < MESH__DEGREES && missing > 1; k++)
+        if (value[k] == -1) value[k] = 1;
+    if (missing > 1 && rest >= 0) value[rest] = -1;
+}
+
+MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const char *order, mesh_error *err) {
+    const char *names[MESH_MAX_AXES];
+    int value[MESH__DEGREES], shape[MESH_MAX_AXES], i, k;
+    mesh__order o;
+    mesh r;
+    mesh_desc desc = MESH_ZERO;
+    mesh_status status;
+    if (!m || !d || !order)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s is NULL",
+                          !m   ? "the mesh"
+                          : !d ? "the degrees"
+                               : "the order");
+    if (d->world < 1 || d->devices_per_node < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: a world of %d ranks, nodes of %d devices",
+                          d->world, d->devices_per_node);
+    if ((status = mesh__order_read(&o, order, err)) != MESH_OK) return status;
+    value[MESH__PP] = d->pp;
+    value[MESH__DPR] = d->dp_replicate;
+    value[MESH__DPS] = d->dp_shard;
+    value[MESH__CP] = d->cp;
+    value[MESH__TP] = d->tp;
+    value[MESH__EP] = d->ep;
+    value[MESH__ETP] = d->etp;
+    if (o.kind & MESH__HIERARCHY) mesh__hierarchy_defaults(value);
+    if ((status = mesh__degrees_fill(value, o.factors, d->world, err)) != MESH_OK) return status;
+    for (k = 0; k < MESH__DEGREES; k++)
+        if (value[k] > 1 && !(o.covered >> k & 1))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_from_degrees: %s is %d, but the order \"%s\" leaves it out; name it or make it 1",
+                              mesh__degree_name(k), value[k], order);
+    if (o.efsdp || o.kind & MESH__EXPERT_VIEW)
+        if ((status = mesh__experts_check(value, err)) != MESH_OK) return status;
+    if (o.kind & MESH__HIERARCHY)
+        if ((status = mesh__hierarchy_check(value, d->world, d->devices_per_node, err)) != MESH_OK) return status;
+    for (i = 0; i < o.n; i++) {
+        unsigned degrees = mesh__token_degrees(o.token[i]);
+        names[i] = o.token[i];
+        for (shape[i] = 1, k = 0; k < MESH__DEGREES; k++) shape[i] *= degrees >> k & 1 ? value[k] : 1;
+        if (mesh__same(o.token[i], "efsdp")) shape[i] /= value[MESH__EP] * value[MESH__ETP];
+    }
+    desc.shape = shape;
+    desc.names = names;
+    desc.naxes = o.n;
+    desc.world = d->world;
+    if ((status = mesh_make(&r, &desc, err)) != MESH_OK) return status;
+    if (o.kind & MESH__SQUEEZE) {
+        mesh all = r;
+        int keep = value[MESH__TP] > 1 || value[MESH__EP] > 1 || d->world == 1;
+        mesh__start(&r, &all);
+        for (i = 0; i < all.naxes; i++)
+            if (all.axis[i].size > 1 || (keep && mesh__same(all.axis[i].name, "dp_shard")))
+                mesh__axis_copy(&r, &all, i);
+        mesh__finish(&r);
+    }
+    *m = r;
+    return MESH_OK;
+}
+
+/* Factor n into k dims, none above `most`: the lexicographically smallest non-increasing list. `divisor` holds all of the size's
+   divisors in ascending order. Returns 0 where there is none. */
+static inline int mesh__factor(int n, int k, int most, const int *divisor, int ndivisors, int *out) {
+    int i;
+    if (k == 0) return n == 1;
+    for (i = 0; i < ndivisors && divisor[i] <= most; i++) {
+        int64_t reach = 1;
+        int j;
+        if (n % divisor[i]) continue;
+        for (j = 0; j < k && reach < n; j++) reach *= divisor[i];
+        if (reach < n) continue;
+        out[0] = divisor[i];
+        if (mesh__factor(n / divisor[i], k - 1, divisor[i], divisor, ndivisors, out + 1)) return 1;
+    }
+    return 0;
+}
+
+MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err) {
+    int divisor[1600], large[800], free_dim[MESH_MAX_AXES],
+        out[MESH_MAX_AXES]; /* no int has more than 1,536 divisors */
+    int i, n = 0, nlarge = 0, nfree = 0, rest = size;
+    if (size < 1 || ndims < 0 || ndims > MESH_MAX_AXES || (ndims > 0 && !dims))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_dims_create: size %d, %d dims%s; size is at least 1, dims 0 to %d", size, ndims,
+                          ndims > 0 && !dims ? " (NULL)" : "", MESH_MAX_AXES);
+    for (i = 0; i < ndims; i++) {
+        if (dims[i] < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: dim %d is %d; a dim is 0 (free) or more",
+                              i, dims[i]);
+        if (dims[i] == 0) {
+            free_dim[nfree++] = i;
+        } else if (rest % dims[i]) {
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_dims_create: size %d does not divide by the fixed dims up to dim %d (%d)", size, i,
+                              dims[i]);
+        } else {
+            rest /= dims[i];
+        }
+    }
+    if (nfree == 0 && rest != 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_dims_create: the fixed dims multiply to %d, not to size %d; leave one 0", size / rest,
+                          size);
+    for (i = 1; (int64_t)i * i <= rest; i++) {
+        if (rest % i) continue;
+        divisor[n++] = i;
+        if (rest / i != i) large[nlarge++] = rest / i;
+    }
+    while (nlarge) divisor[n++] = large[--nlarge];
+    if (!mesh__factor(rest, nfree, rest, divisor, n, out))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_dims_create: no factorisation");
+    for (i = 0; i < nfree; i++) dims[free_dim[i]] = out[i];
+    return MESH_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_DEGREES_IMPLEMENTED */

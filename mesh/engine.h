@@ -1,0 +1,813 @@
+/* mesh/engine.h - the life of an operation: taken, identified, launched, advanced, waited for. One engine per transport. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes schedule.h, topology.h. What becomes of a failure it does not know: it meets failure.h, waits.h and control.h in six hooks.
+*/
+#include "schedule.h"
+#include "topology.h"
+
+#ifndef MESH_ENGINE_H
+#define MESH_ENGINE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mesh_comm {
+    mesh_transport *transport;
+    mesh on;
+    void *impl; /* NULL when not open */
+    uint32_t id, failed;
+    mesh_error error; /* the last error; once failed, its first cause */
+} mesh_comm;
+
+/* A reduction of your own: inout[i] = in[i] op inout[i], count elements, which has to be associative. Where `ordered` is set, and in
+   scans, `in` comes from the ranks before those of inout. Called on the thread that is inside the library; it must call nothing of it. */
+typedef struct mesh_user_op {
+    void (*combine)(void *inout, const void *in, size_t count, void *ctx);
+    void *ctx;
+    size_t elem_bytes; /* of an element, with dtype MESH_BYTES; 0: the dtype says */
+    int ordered;       /* 1: it does not commute: operands are combined in the group's order, through more scratch */
+} mesh_user_op;
+
+typedef struct mesh_request {
+    mesh_comm *comm;
+    uint32_t slot, generation; /* generation 0: none */
+} mesh_request;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ENGINE_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_ENGINE_IMPLEMENTED)
+#define MESH_ENGINE_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MESH__RING = 256,       /* operations remembered */
+    MESH__AXES_BYTES = 40,  /* of an axes text in a record */
+    MESH__MAX_GROUPS = 255, /* the group's number has 8 bits of the channel */
+    MESH__SCRATCH_KEPT = 4 << 20,
+    MESH__USER_OP = 64, /* the mesh_op of the first user's op */
+    MESH__USER_OPS = 64,
+    MESH__LEFT = 1000, /* operations left to streams at once */
+    MESH__WALK_DEPTH = 64,
+    MESH__WALK_PENDING = 48
+};
+
+#define MESH__SAY_NS INT64_C(10000000000) /* waited for so long, a rank says for whom */
+#define MESH__FOREVER_NS (INT64_MAX / 4)  /* 73 years: no sum with a clock overflows */
+#define MESH__GRACE_NS INT64_C(250000000) /* after a rank is lost or takes back its side: for the cause to be heard */
+
+/* What a rank called: goes into the ring and over the wire. */
+typedef struct mesh__record {
+    uint64_t channel, count;
+    uint8_t kind, dtype, op, zero;
+    int root;
+    char axes[MESH__AXES_BYTES];
+} mesh__record;
+
+typedef struct mesh__group {
+    const char *axes; /* its text; owned */
+    mesh on;          /* its members in order */
+    int index;
+    uint32_t id; /* comm id << 8 | number in the list */
+    uint32_t sequence;
+    uint64_t fingerprint, sent, received;
+    uint64_t history;   /* hash of every collective called so far: what went unnoticed in one shows in the next */
+    void *handle;       /* the transport's */
+    uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
+} mesh__group;
+
+enum {
+    MESH__FREE,
+    MESH__ACTIVE,
+    MESH__DONE,
+    MESH__RESTING /* kept, and waited for */,
+    MESH__RETIRED /* until the transport closes */
+};
+
+typedef struct mesh__op {
+    mesh__schedule schedule;
+    mesh_comm *comm;
+    mesh__group *group;
+    uint32_t slot, generation;
+    int state;
+    mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
+    uint64_t channel, check;
+    mesh__record record;
+    uint32_t ring; /* which of all operations remembered it is; see mesh__history_of */
+    int64_t start, deadline;
+    int64_t next_ask, ask_wait,
+        say;            /* while it is blocked in: when to ask the others, again after how long; when to say so */
+    int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
+    struct mesh__op *next_unused;
+    uint64_t sent, received, native_sent, native_received; /* native_: of one round of the transport's own collective */
+    uint32_t progress,
+        serial;  /* progress counts every post and step that ended; serial: of all operations started, this one */
+    int stalled; /* a peer took back its side or went away; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
+    int issued;  /* everything is posted; only its end is awaited */
+    int alone;   /* roll calls in a row that found all called, but for ranks that have left */
+    int gone_seen;    /* ranks that were gone when it was last seen to need none of them */
+    int kept, native; /* mesh_keep; runs as the transport's own collective */
+    int detached;     /* waited for on a stream: nobody holds its request any more */
+    struct mesh__op *next_detached;
+    uint64_t shape;    /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
+    int at, oldest;    /* at: the schedule's next step; oldest: no post before it is open */
+    uint32_t *ordinal; /* point to point: the number of each xfer among those to or from its peer */
+    int ordinal_cap;
+} mesh__op;
+
+typedef struct mesh__history {
+    mesh__record record;
+    int comm, status; /* a mesh_status; IN_PROGRESS while under way */
+    int64_t start, end;
+} mesh__history;
+
+/* An answer to "what are you in": an operation and whom it waits for. */
+typedef struct mesh__node {
+    int rank, npending, next; /* next: the pending rank to ask next */
+    uint32_t progress;
+    mesh__record record;
+    struct {
+        int rank;
+        uint32_t sends, recvs; /* posted to and from it */
+    } pending[MESH__WALK_PENDING];
+} mesh__node;
+
+/* A depth-first search for a cycle of waiting ranks, one question at a time. */
+typedef struct mesh__walk {
+    int active, verifying, depth, cycle; /* cycle: where on the stack it starts; verifying: the next edge to confirm */
+    uint32_t id;
+    int64_t until;
+    int nvisited;
+    struct {
+        int rank;
+        uint64_t channel;
+    } visited[4 * MESH__WALK_DEPTH];
+    mesh__node stack[MESH__WALK_DEPTH];
+} mesh__walk;
+
+/* A roll call: who has called what timed out here, on transports that cannot tell (no MESH_CAP_PENDING). */
+typedef struct mesh__roll {
+    mesh__op *op; /* NULL: none under way */
+    uint32_t id;
+    int64_t until;
+    int final;                         /* its deadline has passed; else only disagreement is looked for */
+    int answers, absent, first_absent; /* absent: how many have not called it */
+    int gone, first_gone;              /* how many have closed their transport, and cannot be asked */
+    uint64_t heard[16];                /* bits: indices that have answered */
+    mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
+} mesh__roll;
+
+typedef struct mesh__mail {
+    struct mesh__mail *next;
+    int rank, kind;
+    uint32_t nbytes;
+} mesh__mail; /* followed by the bytes */
+
+typedef struct mesh__gone {
+    int rank, kind; /* LOST or CLOSED */
+    int64_t until;  /* LOST: when comms fail for it, unless a better cause is heard before; 0: they have */
+    char *why;      /* NULL: nothing is known, or there was no memory */
+} mesh__gone;
+
+/* What is to be added to the times that this rank traces for them to be rank 0's. */
+typedef struct mesh__clock {
+    int known;
+    int64_t offset, within; /* it is off by `within` at most */
+    uint32_t asked, heard;  /* the last question, the last one answered */
+    int told;               /* the answer: does the one asked know rank 0's clock, when it came, what it says */
+    int64_t came, time, time_within;
+} mesh__clock;
+
+typedef struct mesh__engine {
+    mesh_transport *t;
+    mesh_comm **comm;
+    int ncomms, comm_cap;
+    mesh__op **op; /* by slot */
+    int nops, op_cap;
+    mesh__op *unused;                   /* free slots */
+    mesh__op *detached, **detached_end; /* in the order they were waited for */
+    int ndetached;
+    int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
+    unsigned polls;
+    uint32_t last_id, opens, started;
+    int starved; /* a control message was lost for want of memory */
+    int halted;  /* the transport as a whole can go no further */
+    uint64_t
+        given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
+    mesh__op *waiting; /* what this rank is blocked in */
+    mesh__roll roll;
+    mesh__history ring[MESH__RING];
+    uint32_t ring_count;
+    mesh__gone *gone; /* room for LOST and CLOSED of every rank: neither is dropped for want of memory */
+    int ngone;
+    int64_t next_gone; /* the first of gone[].until; 0: none */
+    mesh__mail *mail, **mail_end;
+    mesh__walk *walk; /* allocated when first needed */
+    uint32_t walks;
+    int failed;      /* a comm did */
+    int64_t longest; /* deadline of its comms' operations */
+    mesh__clock clock;
+} mesh__engine;
+
+/* Memory that the transport has registered, for each group. */
+typedef struct mesh__registration {
+    struct mesh__registration *next;
+    int ngroups;
+    void *handle[1]; /* ngroups of them */
+} mesh__registration;
+
+typedef struct mesh__comm_impl {
+    mesh__engine *engine;
+    mesh__group **group;
+    int ngroups, group_cap;
+    int64_t timeout, ask;
+    char name[32];
+    /* two calls that disagree, while their texts are being gathered */
+    int disputing, dispute_ranks;
+    int64_t dispute_until;
+    int dispute_rank[2];
+    mesh__record dispute[2], dispute_before; /* dispute_before: the call before the first of them */
+    int has_before;
+    mesh_error dispute_why;
+    mesh_tuning tuning;
+    mesh_topology topology;
+    int64_t scratch_cap;
+    void **graphs; /* scratch of operations that went into graphs */
+    int ngraphs, graph_cap;
+    void *stream;
+    int blocking;       /* what is started now is waited for at once */
+    uint32_t *nonce;    /* the first rank's: which opening of each index it answered */
+    mesh_error stalled; /* why the first ticket ended that took an operation with it */
+    int untold;         /* the announcement did not go out to all; an abort's flavour + 1 */
+    int told_record;    /* with `told` */
+    mesh__record told;
+    /* a rank that says it has closed this comm, and which operation needed it then */
+    int closed_rank;
+    uint32_t closed_serial, closed_progress;
+    mesh_user_op user_op[MESH__USER_OPS];
+    int nuser_ops;
+    mesh__registration *registered;
+} mesh__comm_impl;
+
+static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+
+static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
+
+/* The engine meets what becomes of failures in these, and nowhere else. */
+static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why);
+static inline void mesh__heard(mesh__engine *e);
+static inline void mesh__tick(mesh__engine *e);
+static inline int64_t mesh__tick_at(mesh__engine *e, int64_t deadline);
+static inline void mesh__halted(mesh__engine *e, mesh_status status);
+static inline int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now);
+
+/* ---- // >>records: what was called ---- */
+
+/* What is remembered of an operation; NULL: 256 others were started since. */
+static inline mesh__history *mesh__history_of(mesh__engine *e, const mesh__op *op) {
+    return e->ring_count - op->ring <= (uint32_t)MESH__RING ? &e->ring[op->ring % MESH__RING] : NULL;
+}
+
+static inline void mesh__history_end(mesh__engine *e, const mesh__op *op, int status) {
+    mesh__history *h = mesh__history_of(e, op);
+    if (!h) return;
+    h->status = status;
+    h->end = e->t->ops->now(e->t);
+}
+
+static inline uint32_t mesh__remembered(const mesh__engine *e) {
+    return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
+}
+
+/* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
+static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
+    mesh__put(t, "%s(", mesh__call_name(r->kind));
+    if (r->kind == MESH_CALL_BARRIER) {
+    } else if (r->kind == MESH_CALL_GROUP_OPEN) {
+        mesh__put(t, "list %x", r->count);
+    } else if (r->kind == MESH_CALL_BROADCAST_OBJECT) {
+        mesh__put(t, "an object");
+    } else if (r->kind == MESH_CALL_REDISTRIBUTE) {
+        mesh__put(t, "%s, plan %x", mesh_dtype_name((mesh_dtype)r->dtype), r->count);
+    } else if (mesh__call_is(r->kind, MESH_BY_COUNTS)) {
+        mesh__put(t, "%s", mesh_dtype_name((mesh_dtype)r->dtype));
+    } else {
+        mesh__put(t, "%u x %s", r->count, mesh_dtype_name((mesh_dtype)r->dtype));
+    }
+    if (mesh__call_is(r->kind, MESH_REDUCES) && r->op < MESH_OP_COUNT)
+        mesh__put(t, ", %s", mesh_op_name((mesh_op)r->op));
+    else if (mesh__call_is(r->kind, MESH_REDUCES))
+        mesh__put(t, ", user op %d", r->op - MESH__USER_OP);
+    if (mesh__call_is(r->kind, MESH_ROOTED)) mesh__put(t, ", root %d", r->root);
+    if (mesh__is_unrooted_list(r->kind)) mesh__put(t, ", buffers' counts #%x", (uint64_t)(uint32_t)r->root);
+    mesh__put(t, ") on \"%s\"", r->axes);
+    if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
+}
+
+enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
+
+static inline void mesh__record_write(unsigned char *p, const mesh__record *r) {
+    mesh__put64(p, r->channel);
+    mesh__put64(p + 8, r->count);
+    p[16] = r->kind;
+    p[17] = r->dtype;
+    p[18] = r->op;
+    p[19] = 0;
+    mesh__put32(p + 20, (uint32_t)r->root);
+    memcpy(p + 24, r->axes, MESH__AXES_BYTES);
+}
+
+static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
+    r->channel = mesh__get64(p);
+    r->count = mesh__get64(p + 8);
+    r->kind = p[16];
+    r->dtype = p[17];
+    r->op = p[18];
+    r->zero = 0;
+    r->root = (int)mesh__get32(p + 20);
+    memcpy(r->axes, p + 24, MESH__AXES_BYTES);
+    r->axes[MESH__AXES_BYTES - 1] = 0;
+}
+
+static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
+    return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
+           a->count == b->count && a->root == b->root;
+}
+
+/* The operations remembered, oldest first, a line each. Returns the length of the whole text. */
+static inline size_t mesh__history_put(const mesh__engine *e, char *buf, size_t cap) {
+    mesh__text t = mesh__text_on(buf, cap);
+    uint32_t i, n = e ? mesh__remembered(e) : 0;
+    for (i = 0; i < n; i++) {
+        const mesh__history *h = &e->ring[(e->ring_count - n + i) % MESH__RING];
+        mesh__put(&t, "comm %d: ", h->comm);
+        mesh__put_record(&t, &h->record);
+        if (h->status == MESH_IN_PROGRESS)
+            mesh__put(&t, ": in progress\n");
+        else
+            mesh__put(&t, ": %s after %l us\n", mesh_status_text((mesh_status)h->status), (h->end - h->start) / 1000);
+    }
+    return t.len;
+}
+
+/* ---- // >>begin ---- */
+
+/* Did its posts go into a graph? */
+static inline int mesh__op_captured(const mesh__op *op) {
+    const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
+    return last && last->kind == MESH__POST && last->ticket.id == MESH_TICKET_CAPTURED;
+}
+
+/* A graph runs again when it likes: what an operation in it used stays its own until the comm is closed. */
+static inline void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
+    mesh__comm_impl *impl = mesh__impl(op->comm);
+    int i;
+    for (i = 0; i < op->schedule.nscratch && i < MESH__SCRATCHES; i++) {
+        if (op->schedule.scratch[i].p &&
+            mesh__grow(e->t, (void **)&impl->graphs, &impl->graph_cap, impl->ngraphs + 1, sizeof *impl->graphs))
+            impl->graphs[impl->ngraphs++] = op->schedule.scratch[i].p; /* without memory it is lost, which is safe */
+        op->schedule.scratch[i].p = NULL;
+        op->schedule.scratch[i].nbytes = 0;
+    }
+}
+
+static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+    if (op->comm && mesh__op_captured(op)) mesh__scratch_to_graph(e, op);
+    op->state = MESH__FREE;
+    op->kept = op->detached = 0;
+    op->comm = NULL;
+    op->next_unused = e->unused;
+    e->unused = op;
+    mesh__scratch_free(&op->schedule, MESH__SCRATCH_KEPT);
+}
+
+/* A free slot, its arrays kept from the operation that used it before. */
+static inline mesh__op *mesh__op_take(mesh__engine *e) {
+    mesh__op *op = e->unused;
+    if (op) {
+        e->unused = op->next_unused;
+    } else {
+        if (!mesh__grow(e->t, (void **)&e->op, &e->op_cap, e->nops + 1, sizeof *e->op)) return NULL;
+        op = (mesh__op *)mesh_transport_alloc(e->t, sizeof *op);
+        if (!op) return NULL;
+        memset(op, 0, sizeof *op);
+        op->slot = (uint32_t)e->nops;
+        e->op[e->nops++] = op;
+    }
+    op->native = 0;
+    mesh__schedule_begin(&op->schedule, e->t);
+    if (++op->generation == 0) op->generation = 1;
+    return op;
+}
+
+/* Give the operation its identity, after its arguments were found good, or a kept one a new identity. */
+static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
+    const mesh_call *call = &op->schedule.call;
+    mesh__history *h = &e->ring[e->ring_count % MESH__RING];
+    int p2p = mesh__call_is(call->kind, MESH_P2P), user = call->op - MESH__USER_OP;
+    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
+    op->comm = c;
+    op->group = g;
+    op->state = MESH__ACTIVE;
+    op->at = op->oldest = 0;
+    op->progress = 0;
+    op->sent = op->received = 0;
+    op->serial = ++e->started;
+    op->gone_until = 0;
+    op->stalled = op->alone = op->gone_seen = 0;
+    op->failing = MESH_OK;
+    op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
+    if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
+    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
+                       : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
+                                                                 : call->count;
+    check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
+    if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
+    if (call->nbuffers) check = mesh__mix(check, op->shape);
+    if (!p2p)
+        g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), op->record.count), g->history);
+    op->check = check;
+    op->schedule.call.channel = op->channel;
+    op->schedule.call.check = check;
+    op->schedule.call.record = &op->record;
+    op->schedule.elem_bytes = call->elem_bytes;
+    op->schedule.on = &g->on;
+    op->schedule.index = g->index;
+    op->schedule.tuning = &mesh__impl(c)->tuning;
+    op->schedule.ordered = user >= 0 && user < mesh__impl(c)->nuser_ops && mesh__impl(c)->user_op[user].ordered;
+    op->start = mesh__now(e);
+    op->deadline = op->start + mesh__impl(c)->timeout;
+    op->record.channel = op->channel;
+    op->record.kind = (uint8_t)call->kind;
+    op->record.dtype = (uint8_t)call->dtype;
+    op->record.op = (uint8_t)call->op;
+    op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
+    mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
+    op->ring = e->ring_count++;
+    h->record = op->record;
+    h->comm = (int)c->id;
+    h->status = MESH_IN_PROGRESS;
+    h->start = op->start;
+    e->nactive++;
+}
+
+/* Number the xfers of a point-to-point operation among all to or from their peers: how a waiter and its peer find out whether it is
+   served. Returns 0 without memory. */
+static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
+    mesh__group *g = op->group;
+    int x;
+    if (!g->p2p) {
+        g->p2p = (uint32_t(*)[2])mesh_transport_alloc(e->t, sizeof *g->p2p * (size_t)g->on.size);
+        if (!g->p2p) return 0;
+        memset(g->p2p, 0, sizeof *g->p2p * (size_t)g->on.size);
+    }
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, op->schedule.nxfers, sizeof *op->ordinal)) return 0;
+    for (x = 0; x < op->schedule.nxfers; x++)
+        op->ordinal[x] = ++g->p2p[mesh_index_of(&g->on, op->schedule.xfer[x].rank)][op->schedule.xfer[x].direction];
+    return 1;
+}
+
+/* Operations come after what is on the caller's stream; one that is waited for at once runs there. */
+static inline mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
+    const mesh__comm_impl *impl = mesh__impl(op->comm);
+    if (!MESH__HAS(e->t->ops, fence)) return MESH_OK;
+    return e->t->ops->fence(e->t, op->group->handle, impl->stream, impl->blocking ? MESH_FENCE_ON : MESH_FENCE_AFTER);
+}
+
+/* Where steps are only issued, a mark behind them tells their end. */
+static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
+    const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
+    if (!(e->t->caps & MESH_CAP_ORDERED) || op->native || (last && last->kind == MESH__POST && !last->count)) return;
+    mesh__step_add(&op->schedule, MESH__POST);
+}
+
+/* ---- // >>advance ---- */
+
+static inline void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
+    e->nissued -= op->issued;
+    op->issued = 0;
+}
+
+static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
+    int i;
+    if (op->state != MESH__ACTIVE || op->failing) return;
+    op->failing = status;
+    mesh__op_not_issued(e, op);
+    for (i = op->oldest; i < op->at; i++)
+        if (op->schedule.step[i].kind == MESH__POST && op->schedule.step[i].open)
+            e->t->ops->cancel(e->t, &op->schedule.step[i].ticket);
+}
+
+/* The one place where posts go to the transport. */
+static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    mesh_post p;
+    mesh_status status;
+    int i;
+    p.group = op->group->handle;
+    p.channel = op->channel;
+    p.check = op->check;
+    p.record = &op->record;
+    p.xfer = s->count ? op->schedule.xfer + s->first : NULL;
+    p.count = s->count; /* 0 where another schedule has more, or as a mark */
+    p.flags = 0;
+    status = e->t->ops->post(e->t, &p, &s->ticket);
+    if (status != MESH_OK) return status;
+    s->open = 1;
+    for (i = 0; i < s->count; i++) {
+        uint64_t nbytes = p.xfer[i].nbytes;
+        if (p.xfer[i].direction == MESH_SEND)
+            op->group->sent += nbytes, op->sent += nbytes;
+        else
+            op->group->received += nbytes, op->received += nbytes;
+    }
+    return MESH_OK;
+}
+
+static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
+    const mesh_comm *c = op->comm;
+    mesh_trace_event v;
+    memset(&v, 0, sizeof v);
+    v.call = mesh__call_name(op->schedule.call.kind);
+    v.comm = mesh__impl(c)->name;
+    v.axes = op->group->axes;
+    v.dtype = mesh_dtype_name((mesh_dtype)op->schedule.call.dtype);
+    v.op = !mesh__call_is(op->schedule.call.kind, MESH_REDUCES) ? ""
+           : op->schedule.call.op < MESH_OP_COUNT               ? mesh_op_name((mesh_op)op->schedule.call.op)
+                                                                : "user op";
+    v.group = mesh_group_of(&c->on, op->group->axes, e->t->rank);
+    v.ranks = op->group->on.size;
+    v.slot = (int)op->slot;
+    v.status = op->status;
+    v.comm_id = c->id;
+    v.sequence = (uint32_t)op->channel;
+    v.count = op->record.count;
+    v.sent = op->sent;
+    v.received = op->received;
+    v.start = op->start;
+    v.end = mesh__now(e);
+    e->t->trace(e->t->trace_ctx, &v);
+}
+
+/* Operations left to a stream, in the order they were left. */
+static inline void mesh__op_detach(mesh__engine *e, mesh__op *op) {
+    op->detached = 1;
+    op->next_detached = NULL;
+    if (!e->detached) e->detached_end = &e->detached;
+    *e->detached_end = op;
+    e->detached_end = &op->next_detached;
+    e->ndetached++;
+}
+
+static inline void mesh__op_attach(mesh__engine *e, mesh__op *op) {
+    mesh__op **at = &e->detached;
+    while (*at != op) at = &(*at)->next_detached;
+    *at = op->next_detached;
+    if (e->detached_end == &op->next_detached) e->detached_end = at;
+    op->detached = 0;
+    e->ndetached--;
+}
+
+static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
+    op->state = MESH__DONE;
+    op->status = status;
+    e->nactive--;
+    if (e->roll.op == op) e->roll.op = NULL;
+    mesh__op_not_issued(e, op);
+    mesh__history_end(e, op, status);
+    if (e->t->trace) mesh__trace(e, op);
+    if (!op->detached) return;
+    mesh__op_attach(e, op);
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
+        mesh__op_release(e, op);
+}
+
+/* A ticket ended because a peer took its side back or went away. That may follow from something else, which is soon heard then. */
+static inline void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+    mesh__comm_impl *impl = mesh__impl(op->comm);
+    if (op->stalled) return;
+    op->gone_until = mesh__now(e) + MESH__GRACE_NS;
+    op->stalled = 1 + (why->rank < 0 ? e->t->rank : why->rank);
+    if (impl->stalled.status) return;
+    mesh__fail(&impl->stalled, MESH_ERR_PEER, op->stalled - 1, "%s",
+               status == MESH_ERR_PEER && why->text[0] ? why->text : "");
+    if (!impl->stalled.text[0])
+        mesh__fail(&impl->stalled, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
+}
+
+/* Test the posts before step `end`. Returns 1 when none of them is open. */
+static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
+    int i, settled = 1;
+    for (i = op->oldest; i < end; i++) {
+        mesh__step *s = &op->schedule.step[i];
+        mesh_error why;
+        mesh_status status;
+        if (s->kind == MESH__POST && s->open) {
+            why.text[0] = 0;
+            why.rank = -1;
+            status = e->t->ops->test(e->t, &s->ticket, &why);
+            if (status == MESH_IN_PROGRESS) {
+                settled = 0;
+                continue;
+            }
+            if (status == MESH_ERR_TIMEOUT && !op->failing && !(e->t->caps & MESH_CAP_PENDING)) {
+                op->deadline = 0; /* a watchdog's word: first the others are asked */
+                settled = 0;
+                continue;
+            }
+            s->open = 0;
+            op->progress++;
+            if ((status == MESH_ERR_CANCELED || status == MESH_ERR_PEER) && !op->failing) {
+                mesh__op_stall(e, op, status, &why);
+            } else if (status != MESH_OK) {
+                mesh__op_broken(e, op, status, &why);
+            }
+        }
+        if (i == op->oldest) op->oldest++;
+    }
+    return settled;
+}
+
+static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
+    if (op->state != MESH__ACTIVE) return;
+    if (op->failing) {
+        if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing)
+            mesh__op_end(e, op, op->comm->failed ? (mesh_status)op->comm->error.status : op->failing);
+        return;
+    }
+    if (op->stalled) mesh__op_settled(e, op, op->at);
+    if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until) {
+        mesh__op_broken(e, op, MESH_ERR_PEER, &mesh__impl(op->comm)->stalled);
+    }
+    if (op->stalled) return;
+    while (op->at < op->schedule.nsteps) {
+        mesh__step *s = &op->schedule.step[op->at];
+        mesh_status status = MESH_OK;
+        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->first)) return;
+        if (op->failing || op->stalled) return;
+        if (s->kind == MESH__POST)
+            status = mesh__post(e, op, s);
+        else if (s->kind != MESH__WAIT)
+            status = mesh__step_run(&op->schedule, op->group->handle, s);
+        if (status != MESH_OK) {
+            static const char *const what[] = {"to post",   "to wait",   "to reduce", "to copy",       "to copy",
+                                               "to divide", "to reduce", "to zero",   "to swap bytes", "memory"};
+            mesh_error why;
+            mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
+                       what[op->schedule.step[op->at].kind], mesh_status_text(status));
+            mesh__op_broken(e, op, status, &why);
+            return;
+        }
+        op->at++;
+        op->progress++;
+    }
+    if (mesh__op_settled(e, op, op->at) && !op->failing && !op->stalled) {
+        mesh__op_end(e, op, MESH_OK);
+    } else if (!op->failing && !op->issued && !op->stalled) {
+        op->issued = 1;
+        e->nissued++;
+    }
+}
+
+/* World ranks whose side of an operation's posts is not matched yet. */
+static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap) {
+    int i, k, j, n = 0;
+    for (i = op->oldest; i < op->at; i++) {
+        int found[MESH__WALK_PENDING], count;
+        if (op->schedule.step[i].kind != MESH__POST || !op->schedule.step[i].open) continue;
+        count = e->t->ops->pending(e->t, &op->schedule.step[i].ticket, found, MESH__WALK_PENDING);
+        if (count > MESH__WALK_PENDING) count = MESH__WALK_PENDING;
+        for (k = 0; k < count; k++) {
+            for (j = 0; j < n && ranks[j] != found[k]; j++) {}
+            if (j == n && n < cap) ranks[n++] = found[k];
+        }
+    }
+    return n;
+}
+
+/* Let an operation go whose schedule is built, or whose native collective runs. On an error it has ended and its slot is free: MEMORY, or the
+   transport's refusal of the caller's stream. */
+static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+    mesh_status status = MESH_OK;
+    mesh__add_mark(e, op);
+    if (mesh__call_is(op->schedule.call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->schedule.out_of_memory = 1;
+    if (op->schedule.out_of_memory)
+        status = MESH_ERR_MEMORY;
+    else if (!op->native)
+        status = mesh__op_fence(e, op);
+    if (status != MESH_OK) {
+        mesh__op_end(e, op, status);
+        mesh__op_release(e, op);
+        return status;
+    }
+    r->comm = op->comm;
+    r->slot = op->slot;
+    r->generation = op->generation;
+    mesh__op_advance(e, op);
+    return MESH_OK;
+}
+
+/* ---- // >>wait ---- */
+
+/* Advance what can go on. Operations that only wait for the transport have nothing to advance: their turn to show an error comes now and
+   then, so that thousands of them cost nothing. */
+static inline void mesh__poll(mesh__engine *e) {
+    int i, all = e->polls++ % 64 == 0, left;
+    mesh__heard(e);
+    left = all ? e->nactive : e->nactive - e->nissued;
+    for (i = 0; left > 0 && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && (all || !e->op[i]->issued)) {
+            mesh__op_advance(e, e->op[i]);
+            left--;
+        }
+    mesh__tick(e);
+    for (i = 0; e->nactive > e->nissued && i < e->nops; i++)
+        if (e->op[i]->state == MESH__ACTIVE && e->op[i]->failing) mesh__op_advance(e, e->op[i]);
+}
+
+/* One round of moving data, at most until `deadline`. */
+static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
+    mesh_status status = e->t->ops->progress(e->t, mesh__tick_at(e, deadline));
+    if (status >= 0) return;
+    if (status == MESH_ERR_MEMORY)
+        e->starved = 1;
+    else
+        e->halted = 1;
+    mesh__halted(e, status);
+}
+
+/* Block until an operation has ended. */
+static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
+    const mesh__comm_impl *impl = mesh__impl(op->comm); /* what was left to a stream lets go of its comm as it ends */
+    int looked = 0;
+    uint32_t seen, generation = op->generation;
+    mesh__op_advance(e, op); /* often it has ended: then the others need no look */
+    e->waiting = op;
+    seen = op->progress;
+    op->ask_wait = impl->ask;
+    if (op->state == MESH__ACTIVE) {
+        op->next_ask = mesh__now(e) + op->ask_wait;
+        op->say = op->next_ask - op->ask_wait + MESH__SAY_NS;
+    }
+    while (op->state == MESH__ACTIVE && op->generation == generation) {
+        int64_t now, wake;
+        mesh__poll(e);
+        mesh__op_advance(e, op);
+        if (op->state != MESH__ACTIVE) break;
+        now = mesh__now(e);
+        if (op->progress != seen) { /* it moves: no reason to ask */
+            seen = op->progress;
+            op->ask_wait = impl->ask;
+            op->next_ask = now + op->ask_wait;
+        }
+        if (now >= op->deadline && !op->failing && !looked++) { /* what is there counts, however late it is looked at */
+            mesh__progress(e, 0);
+            continue;
+        }
+        wake = mesh__stuck(e, op, now);
+        if (op->failing) mesh__op_advance(e, op);
+        if (op->state != MESH__ACTIVE) break;
+        mesh__progress(e, op->failing ? now + INT64_C(100000000) : wake);
+    }
+    e->waiting = NULL;
+}
+
+/* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */
+static inline void mesh__op_join(mesh__engine *e, mesh__op *op) {
+    if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op) && MESH__HAS(e->t->ops, stream_wait))
+        e->t->ops->stream_wait(e->t, op->group->handle, &op->schedule.step[op->schedule.nsteps - 1].ticket,
+                               mesh__impl(op->comm)->stream);
+}
+
+/* Leave an operation that is issued to the caller's stream: its request ends, it goes on. A kept one rests. */
+static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
+    mesh__step *last = &op->schedule.step[op->schedule.nsteps - 1];
+    mesh_status status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
+    if (status != MESH_OK) return status;
+    if (!op->kept && ++op->generation == 0) op->generation = 1;
+    mesh__op_detach(e, op);
+    while (e->ndetached > MESH__LEFT) mesh__op_wait(e, e->detached);
+    return MESH_OK;
+}
+
+/* A round that is left to a stream is followed by the next in the same queue: the next one's end is its end too. */
+static inline void mesh__op_recall(mesh__engine *e, mesh__op *op) {
+    int i;
+    for (i = 0; i < op->schedule.nsteps; i++) op->schedule.step[i].open = 0;
+    mesh__op_attach(e, op);
+    mesh__op_end(e, op, MESH_OK);
+    op->state = MESH__RESTING;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ENGINE_IMPLEMENTED */

@@ -1,0 +1,473 @@
+/* mesh/p2p.h - point to point: send, receive, exchange, shift; halos of N-d arrays. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh_collectives.h.
+*/
+#include "../mesh_collectives.h"
+
+#ifndef MESH_P2P_H
+#define MESH_P2P_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- point to point: in the order posted per pair of ranks and group; lengths and dtypes must agree ------------------------ */
+
+MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
+MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r);
+MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d);
+MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r);
+/* Both at once, to and from any two ranks (or oneself). to or from -1: that half is left out. */
+MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                   int from, void *recv, size_t recv_count, mesh_dtype d);
+MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                         int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r);
+/* Send to index + displacement and receive from index - displacement of the group; periodic wraps, else the ranks at the edge send or
+   receive nothing and their recv is left as it is. Not in place. */
+MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                void *recv, size_t count, mesh_dtype d);
+MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                      void *recv, size_t count, mesh_dtype d, mesh_request *r);
+/* Any set of sends and receives at once, strided blocks included (a column of a matrix goes without packing). In each xfer `rank` is an
+   index in the group. Sends to oneself match receives from oneself in the same call, in order. Blocks are read during the call only. */
+MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count);
+MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count,
+                                         mesh_request *r);
+
+/* ---- halos: N-d arrays divided over the mesh, each rank with a border of its neighbours' cells ---- */
+
+typedef struct mesh_halo {
+    int ndim;                     /* of the local array, at most MESH_MAX_DIMS; the last dim is contiguous */
+    int corners;                  /* 0: faces only (a star stencil); 1: edges and corners too (a box stencil) */
+    int64_t shape[MESH_MAX_DIMS]; /* elements of the local array, halo included */
+    int64_t low[MESH_MAX_DIMS],
+        high[MESH_MAX_DIMS]; /* width of the halo before and after the dim's interior; the same on every rank */
+    const char
+        *axis[MESH_MAX_DIMS]; /* the mesh axis that divides the dim; NULL: none, the dim is whole on every rank */
+    int periodic
+        [MESH_MAX_DIMS]; /* 1: the first and last rank are neighbours (without an axis: the dim wraps onto itself) */
+} mesh_halo;
+
+/* Fill the halo with the neighbours' interior cells, straight from and to the array. Where there is no neighbour it is left as it is.
+   ARGUMENT: an axis that is none or divides two dims, an interior thinner than the neighbour's halo. */
+MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d);
+MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+                                              mesh_request *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_P2P_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_P2P_IMPLEMENTED)
+#define MESH_P2P_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>point to point ---- */
+
+/* Memory that is received into may be in no other transfer. Of strided blocks only a stride of 0 is refused: interleaved columns are fine. */
+static inline int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
+    int i, k;
+    for (i = 0; i < count; i++) {
+        if (xfers[i].direction != MESH_RECV) continue;
+        for (k = 0; xfers[i].block && k < xfers[i].block->ndim; k++)
+            if (xfers[i].block->dim[k].count > 1 && xfers[i].block->dim[k].stride == 0) return 1;
+        for (k = 0; k < count && count <= 64 && !xfers[i].block; k++)
+            if (k != i && !xfers[k].block &&
+                mesh__overlap(xfers[i].base, (size_t)xfers[i].nbytes, xfers[k].base, (size_t)xfers[k].nbytes))
+                return 1;
+    }
+    return 0;
+}
+
+/* The next xfer in a direction to or from myself, behind `i`. */
+static inline int mesh__next_self(const mesh_xfer *xfers, int count, int index, int direction, int i) {
+    for (i++; i < count && !(xfers[i].rank == index && xfers[i].direction == direction);) i++;
+    return i;
+}
+
+static inline mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kind, const mesh_xfer *xfers, int count) {
+    int s = -1, r = -1;
+    for (;;) {
+        s = mesh__next_self(xfers, count, g->index, MESH_SEND, s);
+        r = mesh__next_self(xfers, count, g->index, MESH_RECV, r);
+        if (s >= count && r >= count) return MESH_OK;
+        if (s >= count || r >= count || xfers[s].nbytes != xfers[r].nbytes)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes,
+                                "a %s oneself (index %d) needs its other half, of the same length, in the same call",
+                                s < count ? "send to" : "receive from", g->index);
+    }
+}
+
+/* A copy of the caller's xfer, and of its block. */
+static inline void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nblocks) {
+    mesh__add_xfer(s, x->direction, x->rank, x->base, (size_t)x->nbytes);
+    if (s->out_of_memory || !x->block) return;
+    s->block[*nblocks] = *x->block;
+    s->xfer[s->nxfers - 1].block = &s->block[(*nblocks)++];
+}
+
+/* On a big-endian host: what is sent is packed and turned first, what has come is turned at the end. */
+static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xfers, int count, int *nblocks) {
+    int i, index = s->index, first;
+    size_t total = 0;
+    unsigned char *scratch, *at;
+    mesh__step *step;
+    for (i = 0; i < count; i++)
+        if (xfers[i].rank != index && xfers[i].direction == MESH_SEND)
+            total += ((size_t)xfers[i].nbytes + 63) & ~(size_t)63;
+    at = scratch = mesh__scratch(s, total);
+    for (i = 0; i < count && !s->out_of_memory; i++) {
+        mesh_xfer packed = xfers[i];
+        if (packed.rank == index || packed.direction != MESH_SEND) continue;
+        if (!(step = mesh__step_add(s, MESH__MOVE))) return;
+        packed.rank = index; /* a move from here to here */
+        mesh__add_p2p(s, &packed, nblocks);
+        packed.base = at;
+        packed.block = NULL;
+        mesh__add_p2p(s, &packed, nblocks);
+        step = &s->step[s->nsteps - 1];
+        step->count = step->first + 1;
+        mesh__add_swap(s, at, at, (size_t)packed.nbytes);
+        at += ((size_t)packed.nbytes + 63) & ~(size_t)63;
+    }
+    mesh__add_post(s);
+    for (first = s->nxfers, at = scratch, i = 0; i < count && !s->out_of_memory; i++) {
+        mesh_xfer x = xfers[i];
+        if (x.rank == index) continue;
+        if (x.direction == MESH_SEND) {
+            x.base = at;
+            x.block = NULL;
+            at += ((size_t)x.nbytes + 63) & ~(size_t)63;
+        }
+        mesh__add_p2p(s, &x, nblocks);
+    }
+    mesh__add_wait(s);
+    for (; first < s->nxfers && !s->out_of_memory; first++)
+        if (s->xfer[first].direction == MESH_RECV && (step = mesh__step_add(s, MESH__SWAP)) != NULL)
+            step->first = first;
+}
+
+/* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. */
+static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count) {
+    int i, from = -1, to = -1, nblocks = 0, index = s->index;
+    for (i = 0; i < count; i++) nblocks += xfers[i].block != NULL;
+    if (!mesh__grow(s->t, (void **)&s->block, &s->block_cap, nblocks, sizeof *s->block)) s->out_of_memory = 1;
+    for (nblocks = 0; !s->out_of_memory;) {
+        mesh__step *step;
+        from = mesh__next_self(xfers, count, index, MESH_SEND, from);
+        to = mesh__next_self(xfers, count, index, MESH_RECV, to);
+        if (from >= count) break;
+        if (!(step = mesh__step_add(s, MESH__MOVE))) return;
+        mesh__add_p2p(s, &xfers[from], &nblocks);
+        mesh__add_p2p(s, &xfers[to], &nblocks);
+        step->count = step->first + 1;
+    }
+    if (mesh__swap_width(&s->call)) {
+        mesh__build_p2p_turned(s, xfers, count, &nblocks);
+        return;
+    }
+    mesh__add_post(s);
+    for (i = 0; i < count && !s->out_of_memory; i++)
+        if (xfers[i].rank != index) mesh__add_p2p(s, &xfers[i], &nblocks);
+}
+
+static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
+                                                 int count, size_t elements, mesh_dtype d, mesh_request *r) {
+    mesh_call call = mesh__call(kind, NULL, NULL, elements, d, 0, 0);
+    mesh__group *g = NULL;
+    mesh__engine *e;
+    mesh__op *op;
+    mesh_status status = mesh__call_begin(c, axes, kind, r, &g);
+    int i;
+    if (status != MESH_OK) return status;
+    e = mesh__impl(c)->engine;
+    call.elem_bytes = mesh_dtype_bytes(d);
+    if (!call.elem_bytes)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", (int)d);
+    if (count < 0 || (count && !xfers))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%d transfers%s", count, xfers ? "" : " (NULL)");
+    for (i = 0; i < count; i++) {
+        if (xfers[i].rank < 0 || xfers[i].rank >= g->on.size)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "peer %d is outside the group of %d; it is an index in the group", xfers[i].rank,
+                                g->on.size);
+        if (!xfers[i].base && xfers[i].nbytes)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the buffer is NULL with %u bytes", xfers[i].nbytes);
+        if (xfers[i].nbytes > (uint64_t)SIZE_MAX / 2)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes overflow", xfers[i].nbytes);
+        if (!mesh_block_fits(xfers[i].block, xfers[i].nbytes))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "transfer %d has %u bytes, but its block describes another number", i, xfers[i].nbytes);
+        if (xfers[i].direction != MESH_SEND && xfers[i].direction != MESH_RECV)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
+                                xfers[i].direction);
+    }
+    if (mesh__xfers_overlap(xfers, count))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "what is received overlaps what is sent or received beside it");
+    if ((status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
+    if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
+    op->schedule.call = call;
+    mesh__op_identify(e, op, c, g);
+    mesh__build_p2p(&op->schedule, xfers, count);
+    return mesh__call_launch(c, op, r);
+}
+
+static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
+                                          size_t elements, mesh_dtype d, mesh_request *r) {
+    MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__p2p_start_inside(c, axes, kind, xfers, count, elements, d, r));
+}
+
+static inline mesh_xfer mesh__xfer(int direction, int index, const void *base, size_t count, mesh_dtype d) {
+    mesh_xfer x;
+    size_t elem = mesh_dtype_bytes(d);
+    x.base = (void *)(uintptr_t)base;
+    x.nbytes = elem && count > SIZE_MAX / elem ? UINT64_MAX : (uint64_t)count * elem;
+    x.block = NULL;
+    x.direction = direction;
+    x.rank = index;
+    return x;
+}
+
+MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r) {
+    mesh_xfer x = mesh__xfer(MESH_SEND, to, p, count, d);
+    return mesh__p2p_start(c, axes, MESH_CALL_SEND, &x, 1, count, d, r);
+}
+
+MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_send_start(c, axes, to, p, count, d, &r));
+}
+
+MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d,
+                                     mesh_request *r) {
+    mesh_xfer x = mesh__xfer(MESH_RECV, from, p, count, d);
+    return mesh__p2p_start(c, axes, MESH_CALL_RECV, &x, 1, count, d, r);
+}
+
+MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_recv_start(c, axes, from, p, count, d, &r));
+}
+
+static inline mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kind, int to, const void *send,
+                                         size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d,
+                                         mesh_request *r) {
+    mesh_xfer x[2];
+    int n = 0;
+    if (to != -1) x[n++] = mesh__xfer(MESH_SEND, to, send, send_count, d);
+    if (from != -1) x[n++] = mesh__xfer(MESH_RECV, from, recv, recv_count, d);
+    return mesh__p2p_start(c, axes, kind, x, n, send_count, d, r);
+}
+
+MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                         int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r) {
+    return mesh__sendrecv(c, axes, MESH_CALL_SENDRECV, to, send, send_count, from, recv, recv_count, d, r);
+}
+
+MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                   int from, void *recv, size_t recv_count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_sendrecv_start(c, axes, to, send, send_count, from, recv, recv_count, d, &r));
+}
+
+static inline mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
+                                                   const void *send, void *recv, size_t count, mesh_dtype d,
+                                                   mesh_request *r) {
+    mesh__group *g = NULL;
+    mesh_status status = mesh__call_begin(c, axes, MESH_CALL_SHIFT, r, &g);
+    int64_t to, from, n;
+    if (status != MESH_OK) return status;
+    if (mesh__overlap(send, mesh__xfer(0, 0, send, count, d).nbytes, recv, mesh__xfer(0, 0, recv, count, d).nbytes))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_SHIFT, axes, "send and recv overlap");
+    n = g->on.size;
+    to = (int64_t)g->index + displacement;
+    from = (int64_t)g->index - displacement;
+    if (periodic) {
+        to = (to % n + n) % n;
+        from = (from % n + n) % n;
+    }
+    return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, to >= 0 && to < n ? (int)to : -1, send, count,
+                          from >= 0 && from < n ? (int)from : -1, recv, count, d, r);
+}
+
+MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                      void *recv, size_t count, mesh_dtype d, mesh_request *r) {
+    MESH__ALONE_START(c, MESH__CALLER, r,
+                      mesh__shift_start_inside(c, axes, displacement, periodic, send, recv, count, d, r));
+}
+
+MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                void *recv, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_shift_start(c, axes, displacement, periodic, send, recv, count, d, &r));
+}
+
+MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count,
+                                         mesh_request *r) {
+    uint64_t total = 0;
+    int i;
+    for (i = 0; xfers && i < count; i++) total += xfers[i].nbytes;
+    return mesh__p2p_start(c, axes, MESH_CALL_EXCHANGE, xfers, count, (size_t)total, MESH_BYTES, r);
+}
+
+MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count) {
+    MESH__BLOCKING(mesh_exchange_start(c, axes, xfers, count, &r));
+}
+
+/* ---- // >>halos ---- */
+
+/* A box of the local array as a strided xfer. */
+static inline mesh_xfer mesh__box(const mesh_halo *h, void *array, size_t elem, const int64_t *from,
+                                  const int64_t *extent, mesh_block *b) {
+    mesh_xfer x;
+    int64_t stride = (int64_t)elem, at = 0, strides[MESH_MAX_DIMS];
+    int k, whole = h->ndim - 1; /* dims behind this one are covered whole: one run */
+    for (k = h->ndim - 1; k >= 0; k--) {
+        strides[k] = stride;
+        at += from[k] * stride;
+        stride *= h->shape[k];
+    }
+    while (whole > 0 && extent[whole] == h->shape[whole]) whole--;
+    memset(b, 0, sizeof *b);
+    b->run = (uint64_t)(extent[whole] * strides[whole]);
+    b->ndim = whole;
+    for (k = 0; k < whole; k++) {
+        b->dim[k].count = extent[k];
+        b->dim[k].stride = strides[k];
+    }
+    x.base = (char *)array + at;
+    x.nbytes = b->run;
+    for (k = 0; k < whole; k++) x.nbytes *= (uint64_t)extent[k];
+    x.block = b;
+    x.direction = MESH_SEND;
+    x.rank = 0;
+    return x;
+}
+
+/* Which axis of the mesh divides each dim (-1: none), after a look at everything else in the description. */
+static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, const void *array, size_t elem,
+                                           int *axis) {
+    int64_t total = (int64_t)elem;
+    int k, j, kind = MESH_CALL_HALO;
+    if (!h) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "the description is NULL");
+    if (!elem) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "the dtype is none; see MESH_DTYPES");
+    if (h->ndim < 1 || h->ndim > MESH_MAX_DIMS)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d dims; 1 to %d are possible", h->ndim,
+                            (int)MESH_MAX_DIMS);
+    for (k = 0; k < h->ndim; k++) {
+        int64_t shape = h->shape[k], low = h->low[k], high = h->high[k], inner;
+        int fits = shape >= 0 && low >= 0 && high >= 0 && low <= shape && high <= shape - low, size;
+        axis[k] = h->axis[k] ? mesh_axis_find(&c->on, h->axis[k]) : -1;
+        if (h->axis[k] && axis[k] < 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the mesh \"%s\" has no axis \"%s\"", k,
+                                mesh__show(&c->on).text, h->axis[k]);
+        for (j = 0; j < k; j++)
+            if (axis[k] >= 0 && axis[j] == axis[k])
+                return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "axis \"%s\" divides dims %d and %d; one at most",
+                                    h->axis[k], j, k);
+        if (!fits)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
+                                "dim %d: shape %l with a halo of %l and %l; shape includes the halo", k, h->shape[k],
+                                h->low[k], h->high[k]);
+        inner = shape - low - high;
+        size = axis[k] < 0 ? 1 : c->on.axis[axis[k]].size;
+        if ((size > 1 || h->periodic[k]) && (inner < low || inner < high))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
+                                "dim %d: an interior of %l cannot fill a neighbour's halo of %l; use fewer ranks there",
+                                k, inner, h->low[k] > h->high[k] ? h->low[k] : h->high[k]);
+        if (h->shape[k] && total > INT64_MAX / h->shape[k])
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the array's bytes overflow", k);
+        total *= h->shape[k];
+    }
+    if (!array && total) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "the array is NULL");
+    return MESH_OK;
+}
+
+/* Index in the mesh of the neighbour in a direction (-1, 0, 1 per dim); -1: none. */
+static inline int mesh__halo_neighbor(const mesh_comm *c, const mesh_halo *h, const int *axis, const int *direction,
+                                      int sign) {
+    int at[MESH_MAX_AXES], k;
+    if (!mesh_coords_of(&c->on, c->transport->rank, at)) return -1;
+    for (k = 0; k < h->ndim; k++) {
+        int size = axis[k] < 0 ? 1 : c->on.axis[axis[k]].size,
+            to = (axis[k] < 0 ? 0 : at[axis[k]]) + sign * direction[k];
+        if ((to < 0 || to >= size) && !h->periodic[k]) return -1;
+        if (axis[k] >= 0) at[axis[k]] = (to + size) % size;
+    }
+    return mesh_index_of(&c->on, mesh_rank_at_coords(&c->on, at));
+}
+
+/* What goes out in a direction (my interior cells at that side), or comes in along it (the halo at the other). Returns 0 if nothing does. */
+static inline int mesh__halo_box(const mesh_halo *h, const int *direction, int receive, int64_t *from,
+                                 int64_t *extent) {
+    int k;
+    for (k = 0; k < h->ndim; k++) {
+        int64_t low = h->low[k], high = h->high[k], shape = h->shape[k];
+        extent[k] = direction[k] > 0 ? low : direction[k] < 0 ? high : shape - low - high;
+        if (direction[k] == 0)
+            from[k] = low;
+        else if (direction[k] > 0)
+            from[k] = receive ? 0 : shape - high - low;
+        else
+            from[k] = receive ? shape - high : low;
+        if (extent[k] == 0) return 0;
+    }
+    return 1;
+}
+
+static inline mesh_status mesh__halo_exchange_start_inside(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+                                                           mesh_request *r) {
+    mesh__group *g = NULL;
+    mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_HALO, r, &g);
+    size_t elem = mesh_dtype_bytes(d);
+    int axis[MESH_MAX_DIMS], k, n = 0, directions = 1, code, receive;
+    int64_t from[MESH_MAX_DIMS], extent[MESH_MAX_DIMS];
+    mesh_xfer *x;
+    mesh_block *blocks;
+    uint64_t total = 0;
+    if (status != MESH_OK) return status;
+    if ((status = mesh__halo_check(c, h, array, elem, axis)) != MESH_OK) return status;
+    for (k = 0; k < h->ndim; k++) directions *= 3;
+    x = (mesh_xfer *)mesh_transport_alloc(c->transport, 2 * (size_t)directions * (sizeof *x + sizeof *blocks));
+    if (!x) return mesh__refuse(c, MESH_ERR_MEMORY, MESH_CALL_HALO, NULL, "no memory for %d directions", directions);
+    blocks = (mesh_block *)(void *)(x + 2 * directions);
+    for (code = 0; code < directions;
+         code++) { /* the same order on every rank: messages to one neighbour match in order */
+        int direction[MESH_MAX_DIMS], moved = 0, rest = code;
+        for (k = h->ndim - 1; k >= 0; k--, rest /= 3) {
+            direction[k] = rest % 3 - 1;
+            moved += direction[k] != 0;
+        }
+        if (moved == 0 || (moved > 1 && !h->corners)) continue;
+        for (receive = 0; receive < 2; receive++) {
+            int peer = mesh__halo_neighbor(c, h, axis, direction, receive ? -1 : 1);
+            if (peer < 0 || !mesh__halo_box(h, direction, receive, from, extent)) continue;
+            x[n] = mesh__box(h, array, elem, from, extent, &blocks[n]);
+            x[n].direction = receive ? MESH_RECV : MESH_SEND;
+            x[n].rank = peer;
+            total += x[n++].nbytes;
+        }
+    }
+    status = mesh__p2p_start(c, NULL, MESH_CALL_HALO, x, n, (size_t)(total / elem), d, r);
+    mesh_transport_free(c->transport, x);
+    return status;
+}
+
+MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+                                              mesh_request *r) {
+    MESH__ALONE_START(c, MESH__CALLER, r, mesh__halo_exchange_start_inside(c, h, array, d, r));
+}
+
+MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d) {
+    MESH__BLOCKING(mesh_halo_exchange_start(c, h, array, d, &r));
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_P2P_IMPLEMENTED */

@@ -1,0 +1,1102 @@
+/* mesh/plan.h - the search: plans that move a tensor from one layout to another. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes cost.h. No allocation, no floating point. Knows no rank's memory.
+
+DO THIS
+    Nothing: mesh.h includes it. To run a plan, mesh_redistribute (mesh_collectives.h).
+
+EXAMPLE
+    mesh_plan_desc d = MESH_ZERO;
+    mesh_plan plan;
+    d.src = &m, d.from = &rows, d.to = &columns, d.ndim = 2, d.shape[0] = d.shape[1] = 8192, d.dtype = MESH_BF16;
+    mesh_plan_make(&plan, &d, &err);
+    mesh_plan_format(&plan, text, sizeof text);        each step, bytes per rank, predicted time, scratch
+    for (mesh_moves_start(&it, &plan, 0, rank, -1); mesh_moves_next(&it);) ...   what this rank sends and receives
+
+CONCEPTS
+    layout  a mesh and a spec on it. A plan is a path of layouts, from the source to the destination.
+    step    the way from one layout to the next: every rank gets its box of the next layout from the ranks that hold the pieces
+            (one message per peer, strided at both ends). A step that leaves Partial behind receives every summand and reduces.
+            All-gather, reduce-scatter, all-to-all, slice are names for special steps, not other code.
+    move    what a rank sends, receives or copies in a step: a box and a peer. Moves are iterated, never stored.
+
+    The planner lets paths compete: direct; reduce onto ever more axes first and distribute then; gather, move, reduce axis by
+    axis or factor by factor; under one objective, predicted time on a topology. Among unreduced layouts the direct step moves
+    the fewest bytes there are: what is in a rank's new box and not in its old one.
+    Where several ranks hold a piece, those at the nearest level share it: a piece from 64 KiB on is cut along its longest dim,
+    a slab from each; smaller pieces come whole, from one replica in turn.
+
+CONVENTIONS
+    A plan is the same on every rank, compiler and machine: no floating point, ties go to the path found first. Bytes and
+    messages in a plan are what the search goes by: max(sent, received) of the worst rank, from sizes rounded up, with sources
+    that share evenly. mesh_plan_traffic counts exactly for one rank, mesh_plan_measure for the worst. R -> P(sum) keeps the value on coordinate 0 and puts zero elsewhere.
+    Summands are combined in ascending coordinate. Planning costs O(candidates * axes), moves O(peers).
+*/
+#include "cost.h"
+
+#ifndef MESH_PLAN_H
+#define MESH_PLAN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- plans --------------------------------------------------------------------------------------------------------- */
+
+typedef struct mesh_plan_desc {
+    const mesh *src, *dst; /* dst NULL: the same mesh. They may share all ranks, some, or none */
+    const mesh_spec *from, *to;
+    int ndim;
+    mesh_dtype dtype;
+    int64_t shape[MESH_MAX_DIMS];  /* of the whole tensor */
+    int64_t elem_bytes;            /* 0: the dtype's */
+    int64_t scratch_cap;           /* bytes a rank may use beside source and destination; 0: any */
+    const mesh_topology *topology; /* NULL: flat */
+} mesh_plan_desc;
+
+/* What a search left out. */
+enum {
+    MESH_LIMIT_FACTORS = 1, /* axes split into single primes: they would be more than 16 */
+    MESH_LIMIT_ORDERS = 2,  /* every order in which more than 3 axes change one at a time */
+    MESH_LIMIT_SLICES = 4,  /* every choice among more than 4 axes to slice along before reducing */
+    MESH_LIMIT_TRIES = 8    /* layouts on the way beyond the first 1,024, or than 50 ms of counting */
+};
+
+/* The best plan under the cap. ARGUMENT: specs that do not fit mesh and shape, one partial op to another, R -> P(avg) or
+   P(prod), bytes that overflow. MEMORY: no plan within scratch_cap; the least that is possible is named. No allocation. */
+MESH_API mesh_status mesh_plan_make(mesh_plan *p, const mesh_plan_desc *d, mesh_error *err);
+/* The best `cap` plans, best first, for a look at the alternatives. Returns how many there are, or -1. */
+MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_PLAN_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_PLAN_IMPLEMENTED)
+#define MESH_PLAN_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MESH__SLAB = 256 * 1024, /* of what is reduced at a time, per summand */
+    MESH__MAX_ROUNDS = 4096,
+    MESH__EXACT_RANKS = 12, /* up to so many are counted one by one where sizes do not divide */
+    MESH__BYTES_RANKS = 64, /* ... and in the end, or where only bytes count, also where replicas share */
+    MESH__TRIES = 1024,     /* layouts by way of which a search goes, at most */
+    MESH__WORK = 1500000,   /* ranks and peers visited to count bytes, in all: some 50 ms */
+    MESH__TRY_PS = 30000000 /* what a plan must take for each of them to be worth a look */
+};
+
+/* ---- // >>search ------------------------------------------------------------------------------------------------------ */
+
+/* Per dim the axes that shard it, outermost first: a spec in the shape that is easy to change. */
+typedef struct mesh__form {
+    uint8_t count[MESH_MAX_DIMS], axis[MESH_MAX_DIMS][MESH_MAX_AXES];
+} mesh__form;
+
+typedef struct mesh__search {
+    const mesh_plan_desc *d;
+    mesh_plan *best; /* sorted */
+    int cap, found;
+    int64_t least;    /* scratch of the plan that needs the least */
+    int64_t bound;    /* bytes that no plan can do without */
+    int bytes_only;   /* the topology is one level without latency: time is bytes */
+    int tries;        /* layouts looked at */
+    int64_t work;     /* spent on counting */
+    uint32_t limited; /* what was not looked at; see mesh_plan.limited */
+    mesh_plan path;   /* the one being built, and what it costs */
+    mesh__cost cost[MESH_MAX_STEPS];
+    int same[4][4]; /* are two meshes of plan.at equal */
+} mesh__search;
+
+static inline mesh__form mesh__form_of(const mesh_spec *s) {
+    mesh__form f;
+    int d;
+    for (d = 0; d < MESH_MAX_DIMS; d++) f.count[d] = (uint8_t)mesh__dim_axes(s, d, f.axis[d]);
+    return f;
+}
+
+/* The spec that shards as the form says; what shards nothing is as in `other`, where that does not shard it. */
+static inline mesh_spec mesh__spec_of(const mesh__form *f, const mesh_spec *other) {
+    mesh_spec s = *other;
+    int d, i;
+    for (i = 0; i < s.naxes; i++)
+        if (s.axis[i].kind == MESH_SHARD) s.axis[i] = mesh_replicate();
+    for (d = 0; d < MESH_MAX_DIMS; d++)
+        for (i = 0; i < f->count[d]; i++) s.axis[f->axis[d][i]] = mesh_shard_at(d, i);
+    s.strict = 0;
+    return s;
+}
+
+/* The largest box of a layout. */
+static inline mesh_box mesh__largest_box(const mesh_plan *p, int layout) {
+    const mesh *m = mesh__layout_mesh(p, layout);
+    const mesh_spec *s = mesh__layout_spec(p, layout);
+    mesh_box box = mesh__box_whole(p->view.ndim, p->view.shape);
+    int i;
+    for (i = 0; i < s->naxes; i++)
+        if (s->axis[i].kind == MESH_SHARD)
+            box.shape[s->axis[i].dim] = mesh__ceil(box.shape[s->axis[i].dim], m->axis[i].size);
+    return box;
+}
+
+/* A box that is reduced into is cut into slabs that stay in cache, and into at least so many. Returns the bytes of a slab. */
+static inline int64_t mesh__step_slab(const mesh_plan *p, mesh_step *s, const mesh_box *box, int rounds) {
+    int64_t want = mesh__ceil(mesh_box_count(box) * p->elem_bytes, MESH__SLAB);
+    int d, dim = 0;
+    mesh_box slab;
+    if (want < rounds) want = rounds;
+    if (want > MESH__MAX_ROUNDS) want = MESH__MAX_ROUNDS;
+    for (d = 0; d < box->ndim && box->shape[d] < want; d++)
+        if (box->shape[d] > box->shape[dim]) dim = d;
+    if (d < box->ndim) dim = d;
+    if (box->ndim == 0 || want > box->shape[dim]) want = box->ndim == 0 ? 1 : box->shape[dim];
+    s->rounds = want < 1 ? 1 : (int)want;
+    s->slab_dim = (uint16_t)dim;
+    slab = mesh_box_slab(box, dim, 0, s->rounds);
+    return (mesh_box_count(&slab) * p->elem_bytes + 63) & ~INT64_C(63);
+}
+
+/* Scratch of the path when reducing steps run in at least so many rounds, which are noted. A reducing step holds the summands it
+   receives, of two slabs in turn. Layouts between are held whole, but one that is distributed slab by slab as it is reduced. */
+static inline int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, int rounds) {
+    int64_t scratch = 0, before = 0;
+    int k, n = p->nsteps;
+    for (k = 0; k < n; k++) {
+        mesh_step *s = &p->step[k];
+        const mesh_step *previous = k > 0 ? &p->step[k - 1] : NULL;
+        mesh_box box = mesh__largest_box(p, k + 1);
+        int64_t made = (mesh_box_count(&box) * p->elem_bytes + 63) & ~INT64_C(63), held = before;
+        int last = k == n - 1;
+        before = last || (cost[k].inside && p->step[k + 1].kind == MESH_STEP_MOVE) ? 0 : made;
+        s->rounds = 1;
+        s->slab_dim = 0;
+        if (s->kind == MESH_STEP_REDUCE) {
+            int64_t slab = mesh__step_slab(p, s, &box, rounds), slabs = cost[k].summands;
+            if (k == n - 2 && p->step[k + 1].kind == MESH_STEP_MOVE && s->rounds > 1) {
+                slabs += before > 0;
+                before = 0;
+            }
+            held = mesh__add64(held, mesh__mul64(slab, s->rounds > 1 ? 2 * slabs : slabs));
+        } else if (last && previous && previous->kind == MESH_STEP_REDUCE) {
+            s->rounds = previous->rounds;
+            s->slab_dim = previous->slab_dim;
+        }
+        held = mesh__add64(held, before);
+        if (held > scratch) scratch = held;
+    }
+    return scratch ? mesh__add64(scratch, 64) : 0; /* 64: alignment */
+}
+
+/* What a spec says of the axes of the mesh whose axes are split. */
+static inline mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, const mesh *split) {
+    mesh_spec r = *s;
+    int i, k = 0, d, n;
+    uint8_t list[MESH_MAX_AXES], first[MESH_MAX_AXES + 1];
+    r.naxes = (uint8_t)split->naxes;
+    for (i = 0; i < whole->naxes; i++) {
+        int size = 1;
+        first[i] = (uint8_t)k;
+        do {
+            r.axis[k] = s->axis[i];
+            size *= split->axis[k++].size;
+        } while (size < whole->axis[i].size);
+    }
+    first[i] = (uint8_t)k;
+    for (d = 0; d < MESH_MAX_DIMS; d++) {
+        int order = 0, j;
+        n = mesh__dim_axes(s, d, list);
+        for (i = 0; i < n; i++)
+            for (j = first[list[i]]; j < first[list[i] + 1]; j++) r.axis[j] = mesh_shard_at(d, order++);
+    }
+    return r;
+}
+
+/* Do the shards of every dim divide it? split: of every dim that an axis shards which is split there, so that its parts cut it the same way. */
+static inline int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
+    int64_t n[MESH_MAX_DIMS];
+    int i, d, k, matters[MESH_MAX_DIMS];
+    for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1, matters[d] = !split;
+    for (i = k = 0; i < m->naxes; i++, k++) {
+        int size = m->axis[i].size, whole = !split || split->axis[k].size == size, part;
+        for (part = split ? split->axis[k].size : size; part < size; part *= split->axis[k].size) k++;
+        if (s->axis[i].kind != MESH_SHARD) continue;
+        n[s->axis[i].dim] *= size;
+        matters[s->axis[i].dim] |= !whole;
+    }
+    for (d = 0; d < v->ndim; d++)
+        if (matters[d] && v->shape[d] % n[d]) return 0;
+    return 1;
+}
+
+/* Can the two layouts of a step be compared axis by axis? A layout on a mesh and one on the same mesh with its axes split can, where
+   sizes divide: the route is then put on the split mesh. */
+static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route, mesh_spec *split) {
+    const mesh_plan *p = &q->path;
+    if (q->same[on][next]) return 1;
+    if (on < 2 && next >= 2 && q->same[on][next - 2] &&
+        mesh__is_even(&p->view, &p->at[on], route->src_spec, &p->at[next])) {
+        *split = mesh__spec_split(route->src_spec, &p->at[on], &p->at[next]);
+        route->src = &p->at[next];
+        route->src_spec = split;
+        return 1;
+    }
+    if (on >= 2 && next < 2 && q->same[on - 2][next] &&
+        mesh__is_even(&p->view, &p->at[next], route->dst_spec, &p->at[on])) {
+        *split = mesh__spec_split(route->dst_spec, &p->at[next], &p->at[on]);
+        route->dst = &p->at[on];
+        route->dst_spec = split;
+        return 1;
+    }
+    return 0;
+}
+
+static inline int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
+    mesh_spec x = *a, y = *b;
+    x.strict = y.strict = 0;
+    return mesh_spec_equal(&x, &y);
+}
+
+/* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
+static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
+    mesh_spec to = p->view.to;
+    const mesh_spec *s = mesh__layout_spec(p, layout);
+    uint8_t inner[MESH_MAX_AXES], outer[MESH_MAX_AXES];
+    int d, i;
+    if (!same) {
+        if (p->step[layout - 1].on != 3 || !mesh__is_even(&p->view, &p->at[1], &to, &p->at[3])) return 0;
+        to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
+    }
+    if (s->rule != to.rule && !mesh__is_even(&p->view, mesh__layout_mesh(p, layout), s, NULL)) return 0;
+    for (d = 0; d < p->view.ndim; d++) {
+        int n = mesh__dim_axes(&to, d, outer), k = mesh__dim_axes(s, d, inner);
+        if (k < n) return 0;
+        for (i = 0; i < n; i++)
+            if (inner[i] != outer[i]) return 0;
+    }
+    return 1;
+}
+
+/* Must a step be counted rank by rank, its sizes being uneven or shared? */
+static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
+    if (route->placed.n) most = MESH__BYTES_RANKS;
+    return p->at[0].size <= most && p->at[1].size <= most &&
+           (route->replicas > 1 || !mesh_equal(route->src, route->dst) || route->placed.n ||
+            !mesh__is_even(&p->view, route->src, route->src_spec, NULL) ||
+            !mesh__is_even(&p->view, route->dst, route->dst_spec, NULL));
+}
+
+/* What the path's last step costs. last: it reaches the destination. Returns 0 if the path is not worth going on with. */
+static inline int mesh__step_cost(mesh__search *q, int last) {
+    mesh_plan *p = &q->path;
+    int k = p->nsteps - 1, on = k ? p->step[k - 1].on : 0, same, count;
+    mesh_step *s = &p->step[k];
+    mesh__cost *c = &q->cost[k];
+    mesh_spec split;
+    mesh_moves route;
+    mesh__moves_layouts(&route, p, k);
+    if (p->op == MESH_PROD && route.made_partial) return 0; /* no whole value is a product of copies of itself */
+    same = mesh__same_axes(q, on, s->on, &route, &split);
+    if (same && (k > 0 || !last) && mesh__same_places(route.src_spec, route.dst_spec)) return 0; /* it does nothing */
+    s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
+    s->rounds = 1;
+    count = mesh__must_count(p, &route, q->bytes_only ? MESH__BYTES_RANKS : MESH__EXACT_RANKS);
+    if (count && q->work > MESH__WORK) { /* from here on estimates have to do */
+        q->limited |= MESH_LIMIT_TRIES;
+        count = 0;
+    }
+    if (count) q->work += (p->at[0].size + (int64_t)p->at[1].size) * (route.replicas > 1 ? p->at[1].size : 1);
+    if (count && q->bytes_only && q->found == q->cap && !q->d->scratch_cap &&
+        mesh__add64(p->bytes, mesh__step_least(p, &route)) > q->best[q->found - 1].bytes)
+        return 0;
+    *c = mesh__cost_of(p, &route, same, count ? k : -1);
+    c->inside = !last && mesh__refines(p, k + 1, q->same[s->on][1]);
+    s->bytes = c->bytes;
+    s->ps = c->ps;
+    if (s->kind == MESH_STEP_REDUCE)
+        s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, mesh__mul64(c->staged, (int64_t)c->summands + 1)));
+    else if (!last && !c->inside)
+        s->ps = mesh__add64(s->ps, mesh__local_time(&p->topology, c->staged));
+    s->messages = c->messages;
+    s->divide = 0;
+    p->bytes = mesh__add64(p->bytes, s->bytes);
+    p->ps = mesh__add64(p->ps, s->ps);
+    return q->found < q->cap || q->d->scratch_cap || p->ps <= q->best[q->found - 1].ps;
+}
+
+/* Do two plans go by the same layouts? */
+static inline int mesh__same_way(const mesh__search *q, const mesh_plan *a, const mesh_plan *b) {
+    int k;
+    if (a->nsteps != b->nsteps || a->view.ndim != b->view.ndim) return 0;
+    for (k = 0; k < a->view.ndim; k++)
+        if (a->view.shape[k] != b->view.shape[k]) return 0;
+    for (k = 0; k < a->nsteps; k++)
+        if (!q->same[a->step[k].on][b->step[k].on] || !mesh_spec_equal(&a->step[k].spec, &b->step[k].spec)) return 0;
+    return 1;
+}
+
+/* The path is whole: is it among the best? */
+static inline void mesh__consider(mesh__search *q) {
+    mesh_plan *p = &q->path;
+    const mesh__cost *cost = q->cost;
+    int64_t cap = q->d->scratch_cap;
+    int k, at, reduced = 1, last_reduce = -1, rounds;
+    for (k = 0; k < p->nsteps; k++) {
+        reduced *= cost[k].summands;
+        if (cost[k].summands > 1) last_reduce = k;
+        p->step[k].divide = 0;
+    }
+    if (p->op == MESH_AVG && last_reduce >= 0) p->step[last_reduce].divide = reduced;
+    p->scratch = mesh__path_scratch(p, cost, 1);
+    if (cap && p->scratch > cap) { /* more rounds, smaller slabs; not always less, for two are held in turn */
+        for (rounds = 2; rounds <= MESH__MAX_ROUNDS && p->scratch > cap; rounds *= 2) {
+            if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
+            p->scratch = mesh__path_scratch(p, cost, rounds);
+        }
+        if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
+        if (p->scratch > cap) return;
+    }
+    for (at = q->found; at > 0; at--) {
+        const mesh_plan *b = &q->best[at - 1];
+        if (b->ps < p->ps || (b->ps == p->ps && b->bytes < p->bytes) ||
+            (b->ps == p->ps && b->bytes == p->bytes && b->nsteps <= p->nsteps))
+            break;
+    }
+    for (k = 0; k < at; k++)
+        if (mesh__same_way(q, &q->best[k], p)) return;
+    if (at == q->cap) return;
+    if (q->found < q->cap) q->found++;
+    for (k = q->found - 1; k > at; k--) q->best[k] = q->best[k - 1];
+    q->best[at] = *p;
+}
+
+/* Back to the first n steps. */
+static inline void mesh__pop(mesh__search *q, int n) {
+    mesh_plan *p = &q->path;
+    int k;
+    p->nsteps = n;
+    p->bytes = p->ps = 0;
+    for (k = 0; k < n; k++) {
+        p->bytes = mesh__add64(p->bytes, p->step[k].bytes);
+        p->ps = mesh__add64(p->ps, p->step[k].ps);
+    }
+}
+/* One step further, unless that is not worth it. */
+static inline int mesh__step_to(mesh__search *q, int on, const mesh_spec *spec, int last) {
+    int n = q->path.nsteps;
+    if (n == MESH_MAX_STEPS) return 0;
+    q->path.step[n].on = (uint8_t)on;
+    q->path.step[n].spec = *spec;
+    q->path.nsteps++;
+    if (mesh__step_cost(q, last)) return 1;
+    mesh__pop(q, n);
+    return 0;
+}
+static inline int mesh__push(mesh__search *q, int on, const mesh_spec *spec) { return mesh__step_to(q, on, spec, 0); }
+/* The path so far, and then straight to the destination. */
+static inline void mesh__finish_path(mesh__search *q) {
+    int n = q->path.nsteps;
+    if (!mesh__step_to(q, 1, &q->path.view.to, 1)) return;
+    mesh__consider(q);
+    mesh__pop(q, n);
+}
+
+/* The dim along which an axis should shard further: the longest that it divides, else the longest. */
+static inline int mesh__best_dim(const mesh_plan *p, const mesh *m, const mesh__form *f, int axis) {
+    int64_t best = -1, size = m->axis[axis].size;
+    int d, i, dim = 0, divides = 0;
+    for (d = 0; d < p->view.ndim; d++) {
+        int64_t n = p->view.shape[d];
+        int even;
+        for (i = 0; i < f->count[d]; i++) n = mesh__ceil(n, m->axis[f->axis[d][i]].size);
+        even = n > 0 && n % size == 0;
+        if (even > divides || (even == divides && n > best)) best = n, dim = d, divides = even;
+    }
+    return dim;
+}
+
+/* The axes in a mask by the stride of their innermost mode, smallest first: the nearest ranks first. */
+static inline int mesh__by_stride(const mesh *m, uint32_t mask, uint8_t *list) {
+    int i, k, n = 0;
+    for (i = 0; i < m->naxes; i++) {
+        int stride;
+        if (!(mask >> i & 1)) continue;
+        stride = m->axis[i].modes ? m->mode[m->axis[i].first + m->axis[i].modes - 1].stride : 0;
+        for (k = n++; k > 0; k--) {
+            const mesh_axis *b = &m->axis[list[k - 1]];
+            if ((b->modes ? m->mode[b->first + b->modes - 1].stride : 0) <= stride) break;
+            list[k] = list[k - 1];
+        }
+        list[k] = (uint8_t)i;
+    }
+    return n;
+}
+
+/* Shard further along the axes of a mask: where `like` shards them, in its order, if there is such a spec; the rest where there is room,
+   the nearest ranks outermost. */
+static inline void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f, uint32_t mask,
+                                const mesh_spec *like) {
+    uint8_t list[MESH_MAX_AXES];
+    int d, i, n;
+    for (d = 0; d < p->view.ndim && like; d++) {
+        n = mesh__dim_axes(like, d, list);
+        for (i = 0; i < n; i++)
+            if (mask >> list[i] & 1) {
+                f->axis[d][f->count[d]++] = list[i];
+                mask &= ~(UINT32_C(1) << list[i]);
+            }
+    }
+    n = mesh__by_stride(m, mask, list);
+    for (i = 0; i < n && p->view.ndim; i++) {
+        d = mesh__best_dim(p, m, f, list[i]);
+        f->axis[d][f->count[d]++] = list[i];
+    }
+}
+
+/* "dp_0", or the next such name that neither mesh has. */
+static inline void mesh__part_name(char *name, const mesh *m, const mesh *r, const char *whole, int *part) {
+    do {
+        mesh__text t = mesh__text_on(name, MESH_NAME_BYTES);
+        int digits = mesh__digits(*part);
+        mesh__put(&t, "%s", whole);
+        if (t.len > (size_t)(MESH_NAME_BYTES - 2 - digits)) t.len = (size_t)(MESH_NAME_BYTES - 2 - digits);
+        mesh__put(&t, "_%d", (*part)++);
+    } while (mesh_axis_find(m, name) >= 0 || mesh_axis_find(r, name) >= 0);
+}
+
+/* Every axis split into factors of `primes` prime factors each, outermost first. Returns 0 if nothing is split, -1 if there are too many. */
+static inline int mesh__split_factors(mesh *r, const mesh *m, int primes) {
+    int i, k, n, more = 0;
+    mesh__start(r, m);
+    for (i = 0; i < m->naxes; i++) {
+        int part = 0, parts = 0;
+        for (k = m->axis[i].first; k < m->axis[i].first + m->axis[i].modes; k++) {
+            int shape = m->mode[k].shape;
+            while (shape > 1) {
+                char name[MESH_NAME_BYTES];
+                int factor = 1, prime = 2;
+                for (n = 0; n < primes && shape > 1; n++) {
+                    while (shape % prime && prime <= shape / prime) prime++;
+                    if (shape % prime) prime = shape;
+                    shape /= prime;
+                    factor *= prime;
+                }
+                if (r->naxes == MESH_MAX_AXES) return -1;
+                mesh__part_name(name, m, r, m->axis[i].name, &part);
+                mesh__axis_add(r, name);
+                mesh__mode_add(r, factor, m->mode[k].stride * shape);
+                parts++;
+            }
+        }
+        if (parts == 0) {
+            if (r->naxes == MESH_MAX_AXES) return -1;
+            mesh__axis_add(r, m->axis[i].name);
+        }
+        more |= parts > 1;
+    }
+    return more && !mesh__finish(r);
+}
+
+/* Every axis split into its prime factors, or, were that more than 16 axes, into larger ones. Returns 0 if nothing is split. */
+static inline int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) {
+    int primes, split;
+    for (primes = 1; (split = mesh__split_factors(r, m, primes)) < 0; primes++) *limited |= MESH_LIMIT_FACTORS;
+    return split;
+}
+
+static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int kind) {
+    uint32_t mask = 0;
+    int i;
+    for (i = 0; i < m->naxes; i++)
+        if (s->axis[i].kind == kind && m->axis[i].size > 1) mask |= UINT32_C(1) << i;
+    return mask;
+}
+
+/* By way of the destination sharded further over what it replicates, then gathering: at once, or an axis at a time, the farthest ranks
+   first while there is little to move, or the nearest. here: the layout reached, NULL if it is on another mesh. roomy: shard where there
+   is most room, not as the layout reached does. */
+static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here, int roomy) {
+    mesh_plan *p = &q->path;
+    const mesh *m = &p->at[on];
+    const mesh__form end = mesh__form_of(to);
+    mesh__form refined = end, f;
+    mesh_spec spec;
+    uint32_t mask = mesh__axes_of_kind(m, to, MESH_REPLICATE);
+    int start = p->nsteps, first, left, d, i, k, near;
+    if (here) mask &= ~mesh__axes_of_kind(m, here, MESH_REPLICATE);
+    if (!mask || !p->view.ndim) return;
+    mesh__refine(p, m, &refined, mask, roomy ? NULL : here);
+    spec = mesh__spec_of(&refined, to);
+    if (!(here && mesh_spec_equal(&spec, here)) && !mesh__push(q, on, &spec)) return;
+    if (on == 1) mesh__finish_path(q);
+    first = p->nsteps;
+    for (near = 0; near < (q->bytes_only ? 2 : 1);
+         near++) { /* where only bytes count, sizes that differ may want either */
+        f = refined;
+        for (left = 0, k = 0; k < m->naxes; k++) left += mask >> k & 1;
+        for (; left > 1; left--) {
+            int best = -1, dim = 0;
+            for (d = 0; d < p->view.ndim; d++) { /* of the innermost of each dim */
+                if (f.count[d] == end.count[d]) continue;
+                i = f.axis[d][f.count[d] - 1];
+                k = m->mode[m->axis[i].first].stride;
+                if (best < 0 || (near ? k < best : k > best)) best = k, dim = d;
+            }
+            f.count[dim]--;
+            spec = mesh__spec_of(&f, to);
+            if (!mesh__push(q, on, &spec)) break;
+        }
+        if (left == 1) mesh__finish_path(q);
+        mesh__pop(q, first);
+    }
+    mesh__pop(q, start);
+}
+
+/* Axis by axis: those that are placed differently move one at a time, in an order. */
+static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
+    const mesh_spec *to = &q->path.view.to;
+    mesh_plan *p = &q->path;
+    int axis[MESH_MAX_AXES], n = 0, i, orders, o, start = p->nsteps;
+    for (i = 0; i < to->naxes; i++)
+        if (here->axis[i].kind != to->axis[i].kind ||
+            (to->axis[i].kind == MESH_SHARD && here->axis[i].dim != to->axis[i].dim))
+            axis[n++] = i;
+    if (n < 2) return;
+    orders = n == 3 ? 6 : 2;
+    if (n > 3) q->limited |= MESH_LIMIT_ORDERS;
+    for (o = 0; o < orders; o++) {
+        uint32_t moved = 0;
+        int k;
+        for (k = 0; k < n - 1; k++) {
+            static const uint8_t three[6][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}};
+            mesh__form f = mesh__form_of(here), at_end = mesh__form_of(to);
+            mesh_spec spec = *here;
+            int d, j, kept;
+            moved |= UINT32_C(1) << axis[n == 3 ? three[o][k] : o ? n - 1 - k : k];
+            for (i = 0; i < to->naxes; i++)
+                if (moved >> i & 1) spec.axis[i] = to->axis[i];
+            for (d = 0; d < p->view.ndim; d++) {
+                for (j = kept = 0; j < f.count[d]; j++)
+                    if (!(moved >> f.axis[d][j] & 1)) f.axis[d][kept++] = f.axis[d][j];
+                for (j = 0; j < at_end.count[d]; j++)
+                    if (moved >> at_end.axis[d][j] & 1) f.axis[d][kept++] = at_end.axis[d][j];
+                f.count[d] = (uint8_t)kept;
+            }
+            spec = mesh__spec_of(&f, &spec);
+            if (!mesh__push(q, 1, &spec)) break;
+        }
+        if (k == n - 1) mesh__finish_path(q);
+        mesh__pop(q, start);
+    }
+}
+
+/* Every way from the layout reached, in which nothing has to be reduced any more, to the destination. */
+static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
+    int split = q->same[3][3]; /* is there such a mesh */
+    mesh__finish_path(q);
+    mesh__tail_gather(q, 1, &q->path.view.to, q->same[on][1] ? here : NULL, 0);
+    if (q->same[on][1]) mesh__tail_gather(q, 1, &q->path.view.to, here, 1);
+    if (q->same[on][1]) mesh__tail_axes(q, here);
+    if (split) {
+        mesh_spec to = mesh__spec_split(&q->path.view.to, &q->path.at[1], &q->path.at[3]), from;
+        int same = q->same[on][3];
+        if (!same && q->same[on][1] && mesh__is_even(&q->path.view, &q->path.at[on], here, &q->path.at[3])) {
+            from = mesh__spec_split(here, &q->path.at[1], &q->path.at[3]);
+            here = &from;
+            same = 1;
+        }
+        mesh__tail_gather(q, 3, &to, same ? here : NULL, 0);
+    }
+}
+
+/* Reduce over the partial axes, scattering: at once, or an axis at a time, the nearest ranks first or the farthest; with the tensor sliced
+   along some of the axes that replicate it. */
+static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *like, uint32_t partial,
+                               uint32_t slice) {
+    mesh_plan *p = &q->path;
+    const mesh *m = &p->at[on];
+    mesh__form all = mesh__form_of(from);
+    mesh_spec spec;
+    uint8_t list[MESH_MAX_AXES];
+    int n = mesh__by_stride(m, partial, list), i, d, k, start = p->nsteps, way;
+    mesh__refine(p, m, &all, partial | slice, like);
+    spec = mesh__spec_of(&all, from);
+    if (on == 0) {
+        if (mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
+        mesh__pop(q, start);
+    }
+    if (n < 2) return;
+    for (way = 0; way < (on == 0 ? 2 : 1); way++) {
+        uint32_t done = ~partial;
+        for (i = 0; i < n; i++) {
+            mesh__form f = all;
+            done |= UINT32_C(1) << list[way ? n - 1 - i : i];
+            for (d = 0; d < p->view.ndim; d++) {
+                int kept = 0;
+                for (k = 0; k < all.count[d]; k++)
+                    if (done >> all.axis[d][k] & 1) f.axis[d][kept++] = all.axis[d][k];
+                f.count[d] = (uint8_t)kept;
+            }
+            spec = mesh__spec_of(&f, from);
+            if (!mesh__push(q, on, &spec)) break;
+            if (i < n - 1) mesh__finish_path(q); /* what is left is reduced at the destination */
+        }
+        if (i == n) mesh__tails(q, on, &spec);
+        mesh__pop(q, start);
+    }
+}
+
+/* The partial axes whose summands the destination does not keep apart. */
+static inline uint32_t mesh__to_reduce(const mesh *m, const mesh_spec *from, const mesh *dst, const mesh_spec *to) {
+    mesh_digits kept = mesh__digits_of(dst, to, MESH_PARTIAL);
+    uint32_t mask = 0;
+    int i, k;
+    for (i = 0; i < m->naxes; i++) {
+        mesh_digits axis, common, rest;
+        axis.n = common.n = rest.n = 0;
+        if (from->axis[i].kind != MESH_PARTIAL) continue;
+        for (k = m->axis[i].first; k < m->axis[i].first + m->axis[i].modes; k++)
+            mesh__digit_add(&axis, m->mode[k].shape, m->mode[k].stride);
+        mesh__digits_sort(&axis, &kept, &common, &rest);
+        if (rest.n) mask |= UINT32_C(1) << i;
+    }
+    return mask;
+}
+
+/* Where an axis may be in a layout on the way: as in the source, as a whole, or sharding a dim. */
+enum { MESH__STAYS = 254, MESH__WHOLE = 255 };
+
+typedef struct mesh__choice {
+    int n, at;
+    uint8_t place[MESH_MAX_DIMS + 2];
+} mesh__choice;
+
+static inline void mesh__choice_add(mesh__choice *c, int place) {
+    int i;
+    for (i = 0; i < c->n; i++)
+        if (c->place[i] == place) return;
+    c->place[c->n++] = (uint8_t)place;
+}
+
+/* What an axis may do on the way, the likeliest first. to: the destination, where it can be compared; else NULL. */
+static inline mesh__choice mesh__choices(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int axis,
+                                         int reduced) {
+    mesh__choice c;
+    const mesh_place *a = &from->axis[axis], *b = to ? &to->axis[axis] : NULL;
+    int d, longest = 0;
+    c.n = c.at = 0;
+    for (d = 1; d < p->view.ndim; d++)
+        if (p->view.shape[d] > p->view.shape[longest]) longest = d;
+    if (a->kind == MESH_REPLICATE) mesh__choice_add(&c, MESH__WHOLE);
+    if (a->kind == MESH_SHARD || (a->kind == MESH_PARTIAL && !reduced)) mesh__choice_add(&c, MESH__STAYS);
+    if (c.n && a->kind == MESH_PARTIAL) return c;
+    if (b && b->kind == MESH_SHARD) mesh__choice_add(&c, b->dim);
+    if (a->kind == MESH_SHARD) {
+        if (b && b->kind == MESH_REPLICATE) mesh__choice_add(&c, MESH__WHOLE);
+        return c;
+    }
+    mesh__choice_add(&c, longest);
+    for (d = 0; d < p->view.ndim; d++)
+        if (p->view.shape[d] > 1) mesh__choice_add(&c, d);
+    return c;
+}
+
+/* The layout that the choices make: on each dim the axes that stay, then those that the destination shards there too, in its order, then
+   the others, the nearest ranks outermost. */
+static inline mesh_spec mesh__chosen(const mesh_plan *p, const mesh *m, const mesh_spec *from, const mesh_spec *to,
+                                     const mesh__choice *choice) {
+    mesh__form f = mesh__form_of(from), at_end;
+    uint8_t near[MESH_MAX_AXES];
+    uint32_t used = 0;
+    mesh_spec spec;
+    int d, i, k, n = mesh__by_stride(m, ~UINT32_C(0) >> (32 - m->naxes), near);
+    if (to) at_end = mesh__form_of(to);
+    for (d = 0; d < p->view.ndim; d++) {
+        for (i = k = 0; i < f.count[d]; i++)
+            if (choice[f.axis[d][i]].place[choice[f.axis[d][i]].at] == MESH__STAYS) f.axis[d][k++] = f.axis[d][i];
+        f.count[d] = (uint8_t)k;
+        for (i = 0; to && i < at_end.count[d]; i++) {
+            int axis = at_end.axis[d][i];
+            if (choice[axis].place[choice[axis].at] != d) continue;
+            used |= UINT32_C(1) << axis;
+            f.axis[d][f.count[d]++] = (uint8_t)axis;
+        }
+        for (i = 0; i < n; i++) {
+            int axis = near[i];
+            if (choice[axis].place[choice[axis].at] != d || (used >> axis & 1)) continue;
+            f.axis[d][f.count[d]++] = (uint8_t)axis;
+        }
+    }
+    spec = mesh__spec_of(&f, from);
+    return spec;
+}
+
+/* By way of any layout in which nothing is partial but what stays so: every place that the axes which are reduced may shard instead, the
+   replicated ones as they are or sharded too, the sharded ones as they are or as in the end. As many as the plan found so far is worth. */
+static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+    mesh_plan *p = &q->path;
+    const mesh *m = &p->at[on];
+    mesh__choice choice[MESH_MAX_AXES];
+    int i, start = p->nsteps, most = MESH__TRIES;
+    if (!p->view.ndim || !m->naxes) return;
+    for (i = 0; i < m->naxes; i++) {
+        choice[i] = mesh__choices(p, from, to, i, (int)(reduced >> i & 1));
+        if (m->axis[i].size == 1) choice[i].n = 1;
+    }
+    for (;;) {
+        mesh_spec spec;
+        if (q->found && !q->bytes_only) {
+            int64_t worth = q->best[0].ps / MESH__TRY_PS;
+            if (worth < most) most = (int)worth;
+        }
+        if (q->work > MESH__WORK) q->limited |= MESH_LIMIT_TRIES;
+        if (q->tries >= most || q->work > MESH__WORK || (q->found && q->bytes_only && q->best[0].bytes <= q->bound))
+            break;
+        if (++q->tries == MESH__TRIES) q->limited |= MESH_LIMIT_TRIES;
+        spec = mesh__chosen(p, m, from, to, choice);
+        if (!mesh__same_places(&spec, from) && mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
+        mesh__pop(q, start);
+        for (i = m->naxes - 1; i >= 0 && ++choice[i].at == choice[i].n; i--) choice[i].at = 0;
+        if (i < 0) return;
+    }
+}
+
+/* Where sizes do not divide and only bytes count: one sharded axis moves to another dim first, the summands as they are, which may leave
+   room to reduce where the sum is wanted. */
+static inline void mesh__move_first(mesh__search *q, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+    mesh_plan *p = &q->path;
+    const mesh *m = &p->at[0];
+    int i, d, start = p->nsteps;
+    if (mesh__is_even(&p->view, m, from, NULL) && mesh__is_even(&p->view, m, to, NULL)) return;
+    for (i = 0; i < m->naxes; i++)
+        for (d = 0; d < p->view.ndim && from->axis[i].kind == MESH_SHARD; d++) {
+            mesh__form f = mesh__form_of(from);
+            int was = from->axis[i].dim, k, kept;
+            mesh_spec spec;
+            if (d == was || p->view.shape[d] == 1 || m->axis[i].size == 1 || q->best[0].bytes <= q->bound) continue;
+            for (k = kept = 0; k < f.count[was]; k++)
+                if (f.axis[was][k] != i) f.axis[was][kept++] = f.axis[was][k];
+            f.count[was] = (uint8_t)kept;
+            f.axis[d][f.count[d]++] = (uint8_t)i;
+            spec = mesh__spec_of(&f, from);
+            if (mesh__push(q, 0, &spec)) mesh__places(q, 0, &spec, to, reduced);
+            mesh__pop(q, start);
+        }
+}
+
+static inline void mesh__search_all(mesh__search *q) {
+    mesh_plan *p = &q->path;
+    const mesh_spec *from = &p->view.from, *to = &p->view.to;
+    const mesh *m = &p->at[0];
+    uint32_t partial = mesh__to_reduce(m, from, &p->at[1], to),
+             replicated = mesh__axes_of_kind(m, from, MESH_REPLICATE), used;
+    uint8_t list[MESH_MAX_AXES];
+    mesh_spec split_from, split_to;
+    int n, code, i, every, split = q->same[2][2], like = q->same[2][3] && q->same[3][3];
+    if (split) split_from = mesh__spec_split(from, m, &p->at[2]);
+    if (like) split_to = mesh__spec_split(to, &p->at[1], &p->at[3]);
+    if (partial) {
+        mesh__finish_path(q);
+    } else {
+        mesh__tails(q, 0, from);
+    }
+    n = mesh__by_stride(m, replicated, list);
+    every = n <= 4; /* every subset, or none, all, and those that the destination shards */
+    if (!every && partial) q->limited |= MESH_LIMIT_SLICES;
+    for (code = 0; partial && p->view.ndim && code < (every ? 1 << n : 3); code++) {
+        for (i = 0, used = 0; i < n; i++) {
+            int sharded = q->same[0][1] && to->axis[list[i]].kind == MESH_SHARD;
+            if (every ? code >> i & 1 : code == 1 || (code == 2 && sharded)) used |= UINT32_C(1) << list[i];
+        }
+        mesh__heads(q, 0, from, q->same[0][1] ? to : NULL, partial, used);
+        if (split && (used == 0 || used == replicated))
+            mesh__heads(q, 2, &split_from, like ? &split_to : NULL,
+                        mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to),
+                        used ? mesh__axes_of_kind(&p->at[2], &split_from, MESH_REPLICATE) : 0);
+    }
+    mesh__places(q, 0, from, q->same[0][1] ? to : NULL, partial);
+    if (partial && q->bytes_only && q->found && q->same[0][1]) mesh__move_first(q, from, to, partial);
+    if (split)
+        mesh__places(q, 2, &split_from, like ? &split_to : NULL,
+                     mesh__to_reduce(&p->at[2], &split_from, &p->at[1], to));
+}
+
+/* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
+
+static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *src, const mesh *dst,
+                                           int64_t elem_bytes, mesh_error *err) {
+    const char *f = "mesh_plan_make";
+    int i, k, from_op = -1, to_op = -1, from_axis = 0, to_axis = 0;
+    int64_t total = elem_bytes;
+    mesh_error why;
+    if (elem_bytes < 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: elements of %l bytes (dtype %d); give a dtype of MESH_DTYPES, or elem_bytes", f,
+                          elem_bytes, (int)d->dtype);
+    if (d->scratch_cap < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", f, d->scratch_cap);
+    if (d->topology && mesh_topology_check(d->topology, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    for (i = 0; i < 2; i++)
+        if (mesh_spec_check(i ? d->to : d->from, i ? dst : src, d->ndim, d->shape, &why) != MESH_OK)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s: %s", f, i ? "destination" : "source", why.text);
+    for (k = 0; k < d->ndim; k++) total = mesh__mul64(total, d->shape[k]);
+    if (total > INT64_MAX / 4)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: the tensor's bytes overflow: more than 2^61; give a smaller shape than dim 0's %l", f,
+                          d->ndim ? d->shape[0] : 1);
+    for (i = 0; i < src->naxes; i++)
+        if (d->from->axis[i].kind == MESH_PARTIAL) from_op = d->from->axis[i].op, from_axis = i;
+    for (i = 0; i < dst->naxes; i++)
+        if (d->to->axis[i].kind == MESH_PARTIAL) to_op = d->to->axis[i].op, to_axis = i;
+    if (from_op >= 0 && to_op >= 0 && from_op != to_op)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "%s: axis \"%s\" is partial over %s, and axis \"%s\" of the destination over %s; reduce first, into a "
+            "spec without partial axes",
+            f, src->axis[from_axis].name, mesh_op_name((mesh_op)from_op), dst->axis[to_axis].name,
+            mesh_op_name((mesh_op)to_op));
+    if (to_op == MESH_AVG || to_op == MESH_PROD) { /* only summands that are there already */
+        mesh_digits have = mesh__digits_of(src, d->from, MESH_PARTIAL),
+                    want = mesh__digits_of(dst, d->to, MESH_PARTIAL), common, rest;
+        common.n = rest.n = 0;
+        mesh__digits_sort(&want, &have, &common, &rest);
+        if (rest.n)
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "%s: axis \"%s\" of the destination is partial over %s, which the source is not there; only sum, min, "
+                "max, and, or, xor can be made of whole values",
+                f, dst->axis[to_axis].name, mesh_op_name((mesh_op)to_op));
+    }
+    return MESH_OK;
+}
+
+static inline uint64_t mesh__spec_hash(uint64_t h, const mesh_spec *s) {
+    int i;
+    h = mesh__mix(h, (uint64_t)s->naxes << 16 | (uint64_t)s->rule << 8 | s->strict);
+    for (i = 0; i < s->naxes; i++) {
+        const mesh_place *p = &s->axis[i];
+        h = mesh__mix(h, (uint64_t)p->kind << 24 | (uint64_t)(p->kind == MESH_SHARD ? p->dim : 0) << 16 |
+                             (uint64_t)(p->kind == MESH_PARTIAL ? p->op : 0) << 8 |
+                             (uint64_t)(p->kind == MESH_SHARD ? p->order : 0));
+    }
+    return h;
+}
+
+static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
+    uint64_t h = mesh__mix(mesh_fingerprint(&p->at[0]), mesh_fingerprint(&p->at[1]));
+    int k;
+    h = mesh__spec_hash(mesh__mix(h, (uint64_t)p->ndim << 32 | (uint64_t)p->dtype << 8 | (uint64_t)p->nsteps),
+                        &p->from);
+    h = mesh__mix(h, (uint64_t)p->elem_bytes);
+    for (k = 0; k < p->ndim; k++) h = mesh__mix(h, (uint64_t)p->shape[k]);
+    for (k = 0; k < p->view.ndim && p->view.ndim > p->ndim; k++)
+        h = mesh__mix(h, (uint64_t)p->view.dim[k] << 56 ^ (uint64_t)p->view.shape[k]);
+    for (k = 0; k < p->nsteps; k++) {
+        const mesh_step *s = &p->step[k];
+        h = mesh__mix(h, (uint64_t)s->kind << 8 | s->on);
+        h = mesh__mix(h, (uint64_t)(uint32_t)s->rounds << 32 | (uint64_t)s->slab_dim << 28 |
+                             (uint64_t)(uint32_t)s->divide);
+        h = mesh__spec_hash(h, &s->spec);
+    }
+    for (k = 0; k < p->topology.nlevels; k++)
+        h = mesh__mix(
+            mesh__mix(h, (uint64_t)p->topology.level[k].ranks),
+            mesh__mix((uint64_t)p->topology.level[k].latency_ps, (uint64_t)p->topology.level[k].ps_per_byte_16));
+    return h;
+}
+
+static inline mesh_view mesh__whole_view(const mesh_plan *p) {
+    mesh_view v;
+    int d;
+    v.from = p->from;
+    v.to = p->to;
+    v.ndim = p->ndim;
+    v.zero = 0;
+    for (d = 0; d < MESH_MAX_DIMS; d++) {
+        v.dim[d] = (uint8_t)(d < p->ndim ? d : 0);
+        v.shape[d] = d < p->ndim ? p->shape[d] : 0;
+    }
+    return v;
+}
+
+/* Products of the sizes of the first 0, 1, ... axes that shard a dim: where it may be cut. Returns how many axes, or 0 if their shards
+   differ in size. */
+static inline int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec *s, int dim, int64_t *cut) {
+    uint8_t list[MESH_MAX_AXES];
+    int i, n = mesh__dim_axes(s, dim, list);
+    for (cut[0] = 1, i = 0; i < n; i++) cut[i + 1] = mesh__mul64(cut[i], m->axis[list[i]].size);
+    return p->shape[dim] % cut[n] ? 0 : n;
+}
+
+/* Can axes with these cuts (n of them) shard a dim that is taken apart at `at`? One axis must not lie on both sides. */
+static inline int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
+    int i;
+    for (i = 0; i <= n; i++)
+        if (cut[i] == at) return 1;
+    return cut[n] < at && at % cut[n] == 0; /* all of them are outside */
+}
+
+/* The layout's spec with dim d of the view, taken apart at `at`, as two dims. */
+static inline mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int d, int64_t at) {
+    mesh_spec r = *s;
+    uint8_t list[MESH_MAX_AXES];
+    int i, n, outer = 0;
+    int64_t cut = 1;
+    for (i = 0; i < r.naxes; i++)
+        if (r.axis[i].kind == MESH_SHARD && r.axis[i].dim > d) r.axis[i].dim++;
+    for (n = mesh__dim_axes(s, d, list), i = 0; i < n; i++) {
+        cut *= m->axis[list[i]].size;
+        if (cut <= at)
+            outer++;
+        else
+            r.axis[list[i]] = mesh_shard_at(d + 1, i - outer);
+    }
+    return r;
+}
+
+/* Take dims apart where an axis that shards them ends, on either side, if the other side allows it. Returns whether there are any. */
+static inline int mesh__split_dims(mesh_plan *p) {
+    mesh_view *v = &p->view;
+    int d, side, i, k, n[2], dim = 0;
+    for (d = 0; d < p->ndim; d++, dim++) {
+        int64_t cut[2][MESH_MAX_AXES + 1], inner = p->shape[d], done = 1;
+        uint8_t list[MESH_MAX_AXES];
+        for (side = 0; side < 2; side++) {
+            const mesh_spec *s = side ? &p->to : &p->from;
+            n[side] = mesh__cuts(p, &p->at[side], s, d, cut[side]);
+            if (!n[side] && mesh__dim_axes(s, d, list)) break;
+        }
+        if (side < 2) continue; /* uneven */
+        for (;;) {              /* the next cut of either side that both allow */
+            int64_t at = INT64_MAX;
+            for (side = 0; side < 2; side++)
+                for (i = 1; i < n[side]; i++)
+                    if (cut[side][i] > done && cut[side][i] < at && cut[side][i] % done == 0 &&
+                        mesh__cut_fits(cut[!side], n[!side], cut[side][i]))
+                        at = cut[side][i];
+            if (at == INT64_MAX || v->ndim == MESH_MAX_DIMS) break;
+            v->from = mesh__spec_apart(&p->at[0], &v->from, dim, at / done);
+            v->to = mesh__spec_apart(&p->at[1], &v->to, dim, at / done);
+            for (k = v->ndim++; k > dim; k--) {
+                v->shape[k] = v->shape[k - 1];
+                v->dim[k] = v->dim[k - 1];
+            }
+            inner /= at / done;
+            v->shape[dim] = at / done;
+            v->shape[++dim] = inner;
+            done = at;
+        }
+    }
+    return v->ndim > p->ndim;
+}
+
+/* All that one view of the tensor offers. */
+static inline void mesh__search_view(mesh__search *q) {
+    mesh_plan *p = &q->path;
+    int i, k, split;
+    split = mesh__split_primes(&p->at[2], &p->at[0], &q->limited) &&
+            mesh__is_even(&p->view, &p->at[0], &p->view.from, &p->at[2]);
+    if (!split) mesh__start(&p->at[2], NULL);
+    q->same[2][2] = split;
+    split = mesh__split_primes(&p->at[3], &p->at[1], &q->limited) &&
+            mesh__is_even(&p->view, &p->at[1], &p->view.to, &p->at[3]);
+    if (!split) mesh__start(&p->at[3], NULL);
+    q->same[3][3] = split;
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 4; k++)
+            if (i != k || i < 2) q->same[i][k] = mesh_equal(&p->at[i], &p->at[k]);
+    q->tries = 0;
+    mesh__search_all(q);
+}
+
+/* The bytes that were estimated, counted. */
+static inline void mesh__count_bytes(mesh_plan *p) {
+    int k;
+    for (p->bytes = k = 0; k < p->nsteps; k++) {
+        mesh_moves route;
+        mesh__moves_layouts(&route, p, k);
+        if (mesh__must_count(p, &route, MESH__BYTES_RANKS)) {
+            int rounds = p->step[k].rounds;
+            if (rounds > 16)
+                p->step[k].rounds =
+                    1; /* slab by slab it would take as much longer, for the same bytes but for rounding */
+            p->step[k].bytes = mesh__step_measure(p, k);
+            p->step[k].rounds = rounds;
+        }
+        p->bytes = mesh__add64(p->bytes, p->step[k].bytes);
+    }
+}
+
+MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
+    mesh__search q;
+    mesh_plan *p = &q.path;
+    const mesh *src = d ? d->src : NULL, *dst = d && d->dst ? d->dst : src;
+    int64_t elem_bytes = !d ? 0 : d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
+    int i;
+    if (!d || !src || !d->from || !d->to || cap < 1 || !plans)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_plan_make: %s is missing",
+                          !d         ? "the description"
+                          : !src     ? "desc.src"
+                          : !d->from ? "desc.from"
+                          : !d->to   ? "desc.to"
+                                     : "room for a plan"),
+               -1;
+    if (mesh__plan_check(d, src, dst, elem_bytes, err) != MESH_OK) return -1;
+    q.d = d;
+    q.best = plans;
+    q.cap = cap;
+    q.found = 0;
+    q.least = -1;
+    p->at[0] = *src;
+    p->at[1] = *dst;
+    p->from = *d->from;
+    p->to = *d->to;
+    p->ndim = d->ndim;
+    p->nsteps = 0;
+    p->op = MESH_SUM;
+    for (i = 0; i < src->naxes; i++)
+        if (p->from.axis[i].kind == MESH_PARTIAL) p->op = p->from.axis[i].op;
+    for (i = 0; i < dst->naxes; i++)
+        if (d->to->axis[i].kind == MESH_PARTIAL) p->op = d->to->axis[i].op;
+    p->dtype = d->dtype;
+    p->elem_bytes = elem_bytes;
+    for (i = 0; i < MESH_MAX_DIMS; i++) p->shape[i] = i < d->ndim ? d->shape[i] : 0;
+    p->topology = d->topology && d->topology->nlevels ? *d->topology : mesh__flat();
+    p->bytes = p->ps = 0;
+    p->limited = 0;
+    q.limited = 0;
+    q.work = 0;
+    q.bytes_only = p->topology.nlevels == 1 && p->topology.level[0].latency_ps == 0;
+    q.bound = q.bytes_only ? mesh_plan_lower_bound(p) : 0;
+    p->view = mesh__whole_view(p);
+    mesh__search_view(&q);
+    if (p->topology.nlevels > 1 && mesh__split_dims(p)) mesh__search_view(&q);
+    if (q.found == 0)
+        return mesh__fail(
+                   err, MESH_ERR_MEMORY, -1,
+                   "mesh_plan_make: no plan needs as little scratch as scratch_cap = %l bytes; the least possible is %l",
+                   d->scratch_cap, q.least),
+               -1;
+    for (i = 0; i < q.found; i++) {
+        mesh__count_bytes(&plans[i]);
+        plans[i].limited = q.limited;
+        plans[i].hash = mesh__plan_hash(&plans[i]);
+    }
+    return q.found;
+}
+
+MESH_API mesh_status mesh_plan_make(mesh_plan *p, const mesh_plan_desc *d, mesh_error *err) {
+    mesh_error why;
+    if (mesh_plan_candidates(p, 1, d, &why) > 0) return MESH_OK;
+    if (err) *err = why;
+    return (mesh_status)why.status;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_PLAN_IMPLEMENTED */

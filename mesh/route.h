@@ -1,0 +1,698 @@
+/* mesh/route.h - a plan as data, and who sends what to whom in each of its steps: digits, sources, moves. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes spec.h, topology.h. Knows no search and no cost: a path that anyone made is routed alike.
+
+CONCEPTS
+    step    the way from one layout to the next: every rank gets its box of the next layout from the ranks that hold the pieces
+            (one message per peer, strided at both ends). A step that leaves Partial behind receives every summand and reduces.
+            All-gather, reduce-scatter, all-to-all, slice are names for special steps, not other code.
+    move    what a rank sends, receives or copies in a step: a box and a peer. Moves are iterated, never stored.
+*/
+#include "spec.h"
+#include "topology.h"
+
+#ifndef MESH_ROUTE_H
+#define MESH_ROUTE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MESH_MAX_STEPS = 32 };
+
+/* ---- a plan: a path of layouts ---- */
+
+typedef enum mesh_step_kind { MESH_STEP_MOVE = 0, MESH_STEP_REDUCE } mesh_step_kind;
+
+typedef struct mesh_step {
+    uint8_t kind; /* mesh_step_kind */
+    uint8_t on;   /* the layout after it: which mesh of plan.at, ... */
+    uint16_t slab_dim;
+    int rounds;     /* it runs slab by slab along slab_dim of the boxes that are reduced into */
+    int divide;     /* after the reduction, for avg; 0: no */
+    int messages;   /* of a rank, estimated */
+    mesh_spec spec; /* ... and how the tensor lies on it */
+    int64_t bytes, ps;
+} mesh_step;
+
+/* How a plan sees the tensor: a dim may be taken as outer x inner, so that layouts between can shard either. Elements keep their order. */
+typedef struct mesh_view {
+    mesh_spec from, to; /* of source and destination */
+    int ndim, zero;
+    int64_t shape[MESH_MAX_DIMS];
+    uint8_t dim[MESH_MAX_DIMS]; /* which of the tensor's dims each of these is (a part of) */
+} mesh_view;
+
+typedef struct mesh_plan {
+    mesh at[4]; /* source, destination; the same with axes split into prime factors */
+    mesh_spec from, to;
+    int ndim, nsteps;
+    int op; /* of the partial source; a mesh_op */
+    mesh_dtype dtype;
+    int64_t elem_bytes, shape[MESH_MAX_DIMS];
+    mesh_topology topology;
+    mesh_view view; /* what the steps' specs and the moves' boxes are of */
+    mesh_step step[MESH_MAX_STEPS];
+    int64_t bytes, ps;
+    int64_t scratch;  /* bytes a rank needs beside source and destination, at most */
+    uint32_t limited; /* what the search left out: MESH_LIMIT_... */
+    uint64_t hash;    /* of all that ranks must agree on */
+} mesh_plan;
+
+/* ---- moves --------------------------------------------------------------------------------------------------------- */
+
+typedef enum mesh_move_kind {
+    MESH_MOVE_RECV = 0, /* box of the next layout's tensor from peer; reducing: summand number `summand` */
+    MESH_MOVE_LOCAL,    /* the same from this rank's own tensor */
+    MESH_MOVE_ZERO, /* box of the next layout's tensor becomes zero (R -> P(sum) off coordinate 0, S -> P(sum) beside the own part) */
+    MESH_MOVE_SEND /* box of this layout's tensor to peer */
+} mesh_move_kind;
+
+/* Digits of positions: as the modes of a mesh, taken apart finer. */
+typedef struct mesh_digits {
+    int n;
+    mesh_mode digit[MESH_MAX_MODES];
+} mesh_digits;
+
+typedef struct mesh_moves {
+    /* the move */
+    int kind, peer, summand;
+    mesh_box box;
+    /* what led to it */
+    mesh_box to, from; /* this rank's boxes of the next layout and of this one (no elements: none) */
+    int summands;      /* of each element; 1: nothing is reduced */
+    int own_summand;   /* which one this rank holds; -1: none */
+    const mesh_plan *plan;
+    const mesh *src, *dst;
+    const mesh_spec *src_spec, *dst_spec;
+    int rank, round, last_round, rounds, slab_dim, by_source;
+    mesh_digits kept;               /* partial on both sides: summands that stay apart; part of fixed */
+    mesh_digits placed;             /* sharded, then partial: each part stays where it is, zero elsewhere */
+    mesh_digits fixed, spread, sum; /* of sources: as the receiver's; any will do; each one is needed */
+    mesh_digits to_spread, to_zero; /* of receivers: all receive; 0 receives, others are zero */
+    int made_partial;               /* digits that are partial at the destination only */
+    int src_coord[MESH_MAX_AXES], own_kept, want_kept, want_placed,
+        own_spread;          /* this rank as a source; own_spread -1: it is none */
+    int replicas, receivers; /* the products of spread and of to_spread */
+    int state, fixed_offset, placed_offset, sum_at, pick, picks, turn, single, receiver;
+    int level, near_first; /* of the replicas that count: -1, all do; the first of them, -1: a table scatters them */
+    int holds;             /* the receiver has the piece's shard */
+    int nothing;           /* all of the rank's box becomes zero */
+    mesh_pieces pieces;
+    mesh_box part; /* the piece within the round's slab */
+} mesh_moves;
+
+/* Every move of a rank in a step, in a round (-1: all rounds at once): receives and local copies first, summands ascending
+   per piece; then sends. Between two ranks there is at most one move per step and round, seen alike from both ends. */
+MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int rank, int round);
+MESH_API int mesh_moves_next(mesh_moves *it);
+/* Slab `round` of `rounds` of a box along a dim. */
+MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rounds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ROUTE_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_ROUTE_IMPLEMENTED)
+#define MESH_ROUTE_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MESH__PIECE_CUT = 64 * 1024 }; /* bytes from which replicas share a piece */
+
+/* ---- // >>digits ------------------------------------------------------------------------------------------------------ */
+
+static inline void mesh__digit_add(mesh_digits *d, int shape, int stride) {
+    MESH_ASSERT(d->n < MESH_MAX_MODES);
+    d->digit[d->n].shape = shape;
+    d->digit[d->n++].stride = stride;
+}
+
+/* The modes of the axes whose place is of a kind, outermost first. */
+static inline mesh_digits mesh__digits_of(const mesh *m, const mesh_spec *s, int kind) {
+    mesh_digits d;
+    int i, k;
+    d.n = 0;
+    for (i = 0; i < m->naxes; i++)
+        for (k = m->axis[i].first; k < m->axis[i].first + m->axis[i].modes && s->axis[i].kind == kind; k++)
+            mesh__digit_add(&d, m->mode[k].shape, m->mode[k].stride);
+    return d;
+}
+
+/* Sort a digit, cut where needed, into what lies in digits of b from number k on and the rest. */
+static inline void mesh__digit_sort(mesh_mode a, const mesh_digits *b, int k, mesh_digits *common, mesh_digits *rest) {
+    int64_t end = (int64_t)a.stride * a.shape;
+    for (; k < b->n; k++) {
+        int64_t b_end = (int64_t)b->digit[k].stride * b->digit[k].shape;
+        int64_t low = a.stride > b->digit[k].stride ? a.stride : b->digit[k].stride, high = end < b_end ? end : b_end;
+        mesh_mode part;
+        if (low >= high || low % a.stride || low % b->digit[k].stride || high % low || end % high || b_end % high)
+            continue;
+        part.shape = (int)(end / high);
+        part.stride = (int)high;
+        if (part.shape > 1) mesh__digit_sort(part, b, k + 1, common, rest);
+        mesh__digit_add(common, (int)(high / low), (int)low);
+        part.shape = (int)(low / a.stride);
+        part.stride = a.stride;
+        if (part.shape > 1) mesh__digit_sort(part, b, k + 1, common, rest);
+        return;
+    }
+    mesh__digit_add(rest, a.shape, a.stride);
+}
+static inline void mesh__digits_sort(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
+                                     mesh_digits *rest) {
+    int i;
+    for (i = 0; i < a->n; i++) mesh__digit_sort(a->digit[i], b, 0, common, rest);
+}
+
+static inline int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
+    int i;
+    for (i = 0; i < d->n; i++)
+        if (d->digit[i].shape == digit.shape && d->digit[i].stride == digit.stride) return 1;
+    return 0;
+}
+
+/* Sort two sets of digits into those that both have and what is left of each. What only one side can cut out is not common. */
+static inline void mesh__digits_match(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
+                                      mesh_digits *a_rest, mesh_digits *b_rest) {
+    mesh_digits of_a, of_b, rest;
+    int i, whole = 1;
+    of_a.n = of_b.n = rest.n = common->n = 0;
+    mesh__digits_sort(a, b, &of_a, &rest);
+    rest.n = 0;
+    mesh__digits_sort(b, a, &of_b, &rest);
+    for (i = 0; i < of_a.n; i++)
+        if (mesh__digits_hold(&of_b, of_a.digit[i])) mesh__digit_add(common, of_a.digit[i].shape, of_a.digit[i].stride);
+    of_a.n = of_b.n = a_rest->n = b_rest->n = 0;
+    mesh__digits_sort(a, common, &of_a, a_rest);
+    mesh__digits_sort(b, common, &of_b, b_rest);
+    whole = of_a.n == common->n && of_b.n == common->n;
+    for (i = 0; i < common->n && whole; i++)
+        whole = mesh__digits_hold(&of_a, common->digit[i]) && mesh__digits_hold(&of_b, common->digit[i]);
+    if (whole) return;
+    common->n = 0;
+    *a_rest = *a;
+    *b_rest = *b;
+}
+
+static inline int mesh__digits_size(const mesh_digits *d) {
+    int i, n = 1;
+    for (i = 0; i < d->n; i++) n *= d->digit[i].shape;
+    return n;
+}
+/* The position that an index into the digits (row-major) adds. */
+static inline int mesh__digits_offset(const mesh_digits *d, int index) {
+    int i, offset = 0;
+    for (i = d->n - 1; i >= 0 && index; i--) {
+        offset += index % d->digit[i].shape * d->digit[i].stride;
+        index /= d->digit[i].shape;
+    }
+    return offset;
+}
+/* The value of a rank's digits as such an index. coord: its mode coordinates in m, whose modes the digits are parts of. */
+static inline int mesh__digits_index(const mesh_digits *d, const mesh *m, const int *coord) {
+    int i, k, index = 0;
+    for (i = 0; i < d->n; i++) {
+        int shape = d->digit[i].shape, stride = d->digit[i].stride;
+        for (k = 0; k < m->nmodes; k++)
+            if (stride % m->mode[k].stride == 0 && stride / m->mode[k].stride < m->mode[k].shape) break;
+        MESH_ASSERT(k < m->nmodes);
+        index = index * shape + coord[k] / (stride / m->mode[k].stride) % shape;
+    }
+    return index;
+}
+
+/* Largest stride first, so that a greater index lies further on. */
+static inline void mesh__digits_order(mesh_digits *d) {
+    int i, k;
+    for (i = 1; i < d->n; i++) {
+        mesh_mode digit = d->digit[i];
+        for (k = i; k > 0 && d->digit[k - 1].stride < digit.stride; k--) d->digit[k] = d->digit[k - 1];
+        d->digit[k] = digit;
+    }
+}
+/* How many of the offsets that ordered digits make lie below x. */
+static inline int64_t mesh__digits_below(const mesh_digits *d, int64_t x) {
+    int64_t below = 0, inner = mesh__digits_size(d);
+    int i;
+    for (i = 0; i < d->n && x > 0; i++) {
+        int64_t whole = (x - 1) / d->digit[i].stride;
+        if (whole >= d->digit[i].shape) return below + inner;
+        inner /= d->digit[i].shape;
+        below += whole * inner;
+        x -= whole * d->digit[i].stride;
+    }
+    return below + (x > 0);
+}
+
+/* ---- // >>moves ------------------------------------------------------------------------------------------------------- */
+
+MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rounds) {
+    mesh_box r = *box;
+    int64_t low, high;
+    if (rounds <= 1 || box->ndim == 0) return r;
+    low = box->offset[dim];
+    high = low + box->shape[dim];
+    mesh__part_cut(MESH_RULE_CHUNK, rounds, round, &low, &high);
+    r.offset[dim] = low;
+    r.shape[dim] = high - low;
+    return r;
+}
+
+/* Layout 0 is the source; layout k is reached by step k - 1. */
+static inline const mesh *mesh__layout_mesh(const mesh_plan *p, int layout) {
+    return layout < 1 ? &p->at[0] : &p->at[p->step[layout - 1].on];
+}
+static inline const mesh_spec *mesh__layout_spec(const mesh_plan *p, int layout) {
+    return layout < 1 ? &p->view.from : &p->step[layout - 1].spec;
+}
+
+static inline int mesh__keeps_zero(int op) { return op == MESH_SUM || op == MESH_XOR; }
+
+/* Who gives to whom between two layouts, in digits. */
+static inline void mesh__moves_route(mesh_moves *it, int op) {
+    mesh_digits src_r = mesh__digits_of(it->src, it->src_spec, MESH_REPLICATE),
+                src_p = mesh__digits_of(it->src, it->src_spec, MESH_PARTIAL),
+                dst_r = mesh__digits_of(it->dst, it->dst_spec, MESH_REPLICATE),
+                dst_p = mesh__digits_of(it->dst, it->dst_spec, MESH_PARTIAL), same;
+    int i;
+    if (mesh__same_table(it->src, it->dst)) {
+        mesh__digits_match(&src_r, &dst_r, &it->fixed, &it->spread, &it->to_spread);
+    } else { /* equal positions are other ranks: whoever holds a piece keeps it, the others ask who is near */
+        it->fixed.n = 0;
+        it->spread = src_r;
+        it->to_spread = dst_r;
+    }
+    mesh__digits_order(&it->spread);
+    mesh__digits_match(&src_p, &dst_p, &it->kept, &it->sum, &same);
+    for (i = 0; i < it->kept.n; i++) mesh__digit_add(&it->fixed, it->kept.digit[i].shape, it->kept.digit[i].stride);
+    it->placed.n = it->to_zero.n = 0;
+    it->made_partial = same.n;
+    if (mesh__keeps_zero(op)) {
+        mesh_digits src_s = mesh__digits_of(it->src, it->src_spec, MESH_SHARD), rest;
+        mesh__digits_match(&src_s, &same, &it->placed, &rest, &it->to_zero);
+    } else {
+        for (i = 0; i < same.n; i++) mesh__digit_add(&it->to_spread, same.digit[i].shape, same.digit[i].stride);
+    }
+    it->summands = mesh__digits_size(&it->sum);
+    it->replicas = mesh__digits_size(&it->spread);
+    it->receivers = mesh__digits_size(&it->to_spread);
+}
+
+/* The position that a rank's digits add. */
+static inline int mesh__offset_as(const mesh_digits *d, const mesh *m, const int *coord) {
+    return mesh__digits_offset(d, mesh__digits_index(d, m, coord));
+}
+
+static inline void mesh__moves_round(mesh_moves *it);
+
+static inline void mesh__moves_layouts(mesh_moves *it, const mesh_plan *p, int step) {
+    it->plan = p;
+    it->src = mesh__layout_mesh(p, step);
+    it->dst = mesh__layout_mesh(p, step + 1);
+    it->src_spec = mesh__layout_spec(p, step);
+    it->dst_spec = mesh__layout_spec(p, step + 1);
+    mesh__moves_route(it, p->op);
+}
+
+MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int rank, int round) {
+    int coord[MESH_MAX_MODES], d;
+    mesh__moves_layouts(it, p, step);
+    it->rank = rank;
+    it->rounds = p->step[step].rounds;
+    it->slab_dim = p->step[step].slab_dim;
+    it->by_source = p->step[step].kind == MESH_STEP_MOVE;
+    it->round = round < 0 ? 0 : round;
+    it->last_round = round < 0 ? it->rounds - 1 : round;
+    it->from.ndim = it->to.ndim = p->view.ndim;
+    it->from.zero = it->to.zero = 0;
+    for (d = 0; d < MESH_MAX_DIMS; d++) it->from.shape[d] = it->from.offset[d] = it->to.shape[d] = it->to.offset[d] = 0;
+    it->own_summand = it->own_spread = -1;
+    it->holds = 0;
+    if (mesh_spec_box(it->src_spec, it->src, p->view.ndim, p->view.shape, rank, &it->from)) {
+        mesh_coords_of(it->src, rank, it->src_coord);
+        mesh__take_apart(it->src, rank, coord);
+        it->own_summand = mesh__digits_index(&it->sum, it->src, coord);
+        it->own_spread = mesh__digits_index(&it->spread, it->src, coord);
+        it->own_kept = mesh__digits_index(&it->kept, it->src, coord);
+    } else if (p->view.ndim == 0) {
+        it->from.ndim = -1; /* a scalar that is not here */
+    }
+    if (!mesh_spec_box(it->dst_spec, it->dst, p->view.ndim, p->view.shape, rank, &it->to) && p->view.ndim == 0)
+        it->to.ndim = -1;
+    mesh__moves_round(it);
+}
+
+enum { MESH__MOVES_RECEIVE, MESH__MOVES_PIECE, MESH__MOVES_SEND, MESH__MOVES_RECEIVER, MESH__MOVES_END };
+
+/* The value of a shard's digits; coord: its axes' coordinates. */
+static inline int mesh__shard_digits(const mesh_digits *d, const mesh *m, const int *coord) {
+    int modes[MESH_MAX_MODES], i, k, index;
+    if (!d->n) return 0;
+    for (i = 0; i < m->naxes; i++)
+        for (index = coord[i], k = m->axis[i].first + m->axis[i].modes - 1; k >= m->axis[i].first; k--) {
+            modes[k] = index % m->mode[k].shape;
+            index /= m->mode[k].shape;
+        }
+    return mesh__digits_index(d, m, modes);
+}
+
+static inline int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mesh_box_count(b) > 0; }
+
+/* Begin a round with what is received. */
+static inline void mesh__moves_round(mesh_moves *it) {
+    const mesh_plan *p = it->plan;
+    it->state = MESH__MOVES_SEND;
+    it->pieces.state = 0;
+    it->nothing = 0;
+    if (mesh__box_some(&it->to)) {
+        int coord[MESH_MAX_MODES];
+        mesh_box box = it->by_source ? it->to : mesh_box_slab(&it->to, it->slab_dim, it->round, it->rounds);
+        mesh__take_apart(it->dst, it->rank, coord);
+        it->state = MESH__MOVES_RECEIVE;
+        it->fixed_offset = mesh__offset_as(&it->fixed, it->dst, coord);
+        it->receiver = mesh__digits_index(&it->to_spread, it->dst, coord);
+        it->want_kept = mesh__digits_index(&it->kept, it->dst, coord);
+        it->want_placed = mesh__digits_index(&it->placed, it->dst, coord);
+        if (mesh__digits_index(&it->to_zero, it->dst, coord)) {
+            it->part = box;
+            it->nothing = it->round == 0 || !it->by_source ? 1 : 2; /* by source: all of it in the first round */
+            return;
+        }
+        it->sum_at = -1;
+        mesh_pieces_start(&it->pieces, it->src_spec, it->src, p->view.ndim, p->view.shape, &box);
+        it->kind = MESH_MOVE_RECV;
+    }
+}
+
+/* Bounds of a piece's shard as a box. */
+static inline mesh_box mesh__shard_box(const mesh_pieces *p) {
+    mesh_box box;
+    int d;
+    box.ndim = p->piece.ndim;
+    box.zero = 0;
+    for (d = 0; d < box.ndim; d++) {
+        box.offset[d] = p->low[d];
+        box.shape[d] = p->high[d] - p->low[d];
+    }
+    return box;
+}
+
+/* Where a shard lies, in positions, its other axes at 0. */
+static inline int mesh__shard_position(const mesh *m, const mesh_spec *s, const int *coord) {
+    int i, position = m->origin;
+    for (i = 0; i < m->naxes; i++)
+        if (s->axis[i].kind == MESH_SHARD) position += mesh__axis_offset(m, i, coord[i]);
+    return position;
+}
+
+static inline int mesh__same_shard(const mesh_spec *s, const int *a, const int *b) {
+    int i;
+    for (i = 0; i < s->naxes; i++)
+        if (s->axis[i].kind == MESH_SHARD && a[i] != b[i]) return 0;
+    return 1;
+}
+
+/* The rank that has a summand and a replica of the shard at `position`. */
+static inline int mesh__source_rank(const mesh_moves *it, int position, int summand, int replica) {
+    return mesh__rank_of_position(it->src, position + it->fixed_offset + mesh__digits_offset(&it->sum, summand) +
+                                               mesh__digits_offset(&it->spread, replica));
+}
+
+static inline int mesh__level_of(const mesh_topology *t, int a, int b) {
+    int l = 0;
+    while (l < t->nlevels - 1 && a / t->level[l].ranks != b / t->level[l].ranks) l++;
+    return l;
+}
+
+/* Which of a dim's shards in order, counted along the axes that cut it, holds x. */
+static inline int64_t mesh__shard_number(const mesh_spec *s, const mesh *m, int d, int64_t size, int64_t x) {
+    uint8_t list[MESH_MAX_AXES];
+    int n = mesh__dim_axes(s, d, list), k;
+    int64_t low = 0, high = size, number = 0;
+    for (k = 0; k < n; k++)
+        number = number * m->axis[list[k]].size + mesh__part_find(s->rule, m->axis[list[k]].size, x, &low, &high);
+    return number;
+}
+
+/* A number that differs from receiver to receiver of a source's shard, so that its replicas take turns: where the receiver is a source
+   itself by its own place there, else by its place among all that need something of the shard (`to` lies in its box). */
+static inline int64_t mesh__receiver_number(const mesh_moves *it, const int *coord, int spread, const mesh_box *shard,
+                                            const mesh_box *to) {
+    int64_t number = 0;
+    int d;
+    if (coord) {
+        for (d = 0; d < it->src->naxes; d++)
+            if (it->src_spec->axis[d].kind == MESH_SHARD) number = number * it->src->axis[d].size + coord[d];
+        return number + spread;
+    }
+    for (d = 0; d < shard->ndim; d++) {
+        int64_t size = it->plan->view.shape[d], at = mesh__shard_number(it->dst_spec, it->dst, d, size, to->offset[d]);
+        int64_t first = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d]);
+        int64_t last = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d] + shard->shape[d] - 1);
+        number = (number * (last - first + 1) + (at - first)) % INT32_MAX;
+    }
+    return (number * it->receivers + it->receiver) % INT32_MAX;
+}
+
+/* Pieces from so many bytes on are worth a message from each replica. */
+static inline int64_t mesh__cut_bytes(const mesh_topology *t) {
+    return t->level[t->nlevels - 1].latency_ps ? MESH__PIECE_CUT : 1;
+}
+
+/* The nearest replicas of a summand of the shard at `position`, as `rank` sees them: sets level and near_first. Returns how many. Offsets
+   grow with a replica's number, so those in one unit of ranks follow one another, unless a table scatters them. */
+static inline int mesh__near(mesh_moves *it, int rank, int position, int summand) {
+    const mesh_topology *t = &it->plan->topology;
+    int64_t base = position + it->fixed_offset + mesh__digits_offset(&it->sum, summand);
+    int l, g, near = 0, best = t->nlevels;
+    it->level = it->near_first = -1;
+    if (t->nlevels == 1) return it->replicas;
+    for (l = 0; l < t->nlevels - 1 && !it->src->table; l++) {
+        int64_t unit = rank / t->level[l].ranks * (int64_t)t->level[l].ranks - base;
+        int64_t first = mesh__digits_below(&it->spread, unit);
+        near = (int)(mesh__digits_below(&it->spread, unit + t->level[l].ranks) - first);
+        it->near_first = (int)first;
+        it->level = l;
+        if (near) return near;
+    }
+    it->near_first = it->level = -1;
+    if (!it->src->table) return it->replicas;
+    for (g = 0; g < it->replicas; g++) {
+        int level = mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g));
+        if (level > best) continue;
+        near = level < best ? 1 : near + 1;
+        best = level;
+    }
+    it->level = best;
+    return near;
+}
+/* The replica that is number n among the near ones. */
+static inline int mesh__near_at(const mesh_moves *it, int rank, int position, int summand, int n) {
+    int g;
+    if (it->level < 0) return n;
+    if (it->near_first >= 0) return it->near_first + n;
+    for (g = 0;; g++)
+        if (mesh__level_of(&it->plan->topology, rank, mesh__source_rank(it, position, summand, g)) == it->level &&
+            n-- == 0)
+            return g;
+}
+/* The number of a replica among the near ones, of which there are `near`; -1: it is none of them. */
+static inline int mesh__near_number(const mesh_moves *it, int rank, int position, int summand, int replica, int near) {
+    const mesh_topology *t = &it->plan->topology;
+    int g, n = replica - (it->near_first >= 0 ? it->near_first : 0);
+    if (it->level < 0) return n;
+    if (it->near_first >= 0) return n >= 0 && n < near ? n : -1;
+    if (mesh__level_of(t, rank, mesh__source_rank(it, position, summand, replica)) != it->level) return -1;
+    for (g = n = 0; g < replica; g++)
+        n += mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g)) == it->level;
+    return n;
+}
+
+/* Among the replicas of the shard at a position: which serve a receiver, whose coordinates as a source are coord (NULL: it is none) and
+   whose own replica is spread. Sets picks (how many of the near ones share the piece), turn (who of them gives the first slab) and
+   single (the one, when picks is 1). */
+static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coord, int spread, int position,
+                                        int summand, const mesh_box *shard) {
+    int near, n;
+    it->picks = 1;
+    it->single = 0;
+    if (it->replicas == 1) return;
+    if (it->holds) {
+        it->single = spread;
+        return;
+    }
+    near = mesh__near(it, rank, position, summand);
+    n = (int)((mesh__receiver_number(it, coord, spread, shard, &it->part) + summand) % near);
+    if (near > 1 && it->part.ndim > 0 &&
+        mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(&it->plan->topology), it->plan->elem_bytes)) {
+        it->picks = near;
+        it->turn = n;
+        return;
+    }
+    it->single = mesh__near_at(it, rank, position, summand, n);
+}
+
+/* What the k-th of those that share a piece gives. */
+static inline mesh_box mesh__share(const mesh_box *part, int k, int picks) {
+    int d, longest = 0;
+    for (d = 1; d < part->ndim; d++)
+        if (part->shape[d] > part->shape[longest]) longest = d;
+    return mesh_box_slab(part, longest, k, picks);
+}
+
+/* Nothing comes of the piece at hand: it becomes zero. */
+static inline int mesh__moves_zero(mesh_moves *it) {
+    it->kind = MESH_MOVE_ZERO;
+    it->peer = it->rank;
+    it->summand = -1;
+    it->box = it->part;
+    return 1;
+}
+
+/* What is received of the piece at hand: summand after summand, from one or several sources each. */
+static inline int mesh__moves_receive(mesh_moves *it) {
+    int position = mesh__shard_position(it->src, it->src_spec, it->pieces.coord), n;
+    mesh_box shard = mesh__shard_box(&it->pieces);
+    for (; it->sum_at < it->summands; it->sum_at++, it->pick = 0) {
+        it->summand = it->sum_at;
+        if (it->holds && it->sum_at == it->own_summand) {
+            it->kind = MESH_MOVE_LOCAL;
+            it->peer = it->rank;
+            it->box = it->part;
+            it->sum_at++;
+            it->pick = 0;
+            return 1;
+        }
+        if (it->pick == 0) {
+            mesh__choose_sources(it, it->rank, it->own_spread >= 0 ? it->src_coord : NULL, it->own_spread, position,
+                                 it->sum_at, &shard);
+            it->pick = 1;
+        } else if (it->picks == 1) {
+            continue;
+        }
+        it->kind = MESH_MOVE_RECV;
+        if (it->picks == 1) {
+            it->pick = 2;
+            it->box = it->part;
+            it->peer = mesh__source_rank(it, position, it->sum_at, it->single);
+            return 1;
+        }
+        while (it->pick <= it->picks) {
+            n = it->pick++ - 1;
+            it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
+            if (!mesh_box_count(&it->box)) continue;
+            it->peer =
+                mesh__source_rank(it, position, it->sum_at, mesh__near_at(it, it->rank, position, it->sum_at, n));
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Does this rank serve receiver number it->receiver of the piece at hand? Then the move is set. */
+static inline int mesh__moves_serve(mesh_moves *it) {
+    int coord[MESH_MAX_AXES], modes[MESH_MAX_MODES], spread = 0, position, n, is_source;
+    int rank = mesh__rank_of_position(it->dst, mesh__shard_position(it->dst, it->dst_spec, it->pieces.coord) +
+                                                   it->fixed_offset + it->placed_offset +
+                                                   mesh__digits_offset(&it->to_spread, it->receiver));
+    it->holds = 0;
+    is_source = mesh_coords_of(it->src, rank, coord);
+    if (is_source) {
+        mesh__take_apart(it->src, rank, modes);
+        spread = mesh__digits_index(&it->spread, it->src, modes);
+        it->holds = mesh__same_shard(it->src_spec, coord, it->src_coord) &&
+                    mesh__digits_index(&it->kept, it->src, modes) == it->own_kept;
+        if (it->holds && mesh__digits_index(&it->sum, it->src, modes) == it->own_summand) return 0; /* it has its own */
+    }
+    position = mesh__shard_position(it->src, it->src_spec, it->src_coord);
+    mesh__choose_sources(it, rank, is_source ? coord : NULL, spread, position, it->own_summand, &it->from);
+    it->kind = MESH_MOVE_SEND;
+    it->peer = rank;
+    it->summand = it->own_summand;
+    it->box = it->part;
+    if (it->picks == 1) return it->single == it->own_spread;
+    n = mesh__near_number(it, rank, position, it->own_summand, it->own_spread, it->picks);
+    if (n < 0) return 0;
+    it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
+    return mesh_box_count(&it->box) > 0;
+}
+
+/* The next piece, cut to the round. */
+static inline int mesh__moves_piece(mesh_moves *it, int sending) {
+    while (mesh_pieces_next(&it->pieces)) {
+        it->part = it->pieces.piece;
+        if (it->rounds > 1 && sending == !it->by_source) { /* the slab is of the other side's box */
+            mesh_box whole = mesh__shard_box(&it->pieces),
+                     slab = mesh_box_slab(&whole, it->slab_dim, it->round, it->rounds);
+            if (!mesh_box_intersect(&it->part, &it->pieces.piece, &slab)) continue;
+        }
+        return 1;
+    }
+    return 0;
+}
+
+/* From here on what is sent. */
+static inline void mesh__moves_send(mesh_moves *it) {
+    int coord[MESH_MAX_MODES];
+    mesh_box box = it->by_source ? mesh_box_slab(&it->from, it->slab_dim, it->round, it->rounds) : it->from;
+    it->state = MESH__MOVES_PIECE;
+    mesh__take_apart(it->src, it->rank, coord);
+    it->fixed_offset = mesh__offset_as(&it->fixed, it->src, coord);
+    it->placed_offset = mesh__offset_as(&it->placed, it->src, coord);
+    mesh_pieces_start(&it->pieces, it->dst_spec, it->dst, it->plan->view.ndim, it->plan->view.shape, &box);
+}
+
+MESH_API int mesh_moves_next(mesh_moves *it) {
+    for (;;) switch (it->state) {
+        case MESH__MOVES_RECEIVE:
+            if (it->nothing) { /* once */
+                it->state = MESH__MOVES_SEND;
+                if (it->nothing == 1 && mesh__box_some(&it->part)) return mesh__moves_zero(it);
+                break;
+            }
+            if (it->sum_at >= 0 && mesh__moves_receive(it)) return 1;
+            if (mesh__moves_piece(it, 0)) {
+                it->sum_at = it->pick = 0;
+                if (mesh__shard_digits(&it->placed, it->src, it->pieces.coord) != it->want_placed) {
+                    it->sum_at = it->summands;
+                    return mesh__moves_zero(it);
+                }
+                it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
+                            mesh__same_shard(it->src_spec, it->src_coord, it->pieces.coord);
+            } else {
+                it->state = MESH__MOVES_SEND;
+            }
+            break;
+        case MESH__MOVES_SEND:
+            if (it->own_spread >= 0 && mesh__box_some(&it->from))
+                mesh__moves_send(it);
+            else
+                it->state = MESH__MOVES_END;
+            break;
+        case MESH__MOVES_PIECE:
+            it->receiver = -1;
+            it->state = mesh__moves_piece(it, 1) ? MESH__MOVES_RECEIVER : MESH__MOVES_END;
+            break;
+        case MESH__MOVES_RECEIVER:
+            if (++it->receiver >= it->receivers)
+                it->state = MESH__MOVES_PIECE;
+            else if (mesh__moves_serve(it))
+                return 1;
+            break;
+        default:
+            if (it->round >= it->last_round) return 0;
+            it->round++;
+            mesh__moves_round(it);
+            break;
+        }
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_ROUTE_IMPLEMENTED */

@@ -1,0 +1,447 @@
+/* mesh/schedule.h - an operation as data: what one rank posts, waits for, reduces and copies, in a straight line. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes kernels.h, tuning.h. Knows no comm and no engine: a schedule can be built for any rank of any mesh, and run by anyone.
+*/
+#include "kernels.h"
+#include "tuning.h"
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SCHEDULE_IMPLEMENTED)
+#define MESH_SCHEDULE_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    MESH__SCRATCHES = 5, /* pieces of memory of a schedule */
+    MESH__ROUND = 32     /* partners served at once in direct exchanges */
+};
+
+/* A schedule is a straight-line program. */
+enum {
+    MESH__POST, /* start xfers first .. first+count */
+    MESH__WAIT, /* hold until every post before step `first` is complete */
+    MESH__REDUCE, /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use src as scratch unless src_first */
+    MESH__COPY,   /* n bytes from src to dst */
+    MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
+    MESH__DIVIDE, /* dst = dst / size of the group, n elements */
+    MESH__FOLD, /* xfer `count` = xfer `count` op xfer `first`, strided or not; n > 0: xfer `count` = xfer `count` / n instead.
+                     src_first: dtype | op << 8 */
+    MESH__ZERO, /* xfer `first` of this rank becomes zero */
+    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place,
+                   src_first bytes wide where given */
+    MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
+};
+
+typedef struct mesh__step {
+    int kind, open; /* open: a post that has not ended */
+    int first, count, src_first;
+    mesh_ticket ticket;
+    void *dst;
+    const void *src;
+    size_t n;
+} mesh__step;
+
+/* What one rank does in one operation, as data: built from a group, an index in it and a call, by functions that see no comm and no engine; run
+   by the engine, or by anyone. */
+typedef struct mesh__schedule {
+    mesh_transport *t; /* whose memory it is made of */
+    const mesh *on;    /* the group */
+    int index;         /* this rank's */
+    int ordered;       /* the call's op is a user's that does not commute */
+    mesh_call call;
+    size_t elem_bytes;
+    const mesh_tuning *tuning; /* NULL: what is built in */
+    mesh__step *step;
+    int nsteps, step_cap;
+    mesh_xfer *xfer;
+    int nxfers, xfer_cap;
+    mesh_block *block; /* copies of the caller's */
+    int block_cap;
+    void *args; /* a native call's counts, offsets, list, or offsets that nobody gave: the caller's need not stay */
+    int args_cap;
+    struct {
+        unsigned char *p;
+        size_t nbytes;
+    } scratch[MESH__SCRATCHES]; /* pieces of memory, kept for the next schedule made here unless large */
+    int nscratch, out_of_memory;
+    /* What a step EXTEND calls with its dst: adds steps that could not be known before. */
+    void (*extend)(struct mesh__schedule *s, const void *head);
+    void *extra; /* what extend works on */
+} mesh__schedule;
+
+/* ---- // >>made of ---- */
+
+/* A schedule of nothing; what an earlier one left of arrays and scratch is used again. Whom it is for is to be filled in: on, index, call. */
+static inline void mesh__schedule_begin(mesh__schedule *s, mesh_transport *t) {
+    s->t = t;
+    s->extend = NULL;
+    s->nsteps = s->nxfers = s->nscratch = s->out_of_memory = 0;
+}
+
+static inline mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
+    mesh__step *step;
+    if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->step, &s->step_cap, s->nsteps + 1, sizeof *s->step)) {
+        s->out_of_memory = 1;
+        return NULL;
+    }
+    step = &s->step[s->nsteps++];
+    memset(step, 0, sizeof *step);
+    step->kind = kind;
+    step->first = s->nxfers;
+    return step;
+}
+
+static inline void mesh__add_post(mesh__schedule *s) { mesh__step_add(s, MESH__POST); }
+
+/* Wait for the posts before a step. */
+static inline void mesh__add_wait_before(mesh__schedule *s, int before) {
+    mesh__step *step = mesh__step_add(s, MESH__WAIT);
+    if (step) step->first = before;
+}
+
+static inline void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
+
+/* An xfer of the post begun last. `index` is the peer's in the group. */
+static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
+    mesh_xfer *x;
+    if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
+        s->out_of_memory = 1;
+        return;
+    }
+    x = &s->xfer[s->nxfers++];
+    x->base = (void *)(uintptr_t)base;
+    x->nbytes = nbytes;
+    x->block = NULL;
+    x->direction = direction;
+    x->rank = mesh_rank_at(s->on, index);
+    s->step[s->nsteps - 1].count++;
+}
+
+/* A step on n elements or bytes that lie in one piece. */
+static inline void mesh__add_on(mesh__schedule *s, int kind, void *dst, const void *src, size_t n, int src_first) {
+    mesh__step *step = n ? mesh__step_add(s, kind) : NULL;
+    if (!step) return;
+    step->dst = dst;
+    step->src = src;
+    step->n = n;
+    step->src_first = src_first;
+}
+
+/* dst = dst op src, or src op dst: that matters to a user's op only. */
+static inline void mesh__add_reduce(mesh__schedule *s, void *dst, const void *src, size_t count, int src_first) {
+    mesh__add_on(s, MESH__REDUCE, dst, src, count, src_first);
+}
+
+static inline void mesh__add_divide(mesh__schedule *s, void *dst, size_t count) {
+    if (s->call.op == MESH_AVG && s->on->size > 1) mesh__add_on(s, MESH__DIVIDE, dst, dst, count, 0);
+}
+
+static inline void mesh__add_copy(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
+    if (dst != src) mesh__add_on(s, MESH__COPY, dst, src, nbytes, 0);
+}
+
+/* Turn the byte order of nbytes, which lie at src, into dst. */
+static inline void mesh__add_swap(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
+    mesh__add_on(s, MESH__SWAP, dst, src, nbytes, 0);
+}
+
+static inline int mesh__on_device(const mesh_transport *t) {
+    return t->caps & MESH_CAP_DEVICE && MESH__HAS(t->ops, alloc) && MESH__HAS(t->ops, free);
+}
+
+static inline void mesh__scratch_free(mesh__schedule *s, size_t above) {
+    int k;
+    for (k = 0; k < MESH__SCRATCHES; k++) {
+        if (!s->scratch[k].p || s->scratch[k].nbytes <= above) continue;
+        if (mesh__on_device(s->t))
+            s->t->ops->free(s->t, s->scratch[k].p);
+        else
+            mesh_transport_free(s->t, s->scratch[k].p);
+        s->scratch[k].p = NULL;
+        s->scratch[k].nbytes = 0;
+    }
+}
+
+/* Memory of the schedule's own, aligned to 64 bytes. At most MESH__SCRATCHES pieces. */
+static inline unsigned char *mesh__scratch(mesh__schedule *s, size_t nbytes) {
+    int k = s->nscratch++;
+    void *p;
+    MESH_ASSERT(k < MESH__SCRATCHES);
+    nbytes += 64;
+    if (nbytes > s->scratch[k].nbytes) {
+        p = s->scratch[k].p;
+        if (p && mesh__on_device(s->t)) s->t->ops->free(s->t, p);
+        if (p && !mesh__on_device(s->t)) mesh_transport_free(s->t, p);
+        p = NULL;
+        if (!mesh__on_device(s->t))
+            p = mesh_transport_alloc(s->t, nbytes);
+        else if (s->t->ops->alloc(s->t, nbytes, 0, &p) != MESH_OK)
+            p = NULL;
+        s->scratch[k].p = (unsigned char *)p;
+        s->scratch[k].nbytes = p ? nbytes : 0;
+        if (!p) s->out_of_memory = 1;
+    }
+    p = s->scratch[k].p;
+    return p ? (unsigned char *)(((uintptr_t)p + 63) & ~(uintptr_t)63) : NULL;
+}
+
+static inline void mesh__schedule_free(mesh__schedule *s) {
+    mesh__scratch_free(s, 0);
+    mesh_transport_free(s->t, s->step);
+    mesh_transport_free(s->t, s->xfer);
+    mesh_transport_free(s->t, s->block);
+    mesh_transport_free(s->t, s->args);
+}
+
+/* ---- // >>run: all that is no message ---- */
+
+static inline mesh_status mesh__step_reduce(mesh__schedule *s, void *group, mesh__step *step, int divide) {
+    mesh_transport *t = s->t;
+    size_t width = mesh__swap_width(&s->call);
+    void *src = (void *)(uintptr_t)step->src;
+    if (MESH__HAS(t->ops, reduce))
+        return t->ops->reduce(t, group, s->call.op, s->call.dtype, step->dst, NULL, src, NULL, step->n, divide);
+    t->inside.combining = s->call.user_op != NULL;
+    if (width)
+        mesh__combine_swapped(&s->call, step->dst, src, step->n, s->elem_bytes, step->src_first, divide, width);
+    else
+        mesh__combine(&s->call, step->dst, src, step->n, s->elem_bytes, step->src_first, divide);
+    t->inside.combining = 0;
+    return MESH_OK;
+}
+
+/* A reduction from one strided block to another; memory holds the host's byte order. */
+static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, mesh__step *step) {
+    const mesh_xfer *from = &s->xfer[step->first], *to = &s->xfer[step->count];
+    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    mesh_call call;
+    size_t elem = mesh_dtype_bytes((mesh_dtype)(step->src_first & 255));
+    uint64_t left, n;
+    memset(&call, 0, sizeof call);
+    call.dtype = step->src_first & 255;
+    call.op = step->src_first >> 8;
+    if (MESH__HAS(s->t->ops, reduce))
+        return s->t->ops->reduce(s->t, group, call.op, call.dtype, to->base, to->block, from->base, from->block,
+                                 to->nbytes / elem, (int)step->n);
+    for (left = to->nbytes; left; left -= n) {
+        n = src.left < dst.left ? src.left : dst.left;
+        mesh__combine(&call, dst.p, src.p, (size_t)n / elem, elem, 0, (int)step->n);
+        mesh__cursor_move(&src, n);
+        mesh__cursor_move(&dst, n);
+    }
+    return MESH_OK;
+}
+
+/* Any step but POST and WAIT. `group`: the transport's handle. */
+static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, mesh__step *step) {
+    mesh_transport *t = s->t;
+    const mesh_ops *ops = t->ops;
+    const mesh_xfer *from, *to;
+    switch (step->kind) {
+    case MESH__COPY:
+        if (MESH__HAS(ops, copy)) return ops->copy(t, group, step->dst, NULL, step->src, NULL, step->n);
+        memmove(step->dst, step->src, step->n);
+        return MESH_OK;
+    case MESH__MOVE:
+        from = &s->xfer[step->first];
+        to = &s->xfer[step->count];
+        if (MESH__HAS(ops, copy))
+            return ops->copy(t, group, to->base, to->block, from->base, from->block, from->nbytes);
+        mesh__move(from, to);
+        return MESH_OK;
+    case MESH__DIVIDE:
+        return mesh__step_reduce(s, group, step, s->on->size);
+    case MESH__FOLD:
+        return mesh__step_fold(s, group, step);
+    case MESH__ZERO:
+        to = &s->xfer[step->first];
+        if (MESH__HAS(ops, copy)) return ops->copy(t, group, to->base, to->block, NULL, NULL, to->nbytes);
+        mesh__zero(to);
+        return MESH_OK;
+    case MESH__SWAP:
+        if (step->src)
+            mesh__swap(step->dst, step->src, step->n, mesh__swap_width(&s->call));
+        else
+            mesh__swap_xfer(&s->xfer[step->first],
+                            step->src_first ? (size_t)step->src_first : mesh__swap_width(&s->call));
+        return MESH_OK;
+    case MESH__EXTEND:
+        s->extend(s, step->dst);
+        return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
+    default:
+        return mesh__step_reduce(s, group, step, 0);
+    }
+}
+
+/* ---- // >>views: where the elements of an operation lie ---- */
+
+typedef struct mesh__part { /* one of the arrays */
+    unsigned char *base;
+    size_t count, start; /* elements; start: those of the parts before */
+} mesh__part;
+
+enum {
+    MESH__CHUNKS, /* one logical array of `total` elements, block i a chunk of it as torch.chunk has it */
+    MESH__BLOCKS, /* block i follows block i-1; a list of arrays holds a piece of every block each */
+    MESH__COUNTS  /* block i has counts[i] elements at offsets[i] */
+};
+
+typedef struct mesh__view {
+    const mesh__part *part;
+    int nparts, kind;
+    size_t total, each; /* CHUNKS: of the whole, of a block (the last ones have less); BLOCKS: both of a block */
+    const size_t *counts, *offsets;
+} mesh__view;
+
+typedef struct mesh__range {
+    int block;
+    size_t at, count;
+} mesh__range;
+
+static inline mesh__view mesh__view_of(const mesh__part *part, int nparts, int kind, int chunks) {
+    mesh__view v;
+    memset(&v, 0, sizeof v);
+    v.part = part;
+    v.nparts = nparts;
+    v.kind = kind;
+    v.total = v.each = part[nparts - 1].start + part[nparts - 1].count;
+    if (kind == MESH__CHUNKS) v.each = (v.total + (size_t)chunks - 1) / (size_t)chunks;
+    return v;
+}
+
+static inline mesh__part mesh__part_of(const void *base, size_t count) {
+    mesh__part p;
+    p.base = (unsigned char *)(uintptr_t)base;
+    p.count = count;
+    p.start = 0;
+    return p;
+}
+
+static inline mesh__range mesh__range_of(int block, size_t at, size_t count) {
+    mesh__range r;
+    r.block = block;
+    r.at = at;
+    r.count = count;
+    return r;
+}
+
+static inline mesh__range mesh__block_of(const mesh__view *v, int i) {
+    size_t at = v->each * (size_t)i;
+    if (v->kind == MESH__BLOCKS) return mesh__range_of(i, 0, v->total);
+    if (v->kind == MESH__COUNTS) return mesh__range_of(i, 0, v->counts[i]);
+    if (at > v->total) at = v->total;
+    return mesh__range_of(0, at, v->total - at < v->each ? v->total - at : v->each);
+}
+
+/* Blocks a .. b-1 of a view of chunks. */
+static inline mesh__range mesh__blocks_of(const mesh__view *v, int a, int b) {
+    mesh__range first = mesh__block_of(v, a), last = mesh__block_of(v, b);
+    return mesh__range_of(0, first.at, last.at - first.at);
+}
+
+/* Piece j of a range cut into pieces of `segment` elements; how many pieces there are: at least one. */
+static inline mesh__range mesh__segment_of(mesh__range r, size_t segment, size_t j) {
+    size_t at = segment * j;
+    if (at > r.count) at = r.count;
+    return mesh__range_of(r.block, r.at + at, r.count - at < segment ? r.count - at : segment);
+}
+
+static inline size_t mesh__segments(mesh__range r, size_t segment) {
+    return r.count ? (r.count + segment - 1) / segment : 1;
+}
+
+/* The first contiguous run of a range; the range goes on behind it. Its elements are returned (0 for an empty range), *p is where they are. */
+static inline size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
+    int low = 0, high = v->nparts - 1;
+    const mesh__part *part;
+    size_t inside, n;
+    if (v->kind == MESH__COUNTS) {
+        *p = v->part->base + (v->offsets[r->block] + r->at) * s->elem_bytes;
+        n = r->count;
+        r->at += n;
+        r->count = 0;
+        return n;
+    }
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (v->part[middle].start <= r->at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    part = &v->part[low];
+    inside = r->at - part->start;
+    n = part->count - inside < r->count ? part->count - inside : r->count;
+    if (v->kind == MESH__BLOCKS) inside += (size_t)r->block * part->count;
+    *p = part->base ? part->base + inside * s->elem_bytes : NULL;
+    r->at += n;
+    r->count -= n;
+    return n;
+}
+
+/* The xfers of a range to or from a peer, a message for every part it touches; with `flat`, the data lie there one after another. */
+static inline void mesh__add_range(mesh__schedule *s, int direction, int index, const mesh__view *v, mesh__range r,
+                                   unsigned char *flat) {
+    do {
+        unsigned char *p;
+        size_t nbytes = mesh__run(s, v, &r, &p) * s->elem_bytes;
+        mesh__add_xfer(s, direction, index, flat ? flat : p, nbytes);
+        if (flat) flat += nbytes;
+    } while (r.count);
+}
+
+/* Copy or reduce a range of one view to the same elements of another, or from flat memory. */
+static inline void mesh__add_ranges(mesh__schedule *s, int kind, const mesh__view *to, mesh__range r,
+                                    const mesh__view *from, mesh__range q, const unsigned char *flat, int src_first) {
+    while (r.count) {
+        unsigned char *dst, *src;
+        mesh__range r2 = r, q2 = q;
+        size_t n = mesh__run(s, to, &r2, &dst), m = n;
+        if (flat)
+            src = (unsigned char *)(uintptr_t)flat;
+        else
+            m = mesh__run(s, from, &q2, &src);
+        if (m < n) n = m;
+        if (kind == MESH__COPY)
+            mesh__add_copy(s, dst, src, n * s->elem_bytes);
+        else
+            mesh__add_reduce(s, dst, src, n, src_first);
+        r.at += n, r.count -= n;
+        q.at += n, q.count -= n;
+        if (flat) flat += n * s->elem_bytes;
+    }
+}
+
+static inline void mesh__add_copies(mesh__schedule *s, const mesh__view *to, mesh__range r, const mesh__view *from,
+                                    mesh__range q) {
+    mesh__add_ranges(s, MESH__COPY, to, r, from, q, NULL, 0);
+}
+
+static inline void mesh__add_reduces(mesh__schedule *s, const mesh__view *to, mesh__range r, const unsigned char *flat,
+                                     int src_first) {
+    mesh__add_ranges(s, MESH__REDUCE, to, r, NULL, r, flat, src_first);
+}
+
+static inline void mesh__add_divides(mesh__schedule *s, const mesh__view *v, mesh__range r) {
+    while (r.count) {
+        unsigned char *p;
+        size_t n = mesh__run(s, v, &r, &p);
+        mesh__add_divide(s, p, n);
+    }
+}
+
+static inline mesh__range mesh__all_of(const mesh__view *v) { return mesh__range_of(0, 0, v->total); }
+
+/* Partners served at once: more would meet at one rank. After every MESH__ROUND of them comes a wait. */
+static inline void mesh__add_round(mesh__schedule *s, int k) {
+    if (k % MESH__ROUND != 1) return;
+    if (k > 1) mesh__add_wait(s);
+    mesh__add_post(s);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SCHEDULE_IMPLEMENTED */

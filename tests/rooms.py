@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The house: which room may know which. Each room includes what the table here says and no more, compiles with just that in front of it, is no longer
+than a sitting and has no function longer than a screen; docs/architecture.md says where every function is.
+
+    tests/rooms.py            check, one line each; the last line is "N passed, N failed"
+    tests/rooms.py --write    write the table of docs/architecture.md
+"""
+import os, re, subprocess, sys
+
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+
+ARROWS = {  # room: what it includes of the library, in order
+    "mesh/base.h": [],
+    "mesh.h": ["mesh/base.h"],
+    "mesh/degrees.h": ["mesh.h"],
+    "mesh/show.h": ["mesh.h"],
+    "mesh/spec.h": ["mesh.h"],
+    "mesh/topology.h": ["mesh.h"],
+    "mesh/route.h": ["mesh/spec.h", "mesh/topology.h"],
+    "mesh/cost.h": ["mesh/route.h"],
+    "mesh/plan.h": ["mesh/cost.h"],
+    "mesh/explain.h": ["mesh/plan.h"],
+    "mesh/transport.h": ["mesh.h"],
+    "mesh/kernels.h": ["mesh/transport.h"],
+    "mesh/tuning.h": ["mesh/transport.h"],
+    "mesh/schedule.h": ["mesh/kernels.h", "mesh/tuning.h"],
+    "mesh/algorithms.h": ["mesh/schedule.h"],
+    "mesh/engine.h": ["mesh/schedule.h", "mesh/topology.h"],
+    "mesh/failure.h": ["mesh/engine.h"],
+    "mesh/waits.h": ["mesh/failure.h"],
+    "mesh/control.h": ["mesh/waits.h"],
+    "mesh/comm.h": ["mesh/control.h"],
+    "mesh_collectives.h": ["mesh/algorithms.h", "mesh/comm.h"],
+    "mesh/p2p.h": ["mesh_collectives.h"],
+    "mesh/redistribute.h": ["mesh_collectives.h", "mesh/plan.h"],
+    "transports/mesh_sim.h": ["mesh_collectives.h"],
+    "transports/mesh_socket.h": ["mesh_collectives.h"],
+    "transports/mesh_nccl_ptx.h": [],
+    "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
+}
+BEHIND = {  # what a front door brings at its end, for who comes in by it
+    "mesh.h": ["mesh/degrees.h", "mesh/show.h", "mesh/spec.h", "mesh/explain.h"],
+    "mesh_collectives.h": ["mesh/p2p.h", "mesh/redistribute.h"],
+}
+ROOM_LINES, FUNCTION_LINES = 1200, 60
+# Still too long; the numbers may only fall.
+LONG_ROOMS = {"transports/mesh_socket.h": 3267, "transports/mesh_nccl.h": 3214}
+LONG_FUNCTIONS = {
+    "mesh__make_as": 63, "mesh__cost_of": 66, "mesh__build_native": 62, "mesh__open_lead": 67, "mesh__comm_open_inside": 116, "mesh__buffer_check": 78,
+    "mesh__redistribute_start": 71, "mesh_socket__greeting": 61, "mesh_socket__frame_begin": 145, "mesh_socket__round": 61, "mesh_socket__who": 63,
+    "mesh_socket_open": 97, "mesh_nccl__group_open": 65, "mesh_nccl__close_all": 65, "mesh_nccl_open": 106,
+}
+TABLE = ("<!-- rooms: made by tests/rooms.py --write -->", "<!-- end of rooms -->")
+
+
+def headers():
+    found = []
+    for folder in (".", "mesh", "transports"):
+        for at, folders, files in os.walk(folder):
+            if folder == ".": folders.clear()
+            found += [os.path.relpath(os.path.join(at, f)) for f in files if f.endswith(".h")]
+    return sorted(found)
+
+
+def includes(room, text):
+    """(in front, at the end behind MESH__ONE_ROOM)"""
+    front, end, behind = [], [], False
+    for line in text.split("\n"):
+        if "MESH__ONE_ROOM" in line: behind = True
+        if behind and line.startswith("#endif"): behind = False
+        m = re.match(r'#include "(.*)"', line)
+        if m: (end if behind else front).append(os.path.normpath(os.path.join(os.path.dirname(room), m.group(1))))
+    return front, end
+
+
+FUNCTION = re.compile(r"^(?:MESH_API|static)\b[^;={]*?\b(\w+)\([^;]*?\) \{(?:[^\n]*\}$|\n.*?\n\}$)", re.M | re.S)
+PUBLIC = re.compile(r"^MESH_API\b[^;{]*?\b(\w+)\(", re.M)
+
+
+def functions(text):
+    """[(name, lines, line)] of what is defined here."""
+    return [(m.group(1), m.group(0).count("\n") + 1, text.count("\n", 0, m.start()) + 1) for m in FUNCTION.finditer(text)]
+
+
+def table(texts):
+    rows = ["| room | public | private |", "|---|---|---|"]
+    for room in ARROWS:
+        names = [n for n, _, _ in functions(texts[room])]
+        public = sorted({n for n in names if "__" not in n})
+        private = sorted({n for n in names if "__" in n})
+        rows.append(f"| `{room}` | {' '.join(public)} | {' '.join(private)} |")
+    return "\n".join([TABLE[0], *rows, TABLE[1]])
+
+
+def architecture(texts):
+    page = open("docs/architecture.md").read()
+    return page, re.sub(re.escape(TABLE[0]) + ".*?" + re.escape(TABLE[1]), lambda m: table(texts), page, flags=re.S)
+
+
+def compiles(room):
+    """What the compiler says, "" if it is content."""
+    said = ""
+    cuda = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+    where = ["-I" + (cuda if os.path.exists(os.path.join(cuda, "nccl.h")) else "tests/fake_nccl/include")] if "nccl" in room else []
+    for define in ("", "#define MESH_IMPLEMENTATION\n"):
+        # each room by itself, twice: its guards hold
+        source = f'{define}#define MESH__ONE_ROOM\n#include "{room}"\n#include "{room}"\n'
+        made = subprocess.run([os.environ.get("CC", "cc"), "-std=c99", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-error", "-I.", *where,
+                               "-x", "c", "-fsyntax-only", "-"], input=source, capture_output=True, text=True)
+        said += "\n".join(l for l in made.stderr.split("\n") if re.search(r"error:|implicit declaration", l))
+    # declarations first, the implementation later, by the doors
+    source = f'#define _POSIX_C_SOURCE 200809L\n#include "{room}"\n#define MESH_IMPLEMENTATION\n#include "{room}"\n'
+    made = subprocess.run([os.environ.get("CC", "cc"), "-std=c99", "-Wall", "-Wextra", "-I.", *where, "-x", "c", "-fsyntax-only", "-"],
+                          input=source, capture_output=True, text=True)
+    # the hooks of engine.h are defined in the rooms behind it
+    return said + "\n".join(l for l in made.stderr.split("\n") if re.search(r"(error|warning):", l) and "used but never defined" not in l)
+
+
+def main():
+    texts = {room: open(room).read() for room in headers()}
+    passed = failed = 0
+
+    def check(name, why):
+        nonlocal passed, failed
+        passed, failed = passed + (not why), failed + bool(why)
+        print(f"{'FAIL' if why else 'ok  '} {name}" + (f": {why}" if why else ""))
+
+    if "--write" in sys.argv:
+        made = architecture(texts)[1]
+        open("docs/architecture.md", "w").write(made)
+        return
+    check("rooms: the table holds all", " ".join(sorted(set(texts) ^ set(ARROWS))))
+    at = list(ARROWS)
+    for room in at:
+        check(f"arrows of {room}", next((f"it includes {b}, which stands below it in the table" for b in ARROWS[room] if at.index(b) >= at.index(room)), ""))
+        front, end = includes(room, texts.get(room, ""))
+        check(f"includes of {room}", "" if front == ARROWS[room] and end == BEHIND.get(room, [])
+              else f"{front} and at its end {end}; the table says {ARROWS[room]} and {BEHIND.get(room, [])}")
+        check(f"{room} by itself", compiles(room)[:600])
+        lines, most = len(texts[room].splitlines()), ROOM_LINES if room not in LONG_ROOMS else LONG_ROOMS[room]
+        if not room.endswith("_ptx.h"): check(f"{room}: {lines} lines", f"more than {most}" if lines > most else "")
+        long = [f"{n} (line {l}) has {k} lines" for n, k, l in functions(texts[room]) if k > LONG_FUNCTIONS.get(n, FUNCTION_LINES)]
+        check(f"functions of {room}", "; ".join(long))
+    page, made = architecture(texts)
+    check("docs/architecture.md says where every function is", "" if page == made else "tests/rooms.py --write makes it anew")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+main()
