@@ -199,9 +199,14 @@ fuzz-check:
 valgrind:
 	bash tests/valgrind.sh $(VALGRIND)
 
+# All headers as one file.
+single: $(B)/mesh_single.h
+$(B)/mesh_single.h: tools/single.py $(HEADERS) | $(B)
+	python3 tools/single.py $@
+
 # gcc's -fanalyzer over mesh.h and the rooms behind it (a minute; of the engine it finds no end).
 analyze:
 	bash tests/analyze.sh
 
-.PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
+.PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
 	bench-scale bench-redistribute bench-peers install clean

@@ -125,8 +125,9 @@ static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__vi
         mesh__add_post(s);
         for (i = 0; i < v->nparts; i++) { /* neighbouring blocks of a part lie together */
             size_t bytes = v->part[i].count * s->elem_bytes;
-            mesh__add_xfer(s, MESH_SEND, me ^ mask, v->part[i].base + (size_t)mine * bytes, (size_t)mask * bytes);
-            mesh__add_xfer(s, MESH_RECV, me ^ mask, v->part[i].base + (size_t)theirs * bytes, (size_t)mask * bytes);
+            unsigned char *base = v->part[i].base;
+            mesh__add_xfer(s, MESH_SEND, me ^ mask, bytes ? base + (size_t)mine * bytes : NULL, (size_t)mask * bytes);
+            mesh__add_xfer(s, MESH_RECV, me ^ mask, bytes ? base + (size_t)theirs * bytes : NULL, (size_t)mask * bytes);
         }
         mesh__add_wait(s);
     }

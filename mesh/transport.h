@@ -438,6 +438,42 @@ static inline uint64_t mesh__get64(const unsigned char *p) {
     return mesh__get32(p) | (uint64_t)mesh__get32(p + 4) << 32;
 }
 
+/* Bytes of the wire, written or read by the same code: what it does with each number is the cursor's to know. */
+typedef struct mesh__wire {
+    unsigned char *at;
+    int reading;
+} mesh__wire;
+static inline mesh__wire mesh__writing(unsigned char *p) {
+    mesh__wire w;
+    w.at = p;
+    w.reading = 0;
+    return w;
+}
+static inline mesh__wire mesh__reading(const unsigned char *p) {
+    mesh__wire w;
+    w.at = (unsigned char *)(uintptr_t)p;
+    w.reading = 1;
+    return w;
+}
+static inline void mesh__wire32(mesh__wire *w, uint32_t *v) {
+    if (w->reading)
+        *v = mesh__get32(w->at);
+    else
+        mesh__put32(w->at, *v);
+    w->at += 4;
+}
+static inline void mesh__wire64(mesh__wire *w, uint64_t *v) {
+    if (w->reading)
+        *v = mesh__get64(w->at);
+    else
+        mesh__put64(w->at, *v);
+    w->at += 8;
+}
+static inline void mesh__wire_bytes(mesh__wire *w, void *p, size_t n) {
+    memcpy(w->reading ? p : (void *)w->at, w->reading ? (void *)w->at : p, n);
+    w->at += n;
+}
+
 static inline void mesh__copy_text(char *to, size_t cap, const char *from) {
     mesh__text t = mesh__text_on(to, cap);
     mesh__put(&t, "%s", from);

@@ -35,19 +35,28 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh/redistribute.h": ["mesh_collectives.h", "mesh/plan.h"],
     "transports/mesh_sim.h": ["mesh_collectives.h"],
     "transports/mesh_socket.h": ["mesh_collectives.h"],
+    "transports/socket/hmac.h": ["mesh/transport.h"],
+    "transports/socket/state.h": ["transports/mesh_socket.h"],
+    "transports/socket/frames.h": ["transports/socket/state.h"],
+    "transports/socket/connect.h": ["transports/socket/frames.h"],
+    "transports/socket/handshake.h": ["transports/socket/connect.h", "transports/socket/hmac.h"],
+    "transports/socket/loop.h": ["transports/socket/handshake.h"],
+    "transports/socket/ops.h": ["transports/socket/loop.h"],
+    "transports/socket/open.h": ["transports/socket/ops.h"],
     "transports/mesh_nccl_ptx.h": [],
     "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
 }
 BEHIND = {  # what a front door brings at its end, for who comes in by it
     "mesh.h": ["mesh/degrees.h", "mesh/show.h", "mesh/spec.h", "mesh/explain.h"],
     "mesh_collectives.h": ["mesh/p2p.h", "mesh/redistribute.h"],
+    "transports/mesh_socket.h": ["transports/socket/open.h"],
 }
 ROOM_LINES, FUNCTION_LINES = 1200, 60
 # Still too long; the numbers may only fall.
-LONG_ROOMS = {"transports/mesh_socket.h": 3267, "transports/mesh_nccl.h": 3214}
+LONG_ROOMS = {"transports/mesh_nccl.h": 3214}
 LONG_FUNCTIONS = {
     "mesh__make_as": 63, "mesh__cost_of": 66, "mesh__build_native": 62, "mesh__open_lead": 67, "mesh__comm_open_inside": 116, "mesh__buffer_check": 78,
-    "mesh__redistribute_start": 71, "mesh_socket__greeting": 61, "mesh_socket__frame_begin": 145, "mesh_socket__round": 61, "mesh_socket__who": 63,
+    "mesh__redistribute_start": 71, "mesh_socket__round": 61, "mesh_socket__who": 63,
     "mesh_socket_open": 97, "mesh_nccl__group_open": 65, "mesh_nccl__close_all": 65, "mesh_nccl_open": 106,
 }
 TABLE = ("<!-- rooms: made by tests/rooms.py --write -->", "<!-- end of rooms -->")

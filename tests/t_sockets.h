@@ -1692,7 +1692,7 @@ static void test_book_only(void) {
     for (opening = 0; opening < 2; opening++)
         for (rank = 0; rank < 2; rank++)
             for (i = 0; i < 6; i++) {
-                mesh_socket__header(c.rx, MESH_SOCKET__F_BOOK, (uint32_t)length[i], 0, 0, 0, 0);
+                c.rx.type = MESH_SOCKET__F_BOOK, c.rx.length = (uint32_t)length[i];
                 c.rank = rank;
                 law_impl(1)->in_open = opening;
                 CHECK_INT(mesh_socket__frame_valid(law_impl(1), &c), opening && rank == 0 && i == 4);

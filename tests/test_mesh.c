@@ -2,11 +2,19 @@
    ./test_mesh [--list] [--seed N] [--limit S] [--jobs N] [--long] [--stop] [name part ...]: runs the tests whose name holds one of the
    parts, N at a time. */
 #define MESH_IMPLEMENTATION
+#ifdef MESH_TEST_SINGLE /* make single: as one file */
+#define _POSIX_C_SOURCE 200809L
+#else
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_sim.h"
+#endif
 #include "failing_calls.h"
+#ifdef MESH_TEST_SINGLE
+#include "../build/mesh_single.h"
+#else
 #include "../transports/mesh_socket.h"
+#endif
 #include "failing_calls_end.h"
 #include "harness.h"
 #include "t_mesh.h"
@@ -25,6 +33,7 @@
 #include "t_threads.h"
 #include "t_large.h"
 #include "t_bytes.h"
+#include "t_schedule.h"
 #include "t_refused.h"
 #include "t_comm_laws.h"
 #include "t_calls.h"
@@ -52,6 +61,7 @@ int main(int argc, char **argv) {
         TOPIC(thread_tests),
         TOPIC(large_tests),
         TOPIC(bytes_tests),
+        TOPIC(schedule_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),
         TOPIC(call_tests),

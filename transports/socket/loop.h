@@ -1,0 +1,341 @@
+/* socket/loop.h - the event loop: bytes in and out, connections that come, stand and end. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes handshake.h.
+*/
+#include "handshake.h"
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_LOOP_IMPLEMENTED)
+#define MESH_SOCKET_LOOP_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The three places where bytes enter and leave. */
+
+/* Write until the kernel takes no more. */
+static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
+    struct iovec v[MESH_SOCKET__IOVS];
+    int rounds;
+    for (rounds = 0; rounds < 64 && !c->broken && !c->mute; rounds++) {
+        struct msghdr m;
+        ssize_t n;
+        size_t all = 0;
+        int i;
+        if (!c->frame && !c->spare && c->out_len == c->out_at &&
+            !(c->state == MESH_SOCKET__UP && mesh_socket__next_frame(s, c)))
+            return;
+        memset(&m, 0, sizeof m);
+        m.msg_iov = v;
+        m.msg_iovlen = (size_t)mesh_socket__gather(c, v);
+        for (i = 0; i < (int)m.msg_iovlen; i++) all += v[i].iov_len;
+        n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno == EINTR) continue;
+            if (c->state == MESH_SOCKET__UP && (errno == EPIPE || errno == ECONNRESET))
+                c->mute = 1; /* reading finds its end, after what it said last */
+            else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)
+                mesh_socket__conn_failed(c, "writing", errno);
+            return;
+        }
+        mesh_socket__wrote(s, c, (size_t)n);
+        if ((size_t)n < all) return;
+    }
+}
+
+/* Read handshake bytes, never beyond them. */
+static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket__conn *c) {
+    while (c->state == MESH_SOCKET__GREETING && !c->broken) {
+        ssize_t n = recv(c->fd, c->greet + c->greet_have, (size_t)(c->greet_need - c->greet_have), 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0)
+            mesh_socket__conn_failed(c, n ? "reading" : "it hung up during the handshake", n ? errno : 0);
+        else
+            mesh_socket__greeted(s, c, (int)n);
+    }
+}
+
+/* Read until there is nothing more. */
+static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int rounds;
+    if (c->starved) { /* is there memory now? */
+        c->starved = 0;
+        mesh_socket__parse(s, c);
+    }
+    if (c->starved) return;
+    for (rounds = 0; rounds < 32 && !c->broken; rounds++) {
+        struct iovec v[MESH_SOCKET__IOVS + 1];
+        struct msghdr m;
+        size_t direct, ask;
+        ssize_t n;
+        memset(&m, 0, sizeof m);
+        m.msg_iov = v;
+        m.msg_iovlen = (size_t)mesh_socket__room(c, v, &direct, &ask);
+        n = recvmsg(c->fd, &m, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n <= 0) {
+            mesh_socket__conn_failed(
+                c, n ? "reading" : "it ended without goodbye (killed, or it left without mesh_socket_close)",
+                n ? errno : 0);
+            return;
+        }
+        mesh_socket__came(s, c, (size_t)n, direct);
+        if (c->starved || (size_t)n < ask) return;
+    }
+}
+
+static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
+    int i, strangers = 0, taken = 0;
+    for (i = 0; i < s->nconns; i++) strangers += s->conn[i]->rank < 0 && !s->conn[i]->broken;
+    for (;;) {
+        struct sockaddr_storage from;
+        socklen_t length = sizeof from;
+        mesh_socket__conn *c;
+        int fd = mesh_socket__take(listener, &from, &length);
+        if (fd < 0 && errno == EINTR) continue;
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) s->accept_at = mesh_socket__clock() + 10000000;
+            return;
+        }
+        if (listener == s->unix_fd && !s->secret_bytes && !mesh_socket__is_ours(fd)) {
+            close(fd);
+            continue;
+        }
+        if (!mesh_socket__nonblocking(fd) || !(c = mesh_socket__conn_new(s, fd))) {
+            close(fd);
+            s->starved |= s->in_open; /* later it comes again */
+            return;
+        }
+        if (strangers >= MESH_SOCKET__STRANGERS + s->net->base.size) { /* the oldest makes room */
+            mesh_socket__conn *oldest = NULL;
+            for (i = 0; i < s->nconns; i++)
+                if (s->conn[i] != c && s->conn[i]->rank < 0 && !s->conn[i]->broken &&
+                    (!oldest || s->conn[i]->deadline < oldest->deadline))
+                    oldest = s->conn[i];
+            mesh_socket__conn_failed(oldest, "it said nothing, and others came", 0);
+            strangers--;
+        }
+        mesh_socket__tune(fd, (struct sockaddr *)(void *)&from);
+        c->is_unix = listener == s->unix_fd;
+        c->is_near = c->is_unix || mesh_socket__is_loopback((struct sockaddr *)(void *)&from);
+        c->greet_need = MESH_SOCKET__C1;
+        c->deadline = mesh_socket__clock() + INT64_C(10000000000);
+        strangers++;
+        if (++taken == MESH_SOCKET__STRANGERS) return; /* read what they say before the next come */
+    }
+}
+
+/* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
+static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator,
+        gave_way = c->broken == MESH_SOCKET__GAVE_WAY, is_unix = c->is_unix,
+        connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused;
+    char why[256];
+    int replaced = was_up && rank >= 0 && s->peer[rank].conn != c;
+    mesh_socket__peer *p;
+    mesh__copy_text(why, sizeof why, c->why);
+    if (rank < 0 && !gave_way) {
+        s->strangers++;
+        if (!s->stranger[0]) mesh__copy_text(s->stranger, sizeof s->stranger, why);
+        /* one that only ended may be of this job's, from a rank that is leaving */
+        mesh_socket__log(s, refused ? 1 : 2, "mesh_socket: dropped a connection that is none of this job's: %s", why);
+    }
+    mesh_socket__conn_free(s, c);
+    if (rank < 0 || replaced) return;
+    if (s->in_open) mesh__copy_text(s->last, sizeof s->last, why);
+    p = &s->peer[rank];
+    if (was_up) {
+        mesh_socket__gone(s, rank, MESH_EVENT_LOST, why, NULL);
+        mesh_socket__peer_fail(s, rank, why);
+        return;
+    }
+    if (!initiator || p->conn || s->in_open) return;
+    if (gave_way) { /* theirs is coming; if it does not, try again */
+        p->retry_at = mesh_socket__clock() + INT64_C(200000000);
+        return;
+    }
+    if (is_unix && connecting) {
+        p->tried_unix = 1;
+        mesh_socket__reach(s, rank);
+        return;
+    }
+    if (!connecting && !refused) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
+        p->retry_at = mesh_socket__clock() + INT64_C(20000000);
+        return;
+    }
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* in good order or not: only those who need it fail */
+}
+
+static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+    if (error)
+        mesh_socket__conn_failed(c, "connecting", error);
+    else
+        mesh_socket__greet(s, c);
+}
+
+/* Is there something of the peer's to read? */
+static inline int mesh_socket__unread(const mesh_socket__conn *c) {
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
+}
+
+/* Peers that are waited for but not connected: begin, or begin again. Returns when to look again, or INT64_MAX. */
+static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
+    int64_t next = INT64_MAX;
+    int i;
+    for (i = 0; i < s->net->base.size && !s->in_open; i++) {
+        mesh_socket__peer *p = &s->peer[i];
+        if (p->conn && p->waiting.head &&
+            p->noffered < MESH_SOCKET__OFFERS) { /* what was offered before was taken back */
+            mesh_socket__waiting_go(s, i);
+            mesh_socket__flush(s, p->conn);
+        }
+        if (!p->retry_at || p->conn || p->coming) continue;
+        if (mesh_socket__clock() >= p->retry_at) {
+            if (p->waiting.head || p->posted.head || p->held_len)
+                mesh_socket__reach(s, i);
+            else
+                p->retry_at = 0;
+        }
+        if (p->retry_at && p->retry_at < next) next = p->retry_at;
+    }
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->deadline && s->conn[i]->deadline < next) next = s->conn[i]->deadline;
+    return next;
+}
+
+/* Where there are few connections, reading all of them costs less than asking which have something. Every so often the others'
+   turn comes: listeners, connections being made. */
+static inline int mesh_socket__glance(mesh_socket__impl *s) {
+    int i;
+    if (s->nconns > MESH_SOCKET__FEW || ++s->glances % 32 == 0) return 0;
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->state != MESH_SOCKET__UP || c->broken) return 0;
+        mesh_socket__read(s, c);
+        if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+        if (c->broken) return 0;
+    }
+    return 1;
+}
+
+/* Processes have ended: whose? What they sent may still be unread. */
+static inline void mesh_socket__bury(mesh_socket__impl *s) {
+#if MESH_SOCKET__LINUX
+    struct epoll_event ended[16];
+    int i, k, n = epoll_wait(s->processes, ended, 16, 0);
+    for (k = 0; k < n; k++)
+        for (i = 0; i < s->nconns; i++)
+            if (s->conn[i]->process == ended[k].data.fd) {
+                mesh_socket__unwatch(s, s->conn[i]);
+                mesh_socket__doubt(s->conn[i],
+                                   "its process has ended, though a child of it still holds the connection");
+                break;
+            }
+#else
+    (void)s;
+#endif
+}
+
+/* One round over all connections, sleeping up to timeout_ms. */
+static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
+    int i, n = 0, listeners = 0, count, look, ended = -1, starved = 0;
+    int64_t now;
+    if (timeout_ms == 0 && mesh_socket__glance(s)) return;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) {
+        s->starved = s->event = 1;
+        return;
+    }
+    now = mesh_socket__clock();
+    if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
+    if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
+    if (s->unix_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->unix_fd, s->poll[n++].events = POLLIN;
+    listeners = n;
+    count = s->nconns;
+    for (i = 0; i < count; i++, n++) {
+        starved |= s->conn[i]->starved;
+        s->poll[n].fd = s->conn[i]->fd;
+        s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
+                                    (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
+    }
+    if (s->processes >= 0) ended = n, s->poll[n].fd = s->processes, s->poll[n++].events = POLLIN;
+    if (starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
+    if (poll(s->poll, (nfds_t)n, timeout_ms) > 0 || starved) {
+        if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
+        for (i = 0; i < count; i++) {
+            mesh_socket__conn *c = s->conn[i];
+            short got = s->poll[listeners + i].revents;
+            if (c->starved && !c->broken) mesh_socket__read(s, c);
+            if (!got || c->broken) continue;
+            if (c->state == MESH_SOCKET__CONNECTING) {
+                mesh_socket__connected(s, c);
+                continue;
+            }
+            if (got & (POLLIN | POLLHUP | POLLERR)) {
+                if (c->state == MESH_SOCKET__GREETING) mesh_socket__read_greeting(s, c);
+                if (c->state == MESH_SOCKET__UP && !c->broken) mesh_socket__read(s, c);
+            }
+            if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+        }
+        for (i = 0; i < listeners; i++)
+            if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
+    }
+    now = mesh_socket__clock();
+    look = now > s->looked + INT64_C(1000000000);
+    if (look) s->looked = now;
+    for (i = s->nconns - 1; i >= 0; i--) {
+        mesh_socket__conn *c = s->conn[i];
+        if (look && !c->broken && c->state == MESH_SOCKET__UP && mesh_socket__is_silent(c))
+            mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
+        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP && mesh_socket__unread(c))
+            c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
+        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP) { /* it may be alive */
+            mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
+            mesh_socket__flush(s, c);
+        }
+        if (!c->broken && c->deadline && now > c->deadline)
+            mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
+        if (c->broken) mesh_socket__conn_end(s, c);
+        if (i > s->nconns) i = s->nconns; /* others may have ended with it */
+    }
+}
+
+static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    int64_t start = 0, now, next;
+    int spins = 0;
+    for (;;) {
+        next = mesh_socket__retries(s);
+        mesh_socket__round(s, 0);
+        if (s->event) break;
+        now = mesh_socket__clock();
+        if (now >= deadline) break;
+        if (!start) start = now;
+        /* A short wait is spun through. One that is not so short may be for a rank on this very core: it yields, and now and then sleeps
+           at once, for the kernel wakes who sleeps on a core that is free. */
+        if (++spins == 16) s->long_waits++;
+        if (s->crowded ? spins <= 2 : now - start < 50000 && (spins < 16 || s->long_waits % 32)) {
+            if (s->crowded || spins > 16) sched_yield();
+            continue;
+        }
+        if (deadline < next) next = deadline;
+        now = next - now;
+        mesh_socket__round(s, now > INT64_C(1000000000) ? 1000 : now > 0 ? (int)((now + 999999) / 1000000) : 0);
+        if (s->event) break;
+    }
+    s->event = 0;
+    if (!s->starved) return MESH_OK;
+    s->starved = 0;
+    return MESH_ERR_MEMORY;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SOCKET_LOOP_IMPLEMENTED */

@@ -1,0 +1,816 @@
+/* socket/open.h - joining a job: who and where this rank is, listening, meeting rank 0, the address book. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes ops.h.
+*/
+#include "ops.h"
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
+#define MESH_SOCKET_OPEN_IMPLEMENTED
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- // >>environment ---- */
+
+typedef struct mesh_socket__place { /* who and where we are, and how we know */
+    int rank, size, local_rank, local_size, port;
+    char address[256];
+    const char *source;
+} mesh_socket__place;
+
+/* A number from the environment. Returns 1 if it is there; an error where it is no number. */
+static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
+    const char *text = getenv(name), *p = text;
+    int64_t v = 0;
+    if (!text || !*text) return 0;
+    for (; mesh__is_digit(*p) && v <= INT32_MAX; p++) v = v * 10 + (*p - '0');
+    if (*p || v > INT32_MAX) {
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is \"%s\", which is no number from 0 to %d", name,
+                   text, INT32_MAX);
+        *bad = 1;
+        return 0;
+    }
+    *out = (int)v;
+    return 1;
+}
+
+/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */
+static inline int mesh_socket__first_host(const char *list, char *out, size_t cap) {
+    mesh__text t = mesh__text_on(out, cap);
+    int only = 1;
+    for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+    if (*list == '[') {
+        for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
+        only = *list == ']';
+        while (*list && *list != ']') list++;
+        for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
+    }
+    return only && !*list;
+}
+
+/* Number `field` of /proc/PID/stat behind the name: 1 the parent, 19 when it started. 0: unknown. */
+static inline unsigned long long mesh_socket__stat_of(long pid, int field) {
+    unsigned long long v = 0;
+#if MESH_SOCKET__LINUX
+    char path[64], text[512] = "", *p;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    if (!(f = fopen(path, "re"))) return 0;
+    if (fgets(text, sizeof text, f) && (p = strrchr(text, ')')) != NULL && p[1] && p[2]) {
+        for (p += 3; *p && field > 0; p++) field -= *p == ' ';
+        sscanf(p, "%llu", &v);
+    }
+    fclose(f);
+#else
+    (void)pid, (void)field;
+#endif
+    return v;
+}
+
+/* What the launcher calls this job: ranks of one agree in it, and jobs of one host differ. 0: no launcher says. local: the job has one host.
+   MPICH's has no name for it, but there every rank leads a session below one proxy of the job and host. */
+static inline uint64_t mesh_socket__identity(int local) {
+    static const char *const names[][2] = {
+        {"PMIX_NAMESPACE", ""}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"PMI_JOBID", ""}, {"TORCHELASTIC_RUN_ID", ""}};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *a = getenv(names[i][0]), *b = getenv(names[i][1]);
+        if (a && *a && !mesh__same(a, "none")) return mesh__hash_text(mesh__hash_text(5, a), b ? b : "") | 1;
+    }
+    if (local && getenv("PMI_RANK")) {
+        unsigned long long proxy = mesh_socket__stat_of((long)getsid(0), 1);
+        if (proxy) return mesh__mix(proxy, mesh_socket__stat_of((long)proxy, 19)) | 1;
+    }
+    return 0;
+}
+
+/* Only loopback is used: there is no secret, and nobody said that it may do without. */
+static inline int mesh_socket__is_local(const mesh_socket_desc *d) {
+    const char *secret = d->secret ? d->secret : getenv("MESH_SECRET");
+    return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
+}
+
+static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
+    static const char *const names[4][4] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
+    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST"),
+               *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
+    int i, bad = 0, found = 0;
+    memset(w, 0, sizeof *w);
+    w->local_rank = w->local_size = -1;
+    w->source = "desc";
+    if (d->size) {
+        w->rank = d->rank;
+        w->size = d->size;
+        w->local_rank = d->local_rank;
+    }
+    for (i = 0; i < 4 && !d->size && !found; i++) {
+        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad),
+            has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
+        if (bad) return MESH_ERR_ARGUMENT;
+        if (has_rank != has_size && i < 3)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
+                              names[i][has_rank]);
+        if (!has_rank || !has_size ||
+            (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
+            w->rank = w->size = 0;
+            continue;
+        }
+        found = i + 1;
+        w->source = names[i][0];
+        if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
+        if (!mesh_socket__env_int(names[i][3], &w->local_size, err, &bad)) w->local_size = -1;
+    }
+    if (!d->size && !found) w->size = 1;
+    if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank,
+                          "mesh_socket_open: rank %d of a world of %d (from %s); ranks go from 0 to size - 1", w->rank,
+                          w->size, w->source);
+    if (d->address) master = d->address;
+    if (master && *master)
+        mesh__copy_text(w->address, sizeof w->address, master);
+    else if (found < 3 || !nodes || !*nodes || mesh_socket__first_host(nodes, w->address, sizeof w->address))
+        mesh__copy_text(w->address, sizeof w->address, "127.0.0.1"); /* also where a step of srun's has one host */
+    if (!w->address[0])
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_socket_open: SLURM_STEP_NODELIST is \"%s\", which begins with no host; set MASTER_ADDR",
+                          nodes);
+    if (d->port) {
+        w->port = d->port;
+    } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
+        if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad))
+            w->port += elastic && mesh__same(elastic, "True");
+        else /* below the ports that systems hand out themselves */
+            w->port = identity ? 20000 + (int)((identity >> 1) % 12000) : 29400;
+    }
+    if (bad) return MESH_ERR_ARGUMENT;
+    if (w->port < 1 || w->port > 65535)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: port %d; a port is 1 to 65535", w->port);
+    return MESH_OK;
+}
+
+/* ---- // >>opening ---- */
+
+/* What tells hosts apart, so that only ranks on one try Unix-domain sockets: its name, its boot, its network namespace. */
+static inline uint64_t mesh_socket__host(void) {
+    char text[256] = "";
+    uint64_t h;
+    gethostname(text, sizeof text - 1);
+    h = mesh__hash_text(3, text);
+#if MESH_SOCKET__LINUX
+    {
+        struct stat st;
+        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+        if (fd >= 0) {
+            ssize_t n = read(fd, text, sizeof text - 1);
+            text[n > 0 ? n : 0] = 0;
+            h = mesh__hash_text(h, text);
+            close(fd);
+        }
+        if (stat("/proc/self/ns/net", &st) == 0) h = mesh__mix(h, (uint64_t)st.st_ino);
+    }
+#endif
+    return h ? h : 1;
+}
+
+static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    struct addrinfo hints, *list = NULL;
+    char port[16];
+    int code;
+    mesh__text t = mesh__text_on(port, sizeof port);
+    mesh__put(&t, "%d", w->port);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    code = getaddrinfo(w->address, port, &hints, &list);
+    if (code || !list)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
+                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
+                          code ? gai_strerror(code) : "no address");
+    {
+        struct addrinfo *one;
+        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
+            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
+            s->address_len[s->naddresses++] = one->ai_addrlen;
+        }
+    }
+    s->master = s->address[0];
+    s->master_len = s->address_len[0];
+    freeaddrinfo(list);
+    return MESH_OK;
+}
+
+static inline void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
+    if (a->ss_family == AF_INET)
+        ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in6 *)(void *)a)->sin6_port = htons((uint16_t)port);
+}
+
+/* Listen at an address; the port that was bound goes into this rank's entry of the book. */
+static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length,
+                                              const char *what, mesh_error *err) {
+    struct sockaddr_storage bound;
+    socklen_t bound_len = sizeof bound;
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    int on = 1, fd = mesh_socket__new(at->ss_family);
+    if (fd < 0 || !mesh_socket__nonblocking(fd)) {
+        if (fd >= 0) close(fd);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, -1, "mesh_socket_open: no socket: %s", strerror(errno));
+    }
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (const struct sockaddr *)(const void *)at, length) != 0 || listen(fd, 4096) != 0) {
+        int error = errno;
+        close(fd);
+        return mesh__fail(
+            err, MESH_ERR_TRANSPORT, s->net->base.rank, "mesh_socket_open: rank %d cannot listen at %s: %s%s",
+            s->net->base.rank, what, strerror(error),
+            error == EADDRINUSE ? "; another job or program has this port: set MESH_PORT (or MASTER_PORT) to a free one"
+                                : "");
+    }
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &bound_len) != 0) {
+        int error = errno;
+        close(fd);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, s->net->base.rank,
+                          "mesh_socket_open: rank %d cannot tell at which port it listens: %s", s->net->base.rank,
+                          strerror(error));
+    }
+    s->tcp_fd = fd;
+    mine->port = ntohs(bound.ss_family == AF_INET ? ((struct sockaddr_in *)(void *)&bound)->sin_port
+                                                  : ((struct sockaddr_in6 *)(void *)&bound)->sin6_port);
+    return MESH_OK;
+}
+
+static inline int mesh_socket__cores(uint64_t *bits);
+
+static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    struct sockaddr_un a;
+    socklen_t length;
+    int fd;
+    mine->host = mesh_socket__host();
+    mesh_socket__cores(&mine->cores);
+    mine->process = mesh_socket__process();
+    if (s->lanes == MESH_SOCKET_TCP) return;
+    fd = mesh_socket__new(AF_UNIX);
+    if (fd < 0) return;
+    if (!mesh_socket__random(&mine->token, sizeof mine->token)) {
+        mine->token = 0;
+        close(fd);
+        return;
+    }
+    mine->token |= 1;
+    length = mesh_socket__unix_address(&a, mine->token);
+    if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 ||
+        listen(fd, 4096) != 0) {
+        close(fd); /* TCP will do */
+        mine->token = 0;
+        return;
+    }
+    s->unix_fd = fd;
+    s->unix_token = mine->token;
+}
+
+static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
+    int ranks[32], n = 0, i;
+    char who[200];
+    mesh__text t = mesh__text_on(who, sizeof who);
+    for (i = 1; i < s->net->base.size; i++)
+        if (!s->peer[i].conn && n < 32) ranks[n++] = i;
+    mesh__put_ranks(&t, ranks, n);
+    return mesh__fail(
+        err, MESH_ERR_TIMEOUT, ranks[0],
+        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s%s; start every rank, with one MASTER_ADDR and port",
+        s->joined + 1, s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "",
+        s->stranger[0] ? s->stranger : "", s->stranger[0] ? ")" : "");
+}
+
+/* Is this how one says loopback, and nothing else? */
+static inline int mesh_socket__names_loopback(const char *a) {
+    return mesh__same(a, "localhost") || mesh__same(a, "::1") || !strncmp(a, "127.", 4);
+}
+
+/* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
+static inline void mesh_socket__outward(mesh_socket__impl *s) {
+    struct sockaddr_storage a;
+    int i, k;
+    for (i = 1; i < s->net->base.size; i++) {
+        socklen_t length = sizeof a;
+        if (!s->peer[i].conn || s->book[i].host == s->book[0].host ||
+            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0 || a.ss_family != AF_INET)
+            continue;
+        for (k = 1; k < s->net->base.size; k++)
+            if (s->book[k].host == s->book[0].host && s->book[k].family == 4 && s->book[k].addr[0] == 127)
+                memcpy(s->book[k].addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+        return;
+    }
+}
+
+/* Any address of a family. */
+static inline void mesh_socket__any(struct sockaddr_storage *a, int port) {
+    sa_family_t family = a->ss_family;
+    memset(a, 0, sizeof *a);
+    a->ss_family = family;
+    mesh_socket__set_port(a, port);
+}
+
+/* Is this an address of this host? */
+static inline int mesh_socket__is_here(const struct sockaddr_storage *a, socklen_t length) {
+    struct sockaddr_storage probe = *a;
+    int fd = mesh_socket__new(a->ss_family), here;
+    mesh_socket__set_port(&probe, 0);
+    here = fd >= 0 && bind(fd, (struct sockaddr *)(void *)&probe, length) == 0;
+    if (fd >= 0) close(fd);
+    return here;
+}
+
+/* Is this descriptor one that rank 0 can wait at? */
+static inline mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int insecure, mesh_error *err) {
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound, int_length = sizeof(int);
+    int listens = 0;
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &length) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_length) != 0 || !listens)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, 0,
+                          "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no listening socket%s%s",
+                          fd, errno ? ": " : "", errno ? strerror(errno) : "");
+    if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, 0,
+            "mesh_socket_open: the inherited socket listens beyond loopback, and there is no secret: set MESH_SECRET");
+    if (!mesh_socket__nonblocking(fd))
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: descriptor %d cannot be made non-blocking: %s",
+                          fd, strerror(errno));
+    s->tcp_fd = fd;
+    return MESH_OK;
+}
+
+/* A rank that came and went before all had come. */
+static inline mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_error *err) {
+    int i;
+    for (i = 1; i < s->net->base.size; i++)
+        if (s->peer[i].gone)
+            return mesh__fail(err, MESH_ERR_PEER, i,
+                              "mesh_socket_open: rank %d came and was lost again before all had come", i);
+    return MESH_OK;
+}
+
+/* Ranks of this host come again over its Unix-domain socket, or say that they stay. Who has gone is not waited for. */
+static inline void mesh_socket__settle(mesh_socket__impl *s) {
+    int i, left = s->unix_fd >= 0;
+    while (left && mesh_socket__clock() < s->open_deadline) {
+        for (i = 1, left = 0; i < s->net->base.size; i++)
+            left |= s->book[i].host == s->book[0].host && s->book[i].token && !s->peer[i].settled && !s->peer[i].gone;
+        if (left) mesh_socket__round(s, 100);
+    }
+}
+
+/* Rank 0: wait for everyone, hand out the book. */
+static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited,
+                                                 int insecure, mesh_error *err) {
+    struct sockaddr_storage at = s->master;
+    char where[300];
+    unsigned char *book;
+    int i, size = s->net->base.size;
+    mesh_status status;
+    mesh__text t = mesh__text_on(where, sizeof where);
+    mesh__put(&t, "%s port %d", w->address, w->port);
+    if (s->secret_bytes && !mesh_socket__names_loopback(w->address) &&
+        (mesh_socket__is_loopback((struct sockaddr *)(void *)&at) || !mesh_socket__is_here(&at, s->master_len)))
+        mesh_socket__any(&at,
+                         w->port); /* a name that is loopback on this host alone, or an address it is only known by */
+    status = inherited > 0 ? mesh_socket__inherit(s, inherited, insecure, err)
+                           : mesh_socket__listen(s, &at, s->master_len, where, err);
+    if (status != MESH_OK) return status;
+    while (s->joined < size - 1) {
+        int64_t left = s->open_deadline - mesh_socket__clock();
+        mesh_error why;
+        status = mesh_socket__lost_early(s, &why);
+        if (s->starved)
+            status = mesh__fail(&why, MESH_ERR_MEMORY, 0, "mesh_socket_open: rank 0 has no memory for those that join");
+        if (status == MESH_OK && left <= 0) status = mesh_socket__missing(s, where, &why);
+        if (status != MESH_OK) {
+            for (i = 1; i < size; i++) { /* those who wait hear it too */
+                mesh_socket__conn *c = s->peer[i].conn;
+                if (!c) continue;
+                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)(-(int64_t)status),
+                                        (uint64_t)why.rank, why.text, (uint32_t)strlen(why.text));
+                mesh_socket__flush(s, c);
+            }
+            return mesh__fail(err, status, why.rank, "%s", why.text);
+        }
+        mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
+    }
+    if (!mesh_socket__random(&s->job, sizeof s->job))
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: no random numbers: /dev/urandom: %s",
+                          strerror(errno));
+    s->job |= 1;
+    book = (unsigned char *)mesh_transport_alloc(&s->net->base, (size_t)size * MESH_SOCKET__ENTRY);
+    if (!book) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for the address book");
+    mesh_socket__outward(s);
+    for (i = 0; i < size; i++) mesh_socket__entry_write(book + (size_t)i * MESH_SOCKET__ENTRY, &s->book[i]);
+    mesh__put64(book + 56, s->job);
+    for (i = 1; i < size; i++)
+        if (s->peer[i].conn) {
+            mesh_socket__frame_send(s, s->peer[i].conn, MESH_SOCKET__F_BOOK, 0, 0, 0, 0, book,
+                                    (uint32_t)((size_t)size * MESH_SOCKET__ENTRY));
+            mesh_socket__flush(s, s->peer[i].conn);
+        }
+    mesh_transport_free(&s->net->base, book);
+    mesh_socket__settle(s);
+    return MESH_OK;
+}
+
+/* Where rank 0 is on this host, its connection goes over a Unix-domain socket from now on, if one can be had. */
+static inline void mesh_socket__move(mesh_socket__impl *s) {
+    mesh_socket__peer *p = &s->peer[0];
+    mesh_socket__conn *joined = p->conn;
+    struct sockaddr_un a;
+    int i;
+    socklen_t length = mesh_socket__unix_address(&a, s->book[0].token);
+    if (!joined || s->unix_fd < 0 || !s->book[0].token || s->book[0].host != s->book[s->net->base.rank].host) return;
+    if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, 0))
+        while (p->conn == joined && p->coming && mesh_socket__clock() < s->open_deadline) mesh_socket__round(s, 100);
+    if (p->conn == joined) {
+        mesh_socket__frame_send(s, joined, MESH_SOCKET__F_STAYS, 0, 0, 0, 0, NULL, 0);
+        mesh_socket__flush(s, joined);
+        return;
+    }
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i] == joined) joined->broken = MESH_SOCKET__GAVE_WAY; /* if it has not ended by itself */
+}
+
+/* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
+static inline mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    mesh_socket__conn *c = s->peer[0].coming;
+    mesh_socket__entry *mine = &s->book[s->net->base.rank];
+    struct sockaddr_storage a;
+    socklen_t length = sizeof a;
+    int error = 0;
+    socklen_t error_len = sizeof error;
+    mesh_status status;
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
+    if (!error && getsockname(c->fd, (struct sockaddr *)(void *)&a, &length) != 0) error = errno;
+    if (error) {
+        mesh__copy_text(s->last, sizeof s->last, strerror(error));
+        mesh_socket__conn_free(s, c);
+        return MESH_OK;
+    }
+    if (a.ss_family == AF_INET) {
+        mine->family = 4;
+        memcpy(mine->addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+    } else {
+        mine->family = 6;
+        memcpy(mine->addr, &((struct sockaddr_in6 *)(void *)&a)->sin6_addr, 16);
+        mine->scope = ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id;
+    }
+    mesh_socket__set_port(&a, 0);
+    if (s->secret_bytes && mesh_socket__is_loopback((struct sockaddr *)(void *)&a) &&
+        !mesh_socket__names_loopback(w->address))
+        mesh_socket__any(&a, 0); /* as rank 0 does; see mesh_socket__outward */
+    if ((status = mesh_socket__listen(s, &a, length, "a port of its own", err)) == MESH_OK)
+        mesh_socket__connected(s, c);
+    return status;
+}
+
+/* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
+static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+    int64_t pause = 2000000;
+    int attempts = 0, at = 0;
+    while (!s->have_book) {
+        mesh_socket__peer *p = &s->peer[0];
+        int64_t left =
+            s->open_deadline + (p->conn ? 1000000000 : 0) - mesh_socket__clock(); /* rank 0's text says more */
+        if (s->told.status != MESH_OK)
+            return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
+        if (s->starved)
+            return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank,
+                              "mesh_socket_open: rank %d has no memory for a connection", s->net->base.rank);
+        if (s->refusal[0])
+            return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
+                              w->port, s->refusal);
+        if (left <= 0) {
+            if (p->conn)
+                return mesh__fail(
+                    err, MESH_ERR_TIMEOUT, 0,
+                    "mesh_socket_open: rank %d reached rank 0, but not all %d ranks came before the deadline; rank 0 names the missing",
+                    s->net->base.rank, s->net->base.size);
+            return mesh__fail(
+                err, MESH_ERR_TIMEOUT, 0,
+                "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right?",
+                s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
+        }
+        if (p->gone)
+            return mesh__fail(err, MESH_ERR_PEER, 0,
+                              "mesh_socket_open: rank 0 went away before all %d ranks had come%s%s", s->net->base.size,
+                              s->last[0] ? ": " : "", s->last);
+        if (!p->conn && !p->coming) {
+            mesh_socket__conn *c;
+            if (attempts++) {
+                struct timespec nap;
+                nap.tv_sec = 0;
+                nap.tv_nsec = (long)pause;
+                nanosleep(&nap, NULL);
+                if (pause < 100000000) pause *= 2;
+            }
+            s->master = s->address[at % s->naddresses];
+            s->master_len = s->address_len[at++ % s->naddresses];
+            c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
+            if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
+            if (!c && errno == ENOMEM) s->starved = 1;
+        }
+        if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
+            struct pollfd f;
+            mesh_status status;
+            f.fd = p->coming->fd;
+            f.events = POLLOUT;
+            if (poll(&f, 1, 100) > 0 && (status = mesh_socket__joining(s, w, err)) != MESH_OK) return status;
+            continue; /* a long way: before there is an address to listen at, nobody may be joined */
+        }
+        if (!p->conn && !p->coming) continue;
+        mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
+    }
+    mesh_socket__move(s);
+    return MESH_OK;
+}
+
+/* A connection is a descriptor: many ranks need more than the usual soft limit. */
+static inline void mesh_socket__raise_files(int ranks) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)ranks * 2 + 64) return;
+    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64
+                         ? limit.rlim_max
+                         : (rlim_t)ranks * 2 + 64;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins needs four. Better told now than when
+   ranks are missing. */
+static inline mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
+    struct rlimit limit;
+    int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 4 : size + 2, fd, used = 0, most;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > 1 << 20)
+        return MESH_OK;
+    most = limit.rlim_cur < 4096 ? (int)limit.rlim_cur : 4096;
+    for (fd = 0; fd < most && fd - used < need; fd++) used += fcntl(fd, F_GETFD) >= 0;
+    if ((int)limit.rlim_cur - used >= need) return MESH_OK;
+    return mesh__fail(
+        err, MESH_ERR_TRANSPORT, rank,
+        "mesh_socket_open: rank %d of %d needs %d more descriptors, but has %d left of its limit of %d; raise it with ulimit -n",
+        rank, size, need, (int)limit.rlim_cur - used, (int)limit.rlim_cur);
+}
+
+/* Cores that this process may run on; *bits: bit k % 64 for each core k, 0 where that is not known. */
+static inline int mesh_socket__cores(uint64_t *bits) {
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#if MESH_SOCKET__LINUX
+    FILE *f = fopen("/proc/self/status", "re");
+    char line[1024];
+    *bits = 0;
+    while (f && fgets(line, sizeof line, f)) { /* "Cpus_allowed:	ff,ffffffff", the last digit cores 0 to 3 */
+        int allowed = 0, at = 0;
+        char *p;
+        if (strncmp(line, "Cpus_allowed:", 13)) continue;
+        for (p = line + strlen(line) - 1; p > line + 13; p--) {
+            int digit = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
+            if (digit < 0) continue;
+            *bits |= (uint64_t)digit << at % 64;
+            for (at += 4; digit; digit &= digit - 1) allowed++;
+        }
+        if (allowed > 0 && allowed < cores) cores = allowed;
+    }
+    if (f) fclose(f);
+    if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
+        NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
+        long quota, period;
+        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
+            cores = (int)((quota + period - 1) / period);
+        fclose(f);
+    }
+#else
+    *bits = 0;
+#endif
+    return cores > 0 ? cores : 1;
+}
+
+/* This rank's place among those on this host, and whether more ranks share its cores than there are. */
+static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
+    int i, here = 0, before = 0, me = s->net->base.rank;
+    uint64_t mine = s->book[me].cores, bits;
+    for (i = 0; i < s->net->base.size; i++)
+        if (i == me || s->book[i].host == s->book[me].host) {
+            uint64_t theirs = s->book[i].cores;
+            here += i == me || !mine || !theirs || (mine & theirs) != 0;
+            before += i < me;
+        }
+    s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
+    s->crowded = here > mesh_socket__cores(&bits);
+}
+
+/* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
+   their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
+   as integers: a locale may have a comma where JSON wants a point. */
+static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
+    mesh_socket__impl *s = (mesh_socket__impl *)ctx;
+    int64_t ns = v->start + s->net->base.trace_epoch;
+    fprintf(
+        s->trace,
+        ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
+        "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
+        s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (long long)((v->end - v->start) / 1000),
+        (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence,
+        (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op,
+        (int)v->status);
+}
+
+static inline void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
+    mesh_socket__impl *s = (mesh_socket__impl *)ctx;
+    uint64_t ns = offset < 0 ? 0 - (uint64_t)offset : (uint64_t)offset;
+    fprintf(
+        s->trace,
+        ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"clock\",\"args\":{\"offset_us\":%s%llu.%03d,\"within_us\":%lld.%03d}}",
+        s->net->base.rank, offset < 0 ? "-" : "", (unsigned long long)(ns / 1000), (int)(ns % 1000),
+        (long long)(within / 1000), (int)(within % 1000));
+}
+
+static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error *err) {
+    const char *dir = getenv("MESH_TRACE");
+    char path[1024];
+    struct timespec t;
+    if (!dir || !*dir) return MESH_OK;
+    mkdir(dir, 0777); /* another rank may have made it */
+    snprintf(path, sizeof path, "%s/rank-%d.json", dir, s->net->base.rank);
+    s->trace = fopen(path, "we");
+    if (!s->trace)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
+                          "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
+    clock_gettime(CLOCK_REALTIME, &t); /* modulo 10^12 us, which a double holds to a tenth of a ns */
+    s->net->base.trace_epoch = ((int64_t)t.tv_sec % 1000000) * 1000000000 + t.tv_nsec - mesh_socket__clock();
+    s->net->base.trace = mesh_socket__trace;
+    s->net->base.trace_clock = mesh_socket__trace_clock;
+    s->net->base.trace_ctx = s;
+    return MESH_OK;
+}
+
+/* The table that MESH_TUNING names. */
+static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_error *err) {
+    const char *path = getenv("MESH_TUNING");
+    char text[16384];
+    mesh_error why;
+    size_t n = 0;
+    int fd, error = 0;
+    if (!path || !*path) return MESH_OK;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && n < sizeof text - 1) {
+        ssize_t got = read(fd, text + n, sizeof text - 1 - n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) error = errno;
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    if (fd < 0) error = errno;
+    if (fd >= 0) close(fd);
+    if (error || n == sizeof text - 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING names \"%s\": %s", path,
+                          error ? strerror(error) : "longer than 16 KiB");
+    text[n] = 0;
+    if (mesh_tuning_parse(&s->tuning, text, &why) != MESH_OK)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_TUNING (%s): %s", path, why.text);
+    s->net->base.tuning = &s->tuning;
+    return MESH_OK;
+}
+
+/* Where the desc has no log: warnings go to stderr. (Errors have their status and text, the rest is for who asks.) */
+static void mesh_socket__warn(void *ctx, int level, const char *text) {
+    (void)ctx;
+    if (level == 1) fprintf(stderr, "%s\n", text);
+}
+
+/* The secret in the file that MESH_SECRET_FILE names, without its last newline; none is no error. */
+static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
+    const char *path = getenv("MESH_SECRET_FILE");
+    int fd, error;
+    ssize_t n;
+    if (!path || !*path) return MESH_OK;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd >= 0 ? read(fd, text, cap - 1) : -1;
+    error = errno;
+    if (fd >= 0) close(fd);
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
+    if (n <= 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SECRET_FILE names \"%s\": %s", path,
+                          n ? strerror(error) : "it is empty");
+    text[n] = 0;
+    *secret = text;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
+    static const mesh_socket_desc none = MESH_ZERO;
+    mesh_socket__place where;
+    mesh_socket__impl *s;
+    mesh_status status;
+    const char *secret, *lanes;
+    char file[300];
+    int i, inherited = 0, bad = 0, seconds = 0;
+    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
+    if (!desc) desc = &none;
+    memset(net, 0, sizeof *net);
+    if ((status = mesh_socket__who(desc, &where, err)) != MESH_OK) return status;
+    net->base.ops = mesh_socket__ops();
+    net->base.rank = where.rank;
+    net->base.size = where.size;
+    net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
+    net->base.allocator = desc->allocator;
+    net->base.log = desc->log ? desc->log : mesh_socket__warn;
+    net->base.log_ctx = desc->log_ctx;
+    s = (mesh_socket__impl *)mesh_transport_alloc(&net->base, sizeof *s);
+    if (!s) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    memset(s, 0, sizeof *s);
+    net->impl = s;
+    s->net = net;
+    s->tcp_fd = s->unix_fd = s->processes = -1;
+    s->control_end = &s->control;
+    s->slot_free = INT32_MAX;
+    s->in_open = 1;
+    s->identity = mesh_socket__identity(mesh_socket__is_local(desc));
+    s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where.size);
+    s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where.size);
+    if (!s->book || !s->peer) {
+        mesh_transport_free(&net->base, s->peer);
+        s->peer = NULL;
+        mesh_socket__release(s);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for %d ranks", where.size);
+    }
+    memset(s->book, 0, sizeof *s->book * (size_t)where.size);
+    memset(s->peer, 0, sizeof *s->peer * (size_t)where.size);
+    for (i = 0; i < where.size; i++) s->peer[i].early_end = &s->peer[i].early;
+    secret = desc->secret ? desc->secret : getenv("MESH_SECRET");
+    lanes = getenv("MESH_SOCKET_LANES");
+    status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
+    s->secret_bytes = secret ? strlen(secret) : 0;
+    s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    s->open_deadline =
+        mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
+    if (status == MESH_OK && s->secret_bytes >= sizeof s->secret)
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
+                            (int)s->secret_bytes, (int)sizeof s->secret - 1);
+    else if (status == MESH_OK && lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto"))
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                            "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
+    else if (status == MESH_OK)
+        memcpy(s->secret, secret ? secret : "", s->secret_bytes);
+    mesh_socket__wipe(file, sizeof file);
+    if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
+        net->base.timeout_ns = (int64_t)seconds * 1000000000;
+    if (bad) status = MESH_ERR_ARGUMENT;
+    if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
+    if (status == MESH_OK) status = mesh_socket__open_trace(s, err);
+    if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
+    if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure &&
+        !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
+        status = mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure",
+            where.address);
+    if (status == MESH_OK && where.size > 1) {
+        mesh_socket__raise_files(where.size);
+        status = mesh_socket__files_check(s, err);
+    }
+    if (status == MESH_OK && where.size > 1) {
+        if (desc->listen_fd > 0)
+            inherited = desc->listen_fd;
+        else if (where.rank == 0)
+            mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+        unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
+        mesh_socket__listen_unix(s);
+        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err)
+                                 : mesh_socket__open_follow(s, &where, err);
+    }
+    if (status != MESH_OK) {
+        mesh_socket__release(s);
+        return status;
+    }
+    s->in_open = s->starved = 0;
+    for (i = 0; i < s->nconns; i++)
+        if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__place_known(s, s->conn[i]);
+    mesh_socket__neighbours(s, &where);
+    if (s->trace)
+        fprintf(
+            s->trace,
+            "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\",\"job\":\"%08lx%08lx\",\"world\":%d}}",
+            where.rank, where.rank, (unsigned long)(s->job >> 32), (unsigned long)(s->job & 0xffffffffu), where.size);
+    return MESH_OK;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_SOCKET_OPEN_IMPLEMENTED */
