@@ -180,10 +180,6 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_IMPLEMENTED)
 #define MESH_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A mesh as text inside an error message. */
 typedef struct mesh__shown {
     char text[120];
@@ -490,6 +486,30 @@ static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char
     return MESH_OK;
 }
 
+/* Add axis i of a description. */
+static inline mesh_status mesh__axis_from(mesh *r, const mesh_desc *d, int i, int size, int stride,
+                                          const char *function, mesh_error *err) {
+    char name[MESH_NAME_BYTES];
+    mesh_status status;
+    if (!d->names) {
+        mesh__text t = mesh__text_on(name, sizeof name);
+        mesh__put(&t, "dim%d", i);
+    } else if (!d->names[i]) {
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the name of axis %d is NULL", function, i);
+    } else if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), function, err)) != MESH_OK) {
+        return status;
+    }
+    if (mesh_axis_find(r, name) >= 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: two axes are called \"%s\"; give each its own name",
+                          function, name);
+    if (size > 1 && stride < 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has stride %d; a stride is at least 1", function,
+                          name, stride);
+    mesh__axis_add(r, name);
+    mesh__mode_add(r, size, stride);
+    return MESH_OK;
+}
+
 static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char *function, mesh_error *err) {
     mesh r;
     int shape[MESH_MAX_AXES], stride[MESH_MAX_AXES];
@@ -519,26 +539,8 @@ static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char 
         stride[k] = d->strides ? d->strides[k] : dense;
         dense = dense * shape[k];
     }
-    for (i = 0; i < d->naxes; i++) {
-        char name[MESH_NAME_BYTES];
-        if (d->names) {
-            if (!d->names[i])
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the name of axis %d is NULL", function, i);
-            if ((status = mesh__name_set(name, d->names[i], mesh__length(d->names[i]), function, err)) != MESH_OK)
-                return status;
-        } else {
-            mesh__text t = mesh__text_on(name, sizeof name);
-            mesh__put(&t, "dim%d", i);
-        }
-        if (mesh_axis_find(&r, name) >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: two axes are called \"%s\"; give each its own name",
-                              function, name);
-        if (shape[i] > 1 && stride[i] < 1)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has stride %d; a stride is at least 1",
-                              function, name, stride[i]);
-        mesh__axis_add(&r, name);
-        mesh__mode_add(&r, shape[i], stride[i]);
-    }
+    for (i = 0; i < d->naxes; i++)
+        if ((status = mesh__axis_from(&r, d, i, shape[i], stride[i], function, err)) != MESH_OK) return status;
     span = mesh__span(&r);
     if (d->origin + span - 1 > INT32_MAX)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: origin and strides reach rank %l (overflow); the last is %d",
@@ -1153,13 +1155,10 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap) {
     mesh__put_sizes(&t, m);
     return t.len;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_IMPLEMENTED */
 
-#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND) /* ONE_ROOM: tests/rooms.py compiles each with what it includes and no more */
+#if !defined(MESH__ONE_ROOM) && \
+    !defined(MESH__BEHIND) /* ONE_ROOM: tests/rooms.py compiles each with what it includes and no more */
 #define MESH__BEHIND
 #include "mesh/degrees.h"
 #include "mesh/show.h"

@@ -219,10 +219,6 @@ MESH_API mesh_status mesh_reduce_scatter_many_start(mesh_comm *c, const char *ax
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_COLLECTIVES_IMPLEMENTED)
 #define MESH_COLLECTIVES_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>start: checks, then a schedule ---- */
 
 static inline int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
@@ -245,60 +241,79 @@ static inline int mesh__v_overlap(const size_t *counts, const size_t *offsets, i
     return 0;
 }
 
+static inline int mesh__gathers(int single) {
+    return single == MESH_CALL_ALL_GATHER || single == MESH_CALL_ALL_GATHER_V || single == MESH_CALL_GATHER ||
+           single == MESH_CALL_GATHER_V;
+}
+static inline int mesh__scatters(int single) {
+    return single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_REDUCE_SCATTER_V || single == MESH_CALL_SCATTER ||
+           single == MESH_CALL_SCATTER_V;
+}
+
+/* Elements that a call reads of one buffer and writes to it on this rank; SIZE_MAX: they overflow. `view`: its counts and offsets. */
+static inline mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, const mesh_call *call, size_t count,
+                                               const mesh__view *view, size_t *send, size_t *recv) {
+    int kind = call->kind, single = mesh__single_kind(kind), n = g->on.size, at_root = g->index == call->root;
+    int gathers = mesh__gathers(single);
+    size_t elem = call->elem_bytes;
+    *send = *recv = count;
+    switch (kind) {
+    case MESH_CALL_ALL_GATHER_V:
+    case MESH_CALL_REDUCE_SCATTER_V:
+        if (!call->recv_counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "counts is NULL");
+        *send = *recv = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
+        *(gathers ? send : recv) = call->recv_counts[g->index];
+        break;
+    case MESH_CALL_GATHER_V:
+    case MESH_CALL_SCATTER_V:
+        if (count > SIZE_MAX / 2 / elem) *send = SIZE_MAX;
+        if (!at_root) break;
+        if (!view->counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "counts is NULL at the root");
+        if (view->counts[g->index] != count)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes,
+                                "count is %u, but counts[%d], the root's own, is %u", (uint64_t)count, g->index,
+                                (uint64_t)view->counts[g->index]);
+        *(gathers ? recv : send) = mesh__v_extent(view->counts, view->offsets, n, elem);
+        break;
+    case MESH_CALL_ALL_TO_ALL_V:
+        if (!call->send_counts || !call->recv_counts)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "%s is NULL",
+                                call->send_counts ? "recv_counts" : "send_counts");
+        *send = mesh__v_extent(call->send_counts, call->send_offsets, n, elem);
+        *recv = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
+        break;
+    default:
+        if (count > SIZE_MAX / 2 / elem / (size_t)n)
+            *send = SIZE_MAX;
+        else if (gathers || single == MESH_CALL_ALL_TO_ALL)
+            *recv *= (size_t)n;
+        if (*send != SIZE_MAX && (mesh__scatters(single) || single == MESH_CALL_ALL_TO_ALL)) *send *= (size_t)n;
+        break;
+    }
+    return MESH_OK;
+}
+
 /* One buffer of a call: NULL, overflow, overlap. `which`: for messages about a list, "" otherwise. */
 static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const mesh_call *call, const void *send,
                                              const void *recv, size_t count, const char *which) {
     const char *axes = g->axes;
-    int kind = call->kind, single = mesh__single_kind(kind), n = g->on.size, at_root = g->index == call->root;
-    int gathers = single == MESH_CALL_ALL_GATHER || single == MESH_CALL_ALL_GATHER_V || single == MESH_CALL_GATHER ||
-                  single == MESH_CALL_GATHER_V;
-    int scatters = single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_REDUCE_SCATTER_V ||
-                   single == MESH_CALL_SCATTER || single == MESH_CALL_SCATTER_V;
-    size_t elem = call->elem_bytes, send_count = count, recv_count = count, own = count * (size_t)g->index;
+    int kind = call->kind, single = mesh__single_kind(kind), at_root = g->index == call->root, i;
+    int gathers = mesh__gathers(single), scatters = mesh__scatters(single);
+    size_t elem = call->elem_bytes, send_count, recv_count, own = count * (size_t)g->index;
     const void *shared; /* where in-place data has to be */
-    int i;
-    mesh__view counts;
-    memset(&counts, 0, sizeof counts);
-    counts.counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts;
-    counts.offsets = kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
-    switch (kind) {
-    case MESH_CALL_ALL_GATHER_V:
-    case MESH_CALL_REDUCE_SCATTER_V:
-        if (!call->recv_counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "counts is NULL");
-        send_count = recv_count = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
-        *(gathers ? &send_count : &recv_count) = call->recv_counts[g->index];
-        break;
-    case MESH_CALL_GATHER_V:
-    case MESH_CALL_SCATTER_V:
-        if (count > SIZE_MAX / 2 / elem) send_count = SIZE_MAX;
-        if (!at_root) break;
-        if (!counts.counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "counts is NULL at the root");
-        if (counts.counts[g->index] != count)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "count is %u, but counts[%d], the root's own, is %u",
-                                (uint64_t)count, g->index, (uint64_t)counts.counts[g->index]);
-        *(gathers ? &recv_count : &send_count) = mesh__v_extent(counts.counts, counts.offsets, n, elem);
-        break;
-    case MESH_CALL_ALL_TO_ALL_V:
-        if (!call->send_counts || !call->recv_counts)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s is NULL",
-                                call->send_counts ? "recv_counts" : "send_counts");
-        send_count = mesh__v_extent(call->send_counts, call->send_offsets, n, elem);
-        recv_count = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
-        break;
-    default:
-        if (count > SIZE_MAX / 2 / elem / (size_t)n)
-            send_count = SIZE_MAX;
-        else if (gathers || single == MESH_CALL_ALL_TO_ALL)
-            recv_count *= (size_t)n;
-        if (send_count != SIZE_MAX && (scatters || single == MESH_CALL_ALL_TO_ALL)) send_count *= (size_t)n;
-        break;
-    }
+    mesh__view v;
+    mesh_status status;
+    memset(&v, 0, sizeof v);
+    v.counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts;
+    v.offsets = kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
+    status = mesh__buffer_extents(c, g, call, count, &v, &send_count, &recv_count);
+    if (status != MESH_OK) return status;
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s%u elements of %s per rank overflow", which,
                             (uint64_t)count, mesh_dtype_name((mesh_dtype)call->dtype));
     if (((kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V) ||
          (kind == MESH_CALL_GATHER_V && at_root)) &&
-        mesh__v_overlap(call->recv_counts, call->recv_offsets, n))
+        mesh__v_overlap(call->recv_counts, call->recv_offsets, g->on.size))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                             "the received blocks overlap each other; see counts and offsets");
     if (!at_root && (single == MESH_CALL_REDUCE || single == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V))
@@ -313,9 +328,9 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%srecv is NULL with %u elements", which,
                             (uint64_t)recv_count);
     if (!mesh__overlap(send, send_count * elem, recv, recv_count * elem)) return MESH_OK;
-    if (mesh__call_is(kind, MESH_BY_COUNTS) && counts.counts) {
-        own = counts.offsets ? counts.offsets[g->index] : 0;
-        for (i = 0; !counts.offsets && i < g->index; i++) own += counts.counts[i];
+    if (mesh__call_is(kind, MESH_BY_COUNTS) && v.counts) {
+        own = v.offsets ? v.offsets[g->index] : 0;
+        for (i = 0; !v.offsets && i < g->index; i++) own += v.counts[i];
     }
     if (!gathers && !scatters) own = 0;
     shared = (const char *)(gathers ? recv : send) + own * elem;
@@ -927,10 +942,6 @@ MESH_API mesh_status mesh_reduce_scatter_many(mesh_comm *c, const char *axes, co
                                               mesh_dtype d, mesh_op op) {
     MESH__BLOCKING(mesh_reduce_scatter_many_start(c, axes, list, n, d, op, &r));
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_COLLECTIVES_IMPLEMENTED */
 
 #if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_COLLECTIVES)

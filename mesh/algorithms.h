@@ -27,10 +27,6 @@ typedef struct mesh_object {
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_ALGORITHMS_IMPLEMENTED)
 #define MESH_ALGORITHMS_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__PACKED = 64 * 1024,    /* buffers of a list up to this size are copied together */
     MESH__OBJECT_CHAIN = 1 << 20 /* objects beyond this size travel in segments */
@@ -857,7 +853,6 @@ static inline void mesh__build_alone(mesh__schedule *s, const mesh__layout *b) {
 
 static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int kind) {
     int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
-    mesh__range mine;
     size_t bytes =
         (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
     algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes, &b->segment);
@@ -884,13 +879,12 @@ static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int ki
         break;
     case MESH_CALL_REDUCE_SCATTER:
     case MESH_CALL_REDUCE_SCATTER_V:
-        mine = mesh__all_of(&b->recv);
         if (s->ordered)
-            mesh__build_reduce_ordered(s, b, &b->recv, mine);
+            mesh__build_reduce_ordered(s, b, &b->recv, mesh__all_of(&b->recv));
         else if (algorithm == MESH_ALGORITHM_HALVING)
             mesh__build_halving_scatter(s, b);
         else
-            mesh__build_reduce_blocks(s, b, &b->recv, mine, 0);
+            mesh__build_reduce_blocks(s, b, &b->recv, mesh__all_of(&b->recv), 0);
         break;
     case MESH_CALL_ALL_TO_ALL:
     case MESH_CALL_ALL_TO_ALL_V:
@@ -1071,8 +1065,4 @@ static inline void mesh__build(mesh__schedule *s) {
     }
     mesh_transport_free(s->t, list);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_ALGORITHMS_IMPLEMENTED */

@@ -148,10 +148,6 @@ MESH_API const char *mesh_op_name(mesh_op op);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_BASE_IMPLEMENTED)
 #define MESH_BASE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>text: bounded text without a C library --------------------------------------------------------------------- */
 
 typedef struct mesh__text {
@@ -302,8 +298,4 @@ MESH_API const char *mesh_op_name(mesh_op op) {
 #undef MESH_X
     return (unsigned)op < MESH_OP_COUNT ? names[op] : "unknown op";
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_BASE_IMPLEMENTED */

@@ -99,10 +99,6 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_COMM_IMPLEMENTED)
 #define MESH_COMM_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>engines ---- */
 
 static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
@@ -310,12 +306,28 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
     }
 }
 
+/* A deadline passed: which ranks have not come. */
+static inline mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int heard, mesh_error *err) {
+    int ranks[32], n = 0, i;
+    char who[160];
+    mesh__text t = mesh__text_on(who, sizeof who);
+    for (i = 1; i < m->size; i++) {
+        mesh__mail *k = e->mail;
+        while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
+        if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
+    }
+    mesh__put_ranks(&t, ranks, n);
+    return mesh__fail(err, MESH_ERR_TIMEOUT, ranks[0],
+                      "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it",
+                      heard, m->size, who);
+}
+
 /* The first rank's part: wait for every hello, compare, choose the id. */
 static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
                                           mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
     mesh__mail **at;
-    int heard = 1, i;
+    int heard = 1;
     *id = e->last_id;
     for (;;) {
         mesh__poll(e);
@@ -344,19 +356,7 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         if (heard == m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline))) break;
         if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
         if (mesh__now(e) >= deadline) {
-            int ranks[32], n = 0;
-            char who[160];
-            mesh__text t = mesh__text_on(who, sizeof who);
-            for (i = 1; i < m->size; i++) {
-                mesh__mail *k = e->mail;
-                while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
-                if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
-            }
-            mesh__put_ranks(&t, ranks, n);
-            status = mesh__fail(
-                err, MESH_ERR_TIMEOUT, ranks[0],
-                "mesh_comm_open: %d of %d ranks came; still missing: %s; every rank of the mesh must open it", heard,
-                m->size, who);
+            status = mesh__open_missing(e, m, heard, err);
             break;
         }
         mesh__progress(e, deadline);
@@ -497,29 +497,17 @@ static inline void mesh__comm_release(mesh_comm *c) {
     c->impl = NULL;
 }
 
-static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
-                                                 const mesh_comm_desc *desc, mesh_error *err) {
-    static const mesh_comm_desc none = MESH_ZERO;
-    unsigned char hello[MESH_CONTROL_BYTES];
-    mesh__engine *e;
-    mesh__comm_impl *impl;
-    mesh_status status;
-    int64_t deadline;
-    int i, leader;
-    size_t length;
-    uint32_t id = 0;
-    if (!c || !t || !m)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
-                          !c   ? "the comm"
-                          : !t ? "the transport"
-                               : "the mesh");
-    if (!desc) desc = &none;
-    for (i = 0; t->engine && i < ((mesh__engine *)t->engine)->ncomms; i++)
-        if (((mesh__engine *)t->engine)->comm[i] == c)
+/* What can be seen to be wrong without another rank. */
+static inline mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, const mesh *m,
+                                           const mesh_comm_desc *desc, mesh_error *err) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    mesh_status status = mesh__transport_check(t, err);
+    int i;
+    if (status != MESH_OK) return status;
+    for (i = 0; e && i < e->ncomms; i++)
+        if (e->comm[i] == c)
             return mesh__fail(err, MESH_ERR_STATE, -1,
                               "mesh_comm_open: this comm is open already; close it first, or use another");
-    memset(c, 0, sizeof *c);
-    if ((status = mesh__transport_check(t, err)) != MESH_OK) return status;
     if (mesh_index_of(m, t->rank) < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
                           "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
@@ -537,9 +525,15 @@ static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t
     if (desc->scratch_cap < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: scratch_cap is %l; 0 means any",
                           desc->scratch_cap);
-    if (desc->topology && (status = mesh_topology_check(desc->topology, err)) != MESH_OK) return status;
-    if (!(e = mesh__engine_get(t)) || !(impl = (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl)))
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+    return desc->topology ? mesh_topology_check(desc->topology, err) : MESH_OK;
+}
+
+/* A comm that is about to open: an engine, and what the description says. MEMORY: nothing is left of it. */
+static inline mesh_status mesh__open_begin(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                           mesh_error *err) {
+    mesh__engine *e = mesh__engine_get(t);
+    mesh__comm_impl *impl = e ? (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl) : NULL;
+    if (!impl) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
     memset(impl, 0, sizeof *impl);
     impl->engine = e;
     impl->timeout = desc->timeout_ns ? desc->timeout_ns : t->timeout_ns ? t->timeout_ns : INT64_C(600000000000);
@@ -552,41 +546,71 @@ static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t
     c->transport = t;
     c->on = *m;
     c->impl = impl;
-    deadline = mesh__now(e) + impl->timeout;
-    leader = mesh_rank_at(m, 0);
-    e->starved = 0;
-    e->opens++;
-    if (leader != t->rank) mesh__clock_compare(e, m, leader, deadline);
-    length = mesh__hello_write(hello, e, m, desc);
-    if (!mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm)) {
-        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
-    } else if (leader == t->rank) {
-        mesh_error own;
+    if (mesh_rank_at(m, 0) == t->rank) { /* what this rank hands out */
         if (desc->tuning || t->tuning) impl->tuning = desc->tuning ? *desc->tuning : *t->tuning;
         if (desc->topology) impl->topology = *desc->topology;
         impl->scratch_cap = desc->scratch_cap;
         impl->nonce = (uint32_t *)mesh_transport_alloc(t, (size_t)m->size * sizeof *impl->nonce);
-        if (!impl->nonce) {
-            mesh__comm_release(c);
-            return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
-        }
-        memset(impl->nonce, 0, (size_t)m->size * sizeof *impl->nonce);
-        status = mesh__open_lead(e, m, hello, deadline, impl, &id, err ? err : &own);
-    } else if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
-        mesh first;
-        mesh_group_through(&first, m, "", leader, NULL);
+        if (impl->nonce) memset(impl->nonce, 0, (size_t)m->size * sizeof *impl->nonce);
+    }
+    if ((mesh_rank_at(m, 0) != t->rank || impl->nonce) &&
+        mesh__grow(t, (void **)&e->comm, &e->comm_cap, e->ncomms + 1, sizeof *e->comm))
+        return MESH_OK;
+    mesh__comm_release(c);
+    return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
+}
+
+/* Meet the other ranks: the first of the mesh leads. */
+static inline mesh_status mesh__open_meet(mesh_comm *c, const mesh_comm_desc *desc, uint32_t *id, mesh_error *err) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    mesh__engine *e = impl->engine;
+    mesh_transport *t = c->transport;
+    unsigned char hello[MESH_CONTROL_BYTES];
+    int64_t deadline = mesh__now(e) + impl->timeout;
+    int leader = mesh_rank_at(&c->on, 0);
+    size_t length;
+    mesh_status status;
+    mesh first;
+    e->starved = 0;
+    e->opens++;
+    if (leader != t->rank) mesh__clock_compare(e, &c->on, leader, deadline);
+    length = mesh__hello_write(hello, e, &c->on, desc);
+    if (leader == t->rank) return mesh__open_lead(e, &c->on, hello, deadline, impl, id, err);
+    if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
+        mesh_group_through(&first, &c->on, "", leader, NULL);
         mesh__control(e); /* what became of it */
         if (mesh__gone_from(e, &first, err) == MESH_OK)
             mesh__fail(err, status, status == MESH_ERR_PEER ? leader : t->rank,
                        "mesh_comm_open: cannot reach rank %d, the first of the mesh: %s", leader,
                        mesh_status_text(status));
-    } else {
-        status = mesh__open_follow(e, m, leader, deadline + INT64_C(1000000000), impl, &id,
-                                   err); /* the leader's answer says more */
-        mesh__put32(hello, MESH__MSG_FAREWELL);
-        if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 8);
+        return status;
     }
-    if (status == MESH_OK) {
+    /* a second more: the leader's answer says more */
+    status = mesh__open_follow(e, &c->on, leader, deadline + INT64_C(1000000000), impl, id, err);
+    mesh__put32(hello, MESH__MSG_FAREWELL);
+    if (status != MESH_OK) t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, 8);
+    return status;
+}
+
+static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
+                                                 const mesh_comm_desc *desc, mesh_error *err) {
+    static const mesh_comm_desc none = MESH_ZERO;
+    mesh__engine *e;
+    mesh__mail **at;
+    mesh_error own;
+    mesh_status status;
+    uint32_t id = 0;
+    if (!c || !t || !m)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: %s is NULL",
+                          !c   ? "the comm"
+                          : !t ? "the transport"
+                               : "the mesh");
+    if (!desc) desc = &none;
+    status = mesh__open_check(c, t, m, desc, err);
+    if (status != MESH_ERR_STATE) memset(c, 0, sizeof *c); /* not one that is open */
+    if (status != MESH_OK || (status = mesh__open_begin(c, t, m, desc, err)) != MESH_OK) return status;
+    e = mesh__impl(c)->engine;
+    if ((status = mesh__open_meet(c, desc, &id, err ? err : &own)) == MESH_OK) {
         c->id = id;
         if (id > e->last_id) e->last_id = id;
         status = mesh__open_groups(c, desc, &c->error);
@@ -599,17 +623,14 @@ static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t
         return status;
     }
     e->comm[e->ncomms++] = c;
-    {
-        mesh__mail **at = &e->mail; /* aborts that came before the welcome */
-        while (*at) {
-            if ((*at)->kind == MESH_EVENT_ABORT && mesh__get32(mesh__mail_data(*at)) <= id) {
-                if (mesh__get32(mesh__mail_data(*at)) == id)
-                    mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
-                mesh__mail_drop(e, at);
-            } else {
-                at = &(*at)->next;
-            }
+    for (at = &e->mail; *at;) { /* aborts that came before the welcome */
+        uint32_t of = mesh__get32(mesh__mail_data(*at));
+        if ((*at)->kind != MESH_EVENT_ABORT || of > id) {
+            at = &(*at)->next;
+            continue;
         }
+        if (of == id) mesh__comm_abort_heard(c, (*at)->rank, mesh__mail_data(*at), (*at)->nbytes);
+        mesh__mail_drop(e, at);
     }
     return MESH_OK;
 }
@@ -1076,8 +1097,4 @@ static inline mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void 
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
     MESH__ALONE(c, MESH__CALLER, mesh__copy_inside(c, dst, src, nbytes));
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_COMM_IMPLEMENTED */

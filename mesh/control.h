@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_CONTROL_IMPLEMENTED)
 #define MESH_CONTROL_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__HELLO_HEAD = 28,
     MESH__WELCOME_HEAD = 20,
@@ -317,8 +313,4 @@ static inline void mesh__heard(mesh__engine *e) {
     mesh__control(e);
     mesh__gone_settle(e);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_CONTROL_IMPLEMENTED */

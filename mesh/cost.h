@@ -35,10 +35,6 @@ MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_COST_IMPLEMENTED)
 #define MESH_COST_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>bytes ---- */
 
 MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank) {
@@ -335,6 +331,22 @@ static inline int64_t mesh__kept_between(const mesh_plan *p, const mesh_moves *r
 }
 
 /* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
+/* Within one mesh peers have this rank's coordinate along axes that stay as they are, and where the source is replicated: the digits along which they
+   differ. */
+static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
+    mesh_digits along;
+    int i, k;
+    along.n = 0;
+    for (i = 0; i < route->src->naxes; i++) {
+        const mesh_place *a = &route->src_spec->axis[i], *b = &route->dst_spec->axis[i];
+        int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
+        if (a->kind == MESH_REPLICATE || (b->kind == MESH_PARTIAL && route->placed.n)) moved = 0;
+        for (k = route->src->axis[i].first; moved && k < route->src->axis[i].first + route->src->axis[i].modes; k++)
+            mesh__digit_add(&along, route->src->mode[k].shape, route->src->mode[k].stride);
+    }
+    return along;
+}
+
 static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
     const mesh_topology *t = &p->topology;
     mesh__shape_of_step x = mesh__step_shape(p, route, same);
@@ -366,26 +378,15 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     c.messages = (int)(come > go ? come : go);
     c.ps = 0;
     if (!c.bytes && c.summands == 1) return c;
-    along.n = 0;
-    if (same) { /* peers have this rank's coordinate along axes that stay as they are, and where the source is replicated */
-        int64_t near[MESH_MAX_LEVELS];
-        for (i = 0; i < route->src->naxes; i++) {
-            const mesh_place *a = &route->src_spec->axis[i], *b = &route->dst_spec->axis[i];
-            int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
-            if (a->kind == MESH_REPLICATE || (b->kind == MESH_PARTIAL && route->placed.n)) moved = 0;
-            for (k = route->src->axis[i].first; moved && k < route->src->axis[i].first + route->src->axis[i].modes; k++)
-                mesh__digit_add(&along, route->src->mode[k].shape, route->src->mode[k].stride);
+    if (same && (along = mesh__moved_digits(route)).n) {
+        int64_t near[MESH_MAX_LEVELS], all = mesh__digits_size(&along), few = mesh__mul64(x.pieces, c.summands);
+        if (few > all || few <= (x.want_kept > 0)) few = all;
+        for (i = 0; i < t->nlevels; i++) { /* few sources: as many as can be are far */
+            near[i] = few - (all - mesh__within(&along, t->level[i].ranks));
+            if (near[i] < (x.want_kept > 0)) near[i] = x.want_kept > 0;
         }
-        if (along.n) {
-            int64_t all = mesh__digits_size(&along), few = mesh__mul64(x.pieces, c.summands);
-            if (few > all || few <= (x.want_kept > 0)) few = all;
-            for (i = 0; i < t->nlevels; i++) { /* few sources: as many as can be are far */
-                near[i] = few - (all - mesh__within(&along, t->level[i].ranks));
-                if (near[i] < (x.want_kept > 0)) near[i] = x.want_kept > 0;
-            }
-            c.ps = mesh__time(t, near, few, x.want_kept > 0, c.messages, c.bytes);
-            return c;
-        }
+        c.ps = mesh__time(t, near, few, x.want_kept > 0, c.messages, c.bytes);
+        return c;
     }
     along = mesh__digits_of(route->src, route->src_spec, MESH_SHARD);
     for (i = 0; i < route->sum.n; i++) mesh__digit_add(&along, route->sum.digit[i].shape, route->sum.digit[i].stride);
@@ -401,8 +402,4 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     if (sent > c.ps) c.ps = sent;
     return c;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_COST_IMPLEMENTED */

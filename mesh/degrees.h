@@ -47,10 +47,6 @@ MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_DEGREES_IMPLEMENTED)
 #define MESH_DEGREES_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { MESH__PP, MESH__DPR, MESH__DPS, MESH__CP, MESH__TP, MESH__EP, MESH__ETP, MESH__DEGREES };
 
 static inline const char *mesh__degree_name(int k) {
@@ -369,8 +365,4 @@ MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error
     for (i = 0; i < nfree; i++) dims[free_dim[i]] = out[i];
     return MESH_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_DEGREES_IMPLEMENTED */

@@ -43,10 +43,6 @@ typedef struct mesh_request {
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_ENGINE_IMPLEMENTED)
 #define MESH_ENGINE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__RING = 256,       /* operations remembered */
     MESH__AXES_BYTES = 40,  /* of an axes text in a record */
@@ -806,8 +802,4 @@ static inline void mesh__op_recall(mesh__engine *e, mesh__op *op) {
     mesh__op_end(e, op, MESH_OK);
     op->state = MESH__RESTING;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_ENGINE_IMPLEMENTED */

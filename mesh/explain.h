@@ -26,10 +26,6 @@ MESH_API const char *mesh_step_name(const mesh_plan *p, int step);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPLAIN_IMPLEMENTED)
 #define MESH_EXPLAIN_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>explain ----------------------------------------------------------------------------------------------------- */
 
 /* Which axes a step changes and how, for its name. */
@@ -277,8 +273,4 @@ MESH_API size_t mesh_plan_json(const mesh_plan *p, char *buf, size_t cap) {
               p->scratch, (int)p->limited, p->hash);
     return t.len;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_EXPLAIN_IMPLEMENTED */

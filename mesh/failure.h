@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_FAILURE_IMPLEMENTED)
 #define MESH_FAILURE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__TELL_NS = 500000000,  /* for an announcement to be on its way, at most */
     MESH__CLOSE_NS = 1000000000 /* for tickets to end that were canceled */
@@ -302,8 +298,4 @@ static inline void mesh__halted(mesh__engine *e, mesh_status status) {
                           e->t->rank, status == MESH_ERR_MEMORY ? "has no memory for a message" : "failed");
     }
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_FAILURE_IMPLEMENTED */

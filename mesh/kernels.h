@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_KERNELS_IMPLEMENTED)
 #define MESH_KERNELS_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>reductions: dst = dst op src, on the CPU ------------------------------------------------------------------------- */
 
 static inline float mesh__float_of_bits(uint32_t u) {
@@ -398,8 +394,4 @@ static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *sr
         mesh__swap(d, a, n * elem, width);
     }
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_KERNELS_IMPLEMENTED */

@@ -65,10 +65,6 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_P2P_IMPLEMENTED)
 #define MESH_P2P_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>point to point ---- */
 
 /* Memory that is received into may be in no other transfer. Of strided blocks only a stride of 0 is refused: interleaved columns are fine. */
@@ -466,8 +462,4 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
 MESH_API mesh_status mesh_halo_exchange(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d) {
     MESH__BLOCKING(mesh_halo_exchange_start(c, h, array, d, &r));
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_P2P_IMPLEMENTED */

@@ -77,10 +77,6 @@ MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_des
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_PLAN_IMPLEMENTED)
 #define MESH_PLAN_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__SLAB = 256 * 1024, /* of what is reduced at a time, per summand */
     MESH__MAX_ROUNDS = 4096,
@@ -1095,8 +1091,4 @@ MESH_API mesh_status mesh_plan_make(mesh_plan *p, const mesh_plan_desc *d, mesh_
     if (err) *err = why;
     return (mesh_status)why.status;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_PLAN_IMPLEMENTED */

@@ -75,10 +75,6 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)
 #define MESH_REDISTRIBUTE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>redistribute: where things lie ---- */
 
 /* A box of a tensor in memory; strides in bytes. */
@@ -905,21 +901,41 @@ static inline void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int 
     mesh__add_tasks(b, count, cap);
 }
 
+/* The operation of a redistribution whose scratch a dry build has told. NULL: no memory. */
+static inline mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, const mesh_tensor *src, int count) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = mesh__op_take(e);
+    uint64_t hash = (uint64_t)count;
+    int i;
+    if (!op) return NULL;
+    for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, b->task[i].plan->hash);
+    op->shape = count == 1 ? b->task[0].plan->hash : hash;
+    op->schedule.call =
+        mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count, count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
+    op->schedule.call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
+    mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
+    b->s = &op->schedule;
+    b->dry = 0;
+    b->size = b->most;
+    b->scratch = b->most ? mesh__scratch(b->s, b->most) : NULL;
+    b->most = 0;
+    if (!b->s->out_of_memory) mesh__redistribute_build(c, b, count);
+    if (!b->s->out_of_memory) mesh__blocks_settle(b);
+    return op;
+}
+
 static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                    const mesh_tensor *dst, int count, int64_t *scratch, mesh_request *r,
                                                    mesh_error *err) {
     mesh_transport *t = c->transport;
     mesh__builder b;
-    mesh__engine *e = mesh__impl(c)->engine;
     mesh__op *op = NULL;
     mesh__schedule none;
     mesh_plan *made = NULL;
     mesh__task *task = NULL, *saved;
-    uint64_t hash = (uint64_t)count;
     mesh_status status = MESH_OK;
     mesh_call call;
     char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
-    int i;
     memset(&b, 0, sizeof b);
     memset(&none, 0, sizeof none);
     task = (mesh__task *)mesh_transport_alloc(t, 2 * (size_t)count * sizeof *task + 1);
@@ -948,26 +964,8 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         if (scratch) *scratch = b.most ? (int64_t)b.most + 64 : 0; /* 64: for alignment */
         memcpy(task, saved, (size_t)count * sizeof *task);
     }
-    if (status == MESH_OK && r) {
-        if ((op = mesh__op_take(e)) == NULL) {
-            status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
-        } else {
-            for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, task[i].plan->hash);
-            if (count == 1) hash = task[0].plan->hash;
-            op->shape = hash;
-            op->schedule.call = mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count,
-                                           count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
-            op->schedule.call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
-            mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
-            b.s = &op->schedule;
-            b.dry = 0;
-            b.size = b.most;
-            b.scratch = b.most ? mesh__scratch(b.s, b.most) : NULL;
-            b.most = 0;
-            if (!b.s->out_of_memory) mesh__redistribute_build(c, &b, count);
-            if (!b.s->out_of_memory) mesh__blocks_settle(&b);
-        }
-    }
+    if (status == MESH_OK && r && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)
+        status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
     mesh_transport_free(t, b.item);
     mesh_transport_free(t, b.after);
     mesh_transport_free(t, b.chain);
@@ -1031,8 +1029,4 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
     return status == MESH_OK ? status
                              : mesh__fail(err, status, why.rank, "mesh_redistribute_scratch_bytes: %s", why.text);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_REDISTRIBUTE_IMPLEMENTED */

@@ -118,10 +118,6 @@ MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rou
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_ROUTE_IMPLEMENTED)
 #define MESH_ROUTE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { MESH__PIECE_CUT = 64 * 1024 }; /* bytes from which replicas share a piece */
 
 /* ---- // >>digits ------------------------------------------------------------------------------------------------------ */
@@ -691,8 +687,4 @@ MESH_API int mesh_moves_next(mesh_moves *it) {
             break;
         }
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_ROUTE_IMPLEMENTED */

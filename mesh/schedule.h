@@ -9,10 +9,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SCHEDULE_IMPLEMENTED)
 #define MESH_SCHEDULE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__SCRATCHES = 5, /* pieces of memory of a schedule */
     MESH__ROUND = 32     /* partners served at once in direct exchanges */
@@ -440,8 +436,4 @@ static inline void mesh__add_round(mesh__schedule *s, int k) {
     if (k > 1) mesh__add_wait(s);
     mesh__add_post(s);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SCHEDULE_IMPLEMENTED */

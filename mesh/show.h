@@ -33,10 +33,6 @@ MESH_API size_t mesh_svg(const mesh *m, char *buf, size_t cap);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SHOW_IMPLEMENTED)
 #define MESH_SHOW_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 MESH_API size_t mesh_format_rank(const mesh *m, int rank, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
     int coords[MESH_MAX_AXES], i, last = m->size - 1;
@@ -247,8 +243,4 @@ MESH_API size_t mesh_svg(const mesh *m, char *buf, size_t cap) {
     mesh__put(&t, "</svg>\n");
     return t.len;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SHOW_IMPLEMENTED */

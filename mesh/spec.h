@@ -138,10 +138,6 @@ MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SPEC_IMPLEMENTED)
 #define MESH_SPEC_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>specs ---------------------------------------------------------------------------------------------------- */
 
 static inline mesh_place mesh__place(int kind, int dim, int op, int order) {
@@ -767,8 +763,4 @@ MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const 
     mesh_box_copy(global, &whole, local, &box, elem_bytes);
     return 1;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SPEC_IMPLEMENTED */

@@ -41,10 +41,6 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_TOPOLOGY_IMPLEMENTED)
 #define MESH_TOPOLOGY_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
 static inline int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
 static inline int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
@@ -85,8 +81,4 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
     }
     return MESH_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_TOPOLOGY_IMPLEMENTED */

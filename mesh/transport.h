@@ -318,10 +318,6 @@ MESH_API int mesh_world(const mesh_transport *t);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_TRANSPORT_IMPLEMENTED)
 #define MESH_TRANSPORT_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>memory and bytes ---------------------------------------------------------------------------------------------- */
 
 MESH_API void *mesh_transport_alloc(mesh_transport *t, size_t nbytes) {
@@ -544,8 +540,4 @@ static inline int mesh__is_unrooted_list(int kind) {
     return kind == MESH_CALL_ALL_REDUCE_MANY || kind == MESH_CALL_ALL_GATHER_MANY ||
            kind == MESH_CALL_REDUCE_SCATTER_MANY;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_TRANSPORT_IMPLEMENTED */

@@ -60,10 +60,6 @@ MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap);
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_TUNING_IMPLEMENTED)
 #define MESH_TUNING_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum {
     MESH__SMALL = 16 * 1024, /* bytes up to which latency decides */
     MESH__MIB = 1 << 20
@@ -266,8 +262,4 @@ MESH_API mesh_status mesh_tuning_parse(mesh_tuning *t, const char *text, mesh_er
     }
     return MESH_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_TUNING_IMPLEMENTED */

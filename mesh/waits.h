@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_WAITS_IMPLEMENTED)
 #define MESH_WAITS_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { MESH__ROLL_NS = 1000000000 }; /* for the answers to a roll call, at most; see mesh__roll_time */
 
 enum {
@@ -596,8 +592,4 @@ static inline int64_t mesh__tick_at(mesh__engine *e, int64_t deadline) {
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;
     return e->next_gone && e->next_gone < deadline ? e->next_gone : deadline;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_WAITS_IMPLEMENTED */

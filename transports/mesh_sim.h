@@ -87,10 +87,6 @@ MESH_API mesh_status mesh_sim_close(mesh_transport *t);
     "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct mesh_sim__ticket mesh_sim__ticket;
 
 typedef struct mesh_sim__xfer { /* one posted send or receive */
@@ -802,8 +798,4 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
                           started, desc->ranks);
     return MESH_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_IMPLEMENTATION */

@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_CONNECT_IMPLEMENTED)
 #define MESH_SOCKET_CONNECT_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The connection to a rank has ended: what was under way over it ends. If the rank is lost, so does everything that waits for it; after a
    goodbye that is for the core to say (it knows who is needed). */
 static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
@@ -299,8 +295,4 @@ static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
     }
     mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, strerror(errno), NULL);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_CONNECT_IMPLEMENTED */

@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_FRAMES_IMPLEMENTED)
 #define MESH_SOCKET_FRAMES_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
 
 /* ---- // >>out ---- */
@@ -709,8 +705,4 @@ static inline void mesh_socket__came(mesh_socket__impl *s, mesh_socket__conn *c,
     c->in_len += n - got;
     mesh_socket__parse(s, c);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_FRAMES_IMPLEMENTED */

@@ -9,10 +9,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_HANDSHAKE_IMPLEMENTED)
 #define MESH_SOCKET_HANDSHAKE_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role,
                                     const void *hello, size_t hello_bytes, unsigned char *out) {
     const void *piece[3];
@@ -239,8 +235,4 @@ static inline void mesh_socket__greeted(mesh_socket__impl *s, mesh_socket__conn 
     else
         mesh_socket__greeting_in(s, c);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_HANDSHAKE_IMPLEMENTED */

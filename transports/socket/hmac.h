@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_HMAC_IMPLEMENTED)
 #define MESH_SOCKET_HMAC_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct mesh_socket__sha {
     uint32_t h[8];
     uint64_t nbytes;
@@ -110,8 +106,4 @@ static inline int mesh_socket__equal(const unsigned char *a, const unsigned char
     for (i = 0; i < n; i++) differ |= a[i] ^ b[i];
     return !differ;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_HMAC_IMPLEMENTED */

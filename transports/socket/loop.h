@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_LOOP_IMPLEMENTED)
 #define MESH_SOCKET_LOOP_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The three places where bytes enter and leave. */
 
 /* Write until the kernel takes no more. */
@@ -243,6 +239,21 @@ static inline void mesh_socket__bury(mesh_socket__impl *s) {
 #endif
 }
 
+/* Something can be done on a connection, or its memory may have come back. */
+static inline void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c, short got) {
+    if (c->starved && !c->broken) mesh_socket__read(s, c);
+    if (!got || c->broken) return;
+    if (c->state == MESH_SOCKET__CONNECTING) {
+        mesh_socket__connected(s, c);
+        return;
+    }
+    if (got & (POLLIN | POLLHUP | POLLERR)) {
+        if (c->state == MESH_SOCKET__GREETING) mesh_socket__read_greeting(s, c);
+        if (c->state == MESH_SOCKET__UP && !c->broken) mesh_socket__read(s, c);
+    }
+    if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+}
+
 /* One round over all connections, sleeping up to timeout_ms. */
 static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     int i, n = 0, listeners = 0, count, look, ended = -1, starved = 0;
@@ -268,21 +279,7 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     if (starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
     if (poll(s->poll, (nfds_t)n, timeout_ms) > 0 || starved) {
         if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
-        for (i = 0; i < count; i++) {
-            mesh_socket__conn *c = s->conn[i];
-            short got = s->poll[listeners + i].revents;
-            if (c->starved && !c->broken) mesh_socket__read(s, c);
-            if (!got || c->broken) continue;
-            if (c->state == MESH_SOCKET__CONNECTING) {
-                mesh_socket__connected(s, c);
-                continue;
-            }
-            if (got & (POLLIN | POLLHUP | POLLERR)) {
-                if (c->state == MESH_SOCKET__GREETING) mesh_socket__read_greeting(s, c);
-                if (c->state == MESH_SOCKET__UP && !c->broken) mesh_socket__read(s, c);
-            }
-            if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
-        }
+        for (i = 0; i < count; i++) mesh_socket__ready(s, s->conn[i], s->poll[listeners + i].revents);
         for (i = 0; i < listeners; i++)
             if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
     }
@@ -334,8 +331,4 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
     s->starved = 0;
     return MESH_ERR_MEMORY;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_LOOP_IMPLEMENTED */

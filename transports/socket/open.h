@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
 #define MESH_SOCKET_OPEN_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>environment ---- */
 
 typedef struct mesh_socket__place { /* who and where we are, and how we know */
@@ -92,16 +88,41 @@ static inline int mesh_socket__is_local(const mesh_socket_desc *d) {
     return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
 }
 
-static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
+/* Rank and size as a launcher says them. Returns which one, from 1: torchrun's names, Open MPI's, MPICH's, Slurm's; 0: none; -1: an error. */
+static inline int mesh_socket__launched(mesh_socket__place *w, mesh_error *err) {
     static const char *const names[4][4] = {
         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
         {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
         {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
+    int i, bad = 0;
+    for (i = 0; i < 4; i++) {
+        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad),
+            has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
+        if (bad) return -1;
+        if (has_rank != has_size && i < 3) {
+            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is set, but %s is not; set both or neither",
+                       names[i][!has_rank], names[i][has_rank]);
+            return -1;
+        }
+        if (!has_rank || !has_size ||
+            (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
+            w->rank = w->size = 0;
+            continue;
+        }
+        w->source = names[i][0];
+        if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
+        if (!mesh_socket__env_int(names[i][3], &w->local_size, err, &bad)) w->local_size = -1;
+        return bad ? -1 : i + 1;
+    }
+    return 0;
+}
+
+static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST"),
                *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
     uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
-    int i, bad = 0, found = 0;
+    int bad = 0, found = 0;
     memset(w, 0, sizeof *w);
     w->local_rank = w->local_size = -1;
     w->source = "desc";
@@ -110,24 +131,7 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
         w->size = d->size;
         w->local_rank = d->local_rank;
     }
-    for (i = 0; i < 4 && !d->size && !found; i++) {
-        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad),
-            has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
-        if (bad) return MESH_ERR_ARGUMENT;
-        if (has_rank != has_size && i < 3)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_socket_open: %s is set, but %s is not; set both or neither", names[i][!has_rank],
-                              names[i][has_rank]);
-        if (!has_rank || !has_size ||
-            (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
-            w->rank = w->size = 0;
-            continue;
-        }
-        found = i + 1;
-        w->source = names[i][0];
-        if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
-        if (!mesh_socket__env_int(names[i][3], &w->local_size, err, &bad)) w->local_size = -1;
-    }
+    if (!d->size && (found = mesh_socket__launched(w, err)) < 0) return MESH_ERR_ARGUMENT;
     if (!d->size && !found) w->size = 1;
     if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
         return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank,
@@ -712,21 +716,14 @@ static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
-    static const mesh_socket_desc none = MESH_ZERO;
-    mesh_socket__place where;
+/* An endpoint of nothing yet. MEMORY: nothing is left of it. */
+static inline mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc,
+                                             const mesh_socket__place *where, mesh_error *err) {
     mesh_socket__impl *s;
-    mesh_status status;
-    const char *secret, *lanes;
-    char file[300];
-    int i, inherited = 0, bad = 0, seconds = 0;
-    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
-    if (!desc) desc = &none;
-    memset(net, 0, sizeof *net);
-    if ((status = mesh_socket__who(desc, &where, err)) != MESH_OK) return status;
+    int i;
     net->base.ops = mesh_socket__ops();
-    net->base.rank = where.rank;
-    net->base.size = where.size;
+    net->base.rank = where->rank;
+    net->base.size = where->size;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
     net->base.allocator = desc->allocator;
     net->base.log = desc->log ? desc->log : mesh_socket__warn;
@@ -741,24 +738,30 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     s->slot_free = INT32_MAX;
     s->in_open = 1;
     s->identity = mesh_socket__identity(mesh_socket__is_local(desc));
-    s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where.size);
-    s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where.size);
+    s->open_deadline =
+        mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
+    s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where->size);
+    s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where->size);
     if (!s->book || !s->peer) {
         mesh_transport_free(&net->base, s->peer);
         s->peer = NULL;
         mesh_socket__release(s);
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for %d ranks", where.size);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory for %d ranks", where->size);
     }
-    memset(s->book, 0, sizeof *s->book * (size_t)where.size);
-    memset(s->peer, 0, sizeof *s->peer * (size_t)where.size);
-    for (i = 0; i < where.size; i++) s->peer[i].early_end = &s->peer[i].early;
-    secret = desc->secret ? desc->secret : getenv("MESH_SECRET");
-    lanes = getenv("MESH_SOCKET_LANES");
-    status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
+    memset(s->book, 0, sizeof *s->book * (size_t)where->size);
+    memset(s->peer, 0, sizeof *s->peer * (size_t)where->size);
+    for (i = 0; i < where->size; i++) s->peer[i].early_end = &s->peer[i].early;
+    return MESH_OK;
+}
+
+/* What description and environment say beside who and where: the secret, lanes, the deadline of operations, tuning, a trace. */
+static inline mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
+    const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
+    char file[300];
+    int bad = 0, seconds = 0;
+    mesh_status status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
     s->secret_bytes = secret ? strlen(secret) : 0;
     s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
-    s->open_deadline =
-        mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
     if (status == MESH_OK && s->secret_bytes >= sizeof s->secret)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
                             (int)s->secret_bytes, (int)sizeof s->secret - 1);
@@ -769,31 +772,50 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     mesh_socket__wipe(file, sizeof file);
     if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
-        net->base.timeout_ns = (int64_t)seconds * 1000000000;
+        s->net->base.timeout_ns = (int64_t)seconds * 1000000000;
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
-    if (status == MESH_OK) status = mesh_socket__open_trace(s, err);
-    if (status == MESH_OK && where.size > 1) status = mesh_socket__resolve(s, &where, err);
-    if (status == MESH_OK && where.size > 1 && !s->secret_bytes && !desc->insecure &&
-        !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
-        status = mesh__fail(
+    return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
+}
+
+/* A world of more than one: meet the others. */
+static inline mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc,
+                                            const mesh_socket__place *where, mesh_error *err) {
+    int inherited = 0, bad = 0;
+    mesh_status status = mesh_socket__resolve(s, where, err);
+    if (status != MESH_OK) return status;
+    if (!s->secret_bytes && !desc->insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&s->master))
+        return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
             "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure",
-            where.address);
-    if (status == MESH_OK && where.size > 1) {
-        mesh_socket__raise_files(where.size);
-        status = mesh_socket__files_check(s, err);
-    }
-    if (status == MESH_OK && where.size > 1) {
-        if (desc->listen_fd > 0)
-            inherited = desc->listen_fd;
-        else if (where.rank == 0)
-            mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
-        unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
-        mesh_socket__listen_unix(s);
-        status = where.rank == 0 ? mesh_socket__open_lead(s, &where, inherited, desc->insecure, err)
-                                 : mesh_socket__open_follow(s, &where, err);
-    }
+            where->address);
+    mesh_socket__raise_files(where->size);
+    if ((status = mesh_socket__files_check(s, err)) != MESH_OK) return status;
+    if (desc->listen_fd > 0)
+        inherited = desc->listen_fd;
+    else if (where->rank == 0)
+        mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+    unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
+    mesh_socket__listen_unix(s);
+    return where->rank == 0 ? mesh_socket__open_lead(s, where, inherited, desc->insecure, err)
+                            : mesh_socket__open_follow(s, where, err);
+}
+
+MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
+    static const mesh_socket_desc none = MESH_ZERO;
+    mesh_socket__place where;
+    mesh_socket__impl *s;
+    mesh_status status;
+    int i;
+    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the socket is NULL");
+    if (!desc) desc = &none;
+    memset(net, 0, sizeof *net);
+    if ((status = mesh_socket__who(desc, &where, err)) != MESH_OK ||
+        (status = mesh_socket__begin(net, desc, &where, err)) != MESH_OK)
+        return status;
+    s = mesh_socket__of(&net->base);
+    status = mesh_socket__configure(s, desc, err);
+    if (status == MESH_OK && where.size > 1) status = mesh_socket__join(s, desc, &where, err);
     if (status != MESH_OK) {
         mesh_socket__release(s);
         return status;
@@ -809,8 +831,4 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
             where.rank, where.rank, (unsigned long)(s->job >> 32), (unsigned long)(s->job & 0xffffffffu), where.size);
     return MESH_OK;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_OPEN_IMPLEMENTED */

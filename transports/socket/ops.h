@@ -8,10 +8,6 @@
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPS_IMPLEMENTED)
 #define MESH_SOCKET_OPS_IMPLEMENTED
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Find what came early for a receive; else it waits. */
 static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {
     mesh_socket__peer *p = &s->peer[r->x.rank];
@@ -379,8 +375,4 @@ static inline const mesh_ops *mesh_socket__ops(void) {
                                  mesh_socket__control_flush};
     return &ops;
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */

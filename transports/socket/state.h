@@ -68,10 +68,6 @@ extern long syscall(long number, ...);
 #define MSG_NOSIGNAL 0 /* there SO_NOSIGPIPE does it */
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- // >>wire: what goes over a connection -------------------------------------------------------------------------------------
 
    Everything little-endian. Handshake, C the side that connects, S the side that accepts:
@@ -462,8 +458,4 @@ static inline void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__t
     va_end(args);
     mesh_socket__ticket_stop(s, k);
 }
-
-#ifdef __cplusplus
-}
-#endif
 #endif /* MESH_SOCKET_STATE_IMPLEMENTED */

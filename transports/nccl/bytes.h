@@ -1,0 +1,171 @@
+/* nccl/bytes.h - copies, zeros and reductions on the device. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes streams.h.
+*/
+#include "streams.h"
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_BYTES_IMPLEMENTED)
+#define MESH_NCCL_BYTES_IMPLEMENTED
+
+/* ---- // >>bytes: copies, zeros and reductions on the device ---- */
+
+/* An array of bytes for kernels, in units of `width`. */
+static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, const mesh_block *b, uint64_t width) {
+    int i;
+    *ndim = 0;
+    if (!b || !b->ndim) return;
+    *ndim = b->ndim;
+    to->run = b->run / width;
+    for (i = 0; i < b->ndim; i++) to->count[i] = b->dim[i].count, to->stride[i] = b->dim[i].stride;
+}
+
+static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel, void *args,
+                                               uint64_t blocks) {
+    void *list[1];
+    dim3 grid, block;
+    list[0] = args;
+    block.x = 256, block.y = block.z = 1;
+    grid.x = (unsigned)(blocks < 2048 ? blocks : 2048), grid.y = grid.z = 1;
+    return s->api.cudaLaunchKernel(s->kernel[kernel], grid, block, list, 0, on);
+}
+
+static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
+                                            mesh__kernel_args *args) {
+    return args->count ? mesh_nccl__launch_on(s, c->on, kernel, args, (args->count + 255) / 256) : cudaSuccess;
+}
+
+/* The widest unit, as a power of two from 0 to 4, that divides an address and a block. */
+static inline uint64_t mesh_nccl__bits(const void *p, const mesh_block *b) {
+    uint64_t bits = (uint64_t)(uintptr_t)p;
+    int i;
+    if (b && b->ndim) bits |= b->run;
+    for (i = 0; b && i < b->ndim; i++)
+        if (b->dim[i].count > 1) bits |= (uint64_t)b->dim[i].stride;
+    return bits;
+}
+
+static inline int mesh_nccl__unit(uint64_t bits) {
+    int k = 0;
+    while (k < 4 && !(bits >> k & 1)) k++;
+    return k;
+}
+
+/* A block as rows of a 2-D copy: 1 and where they begin next, or 0 if it has more dims. */
+static inline int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t *pitch, uint64_t *rows) {
+    int i, found = 0;
+    for (i = 0; b && i < b->ndim; i++) {
+        if (b->dim[i].count == 1) continue;
+        if (found++) return 0;
+        *pitch = (uint64_t)b->dim[i].stride;
+        *rows = (uint64_t)b->dim[i].count;
+    }
+    if (found) *width = b->run;
+    return found && *pitch >= *width && *pitch < INT32_MAX;
+}
+
+/* Copy without kernels: as 2-D copies where both sides are rows of one width, else run by run. */
+static inline cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+                                               const void *src, const mesh_block *sb, uint64_t nbytes) {
+    uint64_t dw = nbytes, sw = nbytes, dp = 0, sp = 0, drows = 1, srows = 1, left, n;
+    int d2 = mesh_nccl__rows(db, &dw, &dp, &drows), s2 = mesh_nccl__rows(sb, &sw, &sp, &srows);
+    mesh_xfer from, to;
+    mesh__cursor a, b;
+    cudaError_t r = cudaSuccess;
+    if (!src && d2) return s->api.cudaMemset2DAsync(dst, (size_t)dp, 0, (size_t)dw, (size_t)drows, c->on);
+    if (src && (d2 || !db || !db->ndim) && (s2 || !sb || !sb->ndim) && (d2 || s2) && (!d2 || !s2 || dw == sw)) {
+        uint64_t width = d2 ? dw : sw;
+        return s->api.cudaMemcpy2DAsync(dst, (size_t)(d2 ? dp : width), src, (size_t)(s2 ? sp : width), (size_t)width,
+                                        (size_t)(nbytes / width), cudaMemcpyDefault, c->on);
+    }
+    memset(&from, 0, sizeof from);
+    memset(&to, 0, sizeof to);
+    to.base = dst, to.block = db && db->ndim ? db : NULL, to.nbytes = nbytes;
+    from.base = src ? (void *)(uintptr_t)src : dst, from.block = src && sb && sb->ndim ? sb : NULL,
+    from.nbytes = nbytes;
+    a = mesh__cursor_on(&to);
+    b = mesh__cursor_on(&from);
+    for (left = nbytes; left && r == cudaSuccess; left -= n) {
+        n = a.left < b.left ? a.left : b.left;
+        r = src ? s->api.cudaMemcpyAsync(a.p, b.p, (size_t)n, cudaMemcpyDefault, c->on)
+                : s->api.cudaMemsetAsync(a.p, 0, (size_t)n, c->on);
+        mesh__cursor_move(&a, n);
+        mesh__cursor_move(&b, n);
+    }
+    return r;
+}
+
+static inline cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+                                          const void *src, const mesh_block *sb, uint64_t nbytes) {
+    uint64_t row = nbytes;
+    mesh__kernel_args args;
+    int unit;
+    if (!nbytes || dst == src) return cudaSuccess;
+    if (db && db->ndim) row = db->run;
+    if (sb && sb->ndim && src && sb->run < row) row = sb->run;
+    if (row == nbytes && src) return s->api.cudaMemcpyAsync(dst, src, (size_t)nbytes, cudaMemcpyDefault, c->on);
+    if (row == nbytes) return s->api.cudaMemsetAsync(dst, 0, (size_t)nbytes, c->on);
+    if (row >= MESH_NCCL__NARROW || !s->has_kernels) return mesh_nccl__copy_rows(s, c, dst, db, src, sb, nbytes);
+    unit = mesh_nccl__unit(mesh_nccl__bits(dst, db) | (src ? mesh_nccl__bits(src, sb) : 0) | nbytes);
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.src = (uint64_t)(uintptr_t)src;
+    args.count = nbytes >> unit;
+    mesh_nccl__kernel_block(&args.to, &args.to_ndim, db, UINT64_C(1) << unit);
+    if (src) mesh_nccl__kernel_block(&args.from, &args.from_ndim, sb, UINT64_C(1) << unit);
+    return mesh_nccl__launch(s, c, (src ? (int)MESH_NCCL__mesh_move_1 : (int)MESH_NCCL__mesh_zero_1) + unit, &args);
+}
+
+/* dst = dst op src, or dst / divide, on the device. cudaErrorNotSupported: there is no kernel. */
+static inline cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__comm *c, int op, int dtype, void *dst,
+                                             const mesh_block *db, const void *src, const mesh_block *sb,
+                                             uint64_t count, int divide) {
+    static const int reduce[] = {
+        MESH_NCCL__mesh_reduce_f32, MESH_NCCL__mesh_reduce_f64, MESH_NCCL__mesh_reduce_f16, MESH_NCCL__mesh_reduce_bf16,
+        MESH_NCCL__mesh_reduce_i8,  MESH_NCCL__mesh_reduce_u8,  MESH_NCCL__mesh_reduce_i16, MESH_NCCL__mesh_reduce_u16,
+        MESH_NCCL__mesh_reduce_i32, MESH_NCCL__mesh_reduce_u32, MESH_NCCL__mesh_reduce_i64, MESH_NCCL__mesh_reduce_u64,
+        MESH_NCCL__mesh_reduce_c64, MESH_NCCL__mesh_reduce_c128}; /* in the order of mesh_dtype */
+    static const int division[] = {MESH_NCCL__mesh_divide_f32, MESH_NCCL__mesh_divide_f64, MESH_NCCL__mesh_divide_f16,
+                                   MESH_NCCL__mesh_divide_bf16};
+    uint64_t width = mesh_dtype_bytes((mesh_dtype)dtype);
+    mesh__kernel_args args;
+    if (!s->has_kernels || (unsigned)dtype >= sizeof reduce / sizeof *reduce) return cudaErrorNotSupported;
+    if (divide && mesh__is_complex(dtype)) { /* as twice as many numbers */
+        dtype = dtype == MESH_C64 ? MESH_F32 : MESH_F64;
+        width /= 2;
+        count *= 2;
+    }
+    if (divide && (unsigned)dtype >= sizeof division / sizeof *division) return cudaErrorNotSupported;
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.src = (uint64_t)(uintptr_t)src;
+    args.count = count;
+    args.op = op;
+    args.divide = divide;
+    mesh_nccl__kernel_block(&args.to, &args.to_ndim, db, width);
+    if (!divide) mesh_nccl__kernel_block(&args.from, &args.from_ndim, sb, width);
+    return mesh_nccl__launch(s, c, divide ? division[dtype] : reduce[dtype], &args);
+}
+
+static inline mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *dst, const mesh_block *db,
+                                          const void *src, const mesh_block *sb, uint64_t nbytes) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "a copy", mesh_nccl__move(s, g->c, dst, db, src, sb, nbytes));
+    mesh_nccl__leave(s, g->c);
+    return MESH_OK; /* what went wrong is told by the operation's mark */
+}
+
+static inline mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int op, int dtype, void *dst,
+                                            const mesh_block *db, const void *src, const mesh_block *sb, uint64_t count,
+                                            int divide) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "a reduction", mesh_nccl__combine(s, g->c, op, dtype, dst, db, src, sb, count, divide));
+    mesh_nccl__leave(s, g->c);
+    return MESH_OK;
+}
+#endif /* MESH_NCCL_BYTES_IMPLEMENTED */

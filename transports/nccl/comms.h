@@ -1,0 +1,344 @@
+/* nccl/comms.h - communicators: made, connected, kept, aborted. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes agree.h.
+*/
+#include "agree.h"
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_COMMS_IMPLEMENTED)
+#define MESH_NCCL_COMMS_IMPLEMENTED
+
+/* ---- // >>communicators ---- */
+
+/* One that this comm has already, or that no comm has any more: what ends with a comm must be its own. */
+static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on, uint32_t owner) {
+    mesh_nccl__comm *c;
+    int i;
+    pthread_mutex_lock(&s->lock);
+    for (c = s->comm; c; c = c->next) {
+        if (c->size != on->size || c->ended || c->stale || !c->serial || (c->refs && c->owner != owner)) continue;
+        for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
+        if (i == c->size) break;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+/* What a communicator's list of ranks has of its own on the device. */
+static inline cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    size_t nbytes = (MESH_NCCL__BARRIERS + 1) * sizeof *c->past.verdict;
+    void *verdict = NULL;
+    cudaError_t r;
+    mesh_nccl__use_device(s);
+    mesh_nccl__capture_mode(s, &mode);
+    r = s->api.cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->enter, cudaEventDisableTiming);
+    if (r == cudaSuccess) r = s->api.cudaEventCreateWithFlags(&c->captured, cudaEventDisableTiming);
+    if (r == cudaSuccess && c->size > 1) r = s->api.cudaMalloc(&c->word, 256);
+    if (r == cudaSuccess && c->size > 1) r = s->api.cudaHostAlloc(&verdict, nbytes, cudaHostAllocDefault);
+    if (r == cudaSuccess && c->size > 1) {
+        memset(verdict, 0xff, nbytes); /* the last one stays so: a graph's barriers say nothing */
+        c->past.verdict = (mesh_nccl__verdict *)verdict;
+    }
+    mesh_nccl__capture_mode(s, &mode);
+    return r;
+}
+
+static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    while (c->nmarks) {
+        s->event[s->nevents++] = c->mark[c->first_mark].event;
+        c->first_mark = (c->first_mark + 1) % c->mark_cap;
+        c->nmarks--;
+    }
+    if (c->word) s->api.cudaFree(c->word);
+    if (c->past.verdict) s->api.cudaFreeHost(c->past.verdict);
+    if (c->stream) s->api.cudaStreamDestroy(c->stream);
+    if (c->enter) s->api.cudaEventDestroy(c->enter);
+    if (c->captured) s->api.cudaEventDestroy(c->captured);
+    mesh_transport_free(s->boot, c->mark);
+    mesh_transport_free(s->boot, c->rank);
+    mesh_transport_free(s->boot, c);
+}
+
+/* A list of ranks with its stream, not joined to the others yet. */
+static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
+    mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
+    int *rank = (int *)mesh_transport_alloc(s->boot, sizeof *rank * (size_t)on->size), i;
+    cudaError_t r;
+    if (!c || !rank) {
+        mesh_transport_free(s->boot, c);
+        mesh_transport_free(s->boot, rank);
+        mesh__fail(err, MESH_ERR_MEMORY, s->boot->rank, "no memory for a communicator");
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->rank = rank;
+    c->size = on->size;
+    c->index = mesh_index_of(on, s->boot->rank);
+    for (i = 0; i < on->size; i++) rank[i] = mesh_rank_at(on, i);
+    if ((r = mesh_nccl__comm_make(s, c)) != cudaSuccess) {
+        mesh_nccl__cuda_fail(s, err, "a group's stream", r);
+        mesh_nccl__comm_free(s, c);
+        return NULL;
+    }
+    c->on = c->stream;
+    pthread_mutex_lock(&s->lock);
+    c->next = s->comm;
+    s->comm = c;
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int blocking, const char *name) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking;
+    config.splitShare = 0; /* children that share would end together */
+    if (s->max_ctas) config.maxCTAs = s->max_ctas;
+#if NCCL_VERSION_CODE >= 22700
+    config.commName = name;
+#else
+    (void)name;
+#endif
+    return config;
+}
+
+/* A rank that cannot join says so at once: the others would wait for it inside NCCL. */
+static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
+                                   const mesh_error *why) {
+    unsigned char data[MESH_CONTROL_BYTES];
+    size_t length = mesh_nccl__abort_write(data, id >> 8, why);
+    int i;
+    pthread_mutex_lock(&s->boot_lock);
+    for (i = 0; i < ranks->size; i++)
+        if (ranks->rank[i] != s->boot->rank)
+            s->boot->ops->control_send(s->boot, ranks->rank[i], MESH_EVENT_ABORT, data, length);
+    pthread_mutex_unlock(&s->boot_lock);
+}
+
+/* Wait until a non-blocking communicator is ready; listens for ranks that are lost or cannot join meanwhile. */
+static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
+                                           uint32_t id, const char *what, int64_t deadline, mesh_error *err) {
+    ncclResult_t r = ncclInProgress, asked = ncclSuccess;
+    const mesh_nccl__mail *mail;
+    int64_t nap = 20000;
+    for (;;) {
+        mesh_status told = MESH_OK;
+        if (*comm) asked = s->api.ncclCommGetAsyncError(*comm, &r);
+        if (asked != ncclSuccess) return mesh_nccl__fail(s, err, what, asked);
+        if (r == ncclSuccess) return MESH_OK;
+        if (r != ncclInProgress) return mesh_nccl__fail(s, err, what, r);
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
+        for (mail = s->mail; mail && told == MESH_OK; mail = mail->next) {
+            const mesh_control *m = &mail->m;
+            char text[MESH_ERROR_BYTES];
+            if (m->kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, m->rank))
+                told = mesh__fail(err, MESH_ERR_PEER, m->rank, "%s: rank %d was lost", what, m->rank);
+            if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != id >> 8)
+                continue;
+            mesh__copy_text(
+                text, m->nbytes - MESH__ABORT_HEAD + 1 < sizeof text ? m->nbytes - MESH__ABORT_HEAD + 1 : sizeof text,
+                (const char *)m->data + MESH__ABORT_HEAD);
+            told =
+                mesh__fail(err, (mesh_status)(int)mesh__get32(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
+        }
+        pthread_mutex_unlock(&s->boot_lock);
+        if (told != MESH_OK) return told;
+        if (mesh_nccl__now(s) >= deadline)
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
+                              "%s is not done at its deadline: NCCL does not reach every rank", what);
+        mesh_nccl__nap(nap);
+        if (nap < 1000000) nap *= 2;
+    }
+}
+
+/* NCCL connects when an algorithm is first used: on the host, inside that call, until every rank has come. Better here, where all do: rings (of
+   all but small sums) and trees. */
+static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline,
+                                             mesh_error *err) {
+    mesh__record none = mesh_nccl__no_record(0);
+    ncclComm_t comm = c->made;
+    mesh_ticket ticket;
+    mesh_status status = MESH_IN_PROGRESS;
+    ncclResult_t r;
+    pthread_mutex_lock(&s->lock);
+    if (c->ended) {
+        status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+    } else {
+        c->comm = comm;
+        c->made = NULL;
+        c->connecting = 1;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (status != MESH_IN_PROGRESS) return status;
+    mesh_nccl__enter(s, c, &none, deadline);
+    r = s->api.ncclBroadcast(c->word, c->word, 8, ncclUint8, 0, comm, c->stream);
+    if (r == ncclSuccess) r = s->api.ncclAllReduce(c->word, c->word, 1, ncclUint64, ncclMin, comm, c->stream);
+    mesh_nccl__said(s, "connecting", r);
+    mesh_nccl__issued(s, c, &ticket);
+    mesh_nccl__leave(s, c);
+    while (status == MESH_IN_PROGRESS) {
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s);
+        mesh_nccl__look(s);
+        if (mesh_nccl__now(s) >= deadline)
+            mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "connecting is not done at its deadline");
+        if (c->ended)
+            status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+        else if (ticket.id <= c->completed)
+            status = MESH_OK;
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&s->boot_lock);
+        if (status == MESH_IN_PROGRESS) mesh_nccl__nap(20000);
+    }
+    return status;
+}
+
+/* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made by an id where it has none; what
+   operations use is a split of it. */
+static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
+                                          uint32_t id, ncclUniqueId *unique, int64_t deadline, mesh_error *err) {
+    ncclConfig_t config = mesh_nccl__config(s, 0, c->name);
+    mesh_nccl__comm *all = parent ? parent : c;
+    mesh_status status = MESH_OK;
+    ncclResult_t r = ncclSuccess;
+    mesh_nccl__use_device(s);
+    if (!all->root) {
+        r = s->api.ncclCommInitRankConfig(&all->root, all->size, *unique, all->index, &config);
+        if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommInitRankConfig", r);
+        if (status == MESH_OK)
+            status = mesh_nccl__await(s, &all->root, all, id, "ncclCommInitRankConfig", deadline, err);
+    }
+    if (!parent) color = 0;
+    if (status == MESH_OK) {
+        config = mesh_nccl__config(s, 1, c->name);
+        r = s->api.ncclCommSplit(all->root, color, c->index, &c->made, &config);
+        if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommSplit", r);
+        if (status == MESH_OK) status = mesh_nccl__await(s, &all->root, all, id, "ncclCommSplit", deadline, err);
+    }
+    if (status == MESH_OK) status = mesh_nccl__connect(s, c, deadline, err);
+    if (status != MESH_OK && err->rank == s->boot->rank) mesh_nccl__tell(s, all, id, err);
+    return status;
+}
+
+/* A communicator that did not come about, on some rank: its family's root is given up on all, and with it what NCCL may still be making. */
+static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
+                                     const mesh_nccl__vote *vote) {
+    pthread_mutex_lock(&s->lock);
+    if (c->connecting && !c->ended) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
+    if (family->root) mesh_nccl__stop_comm(s, family, family->root, &c->made);
+    if (!c->ended) c->why = vote->why;
+    c->ended = 1;
+    c->connecting = 0;
+    family->root = NULL;
+    family->stale = 1;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* All ranks make a communicator, and confirm that they have. c NULL: this one had no memory for it; vote->why says so. */
+static inline void mesh_nccl__make(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
+                                   const mesh_nccl__comm *all, uint32_t id, int color, mesh_nccl__vote *vote,
+                                   int64_t deadline) {
+    mesh_nccl__vote confirm;
+    memset(&confirm, 0, sizeof confirm);
+    if (c) {
+        mesh__text text = mesh__text_on(c->name, sizeof c->name);
+        mesh__put(&text, "mesh %d.%d", (int)(id >> 8), (int)(id & 255));
+    }
+    confirm.status =
+        c ? mesh_nccl__join(s, c, family, color, id, &vote->id, deadline, &confirm.why) : (mesh_status)vote->why.status;
+    if (!c) confirm.why = vote->why;
+    mesh_nccl__agree(s, all->rank, all->size, id, 0, 0, &confirm, deadline + INT64_C(1000000000));
+    vote->status = confirm.status;
+    vote->why = confirm.why;
+}
+
+static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
+                                                int key, int64_t deadline, void **out, mesh_error *err) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
+    mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
+    mesh_nccl__vote vote;
+    (void)key;
+    memset(&vote, 0, sizeof vote);
+    if (s->boot->engine)
+        vote.status =
+            mesh__fail(&vote.why, MESH_ERR_ARGUMENT, s->boot->rank,
+                       "a comm was opened on the bootstrap transport of mesh_nccl; open another transport for it");
+    if (!g) vote.status = mesh__fail(&vote.why, MESH_ERR_MEMORY, s->boot->rank, "no memory for a group");
+    if (c) vote.serial = c->serial;
+    if (vote.status == MESH_OK && !c) c = mesh_nccl__comm_new(s, on, &vote.why);
+    if (!c && vote.status == MESH_OK) vote.status = (mesh_status)vote.why.status;
+    if (on->size > 1) {
+        const mesh_nccl__comm *all = family ? family : c;
+        mesh_nccl__comm listed;
+        if (!all) { /* this rank has no memory even for the list: the first one is to hear of it */
+            memset(&listed, 0, sizeof listed);
+            listed.size = 0;
+            all = &listed;
+        }
+        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family || !family->root, 1, &vote, deadline);
+        if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
+            if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
+            mesh_nccl__make(s, c, family, all, id, color, &vote, deadline);
+        }
+    }
+    if (vote.status != MESH_OK) {
+        if (c && !c->serial) mesh_nccl__unjoin(s, c, family ? family : c, &vote);
+        mesh_transport_free(s->boot, g);
+        if (vote.why.rank < 0 || vote.why.rank == s->boot->rank || vote.status == MESH_ERR_PEER)
+            return mesh__fail(err, vote.status, vote.why.rank, "nccl: %s", vote.why.text);
+        return mesh__fail(err, vote.status, vote.why.rank, "nccl: rank %d: %s", vote.why.rank, vote.why.text);
+    }
+    memset(g, 0, sizeof *g);
+    g->c = c;
+    g->id = id;
+    g->timeout = deadline - mesh_nccl__now(s);
+    if (g->timeout < 1000000) g->timeout = 1000000;
+    pthread_mutex_lock(&s->lock);
+    if (on->size == 1 && !c->serial) c->serial = ++s->serial;
+    if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
+    c->connecting = 0;
+    c->refs++;
+    c->owner = id >> 8;
+    g->next = s->group;
+    s->group = g;
+    pthread_mutex_unlock(&s->lock);
+    *out = g;
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
+    mesh__record none = mesh_nccl__no_record(0);
+    g->c->capturing = 0;
+    if (g->c->refs == 1 && g->c->on != g->c->stream && /* the caller's stream may end now */
+        mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) {
+        mesh_nccl__go_on(s, g->c, g->c->stream);
+        mesh_nccl__leave(s, g->c);
+    }
+    pthread_mutex_lock(&s->lock);
+    while (*at && *at != g) at = &(*at)->next;
+    if (*at) {
+        g->c->refs--;
+        *at = g->next;
+    }
+    pthread_mutex_unlock(&s->lock);
+    mesh_transport_free(s->boot, group);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group, const char *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__end(s, c, MESH_ERR_CANCELED, s->boot->rank, "%s", why ? why : "it was ended");
+    pthread_mutex_unlock(&s->lock);
+    return MESH_OK;
+}
+#endif /* MESH_NCCL_COMMS_IMPLEMENTED */

@@ -1,0 +1,480 @@
+/* nccl/streams.h - marks that tell what is over; the caller's order and the group's. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes state.h.
+*/
+#include "state.h"
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_STREAMS_IMPLEMENTED)
+#define MESH_NCCL_STREAMS_IMPLEMENTED
+
+/* ---- // >>marks: what is over ---- */
+
+/* Calls that a stream capture elsewhere in the process must not forbid. */
+static inline void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
+    s->api.cudaThreadExchangeStreamCaptureMode(mode);
+}
+
+static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
+    s->api.cudaGetLastError(); /* the default stream, while another captures */
+    return 0;
+}
+
+static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+                                  const char *format, ...);
+
+/* Ask the marker for a mark behind what has none. The caller holds `lock`. */
+static inline void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    if (c->issued == c->marked || c->marking) return;
+    c->marking = mesh_nccl__now(s);
+    pthread_cond_signal(&s->want);
+}
+
+/* Do barriers that are over say that the ranks have called the same? Else the first that does not is not over. */
+static inline void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__history *h = &c->past;
+    int i;
+    for (i = 0; i < MESH_NCCL__BARRIERS; i++) {
+        const mesh_nccl__verdict *v = &h->verdict[i];
+        if (!h->barrier[i] || h->barrier[i] > c->completed) continue;
+        if (v->out[0] == ~v->out[1]) {
+            h->barrier[i] = 0;
+            continue;
+        }
+        if (!h->disagreed) h->disagreed = mesh_nccl__now(s);
+        c->completed = h->barrier[i] - 1;
+        h->told = 0; /* tell the next rank at once */
+        h->told_at = 0;
+    }
+}
+
+static inline void mesh_nccl__event_back(mesh_nccl__state *s, cudaEvent_t event) {
+    if (event == s->held)
+        s->held_is_over = 1;
+    else
+        s->event[s->nevents++] = event;
+}
+
+/* See how far a communicator has come. The caller holds `lock`. */
+static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    uint64_t before = c->completed;
+    int64_t now;
+    cudaError_t r = cudaSuccess;
+    if (!c->nmarks || (c->past.disagreed && !c->ended)) return;
+    now = mesh_nccl__now(s);
+    if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return;
+    c->polled = now;
+    mesh_nccl__capture_mode(s, &mode);
+    while (c->nmarks) {
+        mesh_nccl__mark *m = &c->mark[c->first_mark];
+        r = s->api.cudaEventQuery(m->event);
+        if (r == cudaErrorCapturedEvent && c->nmarks == 1) /* the program began a capture as it was put */
+            c->marked = c->completed;
+        else if (r == cudaSuccess)
+            c->completed = m->issued;
+        else if (r != cudaErrorCapturedEvent)
+            break;
+        mesh_nccl__event_back(s, m->event);
+        c->first_mark = (c->first_mark + 1) % c->mark_cap;
+        c->nmarks--;
+    }
+    if (r == cudaErrorNotReady || r == cudaErrorCapturedEvent)
+        s->api.cudaGetLastError(); /* or the program would see it */
+    mesh_nccl__capture_mode(s, &mode);
+    if (c->completed != before && c->past.barriers) mesh_nccl__judge(s, c);
+    if (r != cudaSuccess && r != cudaErrorNotReady && r != cudaErrorCapturedEvent) {
+        mesh_error why;
+        mesh_nccl__cuda_fail(s, &why, "the device", r);
+        mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+    }
+    if (c->completed != before) s->news = 1;
+}
+
+/* The main thread may be inside a call with the communicator: it is revoked, which leaves it in place (2.28.7), and given time to come back,
+   before it is aborted, which frees it. */
+static void *mesh_nccl__stop_main(void *arg) {
+    mesh_nccl__stop *stop = (mesh_nccl__stop *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    stop->api.cudaThreadExchangeStreamCaptureMode(&mode);
+    stop->api.cudaSetDevice(stop->device);
+    if (stop->s) {
+        struct timespec until;
+        int late = 0;
+        if (stop->api.ncclCommRevoke) stop->api.ncclCommRevoke(stop->comm, 0);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += 2;
+        pthread_mutex_lock(&stop->s->lock);
+        while (stop->s->inside == stop->of && !late)
+            late = pthread_cond_timedwait(&stop->s->out, &stop->s->lock, &until) != 0;
+        pthread_mutex_unlock(&stop->s->lock);
+    }
+    stop->api.ncclCommAbort(stop->comm);
+    if (stop->late && *stop->late) stop->api.ncclCommAbort(*stop->late);
+    pthread_mutex_lock(&stop->lock);
+    stop->over = 1;
+    pthread_mutex_unlock(&stop->lock);
+    return NULL;
+}
+
+/* Abort a communicator without waiting for it: NCCL would wait, for its stream, behind other communicators that may hang too. */
+static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, ncclComm_t *late) {
+    mesh_nccl__stop *stop = (mesh_nccl__stop *)malloc(sizeof *stop); /* may outlive the allocator */
+    if (!stop) return; /* it is left; the operations end as failed anyway */
+    memset(stop, 0, sizeof *stop);
+    stop->api = s->api;
+    stop->device = s->n->device;
+    stop->comm = comm;
+    stop->late = late;
+    stop->of = c;
+    stop->s = s->inside == c ? s : NULL;
+    pthread_mutex_init(&stop->lock, NULL);
+    if (pthread_create(&stop->thread, NULL, mesh_nccl__stop_main, stop) != 0) {
+        pthread_mutex_destroy(&stop->lock);
+        free(stop);
+        return;
+    }
+    stop->next = s->stops;
+    s->stops = stop;
+}
+
+/* Wait for those threads until a deadline. Returns how many are left; what they use must then stay. */
+static inline int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
+    mesh_nccl__stop **at = &s->stops;
+    int left = 0;
+    while (*at) {
+        mesh_nccl__stop *stop = *at;
+        int over;
+        pthread_mutex_lock(&stop->lock);
+        over = stop->over;
+        pthread_mutex_unlock(&stop->lock);
+        if (!over && mesh_nccl__now(s) < deadline) {
+            mesh_nccl__nap(200000);
+            continue;
+        }
+        *at = stop->next;
+        left += !over;
+        if (!over) {
+            pthread_detach(stop->thread);
+            continue;
+        }
+        pthread_join(stop->thread, NULL);
+        pthread_mutex_destroy(&stop->lock);
+        free(stop);
+    }
+    return left;
+}
+
+/* End what is under way in a communicator; what it was asked for until now, and later, ends with this. The caller holds `lock`. */
+static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+                                  const char *format, ...) {
+    va_list args;
+    if (c->ended) return;
+    c->ended = 1;
+    va_start(args, format);
+    mesh__vfail(&c->why, status, rank, format, args);
+    va_end(args);
+    if (!c->past.disagreed) mesh_nccl__poll(s, c, 1);
+    c->valid = c->completed;
+    c->ended_at = mesh_nccl__now(s);
+    s->news = 1;
+    if (s->marks)
+        mesh_nccl__want_mark(s, c); /* the memory of what has none is the caller's only when the device lets go of it */
+    if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
+    c->comm = NULL;
+}
+
+/* The main thread is about to call CUDA or NCCL for a communicator, and may have to stay there. Returns 0 if it has ended. */
+static inline int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh__record *record,
+                                   int64_t deadline) {
+    int open;
+    mesh_nccl__use_device(s);
+    memset(&s->trouble, 0, sizeof s->trouble);
+    pthread_mutex_lock(&s->lock);
+    open = !c->ended;
+    if (open) {
+        s->inside = c;
+        s->inside_since = mesh_nccl__now(s);
+        s->inside_until = deadline;
+        s->inside_record = *record;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+/* It is back. What went wrong ends the communicator. */
+static inline void mesh_nccl__leave(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    pthread_mutex_lock(&s->lock);
+    if (s->trouble.status != MESH_OK)
+        mesh_nccl__end(s, c, (mesh_status)s->trouble.status, s->trouble.rank, "%s", s->trouble.text);
+    s->inside = NULL;
+    pthread_cond_broadcast(&s->out);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* What became of something put on a communicator's stream. The first trouble counts. */
+static inline cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, cudaError_t r) {
+    if (r == cudaSuccess || s->trouble.status != MESH_OK) return r;
+    if (r == cudaErrorNotSupported && s->no_kernels[0])
+        mesh__fail(&s->trouble, MESH_ERR_UNSUPPORTED, s->boot->rank, "%s needs a kernel, and %s", what, s->no_kernels);
+    else
+        mesh_nccl__cuda_fail(s, &s->trouble, what, r);
+    return r;
+}
+
+static inline ncclResult_t mesh_nccl__said(mesh_nccl__state *s, const char *what, ncclResult_t r) {
+    if (r != ncclSuccess && s->trouble.status == MESH_OK) mesh_nccl__fail(s, &s->trouble, what, r);
+    return r;
+}
+
+/* The caller holds `lock`. */
+static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
+    cudaError_t r;
+    if (s->nevents) {
+        *event = s->event[--s->nevents];
+        return cudaSuccess;
+    }
+    if (!mesh__grow(s->boot, (void **)&s->event, &s->event_cap, s->events_made + 1, sizeof *s->event))
+        return cudaErrorMemoryAllocation;
+    r = s->api.cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    if (r == cudaSuccess) s->events_made++;
+    return r;
+}
+
+static inline mesh_nccl__mark *mesh_nccl__mark_at(mesh_nccl__comm *c, int i) {
+    return &c->mark[(c->first_mark + i) % c->mark_cap];
+}
+
+/* An event was recorded behind what was issued until then. The caller holds `lock`. Returns 0 without memory. */
+static inline int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_nccl__mark *mark) {
+    if (mark->issued <= c->marked) { /* a later one came before */
+        mesh_nccl__event_back(s, mark->event);
+        return 1;
+    }
+    if (c->nmarks == c->mark_cap) {
+        int cap = c->mark_cap ? 2 * c->mark_cap : 16, i;
+        mesh_nccl__mark *grown = (mesh_nccl__mark *)mesh_transport_alloc(s->boot, (size_t)cap * sizeof *grown);
+        if (!grown) {
+            mesh_nccl__event_back(s, mark->event);
+            return 0;
+        }
+        for (i = 0; i < c->nmarks; i++) grown[i] = *mesh_nccl__mark_at(c, i);
+        mesh_transport_free(s->boot, c->mark);
+        c->mark = grown;
+        c->mark_cap = cap;
+        c->first_mark = 0;
+    }
+    *mesh_nccl__mark_at(c, c->nmarks++) = *mark;
+    c->marked = mark->issued;
+    c->due = c->last_due;
+    return 1;
+}
+
+/* Put a mark behind what has been issued in a communicator, if it has none: by the main thread, or by the marker. The caller holds `lock`,
+   which is let go of meanwhile: a stream whose queue is full keeps its caller. */
+static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    mesh_nccl__mark mark;
+    mesh_error why;
+    cudaError_t r;
+    if (c->issued == c->marked) return;
+    mark.stream = c->on;
+    mark.issued = c->issued;
+    mark.deadline = c->due;
+    r = mesh_nccl__event(s, &mark.event);
+    if (r == cudaSuccess) {
+        pthread_mutex_unlock(&s->lock);
+        if (mesh_nccl__capturing(s, mark.stream)) /* that of a program that comes back from it, and issues more */
+            r = cudaErrorStreamCaptureUnsupported;
+        else
+            r = s->api.cudaEventRecord(mark.event, mark.stream);
+        pthread_mutex_lock(&s->lock);
+        if (r != cudaSuccess)
+            mesh_nccl__event_back(s, mark.event);
+        else if (!mesh_nccl__mark_add(s, c, &mark))
+            r = cudaErrorMemoryAllocation;
+    }
+    if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported) return;
+    c->marked = mark.issued;
+    mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
+    mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+}
+
+/* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
+   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway. */
+static inline void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
+    ticket->impl = c;
+    pthread_mutex_lock(&s->lock);
+    if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
+        ticket->id = MESH_TICKET_CAPTURED;
+    } else {
+        c->last_due = s->inside_until;
+        if (c->issued == c->marked) c->due = c->last_due;
+        ticket->id = ++c->issued;
+        if (s->trouble.status == MESH_OK && (c->on == c->stream || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
+            mesh_nccl__mark_now(s, c);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (c->capturing && s->trouble.status == MESH_OK) {
+        c->captured_on = c->on;
+        mesh_nccl__put(s, "cudaEventRecord", s->api.cudaEventRecord(c->captured, c->on));
+    }
+}
+
+/* A communicator that has ended still gives tickets. */
+static inline void mesh_nccl__not_issued(mesh_nccl__comm *c, mesh_ticket *ticket) {
+    ticket->impl = c;
+    ticket->id = MESH_TICKET_CAPTURED - 1; /* after all that are valid */
+}
+
+/* Marks where nobody marks: a thread, because a stream whose queue is full keeps its caller. */
+static void *mesh_nccl__marker(void *arg) {
+    mesh_nccl__state *s = (mesh_nccl__state *)arg;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_nccl__capture_mode(s, &mode);
+    s->api.cudaSetDevice(s->n->device);
+    pthread_mutex_lock(&s->lock);
+    while (!s->marks_stopping) {
+        mesh_nccl__comm *c = s->comm;
+        while (c && !c->marking) c = c->next;
+        if (c) {
+            mesh_nccl__mark_now(s, c);
+            c->marking = 0;
+            pthread_cond_broadcast(&s->out);
+        } else {
+            pthread_cond_wait(&s->want, &s->lock);
+        }
+    }
+    s->marker_left = 1;
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
+    mesh_status status = MESH_IN_PROGRESS;
+    if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
+    pthread_mutex_lock(&s->lock);
+    mesh_nccl__poll(s, c, 0);
+    if (c->ended ? ticket->id <= c->valid : ticket->id <= c->completed) {
+        status = MESH_OK;
+    } else if (c->ended &&
+               ((!c->nmarks && c->issued == c->marked) || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
+        if (why) *why = c->why;
+        status = (mesh_status)c->why.status;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* NCCL does not say who is awaited. */
+static inline int mesh_nccl__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+    (void)t, (void)ticket, (void)ranks, (void)cap;
+    return 0;
+}
+
+static inline mesh_status mesh_nccl__cancel(mesh_transport *t, mesh_ticket *ticket) {
+    (void)t, (void)ticket; /* group_abort does it */
+    return MESH_OK;
+}
+
+/* ---- // >>streams: the caller's order and the group's ---- */
+
+static inline mesh__record mesh_nccl__no_record(uint64_t channel) {
+    mesh__record r;
+    memset(&r, 0, sizeof r);
+    r.channel = channel;
+    return r;
+}
+
+/* Put a stream behind an operation that has been issued, or is over. */
+static inline void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t stream, uint64_t id) {
+    cudaEvent_t event = NULL;
+    cudaStream_t on = NULL;
+    int low = 0, high;
+    pthread_mutex_lock(&s->lock);
+    if (id > c->marked && !c->ended) mesh_nccl__mark_now(s, c);
+    if (id > c->completed && c->nmarks) { /* the first mark that covers it */
+        for (high = c->nmarks - 1; low < high;) {
+            int middle = (low + high) / 2;
+            if (mesh_nccl__mark_at(c, middle)->issued < id)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        event = mesh_nccl__mark_at(c, low)->event;
+        on = mesh_nccl__mark_at(c, low)->stream;
+        s->held = event;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
+    pthread_mutex_lock(&s->lock);
+    if (s->held_is_over) s->event[s->nevents++] = s->held;
+    s->held = NULL;
+    s->held_is_over = 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* From now on a communicator's operations go on `next`. The stream they went on may end then. */
+static inline void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
+    if (next == c->on) return;
+    if (!c->capturing) {
+        mesh_nccl__behind(s, c, next, c->issued);
+    } else if (c->on == c->stream && mesh_nccl__capturing(s, c->stream)) { /* in this graph */
+        cudaError_t r = s->api.cudaEventRecord(c->captured, c->stream);
+        if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
+        mesh_nccl__put(s, "the caller's stream", r);
+    }
+    pthread_mutex_lock(&s->lock);
+    while (c->marking) pthread_cond_wait(&s->out, &s->lock);
+    c->on = next;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void *stream, int direction) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh_nccl__comm *c = g->c;
+    mesh__record none = mesh_nccl__no_record(0);
+    cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
+    if (next == caller && next == c->on) { /* nothing to order: most calls */
+        c->capturing = mesh_nccl__capturing(s, caller);
+        return MESH_OK;
+    }
+    if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    c->capturing = mesh_nccl__capturing(s, caller);
+    if (next != caller) {
+        cudaError_t r = s->api.cudaEventRecord(c->enter, caller);
+        if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
+        mesh_nccl__put(s, "the caller's stream", r);
+    }
+    mesh_nccl__go_on(s, c, next);
+    mesh_nccl__leave(s, c);
+    return MESH_OK;
+}
+
+static inline mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket,
+                                                 void *stream) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
+    mesh__record none = mesh_nccl__no_record(0);
+    mesh_status status;
+    if (ticket->id != MESH_TICKET_CAPTURED && c->on == (cudaStream_t)stream && c->on != c->stream) {
+        pthread_mutex_lock(&s->lock);
+        status = c->ended ? (mesh_status)c->why.status : MESH_OK;
+        pthread_mutex_unlock(&s->lock);
+        return status;
+    }
+    if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout))
+        return (mesh_status)c->why.status; /* the engine asks test why */
+    if (ticket->id != MESH_TICKET_CAPTURED)
+        mesh_nccl__behind(s, c, (cudaStream_t)stream, ticket->id);
+    else if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))
+        mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent((cudaStream_t)stream, c->captured, 0));
+    status = (mesh_status)s->trouble.status;
+    mesh_nccl__leave(s, c);
+    return status;
+}
+#endif /* MESH_NCCL_STREAMS_IMPLEMENTED */
