@@ -472,10 +472,8 @@ static inline void mesh__count_native(mesh__op *op) {
     default:
         break;
     }
-    op->native_sent = sent * op->schedule.elem_bytes;
-    op->native_received = received * op->schedule.elem_bytes;
-    op->group->sent += op->sent = op->native_sent;
-    op->group->received += op->received = op->native_received;
+    op->call_sent = sent * op->schedule.elem_bytes;
+    op->call_received = received * op->schedule.elem_bytes;
 }
 
 /* A native call's arrays become the operation's own: it may be kept and started again. Returns 0 without memory. */
@@ -519,25 +517,11 @@ static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes
     op->schedule.call = *call;
     for (op->shape = 0, i = 0; i < call->nbuffers; i++) op->shape = mesh__mix(op->shape, call->buffers[i].count);
     mesh__op_identify(e, op, c, g);
-    if (MESH__HAS(e->t->ops, collective)) {
-        mesh__step *s = mesh__step_add(&op->schedule, MESH__POST);
-        status = s ? mesh__op_fence(e, op) : MESH_ERR_MEMORY;
-        if (status == MESH_OK) status = e->t->ops->collective(e->t, g->handle, &op->schedule.call, &s->ticket);
-        if (status == MESH_OK && !mesh__own_args(e, op)) op->schedule.out_of_memory = 1;
-        if (status == MESH_OK) {
-            s->open = 1;
-            op->at = 1;
-            op->native = 1;
-            if (!op->schedule.out_of_memory) mesh__count_native(op);
-            return mesh__call_launch(c, op, r);
-        }
-        op->schedule.nsteps = 0;
-        if (status != MESH_ERR_UNSUPPORTED) {
-            mesh__op_end(e, op, status);
-            mesh__op_release(e, op);
-            return mesh__refuse(c, status, call->kind, axes, "the transport (%s) refused: %s", e->t->ops->name,
-                                mesh_status_text(status));
-        }
+    if (MESH__HAS(e->t->ops, collective) &&
+        e->t->ops->collective(e->t, g->handle, &op->schedule.call, NULL) != MESH_ERR_UNSUPPORTED) {
+        if (!mesh__step_add(&op->schedule, MESH__CALL) || !mesh__own_args(e, op)) op->schedule.out_of_memory = 1;
+        mesh__count_native(op);
+        return mesh__call_launch(c, op, r);
     }
     mesh__build(&op->schedule);
     op->schedule.call.buffers = NULL; /* the caller's; the schedule has all it needs */
@@ -548,15 +532,16 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
     MESH__ALONE_START(c, mesh__call_name(call->kind), r, mesh__call_start_inside(c, axes, call, r));
 }
 
-static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, int d, int op, int root) {
+static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op,
+                                   int root) {
     mesh_call call;
     memset(&call, 0, sizeof call);
     call.kind = kind;
     call.send = send;
     call.recv = recv;
     call.count = count;
-    call.dtype = d;
-    call.op = op;
+    call.dtype = (int)d;
+    call.op = (int)op;
     call.root = root;
     return call;
 }
@@ -565,7 +550,7 @@ static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_
 
 static inline mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes) {
     mesh__group *whole = NULL;
-    mesh_call call = mesh__call(MESH_CALL_GROUP_OPEN, NULL, NULL, 0, MESH_BYTES, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_GROUP_OPEN, NULL, NULL, 0, MESH_BYTES, MESH_SUM, 0);
     mesh_request r;
     mesh_error why = MESH_ZERO;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_GROUP_OPEN, &r, &whole);
@@ -590,7 +575,7 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
 
 static inline mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nbytes, void **handle) {
     mesh__group *whole = NULL;
-    mesh_call call = mesh__call(MESH_CALL_REGISTER, NULL, NULL, nbytes, MESH_BYTES, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_REGISTER, NULL, NULL, nbytes, MESH_BYTES, MESH_SUM, 0);
     mesh__comm_impl *impl;
     mesh__registration *made;
     mesh_request r;
@@ -691,7 +676,7 @@ MESH_API mesh_status mesh_reduce(mesh_comm *c, const char *axes, const void *sen
 
 MESH_API mesh_status mesh_broadcast_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                           mesh_dtype d, int root, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_BROADCAST, send, recv, count, d, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_BROADCAST, send, recv, count, d, MESH_SUM, root);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -702,7 +687,7 @@ MESH_API mesh_status mesh_broadcast(mesh_comm *c, const char *axes, const void *
 
 MESH_API mesh_status mesh_all_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER, send, recv, count, d, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER, send, recv, count, d, MESH_SUM, 0);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -714,7 +699,7 @@ MESH_API mesh_status mesh_all_gather(mesh_comm *c, const char *axes, const void 
 MESH_API mesh_status mesh_all_gather_v_start(mesh_comm *c, const char *axes, const void *send, void *recv,
                                              const size_t *counts, const size_t *offsets, mesh_dtype d,
                                              mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER_V, send, recv, 0, d, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER_V, send, recv, 0, d, MESH_SUM, 0);
     call.recv_counts = counts;
     call.recv_offsets = offsets;
     return mesh__call_start(c, axes, &call, r);
@@ -752,7 +737,7 @@ MESH_API mesh_status mesh_reduce_scatter_v(mesh_comm *c, const char *axes, const
 
 MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL, send, recv, count, d, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL, send, recv, count, d, MESH_SUM, 0);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -765,7 +750,7 @@ MESH_API mesh_status mesh_all_to_all_v_start(mesh_comm *c, const char *axes, con
                                              const size_t *send_counts, const size_t *send_offsets, void *recv,
                                              const size_t *recv_counts, const size_t *recv_offsets, mesh_dtype d,
                                              mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL_V, send, recv, 0, d, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL_V, send, recv, 0, d, MESH_SUM, 0);
     call.send_counts = send_counts;
     call.send_offsets = send_offsets;
     call.recv_counts = recv_counts;
@@ -782,7 +767,7 @@ MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const voi
 
 MESH_API mesh_status mesh_gather_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                        mesh_dtype d, int root, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_GATHER, send, recv, count, d, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_GATHER, send, recv, count, d, MESH_SUM, root);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -794,7 +779,7 @@ MESH_API mesh_status mesh_gather(mesh_comm *c, const char *axes, const void *sen
 MESH_API mesh_status mesh_gather_v_start(mesh_comm *c, const char *axes, const void *send, size_t count, void *recv,
                                          const size_t *counts, const size_t *offsets, mesh_dtype d, int root,
                                          mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_GATHER_V, send, recv, count, d, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_GATHER_V, send, recv, count, d, MESH_SUM, root);
     call.recv_counts = counts;
     call.recv_offsets = offsets;
     return mesh__call_start(c, axes, &call, r);
@@ -807,7 +792,7 @@ MESH_API mesh_status mesh_gather_v(mesh_comm *c, const char *axes, const void *s
 
 MESH_API mesh_status mesh_scatter_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                         mesh_dtype d, int root, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_SCATTER, send, recv, count, d, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_SCATTER, send, recv, count, d, MESH_SUM, root);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -819,7 +804,7 @@ MESH_API mesh_status mesh_scatter(mesh_comm *c, const char *axes, const void *se
 MESH_API mesh_status mesh_scatter_v_start(mesh_comm *c, const char *axes, const void *send, const size_t *counts,
                                           const size_t *offsets, void *recv, size_t count, mesh_dtype d, int root,
                                           mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_SCATTER_V, send, recv, count, d, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_SCATTER_V, send, recv, count, d, MESH_SUM, root);
     call.send_counts = counts;
     call.send_offsets = offsets;
     return mesh__call_start(c, axes, &call, r);
@@ -869,7 +854,7 @@ MESH_API void mesh_object_free(mesh_comm *c, mesh_object *o) {
 }
 
 MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_BARRIER, NULL, NULL, 0, MESH_BYTES, 0, 0);
+    mesh_call call = mesh__call(MESH_CALL_BARRIER, NULL, NULL, 0, MESH_BYTES, MESH_SUM, 0);
     return mesh__call_start(c, axes, &call, r);
 }
 
@@ -880,7 +865,7 @@ MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) {
 /* ---- // >>many buffers ---- */
 
 static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list,
-                                                  int n, mesh_dtype d, int op, int root, mesh_request *r) {
+                                                  int n, mesh_dtype d, mesh_op op, int root, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, 0, d, op, root);
     mesh__group *g = NULL;
     int i;
@@ -899,7 +884,7 @@ static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes
 }
 
 static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
-                                           mesh_dtype d, int op, int root, mesh_request *r) {
+                                           mesh_dtype d, mesh_op op, int root, mesh_request *r) {
     MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__many_start_inside(c, axes, kind, list, n, d, op, root, r));
 }
 
@@ -915,7 +900,7 @@ MESH_API mesh_status mesh_all_reduce_many(mesh_comm *c, const char *axes, const 
 
 MESH_API mesh_status mesh_broadcast_many_start(mesh_comm *c, const char *axes, const mesh_buffer *list, int n,
                                                mesh_dtype d, int root, mesh_request *r) {
-    return mesh__many_start(c, axes, MESH_CALL_BROADCAST_MANY, list, n, d, 0, root, r);
+    return mesh__many_start(c, axes, MESH_CALL_BROADCAST_MANY, list, n, d, MESH_SUM, root, r);
 }
 
 MESH_API mesh_status mesh_broadcast_many(mesh_comm *c, const char *axes, const mesh_buffer *list, int n, mesh_dtype d,
@@ -925,7 +910,7 @@ MESH_API mesh_status mesh_broadcast_many(mesh_comm *c, const char *axes, const m
 
 MESH_API mesh_status mesh_all_gather_many_start(mesh_comm *c, const char *axes, const mesh_buffer *list, int n,
                                                 mesh_dtype d, mesh_request *r) {
-    return mesh__many_start(c, axes, MESH_CALL_ALL_GATHER_MANY, list, n, d, 0, 0, r);
+    return mesh__many_start(c, axes, MESH_CALL_ALL_GATHER_MANY, list, n, d, MESH_SUM, 0, r);
 }
 
 MESH_API mesh_status mesh_all_gather_many(mesh_comm *c, const char *axes, const mesh_buffer *list, int n,

@@ -739,7 +739,7 @@ static inline void mesh__build_object(mesh__schedule *s) {
     if (!head) return;
     mesh__put64(head, ((mesh_object *)s->extra)->nbytes);
     mesh__build_tree(s, &v, s->call.root);
-    if ((step = mesh__step_add(s, MESH__EXTEND)) != NULL) step->dst = head;
+    if ((step = mesh__step_add(s, MESH__EXTEND)) != NULL) step->as.on.dst = head;
 }
 
 /* ---- // >>many: lists of buffers. Small neighbours are copied together, so that a thousand small arrays do not make a thousand messages. */

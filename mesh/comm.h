@@ -821,8 +821,8 @@ static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
     if (status == MESH_ERR_MEMORY)
         return mesh__refuse(c, status, record.kind, record.axes, "no memory for the schedule or scratch of %u elements",
                             record.count);
-    return mesh__refuse(c, status, record.kind, record.axes, "the transport (%s) refused the caller's stream: %s",
-                        e->t->ops->name, mesh_status_text(status));
+    return mesh__refuse(c, status, record.kind, record.axes, "the transport (%s) refused: %s", e->t->ops->name,
+                        mesh_status_text(status));
 }
 
 /* ---- // >>requests ---- */
@@ -966,21 +966,6 @@ static inline mesh_status mesh__restart_inside(mesh_request r) {
     if (c->failed) return (mesh_status)c->error.status;
     if (op->detached) mesh__op_recall(e, op);
     mesh__op_identify(e, op, c, op->group);
-    if (op->native) { /* the transport's own collective */
-        mesh_status status = mesh__op_fence(e, op);
-        if (status == MESH_OK)
-            status = e->t->ops->collective(e->t, op->group->handle, &op->schedule.call, &op->schedule.step[0].ticket);
-        if (status != MESH_OK) {
-            mesh__op_end(e, op, status);
-            op->state = MESH__RESTING;
-            return mesh__refuse(c, status, op->schedule.call.kind, op->group->axes, "the transport (%s) refused: %s",
-                                e->t->ops->name, mesh_status_text(status));
-        }
-        op->schedule.step[0].open = 1;
-        op->at = 1;
-        op->group->sent += op->sent = op->native_sent;
-        op->group->received += op->received = op->native_received;
-    }
     return mesh__call_launch(c, op, &r);
 }
 

@@ -172,60 +172,48 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
 
 /* ---- // >>terms: what the first rank of a comm hands out ---- */
 
-/* What the first rank hands out: the scratch cap, the topology, the tuning table. Returns its length. */
-static inline size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
-    unsigned char *p = d;
+/* What the first rank hands out: the scratch cap, the topology, the tuning table; as many levels and rows as there are. */
+static inline void mesh__terms_wire(mesh__wire *w, mesh__comm_impl *impl) {
     int i;
-    mesh__put64(p, (uint64_t)impl->scratch_cap);
-    mesh__put32(p + 8, (uint32_t)impl->topology.nlevels);
-    p += 12;
-    for (i = 0; i < impl->topology.nlevels; i++, p += MESH__LEVEL_BYTES) {
-        const mesh_level *level = &impl->topology.level[i];
-        mesh__put32(p, (uint32_t)level->ranks);
-        mesh__put64(p + 4, (uint64_t)level->latency_ps);
-        mesh__put64(p + 12, (uint64_t)level->ps_per_byte_16);
+    mesh__wire_i64(w, &impl->scratch_cap);
+    mesh__wire_int(w, &impl->topology.nlevels);
+    for (i = 0; i < impl->topology.nlevels; i++) {
+        mesh_level *level = &impl->topology.level[i];
+        mesh__wire_int(w, &level->ranks);
+        mesh__wire_i64(w, &level->latency_ps);
+        mesh__wire_i64(w, &level->ps_per_byte_16);
     }
-    for (i = 0; i < impl->tuning.nrows; i++, p += MESH__ROW_BYTES) {
-        const mesh_tuning_row *row = &impl->tuning.row[i];
-        p[0] = row->call;
-        p[1] = row->algorithm;
-        p[2] = (unsigned char)row->ranks;
-        p[3] = (unsigned char)(row->ranks >> 8);
-        mesh__put32(p + 4, row->segment);
-        mesh__put64(p + 8, row->bytes);
+    for (i = 0; i < impl->tuning.nrows; i++) {
+        mesh_tuning_row *row = &impl->tuning.row[i];
+        uint32_t what = row->call | (uint32_t)row->algorithm << 8 | (uint32_t)row->ranks << 16;
+        mesh__wire32(w, &what);
+        mesh__wire32(w, &row->segment);
+        mesh__wire64(w, &row->bytes);
+        row->call = (uint8_t)what;
+        row->algorithm = (uint8_t)(what >> 8);
+        row->ranks = (uint16_t)(what >> 16);
     }
-    return (size_t)(p - d);
 }
 
-static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
-    const unsigned char *end = d + nbytes;
-    int i, n;
-    impl->tuning.nrows = impl->topology.nlevels = 0;
-    if (nbytes < 12) return;
-    impl->scratch_cap = (int64_t)mesh__get64(d);
-    n = (int)mesh__get32(d + 8);
-    d += 12;
-    for (i = 0; i < n && i < MESH_MAX_LEVELS && end - d >= MESH__LEVEL_BYTES; i++, d += MESH__LEVEL_BYTES) {
-        mesh_level *level = &impl->topology.level[impl->topology.nlevels++];
-        level->ranks = (int)mesh__get32(d);
-        level->latency_ps = (int64_t)mesh__get64(d + 4);
-        level->ps_per_byte_16 = (int64_t)mesh__get64(d + 12);
-    }
-    for (; end - d >= MESH__ROW_BYTES && impl->tuning.nrows < MESH_MAX_TUNING; d += MESH__ROW_BYTES) {
-        mesh_tuning_row *row = &impl->tuning.row[impl->tuning.nrows++];
-        row->call = d[0];
-        row->algorithm = d[1];
-        row->ranks = (uint16_t)(d[2] | d[3] << 8);
-        row->segment = mesh__get32(d + 4);
-        row->bytes = mesh__get64(d + 8);
-    }
+static inline size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
+    mesh__wire w = mesh__writing(d);
+    mesh__terms_wire(&w, (mesh__comm_impl *)(uintptr_t)impl);
+    return (size_t)(w.at - d);
 }
 
 /* Are these bytes such terms? */
 static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
     uint32_t levels = nbytes >= 12 ? mesh__get32(d + 8) : UINT32_MAX;
     return levels <= MESH_MAX_LEVELS && nbytes >= 12 + levels * MESH__LEVEL_BYTES &&
-           (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0;
+           (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0 &&
+           (nbytes - 12 - levels * MESH__LEVEL_BYTES) / MESH__ROW_BYTES <= MESH_MAX_TUNING;
+}
+
+/* They fit. */
+static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
+    mesh__wire w = mesh__reading(d);
+    impl->tuning.nrows = (int)((nbytes - 12 - mesh__get32(d + 8) * MESH__LEVEL_BYTES) / MESH__ROW_BYTES);
+    mesh__terms_wire(&w, impl);
 }
 
 /* ---- // >>clocks ---- */

@@ -102,15 +102,15 @@ typedef struct mesh__op {
         say;            /* while it is blocked in: when to ask the others, again after how long; when to say so */
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
-    uint64_t sent, received, native_sent, native_received; /* native_: of one round of the transport's own collective */
+    uint64_t sent, received, call_sent, call_received; /* call_: of one round of the transport's own collective */
     uint32_t progress,
         serial;  /* progress counts every post and step that ended; serial: of all operations started, this one */
     int stalled; /* a peer took back its side or went away; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;  /* everything is posted; only its end is awaited */
     int alone;   /* roll calls in a row that found all called, but for ranks that have left */
-    int gone_seen;    /* ranks that were gone when it was last seen to need none of them */
-    int kept, native; /* mesh_keep; runs as the transport's own collective */
-    int detached;     /* waited for on a stream: nobody holds its request any more */
+    int gone_seen; /* ranks that were gone when it was last seen to need none of them */
+    int kept;      /* mesh_keep */
+    int detached;  /* waited for on a stream: nobody holds its request any more */
     struct mesh__op *next_detached;
     uint64_t shape;    /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
     int at, oldest;    /* at: the schedule's next step; oldest: no post before it is open */
@@ -309,27 +309,27 @@ static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
 
 enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
 
+static inline void mesh__record_wire(mesh__wire *w, mesh__record *r) {
+    mesh__wire64(w, &r->channel);
+    mesh__wire64(w, &r->count);
+    mesh__wire_bytes(w, &r->kind, 1);
+    mesh__wire_bytes(w, &r->dtype, 1);
+    mesh__wire_bytes(w, &r->op, 1);
+    mesh__wire_bytes(w, &r->zero, 1);
+    mesh__wire_int(w, &r->root);
+    mesh__wire_bytes(w, r->axes, MESH__AXES_BYTES);
+    r->zero = 0;
+    r->axes[MESH__AXES_BYTES - 1] = 0;
+}
 static inline void mesh__record_write(unsigned char *p, const mesh__record *r) {
-    mesh__put64(p, r->channel);
-    mesh__put64(p + 8, r->count);
-    p[16] = r->kind;
-    p[17] = r->dtype;
-    p[18] = r->op;
-    p[19] = 0;
-    mesh__put32(p + 20, (uint32_t)r->root);
-    memcpy(p + 24, r->axes, MESH__AXES_BYTES);
+    mesh__record copy = *r;
+    mesh__wire w = mesh__writing(p);
+    mesh__record_wire(&w, &copy);
 }
 
 static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
-    r->channel = mesh__get64(p);
-    r->count = mesh__get64(p + 8);
-    r->kind = p[16];
-    r->dtype = p[17];
-    r->op = p[18];
-    r->zero = 0;
-    r->root = (int)mesh__get32(p + 20);
-    memcpy(r->axes, p + 24, MESH__AXES_BYTES);
-    r->axes[MESH__AXES_BYTES - 1] = 0;
+    mesh__wire w = mesh__reading(p);
+    mesh__record_wire(&w, r);
 }
 
 static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
@@ -355,10 +355,17 @@ static inline size_t mesh__history_put(const mesh__engine *e, char *buf, size_t 
 
 /* ---- // >>begin ---- */
 
+static inline int mesh__is_issued(const mesh__step *s) { return s->kind == MESH__POST || s->kind == MESH__CALL; }
+
+/* Is it the transport's own collective? */
+static inline int mesh__op_is_call(const mesh__op *op) {
+    return op->schedule.nsteps && op->schedule.step[0].kind == MESH__CALL;
+}
+
 /* Did its posts go into a graph? */
 static inline int mesh__op_captured(const mesh__op *op) {
     const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
-    return last && last->kind == MESH__POST && last->ticket.id == MESH_TICKET_CAPTURED;
+    return last && mesh__is_issued(last) && last->ticket.id == MESH_TICKET_CAPTURED;
 }
 
 /* A graph runs again when it likes: what an operation in it used stays its own until the comm is closed. */
@@ -397,7 +404,6 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
         op->slot = (uint32_t)e->nops;
         e->op[e->nops++] = op;
     }
-    op->native = 0;
     mesh__schedule_begin(&op->schedule, e->t);
     if (++op->generation == 0) op->generation = 1;
     return op;
@@ -480,7 +486,9 @@ static inline mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
 /* Where steps are only issued, a mark behind them tells their end. */
 static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
     const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
-    if (!(e->t->caps & MESH_CAP_ORDERED) || op->native || (last && last->kind == MESH__POST && !last->count)) return;
+    if (!(e->t->caps & MESH_CAP_ORDERED) || (last && last->kind == MESH__CALL) ||
+        (last && last->kind == MESH__POST && !last->as.post.count))
+        return;
     mesh__step_add(&op->schedule, MESH__POST);
 }
 
@@ -497,8 +505,7 @@ static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status st
     op->failing = status;
     mesh__op_not_issued(e, op);
     for (i = op->oldest; i < op->at; i++)
-        if (op->schedule.step[i].kind == MESH__POST && op->schedule.step[i].open)
-            e->t->ops->cancel(e->t, &op->schedule.step[i].ticket);
+        if (op->schedule.step[i].open) e->t->ops->cancel(e->t, &op->schedule.step[i].ticket);
 }
 
 /* The one place where posts go to the transport. */
@@ -510,19 +517,29 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.channel = op->channel;
     p.check = op->check;
     p.record = &op->record;
-    p.xfer = s->count ? op->schedule.xfer + s->first : NULL;
-    p.count = s->count; /* 0 where another schedule has more, or as a mark */
+    p.xfer = s->as.post.count ? op->schedule.xfer + s->as.post.first : NULL;
+    p.count = s->as.post.count; /* 0 where another schedule has more, or as a mark */
     p.flags = 0;
     status = e->t->ops->post(e->t, &p, &s->ticket);
     if (status != MESH_OK) return status;
     s->open = 1;
-    for (i = 0; i < s->count; i++) {
+    for (i = 0; i < p.count; i++) {
         uint64_t nbytes = p.xfer[i].nbytes;
         if (p.xfer[i].direction == MESH_SEND)
             op->group->sent += nbytes, op->sent += nbytes;
         else
             op->group->received += nbytes, op->received += nbytes;
     }
+    return MESH_OK;
+}
+
+/* The same of the transport's own collectives. */
+static inline mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step *s) {
+    mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->schedule.call, &s->ticket);
+    if (status != MESH_OK) return status;
+    s->open = 1;
+    op->group->sent += op->sent = op->call_sent;
+    op->group->received += op->received = op->call_received;
     return MESH_OK;
 }
 
@@ -606,7 +623,7 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
         mesh__step *s = &op->schedule.step[i];
         mesh_error why;
         mesh_status status;
-        if (s->kind == MESH__POST && s->open) {
+        if (s->open) {
             why.text[0] = 0;
             why.rank = -1;
             status = e->t->ops->test(e->t, &s->ticket, &why);
@@ -647,15 +664,19 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     while (op->at < op->schedule.nsteps) {
         mesh__step *s = &op->schedule.step[op->at];
         mesh_status status = MESH_OK;
-        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->first)) return;
+        if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->as.wait.before))
+            return;
         if (op->failing || op->stalled) return;
         if (s->kind == MESH__POST)
             status = mesh__post(e, op, s);
+        else if (s->kind == MESH__CALL)
+            status = mesh__issue(e, op, s);
         else if (s->kind != MESH__WAIT)
             status = mesh__step_run(&op->schedule, op->group->handle, s);
         if (status != MESH_OK) {
-            static const char *const what[] = {"to post",   "to wait",   "to reduce", "to copy",       "to copy",
-                                               "to divide", "to reduce", "to zero",   "to swap bytes", "memory"};
+#define MESH_X(name, text) text,
+            static const char *const what[] = {MESH__STEPS(MESH_X)};
+#undef MESH_X
             mesh_error why;
             mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
                        what[op->schedule.step[op->at].kind], mesh_status_text(status));
@@ -678,7 +699,7 @@ static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ran
     int i, k, j, n = 0;
     for (i = op->oldest; i < op->at; i++) {
         int found[MESH__WALK_PENDING], count;
-        if (op->schedule.step[i].kind != MESH__POST || !op->schedule.step[i].open) continue;
+        if (!op->schedule.step[i].open) continue;
         count = e->t->ops->pending(e->t, &op->schedule.step[i].ticket, found, MESH__WALK_PENDING);
         if (count > MESH__WALK_PENDING) count = MESH__WALK_PENDING;
         for (k = 0; k < count; k++) {
@@ -689,19 +710,21 @@ static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ran
     return n;
 }
 
-/* Let an operation go whose schedule is built, or whose native collective runs. On an error it has ended and its slot is free: MEMORY, or the
-   transport's refusal of the caller's stream. */
+/* Let an operation go whose schedule is built. On an error it has ended, a kept one rests, and another's slot is free: MEMORY, or what the transport
+   says to the caller's stream or to a collective of its own. */
 static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
     mesh_status status = MESH_OK;
     mesh__add_mark(e, op);
     if (mesh__call_is(op->schedule.call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->schedule.out_of_memory = 1;
-    if (op->schedule.out_of_memory)
-        status = MESH_ERR_MEMORY;
-    else if (!op->native)
-        status = mesh__op_fence(e, op);
+    status = op->schedule.out_of_memory ? MESH_ERR_MEMORY : mesh__op_fence(e, op);
+    if (status == MESH_OK && mesh__op_is_call(op) && (status = mesh__issue(e, op, op->schedule.step)) == MESH_OK)
+        op->at = 1;
     if (status != MESH_OK) {
         mesh__op_end(e, op, status);
-        mesh__op_release(e, op);
+        if (op->kept)
+            op->state = MESH__RESTING;
+        else
+            mesh__op_release(e, op);
         return status;
     }
     r->comm = op->comm;

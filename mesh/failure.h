@@ -109,7 +109,8 @@ static inline void mesh__log_history(mesh_comm *c) {
 static inline void mesh__comm_fail(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     int i;
-    c->failed = e->failed = 1;
+    c->failed = 1;
+    e->failed = 1;
     mesh__impl(c)->disputing = 0;
     for (i = 0; i < e->nops; i++)
         if (e->op[i]->comm == c) {
@@ -263,7 +264,7 @@ static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
         for (k = 0; k < e->ngone && e->gone[k].rank != op->schedule.xfer[i].rank; k++) {}
         if (k < e->ngone) break;
     }
-    if (i < 0 && !op->native && !op->schedule.extend) {
+    if (i < 0 && !mesh__op_is_call(op) && !op->schedule.extend) {
         op->gone_seen = e->ngone;
         return;
     }

@@ -129,7 +129,8 @@ static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xf
         packed.block = NULL;
         mesh__add_p2p(s, &packed, nblocks);
         step = &s->step[s->nsteps - 1];
-        step->count = step->first + 1;
+        step->as.of.from = s->nxfers - 2;
+        step->as.of.to = s->nxfers - 1;
         mesh__add_swap(s, at, at, (size_t)packed.nbytes);
         at += ((size_t)packed.nbytes + 63) & ~(size_t)63;
     }
@@ -146,8 +147,8 @@ static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xf
     }
     mesh__add_wait(s);
     for (; first < s->nxfers && !s->out_of_memory; first++)
-        if (s->xfer[first].direction == MESH_RECV && (step = mesh__step_add(s, MESH__SWAP)) != NULL)
-            step->first = first;
+        if (s->xfer[first].direction == MESH_RECV && (step = mesh__step_add(s, MESH__TURN)) != NULL)
+            step->as.turn.xfer = first;
 }
 
 /* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. */
@@ -163,7 +164,9 @@ static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, in
         if (!(step = mesh__step_add(s, MESH__MOVE))) return;
         mesh__add_p2p(s, &xfers[from], &nblocks);
         mesh__add_p2p(s, &xfers[to], &nblocks);
-        step->count = step->first + 1;
+        step = &s->step[s->nsteps - 1];
+        step->as.of.from = s->nxfers - 2;
+        step->as.of.to = s->nxfers - 1;
     }
     if (mesh__swap_width(&s->call)) {
         mesh__build_p2p_turned(s, xfers, count, &nblocks);
@@ -176,7 +179,7 @@ static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, in
 
 static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
                                                  int count, size_t elements, mesh_dtype d, mesh_request *r) {
-    mesh_call call = mesh__call(kind, NULL, NULL, elements, d, 0, 0);
+    mesh_call call = mesh__call(kind, NULL, NULL, elements, d, MESH_SUM, 0);
     mesh__group *g = NULL;
     mesh__engine *e;
     mesh__op *op;

@@ -533,7 +533,7 @@ static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *t
     for (near = 0; near < (q->bytes_only ? 2 : 1);
          near++) { /* where only bytes count, sizes that differ may want either */
         f = refined;
-        for (left = 0, k = 0; k < m->naxes; k++) left += mask >> k & 1;
+        for (left = 0, k = 0; k < m->naxes; k++) left += (int)(mask >> k & 1);
         for (; left > 1; left--) {
             int best = -1, dim = 0;
             for (d = 0; d < p->view.ndim; d++) { /* of the innermost of each dim */

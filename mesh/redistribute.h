@@ -188,7 +188,7 @@ static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const
         for (d = 0; d < block.ndim; d++) to->dim[d] = block.dim[block.ndim - 1 - d];
         x->block = (const mesh_block *)(uintptr_t)b->nblocks; /* its number from 1; see mesh__blocks_settle */
     }
-    if (b->posting) s->step[s->nsteps - 1].count++;
+    if (b->posting) s->step[s->nsteps - 1].as.post.count++;
     return n;
 }
 
@@ -198,20 +198,30 @@ static inline void mesh__blocks_settle(mesh__builder *b) {
         if (b->s->xfer[i].block) b->s->xfer[i].block = &b->s->block[(uintptr_t)b->s->xfer[i].block - 1];
 }
 
-/* A step on two xfers, or one. detail: of a FOLD dtype and op, of a SWAP the width. */
-static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, int n, int detail) {
+/* A step on two xfers, or one. divide: of a FOLD; dtype and op are the plan's (NULL: of none). */
+static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, const mesh_plan *p, int divide) {
     mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, kind);
     if (!step) return;
-    step->first = from;
-    step->count = to;
-    step->n = (size_t)n;
-    step->src_first = detail;
+    step->as.of.from = from;
+    step->as.of.to = to;
+    step->as.of.divide = divide;
+    step->as.of.dtype = p ? p->dtype : MESH_BYTES;
+    step->as.of.op = p ? p->op : 0;
+}
+static inline void mesh__add_turn(mesh__builder *b, int xfer, int width) {
+    mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, MESH__TURN);
+    if (!step) return;
+    step->as.turn.xfer = xfer;
+    step->as.turn.width = width;
 }
 static inline void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
-                                   const mesh_box *box, const mesh_plan *p, int n) {
+                                   const mesh_box *box, const mesh_plan *p, int divide) {
     int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, p->elem_bytes),
         y = mesh__add_box(b, MESH_RECV, b->rank, to, box, p->elem_bytes);
-    mesh__add_step(b, kind, x, y, n, (int)p->dtype | p->op << 8);
+    mesh__add_step(b, kind, x, y, p, divide);
+}
+static inline void mesh__add_zero(mesh__builder *b, const mesh__place_of *at, const mesh_box *box, int64_t elem) {
+    mesh__add_step(b, MESH__ZERO, 0, mesh__add_box(b, MESH_RECV, b->rank, at, box, elem), NULL, 0);
 }
 
 static inline void mesh__begin_post(mesh__builder *b) {
@@ -238,8 +248,8 @@ static inline void mesh__add_after(mesh__builder *b, int first, int end) {
     int i;
     for (i = first; i < end; i++) {
         const mesh__after *a = &b->after[i];
-        if (a->to >= 0) mesh__add_step(b, MESH__MOVE, a->from, a->to, 0, 0);
-        if (a->width) mesh__add_step(b, MESH__SWAP, a->to >= 0 ? a->to : a->from, 0, 0, a->width);
+        if (a->to >= 0) mesh__add_step(b, MESH__MOVE, a->from, a->to, NULL, 0);
+        if (a->width) mesh__add_turn(b, a->to >= 0 ? a->to : a->from, a->width);
     }
 }
 
@@ -326,8 +336,8 @@ static inline void mesh__add_messages(mesh__builder *b, int first, int step, int
             mesh__place_of to = mesh__dense(*packed ? *packed + together : NULL, &i->box, elem);
             int from = mesh__add_box(b, MESH_SEND, b->rank, &place, &i->box, elem);
             x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, elem);
-            mesh__add_step(b, MESH__MOVE, from, x, 0, 0);
-            if (t->width) mesh__add_step(b, MESH__SWAP, x, 0, 0, t->width);
+            mesh__add_step(b, MESH__MOVE, from, x, NULL, 0);
+            if (t->width) mesh__add_turn(b, x, t->width);
             together += mesh__item_bytes(b, i);
         }
     }
@@ -428,7 +438,7 @@ static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step
     for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1);
          mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND;) {
         if (it.kind == MESH_MOVE_ZERO)
-            mesh__add_step(b, MESH__ZERO, mesh__add_box(b, MESH_RECV, b->rank, to, &it.box, p->elem_bytes), 0, 0, 0);
+            mesh__add_zero(b, to, &it.box, p->elem_bytes);
         else if (it.kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
             mesh__add_boxes(b, MESH__MOVE, from, to, &it.box, p, 0);
     }
@@ -448,7 +458,7 @@ static inline void mesh__add_reduction(mesh__builder *b, const mesh__task *t, in
         mesh__place_of run;
         mesh_box part = it.part;
         if (it.kind == MESH_MOVE_ZERO) {
-            mesh__add_step(b, MESH__ZERO, mesh__add_box(b, MESH_RECV, b->rank, to, &it.box, p->elem_bytes), 0, 0, 0);
+            mesh__add_zero(b, to, &it.box, p->elem_bytes);
             continue;
         }
         if (it.summand || before == 0) continue; /* a piece is dealt with at its first summand */
@@ -760,7 +770,7 @@ static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src,
 static inline mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
     int k;
     for (k = 0; k < p->nsteps; k++)
-        if (p->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible(p->dtype, p->op))
+        if (p->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible((int)p->dtype, p->op))
             return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1, "%s of %s is not supported; see MESH_REDUCTIONS",
                               mesh_op_name((mesh_op)p->op), mesh_dtype_name(p->dtype));
     return MESH_OK;
@@ -843,7 +853,7 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
             if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other", k,
                                   i);
-        call.dtype = src[i].dtype;
+        call.dtype = (int)src[i].dtype;
         t->width = (int)mesh__swap_width(&call);
     }
     return MESH_OK;
@@ -890,7 +900,7 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
         if (src->spec.axis[k].kind == MESH_PARTIAL && dst->spec.axis[k].kind == MESH_PARTIAL) return 0;
     if (text.len >= cap || !mesh__group_find(mesh__impl(c), axes) || (sums && count % ranks)) return 0;
     *call = mesh__call(sums ? MESH_CALL_ALL_REDUCE : MESH_CALL_ALL_GATHER, src->data, dst->data, (size_t)count,
-                       (int)src->dtype, sums ? p->op : 0, 0);
+                       src->dtype, sums ? (mesh_op)p->op : MESH_SUM, 0);
     return 1;
 }
 
@@ -911,7 +921,7 @@ static inline mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
     for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, b->task[i].plan->hash);
     op->shape = count == 1 ? b->task[0].plan->hash : hash;
     op->schedule.call =
-        mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count, count ? (int)src[0].dtype : MESH_BYTES, 0, 0);
+        mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count, count ? src[0].dtype : MESH_BYTES, MESH_SUM, 0);
     op->schedule.call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
     mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
     b->s = &op->schedule;

@@ -14,29 +14,53 @@ enum {
     MESH__ROUND = 32     /* partners served at once in direct exchanges */
 };
 
-/* A schedule is a straight-line program. */
-enum {
-    MESH__POST, /* start xfers first .. first+count */
-    MESH__WAIT, /* hold until every post before step `first` is complete */
-    MESH__REDUCE, /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use src as scratch unless src_first */
-    MESH__COPY,   /* n bytes from src to dst */
-    MESH__MOVE,   /* xfer `first` of this rank to its xfer `count`, strided or not */
-    MESH__DIVIDE, /* dst = dst / size of the group, n elements */
-    MESH__FOLD, /* xfer `count` = xfer `count` op xfer `first`, strided or not; n > 0: xfer `count` = xfer `count` / n instead.
-                     src_first: dtype | op << 8 */
-    MESH__ZERO, /* xfer `first` of this rank becomes zero */
-    MESH__SWAP, /* on big-endian hosts: n bytes of numbers to dst, in the other byte order; src NULL: of xfer `first`, in place,
-                   src_first bytes wide where given */
-    MESH__EXTEND /* call op->extend, which adds steps that could not be known before */
-};
+/* A schedule is a straight-line program of steps; what a transport refuses to do is told in these words. */
+#define MESH__STEPS(X)                                                                                                 \
+    X(MESH__POST, "to post")      /* start xfers first .. first + count */                                             \
+    X(MESH__CALL, "a collective") /* the transport's own collective, of the whole call */                              \
+    X(MESH__WAIT, "to wait")      /* hold until every post and call before a step is complete */                       \
+    X(MESH__REDUCE, "to reduce")  /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use  \
+                                      src as scratch unless src_first */ \
+    X(MESH__COPY, "to copy")      /* n bytes from src to dst */                                                        \
+    X(MESH__DIVIDE, "to divide")  /* dst = dst / size of the group, n elements */                                      \
+    X(MESH__SWAP, "to swap bytes") /* on big-endian hosts: n bytes of numbers to dst, in the other byte order */       \
+    X(MESH__MOVE, "to copy")       /* from one xfer of this rank to another, strided or not */                         \
+    X(MESH__FOLD, "to reduce")     /* to = to op from, strided or not; divide > 0: to = to / divide */                 \
+    X(MESH__ZERO, "to zero")       /* an xfer of this rank becomes zero */                                             \
+    X(MESH__TURN, "to swap bytes") /* an xfer's bytes, in place; width 0: the call's */                                \
+    X(MESH__EXTEND, "memory")      /* call extend, which adds steps that could not be known before */
+
+#define MESH_X(name, text) name,
+enum { MESH__STEPS(MESH_X) MESH__STEP_KINDS };
+#undef MESH_X
 
 typedef struct mesh__step {
-    int kind, open; /* open: a post that has not ended */
-    int first, count, src_first;
+    int kind;
+    int open; /* POST, CALL: it has not ended */
     mesh_ticket ticket;
-    void *dst;
-    const void *src;
-    size_t n;
+    union {
+        struct {
+            int first, count;
+        } post; /* xfers */
+        struct {
+            int before;
+        } wait; /* a step */
+        struct {
+            void *dst;
+            const void *src;
+            size_t n;
+            int src_first;
+        } on; /* REDUCE, COPY, DIVIDE, SWAP; EXTEND: dst */
+        struct {
+            int from, to; /* xfers */
+            int divide;
+            mesh_dtype dtype;
+            int op;
+        } of; /* MOVE, FOLD; ZERO: to */
+        struct {
+            int xfer, width;
+        } turn;
+    } as;
 } mesh__step;
 
 /* What one rank does in one operation, as data: built from a group, an index in it and a call, by functions that see no comm and no engine; run
@@ -85,7 +109,7 @@ static inline mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
     step = &s->step[s->nsteps++];
     memset(step, 0, sizeof *step);
     step->kind = kind;
-    step->first = s->nxfers;
+    if (kind == MESH__POST) step->as.post.first = s->nxfers;
     return step;
 }
 
@@ -94,12 +118,12 @@ static inline void mesh__add_post(mesh__schedule *s) { mesh__step_add(s, MESH__P
 /* Wait for the posts before a step. */
 static inline void mesh__add_wait_before(mesh__schedule *s, int before) {
     mesh__step *step = mesh__step_add(s, MESH__WAIT);
-    if (step) step->first = before;
+    if (step) step->as.wait.before = before;
 }
 
 static inline void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
 
-/* An xfer of the post begun last. `index` is the peer's in the group. */
+/* An xfer, of the post begun last unless another step came since. `index` is the peer's in the group. */
 static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
     mesh_xfer *x;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
@@ -112,17 +136,17 @@ static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, c
     x->block = NULL;
     x->direction = direction;
     x->rank = mesh_rank_at(s->on, index);
-    s->step[s->nsteps - 1].count++;
+    if (s->step[s->nsteps - 1].kind == MESH__POST) s->step[s->nsteps - 1].as.post.count++;
 }
 
 /* A step on n elements or bytes that lie in one piece. */
 static inline void mesh__add_on(mesh__schedule *s, int kind, void *dst, const void *src, size_t n, int src_first) {
     mesh__step *step = n ? mesh__step_add(s, kind) : NULL;
     if (!step) return;
-    step->dst = dst;
-    step->src = src;
-    step->n = n;
-    step->src_first = src_first;
+    step->as.on.dst = dst;
+    step->as.on.src = src;
+    step->as.on.n = n;
+    step->as.on.src_first = src_first;
 }
 
 /* dst = dst op src, or src op dst: that matters to a user's op only. */
@@ -193,56 +217,58 @@ static inline void mesh__schedule_free(mesh__schedule *s) {
 
 /* ---- // >>run: all that is no message ---- */
 
-static inline mesh_status mesh__step_reduce(mesh__schedule *s, void *group, mesh__step *step, int divide) {
+static inline mesh_status mesh__step_reduce(mesh__schedule *s, void *group, const mesh__step *step, int divide) {
     mesh_transport *t = s->t;
-    size_t width = mesh__swap_width(&s->call);
-    void *src = (void *)(uintptr_t)step->src;
+    size_t width = mesh__swap_width(&s->call), n = step->as.on.n;
+    void *dst = step->as.on.dst, *src = (void *)(uintptr_t)step->as.on.src;
     if (MESH__HAS(t->ops, reduce))
-        return t->ops->reduce(t, group, s->call.op, s->call.dtype, step->dst, NULL, src, NULL, step->n, divide);
+        return t->ops->reduce(t, group, s->call.op, s->call.dtype, dst, NULL, src, NULL, n, divide);
     t->inside.combining = s->call.user_op != NULL;
     if (width)
-        mesh__combine_swapped(&s->call, step->dst, src, step->n, s->elem_bytes, step->src_first, divide, width);
+        mesh__combine_swapped(&s->call, dst, src, n, s->elem_bytes, step->as.on.src_first, divide, width);
     else
-        mesh__combine(&s->call, step->dst, src, step->n, s->elem_bytes, step->src_first, divide);
+        mesh__combine(&s->call, dst, src, n, s->elem_bytes, step->as.on.src_first, divide);
     t->inside.combining = 0;
     return MESH_OK;
 }
 
 /* A reduction from one strided block to another; memory holds the host's byte order. */
-static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, mesh__step *step) {
-    const mesh_xfer *from = &s->xfer[step->first], *to = &s->xfer[step->count];
+static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, const mesh__step *step) {
+    const mesh_xfer *from = &s->xfer[step->as.of.from], *to = &s->xfer[step->as.of.to];
     mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    size_t elem = mesh_dtype_bytes(step->as.of.dtype);
     mesh_call call;
-    size_t elem = mesh_dtype_bytes((mesh_dtype)(step->src_first & 255));
     uint64_t left, n;
     memset(&call, 0, sizeof call);
-    call.dtype = step->src_first & 255;
-    call.op = step->src_first >> 8;
+    call.dtype = (int)step->as.of.dtype;
+    call.op = step->as.of.op;
     if (MESH__HAS(s->t->ops, reduce))
         return s->t->ops->reduce(s->t, group, call.op, call.dtype, to->base, to->block, from->base, from->block,
-                                 to->nbytes / elem, (int)step->n);
+                                 to->nbytes / elem, step->as.of.divide);
     for (left = to->nbytes; left; left -= n) {
         n = src.left < dst.left ? src.left : dst.left;
-        mesh__combine(&call, dst.p, src.p, (size_t)n / elem, elem, 0, (int)step->n);
+        mesh__combine(&call, dst.p, src.p, (size_t)n / elem, elem, 0, step->as.of.divide);
         mesh__cursor_move(&src, n);
         mesh__cursor_move(&dst, n);
     }
     return MESH_OK;
 }
 
-/* Any step but POST and WAIT. `group`: the transport's handle. */
-static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, mesh__step *step) {
+/* Any step that is no message. `group`: the transport's handle. */
+static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step) {
     mesh_transport *t = s->t;
     const mesh_ops *ops = t->ops;
     const mesh_xfer *from, *to;
+    size_t width;
     switch (step->kind) {
     case MESH__COPY:
-        if (MESH__HAS(ops, copy)) return ops->copy(t, group, step->dst, NULL, step->src, NULL, step->n);
-        memmove(step->dst, step->src, step->n);
+        if (MESH__HAS(ops, copy))
+            return ops->copy(t, group, step->as.on.dst, NULL, step->as.on.src, NULL, step->as.on.n);
+        memmove(step->as.on.dst, step->as.on.src, step->as.on.n);
         return MESH_OK;
     case MESH__MOVE:
-        from = &s->xfer[step->first];
-        to = &s->xfer[step->count];
+        from = &s->xfer[step->as.of.from];
+        to = &s->xfer[step->as.of.to];
         if (MESH__HAS(ops, copy))
             return ops->copy(t, group, to->base, to->block, from->base, from->block, from->nbytes);
         mesh__move(from, to);
@@ -252,19 +278,19 @@ static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, mesh__s
     case MESH__FOLD:
         return mesh__step_fold(s, group, step);
     case MESH__ZERO:
-        to = &s->xfer[step->first];
+        to = &s->xfer[step->as.of.to];
         if (MESH__HAS(ops, copy)) return ops->copy(t, group, to->base, to->block, NULL, NULL, to->nbytes);
         mesh__zero(to);
         return MESH_OK;
     case MESH__SWAP:
-        if (step->src)
-            mesh__swap(step->dst, step->src, step->n, mesh__swap_width(&s->call));
-        else
-            mesh__swap_xfer(&s->xfer[step->first],
-                            step->src_first ? (size_t)step->src_first : mesh__swap_width(&s->call));
+        mesh__swap(step->as.on.dst, step->as.on.src, step->as.on.n, mesh__swap_width(&s->call));
+        return MESH_OK;
+    case MESH__TURN:
+        width = step->as.turn.width ? (size_t)step->as.turn.width : mesh__swap_width(&s->call);
+        mesh__swap_xfer(&s->xfer[step->as.turn.xfer], width);
         return MESH_OK;
     case MESH__EXTEND:
-        s->extend(s, step->dst);
+        s->extend(s, step->as.on.dst);
         return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
     default:
         return mesh__step_reduce(s, group, step, 0);

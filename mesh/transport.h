@@ -65,7 +65,9 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
                 MESH_CAP_CANCEL is not set.
    control_flush  Until the control messages sent so far would arrive if this process ended now, or the deadline. OK or IN_PROGRESS. Where
                 control_send does that itself it is absent.
-   collective   UNSUPPORTED: the core's schedule serves it. Any other failure may as well be left to test, which has room for why.
+   collective   ticket NULL: nothing is issued, it only says whether it would be: OK, or UNSUPPORTED, which is the same on every rank (it depends on
+                what ranks compare, never on pointers or v-counts): the core's schedule serves it. Then it is issued. A failure of that may as
+                well be left to test, which has room for why.
    copy         src NULL: zeros. Either side may be host memory.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
@@ -464,6 +466,17 @@ static inline void mesh__wire64(mesh__wire *w, uint64_t *v) {
     else
         mesh__put64(w->at, *v);
     w->at += 8;
+}
+/* Signed numbers, as their bits. */
+static inline void mesh__wire_int(mesh__wire *w, int *v) {
+    uint32_t u = (uint32_t)*v;
+    mesh__wire32(w, &u);
+    *v = (int)u;
+}
+static inline void mesh__wire_i64(mesh__wire *w, int64_t *v) {
+    uint64_t u = (uint64_t)*v;
+    mesh__wire64(w, &u);
+    *v = (int64_t)u;
 }
 static inline void mesh__wire_bytes(mesh__wire *w, void *p, size_t n) {
     memcpy(w->reading ? p : (void *)w->at, w->reading ? (void *)w->at : p, n);

@@ -48,9 +48,8 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
         *sends = *recvs = 0;
         for (k = 0; k < op->at; k++) {
             int x;
-            for (x = op->schedule.step[k].first;
-                 op->schedule.step[k].kind == MESH__POST && x < op->schedule.step[k].first + op->schedule.step[k].count;
-                 x++)
+            const mesh__step *s = &op->schedule.step[k];
+            for (x = s->as.post.first; s->kind == MESH__POST && x < s->as.post.first + s->as.post.count; x++)
                 if (op->schedule.xfer[x].rank == rank)
                     *(op->schedule.xfer[x].direction == MESH_SEND ? sends : recvs) += 1;
         }
@@ -334,32 +333,50 @@ static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, 
 
 enum { MESH__ASK_BYTES = 20 + MESH__RECORD_BYTES, MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
 
+/* An answer behind its number: nothing where nobody is waited for. */
+static inline void mesh__node_wire(mesh__wire *w, mesh__node *node) {
+    int i;
+    mesh__wire_int(w, &node->npending);
+    mesh__wire32(w, &node->progress);
+    mesh__record_wire(w, &node->record);
+    for (i = 0; i < node->npending && i < MESH__WALK_PENDING; i++) {
+        mesh__wire_int(w, &node->pending[i].rank);
+        mesh__wire32(w, &node->pending[i].sends);
+        mesh__wire32(w, &node->pending[i].recvs);
+    }
+}
+
+/* A question: about whom, who has posted so many sends to and receives from the asked, in which operation. */
+typedef struct mesh__ask {
+    uint32_t id, sends, recvs;
+    int subject;
+    mesh__record record;
+} mesh__ask;
+static inline void mesh__ask_wire(mesh__wire *w, mesh__ask *a) {
+    mesh__wire32(w, &a->id);
+    mesh__wire_int(w, &a->subject);
+    mesh__wire32(w, &a->sends);
+    mesh__wire32(w, &a->recvs);
+    mesh__record_wire(w, &a->record);
+}
+
 static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
     unsigned char say[MESH_CONTROL_BYTES];
-    mesh__record asked;
+    mesh__wire in = mesh__reading(d + 4), out = mesh__writing(say);
+    uint32_t kind = MESH__MSG_SAY;
+    mesh__ask ask;
     mesh__node node;
-    int i, found;
-    mesh__record_read(&asked, d + 20);
-    if (mesh__say_closed(e, from, (uint32_t)(asked.channel >> 40)) ||
-        mesh__say_failed(e, from, (uint32_t)(asked.channel >> 40)))
+    mesh__ask_wire(&in, &ask);
+    if (mesh__say_closed(e, from, (uint32_t)(ask.record.channel >> 40)) ||
+        mesh__say_failed(e, from, (uint32_t)(ask.record.channel >> 40)))
         return;
-    mesh__compare_calls(e, (int)mesh__get32(d + 8), &asked);
-    found = mesh__node_of(e, (int)mesh__get32(d + 8), asked.channel, mesh__get32(d + 12), mesh__get32(d + 16), &node);
-    memset(say, 0, sizeof say);
-    mesh__put32(say, MESH__MSG_SAY);
-    mesh__put32(say + 4, mesh__get32(d + 4));
-    if (!found) node.npending = 0;
-    mesh__put32(say + 8, (uint32_t)node.npending);
-    if (found) {
-        mesh__put32(say + 12, node.progress);
-        mesh__record_write(say + 16, &node.record);
-    }
-    for (i = 0; i < node.npending; i++) {
-        mesh__put32(say + MESH__SAY_HEAD + 12 * i, (uint32_t)node.pending[i].rank);
-        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 4, node.pending[i].sends);
-        mesh__put32(say + MESH__SAY_HEAD + 12 * i + 8, node.pending[i].recvs);
-    }
-    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, say, MESH__SAY_HEAD + 12 * (size_t)node.npending);
+    mesh__compare_calls(e, ask.subject, &ask.record);
+    memset(&node, 0, sizeof node);
+    if (!mesh__node_of(e, ask.subject, ask.record.channel, ask.sends, ask.recvs, &node)) memset(&node, 0, sizeof node);
+    mesh__wire32(&out, &kind);
+    mesh__wire32(&out, &ask.id);
+    mesh__node_wire(&out, &node);
+    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, say, (size_t)(out.at - say));
 }
 
 static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
@@ -369,6 +386,9 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
     mesh__walk *w = e->walk;
     int to = node->pending[k].rank;
     unsigned char ask[MESH__ASK_BYTES];
+    uint32_t kind = MESH__MSG_ASK;
+    mesh__wire out = mesh__writing(ask);
+    mesh__ask question;
     w->id = ++e->walks;
     w->until = mesh__now(e) + INT64_C(1000000000);
     if (to == e->t->rank) {
@@ -382,12 +402,13 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
         mesh__walk_heard(e, found ? &mine : NULL);
         return;
     }
-    mesh__put32(ask, MESH__MSG_ASK);
-    mesh__put32(ask + 4, w->id);
-    mesh__put32(ask + 8, (uint32_t)node->rank);
-    mesh__put32(ask + 12, node->pending[k].sends);
-    mesh__put32(ask + 16, node->pending[k].recvs);
-    mesh__record_write(ask + 20, &node->record);
+    question.id = w->id;
+    question.subject = node->rank;
+    question.sends = node->pending[k].sends;
+    question.recvs = node->pending[k].recvs;
+    question.record = node->record;
+    mesh__wire32(&out, &kind);
+    mesh__ask_wire(&out, &question);
     if (e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, ask, sizeof ask) != MESH_OK) mesh__walk_heard(e, NULL);
 }
 
@@ -476,26 +497,16 @@ static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
 }
 
 static inline void mesh__say_heard(mesh__engine *e, int from, const unsigned char *d, uint32_t nbytes) {
-    mesh__walk *w = e->walk;
+    mesh__walk *walk = e->walk;
+    mesh__wire w = mesh__reading(d + 8);
     mesh__node node;
-    int i, n = (int)mesh__get32(d + 8);
-    if (!w || !w->active || mesh__get32(d + 4) != w->id) return;
-    if (n == 0) {
-        mesh__walk_heard(e, NULL);
-        return;
-    }
+    int n = (int)mesh__get32(d + 8);
+    if (!walk || !walk->active || mesh__get32(d + 4) != walk->id) return;
     if (n < 0 || n > MESH__WALK_PENDING || nbytes < MESH__SAY_HEAD + 12 * (uint32_t)n) return;
+    mesh__node_wire(&w, &node);
     node.rank = from;
-    node.npending = n;
     node.next = 0;
-    node.progress = mesh__get32(d + 12);
-    mesh__record_read(&node.record, d + 16);
-    for (i = 0; i < n; i++) {
-        node.pending[i].rank = (int)mesh__get32(d + MESH__SAY_HEAD + 12 * i);
-        node.pending[i].sends = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 4);
-        node.pending[i].recvs = mesh__get32(d + MESH__SAY_HEAD + 12 * i + 8);
-    }
-    mesh__walk_heard(e, &node);
+    mesh__walk_heard(e, n ? &node : NULL);
 }
 
 /* Begin a search from the operation this rank is blocked in. */

@@ -492,9 +492,12 @@ static void test_shifts(void) { run_world(SIM, 5, shifts_rank, NULL); }
 
 /* A native collective reads its counts and its list when it is started again: they are copies. */
 static const mesh_call *native_seen;
+static int native_refuses;
 static mesh_status native_collective(mesh_transport *t, void *group, const mesh_call *call, mesh_ticket *ticket) {
     mesh_post mark;
     (void)group;
+    if (!ticket) return MESH_OK;
+    if (native_refuses) return MESH_ERR_TRANSPORT;
     native_seen = call;
     memset(&mark, 0, sizeof mark);
     mark.channel = call->channel;
@@ -542,6 +545,30 @@ static void native_args_rank(mesh_transport *t, void *ctx) {
     mesh_transport_detach(&s.base);
 }
 static void test_native_args(void) { run_world(SIM, 1, native_args_rank, NULL); }
+
+/* A kept one that the transport refuses when it is started again fails the comm, and is still there to be given up. */
+static void native_refused_rank(mesh_transport *t, void *ctx) {
+    shim s;
+    mesh_comm c;
+    mesh_request r;
+    int32_t a[4] = {0}, b[4];
+    (void)ctx;
+    shim_make(&s, t);
+    s.ops.collective = native_collective;
+    native_refuses = 0;
+    if (!open_comm(&s.base, &c, "x=1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, b, 4, MESH_I32, MESH_SUM, &r), c.error);
+    CHECK_INT(mesh_keep(r), MESH_OK);
+    CHECK_OK(mesh_wait(r), c.error);
+    native_refuses = 1;
+    CHECK_INT(mesh_restart(r), MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, "refused");
+    CHECK_INT(mesh_release(r), MESH_OK);
+    CHECK_INT(mesh_release(r), MESH_ERR_STATE);
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_native_refused(void) { run_world(SIM, 1, native_refused_rank, NULL); }
 
 /* Groups: opened twice they are one; ranks that open different ones are told which. Registered memory is given back, each piece once, whatever
    fails, and to its own comm. */
@@ -1302,6 +1329,7 @@ static const test_case call_tests[] = {
     {"calls/halos", test_halos, 0},
     {"calls/shifts", test_shifts, 0},
     {"calls/native_args", test_native_args, 0},
+    {"calls/native_refused", test_native_refused, 0},
     {"calls/groups", test_groups, 0},
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},

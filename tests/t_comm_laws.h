@@ -1936,7 +1936,7 @@ static void test_pending(void) {
     t.ops = &ops, e->t = &t, ops.pending = few_pending, ops.struct_size = sizeof ops;
     op.schedule.step = steps, op.schedule.nsteps = op.at = 4;
     for (i = 0; i < 4; i++) {
-        steps[i].kind = i == 2 ? MESH__WAIT : MESH__POST, steps[i].open = i != 1;
+        steps[i].kind = i == 2 ? MESH__WAIT : MESH__POST, steps[i].open = i == 0 || i == 3;
         steps[i].ticket.impl = (void *)(uintptr_t)(10 * i + 1), steps[i].ticket.id = i == 3 ? 90 : 8;
     }
     for (cap = 0; cap <= 100; cap += 5) {

@@ -261,7 +261,7 @@ static void sched_post(sched_world *w, int me, const mesh__step *step) {
     sched_rank *r = &w->rank[me];
     int x;
     mesh__grow(r->s.t, (void **)&r->state, &r->state_cap, r->s.nxfers + 1, sizeof *r->state);
-    for (x = step->first; x < step->first + step->count && !w->broken; x++) {
+    for (x = step->as.post.first; x < step->as.post.first + step->as.post.count && !w->broken; x++) {
         const mesh_xfer *xfer = &r->s.xfer[x];
         int peer = xfer->rank, sending = xfer->direction == MESH_SEND, from = sending ? me : peer,
             to = sending ? peer : me, number;
@@ -285,8 +285,8 @@ static void sched_post(sched_world *w, int me, const mesh__step *step) {
 static int sched_missing(const sched_rank *r, int end) {
     int i, x;
     for (i = 0; i < end; i++)
-        for (x = r->s.step[i].first; r->s.step[i].kind == MESH__POST && x < r->s.step[i].first + r->s.step[i].count;
-             x++)
+        for (x = r->s.step[i].as.post.first;
+             r->s.step[i].kind == MESH__POST && x < r->s.step[i].as.post.first + r->s.step[i].as.post.count; x++)
             if (r->state[x] != 2) return x;
     return -1;
 }
@@ -296,7 +296,7 @@ static int sched_run(sched_world *w, int me, int steps) {
     sched_rank *r = &w->rank[me];
     for (; r->at < r->s.nsteps && steps > 0 && !w->broken; steps--) {
         mesh__step *step = &r->s.step[r->at];
-        if (step->kind == MESH__WAIT && sched_missing(r, step->first) >= 0) return 0;
+        if (step->kind == MESH__WAIT && sched_missing(r, step->as.wait.before) >= 0) return 0;
         if (step->kind == MESH__POST)
             sched_post(w, me, step);
         else if (step->kind != MESH__WAIT && mesh__step_run(&r->s, NULL, step) != MESH_OK)
@@ -312,10 +312,10 @@ static int sched_let(sched_world *w) {
     for (i = 0; i < n; i++) {
         int me = (turn + i) % n, x, peer, number, sending;
         sched_rank *r = &w->rank[me];
-        int end = r->at < r->s.nsteps ? r->s.step[r->at].first : r->s.nsteps, s;
+        int end = r->at < r->s.nsteps ? r->s.step[r->at].as.wait.before : r->s.nsteps, s;
         for (s = 0; s < end; s++)
-            for (x = r->s.step[s].first; r->s.step[s].kind == MESH__POST && x < r->s.step[s].first + r->s.step[s].count;
-                 x++) {
+            for (x = r->s.step[s].as.post.first;
+                 r->s.step[s].kind == MESH__POST && x < r->s.step[s].as.post.first + r->s.step[s].as.post.count; x++) {
                 if (r->state[x] == 2) continue;
                 peer = r->s.xfer[x].rank, sending = r->s.xfer[x].direction == MESH_SEND;
                 for (number = 0; (sending ? w->sends[me][peer] : w->recvs[peer][me])[number] != x;) number++;

@@ -403,6 +403,7 @@ static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     a.elem = a.numbers = call->elem_bytes;
     a.native = s->api.ncclAlltoAll != NULL;
     if (!mesh_nccl__serves(s, call, &a)) return MESH_ERR_UNSUPPORTED;
+    if (!ticket) return MESH_OK;
     if (s->debug && !mesh_nccl__has_ended(s, c))
         mesh_nccl__checked(s, c, mesh_nccl__check_call(s, g, call, &why), &why);
     if (!mesh_nccl__enter(s, c, call->record, mesh_nccl__now(s) + g->timeout)) {
