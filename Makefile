@@ -33,7 +33,7 @@ TRAIN_CUDA = $(if $(and $(NVCC),$(wildcard $(CUDA_HOME)/include/nccl.h),$(wildca
 FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
-BENCHES = bench_mesh bench_plans bench_persistent bench_scale bench_redistribute bench_peers
+BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench_redistribute bench_peers
 # The command, in seconds. `make all` builds tests, benches and examples too.
 default: $(B)/mesh
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
@@ -131,8 +131,9 @@ check:
 # Figures, beside what MPI and Gloo do where they are installed. bench-peers takes 20 minutes: BENCH="--rounds 1 --ops all_reduce" for less.
 bench: bench-quick bench-plans bench-scale bench-redistribute bench-peers
 
-bench-quick: $(B)/bench_mesh $(B)/bench_persistent $(B)/mesh
+bench-quick: $(B)/bench_mesh $(B)/bench_native $(B)/bench_persistent $(B)/mesh
 	$(B)/bench_mesh
+	$(B)/bench_native
 	$(B)/mesh run --bare -n 2 -- $(B)/bench_persistent
 
 bench-plans: $(B)/bench_plans

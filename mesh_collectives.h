@@ -64,13 +64,13 @@ THREADS
     it is open.
 
 BEHIND IT
-    mesh/comm.h          comms, groups, requests, memory; by way of control.h, waits.h, failure.h, engine.h  (these included first)
+    mesh/request.h       requests; by way of comm.h (comms, groups, memory), control.h, waits.h, failure.h, engine.h (these included first)
     mesh/algorithms.h    what serves a call; by way of schedule.h, kernels.h, tuning.h, transport.h
     mesh/p2p.h           send, receive, exchange, shift, halos                                                (these at the end)
     mesh/redistribute.h  tensors from one layout to another
 */
 #include "mesh/algorithms.h"
-#include "mesh/comm.h"
+#include "mesh/request.h"
 
 #ifndef MESH_COLLECTIVES_H
 #define MESH_COLLECTIVES_H
@@ -839,7 +839,7 @@ MESH_API mesh_status mesh_exscan(mesh_comm *c, const char *axes, const void *sen
 
 MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes, mesh_object *o, int root,
                                                  mesh_request *r) {
-    mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, o, 0, MESH_BYTES, 0, root);
+    mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, o, 0, MESH_BYTES, MESH_SUM, root);
     return mesh__call_start(c, axes, &call, r);
 }
 

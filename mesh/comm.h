@@ -49,16 +49,8 @@ MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint6
 /* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 
-/* ---- requests --------------------------------------------------------------------------------------------------------- */
+/* ---- streams, on GPUs ---- */
 
-/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started.
-   On transports with streams (GPUs) it does not block: what the caller puts on its stream from now on comes after the operation, and
-   the buffers are the operation's until that stream has come so far. What goes wrong then is told by a later call. */
-MESH_API mesh_status mesh_wait(mesh_request r);
-/* The same, but blocks on every transport, at most to the operation's deadline. (In a capture nothing runs: it then only orders, as mesh_wait.) */
-MESH_API mesh_status mesh_wait_host(mesh_request r);
-/* IN_PROGRESS, or as mesh_wait_host. */
-MESH_API mesh_status mesh_test(mesh_request r);
 /* From now on this stream is the caller's, until another is or the comm is closed: it lives so long. Operations start after what is on it; the
    blocking forms run on it. Without streams: nothing. */
 MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
@@ -73,15 +65,6 @@ MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
 MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
 /* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
-
-/* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
-   mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
-   restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
-   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
-   UNSUPPORTED: mesh_keep of broadcast_object. */
-MESH_API mesh_status mesh_keep(mesh_request r);
-MESH_API mesh_status mesh_restart(mesh_request r);
-MESH_API mesh_status mesh_release(mesh_request r);
 
 /* For transports, first in their close function: closes the comms that are still open and lets go of the transport. STATE: another thread
    is inside the library, or a user's op calls; nothing is closed. */
@@ -206,6 +189,7 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     }
     memset(g, 0, sizeof *g);
     g->axes = text;
+    mesh__copy_text(g->shown, sizeof g->shown, text);
     if (err) memset(err, 0, sizeof *err), err->rank = -1;
     status = mesh_group_through(&g->on, &c->on, text, e->t->rank, err);
     if (status != MESH_OK) {
@@ -825,71 +809,7 @@ static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
                         mesh_status_text(status));
 }
 
-/* ---- // >>requests ---- */
-
-static inline mesh__op *mesh__request_op(mesh_request r) {
-    mesh__engine *e;
-    if (!r.comm || !r.comm->impl || !r.generation) return NULL;
-    e = mesh__impl(r.comm)->engine;
-    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
-        e->op[r.slot]->state == MESH__FREE)
-        return NULL;
-    return e->op[r.slot];
-}
-
-/* Kept, and its last round was waited for: it can be started again, though a stream may still be at it. */
-static inline int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
-
-static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
-    if (r.comm && !r.comm->failed)
-        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
-                   "%s: no such request: it was waited for already, or its comm was closed", function);
-    return MESH_ERR_STATE;
-}
-
-static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
-    if (!r.comm->failed)
-        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
-                   function);
-    return MESH_ERR_STATE;
-}
-
-/* The end of a wait: a request is consumed, a kept one rests. */
-static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
-    mesh_status status = op->status;
-    if (op->kept)
-        op->state = MESH__RESTING;
-    else
-        mesh__op_release(e, op);
-    return status;
-}
-
-static inline mesh_status mesh__wait_host_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    if (!op) return mesh__request_none(r, "mesh_wait_host");
-    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
-    mesh__op_wait(mesh__impl(r.comm)->engine, op);
-    mesh__op_join(mesh__impl(r.comm)->engine, op);
-    return mesh__request_end(mesh__impl(r.comm)->engine, op);
-}
-
-MESH_API mesh_status mesh_wait_host(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_host_inside(r)); }
-
-static inline mesh_status mesh__wait_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    mesh__engine *e;
-    if (!op) return mesh__request_none(r, "mesh_wait");
-    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait");
-    e = mesh__impl(r.comm)->engine;
-    if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing &&
-        op->schedule.nsteps && mesh__op_leave(e, op) == MESH_OK)
-        return MESH_OK;
-    mesh__op_wait(e, op);
-    mesh__op_join(e, op);
-    return mesh__request_end(e, op);
-}
-
-MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
+/* ---- // >>streams ---- */
 
 static inline mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
     int i;
@@ -915,74 +835,6 @@ static inline mesh_status mesh__comm_sync_inside(mesh_comm *c) {
 }
 
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_sync_inside(c)); }
-
-static inline mesh_status mesh__test_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    mesh__engine *e;
-    if (!op) return mesh__request_none(r, "mesh_test");
-    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_test");
-    e = mesh__impl(r.comm)->engine;
-    if (op->state == MESH__ACTIVE) {
-        mesh__progress(e, 0);
-        mesh__poll(e);
-        mesh__op_advance(e, op);
-        if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
-        if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
-    }
-    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
-    mesh__op_join(e, op);
-    return mesh__request_end(e, op);
-}
-
-MESH_API mesh_status mesh_test(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__test_inside(r)); }
-
-static inline mesh_status mesh__keep_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    if (!op) return mesh__request_none(r, "mesh_keep");
-    if (op->schedule.extend) {
-        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
-                   mesh__call_name(op->schedule.call.kind));
-        return MESH_ERR_UNSUPPORTED;
-    }
-    op->kept = 1;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
-
-static inline mesh_status mesh__restart_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    mesh_comm *c = r.comm;
-    mesh__engine *e;
-    if (!op) return mesh__request_none(r, "mesh_restart");
-    e = mesh__impl(c)->engine;
-    if (c->failed) return (mesh_status)c->error.status;
-    if (!mesh__op_rests(op))
-        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
-                          op->kept ? "under way; wait for it first"
-                                   : "not kept; call mesh_keep before it is waited for");
-    mesh__control(e);
-    mesh__reap(e);
-    if (c->failed) return (mesh_status)c->error.status;
-    if (op->detached) mesh__op_recall(e, op);
-    mesh__op_identify(e, op, c, op->group);
-    return mesh__call_launch(c, op, &r);
-}
-
-MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }
-
-static inline mesh_status mesh__release_inside(mesh_request r) {
-    mesh__op *op = mesh__request_op(r);
-    if (!op) return mesh__request_none(r, "mesh_release");
-    if (!op->kept)
-        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
-    op->kept = 0;
-    if (op->detached && ++op->generation == 0) op->generation = 1; /* freed when it ends */
-    if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_release(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__release_inside(r)); }
 
 /* ---- // >>memory of the transport ---- */
 

@@ -68,8 +68,9 @@ typedef struct mesh__record {
 } mesh__record;
 
 typedef struct mesh__group {
-    const char *axes; /* its text; owned */
-    mesh on;          /* its members in order */
+    const char *axes;             /* its text; owned */
+    char shown[MESH__AXES_BYTES]; /* the same, as records have it */
+    mesh on;                      /* its members in order */
     int index;
     uint32_t id; /* comm id << 8 | number in the list */
     uint32_t sequence;
@@ -422,7 +423,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->progress = 0;
     op->sent = op->received = 0;
     op->serial = ++e->started;
-    op->gone_until = 0;
+    op->gone_until = op->next_ask = 0;
     op->stalled = op->alone = op->gone_seen = 0;
     op->failing = MESH_OK;
     op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
@@ -451,7 +452,7 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->record.dtype = (uint8_t)call->dtype;
     op->record.op = (uint8_t)call->op;
     op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
-    mesh__copy_text(op->record.axes, sizeof op->record.axes, g->axes);
+    memcpy(op->record.axes, g->shown, sizeof op->record.axes);
     op->ring = e->ring_count++;
     h->record = op->record;
     h->comm = (int)c->id;
@@ -763,16 +764,16 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
     mesh__halted(e, status);
 }
 
-/* Block until an operation has ended. */
-static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
+/* Block until an operation has ended, or the clock comes to `until`. */
+static inline void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t until) {
     const mesh__comm_impl *impl = mesh__impl(op->comm); /* what was left to a stream lets go of its comm as it ends */
     int looked = 0;
     uint32_t seen, generation = op->generation;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     e->waiting = op;
     seen = op->progress;
-    op->ask_wait = impl->ask;
-    if (op->state == MESH__ACTIVE) {
+    if (op->state == MESH__ACTIVE && !op->next_ask) { /* the first time it is waited for */
+        op->ask_wait = impl->ask;
         op->next_ask = mesh__now(e) + op->ask_wait;
         op->say = op->next_ask - op->ask_wait + MESH__SAY_NS;
     }
@@ -787,17 +788,19 @@ static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) {
             op->ask_wait = impl->ask;
             op->next_ask = now + op->ask_wait;
         }
-        if (now >= op->deadline && !op->failing && !looked++) { /* what is there counts, however late it is looked at */
-            mesh__progress(e, 0);
+        if ((now >= op->deadline || now >= until) && !op->failing && !looked++) {
+            mesh__progress(e, 0); /* what is there counts, however late it is looked at */
             continue;
         }
         wake = mesh__stuck(e, op, now);
         if (op->failing) mesh__op_advance(e, op);
-        if (op->state != MESH__ACTIVE) break;
-        mesh__progress(e, op->failing ? now + INT64_C(100000000) : wake);
+        if (op->state != MESH__ACTIVE || now >= until) break;
+        if (op->failing) wake = now + INT64_C(100000000);
+        mesh__progress(e, wake < until ? wake : until);
     }
     e->waiting = NULL;
 }
+static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) { mesh__op_wait_until(e, op, INT64_MAX); }
 
 /* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */
 static inline void mesh__op_join(mesh__engine *e, mesh__op *op) {

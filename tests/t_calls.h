@@ -546,6 +546,142 @@ static void native_args_rank(mesh_transport *t, void *ctx) {
 }
 static void test_native_args(void) { run_world(SIM, 1, native_args_rank, NULL); }
 
+/* Waiting for several: all of a list, whichever ends first, until a time; and giving the library its turn. */
+static void waits_rank(mesh_transport *t, void *ctx) {
+    enum { SLOW = 3 };
+    mesh_comm c[3], late, later, other;
+    mesh_request r[6], kept, none;
+    shim s;
+    int32_t got[6] = {0}, v, sum = 0, one = 1;
+    int i, which = 7, peer = 1 - t->rank;
+    int64_t start;
+    mesh_status status;
+    (void)ctx;
+    memset(r, 0, sizeof r), memset(&none, 0, sizeof none);
+    for (i = 0; i < 3; i++)
+        if (!open_comm(t, &c[i], "x=2", NULL, 60 * SECOND)) return;
+    if (!open_comm(t, &late, "y=2", NULL, SECOND) || !open_comm(t, &later, "z=2", NULL, SECOND)) return;
+    CHECK_INT(mesh_wait_all(r, 6), MESH_OK); /* nothing but none */
+    CHECK_INT(mesh_wait_any(r, 6, &which), MESH_OK);
+    CHECK_INT(which, -1);
+    /* all: received ones, none, and a kept one that rests or is under way */
+    CHECK_OK(mesh_all_reduce_start(&c[0], NULL, &one, &sum, 1, MESH_I32, MESH_SUM, &kept), c[0].error);
+    CHECK_INT(mesh_keep(kept), MESH_OK);
+    r[3] = kept;
+    for (i = 0; i < 3; i++) {
+        v = 10 + i;
+        if (t->rank) CHECK_OK(mesh_send(&c[0], NULL, peer, &v, 1, MESH_I32), c[0].error);
+        if (!t->rank) CHECK_OK(mesh_recv_start(&c[0], NULL, peer, &got[i], 1, MESH_I32, &r[i]), c[0].error);
+    }
+    CHECK_INT(mesh_wait_all(r, 6), MESH_OK);
+    for (i = 0; i < 3 && !t->rank; i++) CHECK_INT(got[i], 10 + i);
+    for (i = 0; i < 6; i++) CHECK_INT(r[i].generation != 0, i == 3);
+    CHECK_INT(sum, 2);
+    CHECK_INT(mesh_wait_all(r, 6), MESH_OK); /* it rests */
+    CHECK_INT(mesh_wait_any(r, 6, &which), MESH_OK);
+    CHECK_INT(which, -1);
+    CHECK_OK(mesh_restart(kept), c[0].error);
+    CHECK_INT(mesh_wait_any(r, 6, &which), MESH_OK);
+    CHECK_INT(which, 3);
+    CHECK_INT(r[3].generation, kept.generation);
+    CHECK_INT(mesh_release(kept), MESH_OK);
+    memset(r, 0, sizeof r);
+    /* any: in the order in which they end, whatever the comm */
+    for (i = 0; i < 3; i++) {
+        static const int order[] = {2, 0, 1};
+        v = 20 + order[i];
+        if (t->rank) pause_rank(t, SECOND);
+        if (t->rank) CHECK_OK(mesh_send(&c[order[i]], NULL, peer, &v, 1, MESH_I32), c[order[i]].error);
+        if (!t->rank && i == 0)
+            for (which = 0; which < 3; which++)
+                CHECK_OK(mesh_recv_start(&c[which], NULL, peer, &got[which], 1, MESH_I32, &r[which]), c[which].error);
+        if (t->rank) continue;
+        CHECK_OK(mesh_wait_any(r, 3, &which), c[order[i]].error);
+        CHECK_INT(which, order[i]);
+        CHECK_INT(got[which], 20 + which);
+    }
+    /* until a time: then it lives on; and at once */
+    if (t->rank) {
+        pause_rank(t, SLOW * SECOND);
+        for (i = 0; i < 2; i++) CHECK_OK(mesh_send(&c[0], NULL, peer, &v, 1, MESH_I32), c[0].error);
+    } else {
+        CHECK_OK(mesh_recv_start(&c[0], NULL, peer, &got[0], 1, MESH_I32, &r[0]), c[0].error);
+        start = mesh_now(t);
+        CHECK_INT(mesh_wait_until(r[0], 0), MESH_IN_PROGRESS);
+        CHECK(mesh_now(t) - start < SECOND / 10);
+        CHECK_INT(mesh_wait_until(r[0], start + SECOND / 4), MESH_IN_PROGRESS);
+        CHECK(mesh_now(t) - start >= SECOND / 4 && mesh_now(t) - start < SECOND / 2);
+        CHECK_OK(mesh_wait_until(r[0], start + 20 * SECOND), c[0].error);
+        CHECK(mesh_now(t) - start < (SLOW + 1) * SECOND);
+        CHECK_INT(mesh_wait_until(r[0], 0), MESH_ERR_STATE);
+        CHECK_OK(mesh_recv_start(&c[0], NULL, peer, &got[0], 1, MESH_I32, &r[0]), c[0].error);
+        pause_rank(t, SLOW * SECOND);
+        CHECK_INT(mesh_wait_until(r[0], 0), MESH_OK); /* what is there counts */
+        memset(r, 0, sizeof r);
+    }
+    CHECK_OK(mesh_barrier(&c[1], NULL), c[1].error);
+    /* the library's turn: what is under way goes on, though nobody tests it */
+    CHECK_INT(mesh_progress(t, 0), MESH_OK);
+    CHECK_OK(mesh_barrier_start(&c[1], NULL, &r[0]), c[1].error);
+    for (i = 0; i < 50; i++) CHECK_INT(mesh_progress(t, mesh_now(t) + SECOND / 100), MESH_OK);
+    CHECK_INT(mesh__impl(&c[1])->engine->nactive, 0);
+    CHECK_INT(mesh_wait_until(r[0], 0), MESH_OK);
+    /* one fails: the others are waited for all the same, and the first error in the list is returned */
+    memset(r, 0, sizeof r);
+    if (!t->rank) {
+        CHECK_OK(mesh_recv_start(&late, NULL, peer, &got[4], 1, MESH_I32, &r[1]), late.error); /* never sent */
+        CHECK_OK(mesh_recv_start(&c[2], NULL, peer, &got[5], 1, MESH_I32, &r[2]), c[2].error);
+        CHECK_INT(mesh_wait_any(r, 3, &which), MESH_OK);
+        CHECK_INT(which, 2);
+        CHECK_INT(mesh_wait_any(r, 3, &which), MESH_ERR_TIMEOUT);
+        CHECK_INT(which, 1);
+        CHECK_INT(mesh_recv_start(&late, NULL, peer, &got[4], 1, MESH_I32, &r[1]), MESH_ERR_TIMEOUT);
+        r[1] = r[0];
+    } else {
+        v = 44;
+        CHECK_OK(mesh_send(&c[2], NULL, peer, &v, 1, MESH_I32), c[2].error);
+        pause_rank(t, 4 * SECOND);
+        status = mesh_recv_start(&late, NULL, peer, &got[4], 1, MESH_I32, &r[0]);
+        CHECK_INT(status == MESH_OK ? mesh_wait(r[0]) : status, MESH_ERR_TIMEOUT);
+    }
+    memset(r, 0, sizeof r);
+    if (!t->rank) {
+        CHECK_OK(mesh_recv_start(&later, NULL, peer, &got[4], 1, MESH_I32, &r[0]), later.error);
+        CHECK_OK(mesh_recv_start(&c[2], NULL, peer, &got[3], 1, MESH_I32, &r[1]), c[2].error);
+        CHECK_INT(mesh_wait_all(r, 2), MESH_ERR_TIMEOUT);
+        CHECK_INT(got[3], 45);
+        CHECK(!r[0].generation && !r[1].generation);
+    } else {
+        v = 45;
+        CHECK_OK(mesh_send(&c[2], NULL, peer, &v, 1, MESH_I32), c[2].error);
+        pause_rank(t, 4 * SECOND);
+    }
+    /* requests of two transports */
+    shim_make(&s, t);
+    if (!t->rank) {
+        mesh_comm_desc d = MESH_ZERO;
+        mesh m;
+        mesh_error err;
+        CHECK_OK(mesh_parse(&m, "x=1", 1, &err), err);
+        CHECK_OK(mesh_comm_open(&other, &s.base, &m, &d, &err), err);
+        CHECK_OK(mesh_all_reduce_start(&other, NULL, &one, &sum, 1, MESH_I32, MESH_SUM, &r[0]), other.error);
+        CHECK_OK(mesh_recv_start(&c[2], NULL, peer, &got[5], 1, MESH_I32, &r[1]), c[2].error);
+        r[2] = r[0], r[0] = r[1], r[1] = r[2], memset(&r[2], 0, sizeof r[2]);
+        CHECK_INT(mesh_wait_any(r, 3, &which), MESH_ERR_ARGUMENT);
+        CHECK_INT(which, 1);
+        CHECK_HAS(other.error.text, "another transport");
+        CHECK_INT(mesh_wait_all(r, 3), MESH_OK);
+        mesh_comm_close(&other);
+        mesh_transport_detach(&s.base);
+    } else {
+        pause_rank(t, SECOND);
+        CHECK_OK(mesh_send(&c[2], NULL, peer, &v, 1, MESH_I32), c[2].error);
+    }
+    mesh_comm_close(&late), mesh_comm_close(&later);
+    for (i = 0; i < 3; i++) CHECK_OK(mesh_comm_close(&c[i]), c[i].error);
+}
+static void test_waits(void) { run_world(SIM, 2, waits_rank, NULL); }
+
 /* A kept one that the transport refuses when it is started again fails the comm, and is still there to be given up. */
 static void native_refused_rank(mesh_transport *t, void *ctx) {
     shim s;
@@ -752,7 +888,8 @@ static void large_lists_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_all_reduce_many(&c, NULL, list, LIST, MESH_F32, MESH_SUM), c.error);
         for (k = 0; k < LIST; k++)
             for (i = 0; i < counts[k]; i++)
-                wrong += ((float *)list[k].recv)[i] != (float)(t->size * (t->size - 1) / 2 * 3 + t->size * (int)(k * 5 + i % 11));
+                wrong += ((float *)list[k].recv)[i] !=
+                         (float)(t->size * (t->size - 1) / 2 * 3 + t->size * (int)(k * 5 + i % 11));
         if (wrong) test_fail(__FILE__, __LINE__, "%s, %d ranks: %d elements are wrong", algorithms[m], t->size, wrong);
         for (k = 0; k < LIST; k++) free(a[k]), free(b[k]);
         mesh_comm_close(&c);
@@ -765,8 +902,16 @@ static void test_large_lists(void) {
 
 /* An object of any size, from any root, is the same everywhere; a large one goes in segments, from rank to rank. */
 static void objects_rank(mesh_transport *t, void *ctx) {
-    static const size_t sizes[] = {
-        0, 1, 100, 102 /* the room and one more */, 101, 99, MESH__OBJECT_CHAIN, MESH__OBJECT_CHAIN + 1, 3 * MESH__OBJECT_CHAIN / 2, 7};
+    static const size_t sizes[] = {0,
+                                   1,
+                                   100,
+                                   102 /* the room and one more */,
+                                   101,
+                                   99,
+                                   MESH__OBJECT_CHAIN,
+                                   MESH__OBJECT_CHAIN + 1,
+                                   3 * MESH__OBJECT_CHAIN / 2,
+                                   7};
     static noter writers[3];
     noter *w = &writers[t->rank];
     unsigned char *mine = (unsigned char *)malloc(2 * MESH__OBJECT_CHAIN);
@@ -1330,6 +1475,7 @@ static const test_case call_tests[] = {
     {"calls/shifts", test_shifts, 0},
     {"calls/native_args", test_native_args, 0},
     {"calls/native_refused", test_native_refused, 0},
+    {"calls/waits", test_waits, 0},
     {"calls/groups", test_groups, 0},
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},

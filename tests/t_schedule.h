@@ -423,11 +423,14 @@ static void sched_all_of(sched_world *w) {
     static const size_t counts[] = {0, 1, 3, 7};
     sched_case *k = &w->k;
     int reduces = mesh__call_is(k->kind, MESH_REDUCES), c, i, a, b, numbers;
+    int some = test_long || k->n <= 5 ? 1 : 5,
+        turn = random_below(&w->random, some); /* of large groups a sample for each root */
     for (numbers = 0; numbers < (reduces ? 3 : 1); numbers++)
         for (c = 0; c < 4; c++)
             for (k->in_place = 0; k->in_place <= sched_has_place(k->kind); k->in_place++)
                 for (w->late = 0; w->late < 2; w->late++) {
                     size_t at = 0;
+                    if (turn++ % some) continue;
                     k->numbers = (sched_numbers)numbers;
                     if (numbers == SCHED_MEAN && (k->kind == MESH_CALL_SCAN || k->kind == MESH_CALL_EXSCAN)) continue;
                     k->count = counts[c];

@@ -1,0 +1,292 @@
+/* mesh/request.h - requests: waited for, tested, kept and started again. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes comm.h. Knows no collective.
+*/
+#include "comm.h"
+
+#ifndef MESH_REQUEST_H
+#define MESH_REQUEST_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
+
+/* Wait until an operation ends and return its status; consumes the request. STATE: waited for already, or never started.
+   On transports with streams (GPUs) it does not block: what the caller puts on its stream from now on comes after the operation, and
+   the buffers are the operation's until that stream has come so far. What goes wrong then is told by a later call. */
+MESH_API mesh_status mesh_wait(mesh_request r);
+/* The same, but blocks on every transport, at most to the operation's deadline. (In a capture nothing runs: it then only orders, as mesh_wait.) */
+MESH_API mesh_status mesh_wait_host(mesh_request r);
+/* IN_PROGRESS, or as mesh_wait_host. */
+MESH_API mesh_status mesh_test(mesh_request r);
+/* Wait for all of a list, in whatever order they end; each is consumed, and is none then, but for kept ones. What is none already (all zero),
+   and kept ones that rest, are passed over. OK, or the first error in the list's order: the others were waited for all the same. */
+MESH_API mesh_status mesh_wait_all(mesh_request *list, int n);
+/* Wait until one of a list has ended: that one is consumed, and is none then unless it is kept; *which says which it was, its status is returned. -1,
+   and OK: there is nothing to wait for.
+   On one transport; what is under way may be in several comms. ARGUMENT: it is not. */
+MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which);
+/* As mesh_wait_host, but IN_PROGRESS when the transport's clock (mesh_now) comes to `until` first: the request lives on. */
+MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until);
+/* The library's turn: everything that is under way on the transport moves, until something has happened or the clock comes to `until` (0: at once).
+   OK. STATE: another thread is inside. */
+MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until);
+/* The transport's clock, in ns: what deadlines are on. */
+MESH_API int64_t mesh_now(mesh_transport *t);
+
+/* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
+   mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
+   restarts or calls the same), mesh_wait or mesh_test ends each round, mesh_release gives it up, at once or when the round under way
+   is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
+   UNSUPPORTED: mesh_keep of broadcast_object. */
+MESH_API mesh_status mesh_keep(mesh_request r);
+MESH_API mesh_status mesh_restart(mesh_request r);
+MESH_API mesh_status mesh_release(mesh_request r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_REQUEST_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_REQUEST_IMPLEMENTED)
+#define MESH_REQUEST_IMPLEMENTED
+
+/* ---- // >>requests ---- */
+
+static inline mesh__op *mesh__request_op(mesh_request r) {
+    mesh__engine *e;
+    if (!r.comm || !r.comm->impl || !r.generation) return NULL;
+    e = mesh__impl(r.comm)->engine;
+    if (r.slot >= (uint32_t)e->nops || e->op[r.slot]->generation != r.generation || e->op[r.slot]->comm != r.comm ||
+        e->op[r.slot]->state == MESH__FREE)
+        return NULL;
+    return e->op[r.slot];
+}
+
+/* Kept, and its last round was waited for: it can be started again, though a stream may still be at it. */
+static inline int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
+
+static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
+    if (r.comm && !r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
+                   "%s: no such request: it was waited for already, or its comm was closed", function);
+    return MESH_ERR_STATE;
+}
+
+static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
+    if (!r.comm->failed)
+        mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
+                   function);
+    return MESH_ERR_STATE;
+}
+
+/* The end of a wait: a request is consumed, a kept one rests. */
+static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
+    mesh_status status = op->status;
+    if (op->kept)
+        op->state = MESH__RESTING;
+    else
+        mesh__op_release(e, op);
+    return status;
+}
+
+static inline mesh_status mesh__wait_host_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_wait_host");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
+    mesh__op_wait(mesh__impl(r.comm)->engine, op);
+    mesh__op_join(mesh__impl(r.comm)->engine, op);
+    return mesh__request_end(mesh__impl(r.comm)->engine, op);
+}
+
+MESH_API mesh_status mesh_wait_host(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_host_inside(r)); }
+
+static inline mesh_status mesh__wait_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_wait");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait");
+    e = mesh__impl(r.comm)->engine;
+    if (MESH__HAS(e->t->ops, stream_wait) && op->state == MESH__ACTIVE && op->issued && !op->failing &&
+        op->schedule.nsteps && mesh__op_leave(e, op) == MESH_OK)
+        return MESH_OK;
+    mesh__op_wait(e, op);
+    mesh__op_join(e, op);
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
+
+/* An operation that nobody is blocked in: its end, or its deadline, is looked for. */
+static inline void mesh__op_look(mesh__engine *e, mesh__op *op) {
+    if (op->state != MESH__ACTIVE) return;
+    mesh__op_advance(e, op);
+    if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
+    if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
+}
+
+static inline mesh_status mesh__test_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_test");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_test");
+    e = mesh__impl(r.comm)->engine;
+    if (op->state == MESH__ACTIVE) {
+        mesh__progress(e, 0);
+        mesh__poll(e);
+        mesh__op_look(e, op);
+    }
+    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    mesh__op_join(e, op);
+    return mesh__request_end(e, op);
+}
+
+MESH_API mesh_status mesh_test(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__test_inside(r)); }
+
+/* A request that has been waited for is none, unless it is kept. */
+static inline void mesh__request_clear(mesh_request *r) {
+    if (!mesh__request_op(*r)) memset(r, 0, sizeof *r);
+}
+
+MESH_API mesh_status mesh_wait_all(mesh_request *list, int n) {
+    mesh_status status = MESH_OK;
+    int i;
+    for (i = 0; i < n; i++) {
+        mesh__op *op = mesh__request_op(list[i]);
+        mesh_status ended = !list[i].generation || (op && mesh__op_rests(op)) ? MESH_OK : mesh_wait(list[i]);
+        mesh__request_clear(&list[i]);
+        if (status == MESH_OK) status = ended;
+    }
+    return status;
+}
+
+/* When to look at it again, at the latest. */
+static inline int64_t mesh__op_wake(mesh__engine *e, const mesh__op *op, int64_t until) {
+    int64_t now = mesh__now(e), wake = op->failing || now >= op->deadline ? now + 1000000 : op->deadline;
+    return wake < until ? wake : until;
+}
+
+static inline mesh_status mesh__wait_any_inside(mesh_request *list, int n, int *which) {
+    mesh__engine *e = NULL;
+    for (;;) {
+        int64_t until = INT64_MAX;
+        int i, active = 0;
+        for (i = 0; i < n; i++) {
+            mesh__op *op = mesh__request_op(list[i]);
+            if (!list[i].generation) continue;
+            *which = i;
+            if (!op) return mesh__request_none(list[i], "mesh_wait_any");
+            if (mesh__op_rests(op)) continue;
+            if (e && e != mesh__impl(list[i].comm)->engine)
+                return mesh__fail(&list[i].comm->error, MESH_ERR_ARGUMENT, -1,
+                                  "mesh_wait_any: request %d is on another transport than those before it", i);
+            e = mesh__impl(list[i].comm)->engine;
+            mesh__op_look(e, op);
+            if (op->state != MESH__ACTIVE) {
+                mesh_status status;
+                mesh__op_join(e, op);
+                status = mesh__request_end(e, op);
+                mesh__request_clear(&list[i]);
+                return status;
+            }
+            active++;
+            until = mesh__op_wake(e, op, until);
+        }
+        *which = -1;
+        if (!active) return MESH_OK;
+        mesh__progress(e, until);
+        mesh__poll(e);
+    }
+}
+MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which) {
+    int i, none;
+    if (!which) which = &none;
+    *which = -1;
+    for (i = 0; i < n && !list[i].generation; i++) {}
+    if (i >= n) return MESH_OK;
+    MESH__ALONE(list[i].comm, MESH__CALLER, mesh__wait_any_inside(list, n, which));
+}
+
+static inline mesh_status mesh__wait_until_inside(mesh_request r, int64_t until) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_wait_until");
+    if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_until");
+    e = mesh__impl(r.comm)->engine;
+    mesh__op_wait_until(e, op, until);
+    if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
+    mesh__op_join(e, op);
+    return mesh__request_end(e, op);
+}
+MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until) {
+    MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_until_inside(r, until));
+}
+
+MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
+    mesh_status status = mesh__enter(t, NULL, "progress");
+    mesh__engine *e = (mesh__engine *)t->engine;
+    if (status != MESH_OK) return status;
+    if (e) {
+        mesh__poll(e);
+        mesh__progress(e, until);
+        mesh__poll(e);
+    } else {
+        t->ops->progress(t, until);
+    }
+    mesh__leave(t);
+    return MESH_OK;
+}
+
+MESH_API int64_t mesh_now(mesh_transport *t) { return t->ops->now(t); }
+
+static inline mesh_status mesh__keep_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_keep");
+    if (op->schedule.extend) {
+        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
+                   mesh__call_name(op->schedule.call.kind));
+        return MESH_ERR_UNSUPPORTED;
+    }
+    op->kept = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
+
+static inline mesh_status mesh__restart_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    mesh_comm *c = r.comm;
+    mesh__engine *e;
+    if (!op) return mesh__request_none(r, "mesh_restart");
+    e = mesh__impl(c)->engine;
+    if (c->failed) return (mesh_status)c->error.status;
+    if (!mesh__op_rests(op))
+        return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_restart: the request is %s",
+                          op->kept ? "under way; wait for it first"
+                                   : "not kept; call mesh_keep before it is waited for");
+    mesh__control(e);
+    mesh__reap(e);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (op->detached) mesh__op_recall(e, op);
+    mesh__op_identify(e, op, c, op->group);
+    return mesh__call_launch(c, op, &r);
+}
+
+MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }
+
+static inline mesh_status mesh__release_inside(mesh_request r) {
+    mesh__op *op = mesh__request_op(r);
+    if (!op) return mesh__request_none(r, "mesh_release");
+    if (!op->kept)
+        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
+    op->kept = 0;
+    if (op->detached && ++op->generation == 0) op->generation = 1; /* freed when it ends */
+    if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_release(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__release_inside(r)); }
+#endif /* MESH_REQUEST_IMPLEMENTED */
