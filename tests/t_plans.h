@@ -621,7 +621,121 @@ static void test_plan_explain(void) {
     }
 }
 
+/* ---- topologies as text: what is read is what is meant, and what is shown is read as the same ---- */
+
+static void test_topology_text(void) {
+    static const struct {
+        const char *text;
+        int n, ranks[2];
+        int64_t latency[2], per_byte[2];
+    } good[] = {
+        {"8:2us:400GB/s,*:10us:25GB/s", 2, {8, INT32_MAX}, {2000000, 10000000}, {163840, 2621440}},
+        {"4:1.5us:12.5GB/s, *:250ns:100MB/s", 2, {4, INT32_MAX}, {1500000, 250000}, {5242880, 655360000}},
+        {"1:0ns:*", 1, {1, 0}, {0, 0}, {0, 0}},
+        {"2:0.5ns:1000000GB/s", 1, {2, 0}, {500, 0}, {65, 0}},
+        {"2:.125ns:1GB/s", 1, {2, 0}, {125, 0}, {65536000, 0}},
+        {"2:1ms:0.001GB/s", 1, {2, 0}, {INT64_C(1000000000), 0}, {INT64_C(65536000000), 0}},
+        {"2147483647:999999.999999999ms:1MB/s",
+         1,
+         {INT32_MAX, 0},
+         {INT64_C(999999999999999), 0},
+         {INT64_C(65536000000), 0}},
+    };
+    static const struct {
+        const char *text, *fragment;
+    } bad[] = {
+        {"", "expected a number of ranks, or * at the end"},
+        {"x", "expected a number of ranks, or * at \"x\""},
+        {"0:2us:1GB/s", "expected a number of ranks"},
+        {"-1:2us:1GB/s", "expected a number of ranks"},
+        {"8.5:2us:1GB/s", "expected a number of ranks"},
+        {"2147483648:2us:1GB/s", "expected a number of ranks"},
+        {"8", "expected \":\" and a latency, as in :2us at the end"},
+        {"8:", "and a latency"},
+        {"8:-2us:1GB/s", "and a latency"},
+        {"8:2", "expected ns, us or ms at the end"},
+        {"8:2s:1GB/s", "expected ns, us or ms at \"s:1GB/s\""},
+        {"8:1000001ms:1GB/s", "a latency of at most 1,000 s"},
+        {"8:1234567890123456ns:1GB/s", "and a latency"},
+        {"8:2us", "and a bandwidth, as in :25GB/s, or * at the end"},
+        {"8:2us:", "and a bandwidth"},
+        {"8:2us:1", "expected MB/s or GB/s"},
+        {"8:2us:1KB/s", "expected MB/s or GB/s"},
+        {"8:2us:0GB/s", "a bandwidth of 0.001 to"},
+        {"8:2us:1000001GB/s", "a bandwidth of 0.001 to"},
+        {"8:2us:0.0009GB/s", "a bandwidth of 0.001 to"},
+        {"8:2us:1.0000001GB/s", "at most 6 places"},
+        {"8:2us:1GB/s;", "expected \",\" or the end at \";\""},
+        {"8:2us:1GB/s,", "level 2 of \"8:2us:1GB/s,\": expected a number of ranks"},
+        {"1:1ns:*,2:1ns:*,4:1ns:*,8:1ns:*,16:1ns:*,32:1ns:*,64:1ns:*,128:1ns:*,256:1ns:*", "at most 8 levels"},
+        {"8:2us:1GB/s,4:2us:1GB/s", "level 1 has units of 4 ranks; levels go from the innermost out"},
+    };
+    test_random r = random_from(77);
+    mesh_topology t, back, untouched;
+    mesh_error err;
+    char text[1024], shown[1024];
+    size_t k, n;
+    int l;
+    memset(&untouched, 7, sizeof untouched);
+    for (k = 0; k < sizeof good / sizeof *good; k++) {
+        CHECK_OK(mesh_topology_parse(&t, good[k].text, &err), err);
+        CHECK_INT(t.nlevels, good[k].n);
+        for (l = 0; l < good[k].n; l++) {
+            CHECK_INT(t.level[l].ranks, good[k].ranks[l]);
+            CHECK_INT(t.level[l].latency_ps, good[k].latency[l]);
+            CHECK_INT(t.level[l].ps_per_byte_16, good[k].per_byte[l]);
+        }
+        n = mesh_topology_format(&t, shown, sizeof shown);
+        CHECK_INT(n, strlen(shown));
+        CHECK_INT(mesh_topology_format(&t, NULL, 0), n);
+        CHECK_OK(mesh_topology_parse(&back, shown, &err), err);
+        CHECK(!memcmp(&t, &back, sizeof t));
+    }
+    CHECK_OK(mesh_topology_parse(&t, good[0].text, NULL), err);
+    for (l = 0; l < 2; l++) { /* by hand, at both bounds */
+        t.level[l].latency_ps = l ? INT64_MAX : 0;
+        t.level[l].ps_per_byte_16 = l ? INT64_C(1) << 40 : 1;
+    }
+    mesh_topology_format(&t, shown, sizeof shown);
+    CHECK_STR(shown, "8:0ns:1000000GB/s,*:1000000000us:0.001GB/s");
+    CHECK_OK(mesh_topology_parse(&back, shown, &err), err);
+    t.nlevels = 0;
+    CHECK_INT(mesh_topology_format(&t, shown, sizeof shown), 0);
+    CHECK_STR(shown, "");
+    CHECK_OK(mesh_topology_parse(&t, good[0].text, NULL), err);
+    mesh_topology_format(&t, shown, sizeof shown);
+    CHECK_STR(shown, good[0].text);
+    for (k = 0; k < sizeof bad / sizeof *bad; k++) {
+        t = untouched;
+        CHECK_INT(mesh_topology_parse(&t, bad[k].text, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "mesh_topology_parse: ");
+        CHECK_HAS(err.text, bad[k].fragment);
+        CHECK(!memcmp(&t, &untouched, sizeof t));
+    }
+    CHECK_INT(mesh_topology_parse(&t, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "the text is NULL");
+    CHECK_INT(mesh_topology_parse(NULL, "1:1ns:*", &err), MESH_ERR_ARGUMENT);
+    for (k = 0; k < 20000; k++) {
+        static const char *const time[] = {"ns", "us", "ms"}, *const rate[] = {"MB/s", "GB/s"};
+        int levels = 1 + random_below(&r, 8), ranks = 1;
+        for (n = 0, l = 0; l < levels; l++) {
+            int places = random_below(&r, 7), i, big = random_below(&r, 2);
+            ranks *= 1 + random_below(&r, 3);
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%d:%d.%d%s:%d.", l ? "," : "", ranks,
+                                  random_below(&r, 900), random_below(&r, 1000), time[random_below(&r, 3)],
+                                  1 + random_below(&r, big ? 999999 : 9));
+            for (i = 0; i < places; i++) text[n++] = (char)('0' + random_below(&r, 10));
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s", rate[random_below(&r, 2)]);
+        }
+        CHECK_OK(mesh_topology_parse(&t, text, &err), err);
+        mesh_topology_format(&t, shown, sizeof shown);
+        CHECK_OK(mesh_topology_parse(&back, shown, &err), err);
+        if (memcmp(&t, &back, sizeof t)) test_fail(__FILE__, __LINE__, "%s is shown as %s", text, shown);
+    }
+}
+
 static const test_case plans_tests[] = {
+    {"plan/topology_text", test_topology_text, 0},
     {"plan/law/candidates", test_plan_candidates, 0}, {"plan/law/least", test_plan_least, 0},
     {"plan/law/rounds", test_plan_rounds, 0},         {"plan/law/turns", test_plan_turns, 0},
     {"plan/law/own_replica", test_plan_own_replica, 0},

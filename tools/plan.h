@@ -39,38 +39,6 @@ static int64_t plan_bytes(const char *text) {
     return (int64_t)(v * (double)(INT64_C(1) << shift));
 }
 
-/* "8:2us:400GB/s,*:10us:25GB/s". Returns 0 if it is none. */
-static int plan_topology(const char *text, mesh_topology *t) {
-    memset(t, 0, sizeof *t);
-    while (t->nlevels < MESH_MAX_LEVELS) {
-        mesh_level *level = &t->level[t->nlevels++];
-        char *end;
-        double latency, bandwidth;
-        level->ranks = *text == '*' ? INT_MAX : (int)strtol(text, &end, 10);
-        end = *text == '*' ? (char *)(uintptr_t)(text + 1) : end;
-        if (level->ranks < 1 || *end != ':') return 0;
-        latency = strtod(end + 1, &end);
-        if (!strncmp(end, "ns:", 3))
-            latency *= 1e3;
-        else if (!strncmp(end, "us:", 3))
-            latency *= 1e6;
-        else if (!strncmp(end, "ms:", 3))
-            latency *= 1e9;
-        else
-            return 0;
-        bandwidth = strtod(end + 3, &end);
-        if (!(latency >= 0) || latency > 1e15 || !(bandwidth > 0.001) || bandwidth > 1e6 || strncmp(end, "GB/s", 4))
-            return 0;
-        level->latency_ps = (int64_t)latency;
-        level->ps_per_byte_16 = (int64_t)(1e3 / bandwidth * 65536);
-        end += 4;
-        if (!*end) return 1;
-        if (*end != ',') return 0;
-        text = end + 1;
-    }
-    return 0;
-}
-
 static mesh_status plan_spec(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
     const char *p = text + strspn(text, " ");
     return *p == '[' ? mesh_spec_parse_dims(s, m, text, ndim, err) : mesh_spec_parse(s, m, text, ndim, err);
@@ -176,8 +144,7 @@ static int command_plan(const char *self, int argc, char **argv) {
             d.scratch_cap = plan_bytes(value);
             if (d.scratch_cap < 1) return wrong("plan", "no number of bytes (64M)", value);
         } else if (!strcmp(arg, "--topology")) {
-            if (!plan_topology(value, &topology))
-                return wrong("plan", "no topology (8:2us:400GB/s,*:10us:25GB/s)", value);
+            if (mesh_topology_parse(&topology, value, &err)) return wrong("plan", err.text, NULL);
             d.topology = &topology;
         } else if (arg[0] == '-') {
             return wrong("plan", "unknown option", arg);

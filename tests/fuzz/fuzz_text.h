@@ -143,9 +143,14 @@ static void fuzz_topology(const unsigned char *data, size_t n) {
     (void)command_plan; /* the rest of tools/plan.h */
     if (n) memcpy(bytes, data, n);
     if (space) *space = 0;
-    if (plan_topology(text, &ours->topology)) {
-        status = mesh_topology_check(&ours->topology, &err);
-        if (status != MESH_OK) fuzz_refused(status, &err, "mesh_topology_check");
+    status = mesh_topology_parse(&ours->topology, text, &err);
+    if (status != MESH_OK) {
+        fuzz_refused(status, &err, "mesh_topology_parse");
+    } else {
+        char shown[1024];
+        CHECK(mesh_topology_format(&ours->topology, shown, sizeof shown) < sizeof shown);
+        CHECK_OK(mesh_topology_parse(&theirs->topology, shown, &err), err);
+        CHECK(!memcmp(&theirs->topology, &ours->topology, sizeof ours->topology));
         if (space && mesh_tuning_parse(&ours->tuning, space + 1, NULL)) ours->tuning.nrows = 0;
         ours->scratch_cap = (int64_t)n;
         length = mesh__terms_write(terms, ours);

@@ -21,7 +21,7 @@ all="mesh spec tuning topology environment trace plan frames handshake calls"
 failed=0
 
 new=0
-for f in tests/fuzz/* tests/*.h tools/*.h *.h mesh/*.h transports/*.h; do [ "$f" -ot $out/fuzz_mesh ] || new=1; done
+for f in tests/fuzz/* tests/*.h tools/*.h *.h mesh/*.h transports/*.h transports/*/*.h; do [ "$f" -ot $out/fuzz_mesh ] || new=1; done
 if [ $new = 1 ]; then
     $CLANG -std=gnu99 -g -O1 -Wall -Wextra -Wshadow -Wno-unused-function -fsanitize=fuzzer,address,undefined \
         -fno-sanitize-recover=undefined tests/fuzz/fuzz.c -o $out/fuzz_mesh -lpthread || exit 1
