@@ -46,7 +46,9 @@ BEHIND IT
     mesh/spec.h     how tensors lie on meshes
     mesh/explain.h  plans that move them from one layout to another, as tables; by way of mesh/plan.h, cost.h, route.h, topology.h
 */
+#if !defined(MESH_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_IMPLEMENTED))
 #include "mesh/base.h"
+#endif
 
 #ifndef MESH_H
 #define MESH_H
@@ -1157,8 +1159,9 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap) {
 }
 #endif /* MESH_IMPLEMENTED */
 
-#if !defined(MESH__ONE_ROOM) && \
-    !defined(MESH__BEHIND) /* ONE_ROOM: tests/rooms.py compiles each with what it includes and no more */
+/* ONE_ROOM: tests/rooms.py compiles each with what it includes and no more */
+#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND) && \
+    (!defined(MESH_EXPLAIN_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPLAIN_IMPLEMENTED)))
 #define MESH__BEHIND
 #include "mesh/degrees.h"
 #include "mesh/show.h"

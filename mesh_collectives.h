@@ -69,8 +69,10 @@ BEHIND IT
     mesh/p2p.h           send, receive, exchange, shift, halos                                                (these at the end)
     mesh/redistribute.h  tensors from one layout to another
 */
+#if !defined(MESH_COLLECTIVES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COLLECTIVES_IMPLEMENTED))
 #include "mesh/algorithms.h"
 #include "mesh/request.h"
+#endif
 
 #ifndef MESH_COLLECTIVES_H
 #define MESH_COLLECTIVES_H
@@ -929,7 +931,8 @@ MESH_API mesh_status mesh_reduce_scatter_many(mesh_comm *c, const char *axes, co
 }
 #endif /* MESH_COLLECTIVES_IMPLEMENTED */
 
-#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_COLLECTIVES)
+#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_COLLECTIVES) && \
+    (!defined(MESH_REDISTRIBUTE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)))
 #define MESH__BEHIND_COLLECTIVES
 #include "mesh/p2p.h"
 #include "mesh/redistribute.h"

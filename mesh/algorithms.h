@@ -2,7 +2,9 @@
 
    Includes schedule.h. Knows no comm and no engine.
 */
+#if !defined(MESH_ALGORITHMS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ALGORITHMS_IMPLEMENTED))
 #include "schedule.h"
+#endif
 
 #ifndef MESH_ALGORITHMS_H
 #define MESH_ALGORITHMS_H

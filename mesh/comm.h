@@ -5,7 +5,9 @@
 DO THIS
     Nothing: mesh_collectives.h includes it, and says what a comm, a group, a request and an error are.
 */
+#if !defined(MESH_COMM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COMM_IMPLEMENTED))
 #include "control.h"
+#endif
 
 #ifndef MESH_COMM_H
 #define MESH_COMM_H

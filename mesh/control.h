@@ -2,7 +2,10 @@
 
    Includes waits.h.
 */
+#if !defined(MESH_CONTROL_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_CONTROL_IMPLEMENTED))
 #include "waits.h"
+#define MESH_CONTROL_H
+#endif
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_CONTROL_IMPLEMENTED)

@@ -2,7 +2,9 @@
 
    Includes route.h. Integers only: every machine computes the same. Knows no search.
 */
+#if !defined(MESH_COST_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COST_IMPLEMENTED))
 #include "route.h"
+#endif
 
 #ifndef MESH_COST_H
 #define MESH_COST_H

@@ -2,7 +2,9 @@
 
    Includes mesh.h. Knows no tensor and no rank's memory.
 */
+#if !defined(MESH_DEGREES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_DEGREES_IMPLEMENTED))
 #include "../mesh.h"
+#endif
 
 #ifndef MESH_DEGREES_H
 #define MESH_DEGREES_H

@@ -2,8 +2,10 @@
 
    Includes schedule.h, topology.h. What becomes of a failure it does not know: it meets failure.h, waits.h and control.h in six hooks.
 */
+#if !defined(MESH_ENGINE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ENGINE_IMPLEMENTED))
 #include "schedule.h"
 #include "topology.h"
+#endif
 
 #ifndef MESH_ENGINE_H
 #define MESH_ENGINE_H

@@ -2,7 +2,9 @@
 
    Includes plan.h. Nothing else includes it but the front door.
 */
+#if !defined(MESH_EXPLAIN_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPLAIN_IMPLEMENTED))
 #include "plan.h"
+#endif
 
 #ifndef MESH_EXPLAIN_H
 #define MESH_EXPLAIN_H

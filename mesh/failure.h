@@ -2,7 +2,10 @@
 
    Includes engine.h.
 */
+#if !defined(MESH_FAILURE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_FAILURE_IMPLEMENTED))
 #include "engine.h"
+#define MESH_FAILURE_H
+#endif
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_FAILURE_IMPLEMENTED)

@@ -2,7 +2,10 @@
 
    Includes transport.h. Knows no operation.
 */
+#if !defined(MESH_KERNELS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_KERNELS_IMPLEMENTED))
 #include "transport.h"
+#define MESH_KERNELS_H
+#endif
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_KERNELS_IMPLEMENTED)

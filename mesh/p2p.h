@@ -2,7 +2,9 @@
 
    Includes mesh_collectives.h.
 */
+#if !defined(MESH_P2P_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_P2P_IMPLEMENTED))
 #include "../mesh_collectives.h"
+#endif
 
 #ifndef MESH_P2P_H
 #define MESH_P2P_H

@@ -32,7 +32,9 @@ CONVENTIONS
     that share evenly. mesh_plan_traffic counts exactly for one rank, mesh_plan_measure for the worst. R -> P(sum) keeps the value on coordinate 0 and puts zero elsewhere.
     Summands are combined in ascending coordinate. Planning costs O(candidates * axes), moves O(peers).
 */
+#if !defined(MESH_PLAN_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_PLAN_IMPLEMENTED))
 #include "cost.h"
+#endif
 
 #ifndef MESH_PLAN_H
 #define MESH_PLAN_H

@@ -24,8 +24,10 @@ CONVENTIONS
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
 */
+#if !defined(MESH_REDISTRIBUTE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED))
 #include "../mesh_collectives.h"
 #include "plan.h"
+#endif
 
 #ifndef MESH_REDISTRIBUTE_H
 #define MESH_REDISTRIBUTE_H

@@ -2,7 +2,9 @@
 
    Includes comm.h. Knows no collective.
 */
+#if !defined(MESH_REQUEST_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REQUEST_IMPLEMENTED))
 #include "comm.h"
+#endif
 
 #ifndef MESH_REQUEST_H
 #define MESH_REQUEST_H

@@ -8,8 +8,10 @@ CONCEPTS
             All-gather, reduce-scatter, all-to-all, slice are names for special steps, not other code.
     move    what a rank sends, receives or copies in a step: a box and a peer. Moves are iterated, never stored.
 */
+#if !defined(MESH_ROUTE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ROUTE_IMPLEMENTED))
 #include "spec.h"
 #include "topology.h"
+#endif
 
 #ifndef MESH_ROUTE_H
 #define MESH_ROUTE_H

@@ -2,8 +2,11 @@
 
    Includes kernels.h, tuning.h. Knows no comm and no engine: a schedule can be built for any rank of any mesh, and run by anyone.
 */
+#if !defined(MESH_SCHEDULE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_SCHEDULE_IMPLEMENTED))
 #include "kernels.h"
 #include "tuning.h"
+#define MESH_SCHEDULE_H
+#endif
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SCHEDULE_IMPLEMENTED)

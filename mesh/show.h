@@ -2,7 +2,9 @@
 
    Includes mesh.h. Nothing else includes it but the front door.
 */
+#if !defined(MESH_SHOW_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_SHOW_IMPLEMENTED))
 #include "../mesh.h"
+#endif
 
 #ifndef MESH_SHOW_H
 #define MESH_SHOW_H

@@ -27,7 +27,9 @@ CONVENTIONS
     spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
     An empty shard has shape 0 and its offset is the dim's size. Tensors have 0 to 8 dims, row-major.
 */
+#if !defined(MESH_SPEC_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_SPEC_IMPLEMENTED))
 #include "../mesh.h"
+#endif
 
 #ifndef MESH_SPEC_H
 #define MESH_SPEC_H

@@ -2,7 +2,9 @@
 
    Includes mesh.h. Knows no tensor.
 */
+#if !defined(MESH_TOPOLOGY_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_TOPOLOGY_IMPLEMENTED))
 #include "../mesh.h"
+#endif
 
 #ifndef MESH_TOPOLOGY_H
 #define MESH_TOPOLOGY_H

@@ -5,7 +5,9 @@
 DO THIS
     Nothing: mesh_collectives.h includes it. What a transport has to do stands above mesh_ops; tests/conformance.h checks that it does.
 */
+#if !defined(MESH_TRANSPORT_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_TRANSPORT_IMPLEMENTED))
 #include "../mesh.h"
+#endif
 
 #ifndef MESH_TRANSPORT_H
 #define MESH_TRANSPORT_H

@@ -2,7 +2,9 @@
 
    Includes transport.h. Knows no schedule: an algorithm is a name here.
 */
+#if !defined(MESH_TUNING_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_TUNING_IMPLEMENTED))
 #include "transport.h"
+#endif
 
 #ifndef MESH_TUNING_H
 #define MESH_TUNING_H

@@ -2,7 +2,10 @@
 
    Includes failure.h. Questions and answers as bytes; who carries them is control.h.
 */
+#if !defined(MESH_WAITS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_WAITS_IMPLEMENTED))
 #include "failure.h"
+#define MESH_WAITS_H
+#endif
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_WAITS_IMPLEMENTED)

@@ -125,6 +125,13 @@ def compiles(room):
     return "\n".join(said)
 
 
+def openings(first):
+    """How many of our files the preprocessor opens for who includes all front doors but NCCL's."""
+    source = first + "".join(f'#include "{door}"\n' for door in ("mesh.h", "mesh_collectives.h", "transports/mesh_socket.h", "transports/mesh_sim.h"))
+    made = subprocess.run([os.environ.get("CC", "cc"), "-std=gnu99", "-I.", "-H", "-E", "-x", "c", "-"], input=source, capture_output=True, text=True)
+    return len(re.findall(r"^\.+ (?!/)", made.stderr, re.M))
+
+
 def main():
     texts = {room: open(room).read() for room in headers()}
     passed = failed = 0
@@ -150,6 +157,10 @@ def main():
         if not room.endswith("_ptx.h"): check(f"{room}: {lines} lines", f"more than {ROOM_LINES}" if lines > ROOM_LINES else "")
         long = [f"{n} (line {l}) has {k} lines" for n, k, l in functions(texts[room]) if k > FUNCTION_LINES]
         check(f"functions of {room}", "; ".join(long))
+    ways = sum(map(len, ARROWS.values())) + sum(map(len, BEHIND.values()))
+    for name, first in ("declared", ""), ("implemented", "#define MESH_IMPLEMENTATION\n"):
+        n = openings(first)
+        check(f"rooms: {n} files are opened where all is {name}", "" if 20 < n <= 2 * ways else f"there are {ways} ways: a room follows its includes only once")
     page, made = architecture(texts)
     check("docs/architecture.md says where every function is", "" if page == made else "tests/rooms.py --write makes it anew")
     print(f"{passed} passed, {failed} failed")

@@ -104,7 +104,8 @@ MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
 #endif
 #endif /* MESH_NCCL_H */
 
-#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_NCCL)
+#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_NCCL) && defined(MESH_IMPLEMENTATION) && \
+    !defined(MESH_NCCL_OPEN_IMPLEMENTED)
 #define MESH__BEHIND_NCCL
 #include "nccl/open.h"
 #undef MESH__BEHIND_NCCL

@@ -93,7 +93,8 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net);
 #endif
 #endif /* MESH_SOCKET_H */
 
-#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_SOCKET)
+#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_SOCKET) && defined(MESH_IMPLEMENTATION) && \
+    !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
 #define MESH__BEHIND_SOCKET
 #include "socket/open.h"
 #undef MESH__BEHIND_SOCKET

@@ -2,10 +2,10 @@
 
    Includes watch.h.
 */
-#include "watch.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_AGREE_IMPLEMENTED)
 #define MESH_NCCL_AGREE_IMPLEMENTED
+#include "watch.h"
 
 /* ---- // >>agreement: every rank of a list says how it stands, the first one decides ---- */
 

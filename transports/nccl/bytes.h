@@ -2,10 +2,10 @@
 
    Includes streams.h.
 */
-#include "streams.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_BYTES_IMPLEMENTED)
 #define MESH_NCCL_BYTES_IMPLEMENTED
+#include "streams.h"
 
 /* ---- // >>bytes: copies, zeros and reductions on the device ---- */
 

@@ -2,11 +2,11 @@
 
    Includes comms.h, bytes.h.
 */
-#include "comms.h"
-#include "bytes.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_CALLS_IMPLEMENTED)
 #define MESH_NCCL_CALLS_IMPLEMENTED
+#include "comms.h"
+#include "bytes.h"
 
 /* ---- // >>debug: compare a call before it is launched ---- */
 

@@ -2,10 +2,10 @@
 
    Includes agree.h.
 */
-#include "agree.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_COMMS_IMPLEMENTED)
 #define MESH_NCCL_COMMS_IMPLEMENTED
+#include "agree.h"
 
 /* ---- // >>communicators ---- */
 

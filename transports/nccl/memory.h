@@ -2,10 +2,10 @@
 
    Includes calls.h.
 */
-#include "calls.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_MEMORY_IMPLEMENTED)
 #define MESH_NCCL_MEMORY_IMPLEMENTED
+#include "calls.h"
 
 /* ---- // >>memory ---- */
 

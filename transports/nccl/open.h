@@ -2,10 +2,10 @@
 
    Includes memory.h.
 */
-#include "memory.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_OPEN_IMPLEMENTED)
 #define MESH_NCCL_OPEN_IMPLEMENTED
+#include "memory.h"
 
 /* ---- // >>close ---- */
 

@@ -2,10 +2,10 @@
 
    Includes mesh_nccl.h.
 */
-#include "../mesh_nccl.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_STATE_IMPLEMENTED)
 #define MESH_NCCL_STATE_IMPLEMENTED
+#include "../mesh_nccl.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -2,10 +2,10 @@
 
    Includes state.h.
 */
-#include "state.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_STREAMS_IMPLEMENTED)
 #define MESH_NCCL_STREAMS_IMPLEMENTED
+#include "state.h"
 
 /* ---- // >>marks: what is over ---- */
 

@@ -2,10 +2,10 @@
 
    Includes streams.h.
 */
-#include "streams.h"
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_WATCH_IMPLEMENTED)
 #define MESH_NCCL_WATCH_IMPLEMENTED
+#include "streams.h"
 
 /* ---- // >>control plane: the bootstrap's, shared with the watchdog ---- */
 

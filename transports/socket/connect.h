@@ -2,11 +2,11 @@
 
    Includes frames.h.
 */
-#include "frames.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_CONNECT_IMPLEMENTED)
 #define MESH_SOCKET_CONNECT_IMPLEMENTED
+#include "frames.h"
 
 /* The connection to a rank has ended: what was under way over it ends. If the rank is lost, so does everything that waits for it; after a
    goodbye that is for the core to say (it knows who is needed). */

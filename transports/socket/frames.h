@@ -2,11 +2,11 @@
 
    Includes state.h. Takes bytes and gives bytes; no descriptor, no system call: recorded bytes and fuzzers drive it as the loop does.
 */
-#include "state.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_FRAMES_IMPLEMENTED)
 #define MESH_SOCKET_FRAMES_IMPLEMENTED
+#include "state.h"
 
 static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
 

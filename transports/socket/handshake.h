@@ -2,12 +2,12 @@
 
    Includes connect.h, hmac.h. Takes bytes and gives bytes.
 */
-#include "connect.h"
-#include "hmac.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_HANDSHAKE_IMPLEMENTED)
 #define MESH_SOCKET_HANDSHAKE_IMPLEMENTED
+#include "connect.h"
+#include "hmac.h"
 
 static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role,
                                     const void *hello, size_t hello_bytes, unsigned char *out) {

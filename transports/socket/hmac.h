@@ -2,11 +2,11 @@
 
    Includes mesh/transport.h, for integers and memcpy. Knows no connection.
 */
-#include "../../mesh/transport.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_HMAC_IMPLEMENTED)
 #define MESH_SOCKET_HMAC_IMPLEMENTED
+#include "../../mesh/transport.h"
 
 typedef struct mesh_socket__sha {
     uint32_t h[8];

@@ -2,11 +2,11 @@
 
    Includes handshake.h.
 */
-#include "handshake.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_LOOP_IMPLEMENTED)
 #define MESH_SOCKET_LOOP_IMPLEMENTED
+#include "handshake.h"
 
 /* The three places where bytes enter and leave. */
 

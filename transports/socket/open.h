@@ -2,11 +2,11 @@
 
    Includes ops.h.
 */
-#include "ops.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
 #define MESH_SOCKET_OPEN_IMPLEMENTED
+#include "ops.h"
 
 /* ---- // >>environment ---- */
 

@@ -2,11 +2,11 @@
 
    Includes loop.h.
 */
-#include "loop.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPS_IMPLEMENTED)
 #define MESH_SOCKET_OPS_IMPLEMENTED
+#include "loop.h"
 
 /* Find what came early for a receive; else it waits. */
 static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {

@@ -2,11 +2,11 @@
 
    Includes mesh_socket.h. Knows no frame and no event.
 */
-#include "../mesh_socket.h"
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_STATE_IMPLEMENTED)
 #define MESH_SOCKET_STATE_IMPLEMENTED
+#include "../mesh_socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
