@@ -18,21 +18,25 @@ EXAMPLE
 CONCEPTS
     mesh    a fixed-size struct, copied freely, never freed. A layout: rank = origin + sum(coordinate * stride), through
             a device table if one was given. A sub-mesh, a group, a transposed or flattened mesh is a mesh too.
+    table   the rank at each position, for arrangements that no strides can say. Checked once; meshes share it.
     axis    a name and a size over zero or more modes. One mode is {shape, stride}; an axis made by flattening two that
             do not coalesce holds several, outermost first. Modes of size 1 are dropped, so 30 always suffice.
     index   a mesh is also a list: index i is the i-th rank in row-major order of its axes (last axis fastest).
     group   the ranks that differ only along some axes. Axes are named in one text, "dp,cp"; a group of several axes
             numbers its ranks row-major in the order WRITTEN. NULL means every axis, "" means none (a group of one).
+            Every list of names is read alike: "dp, cp" is "dp,cp", and so is "cp-dp": dashes go from the fastest axis
+            to the slowest, as Megatron writes them.
 
 CONVENTIONS
     Ranks are int, from 0. The first axis named is the slowest unless mesh_desc.first_fastest says otherwise.
-    Every query and every transform costs O(axes), however many ranks the mesh holds; only mesh_make with a device table
+    Every query and every transform costs O(axes), however many ranks the mesh holds; only mesh_table_make, mesh_ranks
     and the functions that draw are O(ranks).
+    Arguments come in one order: the mesh, axes, a rank or an index, what is written to. A question about a rank answers
+    a number from 0 on, or -1 where the rank is not a member (then nothing is written): that is an answer, not an error.
 
 ERRORS
     Fallible functions return mesh_status (0 is ok) and fill a mesh_error if one is given (NULL: status only). The text
-    names the function, the value and the remedy. On error the result is untouched. Questions about a rank answer -1
-    for "not a member": that is an answer, not an error. Meshes passed in are never NULL.
+    names the function, the value and the remedy. On error the result is untouched. Meshes passed in are never NULL.
 
 OPTIONS
     MESH_STATIC     every function static, for a library that keeps mesh.h to itself
@@ -41,9 +45,10 @@ OPTIONS
 
 BEHIND IT
     mesh/base.h     status and errors, element types: what every room speaks       (included first)
-    mesh/degrees.h  a mesh from degrees of parallelism                             (these at the end)
+    mesh/transform.h  slices, transposed, flattened, split, joined, composed meshes (these at the end)
+    mesh/degrees.h  a mesh from degrees of parallelism
     mesh/show.h     pictures of meshes
-    mesh/spec.h     how tensors lie on meshes
+    mesh/layout.h   how tensors lie on meshes: layouts, boxes, tensors; by way of mesh/spec.h
     mesh/explain.h  plans that move them from one layout to another, as tables; by way of mesh/plan.h, cost.h, route.h, topology.h
 */
 #if !defined(MESH_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_IMPLEMENTED))
@@ -74,36 +79,45 @@ typedef struct mesh {
     int size;   /* ranks in the mesh: the product of the axes' sizes */
     int origin; /* position of index 0 */
     int naxes, nmodes;
-    int table_size, inverse_size;
     mesh_axis axis[MESH_MAX_AXES];
     mesh_mode mode[MESH_MAX_MODES];
     uint8_t order[MESH_MAX_MODES + 2]; /* the modes by stride, largest first: how a rank is taken apart */
-    const int *table, *inverse;        /* the caller's memory; NULL: position p is rank p */
-    uint64_t table_hash;
+    const struct mesh_table *table;    /* the caller's; NULL: position p is rank p */
 } mesh;
 
 /* ---- build ------------------------------------------------------------------------------------------------------- */
+
+/* Which rank stands at each position: any arrangement at all, for any number of meshes. */
+typedef struct mesh_table {
+    const int *rank, *position; /* of each position; of each rank, -1: of none. The caller's memory */
+    int size, ranks;            /* entries of both */
+    uint64_t hash;
+} mesh_table;
+
+/* Check a list of ranks, each once, and write its inverse. Both arrays and the table are read by every query of every mesh on it: keep
+   them alive. inverse_size: more than the largest rank listed. ARGUMENT: a rank twice or outside; the table is untouched then, the
+   inverse is not. O(size). */
+MESH_API mesh_status mesh_table_make(mesh_table *t, const int *ranks, int size, int *inverse, int inverse_size,
+                                     mesh_error *err);
 
 typedef struct mesh_desc {
     const int *shape;         /* sizes of the axes; one may be -1: what remains of `world` */
     const char *const *names; /* NULL: dim0, dim1, ... */
     int naxes;
     int world; /* the product the sizes must have; 0: any (and no -1) */
-    int first_fastest; /* without strides: 0: the last axis varies fastest (row-major, as in C); 1: the first (as in Megatron's orders) */
+    /* Without strides. 0: the last axis varies fastest (row-major, as in C). 1: the first (as in Megatron's orders) */
+    int first_fastest;
     const int *strides; /* NULL: dense. They must nest: each at least the span of all the smaller ones */
     int origin;         /* position of index 0 */
-    const int *table;   /* NULL: ranks are positions. Else the rank at each position: any arrangement at all */
-    int table_size;     /* its entries; it must reach the last position. Read by every query: keep it alive */
-    int *
-        inverse; /* with a table: memory for the position of each rank, written by mesh_make (on error too); one mesh's own */
-    int inverse_size; /* its entries; more than the largest rank in the table */
+    /* NULL: ranks are positions. Else it must reach the last position, and stay alive as long as the mesh and what is made of it */
+    const mesh_table *table;
 } mesh_desc;
 
 /* Make a mesh from a description. ARGUMENT: a size below 1, two -1, a product that is not `world`, a name that is bad or
-   given twice, overflow, strides that do not nest, a table with a rank listed twice or outside. O(axes), plus O(table). */
+   given twice, overflow, strides that do not nest, a table that was not made or is too short. O(axes). */
 MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *desc, mesh_error *err);
 
-/* Make a dense mesh from text: [axis {"," axis}], axis = name "=" size, e.g. "pp=2,dp=-1,tp=4"; "": a mesh of one rank without axes.
+/* Make a dense mesh from text: [axis {"," axis}], axis = name "=" size, e.g. "pp=2, dp=-1, tp=4"; "": a mesh of one rank without axes.
    The inverse of mesh_format for dense meshes.
    `world`: the product the sizes must have, from which one -1 is inferred; 0: any. ARGUMENT as mesh_make. */
 MESH_API mesh_status mesh_parse(mesh *m, const char *text, int world, mesh_error *err);
@@ -118,10 +132,12 @@ MESH_API int mesh_rank_at(const mesh *m, int index);
 MESH_API int mesh_index_of(const mesh *m, int rank);
 /* The rank at coordinates, one per axis; -1 if one is outside its axis. */
 MESH_API int mesh_rank_at_coords(const mesh *m, const int *coords);
-/* Write a rank's coordinates, one per axis. Returns 1, or 0 (nothing written) if it is not a member. */
-MESH_API int mesh_coords_of(const mesh *m, int rank, int *coords);
+/* Write a rank's coordinates along axes, in the order written (NULL: one per axis of the mesh). Returns how many; -1: bad axes or not a member. */
+MESH_API int mesh_coords_of(const mesh *m, const char *axes, int rank, int *coords);
 /* A rank's coordinate along one axis; -1: no such axis or not a member. */
 MESH_API int mesh_coord_of(const mesh *m, const char *axis, int rank);
+/* The ranks of a mesh, or a group, in its order: the first `cap` are written. Returns how many there are: its size. */
+MESH_API int mesh_ranks(const mesh *m, int *ranks, int cap);
 /* A rank's linear index along several axes in the order written ("dp,cp"); -1: bad axes or not a member. */
 MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank);
 /* The rank `displacement` steps further along an axis; periodic wraps around. -1: beyond the edge, no such axis, not a member. */
@@ -141,32 +157,6 @@ MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes,
 MESH_API int mesh_equal(const mesh *a, const mesh *b);
 /* A hash of all that mesh_equal compares, the same on every machine: how ranks check that they hold the same mesh. */
 MESH_API uint64_t mesh_fingerprint(const mesh *m);
-
-/* ---- transform: the result may be the source ------------------------------------------------------------------------ */
-
-/* Drop an axis, held at an index (the last one left: a mesh of no axes and one rank). ARGUMENT: no such axis, index outside. */
-MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int index, mesh_error *err);
-/* The same ranks with the axes in another order; every axis is named once. */
-MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err);
-/* Make one axis of several, adjacent or not, in any order: the first named is outermost, and where it stood stands the new one.
-   `name` NULL: the names joined by "_", where that fits in 15 bytes. ARGUMENT: bad axes, a name that is bad or taken. */
-MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes, const char *name, mesh_error *err);
-/* Make several axes of one: mesh_split(&r, &m, "dp", "replicate=2,shard=-1"). ARGUMENT: no such axis, sizes whose product is
-   not the axis, a name taken, an axis flattened out of order whose parts the sizes would cross (remedy: a device table). */
-MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, const char *text, mesh_error *err);
-/* The same ranks in the same order under other axes. ARGUMENT as mesh_split. */
-MESH_API mesh_status mesh_reshape(mesh *result, const mesh *m, const char *text, mesh_error *err);
-/* Rename one axis. */
-MESH_API mesh_status mesh_rename(mesh *result, const mesh *m, const char *axis, const char *name, mesh_error *err);
-/* Drop the axes of size 1. */
-MESH_API void mesh_squeeze(mesh *result, const mesh *m);
-/* The mesh of a's axes followed by b's, through a rank that both hold (a, b: slices of one mesh, or any two that do not
-   overlap). ARGUMENT: a name in both, rank not in both, different tables, ranks that would occur twice. */
-MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int rank, mesh_error *err);
-/* result(i) = outer(inner(i)): inner's ranks are indices into outer. ARGUMENT: inner reaches beyond outer, has a table, or
-   the composition is no layout (remedy: a device table). Layouts that only all positions together show are found up to 2^18
-   ranks. Source: CuTe layout composition. */
-MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *inner, mesh_error *err);
 
 /* ---- as text: returns the length of the whole text; at most cap - 1 bytes and a terminator are written ---- */
 
@@ -218,6 +208,11 @@ static inline mesh_status mesh__name_set(char *to, const char *name, int n, cons
     return MESH_OK;
 }
 
+static inline const char *mesh__past_spaces(const char *p) {
+    while (*p == ' ') p++;
+    return p;
+}
+
 static inline int mesh__length(const char *s) {
     int n = 0;
     while (s[n]) n++;
@@ -234,23 +229,53 @@ static inline int mesh__axis_of(const mesh *m, const char *name, int n) {
     return -1;
 }
 
-/* Read a list of axes "dp,cp" (NULL: all) into numbers. Returns how many, or -1 with the error filled. */
+/* A list of names, read word by word: "a, b" outermost first, or "b-a" fastest first, as Megatron writes them. */
+typedef struct mesh__list {
+    const char *p; /* NULL: at its end */
+    char parted;   /* by commas or dashes */
+} mesh__list;
+
+static inline mesh__list mesh__list_of(const char *text) {
+    mesh__list l;
+    int i;
+    l.p = text;
+    l.parted = ',';
+    for (i = 0; text[i] && text[i] != ','; i++) {}
+    if (!text[i])
+        while (i-- > 0)
+            if (text[i] == '-') l.parted = '-';
+    if (!*mesh__past_spaces(text)) l.p = NULL;
+    return l;
+}
+
+/* The length of the next word, without the spaces around it; -1: there is none. */
+static inline int mesh__list_next(mesh__list *l, const char **word) {
+    const char *p = l->p ? mesh__past_spaces(l->p) : NULL;
+    int n = 0;
+    if (!p) return -1;
+    while (p[n] && p[n] != l->parted) n++;
+    *word = p;
+    l->p = p[n] ? p + n + 1 : NULL;
+    while (n > 0 && p[n - 1] == ' ') n--;
+    return n;
+}
+
+/* Read a list of axes (NULL: all) into numbers, outermost first. Returns how many, or -1 with the error filled. */
 static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, const char *function, mesh_error *err) {
-    int i, n = 0;
-    const char *p = axes;
+    int i, n = 0, length;
+    const char *word;
+    mesh__list words;
     if (!axes) {
         for (; n < m->naxes && n < MESH_MAX_AXES; n++) list[n] = (uint8_t)n;
         return n;
     }
-    if (!*axes) return 0;
-    for (;; p++) {
-        int length = 0, axis;
-        while (p[length] && p[length] != ',') length++;
-        axis = length > 0 && length < MESH_NAME_BYTES ? mesh__axis_of(m, p, length) : -1;
+    words = mesh__list_of(axes);
+    while ((length = mesh__list_next(&words, &word)) >= 0) {
+        int axis = length > 0 && length < MESH_NAME_BYTES ? mesh__axis_of(m, word, length) : -1;
         if (axis < 0) {
             char unknown[24];
             mesh__text t = mesh__text_on(unknown, sizeof unknown);
-            for (i = 0; i < length; i++) mesh__put_char(&t, p[i]);
+            for (i = 0; i < length; i++) mesh__put_char(&t, word[i]);
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "%s: no axis \"%s\" in the mesh \"%s\"; name its axes as \"a,b\"", function, unknown,
                               mesh__show(m).text),
@@ -262,9 +287,19 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
                                   function, m->axis[axis].name, axes),
                        -1;
         list[n++] = (uint8_t)axis;
-        p += length;
-        if (!*p) return n;
     }
+    for (i = 0; i < n / 2 && words.parted == '-'; i++) {
+        uint8_t outer = list[i];
+        list[i] = list[n - 1 - i];
+        list[n - 1 - i] = outer;
+    }
+    return n;
+}
+
+/* The names of a list of axes, as messages and records write it: "dp,cp". */
+static inline void mesh__put_axes(mesh__text *t, const mesh *m, const uint8_t *list, int n) {
+    int i;
+    for (i = 0; i < n; i++) mesh__put(t, "%s%s", i ? "," : "", m->axis[list[i]].name);
 }
 
 /* ---- // >>layout: axes over modes ---------------------------------------------------------------------------------------- */
@@ -277,10 +312,6 @@ static inline void mesh__start(mesh *r, const mesh *like) {
     if (!like) return;
     r->origin = like->origin;
     r->table = like->table;
-    r->inverse = like->inverse;
-    r->table_size = like->table_size;
-    r->inverse_size = like->inverse_size;
-    r->table_hash = like->table_hash;
 }
 
 /* Open a new axis; the modes that follow belong to it. The name is valid and new. */
@@ -348,7 +379,7 @@ static inline int64_t mesh__span(const mesh *m) {
 }
 
 static inline int mesh__rank_of_position(const mesh *m, int position) {
-    return m->table ? m->table[position] : position;
+    return m->table ? m->table->rank[position] : position;
 }
 
 /* The mode coordinates of a rank, or 0 if it is not a member. */
@@ -356,8 +387,8 @@ static inline int mesh__take_apart(const mesh *m, int rank, int *coord) {
     int i, rest;
     if (rank < 0) return 0;
     if (m->table) {
-        if (rank >= m->inverse_size) return 0;
-        rank = m->inverse[rank];
+        if (rank >= m->table->ranks) return 0;
+        rank = m->table->position[rank];
     }
     rest = rank - m->origin;
     if (rest < 0) return 0;
@@ -397,37 +428,40 @@ static inline uint64_t mesh__mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
-/* Fill the inverse of the table and check both. */
-static inline mesh_status mesh__table_check(mesh *r, const mesh_desc *d, int64_t span, const char *function,
-                                            mesh_error *err) {
+MESH_API mesh_status mesh_table_make(mesh_table *t, const int *ranks, int size, int *inverse, int inverse_size,
+                                     mesh_error *err) {
+    mesh_table made;
     int i;
-    if (d->table_size < 1 || !d->inverse || d->inverse_size < 1)
+    if (!t || !ranks || !inverse)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_table_make: %s is NULL",
+                          !t       ? "the table"
+                          : !ranks ? "the list of ranks"
+                                   : "the memory for the inverse");
+    if (size < 1 || inverse_size < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: a device table needs table_size (%d), and memory for its inverse with inverse_size (%d)",
-                          function, d->table_size, d->inverse_size);
-    if (d->origin + span > d->table_size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: the mesh reaches position %l, but the device table has %d entries", function,
-                          (int64_t)d->origin + span - 1, d->table_size);
-    for (i = 0; i < d->inverse_size; i++) d->inverse[i] = -1;
-    r->table_hash = mesh__mix(0, (uint64_t)d->table_size);
-    for (i = 0; i < d->table_size; i++) {
-        int rank = d->table[i];
-        if (rank < 0 || rank >= d->inverse_size)
+                          "mesh_table_make: %d entries with an inverse of %d; at least one each, and the inverse has "
+                          "one more than the largest rank",
+                          size, inverse_size);
+    made.rank = ranks;
+    made.position = inverse;
+    made.size = size;
+    made.ranks = inverse_size;
+    made.hash = mesh__mix(0, (uint64_t)size);
+    for (i = 0; i < inverse_size; i++) inverse[i] = -1;
+    for (i = 0; i < size; i++) {
+        int rank = ranks[i];
+        if (rank < 0 || rank >= inverse_size)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "%s: the device table holds rank %d at position %d, outside 0..%d", function, rank, i,
-                              d->inverse_size - 1);
-        if (d->inverse[rank] >= 0)
+                              "mesh_table_make: rank %d at position %d is outside 0..%d, where its inverse ends", rank,
+                              i, inverse_size - 1);
+        if (inverse[rank] >= 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "%s: the device table lists rank %d twice, at positions %d and %d; list each rank once",
-                              function, rank, d->inverse[rank], i);
-        d->inverse[rank] = i;
-        r->table_hash = mesh__mix(r->table_hash, (uint64_t)rank);
+                              "mesh_table_make: rank %d is listed twice, at positions %d and %d; list each rank once",
+                              rank, inverse[rank], i);
+        inverse[rank] = i;
+        made.hash = mesh__mix(made.hash, (uint64_t)rank);
     }
-    r->table = d->table;
-    r->inverse = d->inverse;
-    r->table_size = d->table_size;
-    r->inverse_size = d->inverse_size;
+    *t = made;
     return MESH_OK;
 }
 
@@ -529,9 +563,6 @@ static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char 
     if (d->origin < 0 || d->world < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s %d is negative", function,
                           d->origin < 0 ? "origin" : "world", d->origin < 0 ? d->origin : d->world);
-    if (!d->table && d->table_size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: table_size is %d, but table is NULL", function,
-                          d->table_size);
     if ((status = mesh__sizes(d, shape, function, err)) != MESH_OK) return status;
 
     mesh__start(&r, NULL);
@@ -553,7 +584,14 @@ static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char 
             "%s: the strides of \"%s\" do not nest: each must be at least the span of all the smaller ones; for any "
             "other arrangement give the ranks as a device table (mesh_desc.table)",
             function, mesh__show(&r).text);
-    if (d->table && (status = mesh__table_check(&r, d, span, function, err)) != MESH_OK) return status;
+    if (d->table && !d->table->rank)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the device table was not made; mesh_table_make it first",
+                          function);
+    if (d->table && d->origin + span > d->table->size)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "%s: the mesh reaches position %l, but the device table has %d entries", function,
+                          (int64_t)d->origin + span - 1, d->table->size);
+    r.table = d->table;
     *m = r;
     return MESH_OK;
 }
@@ -570,8 +608,9 @@ static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTE
     if (!text)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL; write axes as \"dp=2,tp=4\"", function),
                -1;
-    if (!*text) return 0;
-    for (;; p++) {
+    p = mesh__past_spaces(p);
+    if (!*p) return 0;
+    for (;; p = mesh__past_spaces(p + 1)) {
         int length = mesh__name_length(p), at = (int)(p - text), negative;
         int64_t value = 0;
         if (n == MESH_MAX_AXES)
@@ -608,6 +647,7 @@ static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTE
                               INT32_MAX),
                    -1;
         shape[n++] = (int)(negative ? -value : value);
+        p = mesh__past_spaces(p);
         if (!*p) return n;
         if (*p != ',')
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p,
@@ -670,16 +710,23 @@ MESH_API int mesh_rank_at_coords(const mesh *m, const int *coords) {
     return mesh__rank_of_position(m, position);
 }
 
-MESH_API int mesh_coords_of(const mesh *m, int rank, int *coords) {
-    int coord[MESH_MAX_MODES], i;
-    if (!mesh__take_apart(m, rank, coord)) return 0;
-    for (i = 0; i < m->naxes; i++) coords[i] = mesh__axis_coord(m, i, coord);
-    return 1;
+MESH_API int mesh_coords_of(const mesh *m, const char *axes, int rank, int *coords) {
+    uint8_t list[MESH_MAX_AXES];
+    int coord[MESH_MAX_MODES], i, n = mesh__axes(m, axes, list, "", NULL);
+    if (n < 0 || !mesh__take_apart(m, rank, coord)) return -1;
+    for (i = 0; i < n; i++) coords[i] = mesh__axis_coord(m, list[i], coord);
+    return n;
 }
 
 MESH_API int mesh_coord_of(const mesh *m, const char *axis, int rank) {
     int coord[MESH_MAX_MODES], k = mesh_axis_find(m, axis);
     return k >= 0 && mesh__take_apart(m, rank, coord) ? mesh__axis_coord(m, k, coord) : -1;
+}
+
+MESH_API int mesh_ranks(const mesh *m, int *ranks, int cap) {
+    int i;
+    for (i = 0; i < m->size && i < cap; i++) ranks[i] = mesh_rank_at(m, i);
+    return m->size;
 }
 
 MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank) {
@@ -693,7 +740,7 @@ MESH_API int mesh_local_index(const mesh *m, const char *axes, int rank) {
 MESH_API int mesh_neighbor(const mesh *m, const char *axis, int rank, int displacement, int periodic) {
     int coords[MESH_MAX_AXES], size, k = mesh_axis_find(m, axis);
     int64_t to;
-    if (k < 0 || !mesh_coords_of(m, rank, coords)) return -1;
+    if (k < 0 || mesh_coords_of(m, NULL, rank, coords) < 0) return -1;
     size = m->axis[k].size;
     to = (int64_t)coords[k] + displacement;
     if (periodic) to = (to % size + size) % size;
@@ -770,7 +817,8 @@ MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes,
 }
 
 static inline int mesh__same_table(const mesh *a, const mesh *b) {
-    return a->table_hash == b->table_hash && a->table_size == b->table_size && !a->table == !b->table;
+    if (a->table == b->table) return 1;
+    return a->table && b->table && a->table->hash == b->table->hash && a->table->size == b->table->size;
 }
 
 MESH_API int mesh_equal(const mesh *a, const mesh *b) {
@@ -789,7 +837,7 @@ MESH_API int mesh_equal(const mesh *a, const mesh *b) {
 
 MESH_API uint64_t mesh_fingerprint(const mesh *m) {
     int i, k;
-    uint64_t h = mesh__mix(mesh__mix((uint64_t)m->naxes, (uint64_t)m->origin), m->table ? m->table_hash : 0);
+    uint64_t h = mesh__mix(mesh__mix((uint64_t)m->naxes, (uint64_t)m->origin), m->table ? m->table->hash : 0);
     for (i = 0; i < m->naxes; i++) {
         const mesh_axis *a = &m->axis[i];
         for (k = 0; a->name[k]; k++) h = mesh__mix(h, (unsigned char)a->name[k]);
@@ -798,351 +846,6 @@ MESH_API uint64_t mesh_fingerprint(const mesh *m) {
             h = mesh__mix(h, (uint64_t)m->mode[k].shape << 32 | (uint32_t)m->mode[k].stride);
     }
     return h;
-}
-
-/* ---- // >>transform -------------------------------------------------------------------------------------------------------- */
-
-static inline int mesh__find_or_fail(const mesh *m, const char *axis, const char *function, mesh_error *err) {
-    int k = mesh_axis_find(m, axis);
-    if (k < 0)
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"", function,
-                   axis ? axis : "(null)", mesh__show(m).text);
-    return k;
-}
-
-MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int index, mesh_error *err) {
-    uint8_t list[MESH_MAX_AXES], fixed;
-    int n, offset, k = mesh__find_or_fail(m, axis, "mesh_fix", err);
-    mesh r;
-    if (k < 0) return MESH_ERR_ARGUMENT;
-    if (index < 0 || index >= m->axis[k].size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_fix: index %d along \"%s\"; it has %d, from 0", index, axis,
-                          m->axis[k].size);
-    fixed = (uint8_t)k;
-    n = mesh__others(m, &fixed, 1, list);
-    offset = mesh__axis_offset(m, k, index);
-    mesh__keep(&r, m, list, n);
-    r.origin += offset;
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err) {
-    uint8_t list[MESH_MAX_AXES];
-    mesh r;
-    int n = axes ? mesh__axes(m, axes, list, "mesh_transpose", err) : 0;
-    if (n < 0) return MESH_ERR_ARGUMENT;
-    if (n != m->naxes)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once",
-                          axes ? axes : "(null)", n, m->naxes, mesh__show(m).text);
-    mesh__keep(&r, m, list, n);
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes, const char *name, mesh_error *err) {
-    uint8_t list[MESH_MAX_AXES], others[MESH_MAX_AXES];
-    char joined[MESH_MAX_AXES * MESH_NAME_BYTES], checked[MESH_NAME_BYTES];
-    int i, k, n = mesh__axes(m, axes, list, "mesh_flatten", err), count;
-    mesh__text t = mesh__text_on(joined, sizeof joined);
-    mesh r;
-    mesh_status status;
-    if (n < 0) return MESH_ERR_ARGUMENT;
-    if (n == 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_flatten: no axes named; name those to flatten as \"dp,cp\"");
-    count = mesh__others(m, list, n, others);
-    for (i = 0; !name && i < n; i++) mesh__put(&t, "%s%s", i ? "_" : "", m->axis[list[i]].name);
-    if (!name) name = joined;
-    if ((status = mesh__name_set(checked, name, mesh__length(name), "mesh_flatten", err)) != MESH_OK) return status;
-    for (i = 0; i < count; i++)
-        if (mesh__same(m->axis[others[i]].name, checked))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_flatten: the mesh \"%s\" has an axis \"%s\" already",
-                              mesh__show(m).text, checked);
-    mesh__start(&r, m);
-    for (i = 0; i < m->naxes; i++) {
-        for (k = 0; k < n && list[k] != i; k++) {}
-        if (k == n) mesh__axis_copy(&r, m, i);
-        if (k != 0) continue;
-        mesh__axis_add(&r, checked);
-        for (k = 0; k < n; k++) mesh__modes_copy(&r, m, list[k]);
-    }
-    mesh__finish(&r);
-    *result = r;
-    return MESH_OK;
-}
-
-/* One mode {shape, stride} over indices of `outer` (n modes, outermost first, coalesced) as modes over positions, appended to the
-   last axis of r. used[k] collects how much of outer mode k's extent is in use. Returns 0 where it is no layout. CuTe: composition. */
-static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int shape, int stride, int *used) {
-    mesh_mode taken[MESH_MAX_MODES];
-    int k, count = 0;
-    for (k = n - 1; k >= 0 && shape > 1; k--) {
-        int extent = outer[k].shape, take, step = stride;
-        if (used[k] + (int64_t)(shape - 1) * stride < extent) { /* it stays within this mode */
-            taken[count].shape = shape;
-            taken[count++].stride = outer[k].stride * stride;
-            used[k] += (shape - 1) * stride;
-            shape = 1;
-            break;
-        }
-        if (stride > 1 && stride % extent == 0) {
-            stride /= extent;
-            continue;
-        }
-        if (extent % stride) return 0;
-        extent /= stride;
-        stride = 1;
-        take = shape < extent ? shape : extent;
-        if (shape % take) return 0;
-        taken[count].shape = take;
-        taken[count++].stride = outer[k].stride * step;
-        used[k] += (take - 1) * step;
-        if (used[k] >= outer[k].shape) return 0; /* it would not begin alike each time round */
-        shape /= take;
-    }
-    if (shape > 1) return 0;
-    while (count--) mesh__mode_add(r, taken[count].shape, taken[count].stride);
-    return 1;
-}
-
-/* Modes first..last coalesced as one list. */
-static inline int mesh__coalesce(const mesh_mode *mode, int count, mesh_mode *out) {
-    int i, n = 0;
-    for (i = 0; i < count; i++) {
-        if (n && out[n - 1].stride == (int64_t)mode[i].shape * mode[i].stride) {
-            out[n - 1].shape *= mode[i].shape;
-            out[n - 1].stride = mode[i].stride;
-        } else {
-            out[n++] = mode[i];
-        }
-    }
-    return n;
-}
-
-/* Append inner's axes, whose modes index `outer`, to r. Returns 0 where an axis is no layout, and names it. */
-static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int *used,
-                                     const char **at) {
-    int i, k;
-    for (i = 0; i < inner->naxes; i++) {
-        const mesh_axis *a = &inner->axis[i];
-        *at = a->name;
-        mesh__axis_add(r, a->name);
-        for (k = a->first; k < a->first + a->modes; k++)
-            if (!mesh__compose_mode(r, outer, n, inner->mode[k].shape, inner->mode[k].stride, used)) return 0;
-    }
-    return 1;
-}
-
-/* The position of an index into `outer` (n modes, outermost first). */
-static inline int64_t mesh__outer_position(const mesh_mode *outer, int n, int64_t index) {
-    int64_t position = 0;
-    int k;
-    for (k = n - 1; k >= 0; k--) {
-        position += index % outer[k].shape * outer[k].stride;
-        index /= outer[k].shape;
-    }
-    return position;
-}
-
-/* The modes of inner's axis i as its positions show them, from the innermost out: as far as steps are equal, again and again. Looks at one
-   axis only. Returns 0 where its positions are no layout. */
-static inline int mesh__axis_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int i) {
-    mesh_mode seen[MESH_MAX_MODES];
-    int size = inner->axis[i].size, done, count = 0, run, take;
-    int64_t zero = mesh__outer_position(outer, n, inner->origin), step;
-    for (done = 1; done < size; done *= take) {
-        step = mesh__outer_position(outer, n, inner->origin + mesh__axis_offset(inner, i, done)) - zero;
-        for (run = 2; run < size / done &&
-                      mesh__outer_position(outer, n, inner->origin + mesh__axis_offset(inner, i, run * done)) - zero ==
-                          run * step;
-             run++) {}
-        for (take = run; size / done % take; take--) {}
-        if (step < 1 || take < 2 || count == MESH_MAX_MODES) return 0;
-        seen[count].shape = take;
-        seen[count++].stride = (int)step;
-    }
-    if (r->nmodes + count > MESH_MAX_MODES) return 0;
-    while (count--) mesh__mode_add(r, seen[count].shape, seen[count].stride);
-    return 1;
-}
-
-enum { MESH__SEEN_RANKS = 1 << 18 };
-
-/* What the composition of single modes did not find: the axes from their positions, which are all compared. O(ranks), up to 2^18 of them,
-   where there would be an error otherwise. r: the result as it was before any of inner's axes. */
-static inline int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, const char **at) {
-    mesh found;
-    int i, k;
-    if (inner->size > MESH__SEEN_RANKS) return 0;
-    mesh__start(&found, NULL);
-    for (i = 0; i < inner->naxes; i++) {
-        *at = inner->axis[i].name;
-        mesh__axis_add(&found, *at);
-        if (!mesh__axis_seen(&found, outer, n, inner, i)) return 0;
-    }
-    if (mesh__finish(&found)) return 0;
-    found.origin = (int)mesh__outer_position(outer, n, inner->origin);
-    for (i = 0; i < inner->size; i++)
-        if (mesh_rank_at(&found, i) != mesh__outer_position(outer, n, mesh_rank_at(inner, i))) return 0;
-    for (i = 0; i < found.naxes; i++) {
-        mesh__axis_add(r, found.axis[i].name);
-        for (k = found.axis[i].first; k < found.axis[i].first + found.axis[i].modes; k++)
-            mesh__mode_add(r, found.mode[k].shape, found.mode[k].stride);
-    }
-    return 1;
-}
-
-static inline mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
-    return mesh__fail(
-        err, MESH_ERR_ARGUMENT, -1,
-        "%s: axis \"%s\" would cross parts whose strides do not fit together, which no layout can say; give the ranks as a device "
-        "table (mesh_desc.table) instead",
-        function, axis);
-}
-
-static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function,
-                                           mesh_error *err) {
-    mesh_mode modes[MESH_MAX_MODES];
-    int used[MESH_MAX_MODES] = {0}, k, n, rest;
-    int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;
-    const char *at = "";
-    mesh r, before;
-    if (inner->table)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the inner mesh stands on a device table", function);
-    if (last >= outer->size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "%s: the inner mesh reaches index %l of an outer mesh of %d ranks", function, last,
-                          outer->size);
-    n = mesh__coalesce(outer->mode, outer->nmodes, modes);
-    mesh__start(&r, outer);
-    for (rest = inner->origin, k = n - 1; k >= 0; k--) {
-        used[k] = rest % modes[k].shape;
-        r.origin += used[k] * modes[k].stride;
-        rest /= modes[k].shape;
-    }
-    before = r;
-    if (!mesh__compose_axes(&r, modes, n, inner, used, &at) || mesh__finish(&r)) {
-        r = before;
-        if (!mesh__compose_seen(&r, modes, n, inner, &at)) return mesh__no_layout(err, function, at);
-        mesh__finish(&r);
-    }
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, const char *text, mesh_error *err) {
-    int i, k = mesh__find_or_fail(m, axis, "mesh_split", err), used[MESH_MAX_MODES] = {0};
-    const char *at = "";
-    mesh r, parts;
-    mesh_status status;
-    if (k < 0) return MESH_ERR_ARGUMENT;
-    if ((status = mesh__parse_as(&parts, text, m->axis[k].size, "mesh_split", err)) != MESH_OK) return status;
-    if (m->naxes - 1 + parts.naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_split: the result would have more than %d axes",
-                          MESH_MAX_AXES);
-    for (i = 0; i < parts.naxes; i++) {
-        int taken = mesh_axis_find(m, parts.axis[i].name);
-        if (taken >= 0 && taken != k)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_split: the mesh \"%s\" has an axis \"%s\" already; choose another name",
-                              mesh__show(m).text, parts.axis[i].name);
-    }
-    mesh__start(&r, m);
-    for (i = 0; i < m->naxes; i++) {
-        const mesh_mode *modes = m->mode + m->axis[k].first;
-        mesh before = r;
-        if (i != k) {
-            mesh__axis_copy(&r, m, i);
-        } else if (!mesh__compose_axes(&r, modes, m->axis[k].modes, &parts, used, &at)) {
-            r = before;
-            if (!mesh__compose_seen(&r, modes, m->axis[k].modes, &parts, &at))
-                return mesh__no_layout(err, "mesh_split", at);
-        }
-    }
-    mesh__finish(&r);
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_reshape(mesh *result, const mesh *m, const char *text, mesh_error *err) {
-    mesh shape;
-    mesh_status status = mesh__parse_as(&shape, text, m->size, "mesh_reshape", err);
-    return status == MESH_OK ? mesh__compose_as(result, m, &shape, "mesh_reshape", err) : status;
-}
-
-MESH_API mesh_status mesh_rename(mesh *result, const mesh *m, const char *axis, const char *name, mesh_error *err) {
-    char checked[MESH_NAME_BYTES];
-    int i, taken, k = mesh__find_or_fail(m, axis, "mesh_rename", err);
-    mesh_status status;
-    mesh r;
-    if (k < 0) return MESH_ERR_ARGUMENT;
-    if (!name) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_rename: the new name is NULL");
-    if ((status = mesh__name_set(checked, name, mesh__length(name), "mesh_rename", err)) != MESH_OK) return status;
-    taken = mesh_axis_find(m, checked);
-    if (taken >= 0 && taken != k)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_rename: the mesh \"%s\" has an axis \"%s\" already",
-                          mesh__show(m).text, checked);
-    r = *m;
-    for (i = 0; i < MESH_NAME_BYTES; i++) r.axis[k].name[i] = checked[i];
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API void mesh_squeeze(mesh *result, const mesh *m) {
-    uint8_t list[MESH_MAX_AXES];
-    int i, n = 0;
-    mesh r;
-    for (i = 0; i < m->naxes; i++)
-        if (m->axis[i].size > 1) list[n++] = (uint8_t)i;
-    mesh__keep(&r, m, list, n);
-    *result = r;
-}
-
-MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int rank, mesh_error *err) {
-    int coord[MESH_MAX_MODES], i;
-    int64_t origin, last;
-    mesh r;
-    for (i = 0; i < b->naxes; i++)
-        if (mesh_axis_find(a, b->axis[i].name) >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: both meshes have an axis \"%s\"; rename one",
-                              b->axis[i].name);
-    if (a->naxes + b->naxes > MESH_MAX_AXES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: the result would have more than %d axes",
-                          MESH_MAX_AXES);
-    if (!mesh__same_table(a, b))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_concat: the meshes stand on different device tables; slice both from one mesh");
-    if (!mesh__take_apart(b, rank, coord) || !mesh__take_apart(a, rank, coord))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                          "mesh_concat: rank %d is not in both \"%s\" and \"%s\"; slice both through one rank", rank,
-                          mesh__show(a).text, mesh__show(b).text);
-    if ((int64_t)a->size * b->size > INT32_MAX)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_concat: over %d ranks (overflow)", INT32_MAX);
-    origin = (int64_t)a->origin + b->origin - (a->table ? a->inverse[rank] : rank);
-    mesh__start(&r, a);
-    r.origin = (int)origin;
-    for (i = 0; i < a->naxes; i++) mesh__axis_copy(&r, a, i);
-    for (i = 0; i < b->naxes; i++) mesh__axis_copy(&r, b, i);
-    if (mesh__finish(&r))
-        return mesh__fail(
-            err, MESH_ERR_ARGUMENT, rank,
-            "mesh_concat: the strides of \"%s\" and \"%s\" do not nest (the meshes overlap, or no layout can say it); give the ranks "
-            "as a device table (mesh_desc.table)",
-            mesh__show(a).text, mesh__show(b).text);
-    last = origin + mesh__span(&r) - 1;
-    if (origin < 0 || last > INT32_MAX || (r.table && last >= r.table_size))
-        return mesh__fail(
-            err, MESH_ERR_ARGUMENT, rank,
-            "mesh_concat: \"%s\" and \"%s\" through rank %d would reach positions %l to %l, beyond what there is",
-            mesh__show(a).text, mesh__show(b).text, rank, origin, last);
-    *result = r;
-    return MESH_OK;
-}
-
-MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *inner, mesh_error *err) {
-    return mesh__compose_as(result, outer, inner, "mesh_compose", err);
 }
 
 /* ---- // >>text ---- */
@@ -1163,9 +866,11 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap) {
 #if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND) && \
     (!defined(MESH_EXPLAIN_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPLAIN_IMPLEMENTED)))
 #define MESH__BEHIND
+#include "mesh/transform.h"
 #include "mesh/degrees.h"
 #include "mesh/show.h"
-#include "mesh/spec.h"
+#include "mesh/layout.h"
 #include "mesh/explain.h"
+#include "mesh/retired.h"
 #undef MESH__BEHIND
 #endif

@@ -182,16 +182,20 @@ int main(int argc, char **argv) {
         mesh_error err;
         int tiny = k % 10 == 0, ndim = 1 + below(tiny ? 3 : 4), i, n, even = below(2), has_partial = 0;
         mesh m = random_mesh(tiny ? 8 : 64, tiny);
-        mesh_spec from = random_spec(&m, ndim, k % 4 != 0), to = random_spec(&m, ndim, 0);
+        mesh_layout from = MESH_ZERO, to;
         int64_t ours, bound;
-        for (i = 0; i < m.naxes; i++) has_partial |= from.axis[i].kind == MESH_PARTIAL;
-        d.src = &m;
-        d.from = &from;
-        d.to = &to;
-        d.ndim = ndim;
+        from.on = &m;
+        from.ndim = ndim;
+        from.spec = random_spec(&m, ndim, k % 4 != 0);
+        to = from;
+        to.spec = random_spec(&m, ndim, 0);
+        for (i = 0; i < m.naxes; i++) has_partial |= from.spec.axis[i].kind == MESH_PARTIAL;
+        d.src = &from;
+        d.dst = &to;
         d.dtype = MESH_F32;
         d.topology = &t;
-        for (i = 0; i < ndim; i++) d.shape[i] = even ? m.size * (1 + below(2)) : 1 + below(ndim < 3 ? 40 : 20);
+        for (i = 0; i < ndim; i++)
+            to.shape[i] = from.shape[i] = even ? m.size * (1 + below(2)) : 1 + below(ndim < 3 ? 40 : 20);
         if (mesh_plan_make(&plan, &d, &err)) return printf("%s\n", err.text), 1;
         ours = mesh_plan_measure(&plan);
         bound = mesh_plan_lower_bound(&plan);

@@ -118,7 +118,8 @@ static int measure(mesh_socket *net, const move *v) {
     mesh m;
     mesh_comm comm;
     mesh_error err;
-    mesh_tensor src = MESH_ZERO, dst;
+    static const int64_t sizes[2] = {SIDE, SIDE};
+    mesh_tensor src, dst;
     mesh_box have, want;
     mesh_request r = MESH_ZERO;
     size_t room = (size_t)SIDE * SIDE + 16, i, k;
@@ -128,17 +129,13 @@ static int measure(mesh_socket *net, const move *v) {
     uint64_t sent[3], received[3];
     if (mesh_parse(&m, v->mesh, mesh_world(&net->base), &err) || mesh_comm_open(&comm, &net->base, &m, NULL, &err))
         return fprintf(stderr, "%s\n", err.text), 1;
-    src.dtype = MESH_F32;
-    src.ndim = 2;
-    src.shape[0] = src.shape[1] = SIDE;
-    src.on = &m;
-    dst = src;
-    if (mesh_spec_parse(&src.spec, &m, v->from, 2, &err) || mesh_spec_parse(&dst.spec, &m, v->to, 2, &err))
+    if (mesh_tensor_make(&src, &m, v->from, MESH_F32, 2, sizes, &err) ||
+        mesh_tensor_make(&dst, &m, v->to, MESH_F32, 2, sizes, &err))
         return fprintf(stderr, "%s\n", err.text), 1;
-    mesh_spec_box(&src.spec, &m, 2, src.shape, net->base.rank, &have);
-    mesh_spec_box(&dst.spec, &m, 2, dst.shape, net->base.rank, &want);
+    mesh_tensor_box(&src, net->base.rank, &have);
+    mesh_tensor_box(&dst, net->base.rank, &want);
     for (i = 0; i < (size_t)m.naxes; i++)
-        if (src.spec.axis[i].kind == MESH_PARTIAL) holders *= m.axis[i].size;
+        if (src.layout.spec.axis[i].kind == MESH_PARTIAL) holders *= m.axis[i].size;
     src.data = malloc((size_t)mesh_box_count(&have) * 4);
     dst.data = malloc((size_t)mesh_box_count(&want) * 4);
     for (i = 0; i < (size_t)have.shape[0]; i++)
@@ -250,23 +247,24 @@ static void solve(problem *p) {
     mesh_topology t = MESH_ZERO;
     mesh_plan plan;
     mesh m;
-    mesh_spec from, to;
+    mesh_layout from = MESH_ZERO, to;
     mesh_error err;
     int64_t sizes[MESH_MAX_DIMS];
     int shape[MESH_MAX_DIMS], i;
     md.naxes = list(p->mesh, sizes);
     for (i = 0; i < md.naxes; i++) shape[i] = (int)sizes[i];
     md.shape = shape;
-    d.ndim = list(p->shape, d.shape);
+    from.ndim = list(p->shape, from.shape);
     t.nlevels = 1;
     t.level[0].ranks = INT32_MAX;
     t.level[0].ps_per_byte_16 = 1 << 16;
     if (mesh_make(&m, &md, &err)) return;
-    from = spec_of(&m, p->from, p->from_order, d.ndim);
-    to = spec_of(&m, p->to, p->to_order, d.ndim);
-    d.src = &m;
-    d.from = &from;
-    d.to = &to;
+    from.on = &m;
+    to = from;
+    from.spec = spec_of(&m, p->from, p->from_order, from.ndim);
+    to.spec = spec_of(&m, p->to, p->to_order, to.ndim);
+    d.src = &from;
+    d.dst = &to;
     d.topology = &t;
     if (mesh_plan_make(&plan, &d, &err)) {
         fprintf(stderr, "%s\n", err.text);
@@ -410,20 +408,18 @@ static void planning_table(FILE *out) {
         "| mesh | from | to | plan us | steps | one rank's moves | us |\n|---|---|---|---|---|---|---|\n");
     for (k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         mesh m;
-        mesh_spec from, to;
+        static const int64_t shape[2] = {65536, 65536};
+        mesh_layout from, to;
         mesh_plan_desc d = MESH_ZERO;
         mesh_moves it;
         mesh_error err;
         double make = 1e9, go = 1e9;
         int round, step, n = 0;
-        if (mesh_parse(&m, rows[k][0], 0, &err) || mesh_spec_parse(&from, &m, rows[k][1], 2, &err) ||
-            mesh_spec_parse(&to, &m, rows[k][2], 2, &err))
+        if (mesh_parse(&m, rows[k][0], 0, &err) || mesh_layout_parse(&from, &m, rows[k][1], 2, shape, &err) ||
+            mesh_layout_parse(&to, &m, rows[k][2], 2, shape, &err))
             continue;
-        d.src = &m;
-        d.from = &from;
-        d.to = &to;
-        d.ndim = 2;
-        d.shape[0] = d.shape[1] = 65536;
+        d.src = &from;
+        d.dst = &to;
         for (round = 0; round < 5; round++) {
             double t = seconds(), u;
             if (mesh_plan_make(&plan, &d, &err)) return;

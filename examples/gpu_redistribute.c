@@ -24,15 +24,12 @@ static float element(int64_t i, int64_t k) { return (float)((i * 7 + k) % 128); 
 
 /* This rank's part of the matrix under a spec, in the transport's memory. */
 static mesh_tensor tensor(const mesh *m, const char *spec, mesh_box *box) {
-    mesh_tensor t = MESH_ZERO;
-    t.dtype = MESH_F32;
-    t.ndim = 2;
-    t.shape[0] = ROWS;
-    t.shape[1] = COLUMNS;
-    t.on = m;
-    must(mesh_spec_parse(&t.spec, m, spec, 2, &err), err.text);
-    mesh_spec_box(&t.spec, m, 2, t.shape, comm.transport->rank, box);
-    must(mesh_alloc(&comm, (size_t)mesh_box_count(box) * sizeof(float), &t.data), comm.error.text);
+    static const int64_t shape[2] = {ROWS, COLUMNS};
+    mesh_tensor t;
+    size_t count;
+    must(mesh_tensor_make(&t, m, spec, MESH_F32, 2, shape, &err), err.text);
+    count = (size_t)mesh_tensor_box(&t, comm.transport->rank, box);
+    must(mesh_alloc(&comm, count * sizeof(float), &t.data), comm.error.text);
     return t;
 }
 

@@ -18,15 +18,10 @@ static int give_up(const char *text) {
 
 /* This rank's part of a matrix: memory for the box that its spec gives it. */
 static mesh_tensor tensor(const mesh *m, const char *spec, mesh_box *box) {
-    mesh_tensor t = MESH_ZERO;
-    t.dtype = MESH_F32;
-    t.ndim = 2;
-    t.shape[0] = ROWS;
-    t.shape[1] = COLUMNS;
-    t.on = m;
-    if (mesh_spec_parse(&t.spec, m, spec, 2, &err)) exit(give_up(err.text));
-    mesh_spec_box(&t.spec, m, 2, t.shape, comm.transport->rank, box);
-    t.data = calloc((size_t)mesh_box_count(box) + 1, sizeof(float));
+    static const int64_t shape[2] = {ROWS, COLUMNS};
+    mesh_tensor t;
+    if (mesh_tensor_make(&t, m, spec, MESH_F32, 2, shape, &err)) exit(give_up(err.text));
+    t.data = calloc((size_t)mesh_tensor_box(&t, comm.transport->rank, box) + 1, sizeof(float));
     return t;
 }
 

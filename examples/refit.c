@@ -24,10 +24,10 @@ static int visit(const mesh_tensor *t, int rank, int tensor, int update, int che
     mesh_box box;
     int64_t i, k, at = 0;
     int bad = 0;
-    if (!mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box)) return 0;
+    if (mesh_tensor_box(t, rank, &box) < 0) return 0;
     for (i = 0; i < box.shape[0]; i++)
         for (k = 0; k < box.shape[1]; k++, at++) {
-            float want = element(tensor, update, (box.offset[0] + i) * t->shape[1] + box.offset[1] + k);
+            float want = element(tensor, update, (box.offset[0] + i) * t->layout.shape[1] + box.offset[1] + k);
             if (check)
                 bad += ((float *)t->data)[at] != want;
             else
@@ -44,6 +44,7 @@ int main(void) {
     mesh_tensor train[TENSORS], serve[TENSORS];
     static const char *const fsdp[] = {"fsdp"}, *const tp[] = {"tp"};
     mesh_request refit = MESH_ZERO;
+    void *trained, *served;
     int rank, size, servers, shape, i, update, bad = 0;
     if (mesh_socket_open(&net, NULL, &err)) return give_up(err.text);
     rank = net.base.rank;
@@ -61,28 +62,19 @@ int main(void) {
         mesh_comm_open(&comm, &net.base, &world, NULL, &err))
         return give_up(err.text);
     for (i = 0; i < TENSORS; i++) { /* weights and, every fourth, a bias, of sizes that nothing divides */
-        mesh_tensor *a = &train[i], *b = &serve[i];
-        mesh_box box;
-        memset(a, 0, sizeof *a);
-        a->dtype = MESH_F32;
-        a->ndim = 2;
-        a->shape[0] = i % 4 == 3 ? 1 : 64 + 7 * i;
-        a->shape[1] = 96 + i;
-        a->on = &trainer;
-        *b = *a;
-        b->on = &server;
-        if (mesh_spec_parse(&a->spec, &trainer, i % 4 == 3 ? "fsdp:S(1)" : "fsdp:S(0)", 2, &err) ||
-            mesh_spec_parse(&b->spec, &server,
-                            i % 4 == 3 ? "tp:R"
-                            : i % 2    ? "tp:S(0)"
-                                       : "tp:S(1)",
-                            2, &err))
+        int64_t sizes[2];
+        const char *there = i % 4 == 3 ? "tp:R" : i % 2 ? "tp:S(0)" : "tp:S(1)";
+        sizes[0] = i % 4 == 3 ? 1 : 64 + 7 * i;
+        sizes[1] = 96 + i;
+        if (mesh_tensor_make(&train[i], &trainer, i % 4 == 3 ? "fsdp:S(1)" : "fsdp:S(0)", MESH_F32, 2, sizes, &err) ||
+            mesh_tensor_make(&serve[i], &server, there, MESH_F32, 2, sizes, &err))
             return give_up(err.text);
-        if (mesh_spec_box(&a->spec, &trainer, 2, a->shape, rank, &box))
-            a->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
-        if (mesh_spec_box(&b->spec, &server, 2, b->shape, rank, &box))
-            b->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
     }
+    trained = calloc(1, (size_t)mesh_tensors_lay(train, TENSORS, rank, NULL, 0) + 1); /* all of a rank's parts in one buffer */
+    served = calloc(1, (size_t)mesh_tensors_lay(serve, TENSORS, rank, NULL, 0) + 1);
+    if (!trained || !served) return give_up("out of memory");
+    mesh_tensors_lay(train, TENSORS, rank, trained, 0);
+    mesh_tensors_lay(serve, TENSORS, rank, served, 0);
     for (update = 0; update < UPDATES; update++) {
         for (i = 0; i < TENSORS; i++) visit(&train[i], rank, i, update, 0); /* a step of training */
         if (update == 0 ? mesh_redistribute_many_start(&comm, train, serve, TENSORS, &refit) || mesh_keep(refit)
@@ -97,6 +89,6 @@ int main(void) {
            TENSORS, UPDATES, bad);
     mesh_comm_close(&comm);
     mesh_socket_close(&net);
-    for (i = 0; i < TENSORS; i++) free(train[i].data), free(serve[i].data);
+    free(trained), free(served);
     return bad != 0;
 }

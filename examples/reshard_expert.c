@@ -15,18 +15,11 @@ static int give_up(const char *text) {
     return 1;
 }
 
-static mesh_tensor weights(const mesh *m, const char *spec, int rank) { /* [experts, inner, outer] */
-    mesh_tensor t = MESH_ZERO;
-    mesh_box box;
-    t.dtype = MESH_F32;
-    t.ndim = 3;
-    t.shape[0] = EXPERTS;
-    t.shape[1] = INNER;
-    t.shape[2] = OUTER;
-    t.on = m;
-    if (mesh_spec_parse(&t.spec, m, spec, 3, &err)) exit(give_up(err.text));
-    mesh_spec_box(&t.spec, m, 3, t.shape, rank, &box);
-    t.data = calloc((size_t)mesh_box_count(&box) + 1, sizeof(float));
+static mesh_tensor weights(const mesh *m, const char *spec, int rank) {
+    static const int64_t shape[3] = {EXPERTS, INNER, OUTER};
+    mesh_tensor t;
+    if (mesh_tensor_make(&t, m, spec, MESH_F32, 3, shape, &err)) exit(give_up(err.text));
+    t.data = calloc((size_t)mesh_tensor_count(&t, rank) + 1, sizeof(float));
     return t;
 }
 
@@ -37,7 +30,7 @@ static int visit(const mesh_tensor *t, int rank, int layer, float times, int che
     mesh_box box;
     int64_t i, j, k, at = 0;
     int bad = 0;
-    mesh_spec_box(&t->spec, t->on, 3, t->shape, rank, &box);
+    mesh_tensor_box(t, rank, &box);
     for (i = 0; i < box.shape[0]; i++)
         for (j = 0; j < box.shape[1]; j++)
             for (k = 0; k < box.shape[2]; k++, at++) {

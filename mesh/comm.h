@@ -164,12 +164,22 @@ static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     mesh_transport_free(e->t, g);
 }
 
-static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+static inline mesh__group *mesh__group_called(const mesh__comm_impl *impl, const char *axes) {
     int i;
-    if (!axes) return impl->group[0];
     for (i = 0; i < impl->ngroups; i++)
         if (mesh__same(impl->group[i]->axes, axes)) return impl->group[i];
     return NULL;
+}
+
+static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+    char text[MESH_MAX_AXES * MESH_NAME_BYTES];
+    mesh__text t = mesh__text_on(text, sizeof text);
+    uint8_t list[MESH_MAX_AXES];
+    mesh__group *g = axes ? mesh__group_called(impl, axes) : impl->group[0];
+    int n = g ? -1 : mesh__axes(&impl->group[0]->on, axes, list, "", NULL);
+    if (n < 0) return g;
+    mesh__put_axes(&t, &impl->group[0]->on, list, n); /* it may be written another way */
+    return mesh__group_called(impl, text);
 }
 
 /* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
@@ -178,10 +188,15 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     mesh__engine *e = impl->engine;
     mesh__group *g;
     char *text = (char *)mesh_transport_alloc(e->t, length + 1);
+    mesh__text t = mesh__text_on(text, length + 1);
+    uint8_t list[MESH_MAX_AXES];
     mesh_status status;
+    int n;
     if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
     memcpy(text, axes, length);
     text[length] = 0;
+    if ((n = mesh__axes(&c->on, text, list, "", NULL)) >= 0) text[0] = 0; /* else it is left as it is, to be named */
+    mesh__put_axes(&t, &c->on, list, n);                                  /* never longer */
     g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
     if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
         mesh_transport_free(e->t, text);
@@ -442,8 +457,9 @@ static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *
     mesh__text t = mesh__text_on(all, sizeof all);
     mesh_status status;
     const char *p;
+    uint8_t list[MESH_MAX_AXES];
     int i;
-    for (i = 0; i < c->on.naxes; i++) mesh__put(&t, "%s%s", i ? "," : "", c->on.axis[i].name);
+    mesh__put_axes(&t, &c->on, list, mesh__axes(&c->on, NULL, list, "", NULL));
     if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
     for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
         if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)

@@ -61,7 +61,7 @@ static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
     int side, i, simple;
     mesh_moves route;
     mesh__moves_layouts(&route, p, step);
-    simple = route.replicas == 1 && !route.placed.n && !route.to_zero.n && mesh_equal(route.src, route.dst);
+    simple = route.replicas == 1 && !route.placed.n && !route.to_zero.n && mesh_equal(route.src.on, route.dst.on);
     for (side = 0; side < 2; side++)
         for (i = 0; i < p->at[side].size; i++) {
             int rank = mesh_rank_at(&p->at[side], i);
@@ -70,8 +70,8 @@ static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
             if (simple) {
                 mesh_box have, want, both;
                 int64_t kept = 0;
-                if (!mesh_spec_box(route.src_spec, route.src, p->view.ndim, p->view.shape, rank, &have)) continue;
-                mesh_spec_box(route.dst_spec, route.dst, p->view.ndim, p->view.shape, rank, &want);
+                if (mesh_layout_box(&route.src, rank, &have) < 0) continue;
+                mesh_layout_box(&route.dst, rank, &want);
                 if (mesh_box_intersect(&both, &have, &want)) kept = mesh_box_count(&both);
                 t.sent = (mesh__mul64(mesh_box_count(&have), route.receivers) - kept) * p->elem_bytes;
                 t.received = (mesh__mul64(mesh_box_count(&want), route.summands) - kept) * p->elem_bytes;
@@ -89,14 +89,13 @@ static inline int64_t mesh__step_least(const mesh_plan *p, const mesh_moves *rou
     int64_t worst = 0;
     int i;
     if (route->placed.n || route->to_zero.n) return 0;
-    for (i = 0; i < route->dst->size; i++) {
-        int rank = mesh_rank_at(route->dst, i);
+    for (i = 0; i < route->dst.on->size; i++) {
+        int rank = mesh_rank_at(route->dst.on, i);
         mesh_box have, want, both;
         int64_t need;
-        mesh_spec_box(route->dst_spec, route->dst, p->view.ndim, p->view.shape, rank, &want);
+        mesh_layout_box(&route->dst, rank, &want);
         need = mesh__mul64(mesh_box_count(&want), route->summands);
-        if (mesh_spec_box(route->src_spec, route->src, p->view.ndim, p->view.shape, rank, &have) &&
-            mesh_box_intersect(&both, &have, &want))
+        if (mesh_layout_box(&route->src, rank, &have) >= 0 && mesh_box_intersect(&both, &have, &want))
             need -= mesh_box_count(&both);
         if (need > worst) worst = need;
     }
@@ -142,9 +141,21 @@ static inline int64_t mesh__transfers(const mesh_plan *p, const mesh_spec *from,
                        mesh__mul64(missed, groups * apart + copies - 1));
 }
 
+/* The tensor before (0) and after (1) the plan. */
+static inline mesh_layout mesh__plan_end(const mesh_plan *p, int side) {
+    mesh_layout l;
+    int d;
+    l.on = &p->at[side];
+    l.spec = side ? p->to : p->from;
+    l.ndim = p->ndim;
+    for (d = 0; d < MESH_MAX_DIMS; d++) l.shape[d] = p->shape[d];
+    return l;
+}
+
 MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
     const mesh_spec *from = &p->from, *to = &p->to;
     const mesh *src = &p->at[0], *dst = &p->at[1];
+    mesh_layout before = mesh__plan_end(p, 0), after = mesh__plan_end(p, 1);
     mesh_box whole = mesh__box_whole(p->ndim, p->shape);
     int64_t most = 0, matched = 0, elements = mesh_box_count(&whole), shared;
     int i, partial = 0, made = 0, ranks = src->size;
@@ -156,8 +167,8 @@ MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
         int rank = mesh_rank_at(dst, i);
         mesh_box have, want, both;
         int64_t held = 0, need;
-        mesh_spec_box(to, dst, p->ndim, p->shape, rank, &want);
-        if (!mesh_spec_box(from, src, p->ndim, p->shape, rank, &have))
+        mesh_layout_box(&after, rank, &want);
+        if (mesh_layout_box(&before, rank, &have) < 0)
             ranks++;
         else if (mesh_box_intersect(&both, &have, &want))
             held = mesh_box_count(&both);
@@ -281,18 +292,18 @@ static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
     r.want = r.have = r.have_kept = r.want_kept = r.pieces = r.parts = 1;
     for (d = 0; d < p->view.ndim; d++) {
         uint8_t from[MESH_MAX_AXES], to[MESH_MAX_AXES];
-        int nfrom = mesh__sharding_axes(route->src, route->src_spec, d, from),
-            nto = mesh__sharding_axes(route->dst, route->dst_spec, d, to), kept;
+        int nfrom = mesh__sharding_axes(route->src.on, &route->src.spec, d, from),
+            nto = mesh__sharding_axes(route->dst.on, &route->dst.spec, d, to), kept;
         int64_t want = p->view.shape[d], want_low = want, have = want, have_low = want, placed = 1, a = 1, b = 1;
         for (i = 0; i < nto; i++) {
-            want = mesh__ceil(want, route->dst->axis[to[i]].size);
-            want_low = mesh__least_part(route->dst_spec->rule, route->dst->axis[to[i]].size, want_low);
+            want = mesh__ceil(want, route->dst.on->axis[to[i]].size);
+            want_low = mesh__least_part(route->dst.spec.rule, route->dst.on->axis[to[i]].size, want_low);
         }
         for (i = kept = 0; i < nfrom; i++) {
-            int size = route->src->axis[from[i]].size;
+            int size = route->src.on->axis[from[i]].size;
             have = mesh__ceil(have, size);
-            have_low = mesh__least_part(route->src_spec->rule, size, have_low);
-            if (same && route->placed.n && route->dst_spec->axis[from[i]].kind == MESH_PARTIAL)
+            have_low = mesh__least_part(route->src.spec.rule, size, have_low);
+            if (same && route->placed.n && route->dst.spec.axis[from[i]].kind == MESH_PARTIAL)
                 placed *= size; /* what comes is from this rank's own coordinate */
             else
                 from[kept++] = from[i];
@@ -300,8 +311,8 @@ static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
         if (placed > 1 && want > have) want = have;
         elsewhere |= placed > 1 && kept > 0; /* other parts of the dim, cut otherwise */
         for (k = 0; same && k < kept && k < nto && from[k] == to[k]; k++) {}
-        for (i = k; i < kept; i++) a *= route->src->axis[from[i]].size;
-        for (i = k; i < nto; i++) b *= route->dst->axis[to[i]].size;
+        for (i = k; i < kept; i++) a *= route->src.on->axis[from[i]].size;
+        for (i = k; i < nto; i++) b *= route->dst.on->axis[to[i]].size;
         elsewhere |= a > 1 && b > 1;
         r.want = mesh__mul64(r.want, want);
         r.have = mesh__mul64(r.have, have);
@@ -315,15 +326,14 @@ static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
 }
 
 /* Between meshes whose axes cannot be compared: the fewest elements of its new box that a rank has already, over up to 16 ranks of one side. */
-static inline int64_t mesh__kept_between(const mesh_plan *p, const mesh_moves *route, const mesh *side) {
+static inline int64_t mesh__kept_between(const mesh_moves *route, const mesh *side) {
     int64_t least = INT64_MAX;
     int k, most = side->size < 16 ? side->size : 16;
     for (k = 0; k < most; k++) {
         int rank = mesh_rank_at(side, (int)((int64_t)k * (side->size - 1) / (most > 1 ? most - 1 : 1)));
         mesh_box have, want, both;
         int64_t kept = 0;
-        if (mesh_spec_box(route->src_spec, route->src, p->view.ndim, p->view.shape, rank, &have) &&
-            mesh_spec_box(route->dst_spec, route->dst, p->view.ndim, p->view.shape, rank, &want) &&
+        if (mesh_layout_box(&route->src, rank, &have) >= 0 && mesh_layout_box(&route->dst, rank, &want) >= 0 &&
             mesh_box_intersect(&both, &have, &want))
             kept = mesh_box_count(&both);
         if (kept < least) least = kept;
@@ -339,12 +349,13 @@ static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
     mesh_digits along;
     int i, k;
     along.n = 0;
-    for (i = 0; i < route->src->naxes; i++) {
-        const mesh_place *a = &route->src_spec->axis[i], *b = &route->dst_spec->axis[i];
+    for (i = 0; i < route->src.on->naxes; i++) {
+        const mesh_place *a = &route->src.spec.axis[i], *b = &route->dst.spec.axis[i];
         int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
         if (a->kind == MESH_REPLICATE || (b->kind == MESH_PARTIAL && route->placed.n)) moved = 0;
-        for (k = route->src->axis[i].first; moved && k < route->src->axis[i].first + route->src->axis[i].modes; k++)
-            mesh__digit_add(&along, route->src->mode[k].shape, route->src->mode[k].stride);
+        for (k = route->src.on->axis[i].first; moved && k < route->src.on->axis[i].first + route->src.on->axis[i].modes;
+             k++)
+            mesh__digit_add(&along, route->src.on->mode[k].shape, route->src.on->mode[k].stride);
     }
     return along;
 }
@@ -360,8 +371,8 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     c.inside = 0;
     c.staged = mesh__mul64(x.want, p->elem_bytes);
     if (!same) {
-        x.want_kept = mesh__kept_between(p, route, route->dst);
-        x.have_kept = x.want_kept ? mesh__kept_between(p, route, route->src) : 0;
+        x.want_kept = mesh__kept_between(route, route->dst.on);
+        x.have_kept = x.want_kept ? mesh__kept_between(route, route->src.on) : 0;
     }
     received = mesh__mul64(x.want, c.summands) - x.want_kept;
     sent = mesh__ceil(mesh__mul64(x.have, route->receivers), route->replicas) - x.have_kept;
@@ -390,17 +401,17 @@ static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
         c.ps = mesh__time(t, near, few, x.want_kept > 0, c.messages, c.bytes);
         return c;
     }
-    along = mesh__digits_of(route->src, route->src_spec, MESH_SHARD);
+    along = mesh__digits_of(route->src.on, &route->src.spec, MESH_SHARD);
     for (i = 0; i < route->sum.n; i++) mesh__digit_add(&along, route->sum.digit[i].shape, route->sum.digit[i].stride);
     k = mesh__digits_size(&along);
     for (i = 0; i < route->spread.n; i++)
         mesh__digit_add(&along, route->spread.digit[i].shape, route->spread.digit[i].stride);
-    c.ps = mesh__time_between(t, route->dst, route->src, &along, k, come, received);
-    along = mesh__digits_of(route->dst, route->dst_spec, MESH_SHARD);
+    c.ps = mesh__time_between(t, route->dst.on, route->src.on, &along, k, come, received);
+    along = mesh__digits_of(route->dst.on, &route->dst.spec, MESH_SHARD);
     for (i = 0; i < route->to_spread.n; i++)
         mesh__digit_add(&along, route->to_spread.digit[i].shape, route->to_spread.digit[i].stride);
     k = mesh__digits_size(&along) / route->replicas;
-    sent = mesh__time_between(t, route->src, route->dst, &along, k, go, sent);
+    sent = mesh__time_between(t, route->src.on, route->dst.on, &along, k, go, sent);
     if (sent > c.ps) c.ps = sent;
     return c;
 }

@@ -99,26 +99,24 @@ typedef struct mesh__order {
     unsigned factors; /* those whose product is the world */
 } mesh__order;
 
-/* A list of tokens, "a,b" slowest first or "b-a" fastest first. */
-static inline mesh_status mesh__order_split(mesh__order *o, const char *list, mesh_error *err) {
-    const char *p = list;
-    int dashes = 0, i;
-    for (i = 0; list[i]; i++) dashes |= list[i] == '-';
-    for (;; p++) {
-        int length = mesh__name_length(p);
-        if (!length || length >= MESH_NAME_BYTES || o->n == MESH_MAX_AXES ||
-            (p[length] && p[length] != (dashes ? '-' : ',')))
-            return mesh__fail(
-                err, MESH_ERR_ARGUMENT, -1,
-                "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
-                "\"tp-dp-pp\" (fastest first)",
-                o->text);
-        mesh__name_set(o->token[o->n++], p, length, "", NULL);
-        p += length;
-        if (!*p) break;
+/* The tokens of a list. */
+static inline mesh_status mesh__order_split(mesh__order *o, const char *text, mesh_error *err) {
+    mesh__list list = mesh__list_of(text);
+    const char *word = text;
+    int i, n, length;
+    for (n = 0; (length = mesh__list_next(&list, &word)) >= 0; n++) {
+        if (!length || length >= MESH_NAME_BYTES || n == MESH_MAX_AXES || mesh__name_length(word) != length) break;
+        mesh__name_set(o->token[n], word, length, "", NULL);
     }
-    for (i = 0; dashes && i < o->n / 2; i++) {
-        char *a = o->token[i], *z = o->token[o->n - 1 - i];
+    if (length >= 0 || !n)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
+            "\"tp-dp-pp\" (fastest first)",
+            o->text);
+    o->n = n;
+    for (i = 0; list.parted == '-' && i < n / 2; i++) {
+        char *a = o->token[i], *z = o->token[n - 1 - i];
         int k;
         for (k = 0; k < MESH_NAME_BYTES; k++) {
             char c = a[k];

@@ -141,7 +141,7 @@ static inline void mesh__put_time(mesh__text *t, int64_t ps) {
 }
 
 /* "over dp,tp": the axes that a step works along; of a split axis its name if all parts do. */
-static inline void mesh__put_axes(mesh__text *t, const mesh_plan *p, int step) {
+static inline void mesh__put_change(mesh__text *t, const mesh_plan *p, int step) {
     mesh__change c = mesh__step_change(p, step);
     int split = c.on == &p->at[2] || c.on == &p->at[3], i, k = 0, n = 0, end, all;
     const mesh *whole = split ? c.on - 2 : c.on;
@@ -218,7 +218,7 @@ MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
         start = t.len;
         mesh__put(&t, "%d %s", k + 1, mesh_step_name(p, k));
         mesh__put_column(&t, start, 23);
-        mesh__put_axes(&t, p, k);
+        mesh__put_change(&t, p, k);
         mesh__put_column(&t, start, 39);
         mesh__put_bytes(&t, s->bytes);
         mesh__put_column(&t, start, 51);
@@ -263,7 +263,7 @@ MESH_API size_t mesh_plan_json(const mesh_plan *p, char *buf, size_t cap) {
     for (k = 0; k < p->nsteps; k++) {
         const mesh_step *s = &p->step[k];
         mesh__put(&t, "%s{\"name\": \"%s\", \"axes\": \"", k ? ", " : "", mesh_step_name(p, k));
-        mesh__put_axes(&t, p, k);
+        mesh__put_change(&t, p, k);
         mesh__put(&t, "\", \"bytes\": %l, \"messages\": %d, \"rounds\": %d, \"ps\": %l, \"mesh\": \"", s->bytes,
                   s->messages, s->rounds, s->ps);
         mesh__put_sizes(&t, &p->at[s->on]);

@@ -393,7 +393,7 @@ static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
 static inline int mesh__halo_neighbor(const mesh_comm *c, const mesh_halo *h, const int *axis, const int *direction,
                                       int sign) {
     int at[MESH_MAX_AXES], k;
-    if (!mesh_coords_of(&c->on, c->transport->rank, at)) return -1;
+    if (mesh_coords_of(&c->on, NULL, c->transport->rank, at) < 0) return -1;
     for (k = 0; k < h->ndim; k++) {
         int size = axis[k] < 0 ? 1 : c->on.axis[axis[k]].size,
             to = (axis[k] < 0 ? 0 : at[axis[k]]) + sign * direction[k];

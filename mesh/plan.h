@@ -8,7 +8,9 @@ DO THIS
 EXAMPLE
     mesh_plan_desc d = MESH_ZERO;
     mesh_plan plan;
-    d.src = &m, d.from = &rows, d.to = &columns, d.ndim = 2, d.shape[0] = d.shape[1] = 8192, d.dtype = MESH_BF16;
+    mesh_layout_parse(&rows, &m, "dp:S(0)", 2, shape, &err);
+    mesh_layout_parse(&columns, &m, "dp:S(1)", 2, shape, &err);
+    d.src = &rows, d.dst = &columns, d.dtype = MESH_BF16;
     mesh_plan_make(&plan, &d, &err);
     mesh_plan_format(&plan, text, sizeof text);        each step, bytes per rank, predicted time, scratch
     for (mesh_moves_start(&it, &plan, 0, rank, -1); mesh_moves_next(&it);) ...   what this rank sends and receives
@@ -46,11 +48,8 @@ extern "C" {
 /* ---- plans --------------------------------------------------------------------------------------------------------- */
 
 typedef struct mesh_plan_desc {
-    const mesh *src, *dst; /* dst NULL: the same mesh. They may share all ranks, some, or none */
-    const mesh_spec *from, *to;
-    int ndim;
+    const mesh_layout *src, *dst; /* of one shape. Their meshes may share all ranks, some, or none */
     mesh_dtype dtype;
-    int64_t shape[MESH_MAX_DIMS];  /* of the whole tensor */
     int64_t elem_bytes;            /* 0: the dtype's */
     int64_t scratch_cap;           /* bytes a rank may use beside source and destination; 0: any */
     const mesh_topology *topology; /* NULL: flat */
@@ -233,21 +232,19 @@ static inline int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_sp
 
 /* Can the two layouts of a step be compared axis by axis? A layout on a mesh and one on the same mesh with its axes split can, where
    sizes divide: the route is then put on the split mesh. */
-static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route, mesh_spec *split) {
+static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route) {
     const mesh_plan *p = &q->path;
     if (q->same[on][next]) return 1;
     if (on < 2 && next >= 2 && q->same[on][next - 2] &&
-        mesh__is_even(&p->view, &p->at[on], route->src_spec, &p->at[next])) {
-        *split = mesh__spec_split(route->src_spec, &p->at[on], &p->at[next]);
-        route->src = &p->at[next];
-        route->src_spec = split;
+        mesh__is_even(&p->view, &p->at[on], &route->src.spec, &p->at[next])) {
+        route->src.spec = mesh__spec_split(&route->src.spec, &p->at[on], &p->at[next]);
+        route->src.on = &p->at[next];
         return 1;
     }
     if (on >= 2 && next < 2 && q->same[on - 2][next] &&
-        mesh__is_even(&p->view, &p->at[next], route->dst_spec, &p->at[on])) {
-        *split = mesh__spec_split(route->dst_spec, &p->at[next], &p->at[on]);
-        route->dst = &p->at[on];
-        route->dst_spec = split;
+        mesh__is_even(&p->view, &p->at[next], &route->dst.spec, &p->at[on])) {
+        route->dst.spec = mesh__spec_split(&route->dst.spec, &p->at[next], &p->at[on]);
+        route->dst.on = &p->at[on];
         return 1;
     }
     return 0;
@@ -283,9 +280,9 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
 static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
     if (route->placed.n) most = MESH__BYTES_RANKS;
     return p->at[0].size <= most && p->at[1].size <= most &&
-           (route->replicas > 1 || !mesh_equal(route->src, route->dst) || route->placed.n ||
-            !mesh__is_even(&p->view, route->src, route->src_spec, NULL) ||
-            !mesh__is_even(&p->view, route->dst, route->dst_spec, NULL));
+           (route->replicas > 1 || !mesh_equal(route->src.on, route->dst.on) || route->placed.n ||
+            !mesh__is_even(&p->view, route->src.on, &route->src.spec, NULL) ||
+            !mesh__is_even(&p->view, route->dst.on, &route->dst.spec, NULL));
 }
 
 /* What the path's last step costs. last: it reaches the destination. Returns 0 if the path is not worth going on with. */
@@ -294,12 +291,11 @@ static inline int mesh__step_cost(mesh__search *q, int last) {
     int k = p->nsteps - 1, on = k ? p->step[k - 1].on : 0, same, count;
     mesh_step *s = &p->step[k];
     mesh__cost *c = &q->cost[k];
-    mesh_spec split;
     mesh_moves route;
     mesh__moves_layouts(&route, p, k);
     if (p->op == MESH_PROD && route.made_partial) return 0; /* no whole value is a product of copies of itself */
-    same = mesh__same_axes(q, on, s->on, &route, &split);
-    if (same && (k > 0 || !last) && mesh__same_places(route.src_spec, route.dst_spec)) return 0; /* it does nothing */
+    same = mesh__same_axes(q, on, s->on, &route);
+    if (same && (k > 0 || !last) && mesh__same_places(&route.src.spec, &route.dst.spec)) return 0; /* it does nothing */
     s->kind = route.summands > 1 ? MESH_STEP_REDUCE : MESH_STEP_MOVE;
     s->rounds = 1;
     count = mesh__must_count(p, &route, q->bytes_only ? MESH__BYTES_RANKS : MESH__EXACT_RANKS);
@@ -825,8 +821,8 @@ static inline void mesh__search_all(mesh__search *q) {
 
 /* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
 
-static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *src, const mesh *dst,
-                                           int64_t elem_bytes, mesh_error *err) {
+static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem_bytes, mesh_error *err) {
+    const mesh *src = d->src->on, *dst = d->dst->on;
     const char *f = "mesh_plan_make";
     int i, k, from_op = -1, to_op = -1, from_axis = 0, to_axis = 0;
     int64_t total = elem_bytes;
@@ -838,18 +834,25 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *
     if (d->scratch_cap < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", f, d->scratch_cap);
     if (d->topology && mesh_topology_check(d->topology, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (d->src->ndim != d->dst->ndim)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: source and destination have %d and %d dims", f, d->src->ndim,
+                          d->dst->ndim);
     for (i = 0; i < 2; i++)
-        if (mesh_spec_check(i ? d->to : d->from, i ? dst : src, d->ndim, d->shape, &why) != MESH_OK)
+        if (mesh_layout_check(i ? d->dst : d->src, &why) != MESH_OK)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s: %s", f, i ? "destination" : "source", why.text);
-    for (k = 0; k < d->ndim; k++) total = mesh__mul64(total, d->shape[k]);
+    for (k = 0; k < d->src->ndim; k++)
+        if (d->src->shape[k] != d->dst->shape[k])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dim %d is %l in the source and %l in the destination", f,
+                              k, d->src->shape[k], d->dst->shape[k]);
+    for (k = 0; k < d->src->ndim; k++) total = mesh__mul64(total, d->src->shape[k]);
     if (total > INT64_MAX / 4)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                           "%s: the tensor's bytes overflow: more than 2^61; give a smaller shape than dim 0's %l", f,
-                          d->ndim ? d->shape[0] : 1);
+                          d->src->ndim ? d->src->shape[0] : 1);
     for (i = 0; i < src->naxes; i++)
-        if (d->from->axis[i].kind == MESH_PARTIAL) from_op = d->from->axis[i].op, from_axis = i;
+        if (d->src->spec.axis[i].kind == MESH_PARTIAL) from_op = d->src->spec.axis[i].op, from_axis = i;
     for (i = 0; i < dst->naxes; i++)
-        if (d->to->axis[i].kind == MESH_PARTIAL) to_op = d->to->axis[i].op, to_axis = i;
+        if (d->dst->spec.axis[i].kind == MESH_PARTIAL) to_op = d->dst->spec.axis[i].op, to_axis = i;
     if (from_op >= 0 && to_op >= 0 && from_op != to_op)
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
@@ -858,8 +861,8 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, const mesh *
             f, src->axis[from_axis].name, mesh_op_name((mesh_op)from_op), dst->axis[to_axis].name,
             mesh_op_name((mesh_op)to_op));
     if (to_op == MESH_AVG || to_op == MESH_PROD) { /* only summands that are there already */
-        mesh_digits have = mesh__digits_of(src, d->from, MESH_PARTIAL),
-                    want = mesh__digits_of(dst, d->to, MESH_PARTIAL), common, rest;
+        mesh_digits have = mesh__digits_of(src, &d->src->spec, MESH_PARTIAL),
+                    want = mesh__digits_of(dst, &d->dst->spec, MESH_PARTIAL), common, rest;
         common.n = rest.n = 0;
         mesh__digits_sort(&want, &have, &common, &rest);
         if (rest.n)
@@ -1032,37 +1035,36 @@ static inline void mesh__count_bytes(mesh_plan *p) {
 MESH_API int mesh_plan_candidates(mesh_plan *plans, int cap, const mesh_plan_desc *d, mesh_error *err) {
     mesh__search q;
     mesh_plan *p = &q.path;
-    const mesh *src = d ? d->src : NULL, *dst = d && d->dst ? d->dst : src;
+    const mesh_layout *src = d ? d->src : NULL, *dst = d ? d->dst : NULL;
     int64_t elem_bytes = !d ? 0 : d->elem_bytes ? d->elem_bytes : (int64_t)mesh_dtype_bytes(d->dtype);
     int i;
-    if (!d || !src || !d->from || !d->to || cap < 1 || !plans)
+    if (!d || !src || !dst || cap < 1 || !plans)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_plan_make: %s is missing",
-                          !d         ? "the description"
-                          : !src     ? "desc.src"
-                          : !d->from ? "desc.from"
-                          : !d->to   ? "desc.to"
-                                     : "room for a plan"),
+                          !d     ? "the description"
+                          : !src ? "desc.src"
+                          : !dst ? "desc.dst"
+                                 : "room for a plan"),
                -1;
-    if (mesh__plan_check(d, src, dst, elem_bytes, err) != MESH_OK) return -1;
+    if (mesh__plan_check(d, elem_bytes, err) != MESH_OK) return -1;
     q.d = d;
     q.best = plans;
     q.cap = cap;
     q.found = 0;
     q.least = -1;
-    p->at[0] = *src;
-    p->at[1] = *dst;
-    p->from = *d->from;
-    p->to = *d->to;
-    p->ndim = d->ndim;
+    p->at[0] = *src->on;
+    p->at[1] = *dst->on;
+    p->from = src->spec;
+    p->to = dst->spec;
+    p->ndim = src->ndim;
     p->nsteps = 0;
     p->op = MESH_SUM;
-    for (i = 0; i < src->naxes; i++)
+    for (i = 0; i < p->from.naxes; i++)
         if (p->from.axis[i].kind == MESH_PARTIAL) p->op = p->from.axis[i].op;
-    for (i = 0; i < dst->naxes; i++)
-        if (d->to->axis[i].kind == MESH_PARTIAL) p->op = d->to->axis[i].op;
+    for (i = 0; i < p->to.naxes; i++)
+        if (p->to.axis[i].kind == MESH_PARTIAL) p->op = p->to.axis[i].op;
     p->dtype = d->dtype;
     p->elem_bytes = elem_bytes;
-    for (i = 0; i < MESH_MAX_DIMS; i++) p->shape[i] = i < d->ndim ? d->shape[i] : 0;
+    for (i = 0; i < MESH_MAX_DIMS; i++) p->shape[i] = i < p->ndim ? src->shape[i] : 0;
     p->topology = d->topology && d->topology->nlevels ? *d->topology : mesh__flat();
     p->bytes = p->ps = 0;
     p->limited = 0;

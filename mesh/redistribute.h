@@ -6,12 +6,11 @@ DO THIS
     Nothing: mesh_collectives.h includes it.
 
 EXAMPLE
-    mesh_tensor rows = MESH_ZERO, columns;
-    rows.data = a, rows.dtype = MESH_F32, rows.ndim = 2, rows.shape[0] = 4096, rows.shape[1] = 1024, rows.on = &m;
-    mesh_spec_parse(&rows.spec, &m, "dp:S(0) tp:R", 2, &err);
-    columns = rows;
-    columns.data = b;
-    mesh_spec_parse(&columns.spec, &m, "dp:R tp:S(1)", 2, &err);
+    int64_t shape[2] = {4096, 1024};
+    mesh_tensor rows, columns;
+    mesh_tensor_make(&rows, &m, "dp:S(0) tp:R", MESH_F32, 2, shape, &err);
+    mesh_tensor_make(&columns, &m, "dp:R tp:S(1)", MESH_F32, 2, shape, &err);
+    rows.data = a, columns.data = b;
     mesh_redistribute(&comm, &rows, &columns);
 
     Bytes go straight from one tensor's memory to the other's, strided at both ends, by the plan of plan.h, which any rank (and
@@ -35,18 +34,6 @@ CONVENTIONS
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct mesh_tensor {
-    void *data; /* this rank's part: a row-major array of its box's shape */
-    mesh_dtype dtype;
-    int ndim;
-    int64_t shape[MESH_MAX_DIMS]; /* of the whole tensor */
-    const mesh *on;
-    mesh_spec spec;
-    const int64_t *strides;     /* of the local array, in elements, per dim; NULL: dense. On every rank or on none */
-    const int64_t *local_shape; /* what the caller thinks its part is, for a check; NULL: none */
-    int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
-} mesh_tensor;
 
 /* Give dst what src says. ARGUMENT: tensors of different shape or dtype, specs that do not fit, a part that is NULL or not of its box's
    shape, parts that overlap, a rank in neither mesh or of another comm. UNSUPPORTED: a reduction that the dtype has not. MEMORY: no plan
@@ -486,6 +473,7 @@ static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     const mesh_plan *p = t->plan;
     const mesh_step *s = &p->step[step];
     mesh__place_of *to = &t->at[!(step & 1)];
+    mesh_layout layout;
     mesh_box box, both;
     int d, inside = p->view.ndim > 0;
     if (step == p->nsteps - 1) {
@@ -494,7 +482,8 @@ static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     }
     memset(&box, 0, sizeof box);
     box.ndim = p->view.ndim;
-    if (!mesh_spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, b->rank, &box)) box.shape[0] = 0;
+    layout = mesh__view_layout(p, &p->at[s->on], &s->spec);
+    if (mesh_layout_box(&layout, b->rank, &box) < 0) box.shape[0] = 0;
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
     for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];
     if (inside) { /* where it will be in the end anyway */
@@ -639,29 +628,25 @@ static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
 
 /* ---- // >>redistribute: calls ---- */
 
-static inline int64_t mesh__tensor_elem(const mesh_tensor *t) {
-    return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
-}
-
 /* This rank's part of a tensor, and whether what the caller says of it is so. */
 static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
                                              mesh_error *err) {
     mesh_box box;
-    int d;
+    int d, ndim = t->layout.ndim;
     int64_t elem = mesh__tensor_elem(t), span = 1;
     memset(&box, 0, sizeof box);
-    box.ndim = t->ndim;
-    if (!mesh_spec_box(&t->spec, t->on, t->ndim, t->shape, rank, &box)) {
+    box.ndim = ndim;
+    if (mesh_layout_box(&t->layout, rank, &box) < 0) {
         box.shape[0] = 0;
         *p = mesh__dense(NULL, &box, elem);
         return MESH_OK;
     }
     *p = mesh__dense(t->data, &box, elem);
-    for (d = t->ndim - 1; d >= 0; d--) {
+    for (d = ndim - 1; d >= 0; d--) {
         if (t->local_shape && t->local_shape[d] != box.shape[d])
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
                               "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
-                              t->local_shape[d], d, rank, box.shape[d], t->shape[d]);
+                              t->local_shape[d], d, rank, box.shape[d], t->layout.shape[d]);
         if (t->strides && box.shape[d] > 1) {
             if (mesh_box_count(&box) && (t->strides[d] < span || t->strides[d] > INT64_MAX / 2 / elem / box.shape[d]))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
@@ -681,6 +666,7 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
 static inline void mesh__place_view(mesh__place_of *place, const mesh_plan *p, int side, int rank) {
     const mesh_view *v = &p->view;
     mesh__place_of seen = *place;
+    mesh_layout layout;
     int d;
     if (v->ndim == p->ndim) return;
     seen.box.ndim = v->ndim;
@@ -688,8 +674,8 @@ static inline void mesh__place_view(mesh__place_of *place, const mesh_plan *p, i
         int apart = d + 1 < v->ndim && v->dim[d + 1] == v->dim[d];
         seen.stride[d] = apart ? seen.stride[d + 1] * v->shape[d + 1] : place->stride[v->dim[d]];
     }
-    if (!mesh_spec_box(side ? &v->to : &v->from, &p->at[side], v->ndim, v->shape, rank, &seen.box))
-        seen.box.shape[0] = 0;
+    layout = mesh__view_layout(p, &p->at[side], side ? &v->to : &v->from);
+    if (mesh_layout_box(&layout, rank, &seen.box) < 0) seen.box.shape[0] = 0;
     *place = seen;
 }
 
@@ -711,27 +697,29 @@ static inline int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) 
 
 static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                               mesh_error *err) {
-    int d, i, side, rank = c->transport->rank;
+    int i, side, rank = c->transport->rank;
     const mesh_tensor *both[2];
+    const mesh *on;
     both[0] = src;
     both[1] = dst;
     for (side = 0; side < 2; side++) {
         const mesh_tensor *t = both[side];
         const char *which = side ? "destination" : "source";
-        if (!t->on) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: tensor.on, its mesh, is NULL", which);
+        if (!t->layout.on) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: layout.on, its mesh, is NULL", which);
         if (!mesh_dtype_bytes(t->dtype) || t->elem_bytes < 0 ||
             (t->elem_bytes && t->dtype != MESH_BYTES && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dtype %d with elements of %l bytes; see MESH_DTYPES",
                               which, (int)t->dtype, t->elem_bytes);
-        if (t->ndim < 0 || t->ndim > MESH_MAX_DIMS)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d dims; 0 to %d are possible", which, t->ndim,
+        if (t->layout.ndim < 0 || t->layout.ndim > MESH_MAX_DIMS)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d dims; 0 to %d are possible", which, t->layout.ndim,
                               MESH_MAX_DIMS);
-        if (mesh_equal(t->on, &c->on)) continue;
-        for (i = 0; i < t->on->size; i++)
-            if (mesh_index_of(&c->on, mesh_rank_at(t->on, i)) < 0)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(t->on, i),
+        on = t->layout.on;
+        if (mesh_equal(on, &c->on)) continue;
+        for (i = 0; i < on->size; i++)
+            if (mesh_index_of(&c->on, mesh_rank_at(on, i)) < 0)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(on, i),
                                   "%s: its mesh \"%s\" holds rank %d, which is not in the comm's", which,
-                                  mesh__show(t->on).text, mesh_rank_at(t->on, i));
+                                  mesh__show(on).text, mesh_rank_at(on, i));
     }
     if (src->dtype != dst->dtype)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination are %s and %s; convert first",
@@ -740,14 +728,7 @@ static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                           "elements are of %l bytes in the source and of %l in the destination", mesh__tensor_elem(src),
                           mesh__tensor_elem(dst));
-    if (src->ndim != dst->ndim)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination have %d and %d dims", src->ndim,
-                          dst->ndim);
-    for (d = 0; d < src->ndim; d++)
-        if (src->shape[d] != dst->shape[d])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "dim %d is %l in the source and %l in the destination", d,
-                              src->shape[d], dst->shape[d]);
-    if (mesh_index_of(src->on, rank) < 0 && mesh_index_of(dst->on, rank) < 0)
+    if (mesh_index_of(src->layout.on, rank) < 0 && mesh_index_of(dst->layout.on, rank) < 0)
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, rank,
             "rank %d is neither in the source's mesh nor in the destination's; let a comm of theirs do it", rank);
@@ -757,14 +738,10 @@ static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
 static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                      mesh_plan_desc *d) {
     memset(d, 0, sizeof *d);
-    d->src = src->on;
-    d->dst = dst->on;
-    d->from = &src->spec;
-    d->to = &dst->spec;
-    d->ndim = src->ndim;
+    d->src = &src->layout;
+    d->dst = &dst->layout;
     d->dtype = src->dtype;
     d->elem_bytes = mesh__tensor_elem(src);
-    memcpy(d->shape, src->shape, sizeof d->shape);
     d->topology = &mesh__impl(c)->topology;
     d->scratch_cap = mesh__impl(c)->scratch_cap;
 }
@@ -802,16 +779,22 @@ MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan,
     return status == MESH_OK ? status : mesh__fail(err, status, why.rank, "mesh_redistribute_plan: %s", why.text);
 }
 
+/* Is a layout what the plan begins (0) or ends (1) with? */
+static inline int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout *l) {
+    int d, same = p->ndim == l->ndim && mesh_equal(&p->at[side], l->on) &&
+                  mesh_spec_equal(side ? &p->to : &p->from, &l->spec);
+    for (d = 0; d < p->ndim && same; d++) same = p->shape[d] == l->shape[d];
+    return same;
+}
+
 /* Is a plan that was made before one of these tensors, and possible here? */
 static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan *p, const mesh_tensor *src,
                                             const mesh_tensor *dst, mesh_error *err) {
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     int64_t cap = mesh__impl(c)->scratch_cap;
     if (status != MESH_OK) return status;
-    if (p->nsteps < 1 || !mesh_equal(&p->at[0], src->on) || !mesh_equal(&p->at[1], dst->on) ||
-        !mesh_spec_equal(&p->from, &src->spec) || !mesh_spec_equal(&p->to, &dst->spec) || p->ndim != src->ndim ||
-        memcmp(p->shape, src->shape, sizeof src->shape[0] * (size_t)src->ndim) || p->dtype != src->dtype ||
-        p->elem_bytes != mesh__tensor_elem(src))
+    if (p->nsteps < 1 || !mesh__is_plans(p, 0, &src->layout) || !mesh__is_plans(p, 1, &dst->layout) ||
+        p->dtype != src->dtype || p->elem_bytes != mesh__tensor_elem(src))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors; make it of these");
     if (cap && p->scratch > cap)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "the plan needs %l bytes of scratch, the comm's scratch_cap is %l",
@@ -872,12 +855,13 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
     uint8_t list[MESH_MAX_AXES];
     int i, k, n, dim = -1, ranks = 1, sums = 0, gathers = 0;
     int64_t count = mesh_box_count(&t->at[0].box), most = mesh_box_count(&t->last.box) * p->elem_bytes;
-    if (!mesh_equal(src->on, m) || !mesh_equal(dst->on, m) || src->strides || dst->strides || most < 2 * MESH__MIB ||
-        mesh__impl(c)->scratch_cap || src->dtype == MESH_BYTES || src->spec.rule != dst->spec.rule ||
-        !mesh__is_even(&whole, m, &src->spec, NULL) || !mesh__is_even(&whole, m, &dst->spec, NULL))
+    if (!mesh_equal(src->layout.on, m) || !mesh_equal(dst->layout.on, m) || src->strides || dst->strides ||
+        most < 2 * MESH__MIB || mesh__impl(c)->scratch_cap || src->dtype == MESH_BYTES ||
+        src->layout.spec.rule != dst->layout.spec.rule || !mesh__is_even(&whole, m, &src->layout.spec, NULL) ||
+        !mesh__is_even(&whole, m, &dst->layout.spec, NULL))
         return 0;
     for (i = 0; i < m->naxes; i++) {
-        const mesh_place *a = &src->spec.axis[i], *b = &dst->spec.axis[i];
+        const mesh_place *a = &src->layout.spec.axis[i], *b = &dst->layout.spec.axis[i];
         if (a->kind == b->kind && (a->kind != MESH_SHARD || (a->dim == b->dim && a->order == b->order))) continue;
         if (b->kind != MESH_REPLICATE || a->kind == MESH_REPLICATE ||
             (a->kind == MESH_SHARD && dim >= 0 && dim != a->dim))
@@ -890,16 +874,16 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
     }
     if ((sums != 0) == (gathers != 0)) return 0;
     if (gathers) { /* the innermost axes of a dim before which nothing varies */
-        n = mesh__dim_axes(&src->spec, dim, list);
+        n = mesh__dim_axes(&src->layout.spec, dim, list);
         for (i = 0; i < dim; i++)
             if (t->at[0].box.shape[i] != 1) return 0;
         for (i = n - gathers; i < n; i++) {
-            if (dst->spec.axis[list[i]].kind != MESH_REPLICATE) return 0;
+            if (dst->layout.spec.axis[list[i]].kind != MESH_REPLICATE) return 0;
             mesh__put(&text, "%s%s", i > n - gathers ? "," : "", m->axis[list[i]].name);
         }
     }
     for (k = 0; k < m->naxes && sums; k++)
-        if (src->spec.axis[k].kind == MESH_PARTIAL && dst->spec.axis[k].kind == MESH_PARTIAL) return 0;
+        if (src->layout.spec.axis[k].kind == MESH_PARTIAL && dst->layout.spec.axis[k].kind == MESH_PARTIAL) return 0;
     if (text.len >= cap || !mesh__group_find(mesh__impl(c), axes) || (sums && count % ranks)) return 0;
     *call = mesh__call(sums ? MESH_CALL_ALL_REDUCE : MESH_CALL_ALL_GATHER, src->data, dst->data, (size_t)count,
                        src->dtype, sums ? (mesh_op)p->op : MESH_SUM, 0);

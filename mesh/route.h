@@ -1,6 +1,6 @@
 /* mesh/route.h - a plan as data, and who sends what to whom in each of its steps: digits, sources, moves. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes spec.h, topology.h. Knows no search and no cost: a path that anyone made is routed alike.
+   Includes layout.h, topology.h. Knows no search and no cost: a path that anyone made is routed alike.
 
 CONCEPTS
     step    the way from one layout to the next: every rank gets its box of the next layout from the ranks that hold the pieces
@@ -9,7 +9,7 @@ CONCEPTS
     move    what a rank sends, receives or copies in a step: a box and a peer. Moves are iterated, never stored.
 */
 #if !defined(MESH_ROUTE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ROUTE_IMPLEMENTED))
-#include "spec.h"
+#include "layout.h"
 #include "topology.h"
 #endif
 
@@ -85,8 +85,7 @@ typedef struct mesh_moves {
     int summands;      /* of each element; 1: nothing is reduced */
     int own_summand;   /* which one this rank holds; -1: none */
     const mesh_plan *plan;
-    const mesh *src, *dst;
-    const mesh_spec *src_spec, *dst_spec;
+    mesh_layout src, dst; /* as the plan sees the tensor */
     int rank, round, last_round, rounds, slab_dim, by_source;
     mesh_digits kept;               /* partial on both sides: summands that stay apart; part of fixed */
     mesh_digits placed;             /* sharded, then partial: each part stays where it is, zero elsewhere */
@@ -261,6 +260,17 @@ MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rou
     return r;
 }
 
+/* What the plan sees as the tensor, on a mesh. */
+static inline mesh_layout mesh__view_layout(const mesh_plan *p, const mesh *on, const mesh_spec *spec) {
+    mesh_layout l;
+    int d;
+    l.on = on;
+    l.spec = *spec;
+    l.ndim = p->view.ndim;
+    for (d = 0; d < MESH_MAX_DIMS; d++) l.shape[d] = p->view.shape[d];
+    return l;
+}
+
 /* Layout 0 is the source; layout k is reached by step k - 1. */
 static inline const mesh *mesh__layout_mesh(const mesh_plan *p, int layout) {
     return layout < 1 ? &p->at[0] : &p->at[p->step[layout - 1].on];
@@ -273,12 +283,12 @@ static inline int mesh__keeps_zero(int op) { return op == MESH_SUM || op == MESH
 
 /* Who gives to whom between two layouts, in digits. */
 static inline void mesh__moves_route(mesh_moves *it, int op) {
-    mesh_digits src_r = mesh__digits_of(it->src, it->src_spec, MESH_REPLICATE),
-                src_p = mesh__digits_of(it->src, it->src_spec, MESH_PARTIAL),
-                dst_r = mesh__digits_of(it->dst, it->dst_spec, MESH_REPLICATE),
-                dst_p = mesh__digits_of(it->dst, it->dst_spec, MESH_PARTIAL), same;
+    mesh_digits src_r = mesh__digits_of(it->src.on, &it->src.spec, MESH_REPLICATE),
+                src_p = mesh__digits_of(it->src.on, &it->src.spec, MESH_PARTIAL),
+                dst_r = mesh__digits_of(it->dst.on, &it->dst.spec, MESH_REPLICATE),
+                dst_p = mesh__digits_of(it->dst.on, &it->dst.spec, MESH_PARTIAL), same;
     int i;
-    if (mesh__same_table(it->src, it->dst)) {
+    if (mesh__same_table(it->src.on, it->dst.on)) {
         mesh__digits_match(&src_r, &dst_r, &it->fixed, &it->spread, &it->to_spread);
     } else { /* equal positions are other ranks: whoever holds a piece keeps it, the others ask who is near */
         it->fixed.n = 0;
@@ -291,7 +301,7 @@ static inline void mesh__moves_route(mesh_moves *it, int op) {
     it->placed.n = it->to_zero.n = 0;
     it->made_partial = same.n;
     if (mesh__keeps_zero(op)) {
-        mesh_digits src_s = mesh__digits_of(it->src, it->src_spec, MESH_SHARD), rest;
+        mesh_digits src_s = mesh__digits_of(it->src.on, &it->src.spec, MESH_SHARD), rest;
         mesh__digits_match(&src_s, &same, &it->placed, &rest, &it->to_zero);
     } else {
         for (i = 0; i < same.n; i++) mesh__digit_add(&it->to_spread, same.digit[i].shape, same.digit[i].stride);
@@ -310,10 +320,8 @@ static inline void mesh__moves_round(mesh_moves *it);
 
 static inline void mesh__moves_layouts(mesh_moves *it, const mesh_plan *p, int step) {
     it->plan = p;
-    it->src = mesh__layout_mesh(p, step);
-    it->dst = mesh__layout_mesh(p, step + 1);
-    it->src_spec = mesh__layout_spec(p, step);
-    it->dst_spec = mesh__layout_spec(p, step + 1);
+    it->src = mesh__view_layout(p, mesh__layout_mesh(p, step), mesh__layout_spec(p, step));
+    it->dst = mesh__view_layout(p, mesh__layout_mesh(p, step + 1), mesh__layout_spec(p, step + 1));
     mesh__moves_route(it, p->op);
 }
 
@@ -331,17 +339,16 @@ MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int
     for (d = 0; d < MESH_MAX_DIMS; d++) it->from.shape[d] = it->from.offset[d] = it->to.shape[d] = it->to.offset[d] = 0;
     it->own_summand = it->own_spread = -1;
     it->holds = 0;
-    if (mesh_spec_box(it->src_spec, it->src, p->view.ndim, p->view.shape, rank, &it->from)) {
-        mesh_coords_of(it->src, rank, it->src_coord);
-        mesh__take_apart(it->src, rank, coord);
-        it->own_summand = mesh__digits_index(&it->sum, it->src, coord);
-        it->own_spread = mesh__digits_index(&it->spread, it->src, coord);
-        it->own_kept = mesh__digits_index(&it->kept, it->src, coord);
+    if (mesh_layout_box(&it->src, rank, &it->from) >= 0) {
+        mesh_coords_of(it->src.on, NULL, rank, it->src_coord);
+        mesh__take_apart(it->src.on, rank, coord);
+        it->own_summand = mesh__digits_index(&it->sum, it->src.on, coord);
+        it->own_spread = mesh__digits_index(&it->spread, it->src.on, coord);
+        it->own_kept = mesh__digits_index(&it->kept, it->src.on, coord);
     } else if (p->view.ndim == 0) {
         it->from.ndim = -1; /* a scalar that is not here */
     }
-    if (!mesh_spec_box(it->dst_spec, it->dst, p->view.ndim, p->view.shape, rank, &it->to) && p->view.ndim == 0)
-        it->to.ndim = -1;
+    if (mesh_layout_box(&it->dst, rank, &it->to) < 0 && p->view.ndim == 0) it->to.ndim = -1;
     mesh__moves_round(it);
 }
 
@@ -363,26 +370,25 @@ static inline int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mes
 
 /* Begin a round with what is received. */
 static inline void mesh__moves_round(mesh_moves *it) {
-    const mesh_plan *p = it->plan;
     it->state = MESH__MOVES_SEND;
     it->pieces.state = 0;
     it->nothing = 0;
     if (mesh__box_some(&it->to)) {
         int coord[MESH_MAX_MODES];
         mesh_box box = it->by_source ? it->to : mesh_box_slab(&it->to, it->slab_dim, it->round, it->rounds);
-        mesh__take_apart(it->dst, it->rank, coord);
+        mesh__take_apart(it->dst.on, it->rank, coord);
         it->state = MESH__MOVES_RECEIVE;
-        it->fixed_offset = mesh__offset_as(&it->fixed, it->dst, coord);
-        it->receiver = mesh__digits_index(&it->to_spread, it->dst, coord);
-        it->want_kept = mesh__digits_index(&it->kept, it->dst, coord);
-        it->want_placed = mesh__digits_index(&it->placed, it->dst, coord);
-        if (mesh__digits_index(&it->to_zero, it->dst, coord)) {
+        it->fixed_offset = mesh__offset_as(&it->fixed, it->dst.on, coord);
+        it->receiver = mesh__digits_index(&it->to_spread, it->dst.on, coord);
+        it->want_kept = mesh__digits_index(&it->kept, it->dst.on, coord);
+        it->want_placed = mesh__digits_index(&it->placed, it->dst.on, coord);
+        if (mesh__digits_index(&it->to_zero, it->dst.on, coord)) {
             it->part = box;
             it->nothing = it->round == 0 || !it->by_source ? 1 : 2; /* by source: all of it in the first round */
             return;
         }
         it->sum_at = -1;
-        mesh_pieces_start(&it->pieces, it->src_spec, it->src, p->view.ndim, p->view.shape, &box);
+        mesh_pieces_start(&it->pieces, &it->src, &box);
         it->kind = MESH_MOVE_RECV;
     }
 }
@@ -417,8 +423,8 @@ static inline int mesh__same_shard(const mesh_spec *s, const int *a, const int *
 
 /* The rank that has a summand and a replica of the shard at `position`. */
 static inline int mesh__source_rank(const mesh_moves *it, int position, int summand, int replica) {
-    return mesh__rank_of_position(it->src, position + it->fixed_offset + mesh__digits_offset(&it->sum, summand) +
-                                               mesh__digits_offset(&it->spread, replica));
+    return mesh__rank_of_position(it->src.on, position + it->fixed_offset + mesh__digits_offset(&it->sum, summand) +
+                                                  mesh__digits_offset(&it->spread, replica));
 }
 
 static inline int mesh__level_of(const mesh_topology *t, int a, int b) {
@@ -444,14 +450,15 @@ static inline int64_t mesh__receiver_number(const mesh_moves *it, const int *coo
     int64_t number = 0;
     int d;
     if (coord) {
-        for (d = 0; d < it->src->naxes; d++)
-            if (it->src_spec->axis[d].kind == MESH_SHARD) number = number * it->src->axis[d].size + coord[d];
+        for (d = 0; d < it->src.on->naxes; d++)
+            if (it->src.spec.axis[d].kind == MESH_SHARD) number = number * it->src.on->axis[d].size + coord[d];
         return number + spread;
     }
     for (d = 0; d < shard->ndim; d++) {
-        int64_t size = it->plan->view.shape[d], at = mesh__shard_number(it->dst_spec, it->dst, d, size, to->offset[d]);
-        int64_t first = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d]);
-        int64_t last = mesh__shard_number(it->dst_spec, it->dst, d, size, shard->offset[d] + shard->shape[d] - 1);
+        int64_t size = it->plan->view.shape[d],
+                at = mesh__shard_number(&it->dst.spec, it->dst.on, d, size, to->offset[d]);
+        int64_t first = mesh__shard_number(&it->dst.spec, it->dst.on, d, size, shard->offset[d]);
+        int64_t last = mesh__shard_number(&it->dst.spec, it->dst.on, d, size, shard->offset[d] + shard->shape[d] - 1);
         number = (number * (last - first + 1) + (at - first)) % INT32_MAX;
     }
     return (number * it->receivers + it->receiver) % INT32_MAX;
@@ -470,7 +477,7 @@ static inline int mesh__near(mesh_moves *it, int rank, int position, int summand
     int l, g, near = 0, best = t->nlevels;
     it->level = it->near_first = -1;
     if (t->nlevels == 1) return it->replicas;
-    for (l = 0; l < t->nlevels - 1 && !it->src->table; l++) {
+    for (l = 0; l < t->nlevels - 1 && !it->src.on->table; l++) {
         int64_t unit = rank / t->level[l].ranks * (int64_t)t->level[l].ranks - base;
         int64_t first = mesh__digits_below(&it->spread, unit);
         near = (int)(mesh__digits_below(&it->spread, unit + t->level[l].ranks) - first);
@@ -479,7 +486,7 @@ static inline int mesh__near(mesh_moves *it, int rank, int position, int summand
         if (near) return near;
     }
     it->near_first = it->level = -1;
-    if (!it->src->table) return it->replicas;
+    if (!it->src.on->table) return it->replicas;
     for (g = 0; g < it->replicas; g++) {
         int level = mesh__level_of(t, rank, mesh__source_rank(it, position, summand, g));
         if (level > best) continue;
@@ -554,7 +561,7 @@ static inline int mesh__moves_zero(mesh_moves *it) {
 
 /* What is received of the piece at hand: summand after summand, from one or several sources each. */
 static inline int mesh__moves_receive(mesh_moves *it) {
-    int position = mesh__shard_position(it->src, it->src_spec, it->pieces.coord), n;
+    int position = mesh__shard_position(it->src.on, &it->src.spec, it->pieces.coord), n;
     mesh_box shard = mesh__shard_box(&it->pieces);
     for (; it->sum_at < it->summands; it->sum_at++, it->pick = 0) {
         it->summand = it->sum_at;
@@ -595,19 +602,20 @@ static inline int mesh__moves_receive(mesh_moves *it) {
 /* Does this rank serve receiver number it->receiver of the piece at hand? Then the move is set. */
 static inline int mesh__moves_serve(mesh_moves *it) {
     int coord[MESH_MAX_AXES], modes[MESH_MAX_MODES], spread = 0, position, n, is_source;
-    int rank = mesh__rank_of_position(it->dst, mesh__shard_position(it->dst, it->dst_spec, it->pieces.coord) +
-                                                   it->fixed_offset + it->placed_offset +
-                                                   mesh__digits_offset(&it->to_spread, it->receiver));
+    int rank = mesh__rank_of_position(it->dst.on, mesh__shard_position(it->dst.on, &it->dst.spec, it->pieces.coord) +
+                                                      it->fixed_offset + it->placed_offset +
+                                                      mesh__digits_offset(&it->to_spread, it->receiver));
     it->holds = 0;
-    is_source = mesh_coords_of(it->src, rank, coord);
+    is_source = mesh_coords_of(it->src.on, NULL, rank, coord) >= 0;
     if (is_source) {
-        mesh__take_apart(it->src, rank, modes);
-        spread = mesh__digits_index(&it->spread, it->src, modes);
-        it->holds = mesh__same_shard(it->src_spec, coord, it->src_coord) &&
-                    mesh__digits_index(&it->kept, it->src, modes) == it->own_kept;
-        if (it->holds && mesh__digits_index(&it->sum, it->src, modes) == it->own_summand) return 0; /* it has its own */
+        mesh__take_apart(it->src.on, rank, modes);
+        spread = mesh__digits_index(&it->spread, it->src.on, modes);
+        it->holds = mesh__same_shard(&it->src.spec, coord, it->src_coord) &&
+                    mesh__digits_index(&it->kept, it->src.on, modes) == it->own_kept;
+        if (it->holds && mesh__digits_index(&it->sum, it->src.on, modes) == it->own_summand)
+            return 0; /* it has its own */
     }
-    position = mesh__shard_position(it->src, it->src_spec, it->src_coord);
+    position = mesh__shard_position(it->src.on, &it->src.spec, it->src_coord);
     mesh__choose_sources(it, rank, is_source ? coord : NULL, spread, position, it->own_summand, &it->from);
     it->kind = MESH_MOVE_SEND;
     it->peer = rank;
@@ -639,10 +647,10 @@ static inline void mesh__moves_send(mesh_moves *it) {
     int coord[MESH_MAX_MODES];
     mesh_box box = it->by_source ? mesh_box_slab(&it->from, it->slab_dim, it->round, it->rounds) : it->from;
     it->state = MESH__MOVES_PIECE;
-    mesh__take_apart(it->src, it->rank, coord);
-    it->fixed_offset = mesh__offset_as(&it->fixed, it->src, coord);
-    it->placed_offset = mesh__offset_as(&it->placed, it->src, coord);
-    mesh_pieces_start(&it->pieces, it->dst_spec, it->dst, it->plan->view.ndim, it->plan->view.shape, &box);
+    mesh__take_apart(it->src.on, it->rank, coord);
+    it->fixed_offset = mesh__offset_as(&it->fixed, it->src.on, coord);
+    it->placed_offset = mesh__offset_as(&it->placed, it->src.on, coord);
+    mesh_pieces_start(&it->pieces, &it->dst, &box);
 }
 
 MESH_API int mesh_moves_next(mesh_moves *it) {
@@ -656,12 +664,12 @@ MESH_API int mesh_moves_next(mesh_moves *it) {
             if (it->sum_at >= 0 && mesh__moves_receive(it)) return 1;
             if (mesh__moves_piece(it, 0)) {
                 it->sum_at = it->pick = 0;
-                if (mesh__shard_digits(&it->placed, it->src, it->pieces.coord) != it->want_placed) {
+                if (mesh__shard_digits(&it->placed, it->src.on, it->pieces.coord) != it->want_placed) {
                     it->sum_at = it->summands;
                     return mesh__moves_zero(it);
                 }
                 it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
-                            mesh__same_shard(it->src_spec, it->src_coord, it->pieces.coord);
+                            mesh__same_shard(&it->src.spec, it->src_coord, it->pieces.coord);
             } else {
                 it->state = MESH__MOVES_SEND;
             }

@@ -39,7 +39,7 @@ MESH_API size_t mesh_format_rank(const mesh *m, int rank, char *buf, size_t cap)
     mesh__text t = mesh__text_on(buf, cap);
     int coords[MESH_MAX_AXES], i, last = m->size - 1;
     mesh__put(&t, "[%w/%d]: ", mesh__digits(last), rank, last);
-    if (!mesh_coords_of(m, rank, coords)) {
+    if (mesh_coords_of(m, NULL, rank, coords) < 0) {
         mesh__put(&t, "not in the mesh");
         return t.len;
     }
@@ -150,7 +150,7 @@ MESH_API size_t mesh_dot(const mesh *m, char *buf, size_t cap) {
     mesh__put(&t, "\";\n  node [shape=box, style=rounded, fontname=\"Helvetica\"];\n");
     for (i = 0; i < shown; i++) {
         int coords[MESH_MAX_AXES], rank = mesh_rank_at(m, i);
-        mesh_coords_of(m, rank, coords);
+        mesh_coords_of(m, NULL, rank, coords);
         mesh__put(&t, "  r%d [label=\"%d\\n", rank, rank);
         for (axis = 0; axis < m->naxes; axis++) mesh__put(&t, "%s%d", axis ? "," : "", coords[axis]);
         mesh__put(&t, "\"];\n");

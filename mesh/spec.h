@@ -1,23 +1,19 @@
-/* mesh/spec.h - how tensors lie on meshes: sharding specs, boxes, slices. Part of mesh.h 0.1.0. MIT licence.
+/* mesh/spec.h - how tensors lie on meshes: a place for each axis. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh.h. Knows no plan, no transport, and no memory but what mesh_box_copy is given.
+   Includes mesh.h. Knows no tensor's shape: what a spec makes of one is layout.h.
 
 DO THIS
     Nothing: mesh.h includes it.
 
 EXAMPLE
-    int64_t shape[2] = {4096, 1024};
     mesh_spec spec;
-    mesh_box box;
     mesh_spec_parse(&spec, &m, "dp:S(0) tp:S(-1)", 2, &err);     rows over dp, columns over tp
-    mesh_spec_box(&spec, &m, 2, shape, rank, &box);              this rank's part: box.offset, box.shape
 
 CONCEPTS
     place   what a tensor does along one mesh axis: it is replicated (every coordinate holds the same), sharded (each holds a
             part of one dim), or partial (each holds a summand; the value is their sum, or their max, ...).
     spec    a place for each axis of a mesh. Where several axes shard one dim they nest: the outermost cuts the dim, the next
             one cuts what the first left. Their order is written out (S(0)@1) where it is not left to right.
-    box     offset and shape within the global tensor. Each rank's part of a tensor is one box.
 
 CONVENTIONS
     Text: spec = {axis ":" place} rules, place = "R" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
@@ -25,7 +21,6 @@ CONVENTIONS
     dims = {"[" ("*" | axis {"," axis}) "]"} {"P(" op ") over " axis {"," axis}} rules, the leftmost axis outermost.
     Uneven sizes follow torch.chunk: n elements over k shards, c = ceil(n/k), shard i = [min(n, c*i), min(n, c*(i+1))).
     spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
-    An empty shard has shape 0 and its offset is the dim's size. Tensors have 0 to 8 dims, row-major.
 */
 #if !defined(MESH_SPEC_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_SPEC_IMPLEMENTED))
 #include "../mesh.h"
@@ -76,60 +71,8 @@ MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, s
 /* Partial axes cannot be said per dim: they follow as "P(sum) over dp". */
 MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndim, char *buf, size_t cap);
 
-/* Can a tensor of this shape lie so? ARGUMENT: what mesh_spec_make refuses, a spec of another number of axes, a negative
-   size, a shape whose elements overflow 63 bits, with strict a dim that its shards do not divide. All below expect it to hold. */
-MESH_API mesh_status mesh_spec_check(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
-                                     mesh_error *err);
 /* 1 if both say the same. */
 MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b);
-
-/* ---- boxes ------------------------------------------------------------------------------------------------------- */
-
-typedef struct mesh_box {
-    int ndim, zero;
-    int64_t offset[MESH_MAX_DIMS], shape[MESH_MAX_DIMS];
-} mesh_box;
-
-/* A rank's part of the tensor; box.shape is its local shape. Returns 1, or 0 (box untouched) if the rank is not in the mesh. */
-MESH_API int mesh_spec_box(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, mesh_box *box);
-/* Elements in a box. */
-MESH_API int64_t mesh_box_count(const mesh_box *box);
-/* What two boxes share. Returns 1, or 0 (result empty) if they share nothing. */
-MESH_API int mesh_box_intersect(mesh_box *result, const mesh_box *a, const mesh_box *b);
-/* How many ranks hold each element (replicas and partial summands). */
-MESH_API int mesh_spec_holders(const mesh_spec *s, const mesh *m);
-/* The k-th rank, in the mesh's order, that holds the element at an index (one per dim); -1: index or k outside. */
-MESH_API int mesh_spec_owner(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, const int64_t *index,
-                             int k);
-
-/* The shards of a spec that meet a box, in row-major order of their place: for (mesh_pieces_start(...);
-   mesh_pieces_next(&p);) use p.piece, what the shard shares with the box, and p.rank, the first of mesh_spec_holders ranks that
-   hold it. Costs O(axes) per piece. Mesh and spec must stay alive. */
-typedef struct mesh_pieces {
-    mesh_box piece;
-    int rank;
-    const mesh *on;
-    const mesh_spec *spec;
-    mesh_box box;
-    int64_t shape[MESH_MAX_DIMS], low[MESH_MAX_DIMS], high[MESH_MAX_DIMS]; /* of the shard */
-    int coord[MESH_MAX_AXES]; /* of the shard; 0 on axes that shard nothing */
-    int state;
-    uint8_t count[MESH_MAX_DIMS], axis[MESH_MAX_DIMS][MESH_MAX_AXES]; /* the axes that shard a dim, outermost first */
-} mesh_pieces;
-MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
-                                const mesh_box *box);
-MESH_API int mesh_pieces_next(mesh_pieces *p);
-
-/* ---- slices -------------------------------------------------------------------------------------------------------- */
-
-/* Copy what two boxes share between two row-major arrays that lie at these boxes, elements of any size. */
-MESH_API void mesh_box_copy(void *dst, const mesh_box *dst_box, const void *src, const mesh_box *src_box,
-                            size_t elem_bytes);
-/* Cut a rank's part out of the global array, or put it back. Returns 1, or 0 if the rank is not in the mesh. */
-MESH_API int mesh_spec_slice(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *local,
-                             const void *global, size_t elem_bytes);
-MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *global,
-                             const void *local, size_t elem_bytes);
 
 #ifdef __cplusplus
 }
@@ -284,45 +227,6 @@ static inline int mesh__dim_axes(const mesh_spec *s, int dim, uint8_t *list) {
     return n;
 }
 
-MESH_API mesh_status mesh_spec_check(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
-                                     mesh_error *err) {
-    mesh_spec copy = *s;
-    mesh_status status = mesh__spec_finish(&copy, m, ndim, "mesh_spec_check", err);
-    int64_t total = 1;
-    int d, i, empty = 0;
-    if (status != MESH_OK) return status;
-    if (!mesh_spec_equal(&copy, s))
-        return mesh__fail(
-            err, MESH_ERR_ARGUMENT, -1,
-            "mesh_spec_check: the spec was not made for tensors of %d dims; make it with mesh_spec_make or "
-            "mesh_spec_parse",
-            ndim);
-    for (d = 0; d < ndim; d++) {
-        if (shape[d] < 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_check: dim %d has size %l; sizes are 0 or more", d,
-                              shape[d]);
-        empty |= shape[d] == 0;
-    }
-    for (d = 0; d < ndim; d++) {
-        uint8_t list[MESH_MAX_AXES];
-        int n = mesh__dim_axes(s, d, list);
-        int64_t shards = 1, padded;
-        if (!empty && total > INT64_MAX / shape[d])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_spec_check: the shape's elements overflow at dim %d (%l)", d, shape[d]);
-        if (!empty) total *= shape[d];
-        for (i = 0; i < n; i++) shards *= m->axis[list[i]].size;
-        padded = shape[d] / shards < INT64_MAX / shards ? (shape[d] / shards + 1) * shards : shape[d];
-        if (s->strict && shape[d] % shards)
-            return mesh__fail(
-                err, MESH_ERR_ARGUMENT, -1,
-                "mesh_spec_check: dim %d has %l elements, which its %l shards do not divide; pad it to %l, or "
-                "allow uneven shards (strict = 0)",
-                d, shape[d], shards, padded);
-    }
-    return MESH_OK;
-}
-
 /* ---- // >>specs as text ---- */
 
 /* A reader of texts: p moves on; `text` is shown whole in messages. */
@@ -439,15 +343,16 @@ static inline int mesh__at_rules(const mesh__reader *r) {
     return mesh__read_word(&ahead, "balanced") || mesh__read_word(&ahead, "strict");
 }
 
-MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+static inline mesh_status mesh__spec_parse_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
+                                              const char *function, mesh_error *err) {
     mesh__reader r;
     mesh_spec spec;
     mesh_status status;
     uint32_t seen = 0;
     r.p = r.text = text;
-    r.function = "mesh_spec_parse";
+    r.function = function;
     r.err = err;
-    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse: the text is NULL");
+    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL", function);
     mesh__spec_clear(&spec, m->naxes);
     for (mesh__skip_spaces(&r); *r.p && !mesh__at_rules(&r);) {
         const char *end;
@@ -460,37 +365,54 @@ MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *te
         if (*r.p && r.p == end) return mesh__read_fail(&r, "a space");
     }
     if ((status = mesh__read_rules(&r, &spec)) != MESH_OK) return status;
-    if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse", err)) != MESH_OK) return status;
+    if ((status = mesh__spec_finish(&spec, m, ndim, function, err)) != MESH_OK) return status;
     *s = spec;
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+    return mesh__spec_parse_as(s, m, text, ndim, "mesh_spec_parse", err);
+}
+
+/* The next axis of a list, at a comma; spaces around it. */
+static inline int mesh__read_comma(mesh__reader *r) {
+    mesh__reader ahead = *r;
+    mesh__skip_spaces(&ahead);
+    if (!mesh__read_char(&ahead, ',')) return 0;
+    mesh__skip_spaces(&ahead);
+    r->p = ahead.p;
+    return 1;
+}
+
+static inline mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
+                                                   const char *function, mesh_error *err) {
     mesh__reader r;
     mesh_spec spec;
     mesh_status status;
     uint32_t seen = 0;
     int dim = 0, axis, n;
     r.p = r.text = text;
-    r.function = "mesh_spec_parse_dims";
+    r.function = function;
     r.err = err;
-    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: the text is NULL");
+    if (!text) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the text is NULL", function);
     if (ndim < 0 || ndim > MESH_MAX_DIMS)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: a tensor of %d dims; 0 to %d are possible",
-                          ndim, MESH_MAX_DIMS);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: a tensor of %d dims; 0 to %d are possible", function, ndim,
+                          MESH_MAX_DIMS);
     mesh__spec_clear(&spec, m->naxes);
     for (mesh__skip_spaces(&r); *r.p && *r.p != 'P' && !mesh__at_rules(&r); mesh__skip_spaces(&r), dim++) {
         if (dim >= ndim)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_spec_parse_dims: \"%s\" is for more than the %d dims",
-                              text, ndim);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is for more than the %d dims", function, text,
+                              ndim);
         if (!mesh__read_char(&r, '[')) return mesh__read_fail(&r, "\"[\"");
+        mesh__skip_spaces(&r);
         if (!mesh__read_char(&r, '*')) {
             n = 0;
             do {
                 if ((axis = mesh__read_axis(&r, m, &seen)) < 0) return MESH_ERR_ARGUMENT;
                 spec.axis[axis] = mesh_shard_at(dim, n++);
-            } while (mesh__read_char(&r, ','));
+            } while (mesh__read_comma(&r));
         }
+        mesh__skip_spaces(&r);
         if (!mesh__read_char(&r, ']')) return mesh__read_fail(&r, "\"]\"");
     }
     while (*r.p == 'P') {
@@ -501,13 +423,17 @@ MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const cha
         do {
             if ((axis = mesh__read_axis(&r, m, &seen)) < 0) return MESH_ERR_ARGUMENT;
             spec.axis[axis] = partial;
-        } while (mesh__read_char(&r, ','));
+        } while (mesh__read_comma(&r));
         mesh__skip_spaces(&r);
     }
     if ((status = mesh__read_rules(&r, &spec)) != MESH_OK) return status;
-    if ((status = mesh__spec_finish(&spec, m, ndim, "mesh_spec_parse_dims", err)) != MESH_OK) return status;
+    if ((status = mesh__spec_finish(&spec, m, ndim, function, err)) != MESH_OK) return status;
     *s = spec;
     return MESH_OK;
+}
+
+MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
+    return mesh__spec_parse_dims_as(s, m, text, ndim, "mesh_spec_parse_dims", err);
 }
 
 MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, size_t cap) {
@@ -547,222 +473,5 @@ MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndi
         }
     mesh__put_rules(&t, s);
     return t.len;
-}
-
-/* ---- // >>boxes ---------------------------------------------------------------------------------------------------- */
-
-/* Part i of [*low, *high) in k parts. */
-static inline void mesh__part_cut(int rule, int64_t k, int64_t i, int64_t *low, int64_t *high) {
-    int64_t n = *high - *low, q = n / k, r = n % k, from, to;
-    if (rule == MESH_RULE_BALANCED) {
-        from = q * i + (i < r ? i : r);
-        to = from + q + (i < r);
-    } else {
-        int64_t c = q + (r != 0), whole = c ? n / c : 0; /* parts of c; from and to without overflow */
-        from = i <= whole ? c * i : n;
-        to = i < whole ? c * (i + 1) : n;
-    }
-    *high = *low + to;
-    *low += from;
-}
-
-/* The part that holds x, of [*low, *high) in k parts; *low <= x < *high. */
-static inline int64_t mesh__part_find(int rule, int64_t k, int64_t x, int64_t *low, int64_t *high) {
-    int64_t n = *high - *low, q = n / k, r = n % k, at = x - *low, i;
-    if (rule == MESH_RULE_BALANCED)
-        i = at < r * (q + 1) ? at / (q + 1) : r + (at - r * (q + 1)) / q;
-    else
-        i = at / (q + (r != 0));
-    mesh__part_cut(rule, k, i, low, high);
-    return i;
-}
-
-MESH_API int mesh_spec_box(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, mesh_box *box) {
-    int coord[MESH_MAX_AXES], d, k;
-    if (!mesh_coords_of(m, rank, coord)) return 0;
-    box->ndim = ndim;
-    box->zero = 0;
-    for (d = 0; d < ndim; d++) {
-        uint8_t list[MESH_MAX_AXES];
-        int n = mesh__dim_axes(s, d, list);
-        int64_t low = 0, high = shape[d];
-        for (k = 0; k < n; k++) mesh__part_cut(s->rule, m->axis[list[k]].size, coord[list[k]], &low, &high);
-        box->offset[d] = low < high ? low : shape[d];
-        box->shape[d] = high - low;
-    }
-    return 1;
-}
-
-MESH_API int64_t mesh_box_count(const mesh_box *box) {
-    int64_t n = 1;
-    int d;
-    for (d = 0; d < box->ndim; d++)
-        if (box->shape[d] == 0) return 0; /* whatever the others are */
-    for (d = 0; d < box->ndim; d++) n *= box->shape[d];
-    return n;
-}
-
-MESH_API int mesh_box_intersect(mesh_box *result, const mesh_box *a, const mesh_box *b) {
-    int d, some = 1;
-    result->ndim = a->ndim;
-    result->zero = 0;
-    for (d = 0; d < a->ndim; d++) {
-        int64_t a_end = a->offset[d] + a->shape[d], b_end = b->offset[d] + b->shape[d];
-        int64_t low = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d], high = a_end < b_end ? a_end : b_end;
-        result->offset[d] = low;
-        result->shape[d] = high > low ? high - low : 0;
-        some &= high > low;
-    }
-    return some;
-}
-
-MESH_API int mesh_spec_holders(const mesh_spec *s, const mesh *m) {
-    int i, n = 1;
-    for (i = 0; i < m->naxes; i++)
-        if (s->axis[i].kind != MESH_SHARD) n *= m->axis[i].size;
-    return n;
-}
-
-MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape,
-                                const mesh_box *box) {
-    int d, i;
-    p->on = m;
-    p->spec = s;
-    p->box = *box;
-    p->piece.ndim = ndim;
-    p->piece.zero = 0;
-    for (d = 0; d < ndim; d++) { /* there is nothing beyond the tensor */
-        int64_t low = box->offset[d], high = low + box->shape[d];
-        if (low < 0) low = 0;
-        if (high > shape[d]) high = shape[d];
-        p->box.offset[d] = low;
-        p->box.shape[d] = high > low ? high - low : 0;
-    }
-    p->state = mesh_box_count(&p->box) > 0;
-    for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;
-    for (d = 0; d < MESH_MAX_DIMS; d++) {
-        p->shape[d] = d < ndim ? shape[d] : 0;
-        p->count[d] = d < ndim ? (uint8_t)mesh__dim_axes(s, d, p->axis[d]) : 0;
-    }
-}
-
-/* Set the shard of a dim to the one that holds x. */
-static inline void mesh__pieces_seek(mesh_pieces *p, int d, int64_t x) {
-    int64_t low = 0, high = p->shape[d], from = p->box.offset[d], to = from + p->box.shape[d];
-    int k;
-    for (k = 0; k < p->count[d]; k++) {
-        int axis = p->axis[d][k];
-        p->coord[axis] = (int)mesh__part_find(p->spec->rule, p->on->axis[axis].size, x, &low, &high);
-    }
-    p->low[d] = low;
-    p->high[d] = high;
-    p->piece.offset[d] = low > from ? low : from;
-    p->piece.shape[d] = (high < to ? high : to) - p->piece.offset[d];
-}
-
-MESH_API int mesh_pieces_next(mesh_pieces *p) {
-    int d, ndim = p->piece.ndim;
-    if (p->state == 0) return 0;
-    if (p->state == 1) {
-        for (d = 0; d < ndim; d++) mesh__pieces_seek(p, d, p->box.offset[d]);
-        p->state = 2;
-    } else {
-        for (d = ndim - 1; d >= 0; d--) {
-            if (p->high[d] < p->box.offset[d] + p->box.shape[d]) break;
-            mesh__pieces_seek(p, d, p->box.offset[d]);
-        }
-        if (d < 0) return p->state = 0;
-        mesh__pieces_seek(p, d, p->high[d]);
-    }
-    p->rank = mesh_rank_at_coords(p->on, p->coord);
-    return 1;
-}
-
-MESH_API int mesh_spec_owner(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, const int64_t *index,
-                             int k) {
-    mesh_pieces p;
-    mesh_box box;
-    int i, d;
-    box.ndim = ndim;
-    box.zero = 0;
-    if (k < 0) return -1;
-    for (d = 0; d < ndim; d++) {
-        if (index[d] < 0 || index[d] >= shape[d]) return -1;
-        box.offset[d] = index[d];
-        box.shape[d] = 1;
-    }
-    mesh_pieces_start(&p, s, m, ndim, shape, &box);
-    mesh_pieces_next(&p);
-    for (i = m->naxes - 1; i >= 0; i--) {
-        if (s->axis[i].kind == MESH_SHARD) continue;
-        p.coord[i] = k % m->axis[i].size;
-        k /= m->axis[i].size;
-    }
-    return k ? -1 : mesh_rank_at_coords(m, p.coord);
-}
-
-/* ---- // >>slices ---------------------------------------------------------------------------------------------------- */
-
-MESH_API void mesh_box_copy(void *dst, const mesh_box *dst_box, const void *src, const mesh_box *src_box,
-                            size_t elem_bytes) {
-    mesh_box both;
-    unsigned char *to = (unsigned char *)dst;
-    const unsigned char *from = (const unsigned char *)src;
-    int64_t to_stride[MESH_MAX_DIMS], from_stride[MESH_MAX_DIMS], at[MESH_MAX_DIMS];
-    size_t run = elem_bytes, b;
-    int d, ndim = dst_box->ndim, outer;
-    if (!mesh_box_intersect(&both, dst_box, src_box)) return;
-    for (d = ndim - 1; d >= 0; d--) {
-        to_stride[d] = d == ndim - 1 ? (int64_t)elem_bytes : to_stride[d + 1] * dst_box->shape[d + 1];
-        from_stride[d] = d == ndim - 1 ? (int64_t)elem_bytes : from_stride[d + 1] * src_box->shape[d + 1];
-        to += (both.offset[d] - dst_box->offset[d]) * to_stride[d];
-        from += (both.offset[d] - src_box->offset[d]) * from_stride[d];
-        at[d] = 0;
-    }
-    for (outer = ndim; outer > 0; outer--) { /* dims from outer on are one run in both */
-        run = outer == ndim ? elem_bytes : run;
-        if ((int64_t)run != to_stride[outer - 1] || (int64_t)run != from_stride[outer - 1]) break;
-        run *= (size_t)both.shape[outer - 1];
-    }
-    for (;;) {
-        for (b = 0; b < run; b++) to[b] = from[b];
-        for (d = outer - 1; d >= 0; d--) {
-            to += to_stride[d];
-            from += from_stride[d];
-            if (++at[d] < both.shape[d]) break;
-            to -= to_stride[d] * at[d];
-            from -= from_stride[d] * at[d];
-            at[d] = 0;
-        }
-        if (d < 0) return;
-    }
-}
-
-static inline mesh_box mesh__box_whole(int ndim, const int64_t *shape) {
-    mesh_box box;
-    int d;
-    box.ndim = ndim;
-    box.zero = 0;
-    for (d = 0; d < ndim; d++) {
-        box.offset[d] = 0;
-        box.shape[d] = shape[d];
-    }
-    return box;
-}
-
-MESH_API int mesh_spec_slice(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *local,
-                             const void *global, size_t elem_bytes) {
-    mesh_box box, whole = mesh__box_whole(ndim, shape);
-    if (!mesh_spec_box(s, m, ndim, shape, rank, &box)) return 0;
-    mesh_box_copy(local, &box, global, &whole, elem_bytes);
-    return 1;
-}
-
-MESH_API int mesh_spec_paste(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape, int rank, void *global,
-                             const void *local, size_t elem_bytes) {
-    mesh_box box, whole = mesh__box_whole(ndim, shape);
-    if (!mesh_spec_box(s, m, ndim, shape, rank, &box)) return 0;
-    mesh_box_copy(global, &whole, local, &box, elem_bytes);
-    return 1;
 }
 #endif /* MESH_SPEC_IMPLEMENTED */

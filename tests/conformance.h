@@ -1281,7 +1281,7 @@ static void conf_halo(mesh_comm *comm, int corners, int periodic) {
     mesh_request r = MESH_ZERO;
     h.ndim = comm->on.naxes < 3 ? comm->on.naxes + 1 : comm->on.naxes;
     h.corners = corners;
-    mesh_coords_of(&comm->on, t->rank, coords);
+    mesh_coords_of(&comm->on, NULL, t->rank, coords);
     for (k = 0; k < h.ndim; k++) { /* dim 0 by the last axis, and so on */
         h.axis[k] = k < comm->on.naxes ? comm->on.axis[comm->on.naxes - 1 - k].name : NULL;
         h.low[k] = 1 + k % 2;
@@ -1507,10 +1507,10 @@ static mesh_spec conf_spec(conf_random *r, const mesh *m, int ndim, int op) {
 static int conf_summand(const mesh_tensor *t, int rank, int *count) {
     int coord[MESH_MAX_AXES], i, index = 0;
     *count = 1;
-    mesh_coords_of(t->on, rank, coord);
-    for (i = 0; i < t->on->naxes; i++)
-        if (t->spec.axis[i].kind == MESH_PARTIAL)
-            index = index * t->on->axis[i].size + coord[i], *count *= t->on->axis[i].size;
+    mesh_coords_of(t->layout.on, NULL, rank, coord);
+    for (i = 0; i < t->layout.on->naxes; i++)
+        if (t->layout.spec.axis[i].kind == MESH_PARTIAL)
+            index = index * t->layout.on->axis[i].size + coord[i], *count *= t->layout.on->axis[i].size;
     return index;
 }
 
@@ -1536,9 +1536,9 @@ static size_t conf_part(conf_memory *m, conf_random *r, mesh_tensor *t, int rank
     int64_t elem = t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype), span = 1;
     int d, padded = conf_below(r, 3) == 0;
     memset(box, 0, sizeof *box);
-    box->ndim = t->ndim;
-    if (!mesh_spec_box(&t->spec, t->on, t->ndim, t->shape, rank, box) && t->ndim == 0) box->ndim = -1;
-    for (d = t->ndim - 1; d >= 0; d--) {
+    box->ndim = t->layout.ndim;
+    if (mesh_tensor_box(t, rank, box) < 0 && t->layout.ndim == 0) box->ndim = -1;
+    for (d = t->layout.ndim - 1; d >= 0; d--) {
         strides[d] = span + (padded ? d + 1 : 0);
         span = strides[d] * (box->shape[d] ? box->shape[d] : 1);
     }
@@ -1554,16 +1554,16 @@ static int conf_visit(const mesh_tensor *t, const mesh_box *box, const int64_t *
                       int rank, int summands, int check) {
     int64_t elem = t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype), k, n;
     unsigned char *want = (unsigned char *)malloc(nbytes + 2 * CONF_GUARD), *base = (unsigned char *)t->data;
-    int d, of = 1, mine = mesh_index_of(t->on, rank) < 0 ? 0 : conf_summand(t, rank, &of), same;
+    int d, of = 1, mine = mesh_index_of(t->layout.on, rank) < 0 ? 0 : conf_summand(t, rank, &of), same;
     n = box->ndim < 0 ? 0 : mesh_box_count(box);
-    if (mesh_index_of(t->on, rank) < 0) n = 0;
+    if (mesh_index_of(t->layout.on, rank) < 0) n = 0;
     memset(want, 0xee, nbytes + 2 * CONF_GUARD);
     for (k = 0; k < n; k++) {
         int64_t rest = k, at = 0, linear = 0, index[MESH_MAX_DIMS];
-        for (d = t->ndim - 1; d >= 0; d--) index[d] = rest % box->shape[d], rest /= box->shape[d];
-        for (d = 0; d < t->ndim; d++) {
+        for (d = t->layout.ndim - 1; d >= 0; d--) index[d] = rest % box->shape[d], rest /= box->shape[d];
+        for (d = 0; d < t->layout.ndim; d++) {
             at += index[d] * strides[d];
-            linear = linear * t->shape[d] + index[d] + box->offset[d];
+            linear = linear * t->layout.shape[d] + index[d] + box->offset[d];
         }
         conf_element(t, op, mine, check ? summands : of, check, linear, want + CONF_GUARD + at * elem);
     }
@@ -1633,23 +1633,23 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         mesh_tensor *a = &src[i], *b = &dst[i];
         int64_t room = 1;
         memset(a, 0, sizeof *a);
-        a->ndim = conf_below(r, 12) ? 1 + conf_below(r, 4) : 0;
-        for (d = 0; d < a->ndim; d++) {
-            a->shape[d] = conf_below(r, 20) ? 1 + conf_below(r, d ? 9 : 30) : 0;
-            if (!conf_below(r, 4)) a->shape[d] = t->size * (1 + conf_below(r, 2)); /* what divides may be taken apart */
-            if (room * a->shape[d] > most) a->shape[d] = 2;
-            room *= a->shape[d];
+        a->layout.ndim = conf_below(r, 12) ? 1 + conf_below(r, 4) : 0;
+        for (d = 0; d < a->layout.ndim; d++) {
+            a->layout.shape[d] = conf_below(r, 20) ? 1 + conf_below(r, d ? 9 : 30) : 0;
+            if (!conf_below(r, 4)) a->layout.shape[d] = t->size * (1 + conf_below(r, 2)); /* what divides may be taken apart */
+            if (room * a->layout.shape[d] > most) a->layout.shape[d] = 2;
+            room *= a->layout.shape[d];
         }
-        if (a->ndim && n == 1 && !conf_below(r, 3) && room) a->shape[0] *= most / (int)room ? most / (int)room : 1;
+        if (a->layout.ndim && n == 1 && !conf_below(r, 3) && room) a->layout.shape[0] *= most / (int)room ? most / (int)room : 1;
         ops[i] = op_of[conf_below(r, 8)];
         do a->dtype = (mesh_dtype)conf_below(r, MESH_DTYPE_COUNT);
         while (a->dtype != MESH_BYTES && !mesh__reducible(a->dtype, ops[i]));
         if (a->dtype == MESH_BYTES) a->elem_bytes = 1 << conf_below(r, 5);
         *b = *a;
-        a->on = &other;
-        b->on = &to;
-        a->spec = conf_spec(r, &from, a->ndim, a->dtype == MESH_BYTES ? -1 : ops[i]);
-        b->spec = conf_spec(r, &to, a->ndim,
+        a->layout.on = &other;
+        b->layout.on = &to;
+        a->layout.spec = conf_spec(r, &from, a->layout.ndim, a->dtype == MESH_BYTES ? -1 : ops[i]);
+        b->layout.spec = conf_spec(r, &to, a->layout.ndim,
                             a->dtype == MESH_BYTES || ops[i] == MESH_AVG || ops[i] == MESH_PROD ? -1 : ops[i]);
         nbytes[0][i] = conf_part(&m, r, a, t->rank, strides[0][i], &box[0][i]);
         nbytes[1][i] = conf_part(&m, r, b, t->rank, strides[1][i], &box[1][i]);
@@ -1701,7 +1701,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
             mesh_box whole_box;
             int64_t whole_strides[MESH_MAX_DIMS];
             size_t whole_bytes;
-            if (!conf_has_partial(&dst[i].spec)) {
+            if (!conf_has_partial(&dst[i].layout.spec)) {
                 if (!conf_visit(&dst[i], &box[1][i], strides[1][i], nbytes[1][i], ops[i], t->rank, summands[i], 1)) {
                     if (i)
                         mesh_redistribute_plan(comm, plan, &src[i], &dst[i], NULL),
@@ -1710,8 +1710,8 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
                 }
                 continue;
             }
-            for (d = 0; d < to.naxes; d++) whole.spec.axis[d] = mesh_replicate(); /* what its summands come to */
-            whole.spec.rule = 0;
+            for (d = 0; d < to.naxes; d++) whole.layout.spec.axis[d] = mesh_replicate(); /* what its summands come to */
+            whole.layout.spec.rule = 0;
             whole_bytes = conf_part(&m, r, &whole, t->rank, whole_strides, &whole_box);
             if (t->size == to.size) {
                 to_whole = conf_lent(&m, &whole);

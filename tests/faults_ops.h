@@ -125,17 +125,17 @@ static void op_tensors(const call *q, mesh_tensor *src, mesh_tensor *dst) {
     memset(src, 0, sizeof *src);
     src->data = q->wrong == WRONG_NULL ? NULL : q->a;
     src->dtype = q->dtype;
-    src->ndim = 2;
-    src->shape[0] = (int64_t)q->count / 8 + 1;
-    if (q->wrong == WRONG_COUNT) src->shape[0]++;
-    src->shape[1] = 24;
-    src->on = &q->c->on;
+    src->layout.ndim = 2;
+    src->layout.shape[0] = (int64_t)q->count / 8 + 1;
+    if (q->wrong == WRONG_COUNT) src->layout.shape[0]++;
+    src->layout.shape[1] = 24;
+    src->layout.on = &q->c->on;
     snprintf(text, sizeof text, "%s:%s", q->c->on.axis[0].name, from[q->root % 4]);
-    mesh_spec_parse(&src->spec, src->on, text, 2, NULL);
+    mesh_spec_parse(&src->layout.spec, src->layout.on, text, 2, NULL);
     *dst = *src;
     dst->data = q->b;
     snprintf(text, sizeof text, "%s:%s", q->c->on.axis[q->c->on.naxes - 1].name, to[q->root % 4]);
-    mesh_spec_parse(&dst->spec, dst->on, text, 2, NULL);
+    mesh_spec_parse(&dst->layout.spec, dst->layout.on, text, 2, NULL);
 }
 
 static int op_cell(const call *q, int64_t row, int64_t column) { return (int)((row * 24 + column) % 997) + q->round; }
@@ -146,7 +146,7 @@ static mesh_status op_redistribute(call *q) {
     mesh_request r;
     int64_t i, k;
     op_tensors(q, &src, &dst);
-    mesh_spec_box(&src.spec, src.on, 2, src.shape, q->c->transport->rank, &box);
+    mesh_tensor_box(&src, q->c->transport->rank, &box);
     for (i = 0; i < box.shape[0]; i++)
         for (k = 0; k < box.shape[1]; k++)
             q->a[i * box.shape[1] + k] = op_bits(q, op_cell(q, box.offset[0] + i, box.offset[1] + k));
@@ -160,7 +160,7 @@ static int op_redistributed(const call *q) {
     int copies;
     op_tensors(q, &src, &dst);
     copies = q->root % 4 == 1 ? q->c->on.axis[0].size : 1;
-    mesh_spec_box(&dst.spec, dst.on, 2, dst.shape, q->c->transport->rank, &box);
+    mesh_tensor_box(&dst, q->c->transport->rank, &box);
     for (i = 0; i < box.shape[0]; i++)
         for (k = 0; k < box.shape[1]; k++)
             if (q->b[i * box.shape[1] + k] != op_bits(q, copies * op_cell(q, box.offset[0] + i, box.offset[1] + k)))

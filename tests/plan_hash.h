@@ -54,16 +54,16 @@ static uint64_t plan_hashes(int n) {
     for (trial = 0; trial < n; trial++) {
         int ndim = 1 + plan_hash_below(3), d, size = 1 << plan_hash_below(8);
         mesh src = plan_hash_mesh(size), dst = plan_hash_below(3) ? src : plan_hash_mesh(size);
-        mesh_spec from = plan_hash_spec(&src, ndim), to = plan_hash_spec(&dst, ndim);
+        mesh_layout from = MESH_ZERO, to;
         mesh_plan_desc desc = MESH_ZERO;
         mesh_topology t = MESH_ZERO;
-        desc.src = &src;
-        desc.dst = &dst;
-        desc.from = &from;
-        desc.to = &to;
-        desc.ndim = ndim;
+        from.on = &src, from.ndim = ndim, from.spec = plan_hash_spec(&src, ndim);
+        to = from;
+        to.on = &dst, to.spec = plan_hash_spec(&dst, ndim);
         for (d = 0; d < ndim; d++)
-            desc.shape[d] = plan_hash_below(2) ? 1 + plan_hash_below(4000) : 64 * (1 + plan_hash_below(40));
+            to.shape[d] = from.shape[d] = plan_hash_below(2) ? 1 + plan_hash_below(4000) : 64 * (1 + plan_hash_below(40));
+        desc.src = &from;
+        desc.dst = &to;
         t.nlevels = 2; /* near ties: costs that hardly differ */
         t.level[0].ranks = 8;
         t.level[0].latency_ps = 1000 * (1 + plan_hash_below(3));

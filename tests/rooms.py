@@ -12,11 +12,14 @@ os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 ARROWS = {  # room: what it includes of the library, in order
     "mesh/base.h": [],
     "mesh.h": ["mesh/base.h"],
+    "mesh/transform.h": ["mesh.h"],
     "mesh/degrees.h": ["mesh.h"],
     "mesh/show.h": ["mesh.h"],
     "mesh/spec.h": ["mesh.h"],
+    "mesh/layout.h": ["mesh/spec.h"],
+    "mesh/retired.h": ["mesh/layout.h"],
     "mesh/topology.h": ["mesh.h"],
-    "mesh/route.h": ["mesh/spec.h", "mesh/topology.h"],
+    "mesh/route.h": ["mesh/layout.h", "mesh/topology.h"],
     "mesh/cost.h": ["mesh/route.h"],
     "mesh/plan.h": ["mesh/cost.h"],
     "mesh/explain.h": ["mesh/plan.h"],
@@ -57,7 +60,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/nccl/open.h": ["transports/nccl/memory.h"],
 }
 BEHIND = {  # what a front door brings at its end, for who comes in by it
-    "mesh.h": ["mesh/degrees.h", "mesh/show.h", "mesh/spec.h", "mesh/explain.h"],
+    "mesh.h": ["mesh/transform.h", "mesh/degrees.h", "mesh/show.h", "mesh/layout.h", "mesh/explain.h", "mesh/retired.h"],
     "mesh_collectives.h": ["mesh/p2p.h", "mesh/redistribute.h"],
     "transports/mesh_socket.h": ["transports/socket/open.h"],
     "transports/mesh_nccl.h": ["transports/nccl/open.h"],

@@ -372,7 +372,7 @@ static void halos_rank(mesh_transport *t, void *ctx) {
         int64_t inner[3], cells = 1, i, wrong = 0;
         int32_t *a;
         if (!open_comm(t, &c, meshes[problem % 4], NULL, 20 * SECOND)) return;
-        mesh_coords_of(&c.on, t->rank, coords);
+        mesh_coords_of(&c.on, NULL, t->rank, coords);
         h.ndim = 1 + random_below(&r, 3);
         h.corners = random_below(&r, 2);
         for (k = 0; k < h.ndim; k++) {
@@ -1022,14 +1022,14 @@ static void large_rank(mesh_transport *t, void *ctx) {
         desc.groups = "a,b";
         if (!open_with(t, &c, strstr(k->from, "c:") ? "a=2,b=2,c=1" : "a=2,b=2", &desc)) return;
         two_layouts(&c, &src, &dst, k->from, k->to, k->rows, k->columns);
-        if (k->on == 1) src.on = &other;
-        if (k->on == 2) dst.on = &other;
+        if (k->on == 1) src.layout.on = &other;
+        if (k->on == 2) dst.layout.on = &other;
         set_part(&src, t->rank, 1);
         for (side = 0; side < 2; side++) {
             mesh_tensor *x = side ? &dst : &src;
             float *wide;
             if (k->padded != side + 1) continue;
-            mesh_spec_box(&x->spec, x->on, 2, x->shape, t->rank, &box);
+            mesh_tensor_box(x, t->rank, &box);
             strides[side][0] = box.shape[1] + 3, strides[side][1] = 1;
             wide = (float *)calloc((size_t)(box.shape[0] * strides[side][0]), 4);
             for (i = 0; i < box.shape[0]; i++)
@@ -1050,7 +1050,7 @@ static void large_rank(mesh_transport *t, void *ctx) {
             free(dst.data), free(part.data);
             dst = whole;
         }
-        mesh_spec_box(&dst.spec, dst.on, 2, dst.shape, t->rank, &box);
+        mesh_tensor_box(&dst, t->rank, &box);
         got = (const float *)dst.data;
         for (i = 0; i < box.shape[0]; i++)
             for (j = 0; j < box.shape[1]; j++)
@@ -1102,13 +1102,13 @@ static void lists_differ_rank(mesh_transport *t, void *ctx) {
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK_INT(status, what < 3 ? MESH_ERR_MISMATCH : MESH_OK);
     if (what == 3) { /* and the order in which two stand */
-        CHECK(mesh_spec_parse(&src[t->rank].spec, &c.on, "x:S(1)", 2, NULL) == MESH_OK); /* as many bytes */
+        CHECK(mesh_spec_parse(&src[t->rank].layout.spec, &c.on, "x:S(1)", 2, NULL) == MESH_OK); /* as many bytes */
         status = mesh_redistribute_many(&c, src, dst, 2);
         if (status == MESH_OK) status = mesh_barrier(&c, NULL);
         CHECK_INT(status, MESH_ERR_MISMATCH);
     }
     if (what == 4) { /* and of one alone */
-        CHECK(mesh_spec_parse(&src[0].spec, &c.on, t->rank ? "x:S(1)" : "x:S(0)", 2, NULL) == MESH_OK);
+        CHECK(mesh_spec_parse(&src[0].layout.spec, &c.on, t->rank ? "x:S(1)" : "x:S(0)", 2, NULL) == MESH_OK);
         status = mesh_redistribute(&c, &src[0], &dst[0]);
         if (status == MESH_OK) status = mesh_barrier(&c, NULL);
         CHECK_INT(status, MESH_ERR_MISMATCH);

@@ -449,9 +449,11 @@ static void terms_rank(mesh_transport *t, void *ctx) {
         {
             int shape[1] = {4};
             mesh_desc d = MESH_ZERO;
+            mesh_table devices;
             mesh m;
             mesh_error err;
-            d.shape = shape, d.naxes = 1, d.table = order, d.table_size = d.inverse_size = 4, d.inverse = inverse;
+            CHECK_OK(mesh_table_make(&devices, order, 4, inverse, 4, &err), err);
+            d.shape = shape, d.naxes = 1, d.table = &devices;
             CHECK_OK(mesh_make(&m, &d, &err), err);
             CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
             if (!c.impl) return;
@@ -1013,6 +1015,7 @@ static void test_patience(void) { run_world(SIM, 2, patience_rank, NULL); }
 
 static void turned_rank(mesh_transport *t, void *ctx) {
     int how = *(int *)ctx, shape = 3, table[3] = {5, 1, 3}, inverse[6], v = 0; /* ranks 0, 2, 4 are others */
+    mesh_table devices;
     mesh_desc d = MESH_ZERO;
     mesh_comm_desc desc = MESH_ZERO;
     mesh m;
@@ -1020,8 +1023,9 @@ static void turned_rank(mesh_transport *t, void *ctx) {
     mesh_error err;
     mesh_status status;
     if (t->rank % 2 == 0) return;
-    d.shape = &shape, d.naxes = 1, d.table = table, d.table_size = 3, d.inverse = inverse, d.inverse_size = 6;
+    d.shape = &shape, d.naxes = 1, d.table = &devices;
     desc.timeout_ns = how == 2 ? SECOND : 20 * SECOND, desc.ask_ns = SECOND / 10;
+    CHECK_OK(mesh_table_make(&devices, table, 3, inverse, 6, &err), err);
     CHECK_OK(mesh_make(&m, &d, &err), err);
     CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
     if (!c.impl) return;

@@ -213,12 +213,12 @@ static mesh_tensor failing_tensor(failing_rank *k, const char *spec, int64_t row
     mesh_tensor t = MESH_ZERO;
     mesh_error err;
     t.data = data;
-    t.ndim = 2;
-    t.shape[0] = rows;
-    t.shape[1] = columns;
+    t.layout.ndim = 2;
+    t.layout.shape[0] = rows;
+    t.layout.shape[1] = columns;
     t.dtype = MESH_I32;
-    t.on = &k->c->on;
-    CHECK_OK(mesh_spec_parse(&t.spec, t.on, spec, 2, &err), err);
+    t.layout.on = &k->c->on;
+    CHECK_OK(mesh_spec_parse(&t.layout.spec, t.layout.on, spec, 2, &err), err);
     return t;
 }
 

@@ -224,10 +224,10 @@ static mesh_status some_operation(mesh_comm *c, int what, float *a, float *b, me
     halo.low[0] = halo.high[0] = (int64_t)n / 4;
     halo.axis[0] = "x";
     halo.periodic[0] = 1;
-    src.data = a, src.ndim = 2, src.shape[0] = src.shape[1] = 300, src.on = &c->on;
-    mesh_spec_parse(&src.spec, &c->on, what == 25 ? "x:S(0)" : "x:P(sum)", 2, NULL);
+    src.data = a, src.layout.ndim = 2, src.layout.shape[0] = src.layout.shape[1] = 300, src.layout.on = &c->on;
+    mesh_spec_parse(&src.layout.spec, &c->on, what == 25 ? "x:S(0)" : "x:P(sum)", 2, NULL);
     dst = src, dst.data = b;
-    mesh_spec_parse(&dst.spec, &c->on, "x:S(1)", 2, NULL);
+    mesh_spec_parse(&dst.layout.spec, &c->on, "x:S(1)", 2, NULL);
     switch (what) {
     case 0:
         return mesh_all_reduce_start(c, NULL, a, b, n, MESH_F32, MESH_SUM, r);
@@ -1161,7 +1161,7 @@ static void group_rank(mesh_transport *t, void *ctx) {
     mesh_error err;
     mesh m;
     int v = t->rank, all[8], i;
-    uint64_t sent, received;
+    uint64_t sent = 0, received = 0;
     char history[4096];
     (void)ctx;
     if (!open_comm(t, &c, "a=2,b=2,c=2", "c,a", 20 * SECOND)) return;

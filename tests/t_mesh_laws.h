@@ -10,6 +10,7 @@ enum { POOL = 900, POOL_TABLE = 40 };
 typedef struct mesh_pool {
     mesh m[POOL];
     int n, tables[5][POOL_TABLE], inverses[5][POOL_TABLE + 8];
+    mesh_table table[5];
 } mesh_pool;
 
 static void pool_add(mesh_pool *p, const mesh *m) {
@@ -86,8 +87,10 @@ static void pool_fill(mesh_pool *p) {
                 d.shape = rows[k].shape, d.strides = rows[k].stride, d.names = rows[k].names, d.naxes = rows[k].naxes;
                 d.origin = origin;
                 if (t >= 0) {
-                    d.table = p->tables[t], d.inverse = p->inverses[t];
-                    d.table_size = POOL_TABLE - (t == 1), d.inverse_size = POOL_TABLE + (t == 4 ? 8 : 0);
+                    CHECK_OK(mesh_table_make(&p->table[t], p->tables[t], POOL_TABLE - (t == 1), p->inverses[t],
+                                             POOL_TABLE + (t == 4 ? 8 : 0), &err),
+                             err);
+                    d.table = &p->table[t];
                 }
                 CHECK_OK(mesh_make(&m, &d, &err), err);
                 pool_add_all(p, &m);
@@ -105,7 +108,8 @@ static int pool_same(const mesh *a, const mesh *b) {
     for (i = 0; i < a->size; i++)
         if (mesh_rank_at(&x, i) != mesh_rank_at(&y, i)) return 0;
     if (!a->table) return 1;
-    return a->table_size == b->table_size && !memcmp(a->table, b->table, sizeof *a->table * (size_t)a->table_size);
+    return a->table->size == b->table->size &&
+           !memcmp(a->table->rank, b->table->rank, sizeof *a->table->rank * (size_t)a->table->size);
 }
 
 static void test_law_equal(void) {
@@ -139,7 +143,7 @@ static void test_law_members(void) {
             int in = mesh_index_of(m, rank) >= 0;
             mesh g;
             seen += in;
-            CHECK_INT(mesh_coords_of(m, rank, coords), in);
+            CHECK_INT(mesh_coords_of(m, NULL, rank, coords), in ? m->naxes : -1);
             CHECK_INT(mesh_local_index(m, NULL, rank) >= 0, in);
             CHECK_INT(mesh_group_of(m, "", rank) >= 0, in);
             CHECK_INT(mesh_group_through(&g, m, NULL, rank, NULL) == MESH_OK, in);
@@ -172,7 +176,6 @@ static int desc_is_good(const mesh_desc *d, int64_t *positions) {
     int i, k, missing = -1, shape[MESH_MAX_AXES], order[MESH_MAX_AXES], n = 0;
     int64_t product = 1, span = 1, stride[MESH_MAX_AXES], dense = 1;
     if (d->naxes < 0 || d->naxes > MESH_MAX_AXES || d->origin < 0 || d->world < 0) return 0;
-    if (!d->table && d->table_size) return 0;
     for (i = 0; i < d->naxes; i++) {
         shape[i] = d->shape[i];
         if (shape[i] == -1 && missing >= 0) return 0;
@@ -205,14 +208,7 @@ static int desc_is_good(const mesh_desc *d, int64_t *positions) {
         span += (int64_t)(shape[order[i]] - 1) * stride[order[i]];
     }
     if (d->origin + span - 1 > INT32_MAX) return 0;
-    if (d->table) {
-        if (d->table_size < 1 || !d->inverse || d->inverse_size < 1 || d->origin + span > d->table_size) return 0;
-        for (i = 0; i < d->table_size; i++) {
-            if (d->table[i] < 0 || d->table[i] >= d->inverse_size) return 0;
-            for (k = 0; k < i; k++)
-                if (d->table[i] == d->table[k]) return 0;
-        }
-    }
+    if (d->table && d->origin + span > d->table->size) return 0;
     for (i = 0; i < product && i < 64; i++) {
         int64_t rest = i;
         positions[i] = d->origin;
@@ -227,7 +223,8 @@ static void test_law_make(void) {
     test_random r = random_from(41);
     int trial, good = 0, bad = 0, i;
     for (trial = 0; trial < 40000 && !test_failures; trial++) {
-        int shape[3], strides[3], table[24], inverse[32], want;
+        int shape[3], strides[3], table[24], inverse[32], want, i2;
+        mesh_table devices;
         int64_t positions[64];
         const char *names[3];
         mesh_desc d = MESH_ZERO;
@@ -246,7 +243,7 @@ static void test_law_make(void) {
         if (random_below(&r, 2)) d.names = names;
         if (random_below(&r, 2)) d.strides = strides;
         if (!random_below(&r, 3)) {
-            d.table_size = 4 + random_below(&r, 21), d.inverse_size = d.table_size + random_below(&r, 8);
+            int size = 4 + random_below(&r, 21), room = size + random_below(&r, 8), fits = 1;
             for (i = 0; i < 24; i++) table[i] = i;
             for (i = 23; i > 0; i--) {
                 int k = random_below(&r, i + 1), t = table[i];
@@ -254,7 +251,13 @@ static void test_law_make(void) {
             }
             for (i = 0; i < 32; i++) inverse[i] = 3;
             if (!random_below(&r, 8)) table[random_below(&r, 24)] = random_below(&r, 34) - 1;
-            d.table = random_below(&r, 20) ? table : NULL, d.inverse = random_below(&r, 20) ? inverse : NULL;
+            for (i = 0; i < size; i++) {
+                fits &= table[i] >= 0 && table[i] < room;
+                for (i2 = 0; i2 < i; i2++) fits &= table[i] != table[i2];
+            }
+            if ((mesh_table_make(&devices, table, size, inverse, room, &err) == MESH_OK) != fits)
+                test_fail(__FILE__, __LINE__, "trial %d: a table is %s", trial, fits ? err.text : "accepted");
+            if (fits) d.table = &devices;
         }
         want = desc_is_good(&d, positions);
         if (mesh_make(&m, &d, &err) == MESH_OK ? !want : want) {
@@ -264,13 +267,13 @@ static void test_law_make(void) {
         *(want ? &good : &bad) += 1;
         if (!want) CHECK(!memcmp(&m, &before, sizeof m) && err.status == MESH_ERR_ARGUMENT);
         for (i = 0; i < want; i++) {
-            int rank = d.table ? d.table[positions[i]] : (int)positions[i];
+            int rank = d.table ? table[positions[i]] : (int)positions[i];
             CHECK_INT(mesh_rank_at(&m, i), rank);
             CHECK_INT(mesh_index_of(&m, rank), i);
         }
-        for (i = 0; want && d.table && i < d.inverse_size; i++) { /* what the table does not list is nowhere */
+        for (i = 0; want && d.table && i < devices.ranks; i++) { /* what the table does not list is nowhere */
             int k, listed = 0;
-            for (k = 0; k < d.table_size; k++) listed |= table[k] == i;
+            for (k = 0; k < devices.size; k++) listed |= table[k] == i;
             if (!listed) CHECK_INT(mesh_index_of(&m, i), -1);
         }
     }
@@ -287,6 +290,7 @@ static void test_law_join(void) {
         int shape[2][2], stride[2][2], rank, want = 1, on = random_below(&r, 3), twice = !random_below(&r, 8),
             size = 16 + 8 * random_below(&r, 7);
         mesh m[2], both, before;
+        mesh_table devices[2];
         mesh_error err;
         for (side = 0; side < 2; side++) {
             mesh_desc d = MESH_ZERO;
@@ -300,7 +304,8 @@ static void test_law_join(void) {
                 name[i] = names[twice ? i : side][i];
             }
             for (i = 0; i < 64; i++) tables[side][i] = i ^ (1 + 4 * (on == 1 ? side : 0));
-            if (on) d.table = tables[side], d.inverse = inverses[side], d.table_size = size, d.inverse_size = 64;
+            if (on && mesh_table_make(&devices[side], tables[side], size, inverses[side], 64, &err) == MESH_OK)
+                d.table = &devices[side];
             if (mesh_make(&m[side], &d, NULL)) break;
         }
         if (side < 2) continue;
@@ -317,7 +322,7 @@ static void test_law_join(void) {
             for (side = 0; side < 2; side++)
                 for (i = 0; i < m[side].naxes; i++, n++) all[n] = shape[side][i], steps[n] = stride[side][i];
             d.shape = all, d.strides = steps, d.naxes = n, d.origin = (int)at;
-            if (on) d.table = tables[0], d.inverse = inverses[0], d.table_size = size, d.inverse_size = 64;
+            if (on) d.table = &devices[0];
             want = at >= 0 ? desc_is_good(&d, positions) : 0;
             if (mesh_concat(&both, &m[0], &m[1], rank, &err) == MESH_OK ? !want : want)
                 test_fail(__FILE__, __LINE__, "trial %d is %s", trial, want ? err.text : "accepted");
@@ -476,7 +481,7 @@ static size_t put_plan_json(char *buf, size_t cap, const void *of) {
 
 static void test_law_room(void) {
     static mesh_plan plan;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_error err;
     mesh m;
     spec_on of;
@@ -491,12 +496,59 @@ static void test_law_room(void) {
     check_text(put_spec, &of);
     check_text(put_spec_dims, &of);
     d.src = &m, d.from = &of.s, d.to = &of.s, d.ndim = 3, d.shape[0] = d.shape[1] = d.shape[2] = 8;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     check_text(put_plan, &plan);
     check_text(put_plan_json, &plan);
 }
 
 /* A name is a letter, then letters, digits or _; up to 15 bytes; found by its whole self. */
+/* A list of axes says the same with spaces, and from the fastest to the slowest with dashes; dashes and commas do not mix. */
+static void test_law_lists(void) {
+    static const char *const gaps[] = {"", "", " ", "  "};
+    test_random r = random_from(47);
+    int trial, i;
+    mesh m;
+    mesh_error err;
+    CHECK_OK(mesh_parse(&m, " pp=2, dp=3 ,cp=2,tp=2 ", 0, &err), err);
+    CHECK_STR(mesh__show(&m).text, "pp=2,dp=3,cp=2,tp=2");
+    for (trial = 0; trial < 4000; trial++) {
+        int order[4], n = random_below(&r, 5), rank = random_below(&r, 24), coords[4], k, at = 0;
+        char text[3][80] = {"", "", ""}, bad[84];
+        mesh g[3], before;
+        for (i = 0; i < 4; i++) order[i] = i;
+        for (i = 3; i > 0; i--) k = random_below(&r, i + 1), at = order[i], order[i] = order[k], order[k] = at;
+        for (i = 0; i < n; i++) {
+            const char *slow = m.axis[order[i]].name, *fast = m.axis[order[n - 1 - i]].name;
+            sprintf(text[0] + strlen(text[0]), "%s%s", i ? "," : "", slow);
+            sprintf(text[1] + strlen(text[1]), "%s%s%s%s", i ? "," : "", gaps[random_below(&r, 4)], slow,
+                    gaps[random_below(&r, 4)]);
+            sprintf(text[2] + strlen(text[2]), "%s%s%s%s", i ? "-" : "", gaps[random_below(&r, 4)], fast,
+                    gaps[random_below(&r, 4)]);
+        }
+        for (i = 0; i < 3; i++) {
+            CHECK_OK(mesh_group_through(&g[i], &m, text[i], rank, &err), err);
+            CHECK(mesh_equal(&g[i], &g[0]));
+            CHECK_INT(mesh_local_index(&m, text[i], rank), mesh_index_of(&g[0], rank));
+            CHECK_INT(mesh_group_count(&m, text[i]), 24 / g[0].size);
+            CHECK_INT(mesh_coords_of(&m, text[i], rank, coords), n);
+            for (k = at = 0; k < n; k++) {
+                CHECK_INT(coords[k], mesh_coord_of(&m, m.axis[order[k]].name, rank));
+                at = at * m.axis[order[k]].size + coords[k];
+            }
+            CHECK_INT(at, mesh_index_of(&g[0], rank));
+        }
+        memset(&before, 0x5a, sizeof before);
+        g[0] = before;
+        for (i = 0; i < 4 && n > 1; i++) {
+            static const char *const wrong[] = {"%s,", "-%s", "%s-pp,dp", "%s cp"};
+            snprintf(bad, sizeof bad, wrong[i], text[1 + (i == 1)]);
+            CHECK_INT(mesh_group_through(&g[0], &m, bad, rank, &err), MESH_ERR_ARGUMENT);
+            CHECK_INT(mesh_coords_of(&m, bad, rank, coords), -1);
+            CHECK(!memcmp(&g[0], &before, sizeof before));
+        }
+    }
+}
+
 static void test_law_names(void) {
     static const char alphabet[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     int c, n, size = 2;
@@ -724,7 +776,7 @@ static void test_spec_equal(void) {
         }
         CHECK(mesh_spec_equal(&junk, &p.of[i].s));
         CHECK(mesh__spec_hash(1, &junk) == hash[i]);
-        CHECK_OK(mesh_spec_check(&p.of[i].s, &m, 2, shape, &err), err);
+        CHECK_OK(spec_check(&p.of[i].s, &m, 2, shape, &err), err);
         CHECK_OK(mesh_spec_parse(&back, &m, text[i], 2, &err), err);
         CHECK(mesh_spec_equal(&back, &junk));
     }
@@ -831,6 +883,7 @@ static void test_spec_boxes(void) {
         int64_t shape[3], index[3], count = 1, covered = 0;
         mesh_box a, b, both;
         mesh_pieces p;
+        mesh_layout on;
         mesh_place place[3];
         a.ndim = b.ndim = ndim;
         a.zero = b.zero = 0;
@@ -852,17 +905,18 @@ static void test_spec_boxes(void) {
             place[d] = ndim && random_below(&r, 3) ? mesh_shard(random_below(&r, ndim)) : mesh_replicate();
         CHECK_OK(mesh_spec_make(&s, &m, place, ndim, &err), err);
         s.rule = (uint8_t)random_below(&r, 2);
-        for (mesh_pieces_start(&p, &s, &m, ndim, shape, &a); mesh_pieces_next(&p);) {
+        on = layout_of(&m, &s, ndim, shape);
+        for (mesh_pieces_start(&p, &on, &a); mesh_pieces_next(&p);) {
             mesh_box shard;
-            CHECK_INT(mesh_spec_box(&s, &m, ndim, shape, p.rank, &shard), 1);
+            CHECK(mesh_layout_box(&on, p.rank, &shard) > 0);
             CHECK_INT(mesh_box_intersect(&both, &shard, &a), 1);
             CHECK_INT(mesh_box_count(&p.piece), mesh_box_count(&both));
             for (d = 0; d < ndim; d++) {
                 CHECK(p.piece.offset[d] == both.offset[d] && p.piece.shape[d] == both.shape[d]);
                 index[d] = p.piece.offset[d] + random_below(&r, (int)p.piece.shape[d]);
             }
-            CHECK_INT(mesh_spec_owner(&s, &m, ndim, shape, index, 0), p.rank);
-            CHECK_INT(mesh_spec_owner(&s, &m, ndim, shape, index, -1), -1);
+            CHECK_INT(mesh_layout_owner(&on, index, 0), p.rank);
+            CHECK_INT(mesh_layout_owner(&on, index, -1), -1);
             covered += mesh_box_count(&p.piece);
         }
         CHECK_INT(mesh_pieces_next(&p), 0); /* and remains at the end */
@@ -875,9 +929,9 @@ static void test_spec_boxes(void) {
         CHECK_INT(covered, count);
         for (d = 0; d < ndim; d++) { /* just outside along one dim */
             index[d] = shape[d];
-            CHECK_INT(mesh_spec_owner(&s, &m, ndim, shape, index, 0), -1);
+            CHECK_INT(mesh_layout_owner(&on, index, 0), -1);
             index[d] = minus;
-            CHECK_INT(mesh_spec_owner(&s, &m, ndim, shape, index, 0), -1);
+            CHECK_INT(mesh_layout_owner(&on, index, 0), -1);
             index[d] = 0;
         }
     }
@@ -892,6 +946,7 @@ static void test_law_refused(void) {
                                         "dp:S(0) balanced strict x", "dp:S(0)@256", "dp:S(256)", "strict balanced"};
     static const char *const dims[] = {"[dp] P(sum over tp", "[dp] balancedstrict", "[dp] [tp] x", "P(sum) over", "[dp]P"};
     mesh m, r, before, wide, table;
+    mesh_table devices;
     mesh_spec s, spec_before;
     mesh_error err;
     mesh_degrees degrees = MESH_ZERO;
@@ -945,12 +1000,13 @@ static void test_law_refused(void) {
         CHECK_INT(mesh_parse(&r, text, 0, &err), n <= 16 ? MESH_OK : MESH_ERR_ARGUMENT);
         CHECK_INT(mesh_compose(&r, &m, &wide, &err), MESH_OK);
     }
-    d.shape = &four, d.table = ranks, d.table_size = 4, d.inverse = inverse, d.inverse_size = 4;
+    CHECK_OK(mesh_table_make(&devices, ranks, 4, inverse, 4, &err), err);
+    d.shape = &four, d.table = &devices;
     CHECK_OK(mesh_make(&table, &d, &err), err);
     CHECK_INT(mesh_compose(&r, &m, &table, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "inner mesh stands on a device table");
     ranks[2] = 9;
-    CHECK_INT(mesh_make(&r, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_table_make(&devices, ranks, 4, inverse, 4, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(err.rank, 9);
     CHECK_INT(mesh_group_through(&r, &m, "dp", 77, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(err.rank, 77);
@@ -976,15 +1032,15 @@ static void test_law_refused(void) {
     CHECK_INT(mesh_spec_parse(&s, &m, "dp:S(5)", 3, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_spec_parse_dims(&s, &m, "[dp]", 0, &err), MESH_ERR_ARGUMENT);
     CHECK(!memcmp(&s, &spec_before, sizeof s));
-    CHECK_OK(mesh_spec_check(&s, &m, 3, shape, &err), err); /* 2^63 - 2 elements */
+    CHECK_OK(spec_check(&s, &m, 3, shape, &err), err); /* 2^63 - 2 elements */
     shape[2] = 2;
-    CHECK_INT(mesh_spec_check(&s, &m, 3, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(spec_check(&s, &m, 3, shape, &err), MESH_ERR_ARGUMENT);
     s.axis[0].order = MESH_ORDER_DEFAULT, s.axis[1].order = MESH_ORDER_DEFAULT;
-    CHECK_INT(mesh_spec_check(&s, &m, 1, &pad, &err), MESH_ERR_ARGUMENT); /* not yet made */
+    CHECK_INT(spec_check(&s, &m, 1, &pad, &err), MESH_ERR_ARGUMENT); /* not yet made */
     CHECK_HAS(err.text, "was not made for");
     s = spec_before, s.strict = 1;
     for (pad = 0; pad < 40; pad++) {
-        CHECK_INT(mesh_spec_check(&s, &m, 1, &pad, &err), pad % 8 ? MESH_ERR_ARGUMENT : MESH_OK);
+        CHECK_INT(spec_check(&s, &m, 1, &pad, &err), pad % 8 ? MESH_ERR_ARGUMENT : MESH_OK);
         snprintf(text, sizeof text, "pad it to %d,", (int)(pad / 8 + 1) * 8);
         if (pad % 8) CHECK_HAS(err.text, text);
     }
@@ -995,6 +1051,7 @@ static const test_case laws_tests[] = {
     {"mesh/law/make", test_law_make, 0},         {"mesh/law/join", test_law_join, 0},
     {"mesh/law/dims", test_law_dims, 0},         {"mesh/law/degrees", test_law_degrees, 0},
     {"mesh/law/room", test_law_room, 0},         {"mesh/law/names", test_law_names, 0},
+    {"mesh/law/lists", test_law_lists, 0},
     {"mesh/law/dtypes", test_law_dtypes, 0},     {"mesh/law/pictures", test_law_pictures, 0},
     {"mesh/law/refused", test_law_refused, 0},   {"spec/law/equal", test_spec_equal, 0},
     {"spec/law/places", test_spec_places, 0},    {"spec/law/parts", test_spec_parts, 0},

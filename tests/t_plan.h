@@ -29,7 +29,7 @@ static int64_t plan_combine(int op, int64_t a, int64_t b) {
 /* The coordinates along partial axes as one index, and how many there are. */
 static int plan_partial_index(const mesh *m, const mesh_spec *s, int rank, int *count) {
     int coord[MESH_MAX_AXES], i, index = 0, n = 1;
-    mesh_coords_of(m, rank, coord);
+    mesh_coords_of(m, NULL, rank, coord);
     for (i = 0; i < m->naxes; i++)
         if (s->axis[i].kind == MESH_PARTIAL) index = index * m->axis[i].size + coord[i], n *= m->axis[i].size;
     if (count) *count = n;
@@ -118,7 +118,7 @@ static int plan_step(const mesh_plan *p, int k, int world, int from, int *nmoves
             mesh_box box;
             int64_t e, count = 0, total = 1;
             for (i = 0; i < p->ndim; i++) total *= p->shape[i];
-            if (mesh_spec_box(&p->step[k].spec, &p->at[p->step[k].on], p->view.ndim, p->view.shape, r, &box))
+            if (spec_box(&p->step[k].spec, &p->at[p->step[k].on], p->view.ndim, p->view.shape, r, &box))
                 count = mesh_box_count(&box);
             for (e = 0; e < count; e++) PLAN_CHECK(p, got[plan_linear(p, &box, e)] == it.summands);
             for (e = 0; e < total; e++) count -= plan_held[to][r][e];
@@ -161,7 +161,7 @@ static int plan_interpret(const mesh_plan *p, int *nmoves) {
     memset(plan_held[0], 0, sizeof plan_held[0]);
     for (r = 0; r < world; r++) {
         mesh_box box;
-        if (!mesh_spec_box(&p->from, src, p->ndim, p->shape, r, &box)) continue;
+        if (!spec_box(&p->from, src, p->ndim, p->shape, r, &box)) continue;
         for (e = 0; e < mesh_box_count(&box); e++) {
             int64_t at = plan_linear_in(p->ndim, p->shape, &box, e);
             plan_value[0][r][at] = plan_summand(at, plan_partial_index(src, &p->from, r, &summands));
@@ -174,7 +174,7 @@ static int plan_interpret(const mesh_plan *p, int *nmoves) {
     for (r = 0; r < world; r++) {
         mesh_box box;
         int index;
-        if (!mesh_spec_box(to, dst, p->ndim, p->shape, r, &box)) continue;
+        if (!spec_box(to, dst, p->ndim, p->shape, r, &box)) continue;
         index = plan_partial_index(dst, to, r, &parts);
         for (e = 0; e < mesh_box_count(&box); e++) {
             int64_t at = plan_linear_in(p->ndim, p->shape, &box, e), want = 0, got = 0;
@@ -185,8 +185,8 @@ static int plan_interpret(const mesh_plan *p, int *nmoves) {
             for (s = i = 0; i < dst->size;
                  i++) { /* all ranks that hold this element in the same place but for partial axes */
                 int rank = mesh_rank_at(dst, i), a[MESH_MAX_AXES], b[MESH_MAX_AXES], x, same = 1;
-                mesh_coords_of(dst, rank, a);
-                mesh_coords_of(dst, r, b);
+                mesh_coords_of(dst, NULL, rank, a);
+                mesh_coords_of(dst, NULL, r, b);
                 for (x = 0; x < dst->naxes; x++) same &= a[x] == b[x] || to->axis[x].kind == MESH_PARTIAL;
                 if (!same) continue;
                 PLAN_CHECK(p, plan_held[last][rank][at]);
@@ -273,7 +273,7 @@ static void plan_every_pair(const char *mesh_text, int ndim, const int64_t *shap
     for (i = 0; i < a.n; i++)
         for (k = (int)((uint64_t)i * 7 + test_seed) % step; k < a.n; k += step) {
             mesh_plan plan;
-            mesh_plan_desc d = MESH_ZERO;
+            plan_ask d = MESH_ZERO;
             mesh_error err;
             int64_t bound;
             int which = (i + k) % 3;
@@ -285,7 +285,7 @@ static void plan_every_pair(const char *mesh_text, int ndim, const int64_t *shap
             d.dtype = MESH_BYTES;
             d.elem_bytes = done & 1 ? 1 << 16 : 4; /* pieces that replicas share, and pieces that come whole */
             d.topology = which == 0 ? &bytes : which == 1 ? &slow : &nodes;
-            if (mesh_plan_make(&plan, &d, &err)) {
+            if (ask_plan(&plan, &d, &err)) {
                 test_fail(__FILE__, __LINE__, "%s", err.text);
                 return;
             }
@@ -387,7 +387,7 @@ static void plan_golden(const char *name, int ordered, int at_optimum) {
         mesh m;
         mesh_spec from, to;
         mesh_plan plan;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_error err;
         int ndim = (int)list64(g->field[1], d.shape, 8), i, moves = 0;
         int64_t total = 4, ours;
@@ -401,7 +401,7 @@ static void plan_golden(const char *name, int ordered, int at_optimum) {
         d.to = &to;
         d.ndim = ndim;
         d.topology = &bytes;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         if (total / 4 <= PLAN_ELEMS && !plan_interpret(&plan, &moves)) return;
         ours = mesh_plan_measure(&plan);
         theirs = plan_fraction(g->field[ordered ? 8 : 7], total);
@@ -464,7 +464,7 @@ static void test_plan_facts(void) {
         mesh m;
         mesh_spec from, to;
         mesh_plan plan;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_error err;
         int64_t n = INT64_C(64) * 64 * 64 * 4, want = n * rows[k].num / rows[k].den, ours;
         CHECK_OK(mesh_parse(&m, rows[k].mesh, 0, &err), err);
@@ -472,7 +472,7 @@ static void test_plan_facts(void) {
         CHECK_OK(mesh_spec_parse(&to, &m, rows[k].to, 3, &err), err);
         d.src = &m, d.from = &from, d.to = &to, d.ndim = 3, d.topology = &bytes;
         d.shape[0] = d.shape[1] = d.shape[2] = 64;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         ours = mesh_plan_measure(&plan);
         if (strstr(rows[k].from, "P(") ? ours > want : ours != want)
             test_fail(__FILE__, __LINE__, "%lld bytes, expected %lld:\n%s", (long long)ours, (long long)want,
@@ -514,7 +514,7 @@ static void test_plan_cases(void) {
         mesh m, other;
         mesh_spec from, to;
         static mesh_plan plan;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_desc all = MESH_ZERO;
         mesh_error err;
         const char *name = "to";
@@ -526,7 +526,7 @@ static void test_plan_cases(void) {
         CHECK_OK(mesh_spec_parse(&to, &other, rows[k].to, 3, &err), err);
         d.src = &m, d.dst = &other, d.from = &from, d.to = &to, d.ndim = 3, d.topology = &bytes;
         memcpy(d.shape, rows[k].shape, sizeof rows[k].shape);
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         if (rows[k].ranks == 0 && !plan_interpret(&plan, &moves)) return;
         if (mesh_plan_measure(&plan) > rows[k].bytes || mesh_plan_measure(&plan) > plan.bytes)
             test_fail(__FILE__, __LINE__, "%lld bytes, expected %lld:\n%s", (long long)mesh_plan_measure(&plan),
@@ -539,7 +539,7 @@ static void test_plan_levels(void) {
     mesh m, far;
     mesh_spec from, to;
     static mesh_plan plan;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_topology t = MESH_ZERO;
     mesh_error err;
     int moves = 0;
@@ -558,7 +558,7 @@ static void test_plan_levels(void) {
     CHECK_OK(mesh_spec_parse(&to, &far, "tp:S(0)", 2, &err), err);
     d.src = &m, d.dst = &far, d.from = &from, d.to = &to, d.ndim = 2, d.dtype = MESH_BF16;
     d.shape[0] = d.shape[1] = 8192;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK_INT(plan.nsteps, 2);
     CHECK_INT(plan.step[0].kind, MESH_STEP_REDUCE);
     CHECK_INT(plan.step[1].kind, MESH_STEP_MOVE);
@@ -569,19 +569,19 @@ static void test_plan_levels(void) {
     CHECK_OK(mesh_spec_parse(&to, &m, "", 1, &err), err);
     d.src = d.dst = &m, d.ndim = 1, d.dtype = MESH_F32;
     d.shape[0] = INT64_C(1) << 28;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK_STR(mesh_step_name(&plan, 0), "all_gather");
     CHECK_INT(plan.step[0].bytes, INT64_C(1) << 26);
     CHECK_INT(plan.view.ndim, 2);
     CHECK_INT(plan.bytes, (INT64_C(1) << 30) / 16 * 15);
     d.shape[0] = 64; /* the same steps with data */
     d.elem_bytes = 1 << 24;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK_INT(plan.view.ndim, 2);
     if (!plan_interpret(&plan, &moves)) return;
     CHECK_OK(mesh_spec_parse(&to, &m, "dp:P(sum) tp:P(sum)", 1, &err), err);
     d.from = &to, d.to = &from;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     if (!plan_interpret(&plan, &moves)) return;
     CHECK_INT(plan.bytes, (INT64_C(1) << 30) / 16 * 15);
 }
@@ -596,9 +596,10 @@ static void test_plan_near(void) {
     for (trial = 0; trial < 200 && !test_failures; trial++) {
         static mesh_plan plan;
         int hosts = 2 + random_below(&r, 3), table[16], inverse[16], second[16], back[16], shape[2], rank, moves = 0;
+        mesh_table devices[2];
         const char *names[2] = {"dp", "tp"};
         mesh_desc d = MESH_ZERO;
-        mesh_plan_desc p = MESH_ZERO;
+        plan_ask p = MESH_ZERO;
         mesh_topology t = plan_nodes(4);
         mesh_spec from, to;
         mesh_error err;
@@ -612,13 +613,14 @@ static void test_plan_near(void) {
                 table[i] = table[other], table[other] = swap;
             }
             for (i = 0; i < 4; i++) k = table[i], table[i] = table[4 + i], table[4 + i] = k;
-            d.table = table, d.table_size = 4 * hosts, d.inverse = inverse, d.inverse_size = 4 * hosts;
+            CHECK_OK(mesh_table_make(&devices[0], table, 4 * hosts, inverse, 4 * hosts, &err), err);
+            d.table = &devices[0];
         }
         CHECK_OK(mesh_make(&src, &d, &err), err);
         dst = src;
         if (trial & 2) { /* the destination's table is another, or none */
-            d.table = trial & 4 ? second : NULL, d.inverse = trial & 4 ? back : NULL;
-            d.table_size = d.inverse_size = trial & 4 ? 4 * hosts : 0;
+            CHECK_OK(mesh_table_make(&devices[1], second, 4 * hosts, back, 4 * hosts, &err), err);
+            d.table = trial & 4 ? &devices[1] : NULL;
             CHECK_OK(mesh_make(&dst, &d, &err), err);
         }
         k = (trial & 2) ? 1 + random_below(&r, 2) : random_below(&r, 3);
@@ -626,7 +628,7 @@ static void test_plan_near(void) {
         CHECK_OK(mesh_spec_parse(&to, &dst, pairs[k][1], 2, &err), err);
         p.src = &src, p.dst = &dst, p.from = &from, p.to = &to, p.ndim = 2, p.topology = &t;
         p.shape[0] = p.shape[1] = 4 * hosts, p.elem_bytes = random_below(&r, 2) ? 4 : 1 << 16;
-        CHECK_OK(mesh_plan_make(&plan, &p, &err), err);
+        CHECK_OK(ask_plan(&plan, &p, &err), err);
         if (!plan_interpret(&plan, &moves)) return;
         for (i = 0; i < plan.nsteps; i++)
             for (rank = 0; rank < 4 * hosts; rank++) {
@@ -643,7 +645,7 @@ static void test_plan_near(void) {
 }
 
 /* A random factoring of ranks [origin, origin + size), its ranks perhaps from a table or with the first axis fastest. */
-static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, int *inverse) {
+static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, int *inverse, mesh_table *devices) {
     mesh_desc d = MESH_ZERO;
     int shape[5], strides[5], i, k, rest = size;
     mesh m;
@@ -671,7 +673,8 @@ static mesh plan_random_mesh(test_random *r, int origin, int size, int *table, i
         for (i = 0; i < PLAN_RANKS; i++) table[i] = i;
         for (i = PLAN_RANKS - 1; i > 0; i--)
             k = random_below(r, i + 1), rest = table[i], table[i] = table[k], table[k] = rest;
-        d.table = table, d.table_size = PLAN_RANKS, d.inverse = inverse, d.inverse_size = PLAN_RANKS;
+        CHECK_OK(mesh_table_make(devices, table, PLAN_RANKS, inverse, PLAN_RANKS, &err), err);
+        d.table = devices;
     }
     CHECK_OK(mesh_make(&m, &d, &err), err);
     if (m.naxes > 1 && !random_below(r, 3)) { /* axes that do not coalesce, as one */
@@ -709,6 +712,7 @@ static mesh_spec plan_random_spec(test_random *r, const mesh *m, int ndim, int o
 /* Any two meshes, any specs, any topology, any cap that is possible. */
 static void test_plan_random(void) {
     static int tables[2][PLAN_RANKS], inverses[2][PLAN_RANKS];
+    static mesh_table devices[2];
     test_random r = random_from(9);
     int trial, moves = 0, capped = 0;
     for (trial = 0; trial < 10000 && !test_failures; trial++) {
@@ -717,14 +721,14 @@ static void test_plan_random(void) {
         int size = sizes[random_below(&r, trial % 10 ? 7 : 8)], how = random_below(&r, 5), ndim = random_below(&r, 5),
             d;
         int op = ops[random_below(&r, 5)];
-        mesh src = plan_random_mesh(&r, random_below(&r, 3), size, tables[0], inverses[0]),
+        mesh src = plan_random_mesh(&r, random_below(&r, 3), size, tables[0], inverses[0], &devices[0]),
              dst = how == 0   ? src
-                   : how == 1 ? plan_random_mesh(&r, src.origin + size, sizes[random_below(&r, 6)], NULL, NULL)
+                   : how == 1 ? plan_random_mesh(&r, src.origin + size, sizes[random_below(&r, 6)], NULL, NULL, NULL)
                    : how == 2
-                       ? plan_random_mesh(&r, random_below(&r, 4), sizes[random_below(&r, 6)], tables[1], inverses[1])
-                       : plan_random_mesh(&r, src.origin, size, NULL, NULL);
+                       ? plan_random_mesh(&r, random_below(&r, 4), sizes[random_below(&r, 6)], tables[1], inverses[1], &devices[1])
+                       : plan_random_mesh(&r, src.origin, size, NULL, NULL, NULL);
         mesh_spec from = plan_random_spec(&r, &src, ndim, op), to = plan_random_spec(&r, &dst, ndim, op);
-        mesh_plan_desc desc = MESH_ZERO;
+        plan_ask desc = MESH_ZERO;
         mesh_topology t = MESH_ZERO;
         mesh_plan plan, tight;
         mesh_error err;
@@ -743,7 +747,7 @@ static void test_plan_random(void) {
             t.level[d].ps_per_byte_16 = (int64_t)(1 + random_below(&r, 100)) << (12 + 2 * d);
         }
         desc.topology = random_below(&r, 4) ? &t : NULL;
-        if (mesh_plan_make(&plan, &desc, &err)) {
+        if (ask_plan(&plan, &desc, &err)) {
             if (op == MESH_PROD && strstr(err.text, "is partial over prod, which the source is not there")) continue;
             test_fail(__FILE__, __LINE__, "trial %d: %s", trial, err.text);
             return;
@@ -756,13 +760,13 @@ static void test_plan_random(void) {
         if (plan.scratch >
             64) { /* with less: the cap holds, and the values too; and the least that is named is possible */
             desc.scratch_cap = 1 + random_below(&r, (int)(plan.scratch < 1000000 ? plan.scratch : 1000000));
-            if (mesh_plan_make(&tight, &desc, &err)) {
+            if (ask_plan(&tight, &desc, &err)) {
                 const char *least = strstr(err.text, "possible is ");
                 CHECK_INT(err.status, MESH_ERR_MEMORY);
                 CHECK(least != NULL);
                 if (!least) return;
                 desc.scratch_cap = strtoll(least + 12, NULL, 10);
-                CHECK_OK(mesh_plan_make(&tight, &desc, &err), err);
+                CHECK_OK(ask_plan(&tight, &desc, &err), err);
             }
             CHECK(tight.scratch <= desc.scratch_cap);
             if (!plan_interpret(&tight, &moves)) return;
@@ -775,6 +779,7 @@ static void test_plan_random(void) {
 /* Up to 64 ranks, where only bytes count: nothing that was considered moves fewer, and no plan more than it says. bench_plans has the table. */
 static void test_plan_bound(void) {
     static int table[PLAN_RANKS], inverse[PLAN_RANKS];
+    static mesh_table devices;
     test_random r = random_from(12);
     mesh_topology bytes = plan_bytes_only();
     int trial, partial = 0, at_bound = 0;
@@ -782,14 +787,14 @@ static void test_plan_bound(void) {
         static const int sizes[] = {2, 4, 6, 8, 12, 16, 32, 64, 64};
         static mesh_plan plan, other[12];
         int size = sizes[random_below(&r, 9)], ndim = 1 + random_below(&r, 4), even = random_below(&r, 2), d, n;
-        mesh m = plan_random_mesh(&r, 0, size, table, inverse);
+        mesh m = plan_random_mesh(&r, 0, size, table, inverse, &devices);
         mesh_spec from = plan_random_spec(&r, &m, ndim, MESH_SUM), to = plan_random_spec(&r, &m, ndim, MESH_SUM);
-        mesh_plan_desc desc = MESH_ZERO;
+        plan_ask desc = MESH_ZERO;
         mesh_error err;
         int64_t bound, ours;
         desc.src = &m, desc.from = &from, desc.to = &to, desc.ndim = ndim, desc.topology = &bytes;
         for (d = 0; d < ndim; d++) desc.shape[d] = even ? size * (1 + random_below(&r, 2)) : 1 + random_below(&r, 30);
-        CHECK_OK(mesh_plan_make(&plan, &desc, &err), err);
+        CHECK_OK(ask_plan(&plan, &desc, &err), err);
         ours = mesh_plan_measure(&plan);
         bound = mesh_plan_lower_bound(&plan);
         if (bound > ours || ours > plan.bytes)
@@ -798,7 +803,7 @@ static void test_plan_bound(void) {
         if (even && !plan_has_partial(&from) && !plan_has_partial(&to)) CHECK_INT(ours, bound);
         partial += plan_has_partial(&from);
         at_bound += plan_has_partial(&from) && ours == bound;
-        n = mesh_plan_candidates(other, 12, &desc, &err);
+        n = ask_candidates(other, 12, &desc, &err);
         for (d = 0; d < n; d++)
             if (mesh_plan_measure(&other[d]) < ours)
                 test_fail(__FILE__, __LINE__, "%lld bytes, alternative %d moves %lld:\n%s", (long long)ours, d,
@@ -843,7 +848,7 @@ static void test_plan_json(void) {
     for (k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         mesh m, back;
         mesh_spec from, to, spec;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_error err;
         const char *p = json;
         int i, n;
@@ -852,7 +857,7 @@ static void test_plan_json(void) {
         CHECK_OK(mesh_spec_parse(&to, &m, rows[k].to, 2, &err), err);
         d.src = &m, d.from = &from, d.to = &to, d.ndim = 2;
         d.shape[0] = d.shape[1] = 8192;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK(mesh_spec_equal(&plan.to, &to) && mesh_spec_equal(&plan.from, &from));
         CHECK(mesh_plan_json(&plan, json, sizeof json) < sizeof json);
         for (i = -2; i < plan.nsteps; i++) {
@@ -877,28 +882,28 @@ static void test_plan_json(void) {
         d.to = &plan.to, d.from = &plan.from, d.src = &plan.at[0];
         {
             uint64_t hash = plan.hash;
-            CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+            CHECK_OK(ask_plan(&plan, &d, &err), err);
             CHECK(plan.hash == hash);
         }
     }
 }
 
-static void plan_expect(const mesh_plan_desc *d, mesh_status status, const char *fragment) {
+static void plan_expect(const plan_ask *d, mesh_status status, const char *fragment) {
     static mesh_plan plan, before;
     mesh_error err;
     memset(&plan, 0x5a, sizeof plan);
     before = plan;
-    CHECK_INT(mesh_plan_make(&plan, d, &err), status);
+    CHECK_INT(ask_plan(&plan, d, &err), status);
     CHECK_HAS(err.text, fragment);
     CHECK_HAS(err.text, "mesh_plan_make");
     CHECK(!memcmp(&plan, &before, sizeof plan));
-    CHECK_INT(mesh_plan_make(&plan, d, NULL), status);
+    CHECK_INT(ask_plan(&plan, d, NULL), status);
 }
 
 static void test_plan_errors(void) {
     mesh m, other;
     mesh_spec rows, sum, max, avg, prod, wide;
-    mesh_plan_desc good = MESH_ZERO, d;
+    plan_ask good = MESH_ZERO, d;
     mesh_topology t = MESH_ZERO;
     mesh_error err;
     mesh_plan plan;
@@ -910,15 +915,15 @@ static void test_plan_errors(void) {
     CHECK_OK(mesh_spec_parse(&avg, &m, "tp:P(avg)", 2, &err), err);
     CHECK_OK(mesh_spec_parse(&wide, &other, "ep:S(1)", 2, &err), err);
     good.src = &m, good.from = &rows, good.to = &sum, good.ndim = 2, good.shape[0] = 13, good.shape[1] = 8;
-    CHECK_OK(mesh_plan_make(&plan, &good, &err), err);
+    CHECK_OK(ask_plan(&plan, &good, &err), err);
     d = good, d.src = NULL;
     plan_expect(&d, MESH_ERR_ARGUMENT, "desc.src is missing");
     d = good, d.to = NULL;
-    plan_expect(&d, MESH_ERR_ARGUMENT, "desc.to is missing");
+    plan_expect(&d, MESH_ERR_ARGUMENT, "desc.dst is missing");
     d = good, d.to = &wide;
-    plan_expect(&d, MESH_ERR_ARGUMENT, "destination: mesh_spec_check: the spec is for 1 axes");
+    plan_expect(&d, MESH_ERR_ARGUMENT, "destination: mesh_layout_check: the spec is for 1 axes");
     d = good, d.ndim = 0;
-    plan_expect(&d, MESH_ERR_ARGUMENT, "source: mesh_spec_check: axis \"dp\" shards dim 0 of a tensor of 0 dims");
+    plan_expect(&d, MESH_ERR_ARGUMENT, "source: mesh_layout_check: axis \"dp\" shards dim 0 of a tensor of 0 dims");
     d = good, d.ndim = 9;
     plan_expect(&d, MESH_ERR_ARGUMENT, "0 to 8 are possible");
     d = good, d.shape[1] = -4;
@@ -941,7 +946,7 @@ static void test_plan_errors(void) {
     plan_expect(&d, MESH_ERR_MEMORY, "the least possible is ");
     t.nlevels = 9;
     d = good, d.topology = &t;
-    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(ask_plan(&plan, &d, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "mesh_topology_check: 9 levels");
     t.nlevels = 2, t.level[0].ranks = 8, t.level[1].ranks = 4;
     CHECK_INT(mesh_topology_check(&t, &err), MESH_ERR_ARGUMENT);

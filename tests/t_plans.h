@@ -8,8 +8,9 @@ typedef struct plan_problem {
     mesh src, dst;
     mesh_spec from, to;
     mesh_topology t;
-    mesh_plan_desc d;
+    plan_ask d;
     int tables[2][PLAN_RANKS], inverses[2][PLAN_RANKS];
+    mesh_table table[2];
 } plan_problem;
 
 /* A problem of up to `most` ranks that the interpreter can hold. */
@@ -23,9 +24,9 @@ static void plan_draw(plan_problem *p, test_random *r, int most) {
     memset(&p->d, 0, sizeof p->d);
     memset(&p->t, 0, sizeof p->t);
     d = random_below(r, 3);
-    p->src = p->dst = plan_random_mesh(r, d, size, p->tables[0], p->inverses[0]);
+    p->src = p->dst = plan_random_mesh(r, d, size, p->tables[0], p->inverses[0], &p->table[0]);
     d = random_below(r, 4), size = 1 + random_below(r, most); /* drawn one by one: the same with every compiler */
-    if (!how && op != MESH_AVG) p->dst = plan_random_mesh(r, d, size, p->tables[1], p->inverses[1]);
+    if (!how && op != MESH_AVG) p->dst = plan_random_mesh(r, d, size, p->tables[1], p->inverses[1], &p->table[1]);
     p->from = plan_random_spec(r, &p->src, ndim, op);
     p->to = plan_random_spec(r, &p->dst, ndim, op == MESH_AVG ? -1 : op);
     p->d.src = &p->src, p->d.dst = &p->dst, p->d.from = &p->from, p->d.to = &p->to, p->d.ndim = ndim;
@@ -111,9 +112,9 @@ static int plan_memory_costs(const mesh_plan *p) {
             mesh_box at, end;
             int rank = mesh_rank_at(&p->at[s->on], i), out = 0;
             int64_t nbytes;
-            mesh_spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, rank, &at);
+            spec_box(&s->spec, &p->at[s->on], p->view.ndim, p->view.shape, rank, &at);
             nbytes = mesh_box_count(&at) * p->elem_bytes;
-            if (!mesh_spec_box(&p->view.to, &p->at[1], p->view.ndim, p->view.shape, rank, &end)) out = 1;
+            if (!spec_box(&p->view.to, &p->at[1], p->view.ndim, p->view.shape, rank, &end)) out = 1;
             for (d = 0; d < p->view.ndim && !out; d++)
                 out = at.offset[d] < end.offset[d] || at.offset[d] + at.shape[d] > end.offset[d] + end.shape[d];
             if (out && nbytes > elsewhere) elsewhere = nbytes;
@@ -157,16 +158,16 @@ static void test_plan_candidates(void) {
         plan_draw(&p, &r, trial % 8 ? 8 : 16);
         memset(all, 0x5a, sizeof all);
         memset(few, 0x5a, sizeof few);
-        n = mesh_plan_candidates(all, PLAN_CANDIDATES, &p.d, &err);
+        n = ask_candidates(all, PLAN_CANDIDATES, &p.d, &err);
         if (n < 1 || n > PLAN_CANDIDATES) {
             test_fail(__FILE__, __LINE__, "trial %d: %d candidates: %s", trial, n, err.text);
             return;
         }
         for (i = n; i <= PLAN_CANDIDATES; i++) CHECK_INT(all[i].nsteps, 0x5a5a5a5a);
-        got = mesh_plan_candidates(few, cap, &p.d, &err);
+        got = ask_candidates(few, cap, &p.d, &err);
         CHECK_INT(got, n < cap ? n : cap);
         CHECK_INT(few[cap].nsteps, 0x5a5a5a5a);
-        CHECK_OK(mesh_plan_make(&one, &p.d, &err), err);
+        CHECK_OK(ask_plan(&one, &p.d, &err), err);
         CHECK(one.hash == all[0].hash && one.ps == all[0].ps && one.limited == all[0].limited);
         for (k = 0; k < got; k++) CHECK_INT(few[k].ps, all[k].ps);
         dearer += all[0].nsteps == 1 && n > 1 && all[1].ps > all[0].ps;
@@ -202,7 +203,7 @@ static void test_plan_candidates(void) {
     memset(&one, 0x5a, sizeof one);
     for (trial = 0; trial < 2; trial++) {
         mesh_error err;
-        CHECK_INT(mesh_plan_candidates(trial ? NULL : &one, trial, &p.d, &err), -1);
+        CHECK_INT(ask_candidates(trial ? NULL : &one, trial, &p.d, &err), -1);
         CHECK_INT(err.status, MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "room for a plan is missing");
     }
@@ -222,14 +223,14 @@ static void test_plan_least(void) {
         int64_t least, free_of_cap;
         plan_draw(&p, &r, 8);
         if (!p.d.elem_bytes || random_below(&r, 2)) p.d.elem_bytes = 20000;
-        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_OK(ask_plan(&plan, &p.d, &err), err);
         if (!plan.scratch) continue;
         free_of_cap = plan.scratch;
         p.d.scratch_cap = free_of_cap; /* exactly what it needs is enough */
-        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_OK(ask_plan(&plan, &p.d, &err), err);
         CHECK_INT(plan.scratch, free_of_cap);
         p.d.scratch_cap = 1;
-        if (mesh_plan_make(&plan, &p.d, &err) == MESH_OK) {
+        if (ask_plan(&plan, &p.d, &err) == MESH_OK) {
             CHECK_INT(plan.scratch, 0);
             continue;
         }
@@ -242,7 +243,7 @@ static void test_plan_least(void) {
         least = strtoll(named + 12, NULL, 10);
         CHECK(least > 1 && least <= free_of_cap);
         p.d.scratch_cap = least - 1;
-        if (mesh_plan_make(&plan, &p.d, &err) == MESH_OK) {
+        if (ask_plan(&plan, &p.d, &err) == MESH_OK) {
             test_fail(__FILE__, __LINE__, "trial %d: the least is %lld, yet %lld is granted:\n%s", trial,
                       (long long)least, (long long)plan.scratch, plan_text(&plan));
             return;
@@ -251,11 +252,11 @@ static void test_plan_least(void) {
         CHECK_INT(strtoll(named + 12, NULL, 10), least);
         refusals++;
         p.d.scratch_cap = least;
-        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_OK(ask_plan(&plan, &p.d, &err), err);
         CHECK_INT(plan.scratch, least);
         if (!plan_interpret(&plan, &moves)) return;
         p.d.scratch_cap = least + (int64_t)(random_next(&r) % (uint64_t)(free_of_cap - least + 1));
-        n = mesh_plan_candidates(tight, PLAN_CANDIDATES, &p.d, &err);
+        n = ask_candidates(tight, PLAN_CANDIDATES, &p.d, &err);
         CHECK(n >= 1);
         for (k = 0; k < n; k++) {
             CHECK(tight[k].scratch <= p.d.scratch_cap);
@@ -267,17 +268,17 @@ static void test_plan_least(void) {
     { /* a reduction can go in as many rounds as it needs */
         mesh m;
         mesh_spec from, to;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_error err;
         CHECK_OK(mesh_parse(&m, "a=4", 0, &err), err);
         CHECK_OK(mesh_spec_parse(&from, &m, "a:P(sum)", 1, &err), err);
         CHECK_OK(mesh_spec_parse(&to, &m, "a:S(0)", 1, &err), err);
         d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 1 << 24, d.scratch_cap = 33 << 10;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK(plan.scratch <= d.scratch_cap && plan.step[0].rounds > 256);
         d.scratch_cap = 0; /* scattered into the place where it is gathered then: no scratch but for slabs */
         CHECK_OK(mesh_spec_parse(&to, &m, "a:R", 1, &err), err);
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK(plan.nsteps > 1 && plan.scratch < 4 << 20);
         /* 16 axes gathered one by one after 16 were reduced so: no plan is longer than a plan can be */
         for (k = 0; k < 2; k++) {
@@ -289,7 +290,7 @@ static void test_plan_least(void) {
         CHECK_OK(mesh_spec_parse(&from, &p.src, text_of_sums, 1, &err), err);
         CHECK_OK(mesh_spec_parse(&to, &p.dst, "", 1, &err), err);
         d.src = &p.src, d.dst = &p.dst, d.scratch_cap = 0;
-        n = mesh_plan_candidates(tight, PLAN_CANDIDATES, &d, &err);
+        n = ask_candidates(tight, PLAN_CANDIDATES, &d, &err);
         CHECK(n > 1);
         for (k = 0; k < n; k++) CHECK(tight[k].nsteps >= 1 && tight[k].nsteps <= MESH_MAX_STEPS && tight[k].bytes > 0);
     }
@@ -305,7 +306,7 @@ static void test_plan_rounds(void) {
         mesh_error err;
         plan_draw(&p, &r, 8);
         p.d.elem_bytes = 1 << (10 + random_below(&r, 9));
-        CHECK_OK(mesh_plan_make(&plan, &p.d, &err), err);
+        CHECK_OK(ask_plan(&plan, &p.d, &err), err);
         for (k = 0; k < plan.nsteps; k++) {
             int rounds = plan.step[k].rounds;
             many += rounds > 1;
@@ -331,7 +332,7 @@ static void test_plan_rounds(void) {
     CHECK_INT(mesh_spec_parse(&p.to, &p.src, "a:R b:P(sum)", 1, NULL), 0);
     memset(&p.d, 0, sizeof p.d);
     p.d.src = &p.src, p.d.from = &p.from, p.d.to = &p.to, p.d.ndim = 1, p.d.shape[0] = 64, p.d.elem_bytes = 1 << 16;
-    for (rank = 0, k = mesh_plan_candidates(all, PLAN_CANDIDATES, &p.d, NULL) - 1; k >= 0; k--)
+    for (rank = 0, k = ask_candidates(all, PLAN_CANDIDATES, &p.d, NULL) - 1; k >= 0; k--)
         if (!plan_interpret(&all[k], &rank)) return;
 }
 
@@ -343,7 +344,7 @@ static void test_plan_turns(void) {
             for (elem = 1023; elem <= 1025; elem++)
                 for (free_messages = 0; free_messages < 2 && !test_failures; free_messages++) {
                     static mesh_plan plan;
-                    mesh_plan_desc d = MESH_ZERO;
+                    plan_ask d = MESH_ZERO;
                     mesh_desc far = MESH_ZERO;
                     mesh_topology t = free_messages ? plan_bytes_only() : plan_slow_messages();
                     mesh_error err;
@@ -360,7 +361,7 @@ static void test_plan_turns(void) {
                     CHECK_OK(mesh_spec_parse(&to, &other, "dim0:S(1)", 3, &err), err);
                     d.src = &m, d.dst = &other, d.from = &from, d.to = &to, d.ndim = 3, d.elem_bytes = elem;
                     d.shape[0] = 1, d.shape[1] = size, d.shape[2] = 64, d.topology = &t;
-                    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+                    CHECK_OK(ask_plan(&plan, &d, &err), err);
                     if (plan.nsteps != 1) continue;
                     for (k = 0; k < size; k++) {
                         mesh_traffic got = mesh_plan_traffic(&plan, 0, 20 + k);
@@ -381,7 +382,7 @@ static void test_plan_own_replica(void) {
     static mesh_plan plan;
     mesh m;
     mesh_spec from, to;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_topology t = plan_slow_messages();
     mesh_error err;
     int elem, rank, i;
@@ -391,7 +392,7 @@ static void test_plan_own_replica(void) {
     d.src = &m, d.from = &from, d.to = &to, d.ndim = 1, d.shape[0] = 4, d.topology = &t;
     for (elem = 4; elem <= 1 << 18; elem += (1 << 18) - 4) {
         d.elem_bytes = elem;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK_INT(plan.nsteps, 1);
         for (rank = 0; rank < 12; rank++) {
             mesh_moves it;
@@ -410,7 +411,7 @@ static void test_plan_hash_fields(void) {
     uint64_t hash[80];
     mesh m, other;
     mesh_spec from, to;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_topology t = plan_nodes(4);
     mesh_error err;
     int n = 0, i, k;
@@ -420,7 +421,7 @@ static void test_plan_hash_fields(void) {
     CHECK_OK(mesh_spec_parse(&to, &m, "a:R b:R c:S(1)", 2, &err), err);
     d.src = &m, d.from = &from, d.to = &to, d.ndim = 2, d.dtype = MESH_F32, d.topology = &t;
     d.shape[0] = 512, d.shape[1] = 4096;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK(plan.view.ndim > plan.ndim && plan.nsteps > 1);
     CHECK(plan.hash == mesh__plan_hash(&plan));
 #define WITH(change)                  \
@@ -473,10 +474,10 @@ static void test_plan_hash_fields(void) {
             if (hash[i] == hash[k]) test_fail(__FILE__, __LINE__, "changes %d and %d have one hash", i, k);
     x = plan; /* and from nothing but the problem */
     memset(&plan, 0x77, sizeof plan);
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK(x.hash == plan.hash);
     d.dtype = MESH_I32;
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK(x.hash != plan.hash);
 }
 
@@ -486,7 +487,7 @@ static void test_plan_topologies(void) {
     static mesh_plan plan, flat, ways[12];
     mesh m;
     mesh_spec from, to, rows;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_topology t = MESH_ZERO;
     mesh_error err;
     int trial, l, taken = 0, k;
@@ -521,11 +522,11 @@ static void test_plan_topologies(void) {
     CHECK_OK(mesh_spec_parse(&to, &m, "a:S(1) b:R", 2, &err), err);
     d.src = &m, d.from = &from, d.to = &to, d.ndim = 2;
     d.shape[0] = d.shape[1] = 4096;
-    CHECK_OK(mesh_plan_make(&flat, &d, &err), err);
+    CHECK_OK(ask_plan(&flat, &d, &err), err);
     memset(&t, 0, sizeof t);
     for (k = 0; k < 2; k++) { /* of no levels; then the one that the header names: 10 us and 5 GB/s */
         d.topology = &t;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK(plan.hash == flat.hash && plan.ps == flat.ps);
         t.nlevels = 1, t.level[0].ranks = INT32_MAX;
         t.level[0].latency_ps = INT64_C(10000000), t.level[0].ps_per_byte_16 = INT64_C(200) << 16;
@@ -534,27 +535,27 @@ static void test_plan_topologies(void) {
         int64_t before = plan.ps;
         d.shape[0] = INT64_C(1) << (k / 2), d.shape[1] = INT64_C(1) << (k - k / 2), d.elem_bytes = 1;
         if (k < 12) before = 0; /* what shards round up is as much as twice as many */
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK(plan.ps >= before && plan.ps > 0 && plan.bytes >= 0 && plan.scratch >= 0);
         CHECK(mesh_plan_lower_bound(&plan) >= 0 && mesh_plan_lower_bound(&plan) <= mesh_plan_measure(&plan));
         for (l = 0; l < plan.nsteps; l++) CHECK(plan.step[l].messages > 0 || plan.step[l].bytes == 0);
     }
     d.to = d.from = mesh_spec_parse(&to, &m, "", 2, &err) ? NULL : &to; /* nothing moves, and that is what the bound says */
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK_INT(mesh_plan_lower_bound(&plan), 0);
     CHECK_OK(mesh_spec_parse(&rows, &m, "a:S(0) b:S(0)", 2, &err), err);
     d.from = &rows, t.level[0].latency_ps = 0, t.level[0].ps_per_byte_16 = 1 << 10; /* 1/64 ps for each byte */
-    for (k = mesh_plan_candidates(ways, 12, &d, &err) - 1; k >= 0; k--)
+    for (k = ask_candidates(ways, 12, &d, &err) - 1; k >= 0; k--)
         CHECK(ways[k].ps > ways[k].bytes / 64 - 1000 && ways[k].ps < ways[k].bytes / 64 + 1000);
     d.from = &from;
     t.level[0].latency_ps = INT64_MAX, t.level[0].ps_per_byte_16 = INT64_C(1) << 40; /* beyond what can be counted */
-    CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+    CHECK_OK(ask_plan(&plan, &d, &err), err);
     CHECK_INT(plan.ps, INT64_MAX);
     d.shape[0] = INT64_C(1) << 30, d.shape[1] = INT64_C(1) << 30, d.elem_bytes = 3;
-    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(ask_plan(&plan, &d, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "bytes overflow");
     d.elem_bytes = INT64_MAX;
-    CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(ask_plan(&plan, &d, &err), MESH_ERR_ARGUMENT);
 }
 
 /* What a step is called, and numbers as text. */
@@ -590,20 +591,20 @@ static void test_plan_explain(void) {
     for (k = 0; k < sizeof steps / sizeof steps[0]; k++) {
         mesh m;
         mesh_spec from, to;
-        mesh_plan_desc d = MESH_ZERO;
+        plan_ask d = MESH_ZERO;
         mesh_error err;
         CHECK_OK(mesh_parse(&m, "a=2,b=2", 0, &err), err);
         CHECK_OK(mesh_spec_parse(&from, &m, steps[k].from, 2, &err), err);
         CHECK_OK(mesh_spec_parse(&to, &m, steps[k].to, 2, &err), err);
         d.src = &m, d.from = &from, d.to = &to, d.ndim = 2, d.shape[0] = d.shape[1] = 64, d.topology = &bytes;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         CHECK_INT(plan.nsteps, 1);
         CHECK_STR(mesh_step_name(&plan, 0), steps[k].name);
         mesh_plan_json(&plan, text, sizeof text);
         snprintf(want, sizeof want, "{\"name\": \"%s\", \"axes\": \"%s\",", steps[k].name, steps[k].axes);
         CHECK_HAS(text, want);
         d.topology = &slow; /* bytes, time and scratch are numbers apart */
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
         mesh_plan_json(&plan, text, sizeof text);
         snprintf(want, sizeof want,
                  "\"bytes\": %lld, \"ps\": %lld, \"scratch\": %lld, \"limited\": %u, \"hash\": \"%llx\"}",

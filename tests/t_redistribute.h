@@ -22,20 +22,20 @@ static void two_layouts(const mesh_comm *c, mesh_tensor *src, mesh_tensor *dst, 
     mesh_box box;
     mesh_error err;
     memset(src, 0, sizeof *src);
-    src->ndim = 2, src->shape[0] = rows, src->shape[1] = columns, src->on = &c->on;
+    src->layout.ndim = 2, src->layout.shape[0] = rows, src->layout.shape[1] = columns, src->layout.on = &c->on;
     *dst = *src;
-    CHECK_OK(mesh_spec_parse(&src->spec, &c->on, from, 2, &err), err);
-    CHECK_OK(mesh_spec_parse(&dst->spec, &c->on, to, 2, &err), err);
-    mesh_spec_box(&src->spec, &c->on, 2, src->shape, c->transport->rank, &box);
+    CHECK_OK(mesh_spec_parse(&src->layout.spec, &c->on, from, 2, &err), err);
+    CHECK_OK(mesh_spec_parse(&dst->layout.spec, &c->on, to, 2, &err), err);
+    mesh_tensor_box(src, c->transport->rank, &box);
     src->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
-    mesh_spec_box(&dst->spec, &c->on, 2, dst->shape, c->transport->rank, &box);
+    mesh_tensor_box(dst, c->transport->rank, &box);
     dst->data = calloc((size_t)mesh_box_count(&box) + 1, 4);
 }
 
 static void set_part(const mesh_tensor *t, int rank, float times) {
     mesh_box box;
     int64_t i, k;
-    mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box);
+    mesh_tensor_box(t, rank, &box);
     for (i = 0; i < box.shape[0]; i++)
         for (k = 0; k < box.shape[1]; k++)
             ((float *)t->data)[i * box.shape[1] + k] =
@@ -45,7 +45,7 @@ static int wrong_part(const mesh_tensor *t, int rank, float times) {
     mesh_box box;
     int64_t i, k;
     int wrong = 0;
-    mesh_spec_box(&t->spec, t->on, 2, t->shape, rank, &box);
+    mesh_tensor_box(t, rank, &box);
     for (i = 0; i < box.shape[0]; i++)
         for (k = 0; k < box.shape[1]; k++)
             wrong += ((float *)t->data)[i * box.shape[1] + k] !=
@@ -246,10 +246,10 @@ static const struct {
     {MESH_ERR_UNSUPPORTED, "avg of i32 is not supported"},
     {MESH_ERR_ARGUMENT, "reduce first, into a spec without partial axes"},
     {MESH_ERR_ARGUMENT, "is partial over avg, which the source is not there"},
-    {MESH_ERR_ARGUMENT, "source: tensor.on, its mesh, is NULL"},
+    {MESH_ERR_ARGUMENT, "source: layout.on, its mesh, is NULL"},
     {MESH_ERR_ARGUMENT, "-1 tensors"},
     {MESH_ERR_ARGUMENT, "source and destination have 2 and 1 dims"},
-    {MESH_ERR_ARGUMENT, "destination: mesh_spec_check: axis \"a\" has order 3 on dim 1, which 1 axes shard"},
+    {MESH_ERR_ARGUMENT, "destination: mesh_layout_check: axis \"a\" has order 3 on dim 1, which 1 axes shard"},
     {MESH_ERR_ARGUMENT, "shape's elements overflow"},
     {MESH_ERR_ARGUMENT, "the request is NULL"},
     {MESH_ERR_ARGUMENT, "dtype 99"},
@@ -282,7 +282,7 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, SECOND / 20); /* the others are through the barrier */
         switch (what) {
         case 0:
-            dst.shape[1] = 9;
+            dst.layout.shape[1] = 9;
             break;
         case 1:
             dst.dtype = MESH_BF16;
@@ -301,39 +301,39 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
             break;
         case 6:
         case 7:
-            src.on = dst.on = &other;
+            src.layout.on = dst.layout.on = &other;
             break;
         case 8:
             src.dtype = dst.dtype = MESH_I32;
-            mesh_spec_parse(&src.spec, src.on, "a:P(avg)", 2, NULL);
+            mesh_spec_parse(&src.layout.spec, src.layout.on, "a:P(avg)", 2, NULL);
             break;
         case 9:
-            mesh_spec_parse(&src.spec, src.on, "a:P(sum)", 2, NULL);
-            mesh_spec_parse(&dst.spec, dst.on, "a:P(max)", 2, NULL);
+            mesh_spec_parse(&src.layout.spec, src.layout.on, "a:P(sum)", 2, NULL);
+            mesh_spec_parse(&dst.layout.spec, dst.layout.on, "a:P(max)", 2, NULL);
             break;
         case 10:
-            mesh_spec_parse(&dst.spec, dst.on, "a:P(avg)", 2, NULL);
+            mesh_spec_parse(&dst.layout.spec, dst.layout.on, "a:P(avg)", 2, NULL);
             break;
         case 11:
-            src.on = NULL;
+            src.layout.on = NULL;
             break;
         case 12:
             n = -1;
             break;
         case 13:
-            dst.ndim = 1;
+            dst.layout.ndim = 1;
             break;
         case 14:
-            dst.spec.axis[0].order = 3, dst.spec.axis[0].dim = 255;
+            dst.layout.spec.axis[0].order = 3, dst.layout.spec.axis[0].dim = 255;
             break;
         case 15:
-            src.shape[0] = dst.shape[0] = src.shape[1] = dst.shape[1] = INT64_C(1) << 40;
+            src.layout.shape[0] = dst.layout.shape[0] = src.layout.shape[1] = dst.layout.shape[1] = INT64_C(1) << 40;
             break;
         case 17:
             src.dtype = dst.dtype = (mesh_dtype)99;
             break;
         case 18:
-            src.ndim = dst.ndim = MESH_MAX_DIMS + 1;
+            src.layout.ndim = dst.layout.ndim = MESH_MAX_DIMS + 1;
             break;
         case 19:
             src.elem_bytes = 8;
@@ -386,7 +386,7 @@ static void differing_rank(mesh_transport *t, void *ctx) {
     mesh_status status;
     if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
     two_layouts(&c, &src, &dst, "a:S(0) b:S(0)", t->rank == 3 && what == 0 ? "a:S(1) b:S(1)" : "a:S(1) b:R", 64, 64);
-    if (t->rank == 3 && what == 1) src.shape[0] = dst.shape[0] = 63;
+    if (t->rank == 3 && what == 1) src.layout.shape[0] = dst.layout.shape[0] = 63;
     if (t->rank == 3 && what == 2) { /* another call altogether */
         float x = 1, y;
         status = mesh_all_reduce(&c, NULL, &x, &y, 1, MESH_F32, MESH_SUM);
@@ -443,7 +443,7 @@ static void two_hosts_rank(mesh_transport *t, void *ctx) {
         two_layouts(&c, &src[i], &dst[i], odd ? "dp:S(0)" : pairs[i].from, odd ? "tp:S(0)" : pairs[i].to,
                     odd ? 13 : ROWS, odd ? 7 : COLUMNS);
         set_part(&src[i], t->rank, 1);
-        mesh_spec_box(&src[i].spec, &c.on, 2, src[i].shape, t->rank, &box);
+        mesh_tensor_box(&src[i], t->rank, &box);
         strides[i][0] = box.shape[1] + PAD, strides[i][1] = 1;
         padded[i] = src[i];
         padded[i].strides = strides[i];

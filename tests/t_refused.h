@@ -511,12 +511,12 @@ static void tensors_refused_rank(mesh_transport *t, void *ctx) {
                 int64_t reach = 1;
                 int d;
                 memset(x, 0, sizeof *x);
-                x->dtype = MESH_I32, x->ndim = 2, x->on = &f.c.on;
-                x->shape[0] = side ? list[0][i].shape[0] : random_below(&f.r, 5);
-                x->shape[1] = side ? list[0][i].shape[1] : 1 + random_below(&f.r, 4);
-                mesh_spec_parse(&x->spec, x->on, specs[random_below(&f.r, 5)], 2, NULL);
+                x->dtype = MESH_I32, x->layout.ndim = 2, x->layout.on = &f.c.on;
+                x->layout.shape[0] = side ? list[0][i].layout.shape[0] : random_below(&f.r, 5);
+                x->layout.shape[1] = side ? list[0][i].layout.shape[1] : 1 + random_below(&f.r, 4);
+                mesh_spec_parse(&x->layout.spec, x->layout.on, specs[random_below(&f.r, 5)], 2, NULL);
                 x->data = memory + random_below(&f.r, room);
-                mesh_spec_box(&x->spec, x->on, 2, x->shape, me, &box);
+                mesh_tensor_box(x, me, &box);
                 if (random_below(&f.r, 2)) x->strides = strides[side][i];
                 for (d = 1; d >= 0; d--) {
                     int64_t *stride = &strides[side][i][d];
@@ -585,25 +585,25 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
             src.elem_bytes = dst.elem_bytes = -4;
             break;
         case 5:
-            src.ndim = dst.ndim = MESH_MAX_DIMS + 1;
+            src.layout.ndim = dst.layout.ndim = MESH_MAX_DIMS + 1;
             break;
         case 6:
-            src.ndim = dst.ndim = -1;
+            src.layout.ndim = dst.layout.ndim = -1;
             break;
         case 7:
-            dst.shape[0] = 7;
+            dst.layout.shape[0] = 7;
             break;
         case 8:
-            dst.shape[0] = 5;
+            dst.layout.shape[0] = 5;
             break;
         case 9:
-            src.on = dst.on = &other;
+            src.layout.on = dst.layout.on = &other;
             break; /* the same ranks */
         case 10:
-            src.on = &beyond;
+            src.layout.on = &beyond;
             break;
         case 11:
-            src.on = dst.on = &single, memset(&src.spec, 0, sizeof src.spec), dst.spec = src.spec;
+            src.layout.on = dst.layout.on = &single, memset(&src.layout.spec, 0, sizeof src.layout.spec), dst.layout.spec = src.layout.spec;
             break;
         case 12:
             local[0] = 3, local[1] = 9, src.local_shape = local;
@@ -648,8 +648,8 @@ static void tensor_fields_rank(mesh_transport *t, void *ctx) {
         if (i == 7) pool[i][0].dtype = pool[i][1].dtype = MESH_I32;
         if (i == 8) pool[i][0].dtype = pool[i][1].dtype = MESH_BYTES, pool[i][0].elem_bytes = pool[i][1].elem_bytes = 4;
         if (i == 9) pool[i][0].dtype = pool[i][1].dtype = MESH_BYTES, pool[i][0].elem_bytes = pool[i][1].elem_bytes = 2;
-        if (i == 10) pool[i][0].on = &other;
-        if (i == 11) pool[i][1].on = &other;
+        if (i == 10) pool[i][0].layout.on = &other;
+        if (i == 11) pool[i][1].layout.on = &other;
         CHECK_OK(mesh_redistribute_plan(&f.c, &plan[i], &pool[i][0], &pool[i][1], &err), err);
     }
     for (i = 0; i < TENSORS; i++)

@@ -1,5 +1,7 @@
 /* mesh/spec.h: laws over every spec of small meshes, FACTS of the field, what PyTorch and JAX compute (tests/golden), every error. */
 
+#include "layouts.h"
+
 static int64_t list64(const char *text, int64_t *out, int cap) {
     int n = 0;
     while (*text && n < cap) {
@@ -82,7 +84,7 @@ static void test_golden_shard_box(void) {
         CHECK_INT(mesh_spec_make(&s, &m, place, ndim, NULL), 0);
         list64(g->field[4], local, 8);
         list64(g->field[5], offset, 8);
-        CHECK_INT(mesh_spec_box(&s, &m, ndim, shape, atoi(g->field[3]), &box), 1);
+        CHECK_INT(spec_box(&s, &m, ndim, shape, atoi(g->field[3]), &box), 1);
         for (d = 0; d < ndim; d++)
             if (box.shape[d] != local[d] || box.offset[d] != offset[d])
                 test_fail(__FILE__, __LINE__, "line %d, dim %d: %lld at %lld, expected %lld at %lld", g->line, d,
@@ -113,7 +115,7 @@ static void test_golden_shard_order(void) {
         commas(axes, g->field[3], sizeof axes);
         snprintf(sizes, sizeof sizes, "[%s]", axes);
         CHECK_OK(mesh_spec_parse_dims(&s, &m, sizes, 1, &err), err);
-        CHECK_INT(mesh_spec_box(&s, &m, 1, &shape, atoi(g->field[4]), &box), 1);
+        CHECK_INT(spec_box(&s, &m, 1, &shape, atoi(g->field[4]), &box), 1);
         strcpy(want, g->field[5]);
         if (box.shape[0])
             sprintf(got, "%lld-%lld", (long long)box.offset[0], (long long)(box.offset[0] + box.shape[0] - 1));
@@ -159,6 +161,7 @@ static void test_golden_jax(void) {
         char text[128], dims[128], back[128];
         int64_t shape[8];
         int ndim = (int)list64(g->field[3], shape, 8), table[64], inverse[64], ntable, d;
+        mesh_table devices;
         const char *p = g->field[5];
         commas(text, g->field[0], sizeof text);
         CHECK_OK(mesh_parse(&m, text, 0, &err), err);
@@ -170,7 +173,8 @@ static void test_golden_jax(void) {
             ntable = int_list(g->field[1], table, 64);
             for (i = 0; i < dense.naxes; i++) names[i] = dense.axis[i].name, sizes[i] = dense.axis[i].size;
             desc.shape = sizes, desc.names = names, desc.naxes = dense.naxes;
-            desc.table = table, desc.table_size = ntable, desc.inverse = inverse, desc.inverse_size = 64;
+            desc.table = &devices;
+            CHECK_OK(mesh_table_make(&devices, table, ntable, inverse, 64, &err), err);
             CHECK_OK(mesh_make(&m, &desc, &err), err);
         }
         dims_of_jax(dims, g->field[2]);
@@ -178,8 +182,8 @@ static void test_golden_jax(void) {
         CHECK(mesh_spec_format_dims(&s, &m, ndim, back, sizeof back) >= strlen(dims));
         CHECK(!strncmp(back, dims, strlen(dims)));
         s.strict = 1; /* JAX refuses uneven sizes */
-        CHECK_OK(mesh_spec_check(&s, &m, ndim, shape, &err), err);
-        CHECK_INT(mesh_spec_box(&s, &m, ndim, shape, atoi(g->field[4]), &box), 1);
+        CHECK_OK(spec_check(&s, &m, ndim, shape, &err), err);
+        CHECK_INT(spec_box(&s, &m, ndim, shape, atoi(g->field[4]), &box), 1);
         for (d = 0; d < ndim; d++) {
             int64_t from = strtoll(p, (char **)&p, 10), to = strtoll(p + 1, (char **)&p, 10);
             p += *p == ';';
@@ -190,7 +194,8 @@ static void test_golden_jax(void) {
         {
             int replicated = 1;
             for (d = 0; d < ndim; d++) replicated &= box.shape[d] == shape[d];
-            if (mesh_spec_holders(&s, &m) == m.size) CHECK(replicated);
+            mesh_layout on = layout_of(&m, &s, ndim, shape);
+            if (mesh_layout_holders(&on) == m.size) CHECK(replicated);
         }
     }
     CHECK(rows > 500);
@@ -208,7 +213,7 @@ static void test_golden_jax(void) {
         refused = mesh_spec_parse_dims(&s, &m, dims, ndim, &err) != MESH_OK;
         if (!refused) {
             s.strict = 1;
-            refused = mesh_spec_check(&s, &m, ndim, shape, &err) != MESH_OK;
+            refused = spec_check(&s, &m, ndim, shape, &err) != MESH_OK;
         }
         if (refused != (strcmp(g->field[3], "none") != 0))
             test_fail(__FILE__, __LINE__, "line %d: %s of %s is %s", g->line, g->field[1], g->field[2],
@@ -231,6 +236,7 @@ typedef struct spec_laws {
 static void see_laws(const mesh_spec *given, void *ctx) {
     const spec_laws *l = (const spec_laws *)ctx;
     mesh_spec spec = *given, back;
+    mesh_layout on;
     char text[256];
     mesh_error err;
     static unsigned char global[4096], again[4096], local[4096], held[4096][64];
@@ -242,7 +248,7 @@ static void see_laws(const mesh_spec *given, void *ctx) {
     memset(held, 0, sizeof held);
     memset(again, 0xee, sizeof again);
     for (e = 0; e < total; e++) global[e] = (unsigned char)(e * 7 + 1);
-    CHECK_OK(mesh_spec_check(&spec, l->m, l->ndim, l->shape, &err), err);
+    CHECK_OK(spec_check(&spec, l->m, l->ndim, l->shape, &err), err);
     for (d = 0; d < 2; d++) {
         spec.strict = (uint8_t)d;
         mesh_spec_format(&spec, l->m, text, sizeof text);
@@ -253,13 +259,14 @@ static void see_laws(const mesh_spec *given, void *ctx) {
         CHECK(mesh_spec_equal(&back, &spec));
     }
     spec.strict = 0;
+    on = layout_of(l->m, &spec, l->ndim, l->shape);
     for (r = 0; r < l->m->size; r++) {
         mesh_box box;
         int64_t at[MESH_MAX_DIMS], k, n;
-        CHECK_INT(mesh_spec_box(&spec, l->m, l->ndim, l->shape, r, &box), 1);
-        n = mesh_box_count(&box);
-        mesh_spec_slice(&spec, l->m, l->ndim, l->shape, r, local, global, 1);
-        mesh_spec_paste(&spec, l->m, l->ndim, l->shape, r, again, local, 1);
+        n = mesh_layout_box(&on, r, &box);
+        CHECK_INT(n, mesh_box_count(&box));
+        CHECK_INT(mesh_layout_slice(&on, r, local, global, 1), n);
+        CHECK_INT(mesh_layout_paste(&on, r, again, local, 1), n);
         for (k = 0; k < n; k++) {
             int64_t rest = k, linear = 0;
             for (d = l->ndim - 1; d >= 0; d--) at[d] = rest % box.shape[d] + box.offset[d], rest /= box.shape[d];
@@ -270,26 +277,26 @@ static void see_laws(const mesh_spec *given, void *ctx) {
         }
     }
     CHECK(total == 0 || !memcmp(global, again, (size_t)total));
-    holders = mesh_spec_holders(&spec, l->m);
+    holders = mesh_layout_holders(&on);
     for (e = 0; e < total; e++) {
         int64_t at[MESH_MAX_DIMS], rest = e;
         int found = 0;
         for (d = l->ndim - 1; d >= 0; d--) at[d] = rest % l->shape[d], rest /= l->shape[d];
         for (r = 0; r < l->m->size; r++)
-            if (held[e][r]) CHECK_INT(mesh_spec_owner(&spec, l->m, l->ndim, l->shape, at, found++), r);
+            if (held[e][r]) CHECK_INT(mesh_layout_owner(&on, at, found++), r);
         CHECK_INT(found, holders);
-        CHECK_INT(mesh_spec_owner(&spec, l->m, l->ndim, l->shape, at, found), -1);
+        CHECK_INT(mesh_layout_owner(&on, at, found), -1);
     }
     for (r = 0; r < l->m->size; r += 1 + l->m->size / 3) { /* the pieces of a rank's box under the mirrored spec */
         mesh_box box;
         mesh_pieces p;
         int64_t covered = 0;
-        mesh_spec_box(&spec, l->m, l->ndim, l->shape, r, &box);
+        mesh_layout_box(&on, r, &box);
         for (d = 0; d < l->ndim; d++) /* some other box */
             if (box.shape[d] > 1) box.offset[d] = l->shape[d] - box.shape[d] - (d & 1 && box.offset[d] > 0);
-        for (mesh_pieces_start(&p, &spec, l->m, l->ndim, l->shape, &box); mesh_pieces_next(&p);) {
+        for (mesh_pieces_start(&p, &on, &box); mesh_pieces_next(&p);) {
             mesh_box of, both;
-            CHECK_INT(mesh_spec_box(&spec, l->m, l->ndim, l->shape, p.rank, &of), 1);
+            CHECK(mesh_layout_box(&on, p.rank, &of) > 0);
             CHECK_INT(mesh_box_intersect(&both, &of, &box), 1);
             CHECK(!memcmp(both.offset, p.piece.offset, sizeof both.offset[0] * (size_t)l->ndim));
             CHECK(!memcmp(both.shape, p.piece.shape, sizeof both.shape[0] * (size_t)l->ndim));
@@ -332,7 +339,7 @@ static void check_runs(const char *mesh_text, const char *spec_text, int64_t n, 
     CHECK_OK(mesh_spec_parse(&s, &m, spec_text, 1, &err), err);
     for (r = 0; r < m.size; r++) {
         mesh_box box;
-        mesh_spec_box(&s, &m, 1, &n, r, &box);
+        spec_box(&s, &m, 1, &n, r, &box);
         sprintf(got + strlen(got), "%s%lld+%lld", r ? " " : "", (long long)box.offset[0], (long long)box.shape[0]);
     }
     CHECK_STR(got, want);
@@ -369,8 +376,8 @@ static void test_spec_facts(void) {
                 mesh_spec_make(&flat_spec, &flat_mesh, place, 1, NULL);
                 for (r = 0; r < a * b; r++) {
                     mesh_box nested;
-                    mesh_spec_box(&s, &m, 1, &size, r, &nested);
-                    mesh_spec_box(&flat_spec, &flat_mesh, 1, &size, r, &box);
+                    spec_box(&s, &m, 1, &size, r, &nested);
+                    spec_box(&flat_spec, &flat_mesh, 1, &size, r, &box);
                     same &= nested.offset[0] == box.offset[0] && nested.shape[0] == box.shape[0];
                 }
                 differ += !same;
@@ -380,10 +387,10 @@ static void test_spec_facts(void) {
     mesh_parse(&m, "a=4", 0, NULL);
     mesh_spec_parse(&s, &m, "a:S(0)", 1, NULL);
     for (r = 0; r < 4; r++) {
-        mesh_spec_box(&s, &m, 1, &seventeen, r, &box);
+        spec_box(&s, &m, 1, &seventeen, r, &box);
         CHECK_INT(box.shape[0], r < 3 ? 5 : 2);
         s.rule = MESH_RULE_BALANCED;
-        mesh_spec_box(&s, &m, 1, &seventeen, r, &box);
+        spec_box(&s, &m, 1, &seventeen, r, &box);
         CHECK_INT(box.shape[0], r < 1 ? 5 : 4);
         s.rule = MESH_RULE_CHUNK;
     }
@@ -470,6 +477,7 @@ static void test_spec_errors(void) {
     };
     mesh m, other;
     mesh_spec s, untouched;
+    mesh_layout on;
     mesh_error err;
     int64_t shape[2] = {13, 8}, huge[2] = {INT64_MAX, 2}, minus[2] = {4, -1}, empty[2] = {0, INT64_MAX};
     mesh_place place[2];
@@ -504,27 +512,29 @@ static void test_spec_errors(void) {
     CHECK_HAS(err.text, "unknown kind 7");
     CHECK_OK(mesh_spec_parse(&s, &m, "dp:S(0) tp:S(-1)", 2, &err), err);
     CHECK_INT(s.axis[1].dim, 1);
-    CHECK_OK(mesh_spec_check(&s, &m, 2, shape, &err), err);
-    CHECK_INT(mesh_spec_check(&s, &other, 2, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(spec_check(&s, &m, 2, shape, &err), err);
+    CHECK_INT(spec_check(&s, &other, 2, shape, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "the spec is for 2 axes, the mesh \"dp=8\" has 1");
-    CHECK_INT(mesh_spec_check(&s, &m, 1, shape, &err), MESH_ERR_ARGUMENT);
-    CHECK_INT(mesh_spec_check(&s, &m, 2, huge, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(spec_check(&s, &m, 1, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(spec_check(&s, &m, 2, huge, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "overflow");
-    CHECK_OK(mesh_spec_check(&s, &m, 2, empty, &err), err);
-    CHECK_INT(mesh_spec_check(&s, &m, 2, minus, &err), MESH_ERR_ARGUMENT);
+    CHECK_OK(spec_check(&s, &m, 2, empty, &err), err);
+    CHECK_INT(spec_check(&s, &m, 2, minus, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "dim 1 has size -1");
     s.strict = 1;
-    CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "dim 0 has 13 elements, which its 4 shards do not divide; pad it to 16");
     s.strict = 0;
     s.axis[1].dim = -1;
-    CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "was not made for tensors of 2 dims");
     s.axis[1].dim = 1;
     s.rule = 2;
-    CHECK_INT(mesh_spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
-    CHECK_INT(mesh_spec_box(&untouched, &m, 2, shape, 8, NULL), 0);
-    CHECK_INT(mesh_spec_slice(&untouched, &m, 2, shape, -1, NULL, NULL, 1), 0);
+    CHECK_INT(spec_check(&s, &m, 2, shape, &err), MESH_ERR_ARGUMENT);
+    on = layout_of(&m, &untouched, 2, shape);
+    CHECK_INT(mesh_layout_box(&on, 8, NULL), -1);
+    CHECK_INT(mesh_layout_slice(&on, -1, NULL, NULL, 1), -1);
+    CHECK_INT(mesh_layout_paste(&on, 8, NULL, NULL, 1), -1);
 }
 
 /* An axis may be called as a rule is; what reaches beyond the tensor is nobody's. */
@@ -534,6 +544,7 @@ static void test_spec_edges(void) {
     mesh_error err;
     mesh_box box;
     mesh_pieces p;
+    mesh_layout on;
     char text[64];
     int64_t shape[2] = {6, 5}, elements = 0;
     int n = 0;
@@ -555,12 +566,13 @@ static void test_spec_edges(void) {
     CHECK_OK(mesh_spec_parse(&s, &m, "strict:S(0) over:S(1)", 2, &err), err);
     memset(&box, 0, sizeof box);
     box.ndim = 2, box.offset[0] = -3, box.shape[0] = 20, box.offset[1] = 1, box.shape[1] = 100;
-    for (mesh_pieces_start(&p, &s, &m, 2, shape, &box); mesh_pieces_next(&p) && n < 100; n++)
+    on = layout_of(&m, &s, 2, shape);
+    for (mesh_pieces_start(&p, &on, &box); mesh_pieces_next(&p) && n < 100; n++)
         elements += mesh_box_count(&p.piece);
     CHECK_INT(n, 6);
     CHECK_INT(elements, 24);
     box.offset[0] = 6, box.shape[0] = 1;
-    mesh_pieces_start(&p, &s, &m, 2, shape, &box);
+    mesh_pieces_start(&p, &on, &box);
     CHECK_INT(mesh_pieces_next(&p), 0);
 }
 

@@ -23,6 +23,7 @@
 #include "t_plans.h"
 #include "t_mesh_laws.h"
 #include "t_comm.h"
+#include "t_layout.h"
 #include "t_mutants.h"
 #include "t_faults.h"
 #include "t_redistribute.h"
@@ -50,6 +51,7 @@ int main(int argc, char **argv) {
         TOPIC(plan_tests),
         TOPIC(plans_tests),
         TOPIC(laws_tests),
+        TOPIC(layout_tests),
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
         TOPIC(fault_tests),

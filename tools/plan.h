@@ -39,11 +39,6 @@ static int64_t plan_bytes(const char *text) {
     return (int64_t)(v * (double)(INT64_C(1) << shift));
 }
 
-static mesh_status plan_spec(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err) {
-    const char *p = text + strspn(text, " ");
-    return *p == '[' ? mesh_spec_parse_dims(s, m, text, ndim, err) : mesh_spec_parse(s, m, text, ndim, err);
-}
-
 static void plan_print(const mesh_plan *p, size_t (*print)(const mesh_plan *, char *, size_t)) {
     size_t n = print(p, NULL, 0);
     char *text = (char *)malloc(n + 1);
@@ -59,7 +54,7 @@ static void plan_line(const mesh_plan *p) {
     for (k = 0; k < p->nsteps; k++) {
         char axes[256];
         mesh__text t = mesh__text_on(axes, sizeof axes);
-        mesh__put_axes(&t, p, k);
+        mesh__put_change(&t, p, k);
         printf("%s%s %s", k ? ", " : "", mesh_step_name(p, k), axes);
     }
 }
@@ -108,9 +103,10 @@ static int command_plan(const char *self, int argc, char **argv) {
     mesh_plan_desc d = MESH_ZERO;
     mesh_topology topology;
     mesh src, dst;
-    mesh_spec from, to;
+    mesh_layout from, to;
+    int64_t shape[MESH_MAX_DIMS + 1];
     mesh_error err;
-    int i, n, json = 0, strict = 0, nspecs = 0, origin = 0;
+    int ndim, i, n, json = 0, strict = 0, nspecs = 0, origin = 0;
     (void)self;
     for (i = 0; i < argc; i++) {
         const char *arg = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -160,7 +156,7 @@ static int command_plan(const char *self, int argc, char **argv) {
             "plan",
             "expected --mesh, --shape and two specs, as in mesh plan --mesh dp=4 --shape 1024x64 \"dp:S(0)\" \"dp:S(1)\"",
             NULL);
-    if ((d.ndim = plan_shape(shape_text, d.shape)) < 0)
+    if ((ndim = plan_shape(shape_text, shape)) < 0)
         return wrong("plan", "no shape (8192x8192, at most 8 dims)", shape_text);
     if (mesh_parse(&src, mesh_text, 0, &err)) return wrong("plan", err.text, NULL);
     dst = src;
@@ -180,13 +176,12 @@ static int command_plan(const char *self, int argc, char **argv) {
         desc.shape = sizes, desc.names = names, desc.naxes = dense.naxes, desc.origin = origin;
         if (mesh_make(&dst, &desc, &err)) return wrong("plan", err.text, NULL);
     }
-    if (plan_spec(&from, &src, spec_text[0], d.ndim, &err) || plan_spec(&to, &dst, spec_text[1], d.ndim, &err))
+    if (mesh_layout_parse(&from, &src, spec_text[0], ndim, shape, &err) ||
+        mesh_layout_parse(&to, &dst, spec_text[1], ndim, shape, &err))
         return wrong("plan", err.text, NULL);
-    if (strict) from.strict = to.strict = 1;
-    d.src = &src;
-    d.dst = &dst;
-    d.from = &from;
-    d.to = &to;
+    if (strict) from.spec.strict = to.spec.strict = 1;
+    d.src = &from;
+    d.dst = &to;
     n = mesh_plan_candidates(plans, PLAN_ALTERNATIVES, &d, &err);
     if (n < 0) {
         fprintf(stderr, "mesh plan: %s\n", err.text);

@@ -151,15 +151,15 @@ static mesh_tensor calls_tensor(const calls_program *p, const calls_step *s, con
     snprintf(text, sizeof text, "%s%s", from[k & 3], p->y ? other[k >> 2 & 3] : "");
     if (into && strchr(text, 'P')) snprintf(text, sizeof text, "x:R");
     t.dtype = calls_dtypes[s->dtype];
-    t.ndim = 2;
-    t.shape[0] = (int64_t)s->count % 37 + 1, t.shape[1] = (int64_t)(s->count / 37) + s->root + 1;
-    t.on = on;
-    if (mesh_spec_parse(&t.spec, on, text, 2, NULL)) mesh_spec_parse(&t.spec, on, "x:R", 2, NULL);
+    t.layout.ndim = 2;
+    t.layout.shape[0] = (int64_t)s->count % 37 + 1, t.layout.shape[1] = (int64_t)(s->count / 37) + s->root + 1;
+    t.layout.on = on;
+    if (mesh_spec_parse(&t.layout.spec, on, text, 2, NULL)) mesh_spec_parse(&t.layout.spec, on, "x:R", 2, NULL);
     return t;
 }
 
 static size_t calls_box(const mesh_tensor *t, int rank, mesh_box *box) {
-    mesh_spec_box(&t->spec, t->on, t->ndim, t->shape, rank, box);
+    mesh_tensor_box(t, rank, box);
     return (size_t)mesh_box_count(box);
 }
 
@@ -198,7 +198,7 @@ static void calls_prepare(const calls_program *p, calls_op *o, const mesh *whole
         int64_t v = calls_value(o->step, rank, i, s->op);
         if (s->kind == CALL_REDISTRIBUTE) {
             calls_box(&o->from, rank, &box);
-            v = calls_value(o->step, 0, (size_t)plan_linear_in(2, o->from.shape, &box, (int64_t)i), 0);
+            v = calls_value(o->step, 0, (size_t)plan_linear_in(2, o->from.layout.shape, &box, (int64_t)i), 0);
         }
         calls_put(o->send, s->dtype, i, v);
     }
@@ -323,10 +323,10 @@ static int64_t calls_expected(const calls_op *o, size_t i, int rank) {
         return k < 0 || k >= n ? -1 : calls_value(o->step, mesh_rank_at(&o->group, k), i, s->op);
     case CALL_REDISTRIBUTE: {
         int64_t times = 1;
-        for (k = 0; k < o->from.spec.naxes; k++)
-            if (o->from.spec.axis[k].kind == MESH_PARTIAL) times *= o->from.on->axis[k].size;
+        for (k = 0; k < o->from.layout.spec.naxes; k++)
+            if (o->from.layout.spec.axis[k].kind == MESH_PARTIAL) times *= o->from.layout.on->axis[k].size;
         calls_box(&o->into, rank, &box);
-        return times * calls_value(o->step, 0, (size_t)plan_linear_in(2, o->into.shape, &box, (int64_t)i), 0);
+        return times * calls_value(o->step, 0, (size_t)plan_linear_in(2, o->into.layout.shape, &box, (int64_t)i), 0);
     }
     default:
         return -1;

@@ -38,7 +38,7 @@ static void fuzz_mesh_laws(const mesh *m) {
         int index = fuzz_look(m, k), rank = mesh_rank_at(m, index), coords[MESH_MAX_AXES], row = 0;
         CHECK(rank >= 0);
         CHECK_INT(mesh_index_of(m, rank), index);
-        CHECK_INT(mesh_coords_of(m, rank, coords), 1);
+        CHECK_INT(mesh_coords_of(m, NULL, rank, coords), m->naxes);
         CHECK_INT(mesh_rank_at_coords(m, coords), rank);
         CHECK_INT(mesh_local_index(m, NULL, rank), index);
         for (i = 0; i < m->naxes; i++) {
@@ -124,6 +124,7 @@ static void fuzz_mesh_after(const char *what, const mesh *r, const mesh *m, cons
 /* The same ranks through a device table, drawn from a seed. */
 static mesh_status fuzz_mesh_table(mesh *r, const mesh *m, int seed, mesh_error *err) {
     static int table[FUZZ_RANKS], inverse[FUZZ_RANKS];
+    static mesh_table devices;
     int shape[MESH_MAX_AXES], i, k;
     const char *names[MESH_MAX_AXES];
     mesh_desc d = MESH_ZERO;
@@ -137,8 +138,8 @@ static mesh_status fuzz_mesh_table(mesh *r, const mesh *m, int seed, mesh_error 
         k = (int)((state >> 33) % (uint64_t)(i + 1));
         other = table[i], table[i] = table[k], table[k] = other;
     }
-    d.shape = shape, d.names = names, d.naxes = m->naxes, d.table = table, d.inverse = inverse;
-    d.table_size = d.inverse_size = m->size;
+    d.shape = shape, d.names = names, d.naxes = m->naxes, d.table = &devices;
+    if (mesh_table_make(&devices, table, m->size, inverse, m->size, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     d.first_fastest = seed & 1;
     return mesh_make(r, &d, err);
 }

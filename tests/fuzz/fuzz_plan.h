@@ -1,6 +1,7 @@
 /* Plans: two layouts, a topology and a cap, from bytes. The plan and every candidate are run over data by one thread (t_plan.h). */
 
 static int fuzz_plan_table[2][PLAN_RANKS], fuzz_plan_inverse[2][PLAN_RANKS];
+static mesh_table devices[2];
 
 /* A mesh of `size` ranks from `origin` on: axes in some order, with gaps, from a table, flattened. */
 static int fuzz_plan_mesh(fuzz_bytes *b, mesh *m, int origin, int size, int which) {
@@ -26,7 +27,8 @@ static int fuzz_plan_mesh(fuzz_bytes *b, mesh *m, int origin, int size, int whic
         for (i = 0; i < PLAN_RANKS; i++) table[i] = i;
         for (i = fuzz_below(b, 16); i > 0; i--)
             k = fuzz_below(b, PLAN_RANKS), other = table[i], table[i] = table[k], table[k] = other;
-        d.table = table, d.table_size = d.inverse_size = PLAN_RANKS, d.inverse = fuzz_plan_inverse[which];
+        d.table = &devices[which];
+        if (mesh_table_make(&devices[which], table, PLAN_RANKS, fuzz_plan_inverse[which], PLAN_RANKS, NULL)) return 0;
     }
     if (mesh_make(m, &d, NULL) != MESH_OK) return 0;
     if (how & 16 && m->naxes > 1) {
@@ -99,7 +101,7 @@ static int fuzz_is_json(const char *p) {
 }
 
 /* One plan: it moves every element to where it belongs, counts its bytes, holds its cap, and can be shown. */
-static int fuzz_plan_runs(const mesh_plan *p, const mesh_plan_desc *d) {
+static int fuzz_plan_runs(const mesh_plan *p, const plan_ask *d) {
     char *text;
     int moves = 0;
     int64_t bound = mesh_plan_lower_bound(p), measured = mesh_plan_measure(p);
@@ -124,7 +126,7 @@ static void fuzz_plan(const unsigned char *data, size_t n) {
     mesh src, dst;
     mesh_spec from, to;
     mesh_topology t;
-    mesh_plan_desc d = MESH_ZERO;
+    plan_ask d = MESH_ZERO;
     mesh_error err;
     mesh_status status;
     int64_t elements = 1;
@@ -148,17 +150,17 @@ static void fuzz_plan(const unsigned char *data, size_t n) {
     d.elem_bytes = how & 4 ? 1 + fuzz_below(&b, 16) : how & 8 ? 40000 : 0;
     d.topology = t.nlevels || how & 32 ? &t : NULL;
     d.scratch_cap = how & 64 ? (int64_t)fuzz_number(&b, 3) : 0;
-    status = mesh_plan_make(&plan, &d, &err);
-    CHECK_INT(mesh_plan_make(&again, &d, NULL), status); /* twice the same: nothing but the description counts */
+    status = ask_plan(&plan, &d, &err);
+    CHECK_INT(ask_plan(&again, &d, NULL), status); /* twice the same: nothing but the description counts */
     if (status == MESH_ERR_MEMORY) {                     /* the least is named, and is possible; one byte less is not */
         const char *least = strstr(err.text, "possible is ");
         CHECK(least != NULL && d.scratch_cap > 0);
         if (!least) return;
         d.scratch_cap = strtoll(least + 12, NULL, 10) - 1;
-        if (d.scratch_cap > 0) CHECK_INT(mesh_plan_make(&plan, &d, &err), MESH_ERR_MEMORY);
+        if (d.scratch_cap > 0) CHECK_INT(ask_plan(&plan, &d, &err), MESH_ERR_MEMORY);
         d.scratch_cap++;
-        CHECK_OK(mesh_plan_make(&plan, &d, &err), err);
-        CHECK_OK(mesh_plan_make(&again, &d, &err), err);
+        CHECK_OK(ask_plan(&plan, &d, &err), err);
+        CHECK_OK(ask_plan(&again, &d, &err), err);
     } else if (status != MESH_OK) {
         fuzz_refused(status, &err, "mesh_plan_make");
         return;
@@ -166,7 +168,7 @@ static void fuzz_plan(const unsigned char *data, size_t n) {
     if (test_failures) return;
     CHECK(plan.hash == again.hash && plan.ps == again.ps && plan.bytes == again.bytes && plan.nsteps == again.nsteps);
     if (!fuzz_plan_runs(&plan, &d)) return;
-    found = mesh_plan_candidates(other, how & 128 ? 8 : 1, &d, &err);
+    found = ask_candidates(other, how & 128 ? 8 : 1, &d, &err);
     CHECK(found > 0);
     for (k = 0; k < found && k < 8; k++) {
         if (!fuzz_plan_runs(&other[k], &d)) return;

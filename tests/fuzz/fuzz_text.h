@@ -6,9 +6,10 @@ enum { FUZZ_CELLS = 512 };
 
 /* The boxes of all ranks cover the tensor, each element as often as it has holders; owners and pieces say the same. */
 static void fuzz_spec_boxes(const mesh_spec *s, const mesh *m, int ndim, const int64_t *shape) {
+    const mesh_layout on = layout_of(m, s, ndim, shape);
     static unsigned char held[FUZZ_CELLS], whole[FUZZ_CELLS], cut[FUZZ_CELLS], back[FUZZ_CELLS];
     int64_t total = 1, e, at[MESH_MAX_DIMS], pieces = 0;
-    int i, d, holders = mesh_spec_holders(s, m);
+    int i, d, holders = mesh_layout_holders(&on);
     mesh_box all = MESH_ZERO, box, both;
     mesh_pieces p;
     for (d = 0; d < ndim; d++) total *= shape[d], all.shape[d] = shape[d];
@@ -19,13 +20,13 @@ static void fuzz_spec_boxes(const mesh_spec *s, const mesh *m, int ndim, const i
     for (e = 0; e < total; e++) whole[e] = (unsigned char)(e * 7 + 1);
     for (i = 0; i < m->size; i++) {
         int rank = mesh_rank_at(m, i);
-        CHECK_INT(mesh_spec_box(s, m, ndim, shape, rank, &box), 1);
+        CHECK_INT(mesh_layout_box(&on, rank, &box), mesh_box_count(&box));
         CHECK_INT(mesh_box_intersect(&both, &box, &all), mesh_box_count(&box) > 0);
         CHECK_INT(mesh_box_count(&both), mesh_box_count(&box));
         for (e = 0; e < mesh_box_count(&box); e++) held[plan_linear_in(ndim, shape, &box, e)]++;
-        mesh_spec_slice(s, m, ndim, shape, rank, cut, whole, 1);
+        mesh_layout_slice(&on, rank, cut, whole, 1);
         for (e = 0; e < mesh_box_count(&box); e++) CHECK_INT(cut[e], whole[plan_linear_in(ndim, shape, &box, e)]);
-        mesh_spec_paste(s, m, ndim, shape, rank, back, cut, 1);
+        mesh_layout_paste(&on, rank, back, cut, 1);
     }
     CHECK(!memcmp(whole, back, (size_t)total));
     for (e = 0; e < total; e++) {
@@ -33,16 +34,16 @@ static void fuzz_spec_boxes(const mesh_spec *s, const mesh *m, int ndim, const i
         CHECK_INT(held[e], holders);
         for (d = ndim - 1; d >= 0; d--) at[d] = rest % shape[d], rest /= shape[d];
         if (e > 16) continue;
-        CHECK_INT(mesh_spec_owner(s, m, ndim, shape, at, holders), -1);
+        CHECK_INT(mesh_layout_owner(&on, at, holders), -1);
         for (i = 0; i < holders; i++) {
-            int rank = mesh_spec_owner(s, m, ndim, shape, at, i);
-            CHECK(rank >= 0 && mesh_spec_box(s, m, ndim, shape, rank, &box));
+            int rank = mesh_layout_owner(&on, at, i);
+            CHECK(rank >= 0 && mesh_layout_box(&on, rank, &box) >= 0);
             for (d = 0; d < ndim; d++) CHECK(at[d] >= box.offset[d] && at[d] < box.offset[d] + box.shape[d]);
-            if (i) CHECK(mesh_index_of(m, rank) > mesh_index_of(m, mesh_spec_owner(s, m, ndim, shape, at, i - 1)));
+            if (i) CHECK(mesh_index_of(m, rank) > mesh_index_of(m, mesh_layout_owner(&on, at, i - 1)));
         }
     }
-    for (mesh_pieces_start(&p, s, m, ndim, shape, &all); mesh_pieces_next(&p);) {
-        CHECK(mesh_spec_box(s, m, ndim, shape, p.rank, &box) && mesh_box_intersect(&both, &box, &p.piece));
+    for (mesh_pieces_start(&p, &on, &all); mesh_pieces_next(&p);) {
+        CHECK(mesh_layout_box(&on, p.rank, &box) >= 0 && mesh_box_intersect(&both, &box, &p.piece));
         CHECK_INT(mesh_box_count(&both), mesh_box_count(&p.piece));
         pieces += mesh_box_count(&p.piece);
     }
@@ -63,8 +64,8 @@ static void fuzz_spec_laws(const mesh_spec *s, const mesh *m, int ndim, const in
     CHECK_OK(mesh_spec_parse_dims(&again, m, text, ndim, &err), err);
     CHECK(mesh_spec_equal(&again, s));
     free(text);
-    if (mesh_spec_check(s, m, ndim, shape, &err) != MESH_OK) {
-        fuzz_refused((mesh_status)err.status, &err, "mesh_spec_check");
+    if (spec_check(s, m, ndim, shape, &err) != MESH_OK) {
+        fuzz_refused((mesh_status)err.status, &err, "mesh_layout_check");
         return;
     }
     for (d = 0; d < ndim; d++) total *= shape[d] < FUZZ_CELLS && total < FUZZ_CELLS ? shape[d] : FUZZ_CELLS;
