@@ -561,10 +561,11 @@ static inline mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes
         return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_GROUP_OPEN, axes,
                             "axes is NULL; the whole mesh is always open");
     if (mesh__group_find(mesh__impl(c), axes)) return MESH_OK;
-    call.count = (size_t)(mesh__hash_text(2, axes) & 0x7fffffff);
     if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK)
         return mesh__comm_broken(c, status, why.rank >= 0 ? why.rank : c->transport->rank,
                                  "mesh_group_open(\"%s\"): %s", axes, why.text);
+    axes = mesh__impl(c)->group[mesh__impl(c)->ngroups - 1]->axes; /* however each rank has written it */
+    call.count = (size_t)(mesh__hash_text(2, axes) & 0x7fffffff);
     status = mesh__call_start(c, NULL, &call, &r);
     return status == MESH_OK ? mesh_wait(r) : status;
 }

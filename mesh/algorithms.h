@@ -704,31 +704,34 @@ static inline void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout 
     mesh__add_wait(s);
 }
 
+/* Make room for a received object of so many bytes. Returns 0 without memory. */
+static inline int mesh__object_room(mesh_transport *t, mesh_object *o, uint64_t nbytes) {
+    if (nbytes > o->room || !o->data) {
+        void *p = nbytes < SIZE_MAX / 2 ? mesh_transport_alloc(t, (size_t)nbytes + 1) : NULL;
+        if (!p) return 0;
+        if (o->room) mesh_transport_free(t, o->data);
+        o->data = p;
+        o->room = (size_t)nbytes + 1;
+    }
+    o->nbytes = (size_t)nbytes;
+    return 1;
+}
+
 /* The size of the object has come: make room, and broadcast the bytes. */
-static inline void mesh__extend_object(mesh__schedule *s, const void *head) {
+static inline mesh_status mesh__extend_object(mesh__schedule *s, const void *head, mesh_error *why) {
     mesh_object *o = (mesh_object *)s->extra;
     uint64_t nbytes = mesh__get64((const unsigned char *)head);
     mesh__part part;
     mesh__view v;
-    if (s->index != s->call.root) {
-        if (nbytes > o->room || !o->data) {
-            void *p = nbytes < SIZE_MAX / 2 ? mesh_transport_alloc(s->t, (size_t)nbytes + 1) : NULL;
-            if (!p) {
-                s->out_of_memory = 1;
-                return;
-            }
-            if (o->room) mesh_transport_free(s->t, o->data);
-            o->data = p;
-            o->room = (size_t)nbytes + 1;
-        }
-        o->nbytes = (size_t)nbytes;
-    }
+    (void)why;
+    if (s->index != s->call.root && !mesh__object_room(s->t, o, nbytes)) return MESH_ERR_MEMORY;
     part = mesh__part_of(o->data, o->nbytes);
     v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
     if (nbytes > MESH__OBJECT_CHAIN && s->on->size > 2)
         mesh__build_chain(s, &v, s->call.root, MESH__OBJECT_CHAIN / 2);
     else if (nbytes)
         mesh__build_tree(s, &v, s->call.root);
+    return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
 }
 
 static inline void mesh__build_object(mesh__schedule *s) {

@@ -160,7 +160,7 @@ static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     if (!g) return;
     if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
-    mesh_transport_free(e->t, g->p2p);
+    mesh_transport_free(e->t, g->stream);
     mesh_transport_free(e->t, g);
 }
 

@@ -159,7 +159,7 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
         mesh_error why;
         const mesh__record *mine =
             mesh__same_group(c, theirs.channel, from, e->t->rank) ? mesh__record_of(e, theirs.channel) : NULL;
-        if (!(uint32_t)theirs.channel && (int)mesh__get32(data + 8) != e->t->rank)
+        if (!mesh__sequence(theirs.channel) && (int)mesh__get32(data + 8) != e->t->rank)
             mine = NULL; /* a message between two others */
         mesh__fail(&why, MESH_ERR_MISMATCH, from, "rank %d says: %s", from, text);
         mesh__dispute_open(c, mine, &why);

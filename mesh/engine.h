@@ -54,12 +54,15 @@ enum {
     MESH__USER_OPS = 64,
     MESH__LEFT = 1000, /* operations left to streams at once */
     MESH__WALK_DEPTH = 64,
-    MESH__WALK_PENDING = 48
+    MESH__WALK_PENDING = 48,
+    MESH__TAGS = 0x3fffffff /* the greatest tag */
 };
 
-#define MESH__SAY_NS INT64_C(10000000000) /* waited for so long, a rank says for whom */
-#define MESH__FOREVER_NS (INT64_MAX / 4)  /* 73 years: no sum with a clock overflows */
-#define MESH__GRACE_NS INT64_C(250000000) /* after a rank is lost or takes back its side: for the cause to be heard */
+#define MESH__TAGGED UINT32_C(0x80000000)  /* in a channel: messages under a tag, */
+#define MESH__PAYLOAD UINT32_C(0xc0000000) /* or what a message of unknown length holds */
+#define MESH__SAY_NS INT64_C(10000000000)  /* waited for so long, a rank says for whom */
+#define MESH__FOREVER_NS (INT64_MAX / 4)   /* 73 years: no sum with a clock overflows */
+#define MESH__GRACE_NS INT64_C(250000000)  /* after a rank is lost or takes back its side: for the cause to be heard */
 
 /* What a rank called: goes into the ring and over the wire. */
 typedef struct mesh__record {
@@ -69,6 +72,13 @@ typedef struct mesh__record {
     char axes[MESH__AXES_BYTES];
 } mesh__record;
 
+/* Point-to-point sends and receives posted to and from a member under a tag. */
+typedef struct mesh__stream {
+    uint32_t tag, used;
+    int index;
+    uint32_t count[2]; /* by mesh_direction */
+} mesh__stream;
+
 typedef struct mesh__group {
     const char *axes;             /* its text; owned */
     char shown[MESH__AXES_BYTES]; /* the same, as records have it */
@@ -77,9 +87,11 @@ typedef struct mesh__group {
     uint32_t id; /* comm id << 8 | number in the list */
     uint32_t sequence;
     uint64_t fingerprint, sent, received;
-    uint64_t history;   /* hash of every collective called so far: what went unnoticed in one shows in the next */
-    void *handle;       /* the transport's */
-    uint32_t (*p2p)[2]; /* per member: point-to-point sends and receives posted; NULL until the first */
+    uint64_t history;     /* hash of every collective called so far: what went unnoticed in one shows in the next */
+    void *handle;         /* the transport's */
+    mesh__stream *stream; /* hashed; a power of two of them, NULL until the first message */
+    int nstreams, stream_room;
+    uint32_t payloads; /* messages of a length that the receiver does not know, sent so far */
 } mesh__group;
 
 enum {
@@ -99,6 +111,7 @@ typedef struct mesh__op {
     mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
     uint64_t channel, check;
     mesh__record record;
+    uint32_t tag;  /* point to point: the sequence of its channel, 0 or with MESH__TAGGED */
     uint32_t ring; /* which of all operations remembered it is; see mesh__history_of */
     int64_t start, deadline;
     int64_t next_ask, ask_wait,
@@ -285,6 +298,9 @@ static inline uint32_t mesh__remembered(const mesh__engine *e) {
     return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
 }
 
+/* The place of a collective in its group's order; 0: a channel of messages. */
+static inline uint32_t mesh__sequence(uint64_t channel) { return channel & MESH__TAGGED ? 0 : (uint32_t)channel; }
+
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
     mesh__put(t, "%s(", mesh__call_name(r->kind));
@@ -307,7 +323,8 @@ static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
     if (mesh__call_is(r->kind, MESH_ROOTED)) mesh__put(t, ", root %d", r->root);
     if (mesh__is_unrooted_list(r->kind)) mesh__put(t, ", buffers' counts #%x", (uint64_t)(uint32_t)r->root);
     mesh__put(t, ") on \"%s\"", r->axes);
-    if ((uint32_t)r->channel) mesh__put(t, ", sequence %u", (uint64_t)(uint32_t)r->channel);
+    if (r->channel & MESH__TAGGED) mesh__put(t, ", tag %u", r->channel & ~MESH__TAGGED & UINT32_MAX);
+    if (mesh__sequence(r->channel)) mesh__put(t, ", sequence %u", (uint64_t)mesh__sequence(r->channel));
 }
 
 enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
@@ -408,6 +425,7 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
         e->op[e->nops++] = op;
     }
     mesh__schedule_begin(&op->schedule, e->t);
+    op->tag = 0;
     if (++op->generation == 0) op->generation = 1;
     return op;
 }
@@ -417,7 +435,10 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     const mesh_call *call = &op->schedule.call;
     mesh__history *h = &e->ring[e->ring_count % MESH__RING];
     int p2p = mesh__call_is(call->kind, MESH_P2P), user = call->op - MESH__USER_OP;
-    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, p2p ? (uint64_t)MESH_CALL_SEND : (uint64_t)call->kind);
+    int alike = !p2p                                       ? call->kind
+                : mesh__call_is(call->kind, MESH_VARIABLE) ? (int)MESH_CALL_SEND_V
+                                                           : (int)MESH_CALL_SEND;
+    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, (uint64_t)alike);
     op->comm = c;
     op->group = g;
     op->state = MESH__ACTIVE;
@@ -428,8 +449,8 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->gone_until = op->next_ask = 0;
     op->stalled = op->alone = op->gone_seen = 0;
     op->failing = MESH_OK;
-    op->channel = (uint64_t)g->id << 32 | (p2p ? 0 : ++g->sequence);
-    if (!p2p && !g->sequence) op->channel |= ++g->sequence; /* 0 is point to point: it is skipped on wrap-around */
+    if (!p2p && ++g->sequence >= MESH__TAGGED) g->sequence = 1; /* what is not a message's */
+    op->channel = (uint64_t)g->id << 32 | (p2p ? op->tag : g->sequence);
     op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
                        : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
                                                                  : call->count;
@@ -463,19 +484,51 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     e->nactive++;
 }
 
-/* Number the xfers of a point-to-point operation among all to or from their peers: how a waiter and its peer find out whether it is
-   served. Returns 0 without memory. */
-static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
-    mesh__group *g = op->group;
-    int x;
-    if (!g->p2p) {
-        g->p2p = (uint32_t(*)[2])mesh_transport_alloc(e->t, sizeof *g->p2p * (size_t)g->on.size);
-        if (!g->p2p) return 0;
-        memset(g->p2p, 0, sizeof *g->p2p * (size_t)g->on.size);
+/* What was posted to and from a member under a tag, to be counted on. NULL: no memory. */
+static inline mesh__stream *mesh__stream_find(const mesh__group *g, uint32_t tag, int index) {
+    uint32_t at = (uint32_t)mesh__mix(tag, (uint64_t)(uint32_t)index), mask = (uint32_t)g->stream_room - 1;
+    while (g->stream[at & mask].used && (g->stream[at & mask].tag != tag || g->stream[at & mask].index != index)) at++;
+    return &g->stream[at & mask];
+}
+
+static inline mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, uint32_t tag, int index) {
+    mesh__stream *stream;
+    if (2 * g->nstreams >= g->stream_room) { /* half of them stay free */
+        mesh__group wider = *g;
+        int i;
+        wider.stream_room = g->stream_room ? 2 * g->stream_room : 16;
+        wider.stream = (mesh__stream *)mesh_transport_alloc(t, (size_t)wider.stream_room * sizeof *wider.stream);
+        if (!wider.stream) return NULL;
+        memset(wider.stream, 0, (size_t)wider.stream_room * sizeof *wider.stream);
+        for (i = 0; i < g->stream_room; i++)
+            if (g->stream[i].used) *mesh__stream_find(&wider, g->stream[i].tag, g->stream[i].index) = g->stream[i];
+        mesh_transport_free(t, g->stream);
+        *g = wider;
     }
-    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, op->schedule.nxfers, sizeof *op->ordinal)) return 0;
-    for (x = 0; x < op->schedule.nxfers; x++)
-        op->ordinal[x] = ++g->p2p[mesh_index_of(&g->on, op->schedule.xfer[x].rank)][op->schedule.xfer[x].direction];
+    stream = mesh__stream_find(g, tag, index);
+    if (!stream->used) {
+        stream->used = 1;
+        stream->tag = tag;
+        stream->index = index;
+        g->nstreams++;
+    }
+    return stream;
+}
+
+/* Number the xfers of a point-to-point operation among all under their tag to or from their peers: how a waiter and its peer find out whether
+   it is served. Returns 0 without memory. */
+static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
+    const mesh__schedule *s = &op->schedule;
+    int x, variable = mesh__call_is(s->call.kind, MESH_VARIABLE), n = s->nxfers;
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, n + 1, sizeof *op->ordinal)) return 0;
+    op->ordinal[n] = 0;                                      /* what comes behind its length has its number */
+    if (variable && s->nsteps) n = s->step[0].as.post.count; /* so has what goes */
+    for (x = 0; x < s->nxfers; x++) {
+        mesh__stream *stream =
+            x < n ? mesh__stream_of(e->t, op->group, op->tag, mesh_index_of(&op->group->on, s->xfer[x].rank)) : NULL;
+        if (x < n && !stream) return 0;
+        op->ordinal[x] = stream ? ++stream->count[s->xfer[x].direction] : 0;
+    }
     return 1;
 }
 
@@ -517,7 +570,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     mesh_status status;
     int i;
     p.group = op->group->handle;
-    p.channel = op->channel;
+    p.channel = s->as.post.sequence ? op->channel >> 32 << 32 | s->as.post.sequence : op->channel;
     p.check = op->check;
     p.record = &op->record;
     p.xfer = s->as.post.count ? op->schedule.xfer + s->as.post.first : NULL;
@@ -562,7 +615,7 @@ static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
     v.slot = (int)op->slot;
     v.status = op->status;
     v.comm_id = c->id;
-    v.sequence = (uint32_t)op->channel;
+    v.sequence = mesh__sequence(op->channel);
     v.count = op->record.count;
     v.sent = op->sent;
     v.received = op->received;
@@ -667,22 +720,24 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     while (op->at < op->schedule.nsteps) {
         mesh__step *s = &op->schedule.step[op->at];
         mesh_status status = MESH_OK;
+        mesh_error why;
         if (s->kind == MESH__WAIT && !(e->t->caps & MESH_CAP_ORDERED) && !mesh__op_settled(e, op, s->as.wait.before))
             return;
         if (op->failing || op->stalled) return;
+        why.text[0] = 0;
         if (s->kind == MESH__POST)
             status = mesh__post(e, op, s);
         else if (s->kind == MESH__CALL)
             status = mesh__issue(e, op, s);
         else if (s->kind != MESH__WAIT)
-            status = mesh__step_run(&op->schedule, op->group->handle, s);
+            status = mesh__step_run(&op->schedule, op->group->handle, s, &why);
         if (status != MESH_OK) {
 #define MESH_X(name, text) text,
             static const char *const what[] = {MESH__STEPS(MESH_X)};
 #undef MESH_X
-            mesh_error why;
-            mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
-                       what[op->schedule.step[op->at].kind], mesh_status_text(status));
+            if (!why.text[0])
+                mesh__fail(&why, status, -1, "the transport (%s) refused %s: %s", e->t->ops->name,
+                           what[op->schedule.step[op->at].kind], mesh_status_text(status));
             mesh__op_broken(e, op, status, &why);
             return;
         }

@@ -31,7 +31,7 @@ static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t chan
 
 /* The collective called before in the same group; NULL: none, or forgotten. */
 static inline const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
-    return (uint32_t)r->channel > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
+    return mesh__sequence(r->channel) > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
 }
 
 /* Why a comm fails, as a message. Returns its length: the text goes as far as a control message reaches. */

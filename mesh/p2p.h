@@ -13,7 +13,11 @@
 extern "C" {
 #endif
 
-/* ---- point to point: in the order posted per pair of ranks and group; lengths and dtypes must agree ------------------------ */
+/* ---- point to point: in the order posted per pair of ranks and group; lengths and dtypes must agree ------------------------
+
+   Behind the axes a tag may stand, "dp#7" ("#7": of the whole mesh), 1 to 1,073,741,823: messages under it keep their order among themselves and do
+   not get in between others, nor others between them. No wildcards: who waits for whom would not be known. Each pair of a tag and a peer in use
+   takes some 40 bytes until the comm is closed. UNSUPPORTED: transports that match messages in the order of issue (GPUs). */
 
 MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
 MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
@@ -21,17 +25,41 @@ MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, con
 MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d);
 MESH_API mesh_status mesh_recv_start(mesh_comm *c, const char *axes, int from, void *p, size_t count, mesh_dtype d,
                                      mesh_request *r);
-/* Both at once, to and from any two ranks (or oneself). to or from -1: that half is left out. */
+/* Both at once, to and from any two ranks (or oneself). to or from -1: that half is left out. In place: send == recv, through scratch. */
 MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
                                    int from, void *recv, size_t recv_count, mesh_dtype d);
 MESH_API mesh_status mesh_sendrecv_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
                                          int from, void *recv, size_t recv_count, mesh_dtype d, mesh_request *r);
 /* Send to index + displacement and receive from index - displacement of the group; periodic wraps, else the ranks at the edge send or
-   receive nothing and their recv is left as it is. Not in place. */
+   receive nothing and their recv is left as it is. In place: send == recv, through scratch. */
 MESH_API mesh_status mesh_shift(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                 void *recv, size_t count, mesh_dtype d);
 MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
                                       void *recv, size_t count, mesh_dtype d, mesh_request *r);
+/* Messages of a length that the receiver does not know, up to `room` elements: it travels ahead, as a message of 8 bytes. Both sides call the
+   v-form, with the same dtype. *count: how many came, once the request has ended; it stays alive until then. ARGUMENT: more came than there is
+   room for; 1 TiB or more, send and recv that overlap. Cannot be kept. UNSUPPORTED: as tags. */
+MESH_API mesh_status mesh_send_v(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
+MESH_API mesh_status mesh_send_v_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count,
+                                       mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_recv_v(mesh_comm *c, const char *axes, int from, void *p, size_t room, size_t *count,
+                                 mesh_dtype d);
+MESH_API mesh_status mesh_recv_v_start(mesh_comm *c, const char *axes, int from, void *p, size_t room, size_t *count,
+                                       mesh_dtype d, mesh_request *r);
+MESH_API mesh_status mesh_sendrecv_v(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                     int from, void *recv, size_t room, size_t *recv_count, mesh_dtype d);
+MESH_API mesh_status mesh_sendrecv_v_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                           int from, void *recv, size_t room, size_t *recv_count, mesh_dtype d,
+                                           mesh_request *r);
+/* At an edge nothing comes, and *recv_count is 0. */
+MESH_API mesh_status mesh_shift_v(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                  size_t send_count, void *recv, size_t room, size_t *recv_count, mesh_dtype d);
+MESH_API mesh_status mesh_shift_v_start(mesh_comm *c, const char *axes, int displacement, int periodic,
+                                        const void *send, size_t send_count, void *recv, size_t room,
+                                        size_t *recv_count, mesh_dtype d, mesh_request *r);
+/* Bytes of any number, sent by mesh_send_v with MESH_BYTES, into memory of the transport's: o is as in mesh_broadcast_object. */
+MESH_API mesh_status mesh_recv_object(mesh_comm *c, const char *axes, int from, mesh_object *o);
+MESH_API mesh_status mesh_recv_object_start(mesh_comm *c, const char *axes, int from, mesh_object *o, mesh_request *r);
 /* Any set of sends and receives at once, strided blocks included (a column of a matrix goes without packing). In each xfer `rank` is an
    index in the group. Sends to oneself match receives from oneself in the same call, in order. Blocks are read during the call only. */
 MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count);
@@ -153,8 +181,10 @@ static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xf
             step->as.turn.xfer = first;
 }
 
-/* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. */
-static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count) {
+/* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. in_place: the first is sent from
+   a copy, for something is received where it lies. */
+static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count, int in_place) {
+    unsigned char *copy = NULL;
     int i, from = -1, to = -1, nblocks = 0, index = s->index;
     for (i = 0; i < count; i++) nblocks += xfers[i].block != NULL;
     if (!mesh__grow(s->t, (void **)&s->block, &s->block_cap, nblocks, sizeof *s->block)) s->out_of_memory = 1;
@@ -174,9 +204,41 @@ static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, in
         mesh__build_p2p_turned(s, xfers, count, &nblocks);
         return;
     }
+    if (in_place && xfers[0].rank != index && (copy = mesh__scratch(s, (size_t)xfers[0].nbytes)) != NULL)
+        mesh__add_copy(s, copy, xfers[0].base, (size_t)xfers[0].nbytes);
     mesh__add_post(s);
-    for (i = 0; i < count && !s->out_of_memory; i++)
-        if (xfers[i].rank != index) mesh__add_p2p(s, &xfers[i], &nblocks);
+    for (i = 0; i < count && !s->out_of_memory; i++) {
+        mesh_xfer x = xfers[i];
+        if (copy && i == 0) x.base = copy;
+        if (x.rank != index) mesh__add_p2p(s, &x, &nblocks);
+    }
+}
+
+/* The group of a call and the tag behind its axes, as the sequence of a channel. */
+static inline mesh_status mesh__p2p_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g,
+                                          uint32_t *tag) {
+    char plain[MESH_MAX_AXES * MESH_NAME_BYTES];
+    const char *at = axes ? strchr(axes, '#') : NULL;
+    size_t length = at ? (size_t)(at - axes) : 0;
+    uint64_t number = 0;
+    mesh_status status;
+    if (length >= sizeof plain) at = NULL; /* no axes are that long */
+    if (at) memcpy(plain, axes, length);
+    plain[length * (at != NULL)] = 0;
+    status = mesh__call_begin(c, !at ? axes : length ? plain : NULL, kind, r, g);
+    *tag = 0;
+    if (status != MESH_OK || (!at && !mesh__call_is(kind, MESH_VARIABLE))) return status;
+    if (c->transport->caps & MESH_CAP_ORDERED)
+        return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes,
+                            "the transport (%s) matches messages in the order of issue: without tags, lengths known",
+                            c->transport->ops->name);
+    if (!at) return MESH_OK;
+    for (at++; mesh__is_digit(*at) && number <= MESH__TAGS; at++) number = 10 * number + (uint64_t)(*at - '0');
+    if (*at || !number || number > MESH__TAGS)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "a tag is a number from 1 to %u, as in \"dp#7\"",
+                            (uint64_t)MESH__TAGS);
+    *tag = MESH__TAGGED | (uint32_t)number;
+    return MESH_OK;
 }
 
 static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
@@ -185,8 +247,10 @@ static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     mesh__group *g = NULL;
     mesh__engine *e;
     mesh__op *op;
-    mesh_status status = mesh__call_begin(c, axes, kind, r, &g);
-    int i;
+    uint32_t tag;
+    mesh_status status = mesh__p2p_begin(c, axes, kind, r, &g, &tag);
+    int i, in_place = (kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) && count == 2 &&
+                      xfers[0].base == xfers[1].base && xfers[0].nbytes && xfers[1].nbytes;
     if (status != MESH_OK) return status;
     e = mesh__impl(c)->engine;
     call.elem_bytes = mesh_dtype_bytes(d);
@@ -210,14 +274,15 @@ static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
                                 xfers[i].direction);
     }
-    if (mesh__xfers_overlap(xfers, count))
+    if (!in_place && mesh__xfers_overlap(xfers, count))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                             "what is received overlaps what is sent or received beside it");
     if ((status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
     op->schedule.call = call;
+    op->tag = tag;
     mesh__op_identify(e, op, c, g);
-    mesh__build_p2p(&op->schedule, xfers, count);
+    mesh__build_p2p(&op->schedule, xfers, count, in_place);
     return mesh__call_launch(c, op, r);
 }
 
@@ -277,24 +342,26 @@ MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const
     MESH__BLOCKING(mesh_sendrecv_start(c, axes, to, send, send_count, from, recv, recv_count, d, &r));
 }
 
+/* The index so many steps further in a group; -1: beyond its edge. */
+static inline int mesh__shifted(const mesh__group *g, int64_t displacement, int periodic) {
+    int64_t n = g->on.size, to = g->index + displacement;
+    if (periodic) to = (to % n + n) % n;
+    return to >= 0 && to < n ? (int)to : -1;
+}
+
 static inline mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
                                                    const void *send, void *recv, size_t count, mesh_dtype d,
                                                    mesh_request *r) {
     mesh__group *g = NULL;
-    mesh_status status = mesh__call_begin(c, axes, MESH_CALL_SHIFT, r, &g);
-    int64_t to, from, n;
+    uint32_t tag;
+    mesh_status status = mesh__p2p_begin(c, axes, MESH_CALL_SHIFT, r, &g, &tag);
     if (status != MESH_OK) return status;
-    if (mesh__overlap(send, mesh__xfer(0, 0, send, count, d).nbytes, recv, mesh__xfer(0, 0, recv, count, d).nbytes))
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_SHIFT, axes, "send and recv overlap");
-    n = g->on.size;
-    to = (int64_t)g->index + displacement;
-    from = (int64_t)g->index - displacement;
-    if (periodic) {
-        to = (to % n + n) % n;
-        from = (from % n + n) % n;
-    }
-    return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, to >= 0 && to < n ? (int)to : -1, send, count,
-                          from >= 0 && from < n ? (int)from : -1, recv, count, d, r);
+    if (send != recv &&
+        mesh__overlap(send, mesh__xfer(0, 0, send, count, d).nbytes, recv, mesh__xfer(0, 0, recv, count, d).nbytes))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_SHIFT, axes,
+                            "send and recv overlap, but are not the same (in place)");
+    return mesh__sendrecv(c, axes, MESH_CALL_SHIFT, mesh__shifted(g, displacement, periodic), send, count,
+                          mesh__shifted(g, -(int64_t)displacement, periodic), recv, count, d, r);
 }
 
 MESH_API mesh_status mesh_shift_start(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
@@ -318,6 +385,226 @@ MESH_API mesh_status mesh_exchange_start(mesh_comm *c, const char *axes, const m
 
 MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xfer *xfers, int count) {
     MESH__BLOCKING(mesh_exchange_start(c, axes, xfers, count, &r));
+}
+
+/* ---- // >>messages of unknown length: 8 bytes that say it and which channel the rest comes on, and the rest, if there is any ---- */
+
+enum { MESH__LENGTH_BITS = 40 };
+
+typedef struct mesh__message {
+    int to, from; /* indices; -1: that half is left out */
+    const void *send;
+    size_t send_count;
+    void *recv;
+    size_t room, *count;
+    mesh_object *object; /* instead of recv, room, count */
+} mesh__message;
+
+/* The length has come: room for the rest, and its post. */
+static inline mesh_status mesh__extend_message(mesh__schedule *s, const void *head, mesh_error *why) {
+    mesh__message *m = (mesh__message *)s->extra;
+    uint64_t word = mesh__get64((const unsigned char *)head), nbytes = word & ((UINT64_C(1) << MESH__LENGTH_BITS) - 1);
+    void *to = m->recv;
+    mesh__step *step;
+    if (m->object && !mesh__object_room(s->t, m->object, nbytes)) return MESH_ERR_MEMORY;
+    if (m->object) to = m->object->data;
+    if (!m->object && nbytes / s->elem_bytes > m->room)
+        return mesh__fail(why, MESH_ERR_ARGUMENT, mesh_rank_at(s->on, s->index),
+                          "rank %d sends %u elements, but there is room for %u; give more room to %s",
+                          mesh_rank_at(s->on, m->from), nbytes / s->elem_bytes, (uint64_t)m->room,
+                          mesh__call_name(s->call.kind));
+    if (m->count) *m->count = (size_t)(nbytes / s->elem_bytes);
+    if (!nbytes) return MESH_OK;
+    mesh__add_post(s);
+    mesh__add_xfer(s, MESH_RECV, m->from, to, (size_t)nbytes);
+    if (s->out_of_memory) return MESH_ERR_MEMORY;
+    s->step[s->nsteps - 1].as.post.sequence = MESH__PAYLOAD | (uint32_t)(word >> MESH__LENGTH_BITS);
+    if (!mesh__swap_width(&s->call)) return MESH_OK;
+    mesh__add_wait(s);
+    if ((step = mesh__step_add(s, MESH__TURN)) != NULL) step->as.turn.xfer = s->nxfers - 1;
+    return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
+}
+
+/* What goes is posted at once, its length first; what comes when its length has. `payload`: the number that the rest goes under. */
+static inline void mesh__build_message(mesh__schedule *s, mesh__message *m, uint32_t payload) {
+    size_t nbytes = m->send_count * s->elem_bytes;
+    unsigned char *head = mesh__scratch(s, 128), *packed = (unsigned char *)(uintptr_t)m->send;
+    mesh__step *step;
+    s->extra = m;
+    s->extend = mesh__extend_message;
+    if (!head) return;
+    mesh__put64(head, (uint64_t)payload << MESH__LENGTH_BITS | nbytes);
+    mesh__add_post(s);
+    if (m->to >= 0) mesh__add_xfer(s, MESH_SEND, m->to, head, 8);
+    if (m->from >= 0) mesh__add_xfer(s, MESH_RECV, m->from, head + 64, 8);
+    if (m->to >= 0 && nbytes) {
+        if (mesh__swap_width(&s->call) && (packed = mesh__scratch(s, nbytes)) != NULL)
+            mesh__swap(packed, m->send, nbytes, mesh__swap_width(&s->call));
+        mesh__add_post(s);
+        mesh__add_xfer(s, MESH_SEND, m->to, packed, nbytes);
+        if (!s->out_of_memory) s->step[s->nsteps - 1].as.post.sequence = MESH__PAYLOAD | payload;
+    }
+    if (m->from < 0) return;
+    mesh__add_wait_before(s, 1);
+    if ((step = mesh__step_add(s, MESH__EXTEND)) != NULL) step->as.on.dst = head + 64;
+}
+
+static inline mesh_status mesh__message_check(mesh_comm *c, const char *axes, int kind, const mesh__group *g,
+                                              const mesh__message *m, size_t elem) {
+    int k;
+    for (k = 0; k < 2; k++) {
+        int peer = k ? m->from : m->to;
+        if (peer < -1 || peer >= g->on.size ||
+            (peer < 0 && kind != MESH_CALL_SENDRECV_V && kind != MESH_CALL_SHIFT_V &&
+             (k ? kind != MESH_CALL_SEND_V : kind == MESH_CALL_SEND_V)))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "peer %d is outside the group of %d; it is an index in the group", peer, g->on.size);
+    }
+    if ((m->to == g->index) != (m->from == g->index))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "a %s oneself (index %d) needs its other half in the same call",
+                            m->to == g->index ? "send to" : "receive from", g->index);
+    if (m->to == g->index && m->send_count > m->room)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements to oneself, but there is room for %u",
+                            (uint64_t)m->send_count, (uint64_t)m->room);
+    if (m->to >= 0 && m->send_count > ((UINT64_C(1) << MESH__LENGTH_BITS) - 1) / elem)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements: a message is less than 1 TiB",
+                            (uint64_t)m->send_count);
+    if (m->to >= 0 && !m->send && m->send_count)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "send is NULL with %u elements", (uint64_t)m->send_count);
+    if (kind == MESH_CALL_RECV_OBJECT && !m->object)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the object is NULL");
+    if (kind == MESH_CALL_SEND_V || m->object) return MESH_OK;
+    if (!m->count) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the count, to be written, is NULL");
+    if (m->from < 0) return MESH_OK;
+    if (m->room > SIZE_MAX / 2 / elem)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "room for %u elements overflows", (uint64_t)m->room);
+    if (!m->recv && m->room)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "recv is NULL with room for %u elements",
+                            (uint64_t)m->room);
+    if (m->to >= 0 && mesh__overlap(m->send, m->send_count * elem, m->recv, m->room * elem))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "send and recv overlap");
+    return MESH_OK;
+}
+
+static inline mesh_status mesh__message_start_inside(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
+                                                     mesh_dtype d, mesh_request *r) {
+    mesh__group *g = NULL;
+    mesh__engine *e;
+    mesh__op *op;
+    mesh__message *own;
+    uint32_t tag;
+    mesh_status status = mesh__p2p_begin(c, axes, kind, r, &g, &tag);
+    if (status != MESH_OK) return status;
+    if (!mesh_dtype_bytes(d))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", (int)d);
+    if ((status = mesh__message_check(c, axes, kind, g, m, mesh_dtype_bytes(d))) != MESH_OK) return status;
+    e = mesh__impl(c)->engine;
+    if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
+    op->schedule.call = mesh__call(kind, NULL, NULL, m->to >= 0 ? m->send_count : m->room, d, MESH_SUM, 0);
+    op->schedule.call.elem_bytes = mesh_dtype_bytes(d);
+    op->tag = tag;
+    mesh__op_identify(e, op, c, g);
+    if (!mesh__grow(e->t, &op->schedule.args, &op->schedule.args_cap, (int)sizeof *m, 1)) {
+        op->schedule.out_of_memory = 1;
+        return mesh__call_launch(c, op, r);
+    }
+    own = (mesh__message *)op->schedule.args;
+    *own = *m;
+    if (own->count) *own->count = 0;
+    if (m->to == g->index) {
+        *own->count = m->send_count;
+        mesh__add_copy(&op->schedule, own->recv, own->send, m->send_count * mesh_dtype_bytes(d));
+    } else if (m->to >= 0 || m->from >= 0) {
+        mesh__build_message(&op->schedule, own, g->payloads++ & 0xffffff);
+    }
+    return mesh__call_launch(c, op, r);
+}
+
+static inline mesh_status mesh__message_start(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
+                                              mesh_dtype d, mesh_request *r) {
+    MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__message_start_inside(c, axes, kind, m, d, r));
+}
+
+static inline mesh__message mesh__message_of(int to, const void *send, size_t send_count, int from, void *recv,
+                                             size_t room, size_t *count) {
+    mesh__message m;
+    m.to = to;
+    m.from = from;
+    m.send = send;
+    m.send_count = send_count;
+    m.recv = recv;
+    m.room = room;
+    m.count = count;
+    m.object = NULL;
+    return m;
+}
+
+MESH_API mesh_status mesh_send_v_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count,
+                                       mesh_dtype d, mesh_request *r) {
+    mesh__message m = mesh__message_of(to, p, count, -1, NULL, 0, NULL);
+    return mesh__message_start(c, axes, MESH_CALL_SEND_V, &m, d, r);
+}
+
+MESH_API mesh_status mesh_send_v(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_send_v_start(c, axes, to, p, count, d, &r));
+}
+
+MESH_API mesh_status mesh_recv_v_start(mesh_comm *c, const char *axes, int from, void *p, size_t room, size_t *count,
+                                       mesh_dtype d, mesh_request *r) {
+    mesh__message m = mesh__message_of(-1, NULL, 0, from, p, room, count);
+    return mesh__message_start(c, axes, MESH_CALL_RECV_V, &m, d, r);
+}
+
+MESH_API mesh_status mesh_recv_v(mesh_comm *c, const char *axes, int from, void *p, size_t room, size_t *count,
+                                 mesh_dtype d) {
+    MESH__BLOCKING(mesh_recv_v_start(c, axes, from, p, room, count, d, &r));
+}
+
+MESH_API mesh_status mesh_sendrecv_v_start(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                           int from, void *recv, size_t room, size_t *recv_count, mesh_dtype d,
+                                           mesh_request *r) {
+    mesh__message m = mesh__message_of(to, send, send_count, from, recv, room, recv_count);
+    return mesh__message_start(c, axes, MESH_CALL_SENDRECV_V, &m, d, r);
+}
+
+MESH_API mesh_status mesh_sendrecv_v(mesh_comm *c, const char *axes, int to, const void *send, size_t send_count,
+                                     int from, void *recv, size_t room, size_t *recv_count, mesh_dtype d) {
+    MESH__BLOCKING(mesh_sendrecv_v_start(c, axes, to, send, send_count, from, recv, room, recv_count, d, &r));
+}
+
+static inline mesh_status mesh__shift_v_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
+                                                     mesh__message *m, mesh_dtype d, mesh_request *r) {
+    mesh__group *g = NULL;
+    uint32_t tag;
+    mesh_status status = mesh__p2p_begin(c, axes, MESH_CALL_SHIFT_V, r, &g, &tag);
+    if (status != MESH_OK) return status;
+    m->to = mesh__shifted(g, displacement, periodic);
+    m->from = mesh__shifted(g, -(int64_t)displacement, periodic);
+    return mesh__message_start_inside(c, axes, MESH_CALL_SHIFT_V, m, d, r);
+}
+
+MESH_API mesh_status mesh_shift_v_start(mesh_comm *c, const char *axes, int displacement, int periodic,
+                                        const void *send, size_t send_count, void *recv, size_t room,
+                                        size_t *recv_count, mesh_dtype d, mesh_request *r) {
+    mesh__message m = mesh__message_of(-1, send, send_count, -1, recv, room, recv_count);
+    MESH__ALONE_START(c, MESH__CALLER, r, mesh__shift_v_start_inside(c, axes, displacement, periodic, &m, d, r));
+}
+
+MESH_API mesh_status mesh_shift_v(mesh_comm *c, const char *axes, int displacement, int periodic, const void *send,
+                                  size_t send_count, void *recv, size_t room, size_t *recv_count, mesh_dtype d) {
+    MESH__BLOCKING(
+        mesh_shift_v_start(c, axes, displacement, periodic, send, send_count, recv, room, recv_count, d, &r));
+}
+
+MESH_API mesh_status mesh_recv_object_start(mesh_comm *c, const char *axes, int from, mesh_object *o, mesh_request *r) {
+    mesh__message m = mesh__message_of(-1, NULL, 0, from, NULL, 0, NULL);
+    m.object = o;
+    return mesh__message_start(c, axes, MESH_CALL_RECV_OBJECT, &m, MESH_BYTES, r);
+}
+
+MESH_API mesh_status mesh_recv_object(mesh_comm *c, const char *axes, int from, mesh_object *o) {
+    MESH__BLOCKING(mesh_recv_object_start(c, axes, from, o, &r));
 }
 
 /* ---- // >>halos ---- */

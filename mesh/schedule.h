@@ -43,8 +43,9 @@ typedef struct mesh__step {
     mesh_ticket ticket;
     union {
         struct {
-            int first, count;
-        } post; /* xfers */
+            int first, count;  /* xfers */
+            uint32_t sequence; /* of its channel, where that is not the operation's; 0: it is */
+        } post;
         struct {
             int before;
         } wait; /* a step */
@@ -89,8 +90,8 @@ typedef struct mesh__schedule {
         size_t nbytes;
     } scratch[MESH__SCRATCHES]; /* pieces of memory, kept for the next schedule made here unless large */
     int nscratch, out_of_memory;
-    /* What a step EXTEND calls with its dst: adds steps that could not be known before. */
-    void (*extend)(struct mesh__schedule *s, const void *head);
+    /* What a step EXTEND calls with its dst: adds steps that could not be known before, or says why that cannot be. */
+    mesh_status (*extend)(struct mesh__schedule *s, const void *head, mesh_error *why);
     void *extra; /* what extend works on */
 } mesh__schedule;
 
@@ -257,8 +258,8 @@ static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, const 
     return MESH_OK;
 }
 
-/* Any step that is no message. `group`: the transport's handle. */
-static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step) {
+/* Any step that is no message. `group`: the transport's handle. why: filled by what a step has found, else left as it is. */
+static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step, mesh_error *why) {
     mesh_transport *t = s->t;
     const mesh_ops *ops = t->ops;
     const mesh_xfer *from, *to;
@@ -293,8 +294,7 @@ static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, const m
         mesh__swap_xfer(&s->xfer[step->as.turn.xfer], width);
         return MESH_OK;
     case MESH__EXTEND:
-        s->extend(s, step->as.on.dst);
-        return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
+        return s->extend(s, step->as.on.dst, why);
     default:
         return mesh__step_reduce(s, group, step, 0);
     }

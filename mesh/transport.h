@@ -107,7 +107,7 @@ typedef struct mesh_xfer {
 
 typedef struct mesh_post {
     void *group;      /* of group_open; NULL: the world */
-    uint64_t channel; /* comm id (24 bits), group (8), sequence (32; 0: point to point) */
+    uint64_t channel; /* comm id (24 bits), group (8), sequence (32; 0 or with its top bit set: point to point) */
     uint64_t check;   /* equal at both ends or MISMATCH */
     const mesh_xfer *xfer;
     int count;
@@ -162,7 +162,8 @@ enum {
     MESH_REDUCES = 1,   /* has an op */
     MESH_ROOTED = 2,    /* has a root */
     MESH_BY_COUNTS = 4, /* counts per rank, which are not compared */
-    MESH_P2P = 8        /* point to point: FIFO per pair of ranks, without a sequence number of its own */
+    MESH_P2P = 8,       /* point to point: FIFO per pair of ranks and tag, without a sequence number of its own */
+    MESH_VARIABLE = 16  /* ... of a length that the receiver does not know */
 };
 
 #define MESH_CALLS(X)                                                                \
@@ -194,6 +195,11 @@ enum {
     X(MESH_CALL_SHIFT, "shift", MESH_P2P)                                            \
     X(MESH_CALL_EXCHANGE, "exchange", MESH_P2P)                                      \
     X(MESH_CALL_HALO, "halo_exchange", MESH_P2P)                                     \
+    X(MESH_CALL_SEND_V, "send_v", MESH_P2P | MESH_VARIABLE)                          \
+    X(MESH_CALL_RECV_V, "recv_v", MESH_P2P | MESH_VARIABLE)                          \
+    X(MESH_CALL_SENDRECV_V, "sendrecv_v", MESH_P2P | MESH_VARIABLE)                  \
+    X(MESH_CALL_SHIFT_V, "shift_v", MESH_P2P | MESH_VARIABLE)                        \
+    X(MESH_CALL_RECV_OBJECT, "recv_object", MESH_P2P | MESH_VARIABLE)                \
     X(MESH_CALL_REDISTRIBUTE, "redistribute", 0)                                     \
     X(MESH_CALL_GROUP_OPEN, "group_open", 0)                                         \
     X(MESH_CALL_REGISTER, "register", 0)

@@ -34,12 +34,14 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
     for (i = 0; i < e->ncomms; i++) {
         mesh__comm_impl *impl = mesh__impl(e->comm[i]);
         if (e->comm[i]->id != (uint32_t)(channel >> 40) || (int)(channel >> 32 & 255) >= impl->ngroups) continue;
-        if ((uint32_t)channel == 0) {
+        if (!mesh__sequence(channel)) {
             mesh__group *g = impl->group[channel >> 32 & 255];
             int index = mesh_index_of(&g->on, rank);
-            if (!g->p2p || index < 0) return;
-            *sends = g->p2p[index][0];
-            *recvs = g->p2p[index][1];
+            const mesh__stream *stream =
+                g->stream && index >= 0 ? mesh__stream_find(g, (uint32_t)channel, index) : NULL;
+            if (!stream) return;
+            *sends = stream->count[MESH_SEND];
+            *recvs = stream->count[MESH_RECV];
             return;
         }
         if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel)
@@ -62,7 +64,7 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
 /* What one operation of this rank has posted to and from a rank: what it can be waiting for. */
 static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
     int x;
-    if ((uint32_t)op->channel) {
+    if (mesh__sequence(op->channel)) {
         mesh__posted(e, op->channel, rank, sends, recvs);
         return;
     }
@@ -75,7 +77,7 @@ static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank
 
 /* The asked may know better: it called something else on that channel, perhaps long ago, in which it had nothing to say to the waiter. */
 static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
-    const mesh__record *mine = (uint32_t)theirs->channel ? mesh__record_of(e, theirs->channel) : NULL;
+    const mesh__record *mine = mesh__sequence(theirs->channel) ? mesh__record_of(e, theirs->channel) : NULL;
     mesh_error why;
     int i;
     if (!mine || mesh__record_same(mine, theirs)) return;
@@ -202,8 +204,8 @@ static inline void mesh__roll_answer(mesh__engine *e, int from, const unsigned c
         return;
     mesh__compare_calls(e, from, &asked);
     mesh__posted(e, asked.channel, from, &sends, &recvs);
-    called = (uint32_t)asked.channel ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
-                                     : sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8);
+    called = mesh__sequence(asked.channel) ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
+                                           : sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8);
     memset(here, 0, sizeof here);
     mesh__put32(here, MESH__MSG_HERE);
     mesh__put32(here + 4, mesh__get32(d + 4));
@@ -318,12 +320,12 @@ static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, 
     mesh__op *op = NULL;
     mesh__posted(e, channel, subject, &my_sends, &my_recvs);
     if (my_sends >= recvs && my_recvs >= sends) return 0;
-    for (i = 0; i < e->nops && (uint32_t)channel; i++)
+    for (i = 0; i < e->nops && mesh__sequence(channel); i++)
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->channel == channel) op = e->op[i];
     if (!op) op = e->waiting;
     if (!op || op->state != MESH__ACTIVE || op->failing) return 0;
     node->rank = e->t->rank;
-    node->progress = (uint32_t)op->channel ? op->progress : op->serial;
+    node->progress = mesh__sequence(op->channel) ? op->progress : op->serial;
     node->record = op->record;
     node->next = 0;
     node->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
@@ -528,7 +530,7 @@ static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     if (e->walk->active) return;
     root = &e->walk->stack[0];
     root->rank = e->t->rank;
-    root->progress = (uint32_t)op->channel ? op->progress : op->serial;
+    root->progress = mesh__sequence(op->channel) ? op->progress : op->serial;
     root->record = op->record;
     root->next = 0;
     root->npending = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);

@@ -1197,6 +1197,22 @@ static void conf_moves(conf_case *c, size_t count) {
                                      count + (size_t)from, c->d, &r),
                  count, 0, (count + (size_t)from) * c->elem);
     }
+    if (!(c->t->caps & MESH_CAP_ORDERED)) { /* lengths that travel ahead, under a tag */
+        int from = (int)((me + n - 1) % n);
+        size_t got = 77, room = count + (size_t)n + 2;
+        char axes[MESH_MAX_AXES * MESH_NAME_BYTES + 8];
+        mesh__text text = mesh__text_on(axes, sizeof axes);
+        mesh__put(&text, "%s#5", c->axes ? c->axes : "");
+        conf_clear(c);
+        conf_contribution(c, 0, from, 0, count + (size_t)from, c->want);
+        conf_contribution(c, 0, c->me, 0, count + me, c->send);
+        conf_up(&c->memory);
+        if (mesh_sendrecv_v(c->comm, axes, (int)((me + 1) % n), send, count + me, from, recv, room, &got, c->d))
+            conformance_fail(c->t, __LINE__, "sendrecv_v", c->comm->error.text);
+        conf_down(&c->memory);
+        if (got != count + (size_t)from || memcmp(c->recv, c->want, got * c->elem))
+            conformance_fail(c->t, __LINE__, "sendrecv_v: other data or count", "");
+    }
     if (n > 1) { /* send and recv: pairs, twice in a row */
         int pass, peer = (int)(me ^ 1);
         for (pass = 0; pass < 2 && peer < (int)n; pass++) {

@@ -523,7 +523,7 @@ static void ids_rank(mesh_transport *t, void *ctx) {
 }
 static void test_ids(void) { run_world(SIM, 4, ids_rank, NULL); }
 
-/* A group's sequence comes round: collectives never have number 0, which is point to point. */
+/* A group's sequence comes round: collectives never have number 0, nor what tags have. */
 static void wrap_rank(mesh_transport *t, void *ctx) {
     static noter writers[2];
     noter *w = &writers[t->rank];
@@ -532,7 +532,7 @@ static void wrap_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     noter_make(w, t);
     if (!open_comm(&w->s.base, &c, "x=2", NULL, 20 * SECOND)) return;
-    mesh__impl(&c)->group[0]->sequence = UINT32_MAX - 2;
+    mesh__impl(&c)->group[0]->sequence = MESH__TAGGED - 3;
     for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
     for (i = 0; i < w->notes; i++) CHECK((uint32_t)w->noted[i].channel != 0);
     CHECK_INT((uint32_t)w->noted[w->notes - 1].channel, 3);

@@ -48,6 +48,7 @@ struct failing_rank {
     size_t count, room;
     int32_t *in, *out, *want;
     mesh_object object;
+    size_t got; /* of messages of unknown length */
     mesh_op op;
     int blocking, broken, failed;
 };
@@ -186,6 +187,7 @@ static const char *failing_name(int what) {
                                        "all_reduce",   "mesh_alloc", "mesh_copy",  ""};
     if (what == MESH_CALL_GROUP_OPEN) return "group";
     if (what == MESH_CALL_HALO) return "halo";
+    if (what == MESH_CALL_RECV_OBJECT) return "(";
     return what < MESH_CALL_COUNT ? mesh__call_name(what) : more[what - MESH_CALL_COUNT];
 }
 
@@ -253,6 +255,19 @@ static mesh_status failing_p2p(failing_rank *k, int what, mesh_request *r) {
         return FAILING_DO(sendrecv, NULL, next, k->in, n, last, k->out, n, MESH_I32);
     case MESH_CALL_SHIFT:
         return FAILING_DO(shift, NULL, 1, 0, k->in, k->out, n, MESH_I32);
+    case MESH_CALL_SENDRECV_V:
+        return FAILING_DO(sendrecv_v, "#9", next, k->in, n, last, k->out, n + 5, &k->got, MESH_I32);
+    case MESH_CALL_SHIFT_V:
+        return FAILING_DO(shift_v, NULL, 1, 0, k->in, n, k->out, n, &k->got, MESH_I32);
+    case MESH_CALL_RECV_OBJECT: /* a send and a receive, apart */
+        memset(&k->object, 0, sizeof k->object);
+        status = mesh_send_v_start(c, NULL, next, k->in, 4 * n, MESH_BYTES, &other);
+        if (status == MESH_OK) status = mesh_recv_object(c, NULL, last, &k->object);
+        if (status == MESH_OK) memcpy(k->out, k->object.data, k->object.nbytes);
+        mesh_object_free(c, &k->object);
+        if (status == MESH_OK) return mesh_wait(other);
+        if (other.generation) mesh_wait(other);
+        return status;
     case MESH_CALL_EXCHANGE:
         memset(&column, 0, sizeof column);
         column.run = 4;
@@ -422,6 +437,9 @@ static mesh_status failing_operate(failing_rank *k, int what) {
         break;
     case MESH_CALL_SENDRECV:
     case MESH_CALL_SHIFT:
+    case MESH_CALL_SENDRECV_V:
+    case MESH_CALL_SHIFT_V:
+    case MESH_CALL_RECV_OBJECT:
     case MESH_CALL_EXCHANGE:
     case MESH_CALL_HALO:
     case F_PAIR:
@@ -445,7 +463,8 @@ static mesh_status failing_operate(failing_rank *k, int what) {
 }
 
 static int failing_is_skipped(int what, int ranks) {
-    return what == MESH_CALL_NONE || what == MESH_CALL_SEND || what == MESH_CALL_RECV || (what == F_STEPS && ranks != 4);
+    return what == MESH_CALL_NONE || what == MESH_CALL_SEND || what == MESH_CALL_RECV || what == MESH_CALL_SEND_V || what == MESH_CALL_RECV_V ||
+           (what == F_STEPS && ranks != 4);
 }
 
 /* A comm over the world. Returns 0 where it cannot be had. */

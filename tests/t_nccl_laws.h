@@ -180,6 +180,40 @@ static void test_many_pieces(void) { run_gpus(2, many_pieces_rank, NULL); }
 
 /* ---- memory: whose are these bytes; the pool gives way to the user ---- */
 
+/* Messages match in the order of issue: no tags, no lengths that travel ahead. In place goes through the device's memory. */
+static void messages_rank(mesh_transport *t, void *ctx) {
+    int what;
+    (void)ctx;
+    for (what = 0; what < 4; what++) {
+        float host[1000];
+        void *p;
+        mesh_comm c;
+        mesh_request r;
+        mesh_object o = MESH_ZERO;
+        size_t got;
+        mesh_status status = MESH_OK;
+        int k;
+        if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_alloc(&c, sizeof host, &p), c.error);
+        for (k = 0; k < 1000; k++) host[k] = (float)(k + 5000 * t->rank);
+        CHECK_OK(mesh_copy(&c, p, host, sizeof host), c.error);
+        CHECK_OK(mesh_shift(&c, "x", 1, 1, p, p, 1000, MESH_F32), c.error);
+        CHECK_OK(mesh_copy(&c, host, p, sizeof host), c.error);
+        for (k = 0; k < 1000; k++) CHECK(host[k] == (float)(k + 5000 * !t->rank) || test_failures);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        world_meet(t);
+        if (what == 1) status = mesh_send_start(&c, "x#1", !t->rank, p, 4, MESH_F32, &r);
+        if (what == 2) status = mesh_sendrecv_v_start(&c, "x", !t->rank, p, 4, !t->rank, p, 4, &got, MESH_F32, &r);
+        if (what == 3) status = mesh_recv_object_start(&c, "x", !t->rank, &o, &r);
+        CHECK_INT(status, what ? MESH_ERR_UNSUPPORTED : MESH_OK);
+        if (what) CHECK_HAS(c.error.text, "without tags, lengths known");
+        world_meet(t);
+        mesh_free(&c, p);
+        mesh_comm_close(&c);
+    }
+}
+static void test_messages(void) { run_gpus(2, messages_rank, NULL); }
+
 static void memory_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     void *a = NULL, *b = NULL, *scratch = NULL;
@@ -1239,6 +1273,7 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/types", test_types, 60},
     {"nccl/fake/averages", test_averages, 60},
     {"nccl/fake/many_pieces", test_many_pieces, 60},
+    {"nccl/messages", test_messages, 60},
     {"nccl/fake/memory", test_memory, 60},
     {"nccl/fake/told", test_told, 60},
     {"nccl/fake/order_of_calls", test_order_of_calls, 60},

@@ -330,10 +330,10 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(f.c.error.text, says[round]);
         refuser_forget(&f);
     }
-    CHECK_INT(mesh_shift_start(&f.c, NULL, n, 0, a, a, 4, MESH_I32, &r), MESH_ERR_ARGUMENT); /* at the edge too */
+    CHECK_INT(mesh_shift_start(&f.c, NULL, n, 0, a, a + 1, 4, MESH_I32, &r), MESH_ERR_ARGUMENT); /* at the edge too */
     refuser_forget(&f);
     for (round = 0; round < 40; round++) {      /* a shift, anywhere over its own send */
-        int legal = round >= 24 || round <= 16; /* 4 cells at 20 */
+        int legal = round >= 24 || round <= 16 || round == 20; /* 4 cells at 20; in place */
         int status = mesh_shift_start(&f.c, NULL, 1, 1, a + 20, round < 8 ? b : a + round, 4, MESH_I32, &r);
         if (round < 8) legal = 1;
         CHECK_INT(status == MESH_OK, legal);

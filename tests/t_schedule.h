@@ -294,12 +294,13 @@ static int sched_missing(const sched_rank *r, int end) {
 /* Run a rank as far as it goes. Returns 1 when it has come to its end. */
 static int sched_run(sched_world *w, int me, int steps) {
     sched_rank *r = &w->rank[me];
+    mesh_error why;
     for (; r->at < r->s.nsteps && steps > 0 && !w->broken; steps--) {
         mesh__step *step = &r->s.step[r->at];
         if (step->kind == MESH__WAIT && sched_missing(r, step->as.wait.before) >= 0) return 0;
         if (step->kind == MESH__POST)
             sched_post(w, me, step);
-        else if (step->kind != MESH__WAIT && mesh__step_run(&r->s, NULL, step) != MESH_OK)
+        else if (step->kind != MESH__WAIT && mesh__step_run(&r->s, NULL, step, &why) != MESH_OK)
             sched_bad(w, "a step failed", me);
         r->at++;
     }

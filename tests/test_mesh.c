@@ -36,6 +36,7 @@
 #include "t_bytes.h"
 #include "t_schedule.h"
 #include "t_refused.h"
+#include "t_messages.h"
 #include "t_comm_laws.h"
 #include "t_calls.h"
 #include "t_sockets.h"
@@ -52,6 +53,7 @@ int main(int argc, char **argv) {
         TOPIC(plans_tests),
         TOPIC(laws_tests),
         TOPIC(layout_tests),
+        TOPIC(message_tests),
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
         TOPIC(fault_tests),

@@ -1,0 +1,388 @@
+/* mesh/p2p.h: messages of unknown length, tags, in place. What conformance.h does not cover: what is refused, who disagrees, who waits. */
+#ifndef T_MESSAGES_H
+#define T_MESSAGES_H
+
+enum { MESSAGE_ROOM = 1 << 17 };
+static const size_t message_sizes[] = {0, 1, 2, 7, 1000, 4095, 4096, 4097, 5000, 70000, MESSAGE_ROOM};
+enum { MESSAGE_SIZES = sizeof message_sizes / sizeof message_sizes[0] };
+
+static int32_t message_cell(int from, int to, size_t number, size_t i) {
+    return (int32_t)((size_t)from * 1000003 + (size_t)to * 10007 + number * 101 + i * 7 + 1);
+}
+static void message_fill(int32_t *p, int from, int to, size_t number, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) p[i] = message_cell(from, to, number, i);
+}
+/* What came is right, and what lies behind is as it was. */
+static int message_wrong(const int32_t *p, int from, int to, size_t number, size_t n, size_t room) {
+    size_t i;
+    int wrong = 0;
+    for (i = 0; i < n; i++) wrong += p[i] != message_cell(from, to, number, i);
+    for (; i < room; i++) wrong += p[i] != -5;
+    return wrong;
+}
+
+/* Several messages of any lengths at once between neighbours, received in any order of waiting; then both ways at once, and shifts. */
+static void lengths_rank(mesh_transport *t, void *ctx) {
+    enum { FLIGHT = 4 };
+    int n = t->size, me = t->rank, next = (me + 1) % n, last = (me + n - 1) % n, round, k;
+    int32_t *out[FLIGHT], *in[FLIGHT];
+    size_t got_none;
+    test_random r = random_from(61); /* the same on every rank */
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (k = 0; k < FLIGHT; k++) {
+        out[k] = (int32_t *)malloc(MESSAGE_ROOM * 4);
+        in[k] = (int32_t *)malloc((MESSAGE_ROOM + 16) * 4);
+    }
+    for (round = 0; round < 60; round++) {
+        mesh_request send[FLIGHT], recv[FLIGHT];
+        size_t sizes[FLIGHT], got[FLIGHT];
+        int order[FLIGHT], early = random_below(&r, 2), flight = 1 + random_below(&r, FLIGHT), i;
+        for (k = 0; k < flight; k++) {
+            sizes[k] = message_sizes[random_below(&r, MESSAGE_SIZES - (round % 8 ? 2 : 0))];
+            order[k] = k;
+        }
+        for (k = flight - 1; k > 0; k--) {
+            int other = random_below(&r, k + 1), was = order[k];
+            order[k] = order[other], order[other] = was;
+        }
+        for (k = 0; k < flight; k++) {
+            message_fill(out[k], me, next, (size_t)k, sizes[k]);
+            for (i = 0; i < MESSAGE_ROOM; i++) in[k][i] = -5;
+        }
+        for (i = 0; i < 2; i++)
+            for (k = 0; k < flight; k++)
+                if (i == early)
+                    CHECK_OK(mesh_send_v_start(&c, "x", next, out[k], sizes[k], MESH_I32, &send[k]), c.error);
+                else /* room for just that, or more */
+                    CHECK_OK(mesh_recv_v_start(&c, "x", last, in[k], k % 2 ? sizes[k] : (size_t)MESSAGE_ROOM, &got[k],
+                                               MESH_I32, &recv[k]),
+                             c.error);
+        for (k = 0; k < flight; k++) {
+            CHECK_OK(mesh_wait(recv[order[k]]), c.error);
+            CHECK_INT(got[order[k]], sizes[order[k]]);
+            CHECK_INT(message_wrong(in[order[k]], last, me, (size_t)order[k], sizes[order[k]], MESSAGE_ROOM), 0);
+        }
+        for (k = 0; k < flight; k++) CHECK_OK(mesh_wait(send[order[k]]), c.error);
+        if (test_failures) break;
+    }
+    for (round = 0; round < 4 * MESSAGE_SIZES && !test_failures; round++) { /* each direction its own length */
+        size_t sizes[8], got = 99, many = message_sizes[round % MESSAGE_SIZES];
+        int edge = round % 2, i, from = last;
+        for (k = 0; k < n; k++) sizes[k] = message_sizes[(round * 3 + k) % MESSAGE_SIZES];
+        for (i = 0; i < MESSAGE_ROOM; i++) in[0][i] = -5;
+        message_fill(out[0], me, next, 9, sizes[me]);
+        if (round % 4 < 2) {
+            CHECK_OK(mesh_shift_v(&c, "x", 1, !edge, out[0], sizes[me], in[0], MESSAGE_ROOM, &got, MESH_I32), c.error);
+            if (edge && me == 0) from = -1;
+        } else {
+            if (edge && me == 0) from = -1;
+            CHECK_OK(mesh_sendrecv_v(&c, "x#3", edge && me == n - 1 ? -1 : next, out[0], sizes[me], from, in[0],
+                                     MESSAGE_ROOM, &got, MESH_I32),
+                     c.error);
+        }
+        CHECK_INT(got, from < 0 ? 0 : sizes[last]);
+        CHECK_INT(message_wrong(in[0], last, me, 9, got, MESSAGE_ROOM), 0);
+        message_fill(out[0], me, me, 1, many); /* with oneself */
+        CHECK_OK(mesh_sendrecv_v(&c, "x", me, out[0], many, me, in[0], MESSAGE_ROOM, &got, MESH_I32), c.error);
+        CHECK_INT(got, many);
+        CHECK_INT(message_wrong(in[0], me, me, 1, got, got), 0);
+    }
+    got_none = 1;
+    CHECK_OK(mesh_sendrecv_v(&c, "x", -1, NULL, 0, -1, NULL, 0, &got_none, MESH_I32), c.error);
+    CHECK_INT(got_none, 0);
+    for (k = 0; k < FLIGHT; k++) free(out[k]), free(in[k]);
+    mesh_comm_close(&c);
+}
+static void test_message_lengths(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 3, lengths_rank, NULL);
+}
+
+/* Objects: of growing and shrinking size into the same memory. */
+static void message_objects_rank(mesh_transport *t, void *ctx) {
+    mesh_object o = MESH_ZERO;
+    unsigned char *bytes = (unsigned char *)malloc(1 << 18);
+    mesh_comm c;
+    int k;
+    size_t i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < MESSAGE_SIZES; k++) {
+        size_t n = message_sizes[k * 7 % MESSAGE_SIZES] * 2;
+        for (i = 0; i < n; i++) bytes[i] = (unsigned char)(i * 3 + (size_t)k);
+        if (t->rank == 0) {
+            CHECK_OK(mesh_send_v(&c, "x#1", 1, bytes, n, MESH_BYTES), c.error);
+            continue;
+        }
+        CHECK_OK(mesh_recv_object(&c, "x#1", 0, &o), c.error);
+        CHECK_INT(o.nbytes, n);
+        CHECK(!memcmp(o.data, bytes, n));
+    }
+    mesh_object_free(&c, &o);
+    free(bytes);
+    mesh_comm_close(&c);
+}
+static void test_message_objects(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 2, message_objects_rank, NULL);
+}
+
+/* Streams do not wait for each other: what is sent first is received last. And a thousand tags find their counts again. */
+static void tags_rank(mesh_transport *t, void *ctx) {
+    static int32_t big[40000], got[40000];
+    mesh_request r[5];
+    mesh_comm c;
+    int32_t v[5] = {10, 11, 12, 13, 14}, w = 0;
+    int k;
+    static const char *const names[] = {"x#1", "x", "x#2", "#7", "x#1073741823"};
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < 5 && t->rank == 0; k++) CHECK_OK(mesh_send_start(&c, names[k], 1, &v[k], 1, MESH_I32, &r[k]), c.error);
+    for (k = 4; k >= 0 && t->rank == 1; k--) {
+        CHECK_OK(mesh_recv(&c, names[k], 0, &w, 1, MESH_I32), c.error);
+        CHECK_INT(w, v[k]);
+    }
+    for (k = 0; k < 5 && t->rank == 0; k++) CHECK_OK(mesh_wait(r[k]), c.error);
+    for (k = 0; k < 40000; k++) big[k] = k;
+    if (t->rank == 0) { /* beyond what goes eagerly */
+        CHECK_OK(mesh_send_start(&c, "x#5", 1, big, 40000, MESH_I32, &r[0]), c.error);
+        CHECK_OK(mesh_send_start(&c, "x#6", 1, big + 1, 39999, MESH_I32, &r[1]), c.error);
+        CHECK_OK(mesh_wait(r[1]), c.error);
+        CHECK_OK(mesh_wait(r[0]), c.error);
+    } else {
+        CHECK_OK(mesh_recv(&c, "x#6", 0, got, 39999, MESH_I32), c.error);
+        CHECK(!memcmp(got, big + 1, 39999 * 4));
+        CHECK_OK(mesh_recv(&c, "x#5", 0, got, 40000, MESH_I32), c.error);
+        CHECK(!memcmp(got, big, sizeof big));
+    }
+    for (k = 0; k < 2000; k++) {
+        char axes[24];
+        snprintf(axes, sizeof axes, "x#%d", 1 + k % 1000);
+        CHECK_OK(mesh_sendrecv(&c, axes, 1 - t->rank, &k, 1, 1 - t->rank, &w, 1, MESH_I32), c.error);
+        CHECK_INT(w, k);
+        if (test_failures) break;
+    }
+    for (k = 0; k < 1000; k++) {
+        mesh__group *g = mesh__group_find(mesh__impl(&c), "x");
+        mesh__stream *s = mesh__stream_find(g, MESH__TAGGED | (uint32_t)(k + 1), 1 - t->rank);
+        CHECK(s->used && s->count[0] >= 2 && s->count[1] >= 2);
+    }
+    mesh_comm_close(&c);
+}
+static void test_message_tags(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 2, tags_rank, NULL);
+}
+
+/* In place: every rank's data go on by one, or are swapped between two, without a second buffer. */
+static void in_place_rank(mesh_transport *t, void *ctx) {
+    int32_t *p = (int32_t *)malloc(MESSAGE_ROOM * 4);
+    int n = t->size, me = t->rank, next = (me + 1) % n, last = (me + n - 1) % n, k;
+    mesh_comm c;
+    mesh_request r = MESH_ZERO;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (k = 1; k < MESSAGE_SIZES; k++) {
+        size_t m = message_sizes[k];
+        message_fill(p, me, 0, 0, m);
+        CHECK_OK(mesh_sendrecv(&c, "x", next, p, m, last, p, m, MESH_I32), c.error);
+        CHECK_INT(message_wrong(p, last, 0, 0, m, m), 0);
+        message_fill(p, me, 0, 1, m);
+        CHECK_OK(mesh_shift(&c, "x#2", -1, 1, p, p, m, MESH_I32), c.error);
+        CHECK_INT(message_wrong(p, next, 0, 1, m, m), 0);
+        message_fill(p, me, 0, 2, m);
+        CHECK_OK(mesh_shift(&c, "x", 1, 0, p, p, m, MESH_I32), c.error); /* at the edge it stays as it is */
+        CHECK_INT(message_wrong(p, me ? last : 0, 0, 2, m, m), 0);
+        message_fill(p, me, 0, 3, m);
+        CHECK_OK(mesh_sendrecv(&c, "x", me, p, m, me, p, m, MESH_I32), c.error); /* with oneself */
+        CHECK_INT(message_wrong(p, me, 0, 3, m, m), 0);
+    }
+    message_fill(p, me, 0, 4, 100); /* kept: what lies there then is sent each time */
+    CHECK_OK(mesh_shift_start(&c, "x", 1, 1, p, p, 100, MESH_I32, &r), c.error);
+    CHECK_OK(mesh_keep(r), c.error);
+    for (k = 1; k < n; k++) {
+        CHECK_OK(mesh_wait(r), c.error);
+        CHECK_INT(message_wrong(p, (me + n - k) % n, 0, 4, 100, 100), 0);
+        CHECK_OK(mesh_restart(r), c.error);
+    }
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_INT(message_wrong(p, me, 0, 4, 100, 100), 0);
+    CHECK_OK(mesh_release(r), c.error);
+    free(p);
+    mesh_comm_close(&c);
+}
+static void test_message_in_place(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 3, in_place_rank, NULL);
+}
+
+/* ---- what goes wrong ---- */
+
+static void message_wrong_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx, k, v;
+    static int32_t a[30000], b[30000];
+    size_t got = 7;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    size_t sent = what == 1 ? 30000 : 11;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (k = 0; k < 30000; k++) b[k] = -5;
+    switch (what) {
+    case 0: /* less room than comes */
+    case 1:
+        status = t->rank ? mesh_recv_v(&c, "x", 0, b, 10, &got, MESH_I32) : mesh_send_v(&c, "x", 1, a, sent, MESH_I32);
+        break;
+    case 2: /* a length on one side only */
+        status = t->rank ? mesh_recv(&c, "x", 0, b, 2, MESH_I32) : mesh_send_v(&c, "x", 1, a, 2, MESH_I32);
+        break;
+    case 3:
+        status = t->rank ? mesh_recv_v(&c, "x", 0, b, 10, &got, MESH_I64) : mesh_send(&c, "x", 1, a, 2, MESH_I32);
+        break;
+    case 4: /* other dtypes */
+        status = t->rank ? mesh_recv_v(&c, "x", 0, b, 10, &got, MESH_I64) : mesh_send_v(&c, "x", 1, a, 2, MESH_I32);
+        break;
+    case 6: /* that they have sent to a third does not help those who wait for each other */
+        for (k = 0; k < 6; k++)
+            if (t->rank == 2) CHECK_OK(mesh_recv(&c, "x#1", k % 2, &v, 1, MESH_I32), c.error);
+        for (k = 0; k < 3 && t->rank < 2; k++) CHECK_OK(mesh_send(&c, "x#1", 2, &k, 1, MESH_I32), c.error);
+        if (t->rank < 2) status = mesh_recv(&c, "x#1", 1 - t->rank, b, 1, MESH_I32);
+        break;
+    default: /* both wait for what the other sends under another tag */
+        status = mesh_recv(&c, t->rank ? "x#1" : "x#2", 1 - t->rank, b, 1, MESH_I32);
+        break;
+    }
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, what < 2 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
+    if (what < 2) {
+        CHECK_INT(c.error.rank, 1);
+        char text[60];
+        snprintf(text, sizeof text, "rank 0 sends %d elements, but there is room for 10", (int)sent);
+        CHECK_HAS(c.error.text, text);
+    } else if (what < 5) {
+        CHECK_HAS(c.error.text, "rank 0 calls send");
+        CHECK_HAS(c.error.text, "rank 1 calls recv");
+    } else {
+        CHECK_HAS(c.error.text, "a cycle of ranks");
+        CHECK_HAS(c.error.text, "recv(1 x i32) on \"x\", tag 1");
+        if (what == 5) CHECK_HAS(c.error.text, "recv(1 x i32) on \"x\", tag 2");
+        CHECK(!strstr(c.error.text, "sequence"));
+    }
+    for (k = 0; k < 30000; k++) CHECK(b[k] == -5 || test_failures);
+    mesh_comm_close(&c);
+}
+static void test_message_wrong(void) {
+    static const int backends[] = {SIM, TCP, UNIX};
+    int what, b;
+    for (b = 0; b < 3; b++)
+        for (what = 0; what < 7; what++) run_world(backends[b], what == 6 ? 3 : 2, message_wrong_rank, &what);
+}
+
+/* A large message that its receiver has not asked for yet is nobody's fault. */
+static void message_late_rank(mesh_transport *t, void *ctx) {
+    static int32_t a[300000];
+    size_t got = 0;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    if (t->rank == 1) pause_rank(t, SECOND);
+    if (t->rank == 0) CHECK_OK(mesh_send_v(&c, "x#9", 1, a, 300000, MESH_I32), c.error);
+    if (t->rank == 1) CHECK_OK(mesh_recv_v(&c, "x#9", 0, a, 300000, &got, MESH_I32), c.error);
+    if (t->rank == 1) CHECK_INT(got, 300000);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+}
+static void test_message_late(void) {
+    static const int backends[] = {SIM, TCP, UNIX};
+    int b;
+    for (b = 0; b < 3; b++) run_world(backends[b], 3, message_late_rank, NULL);
+}
+
+static void message_refused_rank(mesh_transport *t, void *ctx) {
+    static int32_t a[64], b[64];
+    int me = t->rank, next = (me + 1) % t->size, k;
+    size_t got;
+    refuser f;
+    mesh_request r;
+    mesh_object o = MESH_ZERO;
+    (void)ctx;
+    if (!refuser_open(&f, t, "x=-1", 607)) return;
+    for (k = 0; k < 26; k++) {
+        static const struct {
+            mesh_status status;
+            const char *says;
+        } want[] = {{MESH_ERR_ARGUMENT, "send_v(\"x\"): peer 3 is outside the group of 3"},
+                    {MESH_ERR_ARGUMENT, "send_v(\"x\"): peer -1 is outside"},
+                    {MESH_ERR_ARGUMENT, "recv_v(\"x\"): peer -1 is outside"},
+                    {MESH_ERR_ARGUMENT, "recv_object(\"x\"): peer -1 is outside"},
+                    {MESH_ERR_ARGUMENT, "a send to oneself"},
+                    {MESH_ERR_ARGUMENT, "a receive from oneself"},
+                    {MESH_ERR_ARGUMENT, "a receive from oneself"},
+                    {MESH_ERR_ARGUMENT, "5 elements to oneself, but there is room for 4"},
+                    {MESH_ERR_ARGUMENT, "less than 1 TiB"},
+                    {MESH_ERR_ARGUMENT, "send is NULL with 4 elements"},
+                    {MESH_ERR_ARGUMENT, "the object is NULL"},
+                    {MESH_ERR_ARGUMENT, "the count, to be written, is NULL"},
+                    {MESH_ERR_ARGUMENT, "overflows"},
+                    {MESH_ERR_ARGUMENT, "recv is NULL with room for 4"},
+                    {MESH_ERR_ARGUMENT, "send and recv overlap"},
+                    {MESH_ERR_ARGUMENT, "dtype 99 is none"},
+                    {MESH_ERR_ARGUMENT, "a tag is a number from 1 to 1073741823"},
+                    {MESH_ERR_ARGUMENT, "a tag is a number"},
+                    {MESH_ERR_ARGUMENT, "a tag is a number"},
+                    {MESH_ERR_ARGUMENT, "a tag is a number"},
+                    {MESH_ERR_ARGUMENT, "a tag is a number"},
+                    {MESH_ERR_ARGUMENT, "no axis \"q\""},
+                    {MESH_ERR_ARGUMENT, "no axis"},
+                    {MESH_ERR_ARGUMENT, "no axis \"x#1\""},
+                    {MESH_ERR_ARGUMENT, "what is received overlaps"},
+                    {MESH_ERR_ARGUMENT, "not the same (in place)"}};
+        static const char *const tags[] = {"x#0", "x#1073741824", "x#", "x#1 ", "x#-1"};
+        char axes[280];
+        memset(axes, 'y', sizeof axes);
+        strcpy(axes + sizeof axes - 3, "#1");
+        mesh_status status =
+            k == 0    ? mesh_send_v_start(&f.c, "x", 3, a, 4, MESH_I32, &r)
+            : k == 1  ? mesh_send_v_start(&f.c, "x", -1, a, 4, MESH_I32, &r)
+            : k == 2  ? mesh_recv_v_start(&f.c, "x", -1, a, 4, &got, MESH_I32, &r)
+            : k == 3  ? mesh_recv_object_start(&f.c, "x", -1, &o, &r)
+            : k == 4  ? mesh_send_v_start(&f.c, "x", me, a, 4, MESH_I32, &r)
+            : k == 5  ? mesh_recv_v_start(&f.c, "x", me, a, 4, &got, MESH_I32, &r)
+            : k == 6  ? mesh_sendrecv_v_start(&f.c, "x", next, a, 4, me, b, 4, &got, MESH_I32, &r)
+            : k == 7  ? mesh_sendrecv_v_start(&f.c, "x", me, a, 5, me, b, 4, &got, MESH_I32, &r)
+            : k == 8  ? mesh_send_v_start(&f.c, "x", next, a, (size_t)1 << 38, MESH_I32, &r)
+            : k == 9  ? mesh_send_v_start(&f.c, "x", next, NULL, 4, MESH_I32, &r)
+            : k == 10 ? mesh_recv_object_start(&f.c, "x", next, NULL, &r)
+            : k == 11 ? mesh_recv_v_start(&f.c, "x", next, a, 4, NULL, MESH_I32, &r)
+            : k == 12 ? mesh_recv_v_start(&f.c, "x", next, a, SIZE_MAX / 4, &got, MESH_I32, &r)
+            : k == 13 ? mesh_recv_v_start(&f.c, "x", next, NULL, 4, &got, MESH_I32, &r)
+            : k == 14 ? mesh_shift_v_start(&f.c, "x", 1, 1, a, 4, a + 3, 4, &got, MESH_I32, &r)
+            : k == 15 ? mesh_send_v_start(&f.c, "x", next, a, 4, (mesh_dtype)99, &r)
+            : k < 21  ? mesh_send_start(&f.c, tags[k - 16], next, a, 4, MESH_I32, &r)
+            : k == 21 ? mesh_send_start(&f.c, "q#1", next, a, 4, MESH_I32, &r)
+            : k == 22 ? mesh_send_start(&f.c, axes, next, a, 4, MESH_I32, &r)
+            : k == 23 ? mesh_barrier_start(&f.c, "x#1", &r)
+            : k == 24 ? mesh_sendrecv_start(&f.c, "x", next, a, 4, next, a + 3, 4, MESH_I32, &r)
+                      : mesh_shift_start(&f.c, "x", 1, 1, a, a + 3, 4, MESH_I32, &r);
+        CHECK_INT(status, want[k].status);
+        CHECK_HAS(f.c.error.text, want[k].says);
+        refuser_forget(&f);
+    }
+    CHECK_OK(mesh_send_v_start(&f.c, "x", next, a, 4, MESH_I32, &r), f.c.error);
+    CHECK_INT(mesh_keep(r), MESH_ERR_UNSUPPORTED);
+    CHECK_OK(mesh_recv_v(&f.c, "x", (me + 2) % 3, b, 64, &got, MESH_I32), f.c.error);
+    CHECK_INT(got, 4);
+    CHECK_OK(mesh_wait(r), f.c.error);
+    refuser_close(&f);
+}
+static void test_message_refused(void) { run_world(SIM, 3, message_refused_rank, NULL); }
+
+static const test_case message_tests[] = {
+    {"messages/lengths", test_message_lengths, 0},   {"messages/objects", test_message_objects, 0},
+    {"messages/tags", test_message_tags, 0},         {"messages/in_place", test_message_in_place, 0},
+    {"messages/wrong", test_message_wrong, 0},       {"messages/late", test_message_late, 0},
+    {"messages/refused", test_message_refused, 0},
+};
+#endif
