@@ -85,6 +85,11 @@ extern "C" {
 
 /* Open a group of several axes; every rank of the mesh calls it in the same order. OK if it is open already. */
 MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes);
+/* A comm for each color: the ranks of c that give the same, ordered by key, then by their order in c, as a mesh of one axis "rank" (which mesh_reshape
+   makes others of, for comms of their own). Collective over c, which stays open. A negative color: the result is all zero, and OK. desc NULL:
+   deadlines and stream as c's. Errors in err; what fails on the way fails c. Where the layout is known, mesh_comm_open on meshes needs no messages. */
+MESH_API mesh_status mesh_comm_split(mesh_comm *result, mesh_comm *c, int color, int key, const mesh_comm_desc *desc,
+                                     mesh_error *err);
 
 /* Show nbytes at p to the other ranks, so that they reach them without copies (NCCL: in a window, from 2.27 on; best of mesh_alloc's memory). Every
    rank of the comm calls it, with memory of its own and the same nbytes; for each group that is open it is registered on all its ranks or on none.
@@ -572,6 +577,108 @@ static inline mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes
 
 MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
     MESH__ALONE(c, MESH__CALLER, mesh__group_open_inside(c, axes));
+}
+
+/* ---- // >>splitting ---- */
+
+/* Indices of the ranks of a color, by key, then by index: (color, key) of every rank stand in `all`. Returns how many. */
+static inline int mesh__split_members(const int *all, int n, int color, int *member) {
+    int i, k, gap, count = 0;
+    for (i = 0; i < n; i++)
+        if (all[2 * i] == color) member[count++] = i;
+    for (gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) /* Shell's sort */
+        for (i = gap; i < count; i++) {
+            int at = member[i];
+            for (k = i; k >= gap && (all[2 * member[k - gap] + 1] > all[2 * at + 1] ||
+                                     (all[2 * member[k - gap] + 1] == all[2 * at + 1] && member[k - gap] > at));
+                 k -= gap)
+                member[k] = member[k - gap];
+            member[k] = at;
+        }
+    return count;
+}
+
+/* Gather every rank's color and key, in the transport's memory. */
+static inline mesh_status mesh__split_gather(mesh_comm *c, int color, int key, int *all) {
+    size_t n = (size_t)c->on.size;
+    int mine[2];
+    void *there;
+    mesh_status status = mesh_alloc(c->transport, (n + 1) * sizeof mine, &there, NULL), freed;
+    mine[0] = color;
+    mine[1] = key;
+    if (status != MESH_OK)
+        return mesh__comm_broken(c, status, c->transport->rank, "mesh_comm_split: no memory for %d colors", (int)n);
+    status = mesh_copy(c, there, mine, sizeof mine);
+    if (status == MESH_OK) status = mesh_all_gather(c, NULL, there, (unsigned char *)there + sizeof mine, 2, MESH_I32);
+    if (status == MESH_OK) status = mesh_copy(c, all, (unsigned char *)there + sizeof mine, n * sizeof mine);
+    freed = mesh_free(c->transport, there, NULL);
+    return status == MESH_OK ? freed : status;
+}
+
+/* Of color and key to a comm over the ranks of this rank's color. memory: its table, the ranks at it, their inverse. */
+static inline mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, const int *all, int color,
+                                           const mesh_comm_desc *desc, mesh_error *err) {
+    static const char *const name = "rank";
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_desc shape = MESH_ZERO;
+    mesh m;
+    mesh_status status;
+    int n = c->on.size, world = c->transport->size, count, i, *rank;
+    mesh_table *table =
+        (mesh_table *)mesh_transport_alloc(c->transport, sizeof *table + (size_t)(n + world) * sizeof(int));
+    if (!table) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_split: no memory for a table of %d ranks", n);
+    rank = (int *)(void *)(table + 1);
+    count = mesh__split_members(all, n, color, rank);
+    for (i = 0; i < count; i++) rank[i] = mesh_rank_at(&c->on, rank[i]);
+    shape.shape = &count;
+    shape.names = &name;
+    shape.naxes = 1;
+    shape.table = table;
+    d.timeout_ns = mesh__impl(c)->timeout;
+    d.ask_ns = mesh__impl(c)->ask;
+    d.stream = mesh__impl(c)->stream;
+    status = mesh_table_make(table, rank, count, rank + n, world, err);
+    if (status == MESH_OK) status = mesh_make(&m, &shape, err);
+    if (status == MESH_OK) status = mesh_comm_open(result, c->transport, &m, desc ? desc : &d, err);
+    if (status == MESH_OK)
+        mesh__impl(result)->table = table;
+    else
+        mesh_transport_free(c->transport, table);
+    return status;
+}
+
+static inline mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *c, int color, int key,
+                                                  const mesh_comm_desc *desc, mesh_error *err) {
+    mesh_status status;
+    const mesh__engine *e = mesh__impl(c)->engine;
+    int i, *all;
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i] == result)
+            return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
+    all = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)c->on.size * sizeof *all);
+    memset(result, 0, sizeof *result);
+    if (!all)
+        status = mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_comm_split: no memory for colors");
+    else
+        status = mesh__split_gather(c, color, key, all);
+    if (status != MESH_OK && err) *err = c->error;
+    if (status == MESH_OK && color >= 0) status = mesh__split_open(result, c, all, color, desc, err);
+    mesh_transport_free(c->transport, all);
+    return status;
+}
+
+MESH_API mesh_status mesh_comm_split(mesh_comm *result, mesh_comm *c, int color, int key, const mesh_comm_desc *desc,
+                                     mesh_error *err) {
+    mesh_status status;
+    if (!result || result == c || !c || !c->impl)
+        return mesh__fail(err, result && result != c ? MESH_ERR_STATE : MESH_ERR_ARGUMENT, -1, "mesh_comm_split: %s",
+                          !result       ? "the result is NULL"
+                          : result == c ? "the result is the comm itself"
+                                        : "the comm is not open");
+    if ((status = mesh__enter(c->transport, err, "comm_split")) != MESH_OK) return status;
+    status = mesh__comm_split_inside(result, c, color, key, desc, err);
+    mesh__leave(c->transport);
+    return status;
 }
 
 /* ---- // >>registration ---- */

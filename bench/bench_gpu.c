@@ -507,7 +507,7 @@ static int measure_packing(size_t total) {
     int bad = 0, leads[2] = {1, 1};
     contest c = MESH_ZERO;
     if (!host) stop("no memory", NULL);
-    must(mesh_alloc(&comm, 3 * total, (void **)&rows));
+    must(mesh_alloc(comm.transport, 3 * total, (void **)&rows, &comm.error));
     dense = rows + 2 * total;
     c.run = copy_by_kernel;
     c.rival = copy_by_rows;
@@ -534,7 +534,7 @@ static int measure_packing(size_t total) {
         printf("the kernel is faster up to rows of %zu bytes (pack) and %zu (unpack); MESH_NCCL__NARROW is %d\n",
                narrow[0], narrow[1], (int)MESH_NCCL__NARROW);
     if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
-    must(mesh_free(&comm, rows));
+    must(mesh_free(comm.transport, rows, &comm.error));
     free(host);
     return bad;
 }
@@ -826,7 +826,7 @@ static void open_all(options *o) {
     comm_desc.stream = stream;
     comm_desc.timeout_ns = INT64_C(120000000000);
     if (mesh_parse(&m, "x=-1", n, &err) || mesh_comm_open(&comm, &gpu.base, &m, &comm_desc, &err)) stop(err.text, NULL);
-    must(mesh_alloc(&comm, WORD_BYTES + 2 * o->max, &word));
+    must(mesh_alloc(comm.transport, WORD_BYTES + 2 * o->max, &word, &comm.error));
     if (o->as != PLAIN) must(mesh_register(&comm, word, WORD_BYTES + 2 * o->max, &registered));
     sends = (float *)word + WORD_BYTES / sizeof(float);
     receives = sends + o->max / sizeof(float);
@@ -834,7 +834,7 @@ static void open_all(options *o) {
 
 static void close_all(void) {
     must(mesh_unregister(&comm, registered));
-    must(mesh_free(&comm, word));
+    must(mesh_free(comm.transport, word, &comm.error));
     mesh_comm_close(&comm);
     lib.cudaEventDestroy(begin);
     lib.cudaEventDestroy(end);

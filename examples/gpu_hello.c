@@ -33,7 +33,7 @@ int main(int argc, char **argv) {
 
     sum = (float *)malloc(COUNT * sizeof *sum);
     for (i = 0; i < COUNT; i++) sum[i] = (float)(t->rank + 1);
-    if (mesh_alloc(&comm, COUNT * sizeof *sum, &memory) || mesh_copy(&comm, memory, sum, COUNT * sizeof *sum) ||
+    if (mesh_alloc(comm.transport, COUNT * sizeof *sum, &memory, &comm.error) || mesh_copy(&comm, memory, sum, COUNT * sizeof *sum) ||
         mesh_all_reduce(&comm, "dp", memory, memory, COUNT, MESH_F32, MESH_SUM) ||
         mesh_copy(&comm, sum, memory, COUNT * sizeof *sum))
         return fprintf(stderr, "%s\n", comm.error.text), 1;
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     else
         printf("rank %d of %d, in host memory, over sockets: the sum is %g\n", t->rank, t->size, (double)mine);
 
-    mesh_free(&comm, memory);
+    mesh_free(comm.transport, memory, &comm.error);
     free(sum);
     mesh_comm_close(&comm);
     if (t == &gpu.base) mesh_nccl_close(&gpu);

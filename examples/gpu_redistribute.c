@@ -29,7 +29,7 @@ static mesh_tensor tensor(const mesh *m, const char *spec, mesh_box *box) {
     size_t count;
     must(mesh_tensor_make(&t, m, spec, MESH_F32, 2, shape, &err), err.text);
     count = (size_t)mesh_tensor_box(&t, comm.transport->rank, box);
-    must(mesh_alloc(&comm, count * sizeof(float), &t.data), comm.error.text);
+    must(mesh_alloc(comm.transport, count * sizeof(float), &t.data, &comm.error), comm.error.text);
     return t;
 }
 
@@ -96,8 +96,8 @@ int main(int argc, char **argv) {
                gpu.nccl_version / 100 % 100, gpu.nccl_version % 100, bad);
     else
         printf("rank %d, over sockets, on the host: %d elements wrong\n", t->rank, bad);
-    mesh_free(&comm, fsdp.data), mesh_free(&comm, tp.data), mesh_free(&comm, partial.data),
-        mesh_free(&comm, owned.data);
+    mesh_free(comm.transport, fsdp.data, &comm.error), mesh_free(comm.transport, tp.data, &comm.error), mesh_free(comm.transport, partial.data, &comm.error),
+        mesh_free(comm.transport, owned.data, &comm.error);
     mesh_comm_close(&comm);
     if (t == &gpu.base) mesh_nccl_close(&gpu);
     mesh_socket_close(&net);

@@ -57,7 +57,7 @@ static void *allocate(size_t n, size_t each) {
 /* Memory of the device, zero. */
 static void *device_memory(size_t nbytes) {
     void *p;
-    must(mesh_alloc(&comm, nbytes, &p));
+    must(mesh_alloc(comm.transport, nbytes, &p, &comm.error));
     dev->zero(p, nbytes);
     return p;
 }
@@ -530,11 +530,11 @@ static int append_file(const char *path, unsigned char **text, size_t *length) {
 static void spread(void *p, size_t count, mesh_dtype dtype) {
     size_t nbytes = count * mesh_dtype_bytes(dtype);
     void *there;
-    must(mesh_alloc(&comm, nbytes, &there));
+    must(mesh_alloc(comm.transport, nbytes, &there, &comm.error));
     must(mesh_copy(&comm, there, p, nbytes));
     must(mesh_broadcast(&comm, NULL, there, there, count, dtype, 0));
     must(mesh_copy(&comm, p, there, nbytes));
-    must(mesh_free(&comm, there));
+    must(mesh_free(comm.transport, there, &comm.error));
 }
 
 /* Rank 0 reads, everybody gets it: the other hosts need not have the file. */

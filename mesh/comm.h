@@ -42,6 +42,8 @@ MESH_API mesh_status mesh_comm_close(mesh_comm *c);
 /* Add an op: every rank of the mesh adds the same ones in the same order (nothing is sent; a different elem_bytes shows as MISMATCH when
    used). *op goes where a mesh_op goes, on this comm. At most 64. Host memory only. ARGUMENT, STATE; the comm does not fail. */
 MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op *op);
+/* Give the comm up: operations in it end on every rank, with CANCELED, and say which rank has, and why (NULL: nothing more). It is closed as usual. */
+MESH_API mesh_status mesh_abort(mesh_comm *c, const char *why);
 /* Size of my group along axes, and my index in it; -1: not opened. */
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
 MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
@@ -61,10 +63,11 @@ MESH_API mesh_status mesh_comm_sync(mesh_comm *c);
 
 /* ---- memory of the transport: device memory on GPUs, the host's elsewhere ------------------------------------------------- */
 
-/* Memory for buffers, of a kind that mesh_register takes (NCCL: from 1 MiB on in its pages of 2 MiB). Local. MEMORY. */
-MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p);
-/* Nothing may be under way in it. NULL is fine. ARGUMENT: it is not mesh_alloc's (where the transport can tell). */
-MESH_API mesh_status mesh_free(mesh_comm *c, void *p);
+/* Memory for buffers, of a kind that mesh_register takes (NCCL: from 1 MiB on in its pages of 2 MiB). Local. It is the transport's: it outlives
+   comms, and what is not given back is when the transport closes. MEMORY; *p is NULL then. */
+MESH_API mesh_status mesh_alloc(mesh_transport *t, size_t nbytes, void **p, mesh_error *err);
+/* Nothing may be under way in it. NULL is fine. ARGUMENT: it is not mesh_alloc's, or was freed before (where that can be told). */
+MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err);
 /* Copy between the transport's memory and the host's, either way, and wait for it: after what is on the caller's stream. */
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
 
@@ -120,6 +123,14 @@ static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
     return e;
 }
 
+/* A block that mesh_alloc gave is no longer. */
+static inline void mesh__memory_free(mesh__engine *e, mesh__memory *m) {
+    *m->at = m->next;
+    if (m->next) m->next->at = m->at;
+    m->at = NULL;
+    mesh_transport_free(e->t, m->raw);
+}
+
 MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
     const mesh__engine *e = (const mesh__engine *)t->engine;
     int64_t most = INT64_C(30000000000);
@@ -143,6 +154,7 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
         mesh_transport_free(t, e->op[i]);
     }
     while (e->mail) mesh__mail_drop(e, &e->mail);
+    while (e->memory) mesh__memory_free(e, e->memory);
     mesh_transport_free(t, e->op);
     mesh_transport_free(t, e->comm);
     for (i = 0; i < e->ngone; i++) mesh_transport_free(t, e->gone[i].why);
@@ -495,6 +507,7 @@ static inline void mesh__comm_release(mesh_comm *c) {
     mesh_transport_free(e->t, impl->nonce);
     mesh_transport_free(e->t, impl->graphs);
     mesh_transport_free(e->t, impl->group);
+    mesh_transport_free(e->t, impl->table);
     mesh_transport_free(e->t, impl);
     c->impl = NULL;
 }
@@ -747,6 +760,18 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
     MESH__ALONE(c, MESH__CALLER, mesh__op_add_inside(c, user, op));
 }
 
+static inline mesh_status mesh__abort_inside(mesh_comm *c, const char *why) {
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (c->failed) return (mesh_status)c->error.status;
+    mesh__comm_broken(c, MESH_ERR_CANCELED, c->transport->rank, "%s: rank %d gave up%s%s", mesh__impl(c)->name,
+                      c->transport->rank, why && *why ? ": " : "", mesh__or_empty(why));
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_abort(mesh_comm *c, const char *why) {
+    MESH__ALONE(c, MESH__CALLER, mesh__abort_inside(c, why));
+}
+
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes) {
     mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
     return g ? g->on.size : -1;
@@ -856,50 +881,63 @@ MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER,
 
 /* ---- // >>memory of the transport ---- */
 
-static inline mesh_status mesh__alloc_inside(mesh_comm *c, size_t nbytes, void **p) {
-    mesh__engine *e;
-    mesh_status status;
-    if (!c || !c->impl || !p) return c && c->impl ? MESH_ERR_ARGUMENT : MESH_ERR_STATE;
-    e = mesh__impl(c)->engine;
-    *p = NULL;
-    if (MESH__HAS(e->t->ops, alloc)) {
-        status = e->t->ops->alloc(e->t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
-    } else {
-        unsigned char *raw = nbytes < SIZE_MAX - 128 ? (unsigned char *)mesh_transport_alloc(e->t, nbytes + 128) : NULL;
-        unsigned char *at = raw ? (unsigned char *)(((uintptr_t)raw + 127) & ~(uintptr_t)63) : NULL;
-        status = raw ? MESH_OK : MESH_ERR_MEMORY;
-        if (raw) memcpy(at - sizeof raw, &raw, sizeof raw); /* mesh_free finds it there */
-        *p = at;
-    }
-    if (status != MESH_OK && !c->failed)
-        mesh__fail(&c->error, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
-    return status;
-}
-
-MESH_API mesh_status mesh_alloc(mesh_comm *c, size_t nbytes, void **p) {
-    MESH__ALONE(c, MESH__CALLER, mesh__alloc_inside(c, nbytes, p));
-}
-
-static inline mesh_status mesh__free_inside(mesh_comm *c, void *p) {
-    mesh__engine *e;
-    void *raw;
-    mesh_status status;
-    if (!c || !c->impl) return MESH_ERR_STATE;
-    if (!p) return MESH_OK;
-    e = mesh__impl(c)->engine;
-    if (MESH__HAS(e->t->ops, free)) {
-        status = e->t->ops->free(e->t, p);
-        if (status != MESH_OK && !c->failed)
-            mesh__fail(&c->error, status, -1, "mesh_free: %x is not mesh_alloc's, or was freed before",
-                       (uint64_t)(uintptr_t)p);
-        return status;
-    }
-    memcpy(&raw, (unsigned char *)p - sizeof raw, sizeof raw);
-    mesh_transport_free(e->t, raw);
+static inline mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void **p) {
+    enum { LINE = 64, HEAD = (sizeof(mesh__memory) + LINE - 1) / LINE * LINE };
+    void *raw = nbytes < SIZE_MAX - HEAD - LINE ? mesh_transport_alloc(e->t, nbytes + HEAD + LINE) : NULL;
+    unsigned char *at = (unsigned char *)(((uintptr_t)raw + HEAD + LINE - 1) & ~(uintptr_t)(LINE - 1));
+    mesh__memory *m;
+    if (!raw) return MESH_ERR_MEMORY;
+    m = (mesh__memory *)(void *)(at - sizeof *m);
+    m->raw = raw;
+    m->engine = e;
+    m->at = &e->memory;
+    m->next = e->memory;
+    if (m->next) m->next->at = &m->next;
+    e->memory = m;
+    *p = at;
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_free(mesh_comm *c, void *p) { MESH__ALONE(c, MESH__CALLER, mesh__free_inside(c, p)); }
+static inline mesh_status mesh__alloc_inside(mesh_transport *t, size_t nbytes, void **p, mesh_error *err) {
+    mesh__engine *e = mesh__engine_get(t);
+    mesh_status status = MESH_ERR_MEMORY;
+    *p = NULL;
+    if (e && MESH__HAS(t->ops, alloc))
+        status = t->ops->alloc(t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
+    else if (e)
+        status = mesh__alloc_host(e, nbytes, p);
+    return status == MESH_OK ? status
+                             : mesh__fail(err, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
+}
+
+MESH_API mesh_status mesh_alloc(mesh_transport *t, size_t nbytes, void **p, mesh_error *err) {
+    mesh_status status;
+    if (!t || !p) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_alloc: %s is NULL", t ? "p" : "the transport");
+    if ((status = mesh__enter(t, err, "alloc")) != MESH_OK) return status;
+    status = mesh__alloc_inside(t, nbytes, p, err);
+    mesh__leave(t);
+    return status;
+}
+
+MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
+    mesh_status status;
+    mesh__memory *m;
+    if (!p) return MESH_OK;
+    if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_free: the transport is NULL");
+    if ((status = mesh__enter(t, err, "free")) != MESH_OK) return status;
+    m = (mesh__memory *)(void *)((unsigned char *)p - sizeof *m);
+    if (MESH__HAS(t->ops, free))
+        status = t->ops->free(t, p);
+    else if (m->at && m->engine == (const mesh__engine *)t->engine)
+        mesh__memory_free((mesh__engine *)t->engine, m);
+    else
+        status = MESH_ERR_ARGUMENT;
+    mesh__leave(t);
+    return status == MESH_OK
+               ? status
+               : mesh__fail(err, status, -1, "mesh_free: %x is not mesh_alloc's of this transport, or was freed before",
+                            (uint64_t)(uintptr_t)p);
+}
 
 /* Wait on the host for what has been issued in a group, without an operation. */
 static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {

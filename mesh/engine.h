@@ -223,10 +223,18 @@ typedef struct mesh__engine {
     mesh__mail *mail, **mail_end;
     mesh__walk *walk; /* allocated when first needed */
     uint32_t walks;
-    int failed;      /* a comm did */
-    int64_t longest; /* deadline of its comms' operations */
+    int failed;                  /* a comm did */
+    int64_t longest;             /* deadline of its comms' operations */
+    struct mesh__memory *memory; /* of mesh_alloc */
     mesh__clock clock;
 } mesh__engine;
+
+/* What stands before a block of memory that mesh_alloc took from the host, in a list of all. */
+typedef struct mesh__memory {
+    struct mesh__memory *next, **at; /* at: what points here; NULL: it is no such block */
+    void *raw;
+    const struct mesh__engine *engine;
+} mesh__memory;
 
 /* Memory that the transport has registered, for each group. */
 typedef struct mesh__registration {
@@ -251,6 +259,7 @@ typedef struct mesh__comm_impl {
     mesh_tuning tuning;
     mesh_topology topology;
     int64_t scratch_cap;
+    void *table;   /* of a mesh that the comm made itself */
     void **graphs; /* scratch of operations that went into graphs */
     int ngraphs, graph_cap;
     void *stream;

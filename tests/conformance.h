@@ -119,7 +119,7 @@ static unsigned char *conf_new(conf_memory *m, size_t nbytes) {
     void *twin = NULL;
     if (!conf_has(t, MESH_CAP_DEVICE)) return host;
     if (m->comm)
-        CONFORM_CALL(mesh_alloc(m->comm, nbytes, &twin), m->comm);
+        CONFORM_CALL(mesh_alloc(m->comm->transport, nbytes, &twin, &m->comm->error), m->comm);
     else
         CONFORM(t->ops->alloc(t, nbytes, MESH_ALLOC_BUFFER, &twin) == MESH_OK, "");
     piece = (conf_piece *)malloc(sizeof *piece);
@@ -138,7 +138,7 @@ static void conf_delete(conf_memory *m, void *host) {
     if ((piece = *at) != NULL) {
         *at = piece->next;
         if (m->comm)
-            CONFORM_CALL(mesh_free(m->comm, piece->twin), m->comm);
+            CONFORM_CALL(mesh_free(m->comm->transport, piece->twin, &m->comm->error), m->comm);
         else
             CONFORM(t->ops->free(t, piece->twin) == MESH_OK, "");
         free(piece);

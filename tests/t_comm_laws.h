@@ -389,7 +389,7 @@ static void test_records(void) {
             if (field == 5) b.root++;
             CHECK(!mesh__record_same(&a, &b) && !mesh__record_same(&b, &a));
         }
-        CHECK_INT(strstr(before, ", sequence ") != NULL, (uint32_t)a.channel != 0);
+        CHECK_INT(strstr(before, ", sequence ") != NULL, (uint32_t)a.channel != 0 && !(a.channel & MESH__TAGGED));
         if (a.op >= MESH__USER_OP && mesh__call_is(a.kind, MESH_REDUCES)) {
             char number[32];
             snprintf(number, sizeof number, ", user op %d", a.op - MESH__USER_OP);
@@ -598,14 +598,14 @@ static void short_ops_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(wrong_part(&dst, t->rank, 2), 0);
     free(src.data), free(dst.data);
     CHECK_INT(mesh_group_open(&c, "b,a"), MESH_OK);
-    CHECK_INT(mesh_alloc(&c, 100, &p), MESH_OK);
+    CHECK_INT(mesh_alloc(c.transport, 100, &p, &c.error), MESH_OK);
     CHECK_INT((uintptr_t)p & 63, 0);
     CHECK_INT(mesh_copy(&c, p, text, 8), MESH_OK);
     CHECK(!memcmp(p, text, 8));
     CHECK_INT(mesh_register(&c, p, 100, &handle), MESH_OK);
     CHECK(handle == NULL);
-    CHECK_INT(mesh_free(&c, p), MESH_OK);
-    CHECK_INT(mesh_free(&c, NULL), MESH_OK);
+    CHECK_INT(mesh_free(c.transport, p, &c.error), MESH_OK);
+    CHECK_INT(mesh_free(c.transport, NULL, &c.error), MESH_OK);
     CHECK_INT(mesh_comm_stream(&c, &c), MESH_OK);
     CHECK_INT(mesh_comm_sync(&c), MESH_OK);
     CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
@@ -643,12 +643,12 @@ static void everything_rank(mesh_transport *t, void *ctx) {
     }
     mesh_object_free(&c, &o);
     mesh_object_free(&c, &o);
-    CHECK_INT(mesh_alloc(&c, 1000, &p), MESH_OK);
+    CHECK_INT(mesh_alloc(c.transport, 1000, &p, &c.error), MESH_OK);
     memset(p, 7, 1000);
-    CHECK_INT(mesh_free(&c, p), MESH_OK);
-    CHECK_INT(mesh_alloc(&c, SIZE_MAX - 64, &p), MESH_ERR_MEMORY);
+    CHECK_INT(mesh_free(c.transport, p, &c.error), MESH_OK);
+    CHECK_INT(mesh_alloc(c.transport, SIZE_MAX - 64, &p, &c.error), MESH_ERR_MEMORY);
     CHECK_HAS(c.error.text, "mesh_alloc: no memory for ");
-    CHECK_INT(mesh_alloc(&c, SIZE_MAX, &p), MESH_ERR_MEMORY);
+    CHECK_INT(mesh_alloc(c.transport, SIZE_MAX, &p, &c.error), MESH_ERR_MEMORY);
     CHECK_INT(mesh_copy(&c, v, NULL, 4), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_copy(&c, NULL, v, 4), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_copy(&c, NULL, NULL, 0), MESH_OK);

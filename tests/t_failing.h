@@ -328,8 +328,8 @@ static mesh_status failing_local(failing_rank *k, int what) {
         status = mesh_register(c, k->in, 4096, &handle);
         return status == MESH_OK ? mesh_unregister(c, handle) : status;
     case F_ALLOC:
-        status = mesh_alloc(c, k->count, &p);
-        return status == MESH_OK ? mesh_free(c, p) : status;
+        status = mesh_alloc(c->transport, k->count, &p, &c->error);
+        return status == MESH_OK ? mesh_free(c->transport, p, &c->error) : status;
     case F_COPY:
         return mesh_copy(c, k->out, k->in, 4 * k->count);
     case F_KEPT:

@@ -114,7 +114,7 @@ static float *device_floats(mesh_comm *c, size_t n, float value) {
     void *p = NULL;
     size_t i;
     for (i = 0; i < n; i++) host[i] = value;
-    CHECK_OK(mesh_alloc(c, n * sizeof *host, &p), c->error);
+    CHECK_OK(mesh_alloc(c->transport, n * sizeof *host, &p, &c->error), c->error);
     CHECK_OK(mesh_copy(c, p, host, n * sizeof *host), c->error);
     free(host);
     return (float *)p;
@@ -230,8 +230,8 @@ static void streams_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(after[3] - before[3], 0);
     CHECK_INT(after[4] - before[4] + after[5] - before[5] + after[6] - before[6], 0);
     CHECK_OK(mesh_comm_sync(&c), c.error);
-    for (i = 0; i < 8; i++) CHECK_INT(mesh_free(&c, a[i]), MESH_OK);
-    CHECK_INT(mesh_free(&c, b), MESH_OK);
+    for (i = 0; i < 8; i++) CHECK_INT(mesh_free(c.transport, a[i], &c.error), MESH_OK);
+    CHECK_INT(mesh_free(c.transport, b, &c.error), MESH_OK);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     cudaStreamDestroy(stream);
     cudaStreamDestroy(other);
@@ -279,7 +279,7 @@ static void kept_rank(mesh_transport *t, void *ctx) {
     for (i = 0; i < 3000; i++)
         CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 16, MESH_F32, MESH_MAX), c.error); /* never waited for */
     CHECK_OK(mesh_comm_sync(&c), c.error);
-    mesh_free(&c, a), mesh_free(&c, b), mesh_free(&c, d);
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error), mesh_free(c.transport, d, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
 static void test_kept(void) { run_gpus(3, kept_rank, NULL); }
@@ -346,9 +346,9 @@ static void graph_rank(mesh_transport *t, void *ctx) {
     }
     CHECK_INT(cudaGraphExecDestroy(exec), cudaSuccess);
     CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
-    mesh_free(&c, in);
-    mesh_free(&c, out);
-    mesh_free(&c, square);
+    mesh_free(c.transport, in, &c.error);
+    mesh_free(c.transport, out, &c.error);
+    mesh_free(c.transport, square, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     cudaStreamDestroy(stream);
 }
@@ -367,7 +367,7 @@ static void strided_rank(mesh_transport *t, void *ctx) {
     int k, i, j, other = 1 - t->rank;
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
-    CHECK_OK(mesh_alloc(&c, ROWS * PITCH, &p), c.error);
+    CHECK_OK(mesh_alloc(c.transport, ROWS * PITCH, &p, &c.error), c.error);
     for (k = 0; k < 6; k++) {
         int wrong = 0;
         for (i = 0; i < ROWS * PITCH; i++) host[i] = (unsigned char)((i * 7 + i / 255 + t->rank * 90 + k) & 255);
@@ -402,7 +402,7 @@ static void strided_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(wrong, 0);
         }
     }
-    mesh_free(&c, p);
+    mesh_free(c.transport, p, &c.error);
     free(host);
     free(got);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
@@ -430,7 +430,7 @@ static void average_rank(mesh_transport *t, void *ctx) {
     list[1].send = p + 100, list[1].recv = (float *)own + 100, list[1].count = 900;
     CHECK_OK(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_AVG), c.error);
     CHECK(device_holds(&c, (float *)own + 100, 900, sum / (float)t->size));
-    mesh_free(&c, p);
+    mesh_free(c.transport, p, &c.error);
     cudaFree(own);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
@@ -454,7 +454,7 @@ static void alone_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaStreamQuery(stream), cudaSuccess);
     CHECK_OK(mesh_all_reduce(&c, "y", a, a, 1 << 20, MESH_F32, MESH_AVG), c.error);
     CHECK(device_holds(&c, a, 1 << 20, 0));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     cudaStreamDestroy(stream);
 }
@@ -475,7 +475,7 @@ static void fp8_rank(mesh_transport *t, void *ctx) {
     void *p = NULL;
     int k;
     if (!open_comm(t, &c, "x=3", NULL, 10 * SECOND)) return;
-    CHECK_OK(mesh_alloc(&c, sizeof host, &p), c.error);
+    CHECK_OK(mesh_alloc(c.transport, sizeof host, &p, &c.error), c.error);
     for (k = 0; k < 2 && !old; k++) {
         const unsigned char *number = k ? e5m2 : e4m3;
         mesh_dtype d = k ? MESH_F8E5M2 : MESH_F8E4M3;
@@ -492,7 +492,7 @@ static void fp8_rank(mesh_transport *t, void *ctx) {
     world_meet(t);
     CHECK_INT(mesh_all_reduce(&c, NULL, p, p, 200, MESH_F8E4M3, old ? MESH_SUM : MESH_AVG), MESH_ERR_UNSUPPORTED);
     CHECK_HAS(c.error.text, old ? "sum of f8e4m3 is not supported" : "avg of f8e4m3 is not supported");
-    mesh_free(&c, p);
+    mesh_free(c.transport, p, &c.error);
     mesh_comm_close(&c);
 }
 static void test_fp8(void) { run_gpus(3, fp8_rank, NULL); }
@@ -530,7 +530,7 @@ static void gpu_killed_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(c.error.rank, VICTIM_GPU);
     CHECK_HAS(c.error.text, "rank 2");
     CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), MESH_ERR_PEER);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void gpu_killed(int what, const char *name, const char *value) {
@@ -562,7 +562,7 @@ static void gpu_survivors_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&rest, 500, 1);
     CHECK_OK(mesh_all_reduce(&rest, "y", a, a, 500, MESH_F32, MESH_SUM), rest.error);
     CHECK(device_holds(&rest, a, 500, 3));
-    mesh_free(&rest, a);
+    mesh_free(rest.transport, a, &rest.error);
     CHECK_INT(mesh_comm_close(&rest), MESH_OK);
 }
 static void test_gpu_survivors(void) {
@@ -618,7 +618,7 @@ static void gpu_disagree_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(status, MESH_ERR_TIMEOUT);
         CHECK_HAS(c.error.text, "in another order");
     }
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void gpu_disagree(int what, const char *name, const char *value) {
@@ -656,7 +656,7 @@ static void gpu_error_rank(mesh_transport *t, void *ctx) {
         memcpy(&unsafe, &found, sizeof found);
         CHECK(unsafe && unsafe() == 0);
     }
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void gpu_error(const char *name, const char *value, const char *want) {
@@ -753,7 +753,7 @@ static void kept_args_rank(mesh_transport *t, void *ctx) {
     CHECK(device_holds(&c, a, 100, 2));
     CHECK(device_holds(&c, a + 100, 100, (float)t->rank));
     CHECK(device_holds(&c, b, 150, 2));
-    mesh_free(&c, a), mesh_free(&c, b);
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
 static void test_kept_args(void) { run_gpus(3, kept_args_rank, NULL); }
@@ -780,7 +780,7 @@ static void two_comms_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&one);
     CHECK_OK(mesh_all_reduce(&two, NULL, b, b, 3000, MESH_F32, MESH_MAX), two.error);
     CHECK_OK(mesh_comm_sync(&two), two.error);
-    mesh_free(&two, a), mesh_free(&two, b);
+    mesh_free(two.transport, a, &two.error), mesh_free(two.transport, b, &two.error);
     CHECK_INT(mesh_comm_close(&two), MESH_OK);
 }
 static void test_two_comms(void) { run_gpus(3, two_comms_rank, NULL); }
@@ -801,7 +801,7 @@ static void split_again_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_all_reduce(&c, "b", a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK_OK(mesh_all_reduce(&c, "a", a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, 4));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
 static void test_split_again(void) { run_gpus_with(4, split_again_rank, NULL, "FAKE_NCCL_FAIL", "1:ncclCommSplit:2"); }
@@ -827,7 +827,7 @@ static void lost_opening_rank(mesh_transport *t, void *ctx) {
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK_INT(status, MESH_ERR_PEER);
     CHECK_INT(c.error.rank, 3);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
     CHECK(test_now() - start < 5);
 }
@@ -889,7 +889,7 @@ static void gpu_comms_rank(mesh_transport *t, void *ctx) {
         if (!open_comm(t, &c[0], "dp=2,tp=2", NULL, 20 * SECOND)) return;
         CHECK_OK(mesh_all_reduce(&c[0], "tp", a, a, 100, MESH_F32, MESH_MAX), c[0].error);
         CHECK_OK(mesh_comm_sync(&c[0]), c[0].error);
-        if (i == 2) mesh_free(&c[0], a);
+        if (i == 2) mesh_free(c[0].transport, a, &c[0].error);
         CHECK_INT(mesh_comm_close(&c[0]), MESH_OK);
     }
 }

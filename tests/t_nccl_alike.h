@@ -31,7 +31,7 @@ static void local_memory_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 1) CHECK_OK(mesh_all_reduce(&c, NULL, plain, plain, N, MESH_F32, MESH_SUM), c.error);
     if (t->rank != 1) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, N, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, t->rank == 1 ? (float *)plain : a, N, (float)t->size));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     cudaFree(plain);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
@@ -63,7 +63,7 @@ static void register_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(handle[2] != NULL, gain > 0);
         CHECK_OK(mesh_all_reduce(&c, "tp", small, small, 1000, MESH_F32, MESH_SUM), c.error);
         CHECK(device_holds(&c, small, 1000, 2));
-        mesh_free(&c, small);
+        mesh_free(c.transport, small, &c.error);
         /* Memory that a window does not take, on one rank. */
         CHECK_OK(mesh_register(&c, t->rank == 2 ? own : a, N, &handle[2]), c.error);
         CHECK_INT(handle[2] != NULL, gain == 1 || (gain == 2 && t->rank != 2)); /* the others have a group without it */
@@ -74,7 +74,7 @@ static void register_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(mesh_unregister(&c, handle[0]), MESH_ERR_ARGUMENT);
         }
         CHECK_OK(mesh_barrier(&c, NULL), c.error);
-        if (!round) mesh_free(&c, a); /* with handle[1] */
+        if (!round) mesh_free(c.transport, a, &c.error); /* with handle[1] */
         cudaFree(own);
         CHECK_INT(mesh_comm_close(&c), MESH_OK);
     }
@@ -203,7 +203,7 @@ static void connect_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_all_gather(&c, "tp", a + 8 * (t->rank % 2), a, 8, MESH_F32), c.error);
     CHECK_OK(mesh_comm_sync(&c), c.error);
     CHECK_INT(fake_number("fake_connects"), before);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
 static void test_connect(void) { run_gpus(4, connect_rank, NULL); }
@@ -238,7 +238,7 @@ static void elsewhere_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, (float)t->size));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
     cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
@@ -255,7 +255,7 @@ static void streams_end_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     if (!open_comm(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
     a = device_floats(&c, 1000, 1);
-    CHECK_OK(mesh_alloc(&c, sizeof one, &v), c.error);
+    CHECK_OK(mesh_alloc(c.transport, sizeof one, &v, &c.error), c.error);
     CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
     for (i = 0; i < 10; i++) {
         CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -281,8 +281,8 @@ static void streams_end_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "dp=2,tp=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_all_reduce(&c, "tp", a, a, 1000, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 1000, (float)t->size / 2));
-    mesh_free(&c, a);
-    mesh_free(&c, v);
+    mesh_free(c.transport, a, &c.error);
+    mesh_free(c.transport, v, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
 static void test_streams_end(void) { run_gpus_with(4, streams_end_rank, NULL, "FAKE_CUDA_DELAY_US", "300"); }
@@ -299,7 +299,7 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
     int i, k, n = 0, wrong = 0, round;
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
-    CHECK_OK(mesh_alloc(&c, ROWS * PITCH, &memory), c.error);
+    CHECK_OK(mesh_alloc(c.transport, ROWS * PITCH, &memory, &c.error), c.error);
     p = (unsigned char *)memory;
     for (i = 0; i < ROWS * PITCH; i++) host[i] = (unsigned char)(t->rank * 40 + i % PITCH / WIDTH);
     CHECK_OK(mesh_copy(&c, p, host, ROWS * PITCH), c.error);
@@ -331,7 +331,7 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
             wrong += host[i] != (unsigned char)((column - 4) * 40 + t->rank);
     }
     CHECK_INT(wrong, 0);
-    CHECK_OK(mesh_alloc(&c, 4000, &scan), c.error);
+    CHECK_OK(mesh_alloc(c.transport, 4000, &scan, &c.error), c.error);
     for (round = 0; round < 4; round++) {
         fake_counts(before);
         CHECK_OK(mesh_scan(&c, NULL, scan, scan, 1000, MESH_I32, MESH_SUM), c.error);
@@ -339,8 +339,8 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
         fake_counts(after);
         if (ON_FAKE && round) CHECK_INT(after[4] - before[4], 0);
     }
-    mesh_free(&c, scan);
-    mesh_free(&c, p);
+    mesh_free(c.transport, scan, &c.error);
+    mesh_free(c.transport, p, &c.error);
     /* The engine's scratch, as it asks for it. */
     CHECK_INT(t->ops->alloc(t, 5000, 0, &scan), MESH_OK);
     CHECK_INT(t->ops->free(t, scan), MESH_OK);
@@ -356,7 +356,7 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(t->ops->free(t, memory), MESH_OK);
     fake_counts(after);
     if (ON_FAKE) CHECK_INT(after[4] - before[4], 2);
-    CHECK_INT(mesh_free(&c, host), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_free(c.transport, host, &c.error), MESH_ERR_ARGUMENT);
     CHECK_HAS(c.error.text, "not mesh_alloc's");
     free(host);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);

@@ -6,7 +6,7 @@
 
 static void *law_device(mesh_comm *c, const void *host, size_t n) {
     void *p = NULL;
-    CHECK_OK(mesh_alloc(c, n, &p), c->error);
+    CHECK_OK(mesh_alloc(c->transport, n, &p, &c->error), c->error);
     CHECK_OK(mesh_copy(c, p, host, n), c->error);
     return p;
 }
@@ -35,7 +35,7 @@ static void law_order(mesh_comm *c, const char *axes) {
     CHECK_OK(mesh_sendrecv(c, axes, (me + 1) % n, own, 1, (me + n - 1) % n, many, 1, MESH_I32), c->error);
     CHECK_OK(mesh_copy(c, got, many, sizeof got), c->error);
     CHECK_INT(got[0], (me + n - 1) % n);
-    mesh_free(c, own), mesh_free(c, many);
+    mesh_free(c->transport, own, &c->error), mesh_free(c->transport, many, &c->error);
 }
 static void orders_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -94,7 +94,7 @@ static void types_rank(mesh_transport *t, void *ctx) {
             for (k = 0; k < width; k++)
                 if (got[k] != (ones ? 0xff : k == 0))
                     test_fail(__FILE__, __LINE__, "%s of type %d: byte %d is %d", op ? "max" : "min", (int)types[i], (int)k, got[k]);
-            mesh_free(&c, p);
+            mesh_free(c.transport, p, &c.error);
         }
     {
         float z[2] = {1, 2}, sum[2];
@@ -113,7 +113,7 @@ static void types_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_all_reduce(&c, NULL, p, p, 1, MESH_F16, MESH_AVG), c.error);
         CHECK_OK(mesh_copy(&c, &f16, p, sizeof f16), c.error);
         CHECK_INT(f16, 1);
-        mesh_free(&c, p);
+        mesh_free(c.transport, p, &c.error);
     }
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
@@ -139,7 +139,7 @@ static void averages_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_reduce(&c, NULL, p, q, 4, MESH_C128, MESH_AVG, 1), c.error);
     CHECK_OK(mesh_copy(&c, got, q, sizeof got), c.error);
     for (i = 0; i < 8 && t->rank == 1; i++) CHECK(got[i] == (double)(i * 3) + 1);
-    mesh_free(&c, p), mesh_free(&c, q);
+    mesh_free(c.transport, p, &c.error), mesh_free(c.transport, q, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_averages(void) { run_gpus(3, averages_rank, NULL); }
@@ -173,7 +173,7 @@ static void many_pieces_rank(mesh_transport *t, void *ctx) {
         for (k = 0; k < 8; k++)
             want[(PIECES + i) * EACH + k / 4 * 12 + k % 4 * 3] = (unsigned char)(other * 100 + (i * EACH + k / 2 * 5 + k % 2) % 97);
     CHECK(!memcmp(host, want, sizeof host));
-    mesh_free(&c, p);
+    mesh_free(c.transport, p, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_many_pieces(void) { run_gpus(2, many_pieces_rank, NULL); }
@@ -194,7 +194,7 @@ static void messages_rank(mesh_transport *t, void *ctx) {
         mesh_status status = MESH_OK;
         int k;
         if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
-        CHECK_OK(mesh_alloc(&c, sizeof host, &p), c.error);
+        CHECK_OK(mesh_alloc(c.transport, sizeof host, &p, &c.error), c.error);
         for (k = 0; k < 1000; k++) host[k] = (float)(k + 5000 * t->rank);
         CHECK_OK(mesh_copy(&c, p, host, sizeof host), c.error);
         CHECK_OK(mesh_shift(&c, "x", 1, 1, p, p, 1000, MESH_F32), c.error);
@@ -208,7 +208,7 @@ static void messages_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(status, what ? MESH_ERR_UNSUPPORTED : MESH_OK);
         if (what) CHECK_HAS(c.error.text, "without tags, lengths known");
         world_meet(t);
-        mesh_free(&c, p);
+        mesh_free(c.transport, p, &c.error);
         mesh_comm_close(&c);
     }
 }
@@ -372,7 +372,7 @@ static void odd_register_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1 << 20, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 1 << 20, 2));
     for (i = 0; i < 3; i++) CHECK_INT(mesh_unregister(&c, handle[i]), MESH_OK);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_odd_register(void) { run_gpus(2, odd_register_rank, NULL); }
@@ -472,7 +472,7 @@ static void first_only_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_wait(r[0]), c.error);
     CHECK_OK(mesh_wait(r[2]), c.error);
     CHECK(device_holds(&c, b, 1000, 4));
-    mesh_free(&c, a), mesh_free(&c, b);
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
     cudaStreamDestroy(stream);
 }
@@ -745,13 +745,13 @@ static void part_refused_rank(mesh_transport *t, void *ctx) {
     if (status == MESH_OK) status = mesh_barrier(&c, NULL);
     CHECK(status == MESH_ERR_TRANSPORT || (t->rank != 1 && status == MESH_ERR_CANCELED));
     CHECK_HAS(c.error.text, "unhandled system error");
-    mesh_free(&c, a), mesh_free(&c, b);
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
     mesh_comm_close(&c);
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, 3));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_part_refused(void) { run_gpus_with(3, part_refused_rank, NULL, "FAKE_NCCL_FAIL", "1:ncclBroadcast:3"); }
@@ -775,7 +775,7 @@ static void apart_rank(mesh_transport *t, void *ctx) {
     a = device_floats(&pair, 100, 1);
     for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&pair, NULL, a, a, 100, MESH_F32, MESH_SUM), pair.error);
     CHECK(device_holds(&pair, a, 100, 32));
-    mesh_free(&pair, a);
+    mesh_free(pair.transport, a, &pair.error);
     mesh_comm_close(&all);
     CHECK_OK(mesh_comm_close(&pair), pair.error);
 }
@@ -826,7 +826,7 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(status, MESH_ERR_MISMATCH);
     CHECK_HAS(two.error.text, "1000 x f32");
     CHECK_OK(mesh_comm_sync(&one), one.error);
-    mesh_free(&one, a);
+    mesh_free(one.transport, a, &one.error);
     mesh_comm_close(&two);
     CHECK_OK(mesh_comm_close(&one), one.error);
 }
@@ -892,7 +892,7 @@ static void compared_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(c.error.text, "all_reduce(107 x f32, max)");
     if (!named)
         CHECK_HAS(c.error.text, "no longer remember where");
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_compared(void) {
@@ -927,7 +927,7 @@ static void judged_rank(mesh_transport *t, void *ctx) {
     pthread_mutex_lock(&s->lock);
     CHECK(!law_whole(&c)->past.disagreed && !s->inside);
     pthread_mutex_unlock(&s->lock);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_judged(void) { run_gpus(2, judged_rank, NULL); }
@@ -963,7 +963,7 @@ static void broken_rank(mesh_transport *t, void *ctx) {
     pthread_mutex_lock(&s->lock);
     s->api.cudaEventQuery = query;
     pthread_mutex_unlock(&s->lock);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_broken_device(void) { run_gpus(2, broken_rank, NULL); }
@@ -1059,7 +1059,7 @@ static void asked_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(why.text, "for a test");
     }
     s->api = law_api;
-    mesh_free(&c, a), mesh_free(&c, b);
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
     mesh_comm_close(&c);
     cudaStreamDestroy(stream);
 }
@@ -1084,7 +1084,7 @@ static void staging_rank(mesh_transport *t, void *ctx) {
         CHECK(device_holds(&c, a, counts[i], 0) && device_holds(&c, a + counts[i], counts[i], 1));
         CHECK(k->staging && k->staging->nbytes >= 8 * counts[i] && k->staging->nbytes >= held);
         held = k->staging ? (size_t)k->staging->nbytes : 0;
-        mesh_free(&c, a);
+        mesh_free(c.transport, a, &c.error);
     }
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
@@ -1107,7 +1107,7 @@ static void half_registered_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
     CHECK(s->registration != NULL);
     CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
 }
 static void test_half_registered(void) {
@@ -1130,7 +1130,7 @@ static void lengths_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(status, MESH_ERR_MISMATCH);
     CHECK_HAS(c.error.text, "send(6 x f32");
     CHECK_HAS(c.error.text, "recv(7 x f32");
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_lengths(void) { run_gpus_with(2, lengths_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
@@ -1179,7 +1179,7 @@ static void rolled_rank(mesh_transport *t, void *ctx) {
     } else {
         world_await(1, 1);
     }
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_rolled(void) {
@@ -1232,7 +1232,7 @@ static void group_end_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
     CHECK_HAS(c.error.text, "invalid usage");
     s->api.ncclGroupEnd = law_api.ncclGroupEnd; /* only that: threads of the transport read the others */
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_group_end(void) { run_gpus(2, group_end_rank, NULL); }
@@ -1262,7 +1262,7 @@ static void no_kernels_rank(mesh_transport *boot, void *ctx) {
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, 3));
-    mesh_free(&c, a);
+    mesh_free(c.transport, a, &c.error);
     CHECK_OK(mesh_comm_close(&c), c.error);
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
 }

@@ -66,8 +66,8 @@ static void *thread_come(void *ctx) {
     REFUSED("comm_stream", mesh_comm_stream(c, NULL));
     REFUSED("comm_sync", mesh_comm_sync(c));
     REFUSED("op_add", mesh_op_add(c, &user, &op));
-    REFUSED("alloc", mesh_alloc(c, 8, &p));
-    REFUSED("free", mesh_free(c, g->memory));
+    REFUSED("alloc", mesh_alloc(c->transport, 8, &p, &c->error));
+    REFUSED("free", mesh_free(c->transport, g->memory, &c->error));
     REFUSED("copy", mesh_copy(c, y, &x, sizeof x));
     REFUSED("comm_close", mesh_comm_close(c));
     thread_refused(g, mesh_redistribute_scratch_bytes(c, none, none, 1, &scratch, &err), "redistribute_scratch_bytes",
@@ -103,7 +103,7 @@ static void thread_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_keep(g.kept), second.error);
     if (t->rank == 0) {
         g.t = t, g.comm = &second;
-        CHECK_OK(mesh_alloc(&second, 64, &g.memory), second.error);
+        CHECK_OK(mesh_alloc(second.transport, 64, &g.memory, &second.error), second.error);
         CHECK_INT(pthread_create(&guest, NULL, thread_come, &g), 0);
     } else {
         CHECK(read(thread_word[0], &token, 1) == 1);
@@ -112,7 +112,7 @@ static void thread_rank(mesh_transport *t, void *ctx) {
     if (t->rank == 0) {
         pthread_join(guest, NULL);
         CHECK_INT(g.refused, 28);
-        CHECK_OK(mesh_free(&second, g.memory), second.error);
+        CHECK_OK(mesh_free(second.transport, g.memory, &second.error), second.error);
     }
     CHECK_INT(first.failed | second.failed, 0); /* nothing was touched */
     CHECK_OK(mesh_wait(g.started), second.error);
@@ -156,10 +156,10 @@ static void *thread_hammer(void *ctx) {
     int i;
     for (i = 0; i < ROUNDS; i++) {
         void *p;
-        mesh_status status = mesh_alloc(c, 100, &p);
+        mesh_status status = mesh_alloc(c->transport, 100, &p, NULL);
         if (status == MESH_OK) {
             __sync_add_and_fetch(&thread_let_in, 1);
-            while (mesh_free(c, p) == MESH_ERR_STATE) {}
+            while (mesh_free(c->transport, p, NULL) == MESH_ERR_STATE) {}
         } else {
             CHECK_INT(status, MESH_ERR_STATE);
             __sync_add_and_fetch(&thread_sent_away, 1);

@@ -37,6 +37,7 @@
 #include "t_schedule.h"
 #include "t_refused.h"
 #include "t_messages.h"
+#include "t_split.h"
 #include "t_comm_laws.h"
 #include "t_calls.h"
 #include "t_sockets.h"
@@ -54,6 +55,7 @@ int main(int argc, char **argv) {
         TOPIC(laws_tests),
         TOPIC(layout_tests),
         TOPIC(message_tests),
+        TOPIC(split_tests),
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
         TOPIC(fault_tests),
