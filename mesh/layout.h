@@ -111,8 +111,9 @@ MESH_API int64_t mesh_layout_paste(const mesh_layout *l, int rank, void *global,
 typedef struct mesh_tensor {
     mesh_layout layout;
     mesh_dtype dtype;
-    void *data;             /* this rank's part; NULL on a rank outside the mesh */
-    const int64_t *strides; /* of the part, in elements, per dim; NULL: dense, row-major. On every rank or on none */
+    void *data; /* this rank's part; NULL on a rank outside the mesh */
+    const int64_t *
+        strides; /* of the part, in elements, per dim, in any order; NULL: dense, row-major. On every rank or on none */
     const int64_t *local_shape; /* what the caller thinks its part is, for a check; NULL: none */
     int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
 } mesh_tensor;
@@ -123,6 +124,10 @@ MESH_API mesh_status mesh_tensor_make(mesh_tensor *t, const mesh *on, const char
 /* A rank's part: its box, its elements. -1: the rank is not in the mesh. */
 MESH_API int64_t mesh_tensor_box(const mesh_tensor *t, int rank, mesh_box *box);
 MESH_API int64_t mesh_tensor_count(const mesh_tensor *t, int rank);
+/* The same data with its dims in another order, dim k of the view being dim dims[k] of t: so a redistribution to or from it transposes on its way.
+   `strides`: memory for one number per dim, that stays alive as long as the view's use. ARGUMENT: dims are not each dim once. */
+MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t, const int *dims, int rank,
+                                         int64_t *strides, mesh_error *err);
 /* Lay a rank's parts of a list of tensors into one buffer, one after the other, dense, each beginning at a multiple of `align` bytes (a power of
    two; 0: 64) from its start: their data is set (NULL where the rank holds none). buffer NULL: nothing is set. Returns the bytes that it
    takes; -1: more than there can be, or an align that is no power of two. */
@@ -579,6 +584,40 @@ MESH_API int64_t mesh_tensor_count(const mesh_tensor *t, int rank) {
 
 static inline int64_t mesh__tensor_elem(const mesh_tensor *t) {
     return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
+}
+
+MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t, const int *dims, int rank,
+                                         int64_t *strides, mesh_error *err) {
+    mesh_tensor r = *t;
+    mesh_box box;
+    int64_t dense[MESH_MAX_DIMS], span = 1;
+    int d, k, i, ndim = t->layout.ndim, held = mesh_tensor_box(t, rank, &box) >= 0, to[MESH_MAX_DIMS];
+    uint32_t seen = 0;
+    for (k = 0; k < ndim; k++) {
+        if (!dims || dims[k] < 0 || dims[k] >= ndim || (seen >> dims[k] & 1))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "mesh_tensor_permute: dims[%d] is %d; name each of the %d dims once", k,
+                              dims ? dims[k] : -1, ndim);
+        seen |= UINT32_C(1) << dims[k];
+        to[dims[k]] = k;
+    }
+    if (ndim && !strides)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tensor_permute: the memory for %d strides is NULL", ndim);
+    for (d = ndim - 1; d >= 0; d--) {
+        dense[d] = span;
+        if (held && box.shape[d]) span *= box.shape[d];
+    }
+    for (k = 0; k < ndim; k++) {
+        r.layout.shape[k] = t->layout.shape[dims[k]];
+        strides[k] = t->strides ? t->strides[dims[k]] : dense[dims[k]];
+    }
+    for (i = 0; i < r.layout.spec.naxes; i++)
+        if (r.layout.spec.axis[i].kind == MESH_SHARD)
+            r.layout.spec.axis[i].dim = (uint8_t)to[r.layout.spec.axis[i].dim];
+    r.strides = ndim ? strides : t->strides;
+    r.local_shape = NULL;
+    *view = r;
+    return MESH_OK;
 }
 
 MESH_API int64_t mesh_tensors_lay(mesh_tensor *list, int n, int rank, void *buffer, size_t align) {

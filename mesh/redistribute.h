@@ -18,7 +18,8 @@ EXAMPLE
 
 CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
-    Source and destination do not overlap in memory. A list is one operation: what goes from one rank to another goes as few messages.
+    Source and destination do not overlap in memory, but where one is a part of the other: each element of the smaller lies where it lies in the
+    larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
@@ -419,16 +420,17 @@ static inline unsigned char *mesh__address(const mesh__place_of *p, const mesh_b
     return at;
 }
 
-/* What a rank has itself of a step that reduces nothing, and what becomes zero. */
-static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step, int round) {
+/* What a rank has itself of a step that reduces nothing, or what becomes zero. */
+static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step, int round, int kind) {
     const mesh_plan *p = t->plan;
     const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
     mesh_moves it;
     for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1);
          mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND;) {
-        if (it.kind == MESH_MOVE_ZERO)
+        if (it.kind != kind) continue;
+        if (kind == MESH_MOVE_ZERO)
             mesh__add_zero(b, to, &it.box, p->elem_bytes);
-        else if (it.kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
+        else if (kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
             mesh__add_boxes(b, MESH__MOVE, from, to, &it.box, p, 0);
     }
 }
@@ -522,12 +524,16 @@ static inline void mesh__add_stage(mesh__builder *b, int first, int end, int ste
     mesh__add_exchange(b, first, end, step, 0, 0);
     for (i = first; i < end; i++)
         if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_MOVE)
-            mesh__add_own(b, &b->task[i], step, 0);
+            mesh__add_own(b, &b->task[i], step, 0, MESH_MOVE_LOCAL);
     mesh__add_wait_of(b, mesh__here(b));
     mesh__add_after(b, after, b->nafter);
-    for (i = first; i < end; i++)
-        if (step < b->task[i].plan->nsteps && b->task[i].plan->step[step].kind == MESH_STEP_REDUCE)
+    for (i = first; i < end; i++) {
+        if (step >= b->task[i].plan->nsteps) continue;
+        if (b->task[i].plan->step[step].kind == MESH_STEP_REDUCE)
             mesh__add_reduction(b, &b->task[i], step, 0, 0);
+        else /* in place it may have been sent until now */
+            mesh__add_own(b, &b->task[i], step, 0, MESH_MOVE_ZERO);
+    }
 }
 
 /* The last step with one slab of what the step before it reduced. */
@@ -538,7 +544,8 @@ static inline void mesh__hand_on(mesh__builder *b, int task, int step, int round
     t->at[!(step & 1)] = *slab;
     t->at[step & 1] = t->last;
     mesh__add_exchange(b, task, task + 1, step + 1, round, round & 1);
-    mesh__add_own(b, t, step + 1, round);
+    mesh__add_own(b, t, step + 1, round, MESH_MOVE_LOCAL);
+    mesh__add_own(b, t, step + 1, round, MESH_MOVE_ZERO);
     t->at[!(step & 1)] = next;
     t->at[step & 1] = *source;
 }
@@ -628,12 +635,34 @@ static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
 
 /* ---- // >>redistribute: calls ---- */
 
+/* Strides in elements as strides in bytes. They nest, whatever their order: each is at least what the smaller ones span together. */
+static inline mesh_status mesh__strides_place(const int64_t *strides, const mesh_box *box, int64_t elem,
+                                              int64_t *stride, const char *which, int rank, mesh_error *err) {
+    int order[MESH_MAX_DIMS], n = 0, d, k;
+    int64_t span = 1;
+    for (d = box->ndim - 1; d >= 0; d--) {
+        if (box->shape[d] == 1) continue;
+        for (k = n++; k > 0 && strides[order[k - 1]] > strides[d]; k--) order[k] = order[k - 1];
+        order[k] = d;
+    }
+    for (k = 0; k < n; k++) {
+        d = order[k];
+        if (strides[d] < span || strides[d] > INT64_MAX / 2 / elem / box->shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "%s: stride %l of dim %d is %s; the dims within it span %l elements", which, strides[d],
+                              d, strides[d] < span ? "too small" : "too large", span);
+        stride[d] = strides[d] * elem;
+        span += strides[d] * (box->shape[d] - 1);
+    }
+    return MESH_OK;
+}
+
 /* This rank's part of a tensor, and whether what the caller says of it is so. */
 static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
                                              mesh_error *err) {
     mesh_box box;
     int d, ndim = t->layout.ndim;
-    int64_t elem = mesh__tensor_elem(t), span = 1;
+    int64_t elem = mesh__tensor_elem(t);
     memset(&box, 0, sizeof box);
     box.ndim = ndim;
     if (mesh_layout_box(&t->layout, rank, &box) < 0) {
@@ -647,15 +676,10 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
                               "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
                               t->local_shape[d], d, rank, box.shape[d], t->layout.shape[d]);
-        if (t->strides && box.shape[d] > 1) {
-            if (mesh_box_count(&box) && (t->strides[d] < span || t->strides[d] > INT64_MAX / 2 / elem / box.shape[d]))
-                return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                                  "%s: stride %l of dim %d is %s; the dims within it span %l elements", which,
-                                  t->strides[d], d, t->strides[d] < span ? "too small" : "too large", span);
-            p->stride[d] = mesh_box_count(&box) ? t->strides[d] * elem : 0;
-            span = t->strides[d] * (box.shape[d] - 1) + span;
-        }
     }
+    if (t->strides && mesh_box_count(&box) &&
+        mesh__strides_place(t->strides, &box, elem, p->stride, which, rank, err) != MESH_OK)
+        return MESH_ERR_ARGUMENT;
     if (!t->data && mesh_box_count(&box))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the data is NULL, but rank %d holds %l elements", which,
                           rank, mesh_box_count(&box));
@@ -686,6 +710,33 @@ static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
     if (!p->base || (p->box.ndim > 0 && !mesh_box_count(&p->box))) return 0;
     for (d = 0; d < p->box.ndim; d++) span += (p->box.shape[d] - 1) * p->stride[d];
     return (size_t)span;
+}
+
+/* Is one part within another: does each of its elements lie where it lies in there? */
+static inline int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b) {
+    int d;
+    for (d = 0; d < a->box.ndim; d++)
+        if (a->box.offset[d] < b->box.offset[d] ||
+            a->box.offset[d] + a->box.shape[d] > b->box.offset[d] + b->box.shape[d] ||
+            (a->box.shape[d] > 1 && a->stride[d] != b->stride[d]))
+            return 0;
+    return a->base == mesh__address(b, &a->box);
+}
+
+/* Source and destination share memory. Can that be, element by element; and is nothing received where something else is still to be sent from? */
+static inline int mesh__in_place(const mesh__task *t, int rank) {
+    mesh_moves it;
+    mesh_box both;
+    int k, rounds = mesh__in_rounds(t->plan);
+    if (!mesh__lies_in(&t->at[0], &t->last) && !mesh__lies_in(&t->last, &t->at[0])) return 0;
+    for (k = 0; k < t->plan->nsteps && rounds; k++) {
+        mesh__moves_layouts(&it, t->plan, k);
+        if (it.made_partial) return 0;
+    }
+    if (t->plan->step[0].kind == MESH_STEP_REDUCE) return 1; /* what comes is staged */
+    for (mesh_moves_start(&it, t->plan, 0, rank, -1); mesh_moves_next(&it);)
+        if (it.kind == MESH_MOVE_RECV && mesh_box_intersect(&both, &it.box, &it.from)) return 0;
+    return 1;
 }
 
 /* Does what one task receives overlap what another receives or sends? */
@@ -806,7 +857,7 @@ static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
 static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
                                            int count, mesh_error *err) {
-    int i, k, rank = c->transport->rank;
+    int i, k, shared, rank = c->transport->rank;
     for (i = 0; i < count; i++) {
         mesh_status status = MESH_OK;
         mesh_error why;
@@ -822,9 +873,15 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
             status = mesh__plan_of(c, &made[i], &src[i], &dst[i], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
-        if (status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
-                                               mesh__place_bytes(&t->last, elem)))
-            status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank, "source and destination overlap in memory");
+        shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
+                                                    mesh__place_bytes(&t->last, elem));
+        if (status == MESH_OK) {
+            mesh__place_view(&t->at[0], t->plan, 0, rank);
+            mesh__place_view(&t->last, t->plan, 1, rank);
+        }
+        if (shared && !mesh__in_place(t, rank))
+            status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank,
+                                "source and destination overlap in memory, and neither is a part of the other there");
         if (status != MESH_OK) {
             if (count > 1)
                 mesh__fail(err, status, why.rank, "tensor %d: %s", i, why.text);
@@ -832,8 +889,6 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
                 *err = why;
             return status;
         }
-        mesh__place_view(&t->at[0], t->plan, 0, rank);
-        mesh__place_view(&t->last, t->plan, 1, rank);
         for (k = 0; k < i && count <= 256; k++)
             if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
                 return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other", k,

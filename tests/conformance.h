@@ -1547,14 +1547,20 @@ static void conf_element(const mesh_tensor *t, int op, int summand, int summands
 
 enum { CONF_GUARD = 32 };
 
-/* Memory for a rank's part, with guards, its strides padded now and then. Returns the bytes between the guards. */
+/* Memory for a rank's part, with guards, now and then with strides, padded and in any order. Returns the bytes between the guards. */
 static size_t conf_part(conf_memory *m, conf_random *r, mesh_tensor *t, int rank, int64_t *strides, mesh_box *box) {
     int64_t elem = t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype), span = 1;
-    int d, padded = conf_below(r, 3) == 0;
+    int d, k, order[MESH_MAX_DIMS], padded = conf_below(r, 3) == 0;
     memset(box, 0, sizeof *box);
     box->ndim = t->layout.ndim;
     if (mesh_tensor_box(t, rank, box) < 0 && t->layout.ndim == 0) box->ndim = -1;
-    for (d = t->layout.ndim - 1; d >= 0; d--) {
+    for (d = t->layout.ndim - 1; d >= 0; d--) order[t->layout.ndim - 1 - d] = d;
+    for (d = t->layout.ndim - 1; d > 0 && padded; d--) {
+        int other = conf_below(r, 2) ? conf_below(r, d + 1) : d, was = order[d];
+        order[d] = order[other], order[other] = was;
+    }
+    for (k = 0; k < t->layout.ndim; k++) {
+        d = order[k];
         strides[d] = span + (padded ? d + 1 : 0);
         span = strides[d] * (box->shape[d] ? box->shape[d] : 1);
     }

@@ -477,7 +477,268 @@ static void two_hosts_rank(mesh_transport *t, void *ctx) {
 }
 static void test_two_hosts(void) { run_world(SIM, 8, two_hosts_rank, NULL); }
 
+/* ---- memory in any order ---- */
+
+static float cell_of(int64_t linear, int rank, int partial) {
+    return (float)(linear % 1013 + 1) * (partial ? (float)(rank + 1) : 1);
+}
+
+/* A part in memory whose dims lie in any order, padded here and there; written, or compared with what it should be (times). */
+typedef struct any_part {
+    mesh_tensor t;
+    mesh_box box;
+    int64_t stride[MESH_MAX_DIMS], bytes;
+} any_part;
+static void any_lay(any_part *p, test_random *r, int rank) {
+    int order[MESH_MAX_DIMS], n = p->t.layout.ndim, i, k;
+    int64_t span = 1;
+    memset(&p->box, 0, sizeof p->box);
+    mesh_tensor_box(&p->t, rank, &p->box);
+    for (i = 0; i < n; i++) order[i] = i;
+    for (i = n - 1; i > 0; i--) {
+        int swap = order[i];
+        k = random_below(r, i + 1);
+        order[i] = order[k], order[k] = swap;
+    }
+    for (i = 0; i < n; i++) {
+        p->stride[order[i]] = span + (random_below(r, 4) == 0) * (1 + random_below(r, 3));
+        if (p->box.shape[order[i]] > 1) span = p->stride[order[i]] * p->box.shape[order[i]];
+    }
+    p->bytes = (span + 8) * (int64_t)sizeof(float);
+    p->t.strides = p->stride;
+}
+static int any_visit(const any_part *p, int rank, int write, float times, int partial) {
+    int64_t n = mesh_box_count(&p->box), e;
+    int wrong = 0, d;
+    for (e = 0; e < n; e++) {
+        int64_t rest = e, at = 0, linear = 0, place = 1;
+        for (d = p->t.layout.ndim - 1; d >= 0; d--) {
+            int64_t i = rest % p->box.shape[d];
+            rest /= p->box.shape[d];
+            at += i * p->stride[d];
+            linear += (i + p->box.offset[d]) * place;
+            place *= p->t.layout.shape[d];
+        }
+        if (write)
+            ((float *)p->t.data)[at] = cell_of(linear, rank, partial);
+        else
+            wrong += ((float *)p->t.data)[at] != cell_of(linear, 0, 0) * times;
+    }
+    return wrong;
+}
+
+static void orders_of_dims_rank(mesh_transport *t, void *ctx) {
+    static const char *const specs[] = {"", "a:S(0)", "b:S(1)", "a:S(1) b:S(0)", "a:S(0)@1 b:S(0)@0", "a:S(2) b:S(0)"};
+    test_random same = random_from(73), own = random_from(79 + (uint64_t)t->rank);
+    int round, k;
+    mesh_comm c;
+    mesh_error err;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    for (round = 0; round < 60 && !test_failures; round++) {
+        int partial = random_below(&same, 3) == 0, d;
+        int64_t shape[3];
+        any_part p[2];
+        for (d = 0; d < 3; d++) shape[d] = 1 + random_below(&same, round % 10 ? 9 : 40);
+        for (k = 0; k < 2; k++) {
+            const char *spec = !k && partial ? "a:P(sum) b:S(1)" : specs[random_below(&same, 6)];
+            CHECK_OK(mesh_tensor_make(&p[k].t, &c.on, spec, MESH_F32, 3, shape, &err), err);
+            any_lay(&p[k], &own, t->rank);
+            p[k].t.data = malloc((size_t)p[k].bytes);
+            memset(p[k].t.data, 0xee, (size_t)p[k].bytes);
+        }
+        any_visit(&p[0], t->rank, 1, 1, partial);
+        CHECK_OK(mesh_redistribute(&c, &p[0].t, &p[1].t), c.error);
+        if (!partial) CHECK_INT(any_visit(&p[1], t->rank, 0, 1, 0), 0);
+        if (partial) { /* element by element: its column's ranks */
+            mesh_layout src = p[0].t.layout;
+            int64_t n = mesh_box_count(&p[1].box), e;
+            for (e = 0; e < n; e++) {
+                int64_t rest = e, at = 0, index[3], linear = 0;
+                float sum = 0;
+                for (d = 2; d >= 0; d--) index[d] = rest % p[1].box.shape[d], rest /= p[1].box.shape[d];
+                for (d = 0; d < 3; d++) at += index[d] * p[1].stride[d], index[d] += p[1].box.offset[d];
+                for (d = 0; d < 3; d++) linear = linear * shape[d] + index[d];
+                for (k = 0; k < 2; k++) sum += cell_of(linear, mesh_layout_owner(&src, index, k), 1);
+                if (((float *)p[1].t.data)[at] != sum) test_fail(__FILE__, __LINE__, "round %d: element %d", round, (int)e);
+            }
+        }
+        free(p[0].t.data), free(p[1].t.data);
+    }
+    mesh_comm_close(&c);
+}
+static void test_orders_of_dims(void) {
+    run_world(SIM, 4, orders_of_dims_rank, NULL);
+    run_world(TCP, 4, orders_of_dims_rank, NULL);
+}
+
+/* A distributed transpose: a view of the source with its dims in another order. */
+static void transposed_rank(mesh_transport *t, void *ctx) {
+    static const char *const specs[] = {"a:S(0)", "a:S(1)", "", "b:S(2) a:S(0)", "a:S(1) b:S(1)"};
+    static const int orders[][3] = {{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {0, 2, 1}};
+    test_random same = random_from(83);
+    int round, d;
+    mesh_comm c;
+    mesh_error err;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    for (round = 0; round < 40 && !test_failures; round++) {
+        const int *order = orders[random_below(&same, 6)];
+        int64_t shape[3], turned[3], strides[3], e, n;
+        mesh_tensor src, view, dst, back;
+        mesh_box box;
+        float *want;
+        for (d = 0; d < 3; d++) shape[d] = 1 + random_below(&same, 11);
+        for (d = 0; d < 3; d++) turned[d] = shape[order[d]];
+        CHECK_OK(mesh_tensor_make(&src, &c.on, specs[random_below(&same, 5)], MESH_F32, 3, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst, &c.on, specs[random_below(&same, 5)], MESH_F32, 3, turned, &err), err);
+        src.data = calloc((size_t)mesh_tensor_count(&src, t->rank) + 1, 4);
+        dst.data = calloc((size_t)mesh_tensor_count(&dst, t->rank) + 1, 4);
+        n = mesh_tensor_box(&src, t->rank, &box);
+        want = (float *)malloc((size_t)(n + 1) * 4);
+        for (e = 0; e < n; e++) {
+            int64_t rest = e, index[3], linear = 0;
+            for (d = 2; d >= 0; d--) index[d] = rest % box.shape[d] + box.offset[d], rest /= box.shape[d];
+            for (d = 0; d < 3; d++) linear = linear * shape[d] + index[d];
+            ((float *)src.data)[e] = want[e] = (float)linear;
+        }
+        CHECK_OK(mesh_tensor_permute(&view, &src, order, t->rank, strides, &err), err);
+        CHECK_OK(mesh_redistribute(&c, &view, &dst), c.error);
+        mesh_tensor_box(&dst, t->rank, &box);
+        for (e = 0; e < mesh_box_count(&box); e++) {
+            int64_t rest = e, index[3], linear = 0;
+            for (d = 2; d >= 0; d--) index[order[d]] = rest % box.shape[d] + box.offset[d], rest /= box.shape[d];
+            for (d = 0; d < 3; d++) linear = linear * shape[d] + index[d];
+            if (((float *)dst.data)[e] != (float)linear) test_fail(__FILE__, __LINE__, "round %d, %d", round, (int)e);
+        }
+        memset(src.data, 0, (size_t)n * 4); /* and back, into the view */
+        back = view;
+        CHECK_OK(mesh_redistribute(&c, &dst, &back), c.error);
+        CHECK(!memcmp(src.data, want, (size_t)n * 4));
+        free(src.data), free(dst.data), free(want);
+    }
+    if (t->rank == 0) {
+        static const int64_t shape[2] = {3, 4}, outer[2] = {9, 2};
+        static const int twice[2] = {1, 1}, beyond[2] = {0, 2}, turn[2] = {1, 0};
+        mesh_tensor x, view, before;
+        int64_t strides[2];
+        CHECK_OK(mesh_tensor_make(&x, &c.on, "b:S(1)@0", MESH_F32, 2, shape, &err), err);
+        memset(&view, 0x5a, sizeof view);
+        before = view;
+        CHECK_INT(mesh_tensor_permute(&view, &x, twice, 0, strides, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "dims[1] is 1; name each of the 2 dims once");
+        CHECK_INT(mesh_tensor_permute(&view, &x, beyond, 0, strides, &err), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_tensor_permute(&view, &x, NULL, 0, strides, &err), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_tensor_permute(&view, &x, turn, 0, NULL, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "strides is NULL");
+        CHECK(!memcmp(&view, &before, sizeof view));
+        x.strides = outer;
+        CHECK_OK(mesh_tensor_permute(&view, &x, turn, 0, strides, &err), err);
+        CHECK(strides[0] == 2 && strides[1] == 9 && view.layout.shape[0] == 4 && view.layout.spec.axis[1].dim == 0);
+    }
+    mesh_comm_close(&c);
+}
+static void test_transposed(void) {
+    run_world(SIM, 4, transposed_rank, NULL);
+    run_world(TCP, 4, transposed_rank, NULL);
+}
+
+/* In place: wherever one of a rank's parts holds the other, they share its memory; what comes is what comes to memory of its own. */
+static void shared_memory_rank(mesh_transport *t, void *ctx) {
+    static const char *const specs[] = {"",          "a:S(0)",          "b:S(0)",          "a:S(0) b:S(0)",
+                                        "a:S(0) b:S(1)", "a:S(0)@1 b:S(0)@0", "b:S(1)",          "a:P(sum) b:S(1)",
+                                        "a:P(sum)",  "a:P(sum) b:P(sum)", "a:S(0) b:P(sum)", "b:P(sum)"};
+    int cap = *(int *)ctx, round, k, shared = 0, refused = 0;
+    test_random same = random_from(89 + (uint64_t)cap);
+    mesh_comm c;
+    mesh_error err;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh m;
+    desc.scratch_cap = cap == 1 ? 400000 : 0;
+    desc.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_parse(&m, "a=2,b=2", 4, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+    for (round = 0; round < (cap ? 60 : 200) && !test_failures; round++) {
+        int64_t shape[2], n[2], elem = 4, i, strides[2];
+        mesh_tensor x[2], y[2], *small, *big;
+        mesh_box box[2];
+        int large, fits = 1, d, said, mine, all;
+        float *own, *own_out;
+        shape[0] = 1 + random_below(&same, 20), shape[1] = 1 + random_below(&same, cap ? 9000 : 12);
+        for (k = 0; k < 2; k++) {
+            CHECK_OK(mesh_tensor_make(&x[k], &c.on, specs[random_below(&same, k ? 9 : 12)], MESH_F32, 2, shape, &err), err);
+            n[k] = mesh_tensor_box(&x[k], t->rank, &box[k]);
+            y[k] = x[k];
+        }
+        own = (float *)malloc((size_t)(n[0] + 1) * 4), own_out = (float *)malloc((size_t)(n[1] + 1) * 4);
+        for (i = 0; i < n[0]; i++) own[i] = (float)((i * 31 + t->rank * 7 + round) % 97);
+        y[0].data = own, y[1].data = own_out;
+        said = mesh_redistribute(&c, &y[0], &y[1]); /* apart */
+        if (said != MESH_OK) { /* not with so little scratch */
+            CHECK_INT(said, MESH_ERR_MEMORY);
+            c.failed = 0, memset(&c.error, 0, sizeof c.error);
+            free(own), free(own_out);
+            refused++;
+            mesh_comm_close(&c);
+            CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+            continue;
+        }
+        large = n[1] > n[0];
+        small = &x[!large], big = &x[large];
+        for (d = 0; d < 2; d++)
+            fits &= box[!large].offset[d] >= box[large].offset[d] &&
+                    box[!large].offset[d] + box[!large].shape[d] <= box[large].offset[d] + box[large].shape[d];
+        big->data = malloc((size_t)(n[large] + 1) * elem);
+        if (fits && n[!large]) {
+            strides[0] = box[large].shape[1], strides[1] = 1;
+            x[0].strides = x[1].strides = strides;
+            small->data = (float *)big->data + (box[!large].offset[0] - box[large].offset[0]) * strides[0] +
+                          (box[!large].offset[1] - box[large].offset[1]);
+        } else {
+            fits = 0;
+            small->data = malloc((size_t)(n[!large] + 1) * elem);
+        }
+        memset(big->data, 0xee, (size_t)(n[large] + 1) * 4);
+        for (i = 0; i < n[0]; i++) {
+            int64_t row = box[0].shape[1] ? i / box[0].shape[1] : 0, column = box[0].shape[1] ? i % box[0].shape[1] : 0;
+            ((float *)x[0].data)[fits ? row * strides[0] + column : i] = own[i];
+        }
+        mine = mesh_redistribute_scratch_bytes(&c, &x[0], &x[1], 1, &i, &err) == MESH_OK;
+        if (!mine) CHECK_HAS(err.text, "neither is a part of the other there");
+        CHECK_OK(mesh_all_reduce(&c, NULL, &mine, &all, 1, MESH_I32, MESH_MIN), c.error);
+        if (all) {
+            CHECK_OK(mesh_redistribute(&c, &x[0], &x[1]), c.error);
+            for (i = 0; i < n[1]; i++) {
+                int64_t row = i / box[1].shape[1], column = i % box[1].shape[1];
+                float got = ((float *)x[1].data)[fits ? row * strides[0] + column : i];
+                if (got != own_out[i]) {
+                    char from[64], to[64];
+                    mesh_spec_format(&x[0].layout.spec, &c.on, from, sizeof from);
+                    mesh_spec_format(&x[1].layout.spec, &c.on, to, sizeof to);
+                    test_fail(__FILE__, __LINE__, "round %d, %s -> %s of %dx%d: element %d is %g, apart %g", round, from, to,
+                              (int)shape[0], (int)shape[1], (int)i, got, own_out[i]);
+                    break;
+                }
+            }
+        }
+        shared += all && fits;
+        refused += !all;
+        if (!fits) free(small->data);
+        free(big->data), free(own), free(own_out);
+    }
+    CHECK(shared > (cap ? 20 : 100));
+    mesh_comm_close(&c);
+}
+static void test_shared_memory(void) {
+    int cap;
+    for (cap = 0; cap < 3; cap++) run_world(SIM, 4, shared_memory_rank, &cap);
+    for (cap = 0; cap < 3; cap++) run_world(TCP, 4, shared_memory_rank, &cap);
+}
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/orders_of_dims", test_orders_of_dims, 0},
+    {"redistribute/transposed", test_transposed, 0},
+    {"redistribute/shared_memory", test_shared_memory, 0},
     {"redistribute/sim", test_redistribute_sim, 0},    {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/unix", test_redistribute_unix, 0},  {"redistribute/lists", test_lists_of_tensors, 0},
     {"redistribute/two_hosts", test_two_hosts, 0},     {"redistribute/scratch", test_scratch, 0},

@@ -127,7 +127,7 @@ static void overlap_rank(mesh_transport *t, void *ctx) {
                                 MESH_CALL_ALL_GATHER_V, MESH_CALL_REDUCE_SCATTER_V, MESH_CALL_ALL_TO_ALL_V,
                                 MESH_CALL_GATHER_V,     MESH_CALL_SCATTER_V,        MESH_CALL_EXSCAN};
     enum { KINDS = sizeof kinds / sizeof *kinds };
-    static int32_t memory[8 * CELLS];
+    static int32_t memory[12 * CELLS];
     int round, n = t->size, me = t->rank, fine[KINDS] = {0}, refused[KINDS] = {0}, k;
     refuser f;
     (void)ctx;
@@ -191,7 +191,7 @@ static void test_overlap(void) {
 static void overlap_lists_rank(mesh_transport *t, void *ctx) {
     static const int kinds[] = {MESH_CALL_ALL_REDUCE_MANY, MESH_CALL_BROADCAST_MANY, MESH_CALL_ALL_GATHER_MANY,
                                 MESH_CALL_REDUCE_SCATTER_MANY};
-    static int32_t memory[8 * CELLS];
+    static int32_t memory[12 * CELLS];
     int round, n = t->size, fine = 0, refused = 0;
     refuser f;
     (void)ctx;
@@ -491,17 +491,46 @@ static void test_halo_refused(void) { run_world(SIM, 4, halo_refused_rank, NULL)
 
 /* ---- tensors: strides, and memory of lists; asked for their scratch, which does not fail the comm ---- */
 
+/* A rank's part as it lies: its box, where element (i, j) of the whole is, how far it reaches. */
+typedef struct lying {
+    const int32_t *at;
+    mesh_box box;
+    int64_t stride[2];
+} lying;
+static const int32_t *lies_at(const lying *p, int64_t i, int64_t j) {
+    return p->at + (i - p->box.offset[0]) * p->stride[0] + (j - p->box.offset[1]) * p->stride[1];
+}
+/* Every element of a is one of b, at the same place. */
+static int lies_within(const lying *a, const lying *b) {
+    int64_t i, j;
+    for (i = a->box.offset[0]; i < a->box.offset[0] + a->box.shape[0]; i++)
+        for (j = a->box.offset[1]; j < a->box.offset[1] + a->box.shape[1]; j++)
+            if (i < b->box.offset[0] || i >= b->box.offset[0] + b->box.shape[0] || j < b->box.offset[1] ||
+                j >= b->box.offset[1] + b->box.shape[1] || lies_at(a, i, j) != lies_at(b, i, j))
+                return 0;
+    return 1;
+}
+/* Strides that nest in one order or the other. */
+static int strides_nest(const lying *p) {
+    int64_t n0 = p->box.shape[0], n1 = p->box.shape[1], s0 = p->stride[0], s1 = p->stride[1];
+    if (n0 == 0 || n1 == 0) return 1;
+    if (n0 > 1 && s0 < 1) return 0;
+    if (n1 > 1 && s1 < 1) return 0;
+    return n0 == 1 || n1 == 1 || s0 > s1 * (n1 - 1) || s1 > s0 * (n0 - 1);
+}
+
 static void tensors_refused_rank(mesh_transport *t, void *ctx) {
-    static int32_t memory[8 * CELLS];
-    int round, fine = 0, refused = 0, me = t->rank;
+    static int32_t memory[12 * CELLS];
+    int round, fine = 0, refused = 0, within = 0, me = t->rank;
     refuser f;
     (void)ctx;
     if (!refuser_open(&f, t, "a=2,b=2", 607)) return;
-    for (round = 0; round < 1500; round++) {
+    for (round = 0; round < 4000; round++) {
         static const char *const specs[] = {"", "a:S(0)", "b:S(1)", "a:S(1) b:S(0)", "a:S(0) b:S(0)"};
         mesh_tensor list[2][3];
         int64_t strides[2][3][2], said;
         stretch spans[2][3];
+        lying lies[2][3];
         int n = 1 + random_below(&f.r, 3), i, k, side, legal = 1, room = random_below(&f.r, 3) ? 6 * CELLS : 60;
         mesh_error err;
         for (i = 0; i < n; i++)
@@ -509,39 +538,46 @@ static void tensors_refused_rank(mesh_transport *t, void *ctx) {
                 mesh_tensor *x = &list[side][i];
                 mesh_box box;
                 int64_t reach = 1;
-                int d;
+                int d, columns = !random_below(&f.r, 3), twin = side && !random_below(&f.r, 3);
                 memset(x, 0, sizeof *x);
                 x->dtype = MESH_I32, x->layout.ndim = 2, x->layout.on = &f.c.on;
                 x->layout.shape[0] = side ? list[0][i].layout.shape[0] : random_below(&f.r, 5);
                 x->layout.shape[1] = side ? list[0][i].layout.shape[1] : 1 + random_below(&f.r, 4);
                 mesh_spec_parse(&x->layout.spec, x->layout.on, specs[random_below(&f.r, 5)], 2, NULL);
-                x->data = memory + random_below(&f.r, room);
+                x->data = memory + 2 * CELLS + random_below(&f.r, room);
                 mesh_tensor_box(x, me, &box);
                 if (random_below(&f.r, 2)) x->strides = strides[side][i];
                 for (d = 1; d >= 0; d--) {
-                    int64_t *stride = &strides[side][i][d];
-                    *stride = x->strides
-                                  ? (d ? 1 : box.shape[1]) + random_below(&f.r, 3) - (random_below(&f.r, 12) == 0)
-                                  : reach;
-                    if (box.shape[d] > 1 && mesh_box_count(&box)) {
-                        legal &= *stride >= reach;
-                        reach += *stride * (box.shape[d] - 1);
-                    } else if (!x->strides) {
-                        reach *= box.shape[d];
-                    }
+                    int inner = d == !columns;
+                    strides[side][i][d] = !x->strides ? (d ? 1 : box.shape[1])
+                                                      : (inner ? 1 : box.shape[!d]) + random_below(&f.r, 3) -
+                                                            (random_below(&f.r, 12) == 0);
                 }
+                if (twin) { /* where the source has it, or would have it */
+                    if (random_below(&f.r, 4)) x->strides = strides[1][i];
+                    for (d = 0; d < 2 && x->strides; d++) strides[1][i][d] = strides[0][i][d];
+                    for (d = 0; d < 2 && !x->strides; d++) strides[1][i][d] = d ? 1 : box.shape[1];
+                    x->data = (void *)(uintptr_t)lies_at(&lies[0][i], box.offset[0], box.offset[1]);
+                }
+                lies[side][i].at = (const int32_t *)x->data, lies[side][i].box = box;
+                for (d = 0; d < 2; d++) lies[side][i].stride[d] = strides[side][i][d];
+                legal &= strides_nest(&lies[side][i]);
+                for (d = 0; d < 2; d++)
+                    if (box.shape[d] > 1) reach += strides[side][i][d] * (box.shape[d] - 1);
                 spans[side][i] = span_of(x->data, mesh_box_count(&box) ? (size_t)reach : 0);
-                if (!x->strides) spans[side][i].n = (size_t)mesh_box_count(&box);
             }
         for (i = 0; i < n && legal; i++) {
-            legal &= !spans_meet(spans[0][i], spans[1][i]);
+            int apart = !spans_meet(spans[0][i], spans[1][i]),
+                inside = lies_within(&lies[0][i], &lies[1][i]) || lies_within(&lies[1][i], &lies[0][i]);
+            legal &= apart || inside;
+            within += !apart && inside;
             for (k = 0; k < n; k++)
                 if (i != k) legal &= !spans_meet(spans[1][i], spans[0][k]) && !spans_meet(spans[1][i], spans[1][k]);
         }
         CHECK_INT(mesh_redistribute_scratch_bytes(&f.c, list[0], list[1], n, &said, &err) == MESH_OK, legal);
         *(legal ? &fine : &refused) += 1;
     }
-    CHECK(fine > 300 && refused > 300);
+    CHECK(fine > 800 && refused > 800 && within > 300);
     refuser_close(&f);
 }
 static void test_tensors_refused(void) { run_world(SIM, 4, tensors_refused_rank, NULL); }
