@@ -425,7 +425,7 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
         if (impl->user_op[k].elem_bytes && call->dtype == MESH_BYTES) return impl->user_op[k].elem_bytes;
         return impl->user_op[k].elem_bytes ? 0 : elem;
     }
-    return mesh__is_loc(call->op) ? 2 * elem : elem;
+    return mesh__is_loc(call->op) && elem ? mesh__pair_bytes(call->dtype) : elem;
 }
 
 /* What a call moves at least, by a rank: for collectives of the transport's own, which do not say. */

@@ -64,7 +64,8 @@ static inline int mesh__reducible(int d, int op) {
     switch (op) {
     case MESH_MINLOC:
     case MESH_MAXLOC:
-        return d == MESH_F32 || d == MESH_F64 || d == MESH_I32 || d == MESH_U32 || d == MESH_I64 || d == MESH_U64;
+        return d == MESH_F32 || d == MESH_F64 || d == MESH_I32 || d == MESH_U32 || d == MESH_I64 || d == MESH_U64 ||
+               d == MESH_F64_I32;
     case MESH_SUM:
     case MESH_PROD:
         return mesh__is_integer(d) || mesh__is_float(d) || mesh__is_complex(d);
@@ -170,8 +171,8 @@ static inline int mesh__reducible(int d, int op) {
     count *= 2;                                                                                                      \
     MESH__EACH(T, d[i] + s[i])
 
-/* minloc, maxloc: pairs {value, index}, both numbers of `width` bytes. The key orders values as unsigned integers; a NaN wins, as in min
-   and max; equal values leave the lower index. */
+/* minloc, maxloc: pairs {value, index}. The key orders values as unsigned integers; a NaN wins, as in min and max; equal values leave the
+   lower index. */
 static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
     int wide = mesh_dtype_bytes((mesh_dtype)dtype) == 8;
     uint64_t sign = wide ? UINT64_C(1) << 63 : UINT64_C(1) << 31, all = sign | (sign - 1);
@@ -182,23 +183,32 @@ static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
     return v & sign ? ~v & all : v | sign;
 }
 
+/* A number of 4 or 8 bytes, signed where it is an index. */
+static inline uint64_t mesh__loc_number(const unsigned char *p, size_t width, int is_index) {
+    uint64_t v = 0;
+    uint32_t u;
+    if (width == 8) {
+        memcpy(&v, p, 8);
+        return v;
+    }
+    memcpy(&u, p, 4);
+    return is_index ? (uint64_t)(int64_t)(int32_t)u : u;
+}
+
+/* Bytes of a pair. */
+static inline size_t mesh__pair_bytes(int dtype) {
+    return mesh_dtype_bytes((mesh_dtype)dtype) * (dtype == MESH_F64_I32 ? 1 : 2);
+}
+
 static inline void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const unsigned char *src, size_t count) {
-    size_t width = mesh_dtype_bytes((mesh_dtype)dtype), i;
-    for (i = 0; i < count; i++, dst += 2 * width, src += 2 * width) {
-        uint64_t a[2], b[2], ka, kb;
-        int k, take;
-        for (k = 0; k < 2; k++) {
-            uint32_t u = 0, w = 0;
-            memcpy(width == 8 ? (void *)&a[k] : (void *)&u, dst + (size_t)k * width, width);
-            memcpy(width == 8 ? (void *)&b[k] : (void *)&w, src + (size_t)k * width, width);
-            if (width == 8) continue;
-            a[k] = k ? (uint64_t)(int64_t)(int32_t)u : u;
-            b[k] = k ? (uint64_t)(int64_t)(int32_t)w : w;
-        }
-        ka = mesh__key(dtype, a[0], op);
-        kb = mesh__key(dtype, b[0], op);
-        take = ka == kb ? (int64_t)b[1] < (int64_t)a[1] : op == MESH_MINLOC ? kb < ka : kb > ka;
-        if (take) memcpy(dst, src, 2 * width);
+    size_t pair = mesh__pair_bytes(dtype), value = pair / 2, index = dtype == MESH_F64_I32 ? 4 : value, i;
+    int numbers = dtype == MESH_F64_I32 ? (int)MESH_F64 : dtype;
+    for (i = 0; i < count; i++, dst += pair, src += pair) {
+        uint64_t a = mesh__key(numbers, mesh__loc_number(dst, value, 0), op),
+                 b = mesh__key(numbers, mesh__loc_number(src, value, 0), op);
+        int64_t of_a = (int64_t)mesh__loc_number(dst + value, index, 1),
+                of_b = (int64_t)mesh__loc_number(src + value, index, 1);
+        if (a == b ? of_b < of_a : op == MESH_MINLOC ? b < a : b > a) memcpy(dst, src, pair);
     }
 }
 
@@ -287,10 +297,13 @@ static inline int mesh__is_little(void) {
 #endif
 }
 
+enum { MESH__SWAP_PAIR = 12 }; /* as a width: numbers of 8 and of 4 bytes, and 4 that are nothing */
+
 /* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
 static inline size_t mesh__swap_width(const mesh_call *c) {
     size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
     if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
+    if (c->dtype == MESH_F64_I32) return MESH__SWAP_PAIR;
     return mesh__is_complex(c->dtype) ? width / 2 : width;
 }
 
@@ -298,7 +311,11 @@ static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t 
     unsigned char *d = (unsigned char *)dst, number[16];
     const unsigned char *s = (const unsigned char *)src;
     size_t i, k;
-    for (i = 0; i < nbytes; i += width) {
+    for (i = 0; i < nbytes && width == MESH__SWAP_PAIR; i += 16) {
+        memcpy(number, s + i, 16);
+        for (k = 0; k < 16; k++) d[i + k] = number[k < 8 ? 7 - k : k < 12 ? 19 - k : k];
+    }
+    for (i = 0; i < nbytes && width != MESH__SWAP_PAIR; i += width) {
         memcpy(number, s + i, width);
         for (k = 0; k < width; k++) d[i + k] = number[width - 1 - k];
     }

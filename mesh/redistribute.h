@@ -87,6 +87,7 @@ typedef struct mesh__task {
 typedef struct mesh__item {
     int task, peer, kind, summand, next; /* next: of the same peer and direction; -1: none */
     mesh_box box, made;                  /* made: this rank's box of the next layout */
+    unsigned char *copy;                 /* what is sent from a copy: that */
 } mesh__item;
 
 /* What has to be done with a part when it has come: it is moved to where it belongs (to -1: it is there), its bytes are turned. */
@@ -271,6 +272,7 @@ static inline void mesh__keep_item(mesh__builder *b, int task, const mesh_moves 
     i->next = -1;
     i->box = it->box;
     i->made = it->to;
+    i->copy = NULL;
 }
 
 static inline int64_t mesh__item_bytes(const mesh__builder *b, const mesh__item *i) {
@@ -289,47 +291,75 @@ static inline mesh__place_of mesh__item_place(const mesh__builder *b, const mesh
     return t->at[!(step & 1)];
 }
 
-/* Is a box packed with others of its message? Small ones are where there are several, and on hosts of the other byte order all that is
-   sent, to be turned. */
+/* Is a box packed with others of its message? Small ones are where there are several: both ends say the same. */
 static inline int mesh__is_packed(const mesh__builder *b, const mesh__item *i, int alone) {
-    return (i->kind == MESH_MOVE_SEND && b->task[i->task].width) || (!alone && mesh__item_bytes(b, i) < MESH__PACKED);
+    return !alone && mesh__item_bytes(b, i) < MESH__PACKED;
 }
 
-/* Of a peer's boxes, in one direction, from item `first` on: those that are packed are one message, the others one each. Sends are packed
-   before the post begins (posting 0); `packed` is where. */
-static inline void mesh__add_messages(mesh__builder *b, int first, int step, int round, int turn, int posting,
+/* What is sent from a copy: on hosts of the other byte order all, turned there. */
+static inline int mesh__is_staged(const mesh__builder *b, const mesh__item *i, int alone) {
+    return i->kind == MESH_MOVE_SEND && b->task[i->task].width && !mesh__is_packed(b, i, alone);
+}
+
+/* Copy a box that is to be sent to where it is sent from. */
+static inline void mesh__add_copied(mesh__builder *b, const mesh__item *i, const mesh__place_of *place,
+                                    unsigned char *copy) {
+    const mesh__task *t = &b->task[i->task];
+    mesh__place_of to = mesh__dense(copy, &i->box, t->plan->elem_bytes);
+    int from = mesh__add_box(b, MESH_SEND, b->rank, place, &i->box, t->plan->elem_bytes),
+        x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, t->plan->elem_bytes);
+    mesh__add_step(b, MESH__MOVE, from, x, NULL, 0);
+    if (t->width) mesh__add_turn(b, x, t->width);
+}
+
+/* Before the post: of a peer's boxes from item `first` on, what is sent packed or from a copy is put there. `packed`: where. */
+static inline void mesh__add_packing(mesh__builder *b, int first, int step, int round, int turn,
+                                     unsigned char **packed) {
+    int k, alone = b->item[first].next < 0;
+    int64_t together = 0;
+    if (b->item[first].kind != MESH_MOVE_SEND) return;
+    for (k = first; k >= 0; k = b->item[k].next)
+        if (mesh__is_packed(b, &b->item[k], alone)) together += mesh__item_bytes(b, &b->item[k]);
+    if (together) *packed = mesh__own_scratch(b, mesh__rounded(together));
+    for (together = 0, k = first; k >= 0; k = b->item[k].next) {
+        mesh__item *i = &b->item[k];
+        mesh__place_of place = mesh__item_place(b, i, step, round, turn);
+        if (mesh__is_staged(b, i, alone)) {
+            i->copy = mesh__own_scratch(b, mesh__rounded(mesh__item_bytes(b, i)));
+            mesh__add_copied(b, i, &place, i->copy);
+        } else if (mesh__is_packed(b, i, alone)) {
+            mesh__add_copied(b, i, &place, *packed ? *packed + together : NULL);
+            together += mesh__item_bytes(b, i);
+        }
+    }
+}
+
+/* Of a peer's boxes, in one direction, from item `first` on: those that are packed are one message, the others one each. */
+static inline void mesh__add_messages(mesh__builder *b, int first, int step, int round, int turn,
                                       unsigned char **packed) {
-    int k, sending = b->item[first].kind == MESH_MOVE_SEND, alone = b->item[first].next < 0, x;
+    int k, x, sending = b->item[first].kind == MESH_MOVE_SEND, alone = b->item[first].next < 0;
     int64_t together = 0;
     mesh_box line; /* packed boxes as one row of bytes */
     mesh__place_of row;
-    memset(&line, 0, sizeof line);
-    line.ndim = 1;
     for (k = first; k >= 0; k = b->item[k].next)
         if (mesh__is_packed(b, &b->item[k], alone)) together += mesh__item_bytes(b, &b->item[k]);
-    if (!posting && (!sending || !together)) return;
-    if (together && (!posting || !sending)) *packed = mesh__own_scratch(b, mesh__rounded(together));
-    line.shape[0] = together;
-    row = mesh__dense(*packed, &line, 1);
-    if (posting && together) mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, b->item[first].peer, &row, &line, 1);
-    together = 0;
+    if (together) {
+        memset(&line, 0, sizeof line);
+        line.ndim = 1;
+        line.shape[0] = together;
+        if (!sending) *packed = mesh__own_scratch(b, mesh__rounded(together));
+        row = mesh__dense(*packed, &line, 1);
+        mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, b->item[first].peer, &row, &line, 1);
+    }
     for (k = first; k >= 0; k = b->item[k].next) {
         const mesh__item *i = &b->item[k];
         const mesh__task *t = &b->task[i->task];
-        int64_t elem = t->plan->elem_bytes;
-        mesh__place_of place = mesh__item_place(b, i, step, round, turn);
-        if (!mesh__is_packed(b, i, alone)) {
-            if (!posting) continue;
-            x = mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, i->peer, &place, &i->box, elem);
-            if (!sending) mesh__when_come(b, x, -1, t->width);
-        } else if (!posting) { /* pack */
-            mesh__place_of to = mesh__dense(*packed ? *packed + together : NULL, &i->box, elem);
-            int from = mesh__add_box(b, MESH_SEND, b->rank, &place, &i->box, elem);
-            x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, elem);
-            mesh__add_step(b, MESH__MOVE, from, x, NULL, 0);
-            if (t->width) mesh__add_turn(b, x, t->width);
-            together += mesh__item_bytes(b, i);
-        }
+        mesh__place_of place;
+        if (mesh__is_packed(b, i, alone)) continue;
+        place = mesh__is_staged(b, i, alone) ? mesh__dense(i->copy, &i->box, t->plan->elem_bytes)
+                                             : mesh__item_place(b, i, step, round, turn);
+        x = mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, i->peer, &place, &i->box, t->plan->elem_bytes);
+        if (!sending) mesh__when_come(b, x, -1, t->width);
     }
 }
 
@@ -401,9 +431,9 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
         if (end - first > 1) *tail = i;
     }
     mesh__turn_chains(b, chains);
-    for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 0, &packed[k]);
+    for (k = 0; k < chains; k++) mesh__add_packing(b, b->chain[k], step, round, turn, &packed[k]);
     mesh__begin_post(b);
-    for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, 1, &packed[k]);
+    for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, &packed[k]);
     mesh__end_post(b);
     for (k = 0; k < chains; k++)
         if (b->item[b->chain[k]].kind == MESH_MOVE_RECV)
@@ -477,7 +507,7 @@ static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     mesh__place_of *to = &t->at[!(step & 1)];
     mesh_layout layout;
     mesh_box box, both;
-    int d, inside = p->view.ndim > 0;
+    int d, inside = p->view.ndim > 0 || t->last.base; /* a scalar has no box that would be empty */
     if (step == p->nsteps - 1) {
         *to = t->last;
         return;

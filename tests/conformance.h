@@ -628,6 +628,10 @@ static void conf_put(mesh_dtype d, void *buf, size_t i, int64_t re, int64_t im) 
     case MESH_C128:
         ((double *)buf)[2 * i] = (double)re, ((double *)buf)[2 * i + 1] = (double)im;
         break;
+    case MESH_F64_I32:
+        memset((char *)buf + 16 * i, 0, 16);
+        ((double *)buf)[2 * i] = (double)re, ((int32_t *)buf)[4 * i + 2] = (int32_t)im;
+        break;
     default:
         ((uint8_t *)buf)[i] = (uint8_t)re;
         break;
@@ -636,6 +640,10 @@ static void conf_put(mesh_dtype d, void *buf, size_t i, int64_t re, int64_t im) 
 
 /* A pair of minloc and maxloc. */
 static void conf_put_pair(mesh_dtype d, void *buf, size_t i, int64_t value, int64_t index) {
+    if (d == MESH_F64_I32) {
+        conf_put(d, buf, i, value, index);
+        return;
+    }
     conf_put(d, buf, 2 * i, value, 0);
     conf_put(mesh_dtype_bytes(d) == 4 ? MESH_I32 : MESH_I64, buf, 2 * i + 1, index, 0);
 }
@@ -790,10 +798,10 @@ static void conf_check(conf_case *c, mesh_status status, mesh_request r, const c
     } while (0)
 
 static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
-    size_t i, n = (size_t)c->n, me = (size_t)c->me, elem = c->elem, bytes = count * elem * (mesh__is_loc(op) ? 2 : 1);
+    size_t i, n = (size_t)c->n, me = (size_t)c->me, elem = c->elem, bytes = count * (mesh__is_loc(op) ? mesh__pair_bytes(c->d) : elem);
     unsigned char *send = conf_at(&c->memory, c->send), *recv = conf_at(&c->memory, c->recv); /* for operations */
     int root = (int)((count + 1) % n), in_place;
-    c->elem = mesh__is_loc(op) ? 2 * elem : elem;
+    c->elem = mesh__is_loc(op) ? mesh__pair_bytes(c->d) : elem;
     for (in_place = 0; in_place < 2 && op != MESH_AVG; in_place++) { /* scan, exscan */
         const void *from = in_place ? recv : send;
         c->in_place = in_place;
