@@ -296,12 +296,6 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
     return n;
 }
 
-/* The names of a list of axes, as messages and records write it: "dp,cp". */
-static inline void mesh__put_axes(mesh__text *t, const mesh *m, const uint8_t *list, int n) {
-    int i;
-    for (i = 0; i < n; i++) mesh__put(t, "%s%s", i ? "," : "", m->axis[list[i]].name);
-}
-
 /* ---- // >>layout: axes over modes ---------------------------------------------------------------------------------------- */
 
 static inline void mesh__start(mesh *r, const mesh *like) {

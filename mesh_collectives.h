@@ -301,7 +301,7 @@ static inline mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
 }
 
 /* One buffer of a call: NULL, overflow, overlap. `which`: for messages about a list, "" otherwise. */
-static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const mesh_call *call, const void *send,
+static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_call *call, const void *send,
                                              const void *recv, size_t count, const char *which) {
     const char *axes = g->axes;
     int kind = call->kind, single = mesh__single_kind(kind), at_root = g->index == call->root, i;
@@ -344,6 +344,7 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, const
     if (kind == MESH_CALL_ALL_TO_ALL_V || (gathers ? send : recv) != shared)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                             "%ssend and recv overlap, but not as in place (see CONVENTIONS)", which);
+    call->in_place = 1;
     return MESH_OK;
 }
 
@@ -365,7 +366,7 @@ static inline int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *ca
 }
 
 /* Check a collective's arguments; the comm fails if they are wrong. */
-static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
+static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_call *call) {
     const char *axes = g->axes;
     int kind = call->kind, i, k;
     if (mesh__is_meeting(kind)) return MESH_OK;

@@ -91,25 +91,25 @@ MESH_API const char *mesh_status_text(mesh_status status);
 
 /* ---- element types and reductions ---------------------------------------------------------------------------------- */
 
-#define MESH_DTYPES(X)                                                                    \
-    X(MESH_F32, "f32", 4)                                                                 \
-    X(MESH_F64, "f64", 8)                                                                 \
-    X(MESH_F16, "f16", 2)   /* IEEE 754 binary16 */                                       \
-    X(MESH_BF16, "bf16", 2) /* the upper half of an f32 */                                \
-    X(MESH_I8, "i8", 1)                                                                   \
-    X(MESH_U8, "u8", 1)                                                                   \
-    X(MESH_I16, "i16", 2)                                                                 \
-    X(MESH_U16, "u16", 2)                                                                 \
-    X(MESH_I32, "i32", 4)                                                                 \
-    X(MESH_U32, "u32", 4)                                                                 \
-    X(MESH_I64, "i64", 8)                                                                 \
-    X(MESH_U64, "u64", 8)                                                                 \
-    X(MESH_C64, "complex64", 8)    /* two f32: real, imaginary */                         \
-    X(MESH_C128, "complex128", 16) /* two f64 */                                          \
-    X(MESH_F8E4M3, "f8e4m3", 1)    /* moved; reduced only where the transport can */      \
-    X(MESH_F8E5M2, "f8e5m2", 1)                                                           \
-    X(MESH_BYTES, "bytes", 1) /* moved, never reduced */                                  \
-    /* struct {double value; int32_t index;}, MPI's double and int: for minloc, maxloc */ \
+#define MESH_DTYPES(X)                                                               \
+    X(MESH_F32, "f32", 4)                                                            \
+    X(MESH_F64, "f64", 8)                                                            \
+    X(MESH_F16, "f16", 2)   /* IEEE 754 binary16 */                                  \
+    X(MESH_BF16, "bf16", 2) /* the upper half of an f32 */                           \
+    X(MESH_I8, "i8", 1)                                                              \
+    X(MESH_U8, "u8", 1)                                                              \
+    X(MESH_I16, "i16", 2)                                                            \
+    X(MESH_U16, "u16", 2)                                                            \
+    X(MESH_I32, "i32", 4)                                                            \
+    X(MESH_U32, "u32", 4)                                                            \
+    X(MESH_I64, "i64", 8)                                                            \
+    X(MESH_U64, "u64", 8)                                                            \
+    X(MESH_C64, "complex64", 8)    /* two f32: real, imaginary */                    \
+    X(MESH_C128, "complex128", 16) /* two f64 */                                     \
+    X(MESH_F8E4M3, "f8e4m3", 1)    /* moved; reduced only where the transport can */ \
+    X(MESH_F8E5M2, "f8e5m2", 1)                                                      \
+    X(MESH_BYTES, "bytes", 1) /* moved, never reduced */                             \
+    /* struct {double value; int32_t index, unused;}: MPI's double and int */        \
     X(MESH_F64_I32, "f64_i32", 16)
 
 #define MESH_X(name, text, bytes) name,

@@ -176,6 +176,12 @@ static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     mesh_transport_free(e->t, g);
 }
 
+/* The names of a list of axes, as messages and records write it: "dp,cp". */
+static inline void mesh__put_axes(mesh__text *t, const mesh *m, const uint8_t *list, int n) {
+    int i;
+    for (i = 0; i < n; i++) mesh__put(t, "%s%s", i ? "," : "", m->axis[list[i]].name);
+}
+
 static inline mesh__group *mesh__group_called(const mesh__comm_impl *impl, const char *axes) {
     int i;
     for (i = 0; i < impl->ngroups; i++)

@@ -467,7 +467,8 @@ static inline mesh_status mesh__message_check(mesh_comm *c, const char *axes, in
     if (m->to == g->index && m->send_count > m->room)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements to oneself, but there is room for %u",
                             (uint64_t)m->send_count, (uint64_t)m->room);
-    if (m->to >= 0 && m->send_count > ((UINT64_C(1) << MESH__LENGTH_BITS) - 1) / elem)
+    if (m->to >= 0 &&
+        (m->send_count > ((UINT64_C(1) << MESH__LENGTH_BITS) - 1) / elem || m->send_count > SIZE_MAX / 2 / elem))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u elements: a message is less than 1 TiB",
                             (uint64_t)m->send_count);
     if (m->to >= 0 && !m->send && m->send_count)

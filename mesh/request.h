@@ -44,6 +44,10 @@ MESH_API int64_t mesh_now(mesh_transport *t);
    is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
    UNSUPPORTED: mesh_keep of broadcast_object. */
 MESH_API mesh_status mesh_keep(mesh_request r);
+/* Other buffers for a kept request that rests: from its next restart on. What was in place stays so: both buffers move by as much. A NULL leaves that
+   one. Collectives of one buffer each way; send, recv, sendrecv, shift. ARGUMENT, UNSUPPORTED (lists, tensors, any other), STATE: not kept, or
+   under way; the comm does not fail. */
+MESH_API mesh_status mesh_rebind(mesh_request r, const void *send, void *recv);
 MESH_API mesh_status mesh_restart(mesh_request r);
 MESH_API mesh_status mesh_release(mesh_request r);
 
@@ -257,6 +261,85 @@ static inline mesh_status mesh__keep_inside(mesh_request r) {
 }
 
 MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
+
+/* Is it memory of the schedule's own? */
+static inline int mesh__is_scratch(const mesh__schedule *s, const void *p) {
+    int k;
+    for (k = 0; k < MESH__SCRATCHES; k++)
+        if ((uintptr_t)p >= (uintptr_t)s->scratch[k].p &&
+            (uintptr_t)p - (uintptr_t)s->scratch[k].p < s->scratch[k].nbytes)
+            return 1;
+    return 0;
+}
+
+/* How far a pointer of a schedule moves: with the buffer that begins nearest before it. */
+static inline void *mesh__rebound(const mesh__schedule *s, const void *p, intptr_t send_by, intptr_t recv_by) {
+    uintptr_t at = (uintptr_t)p, send = (uintptr_t)s->call.send, recv = (uintptr_t)s->call.recv;
+    if (!p || mesh__is_scratch(s, p)) return (void *)at;
+    return (void *)(at + (uintptr_t)(at >= send && (at < recv || send >= recv) ? send_by : recv_by));
+}
+
+/* Point to point: what is sent, and what is received. */
+static inline void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
+    int i;
+    for (i = 0; i < s->nxfers; i++) {
+        mesh_xfer *x = &s->xfer[i];
+        void *to = x->direction == MESH_SEND ? (void *)(uintptr_t)send : recv;
+        if (to && !mesh__is_scratch(s, x->base)) x->base = to;
+    }
+    for (i = 0; i < s->nsteps; i++) /* in place it is copied first */
+        if (s->step[i].kind == MESH__COPY && send) s->step[i].as.on.src = send;
+}
+
+static inline void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t recv_by) {
+    int i;
+    for (i = 0; i < s->nxfers; i++) s->xfer[i].base = mesh__rebound(s, s->xfer[i].base, send_by, recv_by);
+    for (i = 0; i < s->nsteps; i++) {
+        mesh__step *step = &s->step[i];
+        if (step->kind != MESH__REDUCE && step->kind != MESH__COPY && step->kind != MESH__DIVIDE &&
+            step->kind != MESH__SWAP)
+            continue;
+        step->as.on.dst = mesh__rebound(s, step->as.on.dst, send_by, recv_by);
+        step->as.on.src = mesh__rebound(s, step->as.on.src, send_by, recv_by);
+    }
+    s->call.send = s->call.send ? (const void *)((uintptr_t)s->call.send + (uintptr_t)send_by) : NULL;
+    s->call.recv = s->call.recv ? (void *)((uintptr_t)s->call.recv + (uintptr_t)recv_by) : NULL;
+}
+
+static inline mesh_status mesh__rebind_inside(mesh_request r, const void *send, void *recv) {
+    mesh__op *op = mesh__request_op(r);
+    mesh__schedule *s;
+    intptr_t send_by, recv_by;
+    int kind;
+    if (!op) return mesh__request_none(r, "mesh_rebind");
+    if (op->kept && op->detached) mesh__op_recall(mesh__impl(r.comm)->engine, op);
+    if (!op->kept || op->state != MESH__RESTING)
+        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_rebind: the request is %s",
+                          op->kept ? "under way; wait for it first"
+                                   : "not kept; call mesh_keep before it is waited for");
+    s = &op->schedule;
+    kind = s->call.kind;
+    if (kind == MESH_CALL_SEND || kind == MESH_CALL_RECV || kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) {
+        mesh__rebind_p2p(s, send, recv);
+        return MESH_OK;
+    }
+    if (mesh__call_is(kind, MESH_P2P) || kind == MESH_CALL_REDISTRIBUTE || kind == MESH_CALL_BARRIER ||
+        mesh__single_kind(kind) != kind)
+        return mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1,
+                          "mesh_rebind: %s has not one buffer each way; start another", mesh__call_name(kind));
+    send_by = send && s->call.send ? (intptr_t)((uintptr_t)send - (uintptr_t)s->call.send) : 0;
+    recv_by = recv && s->call.recv ? (intptr_t)((uintptr_t)recv - (uintptr_t)s->call.recv) : 0;
+    if (s->call.in_place && send_by != recv_by)
+        return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
+                          "mesh_rebind: %s is in place; give buffers that lie to each other as before",
+                          mesh__call_name(kind));
+    mesh__rebind(s, send_by, recv_by);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_rebind(mesh_request r, const void *send, void *recv) {
+    MESH__ALONE(r.comm, MESH__CALLER, mesh__rebind_inside(r, send, recv));
+}
 
 static inline mesh_status mesh__restart_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);

@@ -153,7 +153,7 @@ typedef struct mesh_call {
     uint64_t channel, check;
     const mesh_buffer *buffers; /* the multi-buffer forms: send, recv and count of each; else NULL */
     int nbuffers;
-    int zero;
+    int in_place;                      /* send and recv share memory, as they may */
     const struct mesh__record *record; /* the core's: what ranks tell each other of the call */
 } mesh_call;
 

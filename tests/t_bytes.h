@@ -465,7 +465,7 @@ static void test_combine_swapped(void) {
 static void test_double_int(void) {
     typedef struct pair {
         double value;
-        int32_t index;
+        int32_t index, unused; /* i386 has no room behind an int of its own accord */
     } pair;
     static const double values[] = {-2, -1.5, -0.0, 0, 1, 1e300, -1e300};
     test_random r = random_from(97);

@@ -428,6 +428,7 @@ static void terms_rank(mesh_transport *t, void *ctx) {
         mesh_comm c;
         int64_t ranks = 1;
         int order[4] = {3, 1, 0, 2}, inverse[4]; /* the first rank is not 0 */
+        mesh_table devices;
         tuning.nrows = round == 0 ? MESH_MAX_TUNING : random_below(&r, 20);
         for (k = 0; k < tuning.nrows; k++) {
             tuning.row[k].call = (uint8_t)random_next(&r), tuning.row[k].algorithm = (uint8_t)random_next(&r);
@@ -449,7 +450,6 @@ static void terms_rank(mesh_transport *t, void *ctx) {
         {
             int shape[1] = {4};
             mesh_desc d = MESH_ZERO;
-            mesh_table devices;
             mesh m;
             mesh_error err;
             CHECK_OK(mesh_table_make(&devices, order, 4, inverse, 4, &err), err);

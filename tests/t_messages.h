@@ -219,6 +219,85 @@ static void test_message_in_place(void) {
     for (b = 0; b < BACKENDS; b++) run_world(b, 3, in_place_rank, NULL);
 }
 
+/* ---- kept requests with other buffers ---- */
+
+static void rebind_rank(mesh_transport *t, void *ctx) {
+    enum { N = 5000, KINDS = 13 };
+    int n = t->size, me = t->rank, next = (me + 1) % n, last = (me + n - 1) % n, kind, round, k;
+    size_t counts[3] = {7, 0, 40}, offsets[3] = {100, 0, 5};
+    int32_t *buffer[2][2], *want = (int32_t *)malloc(3 * N * 4);
+    mesh_comm c;
+    mesh_request r;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    for (k = 0; k < 4; k++) buffer[k / 2][k % 2] = (int32_t *)malloc(3 * N * 4);
+    for (kind = 0; kind < KINDS; kind++)
+        for (round = 0; round < 3; round++) { /* on its own buffers, on others, on one other; each against the same call made anew */
+            int32_t *in = buffer[round % 2][0], *out = buffer[round > 0][1], *to = out;
+            size_t many = kind % 2 ? 900 : 13, v;
+            mesh_status status = MESH_OK;
+            int again;
+            for (again = 1; again >= 0; again--) {
+                for (v = 0; v < 3 * N; v++) in[v] = (int32_t)v * (me + 2) + round * 31 + kind, out[v] = -5;
+                if (!again && round) {
+                    status = mesh_rebind(r, kind == 10 ? in + many * (size_t)me : in, kind >= 10 ? in : out);
+                    CHECK_INT(status, MESH_OK);
+                    CHECK_OK(mesh_restart(r), c.error);
+                    CHECK_OK(mesh_wait(r), c.error);
+                } else {
+                    mesh_request fresh;
+                    to = kind >= 10 ? in : out; /* the last kinds are in place */
+                    status = kind == 0   ? mesh_all_reduce_start(&c, NULL, in, to, many, MESH_I32, MESH_SUM, &fresh)
+                             : kind == 1 ? mesh_all_reduce_start(&c, NULL, in, to, many, MESH_I32, MESH_MAX, &fresh)
+                             : kind == 2 ? mesh_all_gather_start(&c, NULL, in, to, many, MESH_I32, &fresh)
+                             : kind == 3 ? mesh_reduce_scatter_start(&c, NULL, in, to, many, MESH_I32, MESH_SUM, &fresh)
+                             : kind == 4 ? mesh_all_to_all_start(&c, NULL, in, to, many, MESH_I32, &fresh)
+                             : kind == 5 ? mesh_all_gather_v_start(&c, NULL, in, to, counts, offsets, MESH_I32, &fresh)
+                             : kind == 6 ? mesh_broadcast_start(&c, NULL, in, to, many, MESH_I32, 1, &fresh)
+                             : kind == 7 ? mesh_exscan_start(&c, NULL, in, to, many, MESH_I32, MESH_SUM, &fresh)
+                             : kind == 8 ? mesh_sendrecv_start(&c, NULL, next, in, many, last, to, many, MESH_I32, &fresh)
+                             : kind == 9 ? mesh_shift_start(&c, NULL, 1, 0, in, to, many, MESH_I32, &fresh)
+                             : kind == 10
+                                 ? mesh_all_gather_start(&c, NULL, in + many * (size_t)me, in, many, MESH_I32, &fresh)
+                             : kind == 11 ? mesh_shift_start(&c, NULL, 1, 1, in, in, many, MESH_I32, &fresh)
+                                          : mesh_all_reduce_start(&c, NULL, in, in, many, MESH_I32, MESH_SUM, &fresh);
+                    CHECK_INT(status, MESH_OK);
+                    if (!again) { /* the first round: kept from here on */
+                        r = fresh;
+                        CHECK_OK(mesh_keep(r), c.error);
+                    }
+                    CHECK_OK(mesh_wait(fresh), c.error);
+                }
+                if (again) memcpy(want, to, 3 * N * 4);
+            }
+            CHECK(!memcmp(want, to, 3 * N * 4));
+            if (test_failures) return;
+            if (round < 2) continue;
+            if (kind == 10 || kind == 12) { /* what was in place stays so */
+                CHECK_INT(mesh_rebind(r, buffer[0][0], buffer[1][1]), MESH_ERR_ARGUMENT);
+                CHECK_HAS(c.error.text, "is in place; give buffers that lie to each other as before");
+            }
+            CHECK_OK(mesh_release(r), c.error);
+        }
+    CHECK_OK(mesh_barrier_start(&c, NULL, &r), c.error);
+    CHECK_INT(mesh_rebind(r, want, want), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_rebind: the request is not kept");
+    CHECK_OK(mesh_keep(r), c.error);
+    CHECK_INT(mesh_rebind(r, want, want), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "under way");
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_INT(mesh_rebind(r, want, want), MESH_ERR_UNSUPPORTED);
+    CHECK_OK(mesh_release(r), c.error);
+    CHECK_INT(mesh_rebind(r, want, want), MESH_ERR_STATE);
+    for (k = 0; k < 4; k++) free(buffer[k / 2][k % 2]);
+    free(want);
+    mesh_comm_close(&c);
+}
+static void test_rebind(void) {
+    int b;
+    for (b = 0; b < BACKENDS; b++) run_world(b, 3, rebind_rank, NULL);
+}
+
 /* ---- what goes wrong ---- */
 
 static void message_wrong_rank(mesh_transport *t, void *ctx) {
@@ -352,7 +431,7 @@ static void message_refused_rank(mesh_transport *t, void *ctx) {
             : k == 5  ? mesh_recv_v_start(&f.c, "x", me, a, 4, &got, MESH_I32, &r)
             : k == 6  ? mesh_sendrecv_v_start(&f.c, "x", next, a, 4, me, b, 4, &got, MESH_I32, &r)
             : k == 7  ? mesh_sendrecv_v_start(&f.c, "x", me, a, 5, me, b, 4, &got, MESH_I32, &r)
-            : k == 8  ? mesh_send_v_start(&f.c, "x", next, a, (size_t)1 << 38, MESH_I32, &r)
+            : k == 8  ? mesh_send_v_start(&f.c, "x", next, a, (size_t)(SIZE_MAX >> 24 > 255 ? UINT64_C(1) << 38 : SIZE_MAX / 4), MESH_I32, &r)
             : k == 9  ? mesh_send_v_start(&f.c, "x", next, NULL, 4, MESH_I32, &r)
             : k == 10 ? mesh_recv_object_start(&f.c, "x", next, NULL, &r)
             : k == 11 ? mesh_recv_v_start(&f.c, "x", next, a, 4, NULL, MESH_I32, &r)
@@ -383,6 +462,6 @@ static const test_case message_tests[] = {
     {"messages/lengths", test_message_lengths, 0},   {"messages/objects", test_message_objects, 0},
     {"messages/tags", test_message_tags, 0},         {"messages/in_place", test_message_in_place, 0},
     {"messages/wrong", test_message_wrong, 0},       {"messages/late", test_message_late, 0},
-    {"messages/refused", test_message_refused, 0},
+    {"messages/refused", test_message_refused, 0},   {"requests/rebind", test_rebind, 0},
 };
 #endif

@@ -200,6 +200,22 @@ static void messages_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_shift(&c, "x", 1, 1, p, p, 1000, MESH_F32), c.error);
         CHECK_OK(mesh_copy(&c, host, p, sizeof host), c.error);
         for (k = 0; k < 1000; k++) CHECK(host[k] == (float)(k + 5000 * !t->rank) || test_failures);
+        if (what == 0) { /* kept, and then elsewhere */
+            void *q;
+            CHECK_OK(mesh_alloc(t, sizeof host, &q, &c.error), c.error);
+            CHECK_OK(mesh_all_reduce_start(&c, "x", p, p, 1000, MESH_F32, MESH_SUM, &r), c.error);
+            CHECK_OK(mesh_keep(r), c.error);
+            CHECK_OK(mesh_wait(r), c.error);
+            for (k = 0; k < 1000; k++) host[k] = (float)(k + t->rank);
+            CHECK_OK(mesh_copy(&c, q, host, sizeof host), c.error);
+            CHECK_OK(mesh_rebind(r, q, q), c.error);
+            CHECK_OK(mesh_restart(r), c.error);
+            CHECK_OK(mesh_wait_host(r), c.error);
+            CHECK_OK(mesh_release(r), c.error);
+            CHECK_OK(mesh_copy(&c, host, q, sizeof host), c.error);
+            for (k = 0; k < 1000; k++) CHECK(host[k] == (float)(2 * k + 1) || test_failures);
+            CHECK_OK(mesh_free(t, q, &c.error), c.error);
+        }
         CHECK_OK(mesh_barrier(&c, NULL), c.error);
         world_meet(t);
         if (what == 1) status = mesh_send_start(&c, "x#1", !t->rank, p, 4, MESH_F32, &r);

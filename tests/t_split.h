@@ -16,6 +16,7 @@ static void split_rank(mesh_transport *t, void *ctx) {
     for (round = 0; round < 12 && !test_failures; round++) {
         int color[8], key[8], want[8], count = 0, sum, mine, twice = round % 3 == 0;
         mesh_comm part, half;
+        memset(&half, 0, sizeof half);
         for (i = 0; i < n; i++) {
             color[i] = random_below(&r, 4) - 1, key[i] = random_below(&r, 3) - 1;
             if (round == 1) color[i] = -1;

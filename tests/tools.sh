@@ -12,6 +12,7 @@ command -v python3 >/dev/null || { echo "skip: python3 reads no JSON here"; json
 # README's program, with the headers copied as it says
 rm -rf "$out/yours" && mkdir -p "$out/yours" && eval "$(sed -n 's|^\(cp -r .*\)~/yours/$|\1|p' README.md) $out/yours/"
 awk '/^```c$/ { on = !done; next } /^```$/ { if (on) done = 1; on = 0 } on' README.md >"$out/yours/app.c"
+command -v python3 >/dev/null && step "docs: from MPI, PyTorch, NCCL" python3 tests/docs.py --out "$out/docs" --mesh $mesh
 step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mesh run -n 8 $out/yours/app | grep -c '1 + ... + 8 = 36' | grep -qx 8"
 
 step "hello alone" $build/hello
