@@ -273,8 +273,8 @@ static inline int64_t mesh__least_part(int rule, int64_t k, int64_t n) {
    its part, cuts it, gathers more around it, or has to look elsewhere. */
 typedef struct mesh__shape_of_step {
     int64_t want, have; /* elements of the largest boxes */
-    int64_t have_kept,
-        want_kept; /* the fewest of its new box that a rank whose box is the largest has, seen from either side */
+    /* The fewest of its new box that a rank whose box is the largest has, seen from either side. */
+    int64_t have_kept, want_kept;
     int64_t pieces, parts; /* shards that a new box takes from; new boxes that a shard serves */
 } mesh__shape_of_step;
 
@@ -342,7 +342,6 @@ static inline int64_t mesh__kept_between(const mesh_moves *route, const mesh *si
     return least;
 }
 
-/* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
 /* Within one mesh peers have this rank's coordinate along axes that stay as they are, and where the source is replicated: the digits along which they
    differ. */
 static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
@@ -360,6 +359,7 @@ static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
     return along;
 }
 
+/* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
 static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
     const mesh_topology *t = &p->topology;
     mesh__shape_of_step x = mesh__step_shape(p, route, same);

@@ -98,8 +98,8 @@ enum {
     MESH__FREE,
     MESH__ACTIVE,
     MESH__DONE,
-    MESH__RESTING /* kept, and waited for */,
-    MESH__RETIRED /* until the transport closes */
+    MESH__RESTING, /* kept, and waited for */
+    MESH__RETIRED  /* until the transport closes */
 };
 
 typedef struct mesh__op {
@@ -114,13 +114,13 @@ typedef struct mesh__op {
     uint32_t tag;  /* point to point: the sequence of its channel, 0 or with MESH__TAGGED */
     uint32_t ring; /* which of all operations remembered it is; see mesh__history_of */
     int64_t start, deadline;
-    int64_t next_ask, ask_wait,
-        say;            /* while it is blocked in: when to ask the others, again after how long; when to say so */
+    /* While it is blocked in: when to ask the others, again after how long; when to say so. */
+    int64_t next_ask, ask_wait, say;
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
     uint64_t sent, received, call_sent, call_received; /* call_: of one round of the transport's own collective */
-    uint32_t progress,
-        serial;  /* progress counts every post and step that ended; serial: of all operations started, this one */
+    uint32_t progress;                                 /* counts every post and step that ended */
+    uint32_t serial;                                   /* of all operations started, this one */
     int stalled; /* a peer took back its side or went away; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;  /* everything is posted; only its end is awaited */
     int alone;   /* roll calls in a row that found all called, but for ranks that have left */
@@ -211,8 +211,8 @@ typedef struct mesh__engine {
     uint32_t last_id, opens, started;
     int starved; /* a control message was lost for want of memory */
     int halted;  /* the transport as a whole can go no further */
-    uint64_t
-        given_up; /* fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so */
+    /* Fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so. */
+    uint64_t given_up;
     mesh__op *waiting; /* what this rank is blocked in */
     mesh__roll roll;
     mesh__history ring[MESH__RING];

@@ -112,8 +112,8 @@ typedef struct mesh_tensor {
     mesh_layout layout;
     mesh_dtype dtype;
     void *data; /* this rank's part; NULL on a rank outside the mesh */
-    const int64_t *
-        strides; /* of the part, in elements, per dim, in any order; NULL: dense, row-major. On every rank or on none */
+    /* Of the part, in elements, per dim, in any order; NULL: dense, row-major. On every rank or on none. */
+    const int64_t *strides;
     const int64_t *local_shape; /* what the caller thinks its part is, for a check; NULL: none */
     int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
 } mesh_tensor;

@@ -72,12 +72,12 @@ typedef struct mesh_halo {
     int ndim;                     /* of the local array, at most MESH_MAX_DIMS; the last dim is contiguous */
     int corners;                  /* 0: faces only (a star stencil); 1: edges and corners too (a box stencil) */
     int64_t shape[MESH_MAX_DIMS]; /* elements of the local array, halo included */
-    int64_t low[MESH_MAX_DIMS],
-        high[MESH_MAX_DIMS]; /* width of the halo before and after the dim's interior; the same on every rank */
-    const char
-        *axis[MESH_MAX_DIMS]; /* the mesh axis that divides the dim; NULL: none, the dim is whole on every rank */
-    int periodic
-        [MESH_MAX_DIMS]; /* 1: the first and last rank are neighbours (without an axis: the dim wraps onto itself) */
+    /* Width of the halo before and after the dim's interior; the same on every rank. */
+    int64_t low[MESH_MAX_DIMS], high[MESH_MAX_DIMS];
+    /* The mesh axis that divides the dim; NULL: none, the dim is whole on every rank. */
+    const char *axis[MESH_MAX_DIMS];
+    /* 1: the first and last rank are neighbours (without an axis: the dim wraps onto itself). */
+    int periodic[MESH_MAX_DIMS];
 } mesh_halo;
 
 /* Fill the halo with the neighbours' interior cells, straight from and to the array. Where there is no neighbour it is left as it is.

@@ -74,7 +74,7 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
-   With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued,    and a post of no xfers
+   With MESH_CAP_ORDERED posts, copies and reductions of a group take effect in the order they were issued, and a post of no xfers
    is a mark: its ticket ends when all issued before it in the group has. (A ticket that nobody put a mark behind may end late, with the
    next one.) Tickets there hold nothing: the core drops them untested where a later one of the same group tells the same. Two more members then give operations the caller's order:
    fence        direction MESH_FENCE_AFTER: what is issued in the group from now comes after what is on `stream` now.

@@ -171,8 +171,8 @@ typedef struct mesh_nccl__comm {
     int first_mark, nmarks, mark_cap;
     mesh_nccl__history past;
     void *word; /* of barriers */
-    struct mesh_nccl__memory
-        *staging; /* of strided messages; one that was too small, or belongs to a graph, stays until the end */
+    /* Of strided messages; one that was too small, or belongs to a graph, stays until the end. */
+    struct mesh_nccl__memory *staging;
     void *staging_handle;
 } mesh_nccl__comm;
 
@@ -211,8 +211,8 @@ typedef struct mesh_nccl__mail {
 /* A communicator that is being aborted, in a thread of its own: NCCL waits there for streams, other ranks, graphs. */
 typedef struct mesh_nccl__stop {
     struct mesh_nccl__stop *next;
-    struct mesh_nccl__state
-        *s; /* not NULL: the main thread is inside CUDA or NCCL with it; it is left whole while threads are left */
+    /* Not NULL: the main thread is inside CUDA or NCCL with it; it is left whole while threads are left. */
+    struct mesh_nccl__state *s;
     mesh_nccl__api api;
     mesh_nccl__comm *of;
     pthread_mutex_t lock; /* over */
