@@ -13,28 +13,33 @@
 extern "C" {
 #endif
 
-/* ---- transform: the result may be the source ------------------------------------------------------------------------ */
+/* ---- transform: the result may be the source ------------------------------------------------------------------------
 
-/* Drop an axis, held at an index (the last one left: a mesh of no axes and one rank). ARGUMENT: no such axis, index outside. */
+   m(c): the rank at coordinates c; m[i]: the i-th rank. What each call gives is a sentence, which mesh/law/sentences loops. */
+
+/* Drop an axis, held at an index (the last one left: a mesh of no axes and one rank): result(c) = m(c with the index at the axis). ARGUMENT: no
+   such axis, index outside. */
 MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int index, mesh_error *err);
-/* The same ranks with the axes in another order; every axis is named once. */
+/* The same ranks with the axes in another order; every axis is named once: result(c in the order named) = m(c). */
 MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err);
 /* Make one axis of several, adjacent or not, in any order: the first named is outermost, and where it stood stands the new one.
-   `name` NULL: the names joined by "_", where that fits in 15 bytes. ARGUMENT: bad axes, a name that is bad or taken. */
+   `name` NULL: the names joined by "_", where that fits in 15 bytes. result(c with i for the axes) = m(c with i taken apart over them, row-major
+   in the order named). ARGUMENT: bad axes, a name that is bad or taken. */
 MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes, const char *name, mesh_error *err);
-/* Make several axes of one: mesh_split(&r, &m, "dp", "replicate=2,shard=-1"). ARGUMENT: no such axis, sizes whose product is
+/* Make several axes of one: mesh_split(&r, &m, "dp", "replicate=2,shard=-1"): result(c with one index for each part) = m(c with their row-major
+   index at the axis). ARGUMENT: no such axis, sizes whose product is
    not the axis, a name taken, an axis flattened out of order whose parts the sizes would cross (remedy: a device table). */
 MESH_API mesh_status mesh_split(mesh *result, const mesh *m, const char *axis, const char *text, mesh_error *err);
-/* The same ranks in the same order under other axes. ARGUMENT as mesh_split. */
+/* The same ranks in the same order under other axes: result[i] = m[i]. ARGUMENT as mesh_split. */
 MESH_API mesh_status mesh_reshape(mesh *result, const mesh *m, const char *text, mesh_error *err);
-/* Rename one axis. */
+/* Rename one axis: result(c) = m(c). */
 MESH_API mesh_status mesh_rename(mesh *result, const mesh *m, const char *axis, const char *name, mesh_error *err);
-/* Drop the axes of size 1. */
+/* Drop the axes of size 1: result[i] = m[i]. */
 MESH_API void mesh_squeeze(mesh *result, const mesh *m);
 /* The mesh of a's axes followed by b's, through a rank that both hold (a, b: slices of one mesh, or any two that do not
-   overlap). ARGUMENT: a name in both, rank not in both, different tables, ranks that would occur twice. */
+   overlap): result(c, d) = a(c) + b(d) - rank, in positions of their table if they have one. ARGUMENT: a name in both, rank not in both, different tables, ranks that would occur twice. */
 MESH_API mesh_status mesh_concat(mesh *result, const mesh *a, const mesh *b, int rank, mesh_error *err);
-/* result(i) = outer(inner(i)): inner's ranks are indices into outer. ARGUMENT: inner reaches beyond outer, has a table, or
+/* result[i] = outer[inner[i]]: inner's ranks are indices into outer. ARGUMENT: inner reaches beyond outer, has a table, or
    the composition is no layout (remedy: a device table). Layouts that only all positions together show are found up to 2^18
    ranks. Source: CuTe layout composition. */
 MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *inner, mesh_error *err);

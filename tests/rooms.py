@@ -113,6 +113,29 @@ def architecture(texts):
     return page, re.sub(re.escape(TABLE[0]) + ".*?" + re.escape(TABLE[1]), lambda m: table(texts), page, flags=re.S)
 
 
+def behind(door, known):
+    """The rooms that a door brings, but for those of doors named before it."""
+    found, left = set(), [door]
+    while left:
+        room = left.pop()
+        if room in found or room in known or room.endswith("_ptx.h"): continue
+        found.add(room)
+        left += ARROWS[room] + BEHIND.get(room, [])
+    return found
+
+
+def readme(texts):
+    """README, and README with the lines that its table of doors has: each with what is behind it."""
+    page = made = open("README.md").read()
+    known = set()
+    for door in BEHIND if "transports/mesh_sim.h" in BEHIND else [*BEHIND, "transports/mesh_sim.h"]:
+        rooms = behind(door, known)
+        known |= rooms
+        lines = sum(len(texts[room].splitlines()) for room in rooms)
+        made = re.sub(r"(?m)^(\| `" + re.escape(door) + r"` \| .* \| )[\d,]+ \|$", lambda m: f"{m.group(1)}{lines:,} |", made)
+    return page, made
+
+
 def compiles(room):
     """What the compiler says of a room by itself; of a door also of its declarations first and the implementation later. "" if it is content."""
     cuda = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
@@ -147,6 +170,8 @@ def main():
     if "--write" in sys.argv:
         made = architecture(texts)[1]
         open("docs/architecture.md", "w").write(made)
+        made = readme(texts)[1]
+        open("README.md", "w").write(made)
         return
     check("rooms: the table holds all", " ".join(sorted(set(texts) ^ set(ARROWS))))
     at = list(ARROWS)
@@ -166,6 +191,8 @@ def main():
         check(f"rooms: {n} files are opened where all is {name}", "" if 20 < n <= 2 * ways else f"there are {ways} ways: a room follows its includes only once")
     page, made = architecture(texts)
     check("docs/architecture.md says where every function is", "" if page == made else "tests/rooms.py --write makes it anew")
+    page, made = readme(texts)
+    check("README.md says how many lines each door brings", "" if page == made else "tests/rooms.py --write counts them")
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed > 0)
 

@@ -502,6 +502,84 @@ static void test_law_room(void) {
 }
 
 /* A name is a letter, then letters, digits or _; up to 15 bytes; found by its whole self. */
+/* ---- what each transform gives, as transform.h says it ---- */
+
+/* Coordinates of the i-th of all, row-major. */
+static void law_coords(const mesh *m, int i, int *c) {
+    int k;
+    for (k = m->naxes - 1; k >= 0; k--) c[k] = i % m->axis[k].size, i /= m->axis[k].size;
+}
+
+static void law_sentences_of(const mesh *m) {
+    int i, k, n = m->naxes, c[MESH_MAX_AXES], d[MESH_MAX_AXES];
+    char text[80] = "", sizes[80];
+    mesh r, s;
+    for (k = n - 1; k >= 0; k--) sprintf(text + strlen(text), "%s%s", k < n - 1 ? "," : "", m->axis[k].name);
+    for (k = 0; k < n; k++) {
+        CHECK_INT(mesh_fix(&r, m, m->axis[k].name, m->axis[k].size - 1, NULL), MESH_OK);
+        for (i = 0; i < r.size; i++) { /* result(c) = m(c with the index at the axis) */
+            law_coords(&r, i, c);
+            memcpy(d, c, sizeof d);
+            memmove(d + k + 1, c + k, sizeof *d * (size_t)(n - 1 - k));
+            d[k] = m->axis[k].size - 1;
+            CHECK_INT(mesh_rank_at_coords(&r, c), mesh_rank_at_coords(m, d));
+        }
+    }
+    CHECK_INT(mesh_transpose(&r, m, text, NULL), MESH_OK);
+    if (n) CHECK_INT(mesh_flatten(&s, m, text, "all", NULL), MESH_OK);
+    for (i = 0; i < m->size; i++) { /* result(c in the order named) = m(c); result(i) = m(i taken apart, in the order named) */
+        law_coords(&r, i, d);
+        for (k = 0; k < n; k++) c[n - 1 - k] = d[k];
+        CHECK_INT(mesh_rank_at_coords(&r, d), mesh_rank_at_coords(m, c));
+        if (n) CHECK_INT(mesh_rank_at_coords(&s, &i), mesh_rank_at_coords(m, c));
+    }
+    mesh_squeeze(&r, m);
+    for (i = 0; i < m->size; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(m, i));
+    if (n && mesh_rename(&s, m, m->axis[0].name, "other", NULL) == MESH_OK)
+        for (i = 0; i < m->size; i++) {
+            law_coords(m, i, c);
+            CHECK_INT(mesh_rank_at_coords(&s, c), mesh_rank_at_coords(m, c));
+        }
+    for (k = 0; k < n; k++) { /* result(c with one index for each part) = m(c with their row-major index) */
+        if (m->axis[k].size % 2) continue;
+        snprintf(sizes, sizeof sizes, "s=%d,t=2", m->axis[k].size / 2);
+        if (mesh_split(&r, m, m->axis[k].name, sizes, NULL) != MESH_OK) continue; /* across parts out of order */
+        for (i = 0; i < m->size; i++) {
+            law_coords(&r, i, d);
+            memcpy(c, d, sizeof c);
+            c[k] = d[k] * 2 + d[k + 1];
+            memmove(c + k + 1, d + k + 2, sizeof *c * (size_t)(n - 1 - k));
+            CHECK_INT(mesh_rank_at_coords(&r, d), mesh_rank_at_coords(m, c));
+        }
+    }
+    if (m->size % 2 == 0) { /* result[i] = m[i] */
+        snprintf(sizes, sizeof sizes, "p=2,q=%d", m->size / 2);
+        if (mesh_reshape(&r, m, sizes, NULL) == MESH_OK)
+            for (i = 0; i < m->size; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(m, i));
+        snprintf(sizes, sizeof sizes, "e=%d", m->size / 2); /* result[i] = outer[inner[i]] */
+        CHECK_INT(mesh_parse(&s, sizes, 0, NULL), MESH_OK);
+        if (mesh_compose(&r, m, &s, NULL) == MESH_OK)
+            for (i = 0; i < s.size; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(m, mesh_rank_at(&s, i)));
+    }
+    if (n > 1) { /* result(c, d) = a(c) + b(d) - rank: of a mesh's first axis and the others, all of it again */
+        int rank = mesh_rank_at(m, m->size / 2);
+        char rest[80] = "";
+        for (k = 1; k < n; k++) sprintf(rest + strlen(rest), "%s%s", k > 1 ? "," : "", m->axis[k].name);
+        CHECK_INT(mesh_group_through(&r, m, m->axis[0].name, rank, NULL), MESH_OK);
+        CHECK_INT(mesh_group_through(&s, m, rest, rank, NULL), MESH_OK);
+        CHECK_INT(mesh_concat(&r, &r, &s, rank, NULL), MESH_OK);
+        for (i = 0; i < m->size; i++) CHECK_INT(mesh_rank_at(&r, i), mesh_rank_at(m, i));
+    }
+}
+
+static void test_law_sentences(void) {
+    static mesh_pool p;
+    int i;
+    pool_fill(&p);
+    for (i = 0; i < p.n && !test_failures; i++) law_sentences_of(&p.m[i]);
+    CHECK(p.n > 200);
+}
+
 /* A list of axes says the same with spaces, and from the fastest to the slowest with dashes; dashes and commas do not mix. */
 static void test_law_lists(void) {
     static const char *const gaps[] = {"", "", " ", "  "};
@@ -1051,7 +1129,7 @@ static const test_case laws_tests[] = {
     {"mesh/law/make", test_law_make, 0},         {"mesh/law/join", test_law_join, 0},
     {"mesh/law/dims", test_law_dims, 0},         {"mesh/law/degrees", test_law_degrees, 0},
     {"mesh/law/room", test_law_room, 0},         {"mesh/law/names", test_law_names, 0},
-    {"mesh/law/lists", test_law_lists, 0},
+    {"mesh/law/lists", test_law_lists, 0},       {"mesh/law/sentences", test_law_sentences, 0},
     {"mesh/law/dtypes", test_law_dtypes, 0},     {"mesh/law/pictures", test_law_pictures, 0},
     {"mesh/law/refused", test_law_refused, 0},   {"spec/law/equal", test_spec_equal, 0},
     {"spec/law/places", test_spec_places, 0},    {"spec/law/parts", test_spec_parts, 0},
