@@ -430,8 +430,8 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
 }
 
 /* What a call moves at least, by a rank: for collectives of the transport's own, which do not say. */
-static inline void mesh__count_native(mesh__op *op) {
-    const mesh_call *call = &op->schedule.call;
+static inline void mesh__count_native(const mesh__op *op, mesh__step *step) {
+    const mesh_call *call = &op->schedule.native[step->as.call.which];
     int n = op->group->on.size, me = op->group->index, i, kind = mesh__single_kind(call->kind);
     size_t count = call->nbuffers ? 0 : call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
     for (i = 0; i < call->nbuffers; i++) count += call->buffers[i].count;
@@ -480,13 +480,12 @@ static inline void mesh__count_native(mesh__op *op) {
     default:
         break;
     }
-    op->call_sent = sent * op->schedule.elem_bytes;
-    op->call_received = received * op->schedule.elem_bytes;
+    step->as.call.sent = sent * op->schedule.elem_bytes;
+    step->as.call.received = received * op->schedule.elem_bytes;
 }
 
 /* A native call's arrays become the operation's own: it may be kept and started again. Returns 0 without memory. */
-static inline int mesh__own_args(mesh__engine *e, mesh__op *op) {
-    mesh_call *call = &op->schedule.call;
+static inline int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call) {
     const size_t **counts[4];
     size_t n = (size_t)op->group->on.size * sizeof(size_t), total = (size_t)call->nbuffers * sizeof *call->buffers, i;
     unsigned char *at;
@@ -510,6 +509,39 @@ static inline int mesh__own_args(mesh__engine *e, mesh__op *op) {
     return 1;
 }
 
+/* The schedule of a call that the transport serves itself: one step. An average that it does not know is its sum, then divided. Returns 0 where the
+   builders have to serve it. */
+static inline int mesh__build_call(mesh__engine *e, mesh__op *op) {
+    mesh__schedule *s = &op->schedule;
+    mesh_call call = s->call;
+    void *group = op->group->handle;
+    mesh__step *step;
+    int i;
+    if (!MESH__HAS(e->t->ops, collective)) return 0;
+    if (e->t->ops->collective(e->t, group, &call, NULL) == MESH_ERR_UNSUPPORTED) {
+        if (call.op != MESH_AVG || !mesh__call_is(call.kind, MESH_REDUCES)) return 0;
+        call.op = MESH_SUM;
+        if (e->t->ops->collective(e->t, group, &call, NULL) == MESH_ERR_UNSUPPORTED) return 0;
+    }
+    step = mesh__step_add(s, MESH__CALL);
+    if (!step || !mesh__grow(s->t, (void **)&s->native, &s->native_cap, s->nnative + 1, sizeof *s->native) ||
+        !mesh__own_args(e, op, &call)) {
+        s->out_of_memory = 1;
+        return 1;
+    }
+    step->as.call.which = s->nnative;
+    s->native[s->nnative++] = call;
+    mesh__count_native(op, step);
+    if (call.op == s->call.op) return 1;
+    mesh__add_wait(s);
+    if (!mesh__takes(s, mesh__single_kind(call.kind))) return 1;
+    if (!call.nbuffers)
+        mesh__add_divide(s, call.recv,
+                         call.kind == MESH_CALL_REDUCE_SCATTER_V ? call.recv_counts[s->index] : call.count);
+    for (i = 0; i < call.nbuffers; i++) mesh__add_divide(s, call.buffers[i].recv, call.buffers[i].count);
+    return 1;
+}
+
 static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
     mesh__group *g = NULL;
     mesh__engine *e;
@@ -525,13 +557,7 @@ static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes
     op->schedule.call = *call;
     for (op->shape = 0, i = 0; i < call->nbuffers; i++) op->shape = mesh__mix(op->shape, call->buffers[i].count);
     mesh__op_identify(e, op, c, g);
-    if (MESH__HAS(e->t->ops, collective) &&
-        e->t->ops->collective(e->t, g->handle, &op->schedule.call, NULL) != MESH_ERR_UNSUPPORTED) {
-        if (!mesh__step_add(&op->schedule, MESH__CALL) || !mesh__own_args(e, op)) op->schedule.out_of_memory = 1;
-        mesh__count_native(op);
-        return mesh__call_launch(c, op, r);
-    }
-    mesh__build(&op->schedule);
+    if (!mesh__build_call(e, op)) mesh__build(&op->schedule);
     op->schedule.call.buffers = NULL; /* the caller's; the schedule has all it needs */
     return mesh__call_launch(c, op, r);
 }

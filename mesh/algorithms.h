@@ -43,7 +43,7 @@ typedef struct mesh__layout {
 
 /* Dissemination: in round k everyone signals the rank 2^k ahead. Source: Hensgen, Finkel, Manber 1988. */
 static inline void mesh__build_barrier(mesh__schedule *s) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     for (k = 1; k < n; k *= 2) {
         mesh__add_post(s);
         mesh__add_xfer(s, MESH_SEND, (me + k) % n, NULL, 0);
@@ -54,7 +54,7 @@ static inline void mesh__build_barrier(mesh__schedule *s) {
 
 /* Binomial tree from the root, for data that lie in recv at the root already. Source: Thakur, Rabenseifner, Gropp 2005. */
 static inline void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int root) {
-    int n = s->on->size, rel = (s->index - root + n) % n, mask = 1;
+    int n = s->size, rel = (s->me - root + n) % n, mask = 1;
     mesh__range all = mesh__all_of(v);
     for (; mask < n; mask *= 2)
         if (rel & mask) {
@@ -72,7 +72,7 @@ static inline void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int 
 /* Each rank hands segments on to the next: every byte crosses every link once, the last rank is n segments behind. Receives are posted two
    segments ahead. */
 static inline void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int root, size_t segment) {
-    int n = s->on->size, rel = (s->index - root + n) % n, ahead = 0;
+    int n = s->size, rel = (s->me - root + n) % n, ahead = 0;
     mesh__range all = mesh__all_of(v);
     size_t segments = mesh__segments(all, segment), j;
     int before = (rel - 1 + root + n) % n, after = (rel + 1 + root) % n;
@@ -95,7 +95,7 @@ static inline void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int
 /* Every rank sends its block to all and receives theirs. */
 static inline void mesh__build_direct_gather(mesh__schedule *s, const mesh__view *own, mesh__range mine,
                                              const mesh__view *v) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     for (k = 1; k < n; k++) {
         mesh__add_round(s, k);
         mesh__add_range(s, MESH_SEND, (me + k) % n, own, mine, NULL);
@@ -106,7 +106,7 @@ static inline void mesh__build_direct_gather(mesh__schedule *s, const mesh__view
 
 /* Blocks travel round a ring; my own lies in v already. */
 static inline void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *v) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     for (k = 0; k < n - 1; k++) {
         mesh__add_post(s);
         mesh__add_range(s, MESH_SEND, (me + 1) % n, v, mesh__block_of(v, (me - k + n) % n), NULL);
@@ -117,7 +117,7 @@ static inline void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *
 
 /* Pairs exchange 1, 2, 4 ... neighbouring blocks, in place; for a power of two of ranks. My own lies in v already. */
 static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__view *v) {
-    int n = s->on->size, me = s->index, mask, i;
+    int n = s->size, me = s->me, mask, i;
     for (mask = 1; mask < n; mask *= 2) {
         int mine = me & ~(mask - 1), theirs = mine ^ mask;
         mesh__add_post(s);
@@ -133,7 +133,7 @@ static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__vi
 
 /* Ranks hold 1, 2, 4 ... blocks, each its own first; turned into place at the end. Source: Bruck et al. 1997. */
 static inline void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index, k, i;
+    int n = s->size, me = s->me, k, i;
     size_t bytes = b->recv.each * s->elem_bytes;
     unsigned char *scratch = mesh__scratch(s, bytes * (size_t)n);
     mesh__part part;
@@ -155,7 +155,7 @@ static inline void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layou
 
 /* Hand segment j of my reduced block to all, and receive theirs. */
 static inline void mesh__add_gather_segment(mesh__schedule *s, const mesh__view *v, size_t segment, size_t j) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     mesh__range mine = mesh__block_of(v, me);
     mesh__add_post(s);
     for (k = 1; k < n; k++) {
@@ -172,7 +172,7 @@ static inline void mesh__add_gather_segment(mesh__schedule *s, const mesh__view 
    reduced behind the one under way. With `gather` every reduced segment goes to all at once, which makes it an all_reduce. */
 static inline void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
                                              mesh__range mine, int gather) {
-    int n = s->on->size, me = s->index, first, last, i, k;
+    int n = s->size, me = s->me, first, last, i, k;
     int width = n - 1 < MESH__ROUND ? n - 1 : MESH__ROUND;
     size_t segment = b->segment, own = mesh__segments(mine, segment), most = 0, j;
     size_t slot = ((mine.count < segment ? mine.count : segment) * s->elem_bytes + 63) & ~(size_t)63;
@@ -217,7 +217,7 @@ static inline void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layo
 /* The same through memory for every contribution, combined in the group's order: for a user's op that does not commute. */
 static inline void mesh__build_reduce_ordered(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
                                               mesh__range mine) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     size_t slot = (mine.count * s->elem_bytes + 63) & ~(size_t)63;
     unsigned char *scratch = mesh__scratch(s, (size_t)n * slot);
     mesh__range own = mesh__block_of(&b->send, me);
@@ -246,7 +246,7 @@ typedef struct mesh__fold {
 } mesh__fold;
 
 static inline mesh__fold mesh__fold_of(const mesh__schedule *s) {
-    int n = s->on->size, me = s->index;
+    int n = s->size, me = s->me;
     mesh__fold f;
     for (f.power = 1; f.power * 2 <= n;) f.power *= 2;
     f.extra = n - f.power;
@@ -272,18 +272,20 @@ static inline mesh__range mesh__fold_blocks(const mesh__fold *f, const mesh__vie
 /* Before: who sits out gives its data (all of v) to its neighbour. */
 static inline void mesh__add_fold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all,
                                   unsigned char *scratch) {
-    int me = s->index;
+    int me = s->me;
     if (me >= 2 * f->extra) return;
     mesh__add_post(s);
-    mesh__add_range(s, f->role < 0 ? MESH_SEND : MESH_RECV, f->role < 0 ? me + 1 : me - 1, v, all,
-                    f->role < 0 ? NULL : scratch);
+    if (f->role < 0)
+        mesh__add_range(s, MESH_SEND, me + 1, v, all, NULL);
+    else
+        mesh__add_take(s, me - 1, v, all, scratch);
     mesh__add_wait(s);
-    if (f->role >= 0) mesh__add_reduces(s, v, all, scratch, 1);
+    if (f->role >= 0) mesh__add_taken(s, v, all, scratch, 1);
 }
 
 /* After: it is given the result. */
 static inline void mesh__add_unfold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all) {
-    int me = s->index;
+    int me = s->me;
     if (me >= 2 * f->extra) return;
     mesh__add_post(s);
     mesh__add_range(s, f->role < 0 ? MESH_RECV : MESH_SEND, f->role < 0 ? me + 1 : me - 1, v, all, NULL);
@@ -321,9 +323,9 @@ static inline void mesh__add_halving(mesh__schedule *s, const mesh__fold *f, con
                     above = mesh__fold_blocks(f, v, by_rank, middle, high), keep = upper ? above : below;
         mesh__add_post(s);
         mesh__add_range(s, MESH_SEND, partner, v, upper ? below : above, NULL);
-        mesh__add_range(s, MESH_RECV, partner, v, keep, scratch);
+        mesh__add_take(s, partner, v, keep, scratch);
         mesh__add_wait(s);
-        mesh__add_reduces(s, v, keep, scratch, upper);
+        mesh__add_taken(s, v, keep, scratch, upper);
         low = upper ? middle : low;
         high = upper ? high : middle;
     }
@@ -356,7 +358,7 @@ static inline void mesh__build_halving_doubling(mesh__schedule *s, const mesh__v
 /* Blocks are reduced as they travel round a ring, then travel round once more, a segment at a time: a segment is reduced and handed on
    while the next ones are under way. Source of the ring: Patarasuk, Yuan 2009. */
 static inline void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *v, size_t segment) {
-    int n = s->on->size, me = s->index, depth;
+    int n = s->size, me = s->me, depth;
     size_t segments = mesh__segments(mesh__block_of(v, 0), segment), most = v->each < segment ? v->each : segment;
     size_t slot = (most * s->elem_bytes + 63) & ~(size_t)63, reduced = (size_t)(n - 1) * segments, t;
     int post[3] = {0, 0, 0}; /* of items t, t-1, t-2: item t is a segment received and one sent */
@@ -376,28 +378,30 @@ static inline void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *
             mesh__add_post(s);
             /* of an empty buffer too, so that ranks meet */
             if (give.count || !v->total) mesh__add_range(s, MESH_SEND, (me + 1) % n, v, give, NULL);
-            if (take.count || !v->total)
-                mesh__add_range(s, MESH_RECV, (me - 1 + n) % n, v, take, t < reduced ? scratch + t % 3 * slot : NULL);
+            if ((take.count || !v->total) && t < reduced)
+                mesh__add_take(s, (me - 1 + n) % n, v, take, scratch + t % 3 * slot);
+            else if (take.count || !v->total)
+                mesh__add_range(s, MESH_RECV, (me - 1 + n) % n, v, take, NULL);
         }
         if (t < (size_t)depth) continue;
         mesh__add_wait_before(s, t < 2 * reduced && depth ? post[depth - 1] : s->nsteps);
         if (last < reduced) {
             mesh__range r = mesh__block_of(v, (me - (int)(last / segments) - 2 + 2 * n) % n);
             r = mesh__segment_of(r, segment, last % segments);
-            mesh__add_reduces(s, v, r, scratch + last % 3 * slot, 1);
+            mesh__add_taken(s, v, r, scratch + last % 3 * slot, 1);
             if (last / segments == (size_t)n - 2) mesh__add_divides(s, v, r);
         }
     }
 }
 
 static inline void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout *b, int algorithm) {
-    int n = s->on->size;
+    int n = s->size;
     if (algorithm == MESH_ALGORITHM_DIRECT && n - 1 <= MESH__ROUND) {
-        mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->index), 1);
+        mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->me), 1);
         return;
     }
     if (algorithm == MESH_ALGORITHM_DIRECT) {
-        mesh__range mine = mesh__block_of(&b->recv, s->index);
+        mesh__range mine = mesh__block_of(&b->recv, s->me);
         mesh__build_reduce_blocks(s, b, &b->recv, mine, 0);
         mesh__build_direct_gather(s, &b->recv, mine, &b->recv);
         return;
@@ -413,7 +417,7 @@ static inline void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout 
 
 /* A binomial tree whose inner ranks combine their children's data with their own. An op that does not commute goes to rank 0 first. */
 static inline void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index, mask, ordered = s->ordered;
+    int n = s->size, me = s->me, mask, ordered = s->ordered;
     int top = ordered ? 0 : b->root, rel = (me - top + n) % n;
     size_t bytes = b->send.total * s->elem_bytes;
     unsigned char *scratch = mesh__scratch(s, bytes);
@@ -443,7 +447,7 @@ static inline void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout
 
 /* Every rank reduces a block and hands it to the root. */
 static inline void mesh__build_block_reduce(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     mesh__range mine = mesh__block_of(&b->send, me);
     mesh__part part = mesh__part_of(NULL, mine.count);
     mesh__view acc;
@@ -464,7 +468,7 @@ static inline void mesh__build_block_reduce(mesh__schedule *s, const mesh__layou
 /* The root cuts the data among the others; each hands its block to all of them, a segment behind. Source: van de Geijn's
    scatter-allgather. */
 static inline void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index, root = b->root, k, before = 0;
+    int n = s->size, me = s->me, root = b->root, k, before = 0;
     mesh__view cut = mesh__view_of(b->recv.part, b->recv.nparts, MESH__CHUNKS, n - 1);
     const mesh__view *v = &cut;
     int block = (me - root - 1 + n) % n; /* mine; the root has none */
@@ -495,7 +499,7 @@ static inline void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__
 }
 
 static inline void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *b, int algorithm) {
-    if (s->index == b->root) mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
+    if (s->me == b->root) mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
     if (algorithm == MESH_ALGORITHM_SCATTER)
         mesh__build_scatter_broadcast(s, b);
     else if (algorithm == MESH_ALGORITHM_CHAIN)
@@ -505,7 +509,7 @@ static inline void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *
 }
 
 static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout *b, int algorithm) {
-    mesh__range own = mesh__block_of(&b->recv, s->index), all = mesh__all_of(&b->send);
+    mesh__range own = mesh__block_of(&b->recv, s->me), all = mesh__all_of(&b->send);
     if (algorithm == MESH_ALGORITHM_BRUCK) {
         mesh__build_bruck_gather(s, b);
         return;
@@ -513,7 +517,7 @@ static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout 
     mesh__add_copies(s, &b->recv, own, &b->send, all);
     if (algorithm == MESH_ALGORITHM_RING)
         mesh__build_ring_gather(s, &b->recv);
-    else if (algorithm == MESH_ALGORITHM_DOUBLING && (s->on->size & (s->on->size - 1)) == 0)
+    else if (algorithm == MESH_ALGORITHM_DOUBLING && (s->size & (s->size - 1)) == 0)
         mesh__build_doubling_gather(s, &b->recv);
     else
         mesh__build_direct_gather(s, &b->send, all, &b->recv);
@@ -521,7 +525,7 @@ static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout 
 
 /* Recursive halving over blocks that are neighbours; who sits out is given its block at the end. */
 static inline void mesh__build_halving_scatter(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index;
+    int n = s->size, me = s->me;
     mesh__fold f = mesh__fold_of(s);
     size_t total = b->send.each * (size_t)n;
     unsigned char *work = mesh__scratch(s, total * s->elem_bytes), *scratch = mesh__scratch(s, total * s->elem_bytes);
@@ -548,7 +552,7 @@ static inline void mesh__build_halving_scatter(mesh__schedule *s, const mesh__la
 
 /* Blocks move in log2 n rounds: in round k those whose distance has bit k go on by 2^k. Source: Bruck et al. 1997. */
 static inline void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__layout *b) {
-    int n = s->on->size, me = s->index, k, i;
+    int n = s->size, me = s->me, k, i;
     size_t bytes = b->send.each * s->elem_bytes;
     unsigned char *turned = mesh__scratch(s, bytes * (size_t)n), *out = mesh__scratch(s, bytes * (size_t)n),
                   *in = mesh__scratch(s, bytes * (size_t)n);
@@ -571,7 +575,7 @@ static inline void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__l
 }
 
 static inline void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout *b, int algorithm) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     mesh__view send = b->send;
     mesh__part part = *b->send.part;
     if (algorithm == MESH_ALGORITHM_BRUCK) {
@@ -596,7 +600,7 @@ static inline void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout 
 
 /* gather and scatter are each other's mirror image. `all` is the root's view of blocks, `own` everyone's piece. */
 static inline void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
-    int n = s->on->size, me = s->index, k;
+    int n = s->size, me = s->me, k;
     const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
     if (me == b->root && gather)
         mesh__add_copies(s, all, mesh__block_of(all, me), own, mesh__all_of(own));
@@ -615,7 +619,7 @@ static inline void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layo
 
 /* A binomial tree: the rank at distance d from the root deals with blocks d .. d + its lowest bit. */
 static inline void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
-    int n = s->on->size, me = s->index, rel = (me - b->root + n) % n, mask, below = 1, i;
+    int n = s->size, me = s->me, rel = (me - b->root + n) % n, mask, below = 1, i;
     const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
     size_t bytes = own->total * s->elem_bytes;
     unsigned char *held;
@@ -653,7 +657,7 @@ static inline void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout
 
 /* In round k every rank adds what the rank 2^k before has added up. Source: Hillis, Steele 1986. */
 static inline void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
-    int n = s->on->size, me = s->index, k, first = 1;
+    int n = s->size, me = s->me, k, first = 1;
     size_t count = b->send.total, bytes = count * s->elem_bytes;
     unsigned char *result = b->recv.part->base, *scratch = mesh__scratch(s, bytes),
                   *sum = exclusive ? mesh__scratch(s, bytes) : result;
@@ -676,7 +680,7 @@ static inline void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layo
 
 /* Segments pass from rank to rank, each adding its own. */
 static inline void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
-    int n = s->on->size, me = s->index, post = s->nsteps;
+    int n = s->size, me = s->me, post = s->nsteps;
     mesh__range all = mesh__all_of(&b->send);
     size_t segments = mesh__segments(all, b->segment), j, most = all.count < b->segment ? all.count : b->segment;
     size_t slot = (most * s->elem_bytes + 63) & ~(size_t)63;
@@ -835,7 +839,7 @@ static inline size_t mesh__many_packed(const mesh__schedule *s) {
 /* The algorithm of a call, and the elements its pipelines move in one step. */
 static inline int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t *segment) {
     const mesh_tuning *t = s->tuning;
-    int n = s->on->size, i;
+    int n = s->size, i;
     mesh_tuning_row chosen = mesh__built_in(kind, n, bytes);
     for (i = 0; t && i < t->nrows; i++) {
         const mesh_tuning_row *row = &t->row[i];
@@ -861,7 +865,7 @@ static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int ki
     size_t bytes =
         (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
     algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes, &b->segment);
-    if (s->on->size == 1) {
+    if (s->size == 1) {
         mesh__build_alone(s, b);
         return;
     }
@@ -1041,6 +1045,7 @@ static inline void mesh__build(mesh__schedule *s) {
     unsigned char *packed = NULL;
     size_t packed_bytes;
     int n;
+    mesh__scope_all(s);
     if (call->kind == MESH_CALL_BROADCAST_OBJECT) {
         mesh__build_object(s);
         return;

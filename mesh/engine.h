@@ -118,14 +118,15 @@ typedef struct mesh__op {
     int64_t next_ask, ask_wait, say;
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
-    uint64_t sent, received, call_sent, call_received; /* call_: of one round of the transport's own collective */
-    uint32_t progress;                                 /* counts every post and step that ended */
-    uint32_t serial;                                   /* of all operations started, this one */
+    uint64_t sent, received;
+    uint32_t progress; /* counts every post and step that ended */
+    uint32_t serial;   /* of all operations started, this one */
     int stalled; /* a peer took back its side or went away; 1 + its rank. Why is soon to be heard, or it is the cause itself (gone_until) */
     int issued;  /* everything is posted; only its end is awaited */
     int alone;   /* roll calls in a row that found all called, but for ranks that have left */
     int gone_seen; /* ranks that were gone when it was last seen to need none of them */
     int kept;      /* mesh_keep */
+    int orphaned;  /* the transport may still read what it sent from: slot and scratch are never used again */
     int detached;  /* waited for on a stream: nobody holds its request any more */
     struct mesh__op *next_detached;
     uint64_t shape;    /* hash of the counts of a multi-buffer call, or of a redistribution's plans */
@@ -386,7 +387,7 @@ static inline size_t mesh__history_put(const mesh__engine *e, char *buf, size_t 
 
 static inline int mesh__is_issued(const mesh__step *s) { return s->kind == MESH__POST || s->kind == MESH__CALL; }
 
-/* Is it the transport's own collective? */
+/* Does it begin with a collective of the transport's own? */
 static inline int mesh__op_is_call(const mesh__op *op) {
     return op->schedule.nsteps && op->schedule.step[0].kind == MESH__CALL;
 }
@@ -412,9 +413,10 @@ static inline void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
 
 static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
     if (op->comm && mesh__op_captured(op)) mesh__scratch_to_graph(e, op);
-    op->state = MESH__FREE;
+    op->state = op->orphaned ? MESH__RETIRED : MESH__FREE;
     op->kept = op->detached = 0;
     op->comm = NULL;
+    if (op->orphaned) return;
     op->next_unused = e->unused;
     e->unused = op;
     mesh__scratch_free(&op->schedule, MESH__SCRATCH_KEPT);
@@ -528,15 +530,18 @@ static inline mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, u
    it is served. Returns 0 without memory. */
 static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
     const mesh__schedule *s = &op->schedule;
-    int x, variable = mesh__call_is(s->call.kind, MESH_VARIABLE), n = s->nxfers;
-    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, n + 1, sizeof *op->ordinal)) return 0;
-    op->ordinal[n] = 0;                                      /* what comes behind its length has its number */
-    if (variable && s->nsteps) n = s->step[0].as.post.count; /* so has what goes */
-    for (x = 0; x < s->nxfers; x++) {
-        mesh__stream *stream =
-            x < n ? mesh__stream_of(e->t, op->group, op->tag, mesh_index_of(&op->group->on, s->xfer[x].rank)) : NULL;
-        if (x < n && !stream) return 0;
-        op->ordinal[x] = stream ? ++stream->count[s->xfer[x].direction] : 0;
+    int x, k, n = s->nsteps;
+    if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, s->nxfers + 1, sizeof *op->ordinal)) return 0;
+    memset(op->ordinal, 0, ((size_t)s->nxfers + 1) * sizeof *op->ordinal);
+    if (mesh__call_is(s->call.kind, MESH_VARIABLE) && n) n = 1; /* what comes and goes behind a length has its number */
+    for (k = 0; k < n; k++) {
+        const mesh__step *step = &s->step[k];
+        for (x = 0; step->kind == MESH__POST && x < step->as.post.count; x++) {
+            const mesh_xfer *xfer = &s->xfer[step->as.post.first + x];
+            mesh__stream *stream = mesh__stream_of(e->t, op->group, op->tag, xfer->index);
+            if (!stream) return 0;
+            op->ordinal[step->as.post.first + x] = ++stream->count[xfer->direction];
+        }
     }
     return 1;
 }
@@ -585,6 +590,8 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
     p.xfer = s->as.post.count ? op->schedule.xfer + s->as.post.first : NULL;
     p.count = s->as.post.count; /* 0 where another schedule has more, or as a mark */
     p.flags = 0;
+    p.dtype = op->schedule.call.dtype;
+    p.op = op->schedule.call.op == MESH_AVG ? MESH_SUM : op->schedule.call.op;
     status = e->t->ops->post(e->t, &p, &s->ticket);
     if (status != MESH_OK) return status;
     s->open = 1;
@@ -600,11 +607,16 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
 
 /* The same of the transport's own collectives. */
 static inline mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step *s) {
-    mesh_status status = e->t->ops->collective(e->t, op->group->handle, &op->schedule.call, &s->ticket);
+    mesh_call *call = &op->schedule.native[s->as.call.which];
+    mesh_status status;
+    call->channel = op->channel;
+    call->check = op->check;
+    call->record = &op->record;
+    status = e->t->ops->collective(e->t, op->group->handle, call, &s->ticket);
     if (status != MESH_OK) return status;
     s->open = 1;
-    op->group->sent += op->sent = op->call_sent;
-    op->group->received += op->received = op->call_received;
+    op->group->sent += s->as.call.sent, op->sent += s->as.call.sent;
+    op->group->received += s->as.call.received, op->received += s->as.call.received;
     return MESH_OK;
 }
 
@@ -703,6 +715,7 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
             }
             s->open = 0;
             op->progress++;
+            if (status != MESH_OK && s->ticket.id == MESH_TICKET_ORPHANED) op->orphaned = 1;
             if ((status == MESH_ERR_CANCELED || status == MESH_ERR_PEER) && !op->failing) {
                 mesh__op_stall(e, op, status, &why);
             } else if (status != MESH_OK) {
@@ -781,6 +794,7 @@ static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ran
    says to the caller's stream or to a collective of its own. */
 static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
     mesh_status status = MESH_OK;
+    if (!(e->t->caps & MESH_CAP_STRIDED)) mesh__schedule_pack(&op->schedule);
     mesh__add_mark(e, op);
     if (mesh__call_is(op->schedule.call.kind, MESH_P2P) && !mesh__p2p_number(e, op)) op->schedule.out_of_memory = 1;
     status = op->schedule.out_of_memory ? MESH_ERR_MEMORY : mesh__op_fence(e, op);

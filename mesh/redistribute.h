@@ -173,6 +173,8 @@ static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const
     x->block = NULL;
     x->direction = direction;
     x->rank = rank;
+    x->index = b->posting ? mesh_index_of(s->on, rank) : -1;
+    x->zero = 0;
     if (block.ndim) {
         mesh_block *to = &s->block[b->nblocks++];
         *to = block;

@@ -302,8 +302,11 @@ static inline void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t re
         step->as.on.dst = mesh__rebound(s, step->as.on.dst, send_by, recv_by);
         step->as.on.src = mesh__rebound(s, step->as.on.src, send_by, recv_by);
     }
-    s->call.send = s->call.send ? (const void *)((uintptr_t)s->call.send + (uintptr_t)send_by) : NULL;
-    s->call.recv = s->call.recv ? (void *)((uintptr_t)s->call.recv + (uintptr_t)recv_by) : NULL;
+    for (i = -1; i < s->nnative; i++) {
+        mesh_call *call = i < 0 ? &s->call : &s->native[i];
+        if (call->send) call->send = (const void *)((uintptr_t)call->send + (uintptr_t)send_by);
+        if (call->recv) call->recv = (void *)((uintptr_t)call->recv + (uintptr_t)recv_by);
+    }
 }
 
 static inline mesh_status mesh__rebind_inside(mesh_request r, const void *send, void *recv) {

@@ -13,14 +13,14 @@
 #define MESH_SCHEDULE_IMPLEMENTED
 
 enum {
-    MESH__SCRATCHES = 5, /* pieces of memory of a schedule */
+    MESH__SCRATCHES = 6, /* pieces of memory of a schedule */
     MESH__ROUND = 32     /* partners served at once in direct exchanges */
 };
 
 /* A schedule is a straight-line program of steps; what a transport refuses to do is told in these words. */
 #define MESH__STEPS(X)                                                                                                 \
     X(MESH__POST, "to post")      /* start xfers first .. first + count */                                             \
-    X(MESH__CALL, "a collective") /* the transport's own collective, of the whole call */                              \
+    X(MESH__CALL, "a collective") /* issue a collective of the transport's own */                                      \
     X(MESH__WAIT, "to wait")      /* hold until every post and call before a step is complete */                       \
     X(MESH__REDUCE, "to reduce")  /* dst = dst op src, n elements; src_first: dst = src op dst. A user's op may use  \
                                       src as scratch unless src_first */ \
@@ -46,6 +46,10 @@ typedef struct mesh__step {
             int first, count;  /* xfers */
             uint32_t sequence; /* of its channel, where that is not the operation's; 0: it is */
         } post;
+        struct {
+            int which;               /* of the schedule's calls */
+            uint64_t sent, received; /* what it moves at least */
+        } call;
         struct {
             int before;
         } wait; /* a step */
@@ -74,7 +78,15 @@ typedef struct mesh__schedule {
     const mesh *on;    /* the group */
     int index;         /* this rank's */
     int ordered;       /* the call's op is a user's that does not commute */
+    /* Whom the builders see: everybody in the group, or some of it. See mesh__scope_all. */
+    int size, me;      /* how many they are, and which of them this rank is */
+    const int *member; /* their indices in the group; NULL: everybody */
+    int undivided;     /* an average is not yet divided: what is built now gives a part of the sum */
+    const int *host;   /* of each index, a host's number in order of appearance; NULL: levels would change nothing */
+    int nhosts;
     mesh_call call;
+    mesh_call *native; /* of its steps CALL */
+    int nnative, native_cap;
     size_t elem_bytes;
     const mesh_tuning *tuning; /* NULL: what is built in */
     mesh__step *step;
@@ -101,7 +113,23 @@ typedef struct mesh__schedule {
 static inline void mesh__schedule_begin(mesh__schedule *s, mesh_transport *t) {
     s->t = t;
     s->extend = NULL;
-    s->nsteps = s->nxfers = s->nscratch = s->out_of_memory = 0;
+    s->member = NULL;
+    s->undivided = 0;
+    s->nsteps = s->nxfers = s->nnative = s->nscratch = s->out_of_memory = 0;
+}
+
+/* What is built from now on is among everybody in the group, or among `size` members of it of which this rank is number `me`. Roots, blocks
+   and peers are then numbers among these. `member` stays the caller's, who goes back to everybody before he frees it. */
+static inline void mesh__scope_all(mesh__schedule *s) {
+    s->size = s->on->size;
+    s->me = s->index;
+    s->member = NULL;
+}
+
+static inline void mesh__scope(mesh__schedule *s, const int *member, int size, int me) {
+    s->size = size;
+    s->me = me;
+    s->member = member;
 }
 
 static inline mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
@@ -127,7 +155,7 @@ static inline void mesh__add_wait_before(mesh__schedule *s, int before) {
 
 static inline void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
 
-/* An xfer, of the post begun last unless another step came since. `index` is the peer's in the group. */
+/* An xfer, of the post begun last unless another step came since. `index` is the peer's in the scope. */
 static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
     mesh_xfer *x;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
@@ -139,7 +167,9 @@ static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, c
     x->nbytes = nbytes;
     x->block = NULL;
     x->direction = direction;
-    x->rank = mesh_rank_at(s->on, index);
+    x->index = s->member ? s->member[index] : index;
+    x->zero = 0;
+    x->rank = mesh_rank_at(s->on, x->index);
     if (s->step[s->nsteps - 1].kind == MESH__POST) s->step[s->nsteps - 1].as.post.count++;
 }
 
@@ -159,7 +189,7 @@ static inline void mesh__add_reduce(mesh__schedule *s, void *dst, const void *sr
 }
 
 static inline void mesh__add_divide(mesh__schedule *s, void *dst, size_t count) {
-    if (s->call.op == MESH_AVG && s->on->size > 1) mesh__add_on(s, MESH__DIVIDE, dst, dst, count, 0);
+    if (s->call.op == MESH_AVG && s->on->size > 1 && !s->undivided) mesh__add_on(s, MESH__DIVIDE, dst, dst, count, 0);
 }
 
 static inline void mesh__add_copy(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
@@ -171,15 +201,16 @@ static inline void mesh__add_swap(mesh__schedule *s, void *dst, const void *src,
     mesh__add_on(s, MESH__SWAP, dst, src, nbytes, 0);
 }
 
-static inline int mesh__on_device(const mesh_transport *t) {
-    return t->caps & MESH_CAP_DEVICE && MESH__HAS(t->ops, alloc) && MESH__HAS(t->ops, free);
+/* Is scratch the transport's memory: the device's, or what peers can map? */
+static inline int mesh__scratch_is_transports(const mesh_transport *t) {
+    return t->caps & (MESH_CAP_DEVICE | MESH_CAP_SHARED) && MESH__HAS(t->ops, alloc) && MESH__HAS(t->ops, free);
 }
 
 static inline void mesh__scratch_free(mesh__schedule *s, size_t above) {
     int k;
     for (k = 0; k < MESH__SCRATCHES; k++) {
         if (!s->scratch[k].p || s->scratch[k].nbytes <= above) continue;
-        if (mesh__on_device(s->t))
+        if (mesh__scratch_is_transports(s->t))
             s->t->ops->free(s->t, s->scratch[k].p);
         else
             mesh_transport_free(s->t, s->scratch[k].p);
@@ -196,10 +227,10 @@ static inline unsigned char *mesh__scratch(mesh__schedule *s, size_t nbytes) {
     nbytes += 64;
     if (nbytes > s->scratch[k].nbytes) {
         p = s->scratch[k].p;
-        if (p && mesh__on_device(s->t)) s->t->ops->free(s->t, p);
-        if (p && !mesh__on_device(s->t)) mesh_transport_free(s->t, p);
+        if (p && mesh__scratch_is_transports(s->t)) s->t->ops->free(s->t, p);
+        if (p && !mesh__scratch_is_transports(s->t)) mesh_transport_free(s->t, p);
         p = NULL;
-        if (!mesh__on_device(s->t))
+        if (!mesh__scratch_is_transports(s->t))
             p = mesh_transport_alloc(s->t, nbytes);
         else if (s->t->ops->alloc(s->t, nbytes, 0, &p) != MESH_OK)
             p = NULL;
@@ -217,6 +248,127 @@ static inline void mesh__schedule_free(mesh__schedule *s) {
     mesh_transport_free(s->t, s->xfer);
     mesh_transport_free(s->t, s->block);
     mesh_transport_free(s->t, s->args);
+    mesh_transport_free(s->t, s->native);
+}
+
+/* ---- // >>packed: for transports that take no blocks ---- */
+
+static inline int mesh__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
+
+typedef struct mesh__packer {
+    mesh__schedule *s;
+    mesh__step *step; /* the new ones */
+    int *now;         /* of each old step, the first of the new ones that stand for it */
+    int *first;       /* of each post, the strided xfers it had */
+    unsigned char *scratch;
+    uint64_t at, most; /* bytes in use, and at most so far */
+    int n;
+} mesh__packer;
+
+/* One round to count, with `step` NULL, and one to write. */
+static inline void mesh__pack_move(mesh__packer *p, int from, int to) {
+    if (p->step) {
+        mesh__step *step = &p->step[p->n];
+        memset(step, 0, sizeof *step);
+        step->kind = MESH__MOVE;
+        step->as.of.from = from;
+        step->as.of.to = to;
+    }
+    p->n++;
+}
+
+/* A post goes with contiguous twins of its xfers, which stand behind all others; the strided ones stay for who names them. */
+static inline void mesh__pack_post(mesh__packer *p, int k) {
+    mesh__schedule *s = p->s;
+    mesh__step post = s->step[k];
+    int i, first = post.as.post.first, twin = s->nxfers, strided = 0;
+    for (i = 0; i < post.as.post.count; i++) strided += mesh__is_strided(&s->xfer[first + i]);
+    p->first[k] = strided ? first : -1;
+    for (i = 0; i < post.as.post.count && strided; i++, s->nxfers += p->step != NULL) {
+        mesh_xfer x = s->xfer[first + i];
+        int packs = mesh__is_strided(&x);
+        if (packs) {
+            x.base = p->step ? p->scratch + p->at : NULL;
+            x.block = NULL;
+            p->at += (x.nbytes + 63) & ~(uint64_t)63;
+        }
+        if (p->step) s->xfer[twin + i] = x; /* there is room */
+        if (packs && x.direction == MESH_SEND) mesh__pack_move(p, first + i, twin + i);
+    }
+    if (p->at > p->most) p->most = p->at;
+    if (strided) post.as.post.first = twin;
+    if (p->step) p->step[p->n] = post;
+    p->n++;
+}
+
+/* Behind a wait: what the posts before it have received goes into place. Where that is all there was, their memory is free again. */
+static inline void mesh__pack_wait(mesh__packer *p, int *open, int k, int before) {
+    mesh__schedule *s = p->s;
+    int i, j;
+    for (i = *open; i < before; i++) {
+        const mesh__step *post = &s->step[i];
+        if (post->kind != MESH__POST || p->first[i] < 0) continue;
+        for (j = 0; j < post->as.post.count; j++) {
+            const mesh_xfer *x = &s->xfer[p->first[i] + j];
+            if (mesh__is_strided(x) && x->direction != MESH_SEND)
+                mesh__pack_move(p, p->step ? p->step[p->now[i + 1] - 1].as.post.first + j : 0, p->first[i] + j);
+        }
+    }
+    if (*open < before) *open = before;
+    if (*open >= k) p->at = 0;
+}
+
+static inline void mesh__pack_steps(mesh__packer *p) {
+    mesh__schedule *s = p->s;
+    int k, open = 0;
+    p->at = 0;
+    p->n = 0;
+    for (k = 0; k < s->nsteps; k++) {
+        p->now[k] = p->n;
+        if (s->step[k].kind == MESH__POST) {
+            mesh__pack_post(p, k);
+            continue;
+        }
+        if (p->step) {
+            p->step[p->n] = s->step[k];
+            if (s->step[k].kind == MESH__WAIT) p->step[p->n].as.wait.before = p->now[s->step[k].as.wait.before];
+        }
+        p->n++;
+        if (s->step[k].kind == MESH__WAIT) mesh__pack_wait(p, &open, k, s->step[k].as.wait.before);
+    }
+    p->now[k] = p->n;
+}
+
+/* Rewrite a schedule whose posts have strided xfers for a transport that takes none. */
+static inline void mesh__schedule_pack(mesh__schedule *s) {
+    mesh__packer p;
+    const mesh__step *last = s->nsteps ? &s->step[s->nsteps - 1] : NULL;
+    int k, twins = 0, wait = last && (last->kind != MESH__WAIT || last->as.wait.before < s->nsteps - 1);
+    if (s->out_of_memory) return;
+    for (k = 0; k < s->nxfers && !mesh__is_strided(&s->xfer[k]); k++) {}
+    if (k == s->nxfers) return;
+    if (wait) mesh__add_wait(s);
+    for (k = 0; k < s->nsteps; k++) twins += s->step[k].kind == MESH__POST ? s->step[k].as.post.count : 0;
+    memset(&p, 0, sizeof p);
+    p.s = s;
+    p.now = (int *)mesh_transport_alloc(s->t, (2 * (size_t)s->nsteps + 1) * sizeof *p.now);
+    if (p.now) {
+        p.first = p.now + s->nsteps + 1;
+        mesh__pack_steps(&p);
+        if (p.most) p.scratch = mesh__scratch(s, (size_t)p.most);
+        p.step = (mesh__step *)mesh_transport_alloc(s->t, (size_t)p.n * sizeof *p.step);
+    }
+    if (!p.step || s->out_of_memory ||
+        !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + twins, sizeof *s->xfer)) {
+        s->out_of_memory = 1;
+        mesh_transport_free(s->t, p.step);
+    } else {
+        mesh__pack_steps(&p);
+        mesh_transport_free(s->t, s->step);
+        s->step = p.step;
+        s->nsteps = s->step_cap = p.n;
+    }
+    mesh_transport_free(s->t, p.now);
 }
 
 /* ---- // >>run: all that is no message ---- */
@@ -458,6 +610,25 @@ static inline void mesh__add_divides(mesh__schedule *s, const mesh__view *v, mes
 }
 
 static inline mesh__range mesh__all_of(const mesh__view *v) { return mesh__range_of(0, 0, v->total); }
+
+/* Receive a range and reduce it into a view, in one pass where the transport can: then there is nothing left to add behind the wait. What is
+   sent at the same time must lie elsewhere. */
+static inline int mesh__fuses(const mesh__schedule *s) {
+    return s->t->caps & MESH_CAP_REDUCE && !s->call.user_op && !mesh__is_loc(s->call.op) && !mesh__swap_width(&s->call);
+}
+
+static inline void mesh__add_take(mesh__schedule *s, int index, const mesh__view *v, mesh__range r,
+                                  unsigned char *flat) {
+    if (mesh__fuses(s))
+        mesh__add_range(s, MESH_REDUCE, index, v, r, NULL);
+    else
+        mesh__add_range(s, MESH_RECV, index, v, r, flat);
+}
+
+static inline void mesh__add_taken(mesh__schedule *s, const mesh__view *v, mesh__range r, const unsigned char *flat,
+                                   int src_first) {
+    if (!mesh__fuses(s)) mesh__add_reduces(s, v, r, flat, src_first);
+}
 
 /* Partners served at once: more would meet at one rank. After every MESH__ROUND of them comes a wait. */
 static inline void mesh__add_round(mesh__schedule *s, int k) {

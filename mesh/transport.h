@@ -27,7 +27,7 @@ DO THIS
 extern "C" {
 #endif
 
-enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
+enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
 
 /* ---- the transport struct: what a transport provides ------------------------------------------------------------------
 
@@ -39,11 +39,13 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
              until test returns something other than IN_PROGRESS. A receive matches a send of the same peer and channel, in the
              order posted; lengths and check must agree, else both sides end with MISMATCH (where MESH_CAP_CHECK is set).
              A message of 0 bytes is a message. rank is never this rank. Peers may post in any order; a send may complete before
-             it is matched.
+             it is matched. Blocks only where MESH_CAP_STRIDED is set, MESH_REDUCE only where MESH_CAP_REDUCE is.
    test      OK: all xfers are complete, the ticket is freed. IN_PROGRESS. Or the first error: MISMATCH, PEER, CANCELED (here, or by
              the peer, which *why then names), TRANSPORT, with *why naming the peer; then too nothing is touched any more and the ticket is freed.
+             Where that cannot be promised of what is sent (a send that no longer can be taken back), the error comes with the ticket's id
+             MESH_TICKET_ORPHANED: what the messages were sent from may still be read until the transport closes.
    pending   Writes up to cap ranks whose side of an xfer is not matched yet (each once) and returns how many there are. A peer
-             whose bytes are under way is not pending. Exact where MESH_CAP_PENDING is set.
+             whose bytes are under way is not pending. Exact where MESH_CAP_PENDING is set; 0 where it is not.
    cancel    Ask for an end; test says CANCELED soon, or OK if it was complete. Never waits for a peer.
    progress  Move data; return as soon as something has happened since it last returned (a xfer, a control message), or at
              deadline_ns on the transport's clock. A deadline in the past: one round without sleeping. OK, or TRANSPORT when the
@@ -57,12 +59,16 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
              after everything that arrived from it before.
    close     Orderly goodbye: everything posted as sent is still delivered. Called by the transport's own close function.
 
+   Whatever returns an error and takes a `why` fills it: what, the rank at fault or -1, the remedy.
+
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
    id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
-   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*.
+   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*,
+   locality (every rank has a host of its own), arm and fd (nobody can wait for a descriptor).
 
    group_open   Called by every rank of a comm for the same list of axes: `group` is this rank's, `color` says which of those along
-                the axes, `key` this rank's index in it, parent the handle of the comm's first group (NULL while that is opened).
+                the axes, `key` this rank's index in it, parent the handle of the comm's first group (NULL while that is opened). Ranks that open
+                something else are told so (MISMATCH) before anything is made.
    group_abort  End everything under way in the group on this rank, soon; tickets end with CANCELED. What stands in for cancel where
                 MESH_CAP_CANCEL is not set.
    control_flush  Until the control messages sent so far would arrive if this process ended now, or the deadline. OK or IN_PROGRESS. Where
@@ -71,6 +77,10 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
                 what ranks compare, never on pointers or v-counts): the core's schedule serves it. Then it is issued. A failure of that may as
                 well be left to test, which has room for why.
    copy         src NULL: zeros. Either side may be host memory.
+   locality     A number that ranks of one host have in common and others do not, for any rank of the world; negative: not known. Local, and the same from
+                call to call. Ranks need not agree: the core takes the first rank's answers for everybody's.
+   arm          IN_PROGRESS: there is work now, call progress. OK: the descriptor that `fd` names becomes readable when there is, and *wake is when to
+                call progress at the latest (INT64_MAX: no need). The descriptor is the transport's; it is waited for, never read.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
@@ -83,7 +93,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 1 };
 
 typedef struct mesh_transport mesh_transport;
 
-typedef enum mesh_direction { MESH_SEND = 0, MESH_RECV = 1 } mesh_direction;
+/* MESH_REDUCE: receive, and combine with what lies there, base = base op received, in one pass; of the post's dtype and op. */
+typedef enum mesh_direction { MESH_SEND = 0, MESH_RECV = 1, MESH_REDUCE = 2 } mesh_direction;
 
 typedef struct mesh_extent {
     int64_t count, stride; /* stride in bytes, >= 0 */
@@ -103,6 +114,7 @@ typedef struct mesh_xfer {
     const mesh_block *block; /* NULL: contiguous. Else run * product of counts == nbytes */
     int direction;           /* mesh_direction */
     int rank;                /* world rank */
+    int index, zero;         /* the same rank's index in the post's group */
 } mesh_xfer;
 
 typedef struct mesh_post {
@@ -111,7 +123,8 @@ typedef struct mesh_post {
     uint64_t check;   /* equal at both ends or MISMATCH */
     const mesh_xfer *xfer;
     int count;
-    unsigned flags;                    /* 0 */
+    unsigned flags; /* 0 */
+    int dtype, op;  /* of its MESH_REDUCE: one of mesh_dtype, one of mesh_op (not avg, minloc, maxloc) */
     const struct mesh__record *record; /* the core's: what ranks tell each other of the operation; may be NULL */
 } mesh_post;
 
@@ -245,27 +258,33 @@ typedef struct mesh_ops {
     mesh_status (*memory_unregister)(mesh_transport *t, void *group, void *handle);
     mesh_status (*stream_wait)(mesh_transport *t, void *group, const mesh_ticket *ticket, void *stream);
     mesh_status (*control_flush)(mesh_transport *t, int64_t deadline_ns);
+    int (*locality)(mesh_transport *t, int rank);
+    mesh_status (*arm)(mesh_transport *t, int64_t *wake);
+    int (*fd)(mesh_transport *t); /* -1: none */
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
-#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
+/* The id of a ticket that ended with an error, whose messages may still be read. */
+#define MESH_TICKET_ORPHANED (UINT64_MAX - 1)
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
 /* For buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes. */
 enum { MESH_ALLOC_BUFFER = 1 };
 
+/* What a transport can do beyond the required, and what the core does where a bit is not set. */
 enum {
-    MESH_CAP_DEVICE = 1,  /* memory is not the host's */
-    MESH_CAP_SHARED = 2,  /* alloc gives memory that peers can map */
-    MESH_CAP_STRIDED = 4, /* blocks go without packing */
-    MESH_CAP_ORDERED = 8, /* posts run on a queue in order; no host wait between rounds */
-    MESH_CAP_CHECK = 16,  /* carries and compares check and length */
-    MESH_CAP_PENDING = 32,
-    MESH_CAP_CANCEL = 64,
-    MESH_CAP_CONTROL_THREAD = 128,
-    MESH_CAP_FP8 = 256 /* its own collectives reduce fp8: sum, prod, min, max */
+    MESH_CAP_DEVICE = 1,   /* memory is not the host's. Else: the host's functions work on it */
+    MESH_CAP_SHARED = 2,   /* alloc gives memory that peers can map. Else: scratch is the allocator's */
+    MESH_CAP_STRIDED = 4,  /* takes blocks. Else: they are packed before and unpacked after */
+    MESH_CAP_ORDERED = 8,  /* posts run on a queue in order; no host wait between rounds */
+    MESH_CAP_CHECK = 16,   /* carries and compares check and length. Else: a deadline's error says that nobody does */
+    MESH_CAP_PENDING = 32, /* knows whom a ticket waits for. Else: the roll is called */
+    MESH_CAP_CANCEL = 64,  /* takes a single ticket back. Else: group_abort */
+    MESH_CAP_REDUCE = 128, /* takes MESH_REDUCE. Else: received apart, then combined */
+    MESH_CAP_FP8 = 256     /* its own collectives reduce fp8: sum, prod, min, max. Else: UNSUPPORTED */
 };
 
 /* An operation that has ended, for who listens (mesh_transport.trace). Texts live during the call only. */

@@ -305,6 +305,8 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
         n = mesh__put_roll(&t, &e->roll);
         if (n >= 0) blame = n;
     }
+    if (asked && !(e->t->caps & MESH_CAP_CHECK))
+        mesh__put(&t, "; this transport (%s) does not compare what ranks call", e->t->ops->name);
     mesh__comm_broken(op->comm, MESH_ERR_TIMEOUT, blame, "%s: %s: deadline of %l ms passed%s",
                       mesh__impl(op->comm)->name, call, mesh__impl(op->comm)->timeout / 1000000, who);
 }

@@ -51,7 +51,7 @@ static mesh_xfer conf_xfer(int direction, int rank, void *base, uint64_t nbytes,
     mesh_xfer x;
     memset(&x, 0, sizeof x);
     x.direction = direction;
-    x.rank = rank;
+    x.rank = x.index = rank;
     x.base = base;
     x.nbytes = nbytes;
     x.block = block;
@@ -367,6 +367,82 @@ static void conf_unsent(mesh_transport *t) {
     conf_delete(&m, a);
 }
 
+/* A receive that combines with what lies there: once, with the whole of it, small and large, strided where blocks are taken. */
+static void conf_reduces(mesh_transport *t) {
+    enum { N = 30000 };
+    static const struct {
+        int dtype, op, count, strided;
+    } cases[] = {{MESH_I64, MESH_SUM, 3, 0},  {MESH_I64, MESH_SUM, N, 0}, {MESH_F32, MESH_SUM, N, 0},
+                 {MESH_F32, MESH_MAX, 77, 0}, {MESH_U8, MESH_XOR, N, 0},  {MESH_F32, MESH_SUM, N / 2, 1}};
+    conf_memory m = conf_memory_of(t, NULL);
+    unsigned char *buf, *as_it_was;
+    size_t i, k;
+    if (!conf_has(t, MESH_CAP_REDUCE)) {
+        conf_left_out(t, "receives that reduce (MESH_CAP_REDUCE)");
+        return;
+    }
+    buf = conf_new(&m, 8 * N), as_it_was = (unsigned char *)malloc(8 * N);
+    for (k = 0; k < sizeof cases / sizeof *cases; k++) {
+        size_t elem = mesh_dtype_bytes((mesh_dtype)cases[k].dtype), step = 1 + (size_t)cases[k].strided;
+        mesh_block block = MESH_ZERO;
+        mesh_post p;
+        mesh_xfer x;
+        mesh_ticket ticket;
+        if (cases[k].strided && !conf_has(t, MESH_CAP_STRIDED)) continue;
+        block.run = elem, block.ndim = 1;
+        block.dim[0].count = cases[k].count, block.dim[0].stride = (int64_t)(2 * elem);
+        for (i = 0; i < N; i++) {
+            int v = (int)(i % 50) + (t->rank ? 7 : 1);
+            if (cases[k].dtype == MESH_I64) ((int64_t *)(void *)buf)[i] = v;
+            if (cases[k].dtype == MESH_F32) ((float *)(void *)buf)[i] = (float)v;
+            if (cases[k].dtype == MESH_U8) buf[i] = (unsigned char)v;
+        }
+        memcpy(as_it_was, buf, 8 * N);
+        conf_up(&m);
+        memset(&p, 0, sizeof p);
+        x = conf_xfer(t->rank ? MESH_SEND : MESH_REDUCE, 1 - t->rank, conf_at(&m, buf), elem * (size_t)cases[k].count,
+                      cases[k].strided ? &block : NULL);
+        p.channel = conf_channel(11);
+        p.xfer = &x;
+        p.count = 1;
+        p.dtype = cases[k].dtype;
+        p.op = cases[k].op;
+        CONFORM(t->ops->post(t, &p, &ticket) == MESH_OK, "");
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+        conf_down(&m);
+        for (i = 0; i < N; i++) {
+            int mine = (int)(i % 50) + 1, theirs = (int)(i % 50) + 7, v;
+            double got;
+            v = cases[k].op == MESH_SUM ? mine + theirs : cases[k].op == MESH_MAX ? theirs : mine ^ theirs;
+            if (t->rank || i % step || i / step >= (size_t)cases[k].count) {
+                CONFORM(!memcmp(buf + i * elem, as_it_was + i * elem, elem),
+                        "a receive that reduces goes beyond its memory");
+                continue;
+            }
+            got = cases[k].dtype == MESH_I64   ? (double)((int64_t *)(void *)buf)[i]
+                  : cases[k].dtype == MESH_F32 ? (double)((float *)(void *)buf)[i]
+                                               : (double)buf[i];
+            CONFORM(got == v, "a receive that reduces combines once");
+        }
+    }
+    free(as_it_was);
+    conf_delete(&m, buf);
+}
+
+/* Hosts are numbers that stay; where they are known they are known of everybody. */
+static void conf_locality(mesh_transport *t) {
+    int i, mine;
+    if (t->ops->struct_size <= offsetof(mesh_ops, locality) || !t->ops->locality) {
+        conf_left_out(t, "who shares a host (locality)");
+        return;
+    }
+    mine = t->ops->locality(t, t->rank);
+    for (i = 0; i < t->size; i++) {
+        CONFORM((t->ops->locality(t, i) >= 0) == (mine >= 0), "a host is known of some ranks only");
+        CONFORM(t->ops->locality(t, i) == t->ops->locality(t, i), "a rank's host changes");
+    }
+}
+
 /* Rank 1 sends to rank 0, rank 2 waits to be told, two messages: only rank 2 is pending then, once, in as much room as there is. */
 static void conf_pending(mesh_transport *t) {
     conf_memory m = conf_memory_of(t, NULL);
@@ -375,6 +451,14 @@ static void conf_pending(mesh_transport *t) {
     mesh_xfer x[3];
     mesh_error why;
     if (!conf_has(t, MESH_CAP_PENDING)) conf_left_out(t, "who is pending (MESH_CAP_PENDING)");
+    if (!conf_has(t, MESH_CAP_PENDING) && t->size >= 2 && t->rank < 2) {
+        a = (int *)(void *)conf_new(&m, sizeof(int));
+        x[0] = conf_xfer(t->rank ? MESH_RECV : MESH_SEND, 1 - t->rank, conf_at(&m, a), sizeof(int), NULL);
+        CONFORM(conf_post(t, 5, 2, x, 1, &ticket) == MESH_OK, "");
+        CONFORM(t->ops->pending(t, &ticket, ranks, 8) == 0, "who cannot tell says nobody");
+        CONFORM(conf_finish(t, &ticket) == MESH_OK, "");
+        conf_delete(&m, a);
+    }
     if (!conf_has(t, MESH_CAP_PENDING) || t->size < 3 || t->rank > 2) return;
     a = (int *)(void *)conf_new(&m, 3 * sizeof(int));
     if (t->rank == 0) {
@@ -580,9 +664,14 @@ static inline void conformance_transport(mesh_transport *t) {
     if (t->size >= 2 && t->rank < 2) {
         conf_sizes(t);
         conf_order(t);
-        conf_strided(t);
+        if (conf_has(t, MESH_CAP_STRIDED))
+            conf_strided(t);
+        else
+            conf_left_out(t, "strided messages (MESH_CAP_STRIDED)");
+        conf_reduces(t);
         conf_unsent(t);
     }
+    conf_locality(t);
     if (t->size >= 2) conf_pending(t);
     if (t->size >= 2 && t->rank < 2) {
         conf_cancel(t);
@@ -798,7 +887,8 @@ static void conf_check(conf_case *c, mesh_status status, mesh_request r, const c
     } while (0)
 
 static void conf_reductions(conf_case *c, size_t count, mesh_op op) {
-    size_t i, n = (size_t)c->n, me = (size_t)c->me, elem = c->elem, bytes = count * (mesh__is_loc(op) ? mesh__pair_bytes(c->d) : elem);
+    size_t i, n = (size_t)c->n, me = (size_t)c->me, elem = c->elem,
+              bytes = count * (mesh__is_loc(op) ? mesh__pair_bytes(c->d) : elem);
     unsigned char *send = conf_at(&c->memory, c->send), *recv = conf_at(&c->memory, c->recv); /* for operations */
     int root = (int)((count + 1) % n), in_place;
     c->elem = mesh__is_loc(op) ? mesh__pair_bytes(c->d) : elem;
@@ -1666,11 +1756,13 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         a->layout.ndim = conf_below(r, 12) ? 1 + conf_below(r, 4) : 0;
         for (d = 0; d < a->layout.ndim; d++) {
             a->layout.shape[d] = conf_below(r, 20) ? 1 + conf_below(r, d ? 9 : 30) : 0;
-            if (!conf_below(r, 4)) a->layout.shape[d] = t->size * (1 + conf_below(r, 2)); /* what divides may be taken apart */
+            if (!conf_below(r, 4))
+                a->layout.shape[d] = t->size * (1 + conf_below(r, 2)); /* what divides may be taken apart */
             if (room * a->layout.shape[d] > most) a->layout.shape[d] = 2;
             room *= a->layout.shape[d];
         }
-        if (a->layout.ndim && n == 1 && !conf_below(r, 3) && room) a->layout.shape[0] *= most / (int)room ? most / (int)room : 1;
+        if (a->layout.ndim && n == 1 && !conf_below(r, 3) && room)
+            a->layout.shape[0] *= most / (int)room ? most / (int)room : 1;
         ops[i] = op_of[conf_below(r, 8)];
         do a->dtype = (mesh_dtype)conf_below(r, MESH_DTYPE_COUNT);
         while (a->dtype != MESH_BYTES && !mesh__reducible(a->dtype, ops[i]));
@@ -1680,7 +1772,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         b->layout.on = &to;
         a->layout.spec = conf_spec(r, &from, a->layout.ndim, a->dtype == MESH_BYTES ? -1 : ops[i]);
         b->layout.spec = conf_spec(r, &to, a->layout.ndim,
-                            a->dtype == MESH_BYTES || ops[i] == MESH_AVG || ops[i] == MESH_PROD ? -1 : ops[i]);
+                                   a->dtype == MESH_BYTES || ops[i] == MESH_AVG || ops[i] == MESH_PROD ? -1 : ops[i]);
         nbytes[0][i] = conf_part(&m, r, a, t->rank, strides[0][i], &box[0][i]);
         nbytes[1][i] = conf_part(&m, r, b, t->rank, strides[1][i], &box[1][i]);
         conf_summand(a, mesh_rank_at(&from, 0), &summands[i]);

@@ -32,6 +32,26 @@ static void test_conform_sim_free(void) { conform(SIM_FREE, 9001); }
 static void test_conform_tcp(void) { conform(TCP, 100003); }
 static void test_conform_unix(void) { conform(UNIX, 100003); }
 
+/* A transport that can do less or more: blocks are packed for it, its receives reduce. */
+static void able_rank(mesh_transport *t, void *ctx) {
+    conformance_redistribute(t, test_seed + 9, 40, 400);
+    conform_rank(t, ctx);
+}
+static void test_conform_able(void) {
+    static const int sizes[] = {2, 3, 8};
+    size_t large = 2003;
+    int i, k;
+    for (k = 1; k < 4; k++)
+        for (i = 0; i < 3 - (k == 3); i++) {
+            mesh_sim_desc d = sim_desc(sizes[i]);
+            mesh_error err;
+            d.reduces = k & 1;
+            d.packed = k >> 1;
+            CHECK_OK(mesh_sim_run(&d, able_rank, &large, &err), err);
+        }
+    test_failures += conformance_failures;
+}
+
 /* Any table gives the same values: tables that give every call its k-th algorithm, in short segments; the first rank's is everybody's. */
 static void tables_rank(mesh_transport *t, void *ctx) {
     int k, call, a;
@@ -336,11 +356,12 @@ static void test_trace_absent(void) {
 
 static const test_case comm_tests[] = {
 
-    {"tables/values", test_tables, 0},        {"tables/text", test_tables_text, 0},
-    {"conformance/sim", test_conform_sim, 0}, {"conformance/sim_free", test_conform_sim_free, 0},
-    {"conformance/tcp", test_conform_tcp, 0}, {"conformance/unix", test_conform_unix, 0},
-    {"trace/clocks", test_trace_clocks, 0},   {"trace/alone", test_trace_alone, 0},
-    {"trace/chain", test_trace_chain, 0},     {"trace/absent", test_trace_absent, 0},
+    {"tables/values", test_tables, 0},          {"tables/text", test_tables_text, 0},
+    {"conformance/sim", test_conform_sim, 0},   {"conformance/sim_free", test_conform_sim_free, 0},
+    {"conformance/tcp", test_conform_tcp, 0},   {"conformance/unix", test_conform_unix, 0},
+    {"conformance/able", test_conform_able, 0}, {"trace/clocks", test_trace_clocks, 0},
+    {"trace/alone", test_trace_alone, 0},       {"trace/chain", test_trace_chain, 0},
+    {"trace/absent", test_trace_absent, 0},
 };
 
 #endif

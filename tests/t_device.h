@@ -370,6 +370,9 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  NULL,
                                  NULL,
                                  device_stream_wait,
+                                 NULL,
+                                 NULL,
+                                 NULL,
                                  NULL};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;

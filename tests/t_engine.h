@@ -18,12 +18,14 @@ typedef struct shim {
     int starve_lost;   /* no memory while a LOST is taken in */
     int starved;
     int refuse_group; /* the group opened after so many others is refused, without a reason */
-    int stick;        /* canceled tickets do not end */
+    int stick;        /* canceled tickets do not end, */
+    int orphan;       /* or end as orphans: what they have under their hands stays there */
     int nstuck, reused, freed, asked, announced, posts;
     struct {
         mesh_ticket ticket;
         unsigned char *base;
         uint64_t nbytes;
+        int canceled;
     } stuck[SHIM_RANGES]; /* receives that are under way: what they have under their hands */
 } shim;
 
@@ -46,6 +48,7 @@ static mesh_status shim_post(mesh_transport *t, const mesh_post *p, mesh_ticket 
         if (p->xfer[i].direction == MESH_RECV) {
             s->stuck[s->nstuck].ticket = *ticket;
             s->stuck[s->nstuck].base = (unsigned char *)p->xfer[i].base;
+            s->stuck[s->nstuck].canceled = 0;
             s->stuck[s->nstuck++].nbytes = p->xfer[i].nbytes;
         }
     return status;
@@ -69,6 +72,12 @@ static void shim_unstick(shim *s) {
 }
 static mesh_status shim_test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     shim *s = shim_of(t);
+    int k;
+    for (k = 0; s->orphan && k < s->nstuck; k++)
+        if (s->stuck[k].ticket.impl == ticket->impl && s->stuck[k].canceled) {
+            ticket->id = MESH_TICKET_ORPHANED;
+            return mesh__fail(why, MESH_ERR_CANCELED, -1, "canceled, but not taken back");
+        }
     if (shim_is_stuck(s, ticket)) return MESH_IN_PROGRESS;
     return s->inner->ops->test(s->inner, ticket, why);
 }
@@ -79,6 +88,8 @@ static int shim_pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks
 }
 static mesh_status shim_cancel(mesh_transport *t, mesh_ticket *ticket) {
     shim *s = shim_of(t);
+    int k;
+    for (k = 0; k < s->nstuck; k++) s->stuck[k].canceled |= s->stuck[k].ticket.impl == ticket->impl;
     return shim_is_stuck(s, ticket) ? MESH_OK : s->inner->ops->cancel(s->inner, ticket);
 }
 static mesh_status shim_progress(mesh_transport *t, int64_t deadline) {
@@ -587,9 +598,16 @@ static void test_orphan(void) {
 
 /* ---- point 10 ---- */
 
-/* A comm is closed by force over a transport whose tickets do not end: what they have under their hands is nobody else's, and is not freed. */
+/* A comm is closed by force over a transport whose tickets do not end, or are orphaned by that or by an error: what they have under their hands
+   is nobody else's, and is not freed. */
+enum { STUCK_AT_CLOSE, ORPHANED_AT_CLOSE, ORPHANED_BY_ERROR, LIVE_SCRATCHES };
+typedef struct live_scratch {
+    size_t count;
+    int how;
+} live_scratch;
 static void live_scratch_rank(mesh_transport *t, void *ctx) {
-    size_t n = *(size_t *)ctx;
+    size_t n = ((live_scratch *)ctx)->count;
+    int how = ((live_scratch *)ctx)->how;
     mesh_tuning tuning;
     mesh_error err;
     float *a = (float *)calloc(n, sizeof *a), *b = (float *)calloc(n, sizeof *b), *b2 = (float *)calloc(n, sizeof *b2);
@@ -604,7 +622,15 @@ static void live_scratch_rank(mesh_transport *t, void *ctx) {
         s.stick = 1;
         CHECK_INT(mesh_all_reduce_start(&c, NULL, a, b, n, MESH_F32, MESH_SUM, &r), MESH_OK);
         CHECK(s.nstuck > 0);
-        CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+        s.orphan = how != STUCK_AT_CLOSE;
+        if (how == ORPHANED_BY_ERROR) {
+            CHECK_INT(mesh_abort(&c, "it is enough"), MESH_OK);
+            CHECK_INT(mesh_wait(r), MESH_ERR_CANCELED);
+            CHECK_INT(mesh_wait(r), MESH_ERR_STATE);
+            CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        } else {
+            CHECK_INT(mesh_comm_close(&c), MESH_ERR_STATE);
+        }
         s.stick = 0;
     } else {
         mesh_comm_close(&c);
@@ -621,9 +647,10 @@ static void live_scratch_rank(mesh_transport *t, void *ctx) {
     free(b2);
 }
 static void test_live_scratch(void) {
-    size_t small = 9000, large = 4 << 20; /* kept for the next operation; given back at once */
-    run_world(SIM, 2, live_scratch_rank, &small);
-    run_world(SIM, 2, live_scratch_rank, &large);
+    live_scratch k;
+    for (k.how = 0; k.how < LIVE_SCRATCHES; k.how++)
+        for (k.count = 9000; k.count <= 4 << 20; k.count *= 466) /* kept for the next operation; given back at once */
+            run_world(SIM, 2, live_scratch_rank, &k);
 }
 
 /* Scratch is kept for the next operation up to MESH__SCRATCH_KEPT bytes; more is given back at once. */
@@ -783,6 +810,143 @@ static void native_bytes_rank(mesh_transport *t, void *ctx) {
     }
 }
 static void test_native_bytes(void) { run_world(SIM, 2, native_bytes_rank, NULL); }
+
+/* Two ranks' sums, as the transport's own collective; it knows no average. */
+static mesh_status shim_sums(mesh_transport *t, void *group, const mesh_call *call, mesh_ticket *ticket) {
+    mesh_transport *inner = shim_of(t)->inner;
+    int i, n = call->nbuffers ? call->nbuffers : 1, me = t->rank, root = -1;
+    mesh_xfer x[8];
+    mesh_post p;
+    (void)group;
+    if (call->op != MESH_SUM || call->dtype != MESH_F32) return MESH_ERR_UNSUPPORTED;
+    if (!ticket) return MESH_OK;
+    memset(&p, 0, sizeof p);
+    if (call->kind == MESH_CALL_REDUCE) root = call->root;
+    for (i = 0; i < n; i++) {
+        mesh_buffer one;
+        const float *send, *mine;
+        size_t count;
+        one.send = call->send, one.recv = call->recv, one.count = call->count;
+        if (call->nbuffers) one = call->buffers[i];
+        send = mine = (const float *)one.send, count = one.count;
+        if (call->kind == MESH_CALL_REDUCE_SCATTER || call->kind == MESH_CALL_REDUCE_SCATTER_MANY)
+            send += (1 - me) * (int)count, mine += me * (int)count;
+        if (call->kind == MESH_CALL_REDUCE_SCATTER_V) {
+            send += me ? 0 : call->recv_counts[0], mine += me ? call->recv_counts[0] : 0;
+            count = call->recv_counts[me];
+        }
+        if (root < 0 || root == 1 - me)
+            x[p.count++] =
+                conf_xfer(MESH_SEND, 1 - me, (void *)(uintptr_t)send,
+                          4 * (call->kind == MESH_CALL_REDUCE_SCATTER_V ? call->recv_counts[1 - me] : count), NULL);
+        if (root < 0 || root == me) {
+            memmove(one.recv, mine, 4 * count);
+            x[p.count++] = conf_xfer(MESH_REDUCE, 1 - me, one.recv, 4 * count, NULL);
+        }
+    }
+    p.channel = call->channel, p.check = call->check;
+    p.dtype = call->dtype, p.op = call->op;
+    p.xfer = x;
+    return inner->ops->post(inner, &p, ticket);
+}
+
+/* Averages are made of such sums: of every form, kept and rebound too, once divided, where the result is and nowhere else. */
+static void composed_rank(mesh_transport *t, void *ctx) {
+    static const int forms = 6;
+    shim s;
+    mesh_comm c;
+    int k, i, round;
+    (void)ctx;
+    shim_make(&s, t);
+    s.ops.collective = shim_sums;
+    if (!open_comm(&s.base, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < forms; k++) {
+        float in[2][8], out[2][8], want[8];
+        size_t counts[2] = {3, 5}, got = k == 0 || k == 1 || k == 4 ? 8 : k == 3 ? counts[t->rank] : 4;
+        size_t at = k == 0 || k == 1 || k == 4 ? 0 : k == 3 ? (size_t)(3 * t->rank) : (size_t)(4 * t->rank);
+        mesh_buffer list[2];
+        mesh_request r = MESH_ZERO;
+        mesh__op *op;
+        for (i = 0; i < 8; i++) {
+            in[0][i] = (float)(i + 100 * t->rank), in[1][i] = 2 * in[0][i];
+            out[0][i] = out[1][i] = want[i] = -7;
+        }
+        for (i = 0; i < (int)got; i++) want[i] = (float)(at + (size_t)i) + 50;
+        list[0].send = in[0], list[0].recv = out[0], list[0].count = k == 4 ? 3 : 1;
+        list[1].send = in[0] + (k == 4 ? 3 : 2), list[1].recv = out[0] + (k == 4 ? 3 : 1),
+        list[1].count = k == 4 ? 5 : 3;
+        if (k == 5) want[0] = (float)t->rank + 50;
+        for (i = 0; i < 3 && k == 5; i++) want[1 + i] = (float)(2 + 3 * t->rank + i) + 50;
+        if (k == 1 && t->rank != 1)
+            for (i = 0; i < 8; i++) want[i] = -7;
+        CHECK_INT(k == 0   ? mesh_all_reduce_start(&c, NULL, in[0], out[0], 8, MESH_F32, MESH_AVG, &r)
+                  : k == 1 ? mesh_reduce_start(&c, NULL, in[0], out[0], 8, MESH_F32, MESH_AVG, 1, &r)
+                  : k == 2 ? mesh_reduce_scatter_start(&c, NULL, in[0], out[0], 4, MESH_F32, MESH_AVG, &r)
+                  : k == 3 ? mesh_reduce_scatter_v_start(&c, NULL, in[0], out[0], counts, NULL, MESH_F32, MESH_AVG, &r)
+                  : k == 4 ? mesh_all_reduce_many_start(&c, NULL, list, 2, MESH_F32, MESH_AVG, &r)
+                           : mesh_reduce_scatter_many_start(&c, NULL, list, 2, MESH_F32, MESH_AVG, &r),
+                  MESH_OK);
+        op = mesh__request_op(r);
+        CHECK(op && op->schedule.step[0].kind == MESH__CALL);
+        CHECK_INT(mesh_keep(r), MESH_OK);
+        for (round = 0; round < 2 + (k == 0); round++) {
+            float *to = out[round == 2];
+            if (round == 2) CHECK_INT(mesh_rebind(r, in[1], out[1]), MESH_OK);
+            if (round) CHECK_INT(mesh_restart(r), MESH_OK);
+            CHECK_INT(mesh_wait(r), MESH_OK);
+            for (i = 0; i < 8; i++) CHECK(to[i] == (round == 2 ? 2 * want[i] : want[i]));
+            for (i = 0; i < 8; i++) to[i] = -7;
+        }
+        CHECK_INT(mesh_release(r), MESH_OK);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    mesh_transport_detach(&s.base);
+}
+static void test_composed(void) {
+    mesh_sim_desc d = sim_desc(2);
+    mesh_error err;
+    d.reduces = 1;
+    CHECK_OK(mesh_sim_run(&d, composed_rank, NULL, &err), err);
+}
+
+/* Scratch is the transport's where peers can map that, and the allocator's elsewhere. */
+static int shared_blocks;
+static mesh_status shared_alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    (void)t, (void)flags;
+    shared_blocks++;
+    *out = malloc((size_t)nbytes);
+    return *out ? MESH_OK : MESH_ERR_MEMORY;
+}
+static mesh_status shared_free(mesh_transport *t, void *p) {
+    (void)t;
+    shared_blocks -= p != NULL;
+    free(p);
+    return MESH_OK;
+}
+static void shared_scratch_rank(mesh_transport *t, void *ctx) {
+    float a[600] = {0}, b[600];
+    int shared;
+    (void)ctx;
+    for (shared = 0; shared < 2; shared++) {
+        shim s;
+        mesh_comm c;
+        shim_make(&s, t);
+        s.ops.alloc = shared_alloc;
+        s.ops.free = shared_free;
+        if (shared) s.base.caps |= MESH_CAP_SHARED;
+        if (!open_comm(&s.base, &c, "x=2", NULL, 20 * SECOND)) return;
+        CHECK_INT(mesh_all_reduce(&c, NULL, a, b, 600, MESH_F32, MESH_SUM), MESH_OK);
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+        CHECK_INT(shared_blocks, 2 * shared);
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        mesh_transport_detach(&s.base);
+    }
+}
+static void test_shared_scratch(void) {
+    run_world(SIM, 2, shared_scratch_rank, NULL);
+    CHECK_INT(shared_blocks, 0);
+}
 
 /* An all-to-all dependence holds with 0 elements too, whatever algorithm serves: nobody ends before the last has called. */
 static int empty_calls[8];
@@ -1033,6 +1197,8 @@ static const test_case engine_tests[] = {
     {"engine/stopped_midway", test_stopped_midway, 0},
     {"engine/orphan", test_orphan, 0},
     {"engine/kept_scratch", test_kept_scratch, 0},
+    {"engine/composed", test_composed, 0},
+    {"engine/shared_scratch", test_shared_scratch, 0},
     {"engine/live_scratch", test_live_scratch, 0},
     {"engine/unsaid", test_unsaid, 0},
     {"engine/ring", test_ring, 0},

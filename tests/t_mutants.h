@@ -14,6 +14,10 @@ enum {
     M_DROPS_AT_CLOSE,
     M_TOUCHES_AFTER_CANCEL,
     M_FORGETS_WAKE_UP,
+    M_REDUCES_TWICE,
+    M_REPLACES,
+    M_REDUCES_BEYOND,
+    M_LOSES_ITS_HOST,
     M_COUNT
 };
 static const char *const mutant_names[] = {"none",
@@ -26,7 +30,11 @@ static const char *const mutant_names[] = {"none",
                                            "over-reports pending",
                                            "drops data at a peer's close",
                                            "touches memory after cancel",
-                                           "forgets a wake-up"};
+                                           "forgets a wake-up",
+                                           "reduces twice",
+                                           "receives where it should reduce",
+                                           "reduces beyond strides",
+                                           "does not know its own host"};
 
 typedef struct mutant {
     mesh_transport base;
@@ -47,12 +55,16 @@ static mesh_status mutant_post(mesh_transport *t, const mesh_post *p, mesh_ticke
     mesh_ticket extra;
     mesh_error why;
     mesh_status status;
-    int i;
+    int i, k;
     for (i = 0; i < p->count && i < 64; i++) {
         x[i] = p->xfer[i];
         if (m->kind == M_TRUNCATES && x[i].nbytes > 65536 && !x[i].block) x[i].nbytes = 65536;
         if (m->kind == M_LOSES_LAST_BYTE && x[i].nbytes > 1 && !x[i].block) x[i].nbytes--;
-        if (m->kind == M_IGNORES_STRIDES) x[i].block = NULL;
+        if (m->kind == M_IGNORES_STRIDES || (m->kind == M_REDUCES_BEYOND && x[i].direction == MESH_REDUCE))
+            x[i].block = NULL;
+        if (m->kind == M_REPLACES && x[i].direction == MESH_REDUCE) x[i].direction = MESH_RECV;
+        if (m->kind == M_REDUCES_TWICE && x[i].direction == MESH_REDUCE && p->dtype == MESH_F32)
+            for (k = 0; k < 4; k++) ((float *)x[i].base)[k] *= 2; /* as if the first were combined with itself */
     }
     q.xfer = x;
     if (m->kind == M_REORDERS && p->count == 2 && x[0].direction == MESH_SEND && x[1].direction == MESH_SEND) {
@@ -132,11 +144,19 @@ static mesh_status mutant_close(mesh_transport *t, mesh_error *why) {
     return mesh_sim_close(mutant_of(t)->inner);
 }
 
+static int mutant_locality(mesh_transport *t, int rank) {
+    mutant *m = mutant_of(t);
+    if (m->kind == M_LOSES_ITS_HOST && rank == t->rank) return -1;
+    return m->inner->ops->locality(m->inner, rank);
+}
+
 static void mutant_rank(mesh_transport *inner, void *ctx) {
-    static const mesh_ops ops = {sizeof(mesh_ops),    MESH_ABI,      "mutant",        mutant_post, mutant_test,
-                                 mutant_pending,      mutant_cancel, mutant_progress, mutant_now,  mutant_control_send,
-                                 mutant_control_poll, mutant_close,  MESH_OPS_BARE};
+    static const mesh_ops bare = {sizeof(mesh_ops),    MESH_ABI,      "mutant",        mutant_post, mutant_test,
+                                  mutant_pending,      mutant_cancel, mutant_progress, mutant_now,  mutant_control_send,
+                                  mutant_control_poll, mutant_close,  MESH_OPS_BARE};
+    mesh_ops ops = bare;
     mutant m;
+    ops.locality = mutant_locality;
     memset(&m, 0, sizeof m);
     m.base = *inner;
     m.base.ops = &ops;
@@ -159,6 +179,7 @@ static void test_mutants(void) {
             mesh_sim_desc d = sim_desc(3);
             mesh_error err;
             int null = open("/dev/null", O_WRONLY);
+            d.reduces = 1;
             dup2(null, 2);
             mesh_sim_run(&d, mutant_rank, &kind, &err);
             _exit(conformance_failures ? 1 : 0);

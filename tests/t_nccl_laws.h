@@ -405,7 +405,7 @@ static void ended_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     CHECK_INT(t->ops->alloc(t, 64, MESH_ALLOC_BUFFER, &a), MESH_OK);
     memset(&x, 0, sizeof x), memset(&p, 0, sizeof p);
-    x.base = a, x.nbytes = 64, x.rank = 1 - t->rank;
+    x.base = a, x.nbytes = 64, x.rank = x.index = 1 - t->rank;
     x.direction = t->rank ? MESH_SEND : MESH_RECV;
     p.xfer = &x, p.count = 1, p.channel = 1, p.check = 1;
     CHECK_INT(t->ops->post(t, &p, &before), MESH_OK);
@@ -1060,7 +1060,7 @@ static void asked_rank(mesh_transport *t, void *ctx) {
         mesh_xfer x;
         mesh_error why;
         memset(&p, 0, sizeof p), memset(&x, 0, sizeof x), memset(&ticket, 0, sizeof ticket);
-        x.base = a, x.nbytes = 8, x.direction = MESH_RECV, x.rank = 1;
+        x.base = a, x.nbytes = 8, x.direction = MESH_RECV, x.rank = x.index = 1;
         p.xfer = &x, p.count = 1, p.group = s->group;
         CHECK_INT(t->ops->post(t, &p, &ticket), MESH_OK); /* rank 1 does not send it */
         s->api.cudaEventQuery = law_not_ready;

@@ -38,7 +38,8 @@ typedef struct sched_world {
     mesh on;
     mesh_tuning tuning;
     test_random random;
-    int late; /* data are read when somebody cannot go on without; else at once */
+    int late;  /* data are read when somebody cannot go on without; else at once */
+    int fused; /* receives reduce */
     int nsends[SCHED_RANKS][SCHED_RANKS], nrecvs[SCHED_RANKS][SCHED_RANKS]; /* from, to */
     int sends[SCHED_RANKS][SCHED_RANKS][256], recvs[SCHED_RANKS][SCHED_RANKS][256];
     unsigned char *kept[SCHED_RANKS][SCHED_RANKS][256]; /* what was sent, at once */
@@ -48,9 +49,10 @@ typedef struct sched_world {
 static void sched_bad(sched_world *w, const char *what, int rank) {
     const sched_case *k = &w->k;
     if (w->broken++) return;
-    test_fail(__FILE__, __LINE__, "%s of %d, root %d, %s, %d elements in pieces of %d%s%s, numbers %d, rank %d: %s",
+    test_fail(__FILE__, __LINE__, "%s of %d, root %d, %s, %d elements in pieces of %d%s%s%s, numbers %d, rank %d: %s",
               mesh__call_name(k->kind), k->n, k->root, mesh__algorithm_names[k->algorithm], (int)k->count,
-              (int)k->segment, k->in_place ? ", in place" : "", w->late ? ", late" : "", (int)k->numbers, rank, what);
+              (int)k->segment, k->in_place ? ", in place" : "", w->late ? ", late" : "", w->fused ? ", fused" : "",
+              (int)k->numbers, rank, what);
 }
 
 /* a op b, a from the ranks before. */
@@ -249,10 +251,13 @@ static void sched_copy(sched_world *w, int from, int to, int number) {
               *y = &w->rank[to].s.xfer[w->recvs[from][to][number]];
     if (x->nbytes != y->nbytes) sched_bad(w, "a send and its receive differ in length", to);
     if (w->broken) return;
-    if (w->kept[from][to][number])
-        memcpy(y->base, w->kept[from][to][number], (size_t)y->nbytes);
-    else if (x->nbytes)
-        memcpy(y->base, x->base, (size_t)y->nbytes);
+    if (x->nbytes) {
+        void *sent = w->kept[from][to][number] ? (void *)w->kept[from][to][number] : x->base;
+        if (y->direction == MESH_REDUCE)
+            mesh__combine(&w->rank[to].s.call, y->base, sent, (size_t)y->nbytes / 8, 8, 1, 0);
+        else
+            memcpy(y->base, sent, (size_t)y->nbytes);
+    }
     w->rank[from].state[w->sends[from][to][number]] = 2;
     w->rank[to].state[w->recvs[from][to][number]] = 2;
 }
@@ -358,6 +363,7 @@ static void sched_try(sched_world *w) {
     int me, to, i;
     memset(&t, 0, sizeof t);
     t.ops = &ops;
+    t.caps = w->fused ? MESH_CAP_REDUCE : 0;
     w->broken = 0;
     memset(w->nsends, 0, sizeof w->nsends), memset(w->nrecvs, 0, sizeof w->nrecvs), memset(w->kept, 0, sizeof w->kept);
     d.shape = &k->n, d.naxes = 1;
@@ -432,6 +438,7 @@ static void sched_all_of(sched_world *w) {
                 for (w->late = 0; w->late < 2; w->late++) {
                     size_t at = 0;
                     if (turn++ % some) continue;
+                    w->fused = reduces && random_below(&w->random, 3) == 0;
                     k->numbers = (sched_numbers)numbers;
                     if (numbers == SCHED_MEAN && (k->kind == MESH_CALL_SCAN || k->kind == MESH_CALL_EXSCAN)) continue;
                     k->count = counts[c];
@@ -474,10 +481,90 @@ static void test_schedule_rooted(void) { test_schedules_of(MESH_CALL_GATHER, MES
 static void test_schedule_scan(void) { test_schedules_of(MESH_CALL_SCAN, MESH_CALL_BROADCAST_OBJECT); }
 static void test_schedule_many(void) { test_schedules_of(MESH_CALL_ALL_REDUCE_MANY, MESH_CALL_BARRIER); }
 
+/* Rounds of strided messages between three ranks, some begun before the ones before them are over, packed for a transport without blocks: what
+   arrives is the same, and memory is that of the rounds under way at once. */
+static void test_schedule_packed(void) {
+    enum { N = 3, ROUNDS = 6, CELLS = 4, SEND = 0, RECV = 300, GAP = 2 };
+    sched_world *w = (sched_world *)calloc(1, sizeof *w);
+    static mesh_ops ops;
+    mesh_transport t;
+    mesh_block block[N][ROUNDS * 2 * N];
+    mesh_desc d = MESH_ZERO;
+    int try, me, k, to, i, shape = N;
+    memset(&t, 0, sizeof t);
+    t.ops = &ops;
+    d.shape = &shape, d.naxes = 1;
+    w->random = random_from(77);
+    for (try = 0; try < 60; try++) {
+        int ahead = try % 3; /* a wait is for all, for all but the last post, or as it comes */
+        w->broken = 0, w->late = try & 1, w->k.n = N, w->k.kind = MESH_CALL_ALL_TO_ALL;
+        memset(w->nsends, 0, sizeof w->nsends), memset(w->nrecvs, 0, sizeof w->nrecvs);
+        memset(w->kept, 0, sizeof w->kept);
+        mesh_make(&w->on, &d, NULL);
+        for (me = 0; me < N; me++) {
+            sched_rank *r = &w->rank[me];
+            int post, nblocks = 0;
+            size_t most = 0;
+            mesh__schedule_begin(&r->s, &t);
+            r->at = 0, r->s.on = &w->on, r->s.index = me;
+            for (i = 0; i < SCHED_CELL; i++)
+                r->memory[i] = r->want[i] = mesh__mix((uint64_t)(me * 1000 + try), (uint64_t)i);
+            for (k = 0; k < ROUNDS; k++) {
+                post = r->s.nsteps;
+                mesh__add_post(&r->s);
+                for (to = 0; to < N; to++) {
+                    int way;
+                    if (to == me) continue;
+                    for (way = MESH_SEND; way <= MESH_RECV; way++) {
+                        mesh_block *b = &block[me][nblocks++];
+                        size_t at = (size_t)((way == MESH_SEND ? SEND : RECV) + (k * N + to) * CELLS * GAP);
+                        memset(b, 0, sizeof *b);
+                        b->run = 8, b->ndim = 1, b->dim[0].count = CELLS;
+                        b->dim[0].stride = way == MESH_SEND || k % 2 ? 8 * GAP : 8; /* some receives lie in one piece */
+                        mesh__add_xfer(&r->s, way, to, r->memory + at, 8 * CELLS);
+                        if (b->dim[0].stride != 8) r->s.xfer[r->s.nxfers - 1].block = b;
+                    }
+                }
+                if (!ahead || (ahead == 2 && random_below(&w->random, 2)))
+                    mesh__add_wait(&r->s);
+                else
+                    mesh__add_wait_before(&r->s, ahead == 1 ? post : random_below(&w->random, post + 1));
+            }
+            mesh__schedule_pack(&r->s);
+            CHECK(!r->s.out_of_memory);
+            for (i = 0; i < MESH__SCRATCHES; i++) most += r->s.scratch[i].nbytes;
+            if (!ahead) CHECK_INT(most, 4 * 64 + 64); /* of a round of two sends and two receives, aligned */
+            for (i = 0; i < r->s.nsteps; i++)
+                for (k = 0; r->s.step[i].kind == MESH__POST && k < r->s.step[i].as.post.count; k++)
+                    CHECK(!r->s.xfer[r->s.step[i].as.post.first + k].block);
+            mesh__grow(&t, (void **)&r->state, &r->state_cap, r->s.nxfers + 1, sizeof *r->state);
+            memset(r->state, 0, (size_t)r->state_cap * sizeof *r->state);
+        }
+        for (me = 0; me < N; me++)
+            for (k = 0; k < ROUNDS; k++)
+                for (to = 0; to < N; to++)
+                    for (i = 0; i < CELLS && to != me; i++)
+                        w->rank[to].want[RECV + (k * N + me) * CELLS * GAP + (k % 2 ? GAP * i : i)] =
+                            w->rank[me].memory[SEND + (k * N + to) * CELLS * GAP + GAP * i];
+        sched_interpret(w);
+        for (me = 0; me < N; me++) {
+            CHECK(!memcmp(w->rank[me].memory, w->rank[me].want, sizeof w->rank[me].want));
+            for (to = 0; to < N; to++)
+                for (i = 0; i < w->nsends[me][to]; i++) free(w->kept[me][to][i]);
+            mesh__schedule_free(&w->rank[me].s);
+            free(w->rank[me].state);
+            memset(&w->rank[me].s, 0, sizeof w->rank[me].s);
+            w->rank[me].state = NULL, w->rank[me].state_cap = 0;
+        }
+    }
+    free(w);
+}
+
 static const test_case schedule_tests[] = {
     {"schedule/reduce", test_schedule_reduce, 0},   {"schedule/move", test_schedule_move, 0},
     {"schedule/scatter", test_schedule_scatter, 0}, {"schedule/rooted", test_schedule_rooted, 0},
     {"schedule/scan", test_schedule_scan, 0},       {"schedule/many", test_schedule_many, 0},
+    {"schedule/packed", test_schedule_packed, 0},
 };
 
 #endif

@@ -55,6 +55,9 @@ typedef struct mesh_sim_desc {
     int64_t detect_ns;    /* how long a death goes unnoticed; 0: 1 ms */
     const mesh_sim_fault *fault;
     int faults;
+    const int *host;          /* of each rank, a number; NULL: one host */
+    int reduces;              /* 1: receives reduce (MESH_CAP_REDUCE) */
+    int packed;               /* 1: no blocks are taken (no MESH_CAP_STRIDED) */
     mesh_allocator allocator; /* in free-running mode called from every thread */
     mesh_log log;
     void *log_ctx;
@@ -93,6 +96,7 @@ typedef struct mesh_sim__xfer { /* one posted send or receive */
     mesh_xfer x;
     mesh_block block;
     uint64_t channel, check;
+    mesh_call call; /* of MESH_REDUCE: dtype and op */
     mesh_sim__ticket *ticket;
     int done;
     struct mesh_sim__xfer *next; /* in the rank's list of posted receives */
@@ -283,7 +287,11 @@ static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
     }
     for (; at < m->nbytes; at += a < b ? a : b) {
         void *src = mesh_xfer_at(&from.x, at, &a), *dst = mesh_xfer_at(&r->x, at, &b);
-        memcpy(dst, src, (size_t)(a < b ? a : b));
+        size_t run = (size_t)(a < b ? a : b);
+        if (r->x.direction == MESH_REDUCE)
+            mesh__combine(&r->call, dst, src, run / r->call.elem_bytes, r->call.elem_bytes, 1, 0);
+        else
+            memcpy(dst, src, run);
     }
     if (m->sender) mesh_sim__xfer_done(peer, m->sender);
     mesh_sim__xfer_done(s, r);
@@ -440,6 +448,9 @@ static inline int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
         x->channel = p->channel;
         x->check = p->check;
         x->ticket = k;
+        x->call.dtype = p->dtype;
+        x->call.op = p->op;
+        x->call.elem_bytes = mesh_dtype_bytes((mesh_dtype)p->dtype);
         if (x->x.direction != MESH_SEND) continue;
         m = mesh_sim__message_new(s, eager ? (size_t)x->x.nbytes : 0);
         if (!m) {
@@ -461,11 +472,22 @@ static inline int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
     return 1;
 }
 
+/* Only what its capabilities say. */
+static inline int mesh_sim__takes(const mesh_sim *s, const mesh_post *p) {
+    int i;
+    for (i = 0; i < p->count; i++)
+        if ((p->xfer[i].block && !(s->base.caps & MESH_CAP_STRIDED)) ||
+            (p->xfer[i].direction == MESH_REDUCE && !(s->base.caps & MESH_CAP_REDUCE)))
+            return 0;
+    return 1;
+}
+
 static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__ticket *k;
     mesh_sim__message *list = NULL, *m;
     int i;
+    if (!mesh_sim__takes(s, p)) return MESH_ERR_UNSUPPORTED;
     mesh_sim__enter(s);
     if (!s->dead && mesh_sim__fault(s, MESH_SIM_KILL, 0, s->posts++)) mesh_sim__dies(s);
     if (s->dead || s->closed) {
@@ -684,6 +706,11 @@ MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
     pthread_mutex_unlock(&s->world->lock);
 }
 
+static inline int mesh_sim__locality(mesh_transport *t, int rank) {
+    const int *host = mesh_sim__of(t)->world->desc.host;
+    return host && rank >= 0 && rank < t->size ? host[rank] : 0;
+}
+
 /* ---- // >>sim: running ---- */
 
 static inline const mesh_ops *mesh_sim__ops(void) {
@@ -699,7 +726,22 @@ static inline const mesh_ops *mesh_sim__ops(void) {
                                  mesh_sim__control_send,
                                  mesh_sim__control_poll,
                                  mesh_sim__close,
-                                 MESH_OPS_BARE};
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 NULL,
+                                 mesh_sim__locality,
+                                 NULL,
+                                 NULL};
     return &ops;
 }
 
@@ -725,6 +767,8 @@ static inline void mesh_sim__rank_init(mesh_sim__world *w, int r) {
     s->base.rank = r;
     s->base.size = w->desc.ranks;
     s->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
+    if (w->desc.reduces) s->base.caps |= MESH_CAP_REDUCE;
+    if (w->desc.packed) s->base.caps &= ~(uint32_t)MESH_CAP_STRIDED;
     s->base.allocator = w->desc.allocator;
     s->base.log = w->desc.log;
     s->base.log_ctx = w->desc.log_ctx;

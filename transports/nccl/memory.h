@@ -235,15 +235,6 @@ static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__
     return (unsigned char *)m->p;
 }
 
-static inline int mesh_nccl__peer(const mesh_nccl__comm *c, int rank) {
-    int i;
-    if (rank < c->size && c->rank[rank] == rank) return rank; /* as in the world */
-    for (i = 0; i < c->size && c->rank[i] != rank; i++) {}
-    return i;
-}
-
-static inline int mesh_nccl__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
-
 static inline void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what) {
     uint64_t chunks = mesh__batch_end(&s->batch);
     int kernel = mesh__batch_few(&s->batch) ? (int)MESH_NCCL__mesh_move_few : (int)MESH_NCCL__mesh_move_many;
@@ -264,7 +255,7 @@ static inline void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, cons
         unsigned char *here = staging + at;
         void *dst = direction == MESH_SEND ? (void *)here : x->base;
         const void *src = direction == MESH_SEND ? x->base : (const void *)here;
-        if (!mesh_nccl__is_strided(x)) continue;
+        if (!mesh__is_strided(x)) continue;
         at += ((size_t)x->nbytes + 255) & ~(size_t)255;
         if (x->direction != direction) continue;
         if (!s->has_kernels) {
@@ -293,7 +284,7 @@ static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
     int i, some = 0;
     for (i = 0; i < p->count; i++) {
         some |= p->xfer[i].nbytes > 0;
-        if (mesh_nccl__is_strided(&p->xfer[i])) total += ((size_t)p->xfer[i].nbytes + 255) & ~(size_t)255;
+        if (mesh__is_strided(&p->xfer[i])) total += ((size_t)p->xfer[i].nbytes + 255) & ~(size_t)255;
     }
     if (!some) return;
     if (total && !(staging = mesh_nccl__staging(s, c, comm, total))) {
@@ -306,12 +297,11 @@ static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
     r = s->api.ncclGroupStart();
     for (i = 0, at = 0; i < p->count && r == ncclSuccess; i++) {
         const mesh_xfer *x = &p->xfer[i];
-        void *base = mesh_nccl__is_strided(x) ? (void *)(staging + at) : x->base;
-        int peer = mesh_nccl__peer(c, x->rank);
-        if (mesh_nccl__is_strided(x)) at += ((size_t)x->nbytes + 255) & ~(size_t)255;
+        void *base = mesh__is_strided(x) ? (void *)(staging + at) : x->base;
+        if (mesh__is_strided(x)) at += ((size_t)x->nbytes + 255) & ~(size_t)255;
         if (!x->nbytes) continue;
-        r = x->direction == MESH_SEND ? s->api.ncclSend(base, (size_t)x->nbytes, ncclUint8, peer, comm, c->on)
-                                      : s->api.ncclRecv(base, (size_t)x->nbytes, ncclUint8, peer, comm, c->on);
+        r = x->direction == MESH_SEND ? s->api.ncclSend(base, (size_t)x->nbytes, ncclUint8, x->index, comm, c->on)
+                                      : s->api.ncclRecv(base, (size_t)x->nbytes, ncclUint8, x->index, comm, c->on);
     }
     end = s->api.ncclGroupEnd();
     mesh_nccl__said(s, "sends and receives", r != ncclSuccess ? r : end);

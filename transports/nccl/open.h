@@ -217,6 +217,12 @@ MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
     return n && n->impl ? mesh_nccl__close(&n->base, &why) : MESH_OK;
 }
 
+/* What the bootstrap knows. */
+static inline int mesh_nccl__locality(mesh_transport *t, int rank) {
+    mesh_transport *boot = mesh_nccl__of(t)->boot;
+    return MESH__HAS(boot->ops, locality) ? boot->ops->locality(boot, rank) : -1;
+}
+
 /* ---- // >>open ---- */
 
 static inline const mesh_ops *mesh_nccl__ops(void) {
@@ -244,7 +250,10 @@ static inline const mesh_ops *mesh_nccl__ops(void) {
                                  mesh_nccl__memory_register,
                                  mesh_nccl__memory_unregister,
                                  mesh_nccl__stream_wait,
-                                 mesh_nccl__control_flush};
+                                 mesh_nccl__control_flush,
+                                 mesh_nccl__locality,
+                                 NULL,
+                                 NULL};
     return &ops;
 }
 
@@ -440,7 +449,7 @@ static inline mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *b
     n->base.ops = mesh_nccl__ops();
     n->base.rank = bootstrap->rank;
     n->base.size = bootstrap->size;
-    n->base.caps = MESH_CAP_DEVICE | MESH_CAP_ORDERED | MESH_CAP_CONTROL_THREAD;
+    n->base.caps = MESH_CAP_DEVICE | MESH_CAP_ORDERED | MESH_CAP_STRIDED;
     n->base.allocator = bootstrap->allocator;
     n->base.log = bootstrap->log;
     n->base.log_ctx = bootstrap->log_ctx;

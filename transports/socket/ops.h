@@ -347,6 +347,13 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net) {
     return mesh_socket__close(&net->base, NULL);
 }
 
+/* Of the address book, which is the same on every rank. (Two hosts that share a number would only be thought one.) */
+static inline int mesh_socket__locality(mesh_transport *t, int rank) {
+    const mesh_socket__impl *s = mesh_socket__of(t);
+    uint64_t host = rank >= 0 && rank < t->size && s->book ? s->book[rank].host : 0;
+    return host ? (int)((host ^ host >> 32) & 0x7fffffff) : -1;
+}
+
 static inline const mesh_ops *mesh_socket__ops(void) {
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
@@ -372,7 +379,10 @@ static inline const mesh_ops *mesh_socket__ops(void) {
                                  NULL,
                                  NULL,
                                  NULL,
-                                 mesh_socket__control_flush};
+                                 mesh_socket__control_flush,
+                                 mesh_socket__locality,
+                                 NULL,
+                                 NULL};
     return &ops;
 }
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */
