@@ -148,6 +148,12 @@ bench-redistribute: $(B)/mesh $(B)/bench_redistribute
 bench-peers: $(B)/mesh $(B)/bench_peers
 	$(B)/bench_peers $(BENCH)
 
+# Levels beside flat algorithms on hosts that are network namespaces (root): bench/HOSTS.md.
+bench-hosts: $(B)/mesh
+	rm -f bench/hosts.csv
+	for rate in 1gbit 10gbit; do bench/hosts.sh 2 4 $$rate; bench/hosts.sh 4 2 $$rate; done
+	python3 bench/hosts.py
+
 VERSION = $(shell sed -n 's/.*define MESH_VERSION "\(.*\)".*/\1/p' mesh/base.h)
 INCLUDE = $(DESTDIR)$(prefix)/include
 CMAKE = $(DESTDIR)$(prefix)/lib/cmake/mesh.h
@@ -182,7 +188,7 @@ $(B)/faults: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function tests/faults.c -o $@ -lpthread
 
 # Jobs over hosts in network namespaces (root): cables, slow and lossy links, delay. See tests/hosts.sh.
-hosts: $(B)/hosts_rank $(B)/relay
+hosts: $(B)/hosts_rank $(B)/relay $(B)/mesh
 	bash tests/hosts_checks.sh
 
 $(B)/hosts_rank $(B)/relay: $(B)/%: tests/%.c $(HEADERS) | $(B)
@@ -210,4 +216,4 @@ analyze:
 	bash tests/analyze.sh
 
 .PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
-	bench-scale bench-redistribute bench-peers install clean
+	bench-scale bench-redistribute bench-peers bench-hosts install clean

@@ -65,12 +65,12 @@ THREADS
 
 BEHIND IT
     mesh/request.h       requests; by way of comm.h (comms, groups, memory), control.h, waits.h, failure.h, engine.h (these included first)
-    mesh/algorithms.h    what serves a call; by way of schedule.h, kernels.h, tuning.h, transport.h
+    mesh/build.h         what serves a call; by way of levels.h, algorithms.h, schedule.h, kernels.h, tuning.h, transport.h
     mesh/p2p.h           send, receive, exchange, shift, halos                                                (these at the end)
     mesh/redistribute.h  tensors from one layout to another
 */
 #if !defined(MESH_COLLECTIVES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COLLECTIVES_IMPLEMENTED))
-#include "mesh/algorithms.h"
+#include "mesh/build.h"
 #include "mesh/request.h"
 #endif
 
@@ -608,20 +608,18 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
 
 /* ---- // >>splitting ---- */
 
+/* By key, then by index. */
+static inline int mesh__split_after(const void *pairs, int a, int b) {
+    const int *all = (const int *)pairs;
+    return all[2 * a + 1] > all[2 * b + 1] || (all[2 * a + 1] == all[2 * b + 1] && a > b);
+}
+
 /* Indices of the ranks of a color, by key, then by index: (color, key) of every rank stand in `all`. Returns how many. */
 static inline int mesh__split_members(const int *all, int n, int color, int *member) {
-    int i, k, gap, count = 0;
+    int i, count = 0;
     for (i = 0; i < n; i++)
         if (all[2 * i] == color) member[count++] = i;
-    for (gap = count / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) /* Shell's sort */
-        for (i = gap; i < count; i++) {
-            int at = member[i];
-            for (k = i; k >= gap && (all[2 * member[k - gap] + 1] > all[2 * at + 1] ||
-                                     (all[2 * member[k - gap] + 1] == all[2 * at + 1] && member[k - gap] > at));
-                 k -= gap)
-                member[k] = member[k - gap];
-            member[k] = at;
-        }
+    mesh__sort(member, count, mesh__split_after, all);
     return count;
 }
 

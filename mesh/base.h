@@ -268,6 +268,17 @@ static inline int mesh__same(const char *a, const char *b) {
     return *a == *b;
 }
 
+/* Shell's sort: `after` says of two items whether the first comes later. */
+static inline void mesh__sort(int *item, int n, int (*after)(const void *ctx, int a, int b), const void *ctx) {
+    int gap, i, k;
+    for (gap = n / 2; gap > 0; gap = gap == 2 ? 1 : (int)((int64_t)gap * 5 / 11))
+        for (i = gap; i < n; i++) {
+            int moved = item[i];
+            for (k = i; k >= gap && after(ctx, item[k - gap], moved); k -= gap) item[k] = item[k - gap];
+            item[k] = moved;
+        }
+}
+
 MESH_API const char *mesh_status_text(mesh_status status) {
     switch ((int)status) {
 #define MESH_X(name, code, text) \

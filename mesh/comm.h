@@ -173,6 +173,7 @@ static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
     if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
     mesh_transport_free(e->t, g->stream);
+    mesh_transport_free(e->t, g->host);
     mesh_transport_free(e->t, g);
 }
 
@@ -230,6 +231,11 @@ static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t
     if (status != MESH_OK) {
         mesh__group_free(e, g);
         return status;
+    }
+    g->host = mesh__hosts_group(e->t, &impl->hosts, &c->on, &g->on, &g->nhosts, &g->scattered);
+    if (g->nhosts < 0) {
+        mesh__group_free(e, g);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
     }
     g->index = mesh_index_of(&g->on, e->t->rank);
     g->id = c->id << 8 | (uint32_t)impl->ngroups;
@@ -305,6 +311,7 @@ static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status
         length += strlen(why->text) + 1;
     }
     if (!why && terms) length += mesh__terms_write(welcome + length, terms);
+    if (!why && terms) mesh__hosts_tell(e, hello->rank, mesh__get32(mesh__mail_data(hello) + 4), &terms->hosts);
     e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
 }
 
@@ -381,6 +388,9 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
         mesh__progress(e, deadline);
     }
     *id += 1;
+    if (status == MESH_OK && !mesh__hosts_find(e->t, m, &terms->hosts))
+        status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank, "mesh_comm_open: rank %d has no memory for the opening",
+                            e->t->rank);
     if (status == MESH_OK && *id >= 1u << 24)
         status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
     at = &e->mail;
@@ -396,6 +406,19 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
     }
     e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
     return status;
+}
+
+/* Who shares a host, as the first rank told before it welcomed this one. */
+static inline mesh_status mesh__open_hosts(mesh__engine *e, const mesh *m, int leader, mesh__comm_impl *terms,
+                                           mesh_error *err) {
+    if (e->starved || !mesh__hosts_heard(e, leader, &terms->hosts))
+        return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
+                          "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+    if (terms->hosts.nruns && !mesh__hosts_fit(&terms->hosts, m->size))
+        return mesh__fail(err, MESH_ERR_MISMATCH, leader,
+                          "mesh_comm_open: rank %d tells hosts of another mesh than \"%s\"; do all ranks run the same program?",
+                          leader, mesh__show(m).text);
+    return MESH_OK;
 }
 
 /* Every other rank's part: wait to be welcomed. */
@@ -420,7 +443,7 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
                     mesh__fail(err, status, (int)mesh__get32(d + 16), "%s",
                                (*at)->nbytes > 20 ? (char *)d + 20 : mesh_status_text(status));
                 mesh__mail_drop(e, at);
-                return status;
+                return status == MESH_OK ? mesh__open_hosts(e, m, leader, terms, err) : status;
             }
             mesh__mail_drop(e, at); /* the answer to an opening that this rank gave up */
             break;
@@ -511,6 +534,7 @@ static inline void mesh__comm_release(mesh_comm *c) {
     for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
     for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
     mesh_transport_free(e->t, impl->nonce);
+    mesh_transport_free(e->t, impl->hosts.run);
     mesh_transport_free(e->t, impl->graphs);
     mesh_transport_free(e->t, impl->group);
     mesh_transport_free(e->t, impl->table);

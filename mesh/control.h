@@ -219,6 +219,44 @@ static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *
     mesh__terms_wire(&w, impl);
 }
 
+/* ---- // >>hosts: which ranks share one, told before the welcome in as many messages as it takes ---- */
+
+enum { MESH__HOSTS_HEAD = 8, MESH__HOSTS_RUNS = (MESH_CONTROL_BYTES - MESH__HOSTS_HEAD) / MESH__HOST_RUN_BYTES };
+
+static inline void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, const mesh__hosts *h) {
+    unsigned char message[MESH_CONTROL_BYTES];
+    int at, i;
+    for (at = 0; at < h->nruns; at = i) {
+        mesh__wire w = mesh__writing(message);
+        uint32_t kind = MESH__MSG_HOSTS;
+        mesh__wire32(&w, &kind);
+        mesh__wire32(&w, &nonce);
+        for (i = at; i < h->nruns && i < at + MESH__HOSTS_RUNS; i++) mesh__host_run_wire(&w, &h->run[i]);
+        e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, message, (size_t)(w.at - message));
+    }
+}
+
+/* What the first rank has told of this opening; what is left of others is dropped. Returns 0 without memory. */
+static inline int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h) {
+    mesh__mail **at = &e->mail;
+    int good = 1;
+    while (*at) {
+        mesh__mail *m = *at;
+        uint32_t runs = (m->nbytes - MESH__HOSTS_HEAD) / MESH__HOST_RUN_BYTES, i;
+        if (m->rank != leader || m->kind != MESH_EVENT_MESSAGE || mesh__get32(mesh__mail_data(m)) != MESH__MSG_HOSTS) {
+            at = &m->next;
+            continue;
+        }
+        if (mesh__get32(mesh__mail_data(m) + 4) == e->opens) {
+            mesh__wire w = mesh__reading(mesh__mail_data(m) + MESH__HOSTS_HEAD);
+            good &= mesh__grow(e->t, (void **)&h->run, &h->cap, h->nruns + (int)runs, sizeof *h->run);
+            for (i = 0; i < runs && good; i++) mesh__host_run_wire(&w, &h->run[h->nruns++]);
+        }
+        mesh__mail_drop(e, at);
+    }
+    return good;
+}
+
 /* ---- // >>clocks ---- */
 
 /* Another rank asks for the time on rank 0's clock, as this one knows it. */
@@ -284,6 +322,10 @@ static inline void mesh__control(mesh__engine *e) {
             case MESH__MSG_FAREWELL:
                 mesh__hello_forget(e, m.rank);
                 if (m.nbytes >= 8) mesh__opening_given_up(e, m.rank, mesh__get32(m.data + 4));
+                break;
+            case MESH__MSG_HOSTS:
+                if (m.nbytes > MESH__HOSTS_HEAD && (m.nbytes - MESH__HOSTS_HEAD) % MESH__HOST_RUN_BYTES == 0)
+                    mesh__mail_keep(e, &m);
                 break;
             case MESH__MSG_WELCOME:
                 if (m.nbytes >= MESH__WELCOME_HEAD &&

@@ -1,10 +1,11 @@
 /* mesh/engine.h - the life of an operation: taken, identified, launched, advanced, waited for. One engine per transport. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes schedule.h, topology.h. What becomes of a failure it does not know: it meets failure.h, waits.h and control.h in six hooks.
+   Includes schedule.h, topology.h, hosts.h. What becomes of a failure it does not know: it meets failure.h, waits.h and control.h in six hooks.
 */
 #if !defined(MESH_ENGINE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ENGINE_IMPLEMENTED))
 #include "schedule.h"
 #include "topology.h"
+#include "hosts.h"
 #endif
 
 #ifndef MESH_ENGINE_H
@@ -91,7 +92,8 @@ typedef struct mesh__group {
     void *handle;         /* the transport's */
     mesh__stream *stream; /* hashed; a power of two of them, NULL until the first message */
     int nstreams, stream_room;
-    uint32_t payloads; /* messages of a length that the receiver does not know, sent so far */
+    uint32_t payloads;            /* messages of a length that the receiver does not know, sent so far */
+    int *host, nhosts, scattered; /* host of each member; NULL: levels would change nothing. See mesh__schedule */
 } mesh__group;
 
 enum {
@@ -260,6 +262,7 @@ typedef struct mesh__comm_impl {
     mesh_tuning tuning;
     mesh_topology topology;
     int64_t scratch_cap;
+    mesh__hosts hosts;
     void *table;   /* of a mesh that the comm made itself */
     void **graphs; /* scratch of operations that went into graphs */
     int ngraphs, graph_cap;
@@ -477,6 +480,9 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->schedule.elem_bytes = call->elem_bytes;
     op->schedule.on = &g->on;
     op->schedule.index = g->index;
+    op->schedule.host = g->host;
+    op->schedule.nhosts = g->nhosts;
+    op->schedule.scattered = g->scattered;
     op->schedule.tuning = &mesh__impl(c)->tuning;
     op->schedule.ordered = user >= 0 && user < mesh__impl(c)->nuser_ops && mesh__impl(c)->user_op[user].ordered;
     op->start = mesh__now(e);

@@ -388,15 +388,9 @@ static inline int mesh__distance(const mesh__builder *b, const mesh__item *i) {
     int world = b->s->t->size, ahead = (i->peer - b->rank + world) % world;
     return i->kind == MESH_MOVE_SEND ? 2 * ahead : 2 * (world - ahead) + 1;
 }
-static inline void mesh__turn_chains(mesh__builder *b, int n) {
-    int gap, i, k;
-    for (gap = n / 2; gap > 0; gap = gap == 2 ? 1 : gap * 5 / 11) /* Shell's sort */
-        for (i = gap; i < n; i++) {
-            int chain = b->chain[i], far = mesh__distance(b, &b->item[chain]);
-            for (k = i; k >= gap && mesh__distance(b, &b->item[b->chain[k - gap]]) > far; k -= gap)
-                b->chain[k] = b->chain[k - gap];
-            b->chain[k] = chain;
-        }
+static inline int mesh__chain_after(const void *builder, int i, int k) {
+    const mesh__builder *b = (const mesh__builder *)builder;
+    return mesh__distance(b, &b->item[i]) > mesh__distance(b, &b->item[k]);
 }
 
 /* The sends and receives of a round of a step, of all tasks [first, end) that have it, as one post. */
@@ -432,7 +426,7 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
         }
         if (end - first > 1) *tail = i;
     }
-    mesh__turn_chains(b, chains);
+    mesh__sort(b->chain, chains, mesh__chain_after, b);
     for (k = 0; k < chains; k++) mesh__add_packing(b, b->chain[k], step, round, turn, &packed[k]);
     mesh__begin_post(b);
     for (k = 0; k < chains; k++) mesh__add_messages(b, b->chain[k], step, round, turn, &packed[k]);

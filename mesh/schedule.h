@@ -83,7 +83,7 @@ typedef struct mesh__schedule {
     const int *member; /* their indices in the group; NULL: everybody */
     int undivided;     /* an average is not yet divided: what is built now gives a part of the sum */
     const int *host;   /* of each index, a host's number in order of appearance; NULL: levels would change nothing */
-    int nhosts;
+    int nhosts, scattered; /* scattered: neighbours in the group are not on one host */
     mesh_call call;
     mesh_call *native; /* of its steps CALL */
     int nnative, native_cap;

@@ -22,7 +22,8 @@ extern "C" {
     X(MESH_ALGORITHM_BINOMIAL, "binomial") /* a tree: broadcast, reduce, gather, scatter */     \
     X(MESH_ALGORITHM_SCATTER, "scatter")   /* broadcast: scatter, then gather */                \
     X(MESH_ALGORITHM_CHAIN, "chain")       /* broadcast, scan: in segments from rank to rank */ \
-    X(MESH_ALGORITHM_BRUCK, "bruck")       /* all_gather, all_to_all: log2 n rounds */
+    X(MESH_ALGORITHM_BRUCK, "bruck")       /* all_gather, all_to_all: log2 n rounds */          \
+    X(MESH_ALGORITHM_LEVELS, "levels")     /* on the host, across hosts, on the host */
 
 #define MESH_X(name, text) name,
 typedef enum mesh_algorithm { MESH_ALGORITHMS(MESH_X) MESH_ALGORITHM_COUNT } mesh_algorithm;
@@ -136,8 +137,30 @@ static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
     return row;
 }
 
+/* Where a group of n spans hosts, several members of which share one: are levels faster than what is built in? Measured on hosts that are network
+   namespaces (bench/HOSTS.md). scattered: neighbours in the group are not on one host. bytes: as a row has them. */
+static inline int mesh__levels_help(int kind, int n, size_t bytes, int scattered) {
+    size_t total = bytes <= SIZE_MAX / (size_t)n ? bytes * (size_t)n : SIZE_MAX;
+    switch (kind) {
+    case MESH_CALL_ALL_REDUCE:
+        return bytes > MESH__SMALL / 2;
+    case MESH_CALL_ALL_GATHER:
+    case MESH_CALL_REDUCE_SCATTER:
+        return total > MESH__SMALL / 2;
+    case MESH_CALL_ALL_TO_ALL:
+        return total > MESH__SMALL / 8 && total <= MESH__MIB / 2;
+    default:
+        return kind == MESH_CALL_BROADCAST &&
+               scattered; /* else a tree and a chain go from host to host by themselves */
+    }
+}
+
 MESH_API int mesh_algorithm_serves(mesh_algorithm algorithm, int call) {
-    switch (mesh__single_kind(call)) {
+    int single = mesh__single_kind(call);
+    if (algorithm == MESH_ALGORITHM_LEVELS)
+        return single == MESH_CALL_ALL_REDUCE || single == MESH_CALL_BROADCAST || single == MESH_CALL_ALL_GATHER ||
+               single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_ALL_TO_ALL;
+    switch (single) {
     case MESH_CALL_ALL_REDUCE:
         return algorithm == MESH_ALGORITHM_DOUBLING || algorithm == MESH_ALGORITHM_HALVING ||
                algorithm == MESH_ALGORITHM_RING || algorithm == MESH_ALGORITHM_DIRECT;

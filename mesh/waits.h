@@ -22,7 +22,8 @@ enum {
     MESH__MSG_ROLL,
     MESH__MSG_HERE,
     MESH__MSG_CLOCK,
-    MESH__MSG_TIME
+    MESH__MSG_TIME,
+    MESH__MSG_HOSTS
 };
 
 /* ---- // >>what this rank has posted ---- */

@@ -62,9 +62,12 @@ hosts_job() { # hosts_job RANKS_PER_HOST COMMAND...
     done
 }
 hosts_rank() { # hosts_rank R SIZE RANKS_PER_HOST COMMAND...: what hosts_job does for each
-    local r=$1 size=$2 per=$3
-    shift 3
-    on $((r / per)) env RANK="$r" WORLD_SIZE="$size" LOCAL_RANK=$((r % per)) LOCAL_WORLD_SIZE="$per" MASTER_ADDR="${MASTER_ADDR:-host0}" \
+    hosts_rank_at $(($1 / $3)) "$@"
+}
+hosts_rank_at() { # hosts_rank_at HOST R SIZE RANKS_PER_HOST COMMAND...
+    local h=$1 r=$2 size=$3 per=$4
+    shift 4
+    on "$h" env RANK="$r" WORLD_SIZE="$size" LOCAL_RANK=$((r % per)) LOCAL_WORLD_SIZE="$per" MASTER_ADDR="${MASTER_ADDR:-host0}" \
         MASTER_PORT="${MASTER_PORT:-29611}" MESH_SECRET="${MESH_SECRET:-0123456789abcdef}" "$@" >"out.$r" 2>&1 &
     rank_pid[r]=$!
 }

@@ -105,6 +105,22 @@ S
     hosts_until bash -c '[ "$(pgrep -cx sleep)" = 0 ]' # this check's own namespace of processes: the hosts' are in it
 }
 
+# Collectives over hosts, on the host and across, host by host and in turn: every value is right.
+check_levels() {
+    local call r
+    for call in all_reduce broadcast all_gather reduce_scatter all_to_all; do echo "$call ranks<=* bytes<=* levels segment=512"; done >levels
+    hosts_open 2 || return 1
+    MESH_TUNING=$PWD/levels hosts_job 3 "$hosts_here/build/mesh" bench --call all --min 24 --max 3000 --iters 5 --csv
+    hosts_wait
+    all_are 0 || return 1
+    hosts_job 3 "$hosts_here/build/mesh" bench --call all --min 24 --max 100000 --iters 5 --csv
+    hosts_wait
+    all_are 0 || return 1
+    for r in 0 1 2 3 4 5; do hosts_rank_at $((r % 2)) "$r" 6 3 "$hosts_here/build/mesh" bench --call all --min 24 --max 100000 --iters 5 --csv; done
+    hosts_wait
+    all_are 0 && [ "$(grep -c ',0$' out.0)" -gt 30 ] && ! grep -qE ',[1-9][0-9]*$' out.0
+}
+
 # ---- every check in a process of its own, side by side
 
 if [ "${1:-}" = --one ]; then # inside: the check's name, its directory

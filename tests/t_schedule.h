@@ -38,8 +38,9 @@ typedef struct sched_world {
     mesh on;
     mesh_tuning tuning;
     test_random random;
-    int late;  /* data are read when somebody cannot go on without; else at once */
-    int fused; /* receives reduce */
+    int late;                      /* data are read when somebody cannot go on without; else at once */
+    int fused;                     /* receives reduce */
+    int host[SCHED_RANKS], nhosts; /* of each rank; nhosts 0: nobody knows */
     int nsends[SCHED_RANKS][SCHED_RANKS], nrecvs[SCHED_RANKS][SCHED_RANKS]; /* from, to */
     int sends[SCHED_RANKS][SCHED_RANKS][256], recvs[SCHED_RANKS][SCHED_RANKS][256];
     unsigned char *kept[SCHED_RANKS][SCHED_RANKS][256]; /* what was sent, at once */
@@ -385,6 +386,8 @@ static void sched_try(sched_world *w) {
         r->s.index = me;
         r->s.elem_bytes = r->s.call.elem_bytes;
         r->s.tuning = &w->tuning;
+        r->s.host = w->nhosts ? w->host : NULL;
+        r->s.nhosts = w->nhosts;
         r->s.ordered = r->s.call.user_op != NULL;
         mesh__build(&r->s);
         if (r->s.out_of_memory) sched_bad(w, "it was not built", me);
@@ -425,6 +428,21 @@ static int sched_has_place(int kind) {
     return !mesh__call_is(kind, MESH_BY_COUNTS) && kind != MESH_CALL_BARRIER && kind != MESH_CALL_BROADCAST_OBJECT;
 }
 
+/* Ranks on hosts: host by host, in turn, or anyhow; as many on each or not. Numbered as they appear. */
+static void sched_place(sched_world *w) {
+    int n = w->k.n, how = random_below(&w->random, 4), each = 1 + random_below(&w->random, n), i, j,
+        number[SCHED_RANKS];
+    w->nhosts = 0;
+    for (i = 0; i < n; i++) number[i] = -1;
+    for (i = 0; i < n; i++) {
+        int h = how == 0 ? i / each : how == 1 ? i % each : random_below(&w->random, how == 2 ? 3 : each);
+        if (number[h] < 0) number[h] = w->nhosts++;
+        w->host[i] = number[h];
+    }
+    for (i = j = 0; i < n; i++) j |= w->host[i] != i;
+    if (w->nhosts == 1 || !j) w->nhosts = 0;
+}
+
 /* Every variant of a call in a group of n with one algorithm and root. */
 static void sched_all_of(sched_world *w) {
     static const size_t counts[] = {0, 1, 3, 7};
@@ -439,6 +457,7 @@ static void sched_all_of(sched_world *w) {
                     size_t at = 0;
                     if (turn++ % some) continue;
                     w->fused = reduces && random_below(&w->random, 3) == 0;
+                    sched_place(w);
                     k->numbers = (sched_numbers)numbers;
                     if (numbers == SCHED_MEAN && (k->kind == MESH_CALL_SCAN || k->kind == MESH_CALL_EXSCAN)) continue;
                     k->count = counts[c];

@@ -38,6 +38,7 @@
 #include "t_refused.h"
 #include "t_messages.h"
 #include "t_split.h"
+#include "t_hosts.h"
 #include "t_comm_laws.h"
 #include "t_calls.h"
 #include "t_sockets.h"
@@ -55,7 +56,7 @@ int main(int argc, char **argv) {
         TOPIC(laws_tests),
         TOPIC(layout_tests),
         TOPIC(message_tests),
-        TOPIC(split_tests),
+        TOPIC(split_tests),      TOPIC(hosts_tests),
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
         TOPIC(fault_tests),

@@ -73,7 +73,8 @@ enum { WORLD_WORDS = 8 };
 static int *world_word;
 static void world_quiet(void) {
     int zero = open("/dev/zero", O_RDWR);
-    if (!world_word) world_word = (int *)mmap(NULL, WORLD_WORDS * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
+    if (!world_word)
+        world_word = (int *)mmap(NULL, WORLD_WORDS * sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, zero, 0);
     if (world_word == (int *)MAP_FAILED) test_fail(__FILE__, __LINE__, "no shared memory"), exit(1);
     memset(world_word, 0, WORLD_WORDS * sizeof(int));
     close(zero);
@@ -125,6 +126,15 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
 }
 
 static void run_world(int backend, int ranks, rank_main f, void *ctx) { run_world_but(backend, ranks, f, ctx, -1); }
+
+/* Over the simulator, on these hosts. */
+static void run_world_on(const int *host, int ranks, rank_main f, void *ctx) {
+    mesh_sim_desc d = sim_desc(ranks);
+    mesh_error err;
+    d.host = host;
+    CHECK_OK(mesh_sim_run(&d, f, ctx, &err), err);
+    test_failures += conformance_failures;
+}
 
 #define SECOND INT64_C(1000000000)
 
