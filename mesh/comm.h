@@ -415,9 +415,10 @@ static inline mesh_status mesh__open_hosts(mesh__engine *e, const mesh *m, int l
         return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                           "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
     if (terms->hosts.nruns && !mesh__hosts_fit(&terms->hosts, m->size))
-        return mesh__fail(err, MESH_ERR_MISMATCH, leader,
-                          "mesh_comm_open: rank %d tells hosts of another mesh than \"%s\"; do all ranks run the same program?",
-                          leader, mesh__show(m).text);
+        return mesh__fail(
+            err, MESH_ERR_MISMATCH, leader,
+            "mesh_comm_open: rank %d tells hosts of another mesh than \"%s\"; do all ranks run the same program?",
+            leader, mesh__show(m).text);
     return MESH_OK;
 }
 
@@ -866,11 +867,32 @@ static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
         "this group is not open; list it in mesh_comm_desc.groups or call mesh_group_open on every rank");
 }
 
+/* A start that is only prepared: a kept request that rests. */
+static inline mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_request *r) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    const char *axes = op->group->axes;
+    int kind = op->schedule.call.kind, extends = op->schedule.extend != NULL;
+    mesh__impl(c)->preparing = 0;
+    if (extends || op->schedule.out_of_memory) {
+        mesh__op_release(e, op);
+        return mesh__refuse(c, extends ? MESH_ERR_UNSUPPORTED : MESH_ERR_MEMORY, kind, axes,
+                            extends ? "it has no schedule that could be prepared" : "no memory for the schedule");
+    }
+    op->kept = 1;
+    op->state = MESH__RESTING;
+    r->comm = c;
+    r->slot = op->slot;
+    r->generation = op->generation;
+    return MESH_OK;
+}
+
 /* The end of every start: what the launch refuses fails the comm. */
 static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_request *r) {
     mesh__engine *e = mesh__impl(c)->engine;
     mesh__record record = op->record;
-    mesh_status status = mesh__op_launch(e, op, r);
+    mesh_status status;
+    if (mesh__prepares(c)) return mesh__call_prepared(c, op, r);
+    status = mesh__op_launch(e, op, r);
     if (status == MESH_OK) {
         if (e->ngone) mesh__op_check_gone(e, op);
         return MESH_OK;

@@ -268,6 +268,7 @@ typedef struct mesh__comm_impl {
     int ngraphs, graph_cap;
     void *stream;
     int blocking;       /* what is started now is waited for at once */
+    int preparing;      /* what is started next is only prepared */
     uint32_t *nonce;    /* the first rank's: which opening of each index it answered */
     mesh_error stalled; /* why the first ticket ended that took an operation with it */
     int untold;         /* the announcement did not go out to all; an abort's flavour + 1 */
@@ -444,17 +445,36 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
     return op;
 }
 
-/* Give the operation its identity, after its arguments were found good, or a kept one a new identity. */
+/* Whose the operation is: what its schedule is built from. */
+static inline void mesh__op_join_group(mesh__op *op, mesh_comm *c, mesh__group *g) {
+    mesh__schedule *s = &op->schedule;
+    int user = s->call.op - MESH__USER_OP;
+    op->comm = c;
+    op->group = g;
+    s->elem_bytes = s->call.elem_bytes;
+    s->on = &g->on;
+    s->index = g->index;
+    s->host = g->host;
+    s->nhosts = g->nhosts;
+    s->scattered = g->scattered;
+    s->tuning = &mesh__impl(c)->tuning;
+    s->ordered = user >= 0 && user < mesh__impl(c)->nuser_ops && mesh__impl(c)->user_op[user].ordered;
+}
+
+/* Is what is being started only prepared? */
+static inline int mesh__prepares(const mesh_comm *c) { return mesh__impl(c)->preparing && !mesh__impl(c)->blocking; }
+
+/* Give the operation its identity, after its arguments were found good, or a kept one a new identity. One that is only prepared has none yet. */
 static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
     const mesh_call *call = &op->schedule.call;
     mesh__history *h = &e->ring[e->ring_count % MESH__RING];
-    int p2p = mesh__call_is(call->kind, MESH_P2P), user = call->op - MESH__USER_OP;
+    int p2p = mesh__call_is(call->kind, MESH_P2P);
     int alike = !p2p                                       ? call->kind
                 : mesh__call_is(call->kind, MESH_VARIABLE) ? (int)MESH_CALL_SEND_V
                                                            : (int)MESH_CALL_SEND;
     uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, (uint64_t)alike);
-    op->comm = c;
-    op->group = g;
+    mesh__op_join_group(op, c, g);
+    if (mesh__prepares(c)) return;
     op->state = MESH__ACTIVE;
     op->at = op->oldest = 0;
     op->progress = 0;
@@ -477,14 +497,6 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->schedule.call.channel = op->channel;
     op->schedule.call.check = check;
     op->schedule.call.record = &op->record;
-    op->schedule.elem_bytes = call->elem_bytes;
-    op->schedule.on = &g->on;
-    op->schedule.index = g->index;
-    op->schedule.host = g->host;
-    op->schedule.nhosts = g->nhosts;
-    op->schedule.scattered = g->scattered;
-    op->schedule.tuning = &mesh__impl(c)->tuning;
-    op->schedule.ordered = user >= 0 && user < mesh__impl(c)->nuser_ops && mesh__impl(c)->user_op[user].ordered;
     op->start = mesh__now(e);
     op->deadline = op->start + mesh__impl(c)->timeout;
     op->record.channel = op->channel;

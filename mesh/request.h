@@ -37,6 +37,13 @@ MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until);
 MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until);
 /* The transport's clock, in ns: what deadlines are on. */
 MESH_API int64_t mesh_now(mesh_transport *t);
+/* For programs that wait in a loop of their own (poll, epoll, libuv): the descriptor that becomes readable when the library has something to do.
+   It is the transport's, for its life; it is waited for, never read. -1: there is none (the simulator, NCCL, systems without epoll). */
+MESH_API int mesh_fd(mesh_transport *t);
+/* Before each such wait, after requests were tested. IN_PROGRESS: there is work now: mesh_progress(t, 0), test, arm again. OK: the descriptor tells;
+   *wake is when to call mesh_progress and test at the latest, on the transport's clock (INT64_MAX: no need). See examples/poll_loop.c.
+   UNSUPPORTED: no descriptor. STATE. */
+MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake);
 
 /* Persistent operations: after any _start, mesh_keep lets the request outlive its waits, with its schedule built and its memory at hand;
    mesh_restart starts the same call again (same buffers and counts; a new place in its group's order, so every rank of the group
@@ -44,6 +51,9 @@ MESH_API int64_t mesh_now(mesh_transport *t);
    is waited for. v-form counts and offsets, and a list of many buffers, need not stay alive. STATE: not kept, under way, waited for.
    UNSUPPORTED: mesh_keep of broadcast_object. */
 MESH_API mesh_status mesh_keep(mesh_request r);
+/* The next _start in this comm is not started: it gives a kept request that rests, its schedule built. Local: nothing is sent, it takes no place in any
+   order, and other ranks may start it as they like. What mesh_keep cannot keep is refused. Blocking calls between do not count. STATE. */
+MESH_API mesh_status mesh_prepare(mesh_comm *c);
 /* Other buffers for a kept request that rests: from its next restart on. What was in place stays so: both buffers move by as much. A NULL leaves that
    one. Collectives of one buffer each way; send, recv, sendrecv, shift. ARGUMENT, UNSUPPORTED (lists, tensors, any other), STATE: not kept, or
    under way; the comm does not fail. */
@@ -248,6 +258,37 @@ MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
 
 MESH_API int64_t mesh_now(mesh_transport *t) { return t->ops->now(t); }
 
+MESH_API int mesh_fd(mesh_transport *t) { return MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
+
+/* When time brings something, by `wake` at the latest. */
+static inline int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
+    int i;
+    wake = mesh__tick_at(e, wake);
+    for (i = 0; i < e->nops; i++) {
+        const mesh__op *op = e->op[i];
+        if (op->state != MESH__ACTIVE) continue;
+        wake = mesh__op_wake(e, op, wake);
+        if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
+    }
+    return wake;
+}
+
+MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake) {
+    mesh_status status = mesh__enter(t, NULL, "arm");
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int64_t at = INT64_MAX;
+    if (status != MESH_OK) return status;
+    status = MESH_ERR_UNSUPPORTED;
+    if (MESH__HAS(t->ops, arm)) {
+        if (e) mesh__poll(e);
+        status = t->ops->arm(t, &at);
+        if (e) at = mesh__wake_at(e, at);
+    }
+    if (wake) *wake = at;
+    mesh__leave(t);
+    return status;
+}
+
 static inline mesh_status mesh__keep_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_keep");
@@ -261,6 +302,15 @@ static inline mesh_status mesh__keep_inside(mesh_request r) {
 }
 
 MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
+
+static inline mesh_status mesh__prepare_inside(mesh_comm *c) {
+    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (c->failed) return (mesh_status)c->error.status;
+    mesh__impl(c)->preparing = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_prepare(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__prepare_inside(c)); }
 
 /* Is it memory of the schedule's own? */
 static inline int mesh__is_scratch(const mesh__schedule *s, const void *p) {
@@ -348,6 +398,8 @@ static inline mesh_status mesh__restart_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh_comm *c = r.comm;
     mesh__engine *e;
+    mesh_status status;
+    int preparing;
     if (!op) return mesh__request_none(r, "mesh_restart");
     e = mesh__impl(c)->engine;
     if (c->failed) return (mesh_status)c->error.status;
@@ -359,8 +411,12 @@ static inline mesh_status mesh__restart_inside(mesh_request r) {
     mesh__reap(e);
     if (c->failed) return (mesh_status)c->error.status;
     if (op->detached) mesh__op_recall(e, op);
+    preparing = mesh__impl(c)->preparing;
+    mesh__impl(c)->preparing = 0;
     mesh__op_identify(e, op, c, op->group);
-    return mesh__call_launch(c, op, &r);
+    status = mesh__call_launch(c, op, &r);
+    mesh__impl(c)->preparing = preparing;
+    return status;
 }
 
 MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }

@@ -5,6 +5,7 @@
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -443,6 +444,76 @@ static void conf_locality(mesh_transport *t) {
     }
 }
 
+/* Sleep on the transport's descriptor alone, at most 20 s; 1: there is something to do. */
+static int conf_sleep(mesh_transport *t) {
+    struct pollfd f;
+    int64_t wake;
+    mesh_status status = t->ops->arm(t, &wake);
+    CONFORM(status == MESH_OK || status == MESH_IN_PROGRESS, "arm");
+    if (status == MESH_IN_PROGRESS) return 1;
+    f.fd = t->ops->fd(t);
+    f.events = POLLIN;
+    return poll(&f, 1, 20000) == 1;
+}
+
+/* Who waits on the descriptor hears of everything: a message, one that is large, a word over the control plane; what lies here already is said at
+   once, and where there is nothing nothing is said. */
+static void conf_arm(mesh_transport *t) {
+    static const uint64_t sizes[] = {4, 3000000};
+    conf_memory m = conf_memory_of(t, NULL);
+    unsigned char *buf;
+    mesh_ticket ticket;
+    mesh_control c;
+    mesh_error why;
+    mesh_xfer x;
+    struct pollfd f;
+    int64_t wake;
+    mesh_status status = MESH_IN_PROGRESS;
+    int k, i;
+    if (!MESH__HAS(t->ops, arm) || !MESH__HAS(t->ops, fd) || t->ops->fd(t) < 0) {
+        conf_left_out(t, "a descriptor to wait for (arm, fd)");
+        return;
+    }
+    buf = conf_new(&m, (size_t)sizes[1]);
+    for (k = 0; k < 2; k++) {
+        x = conf_xfer(t->rank ? MESH_SEND : MESH_RECV, 1 - t->rank, conf_at(&m, buf), sizes[k], NULL);
+        if (t->rank == 0) {
+            CONFORM(conf_post(t, 40 + k, 1, &x, 1, &ticket) == MESH_OK, "");
+            for (i = 0; t->ops->arm(t, &wake) == MESH_IN_PROGRESS && i < 1000; i++) {
+                t->ops->progress(t, 0);
+                while (t->ops->control_poll(t, &c) == MESH_OK) CONFORM(c.kind == MESH_EVENT_CLOSED, "");
+            }
+            CONFORM(i < 1000, "arm says that there is work for ever");
+            f.fd = t->ops->fd(t), f.events = POLLIN;
+            CONFORM(poll(&f, 1, 0) == 0, "nothing has come, and the descriptor is readable");
+            conf_tell(t, 1, 'a');
+            while ((status = t->ops->test(t, &ticket, &why)) == MESH_IN_PROGRESS && conf_sleep(t))
+                t->ops->progress(t, 0);
+            CONFORM(status == MESH_OK, "a message does not make the descriptor readable");
+            while (((status = t->ops->control_poll(t, &c)) == MESH_IN_PROGRESS && conf_sleep(t)) ||
+                   (status == MESH_OK && c.kind == MESH_EVENT_CLOSED))
+                t->ops->progress(t, 0);
+            CONFORM(status == MESH_OK && c.data[0] == 'b', "a word does not make the descriptor readable");
+            conf_tell(t, 1, 'c');
+            for (i = 0; i < 2000 && t->ops->arm(t, &wake) == MESH_OK; i++)
+                t->ops->progress(t, t->ops->now(t) + 10000000);
+            t->ops->progress(t, 0);
+            CONFORM(t->ops->arm(t, &wake) == MESH_IN_PROGRESS, "a word that lies here is work");
+            CONFORM(conf_hear(t, 1, MESH_EVENT_MESSAGE, 'd'), "");
+        } else {
+            CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, 'a'), "");
+            CONFORM(conf_post(t, 40 + k, 1, &x, 1, &ticket) == MESH_OK, "");
+            while ((status = t->ops->test(t, &ticket, &why)) == MESH_IN_PROGRESS && conf_sleep(t))
+                t->ops->progress(t, 0);
+            CONFORM(status == MESH_OK, "room to write does not make the descriptor readable");
+            conf_tell(t, 0, 'b');
+            CONFORM(conf_hear(t, 0, MESH_EVENT_MESSAGE, 'c'), "");
+            conf_tell(t, 0, 'd');
+        }
+    }
+    conf_delete(&m, buf);
+}
+
 /* Rank 1 sends to rank 0, rank 2 waits to be told, two messages: only rank 2 is pending then, once, in as much room as there is. */
 static void conf_pending(mesh_transport *t) {
     conf_memory m = conf_memory_of(t, NULL);
@@ -669,6 +740,7 @@ static inline void conformance_transport(mesh_transport *t) {
         else
             conf_left_out(t, "strided messages (MESH_CAP_STRIDED)");
         conf_reduces(t);
+        conf_arm(t);
         conf_unsent(t);
     }
     conf_locality(t);

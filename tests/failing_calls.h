@@ -225,7 +225,10 @@ static inline int failing_fcntl(int fd, int what, int value) { return failing_ca
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 FAILING_ONE(EPOLL_CREATE, int, epoll_create1, (int flags), (flags), -1)
 FAILING_ONE(EPOLL_CTL, int, epoll_ctl, (int fd, int what, int on, struct epoll_event *e), (fd, what, on, e), -1)
-FAILING_ONE(EPOLL_WAIT, int, epoll_wait, (int fd, struct epoll_event *e, int n, int ms), (fd, e, n, ms), -1)
+static inline int failing_epoll_wait(int fd, struct epoll_event *e, int n, int ms) {
+    if (failing_call(FAIL_AT_EPOLL_WAIT)) return -1;
+    return epoll_wait(fd, e, n, failing_nap_ms && ms > failing_nap_ms ? failing_nap_ms : ms);
+}
 static inline int failing_ioctl(int fd, unsigned long what, int *p) { return failing_call(FAIL_AT_IOCTL) ? -1 : ioctl(fd, (int)what, p); }
 /* Not static: the header declares these two where the system does not. */
 int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags);

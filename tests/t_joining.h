@@ -90,7 +90,8 @@ static void reset_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_open(&pair, t, &p, NULL, &err), err);
     for (i = 1; i < 4; i++)
         CHECK_INT(mesh_sendrecv(&all, NULL, t->rank ^ i, v, 1, t->rank ^ i, got, 1, MESH_I32), MESH_OK);
-    for (i = 0; i < 4; i++) CHECK(i == t->rank || s->peer[i].conn); /* before rank 2 can leave the barrier, and reset one */
+    for (i = 0; i < 4; i++)
+        CHECK(i == t->rank || s->peer[i].conn); /* before rank 2 can leave the barrier, and reset one */
     CHECK_INT(mesh_barrier(&all, NULL), MESH_OK);
     if (t->rank == 2) { /* what a host in between does: both ends find it reset */
         struct linger at_once = {1, 0};
@@ -99,6 +100,8 @@ static void reset_rank(mesh_transport *t, void *ctx) {
         close(pair_fd[1]);
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
         CHECK(dup2(pair_fd[0], fd) == fd);
+        s->peer[3].conn->interest = 0; /* the kernel has forgotten the descriptor that was there */
+        mesh_socket__stir(s->peer[3].conn);
         close(pair_fd[0]);
     }
     if (t->rank == 1) mend_hear(1, 2);

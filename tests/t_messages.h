@@ -140,7 +140,8 @@ static void tags_rank(mesh_transport *t, void *ctx) {
     static const char *const names[] = {"x#1", "x", "x#2", "#7", "x#1073741823"};
     (void)ctx;
     if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
-    for (k = 0; k < 5 && t->rank == 0; k++) CHECK_OK(mesh_send_start(&c, names[k], 1, &v[k], 1, MESH_I32, &r[k]), c.error);
+    for (k = 0; k < 5 && t->rank == 0; k++)
+        CHECK_OK(mesh_send_start(&c, names[k], 1, &v[k], 1, MESH_I32, &r[k]), c.error);
     for (k = 4; k >= 0 && t->rank == 1; k--) {
         CHECK_OK(mesh_recv(&c, names[k], 0, &w, 1, MESH_I32), c.error);
         CHECK_INT(w, v[k]);
@@ -232,7 +233,8 @@ static void rebind_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
     for (k = 0; k < 4; k++) buffer[k / 2][k % 2] = (int32_t *)malloc(3 * N * 4);
     for (kind = 0; kind < KINDS; kind++)
-        for (round = 0; round < 3; round++) { /* on its own buffers, on others, on one other; each against the same call made anew */
+        for (round = 0; round < 3;
+             round++) { /* on its own buffers, on others, on one other; each against the same call made anew */
             int32_t *in = buffer[round % 2][0], *out = buffer[round > 0][1], *to = out;
             size_t many = kind % 2 ? 900 : 13, v;
             mesh_status status = MESH_OK;
@@ -255,7 +257,8 @@ static void rebind_rank(mesh_transport *t, void *ctx) {
                              : kind == 5 ? mesh_all_gather_v_start(&c, NULL, in, to, counts, offsets, MESH_I32, &fresh)
                              : kind == 6 ? mesh_broadcast_start(&c, NULL, in, to, many, MESH_I32, 1, &fresh)
                              : kind == 7 ? mesh_exscan_start(&c, NULL, in, to, many, MESH_I32, MESH_SUM, &fresh)
-                             : kind == 8 ? mesh_sendrecv_start(&c, NULL, next, in, many, last, to, many, MESH_I32, &fresh)
+                             : kind == 8
+                                 ? mesh_sendrecv_start(&c, NULL, next, in, many, last, to, many, MESH_I32, &fresh)
                              : kind == 9 ? mesh_shift_start(&c, NULL, 1, 0, in, to, many, MESH_I32, &fresh)
                              : kind == 10
                                  ? mesh_all_gather_start(&c, NULL, in + many * (size_t)me, in, many, MESH_I32, &fresh)
@@ -423,15 +426,17 @@ static void message_refused_rank(mesh_transport *t, void *ctx) {
         memset(axes, 'y', sizeof axes);
         strcpy(axes + sizeof axes - 3, "#1");
         mesh_status status =
-            k == 0    ? mesh_send_v_start(&f.c, "x", 3, a, 4, MESH_I32, &r)
-            : k == 1  ? mesh_send_v_start(&f.c, "x", -1, a, 4, MESH_I32, &r)
-            : k == 2  ? mesh_recv_v_start(&f.c, "x", -1, a, 4, &got, MESH_I32, &r)
-            : k == 3  ? mesh_recv_object_start(&f.c, "x", -1, &o, &r)
-            : k == 4  ? mesh_send_v_start(&f.c, "x", me, a, 4, MESH_I32, &r)
-            : k == 5  ? mesh_recv_v_start(&f.c, "x", me, a, 4, &got, MESH_I32, &r)
-            : k == 6  ? mesh_sendrecv_v_start(&f.c, "x", next, a, 4, me, b, 4, &got, MESH_I32, &r)
-            : k == 7  ? mesh_sendrecv_v_start(&f.c, "x", me, a, 5, me, b, 4, &got, MESH_I32, &r)
-            : k == 8  ? mesh_send_v_start(&f.c, "x", next, a, (size_t)(SIZE_MAX >> 24 > 255 ? UINT64_C(1) << 38 : SIZE_MAX / 4), MESH_I32, &r)
+            k == 0   ? mesh_send_v_start(&f.c, "x", 3, a, 4, MESH_I32, &r)
+            : k == 1 ? mesh_send_v_start(&f.c, "x", -1, a, 4, MESH_I32, &r)
+            : k == 2 ? mesh_recv_v_start(&f.c, "x", -1, a, 4, &got, MESH_I32, &r)
+            : k == 3 ? mesh_recv_object_start(&f.c, "x", -1, &o, &r)
+            : k == 4 ? mesh_send_v_start(&f.c, "x", me, a, 4, MESH_I32, &r)
+            : k == 5 ? mesh_recv_v_start(&f.c, "x", me, a, 4, &got, MESH_I32, &r)
+            : k == 6 ? mesh_sendrecv_v_start(&f.c, "x", next, a, 4, me, b, 4, &got, MESH_I32, &r)
+            : k == 7 ? mesh_sendrecv_v_start(&f.c, "x", me, a, 5, me, b, 4, &got, MESH_I32, &r)
+            : k == 8
+                ? mesh_send_v_start(&f.c, "x", next, a,
+                                    (size_t)(SIZE_MAX >> 24 > 255 ? UINT64_C(1) << 38 : SIZE_MAX / 4), MESH_I32, &r)
             : k == 9  ? mesh_send_v_start(&f.c, "x", next, NULL, 4, MESH_I32, &r)
             : k == 10 ? mesh_recv_object_start(&f.c, "x", next, NULL, &r)
             : k == 11 ? mesh_recv_v_start(&f.c, "x", next, a, 4, NULL, MESH_I32, &r)
@@ -458,10 +463,183 @@ static void message_refused_rank(mesh_transport *t, void *ctx) {
 }
 static void test_message_refused(void) { run_world(SIM, 3, message_refused_rank, NULL); }
 
+/* ---- prepared ---- */
+
+/* Prepared on some ranks and started on others, of every kind: nothing is sent before the restart, the results are those of the call, rebound too;
+   a blocking call between is not prepared. */
+static void prepared_rank(mesh_transport *t, void *ctx) {
+    enum { KINDS = 8, N = 9 };
+    mesh_comm c, alone;
+    mesh m;
+    mesh_desc one = MESH_ZERO;
+    mesh_object object = MESH_ZERO;
+    mesh_error err;
+    static const int size = 1;
+    mesh_request r[KINDS], none, kept;
+    int32_t a[N * 4], b[KINDS][N * 4], other[N * 4], want;
+    uint64_t sent, before;
+    int k, i, round, me = t->rank, n = t->size, prepares = me != 1;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, 20 * SECOND)) return;
+    for (i = 0; i < N * 4; i++) a[i] = 100 * me + i;
+    mesh_comm_bytes(&c, NULL, &before, NULL);
+    for (round = 0; round < 3; round++)
+        for (k = 0; k < KINDS; k++) {
+            mesh_tensor x, y;
+            const int64_t shape[] = {4 * N};
+            CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", MESH_I32, 1, shape, &err), err);
+            CHECK_OK(mesh_tensor_make(&y, &c.on, "x:R", MESH_I32, 1, shape, &err), err);
+            x.data = a, y.data = b[k];
+            if (round == 1 || (!prepares && round)) {
+                if (prepares) CHECK_OK(mesh_restart(r[k]), c.error);
+            } else if (round == 2) {
+                if (k < 5) CHECK_OK(mesh_rebind(r[k], NULL, other), c.error);
+                CHECK_OK(mesh_restart(r[k]), c.error);
+            }
+            if (round == 0 && !prepares) continue;
+            if (round == 0) CHECK_INT(mesh_prepare(&c), MESH_OK);
+            if (round == 0 || !prepares)
+                CHECK_OK(k == 0   ? mesh_all_reduce_start(&c, NULL, a, b[k], N, MESH_I32, MESH_SUM, &r[k])
+                         : k == 1 ? mesh_all_gather_start(&c, NULL, a, b[k], N, MESH_I32, &r[k])
+                         : k == 2 ? mesh_broadcast_start(&c, NULL, a, b[k], N, MESH_I32, 2, &r[k])
+                         : k == 3
+                             ? mesh_sendrecv_start(&c, NULL, (me + 1) % n, a, N, (me + 3) % n, b[k], N, MESH_I32, &r[k])
+                         : k == 4 ? mesh_shift_start(&c, NULL, 1, 1, a, b[k], N, MESH_I32, &r[k])
+                         : k == 5 ? mesh_barrier_start(&c, NULL, &r[k])
+                         : k == 6 ? mesh_redistribute_start(&c, &x, &y, &r[k])
+                                  : mesh_all_to_all_start(&c, NULL, a, b[k], N, MESH_I32, &r[k]),
+                         c.error);
+            if (round == 0) {
+                CHECK_INT(mesh_test(r[k]), MESH_ERR_STATE); /* it rests */
+                c.error.text[0] = 0;
+                continue;
+            }
+            CHECK_OK(mesh_wait(r[k]), c.error);
+            for (i = 0; i < N && k != 5; i++) {
+                const int32_t *got = round == 2 && k < 5 && prepares ? other : b[k];
+                want = k == 0             ? 600 + 4 * i
+                       : k == 1 || k == 6 ? i
+                       : k == 2           ? 200 + i
+                       : k < 5            ? 100 * ((me + 3) % n) + i
+                                          : i + N * me;
+                if (k == 1) want = i, got += 0;
+                CHECK_INT(got[i], want);
+            }
+        }
+    mesh_comm_bytes(&c, NULL, &sent, NULL);
+    CHECK(sent > before);
+    for (k = 0; k < KINDS && prepares; k++) CHECK_OK(mesh_release(r[k]), c.error);
+    CHECK_INT(mesh_prepare(&c), MESH_OK);
+    mesh_comm_bytes(&c, NULL, &before, NULL);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, other, N, MESH_I32, MESH_SUM), c.error); /* at once */
+    CHECK_INT(other[1], 604);
+    CHECK_OK(mesh_barrier_start(&c, NULL, &kept), c.error);
+    CHECK_INT(mesh_wait(kept), MESH_ERR_STATE);
+    CHECK_INT(mesh_prepare(&c), MESH_OK);
+    CHECK_OK(mesh_restart(kept), c.error); /* no start: the next one is still to be prepared */
+    CHECK_OK(mesh_wait(kept), c.error);
+    CHECK_OK(mesh_barrier_start(&c, NULL, &none), c.error);
+    CHECK_INT(mesh_wait(none), MESH_ERR_STATE);
+    CHECK_OK(mesh_release(none), c.error);
+    CHECK_OK(mesh_release(kept), c.error);
+    CHECK_OK(mesh_barrier_start(&c, NULL, &none), c.error); /* as ever */
+    CHECK_OK(mesh_wait(none), c.error);
+    one.shape = &size, one.naxes = 1, one.origin = me;
+    CHECK_OK(mesh_make(&m, &one, &err), err);
+    CHECK_OK(mesh_comm_open(&alone, t, &m, NULL, &err), err);
+    CHECK_INT(mesh_prepare(&alone), MESH_OK);
+    CHECK_INT(mesh_broadcast_object_start(&alone, NULL, &object, 0, &none), MESH_ERR_UNSUPPORTED);
+    CHECK_HAS(alone.error.text, "no schedule that could be prepared");
+    CHECK_INT(mesh_prepare(&alone), MESH_ERR_UNSUPPORTED); /* the comm has failed */
+    mesh_comm_close(&alone);
+    mesh_comm_close(&c);
+    CHECK_INT(mesh_prepare(&c), MESH_ERR_STATE);
+    CHECK_INT(mesh_prepare(NULL), MESH_ERR_STATE);
+}
+static void test_prepared(void) {
+    run_world(SIM, 4, prepared_rank, NULL);
+    run_world(TCP, 4, prepared_rank, NULL);
+}
+
+/* ---- a loop of one's own ---- */
+
+/* Rank 0 lives in poll alone: it is woken for every step of collectives and messages, for a deadline, for a rank that dies. */
+static void armed_rank(mesh_transport *t, void *ctx) {
+    enum { N = 200000 };
+    static int32_t a[N], b[N];
+    mesh_comm c;
+    mesh_request r;
+    mesh_status status;
+    int64_t wake;
+    int k, slept = 0, late = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 2 * SECOND)) return;
+    CHECK(mesh_fd(t) >= 0);
+    for (k = 0; k < 60; k++) {
+        size_t n = k % 3 == 0 ? 1 : k % 3 == 1 ? 3000 : N;
+        a[n - 1] = k + t->rank;
+        if (t->rank) {
+            if (k % 5 == t->rank) test_sleep(0.002);
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, b, n, MESH_I32, MESH_SUM), c.error);
+            continue;
+        }
+        CHECK_INT(mesh_all_reduce_start(&c, NULL, a, b, n, MESH_I32, MESH_SUM, &r), MESH_OK);
+        while ((status = mesh_test(r)) == MESH_IN_PROGRESS) {
+            struct pollfd f;
+            f.fd = mesh_fd(t), f.events = POLLIN;
+            if (mesh_arm(t, &wake) == MESH_OK) {
+                CHECK(wake > mesh_now(t) && wake <= mesh_now(t) + 2 * SECOND); /* the operation's deadline */
+                slept++;
+                late += poll(&f, 1, 10000) != 1;
+            }
+            CHECK_INT(mesh_progress(t, 0), MESH_OK);
+        }
+        CHECK_INT(status, MESH_OK);
+        CHECK_INT(b[n - 1], 3 * k + 3);
+    }
+    CHECK(t->rank || slept > 0);
+    CHECK_INT(late, 0);
+    if (t->rank == 2) kill(getpid(), SIGKILL);
+    if (t->rank == 0) {
+        CHECK_INT(mesh_recv_start(&c, NULL, 2, a, 1, MESH_I32, &r), MESH_OK);
+        while ((status = mesh_test(r)) == MESH_IN_PROGRESS) {
+            struct pollfd f;
+            f.fd = mesh_fd(t), f.events = POLLIN;
+            if (mesh_arm(t, &wake) == MESH_OK)
+                poll(&f, 1, wake == INT64_MAX ? 10000 : (int)((wake - mesh_now(t)) / 1000000) + 1);
+            mesh_progress(t, 0);
+        }
+        CHECK_INT(status, MESH_ERR_PEER);
+    }
+    mesh_comm_close(&c);
+}
+static void armless_rank(mesh_transport *t, void *ctx) {
+    int64_t wake = 0;
+    (void)ctx;
+    CHECK_INT(mesh_fd(t), -1);
+    CHECK_INT(mesh_arm(t, &wake), MESH_ERR_UNSUPPORTED);
+    CHECK_INT(mesh_arm(t, NULL), MESH_ERR_UNSUPPORTED);
+}
+static void test_armed(void) {
+    run_world(SIM, 1, armless_rank, NULL);
+#if MESH_SOCKET__LINUX
+    run_world_but(TCP, 3, armed_rank, NULL, 2);
+    run_world_but(UNIX, 3, armed_rank, NULL, 2);
+#else
+    run_world(TCP, 1, armless_rank, NULL);
+#endif
+}
+
 static const test_case message_tests[] = {
-    {"messages/lengths", test_message_lengths, 0},   {"messages/objects", test_message_objects, 0},
-    {"messages/tags", test_message_tags, 0},         {"messages/in_place", test_message_in_place, 0},
-    {"messages/wrong", test_message_wrong, 0},       {"messages/late", test_message_late, 0},
-    {"messages/refused", test_message_refused, 0},   {"requests/rebind", test_rebind, 0},
+    {"messages/lengths", test_message_lengths, 0},
+    {"messages/objects", test_message_objects, 0},
+    {"messages/tags", test_message_tags, 0},
+    {"messages/in_place", test_message_in_place, 0},
+    {"messages/wrong", test_message_wrong, 0},
+    {"messages/late", test_message_late, 0},
+    {"messages/refused", test_message_refused, 0},
+    {"requests/rebind", test_rebind, 0},
+    {"requests/armed", test_armed, 0},
+    {"requests/prepared", test_prepared, 0},
 };
 #endif

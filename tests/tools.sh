@@ -18,6 +18,7 @@ step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mes
 step "hello alone" $build/hello
 step "hello on 4" $mesh run -n 4 -- $build/hello
 step "collectives on 4" $mesh run -n 4 -- $build/collectives
+for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; done
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done

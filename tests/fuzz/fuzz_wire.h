@@ -41,7 +41,7 @@ static void fuzz_rig_open(fuzz_rig *r, int rank, int in_open) {
     memset(s, 0, sizeof *s);
     r->net.impl = s;
     s->net = &r->net;
-    s->tcp_fd = s->unix_fd = s->processes = -1;
+    s->tcp_fd = s->unix_fd = s->ready = -1; /* poll is asked */
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = in_open;
@@ -53,6 +53,7 @@ static void fuzz_rig_open(fuzz_rig *r, int rank, int in_open) {
     s->looked = INT64_MAX - INT64_C(2000000000);
     s->book = (mesh_socket__entry *)mesh_transport_alloc(t, sizeof *s->book * FUZZ_WORLD);
     s->peer = (mesh_socket__peer *)mesh_transport_alloc(t, sizeof *s->peer * FUZZ_WORLD);
+    s->restless = (int *)mesh_transport_alloc(t, sizeof *s->restless * FUZZ_WORLD);
     memset(s->book, 0, sizeof *s->book * FUZZ_WORLD);
     memset(s->peer, 0, sizeof *s->peer * FUZZ_WORLD);
     for (i = 0; i < FUZZ_WORLD; i++) s->peer[i].early_end = &s->peer[i].early, r->far[i] = -1;

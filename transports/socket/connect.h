@@ -33,15 +33,47 @@ static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int
     memset(c, 0, sizeof *c);
     c->fd = fd;
     c->rank = c->process = -1;
+    c->owner = s;
     c->state = MESH_SOCKET__GREETING;
     s->conn[s->nconns++] = c;
+    mesh_socket__stir(c);
     return c;
+}
+
+/* Have its descriptor waited for as its state asks. Returns 0 where that cannot be: then poll is asked. */
+static inline int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
+#if MESH_SOCKET__LINUX
+    struct epoll_event event;
+    uint32_t out = mesh_socket__wants_write(s, c) ? (uint32_t)EPOLLOUT : 0,
+             want = c->state == MESH_SOCKET__CONNECTING ? (uint32_t)EPOLLOUT : (uint32_t)EPOLLIN | out;
+    if (want == c->interest || !s->wide) return 1;
+    memset(&event, 0, sizeof event);
+    event.events = want;
+    event.data.u64 = (uint64_t)(uintptr_t)c | MESH_SOCKET__OF_CONN;
+    if (epoll_ctl(s->ready, c->interest ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, c->fd, &event) != 0) return 0;
+    c->interest = want;
+#else
+    (void)s, (void)c;
+#endif
+    return 1;
+}
+
+/* A child of this process may keep the descriptor: closing it would not do. */
+static inline void mesh_socket__disarm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
+#if MESH_SOCKET__LINUX
+    struct epoll_event none; /* for kernels before 2.6.9 */
+    memset(&none, 0, sizeof none);
+    if (c->interest) epoll_ctl(s->ready, EPOLL_CTL_DEL, c->fd, &none);
+    c->interest = 0;
+#else
+    (void)s, (void)c;
+#endif
 }
 
 static inline void mesh_socket__unwatch(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     if (c->process < 0) return;
-    epoll_ctl(s->processes, EPOLL_CTL_DEL, c->process, NULL); /* a child of this process may keep the descriptor */
+    epoll_ctl(s->ready, EPOLL_CTL_DEL, c->process, NULL); /* a child of this process may keep the descriptor */
     close(c->process);
     c->process = -1;
 #else
@@ -64,6 +96,8 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
                                                           : "rank %d was lost: %s",
                                  c->rank, s->peer[c->rank].goodbye ? "" : c->why);
     mesh_transport_free(&s->net->base, c->rx_early);
+    mesh_socket__unstir(c);
+    mesh_socket__disarm_conn(s, c);
     close(c->fd);
     mesh_socket__unwatch(s, c);
     for (i = 0; i < s->nconns && s->conn[i] != c; i++) {}
@@ -134,16 +168,15 @@ static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c
     if (c->process >= 0 || !mine->process || mine->host != theirs->host ||
         mine->process >> 32 != theirs->process >> 32 || mine->process == theirs->process)
         return;
-    if (s->in_open) return; /* connections come first */
+    if (s->in_open || s->ready < 0) return; /* connections come first */
     c->process = (int)syscall(SYS_pidfd_open, (long)(theirs->process & 0xffffffffu), 0L);
     if (c->process < 0) return;
-    if (s->processes < 0) s->processes = epoll_create1(EPOLL_CLOEXEC);
     memset(&event, 0, sizeof event);
     event.events = EPOLLIN;
-    event.data.fd = c->process;
+    event.data.u64 = (uint64_t)(uintptr_t)c | MESH_SOCKET__OF_PROCESS;
     /* Where descriptors are short connections need them more. */
-    if ((getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)c->process + 64 > limit.rlim_cur) || s->processes < 0 ||
-        epoll_ctl(s->processes, EPOLL_CTL_ADD, c->process, &event) != 0) {
+    if ((getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)c->process + 64 > limit.rlim_cur) ||
+        epoll_ctl(s->ready, EPOLL_CTL_ADD, c->process, &event) != 0) {
         close(c->process);
         c->process = -1;
     }
@@ -283,6 +316,7 @@ static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
         if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
         if (errno == EAGAIN) { /* its queue of connections is full */
             p->retry_at = mesh_socket__clock() + 1000000;
+            mesh_socket__unsettle(s, rank);
             return;
         }
         p->tried_unix = 1;
@@ -291,6 +325,7 @@ static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
     if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
     if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EADDRNOTAVAIL) {
         p->retry_at = mesh_socket__clock() + 10000000;
+        mesh_socket__unsettle(s, rank);
         return;
     }
     mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, strerror(errno), NULL);

@@ -60,6 +60,7 @@ static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn
     if (!p) return 0;
     mesh_socket__header(p, type, nbytes, channel, check, a, b);
     if (nbytes) memcpy(p + MESH_SOCKET__HEADER, data, nbytes);
+    mesh_socket__stir(c);
     return 1;
 }
 
@@ -67,7 +68,7 @@ static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn
 static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
                                            uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
     if (mesh_socket__frame_put(s, c, type, channel, check, a, b, data, nbytes)) return;
-    c->broken = MESH_SOCKET__BROKEN;
+    mesh_socket__break(c, MESH_SOCKET__BROKEN);
     mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
 }
 
@@ -212,7 +213,7 @@ static inline void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c
 static inline void mesh_socket__conn_failed(mesh_socket__conn *c, const char *what, int error) {
     mesh__text t;
     if (c->broken) return;
-    c->broken = MESH_SOCKET__BROKEN;
+    mesh_socket__break(c, MESH_SOCKET__BROKEN);
     t = mesh__text_on(c->why, sizeof c->why);
     mesh__put(&t, "%s%s%s", what, error ? ": " : "", error ? strerror(error) : "");
 }
@@ -424,6 +425,7 @@ static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, m
 /* A connection whose peer is said to be lost, or seen to be, ends soon, if not by itself: what came over it is read first. */
 static inline void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
     if (!c->deadline) c->deadline = mesh_socket__clock() + INT64_C(200000000);
+    mesh_socket__stir(c);
     mesh__copy_text(c->doubt, sizeof c->doubt, why);
 }
 
@@ -491,7 +493,7 @@ static inline int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn
     if (x->x.nbytes == 0)
         mesh_socket__xfer_done(s, x);
     else
-        mesh_socket__list_add(&p->streaming, x);
+        mesh_socket__list_add(&p->streaming, x), mesh_socket__stir(c);
     if (p->waiting.head) mesh_socket__waiting_go(s, c->rank);
     return 1;
 }
@@ -656,6 +658,7 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
         c->rx.data = w.at;
         if (!mesh_socket__frames[c->rx.type].begin(s, c, &c->rx)) {
             c->starved = s->starved = 1;
+            mesh_socket__stir(c);
             return;
         }
         if (!c->broken && !c->rx_left) mesh_socket__frame_end(s, c);

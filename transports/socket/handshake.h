@@ -25,7 +25,7 @@ static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__con
 static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
     unsigned char *p = mesh_socket__out_room(s, c, n);
     if (p)
-        memcpy(p, data, n);
+        memcpy(p, data, n), mesh_socket__stir(c);
     else
         mesh_socket__conn_failed(c, "no memory", 0);
 }
@@ -40,7 +40,7 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
     c->state = MESH_SOCKET__UP;
     mesh_socket__place_known(s, c);
     c->deadline = 0;
-    if (p->coming && p->coming != c) p->coming->broken = MESH_SOCKET__GAVE_WAY; /* ours gave way to theirs */
+    if (p->coming && p->coming != c) mesh_socket__break(p->coming, MESH_SOCKET__GAVE_WAY); /* ours gave way to theirs */
     p->coming = NULL;
     p->conn = c;
     p->credit = MESH_SOCKET__CREDIT;
@@ -120,7 +120,7 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
                          "mesh_socket: refused a connection: %s", text);
         mesh__copy_text(s->stranger, sizeof s->stranger, text);
         mesh_socket__verdict(s, c, text);
-        c->broken = MESH_SOCKET__GAVE_WAY;
+        mesh_socket__break(c, MESH_SOCKET__GAVE_WAY);
         return;
     }
     p = &s->peer[rank];
@@ -130,7 +130,7 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
     }
     if (p->conn || (p->coming && me < rank)) { /* both sides began: the lower rank's connection stands */
         mesh_socket__verdict(s, c, "!");
-        c->broken = MESH_SOCKET__GAVE_WAY;
+        mesh_socket__break(c, MESH_SOCKET__GAVE_WAY);
         return;
     }
     c->rank = rank;
@@ -191,7 +191,7 @@ static inline void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__
     } else if (c->await == MESH_SOCKET__AWAIT_REASON) {
         g[c->greet_need] = 0;
         if (g[0] == '!') {
-            c->broken = MESH_SOCKET__GAVE_WAY; /* the peer's own connection is coming */
+            mesh_socket__break(c, MESH_SOCKET__GAVE_WAY); /* the peer's own connection is coming */
         } else {
             if (s->in_open) mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
             c->refused = 1;

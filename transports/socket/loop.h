@@ -11,7 +11,7 @@
 /* The three places where bytes enter and leave. */
 
 /* Write until the kernel takes no more. */
-static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
+static inline void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c) {
     struct iovec v[MESH_SOCKET__IOVS];
     int rounds;
     for (rounds = 0; rounds < 64 && !c->broken && !c->mute; rounds++) {
@@ -38,6 +38,12 @@ static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c
         mesh_socket__wrote(s, c, (size_t)n);
         if ((size_t)n < all) return;
     }
+}
+
+/* The same; what is left goes when the kernel has room again. */
+static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__write(s, c);
+    if (c->interest && !c->broken && !mesh_socket__arm_conn(s, c)) mesh_socket__stir(c);
 }
 
 /* Read handshake bytes, never beyond them. */
@@ -118,7 +124,7 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
         c->is_unix = listener == s->unix_fd;
         c->is_near = c->is_unix || mesh_socket__is_loopback((struct sockaddr *)(void *)&from);
         c->greet_need = MESH_SOCKET__C1;
-        c->deadline = mesh_socket__clock() + INT64_C(10000000000);
+        c->deadline = mesh_socket__clock() + INT64_C(10000000000); /* it is stirred, being new */
         strangers++;
         if (++taken == MESH_SOCKET__STRANGERS) return; /* read what they say before the next come */
     }
@@ -151,6 +157,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     if (!initiator || p->conn || s->in_open) return;
     if (gave_way) { /* theirs is coming; if it does not, try again */
         p->retry_at = mesh_socket__clock() + INT64_C(200000000);
+        mesh_socket__unsettle(s, rank);
         return;
     }
     if (is_unix && connecting) {
@@ -160,6 +167,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     }
     if (!connecting && !refused) { /* it was there, but busy or leaving: if it is gone, the next attempt is refused */
         p->retry_at = mesh_socket__clock() + INT64_C(20000000);
+        mesh_socket__unsettle(s, rank);
         return;
     }
     mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* in good order or not: only those who need it fail */
@@ -181,28 +189,33 @@ static inline int mesh_socket__unread(const mesh_socket__conn *c) {
     return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
 }
 
-/* Peers that are waited for but not connected: begin, or begin again. Returns when to look again, or INT64_MAX. */
+/* Peers that are waited for but not connected: begin, or begin again; and those to which not all could be offered. Returns when to look again,
+   or INT64_MAX. */
 static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
     int64_t next = INT64_MAX;
+    const mesh_socket__conn *c;
     int i;
-    for (i = 0; i < s->net->base.size && !s->in_open; i++) {
-        mesh_socket__peer *p = &s->peer[i];
+    for (i = 0; i < s->nrestless && !s->in_open; i++) {
+        int rank = s->restless[i];
+        mesh_socket__peer *p = &s->peer[rank];
         if (p->conn && p->waiting.head &&
             p->noffered < MESH_SOCKET__OFFERS) { /* what was offered before was taken back */
-            mesh_socket__waiting_go(s, i);
+            mesh_socket__waiting_go(s, rank);
             mesh_socket__flush(s, p->conn);
         }
-        if (!p->retry_at || p->conn || p->coming) continue;
-        if (mesh_socket__clock() >= p->retry_at) {
+        if (p->retry_at && !p->conn && !p->coming && mesh_socket__clock() >= p->retry_at) {
             if (p->waiting.head || p->posted.head || p->held_len)
-                mesh_socket__reach(s, i);
+                mesh_socket__reach(s, rank);
             else
                 p->retry_at = 0;
         }
-        if (p->retry_at && p->retry_at < next) next = p->retry_at;
+        if (p->retry_at && !p->conn && !p->coming && p->retry_at < next) next = p->retry_at;
+        if (p->waiting.head || (p->retry_at && !p->conn)) continue;
+        p->restless = 0;
+        s->restless[i--] = s->restless[--s->nrestless];
     }
-    for (i = 0; i < s->nconns; i++)
-        if (s->conn[i]->deadline && s->conn[i]->deadline < next) next = s->conn[i]->deadline;
+    for (c = s->stirred; c; c = c->stir_next)
+        if (c->deadline && c->deadline < next) next = c->deadline;
     return next;
 }
 
@@ -221,86 +234,175 @@ static inline int mesh_socket__glance(mesh_socket__impl *s) {
     return 1;
 }
 
-/* Processes have ended: whose? What they sent may still be unread. */
-static inline void mesh_socket__bury(mesh_socket__impl *s) {
-#if MESH_SOCKET__LINUX
-    struct epoll_event ended[16];
-    int i, k, n = epoll_wait(s->processes, ended, 16, 0);
-    for (k = 0; k < n; k++)
-        for (i = 0; i < s->nconns; i++)
-            if (s->conn[i]->process == ended[k].data.fd) {
-                mesh_socket__unwatch(s, s->conn[i]);
-                mesh_socket__doubt(s->conn[i],
-                                   "its process has ended, though a child of it still holds the connection");
-                break;
-            }
-#else
-    (void)s;
-#endif
-}
-
-/* Something can be done on a connection, or its memory may have come back. */
-static inline void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c, short got) {
-    if (c->starved && !c->broken) mesh_socket__read(s, c);
+/* Something can be done on a connection. */
+static inline void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c, unsigned got) {
     if (!got || c->broken) return;
     if (c->state == MESH_SOCKET__CONNECTING) {
         mesh_socket__connected(s, c);
-        return;
-    }
-    if (got & (POLLIN | POLLHUP | POLLERR)) {
+    } else if (got & (POLLIN | POLLHUP | POLLERR)) {
         if (c->state == MESH_SOCKET__GREETING) mesh_socket__read_greeting(s, c);
         if (c->state == MESH_SOCKET__UP && !c->broken) mesh_socket__read(s, c);
     }
     if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
 }
 
-/* One round over all connections, sleeping up to timeout_ms. */
-static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
-    int i, n = 0, listeners = 0, count, look, ended = -1, starved = 0;
-    int64_t now;
-    if (timeout_ms == 0 && mesh_socket__glance(s)) return;
-    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, s->nconns + 3, sizeof *s->poll)) {
+#if MESH_SOCKET__LINUX
+/* Have a listener waited for, or not while there are too many strangers. */
+static inline void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
+    struct epoll_event event;
+    memset(&event, 0, sizeof event);
+    event.events = EPOLLIN;
+    event.data.u64 = which ? MESH_SOCKET__OF_UNIX : MESH_SOCKET__OF_TCP;
+    if (fd < 0 || wanted == s->hears[which]) return;
+    if (epoll_ctl(s->ready, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &event) == 0)
+        s->hears[which] = wanted;
+    else
+        s->unarmed = 1;
+}
+
+/* Wait for what is in the epoll. Returns 0 where it says nothing. */
+static inline int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms) {
+    struct epoll_event got[MESH_SOCKET__EVENTS];
+    int i, tcp = 0, local = 0, n = epoll_wait(s->ready, got, MESH_SOCKET__EVENTS, timeout_ms);
+    if (n < 0) return errno == EINTR;
+    for (i = 0; i < n; i++) {
+        mesh_socket__conn *c = (mesh_socket__conn *)(uintptr_t)(got[i].data.u64 & ~(uint64_t)3);
+        switch (got[i].data.u64 & 3) {
+        case MESH_SOCKET__OF_CONN:
+            mesh_socket__ready(s, c, got[i].events);
+            break;
+        case MESH_SOCKET__OF_PROCESS: /* what it sent may still be unread */
+            mesh_socket__unwatch(s, c);
+            mesh_socket__doubt(c, "its process has ended, though a child of it still holds the connection");
+            break;
+        case MESH_SOCKET__OF_TCP:
+            tcp = 1;
+            break;
+        default:
+            local = 1;
+            break;
+        }
+    }
+    if (tcp) mesh_socket__accept(s, s->tcp_fd);
+    if (local) mesh_socket__accept(s, s->unix_fd);
+    return 1;
+}
+
+/* The same for everything. Returns 0 where poll has to be asked. */
+static inline int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+    if (!s->wide) return 0;
+    mesh_socket__hear(s, 0, s->tcp_fd, now >= s->accept_at);
+    mesh_socket__hear(s, 1, s->unix_fd, now >= s->accept_at);
+    return !s->unarmed && mesh_socket__await_epoll(s, timeout_ms);
+}
+
+/* All that is waited for goes into the epoll, and stays there. */
+static inline void mesh_socket__widen(mesh_socket__impl *s) {
+    int i;
+    if (s->wide || s->ready < 0) return;
+    s->wide = 1;
+    for (i = 0; i < s->nconns; i++) mesh_socket__stir(s->conn[i]);
+}
+#else
+static inline int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+    (void)s, (void)timeout_ms, (void)now;
+    return 0;
+}
+static inline void mesh_socket__widen(mesh_socket__impl *s) { (void)s; }
+static inline void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
+    (void)s, (void)which, (void)fd, (void)wanted;
+}
+#endif
+
+/* Ask poll about every descriptor: where they are few, where there is no epoll, or it takes no more. */
+static inline void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+    int i, n = 0, listeners, count = s->nconns;
+    if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, count + 3, sizeof *s->poll)) {
         s->starved = s->event = 1;
         return;
     }
-    now = mesh_socket__clock();
-    if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
     if (s->tcp_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->tcp_fd, s->poll[n++].events = POLLIN;
     if (s->unix_fd >= 0 && now >= s->accept_at) s->poll[n].fd = s->unix_fd, s->poll[n++].events = POLLIN;
     listeners = n;
-    count = s->nconns;
     for (i = 0; i < count; i++, n++) {
-        starved |= s->conn[i]->starved;
         s->poll[n].fd = s->conn[i]->fd;
         s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
                                     (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
     }
-    if (s->processes >= 0) ended = n, s->poll[n].fd = s->processes, s->poll[n++].events = POLLIN;
-    if (starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
-    if (poll(s->poll, (nfds_t)n, timeout_ms) > 0 || starved) {
-        if (ended >= 0 && s->poll[ended].revents & POLLIN) mesh_socket__bury(s);
-        for (i = 0; i < count; i++) mesh_socket__ready(s, s->conn[i], s->poll[listeners + i].revents);
-        for (i = 0; i < listeners; i++)
-            if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
+    if (s->ready >= 0) s->poll[n].fd = s->ready, s->poll[n++].events = POLLIN;
+    if (poll(s->poll, (nfds_t)n, timeout_ms) <= 0) return;
+#if MESH_SOCKET__LINUX
+    if (s->ready >= 0 && s->poll[n - 1].revents & POLLIN) mesh_socket__await_epoll(s, 0);
+#endif
+    for (i = 0; i < count; i++) mesh_socket__ready(s, s->conn[i], (unsigned)s->poll[listeners + i].revents);
+    for (i = 0; i < listeners; i++)
+        if (s->poll[i].revents & POLLIN) mesh_socket__accept(s, s->poll[i].fd);
+}
+
+/* A connection on trial whose time is over. */
+static inline void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *c, int64_t now) {
+    int up = c->state == MESH_SOCKET__UP;
+    if (c->broken || !c->deadline || now <= c->deadline) return;
+    if (up && mesh_socket__unread(c)) {
+        c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
+        return;
     }
+    if (up) { /* it may be alive */
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
+        mesh_socket__flush(s, c);
+    }
+    mesh_socket__conn_failed(c, up ? c->doubt : "it did not finish the handshake", 0);
+}
+
+/* Look after the connections that were stirred. Those that are on trial, or wait for memory, stay so. */
+static inline void mesh_socket__tend(mesh_socket__impl *s) {
+    mesh_socket__conn *c, *list = s->stirred;
+    int64_t now;
+    if (!list) return;
     now = mesh_socket__clock();
-    look = now > s->looked + INT64_C(1000000000);
-    if (look) s->looked = now;
-    for (i = s->nconns - 1; i >= 0; i--) {
-        mesh_socket__conn *c = s->conn[i];
-        if (look && !c->broken && c->state == MESH_SOCKET__UP && mesh_socket__is_silent(c))
-            mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
-        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP && mesh_socket__unread(c))
-            c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
-        if (!c->broken && c->deadline && now > c->deadline && c->state == MESH_SOCKET__UP) { /* it may be alive */
-            mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
+    s->stirred = NULL;
+    list->stir_at = &list;
+    while ((c = list) != NULL) {
+        mesh_socket__unstir(c);
+        if (c->starved && !c->broken) mesh_socket__read(s, c);
+        if (!c->broken && c->state != MESH_SOCKET__CONNECTING && mesh_socket__wants_write(s, c))
             mesh_socket__flush(s, c);
+        mesh_socket__expire(s, c, now);
+        if (c->broken) {
+            mesh_socket__unstir(c);
+            mesh_socket__conn_end(s, c);
+            continue;
         }
-        if (!c->broken && c->deadline && now > c->deadline)
-            mesh_socket__conn_failed(c, c->state == MESH_SOCKET__UP ? c->doubt : "it did not finish the handshake", 0);
-        if (c->broken) mesh_socket__conn_end(s, c);
-        if (i > s->nconns) i = s->nconns; /* others may have ended with it */
+        if (!mesh_socket__arm_conn(s, c)) s->unarmed = 1, mesh_socket__stir(c);
+        if (c->deadline || c->starved) mesh_socket__stir(c);
     }
+}
+
+/* Hosts that have fallen silent. */
+static inline void mesh_socket__look(mesh_socket__impl *s, int64_t now) {
+    int i;
+    if (now <= s->looked + INT64_C(1000000000)) return;
+    s->looked = now;
+    for (i = 0; i < s->nconns; i++)
+        if (!s->conn[i]->broken && s->conn[i]->state == MESH_SOCKET__UP && mesh_socket__is_silent(s->conn[i]))
+            mesh_socket__conn_failed(s->conn[i], "its host has not answered for 20 s", 0);
+}
+
+/* One round: what is ready on any connection, sleeping up to timeout_ms until something is. */
+static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
+    const mesh_socket__conn *c;
+    int64_t now;
+    if (timeout_ms == 0 && mesh_socket__glance(s)) return;
+    s->unarmed = 0;
+    if (s->nconns > MESH_SOCKET__FEW) mesh_socket__widen(s);
+    mesh_socket__tend(s);
+    now = mesh_socket__clock();
+    if (now < s->accept_at && timeout_ms > 10) timeout_ms = 10;
+    for (c = s->stirred; c; c = c->stir_next)
+        if (c->starved && timeout_ms > 1) timeout_ms = 1; /* memory comes back without a word */
+    if (!mesh_socket__await_wide(s, timeout_ms, now)) mesh_socket__await_poll(s, timeout_ms, now);
+    mesh_socket__look(s, mesh_socket__clock());
+    mesh_socket__tend(s);
 }
 
 static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
@@ -330,5 +432,31 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
     if (!s->starved) return MESH_OK;
     s->starved = 0;
     return MESH_ERR_MEMORY;
+}
+
+/* ---- // >>for who waits elsewhere ---- */
+
+static inline int mesh_socket__fd(mesh_transport *t) { return mesh_socket__of(t)->ready; }
+
+static inline mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    const mesh_socket__conn *c;
+    int64_t now = mesh_socket__clock();
+    int i;
+    *wake = INT64_MAX;
+    if (s->ready < 0) return MESH_ERR_UNSUPPORTED;
+    s->unarmed = 0;
+    mesh_socket__widen(s);
+    mesh_socket__tend(s);
+    *wake = mesh_socket__retries(s);
+    mesh_socket__hear(s, 0, s->tcp_fd, now >= s->accept_at);
+    mesh_socket__hear(s, 1, s->unix_fd, now >= s->accept_at);
+    if (s->event || s->control || s->untold || s->unarmed) return MESH_IN_PROGRESS;
+    for (c = s->stirred; c; c = c->stir_next)
+        if (!c->deadline) return MESH_IN_PROGRESS;
+    if (now < s->accept_at && s->accept_at < *wake) *wake = s->accept_at;
+    for (i = 0; i < s->nconns; i++) /* of another host nobody hears when it falls silent */
+        if (!s->conn[i]->is_near && now + INT64_C(1000000000) < *wake) *wake = now + INT64_C(1000000000);
+    return MESH_OK;
 }
 #endif /* MESH_SOCKET_LOOP_IMPLEMENTED */

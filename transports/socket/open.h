@@ -448,7 +448,7 @@ static inline void mesh_socket__move(mesh_socket__impl *s) {
         return;
     }
     for (i = 0; i < s->nconns; i++)
-        if (s->conn[i] == joined) joined->broken = MESH_SOCKET__GAVE_WAY; /* if it has not ended by itself */
+        if (s->conn[i] == joined) mesh_socket__break(joined, MESH_SOCKET__GAVE_WAY); /* if it has not ended by itself */
 }
 
 /* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
@@ -733,7 +733,7 @@ static inline mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;
-    s->tcp_fd = s->unix_fd = s->processes = -1;
+    s->tcp_fd = s->unix_fd = s->ready = -1;
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
@@ -742,7 +742,11 @@ static inline mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket
         mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where->size);
     s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where->size);
-    if (!s->book || !s->peer) {
+    s->restless = (int *)mesh_transport_alloc(&net->base, sizeof *s->restless * (size_t)where->size);
+#if MESH_SOCKET__LINUX
+    s->ready = epoll_create1(EPOLL_CLOEXEC); /* without one poll is asked */
+#endif
+    if (!s->book || !s->peer || !s->restless) {
         mesh_transport_free(&net->base, s->peer);
         s->peer = NULL;
         mesh_socket__release(s);

@@ -60,6 +60,7 @@ static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
             mesh_socket__match(s, x);
         } else if (!p->conn || p->waiting.head || p->noffered >= MESH_SOCKET__OFFERS) {
             mesh_socket__list_add(&p->waiting, x);
+            mesh_socket__unsettle(s, x->x.rank);
         } else if (!mesh_socket__dispatch(s, p, x)) {
             mesh_socket__ticket_fail(s, k, MESH_ERR_MEMORY, -1, "no memory to send to rank %d", x->x.rank);
             break;
@@ -260,7 +261,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
         mesh_transport_free(t, m);
     }
     if (s->tcp_fd >= 0) close(s->tcp_fd);
-    if (s->processes >= 0) close(s->processes);
+    if (s->ready >= 0) close(s->ready);
     if (s->unix_fd >= 0) {
         close(s->unix_fd);
         if (!MESH_SOCKET__LINUX) {
@@ -280,6 +281,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s->slot_next);
     mesh_transport_free(t, s->dead);
     mesh_transport_free(t, s->book);
+    mesh_transport_free(t, s->restless);
     mesh_transport_free(t, s->peer);
     mesh_socket__wipe(s->secret, sizeof s->secret);
     s->net->impl = NULL;
@@ -381,8 +383,8 @@ static inline const mesh_ops *mesh_socket__ops(void) {
                                  NULL,
                                  mesh_socket__control_flush,
                                  mesh_socket__locality,
-                                 NULL,
-                                 NULL};
+                                 mesh_socket__arm,
+                                 mesh_socket__fd};
     return &ops;
 }
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */

@@ -68,6 +68,10 @@ extern long syscall(long number, ...);
 #define MSG_NOSIGNAL 0 /* there SO_NOSIGPIPE does it */
 #endif
 
+#ifndef MESH_SOCKET_FEW
+#define MESH_SOCKET_FEW 3 /* tests set 0, to have everything go by way of the epoll */
+#endif
+
 /* ---- // >>wire: what goes over a connection -------------------------------------------------------------------------------------
 
    Everything little-endian. Handshake, C the side that connects, S the side that accepts:
@@ -95,13 +99,14 @@ enum {
     MESH_SOCKET__CREDIT = 1 << 20,    /* eager bytes that may lie unreceived at a peer */
     MESH_SOCKET__CHUNK = 1024 * 1024, /* of a large message in one frame */
     MESH_SOCKET__RBUF = 16 * 1024,
-    MESH_SOCKET__AHEAD = 8 * 1024, /* read beyond what is known to belong to a message */
-    MESH_SOCKET__ENTRY = 64,       /* of the address book, the last 8 bytes of its first one the job's number */
-    MESH_SOCKET__FEW = 3,          /* connections that are simply read */
-    MESH_SOCKET__STRANGERS = 64,   /* connections that have not proved themselves */
-    MESH_SOCKET__OFFERS = 32768,   /* of large messages that a peer has not accepted; more wait here */
-    MESH_SOCKET__CONTROLS = 4096,  /* messages of a peer that the core has not taken */
-    MESH_SOCKET__IOVS = 64
+    MESH_SOCKET__AHEAD = 8 * 1024,      /* read beyond what is known to belong to a message */
+    MESH_SOCKET__ENTRY = 64,            /* of the address book, the last 8 bytes of its first one the job's number */
+    MESH_SOCKET__FEW = MESH_SOCKET_FEW, /* connections that are simply read */
+    MESH_SOCKET__STRANGERS = 64,        /* connections that have not proved themselves */
+    MESH_SOCKET__OFFERS = 32768,        /* of large messages that a peer has not accepted; more wait here */
+    MESH_SOCKET__CONTROLS = 4096,       /* messages of a peer that the core has not taken */
+    MESH_SOCKET__IOVS = 64,
+    MESH_SOCKET__EVENTS = 64 /* taken from the kernel at once */
 };
 
 /* What goes over a connection that stands: who deals with it, how many bytes may follow the header, 1 where those have to be here before it is dealt
@@ -179,7 +184,7 @@ typedef struct mesh_socket__peer {
     int untold;             /* gone, but there was no memory to say so */
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
     int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
-    int tried_unix;
+    int tried_unix, restless;
     int64_t retry_at;
     unsigned char *held; /* control frames that wait for the connection */
     int held_len, held_cap;
@@ -195,6 +200,9 @@ enum {
     MESH_SOCKET__AWAIT_VERDICT, /* by C */
     MESH_SOCKET__AWAIT_REASON   /* the text of one that is no welcome */
 };
+
+/* What an event of the epoll is of: the low bits beside a connection's address. */
+enum { MESH_SOCKET__OF_CONN, MESH_SOCKET__OF_PROCESS, MESH_SOCKET__OF_TCP, MESH_SOCKET__OF_UNIX };
 
 /* What is to become of a connection. */
 enum { MESH_SOCKET__LIVES, MESH_SOCKET__BROKEN, MESH_SOCKET__GAVE_WAY /* to the one that the other side began */ };
@@ -227,6 +235,9 @@ struct mesh_socket__conn {
     int starved;               /* there was no memory for the frame that is next: it lies in `in` until there is */
     int is_near;               /* both ends are on this host, as far as is known; see mesh_socket__place_known */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
+    uint32_t interest;         /* Linux: what its descriptor is waited for; 0: it is not */
+    struct mesh_socket__impl *owner;
+    mesh_socket__conn *stir_next, **stir_at; /* among those that are to be tended to; NULL: it is not */
 };
 
 typedef struct mesh_socket__entry { /* of the address book */
@@ -248,7 +259,13 @@ typedef struct mesh_socket__impl {
     char secret[256];
     size_t secret_bytes;
     int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded;
-    int processes; /* an epoll of those at the other ends of connections on this host: one descriptor to poll; -1: none */
+    int ready;    /* Linux: an epoll of processes, and of all that is waited for once that is many; -1: none */
+    int wide;     /* that is many: a descriptor in an epoll costs a little with each message, asking all costs more */
+    int hears[2]; /* are the listeners (tcp_fd, unix_fd) in it? */
+    int unarmed;  /* it has not taken everything: poll asks for this round */
+    int *restless, nrestless; /* ranks that are waited for but not connected, or not yet offered all */
+    mesh_socket__conn
+        *stirred; /* connections to be tended to: broken, on trial, without memory, with something new to be written */
     mesh_socket__entry *book;
     mesh_socket__peer *peer;
     mesh_socket__conn **conn;
@@ -331,6 +348,37 @@ static inline int mesh_socket__take(int listener, struct sockaddr_storage *from,
 #else
     return accept(listener, (struct sockaddr *)(void *)from, length);
 #endif
+}
+
+/* ---- // >>stirred: connections that somebody has to look at, though nothing comes over them ---- */
+
+static inline void mesh_socket__stir(mesh_socket__conn *c) {
+    mesh_socket__impl *s = c->owner;
+    if (c->stir_at) return;
+    c->stir_next = s->stirred;
+    c->stir_at = &s->stirred;
+    if (s->stirred) s->stirred->stir_at = &c->stir_next;
+    s->stirred = c;
+}
+
+static inline void mesh_socket__unstir(mesh_socket__conn *c) {
+    if (!c->stir_at) return;
+    *c->stir_at = c->stir_next;
+    if (c->stir_next) c->stir_next->stir_at = c->stir_at;
+    c->stir_at = NULL;
+}
+
+/* It ends, as this tells (BROKEN, GAVE_WAY), when it is next tended to. */
+static inline void mesh_socket__break(mesh_socket__conn *c, int how) {
+    c->broken = how;
+    mesh_socket__stir(c);
+}
+
+/* A peer is to be looked at now and then until nothing waits for it. */
+static inline void mesh_socket__unsettle(mesh_socket__impl *s, int rank) {
+    if (s->peer[rank].restless) return;
+    s->peer[rank].restless = 1;
+    s->restless[s->nrestless++] = rank;
 }
 
 /* ---- // >>lists of messages ---- */
@@ -435,7 +483,7 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
             mesh_socket__list_remove(&p->streaming, x);
         if (p->conn && p->conn->frame == x && p->conn->broken) p->conn->frame = NULL;
         if (p->conn && p->conn->frame == x && !mesh_socket__frame_detach(s, p->conn)) {
-            p->conn->broken = MESH_SOCKET__BROKEN;
+            mesh_socket__break(p->conn, MESH_SOCKET__BROKEN);
             mesh__copy_text(p->conn->why, sizeof p->conn->why, "no memory to keep the stream whole");
             p->conn->frame = NULL;
         }
