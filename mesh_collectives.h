@@ -290,7 +290,8 @@ static inline mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
         *recv = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
         break;
     default:
-        if (count > SIZE_MAX / 2 / elem / (size_t)n)
+        if ((count >> (4 * sizeof count - 1) || elem >> 2 * sizeof count || n >> (2 * sizeof count - 1)) &&
+            count > SIZE_MAX / 2 / elem / (size_t)n) /* small ones are spared the divisions */
             *send = SIZE_MAX;
         else if (gathers || single == MESH_CALL_ALL_TO_ALL)
             *recv *= (size_t)n;
@@ -430,8 +431,8 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
 }
 
 /* What a call moves at least, by a rank: for collectives of the transport's own, which do not say. */
-static inline void mesh__count_native(const mesh__op *op, mesh__step *step) {
-    const mesh_call *call = &op->schedule.native[step->as.call.which];
+static inline void mesh__count_native(mesh__op *op, mesh__step *step) {
+    const mesh_call *call = mesh__native_call(&op->schedule, step);
     int n = op->group->on.size, me = op->group->index, i, kind = mesh__single_kind(call->kind);
     size_t count = call->nbuffers ? 0 : call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
     for (i = 0; i < call->nbuffers; i++) count += call->buffers[i].count;
@@ -513,32 +514,37 @@ static inline int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call)
    builders have to serve it. */
 static inline int mesh__build_call(mesh__engine *e, mesh__op *op) {
     mesh__schedule *s = &op->schedule;
-    mesh_call call = s->call;
+    mesh_call *call = &s->call;
     void *group = op->group->handle;
     mesh__step *step;
-    int i;
+    int i, composed = 0;
     if (!MESH__HAS(e->t->ops, collective)) return 0;
-    if (e->t->ops->collective(e->t, group, &call, NULL) == MESH_ERR_UNSUPPORTED) {
-        if (call.op != MESH_AVG || !mesh__call_is(call.kind, MESH_REDUCES)) return 0;
-        call.op = MESH_SUM;
-        if (e->t->ops->collective(e->t, group, &call, NULL) == MESH_ERR_UNSUPPORTED) return 0;
+    if (e->t->ops->collective(e->t, group, call, NULL) == MESH_ERR_UNSUPPORTED) {
+        if (call->op != MESH_AVG || !mesh__call_is(call->kind, MESH_REDUCES)) return 0;
+        if (!mesh__grow(s->t, (void **)&s->native, &s->native_cap, 1, sizeof *s->native)) {
+            s->out_of_memory = 1;
+            return 1;
+        }
+        call = s->native;
+        *call = s->call;
+        call->op = MESH_SUM;
+        if (e->t->ops->collective(e->t, group, call, NULL) == MESH_ERR_UNSUPPORTED) return 0;
+        s->nnative = composed = 1;
     }
     step = mesh__step_add(s, MESH__CALL);
-    if (!step || !mesh__grow(s->t, (void **)&s->native, &s->native_cap, s->nnative + 1, sizeof *s->native) ||
-        !mesh__own_args(e, op, &call)) {
+    if (!step || !mesh__own_args(e, op, call)) {
         s->out_of_memory = 1;
         return 1;
     }
-    step->as.call.which = s->nnative;
-    s->native[s->nnative++] = call;
+    step->as.call.which = composed;
     mesh__count_native(op, step);
-    if (call.op == s->call.op) return 1;
+    if (!composed) return 1;
     mesh__add_wait(s);
-    if (!mesh__takes(s, mesh__single_kind(call.kind))) return 1;
-    if (!call.nbuffers)
-        mesh__add_divide(s, call.recv,
-                         call.kind == MESH_CALL_REDUCE_SCATTER_V ? call.recv_counts[s->index] : call.count);
-    for (i = 0; i < call.nbuffers; i++) mesh__add_divide(s, call.buffers[i].recv, call.buffers[i].count);
+    if (!mesh__takes(s, mesh__single_kind(call->kind))) return 1;
+    if (!call->nbuffers)
+        mesh__add_divide(s, call->recv,
+                         call->kind == MESH_CALL_REDUCE_SCATTER_V ? call->recv_counts[s->index] : call->count);
+    for (i = 0; i < call->nbuffers; i++) mesh__add_divide(s, call->buffers[i].recv, call->buffers[i].count);
     return 1;
 }
 
@@ -557,7 +563,8 @@ static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes
     op->schedule.call = *call;
     for (op->shape = 0, i = 0; i < call->nbuffers; i++) op->shape = mesh__mix(op->shape, call->buffers[i].count);
     mesh__op_identify(e, op, c, g);
-    if (!mesh__build_call(e, op)) mesh__build(&op->schedule);
+    if (mesh__build_call(e, op)) return mesh__call_launch(c, op, r);
+    mesh__build(&op->schedule);
     op->schedule.call.buffers = NULL; /* the caller's; the schedule has all it needs */
     return mesh__call_launch(c, op, r);
 }
@@ -568,15 +575,22 @@ static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_
 
 static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op,
                                    int root) {
-    mesh_call call;
-    memset(&call, 0, sizeof call);
+    mesh_call call; /* field by field: compilers make of a memset what costs more than all the rest */
     call.kind = kind;
-    call.send = send;
-    call.recv = recv;
-    call.count = count;
     call.dtype = (int)d;
     call.op = (int)op;
     call.root = root;
+    call.send = send;
+    call.recv = recv;
+    call.count = count;
+    call.send_counts = call.send_offsets = call.recv_counts = call.recv_offsets = NULL;
+    call.user_op = NULL;
+    call.user_ctx = NULL;
+    call.elem_bytes = 0;
+    call.channel = call.check = 0;
+    call.buffers = NULL;
+    call.nbuffers = call.in_place = 0;
+    call.record = NULL;
     return call;
 }
 
@@ -774,16 +788,19 @@ static inline void mesh__blocking(mesh_comm *c, int blocking) {
 }
 
 /* Start, and wait for it by `end`, as one call for who else may come. */
-#define MESH__BLOCKING_BY(start, end)                                                      \
-    mesh_request r;                                                                        \
-    mesh_transport *t = c && c->impl ? c->transport : NULL;                                \
-    mesh_status status = mesh__enter(t, t && !c->failed ? &c->error : NULL, MESH__CALLER); \
-    if (status != MESH_OK) return status;                                                  \
-    mesh__blocking(c, 1);                                                                  \
-    status = start;                                                                        \
-    mesh__blocking(c, 0);                                                                  \
-    if (status == MESH_OK) status = end(r);                                                \
-    mesh__leave(t);                                                                        \
+#define MESH__BLOCKING_BY(start, end)                                   \
+    mesh_request r;                                                     \
+    mesh_transport *t = c && c->impl ? c->transport : NULL;             \
+    mesh_status status = mesh__enter(t, NULL, MESH__CALLER);            \
+    if (status != MESH_OK) {                                            \
+        if (!c->failed) mesh__inside_error(t, &c->error, MESH__CALLER); \
+        return status;                                                  \
+    }                                                                   \
+    mesh__blocking(c, 1);                                               \
+    status = start;                                                     \
+    mesh__blocking(c, 0);                                               \
+    if (status == MESH_OK) status = end(r);                             \
+    mesh__leave(t);                                                     \
     return status
 #define MESH__BLOCKING(start) MESH__BLOCKING_BY(start, mesh_wait)
 

@@ -889,7 +889,7 @@ static inline mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_r
 /* The end of every start: what the launch refuses fails the comm. */
 static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_request *r) {
     mesh__engine *e = mesh__impl(c)->engine;
-    mesh__record record = op->record;
+    const mesh__record *record = &op->record; /* still so in a slot that was given back */
     mesh_status status;
     if (mesh__prepares(c)) return mesh__call_prepared(c, op, r);
     status = mesh__op_launch(e, op, r);
@@ -898,9 +898,9 @@ static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
         return MESH_OK;
     }
     if (status == MESH_ERR_MEMORY)
-        return mesh__refuse(c, status, record.kind, record.axes, "no memory for the schedule or scratch of %u elements",
-                            record.count);
-    return mesh__refuse(c, status, record.kind, record.axes, "the transport (%s) refused: %s", e->t->ops->name,
+        return mesh__refuse(c, status, record->kind, record->axes,
+                            "no memory for the schedule or scratch of %u elements", record->count);
+    return mesh__refuse(c, status, record->kind, record->axes, "the transport (%s) refused: %s", e->t->ops->name,
                         mesh_status_text(status));
 }
 

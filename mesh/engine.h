@@ -464,6 +464,26 @@ static inline void mesh__op_join_group(mesh__op *op, mesh_comm *c, mesh__group *
 /* Is what is being started only prepared? */
 static inline int mesh__prepares(const mesh_comm *c) { return mesh__impl(c)->preparing && !mesh__impl(c)->blocking; }
 
+/* The count that ranks compare. */
+static inline uint64_t mesh__count_told(const mesh__op *op) {
+    const mesh_call *call = &op->schedule.call;
+    return mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
+           : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
+                                                     : call->count;
+}
+
+static inline void mesh__record_of_op(const mesh__op *op, mesh__record *r) {
+    const mesh_call *call = &op->schedule.call;
+    r->channel = op->channel;
+    r->count = mesh__count_told(op);
+    r->kind = (uint8_t)call->kind;
+    r->dtype = (uint8_t)call->dtype;
+    r->op = (uint8_t)call->op;
+    r->zero = 0;
+    r->root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
+    memcpy(r->axes, op->group->shown, sizeof r->axes);
+}
+
 /* Give the operation its identity, after its arguments were found good, or a kept one a new identity. One that is only prepared has none yet. */
 static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
     const mesh_call *call = &op->schedule.call;
@@ -472,7 +492,8 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     int alike = !p2p                                       ? call->kind
                 : mesh__call_is(call->kind, MESH_VARIABLE) ? (int)MESH_CALL_SEND_V
                                                            : (int)MESH_CALL_SEND;
-    uint64_t check = mesh__mix(g->fingerprint * (uint64_t)!p2p, (uint64_t)alike);
+    uint64_t check =
+        (uint64_t)(uint8_t)alike | (uint64_t)(uint8_t)call->dtype << 8 | (uint64_t)(uint16_t)call->op << 16;
     mesh__op_join_group(op, c, g);
     if (mesh__prepares(c)) return;
     op->state = MESH__ACTIVE;
@@ -485,28 +506,20 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->failing = MESH_OK;
     if (!p2p && ++g->sequence >= MESH__TAGGED) g->sequence = 1; /* what is not a message's */
     op->channel = (uint64_t)g->id << 32 | (p2p ? op->tag : g->sequence);
-    op->record.count = mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
-                       : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
-                                                                 : call->count;
-    check = mesh__mix(check, (uint64_t)call->dtype << 8 | (uint64_t)call->op);
+    if (!p2p) check |= (uint64_t)(uint32_t)call->root << 32;
+    check = mesh__mix(p2p ? 0 : g->fingerprint, check);
     if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
     if (call->nbuffers) check = mesh__mix(check, op->shape);
-    if (!p2p)
-        g->history = check = mesh__mix(mesh__mix(mesh__mix(check, (uint64_t)call->root), op->record.count), g->history);
+    if (!p2p) g->history = check = mesh__mix(mesh__mix(check, mesh__count_told(op)), g->history);
     op->check = check;
     op->schedule.call.channel = op->channel;
     op->schedule.call.check = check;
     op->schedule.call.record = &op->record;
     op->start = mesh__now(e);
     op->deadline = op->start + mesh__impl(c)->timeout;
-    op->record.channel = op->channel;
-    op->record.kind = (uint8_t)call->kind;
-    op->record.dtype = (uint8_t)call->dtype;
-    op->record.op = (uint8_t)call->op;
-    op->record.root = mesh__is_unrooted_list(call->kind) ? (int)(op->shape & 0x7fffffff) : call->root;
-    memcpy(op->record.axes, g->shown, sizeof op->record.axes);
+    mesh__record_of_op(op, &op->record);
+    mesh__record_of_op(op, &h->record); /* written twice: reading back what was just written would wait for it */
     op->ring = e->ring_count++;
-    h->record = op->record;
     h->comm = (int)c->id;
     h->status = MESH_IN_PROGRESS;
     h->start = op->start;
@@ -625,7 +638,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
 
 /* The same of the transport's own collectives. */
 static inline mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step *s) {
-    mesh_call *call = &op->schedule.native[s->as.call.which];
+    mesh_call *call = mesh__native_call(&op->schedule, s);
     mesh_status status;
     call->channel = op->channel;
     call->check = op->check;

@@ -47,7 +47,7 @@ typedef struct mesh__step {
             uint32_t sequence; /* of its channel, where that is not the operation's; 0: it is */
         } post;
         struct {
-            int which;               /* of the schedule's calls */
+            int which;               /* 0: the schedule's call; k: its native[k - 1] */
             uint64_t sent, received; /* what it moves at least */
         } call;
         struct {
@@ -85,7 +85,7 @@ typedef struct mesh__schedule {
     const int *host;   /* of each index, a host's number in order of appearance; NULL: levels would change nothing */
     int nhosts, scattered; /* scattered: neighbours in the group are not on one host */
     mesh_call call;
-    mesh_call *native; /* of its steps CALL */
+    mesh_call *native; /* of its steps CALL that are another call than the whole */
     int nnative, native_cap;
     size_t elem_bytes;
     const mesh_tuning *tuning; /* NULL: what is built in */
@@ -171,6 +171,10 @@ static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, c
     x->zero = 0;
     x->rank = mesh_rank_at(s->on, x->index);
     if (s->step[s->nsteps - 1].kind == MESH__POST) s->step[s->nsteps - 1].as.post.count++;
+}
+
+static inline mesh_call *mesh__native_call(mesh__schedule *s, const mesh__step *step) {
+    return step->as.call.which ? &s->native[step->as.call.which - 1] : &s->call;
 }
 
 /* A step on n elements or bytes that lie in one piece. */

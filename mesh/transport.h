@@ -307,6 +307,13 @@ typedef struct mesh_inside {
     const char *call;
     int depth;
     int combining; /* a mesh_user_op is running */
+    /* A thread of the transport's own (0: none), which works in short turns: callers wait for it with `yield`, while `wanted` is set. `leaving` is asked
+       by the last caller inside whether it is to be woken, which is done when that one has left. */
+    uintptr_t helper;
+    int wanted;
+    void (*yield)(void);
+    int (*leaving)(mesh_transport *t);
+    void (*wake)(mesh_transport *t);
 } mesh_inside;
 
 struct mesh_transport { /* the first member of every transport */
@@ -379,27 +386,14 @@ static inline int mesh__claim(uintptr_t *thread, uintptr_t me) {
 static inline int mesh__claim(uintptr_t *thread, uintptr_t me) { return *thread ? 0 : (*thread = me, 1); }
 #endif
 
-/* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back: both calls are named, and
-   nothing of the transport's was touched. t may be NULL. `call` lives on, and is without its "mesh_". */
-static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
-    uintptr_t me = (uintptr_t)&errno; /* each thread's own */
-    const char *other;
-    if (!t) return MESH_OK;
-    if (MESH__LOAD(&t->inside.thread) == me) {
-        if (t->inside.combining)
-            return mesh__fail(
-                err, MESH_ERR_STATE, -1,
-                "mesh_%s: called by a mesh_user_op inside mesh_%s; a user's op must call nothing of the library", call,
-                t->inside.call);
-        t->inside.depth++;
-        return MESH_OK;
-    }
-    if (mesh__claim(&t->inside.thread, me)) {
-        MESH__STORE(&t->inside.call, call);
-        t->inside.depth = 1;
-        return MESH_OK;
-    }
-    other = MESH__LOAD(&t->inside.call);
+/* Why nobody else may come in now: another thread is inside, or a user's op calls back. Both calls are named. */
+static inline mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, const char *call) {
+    const char *other = MESH__LOAD(&t->inside.call);
+    if (MESH__LOAD(&t->inside.thread) == (uintptr_t)&errno)
+        return mesh__fail(
+            err, MESH_ERR_STATE, -1,
+            "mesh_%s: called by a mesh_user_op inside mesh_%s; a user's op must call nothing of the library", call,
+            other);
     return mesh__fail(
         err, MESH_ERR_STATE, -1,
         "mesh_%s: another thread is in mesh_%s on this transport; one thread at a time: lock around the calls, or "
@@ -407,21 +401,56 @@ static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const 
         call, other ? other : "comm_open");
 }
 
+/* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back; nothing of the transport's was touched
+   then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
+static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
+    uintptr_t me = (uintptr_t)&errno, holder; /* each thread's own */
+    if (!t) return MESH_OK;
+    if (MESH__LOAD(&t->inside.thread) == me) {
+        if (t->inside.combining) return mesh__inside_error(t, err, call);
+        t->inside.depth++;
+        return MESH_OK;
+    }
+    while (!mesh__claim(&t->inside.thread, me)) {
+        holder = MESH__LOAD(&t->inside.thread);
+        if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))
+            return mesh__inside_error(t, err, call);
+        if (!t->inside.yield) continue;
+        MESH__STORE(&t->inside.wanted, 1);
+        t->inside.yield();
+    }
+    if (t->inside.yield) MESH__STORE(&t->inside.wanted, 0);
+    MESH__STORE(&t->inside.call, call);
+    t->inside.depth = 1;
+    return MESH_OK;
+}
+
 static inline void mesh__leave(mesh_transport *t) {
-    if (t && --t->inside.depth == 0) MESH__STORE(&t->inside.thread, (uintptr_t)0);
+    int wakes;
+    if (!t || t->inside.depth > 1) {
+        if (t) t->inside.depth--;
+        return;
+    }
+    wakes = t->inside.leaving && t->inside.leaving(t);
+    t->inside.depth = 0;
+    MESH__STORE(&t->inside.thread, (uintptr_t)0);
+    if (wakes) t->inside.wake(t);
 }
 
 #define MESH__CALLER (__func__ + sizeof "mesh_" - 1)
 
 /* The body of a public function of a comm: `call`, with nobody else inside. */
-#define MESH__ALONE(comm, name, call)                                                                         \
-    do {                                                                                                      \
-        mesh_transport *inside_ = (comm) && (comm)->impl ? (comm)->transport : NULL;                          \
-        mesh_status status_ = mesh__enter(inside_, inside_ && !(comm)->failed ? &(comm)->error : NULL, name); \
-        if (status_ != MESH_OK) return status_;                                                               \
-        status_ = (call);                                                                                     \
-        mesh__leave(inside_);                                                                                 \
-        return status_;                                                                                       \
+#define MESH__ALONE(comm, name, call)                                                \
+    do {                                                                             \
+        mesh_transport *inside_ = (comm) && (comm)->impl ? (comm)->transport : NULL; \
+        mesh_status status_ = mesh__enter(inside_, NULL, name);                      \
+        if (status_ != MESH_OK) {                                                    \
+            if (!(comm)->failed) mesh__inside_error(inside_, &(comm)->error, name);  \
+            return status_;                                                          \
+        }                                                                            \
+        status_ = (call);                                                            \
+        mesh__leave(inside_);                                                        \
+        return status_;                                                              \
     } while (0)
 
 /* The same for one that starts an operation: a refused one leaves no request. */

@@ -916,7 +916,7 @@ static mesh_status conf_wait(mesh_request r) {
     case 3:
         return mesh_wait_host(r);
     case 6:
-        while ((status = mesh_test(r)) == MESH_IN_PROGRESS) t->ops->progress(t, t->ops->now(t) + 1000000);
+        while ((status = mesh_test(r)) == MESH_IN_PROGRESS) mesh_progress(t, mesh_now(t) + 1000000);
         return status;
     default:
         return mesh_wait(r);

@@ -186,9 +186,93 @@ static void thread_alone(mesh_transport *t, void *ctx) {
 
 static void test_threads_hammer(void) { run_world(UNIX, 1, thread_alone, NULL); }
 
+/* ---- a progress thread ---- */
+
+static volatile uintptr_t helper_main_thread;
+static volatile int helper_elsewhere;
+static void helper_add(void *inout, const void *in, size_t count, void *ctx) {
+    int64_t *a = (int64_t *)inout;
+    const int64_t *b = (const int64_t *)in;
+    size_t i;
+    (void)ctx;
+    for (i = 0; i < count; i++) a[i] += b[i];
+    if ((uintptr_t)&errno != helper_main_thread) helper_elsewhere++;
+}
+
+/* Rank 0 starts operations and computes until the others, who wait for them, have ended: nothing of its own moves them. */
+static void helper_rank(mesh_transport *t, void *ctx) {
+    enum { N = 500000 };
+    static int64_t a[N], b[N];
+    mesh_comm c;
+    mesh_request r;
+    mesh_user_op add = MESH_ZERO;
+    mesh_op op;
+    int k, i, bad = 0;
+    (void)ctx;
+    helper_main_thread = (uintptr_t)&errno;
+    add.combine = helper_add;
+    if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
+    CHECK_OK(mesh_op_add(&c, &add, &op), c.error);
+    for (k = 0; k < 6; k++) {
+        size_t n = k % 2 ? N : 5;
+        for (i = 0; i < (int)n; i++) a[i] = i + t->rank + k, b[i] = 0;
+        CHECK_INT(k < 4    ? mesh_all_reduce_start(&c, NULL, a, b, n, MESH_I64, k < 2 ? MESH_SUM : op, &r)
+                  : k == 4 ? mesh_broadcast_start(&c, NULL, t->rank ? b : a, b, n, MESH_I64, 0, &r)
+                           : mesh_barrier_start(&c, NULL, &r),
+                  MESH_OK);
+        if (t->rank == 0) { /* computes */
+            world_await(k, 2);
+            CHECK_INT(mesh_test(r), MESH_OK);
+        } else {
+            CHECK_OK(mesh_wait(r), c.error);
+            world_say(k);
+        }
+        for (i = 0; i < (int)n && k < 5; i++) bad += b[i] != (k == 4 ? i + k : 3 * (i + k) + 3);
+    }
+    CHECK_INT(bad, 0);
+    if (t->rank == 0) CHECK(helper_elsewhere > 0); /* user ops too */
+    if (t->rank == 2) kill(getpid(), SIGKILL);
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 2);
+    mesh_comm_close(&c);
+}
+static void helper_conform_rank(mesh_transport *t, void *ctx) {
+    (void)ctx;
+    conformance_collectives(t, "a=-1", NULL, NULL, 3001);
+    conformance_redistribute(t, test_seed + 3, 12, 400);
+}
+/* Opened and closed again and again, with and without a comm and something under way: its threads and descriptors go. */
+static void helper_again_rank(mesh_transport *t, void *ctx) {
+    static mesh_comm c; /* the transport closes it */
+    mesh_request r;
+    int v = 1, got;
+    if (*(int *)ctx == 0) return;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_all_reduce(&c, NULL, &v, &got, 1, MESH_I32, MESH_SUM), MESH_OK);
+    CHECK_INT(got, t->size);
+    world_say(6);
+    world_await(6, t->size); /* who leaves with something under way ends what others are in */
+    if (*(int *)ctx == 2) mesh_recv_start(&c, NULL, (t->rank + 1) % t->size, &got, 1, MESH_I32, &r);
+    if (*(int *)ctx == 2) mesh_comm_close(&c);
+}
+static void test_helper(void) {
+#if MESH_SOCKET__LINUX
+    int k;
+    world_threaded = 1;
+    run_world_but(TCP, 3, helper_rank, NULL, 2);
+    run_world_but(UNIX, 3, helper_rank, NULL, 2);
+    run_world(TCP, 3, helper_conform_rank, NULL);
+    run_world(UNIX, 5, helper_conform_rank, NULL);
+    for (k = 0; k < 3; k++) run_world(UNIX, 4, helper_again_rank, &k);
+    run_world(UNIX, 1, helper_again_rank, &k);
+    world_threaded = 0;
+#endif
+}
+
 static const test_case thread_tests[] = {
     {"threads/named", test_threads, 0},
     {"threads/hammer", test_threads_hammer, 0},
+    {"threads/helper", test_helper, 0},
 };
 
 #endif

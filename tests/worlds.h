@@ -4,6 +4,7 @@
 
 #include "conformance.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -52,17 +53,27 @@ static mesh_socket_desc socket_desc(int rank, int ranks, int port, int fd) {
     return d;
 }
 
+static int world_threaded; /* ranks over sockets have progress threads */
+
 static void socket_child(int backend, int rank, int ranks, int port, int fd, rank_main f, void *ctx) {
     mesh_socket net;
     mesh_error err;
     mesh_socket_desc d = socket_desc(rank, ranks, port, fd);
     d.lanes = backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d.progress_thread = world_threaded;
     test_failures = conformance_failures = 0;
     if (rank) close(fd);
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     if (net.impl) {
         f(&net.base, ctx);
         mesh_socket_close(&net);
+        if (world_threaded) { /* its thread has ended */
+            DIR *tasks = opendir("/proc/self/task");
+            int n = 0;
+            while (tasks && readdir(tasks)) n++;
+            if (tasks) CHECK_INT(n, 3); /* . and .. and one */
+            if (tasks) closedir(tasks);
+        }
     }
     fflush(NULL);
     exit(test_failures || conformance_failures ? 1 : 0);

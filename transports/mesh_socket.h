@@ -40,6 +40,9 @@ CONCEPTS
     MESH_TRACE  A directory: every rank writes rank-N.json there, an event for every operation, for Perfetto (ui.perfetto.dev) and for
                 `mesh trace`, which merges them, on rank 0's clock, and says who is late. Ranks compare clocks with it in the first comm
                 that they open with it, or with one that has; clocks that drift apart later do so in the trace.
+    thread      desc.progress_thread: a thread that lets what was started go on while the program computes, answers other ranks and finds lost ones
+                and deadlines. It works in short turns and steps aside for any caller; still one thread of the program's at a time is in
+                the library. User ops and mesh_transport.trace may run on it. Linux; with an old C library link with -lpthread.
     MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
@@ -70,6 +73,7 @@ typedef struct mesh_socket_desc {
     int lanes;               /* MESH_SOCKET_TCP: TCP even on one host; 0: MESH_SOCKET_LANES (auto, tcp) */
     int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
     int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
+    int progress_thread; /* 1: what was started goes on while the program computes; 0: MESH_PROGRESS_THREAD, else not */
     mesh_allocator allocator;
     mesh_log log; /* NULL: warnings go to stderr */
     void *log_ctx;

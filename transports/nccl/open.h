@@ -517,6 +517,10 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
                           "mesh_nccl_open: the bootstrap (%s) has comms of its own; give it one without",
                           bootstrap->ops->name);
+    if (bootstrap->inside.leaving)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
+                          "mesh_nccl_open: the bootstrap (%s) has a progress thread; open it without",
+                          bootstrap->ops->name);
     if (!desc) desc = &none;
     ranks = (int *)mesh_transport_alloc(bootstrap, sizeof *ranks * (size_t)bootstrap->size);
     if (!ranks || !(s = mesh_nccl__begin(n, bootstrap, desc))) {

@@ -1,12 +1,12 @@
 /* socket/open.h - joining a job: who and where this rank is, listening, meeting rank 0, the address book. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes ops.h.
+   Includes helper.h.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
 #define MESH_SOCKET_OPEN_IMPLEMENTED
-#include "ops.h"
+#include "helper.h"
 
 /* ---- // >>environment ---- */
 
@@ -777,6 +777,8 @@ static inline mesh_status mesh_socket__configure(mesh_socket__impl *s, const mes
     mesh_socket__wipe(file, sizeof file);
     if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
         s->net->base.timeout_ns = (int64_t)seconds * 1000000000;
+    s->threaded = desc->progress_thread;
+    mesh_socket__env_int("MESH_PROGRESS_THREAD", &s->threaded, err, &bad);
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
@@ -833,6 +835,10 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
             s->trace,
             "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\",\"job\":\"%08lx%08lx\",\"world\":%d}}",
             where.rank, where.rank, (unsigned long)(s->job >> 32), (unsigned long)(s->job & 0xffffffffu), where.size);
+    if (s->threaded && where.size > 1 && (status = mesh_socket__helper_start(s, err)) != MESH_OK) {
+        mesh_socket__close(&net->base, NULL);
+        return status;
+    }
     return MESH_OK;
 }
 #endif /* MESH_SOCKET_OPEN_IMPLEMENTED */

@@ -299,12 +299,15 @@ static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
 #endif
 }
 
+static inline void mesh_socket__helper_stop(mesh_socket__impl *s);
+
 static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_status status = MESH_OK;
     int64_t limit, told, quiet, patience;
     int i, busy = 1;
     if (!s) return MESH_OK;
+    mesh_socket__helper_stop(s);
     patience = mesh_transport_patience(t);
     if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
     s->closing = 1;

@@ -254,11 +254,14 @@ typedef struct mesh_socket__control {
     uint32_t nbytes;
 } mesh_socket__control;
 
+typedef struct mesh_socket__helper mesh_socket__helper;
+
 typedef struct mesh_socket__impl {
     mesh_socket *net;
+    mesh_socket__helper *helper; /* the progress thread; NULL: none */
     char secret[256];
     size_t secret_bytes;
-    int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded;
+    int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded, threaded;
     int ready;    /* Linux: an epoll of processes, and of all that is waited for once that is many; -1: none */
     int wide;     /* that is many: a descriptor in an epoll costs a little with each message, asking all costs more */
     int hears[2]; /* are the listeners (tcp_fd, unix_fd) in it? */

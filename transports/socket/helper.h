@@ -1,0 +1,175 @@
+/* socket/helper.h - a thread that lets what was started go on while the program computes. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes ops.h. One thread at a time is in the library, this one too: it works in short turns, and steps aside for any caller.
+*/
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_HELPER_IMPLEMENTED)
+#define MESH_SOCKET_HELPER_IMPLEMENTED
+#include "ops.h"
+
+#if MESH_SOCKET__LINUX && defined(__GNUC__)
+#define MESH_SOCKET__THREADS 1
+#include <pthread.h>
+#include <signal.h>
+#pragma weak pthread_create /* older C libraries have them in libpthread, which who wants no thread need not link */
+#pragma weak pthread_join
+#pragma weak pthread_sigmask
+#else
+#define MESH_SOCKET__THREADS 0
+#endif
+
+#if MESH_SOCKET__THREADS
+
+/* What the thread is at. */
+enum {
+    MESH_SOCKET__AWAKE,
+    MESH_SOCKET__WAITS, /* asleep until the descriptor is readable, or its time */
+    MESH_SOCKET__ASIDE  /* asleep because somebody is inside */
+};
+
+enum { MESH_SOCKET__TURNS = 16, MESH_SOCKET__ASIDE_MS = 10 };
+
+struct mesh_socket__helper {
+    mesh_socket__impl *s;
+    pthread_t thread;
+    int state, stop, line[2]; /* line: a pipe by which it is woken */
+    int64_t until;            /* WAITS: so long */
+};
+
+static inline void mesh_socket__helper_yield(void) { sched_yield(); }
+
+static inline void mesh_socket__helper_wake(mesh_transport *t) {
+    mesh_socket__helper *h = mesh_socket__of(t)->helper;
+    ssize_t n = write(h->line[1], "w", 1); /* a full pipe wakes it as well */
+    (void)n;
+}
+
+/* The last who is inside leaves: has the thread to know? */
+static inline int mesh_socket__helper_leaving(mesh_transport *t) {
+    mesh_socket__helper *h = mesh_socket__of(t)->helper;
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int state = MESH__LOAD(&h->state);
+    int64_t wake;
+    if (!e || !e->nactive || state == MESH_SOCKET__AWAKE) return 0;
+    if (state == MESH_SOCKET__ASIDE) return 1;
+    return mesh_socket__arm(t, &wake) != MESH_OK || mesh__wake_at(e, wake) < MESH__LOAD(&h->until);
+}
+
+static inline void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, int timeout_ms) {
+    struct pollfd f[2];
+    char drained[64];
+    f[0].fd = h->line[0];
+    f[1].fd = state == MESH_SOCKET__WAITS ? h->s->ready : -1;
+    f[0].events = f[1].events = POLLIN;
+    MESH__STORE(&h->state, state);
+    if (!MESH__LOAD(&h->stop) && poll(f, 2, timeout_ms) > 0 && f[0].revents)
+        while (read(h->line[0], drained, sizeof drained) == (ssize_t)sizeof drained) {}
+    MESH__STORE(&h->state, MESH_SOCKET__AWAKE);
+}
+
+/* A turn inside: what can go on does, deadlines are looked at. Returns how long to sleep, in ms; -1: until something comes. */
+static inline int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine *e) {
+    mesh_transport *t = e->t;
+    int64_t wake = 0, now;
+    int turn, i;
+    for (turn = 0; turn < MESH_SOCKET__TURNS && !MESH__LOAD(&t->inside.wanted); turn++) {
+        mesh__poll(e);
+        mesh__progress(e, 0);
+        mesh__poll(e);
+        now = mesh__now(e);
+        for (i = 0; i < e->nops; i++)
+            if (e->op[i]->state == MESH__ACTIVE && now >= e->op[i]->deadline) mesh__op_look(e, e->op[i]);
+        if (mesh_socket__arm(t, &wake) != MESH_OK) continue;
+        wake = mesh__wake_at(e, wake);
+        MESH__STORE(&h->until, wake);
+        now = mesh__now(e);
+        return wake == INT64_MAX                 ? -1
+               : wake <= now                     ? 0
+               : (wake - now) / 1000000 >= 60000 ? 60000
+                                                 : (int)((wake - now) / 1000000) + 1;
+    }
+    return 0;
+}
+
+static inline void *mesh_socket__helper_main(void *arg) {
+    mesh_socket__helper *h = (mesh_socket__helper *)arg;
+    mesh_transport *t = &h->s->net->base;
+    uintptr_t me = (uintptr_t)&errno;
+    int aside = 1;
+    MESH__STORE(&t->inside.helper, me);
+    while (!MESH__LOAD(&h->stop)) {
+        int timeout = aside, state = MESH_SOCKET__ASIDE;
+        if (!MESH__LOAD(&t->inside.wanted) && mesh__claim(&t->inside.thread, me)) {
+            MESH__STORE(&t->inside.call, "progress (its own thread)");
+            t->inside.depth = 1;
+            if (t->engine) timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine), state = MESH_SOCKET__WAITS;
+            t->inside.depth = 0;
+            MESH__STORE(&t->inside.thread, (uintptr_t)0);
+            aside = 1;
+        } else if (aside < MESH_SOCKET__ASIDE_MS) {
+            aside *= 2;
+        }
+        mesh_socket__helper_sleep(h, state, timeout);
+    }
+    return NULL;
+}
+
+static inline void mesh_socket__helper_stop(mesh_socket__impl *s) {
+    mesh_socket__helper *h = s->helper;
+    mesh_transport *t = &s->net->base;
+    if (!h) return;
+    MESH__STORE(&h->stop, 1);
+    mesh_socket__helper_wake(t);
+    pthread_join(h->thread, NULL);
+    t->inside.helper = 0;
+    t->inside.leaving = NULL;
+    t->inside.wake = NULL;
+    s->helper = NULL;
+    close(h->line[0]);
+    close(h->line[1]);
+    mesh_transport_free(t, h);
+}
+
+static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
+    mesh_transport *t = &s->net->base;
+    mesh_socket__helper *h = (mesh_socket__helper *)mesh_transport_alloc(t, sizeof *h);
+    sigset_t all, before;
+    int error;
+    if (!h) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    memset(h, 0, sizeof *h);
+    h->s = s;
+    error = s->ready < 0 || pipe(h->line) ? errno : 0;
+    if (!error && (!mesh_socket__nonblocking(h->line[0]) || !mesh_socket__nonblocking(h->line[1]))) error = errno;
+    if (!error && !&pthread_create) error = ENOSYS;
+    if (error) {
+        mesh_transport_free(t, h);
+        return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s%s",
+                          strerror(error), error == ENOSYS ? "; link with -lpthread" : "");
+    }
+    s->helper = h;
+    t->inside.yield = mesh_socket__helper_yield;
+    t->inside.leaving = mesh_socket__helper_leaving;
+    t->inside.wake = mesh_socket__helper_wake;
+    sigfillset(&all); /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&h->thread, NULL, mesh_socket__helper_main, h);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error) return MESH_OK;
+    s->helper = NULL;
+    t->inside.leaving = NULL;
+    t->inside.wake = NULL;
+    close(h->line[0]);
+    close(h->line[1]);
+    mesh_transport_free(t, h);
+    return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s", strerror(error));
+}
+#else
+static inline void mesh_socket__helper_stop(mesh_socket__impl *s) { (void)s; }
+static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
+    return mesh__fail(
+        err, MESH_ERR_UNSUPPORTED, s->net->base.rank,
+        "mesh_socket_open: no progress thread on this system; leave desc.progress_thread and MESH_PROGRESS_THREAD 0");
+}
+#endif
+#endif /* MESH_SOCKET_HELPER_IMPLEMENTED */
