@@ -477,7 +477,7 @@ static void prepared_rank(mesh_transport *t, void *ctx) {
     static const int size = 1;
     mesh_request r[KINDS], none, kept;
     int32_t a[N * 4], b[KINDS][N * 4], other[N * 4], want;
-    uint64_t sent, before;
+    uint64_t sent = 0, before = 0;
     int k, i, round, me = t->rank, n = t->size, prepares = me != 1;
     (void)ctx;
     if (!open_comm(t, &c, "x=4", NULL, 20 * SECOND)) return;
@@ -561,6 +561,7 @@ static void test_prepared(void) {
     run_world(TCP, 4, prepared_rank, NULL);
 }
 
+#if MESH_SOCKET__LINUX
 /* ---- a loop of one's own ---- */
 
 /* Rank 0 lives in poll alone: it is woken for every step of collectives and messages, for a deadline, for a rank that dies. */
@@ -613,6 +614,7 @@ static void armed_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
+#endif
 static void armless_rank(mesh_transport *t, void *ctx) {
     int64_t wake = 0;
     (void)ctx;

@@ -503,11 +503,11 @@ static void test_schedule_many(void) { test_schedules_of(MESH_CALL_ALL_REDUCE_MA
 /* Rounds of strided messages between three ranks, some begun before the ones before them are over, packed for a transport without blocks: what
    arrives is the same, and memory is that of the rounds under way at once. */
 static void test_schedule_packed(void) {
-    enum { N = 3, ROUNDS = 6, CELLS = 4, SEND = 0, RECV = 300, GAP = 2 };
+    enum { N = 3, TIMES = 6, CELLS = 4, SEND = 0, RECV = 300, GAP = 2 };
     sched_world *w = (sched_world *)calloc(1, sizeof *w);
     static mesh_ops ops;
     mesh_transport t;
-    mesh_block block[N][ROUNDS * 2 * N];
+    mesh_block block[N][TIMES * 2 * N];
     mesh_desc d = MESH_ZERO;
     int try, me, k, to, i, shape = N;
     memset(&t, 0, sizeof t);
@@ -528,7 +528,7 @@ static void test_schedule_packed(void) {
             r->at = 0, r->s.on = &w->on, r->s.index = me;
             for (i = 0; i < SCHED_CELL; i++)
                 r->memory[i] = r->want[i] = mesh__mix((uint64_t)(me * 1000 + try), (uint64_t)i);
-            for (k = 0; k < ROUNDS; k++) {
+            for (k = 0; k < TIMES; k++) {
                 post = r->s.nsteps;
                 mesh__add_post(&r->s);
                 for (to = 0; to < N; to++) {
@@ -560,7 +560,7 @@ static void test_schedule_packed(void) {
             memset(r->state, 0, (size_t)r->state_cap * sizeof *r->state);
         }
         for (me = 0; me < N; me++)
-            for (k = 0; k < ROUNDS; k++)
+            for (k = 0; k < TIMES; k++)
                 for (to = 0; to < N; to++)
                     for (i = 0; i < CELLS && to != me; i++)
                         w->rank[to].want[RECV + (k * N + me) * CELLS * GAP + (k % 2 ? GAP * i : i)] =

@@ -186,6 +186,7 @@ static void thread_alone(mesh_transport *t, void *ctx) {
 
 static void test_threads_hammer(void) { run_world(UNIX, 1, thread_alone, NULL); }
 
+#if MESH_SOCKET__LINUX
 /* ---- a progress thread ---- */
 
 static volatile uintptr_t helper_main_thread;
@@ -255,6 +256,7 @@ static void helper_again_rank(mesh_transport *t, void *ctx) {
     if (*(int *)ctx == 2) mesh_recv_start(&c, NULL, (t->rank + 1) % t->size, &got, 1, MESH_I32, &r);
     if (*(int *)ctx == 2) mesh_comm_close(&c);
 }
+#endif
 static void test_helper(void) {
 #if MESH_SOCKET__LINUX
     int k;

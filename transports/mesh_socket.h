@@ -42,7 +42,8 @@ CONCEPTS
                 that they open with it, or with one that has; clocks that drift apart later do so in the trace.
     thread      desc.progress_thread: a thread that lets what was started go on while the program computes, answers other ranks and finds lost ones
                 and deadlines. It works in short turns and steps aside for any caller; still one thread of the program's at a time is in
-                the library. User ops and mesh_transport.trace may run on it. Linux; with an old C library link with -lpthread.
+                the library. User ops and mesh_transport.trace may run on it. Linux; with glibc before 2.34 define MESH_SOCKET_THREADS,
+                and link with -lpthread.
     MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 

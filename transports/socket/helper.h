@@ -8,15 +8,21 @@
 #define MESH_SOCKET_HELPER_IMPLEMENTED
 #include "ops.h"
 
+/* Older C libraries have threads in a library of their own, which who wants none need not link. */
+#define MESH_SOCKET__THREADS 0
 #if MESH_SOCKET__LINUX && defined(__GNUC__)
+#if defined(MESH_SOCKET_THREADS) || !defined(__GLIBC__)
+#undef MESH_SOCKET__THREADS
 #define MESH_SOCKET__THREADS 1
+#elif __GLIBC__ > 2 || (__GLIBC__ == 2 && __GLIBC_MINOR__ >= 34)
+#undef MESH_SOCKET__THREADS
+#define MESH_SOCKET__THREADS 1
+#endif
+#endif
+
+#if MESH_SOCKET__THREADS
 #include <pthread.h>
 #include <signal.h>
-#pragma weak pthread_create /* older C libraries have them in libpthread, which who wants no thread need not link */
-#pragma weak pthread_join
-#pragma weak pthread_sigmask
-#else
-#define MESH_SOCKET__THREADS 0
 #endif
 
 #if MESH_SOCKET__THREADS
@@ -96,12 +102,13 @@ static inline void *mesh_socket__helper_main(void *arg) {
     mesh_socket__helper *h = (mesh_socket__helper *)arg;
     mesh_transport *t = &h->s->net->base;
     uintptr_t me = (uintptr_t)&errno;
+    const char *said = "progress (its own thread)";
     int aside = 1;
     MESH__STORE(&t->inside.helper, me);
     while (!MESH__LOAD(&h->stop)) {
         int timeout = aside, state = MESH_SOCKET__ASIDE;
         if (!MESH__LOAD(&t->inside.wanted) && mesh__claim(&t->inside.thread, me)) {
-            MESH__STORE(&t->inside.call, "progress (its own thread)");
+            MESH__STORE(&t->inside.call, said);
             t->inside.depth = 1;
             if (t->engine) timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine), state = MESH_SOCKET__WAITS;
             t->inside.depth = 0;
@@ -141,11 +148,10 @@ static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     h->s = s;
     error = s->ready < 0 || pipe(h->line) ? errno : 0;
     if (!error && (!mesh_socket__nonblocking(h->line[0]) || !mesh_socket__nonblocking(h->line[1]))) error = errno;
-    if (!error && !&pthread_create) error = ENOSYS;
     if (error) {
         mesh_transport_free(t, h);
-        return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s%s",
-                          strerror(error), error == ENOSYS ? "; link with -lpthread" : "");
+        return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s",
+                          strerror(error));
     }
     s->helper = h;
     t->inside.yield = mesh_socket__helper_yield;
