@@ -731,7 +731,7 @@ static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
     }
     limit = mesh__now(e) + MESH__CLOSE_NS;
     for (;;) { /* tickets end without their peers */
-        int left = mesh__impl(c)->untold != 0;
+        int left = mesh__impl(c)->untold.waits;
         mesh__announce_again(c);
         for (i = 0; i < e->nops; i++) {
             if (e->op[i]->comm != c) continue;

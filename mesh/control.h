@@ -260,18 +260,19 @@ static inline int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h)
 /* ---- // >>clocks ---- */
 
 /* Another rank asks for the time on rank 0's clock, as this one knows it. */
-static inline void mesh__clock_answer(mesh__engine *e, int from, const unsigned char *d) {
+static inline void mesh__clock_answer(mesh__engine *e, const mesh_control *m) {
     unsigned char answer[MESH__TIME_BYTES];
     int known = e->t->rank == 0 ? e->t->trace_clock != NULL : e->clock.known;
     mesh__put32(answer, MESH__MSG_TIME);
-    mesh__put32(answer + 4, mesh__get32(d + 4));
+    mesh__put32(answer + 4, mesh__get32(m->data + 4));
     mesh__put32(answer + 8, (uint32_t)known);
     mesh__put64(answer + 12, (uint64_t)(mesh__now(e) + e->t->trace_epoch + e->clock.offset));
     mesh__put64(answer + 20, (uint64_t)e->clock.within);
-    e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, answer, sizeof answer);
+    e->t->ops->control_send(e->t, m->rank, MESH_EVENT_MESSAGE, answer, sizeof answer);
 }
 
-static inline void mesh__clock_heard(mesh__engine *e, const unsigned char *d) {
+static inline void mesh__clock_heard(mesh__engine *e, const mesh_control *m) {
+    const unsigned char *d = m->data;
     if (mesh__get32(d + 4) != e->clock.asked) return;
     e->clock.came = mesh__now(e);
     e->clock.heard = e->clock.asked;
@@ -282,6 +283,39 @@ static inline void mesh__clock_heard(mesh__engine *e, const unsigned char *d) {
 }
 
 /* ---- // >>what came ---- */
+
+static inline void mesh__hello_heard(mesh__engine *e, const mesh_control *m) {
+    if (m->data[m->nbytes - 1]) return;
+    mesh__hello_forget(e, m->rank);
+    if (!mesh__mail_keep(e, m)) mesh__hello_refuse(e, m);
+}
+
+static inline void mesh__farewell_heard(mesh__engine *e, const mesh_control *m) {
+    mesh__hello_forget(e, m->rank);
+    mesh__opening_given_up(e, m->rank, mesh__get32(m->data + 4));
+}
+
+static inline void mesh__welcome_heard(mesh__engine *e, const mesh_control *m) {
+    uint32_t rest = m->nbytes - MESH__WELCOME_HEAD;
+    int fits = mesh__get32(m->data + 8) == MESH_OK ? mesh__terms_fit(m->data + MESH__WELCOME_HEAD, rest)
+                                                   : !rest || !m->data[m->nbytes - 1];
+    if (fits) mesh__mail_keep(e, m);
+}
+
+static inline void mesh__hosts_told(mesh__engine *e, const mesh_control *m) {
+    if ((m->nbytes - MESH__HOSTS_HEAD) % MESH__HOST_RUN_BYTES == 0) mesh__mail_keep(e, m);
+}
+
+static inline void mesh__message_heard(mesh__engine *e, const mesh_control *m) {
+#define MESH_X(name, least, heard) {least, heard},
+    static const struct {
+        uint32_t least;
+        void (*heard)(mesh__engine *e, const mesh_control *m);
+    } message[] = {{0, NULL}, MESH__MESSAGES(MESH_X)};
+#undef MESH_X
+    uint32_t kind = mesh__get32(m->data);
+    if (kind > MESH__MSG_NONE && kind < MESH__MSG_END && m->nbytes >= message[kind].least) message[kind].heard(e, m);
+}
 
 static inline void mesh__control(mesh__engine *e) {
     mesh_control m;
@@ -295,48 +329,7 @@ static inline void mesh__control(mesh__engine *e) {
                 if (e->comm[i]->id == id) mesh__comm_abort_heard(e->comm[i], m.rank, m.data, m.nbytes);
             if (id > e->last_id) mesh__mail_keep(e, &m); /* of a comm that is not open here yet */
         } else if (m.kind == MESH_EVENT_MESSAGE && m.nbytes >= 4) {
-            switch (mesh__get32(m.data)) {
-            case MESH__MSG_ASK:
-                if (m.nbytes >= MESH__ASK_BYTES) mesh__answer(e, m.rank, m.data);
-                break;
-            case MESH__MSG_SAY:
-                if (m.nbytes >= MESH__SAY_HEAD) mesh__say_heard(e, m.rank, m.data, m.nbytes);
-                break;
-            case MESH__MSG_ROLL:
-                if (m.nbytes >= MESH__ROLL_BYTES) mesh__roll_answer(e, m.rank, m.data);
-                break;
-            case MESH__MSG_HERE:
-                if (m.nbytes >= MESH__HERE_BYTES) mesh__roll_heard(e, m.rank, m.data);
-                break;
-            case MESH__MSG_CLOCK:
-                if (m.nbytes >= MESH__CLOCK_BYTES) mesh__clock_answer(e, m.rank, m.data);
-                break;
-            case MESH__MSG_TIME:
-                if (m.nbytes >= MESH__TIME_BYTES) mesh__clock_heard(e, m.data);
-                break;
-            case MESH__MSG_HELLO:
-                if (m.nbytes <= MESH__HELLO_HEAD || m.data[m.nbytes - 1]) break;
-                mesh__hello_forget(e, m.rank);
-                if (!mesh__mail_keep(e, &m)) mesh__hello_refuse(e, &m);
-                break;
-            case MESH__MSG_FAREWELL:
-                mesh__hello_forget(e, m.rank);
-                if (m.nbytes >= 8) mesh__opening_given_up(e, m.rank, mesh__get32(m.data + 4));
-                break;
-            case MESH__MSG_HOSTS:
-                if (m.nbytes > MESH__HOSTS_HEAD && (m.nbytes - MESH__HOSTS_HEAD) % MESH__HOST_RUN_BYTES == 0)
-                    mesh__mail_keep(e, &m);
-                break;
-            case MESH__MSG_WELCOME:
-                if (m.nbytes >= MESH__WELCOME_HEAD &&
-                    (mesh__get32(m.data + 8) == MESH_OK
-                         ? mesh__terms_fit(m.data + MESH__WELCOME_HEAD, m.nbytes - MESH__WELCOME_HEAD)
-                         : m.nbytes == MESH__WELCOME_HEAD || !m.data[m.nbytes - 1]))
-                    mesh__mail_keep(e, &m);
-                break;
-            default:
-                break;
-            }
+            mesh__message_heard(e, &m);
         }
     }
 }

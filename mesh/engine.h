@@ -271,9 +271,11 @@ typedef struct mesh__comm_impl {
     int preparing;      /* what is started next is only prepared */
     uint32_t *nonce;    /* the first rank's: which opening of each index it answered */
     mesh_error stalled; /* why the first ticket ended that took an operation with it */
-    int untold;         /* the announcement did not go out to all; an abort's flavour + 1 */
-    int told_record;    /* with `told` */
-    mesh__record told;
+    /* What there was no memory to announce to everybody, to be said again. */
+    struct {
+        int waits, flavour, has_record;
+        mesh__record record;
+    } untold;
     /* a rank that says it has closed this comm, and which operation needed it then */
     int closed_rank;
     uint32_t closed_serial, closed_progress;

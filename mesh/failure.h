@@ -77,16 +77,19 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
         e->t->ops->progress(e->t, mesh__now(e) + 1000000);
         told = mesh__abort_send(c, flavour, record);
     }
-    impl->untold = told ? 0 : 1 + flavour;
-    impl->told_record = record != NULL;
-    if (record) impl->told = *record;
+    impl->untold.waits = !told;
+    impl->untold.flavour = flavour;
+    impl->untold.has_record = record != NULL;
+    if (record) impl->untold.record = *record;
     if (MESH__HAS(e->t->ops, control_flush)) e->t->ops->control_flush(e->t, until);
 }
 
 /* What could not be said for want of memory is said again: who has heard it does not mind. */
 static inline void mesh__announce_again(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
-    if (impl->untold && mesh__abort_send(c, impl->untold - 1, impl->told_record ? &impl->told : NULL)) impl->untold = 0;
+    if (impl->untold.waits &&
+        mesh__abort_send(c, impl->untold.flavour, impl->untold.has_record ? &impl->untold.record : NULL))
+        impl->untold.waits = 0;
 }
 
 /* Without a way to cancel a ticket, all of a comm ends at once. */

@@ -95,10 +95,13 @@ typedef struct mesh_moves {
     int src_coord[MESH_MAX_AXES], own_kept, want_kept, want_placed,
         own_spread;          /* this rank as a source; own_spread -1: it is none */
     int replicas, receivers; /* the products of spread and of to_spread */
-    int state, fixed_offset, placed_offset, sum_at, pick, picks, turn, single, receiver;
+    int state, fixed_offset, placed_offset, receiver;
+    int sum_at; /* the summand of the piece that is received next */
+    struct {
+        int state, replica, sharers, first, next; /* see mesh__choose_sources */
+    } sources;                                    /* of that summand */
     int level, near_first; /* of the replicas that count: -1, all do; the first of them, -1: a table scatters them */
     int holds;             /* the receiver has the piece's shard */
-    int nothing;           /* all of the rank's box becomes zero */
     mesh_pieces pieces;
     mesh_box part; /* the piece within the round's slab */
 } mesh_moves;
@@ -352,7 +355,25 @@ MESH_API void mesh_moves_start(mesh_moves *it, const mesh_plan *p, int step, int
     mesh__moves_round(it);
 }
 
-enum { MESH__MOVES_RECEIVE, MESH__MOVES_PIECE, MESH__MOVES_SEND, MESH__MOVES_RECEIVER, MESH__MOVES_END };
+/* A rank's moves of a round: what it receives, piece by piece and of each summand by summand, or zeros where nothing comes; then what it
+   sends, piece by piece and of each receiver by receiver. */
+enum {
+    MESH__MOVES_ZERO,
+    MESH__MOVES_ARRIVING,
+    MESH__MOVES_SUMMAND,
+    MESH__MOVES_SEND,
+    MESH__MOVES_LEAVING,
+    MESH__MOVES_RECEIVER,
+    MESH__MOVES_END
+};
+
+/* Who gives a summand of a piece. */
+enum {
+    MESH__SOURCES_OPEN,   /* not chosen yet */
+    MESH__SOURCES_ONE,    /* `replica` gives it whole */
+    MESH__SOURCES_SHARED, /* `sharers` near ones a slab each, the first slab number `first`; `next` is asked next */
+    MESH__SOURCES_DONE
+};
 
 /* The value of a shard's digits; coord: its axes' coordinates. */
 static inline int mesh__shard_digits(const mesh_digits *d, const mesh *m, const int *coord) {
@@ -372,22 +393,22 @@ static inline int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mes
 static inline void mesh__moves_round(mesh_moves *it) {
     it->state = MESH__MOVES_SEND;
     it->pieces.state = 0;
-    it->nothing = 0;
     if (mesh__box_some(&it->to)) {
         int coord[MESH_MAX_MODES];
         mesh_box box = it->by_source ? it->to : mesh_box_slab(&it->to, it->slab_dim, it->round, it->rounds);
         mesh__take_apart(it->dst.on, it->rank, coord);
-        it->state = MESH__MOVES_RECEIVE;
+        it->state = MESH__MOVES_ARRIVING;
         it->fixed_offset = mesh__offset_as(&it->fixed, it->dst.on, coord);
         it->receiver = mesh__digits_index(&it->to_spread, it->dst.on, coord);
         it->want_kept = mesh__digits_index(&it->kept, it->dst.on, coord);
         it->want_placed = mesh__digits_index(&it->placed, it->dst.on, coord);
         if (mesh__digits_index(&it->to_zero, it->dst.on, coord)) {
             it->part = box;
-            it->nothing = it->round == 0 || !it->by_source ? 1 : 2; /* by source: all of it in the first round */
+            it->state = it->round == 0 || !it->by_source
+                            ? MESH__MOVES_ZERO
+                            : MESH__MOVES_SEND; /* by source: all of it in the first round */
             return;
         }
-        it->sum_at = -1;
         mesh_pieces_start(&it->pieces, &it->src, &box);
         it->kind = MESH_MOVE_RECV;
     }
@@ -519,35 +540,32 @@ static inline int mesh__near_number(const mesh_moves *it, int rank, int position
 }
 
 /* Among the replicas of the shard at a position: which serve a receiver, whose coordinates as a source are coord (NULL: it is none) and
-   whose own replica is spread. Sets picks (how many of the near ones share the piece), turn (who of them gives the first slab) and
-   single (the one, when picks is 1). */
+   whose own replica is spread. One gives it whole, or the near ones share it. */
 static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coord, int spread, int position,
                                         int summand, const mesh_box *shard) {
     int near, n;
-    it->picks = 1;
-    it->single = 0;
-    if (it->replicas == 1) return;
-    if (it->holds) {
-        it->single = spread;
-        return;
-    }
+    it->sources.state = MESH__SOURCES_ONE;
+    it->sources.replica = it->holds ? spread : 0;
+    if (it->replicas == 1 || it->holds) return;
     near = mesh__near(it, rank, position, summand);
     n = (int)((mesh__receiver_number(it, coord, spread, shard, &it->part) + summand) % near);
     if (near > 1 && it->part.ndim > 0 &&
         mesh_box_count(&it->part) >= mesh__ceil(mesh__cut_bytes(&it->plan->topology), it->plan->elem_bytes)) {
-        it->picks = near;
-        it->turn = n;
+        it->sources.state = MESH__SOURCES_SHARED;
+        it->sources.sharers = near;
+        it->sources.first = n;
+        it->sources.next = 0;
         return;
     }
-    it->single = mesh__near_at(it, rank, position, summand, n);
+    it->sources.replica = mesh__near_at(it, rank, position, summand, n);
 }
 
-/* What the k-th of those that share a piece gives. */
-static inline mesh_box mesh__share(const mesh_box *part, int k, int picks) {
+/* What number n of those that share the piece at hand gives. */
+static inline mesh_box mesh__share(const mesh_moves *it, int n) {
     int d, longest = 0;
-    for (d = 1; d < part->ndim; d++)
-        if (part->shape[d] > part->shape[longest]) longest = d;
-    return mesh_box_slab(part, longest, k, picks);
+    for (d = 1; d < it->part.ndim; d++)
+        if (it->part.shape[d] > it->part.shape[longest]) longest = d;
+    return mesh_box_slab(&it->part, longest, (n + it->sources.first) % it->sources.sharers, it->sources.sharers);
 }
 
 /* Nothing comes of the piece at hand: it becomes zero. */
@@ -563,33 +581,28 @@ static inline int mesh__moves_zero(mesh_moves *it) {
 static inline int mesh__moves_receive(mesh_moves *it) {
     int position = mesh__shard_position(it->src.on, &it->src.spec, it->pieces.coord), n;
     mesh_box shard = mesh__shard_box(&it->pieces);
-    for (; it->sum_at < it->summands; it->sum_at++, it->pick = 0) {
+    for (; it->sum_at < it->summands; it->sum_at++, it->sources.state = MESH__SOURCES_OPEN) {
         it->summand = it->sum_at;
+        it->box = it->part;
         if (it->holds && it->sum_at == it->own_summand) {
+            if (it->sources.state == MESH__SOURCES_DONE) continue;
+            it->sources.state = MESH__SOURCES_DONE;
             it->kind = MESH_MOVE_LOCAL;
             it->peer = it->rank;
-            it->box = it->part;
-            it->sum_at++;
-            it->pick = 0;
             return 1;
-        }
-        if (it->pick == 0) {
-            mesh__choose_sources(it, it->rank, it->own_spread >= 0 ? it->src_coord : NULL, it->own_spread, position,
-                                 it->sum_at, &shard);
-            it->pick = 1;
-        } else if (it->picks == 1) {
-            continue;
         }
         it->kind = MESH_MOVE_RECV;
-        if (it->picks == 1) {
-            it->pick = 2;
-            it->box = it->part;
-            it->peer = mesh__source_rank(it, position, it->sum_at, it->single);
+        if (it->sources.state == MESH__SOURCES_OPEN)
+            mesh__choose_sources(it, it->rank, it->own_spread >= 0 ? it->src_coord : NULL, it->own_spread, position,
+                                 it->sum_at, &shard);
+        if (it->sources.state == MESH__SOURCES_ONE) {
+            it->sources.state = MESH__SOURCES_DONE;
+            it->peer = mesh__source_rank(it, position, it->sum_at, it->sources.replica);
             return 1;
         }
-        while (it->pick <= it->picks) {
-            n = it->pick++ - 1;
-            it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
+        while (it->sources.state == MESH__SOURCES_SHARED && it->sources.next < it->sources.sharers) {
+            n = it->sources.next++;
+            it->box = mesh__share(it, n);
             if (!mesh_box_count(&it->box)) continue;
             it->peer =
                 mesh__source_rank(it, position, it->sum_at, mesh__near_at(it, it->rank, position, it->sum_at, n));
@@ -621,10 +634,10 @@ static inline int mesh__moves_serve(mesh_moves *it) {
     it->peer = rank;
     it->summand = it->own_summand;
     it->box = it->part;
-    if (it->picks == 1) return it->single == it->own_spread;
-    n = mesh__near_number(it, rank, position, it->own_summand, it->own_spread, it->picks);
+    if (it->sources.state == MESH__SOURCES_ONE) return it->sources.replica == it->own_spread;
+    n = mesh__near_number(it, rank, position, it->own_summand, it->own_spread, it->sources.sharers);
     if (n < 0) return 0;
-    it->box = mesh__share(&it->part, (n + it->turn) % it->picks, it->picks);
+    it->box = mesh__share(it, n);
     return mesh_box_count(&it->box) > 0;
 }
 
@@ -646,7 +659,7 @@ static inline int mesh__moves_piece(mesh_moves *it, int sending) {
 static inline void mesh__moves_send(mesh_moves *it) {
     int coord[MESH_MAX_MODES];
     mesh_box box = it->by_source ? mesh_box_slab(&it->from, it->slab_dim, it->round, it->rounds) : it->from;
-    it->state = MESH__MOVES_PIECE;
+    it->state = MESH__MOVES_LEAVING;
     mesh__take_apart(it->src.on, it->rank, coord);
     it->fixed_offset = mesh__offset_as(&it->fixed, it->src.on, coord);
     it->placed_offset = mesh__offset_as(&it->placed, it->src.on, coord);
@@ -655,24 +668,26 @@ static inline void mesh__moves_send(mesh_moves *it) {
 
 MESH_API int mesh_moves_next(mesh_moves *it) {
     for (;;) switch (it->state) {
-        case MESH__MOVES_RECEIVE:
-            if (it->nothing) { /* once */
+        case MESH__MOVES_ZERO: /* all of the rank's box */
+            it->state = MESH__MOVES_SEND;
+            if (mesh__box_some(&it->part)) return mesh__moves_zero(it);
+            break;
+        case MESH__MOVES_ARRIVING:
+            if (!mesh__moves_piece(it, 0)) {
                 it->state = MESH__MOVES_SEND;
-                if (it->nothing == 1 && mesh__box_some(&it->part)) return mesh__moves_zero(it);
                 break;
             }
-            if (it->sum_at >= 0 && mesh__moves_receive(it)) return 1;
-            if (mesh__moves_piece(it, 0)) {
-                it->sum_at = it->pick = 0;
-                if (mesh__shard_digits(&it->placed, it->src.on, it->pieces.coord) != it->want_placed) {
-                    it->sum_at = it->summands;
-                    return mesh__moves_zero(it);
-                }
-                it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
-                            mesh__same_shard(&it->src.spec, it->src_coord, it->pieces.coord);
-            } else {
-                it->state = MESH__MOVES_SEND;
-            }
+            if (mesh__shard_digits(&it->placed, it->src.on, it->pieces.coord) != it->want_placed)
+                return mesh__moves_zero(it);
+            it->sum_at = 0;
+            it->sources.state = MESH__SOURCES_OPEN;
+            it->holds = it->own_spread >= 0 && it->own_kept == it->want_kept &&
+                        mesh__same_shard(&it->src.spec, it->src_coord, it->pieces.coord);
+            it->state = MESH__MOVES_SUMMAND;
+            break;
+        case MESH__MOVES_SUMMAND:
+            if (mesh__moves_receive(it)) return 1;
+            it->state = MESH__MOVES_ARRIVING;
             break;
         case MESH__MOVES_SEND:
             if (it->own_spread >= 0 && mesh__box_some(&it->from))
@@ -680,13 +695,13 @@ MESH_API int mesh_moves_next(mesh_moves *it) {
             else
                 it->state = MESH__MOVES_END;
             break;
-        case MESH__MOVES_PIECE:
+        case MESH__MOVES_LEAVING:
             it->receiver = -1;
             it->state = mesh__moves_piece(it, 1) ? MESH__MOVES_RECEIVER : MESH__MOVES_END;
             break;
         case MESH__MOVES_RECEIVER:
             if (++it->receiver >= it->receivers)
-                it->state = MESH__MOVES_PIECE;
+                it->state = MESH__MOVES_LEAVING;
             else if (mesh__moves_serve(it))
                 return 1;
             break;

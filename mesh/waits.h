@@ -13,18 +13,22 @@
 
 enum { MESH__ROLL_NS = 1000000000 }; /* for the answers to a roll call, at most; see mesh__roll_time */
 
-enum {
-    MESH__MSG_HELLO = 1,
-    MESH__MSG_WELCOME,
-    MESH__MSG_FAREWELL,
-    MESH__MSG_ASK,
-    MESH__MSG_SAY,
-    MESH__MSG_ROLL,
-    MESH__MSG_HERE,
-    MESH__MSG_CLOCK,
-    MESH__MSG_TIME,
-    MESH__MSG_HOSTS
-};
+/* What ranks say to each other: at least so many bytes, dealt with by whom. */
+#define MESH__MESSAGES(X)                                                                          \
+    X(MESH__MSG_HELLO, MESH__HELLO_HEAD + 1, mesh__hello_heard)   /* I open this mesh */           \
+    X(MESH__MSG_WELCOME, MESH__WELCOME_HEAD, mesh__welcome_heard) /* you may, or why not */        \
+    X(MESH__MSG_FAREWELL, 8, mesh__farewell_heard)                /* I have given that up */       \
+    X(MESH__MSG_ASK, MESH__ASK_BYTES, mesh__answer)               /* what are you in? */           \
+    X(MESH__MSG_SAY, MESH__SAY_HEAD, mesh__say_heard)             /* this; for these I wait */     \
+    X(MESH__MSG_ROLL, MESH__ROLL_BYTES, mesh__roll_answer)        /* have you called this too? */  \
+    X(MESH__MSG_HERE, MESH__HERE_BYTES, mesh__roll_heard)         /* yes, or what I am in */       \
+    X(MESH__MSG_CLOCK, MESH__CLOCK_BYTES, mesh__clock_answer)     /* what time is it on rank 0? */ \
+    X(MESH__MSG_TIME, MESH__TIME_BYTES, mesh__clock_heard)        /* this, so far as I know */     \
+    X(MESH__MSG_HOSTS, MESH__HOSTS_HEAD + 1, mesh__hosts_told)    /* who shares a host */
+
+#define MESH_X(name, least, heard) name,
+enum { MESH__MSG_NONE, MESH__MESSAGES(MESH_X) MESH__MSG_END };
+#undef MESH_X
 
 /* ---- // >>what this rank has posted ---- */
 
@@ -181,9 +185,10 @@ static inline void mesh__roll_end(mesh__engine *e) {
     mesh__op_broken(e, op, MESH_ERR_PEER, &why);
 }
 
-static inline void mesh__roll_heard(mesh__engine *e, int from, const unsigned char *d) {
+static inline void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
     mesh__roll *roll = &e->roll;
-    int index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
+    const unsigned char *d = m->data;
+    int from = m->rank, index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
     if (index < 0 || mesh__get32(d + 4) != roll->id) return;
     if (index < 1024) roll->heard[index / 64] |= UINT64_C(1) << index % 64;
     roll->answers++;
@@ -195,7 +200,9 @@ static inline void mesh__roll_heard(mesh__engine *e, int from, const unsigned ch
 }
 
 /* Another rank's roll call: has this one called it too? If not, what is it in? */
-static inline void mesh__roll_answer(mesh__engine *e, int from, const unsigned char *d) {
+static inline void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
+    const unsigned char *d = m->data;
+    int from = m->rank;
     unsigned char here[MESH__HERE_BYTES];
     mesh__record asked;
     uint32_t sends, recvs, called, remembered = mesh__remembered(e);
@@ -368,9 +375,10 @@ static inline void mesh__ask_wire(mesh__wire *w, mesh__ask *a) {
     mesh__record_wire(w, &a->record);
 }
 
-static inline void mesh__answer(mesh__engine *e, int from, const unsigned char *d) {
+static inline void mesh__answer(mesh__engine *e, const mesh_control *m) {
+    int from = m->rank;
     unsigned char say[MESH_CONTROL_BYTES];
-    mesh__wire in = mesh__reading(d + 4), out = mesh__writing(say);
+    mesh__wire in = mesh__reading(m->data + 4), out = mesh__writing(say);
     uint32_t kind = MESH__MSG_SAY;
     mesh__ask ask;
     mesh__node node;
@@ -504,15 +512,16 @@ static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
     mesh__walk_next(e);
 }
 
-static inline void mesh__say_heard(mesh__engine *e, int from, const unsigned char *d, uint32_t nbytes) {
+static inline void mesh__say_heard(mesh__engine *e, const mesh_control *m) {
+    const unsigned char *d = m->data;
     mesh__walk *walk = e->walk;
     mesh__wire w = mesh__reading(d + 8);
     mesh__node node;
     int n = (int)mesh__get32(d + 8);
     if (!walk || !walk->active || mesh__get32(d + 4) != walk->id) return;
-    if (n < 0 || n > MESH__WALK_PENDING || nbytes < MESH__SAY_HEAD + 12 * (uint32_t)n) return;
+    if (n < 0 || n > MESH__WALK_PENDING || m->nbytes < MESH__SAY_HEAD + 12 * (uint32_t)n) return;
     mesh__node_wire(&w, &node);
-    node.rank = from;
+    node.rank = m->rank;
     node.next = 0;
     mesh__walk_heard(e, n ? &node : NULL);
 }
@@ -595,7 +604,7 @@ static inline void mesh__tick(mesh__engine *e) {
     for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
     for (i = 0; i < e->ncomms; i++) {
         mesh__comm_impl *impl = mesh__impl(e->comm[i]);
-        if (impl->untold) mesh__announce_again(e->comm[i]);
+        if (impl->untold.waits) mesh__announce_again(e->comm[i]);
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);

@@ -1212,7 +1212,8 @@ static void test_chain(void) {
 /* Many ways lead to the one that all wait for: each question is asked once, whoever else leads to it. */
 static void lattice_rank(mesh_transport *t, void *ctx) {
     static noter writers[8];
-    static const int first[] = {1, 3, 3, 5, 5, 7, 7}, waits[] = {2, 2, 2, 2, 2, 1, 1}; /* rank r waits for `waits` from `first` on */
+    static const int first[] = {1, 3, 3, 5, 5, 7, 7},
+                     waits[] = {2, 2, 2, 2, 2, 1, 1}; /* rank r waits for `waits` from `first` on */
     noter *w = &writers[t->rank];
     int me = t->rank, i, n = 0, v[8] = {0}, said;
     int64_t until;
@@ -1713,7 +1714,10 @@ static void forged_rank(mesh_transport *t, void *ctx) {
             unsigned char d[MESH_CONTROL_BYTES];
             size_t n = (size_t)random_below(&r, random_below(&r, 2) ? 100 : MESH_CONTROL_BYTES + 1);
             for (k = 0; k < (int)n; k++) d[k] = (unsigned char)(random_below(&r, 3) ? random_next(&r) : 0);
-            if (n >= 4) mesh__put32(d, (uint32_t)(1 + random_below(&r, MESH__MSG_TIME + 1)));
+            if (n >= 4 && random_below(&r, 20))
+                mesh__put32(d, (uint32_t)random_below(&r, MESH__MSG_END + 2));
+            else if (n >= 4)
+                mesh__put32(d, (uint32_t)random_next(&r));
             if (n >= 8 && random_below(&r, 2))
                 mesh__put32(d + 4, (uint32_t)random_below(&r, 40));                       /* ids that are near */
             if (n >= 8 && mesh__get32(d) == MESH__MSG_FAREWELL) mesh__put32(d + 4, 1000); /* but not of this opening */
