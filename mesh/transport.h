@@ -525,12 +525,12 @@ static inline void mesh__wire64(mesh__wire *w, uint64_t *v) {
 }
 /* Signed numbers, as their bits. */
 static inline void mesh__wire_int(mesh__wire *w, int *v) {
-    uint32_t u = (uint32_t)*v;
+    uint32_t u = w->reading ? 0 : (uint32_t)*v;
     mesh__wire32(w, &u);
     *v = (int)u;
 }
 static inline void mesh__wire_i64(mesh__wire *w, int64_t *v) {
-    uint64_t u = (uint64_t)*v;
+    uint64_t u = w->reading ? 0 : (uint64_t)*v;
     mesh__wire64(w, &u);
     *v = (int64_t)u;
 }

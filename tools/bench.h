@@ -302,6 +302,19 @@ static mesh_status bench_algorithm(bench *b, mesh_transport *t, const mesh *m, i
     return status;
 }
 
+/* Levels only where the group spans hosts, several members of which share one. */
+static int bench_serves(const bench *b, int algorithm) {
+    return mesh_algorithm_serves((mesh_algorithm)algorithm, b->kind) &&
+           (algorithm != MESH_ALGORITHM_LEVELS || mesh__group_find(mesh__impl(b->comm), b->axes)->host);
+}
+
+static int bench_usual(const bench *b, size_t bytes) {
+    int scattered = mesh__group_find(mesh__impl(b->comm), b->axes)->scattered;
+    if (bench_serves(b, MESH_ALGORITHM_LEVELS) && mesh__levels_help(b->kind, b->n, bytes, scattered))
+        return MESH_ALGORITHM_LEVELS;
+    return mesh__built_in(b->kind, b->n, bytes).algorithm;
+}
+
 static mesh_status bench_tune(bench *b, mesh_transport *t, const mesh *m, int only, size_t most, mesh_tuning *table) {
     size_t bytes;
     int k, a;
@@ -314,24 +327,24 @@ static mesh_status bench_tune(bench *b, mesh_transport *t, const mesh *m, int on
         for (bytes = 64; bytes <= most; bytes *= 4) { /* per rank, as a row has it */
             size_t sb = bench_send_blocks(b), rb = bench_recv_blocks(b), count = bytes / b->elem;
             double us[MESH_ALGORITHM_COUNT], once;
-            int best = 0, round, usual = mesh__built_in(b->kind, b->n, bytes).algorithm;
+            int best = 0, round, usual = bench_usual(b, bytes);
             if (bytes * (sb > rb ? sb : rb) > b->room) break;
             for (round = 0; round < 3; round++) /* in turn, so that all see the same noise; the least counts */
                 for (a = 1; a < MESH_ALGORITHM_COUNT; a++) {
                     mesh_status status;
-                    if (!mesh_algorithm_serves((mesh_algorithm)a, b->kind)) continue;
+                    if (!bench_serves(b, a)) continue;
                     if ((status = bench_algorithm(b, t, m, a, count, &once)) != MESH_OK) return status;
                     if (round == 0 || once < us[a]) us[a] = once;
                 }
             for (a = 1; a < MESH_ALGORITHM_COUNT; a++)
-                if (mesh_algorithm_serves((mesh_algorithm)a, b->kind) && (!best || us[a] < us[best])) best = a;
+                if (bench_serves(b, a) && (!best || us[a] < us[best])) best = a;
             if (!best) break;
             if (us[usual] < us[best] * 1.1) best = usual; /* no change for noise */
             if (last && us[last] < us[best] * 1.05) best = last;
             if (t->rank == 0) {
                 fprintf(stderr, "%s %zu:", mesh__call_name(b->kind), bytes);
                 for (a = 1; a < MESH_ALGORITHM_COUNT; a++)
-                    if (mesh_algorithm_serves((mesh_algorithm)a, b->kind))
+                    if (bench_serves(b, a))
                         fprintf(stderr, " %s%s %.1f", a == best ? "*" : "", mesh__algorithm_names[a], us[a]);
                 fprintf(stderr, "\n");
             }
