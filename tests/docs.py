@@ -100,7 +100,7 @@ def main():
         source = f"{a.out}/{name}.c"
         nccl = "nccl" in page
         open(source, "w").write(PRELUDE % {"rows": body, "include": '#include "transports/mesh_nccl.h"' if nccl else "",
-                                           "variables": "    mesh_nccl gpu;\n" if nccl else ""})
+                                           "variables": "    mesh_nccl gpu;\n    mesh_nccl_desc wants = MESH_ZERO;\n    ncclComm_t theirs = NULL;\n" if nccl else ""})
         include = ["-Itests/fake_nccl/include"] if nccl else []
         r = subprocess.run([a.cc, "-std=c99", "-Wall", "-Wextra", "-Werror", "-Wno-unused-value", "-I.", *include, "-fsyntax-only", source],
                            capture_output=True, text=True)

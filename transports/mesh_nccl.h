@@ -39,7 +39,9 @@ CONCEPTS
                 of several groups are started at once, desc.launch_order (NCCL_LAUNCH_ORDER_IMPLICIT=1, from 2.26) keeps them from waiting
                 for each other on a device; it holds for everything in the process that uses NCCL, so it is off unless asked for.
     communicator  One per ordered list of ranks and comm, shared by the comm's groups with that list; when the comm is closed it is kept for
-                the next one with that list, until mesh_nccl_close.
+                the next one with that list, until mesh_nccl_close. A program that has an ncclComm_t of all ranks gives it (desc.comm): what
+                has all ranks is then split from it, without a rendezvous of its own. Its own operations may go on beside the library's; all
+                ranks issue both in one order.
     connecting  NCCL connects when an algorithm or a peer is first used: on the host, inside that call, until the others have come there
                 too. Collectives are connected when their group opens. A first message between two ranks is a rendezvous: it blocks the host.
     what differs  NCCL does not compare calls: 999 elements here and 1,000 there may complete, with a wrong tail. So ranks compare what they have
@@ -72,12 +74,14 @@ extern "C" {
 #endif
 
 typedef struct mesh_nccl_desc {
-    int device;                 /* 1 + the device's number; 0: from the environment */
-    int debug;                  /* 1: compare every call before its launch; 0: MESH_NCCL_DEBUG */
-    int no_watchdog;            /* 1: no thread; a rank blocked in CUDA is then not freed */
-    int max_ctas;               /* of a communicator; 0: NCCL chooses */
-    int launch_order;           /* 1: sets NCCL_LAUNCH_ORDER_IMPLICIT for the whole process, unless it is set */
-    int64_t open_timeout_ns;    /* 0: 60 s */
+    int device;              /* 1 + the device's number; 0: from the environment */
+    int debug;               /* 1: compare every call before its launch; 0: MESH_NCCL_DEBUG */
+    int no_watchdog;         /* 1: no thread; a rank blocked in CUDA is then not freed */
+    int max_ctas;            /* of a communicator; 0: NCCL chooses */
+    int launch_order;        /* 1: sets NCCL_LAUNCH_ORDER_IMPLICIT for the whole process, unless it is set */
+    int64_t open_timeout_ns; /* 0: 60 s */
+    ncclComm_t comm; /* of all ranks in their order, on their devices, on every rank or on none; of the library that
+                                   is loaded here. It is only split: it stays the caller's, who destroys it after mesh_nccl_close */
     const char *nccl_library;   /* NULL: MESH_NCCL_LIBRARY, else libnccl.so.2 */
     const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else libcudart.so.13, else .12 */
 } mesh_nccl_desc;

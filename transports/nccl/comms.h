@@ -115,42 +115,125 @@ static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *r
     pthread_mutex_unlock(&s->boot_lock);
 }
 
-/* Wait until a non-blocking communicator is ready; listens for ranks that are lost or cannot join meanwhile. */
+/* Look once for ranks that are lost or cannot join, and at the clock, while `what` is under way. */
+static inline mesh_status mesh_nccl__waits(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
+                                           const char *what, int64_t deadline, mesh_error *err) {
+    const mesh_nccl__mail *mail;
+    mesh_status told = MESH_IN_PROGRESS;
+    pthread_mutex_lock(&s->boot_lock);
+    s->boot->ops->progress(s->boot, 0);
+    mesh_nccl__listen(s);
+    for (mail = s->mail; mail && told == MESH_IN_PROGRESS; mail = mail->next) {
+        const mesh_control *m = &mail->m;
+        char text[MESH_ERROR_BYTES];
+        size_t room = m->nbytes - MESH__ABORT_HEAD + 1;
+        if (m->kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, m->rank))
+            told = mesh__fail(err, MESH_ERR_PEER, m->rank, "%s: rank %d was lost", what, m->rank);
+        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != id >> 8) continue;
+        mesh__copy_text(text, room < sizeof text ? room : sizeof text, (const char *)m->data + MESH__ABORT_HEAD);
+        told = mesh__fail(err, (mesh_status)(int)mesh__get32(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
+    }
+    pthread_mutex_unlock(&s->boot_lock);
+    if (told == MESH_IN_PROGRESS && mesh_nccl__now(s) >= deadline)
+        told = mesh__fail(err, MESH_ERR_TIMEOUT, -1, "%s is not done at its deadline: NCCL does not reach every rank",
+                          what);
+    return told;
+}
+
+/* Wait until a non-blocking communicator is ready. */
 static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
                                            uint32_t id, const char *what, int64_t deadline, mesh_error *err) {
     ncclResult_t r = ncclInProgress, asked = ncclSuccess;
-    const mesh_nccl__mail *mail;
+    mesh_status told;
     int64_t nap = 20000;
     for (;;) {
-        mesh_status told = MESH_OK;
         if (*comm) asked = s->api.ncclCommGetAsyncError(*comm, &r);
         if (asked != ncclSuccess) return mesh_nccl__fail(s, err, what, asked);
         if (r == ncclSuccess) return MESH_OK;
         if (r != ncclInProgress) return mesh_nccl__fail(s, err, what, r);
-        pthread_mutex_lock(&s->boot_lock);
-        s->boot->ops->progress(s->boot, 0);
-        mesh_nccl__listen(s);
-        for (mail = s->mail; mail && told == MESH_OK; mail = mail->next) {
-            const mesh_control *m = &mail->m;
-            char text[MESH_ERROR_BYTES];
-            if (m->kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, m->rank))
-                told = mesh__fail(err, MESH_ERR_PEER, m->rank, "%s: rank %d was lost", what, m->rank);
-            if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != id >> 8)
-                continue;
-            mesh__copy_text(
-                text, m->nbytes - MESH__ABORT_HEAD + 1 < sizeof text ? m->nbytes - MESH__ABORT_HEAD + 1 : sizeof text,
-                (const char *)m->data + MESH__ABORT_HEAD);
-            told =
-                mesh__fail(err, (mesh_status)(int)mesh__get32(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
-        }
-        pthread_mutex_unlock(&s->boot_lock);
-        if (told != MESH_OK) return told;
-        if (mesh_nccl__now(s) >= deadline)
-            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
-                              "%s is not done at its deadline: NCCL does not reach every rank", what);
+        if ((told = mesh_nccl__waits(s, ranks, id, what, deadline, err)) != MESH_IN_PROGRESS) return told;
         mesh_nccl__nap(nap);
         if (nap < 1000000) nap *= 2;
     }
+}
+
+/* A split of the caller's communicator, which may be a blocking one: in a thread of its own. */
+typedef struct mesh_nccl__branch {
+    mesh_nccl__api api;
+    ncclComm_t given, made;
+    ncclConfig_t config;
+    ncclResult_t result;
+    pthread_mutex_t lock; /* over, left */
+    int device, key, over, left;
+} mesh_nccl__branch;
+
+static inline void mesh_nccl__branch_end(mesh_nccl__branch *b) {
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+static void *mesh_nccl__branch_main(void *arg) {
+    mesh_nccl__branch *b = (mesh_nccl__branch *)arg;
+    ncclResult_t r, asked = ncclSuccess;
+    int left;
+    b->api.cudaSetDevice(b->device);
+    r = b->api.ncclCommSplit(b->given, 0, b->key, &b->made, &b->config);
+    while (r == ncclInProgress && asked == ncclSuccess) {
+        mesh_nccl__nap(100000);
+        asked = b->api.ncclCommGetAsyncError(b->given, &r);
+    }
+    pthread_mutex_lock(&b->lock);
+    b->result = asked != ncclSuccess ? asked : r;
+    b->over = 1;
+    left = b->left;
+    pthread_mutex_unlock(&b->lock);
+    if (left && b->made) b->api.ncclCommAbort(b->made); /* it came too late */
+    if (left) mesh_nccl__branch_end(b);
+    return NULL;
+}
+
+/* Does a root of these ranks come from the caller's communicator? */
+static inline int mesh_nccl__branches(const mesh_nccl__state *s, const mesh_nccl__comm *all) {
+    return s->given && all->size == s->boot->size;
+}
+
+/* The root of all ranks, from the caller's communicator. A rank that does not come is a deadline: the thread is left. */
+static inline mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__comm *all, const ncclConfig_t *config,
+                                                uint32_t id, int64_t deadline, mesh_error *err) {
+    static const char what[] = "ncclCommSplit of mesh_nccl_desc.comm";
+    mesh_nccl__branch *b = (mesh_nccl__branch *)malloc(sizeof *b); /* may outlive the allocator */
+    mesh_status status = MESH_IN_PROGRESS;
+    pthread_t thread;
+    int over = 0;
+    if (!b) return mesh__fail(err, MESH_ERR_MEMORY, s->boot->rank, "no memory for a communicator");
+    memset(b, 0, sizeof *b);
+    b->api = s->api;
+    b->given = s->given;
+    b->config = *config;
+    b->device = s->n->device;
+    b->key = all->index;
+    pthread_mutex_init(&b->lock, NULL);
+    if (pthread_create(&thread, NULL, mesh_nccl__branch_main, b) != 0) {
+        mesh_nccl__branch_end(b);
+        return mesh__fail(err, MESH_ERR_MEMORY, s->boot->rank, "no thread to split mesh_nccl_desc.comm in");
+    }
+    while (!over && status == MESH_IN_PROGRESS) {
+        mesh_nccl__nap(200000);
+        status = mesh_nccl__waits(s, all, id, what, deadline, err);
+        pthread_mutex_lock(&b->lock);
+        over = b->over;
+        b->left = !over && status != MESH_IN_PROGRESS;
+        pthread_mutex_unlock(&b->lock);
+    }
+    if (!over) {
+        pthread_detach(thread);
+        return status;
+    }
+    pthread_join(thread, NULL);
+    all->root = b->made;
+    status = b->result == ncclSuccess ? MESH_OK : mesh_nccl__fail(s, err, what, b->result);
+    mesh_nccl__branch_end(b);
+    return status;
 }
 
 /* NCCL connects when an algorithm is first used: on the host, inside that call, until every rank has come. Better here, where all do: rings (of
@@ -198,8 +281,8 @@ static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__com
     return status;
 }
 
-/* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made by an id where it has none; what
-   operations use is a split of it. */
+/* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made where it has none, of the caller's
+   communicator or by an id; what operations use is a split of it. */
 static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
                                           uint32_t id, ncclUniqueId *unique, int64_t deadline, mesh_error *err) {
     ncclConfig_t config = mesh_nccl__config(s, 0, c->name);
@@ -207,7 +290,9 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
     mesh_status status = MESH_OK;
     ncclResult_t r = ncclSuccess;
     mesh_nccl__use_device(s);
-    if (!all->root) {
+    if (!all->root && mesh_nccl__branches(s, all)) {
+        status = mesh_nccl__branch_off(s, all, &config, id, deadline, err);
+    } else if (!all->root) {
         r = s->api.ncclCommInitRankConfig(&all->root, all->size, *unique, all->index, &config);
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommInitRankConfig", r);
         if (status == MESH_OK)
@@ -281,7 +366,9 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
             listed.size = 0;
             all = &listed;
         }
-        if (all->size) mesh_nccl__agree(s, all->rank, all->size, id, !family || !family->root, 1, &vote, deadline);
+        if (all->size)
+            mesh_nccl__agree(s, all->rank, all->size, id, (!family || !family->root) && !mesh_nccl__branches(s, all), 1,
+                             &vote, deadline);
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
             if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             mesh_nccl__make(s, c, family, all, id, color, &vote, deadline);

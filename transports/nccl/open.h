@@ -346,6 +346,21 @@ static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_d
     return MESH_OK;
 }
 
+/* The caller's communicator is of these ranks, in this order. *device: the one that it is on. */
+static inline mesh_status mesh_nccl__given(mesh_nccl__state *s, int *device, mesh_error *err) {
+    int rank = -1, size = -1;
+    ncclResult_t r = s->api.ncclCommCount(s->given, &size);
+    if (r == ncclSuccess) r = s->api.ncclCommUserRank(s->given, &rank);
+    if (r == ncclSuccess) r = s->api.ncclCommCuDevice(s->given, device);
+    if (r != ncclSuccess) return mesh_nccl__fail(s, err, "mesh_nccl_desc.comm", r);
+    if (size != s->boot->size || rank != s->boot->rank)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
+                          "mesh_nccl_desc.comm has this rank as %d of %d, the bootstrap as %d of %d; give one of all "
+                          "ranks in their order, or none",
+                          rank, size, s->boot->rank, s->boot->size);
+    return MESH_OK;
+}
+
 /* Which device is this rank's? */
 static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
     static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
@@ -367,6 +382,16 @@ static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl
         from = "mesh_nccl_desc.device - 1";
     } else if (count == 1) {
         local = 0; /* chosen for it, by CUDA_VISIBLE_DEVICES */
+    }
+    if (s->given) {
+        int on = -1;
+        mesh_status status = mesh_nccl__given(s, &on, err);
+        if (status != MESH_OK) return status;
+        if (desc->device && on != local)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
+                              "mesh_nccl_desc.device - 1 is %d, but mesh_nccl_desc.comm is on device %d", local, on);
+        local = on;
+        from = "mesh_nccl_desc.comm";
     }
     if (local < 0 || local >= count)
         return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
@@ -440,6 +465,7 @@ static inline mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *b
     s->mail_end = &s->mail;
     s->debug = desc->debug || (debug && *debug && *debug != '0');
     s->max_ctas = desc->max_ctas;
+    s->given = desc->comm;
     pthread_mutex_init(&s->boot_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->watch_lock, NULL);
@@ -540,7 +566,13 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
+    vote.serial = s->given ? 2 : 1;
     if (bootstrap->size > 1) mesh_nccl__agree(s, ranks, bootstrap->size, 0, 0, 1, &vote, deadline);
+    if (bootstrap->size > 1 && vote.status == MESH_OK && vote.action != MESH_NCCL__KEEP)
+        vote.status = mesh__fail(&vote.why, MESH_ERR_MISMATCH, -1,
+                                 "mesh_nccl_desc.comm is given on some ranks and not on others (on rank %d it is%s); "
+                                 "give it on all or on none",
+                                 bootstrap->rank, s->given ? "" : " not");
     status = vote.status;
     if (status == MESH_OK) status = mesh_nccl__kernels(s, ranks, &vote, deadline);
     mesh_transport_free(bootstrap, ranks);

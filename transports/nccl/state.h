@@ -56,6 +56,9 @@
     X(ncclResult_t, nccl, CommDestroy, (ncclComm_t), 1)                                                                \
     X(ncclResult_t, nccl, CommAbort, (ncclComm_t), 1)                                                                  \
     X(ncclResult_t, nccl, CommGetAsyncError, (ncclComm_t, ncclResult_t *), 1)                                          \
+    X(ncclResult_t, nccl, CommCount, (const ncclComm_t, int *), 1)                                                     \
+    X(ncclResult_t, nccl, CommUserRank, (const ncclComm_t, int *), 1)                                                  \
+    X(ncclResult_t, nccl, CommCuDevice, (const ncclComm_t, int *), 1)                                                  \
     X(const char *, nccl, GetErrorString, (ncclResult_t), 1)                                                           \
     X(const char *, nccl, GetLastError, (ncclComm_t), 1)                                                               \
     X(ncclResult_t, nccl, AllReduce,                                                                                   \
@@ -226,6 +229,7 @@ typedef struct mesh_nccl__state {
     mesh_nccl *n;
     mesh_transport *boot;
     mesh_nccl__api api;
+    ncclComm_t given; /* the caller's, of all ranks; NULL: there is none */
     void *nccl_library, *cuda_library, *kernels;
     void *kernel[48];
     mesh__batch batch; /* the moves of a post; the main thread's alone */
