@@ -177,7 +177,7 @@ typedef struct mesh__shown {
     char text[120];
 } mesh__shown;
 
-static inline mesh__shown mesh__show(const mesh *m) {
+MESH__RARE mesh__shown mesh__show(const mesh *m) {
     mesh__shown s;
     if (mesh_format(m, s.text, sizeof s.text) >= sizeof s.text) s.text[sizeof s.text - 2] = '~';
     return s;
@@ -185,18 +185,18 @@ static inline mesh__shown mesh__show(const mesh *m) {
 
 /* ---- // >>names and lists ---------------------------------------------------------------------------------------------- */
 
-static inline int mesh__is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static inline int mesh__is_digit(char c) { return c >= '0' && c <= '9'; }
+MESH__RARE int mesh__is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+MESH__PRIVATE int mesh__is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* Length of the name at the start of the text; 0: none. */
-static inline int mesh__name_length(const char *text) {
+MESH__PRIVATE int mesh__name_length(const char *text) {
     int n = 0;
     if (!mesh__is_letter(text[0])) return 0;
     while (mesh__is_letter(text[n]) || mesh__is_digit(text[n]) || text[n] == '_') n++;
     return n;
 }
 
-static inline mesh_status mesh__name_set(char *to, const char *name, int n, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__name_set(char *to, const char *name, int n, const char *function, mesh_error *err) {
     int i, named = mesh__name_length(name);
     if (named < n || n == 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is no axis name: a letter, then letters, digits or _",
@@ -208,19 +208,19 @@ static inline mesh_status mesh__name_set(char *to, const char *name, int n, cons
     return MESH_OK;
 }
 
-static inline const char *mesh__past_spaces(const char *p) {
+MESH__RARE const char *mesh__past_spaces(const char *p) {
     while (*p == ' ') p++;
     return p;
 }
 
-static inline int mesh__length(const char *s) {
+MESH__RARE int mesh__length(const char *s) {
     int n = 0;
     while (s[n]) n++;
     return n;
 }
 
 /* The axis whose name is the n bytes at `name`, or -1. */
-static inline int mesh__axis_of(const mesh *m, const char *name, int n) {
+MESH__PRIVATE int mesh__axis_of(const mesh *m, const char *name, int n) {
     int i, k;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < n && m->axis[i].name[k] == name[k]; k++) {}
@@ -235,7 +235,7 @@ typedef struct mesh__list {
     char parted;   /* by commas or dashes */
 } mesh__list;
 
-static inline mesh__list mesh__list_of(const char *text) {
+MESH__RARE mesh__list mesh__list_of(const char *text) {
     mesh__list l;
     int i;
     l.p = text;
@@ -249,7 +249,7 @@ static inline mesh__list mesh__list_of(const char *text) {
 }
 
 /* The length of the next word, without the spaces around it; -1: there is none. */
-static inline int mesh__list_next(mesh__list *l, const char **word) {
+MESH__RARE int mesh__list_next(mesh__list *l, const char **word) {
     const char *p = l->p ? mesh__past_spaces(l->p) : NULL;
     int n = 0;
     if (!p) return -1;
@@ -261,7 +261,7 @@ static inline int mesh__list_next(mesh__list *l, const char **word) {
 }
 
 /* Read a list of axes (NULL: all) into numbers, outermost first. Returns how many, or -1 with the error filled. */
-static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, const char *function, mesh_error *err) {
+MESH__PRIVATE int mesh__axes(const mesh *m, const char *axes, uint8_t *list, const char *function, mesh_error *err) {
     int i, n = 0, length;
     const char *word;
     mesh__list words;
@@ -298,7 +298,7 @@ static inline int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
 
 /* ---- // >>layout: axes over modes ---------------------------------------------------------------------------------------- */
 
-static inline void mesh__start(mesh *r, const mesh *like) {
+MESH__PRIVATE void mesh__start(mesh *r, const mesh *like) {
     size_t i;
     unsigned char *bytes = (unsigned char *)r;
     for (i = 0; i < sizeof *r; i++) bytes[i] = 0;
@@ -309,7 +309,7 @@ static inline void mesh__start(mesh *r, const mesh *like) {
 }
 
 /* Open a new axis; the modes that follow belong to it. The name is valid and new. */
-static inline void mesh__axis_add(mesh *r, const char *name) {
+MESH__PRIVATE void mesh__axis_add(mesh *r, const char *name) {
     int i;
     mesh_axis *a = &r->axis[r->naxes++];
     for (i = 0; name[i]; i++) a->name[i] = name[i];
@@ -318,7 +318,7 @@ static inline void mesh__axis_add(mesh *r, const char *name) {
 }
 
 /* Append a mode, inside the last one, to the last axis; coalesced where the two are one run. */
-static inline void mesh__mode_add(mesh *r, int shape, int stride) {
+MESH__PRIVATE void mesh__mode_add(mesh *r, int shape, int stride) {
     mesh_axis *a = &r->axis[r->naxes - 1];
     if (shape == 1) return;
     a->size *= shape;
@@ -338,19 +338,19 @@ static inline void mesh__mode_add(mesh *r, int shape, int stride) {
 }
 
 /* Append an axis' modes to the last axis of r. */
-static inline void mesh__modes_copy(mesh *r, const mesh *m, int axis) {
+MESH__PRIVATE void mesh__modes_copy(mesh *r, const mesh *m, int axis) {
     int i;
     for (i = m->axis[axis].first; i < m->axis[axis].first + m->axis[axis].modes; i++)
         mesh__mode_add(r, m->mode[i].shape, m->mode[i].stride);
 }
 
-static inline void mesh__axis_copy(mesh *r, const mesh *m, int axis) {
+MESH__PRIVATE void mesh__axis_copy(mesh *r, const mesh *m, int axis) {
     mesh__axis_add(r, m->axis[axis].name);
     mesh__modes_copy(r, m, axis);
 }
 
 /* Sort the modes by stride and check that they nest. Returns 0, or 1 where two ranks could share a position. */
-static inline int mesh__finish(mesh *r) {
+MESH__PRIVATE int mesh__finish(mesh *r) {
     int i, k;
     int64_t span = 1;
     for (i = 0; i < r->nmodes; i++) {
@@ -365,19 +365,19 @@ static inline int mesh__finish(mesh *r) {
     return 0;
 }
 
-static inline int64_t mesh__span(const mesh *m) {
+MESH__PRIVATE int64_t mesh__span(const mesh *m) {
     int i;
     int64_t span = 1;
     for (i = 0; i < m->nmodes; i++) span += (int64_t)(m->mode[i].shape - 1) * m->mode[i].stride;
     return span;
 }
 
-static inline int mesh__rank_of_position(const mesh *m, int position) {
+MESH__PRIVATE int mesh__rank_of_position(const mesh *m, int position) {
     return m->table ? m->table->rank[position] : position;
 }
 
 /* The mode coordinates of a rank, or 0 if it is not a member. */
-static inline int mesh__take_apart(const mesh *m, int rank, int *coord) {
+MESH__PRIVATE int mesh__take_apart(const mesh *m, int rank, int *coord) {
     int i, rest;
     if (rank < 0) return 0;
     if (m->table) {
@@ -395,7 +395,7 @@ static inline int mesh__take_apart(const mesh *m, int rank, int *coord) {
     return rest == 0;
 }
 
-static inline int mesh__axis_coord(const mesh *m, int axis, const int *coord) {
+MESH__PRIVATE int mesh__axis_coord(const mesh *m, int axis, const int *coord) {
     int i, c = 0;
     const mesh_axis *a = &m->axis[axis];
     for (i = a->first; i < a->first + a->modes; i++) c = c * m->mode[i].shape + coord[i];
@@ -403,7 +403,7 @@ static inline int mesh__axis_coord(const mesh *m, int axis, const int *coord) {
 }
 
 /* How far an index along one axis lies from its start. */
-static inline int mesh__axis_offset(const mesh *m, int axis, int index) {
+MESH__PRIVATE int mesh__axis_offset(const mesh *m, int axis, int index) {
     int i, offset = 0;
     const mesh_axis *a = &m->axis[axis];
     for (i = a->first + a->modes - 1; i >= a->first; i--) {
@@ -415,7 +415,7 @@ static inline int mesh__axis_offset(const mesh *m, int axis, int index) {
 
 /* ---- // >>build ---------------------------------------------------------------------------------------------------------- */
 
-static inline uint64_t mesh__mix(uint64_t h, uint64_t x) {
+MESH__PRIVATE uint64_t mesh__mix(uint64_t h, uint64_t x) {
     h ^= x + UINT64_C(0x9e3779b97f4a7c15) + (h << 6) + (h >> 2);
     h ^= h >> 32;
     h *= UINT64_C(0xd6e8feb86659fd93);
@@ -464,7 +464,7 @@ typedef struct mesh__label {
     char text[MESH_NAME_BYTES + 8];
 } mesh__label;
 
-static inline mesh__label mesh__label_of(const mesh_desc *d, int axis) {
+MESH__RARE mesh__label mesh__label_of(const mesh_desc *d, int axis) {
     mesh__label l;
     mesh__text t = mesh__text_on(l.text, sizeof l.text);
     if (d->names && d->names[axis])
@@ -475,7 +475,7 @@ static inline mesh__label mesh__label_of(const mesh_desc *d, int axis) {
 }
 
 /* Sizes with -1 inferred and checked against the world. */
-static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char *function, mesh_error *err) {
     int i, missing = -1;
     int64_t product = 1;
     for (i = 0; i < d->naxes; i++) {
@@ -517,8 +517,8 @@ static inline mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char
 }
 
 /* Add axis i of a description. */
-static inline mesh_status mesh__axis_from(mesh *r, const mesh_desc *d, int i, int size, int stride,
-                                          const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__axis_from(mesh *r, const mesh_desc *d, int i, int size, int stride, const char *function,
+                                       mesh_error *err) {
     char name[MESH_NAME_BYTES];
     mesh_status status;
     if (!d->names) {
@@ -540,7 +540,7 @@ static inline mesh_status mesh__axis_from(mesh *r, const mesh_desc *d, int i, in
     return MESH_OK;
 }
 
-static inline mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__make_as(mesh *m, const mesh_desc *d, const char *function, mesh_error *err) {
     mesh r;
     int shape[MESH_MAX_AXES], stride[MESH_MAX_AXES];
     int i, k, dense = 1;
@@ -595,8 +595,8 @@ MESH_API mesh_status mesh_make(mesh *m, const mesh_desc *d, mesh_error *err) {
 }
 
 /* Axes of a text into names and sizes. Returns their number, or -1 with the error filled. */
-static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES], int *shape, const char *function,
-                                   mesh_error *err) {
+MESH__RARE int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES], int *shape, const char *function,
+                                mesh_error *err) {
     int n = 0;
     const char *p = text;
     if (!text)
@@ -650,7 +650,7 @@ static inline int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTE
     }
 }
 
-static inline mesh_status mesh__parse_as(mesh *m, const char *text, int world, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__parse_as(mesh *m, const char *text, int world, const char *function, mesh_error *err) {
     char names[MESH_MAX_AXES][MESH_NAME_BYTES];
     const char *name[MESH_MAX_AXES];
     int shape[MESH_MAX_AXES], i;
@@ -744,7 +744,7 @@ MESH_API int mesh_neighbor(const mesh *m, const char *axis, int rank, int displa
 }
 
 /* The sub-mesh of the listed axes with the others at coordinate 0. */
-static inline void mesh__keep(mesh *r, const mesh *m, const uint8_t *list, int n) {
+MESH__PRIVATE void mesh__keep(mesh *r, const mesh *m, const uint8_t *list, int n) {
     int i;
     mesh__start(r, m);
     for (i = 0; i < n; i++) mesh__axis_copy(r, m, list[i]);
@@ -752,7 +752,7 @@ static inline void mesh__keep(mesh *r, const mesh *m, const uint8_t *list, int n
 }
 
 /* The axes that are not listed, in the mesh's order. */
-static inline int mesh__others(const mesh *m, const uint8_t *list, int n, uint8_t *others) {
+MESH__PRIVATE int mesh__others(const mesh *m, const uint8_t *list, int n, uint8_t *others) {
     int i, k, count = 0;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < n && list[k] != i; k++) {}
@@ -810,7 +810,7 @@ MESH_API mesh_status mesh_group_at(mesh *group, const mesh *m, const char *axes,
     return MESH_OK;
 }
 
-static inline int mesh__same_table(const mesh *a, const mesh *b) {
+MESH__RARE int mesh__same_table(const mesh *a, const mesh *b) {
     if (a->table == b->table) return 1;
     return a->table && b->table && a->table->hash == b->table->hash && a->table->size == b->table->size;
 }
@@ -844,7 +844,7 @@ MESH_API uint64_t mesh_fingerprint(const mesh *m) {
 
 /* ---- // >>text ---- */
 
-static inline void mesh__put_sizes(mesh__text *t, const mesh *m) {
+MESH__RARE void mesh__put_sizes(mesh__text *t, const mesh *m) {
     int i;
     for (i = 0; i < m->naxes; i++) mesh__put(t, "%s%s=%d", i ? "," : "", m->axis[i].name, m->axis[i].size);
 }

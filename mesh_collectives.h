@@ -228,13 +228,13 @@ MESH_API mesh_status mesh_reduce_scatter_many_start(mesh_comm *c, const char *ax
 
 /* ---- // >>start: checks, then a schedule ---- */
 
-static inline int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
+MESH__PRIVATE int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
     uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return an && bn && x < y + bn && y < x + an;
 }
 
 /* Do the blocks of a v-call's receive side overlap? One after another, which is usual, is seen in one pass. */
-static inline int mesh__v_overlap(const size_t *counts, const size_t *offsets, int n) {
+MESH__PRIVATE int mesh__v_overlap(const size_t *counts, const size_t *offsets, int n) {
     size_t end = 0;
     int i, k, ordered = 1;
     for (i = 0; offsets && i < n; i++) {
@@ -248,17 +248,17 @@ static inline int mesh__v_overlap(const size_t *counts, const size_t *offsets, i
     return 0;
 }
 
-static inline int mesh__gathers(int single) {
+MESH__PRIVATE int mesh__gathers(int single) {
     return single == MESH_CALL_ALL_GATHER || single == MESH_CALL_ALL_GATHER_V || single == MESH_CALL_GATHER ||
            single == MESH_CALL_GATHER_V;
 }
-static inline int mesh__scatters(int single) {
+MESH__PRIVATE int mesh__scatters(int single) {
     return single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_REDUCE_SCATTER_V || single == MESH_CALL_SCATTER ||
            single == MESH_CALL_SCATTER_V;
 }
 
 /* Elements that a call reads of one buffer and writes to it on this rank; SIZE_MAX: they overflow. `view`: its counts and offsets. */
-static inline mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, const mesh_call *call, size_t count,
+MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, const mesh_call *call, size_t count,
                                                const mesh__view *view, size_t *send, size_t *recv) {
     int kind = call->kind, single = mesh__single_kind(kind), n = g->on.size, at_root = g->index == call->root;
     int gathers = mesh__gathers(single);
@@ -302,7 +302,7 @@ static inline mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
 }
 
 /* One buffer of a call: NULL, overflow, overlap. `which`: for messages about a list, "" otherwise. */
-static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_call *call, const void *send,
+MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_call *call, const void *send,
                                              const void *recv, size_t count, const char *which) {
     const char *axes = g->axes;
     int kind = call->kind, single = mesh__single_kind(kind), at_root = g->index == call->root, i;
@@ -350,7 +350,7 @@ static inline mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
 }
 
 /* Does what buffer i of a list receives overlap what buffer k sends or receives? */
-static inline int mesh__buffers_overlap(const mesh__group *g, const mesh_call *call, int i, int k) {
+MESH__PRIVATE int mesh__buffers_overlap(const mesh__group *g, const mesh_call *call, int i, int k) {
     const mesh_buffer *a = &call->buffers[i], *b = &call->buffers[k];
     size_t elem = call->elem_bytes, in = (size_t)mesh__many_blocks(call->kind, g->on.size, 1) * elem,
            out = (size_t)mesh__many_blocks(call->kind, g->on.size, 0) * elem;
@@ -360,14 +360,14 @@ static inline int mesh__buffers_overlap(const mesh__group *g, const mesh_call *c
 }
 
 /* fp8 is reduced by transports that can, in their own collectives. */
-static inline int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *call) {
+MESH__PRIVATE int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *call) {
     return t->caps & MESH_CAP_FP8 && (call->dtype == MESH_F8E4M3 || call->dtype == MESH_F8E5M2) &&
            call->op <= MESH_PROD && call->op != MESH_AVG && call->kind != MESH_CALL_SCAN &&
            call->kind != MESH_CALL_EXSCAN;
 }
 
 /* Check a collective's arguments; the comm fails if they are wrong. */
-static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_call *call) {
+MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_call *call) {
     const char *axes = g->axes;
     int kind = call->kind, i, k;
     if (mesh__is_meeting(kind)) return MESH_OK;
@@ -416,7 +416,7 @@ static inline mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
 }
 
 /* Bytes of an element: of the dtype, of a pair for minloc and maxloc, or what the user's op says. 0: none. */
-static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
+MESH__PRIVATE size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
     const mesh__comm_impl *impl = mesh__impl(c);
     size_t elem = mesh_dtype_bytes((mesh_dtype)call->dtype);
     int k = call->op - MESH__USER_OP;
@@ -431,7 +431,7 @@ static inline size_t mesh__call_elem(const mesh_comm *c, mesh_call *call) {
 }
 
 /* What a call moves at least, by a rank: for collectives of the transport's own, which do not say. */
-static inline void mesh__count_native(mesh__op *op, mesh__step *step) {
+MESH__PRIVATE void mesh__count_native(mesh__op *op, mesh__step *step) {
     const mesh_call *call = mesh__native_call(&op->schedule, step);
     int n = op->group->on.size, me = op->group->index, i, kind = mesh__single_kind(call->kind);
     size_t count = call->nbuffers ? 0 : call->count, total = 0, own, others = (size_t)n - 1, sent = 0, received = 0;
@@ -486,7 +486,7 @@ static inline void mesh__count_native(mesh__op *op, mesh__step *step) {
 }
 
 /* A native call's arrays become the operation's own: it may be kept and started again. Returns 0 without memory. */
-static inline int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call) {
+MESH__PRIVATE int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call) {
     const size_t **counts[4];
     size_t n = (size_t)op->group->on.size * sizeof(size_t), total = (size_t)call->nbuffers * sizeof *call->buffers, i;
     unsigned char *at;
@@ -512,7 +512,7 @@ static inline int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call)
 
 /* The schedule of a call that the transport serves itself: one step. An average that it does not know is its sum, then divided. Returns 0 where the
    builders have to serve it. */
-static inline int mesh__build_call(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE int mesh__build_call(mesh__engine *e, mesh__op *op) {
     mesh__schedule *s = &op->schedule;
     mesh_call *call = &s->call;
     void *group = op->group->handle;
@@ -548,7 +548,7 @@ static inline int mesh__build_call(mesh__engine *e, mesh__op *op) {
     return 1;
 }
 
-static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
+MESH__PRIVATE mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
     mesh__group *g = NULL;
     mesh__engine *e;
     mesh__op *op;
@@ -569,11 +569,11 @@ static inline mesh_status mesh__call_start_inside(mesh_comm *c, const char *axes
     return mesh__call_launch(c, op, r);
 }
 
-static inline mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
+MESH__PRIVATE mesh_status mesh__call_start(mesh_comm *c, const char *axes, mesh_call *call, mesh_request *r) {
     MESH__ALONE_START(c, mesh__call_name(call->kind), r, mesh__call_start_inside(c, axes, call, r));
 }
 
-static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op,
+MESH__PRIVATE mesh_call mesh__call(int kind, const void *send, void *recv, size_t count, mesh_dtype d, mesh_op op,
                                    int root) {
     mesh_call call; /* field by field: compilers make of a memset what costs more than all the rest */
     call.kind = kind;
@@ -596,7 +596,7 @@ static inline mesh_call mesh__call(int kind, const void *send, void *recv, size_
 
 /* ---- // >>groups ---- */
 
-static inline mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes) {
+MESH__PRIVATE mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes) {
     mesh__group *whole = NULL;
     mesh_call call = mesh__call(MESH_CALL_GROUP_OPEN, NULL, NULL, 0, MESH_BYTES, MESH_SUM, 0);
     mesh_request r;
@@ -623,13 +623,13 @@ MESH_API mesh_status mesh_group_open(mesh_comm *c, const char *axes) {
 /* ---- // >>splitting ---- */
 
 /* By key, then by index. */
-static inline int mesh__split_after(const void *pairs, int a, int b) {
+MESH__PRIVATE int mesh__split_after(const void *pairs, int a, int b) {
     const int *all = (const int *)pairs;
     return all[2 * a + 1] > all[2 * b + 1] || (all[2 * a + 1] == all[2 * b + 1] && a > b);
 }
 
 /* Indices of the ranks of a color, by key, then by index: (color, key) of every rank stand in `all`. Returns how many. */
-static inline int mesh__split_members(const int *all, int n, int color, int *member) {
+MESH__PRIVATE int mesh__split_members(const int *all, int n, int color, int *member) {
     int i, count = 0;
     for (i = 0; i < n; i++)
         if (all[2 * i] == color) member[count++] = i;
@@ -638,7 +638,7 @@ static inline int mesh__split_members(const int *all, int n, int color, int *mem
 }
 
 /* Gather every rank's color and key, in the transport's memory. */
-static inline mesh_status mesh__split_gather(mesh_comm *c, int color, int key, int *all) {
+MESH__PRIVATE mesh_status mesh__split_gather(mesh_comm *c, int color, int key, int *all) {
     size_t n = (size_t)c->on.size;
     int mine[2];
     void *there;
@@ -655,7 +655,7 @@ static inline mesh_status mesh__split_gather(mesh_comm *c, int color, int key, i
 }
 
 /* Of color and key to a comm over the ranks of this rank's color. memory: its table, the ranks at it, their inverse. */
-static inline mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, const int *all, int color,
+MESH__PRIVATE mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, const int *all, int color,
                                            const mesh_comm_desc *desc, mesh_error *err) {
     static const char *const name = "rank";
     mesh_comm_desc d = MESH_ZERO;
@@ -686,7 +686,7 @@ static inline mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, cons
     return status;
 }
 
-static inline mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *c, int color, int key,
+MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *c, int color, int key,
                                                   const mesh_comm_desc *desc, mesh_error *err) {
     mesh_status status;
     const mesh__engine *e = mesh__impl(c)->engine;
@@ -722,7 +722,7 @@ MESH_API mesh_status mesh_comm_split(mesh_comm *result, mesh_comm *c, int color,
 
 /* ---- // >>registration ---- */
 
-static inline mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nbytes, void **handle) {
+MESH__PRIVATE mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nbytes, void **handle) {
     mesh__group *whole = NULL;
     mesh_call call = mesh__call(MESH_CALL_REGISTER, NULL, NULL, nbytes, MESH_BYTES, MESH_SUM, 0);
     mesh__comm_impl *impl;
@@ -764,7 +764,7 @@ MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **
     MESH__ALONE(c, MESH__CALLER, mesh__register_inside(c, p, nbytes, handle));
 }
 
-static inline mesh_status mesh__unregister_inside(mesh_comm *c, void *handle) {
+MESH__PRIVATE mesh_status mesh__unregister_inside(mesh_comm *c, void *handle) {
     mesh__registration *r;
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (!handle) return MESH_OK;
@@ -783,7 +783,7 @@ MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
 
 /* ---- // >>collectives ---- */
 
-static inline void mesh__blocking(mesh_comm *c, int blocking) {
+MESH__PRIVATE void mesh__blocking(mesh_comm *c, int blocking) {
     if (c && c->impl) mesh__impl(c)->blocking = blocking;
 }
 
@@ -1016,7 +1016,7 @@ MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) {
 
 /* ---- // >>many buffers ---- */
 
-static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list,
+MESH__PRIVATE mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list,
                                                   int n, mesh_dtype d, mesh_op op, int root, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, 0, d, op, root);
     mesh__group *g = NULL;
@@ -1035,7 +1035,7 @@ static inline mesh_status mesh__many_start_inside(mesh_comm *c, const char *axes
     return mesh__call_start(c, axes, &call, r);
 }
 
-static inline mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
+MESH__PRIVATE mesh_status mesh__many_start(mesh_comm *c, const char *axes, int kind, const mesh_buffer *list, int n,
                                            mesh_dtype d, mesh_op op, int root, mesh_request *r) {
     MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__many_start_inside(c, axes, kind, list, n, d, op, root, r));
 }

@@ -20,7 +20,7 @@ typedef struct mesh__layout {
 } mesh__layout;
 
 /* Dissemination: in round k everyone signals the rank 2^k ahead. Source: Hensgen, Finkel, Manber 1988. */
-static inline void mesh__build_barrier(mesh__schedule *s) {
+MESH__PRIVATE void mesh__build_barrier(mesh__schedule *s) {
     int n = s->size, me = s->me, k;
     for (k = 1; k < n; k *= 2) {
         mesh__add_post(s);
@@ -31,7 +31,7 @@ static inline void mesh__build_barrier(mesh__schedule *s) {
 }
 
 /* Binomial tree from the root, for data that lie in recv at the root already. Source: Thakur, Rabenseifner, Gropp 2005. */
-static inline void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int root) {
+MESH__PRIVATE void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int root) {
     int n = s->size, rel = (s->me - root + n) % n, mask = 1;
     mesh__range all = mesh__all_of(v);
     for (; mask < n; mask *= 2)
@@ -49,7 +49,7 @@ static inline void mesh__build_tree(mesh__schedule *s, const mesh__view *v, int 
 
 /* Each rank hands segments on to the next: every byte crosses every link once, the last rank is n segments behind. Receives are posted two
    segments ahead. */
-static inline void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int root, size_t segment) {
+MESH__PRIVATE void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int root, size_t segment) {
     int n = s->size, rel = (s->me - root + n) % n, ahead = 0;
     mesh__range all = mesh__all_of(v);
     size_t segments = mesh__segments(all, segment), j;
@@ -71,7 +71,7 @@ static inline void mesh__build_chain(mesh__schedule *s, const mesh__view *v, int
 }
 
 /* Every rank sends its block to all and receives theirs. */
-static inline void mesh__build_direct_gather(mesh__schedule *s, const mesh__view *own, mesh__range mine,
+MESH__PRIVATE void mesh__build_direct_gather(mesh__schedule *s, const mesh__view *own, mesh__range mine,
                                              const mesh__view *v) {
     int n = s->size, me = s->me, k;
     for (k = 1; k < n; k++) {
@@ -83,7 +83,7 @@ static inline void mesh__build_direct_gather(mesh__schedule *s, const mesh__view
 }
 
 /* Blocks travel round a ring; my own lies in v already. */
-static inline void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *v) {
+MESH__PRIVATE void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *v) {
     int n = s->size, me = s->me, k;
     for (k = 0; k < n - 1; k++) {
         mesh__add_post(s);
@@ -94,7 +94,7 @@ static inline void mesh__build_ring_gather(mesh__schedule *s, const mesh__view *
 }
 
 /* Pairs exchange 1, 2, 4 ... neighbouring blocks, in place; for a power of two of ranks. My own lies in v already. */
-static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__view *v) {
+MESH__PRIVATE void mesh__build_doubling_gather(mesh__schedule *s, const mesh__view *v) {
     int n = s->size, me = s->me, mask, i;
     for (mask = 1; mask < n; mask *= 2) {
         int mine = me & ~(mask - 1), theirs = mine ^ mask;
@@ -110,7 +110,7 @@ static inline void mesh__build_doubling_gather(mesh__schedule *s, const mesh__vi
 }
 
 /* Ranks hold 1, 2, 4 ... blocks, each its own first; turned into place at the end. Source: Bruck et al. 1997. */
-static inline void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me, k, i;
     size_t bytes = b->recv.each * s->elem_bytes;
     unsigned char *scratch = mesh__scratch(s, bytes * (size_t)n);
@@ -132,7 +132,7 @@ static inline void mesh__build_bruck_gather(mesh__schedule *s, const mesh__layou
 }
 
 /* Hand segment j of my reduced block to all, and receive theirs. */
-static inline void mesh__add_gather_segment(mesh__schedule *s, const mesh__view *v, size_t segment, size_t j) {
+MESH__PRIVATE void mesh__add_gather_segment(mesh__schedule *s, const mesh__view *v, size_t segment, size_t j) {
     int n = s->size, me = s->me, k;
     mesh__range mine = mesh__block_of(v, me);
     mesh__add_post(s);
@@ -148,7 +148,7 @@ static inline void mesh__add_gather_segment(mesh__schedule *s, const mesh__view 
 
 /* acc = everyone's contribution to my block, in the order me, me-1, me-2 ...: all exchange segments with all, the segment that is being
    reduced behind the one under way. With `gather` every reduced segment goes to all at once, which makes it an all_reduce. */
-static inline void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
+MESH__PRIVATE void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
                                              mesh__range mine, int gather) {
     int n = s->size, me = s->me, first, last, i, k, owners = b->owners ? b->owners : n;
     int width = n - 1 < MESH__ROUND ? n - 1 : MESH__ROUND;
@@ -193,7 +193,7 @@ static inline void mesh__build_reduce_blocks(mesh__schedule *s, const mesh__layo
 }
 
 /* The same through memory for every contribution, combined in the group's order: for a user's op that does not commute. */
-static inline void mesh__build_reduce_ordered(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
+MESH__PRIVATE void mesh__build_reduce_ordered(mesh__schedule *s, const mesh__layout *b, const mesh__view *acc,
                                               mesh__range mine) {
     int n = s->size, me = s->me, k;
     size_t slot = (mine.count * s->elem_bytes + 63) & ~(size_t)63;
@@ -223,7 +223,7 @@ typedef struct mesh__fold {
     int power, extra, role; /* role -1: sits out */
 } mesh__fold;
 
-static inline mesh__fold mesh__fold_of(const mesh__schedule *s) {
+MESH__PRIVATE mesh__fold mesh__fold_of(const mesh__schedule *s) {
     int n = s->size, me = s->me;
     mesh__fold f;
     for (f.power = 1; f.power * 2 <= n;) f.power *= 2;
@@ -232,23 +232,23 @@ static inline mesh__fold mesh__fold_of(const mesh__schedule *s) {
     return f;
 }
 
-static inline int mesh__fold_rank(const mesh__fold *f, int role) {
+MESH__PRIVATE int mesh__fold_rank(const mesh__fold *f, int role) {
     return role < f->extra ? role * 2 + 1 : role + f->extra;
 }
 
 /* The first rank of those that a role stands for. */
-static inline int mesh__fold_first(const mesh__fold *f, int role) {
+MESH__PRIVATE int mesh__fold_first(const mesh__fold *f, int role) {
     return role < f->extra ? role * 2 : role + f->extra;
 }
 
 /* The blocks that a range of roles ends up with, where it has them: v is cut by role or by rank. */
-static inline mesh__range mesh__fold_blocks(const mesh__fold *f, const mesh__view *v, int by_rank, int first,
+MESH__PRIVATE mesh__range mesh__fold_blocks(const mesh__fold *f, const mesh__view *v, int by_rank, int first,
                                             int last) {
     return mesh__blocks_of(v, by_rank ? mesh__fold_first(f, first) : first, by_rank ? mesh__fold_first(f, last) : last);
 }
 
 /* Before: who sits out gives its data (all of v) to its neighbour. */
-static inline void mesh__add_fold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all,
+MESH__PRIVATE void mesh__add_fold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all,
                                   unsigned char *scratch) {
     int me = s->me;
     if (me >= 2 * f->extra) return;
@@ -262,7 +262,7 @@ static inline void mesh__add_fold(mesh__schedule *s, const mesh__fold *f, const 
 }
 
 /* After: it is given the result. */
-static inline void mesh__add_unfold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all) {
+MESH__PRIVATE void mesh__add_unfold(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, mesh__range all) {
     int me = s->me;
     if (me >= 2 * f->extra) return;
     mesh__add_post(s);
@@ -272,7 +272,7 @@ static inline void mesh__add_unfold(mesh__schedule *s, const mesh__fold *f, cons
 
 /* Recursive doubling. Same bits everywhere: both sides combine the same two values in the same order. Source: Thakur, Rabenseifner,
    Gropp 2005. */
-static inline void mesh__build_doubling_reduce(mesh__schedule *s, const mesh__view *v) {
+MESH__PRIVATE void mesh__build_doubling_reduce(mesh__schedule *s, const mesh__view *v) {
     mesh__fold f = mesh__fold_of(s);
     mesh__range all = mesh__all_of(v);
     unsigned char *scratch = mesh__scratch(s, v->total * s->elem_bytes);
@@ -292,7 +292,7 @@ static inline void mesh__build_doubling_reduce(mesh__schedule *s, const mesh__vi
 }
 
 /* Recursive halving: role r is left with its own block reduced. */
-static inline void mesh__add_halving(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, int by_rank,
+MESH__PRIVATE void mesh__add_halving(mesh__schedule *s, const mesh__fold *f, const mesh__view *v, int by_rank,
                                      unsigned char *scratch) {
     int low = 0, high = f->power, mask;
     for (mask = f->power / 2; f->role >= 0 && mask > 0; mask /= 2) {
@@ -310,7 +310,7 @@ static inline void mesh__add_halving(mesh__schedule *s, const mesh__fold *f, con
 }
 
 /* Recursive halving, then doubling: every rank reduces a block of a power of two of them. Source: Rabenseifner 2004. */
-static inline void mesh__build_halving_doubling(mesh__schedule *s, const mesh__view *whole) {
+MESH__PRIVATE void mesh__build_halving_doubling(mesh__schedule *s, const mesh__view *whole) {
     mesh__fold f = mesh__fold_of(s);
     mesh__view v = mesh__view_of(whole->part, whole->nparts, MESH__CHUNKS, f.power);
     mesh__range all = mesh__all_of(&v);
@@ -335,7 +335,7 @@ static inline void mesh__build_halving_doubling(mesh__schedule *s, const mesh__v
 
 /* Blocks are reduced as they travel round a ring, then travel round once more, a segment at a time: a segment is reduced and handed on
    while the next ones are under way. Source of the ring: Patarasuk, Yuan 2009. */
-static inline void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *v, size_t segment) {
+MESH__PRIVATE void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *v, size_t segment) {
     int n = s->size, me = s->me, depth;
     size_t segments = mesh__segments(mesh__block_of(v, 0), segment), most = v->each < segment ? v->each : segment;
     size_t slot = (most * s->elem_bytes + 63) & ~(size_t)63, reduced = (size_t)(n - 1) * segments, t;
@@ -372,7 +372,7 @@ static inline void mesh__build_ring_reduce(mesh__schedule *s, const mesh__view *
     }
 }
 
-static inline void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+MESH__PRIVATE void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     int n = s->size;
     if (algorithm == MESH_ALGORITHM_DIRECT && n - 1 <= MESH__ROUND) {
         mesh__build_reduce_blocks(s, b, &b->recv, mesh__block_of(&b->recv, s->me), 1);
@@ -394,7 +394,7 @@ static inline void mesh__build_all_reduce(mesh__schedule *s, const mesh__layout 
 }
 
 /* A binomial tree whose inner ranks combine their children's data with their own. An op that does not commute goes to rank 0 first. */
-static inline void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me, mask, ordered = s->ordered;
     int top = ordered ? 0 : b->root, rel = (me - top + n) % n;
     size_t bytes = b->send.total * s->elem_bytes;
@@ -424,7 +424,7 @@ static inline void mesh__build_tree_reduce(mesh__schedule *s, const mesh__layout
 }
 
 /* Every rank reduces a block and hands it to the root. */
-static inline void mesh__build_block_reduce(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_block_reduce(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me, k;
     mesh__range mine = mesh__block_of(&b->send, me);
     mesh__part part = mesh__part_of(NULL, mine.count);
@@ -445,7 +445,7 @@ static inline void mesh__build_block_reduce(mesh__schedule *s, const mesh__layou
 
 /* The root cuts the data among the others; each hands its block to all of them, a segment behind. Source: van de Geijn's
    scatter-allgather. */
-static inline void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me, root = b->root, k, before = 0;
     mesh__view cut = mesh__view_of(b->recv.part, b->recv.nparts, MESH__CHUNKS, n - 1);
     const mesh__view *v = &cut;
@@ -476,7 +476,7 @@ static inline void mesh__build_scatter_broadcast(mesh__schedule *s, const mesh__
     mesh__add_wait(s);
 }
 
-static inline void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+MESH__PRIVATE void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     if (s->me == b->root) mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
     if (algorithm == MESH_ALGORITHM_SCATTER)
         mesh__build_scatter_broadcast(s, b);
@@ -486,7 +486,7 @@ static inline void mesh__build_broadcast(mesh__schedule *s, const mesh__layout *
         mesh__build_tree(s, &b->recv, b->root);
 }
 
-static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+MESH__PRIVATE void mesh__build_all_gather(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     mesh__range own = mesh__block_of(&b->recv, s->me), all = mesh__all_of(&b->send);
     if (algorithm == MESH_ALGORITHM_BRUCK) {
         mesh__build_bruck_gather(s, b);
@@ -502,7 +502,7 @@ static inline void mesh__build_all_gather(mesh__schedule *s, const mesh__layout 
 }
 
 /* Recursive halving over blocks that are neighbours; who sits out is given its block at the end. */
-static inline void mesh__build_halving_scatter(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_halving_scatter(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me;
     mesh__fold f = mesh__fold_of(s);
     size_t total = b->send.each * (size_t)n;
@@ -528,7 +528,7 @@ static inline void mesh__build_halving_scatter(mesh__schedule *s, const mesh__la
     mesh__add_divides(s, &b->recv, mesh__all_of(&b->recv));
 }
 
-static inline void mesh__build_reduce_scatter(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+MESH__PRIVATE void mesh__build_reduce_scatter(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     if (s->ordered)
         mesh__build_reduce_ordered(s, b, &b->recv, mesh__all_of(&b->recv));
     else if (algorithm == MESH_ALGORITHM_HALVING)
@@ -538,7 +538,7 @@ static inline void mesh__build_reduce_scatter(mesh__schedule *s, const mesh__lay
 }
 
 /* Blocks move in log2 n rounds: in round k those whose distance has bit k go on by 2^k. Source: Bruck et al. 1997. */
-static inline void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__layout *b) {
     int n = s->size, me = s->me, k, i;
     size_t bytes = b->send.each * s->elem_bytes;
     unsigned char *turned = mesh__scratch(s, bytes * (size_t)n), *out = mesh__scratch(s, bytes * (size_t)n),
@@ -561,7 +561,7 @@ static inline void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__l
         mesh__add_copy(s, b->recv.part->base + (size_t)((me - i + n) % n) * bytes, turned + (size_t)i * bytes, bytes);
 }
 
-static inline void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout *b, int algorithm) {
+MESH__PRIVATE void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout *b, int algorithm) {
     int n = s->size, me = s->me, k;
     mesh__view send = b->send;
     mesh__part part = *b->send.part;
@@ -586,7 +586,7 @@ static inline void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout 
 }
 
 /* gather and scatter are each other's mirror image. `all` is the root's view of blocks, `own` everyone's piece. */
-static inline void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
+MESH__PRIVATE void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
     int n = s->size, me = s->me, k;
     const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
     if (me == b->root && gather)
@@ -605,7 +605,7 @@ static inline void mesh__build_direct_rooted(mesh__schedule *s, const mesh__layo
 }
 
 /* A binomial tree: the rank at distance d from the root deals with blocks d .. d + its lowest bit. */
-static inline void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
+MESH__PRIVATE void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout *b, int gather) {
     int n = s->size, me = s->me, rel = (me - b->root + n) % n, mask, below = 1, i;
     const mesh__view *own = gather ? &b->send : &b->recv, *all = gather ? &b->recv : &b->send;
     size_t bytes = own->total * s->elem_bytes;
@@ -643,7 +643,7 @@ static inline void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout
 }
 
 /* In round k every rank adds what the rank 2^k before has added up. Source: Hillis, Steele 1986. */
-static inline void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
+MESH__PRIVATE void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
     int n = s->size, me = s->me, k, first = 1;
     size_t count = b->send.total, bytes = count * s->elem_bytes;
     unsigned char *result = b->recv.part->base, *scratch = mesh__scratch(s, bytes),
@@ -666,7 +666,7 @@ static inline void mesh__build_doubling_scan(mesh__schedule *s, const mesh__layo
 }
 
 /* Segments pass from rank to rank, each adding its own. */
-static inline void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
+MESH__PRIVATE void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout *b, int exclusive) {
     int n = s->size, me = s->me, post = s->nsteps;
     mesh__range all = mesh__all_of(&b->send);
     size_t segments = mesh__segments(all, b->segment), j, most = all.count < b->segment ? all.count : b->segment;
@@ -698,7 +698,7 @@ static inline void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout 
 /* ---- // >>choice: which algorithm serves a call ---- */
 
 /* The algorithm of a call, and the elements its pipelines move in one step. */
-static inline int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t *segment) {
+MESH__PRIVATE int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t *segment) {
     const mesh_tuning *t = s->tuning;
     int n = s->size, i, levels = s->host && !s->ordered;
     mesh_tuning_row chosen = mesh__built_in(kind, n, bytes);

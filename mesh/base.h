@@ -31,6 +31,17 @@
 #endif
 #endif
 
+/* Functions of the implementation's own; a program may use none of a room. RARE: what runs once, or when something has failed: compiled for
+   size and kept out of the way of what runs often. */
+#define MESH__INLINE static inline /* small, and on the way of every call */
+#if defined(__GNUC__) || defined(__clang__)
+#define MESH__PRIVATE static __attribute__((unused))
+#define MESH__RARE static __attribute__((unused, cold))
+#else
+#define MESH__PRIVATE static inline
+#define MESH__RARE static inline
+#endif
+
 #ifndef MESH_ASSERT
 #ifdef assert
 #define MESH_ASSERT(x) assert(x)
@@ -157,7 +168,7 @@ typedef struct mesh__text {
     size_t cap, len; /* len: of the whole text, written or not */
 } mesh__text;
 
-static inline void mesh__put_char(mesh__text *t, char c) {
+MESH__PRIVATE void mesh__put_char(mesh__text *t, char c) {
     if (t->len + 1 < t->cap) {
         t->buf[t->len] = c;
         t->buf[t->len + 1] = 0;
@@ -165,7 +176,7 @@ static inline void mesh__put_char(mesh__text *t, char c) {
     t->len++;
 }
 
-static inline mesh__text mesh__text_on(char *buf, size_t cap) {
+MESH__PRIVATE mesh__text mesh__text_on(char *buf, size_t cap) {
     mesh__text t;
     t.buf = buf;
     t.cap = buf ? cap : 0;
@@ -174,7 +185,7 @@ static inline mesh__text mesh__text_on(char *buf, size_t cap) {
     return t;
 }
 
-static inline void mesh__put_uint(mesh__text *t, uint64_t v, unsigned base, int width) {
+MESH__PRIVATE void mesh__put_uint(mesh__text *t, uint64_t v, unsigned base, int width) {
     char digits[64];
     int n = 0;
     do {
@@ -185,7 +196,7 @@ static inline void mesh__put_uint(mesh__text *t, uint64_t v, unsigned base, int 
     while (n) mesh__put_char(t, digits[--n]);
 }
 
-static inline void mesh__put_int(mesh__text *t, int64_t v, int width) {
+MESH__PRIVATE void mesh__put_int(mesh__text *t, int64_t v, int width) {
     uint64_t magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v, rest;
     if (v < 0) {
         for (width--, rest = magnitude; rest; rest /= 10) width--;
@@ -195,14 +206,14 @@ static inline void mesh__put_int(mesh__text *t, int64_t v, int width) {
     mesh__put_uint(t, magnitude, 10, width);
 }
 
-static inline int mesh__digits(int v) {
+MESH__PRIVATE int mesh__digits(int v) {
     int n = 1;
     for (; v >= 10; v /= 10) n++;
     return n;
 }
 
 /* Formats: %s text, %c char, %d int, %w int width then int right-aligned, %l int64_t, %u uint64_t, %x uint64_t. */
-static inline void mesh__vput(mesh__text *t, const char *format, va_list args) {
+MESH__PRIVATE void mesh__vput(mesh__text *t, const char *format, va_list args) {
     for (; *format; format++) {
         if (*format != '%') {
             mesh__put_char(t, *format);
@@ -238,14 +249,14 @@ static inline void mesh__vput(mesh__text *t, const char *format, va_list args) {
     }
 }
 
-static inline void mesh__put(mesh__text *t, const char *format, ...) {
+MESH__PRIVATE void mesh__put(mesh__text *t, const char *format, ...) {
     va_list args;
     va_start(args, format);
     mesh__vput(t, format, args);
     va_end(args);
 }
 
-static inline mesh_status mesh__vfail(mesh_error *err, mesh_status status, int rank, const char *format, va_list args) {
+MESH__RARE mesh_status mesh__vfail(mesh_error *err, mesh_status status, int rank, const char *format, va_list args) {
     mesh__text t;
     if (!err) return status;
     err->status = status;
@@ -255,7 +266,7 @@ static inline mesh_status mesh__vfail(mesh_error *err, mesh_status status, int r
     return status;
 }
 
-static inline mesh_status mesh__fail(mesh_error *err, mesh_status status, int rank, const char *format, ...) {
+MESH__RARE mesh_status mesh__fail(mesh_error *err, mesh_status status, int rank, const char *format, ...) {
     va_list args;
     va_start(args, format);
     mesh__vfail(err, status, rank, format, args);
@@ -263,13 +274,13 @@ static inline mesh_status mesh__fail(mesh_error *err, mesh_status status, int ra
     return status;
 }
 
-static inline int mesh__same(const char *a, const char *b) {
+MESH__PRIVATE int mesh__same(const char *a, const char *b) {
     for (; *a && *a == *b; a++, b++) {}
     return *a == *b;
 }
 
 /* Shell's sort: `after` says of two items whether the first comes later. */
-static inline void mesh__sort(int *item, int n, int (*after)(const void *ctx, int a, int b), const void *ctx) {
+MESH__PRIVATE void mesh__sort(int *item, int n, int (*after)(const void *ctx, int a, int b), const void *ctx) {
     int gap, i, k;
     for (gap = n / 2; gap > 0; gap = gap == 2 ? 1 : (int)((int64_t)gap * 5 / 11))
         for (i = gap; i < n; i++) {

@@ -35,7 +35,7 @@ enum {
 };
 
 /* Make room for a received object of so many bytes. Returns 0 without memory. */
-static inline int mesh__object_room(mesh_transport *t, mesh_object *o, uint64_t nbytes) {
+MESH__PRIVATE int mesh__object_room(mesh_transport *t, mesh_object *o, uint64_t nbytes) {
     if (nbytes > o->room || !o->data) {
         void *p = nbytes < SIZE_MAX / 2 ? mesh_transport_alloc(t, (size_t)nbytes + 1) : NULL;
         if (!p) return 0;
@@ -48,7 +48,7 @@ static inline int mesh__object_room(mesh_transport *t, mesh_object *o, uint64_t 
 }
 
 /* The size of the object has come: make room, and broadcast the bytes. */
-static inline mesh_status mesh__extend_object(mesh__schedule *s, const void *head, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh__extend_object(mesh__schedule *s, const void *head, mesh_error *why) {
     mesh_object *o = (mesh_object *)s->extra;
     uint64_t nbytes = mesh__get64((const unsigned char *)head);
     mesh__part part;
@@ -64,7 +64,7 @@ static inline mesh_status mesh__extend_object(mesh__schedule *s, const void *hea
     return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
 }
 
-static inline void mesh__build_object(mesh__schedule *s) {
+MESH__PRIVATE void mesh__build_object(mesh__schedule *s) {
     unsigned char *head = mesh__scratch(s, 8);
     mesh__part part = mesh__part_of(head, 8);
     mesh__view v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
@@ -80,13 +80,13 @@ static inline void mesh__build_object(mesh__schedule *s) {
 /* ---- // >>many: lists of buffers. Small neighbours are copied together, so that a thousand small arrays do not make a thousand messages. */
 
 /* How many blocks of a group of n a buffer's send and recv hold. */
-static inline int mesh__many_blocks(int kind, int n, int receive) {
+MESH__PRIVATE int mesh__many_blocks(int kind, int n, int receive) {
     int gathers = kind == MESH_CALL_ALL_GATHER_MANY, scatters = kind == MESH_CALL_REDUCE_SCATTER_MANY;
     return (receive ? gathers : scatters) ? n : 1;
 }
 
 /* The end of the run of small buffers that begins at i. */
-static inline int mesh__many_small(const mesh__schedule *s, int i, size_t *count) {
+MESH__PRIVATE int mesh__many_small(const mesh__schedule *s, int i, size_t *count) {
     const mesh_call *call = &s->call;
     for (*count = 0; i < call->nbuffers && call->buffers[i].count * s->elem_bytes <= MESH__PACKED; i++)
         *count += call->buffers[i].count;
@@ -94,7 +94,7 @@ static inline int mesh__many_small(const mesh__schedule *s, int i, size_t *count
 }
 
 /* Copy the small buffers i .. end-1 into or out of packed memory of `blocks` blocks. */
-static inline void mesh__many_copy(mesh__schedule *s, int i, int end, unsigned char *packed, size_t count, int blocks,
+MESH__PRIVATE void mesh__many_copy(mesh__schedule *s, int i, int end, unsigned char *packed, size_t count, int blocks,
                                    int receive) {
     int k;
     size_t at = 0;
@@ -113,7 +113,7 @@ static inline void mesh__many_copy(mesh__schedule *s, int i, int end, unsigned c
 }
 
 /* The parts of a list: as they are, or packed. Copies into packed memory are added; with `out`, those out of it instead. */
-static inline int mesh__many_parts(mesh__schedule *s, mesh__part *send, mesh__part *recv, unsigned char *packed,
+MESH__PRIVATE int mesh__many_parts(mesh__schedule *s, mesh__part *send, mesh__part *recv, unsigned char *packed,
                                    int out) {
     const mesh_call *call = &s->call;
     int i = 0, n = 0, size = s->on->size, me = s->index;
@@ -148,7 +148,7 @@ static inline int mesh__many_parts(mesh__schedule *s, mesh__part *send, mesh__pa
 }
 
 /* Bytes that packing needs. */
-static inline size_t mesh__many_packed(const mesh__schedule *s) {
+MESH__PRIVATE size_t mesh__many_packed(const mesh__schedule *s) {
     int i = 0, size = s->on->size;
     int sb = mesh__many_blocks(s->call.kind, size, 0), rb = mesh__many_blocks(s->call.kind, size, 1);
     size_t total = 0, count;
@@ -163,12 +163,12 @@ static inline size_t mesh__many_packed(const mesh__schedule *s) {
 /* ---- // >>build: whole schedules ---- */
 
 /* An operation on a group of one. */
-static inline void mesh__build_alone(mesh__schedule *s, const mesh__layout *b) {
+MESH__PRIVATE void mesh__build_alone(mesh__schedule *s, const mesh__layout *b) {
     if (s->call.kind == MESH_CALL_EXSCAN || mesh__is_meeting(s->call.kind)) return;
     mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, 0), &b->send, mesh__block_of(&b->send, 0));
 }
 
-static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int kind) {
+MESH__PRIVATE void mesh__build_native(mesh__schedule *s, mesh__layout *b, int kind) {
     int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
     size_t bytes =
         (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
@@ -229,7 +229,7 @@ static inline void mesh__build_native(mesh__schedule *s, mesh__layout *b, int ki
 }
 
 /* Elements that a v-call touches, or SIZE_MAX when they overflow. */
-static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets, int n, size_t elem) {
+MESH__PRIVATE size_t mesh__v_extent(const size_t *counts, const size_t *offsets, int n, size_t elem) {
     size_t end = 0, at = 0, limit = SIZE_MAX / 2 / elem;
     int i;
     for (i = 0; i < n; i++) {
@@ -242,25 +242,25 @@ static inline size_t mesh__v_extent(const size_t *counts, const size_t *offsets,
 }
 
 /* Elements from a part's base to the end of what a view has there. */
-static inline size_t mesh__part_extent(const mesh__schedule *s, const mesh__view *v, const mesh__part *p) {
+MESH__PRIVATE size_t mesh__part_extent(const mesh__schedule *s, const mesh__view *v, const mesh__part *p) {
     size_t extent = mesh__v_extent(v->counts, v->offsets, v->counts ? s->on->size : 0, 1);
     return v->kind == MESH__COUNTS ? extent : v->kind == MESH__BLOCKS ? p->count * (size_t)s->on->size : p->count;
 }
 
 /* Does this rank give data, or take a result, in this kind of call? */
-static inline int mesh__gives(const mesh__schedule *s, int kind) {
+MESH__PRIVATE int mesh__gives(const mesh__schedule *s, int kind) {
     int rooted = kind == MESH_CALL_BROADCAST || kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
     return !rooted || s->index == s->call.root;
 }
 
-static inline int mesh__takes(const mesh__schedule *s, int kind) {
+MESH__PRIVATE int mesh__takes(const mesh__schedule *s, int kind) {
     int rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V;
     if (kind == MESH_CALL_EXSCAN) return s->index > 0;
     return !rooted || s->index == s->call.root;
 }
 
 /* On a big-endian host: turned copies are sent, and what has arrived is turned at the end. */
-static inline void mesh__build_turned(mesh__schedule *s, mesh__layout *b, int kind) {
+MESH__PRIVATE void mesh__build_turned(mesh__schedule *s, mesh__layout *b, int kind) {
     mesh__part *turned = (mesh__part *)mesh_transport_alloc(s->t, (size_t)b->send.nparts * sizeof *turned);
     size_t total = 0;
     unsigned char *scratch = NULL;
@@ -292,7 +292,7 @@ static inline void mesh__build_turned(mesh__schedule *s, mesh__layout *b, int ki
     mesh_transport_free(s->t, turned);
 }
 
-static inline void mesh__build_with(mesh__schedule *s, mesh__layout *b, int kind) {
+MESH__PRIVATE void mesh__build_with(mesh__schedule *s, mesh__layout *b, int kind) {
     int talks = !mesh__is_meeting(kind) && s->on->size > 1;
     if (talks && mesh__swap_width(&s->call))
         mesh__build_turned(s, b, kind);
@@ -301,7 +301,7 @@ static inline void mesh__build_with(mesh__schedule *s, mesh__layout *b, int kind
 }
 
 /* How a call's send and recv are laid out. */
-static inline mesh__layout mesh__layout_of(const mesh__schedule *s, const mesh__part *send, const mesh__part *recv,
+MESH__PRIVATE mesh__layout mesh__layout_of(const mesh__schedule *s, const mesh__part *send, const mesh__part *recv,
                                            int nparts) {
     const mesh_call *call = &s->call;
     int n = s->on->size, kind = mesh__single_kind(call->kind);
@@ -330,7 +330,7 @@ static inline mesh__layout mesh__layout_of(const mesh__schedule *s, const mesh__
 }
 
 /* Where blocks without offsets begin: summed up once, not for each. */
-static inline int mesh__offsets_make(mesh__schedule *s, mesh__layout *b) {
+MESH__PRIVATE int mesh__offsets_make(mesh__schedule *s, mesh__layout *b) {
     mesh__view *view[2];
     size_t n = (size_t)s->on->size, *offsets, i, k, at;
     view[0] = &b->send, view[1] = &b->recv;
@@ -346,7 +346,7 @@ static inline int mesh__offsets_make(mesh__schedule *s, mesh__layout *b) {
     return 1;
 }
 
-static inline void mesh__build(mesh__schedule *s) {
+MESH__PRIVATE void mesh__build(mesh__schedule *s) {
     const mesh_call *call = &s->call;
     mesh__part send, recv, *list = NULL;
     mesh__layout b;

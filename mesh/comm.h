@@ -89,7 +89,7 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t);
 
 /* ---- // >>engines ---- */
 
-static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
+MESH__RARE mesh_status mesh__transport_check(mesh_transport *t, mesh_error *err) {
     const mesh_ops *o = t->ops;
     if (!o || o->struct_size < offsetof(mesh_ops, group_open) || o->abi != MESH_ABI)
         return mesh__fail(
@@ -106,7 +106,7 @@ static inline mesh_status mesh__transport_check(mesh_transport *t, mesh_error *e
     return MESH_OK;
 }
 
-static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
+MESH__PRIVATE mesh__engine *mesh__engine_get(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
     if (e) return e;
     e = (mesh__engine *)mesh_transport_alloc(t, sizeof *e);
@@ -124,7 +124,7 @@ static inline mesh__engine *mesh__engine_get(mesh_transport *t) {
 }
 
 /* A block that mesh_alloc gave is no longer. */
-static inline void mesh__memory_free(mesh__engine *e, mesh__memory *m) {
+MESH__RARE void mesh__memory_free(mesh__engine *e, mesh__memory *m) {
     *m->at = m->next;
     if (m->next) m->next->at = m->at;
     m->at = NULL;
@@ -168,7 +168,7 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
 
 /* ---- // >>groups ---- */
 
-static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
+MESH__RARE void mesh__group_free(mesh__engine *e, mesh__group *g) {
     if (!g) return;
     if (MESH__HAS(e->t->ops, group_close) && g->handle) e->t->ops->group_close(e->t, g->handle);
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
@@ -178,19 +178,19 @@ static inline void mesh__group_free(mesh__engine *e, mesh__group *g) {
 }
 
 /* The names of a list of axes, as messages and records write it: "dp,cp". */
-static inline void mesh__put_axes(mesh__text *t, const mesh *m, const uint8_t *list, int n) {
+MESH__RARE void mesh__put_axes(mesh__text *t, const mesh *m, const uint8_t *list, int n) {
     int i;
     for (i = 0; i < n; i++) mesh__put(t, "%s%s", i ? "," : "", m->axis[list[i]].name);
 }
 
-static inline mesh__group *mesh__group_called(const mesh__comm_impl *impl, const char *axes) {
+MESH__PRIVATE mesh__group *mesh__group_called(const mesh__comm_impl *impl, const char *axes) {
     int i;
     for (i = 0; i < impl->ngroups; i++)
         if (mesh__same(impl->group[i]->axes, axes)) return impl->group[i];
     return NULL;
 }
 
-static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
+MESH__PRIVATE mesh__group *mesh__group_find(const mesh__comm_impl *impl, const char *axes) {
     char text[MESH_MAX_AXES * MESH_NAME_BYTES];
     mesh__text t = mesh__text_on(text, sizeof text);
     uint8_t list[MESH_MAX_AXES];
@@ -202,7 +202,7 @@ static inline mesh__group *mesh__group_find(const mesh__comm_impl *impl, const c
 }
 
 /* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
-static inline mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
+MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     mesh__group *g;
@@ -264,13 +264,13 @@ typedef struct mesh__hello {
     const char *mesh_text; /* inside the mail */
 } mesh__hello;
 
-static inline uint64_t mesh__hash_text(uint64_t h, const char *s) {
+MESH__RARE uint64_t mesh__hash_text(uint64_t h, const char *s) {
     for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
     return mesh__mix(h, 0x100);
 }
 
-static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
-                                       const mesh_comm_desc *desc) {
+MESH__RARE size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
+                                    const mesh_comm_desc *desc) {
     char text[300];
     mesh_format(m, text, sizeof text);
     mesh__put32(d, MESH__MSG_HELLO);
@@ -283,7 +283,7 @@ static inline size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, 
 }
 
 /* Has a rank of the mesh left, or can this rank's transport go no further? Then the mesh cannot be opened. */
-static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
+MESH__RARE mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_error *err) {
     int i;
     if (e->halted)
         return mesh__fail(err, MESH_ERR_TRANSPORT, e->t->rank, "mesh_comm_open: the transport (%s) of rank %d failed",
@@ -297,8 +297,8 @@ static inline mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_e
 }
 
 /* Answer a hello: with why not, or with the tuning table. */
-static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
-                                 const mesh__comm_impl *terms, const mesh_error *why) {
+MESH__RARE void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status status, uint32_t id,
+                              const mesh__comm_impl *terms, const mesh_error *why) {
     unsigned char welcome[MESH_CONTROL_BYTES];
     size_t length = MESH__WELCOME_HEAD;
     mesh__put32(welcome, MESH__MSG_WELCOME);
@@ -316,7 +316,7 @@ static inline void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status
 }
 
 /* Ranks that come for a mesh that this rank gave up before. */
-static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
+MESH__RARE void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
     mesh__mail **at = &e->mail;
     while (*at) {
         mesh_error why;
@@ -333,7 +333,7 @@ static inline void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
 }
 
 /* A deadline passed: which ranks have not come. */
-static inline mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int heard, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int heard, mesh_error *err) {
     int ranks[32], n = 0, i;
     char who[160];
     mesh__text t = mesh__text_on(who, sizeof who);
@@ -349,8 +349,8 @@ static inline mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int
 }
 
 /* The first rank's part: wait for every hello, compare, choose the id. */
-static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
-                                          mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
+                                       mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status = MESH_OK;
     mesh__mail **at;
     int heard = 1;
@@ -409,8 +409,8 @@ static inline mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const 
 }
 
 /* Who shares a host, as the first rank told before it welcomed this one. */
-static inline mesh_status mesh__open_hosts(mesh__engine *e, const mesh *m, int leader, mesh__comm_impl *terms,
-                                           mesh_error *err) {
+MESH__RARE mesh_status mesh__open_hosts(mesh__engine *e, const mesh *m, int leader, mesh__comm_impl *terms,
+                                        mesh_error *err) {
     if (e->starved || !mesh__hosts_heard(e, leader, &terms->hosts))
         return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                           "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
@@ -423,8 +423,8 @@ static inline mesh_status mesh__open_hosts(mesh__engine *e, const mesh *m, int l
 }
 
 /* Every other rank's part: wait to be welcomed. */
-static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
-                                            mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int leader, int64_t deadline,
+                                         mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
     mesh_status status;
     mesh first;
     mesh_group_through(&first, m, "", leader, NULL);
@@ -466,7 +466,7 @@ static inline mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int 
 /* Where this rank's operations are traced: ask the first rank for the time, a few times; the shortest trip says it best, taken in its middle
    (Cristian, 1989). That rank cannot have opened the comm before it has this one's hello, so it is there to answer; whether it traces too
    is its answer's to say. A rank that goes, or a deadline that passes, is told of by the opening that follows. */
-static inline void mesh__clock_compare(mesh__engine *e, const mesh *m, int leader, int64_t deadline) {
+MESH__RARE void mesh__clock_compare(mesh__engine *e, const mesh *m, int leader, int64_t deadline) {
     mesh__clock *k = &e->clock;
     int64_t offset = 0, within = INT64_MAX, sent;
     unsigned char ask[MESH__CLOCK_BYTES];
@@ -494,7 +494,7 @@ static inline void mesh__clock_compare(mesh__engine *e, const mesh *m, int leade
     e->t->trace_clock(e->t->trace_ctx, offset, within);
 }
 
-static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *desc, mesh_error *err) {
     char all[MESH_MAX_AXES * MESH_NAME_BYTES];
     mesh__text t = mesh__text_on(all, sizeof all);
     mesh_status status;
@@ -515,7 +515,7 @@ static inline mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *
     return MESH_OK;
 }
 
-static inline void mesh__unregister(mesh_comm *c, mesh__registration *r) {
+MESH__RARE void mesh__unregister(mesh_comm *c, mesh__registration *r) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__registration **at = &impl->registered;
     int i;
@@ -527,7 +527,7 @@ static inline void mesh__unregister(mesh_comm *c, mesh__registration *r) {
     mesh_transport_free(c->transport, r);
 }
 
-static inline void mesh__comm_release(mesh_comm *c) {
+MESH__RARE void mesh__comm_release(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     int i;
@@ -544,8 +544,8 @@ static inline void mesh__comm_release(mesh_comm *c) {
 }
 
 /* What can be seen to be wrong without another rank. */
-static inline mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, const mesh *m,
-                                           const mesh_comm_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, const mesh *m,
+                                        const mesh_comm_desc *desc, mesh_error *err) {
     const mesh__engine *e = (const mesh__engine *)t->engine;
     mesh_status status = mesh__transport_check(t, err);
     int i;
@@ -575,8 +575,8 @@ static inline mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t
 }
 
 /* A comm that is about to open: an engine, and what the description says. MEMORY: nothing is left of it. */
-static inline mesh_status mesh__open_begin(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
-                                           mesh_error *err) {
+MESH__RARE mesh_status mesh__open_begin(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
+                                        mesh_error *err) {
     mesh__engine *e = mesh__engine_get(t);
     mesh__comm_impl *impl = e ? (mesh__comm_impl *)mesh_transport_alloc(t, sizeof *impl) : NULL;
     if (!impl) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory");
@@ -607,7 +607,7 @@ static inline mesh_status mesh__open_begin(mesh_comm *c, mesh_transport *t, cons
 }
 
 /* Meet the other ranks: the first of the mesh leads. */
-static inline mesh_status mesh__open_meet(mesh_comm *c, const mesh_comm_desc *desc, uint32_t *id, mesh_error *err) {
+MESH__RARE mesh_status mesh__open_meet(mesh_comm *c, const mesh_comm_desc *desc, uint32_t *id, mesh_error *err) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     mesh_transport *t = c->transport;
@@ -638,8 +638,8 @@ static inline mesh_status mesh__open_meet(mesh_comm *c, const mesh_comm_desc *de
     return status;
 }
 
-static inline mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
-                                                 const mesh_comm_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, const mesh *m,
+                                              const mesh_comm_desc *desc, mesh_error *err) {
     static const mesh_comm_desc none = MESH_ZERO;
     mesh__engine *e;
     mesh__mail **at;
@@ -693,7 +693,7 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 /* ---- // >>closing ---- */
 
 /* Block until what was left to streams has ended. */
-static inline void mesh__comm_settle(mesh_comm *c) {
+MESH__RARE void mesh__comm_settle(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     mesh__op *op = e->detached;
     while (op) {
@@ -706,7 +706,7 @@ static inline void mesh__comm_settle(mesh_comm *c) {
     }
 }
 
-static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
+MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
     mesh__engine *e;
     int i, k, under_way = 0;
     int64_t limit;
@@ -768,7 +768,7 @@ static inline mesh_status mesh__comm_close_inside(mesh_comm *c) {
 
 MESH_API mesh_status mesh_comm_close(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_close_inside(c)); }
 
-static inline mesh_status mesh__op_add_inside(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
+MESH__RARE mesh_status mesh__op_add_inside(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
     if (!impl || c->failed) return MESH_ERR_STATE;
     if (!user || !user->combine || !op)
@@ -791,7 +791,7 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
     MESH__ALONE(c, MESH__CALLER, mesh__op_add_inside(c, user, op));
 }
 
-static inline mesh_status mesh__abort_inside(mesh_comm *c, const char *why) {
+MESH__RARE mesh_status mesh__abort_inside(mesh_comm *c, const char *why) {
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (c->failed) return (mesh_status)c->error.status;
     mesh__comm_broken(c, MESH_ERR_CANCELED, c->transport->rank, "%s: rank %d gave up%s%s", mesh__impl(c)->name,
@@ -828,7 +828,7 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
 /* ---- // >>calls: where every start begins and ends ---- */
 
 /* Operations that were left to a stream end in the order they were left; the first that has not is looked at for its deadline. */
-static inline void mesh__reap(mesh__engine *e) {
+MESH__PRIVATE void mesh__reap(mesh__engine *e) {
     mesh__op *op;
     while ((op = e->detached) != NULL) {
         mesh__op_advance(e, op);
@@ -845,7 +845,7 @@ static inline void mesh__reap(mesh__engine *e) {
 }
 
 /* The comm and group of a call, or an error. */
-static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
+MESH__PRIVATE mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g) {
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl)
         return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", mesh__call_name(kind));
@@ -868,7 +868,7 @@ static inline mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
 }
 
 /* A start that is only prepared: a kept request that rests. */
-static inline mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_request *r) {
+MESH__PRIVATE mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_request *r) {
     mesh__engine *e = mesh__impl(c)->engine;
     const char *axes = op->group->axes;
     int kind = op->schedule.call.kind, extends = op->schedule.extend != NULL;
@@ -887,7 +887,7 @@ static inline mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_r
 }
 
 /* The end of every start: what the launch refuses fails the comm. */
-static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_request *r) {
+MESH__PRIVATE mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_request *r) {
     mesh__engine *e = mesh__impl(c)->engine;
     const mesh__record *record = &op->record; /* still so in a slot that was given back */
     mesh_status status;
@@ -906,7 +906,7 @@ static inline mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
 
 /* ---- // >>streams ---- */
 
-static inline mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
+MESH__PRIVATE mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
     int i;
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (mesh__impl(c)->stream == stream) return MESH_OK;
@@ -920,7 +920,7 @@ MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
     MESH__ALONE(c, MESH__CALLER, mesh__comm_stream_inside(c, stream));
 }
 
-static inline mesh_status mesh__comm_sync_inside(mesh_comm *c) {
+MESH__PRIVATE mesh_status mesh__comm_sync_inside(mesh_comm *c) {
     mesh__engine *e;
     if (!c || !c->impl) return MESH_ERR_STATE;
     e = mesh__impl(c)->engine;
@@ -933,7 +933,7 @@ MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER,
 
 /* ---- // >>memory of the transport ---- */
 
-static inline mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void **p) {
+MESH__PRIVATE mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void **p) {
     enum { LINE = 64, HEAD = (sizeof(mesh__memory) + LINE - 1) / LINE * LINE };
     void *raw = nbytes < SIZE_MAX - HEAD - LINE ? mesh_transport_alloc(e->t, nbytes + HEAD + LINE) : NULL;
     unsigned char *at = (unsigned char *)(((uintptr_t)raw + HEAD + LINE - 1) & ~(uintptr_t)(LINE - 1));
@@ -950,7 +950,7 @@ static inline mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void 
     return MESH_OK;
 }
 
-static inline mesh_status mesh__alloc_inside(mesh_transport *t, size_t nbytes, void **p, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__alloc_inside(mesh_transport *t, size_t nbytes, void **p, mesh_error *err) {
     mesh__engine *e = mesh__engine_get(t);
     mesh_status status = MESH_ERR_MEMORY;
     *p = NULL;
@@ -992,7 +992,7 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
 }
 
 /* Wait on the host for what has been issued in a group, without an operation. */
-static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
     mesh_post mark;
@@ -1013,7 +1013,7 @@ static inline mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_err
     return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
-static inline mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
     mesh_transport *t;
     void *group;

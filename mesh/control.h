@@ -20,7 +20,7 @@ enum {
 
 enum { MESH__CLOCK_BYTES = 8, MESH__TIME_BYTES = 28, MESH__CLOCK_TRIPS = 8 };
 
-static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
+MESH__RARE int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
     mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
     if (!mail) {
         e->starved = 1; /* who opens a comm now must not wait for what was lost */
@@ -36,21 +36,21 @@ static inline int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
     return 1;
 }
 
-static inline unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
+MESH__RARE unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
 
-static inline void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
+MESH__RARE void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
     mesh__mail *m = *at;
     *at = m->next;
     if (!m->next) e->mail_end = at;
     mesh_transport_free(e->t, m);
 }
 
-static inline int mesh__is_hello(mesh__mail *m, int rank) {
+MESH__RARE int mesh__is_hello(mesh__mail *m, int rank) {
     return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
 }
 
 /* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
-static inline void mesh__hello_forget(mesh__engine *e, int rank) {
+MESH__RARE void mesh__hello_forget(mesh__engine *e, int rank) {
     mesh__mail **at = &e->mail;
     while (*at) {
         if (mesh__is_hello(*at, rank))
@@ -61,7 +61,7 @@ static inline void mesh__hello_forget(mesh__engine *e, int rank) {
 }
 
 /* A rank gave an opening up that this one, its first rank, had welcomed it to meanwhile: the comm is open without it. */
-static inline void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t nonce) {
+MESH__RARE void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t nonce) {
     int i;
     for (i = 0; i < e->ncomms; i++) {
         mesh_comm *c = e->comm[i];
@@ -73,7 +73,7 @@ static inline void mesh__opening_given_up(mesh__engine *e, int rank, uint32_t no
 }
 
 /* A hello that there was no memory to keep: its sender is told, and waits no longer. */
-static inline void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello) {
+MESH__RARE void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello) {
     unsigned char welcome[MESH_CONTROL_BYTES];
     mesh_error why;
     mesh__fail(&why, MESH_ERR_MEMORY, e->t->rank, "mesh_comm_open: rank %d has no memory for a message of the opening",
@@ -90,7 +90,7 @@ static inline void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello
 /* ---- // >>failures ---- */
 
 /* A rank is gone. For LOST comms fail a little later: what the others have to say may be the cause of it. */
-static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     mesh__gone *g;
     int i;
     for (i = 0; i < e->ngone; i++)
@@ -109,7 +109,7 @@ static inline void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
 
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
    once more: what it sent before it closed may only be arriving. */
-static inline int mesh__closed_heard(mesh_comm *c, int from) {
+MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     int ranks[MESH__WALK_PENDING], i, k, n;
@@ -137,12 +137,12 @@ static inline int mesh__closed_heard(mesh_comm *c, int from) {
 }
 
 /* An error of another rank's. What is none that there is counts as the loss of that rank: never as success. */
-static inline mesh_status mesh__status_heard(const unsigned char *p) {
+MESH__RARE mesh_status mesh__status_heard(const unsigned char *p) {
     int status = (int)mesh__get32(p);
     return status < 0 && status >= MESH_ERR_TRANSPORT ? (mesh_status)status : MESH_ERR_PEER;
 }
 
-static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
+MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
     uint32_t length = nbytes - MESH__ABORT_HEAD;
@@ -176,7 +176,7 @@ static inline void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned
 /* ---- // >>terms: what the first rank of a comm hands out ---- */
 
 /* What the first rank hands out: the scratch cap, the topology, the tuning table; as many levels and rows as there are. */
-static inline void mesh__terms_wire(mesh__wire *w, mesh__comm_impl *impl) {
+MESH__RARE void mesh__terms_wire(mesh__wire *w, mesh__comm_impl *impl) {
     int i;
     mesh__wire_i64(w, &impl->scratch_cap);
     mesh__wire_int(w, &impl->topology.nlevels);
@@ -198,14 +198,14 @@ static inline void mesh__terms_wire(mesh__wire *w, mesh__comm_impl *impl) {
     }
 }
 
-static inline size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
+MESH__RARE size_t mesh__terms_write(unsigned char *d, const mesh__comm_impl *impl) {
     mesh__wire w = mesh__writing(d);
     mesh__terms_wire(&w, (mesh__comm_impl *)(uintptr_t)impl);
     return (size_t)(w.at - d);
 }
 
 /* Are these bytes such terms? */
-static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
+MESH__RARE int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
     uint32_t levels = nbytes >= 12 ? mesh__get32(d + 8) : UINT32_MAX;
     return levels <= MESH_MAX_LEVELS && nbytes >= 12 + levels * MESH__LEVEL_BYTES &&
            (nbytes - 12 - levels * MESH__LEVEL_BYTES) % MESH__ROW_BYTES == 0 &&
@@ -213,7 +213,7 @@ static inline int mesh__terms_fit(const unsigned char *d, size_t nbytes) {
 }
 
 /* They fit. */
-static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
+MESH__RARE void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *d, size_t nbytes) {
     mesh__wire w = mesh__reading(d);
     impl->tuning.nrows = (int)((nbytes - 12 - mesh__get32(d + 8) * MESH__LEVEL_BYTES) / MESH__ROW_BYTES);
     mesh__terms_wire(&w, impl);
@@ -223,7 +223,7 @@ static inline void mesh__terms_read(mesh__comm_impl *impl, const unsigned char *
 
 enum { MESH__HOSTS_HEAD = 8, MESH__HOSTS_RUNS = (MESH_CONTROL_BYTES - MESH__HOSTS_HEAD) / MESH__HOST_RUN_BYTES };
 
-static inline void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, const mesh__hosts *h) {
+MESH__RARE void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, const mesh__hosts *h) {
     unsigned char message[MESH_CONTROL_BYTES];
     int at, i;
     for (at = 0; at < h->nruns; at = i) {
@@ -237,7 +237,7 @@ static inline void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, con
 }
 
 /* What the first rank has told of this opening; what is left of others is dropped. Returns 0 without memory. */
-static inline int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h) {
+MESH__RARE int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h) {
     mesh__mail **at = &e->mail;
     int good = 1;
     while (*at) {
@@ -260,7 +260,7 @@ static inline int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h)
 /* ---- // >>clocks ---- */
 
 /* Another rank asks for the time on rank 0's clock, as this one knows it. */
-static inline void mesh__clock_answer(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__clock_answer(mesh__engine *e, const mesh_control *m) {
     unsigned char answer[MESH__TIME_BYTES];
     int known = e->t->rank == 0 ? e->t->trace_clock != NULL : e->clock.known;
     mesh__put32(answer, MESH__MSG_TIME);
@@ -271,7 +271,7 @@ static inline void mesh__clock_answer(mesh__engine *e, const mesh_control *m) {
     e->t->ops->control_send(e->t, m->rank, MESH_EVENT_MESSAGE, answer, sizeof answer);
 }
 
-static inline void mesh__clock_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__clock_heard(mesh__engine *e, const mesh_control *m) {
     const unsigned char *d = m->data;
     if (mesh__get32(d + 4) != e->clock.asked) return;
     e->clock.came = mesh__now(e);
@@ -284,29 +284,29 @@ static inline void mesh__clock_heard(mesh__engine *e, const mesh_control *m) {
 
 /* ---- // >>what came ---- */
 
-static inline void mesh__hello_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__hello_heard(mesh__engine *e, const mesh_control *m) {
     if (m->data[m->nbytes - 1]) return;
     mesh__hello_forget(e, m->rank);
     if (!mesh__mail_keep(e, m)) mesh__hello_refuse(e, m);
 }
 
-static inline void mesh__farewell_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__farewell_heard(mesh__engine *e, const mesh_control *m) {
     mesh__hello_forget(e, m->rank);
     mesh__opening_given_up(e, m->rank, mesh__get32(m->data + 4));
 }
 
-static inline void mesh__welcome_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__welcome_heard(mesh__engine *e, const mesh_control *m) {
     uint32_t rest = m->nbytes - MESH__WELCOME_HEAD;
     int fits = mesh__get32(m->data + 8) == MESH_OK ? mesh__terms_fit(m->data + MESH__WELCOME_HEAD, rest)
                                                    : !rest || !m->data[m->nbytes - 1];
     if (fits) mesh__mail_keep(e, m);
 }
 
-static inline void mesh__hosts_told(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__hosts_told(mesh__engine *e, const mesh_control *m) {
     if ((m->nbytes - MESH__HOSTS_HEAD) % MESH__HOST_RUN_BYTES == 0) mesh__mail_keep(e, m);
 }
 
-static inline void mesh__message_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__message_heard(mesh__engine *e, const mesh_control *m) {
 #define MESH_X(name, least, heard) {least, heard},
     static const struct {
         uint32_t least;
@@ -317,7 +317,7 @@ static inline void mesh__message_heard(mesh__engine *e, const mesh_control *m) {
     if (kind > MESH__MSG_NONE && kind < MESH__MSG_END && m->nbytes >= message[kind].least) message[kind].heard(e, m);
 }
 
-static inline void mesh__control(mesh__engine *e) {
+MESH__PRIVATE void mesh__control(mesh__engine *e) {
     mesh_control m;
     int i;
     while (e->t->ops->control_poll(e->t, &m) == MESH_OK) {
@@ -335,7 +335,7 @@ static inline void mesh__control(mesh__engine *e) {
 }
 
 /* What came over the control plane, before what follows from it. */
-static inline void mesh__heard(mesh__engine *e) {
+MESH__PRIVATE void mesh__heard(mesh__engine *e) {
     mesh__control(e);
     mesh__gone_settle(e);
 }

@@ -56,7 +56,7 @@ MESH_API mesh_traffic mesh_plan_traffic(const mesh_plan *p, int step, int rank) 
 }
 
 /* The worst rank's bytes in a step, exactly. Where every piece has one source, boxes say it all. */
-static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
+MESH__PRIVATE int64_t mesh__step_measure(const mesh_plan *p, int step) {
     int64_t worst = 0;
     int side, i, simple;
     mesh_moves route;
@@ -85,7 +85,7 @@ static inline int64_t mesh__step_measure(const mesh_plan *p, int step) {
 }
 
 /* The least that the worst rank receives in a step, whoever sends it. */
-static inline int64_t mesh__step_least(const mesh_plan *p, const mesh_moves *route) {
+MESH__PRIVATE int64_t mesh__step_least(const mesh_plan *p, const mesh_moves *route) {
     int64_t worst = 0;
     int i;
     if (route->placed.n || route->to_zero.n) return 0;
@@ -110,7 +110,7 @@ MESH_API int64_t mesh_plan_measure(const mesh_plan *p) {
 }
 
 /* Transfers of elements that no plan can do without, on all ranks together. matched: elements times ranks that hold and want them. */
-static inline int64_t mesh__transfers(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int64_t elements,
+MESH__PRIVATE int64_t mesh__transfers(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int64_t elements,
                                       int64_t matched) {
     const mesh *src = &p->at[0], *dst = &p->at[1];
     int64_t groups = 1, copies = 1, apart = 1, own = 1, both = 1, found, missed;
@@ -142,7 +142,7 @@ static inline int64_t mesh__transfers(const mesh_plan *p, const mesh_spec *from,
 }
 
 /* The tensor before (0) and after (1) the plan. */
-static inline mesh_layout mesh__plan_end(const mesh_plan *p, int side) {
+MESH__PRIVATE mesh_layout mesh__plan_end(const mesh_plan *p, int side) {
     mesh_layout l;
     int d;
     l.on = &p->at[side];
@@ -186,7 +186,7 @@ MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
 /* ---- // >>costs ------------------------------------------------------------------------------------------------------ */
 
 /* a * b / c for b <= c < 2^31 without overflow. */
-static inline int64_t mesh__fraction(int64_t a, int64_t b, int64_t c) { return a / c * b + a % c * b / c; }
+MESH__PRIVATE int64_t mesh__fraction(int64_t a, int64_t b, int64_t c) { return a / c * b + a % c * b / c; }
 
 typedef struct mesh__cost {
     int64_t bytes, ps, staged;      /* staged: of the box that is made */
@@ -194,7 +194,7 @@ typedef struct mesh__cost {
 } mesh__cost;
 
 /* Of the ranks that lie along some digits, how many share a unit of so many ranks with one of them. */
-static inline int64_t mesh__within(const mesh_digits *d, int unit) {
+MESH__PRIVATE int64_t mesh__within(const mesh_digits *d, int unit) {
     int64_t n = 1;
     int i;
     for (i = 0; i < d->n; i++) {
@@ -206,7 +206,7 @@ static inline int64_t mesh__within(const mesh_digits *d, int unit) {
 
 /* Time of so many messages and bytes between a rank and `all` others, of which near[l] are in its unit of level l: each level has its
    share. self: the rank is one of them. */
-static inline int64_t mesh__time(const mesh_topology *t, const int64_t *near, int64_t all, int self, int64_t messages,
+MESH__PRIVATE int64_t mesh__time(const mesh_topology *t, const int64_t *near, int64_t all, int self, int64_t messages,
                                  int64_t bytes) {
     int64_t below = self, ps = 0;
     int l;
@@ -227,13 +227,13 @@ static inline int64_t mesh__time(const mesh_topology *t, const int64_t *near, in
 
 /* What so many bytes cost that are read or written in memory beside: four times as fast as the nearest level. Nothing where that has no
    latency: such a topology asks for the fewest bytes between ranks. */
-static inline int64_t mesh__local_time(const mesh_topology *t, int64_t bytes) {
+MESH__PRIVATE int64_t mesh__local_time(const mesh_topology *t, int64_t bytes) {
     return t->level[0].latency_ps ? mesh__mul64(bytes >> 18, t->level[0].ps_per_byte_16) : 0;
 }
 
 /* What crosses between two meshes, as a few ranks of one side see the other: its ranks lie along `all`, from its origin on, and each deals
    with `count` of them, the nearest. The worst of them. */
-static inline int64_t mesh__time_between(const mesh_topology *t, const mesh *here, const mesh *there, mesh_digits *all,
+MESH__PRIVATE int64_t mesh__time_between(const mesh_topology *t, const mesh *here, const mesh *there, mesh_digits *all,
                                          int64_t count, int64_t messages, int64_t bytes) {
     int64_t worst = 0, most = mesh__digits_size(all);
     int i, k, l;
@@ -263,7 +263,7 @@ static inline int64_t mesh__time_between(const mesh_topology *t, const mesh *her
 }
 
 /* The last of k parts of n, again and again the smallest there is. */
-static inline int64_t mesh__least_part(int rule, int64_t k, int64_t n) {
+MESH__PRIVATE int64_t mesh__least_part(int rule, int64_t k, int64_t n) {
     int64_t low = 0, high = n;
     mesh__part_cut(rule, k, k - 1, &low, &high);
     return high - low;
@@ -279,14 +279,14 @@ typedef struct mesh__shape_of_step {
 } mesh__shape_of_step;
 
 /* The axes that really cut a dim, outermost first. */
-static inline int mesh__sharding_axes(const mesh *m, const mesh_spec *s, int dim, uint8_t *list) {
+MESH__PRIVATE int mesh__sharding_axes(const mesh *m, const mesh_spec *s, int dim, uint8_t *list) {
     int i, k, n = mesh__dim_axes(s, dim, list);
     for (i = k = 0; i < n; i++)
         if (m->axis[list[i]].size > 1) list[k++] = list[i];
     return k;
 }
 
-static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mesh_moves *route, int same) {
+MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mesh_moves *route, int same) {
     mesh__shape_of_step r;
     int d, i, k, elsewhere = !same;
     r.want = r.have = r.have_kept = r.want_kept = r.pieces = r.parts = 1;
@@ -326,7 +326,7 @@ static inline mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
 }
 
 /* Between meshes whose axes cannot be compared: the fewest elements of its new box that a rank has already, over up to 16 ranks of one side. */
-static inline int64_t mesh__kept_between(const mesh_moves *route, const mesh *side) {
+MESH__PRIVATE int64_t mesh__kept_between(const mesh_moves *route, const mesh *side) {
     int64_t least = INT64_MAX;
     int k, most = side->size < 16 ? side->size : 16;
     for (k = 0; k < most; k++) {
@@ -344,7 +344,7 @@ static inline int64_t mesh__kept_between(const mesh_moves *route, const mesh *si
 
 /* Within one mesh peers have this rank's coordinate along axes that stay as they are, and where the source is replicated: the digits along which they
    differ. */
-static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
+MESH__PRIVATE mesh_digits mesh__moved_digits(const mesh_moves *route) {
     mesh_digits along;
     int i, k;
     along.n = 0;
@@ -360,7 +360,7 @@ static inline mesh_digits mesh__moved_digits(const mesh_moves *route) {
 }
 
 /* What one step costs its worst rank, from sizes rounded up, or counted. same: both layouts can be compared axis by axis. */
-static inline mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
+MESH__PRIVATE mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *route, int same, int counted) {
     const mesh_topology *t = &p->topology;
     mesh__shape_of_step x = mesh__step_shape(p, route, same);
     int64_t received, sent, come, go, cut = mesh__ceil(mesh__cut_bytes(t), p->elem_bytes);

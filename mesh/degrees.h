@@ -51,13 +51,13 @@ MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error
 
 enum { MESH__PP, MESH__DPR, MESH__DPS, MESH__CP, MESH__TP, MESH__EP, MESH__ETP, MESH__DEGREES };
 
-static inline const char *mesh__degree_name(int k) {
+MESH__RARE const char *mesh__degree_name(int k) {
     static const char *const names[] = {"pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp"};
     return names[k];
 }
 
 /* Which degrees make up a token of an order, as bits; 0: no such token. */
-static inline unsigned mesh__token_degrees(const char *token) {
+MESH__RARE unsigned mesh__token_degrees(const char *token) {
     enum {
         PP = 1 << MESH__PP,
         DPR = 1 << MESH__DPR,
@@ -100,7 +100,7 @@ typedef struct mesh__order {
 } mesh__order;
 
 /* The tokens of a list. */
-static inline mesh_status mesh__order_split(mesh__order *o, const char *text, mesh_error *err) {
+MESH__RARE mesh_status mesh__order_split(mesh__order *o, const char *text, mesh_error *err) {
     mesh__list list = mesh__list_of(text);
     const char *word = text;
     int i, n, length;
@@ -127,7 +127,7 @@ static inline mesh_status mesh__order_split(mesh__order *o, const char *text, me
     return MESH_OK;
 }
 
-static inline mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_error *err) {
+MESH__RARE mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_error *err) {
     static const struct {
         const char *name, *list;
         unsigned kind;
@@ -176,7 +176,7 @@ static inline mesh_status mesh__order_read(mesh__order *o, const char *text, mes
 }
 
 /* Infer the one degree that is -1 and check the product over `factors` (a set of degrees) against the world. */
-static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int world, mesh_error *err) {
+MESH__RARE mesh_status mesh__degrees_fill(int *value, unsigned factors, int world, mesh_error *err) {
     int k, missing = -1;
     int64_t product = 1;
     for (k = 0; k < MESH__DEGREES; k++) {
@@ -218,7 +218,7 @@ static inline mesh_status mesh__degrees_fill(int *value, unsigned factors, int w
 }
 
 /* Experts as a view of the dense axes: what they divide, and what they may be. */
-static inline mesh_status mesh__experts_check(const int *value, mesh_error *err) {
+MESH__RARE mesh_status mesh__experts_check(const int *value, mesh_error *err) {
     int64_t dense = (int64_t)value[MESH__DPS] * value[MESH__CP] * value[MESH__TP];
     if (value[MESH__ETP] != 1 && value[MESH__ETP] != value[MESH__TP])
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: etp is %d; it is 1 or tp (%d)",
@@ -232,7 +232,7 @@ static inline mesh_status mesh__experts_check(const int *value, mesh_error *err)
 }
 
 /* tp stays within a node, and nodes are full. */
-static inline mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
+MESH__RARE mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
     if (per_node <= 0) return MESH_OK;
     if (per_node % value[MESH__TP])
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
@@ -245,7 +245,7 @@ static inline mesh_status mesh__hierarchy_check(const int *value, int world, int
 }
 
 /* Of several degrees to infer, data parallelism takes what remains, unless it was given, and the others are 1. */
-static inline void mesh__hierarchy_defaults(int *value) {
+MESH__RARE void mesh__hierarchy_defaults(int *value) {
     int k, missing = 0, rest = value[MESH__DPS] <= 0 && value[MESH__DPS] >= -1 ? MESH__DPS : -1;
     for (k = 0; k < MESH__DEGREES; k++) missing += value[k] == -1;
     for (k = 0; k < MESH__DEGREES && missing > 1; k++)
@@ -313,7 +313,7 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
 
 /* Factor n into k dims, none above `most`: the lexicographically smallest non-increasing list. `divisor` holds all of the size's
    divisors in ascending order. Returns 0 where there is none. */
-static inline int mesh__factor(int n, int k, int most, const int *divisor, int ndivisors, int *out) {
+MESH__RARE int mesh__factor(int n, int k, int most, const int *divisor, int ndivisors, int *out) {
     int i;
     if (k == 0) return n == 1;
     for (i = 0; i < ndivisors && divisor[i] <= most; i++) {

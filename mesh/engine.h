@@ -284,41 +284,41 @@ typedef struct mesh__comm_impl {
     mesh__registration *registered;
 } mesh__comm_impl;
 
-static inline mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+MESH__PRIVATE mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
 
-static inline int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
+MESH__PRIVATE int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
 
 /* The engine meets what becomes of failures in these, and nowhere else. */
-static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why);
-static inline void mesh__heard(mesh__engine *e);
-static inline void mesh__tick(mesh__engine *e);
-static inline int64_t mesh__tick_at(mesh__engine *e, int64_t deadline);
-static inline void mesh__halted(mesh__engine *e, mesh_status status);
-static inline int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now);
+MESH__PRIVATE void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why);
+MESH__PRIVATE void mesh__heard(mesh__engine *e);
+MESH__PRIVATE void mesh__tick(mesh__engine *e);
+MESH__PRIVATE int64_t mesh__tick_at(mesh__engine *e, int64_t deadline);
+MESH__PRIVATE void mesh__halted(mesh__engine *e, mesh_status status);
+MESH__PRIVATE int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now);
 
 /* ---- // >>records: what was called ---- */
 
 /* What is remembered of an operation; NULL: 256 others were started since. */
-static inline mesh__history *mesh__history_of(mesh__engine *e, const mesh__op *op) {
+MESH__PRIVATE mesh__history *mesh__history_of(mesh__engine *e, const mesh__op *op) {
     return e->ring_count - op->ring <= (uint32_t)MESH__RING ? &e->ring[op->ring % MESH__RING] : NULL;
 }
 
-static inline void mesh__history_end(mesh__engine *e, const mesh__op *op, int status) {
+MESH__PRIVATE void mesh__history_end(mesh__engine *e, const mesh__op *op, int status) {
     mesh__history *h = mesh__history_of(e, op);
     if (!h) return;
     h->status = status;
     h->end = e->t->ops->now(e->t);
 }
 
-static inline uint32_t mesh__remembered(const mesh__engine *e) {
+MESH__PRIVATE uint32_t mesh__remembered(const mesh__engine *e) {
     return e->ring_count < (uint32_t)MESH__RING ? e->ring_count : (uint32_t)MESH__RING;
 }
 
 /* The place of a collective in its group's order; 0: a channel of messages. */
-static inline uint32_t mesh__sequence(uint64_t channel) { return channel & MESH__TAGGED ? 0 : (uint32_t)channel; }
+MESH__PRIVATE uint32_t mesh__sequence(uint64_t channel) { return channel & MESH__TAGGED ? 0 : (uint32_t)channel; }
 
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
-static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
+MESH__PRIVATE void mesh__put_record(mesh__text *t, const mesh__record *r) {
     mesh__put(t, "%s(", mesh__call_name(r->kind));
     if (r->kind == MESH_CALL_BARRIER) {
     } else if (r->kind == MESH_CALL_GROUP_OPEN) {
@@ -345,7 +345,7 @@ static inline void mesh__put_record(mesh__text *t, const mesh__record *r) {
 
 enum { MESH__RECORD_BYTES = 24 + MESH__AXES_BYTES };
 
-static inline void mesh__record_wire(mesh__wire *w, mesh__record *r) {
+MESH__PRIVATE void mesh__record_wire(mesh__wire *w, mesh__record *r) {
     mesh__wire64(w, &r->channel);
     mesh__wire64(w, &r->count);
     mesh__wire_bytes(w, &r->kind, 1);
@@ -357,24 +357,24 @@ static inline void mesh__record_wire(mesh__wire *w, mesh__record *r) {
     r->zero = 0;
     r->axes[MESH__AXES_BYTES - 1] = 0;
 }
-static inline void mesh__record_write(unsigned char *p, const mesh__record *r) {
+MESH__PRIVATE void mesh__record_write(unsigned char *p, const mesh__record *r) {
     mesh__record copy = *r;
     mesh__wire w = mesh__writing(p);
     mesh__record_wire(&w, &copy);
 }
 
-static inline void mesh__record_read(mesh__record *r, const unsigned char *p) {
+MESH__PRIVATE void mesh__record_read(mesh__record *r, const unsigned char *p) {
     mesh__wire w = mesh__reading(p);
     mesh__record_wire(&w, r);
 }
 
-static inline int mesh__record_same(const mesh__record *a, const mesh__record *b) {
+MESH__PRIVATE int mesh__record_same(const mesh__record *a, const mesh__record *b) {
     return a->channel == b->channel && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
            a->count == b->count && a->root == b->root;
 }
 
 /* The operations remembered, oldest first, a line each. Returns the length of the whole text. */
-static inline size_t mesh__history_put(const mesh__engine *e, char *buf, size_t cap) {
+MESH__PRIVATE size_t mesh__history_put(const mesh__engine *e, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
     uint32_t i, n = e ? mesh__remembered(e) : 0;
     for (i = 0; i < n; i++) {
@@ -391,21 +391,21 @@ static inline size_t mesh__history_put(const mesh__engine *e, char *buf, size_t 
 
 /* ---- // >>begin ---- */
 
-static inline int mesh__is_issued(const mesh__step *s) { return s->kind == MESH__POST || s->kind == MESH__CALL; }
+MESH__PRIVATE int mesh__is_issued(const mesh__step *s) { return s->kind == MESH__POST || s->kind == MESH__CALL; }
 
 /* Does it begin with a collective of the transport's own? */
-static inline int mesh__op_is_call(const mesh__op *op) {
+MESH__PRIVATE int mesh__op_is_call(const mesh__op *op) {
     return op->schedule.nsteps && op->schedule.step[0].kind == MESH__CALL;
 }
 
 /* Did its posts go into a graph? */
-static inline int mesh__op_captured(const mesh__op *op) {
+MESH__PRIVATE int mesh__op_captured(const mesh__op *op) {
     const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
     return last && mesh__is_issued(last) && last->ticket.id == MESH_TICKET_CAPTURED;
 }
 
 /* A graph runs again when it likes: what an operation in it used stays its own until the comm is closed. */
-static inline void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
     mesh__comm_impl *impl = mesh__impl(op->comm);
     int i;
     for (i = 0; i < op->schedule.nscratch && i < MESH__SCRATCHES; i++) {
@@ -417,7 +417,7 @@ static inline void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
     }
 }
 
-static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_release(mesh__engine *e, mesh__op *op) {
     if (op->comm && mesh__op_captured(op)) mesh__scratch_to_graph(e, op);
     op->state = op->orphaned ? MESH__RETIRED : MESH__FREE;
     op->kept = op->detached = 0;
@@ -429,7 +429,7 @@ static inline void mesh__op_release(mesh__engine *e, mesh__op *op) {
 }
 
 /* A free slot, its arrays kept from the operation that used it before. */
-static inline mesh__op *mesh__op_take(mesh__engine *e) {
+MESH__PRIVATE mesh__op *mesh__op_take(mesh__engine *e) {
     mesh__op *op = e->unused;
     if (op) {
         e->unused = op->next_unused;
@@ -448,7 +448,7 @@ static inline mesh__op *mesh__op_take(mesh__engine *e) {
 }
 
 /* Whose the operation is: what its schedule is built from. */
-static inline void mesh__op_join_group(mesh__op *op, mesh_comm *c, mesh__group *g) {
+MESH__PRIVATE void mesh__op_join_group(mesh__op *op, mesh_comm *c, mesh__group *g) {
     mesh__schedule *s = &op->schedule;
     int user = s->call.op - MESH__USER_OP;
     op->comm = c;
@@ -464,17 +464,17 @@ static inline void mesh__op_join_group(mesh__op *op, mesh_comm *c, mesh__group *
 }
 
 /* Is what is being started only prepared? */
-static inline int mesh__prepares(const mesh_comm *c) { return mesh__impl(c)->preparing && !mesh__impl(c)->blocking; }
+MESH__PRIVATE int mesh__prepares(const mesh_comm *c) { return mesh__impl(c)->preparing && !mesh__impl(c)->blocking; }
 
 /* The count that ranks compare. */
-static inline uint64_t mesh__count_told(const mesh__op *op) {
+MESH__PRIVATE uint64_t mesh__count_told(const mesh__op *op) {
     const mesh_call *call = &op->schedule.call;
     return mesh__call_is(call->kind, MESH_BY_COUNTS) ? 0
            : call->kind == MESH_CALL_REDISTRIBUTE    ? op->shape
                                                      : call->count;
 }
 
-static inline void mesh__record_of_op(const mesh__op *op, mesh__record *r) {
+MESH__PRIVATE void mesh__record_of_op(const mesh__op *op, mesh__record *r) {
     const mesh_call *call = &op->schedule.call;
     r->channel = op->channel;
     r->count = mesh__count_told(op);
@@ -487,7 +487,7 @@ static inline void mesh__record_of_op(const mesh__op *op, mesh__record *r) {
 }
 
 /* Give the operation its identity, after its arguments were found good, or a kept one a new identity. One that is only prepared has none yet. */
-static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
+MESH__PRIVATE void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c, mesh__group *g) {
     const mesh_call *call = &op->schedule.call;
     mesh__history *h = &e->ring[e->ring_count % MESH__RING];
     int p2p = mesh__call_is(call->kind, MESH_P2P);
@@ -529,13 +529,13 @@ static inline void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
 }
 
 /* What was posted to and from a member under a tag, to be counted on. NULL: no memory. */
-static inline mesh__stream *mesh__stream_find(const mesh__group *g, uint32_t tag, int index) {
+MESH__PRIVATE mesh__stream *mesh__stream_find(const mesh__group *g, uint32_t tag, int index) {
     uint32_t at = (uint32_t)mesh__mix(tag, (uint64_t)(uint32_t)index), mask = (uint32_t)g->stream_room - 1;
     while (g->stream[at & mask].used && (g->stream[at & mask].tag != tag || g->stream[at & mask].index != index)) at++;
     return &g->stream[at & mask];
 }
 
-static inline mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, uint32_t tag, int index) {
+MESH__PRIVATE mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, uint32_t tag, int index) {
     mesh__stream *stream;
     if (2 * g->nstreams >= g->stream_room) { /* half of them stay free */
         mesh__group wider = *g;
@@ -561,7 +561,7 @@ static inline mesh__stream *mesh__stream_of(mesh_transport *t, mesh__group *g, u
 
 /* Number the xfers of a point-to-point operation among all under their tag to or from their peers: how a waiter and its peer find out whether
    it is served. Returns 0 without memory. */
-static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
     const mesh__schedule *s = &op->schedule;
     int x, k, n = s->nsteps;
     if (!mesh__grow(e->t, (void **)&op->ordinal, &op->ordinal_cap, s->nxfers + 1, sizeof *op->ordinal)) return 0;
@@ -580,14 +580,14 @@ static inline int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
 }
 
 /* Operations come after what is on the caller's stream; one that is waited for at once runs there. */
-static inline mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
+MESH__PRIVATE mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
     const mesh__comm_impl *impl = mesh__impl(op->comm);
     if (!MESH__HAS(e->t->ops, fence)) return MESH_OK;
     return e->t->ops->fence(e->t, op->group->handle, impl->stream, impl->blocking ? MESH_FENCE_ON : MESH_FENCE_AFTER);
 }
 
 /* Where steps are only issued, a mark behind them tells their end. */
-static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__add_mark(mesh__engine *e, mesh__op *op) {
     const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;
     if (!(e->t->caps & MESH_CAP_ORDERED) || (last && last->kind == MESH__CALL) ||
         (last && last->kind == MESH__POST && !last->as.post.count))
@@ -597,12 +597,12 @@ static inline void mesh__add_mark(mesh__engine *e, mesh__op *op) {
 
 /* ---- // >>advance ---- */
 
-static inline void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_not_issued(mesh__engine *e, mesh__op *op) {
     e->nissued -= op->issued;
     op->issued = 0;
 }
 
-static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
+MESH__PRIVATE void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status status) {
     int i;
     if (op->state != MESH__ACTIVE || op->failing) return;
     op->failing = status;
@@ -612,7 +612,7 @@ static inline void mesh__op_cancel(mesh__engine *e, mesh__op *op, mesh_status st
 }
 
 /* The one place where posts go to the transport. */
-static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
+MESH__PRIVATE mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *s) {
     mesh_post p;
     mesh_status status;
     int i;
@@ -639,7 +639,7 @@ static inline mesh_status mesh__post(mesh__engine *e, mesh__op *op, mesh__step *
 }
 
 /* The same of the transport's own collectives. */
-static inline mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step *s) {
+MESH__PRIVATE mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step *s) {
     mesh_call *call = mesh__native_call(&op->schedule, s);
     mesh_status status;
     call->channel = op->channel;
@@ -653,7 +653,7 @@ static inline mesh_status mesh__issue(mesh__engine *e, mesh__op *op, mesh__step 
     return MESH_OK;
 }
 
-static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
+MESH__PRIVATE void mesh__trace(mesh__engine *e, const mesh__op *op) {
     const mesh_comm *c = op->comm;
     mesh_trace_event v;
     memset(&v, 0, sizeof v);
@@ -679,7 +679,7 @@ static inline void mesh__trace(mesh__engine *e, const mesh__op *op) {
 }
 
 /* Operations left to a stream, in the order they were left. */
-static inline void mesh__op_detach(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_detach(mesh__engine *e, mesh__op *op) {
     op->detached = 1;
     op->next_detached = NULL;
     if (!e->detached) e->detached_end = &e->detached;
@@ -688,7 +688,7 @@ static inline void mesh__op_detach(mesh__engine *e, mesh__op *op) {
     e->ndetached++;
 }
 
-static inline void mesh__op_attach(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_attach(mesh__engine *e, mesh__op *op) {
     mesh__op **at = &e->detached;
     while (*at != op) at = &(*at)->next_detached;
     *at = op->next_detached;
@@ -697,7 +697,7 @@ static inline void mesh__op_attach(mesh__engine *e, mesh__op *op) {
     e->ndetached--;
 }
 
-static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
+MESH__PRIVATE void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status status) {
     op->state = MESH__DONE;
     op->status = status;
     e->nactive--;
@@ -714,7 +714,7 @@ static inline void mesh__op_end(mesh__engine *e, mesh__op *op, mesh_status statu
 }
 
 /* A ticket ended because a peer took its side back or went away. That may follow from something else, which is soon heard then. */
-static inline void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+MESH__PRIVATE void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
     mesh__comm_impl *impl = mesh__impl(op->comm);
     if (op->stalled) return;
     op->gone_until = mesh__now(e) + MESH__GRACE_NS;
@@ -727,7 +727,7 @@ static inline void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status sta
 }
 
 /* Test the posts before step `end`. Returns 1 when none of them is open. */
-static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
+MESH__PRIVATE int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     int i, settled = 1;
     for (i = op->oldest; i < end; i++) {
         mesh__step *s = &op->schedule.step[i];
@@ -760,7 +760,7 @@ static inline int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     return settled;
 }
 
-static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_advance(mesh__engine *e, mesh__op *op) {
     if (op->state != MESH__ACTIVE) return;
     if (op->failing) {
         if (mesh__op_settled(e, op, op->at) && !mesh__impl(op->comm)->disputing)
@@ -808,7 +808,7 @@ static inline void mesh__op_advance(mesh__engine *e, mesh__op *op) {
 }
 
 /* World ranks whose side of an operation's posts is not matched yet. */
-static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap) {
+MESH__PRIVATE int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ranks, int cap) {
     int i, k, j, n = 0;
     for (i = op->oldest; i < op->at; i++) {
         int found[MESH__WALK_PENDING], count;
@@ -825,7 +825,7 @@ static inline int mesh__op_pending(mesh__engine *e, const mesh__op *op, int *ran
 
 /* Let an operation go whose schedule is built. On an error it has ended, a kept one rests, and another's slot is free: MEMORY, or what the transport
    says to the caller's stream or to a collective of its own. */
-static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
+MESH__PRIVATE mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_request *r) {
     mesh_status status = MESH_OK;
     if (!(e->t->caps & MESH_CAP_STRIDED)) mesh__schedule_pack(&op->schedule);
     mesh__add_mark(e, op);
@@ -852,7 +852,7 @@ static inline mesh_status mesh__op_launch(mesh__engine *e, mesh__op *op, mesh_re
 
 /* Advance what can go on. Operations that only wait for the transport have nothing to advance: their turn to show an error comes now and
    then, so that thousands of them cost nothing. */
-static inline void mesh__poll(mesh__engine *e) {
+MESH__INLINE void mesh__poll(mesh__engine *e) {
     int i, all = e->polls++ % 64 == 0, left;
     mesh__heard(e);
     left = all ? e->nactive : e->nactive - e->nissued;
@@ -867,7 +867,7 @@ static inline void mesh__poll(mesh__engine *e) {
 }
 
 /* One round of moving data, at most until `deadline`. */
-static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
+MESH__PRIVATE void mesh__progress(mesh__engine *e, int64_t deadline) {
     mesh_status status = e->t->ops->progress(e->t, mesh__tick_at(e, deadline));
     if (status >= 0) return;
     if (status == MESH_ERR_MEMORY)
@@ -878,7 +878,7 @@ static inline void mesh__progress(mesh__engine *e, int64_t deadline) {
 }
 
 /* Block until an operation has ended, or the clock comes to `until`. */
-static inline void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t until) {
+MESH__PRIVATE void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t until) {
     const mesh__comm_impl *impl = mesh__impl(op->comm); /* what was left to a stream lets go of its comm as it ends */
     int looked = 0;
     uint32_t seen, generation = op->generation;
@@ -913,17 +913,17 @@ static inline void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t un
     }
     e->waiting = NULL;
 }
-static inline void mesh__op_wait(mesh__engine *e, mesh__op *op) { mesh__op_wait_until(e, op, INT64_MAX); }
+MESH__PRIVATE void mesh__op_wait(mesh__engine *e, mesh__op *op) { mesh__op_wait_until(e, op, INT64_MAX); }
 
 /* Posts that went into a graph are over for the host; the stream that is captured still has to come behind them. */
-static inline void mesh__op_join(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_join(mesh__engine *e, mesh__op *op) {
     if (op->state == MESH__DONE && op->status == MESH_OK && mesh__op_captured(op) && MESH__HAS(e->t->ops, stream_wait))
         e->t->ops->stream_wait(e->t, op->group->handle, &op->schedule.step[op->schedule.nsteps - 1].ticket,
                                mesh__impl(op->comm)->stream);
 }
 
 /* Leave an operation that is issued to the caller's stream: its request ends, it goes on. A kept one rests. */
-static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
     mesh__step *last = &op->schedule.step[op->schedule.nsteps - 1];
     mesh_status status = e->t->ops->stream_wait(e->t, op->group->handle, &last->ticket, mesh__impl(op->comm)->stream);
     if (status != MESH_OK) return status;
@@ -934,7 +934,7 @@ static inline mesh_status mesh__op_leave(mesh__engine *e, mesh__op *op) {
 }
 
 /* A round that is left to a stream is followed by the next in the same queue: the next one's end is its end too. */
-static inline void mesh__op_recall(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_recall(mesh__engine *e, mesh__op *op) {
     int i;
     for (i = 0; i < op->schedule.nsteps; i++) op->schedule.step[i].open = 0;
     mesh__op_attach(e, op);

@@ -47,7 +47,7 @@ typedef struct mesh__change {
     const mesh *on;
 } mesh__change;
 
-static inline mesh__change mesh__step_change(const mesh_plan *p, int step) {
+MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
     mesh__change c;
     const mesh *a = mesh__layout_mesh(p, step), *b = mesh__layout_mesh(p, step + 1);
     mesh_spec from = *mesh__layout_spec(p, step), to = *mesh__layout_spec(p, step + 1);
@@ -115,12 +115,12 @@ MESH_API const char *mesh_step_name(const mesh_plan *p, int step) {
     }
 }
 
-static inline void mesh__put_column(mesh__text *t, size_t start, size_t width) {
+MESH__RARE void mesh__put_column(mesh__text *t, size_t start, size_t width) {
     do mesh__put_char(t, ' ');
     while (t->len < start + width);
 }
 /* 1536 as "1.5 KiB". */
-static inline void mesh__put_bytes(mesh__text *t, int64_t n) {
+MESH__RARE void mesh__put_bytes(mesh__text *t, int64_t n) {
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     int u = 0;
     int64_t rest = 0;
@@ -130,7 +130,7 @@ static inline void mesh__put_bytes(mesh__text *t, int64_t n) {
     mesh__put(t, " %s", unit[u]);
 }
 /* Picoseconds as "12.5 us". */
-static inline void mesh__put_time(mesh__text *t, int64_t ps) {
+MESH__RARE void mesh__put_time(mesh__text *t, int64_t ps) {
     static const char *const unit[] = {"ps", "ns", "us", "ms", "s"};
     int u = 0;
     int64_t rest = 0;
@@ -141,7 +141,7 @@ static inline void mesh__put_time(mesh__text *t, int64_t ps) {
 }
 
 /* "over dp,tp": the axes that a step works along; of a split axis its name if all parts do. */
-static inline void mesh__put_change(mesh__text *t, const mesh_plan *p, int step) {
+MESH__RARE void mesh__put_change(mesh__text *t, const mesh_plan *p, int step) {
     mesh__change c = mesh__step_change(p, step);
     int split = c.on == &p->at[2] || c.on == &p->at[3], i, k = 0, n = 0, end, all;
     const mesh *whole = split ? c.on - 2 : c.on;
@@ -162,13 +162,13 @@ static inline void mesh__put_change(mesh__text *t, const mesh_plan *p, int step)
     if (!n) mesh__put_char(t, '-');
 }
 
-static inline void mesh__put_layout(mesh__text *t, const mesh *m, const mesh_spec *s) {
+MESH__RARE void mesh__put_layout(mesh__text *t, const mesh *m, const mesh_spec *s) {
     char text[MESH_MAX_AXES * (MESH_NAME_BYTES + 12) + 32];
     mesh_spec_format(s, m, text, sizeof text);
     mesh__put(t, "%s", text);
 }
 
-static inline void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
+MESH__RARE void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
     int64_t total = p->elem_bytes;
     int d;
     for (d = 0; d < p->ndim; d++) {
@@ -181,7 +181,7 @@ static inline void mesh__put_problem(mesh__text *t, const mesh_plan *p) {
 }
 
 /* "2x4096x8192": a dim that is taken apart is two. */
-static inline void mesh__put_view(mesh__text *t, const mesh_plan *p, const char *between) {
+MESH__RARE void mesh__put_view(mesh__text *t, const mesh_plan *p, const char *between) {
     int d;
     for (d = 0; d < p->view.ndim; d++) mesh__put(t, "%s%l", d ? between : "", p->view.shape[d]);
 }

@@ -20,7 +20,7 @@ enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE, MESH__ABORT_CLOSED /* believed on
 
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
-static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
+MESH__RARE const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
     uint32_t i, n = mesh__remembered(e);
     for (i = 1; i <= n; i++) {
         mesh__history *h = &e->ring[(e->ring_count - i) % MESH__RING];
@@ -30,12 +30,12 @@ static inline const mesh__record *mesh__record_of(mesh__engine *e, uint64_t chan
 }
 
 /* The collective called before in the same group; NULL: none, or forgotten. */
-static inline const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
+MESH__RARE const mesh__record *mesh__record_before(mesh__engine *e, const mesh__record *r) {
     return mesh__sequence(r->channel) > 1 ? mesh__record_of(e, r->channel - 1) : NULL;
 }
 
 /* Why a comm fails, as a message. Returns its length: the text goes as far as a control message reaches. */
-static inline size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int flavour, const mesh__record *record) {
+MESH__RARE size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;
     const mesh__record *before;
     size_t length = strlen(c->error.text), room = (size_t)MESH_CONTROL_BYTES - (size_t)MESH__ABORT_HEAD;
@@ -53,7 +53,7 @@ static inline size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int fl
 }
 
 /* Send it to every other rank. Returns 0 if the transport had no memory for one of them. */
-static inline int mesh__abort_send(mesh_comm *c, int flavour, const mesh__record *record) {
+MESH__RARE int mesh__abort_send(mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length = mesh__abort_write(data, c, flavour, record);
@@ -68,7 +68,7 @@ static inline int mesh__abort_send(mesh_comm *c, int flavour, const mesh__record
 }
 
 /* Tell every other rank of the comm why it fails, before this rank hears of it: the program may end then without a goodbye. */
-static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
+MESH__RARE void mesh__announce(mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     int64_t until = mesh__now(e) + MESH__TELL_NS;
@@ -85,7 +85,7 @@ static inline void mesh__announce(mesh_comm *c, int flavour, const mesh__record 
 }
 
 /* What could not be said for want of memory is said again: who has heard it does not mind. */
-static inline void mesh__announce_again(mesh_comm *c) {
+MESH__RARE void mesh__announce_again(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     if (impl->untold.waits &&
         mesh__abort_send(c, impl->untold.flavour, impl->untold.has_record ? &impl->untold.record : NULL))
@@ -93,7 +93,7 @@ static inline void mesh__announce_again(mesh_comm *c) {
 }
 
 /* Without a way to cancel a ticket, all of a comm ends at once. */
-static inline void mesh__groups_abort(mesh_comm *c) {
+MESH__RARE void mesh__groups_abort(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh_transport *t = impl->engine->t;
     int i;
@@ -102,7 +102,7 @@ static inline void mesh__groups_abort(mesh_comm *c) {
         if (impl->group[i]->handle) t->ops->group_abort(t, impl->group[i]->handle, c->error.text);
 }
 
-static inline void mesh__log_history(mesh_comm *c) {
+MESH__RARE void mesh__log_history(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[8192];
     if (!e->t->log) return;
@@ -112,7 +112,7 @@ static inline void mesh__log_history(mesh_comm *c) {
 }
 
 /* The comm fails with what stands in c->error; the first cause wins (callers check c->failed). */
-static inline void mesh__comm_fail(mesh_comm *c) {
+MESH__RARE void mesh__comm_fail(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     int i;
     c->failed = 1;
@@ -128,7 +128,7 @@ static inline void mesh__comm_fail(mesh_comm *c) {
 }
 
 /* Fail a comm for a cause found here, and tell the others. */
-static inline mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int rank, const char *format, ...) {
+MESH__RARE mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int rank, const char *format, ...) {
     va_list args;
     if (c->failed) return (mesh_status)c->error.status;
     va_start(args, format);
@@ -140,8 +140,8 @@ static inline mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, in
 }
 
 /* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
-static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
-                                       ...) {
+MESH__RARE mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
+                                    ...) {
     va_list args;
     char why[300];
     mesh__text t = mesh__text_on(why, sizeof why);
@@ -154,7 +154,7 @@ static inline mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kin
 
 /* ---- // >>disagreement: name both calls. Each side of it announces its own call; a rank that has two different ones can tell. */
 
-static inline void mesh__dispute_settle(mesh_comm *c) {
+MESH__RARE void mesh__dispute_settle(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);
     char calls[360];
     mesh__text t = mesh__text_on(calls, sizeof calls);
@@ -170,14 +170,14 @@ static inline void mesh__dispute_settle(mesh_comm *c) {
 }
 
 /* Do two ranks call in the same group? All groups along the same axes share their channels. */
-static inline int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, int b) {
+MESH__RARE int mesh__same_group(const mesh_comm *c, uint64_t channel, int a, int b) {
     const mesh__comm_impl *impl = mesh__impl(c);
     int k = (int)(channel >> 32 & 255), group = k < impl->ngroups ? mesh_group_of(&c->on, impl->group[k]->axes, a) : -1;
     return group >= 0 && group == mesh_group_of(&c->on, impl->group[k]->axes, b);
 }
 
 /* before: the call before r, or NULL. Where the calls are the same, the ones before them may be what differs. */
-static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
+MESH__RARE void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record *r, const mesh__record *before) {
     mesh__comm_impl *impl = mesh__impl(c);
     if (impl->dispute_ranks == 1 && mesh__record_same(&impl->dispute[0], r) && before && impl->has_before &&
         impl->dispute_before.channel == before->channel && !mesh__record_same(&impl->dispute_before, before) &&
@@ -198,7 +198,7 @@ static inline void mesh__dispute_add(mesh_comm *c, int rank, const mesh__record 
 }
 
 /* Begin to gather the calls on a channel: `mine` is this rank's (NULL: it has made none). */
-static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, const mesh_error *why) {
+MESH__RARE void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, const mesh_error *why) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     int i;
@@ -216,7 +216,7 @@ static inline void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, co
 }
 
 /* A ticket ended badly, or a post was refused. */
-static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
+MESH__RARE void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status status, const mesh_error *why) {
     mesh_comm *c = op->comm;
     if (op->failing) return;
     if (mesh__impl(c)->disputing)
@@ -235,7 +235,7 @@ static inline void mesh__op_broken(mesh__engine *e, mesh__op *op, mesh_status st
 /* ---- // >>ranks that are gone ---- */
 
 /* Comms of ranks that were lost fail, when nobody has told a better cause by then. */
-static inline void mesh__gone_settle(mesh__engine *e) {
+MESH__RARE void mesh__gone_settle(mesh__engine *e) {
     int i, k;
     int64_t now;
     if (!e->next_gone || (now = mesh__now(e)) < e->next_gone) return;
@@ -263,7 +263,7 @@ static inline void mesh__gone_settle(mesh__engine *e) {
 
 /* A rank closed its transport in good order: only what still needs it fails. Why it left may be on its way from another rank, so that
    is waited for a little. */
-static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
     int ranks[MESH__WALK_PENDING], n, i, k;
     if (op->state != MESH__ACTIVE || op->failing || op->stalled || op->gone_seen == e->ngone) return;
     for (i = op->schedule.nxfers - 1; i >= 0; i--) { /* does it have to do with one of them at all? */
@@ -291,7 +291,7 @@ static inline void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
 }
 
 /* The transport can go no further, or had no memory for what came: every comm fails. */
-static inline void mesh__halted(mesh__engine *e, mesh_status status) {
+MESH__PRIVATE void mesh__halted(mesh__engine *e, mesh_status status) {
     int i;
     for (i = 0; i < e->ncomms; i++) {
         char call[160];

@@ -24,21 +24,21 @@ typedef struct mesh__hosts {
 
 enum { MESH__HOST_RUN_BYTES = 12 };
 
-static inline void mesh__host_run_wire(mesh__wire *w, mesh__host_run *run) {
+MESH__RARE void mesh__host_run_wire(mesh__wire *w, mesh__host_run *run) {
     mesh__wire_int(w, &run->first);
     mesh__wire_int(w, &run->each);
     mesh__wire_int(w, &run->count);
 }
 
 /* The host of a rank of the mesh. */
-static inline int mesh__host_at(const mesh__hosts *h, int index) {
+MESH__PRIVATE int mesh__host_at(const mesh__hosts *h, int index) {
     int i;
     for (i = 0; i + 1 < h->nruns && index >= h->run[i].count; i++) index -= h->run[i].count;
     return h->run[i].first + index / h->run[i].each;
 }
 
 /* Do they describe a mesh of n ranks? What came from another rank is not believed. */
-static inline int mesh__hosts_fit(const mesh__hosts *h, int n) {
+MESH__RARE int mesh__hosts_fit(const mesh__hosts *h, int n) {
     int64_t total = 0;
     int i;
     for (i = 0; i < h->nruns; i++) {
@@ -51,7 +51,7 @@ static inline int mesh__hosts_fit(const mesh__hosts *h, int n) {
 }
 
 /* Add a rank to the runs: it goes on with the last one where it can. Returns 0 without memory. */
-static inline int mesh__hosts_add(mesh_transport *t, mesh__hosts *h, int host) {
+MESH__RARE int mesh__hosts_add(mesh_transport *t, mesh__hosts *h, int host) {
     mesh__host_run *r = h->nruns ? &h->run[h->nruns - 1] : NULL;
     if (r && r->count % r->each && host == r->first + r->count / r->each) { /* within a host */
         r->count++;
@@ -77,18 +77,18 @@ typedef struct mesh__placing {
     const mesh *m;
 } mesh__placing;
 
-static inline int mesh__host_known(const mesh__placing *p, int index) {
+MESH__PRIVATE int mesh__host_known(const mesh__placing *p, int index) {
     return p->t->ops->locality(p->t, mesh_rank_at(p->m, index));
 }
 
-static inline int mesh__host_after(const void *placing, int a, int b) {
+MESH__PRIVATE int mesh__host_after(const void *placing, int a, int b) {
     const mesh__placing *p = (const mesh__placing *)placing;
     int x = mesh__host_known(p, a), y = mesh__host_known(p, b);
     return x > y || (x == y && a > b);
 }
 
 /* What the transport knows of a mesh's ranks. A rank whose host is not known has one of its own. Returns 0 without memory. */
-static inline int mesh__hosts_find(mesh_transport *t, const mesh *m, mesh__hosts *h) {
+MESH__RARE int mesh__hosts_find(mesh_transport *t, const mesh *m, mesh__hosts *h) {
     int n = m->size, *order, *number, i, hosts = 0, good = 1;
     mesh__placing p;
     h->nruns = 0;
@@ -113,8 +113,8 @@ static inline int mesh__hosts_find(mesh_transport *t, const mesh *m, mesh__hosts
 
 /* The hosts of a group's members, numbered in the order in which they appear among them. NULL with *nhosts 0: nothing to gain; NULL else: no memory.
    The caller frees it. */
-static inline int *mesh__hosts_group(mesh_transport *t, const mesh__hosts *h, const mesh *whole, const mesh *group,
-                                     int *nhosts, int *scattered) {
+MESH__RARE int *mesh__hosts_group(mesh_transport *t, const mesh__hosts *h, const mesh *whole, const mesh *group,
+                                  int *nhosts, int *scattered) {
     int n = group->size, i, *host, *number;
     *nhosts = *scattered = 0;
     if (!h->nruns || n < 3) return NULL;

@@ -13,25 +13,25 @@
 
 /* ---- // >>reductions: dst = dst op src, on the CPU ------------------------------------------------------------------------- */
 
-static inline float mesh__float_of_bits(uint32_t u) {
+MESH__PRIVATE float mesh__float_of_bits(uint32_t u) {
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
-static inline uint32_t mesh__bits_of_float(float f) {
+MESH__PRIVATE uint32_t mesh__bits_of_float(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);
     return u;
 }
 
 /* Conversions by bits, so that they hold under -Ofast too. Rounding: to nearest, ties to even. */
-static inline float mesh__f32_of_bf16(uint16_t h) { return mesh__float_of_bits((uint32_t)h << 16); }
-static inline uint16_t mesh__bf16_of_f32(float f) {
+MESH__PRIVATE float mesh__f32_of_bf16(uint16_t h) { return mesh__float_of_bits((uint32_t)h << 16); }
+MESH__PRIVATE uint16_t mesh__bf16_of_f32(float f) {
     uint32_t u = mesh__bits_of_float(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* a quiet NaN */
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
-static inline float mesh__f32_of_f16(uint16_t h) {
+MESH__PRIVATE float mesh__f32_of_f16(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
     if (exponent == 31) return mesh__float_of_bits(sign | 0x7f800000u | mantissa << 13);
     if (exponent) return mesh__float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -39,7 +39,7 @@ static inline float mesh__f32_of_f16(uint16_t h) {
     for (exponent = 113; !(mantissa & 0x400); exponent--) mantissa <<= 1;
     return mesh__float_of_bits(sign | exponent << 23 | (mantissa & 0x3ff) << 13);
 }
-static inline uint16_t mesh__f16_of_f32(float f) {
+MESH__PRIVATE uint16_t mesh__f16_of_f32(float f) {
     uint32_t u = mesh__bits_of_float(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffffu, exponent, mantissa,
              dropped, half, rest;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
@@ -54,13 +54,13 @@ static inline uint16_t mesh__f16_of_f32(float f) {
     return (uint16_t)(sign | half);
 }
 
-static inline int mesh__is_integer(int d) { return d >= MESH_I8 && d <= MESH_U64; }
-static inline int mesh__is_float(int d) { return d >= MESH_F32 && d <= MESH_BF16; }
-static inline int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C128; }
+MESH__PRIVATE int mesh__is_integer(int d) { return d >= MESH_I8 && d <= MESH_U64; }
+MESH__PRIVATE int mesh__is_float(int d) { return d >= MESH_F32 && d <= MESH_BF16; }
+MESH__PRIVATE int mesh__is_complex(int d) { return d == MESH_C64 || d == MESH_C128; }
 
-static inline int mesh__is_loc(int op) { return op == MESH_MINLOC || op == MESH_MAXLOC; }
+MESH__PRIVATE int mesh__is_loc(int op) { return op == MESH_MINLOC || op == MESH_MAXLOC; }
 
-static inline int mesh__reducible(int d, int op) {
+MESH__PRIVATE int mesh__reducible(int d, int op) {
     switch (op) {
     case MESH_MINLOC:
     case MESH_MAXLOC:
@@ -173,7 +173,7 @@ static inline int mesh__reducible(int d, int op) {
 
 /* minloc, maxloc: pairs {value, index}. The key orders values as unsigned integers; a NaN wins, as in min and max; equal values leave the
    lower index. */
-static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
+MESH__PRIVATE uint64_t mesh__key(int dtype, uint64_t v, int op) {
     int wide = mesh_dtype_bytes((mesh_dtype)dtype) == 8;
     uint64_t sign = wide ? UINT64_C(1) << 63 : UINT64_C(1) << 31, all = sign | (sign - 1);
     uint64_t inf = wide ? UINT64_C(0x7ff0000000000000) : UINT64_C(0x7f800000);
@@ -184,7 +184,7 @@ static inline uint64_t mesh__key(int dtype, uint64_t v, int op) {
 }
 
 /* A number of 4 or 8 bytes, signed where it is an index. */
-static inline uint64_t mesh__loc_number(const unsigned char *p, size_t width, int is_index) {
+MESH__PRIVATE uint64_t mesh__loc_number(const unsigned char *p, size_t width, int is_index) {
     uint64_t v = 0;
     uint32_t u;
     if (width == 8) {
@@ -196,11 +196,11 @@ static inline uint64_t mesh__loc_number(const unsigned char *p, size_t width, in
 }
 
 /* Bytes of a pair. */
-static inline size_t mesh__pair_bytes(int dtype) {
+MESH__PRIVATE size_t mesh__pair_bytes(int dtype) {
     return mesh_dtype_bytes((mesh_dtype)dtype) * (dtype == MESH_F64_I32 ? 1 : 2);
 }
 
-static inline void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const unsigned char *src, size_t count) {
+MESH__PRIVATE void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const unsigned char *src, size_t count) {
     size_t pair = mesh__pair_bytes(dtype), value = pair / 2, index = dtype == MESH_F64_I32 ? 4 : value, i;
     int numbers = dtype == MESH_F64_I32 ? (int)MESH_F64 : dtype;
     for (i = 0; i < count; i++, dst += pair, src += pair) {
@@ -212,7 +212,7 @@ static inline void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const
     }
 }
 
-static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
+MESH__PRIVATE void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
     size_t i;
     if (mesh__is_loc(op)) {
         mesh__reduce_loc(op, dtype, (unsigned char *)dst, (const unsigned char *)src, count);
@@ -253,7 +253,7 @@ static inline void mesh__reduce(int op, int dtype, void *dst, const void *src, s
 }
 
 /* dst = dst / n: what makes an average of a sum. */
-static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
+MESH__PRIVATE void mesh__divide(int dtype, void *dst, size_t count, int n) {
     const void *src = dst;
     size_t i;
     switch (dtype) {
@@ -286,7 +286,7 @@ static inline void mesh__divide(int dtype, void *dst, size_t count, int n) {
 
 /* Numbers travel little-endian, so that ranks of both byte orders agree. A big-endian rank turns what it sends into that order, keeps it
    so while the operation lasts, and turns what has arrived back at its end. (MESH_TEST_SWAP makes every host do so, for the tests.) */
-static inline int mesh__is_little(void) {
+MESH__PRIVATE int mesh__is_little(void) {
 #ifdef MESH_TEST_SWAP
     return 0;
 #else
@@ -300,14 +300,14 @@ static inline int mesh__is_little(void) {
 enum { MESH__SWAP_PAIR = 12 }; /* as a width: numbers of 8 and of 4 bytes, and 4 that are nothing */
 
 /* Bytes of the numbers that have to be turned: 0 on little-endian hosts, and for bytes, which have no order. */
-static inline size_t mesh__swap_width(const mesh_call *c) {
+MESH__PRIVATE size_t mesh__swap_width(const mesh_call *c) {
     size_t width = mesh_dtype_bytes((mesh_dtype)c->dtype);
     if (mesh__is_little() || c->dtype == MESH_BYTES || width == 1) return 0;
     if (c->dtype == MESH_F64_I32) return MESH__SWAP_PAIR;
     return mesh__is_complex(c->dtype) ? width / 2 : width;
 }
 
-static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
+MESH__PRIVATE void mesh__swap(void *dst, const void *src, size_t nbytes, size_t width) {
     unsigned char *d = (unsigned char *)dst, number[16];
     const unsigned char *s = (const unsigned char *)src;
     size_t i, k;
@@ -321,7 +321,7 @@ static inline void mesh__swap(void *dst, const void *src, size_t nbytes, size_t 
     }
 }
 
-static inline void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
+MESH__PRIVATE void mesh__swap_xfer(const mesh_xfer *x, size_t width) {
     uint64_t at, n;
     for (at = 0; at < x->nbytes; at += n) {
         void *p = mesh_xfer_at(x, at, &n);
@@ -337,7 +337,7 @@ typedef struct mesh__cursor {
     int64_t at[MESH_MAX_DIMS];
 } mesh__cursor;
 
-static inline mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
+MESH__PRIVATE mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
     mesh__cursor c;
     int k;
     c.x = x;
@@ -347,7 +347,7 @@ static inline mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
     return c;
 }
 
-static inline void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
+MESH__PRIVATE void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
     const mesh_block *b = c->x->block;
     int k;
     c->p += n;
@@ -364,7 +364,7 @@ static inline void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
 }
 
 /* Strided bytes from one block to another of the same length. */
-static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
+MESH__PRIVATE void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
     mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
     uint64_t left, n;
     for (left = from->nbytes; left; left -= n) {
@@ -375,7 +375,7 @@ static inline void mesh__move(const mesh_xfer *from, const mesh_xfer *to) {
     }
 }
 
-static inline void mesh__zero(const mesh_xfer *x) {
+MESH__PRIVATE void mesh__zero(const mesh_xfer *x) {
     mesh__cursor c = mesh__cursor_on(x);
     uint64_t left, n;
     for (left = x->nbytes; left; left -= n) {
@@ -386,7 +386,7 @@ static inline void mesh__zero(const mesh_xfer *x) {
 }
 
 /* dst = dst op src in the host's byte order; divide: dst = dst / n instead. */
-static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
+MESH__PRIVATE void mesh__combine(const mesh_call *c, void *dst, void *src, size_t count, size_t elem, int src_first,
                                  int divide) {
     if (divide) {
         mesh__divide(c->dtype, dst, count, divide);
@@ -401,7 +401,7 @@ static inline void mesh__combine(const mesh_call *c, void *dst, void *src, size_
 }
 
 /* The same where memory holds the other order: a little at a time in the host's. */
-static inline void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
+MESH__PRIVATE void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
                                          int src_first, int divide, size_t width) {
     uint64_t a[128], b[128]; /* aligned for every dtype */
     unsigned char *d = (unsigned char *)dst, *s = (unsigned char *)src;

@@ -144,7 +144,7 @@ MESH_API int64_t mesh_tensors_lay(mesh_tensor *list, int n, int rank, void *buff
 
 /* ---- // >>layouts ---- */
 
-static inline mesh_status mesh__layout_check(const mesh_layout *l, const char *function, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__layout_check(const mesh_layout *l, const char *function, mesh_error *err) {
     const mesh_spec *s = &l->spec;
     const mesh *m = l->on;
     const int64_t *shape = l->shape;
@@ -185,7 +185,7 @@ static inline mesh_status mesh__layout_check(const mesh_layout *l, const char *f
     return MESH_OK;
 }
 
-static inline mesh_status mesh__layout_finish(mesh_layout *l, const mesh *on, const mesh_spec *spec, int ndim,
+MESH__PRIVATE mesh_status mesh__layout_finish(mesh_layout *l, const mesh *on, const mesh_spec *spec, int ndim,
                                               const int64_t *shape, const char *function, mesh_error *err) {
     mesh_layout r;
     mesh_status status;
@@ -198,8 +198,8 @@ static inline mesh_status mesh__layout_finish(mesh_layout *l, const mesh *on, co
     return status;
 }
 
-static inline mesh_status mesh__layout_parse_as(mesh_layout *l, const mesh *on, const char *text, int ndim,
-                                                const int64_t *shape, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__layout_parse_as(mesh_layout *l, const mesh *on, const char *text, int ndim,
+                                             const int64_t *shape, const char *function, mesh_error *err) {
     mesh_spec spec;
     mesh_status status;
     if (!on || !text || (ndim > 0 && !shape))
@@ -231,7 +231,7 @@ MESH_API mesh_status mesh_layout_check(const mesh_layout *l, mesh_error *err) {
 }
 
 /* The axes of a dim are numbered anew from 0, without gaps. But for one axis, those from `at` on make room for it. */
-static inline void mesh__orders_close(mesh_spec *s, int dim, int axis, int at) {
+MESH__PRIVATE void mesh__orders_close(mesh_spec *s, int dim, int axis, int at) {
     uint8_t list[256];
     int i, n = 0;
     for (i = 0; i < 256; i++) list[i] = 255;
@@ -272,7 +272,7 @@ MESH_API mesh_status mesh_layout_set(mesh_layout *l, const char *axis, mesh_plac
 }
 
 /* Of the ranks that hold the same summand of the same shard, one. */
-static inline int mesh__layout_first(const mesh_layout *l, int rank) {
+MESH__PRIVATE int mesh__layout_first(const mesh_layout *l, int rank) {
     int coord[MESH_MAX_AXES], i;
     mesh_coords_of(l->on, NULL, rank, coord);
     for (i = 0; i < l->on->naxes; i++)
@@ -281,7 +281,7 @@ static inline int mesh__layout_first(const mesh_layout *l, int rank) {
 }
 
 /* The op of the partial axes that count; -1: none. */
-static inline int mesh__layout_op(const mesh_layout *l) {
+MESH__PRIVATE int mesh__layout_op(const mesh_layout *l) {
     int i;
     for (i = 0; i < l->on->naxes; i++)
         if (l->spec.axis[i].kind == MESH_PARTIAL && l->on->axis[i].size > 1) return l->spec.axis[i].op;
@@ -312,7 +312,7 @@ MESH_API int mesh_layout_equal(const mesh_layout *a, const mesh_layout *b) {
 /* ---- // >>boxes ---------------------------------------------------------------------------------------------------- */
 
 /* Part i of [*low, *high) in k parts. */
-static inline void mesh__part_cut(int rule, int64_t k, int64_t i, int64_t *low, int64_t *high) {
+MESH__PRIVATE void mesh__part_cut(int rule, int64_t k, int64_t i, int64_t *low, int64_t *high) {
     int64_t n = *high - *low, q = n / k, r = n % k, from, to;
     if (rule == MESH_RULE_BALANCED) {
         from = q * i + (i < r ? i : r);
@@ -327,7 +327,7 @@ static inline void mesh__part_cut(int rule, int64_t k, int64_t i, int64_t *low, 
 }
 
 /* The part that holds x, of [*low, *high) in k parts; *low <= x < *high. */
-static inline int64_t mesh__part_find(int rule, int64_t k, int64_t x, int64_t *low, int64_t *high) {
+MESH__PRIVATE int64_t mesh__part_find(int rule, int64_t k, int64_t x, int64_t *low, int64_t *high) {
     int64_t n = *high - *low, q = n / k, r = n % k, at = x - *low, i;
     if (rule == MESH_RULE_BALANCED)
         i = at < r * (q + 1) ? at / (q + 1) : r + (at - r * (q + 1)) / q;
@@ -402,7 +402,7 @@ MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_layout *l, const mesh
 }
 
 /* Set the shard of a dim to the one that holds x. */
-static inline void mesh__pieces_seek(mesh_pieces *p, int d, int64_t x) {
+MESH__PRIVATE void mesh__pieces_seek(mesh_pieces *p, int d, int64_t x) {
     int64_t low = 0, high = p->layout->shape[d], from = p->box.offset[d], to = from + p->box.shape[d];
     int k;
     for (k = 0; k < p->count[d]; k++) {
@@ -456,7 +456,7 @@ MESH_API int mesh_layout_owner(const mesh_layout *l, const int64_t *index, int k
 }
 
 /* The dim that axes shard as its innermost ones, in this order; -1: they do not. */
-static inline int mesh__counts_dim(const mesh_spec *s, const uint8_t *axes, int n) {
+MESH__PRIVATE int mesh__counts_dim(const mesh_spec *s, const uint8_t *axes, int n) {
     uint8_t list[MESH_MAX_AXES];
     int i, all, dim;
     if (n == 0 || s->axis[axes[0]].kind != MESH_SHARD) return -1;
@@ -533,7 +533,7 @@ MESH_API void mesh_box_copy(void *dst, const mesh_box *dst_box, const void *src,
     }
 }
 
-static inline mesh_box mesh__box_whole(int ndim, const int64_t *shape) {
+MESH__PRIVATE mesh_box mesh__box_whole(int ndim, const int64_t *shape) {
     mesh_box box;
     int d;
     box.ndim = ndim;
@@ -582,7 +582,7 @@ MESH_API int64_t mesh_tensor_count(const mesh_tensor *t, int rank) {
     return mesh_layout_box(&t->layout, rank, &box);
 }
 
-static inline int64_t mesh__tensor_elem(const mesh_tensor *t) {
+MESH__PRIVATE int64_t mesh__tensor_elem(const mesh_tensor *t) {
     return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
 }
 

@@ -28,35 +28,35 @@ typedef struct mesh__levels {
     size_t *count, *at;      /* room for the counts and offsets of a view, of hosts or of places on one */
 } mesh__levels;
 
-static inline int mesh__levels_size(const mesh__levels *l, int host) { return l->start[host + 1] - l->start[host]; }
+MESH__PRIVATE int mesh__levels_size(const mesh__levels *l, int host) { return l->start[host + 1] - l->start[host]; }
 
 /* The first slot of a cell, of a column; how many members are in a cell; in a column on the hosts before this one. */
-static inline int mesh__cell_slot(const mesh__levels *l, int column, int host) {
+MESH__PRIVATE int mesh__cell_slot(const mesh__levels *l, int column, int host) {
     return l->slot[column * l->nhosts + host];
 }
-static inline int mesh__column_slot(const mesh__levels *l, int column) { return mesh__cell_slot(l, column, 0); }
-static inline int mesh__cells_before(const mesh__levels *l, int column, int host) {
+MESH__PRIVATE int mesh__column_slot(const mesh__levels *l, int column) { return mesh__cell_slot(l, column, 0); }
+MESH__PRIVATE int mesh__cells_before(const mesh__levels *l, int column, int host) {
     return mesh__cell_slot(l, column, host) - mesh__column_slot(l, column);
 }
-static inline int mesh__cell(const mesh__levels *l, int column, int host) {
+MESH__PRIVATE int mesh__cell(const mesh__levels *l, int column, int host) {
     return mesh__cell_slot(l, column, host + 1) - mesh__cell_slot(l, column, host);
 }
 
 /* Members k of a cell: its index in the group, its place on the host. */
-static inline int mesh__cell_place(const mesh__levels *l, int column, int k) { return column + k * l->columns; }
-static inline int mesh__cell_index(const mesh__levels *l, int column, int host, int k) {
+MESH__PRIVATE int mesh__cell_place(const mesh__levels *l, int column, int k) { return column + k * l->columns; }
+MESH__PRIVATE int mesh__cell_index(const mesh__levels *l, int column, int host, int k) {
     return l->order[l->start[host] + mesh__cell_place(l, column, k)];
 }
 
-static inline void mesh__scope_host(mesh__schedule *s, const mesh__levels *l) {
+MESH__PRIVATE void mesh__scope_host(mesh__schedule *s, const mesh__levels *l) {
     mesh__scope(s, l->order + l->start[l->host], l->nlocal, l->local);
 }
-static inline void mesh__scope_column(mesh__schedule *s, const mesh__levels *l) {
+MESH__PRIVATE void mesh__scope_column(mesh__schedule *s, const mesh__levels *l) {
     mesh__scope(s, l->owner, l->nhosts, l->host);
 }
 
 /* most: columns at most. Returns 0 without memory. */
-static inline int mesh__levels_make(mesh__schedule *s, mesh__levels *l, size_t most) {
+MESH__PRIVATE int mesh__levels_make(mesh__schedule *s, mesh__levels *l, size_t most) {
     int n = s->on->size, h = s->nhosts, i, j;
     l->count = (size_t *)mesh_transport_alloc(s->t, 2 * (size_t)n * sizeof *l->count +
                                                         (2 * (size_t)n + 2 * (size_t)h + 2) * sizeof *l->order);
@@ -88,13 +88,13 @@ static inline int mesh__levels_make(mesh__schedule *s, mesh__levels *l, size_t m
 }
 
 /* Is it small: at most `most` bytes, and at most so many of the pipelines' segments? */
-static inline int mesh__levels_small(const mesh__schedule *s, const mesh__layout *b, size_t bytes, size_t most,
+MESH__PRIVATE int mesh__levels_small(const mesh__schedule *s, const mesh__layout *b, size_t bytes, size_t most,
                                      size_t segments) {
     return bytes <= most && bytes <= segments * b->segment * s->elem_bytes;
 }
 
 /* The elements of a range as a view of their own, on parts of which there is room for as many as the view has. */
-static inline mesh__view mesh__view_cut(const mesh__schedule *s, const mesh__view *v, mesh__range r, mesh__part *part,
+MESH__PRIVATE mesh__view mesh__view_cut(const mesh__schedule *s, const mesh__view *v, mesh__range r, mesh__part *part,
                                         int chunks) {
     int n = 0;
     size_t start = 0;
@@ -109,7 +109,7 @@ static inline mesh__view mesh__view_cut(const mesh__schedule *s, const mesh__vie
 }
 
 /* Reduced by chunks on the host, one for each column; reduced across hosts; handed out on the host. */
-static inline void mesh__levels_all_reduce(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
+MESH__PRIVATE void mesh__levels_all_reduce(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
     mesh__part *part = (mesh__part *)mesh_transport_alloc(s->t, (size_t)b->recv.nparts * sizeof *part);
     mesh__layout in = *b, across = *b;
     mesh__range mine;
@@ -148,7 +148,7 @@ static inline void mesh__levels_all_reduce(mesh__schedule *s, const mesh__layout
 }
 
 /* Short: a tree of one member of each host, then one on each host. Long: a chain that enters every host once. */
-static inline void mesh__levels_broadcast(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
+MESH__PRIVATE void mesh__levels_broadcast(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
     int root_host = s->host[b->root], entry = l->owner[l->host], n = s->on->size, i, at = 0, *chain;
     if (s->index == b->root) mesh__add_copies(s, &b->recv, mesh__all_of(&b->recv), &b->send, mesh__all_of(&b->send));
     l->owner[root_host] = b->root; /* one column: owners are the hosts' first members */
@@ -180,7 +180,7 @@ static inline void mesh__levels_broadcast(mesh__schedule *s, const mesh__layout 
 }
 
 /* The blocks of a cell, to or from a peer: of a view by index in the group, or (packed) in slots, where they lie together. */
-static inline void mesh__add_cell(mesh__schedule *s, const mesh__levels *l, int direction, int peer,
+MESH__PRIVATE void mesh__add_cell(mesh__schedule *s, const mesh__levels *l, int direction, int peer,
                                   const mesh__view *v, int packed, int column, int host) {
     size_t bytes = v->each * s->elem_bytes;
     int k, n = mesh__cell(l, column, host);
@@ -193,7 +193,7 @@ static inline void mesh__add_cell(mesh__schedule *s, const mesh__levels *l, int 
         mesh__add_range(s, direction, peer, v, mesh__block_of(v, mesh__cell_index(l, column, host, k)), NULL);
 }
 
-static inline void mesh__add_column(mesh__schedule *s, const mesh__levels *l, int direction, int peer,
+MESH__PRIVATE void mesh__add_column(mesh__schedule *s, const mesh__levels *l, int direction, int peer,
                                     const mesh__view *v, int packed, int column) {
     size_t bytes = v->each * s->elem_bytes;
     int h;
@@ -204,7 +204,7 @@ static inline void mesh__add_column(mesh__schedule *s, const mesh__levels *l, in
 }
 
 /* Copies between a view by index and one in slots, of every member or of those before a host's end. */
-static inline void mesh__add_permuted(mesh__schedule *s, const mesh__levels *l, const mesh__view *to,
+MESH__PRIVATE void mesh__add_permuted(mesh__schedule *s, const mesh__levels *l, const mesh__view *to,
                                       const mesh__view *from, int to_slots) {
     int j, h, k, slot = 0;
     for (j = 0; j < l->columns; j++)
@@ -217,13 +217,13 @@ static inline void mesh__add_permuted(mesh__schedule *s, const mesh__levels *l, 
 }
 
 /* A view of n blocks in memory of the schedule's own, each as large as the view's blocks. */
-static inline mesh__view mesh__levels_work(mesh__schedule *s, const mesh__view *like, mesh__part *part, size_t n) {
+MESH__PRIVATE mesh__view mesh__levels_work(mesh__schedule *s, const mesh__view *like, mesh__part *part, size_t n) {
     *part = mesh__part_of(mesh__scratch(s, n * like->each * s->elem_bytes), like->each);
     return mesh__view_of(part, 1, MESH__BLOCKS, 0);
 }
 
 /* Owners collect what further members have, exchange it across hosts, and hand their columns out. */
-static inline void mesh__levels_all_gather(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
+MESH__PRIVATE void mesh__levels_all_gather(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
     int column = l->local % l->columns, owns = l->local < l->columns, k;
     int packed = mesh__levels_small(s, b, b->recv.each * (size_t)s->on->size * s->elem_bytes, MESH__GATHER_PACKED, 1);
     int mine = mesh__cell_slot(l, column, l->host) + l->local / l->columns;
@@ -268,7 +268,7 @@ static inline void mesh__levels_all_gather(mesh__schedule *s, const mesh__layout
 }
 
 /* A view of `n` blocks whose sizes and places stand in l->count and l->at. */
-static inline mesh__view mesh__levels_counts(const mesh__levels *l, const mesh__part *part) {
+MESH__PRIVATE mesh__view mesh__levels_counts(const mesh__levels *l, const mesh__part *part) {
     mesh__view v = mesh__view_of(part, 1, MESH__COUNTS, 1);
     v.counts = l->count;
     v.offsets = l->at;
@@ -276,7 +276,7 @@ static inline mesh__view mesh__levels_counts(const mesh__levels *l, const mesh__
 }
 
 /* What goes to each column is reduced by its owner, then across hosts; further members are given theirs. */
-static inline void mesh__levels_reduce_scatter(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
+MESH__PRIVATE void mesh__levels_reduce_scatter(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
     int column = l->local % l->columns, owns = l->local < l->columns, k;
     size_t each = b->send.each, slot = (size_t)mesh__column_slot(l, column);
     mesh__part part, reduced;
@@ -326,15 +326,15 @@ typedef struct mesh__bundles {
 } mesh__bundles;
 
 /* Where the blocks from a member of a host begin in `host`, or in `got`. */
-static inline size_t mesh__bundle_at(const mesh__levels *l, int column, int host, int place) {
+MESH__PRIVATE size_t mesh__bundle_at(const mesh__levels *l, int column, int host, int place) {
     return (size_t)mesh__cells_before(l, column, host) * (size_t)l->nlocal +
            (size_t)place * (size_t)mesh__cell(l, column, host);
 }
-static inline size_t mesh__got_at(const mesh__levels *l, int column, int host, int place) {
+MESH__PRIVATE size_t mesh__got_at(const mesh__levels *l, int column, int host, int place) {
     return (size_t)(l->start[host] + place) * (size_t)mesh__cell(l, column, l->host);
 }
 
-static inline int mesh__bundles_make(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l,
+MESH__PRIVATE int mesh__bundles_make(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l,
                                      mesh__bundles *k) {
     int column = l->local % l->columns, owns = l->local < l->columns;
     size_t n = (size_t)s->on->size, cell = (size_t)mesh__cell(l, column, l->host);
@@ -347,14 +347,14 @@ static inline int mesh__bundles_make(mesh__schedule *s, const mesh__layout *b, c
 }
 
 /* n blocks of a bundle from block `at`, to or from a peer. */
-static inline void mesh__add_bundle(mesh__schedule *s, int direction, int peer, const mesh__view *v, size_t at,
+MESH__PRIVATE void mesh__add_bundle(mesh__schedule *s, int direction, int peer, const mesh__view *v, size_t at,
                                     size_t n) {
     size_t bytes = v->each * s->elem_bytes;
     mesh__add_xfer(s, direction, peer, v->part->base + at * bytes, n * bytes);
 }
 
 /* Every member gives each owner what goes to its column; owners exchange that across hosts; what is for further members is handed on. */
-static inline void mesh__levels_all_to_all(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
+MESH__PRIVATE void mesh__levels_all_to_all(mesh__schedule *s, const mesh__layout *b, const mesh__levels *l) {
     int column = l->local % l->columns, owns = l->local < l->columns, n = s->on->size, h, i, k;
     size_t cell = (size_t)mesh__cell(l, column, l->host), bytes = b->send.each * s->elem_bytes;
     mesh__bundles v;
@@ -406,7 +406,7 @@ static inline void mesh__levels_all_to_all(mesh__schedule *s, const mesh__layout
 }
 
 /* A call of one of these kinds in a group that spans hosts, several of whose members share one. */
-static inline void mesh__build_levels(mesh__schedule *s, const mesh__layout *b, int kind) {
+MESH__PRIVATE void mesh__build_levels(mesh__schedule *s, const mesh__layout *b, int kind) {
     size_t total = b->recv.total, most = (size_t)s->on->size;
     mesh__levels l;
     if (kind == MESH_CALL_BROADCAST ||

@@ -98,7 +98,7 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
 /* ---- // >>point to point ---- */
 
 /* Memory that is received into may be in no other transfer. Of strided blocks only a stride of 0 is refused: interleaved columns are fine. */
-static inline int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
+MESH__PRIVATE int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
     int i, k;
     for (i = 0; i < count; i++) {
         if (xfers[i].direction != MESH_RECV) continue;
@@ -113,12 +113,12 @@ static inline int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
 }
 
 /* The next xfer in a direction to or from myself, behind `i`. */
-static inline int mesh__next_self(const mesh_xfer *xfers, int count, int index, int direction, int i) {
+MESH__PRIVATE int mesh__next_self(const mesh_xfer *xfers, int count, int index, int direction, int i) {
     for (i++; i < count && !(xfers[i].rank == index && xfers[i].direction == direction);) i++;
     return i;
 }
 
-static inline mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kind, const mesh_xfer *xfers, int count) {
+MESH__PRIVATE mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kind, const mesh_xfer *xfers, int count) {
     int s = -1, r = -1;
     for (;;) {
         s = mesh__next_self(xfers, count, g->index, MESH_SEND, s);
@@ -132,7 +132,7 @@ static inline mesh_status mesh__self_check(mesh_comm *c, mesh__group *g, int kin
 }
 
 /* A copy of the caller's xfer, and of its block. */
-static inline void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nblocks) {
+MESH__PRIVATE void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nblocks) {
     mesh__add_xfer(s, x->direction, x->rank, x->base, (size_t)x->nbytes);
     if (s->out_of_memory || !x->block) return;
     s->block[*nblocks] = *x->block;
@@ -140,7 +140,7 @@ static inline void mesh__add_p2p(mesh__schedule *s, const mesh_xfer *x, int *nbl
 }
 
 /* On a big-endian host: what is sent is packed and turned first, what has come is turned at the end. */
-static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xfers, int count, int *nblocks) {
+MESH__PRIVATE void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xfers, int count, int *nblocks) {
     int i, index = s->index, first;
     size_t total = 0;
     unsigned char *scratch, *at;
@@ -183,7 +183,7 @@ static inline void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xf
 
 /* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. in_place: the first is sent from
    a copy, for something is received where it lies. */
-static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count, int in_place) {
+MESH__PRIVATE void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count, int in_place) {
     unsigned char *copy = NULL;
     int i, from = -1, to = -1, nblocks = 0, index = s->index;
     for (i = 0; i < count; i++) nblocks += xfers[i].block != NULL;
@@ -215,7 +215,7 @@ static inline void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, in
 }
 
 /* The group of a call and the tag behind its axes, as the sequence of a channel. */
-static inline mesh_status mesh__p2p_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g,
+MESH__PRIVATE mesh_status mesh__p2p_begin(mesh_comm *c, const char *axes, int kind, mesh_request *r, mesh__group **g,
                                           uint32_t *tag) {
     char plain[MESH_MAX_AXES * MESH_NAME_BYTES];
     const char *at = axes ? strchr(axes, '#') : NULL;
@@ -241,7 +241,7 @@ static inline mesh_status mesh__p2p_begin(mesh_comm *c, const char *axes, int ki
     return MESH_OK;
 }
 
-static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
+MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers,
                                                  int count, size_t elements, mesh_dtype d, mesh_request *r) {
     mesh_call call = mesh__call(kind, NULL, NULL, elements, d, MESH_SUM, 0);
     mesh__group *g = NULL;
@@ -286,12 +286,12 @@ static inline mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     return mesh__call_launch(c, op, r);
 }
 
-static inline mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
+MESH__PRIVATE mesh_status mesh__p2p_start(mesh_comm *c, const char *axes, int kind, const mesh_xfer *xfers, int count,
                                           size_t elements, mesh_dtype d, mesh_request *r) {
     MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__p2p_start_inside(c, axes, kind, xfers, count, elements, d, r));
 }
 
-static inline mesh_xfer mesh__xfer(int direction, int index, const void *base, size_t count, mesh_dtype d) {
+MESH__PRIVATE mesh_xfer mesh__xfer(int direction, int index, const void *base, size_t count, mesh_dtype d) {
     mesh_xfer x;
     size_t elem = mesh_dtype_bytes(d);
     x.base = (void *)(uintptr_t)base;
@@ -322,7 +322,7 @@ MESH_API mesh_status mesh_recv(mesh_comm *c, const char *axes, int from, void *p
     MESH__BLOCKING(mesh_recv_start(c, axes, from, p, count, d, &r));
 }
 
-static inline mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kind, int to, const void *send,
+MESH__PRIVATE mesh_status mesh__sendrecv(mesh_comm *c, const char *axes, int kind, int to, const void *send,
                                          size_t send_count, int from, void *recv, size_t recv_count, mesh_dtype d,
                                          mesh_request *r) {
     mesh_xfer x[2];
@@ -343,13 +343,13 @@ MESH_API mesh_status mesh_sendrecv(mesh_comm *c, const char *axes, int to, const
 }
 
 /* The index so many steps further in a group; -1: beyond its edge. */
-static inline int mesh__shifted(const mesh__group *g, int64_t displacement, int periodic) {
+MESH__PRIVATE int mesh__shifted(const mesh__group *g, int64_t displacement, int periodic) {
     int64_t n = g->on.size, to = g->index + displacement;
     if (periodic) to = (to % n + n) % n;
     return to >= 0 && to < n ? (int)to : -1;
 }
 
-static inline mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
+MESH__PRIVATE mesh_status mesh__shift_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
                                                    const void *send, void *recv, size_t count, mesh_dtype d,
                                                    mesh_request *r) {
     mesh__group *g = NULL;
@@ -401,7 +401,7 @@ typedef struct mesh__message {
 } mesh__message;
 
 /* The length has come: room for the rest, and its post. */
-static inline mesh_status mesh__extend_message(mesh__schedule *s, const void *head, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh__extend_message(mesh__schedule *s, const void *head, mesh_error *why) {
     mesh__message *m = (mesh__message *)s->extra;
     uint64_t word = mesh__get64((const unsigned char *)head), nbytes = word & ((UINT64_C(1) << MESH__LENGTH_BITS) - 1);
     void *to = m->recv;
@@ -426,7 +426,7 @@ static inline mesh_status mesh__extend_message(mesh__schedule *s, const void *he
 }
 
 /* What goes is posted at once, its length first; what comes when its length has. `payload`: the number that the rest goes under. */
-static inline void mesh__build_message(mesh__schedule *s, mesh__message *m, uint32_t payload) {
+MESH__PRIVATE void mesh__build_message(mesh__schedule *s, mesh__message *m, uint32_t payload) {
     size_t nbytes = m->send_count * s->elem_bytes;
     unsigned char *head = mesh__scratch(s, 128), *packed = (unsigned char *)(uintptr_t)m->send;
     mesh__step *step;
@@ -449,7 +449,7 @@ static inline void mesh__build_message(mesh__schedule *s, mesh__message *m, uint
     if ((step = mesh__step_add(s, MESH__EXTEND)) != NULL) step->as.on.dst = head + 64;
 }
 
-static inline mesh_status mesh__message_check(mesh_comm *c, const char *axes, int kind, const mesh__group *g,
+MESH__PRIVATE mesh_status mesh__message_check(mesh_comm *c, const char *axes, int kind, const mesh__group *g,
                                               const mesh__message *m, size_t elem) {
     int k;
     for (k = 0; k < 2; k++) {
@@ -488,7 +488,7 @@ static inline mesh_status mesh__message_check(mesh_comm *c, const char *axes, in
     return MESH_OK;
 }
 
-static inline mesh_status mesh__message_start_inside(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
+MESH__PRIVATE mesh_status mesh__message_start_inside(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
                                                      mesh_dtype d, mesh_request *r) {
     mesh__group *g = NULL;
     mesh__engine *e;
@@ -522,12 +522,12 @@ static inline mesh_status mesh__message_start_inside(mesh_comm *c, const char *a
     return mesh__call_launch(c, op, r);
 }
 
-static inline mesh_status mesh__message_start(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
+MESH__PRIVATE mesh_status mesh__message_start(mesh_comm *c, const char *axes, int kind, const mesh__message *m,
                                               mesh_dtype d, mesh_request *r) {
     MESH__ALONE_START(c, mesh__call_name(kind), r, mesh__message_start_inside(c, axes, kind, m, d, r));
 }
 
-static inline mesh__message mesh__message_of(int to, const void *send, size_t send_count, int from, void *recv,
+MESH__PRIVATE mesh__message mesh__message_of(int to, const void *send, size_t send_count, int from, void *recv,
                                              size_t room, size_t *count) {
     mesh__message m;
     m.to = to;
@@ -574,7 +574,7 @@ MESH_API mesh_status mesh_sendrecv_v(mesh_comm *c, const char *axes, int to, con
     MESH__BLOCKING(mesh_sendrecv_v_start(c, axes, to, send, send_count, from, recv, room, recv_count, d, &r));
 }
 
-static inline mesh_status mesh__shift_v_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
+MESH__PRIVATE mesh_status mesh__shift_v_start_inside(mesh_comm *c, const char *axes, int displacement, int periodic,
                                                      mesh__message *m, mesh_dtype d, mesh_request *r) {
     mesh__group *g = NULL;
     uint32_t tag;
@@ -611,7 +611,7 @@ MESH_API mesh_status mesh_recv_object(mesh_comm *c, const char *axes, int from, 
 /* ---- // >>halos ---- */
 
 /* A box of the local array as a strided xfer. */
-static inline mesh_xfer mesh__box(const mesh_halo *h, void *array, size_t elem, const int64_t *from,
+MESH__PRIVATE mesh_xfer mesh__box(const mesh_halo *h, void *array, size_t elem, const int64_t *from,
                                   const int64_t *extent, mesh_block *b) {
     mesh_xfer x;
     int64_t stride = (int64_t)elem, at = 0, strides[MESH_MAX_DIMS];
@@ -639,7 +639,7 @@ static inline mesh_xfer mesh__box(const mesh_halo *h, void *array, size_t elem, 
 }
 
 /* Which axis of the mesh divides each dim (-1: none), after a look at everything else in the description. */
-static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, const void *array, size_t elem,
+MESH__PRIVATE mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, const void *array, size_t elem,
                                            int *axis) {
     int64_t total = (int64_t)elem;
     int k, j, kind = MESH_CALL_HALO;
@@ -678,7 +678,7 @@ static inline mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
 }
 
 /* Index in the mesh of the neighbour in a direction (-1, 0, 1 per dim); -1: none. */
-static inline int mesh__halo_neighbor(const mesh_comm *c, const mesh_halo *h, const int *axis, const int *direction,
+MESH__PRIVATE int mesh__halo_neighbor(const mesh_comm *c, const mesh_halo *h, const int *axis, const int *direction,
                                       int sign) {
     int at[MESH_MAX_AXES], k;
     if (mesh_coords_of(&c->on, NULL, c->transport->rank, at) < 0) return -1;
@@ -692,7 +692,7 @@ static inline int mesh__halo_neighbor(const mesh_comm *c, const mesh_halo *h, co
 }
 
 /* What goes out in a direction (my interior cells at that side), or comes in along it (the halo at the other). Returns 0 if nothing does. */
-static inline int mesh__halo_box(const mesh_halo *h, const int *direction, int receive, int64_t *from,
+MESH__PRIVATE int mesh__halo_box(const mesh_halo *h, const int *direction, int receive, int64_t *from,
                                  int64_t *extent) {
     int k;
     for (k = 0; k < h->ndim; k++) {
@@ -709,7 +709,7 @@ static inline int mesh__halo_box(const mesh_halo *h, const int *direction, int r
     return 1;
 }
 
-static inline mesh_status mesh__halo_exchange_start_inside(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
+MESH__PRIVATE mesh_status mesh__halo_exchange_start_inside(mesh_comm *c, const mesh_halo *h, void *array, mesh_dtype d,
                                                            mesh_request *r) {
     mesh__group *g = NULL;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_HALO, r, &g);

@@ -110,7 +110,7 @@ typedef struct mesh__search {
     int same[4][4]; /* are two meshes of plan.at equal */
 } mesh__search;
 
-static inline mesh__form mesh__form_of(const mesh_spec *s) {
+MESH__PRIVATE mesh__form mesh__form_of(const mesh_spec *s) {
     mesh__form f;
     int d;
     for (d = 0; d < MESH_MAX_DIMS; d++) f.count[d] = (uint8_t)mesh__dim_axes(s, d, f.axis[d]);
@@ -118,7 +118,7 @@ static inline mesh__form mesh__form_of(const mesh_spec *s) {
 }
 
 /* The spec that shards as the form says; what shards nothing is as in `other`, where that does not shard it. */
-static inline mesh_spec mesh__spec_of(const mesh__form *f, const mesh_spec *other) {
+MESH__PRIVATE mesh_spec mesh__spec_of(const mesh__form *f, const mesh_spec *other) {
     mesh_spec s = *other;
     int d, i;
     for (i = 0; i < s.naxes; i++)
@@ -130,7 +130,7 @@ static inline mesh_spec mesh__spec_of(const mesh__form *f, const mesh_spec *othe
 }
 
 /* The largest box of a layout. */
-static inline mesh_box mesh__largest_box(const mesh_plan *p, int layout) {
+MESH__PRIVATE mesh_box mesh__largest_box(const mesh_plan *p, int layout) {
     const mesh *m = mesh__layout_mesh(p, layout);
     const mesh_spec *s = mesh__layout_spec(p, layout);
     mesh_box box = mesh__box_whole(p->view.ndim, p->view.shape);
@@ -142,7 +142,7 @@ static inline mesh_box mesh__largest_box(const mesh_plan *p, int layout) {
 }
 
 /* A box that is reduced into is cut into slabs that stay in cache, and into at least so many. Returns the bytes of a slab. */
-static inline int64_t mesh__step_slab(const mesh_plan *p, mesh_step *s, const mesh_box *box, int rounds) {
+MESH__PRIVATE int64_t mesh__step_slab(const mesh_plan *p, mesh_step *s, const mesh_box *box, int rounds) {
     int64_t want = mesh__ceil(mesh_box_count(box) * p->elem_bytes, MESH__SLAB);
     int d, dim = 0;
     mesh_box slab;
@@ -160,7 +160,7 @@ static inline int64_t mesh__step_slab(const mesh_plan *p, mesh_step *s, const me
 
 /* Scratch of the path when reducing steps run in at least so many rounds, which are noted. A reducing step holds the summands it
    receives, of two slabs in turn. Layouts between are held whole, but one that is distributed slab by slab as it is reduced. */
-static inline int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, int rounds) {
+MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, int rounds) {
     int64_t scratch = 0, before = 0;
     int k, n = p->nsteps;
     for (k = 0; k < n; k++) {
@@ -190,7 +190,7 @@ static inline int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
 }
 
 /* What a spec says of the axes of the mesh whose axes are split. */
-static inline mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, const mesh *split) {
+MESH__PRIVATE mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, const mesh *split) {
     mesh_spec r = *s;
     int i, k = 0, d, n;
     uint8_t list[MESH_MAX_AXES], first[MESH_MAX_AXES + 1];
@@ -214,7 +214,7 @@ static inline mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, 
 }
 
 /* Do the shards of every dim divide it? split: of every dim that an axis shards which is split there, so that its parts cut it the same way. */
-static inline int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
+MESH__PRIVATE int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
     int64_t n[MESH_MAX_DIMS];
     int i, d, k, matters[MESH_MAX_DIMS];
     for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1, matters[d] = !split;
@@ -232,7 +232,7 @@ static inline int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_sp
 
 /* Can the two layouts of a step be compared axis by axis? A layout on a mesh and one on the same mesh with its axes split can, where
    sizes divide: the route is then put on the split mesh. */
-static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route) {
+MESH__PRIVATE int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route) {
     const mesh_plan *p = &q->path;
     if (q->same[on][next]) return 1;
     if (on < 2 && next >= 2 && q->same[on][next - 2] &&
@@ -250,14 +250,14 @@ static inline int mesh__same_axes(const mesh__search *q, int on, int next, mesh_
     return 0;
 }
 
-static inline int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
+MESH__PRIVATE int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
     mesh_spec x = *a, y = *b;
     x.strict = y.strict = 0;
     return mesh_spec_equal(&x, &y);
 }
 
 /* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
-static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
+MESH__PRIVATE int mesh__refines(const mesh_plan *p, int layout, int same) {
     mesh_spec to = p->view.to;
     const mesh_spec *s = mesh__layout_spec(p, layout);
     uint8_t inner[MESH_MAX_AXES], outer[MESH_MAX_AXES];
@@ -277,7 +277,7 @@ static inline int mesh__refines(const mesh_plan *p, int layout, int same) {
 }
 
 /* Must a step be counted rank by rank, its sizes being uneven or shared? */
-static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
+MESH__PRIVATE int mesh__must_count(const mesh_plan *p, const mesh_moves *route, int most) {
     if (route->placed.n) most = MESH__BYTES_RANKS;
     return p->at[0].size <= most && p->at[1].size <= most &&
            (route->replicas > 1 || !mesh_equal(route->src.on, route->dst.on) || route->placed.n ||
@@ -286,7 +286,7 @@ static inline int mesh__must_count(const mesh_plan *p, const mesh_moves *route, 
 }
 
 /* What the path's last step costs. last: it reaches the destination. Returns 0 if the path is not worth going on with. */
-static inline int mesh__step_cost(mesh__search *q, int last) {
+MESH__PRIVATE int mesh__step_cost(mesh__search *q, int last) {
     mesh_plan *p = &q->path;
     int k = p->nsteps - 1, on = k ? p->step[k - 1].on : 0, same, count;
     mesh_step *s = &p->step[k];
@@ -323,7 +323,7 @@ static inline int mesh__step_cost(mesh__search *q, int last) {
 }
 
 /* Do two plans go by the same layouts? */
-static inline int mesh__same_way(const mesh__search *q, const mesh_plan *a, const mesh_plan *b) {
+MESH__PRIVATE int mesh__same_way(const mesh__search *q, const mesh_plan *a, const mesh_plan *b) {
     int k;
     if (a->nsteps != b->nsteps || a->view.ndim != b->view.ndim) return 0;
     for (k = 0; k < a->view.ndim; k++)
@@ -334,7 +334,7 @@ static inline int mesh__same_way(const mesh__search *q, const mesh_plan *a, cons
 }
 
 /* The path is whole: is it among the best? */
-static inline void mesh__consider(mesh__search *q) {
+MESH__PRIVATE void mesh__consider(mesh__search *q) {
     mesh_plan *p = &q->path;
     const mesh__cost *cost = q->cost;
     int64_t cap = q->d->scratch_cap;
@@ -369,7 +369,7 @@ static inline void mesh__consider(mesh__search *q) {
 }
 
 /* Back to the first n steps. */
-static inline void mesh__pop(mesh__search *q, int n) {
+MESH__PRIVATE void mesh__pop(mesh__search *q, int n) {
     mesh_plan *p = &q->path;
     int k;
     p->nsteps = n;
@@ -380,7 +380,7 @@ static inline void mesh__pop(mesh__search *q, int n) {
     }
 }
 /* One step further, unless that is not worth it. */
-static inline int mesh__step_to(mesh__search *q, int on, const mesh_spec *spec, int last) {
+MESH__PRIVATE int mesh__step_to(mesh__search *q, int on, const mesh_spec *spec, int last) {
     int n = q->path.nsteps;
     if (n == MESH_MAX_STEPS) return 0;
     q->path.step[n].on = (uint8_t)on;
@@ -390,9 +390,9 @@ static inline int mesh__step_to(mesh__search *q, int on, const mesh_spec *spec, 
     mesh__pop(q, n);
     return 0;
 }
-static inline int mesh__push(mesh__search *q, int on, const mesh_spec *spec) { return mesh__step_to(q, on, spec, 0); }
+MESH__PRIVATE int mesh__push(mesh__search *q, int on, const mesh_spec *spec) { return mesh__step_to(q, on, spec, 0); }
 /* The path so far, and then straight to the destination. */
-static inline void mesh__finish_path(mesh__search *q) {
+MESH__PRIVATE void mesh__finish_path(mesh__search *q) {
     int n = q->path.nsteps;
     if (!mesh__step_to(q, 1, &q->path.view.to, 1)) return;
     mesh__consider(q);
@@ -400,7 +400,7 @@ static inline void mesh__finish_path(mesh__search *q) {
 }
 
 /* The dim along which an axis should shard further: the longest that it divides, else the longest. */
-static inline int mesh__best_dim(const mesh_plan *p, const mesh *m, const mesh__form *f, int axis) {
+MESH__PRIVATE int mesh__best_dim(const mesh_plan *p, const mesh *m, const mesh__form *f, int axis) {
     int64_t best = -1, size = m->axis[axis].size;
     int d, i, dim = 0, divides = 0;
     for (d = 0; d < p->view.ndim; d++) {
@@ -414,7 +414,7 @@ static inline int mesh__best_dim(const mesh_plan *p, const mesh *m, const mesh__
 }
 
 /* The axes in a mask by the stride of their innermost mode, smallest first: the nearest ranks first. */
-static inline int mesh__by_stride(const mesh *m, uint32_t mask, uint8_t *list) {
+MESH__PRIVATE int mesh__by_stride(const mesh *m, uint32_t mask, uint8_t *list) {
     int i, k, n = 0;
     for (i = 0; i < m->naxes; i++) {
         int stride;
@@ -432,7 +432,7 @@ static inline int mesh__by_stride(const mesh *m, uint32_t mask, uint8_t *list) {
 
 /* Shard further along the axes of a mask: where `like` shards them, in its order, if there is such a spec; the rest where there is room,
    the nearest ranks outermost. */
-static inline void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f, uint32_t mask,
+MESH__PRIVATE void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f, uint32_t mask,
                                 const mesh_spec *like) {
     uint8_t list[MESH_MAX_AXES];
     int d, i, n;
@@ -452,7 +452,7 @@ static inline void mesh__refine(const mesh_plan *p, const mesh *m, mesh__form *f
 }
 
 /* "dp_0", or the next such name that neither mesh has. */
-static inline void mesh__part_name(char *name, const mesh *m, const mesh *r, const char *whole, int *part) {
+MESH__PRIVATE void mesh__part_name(char *name, const mesh *m, const mesh *r, const char *whole, int *part) {
     do {
         mesh__text t = mesh__text_on(name, MESH_NAME_BYTES);
         int digits = mesh__digits(*part);
@@ -463,7 +463,7 @@ static inline void mesh__part_name(char *name, const mesh *m, const mesh *r, con
 }
 
 /* Every axis split into factors of `primes` prime factors each, outermost first. Returns 0 if nothing is split, -1 if there are too many. */
-static inline int mesh__split_factors(mesh *r, const mesh *m, int primes) {
+MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes) {
     int i, k, n, more = 0;
     mesh__start(r, m);
     for (i = 0; i < m->naxes; i++) {
@@ -496,13 +496,13 @@ static inline int mesh__split_factors(mesh *r, const mesh *m, int primes) {
 }
 
 /* Every axis split into its prime factors, or, were that more than 16 axes, into larger ones. Returns 0 if nothing is split. */
-static inline int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) {
+MESH__PRIVATE int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) {
     int primes, split;
     for (primes = 1; (split = mesh__split_factors(r, m, primes)) < 0; primes++) *limited |= MESH_LIMIT_FACTORS;
     return split;
 }
 
-static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int kind) {
+MESH__PRIVATE uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int kind) {
     uint32_t mask = 0;
     int i;
     for (i = 0; i < m->naxes; i++)
@@ -513,7 +513,7 @@ static inline uint32_t mesh__axes_of_kind(const mesh *m, const mesh_spec *s, int
 /* By way of the destination sharded further over what it replicates, then gathering: at once, or an axis at a time, the farthest ranks
    first while there is little to move, or the nearest. here: the layout reached, NULL if it is on another mesh. roomy: shard where there
    is most room, not as the layout reached does. */
-static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here, int roomy) {
+MESH__PRIVATE void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *to, const mesh_spec *here, int roomy) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[on];
     const mesh__form end = mesh__form_of(to);
@@ -551,7 +551,7 @@ static inline void mesh__tail_gather(mesh__search *q, int on, const mesh_spec *t
 }
 
 /* Axis by axis: those that are placed differently move one at a time, in an order. */
-static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
+MESH__PRIVATE void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
     const mesh_spec *to = &q->path.view.to;
     mesh_plan *p = &q->path;
     int axis[MESH_MAX_AXES], n = 0, i, orders, o, start = p->nsteps;
@@ -589,7 +589,7 @@ static inline void mesh__tail_axes(mesh__search *q, const mesh_spec *here) {
 }
 
 /* Every way from the layout reached, in which nothing has to be reduced any more, to the destination. */
-static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
+MESH__PRIVATE void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
     int split = q->same[3][3]; /* is there such a mesh */
     mesh__finish_path(q);
     mesh__tail_gather(q, 1, &q->path.view.to, q->same[on][1] ? here : NULL, 0);
@@ -609,7 +609,7 @@ static inline void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
 
 /* Reduce over the partial axes, scattering: at once, or an axis at a time, the nearest ranks first or the farthest; with the tensor sliced
    along some of the axes that replicate it. */
-static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *like, uint32_t partial,
+MESH__PRIVATE void mesh__heads(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *like, uint32_t partial,
                                uint32_t slice) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[on];
@@ -645,7 +645,7 @@ static inline void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
 }
 
 /* The partial axes whose summands the destination does not keep apart. */
-static inline uint32_t mesh__to_reduce(const mesh *m, const mesh_spec *from, const mesh *dst, const mesh_spec *to) {
+MESH__PRIVATE uint32_t mesh__to_reduce(const mesh *m, const mesh_spec *from, const mesh *dst, const mesh_spec *to) {
     mesh_digits kept = mesh__digits_of(dst, to, MESH_PARTIAL);
     uint32_t mask = 0;
     int i, k;
@@ -669,7 +669,7 @@ typedef struct mesh__choice {
     uint8_t place[MESH_MAX_DIMS + 2];
 } mesh__choice;
 
-static inline void mesh__choice_add(mesh__choice *c, int place) {
+MESH__PRIVATE void mesh__choice_add(mesh__choice *c, int place) {
     int i;
     for (i = 0; i < c->n; i++)
         if (c->place[i] == place) return;
@@ -677,7 +677,7 @@ static inline void mesh__choice_add(mesh__choice *c, int place) {
 }
 
 /* What an axis may do on the way, the likeliest first. to: the destination, where it can be compared; else NULL. */
-static inline mesh__choice mesh__choices(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int axis,
+MESH__PRIVATE mesh__choice mesh__choices(const mesh_plan *p, const mesh_spec *from, const mesh_spec *to, int axis,
                                          int reduced) {
     mesh__choice c;
     const mesh_place *a = &from->axis[axis], *b = to ? &to->axis[axis] : NULL;
@@ -701,7 +701,7 @@ static inline mesh__choice mesh__choices(const mesh_plan *p, const mesh_spec *fr
 
 /* The layout that the choices make: on each dim the axes that stay, then those that the destination shards there too, in its order, then
    the others, the nearest ranks outermost. */
-static inline mesh_spec mesh__chosen(const mesh_plan *p, const mesh *m, const mesh_spec *from, const mesh_spec *to,
+MESH__PRIVATE mesh_spec mesh__chosen(const mesh_plan *p, const mesh *m, const mesh_spec *from, const mesh_spec *to,
                                      const mesh__choice *choice) {
     mesh__form f = mesh__form_of(from), at_end;
     uint8_t near[MESH_MAX_AXES];
@@ -731,7 +731,7 @@ static inline mesh_spec mesh__chosen(const mesh_plan *p, const mesh *m, const me
 
 /* By way of any layout in which nothing is partial but what stays so: every place that the axes which are reduced may shard instead, the
    replicated ones as they are or sharded too, the sharded ones as they are or as in the end. As many as the plan found so far is worth. */
-static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+MESH__PRIVATE void mesh__places(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[on];
     mesh__choice choice[MESH_MAX_AXES];
@@ -761,7 +761,7 @@ static inline void mesh__places(mesh__search *q, int on, const mesh_spec *from, 
 
 /* Where sizes do not divide and only bytes count: one sharded axis moves to another dim first, the summands as they are, which may leave
    room to reduce where the sum is wanted. */
-static inline void mesh__move_first(mesh__search *q, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
+MESH__PRIVATE void mesh__move_first(mesh__search *q, const mesh_spec *from, const mesh_spec *to, uint32_t reduced) {
     mesh_plan *p = &q->path;
     const mesh *m = &p->at[0];
     int i, d, start = p->nsteps;
@@ -782,7 +782,7 @@ static inline void mesh__move_first(mesh__search *q, const mesh_spec *from, cons
         }
 }
 
-static inline void mesh__search_all(mesh__search *q) {
+MESH__PRIVATE void mesh__search_all(mesh__search *q) {
     mesh_plan *p = &q->path;
     const mesh_spec *from = &p->view.from, *to = &p->view.to;
     const mesh *m = &p->at[0];
@@ -821,7 +821,7 @@ static inline void mesh__search_all(mesh__search *q) {
 
 /* ---- // >>plans ------------------------------------------------------------------------------------------------------- */
 
-static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem_bytes, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem_bytes, mesh_error *err) {
     const mesh *src = d->src->on, *dst = d->dst->on;
     const char *f = "mesh_plan_make";
     int i, k, from_op = -1, to_op = -1, from_axis = 0, to_axis = 0;
@@ -875,7 +875,7 @@ static inline mesh_status mesh__plan_check(const mesh_plan_desc *d, int64_t elem
     return MESH_OK;
 }
 
-static inline uint64_t mesh__spec_hash(uint64_t h, const mesh_spec *s) {
+MESH__PRIVATE uint64_t mesh__spec_hash(uint64_t h, const mesh_spec *s) {
     int i;
     h = mesh__mix(h, (uint64_t)s->naxes << 16 | (uint64_t)s->rule << 8 | s->strict);
     for (i = 0; i < s->naxes; i++) {
@@ -887,7 +887,7 @@ static inline uint64_t mesh__spec_hash(uint64_t h, const mesh_spec *s) {
     return h;
 }
 
-static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
+MESH__PRIVATE uint64_t mesh__plan_hash(const mesh_plan *p) {
     uint64_t h = mesh__mix(mesh_fingerprint(&p->at[0]), mesh_fingerprint(&p->at[1]));
     int k;
     h = mesh__spec_hash(mesh__mix(h, (uint64_t)p->ndim << 32 | (uint64_t)p->dtype << 8 | (uint64_t)p->nsteps),
@@ -910,7 +910,7 @@ static inline uint64_t mesh__plan_hash(const mesh_plan *p) {
     return h;
 }
 
-static inline mesh_view mesh__whole_view(const mesh_plan *p) {
+MESH__PRIVATE mesh_view mesh__whole_view(const mesh_plan *p) {
     mesh_view v;
     int d;
     v.from = p->from;
@@ -926,7 +926,7 @@ static inline mesh_view mesh__whole_view(const mesh_plan *p) {
 
 /* Products of the sizes of the first 0, 1, ... axes that shard a dim: where it may be cut. Returns how many axes, or 0 if their shards
    differ in size. */
-static inline int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec *s, int dim, int64_t *cut) {
+MESH__PRIVATE int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec *s, int dim, int64_t *cut) {
     uint8_t list[MESH_MAX_AXES];
     int i, n = mesh__dim_axes(s, dim, list);
     for (cut[0] = 1, i = 0; i < n; i++) cut[i + 1] = mesh__mul64(cut[i], m->axis[list[i]].size);
@@ -934,7 +934,7 @@ static inline int mesh__cuts(const mesh_plan *p, const mesh *m, const mesh_spec 
 }
 
 /* Can axes with these cuts (n of them) shard a dim that is taken apart at `at`? One axis must not lie on both sides. */
-static inline int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
+MESH__PRIVATE int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
     int i;
     for (i = 0; i <= n; i++)
         if (cut[i] == at) return 1;
@@ -942,7 +942,7 @@ static inline int mesh__cut_fits(const int64_t *cut, int n, int64_t at) {
 }
 
 /* The layout's spec with dim d of the view, taken apart at `at`, as two dims. */
-static inline mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int d, int64_t at) {
+MESH__PRIVATE mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int d, int64_t at) {
     mesh_spec r = *s;
     uint8_t list[MESH_MAX_AXES];
     int i, n, outer = 0;
@@ -960,7 +960,7 @@ static inline mesh_spec mesh__spec_apart(const mesh *m, const mesh_spec *s, int 
 }
 
 /* Take dims apart where an axis that shards them ends, on either side, if the other side allows it. Returns whether there are any. */
-static inline int mesh__split_dims(mesh_plan *p) {
+MESH__PRIVATE int mesh__split_dims(mesh_plan *p) {
     mesh_view *v = &p->view;
     int d, side, i, k, n[2], dim = 0;
     for (d = 0; d < p->ndim; d++, dim++) {
@@ -996,7 +996,7 @@ static inline int mesh__split_dims(mesh_plan *p) {
 }
 
 /* All that one view of the tensor offers. */
-static inline void mesh__search_view(mesh__search *q) {
+MESH__PRIVATE void mesh__search_view(mesh__search *q) {
     mesh_plan *p = &q->path;
     int i, k, split;
     split = mesh__split_primes(&p->at[2], &p->at[0], &q->limited) &&
@@ -1015,7 +1015,7 @@ static inline void mesh__search_view(mesh__search *q) {
 }
 
 /* The bytes that were estimated, counted. */
-static inline void mesh__count_bytes(mesh_plan *p) {
+MESH__PRIVATE void mesh__count_bytes(mesh_plan *p) {
     int k;
     for (p->bytes = k = 0; k < p->nsteps; k++) {
         mesh_moves route;

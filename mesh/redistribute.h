@@ -112,7 +112,7 @@ typedef struct mesh__builder {
     int *head;             /* for lists: per rank of the world and direction the last item so far */
 } mesh__builder;
 
-static inline mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_t elem) {
+MESH__PRIVATE mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_t elem) {
     mesh__place_of p;
     int d;
     p.base = (unsigned char *)base;
@@ -121,16 +121,16 @@ static inline mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_
     return p;
 }
 
-static inline size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63) & ~(size_t)63; }
+MESH__PRIVATE size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63) & ~(size_t)63; }
 
 /* Scratch of a step's own, gone when the next step begins; scratch for the layout that a step makes. */
-static inline unsigned char *mesh__own_scratch(mesh__builder *b, size_t nbytes) {
+MESH__PRIVATE unsigned char *mesh__own_scratch(mesh__builder *b, size_t nbytes) {
     unsigned char *p = b->dry || !b->scratch ? NULL : b->scratch + b->used[0] + b->own;
     b->own += nbytes;
     if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
     return p;
 }
-static inline unsigned char *mesh__layout_scratch(mesh__builder *b, int end, size_t nbytes) {
+MESH__PRIVATE unsigned char *mesh__layout_scratch(mesh__builder *b, int end, size_t nbytes) {
     unsigned char *p;
     b->used[end] += nbytes;
     if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
@@ -142,7 +142,7 @@ static inline unsigned char *mesh__layout_scratch(mesh__builder *b, int end, siz
 /* ---- // >>redistribute: steps ---- */
 
 /* An xfer over a box (within what lies at p). Its block is found by number until the schedule is whole. Returns its number. */
-static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const mesh__place_of *p, const mesh_box *box,
+MESH__PRIVATE int mesh__add_box(mesh__builder *b, int direction, int rank, const mesh__place_of *p, const mesh_box *box,
                                 int64_t elem) {
     mesh__schedule *s = b->s;
     mesh_xfer *x;
@@ -185,14 +185,14 @@ static inline int mesh__add_box(mesh__builder *b, int direction, int rank, const
     return n;
 }
 
-static inline void mesh__blocks_settle(mesh__builder *b) {
+MESH__PRIVATE void mesh__blocks_settle(mesh__builder *b) {
     int i;
     for (i = 0; i < b->s->nxfers; i++)
         if (b->s->xfer[i].block) b->s->xfer[i].block = &b->s->block[(uintptr_t)b->s->xfer[i].block - 1];
 }
 
 /* A step on two xfers, or one. divide: of a FOLD; dtype and op are the plan's (NULL: of none). */
-static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, const mesh_plan *p, int divide) {
+MESH__PRIVATE void mesh__add_step(mesh__builder *b, int kind, int from, int to, const mesh_plan *p, int divide) {
     mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, kind);
     if (!step) return;
     step->as.of.from = from;
@@ -201,30 +201,30 @@ static inline void mesh__add_step(mesh__builder *b, int kind, int from, int to, 
     step->as.of.dtype = p ? p->dtype : MESH_BYTES;
     step->as.of.op = p ? p->op : 0;
 }
-static inline void mesh__add_turn(mesh__builder *b, int xfer, int width) {
+MESH__PRIVATE void mesh__add_turn(mesh__builder *b, int xfer, int width) {
     mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, MESH__TURN);
     if (!step) return;
     step->as.turn.xfer = xfer;
     step->as.turn.width = width;
 }
-static inline void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
+MESH__PRIVATE void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
                                    const mesh_box *box, const mesh_plan *p, int divide) {
     int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, p->elem_bytes),
         y = mesh__add_box(b, MESH_RECV, b->rank, to, box, p->elem_bytes);
     mesh__add_step(b, kind, x, y, p, divide);
 }
-static inline void mesh__add_zero(mesh__builder *b, const mesh__place_of *at, const mesh_box *box, int64_t elem) {
+MESH__PRIVATE void mesh__add_zero(mesh__builder *b, const mesh__place_of *at, const mesh_box *box, int64_t elem) {
     mesh__add_step(b, MESH__ZERO, 0, mesh__add_box(b, MESH_RECV, b->rank, at, box, elem), NULL, 0);
 }
 
-static inline void mesh__begin_post(mesh__builder *b) {
+MESH__PRIVATE void mesh__begin_post(mesh__builder *b) {
     b->posting = 1;
     if (!b->dry) mesh__add_post(b->s);
 }
 
-static inline void mesh__end_post(mesh__builder *b) { b->posting = 0; }
+MESH__PRIVATE void mesh__end_post(mesh__builder *b) { b->posting = 0; }
 
-static inline void mesh__when_come(mesh__builder *b, int from, int to, int width) {
+MESH__PRIVATE void mesh__when_come(mesh__builder *b, int from, int to, int width) {
     mesh__after *a;
     if (b->dry || (to < 0 && !width)) return;
     if (!mesh__grow(b->s->t, (void **)&b->after, &b->after_cap, b->nafter + 1, sizeof *b->after)) {
@@ -237,7 +237,7 @@ static inline void mesh__when_come(mesh__builder *b, int from, int to, int width
     a->width = width;
 }
 
-static inline void mesh__add_after(mesh__builder *b, int first, int end) {
+MESH__PRIVATE void mesh__add_after(mesh__builder *b, int first, int end) {
     int i;
     for (i = first; i < end; i++) {
         const mesh__after *a = &b->after[i];
@@ -247,20 +247,20 @@ static inline void mesh__add_after(mesh__builder *b, int first, int end) {
 }
 
 /* Where summand number k of what a round makes is staged. */
-static inline mesh__place_of mesh__staged_at(const mesh__task *t, const mesh_box *made, int turn, int k) {
+MESH__PRIVATE mesh__place_of mesh__staged_at(const mesh__task *t, const mesh_box *made, int turn, int k) {
     unsigned char *base = t->staged[turn];
     return mesh__dense(base ? base + (size_t)k * (size_t)t->staged_bytes : NULL, made, t->plan->elem_bytes);
 }
 
 /* The part of its box of the next layout that a rank makes in a round of a step. */
-static inline mesh_box mesh__made_in(const mesh_plan *p, int step, const mesh_box *to, int round) {
+MESH__PRIVATE mesh_box mesh__made_in(const mesh_plan *p, int step, const mesh_box *to, int round) {
     const mesh_step *s = &p->step[step];
     return s->kind == MESH_STEP_REDUCE ? mesh_box_slab(to, s->slab_dim, round, s->rounds) : *to;
 }
 
 /* ---- // >>redistribute: messages ---- */
 
-static inline void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it) {
+MESH__PRIVATE void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it) {
     mesh__item *i;
     if (!mesh__grow(b->s->t, (void **)&b->item, &b->item_cap, b->nitems + 1, sizeof *b->item)) {
         b->s->out_of_memory = 1;
@@ -277,12 +277,12 @@ static inline void mesh__keep_item(mesh__builder *b, int task, const mesh_moves 
     i->copy = NULL;
 }
 
-static inline int64_t mesh__item_bytes(const mesh__builder *b, const mesh__item *i) {
+MESH__PRIVATE int64_t mesh__item_bytes(const mesh__builder *b, const mesh__item *i) {
     return mesh_box_count(&i->box) * b->task[i->task].plan->elem_bytes;
 }
 
 /* Where a box to be sent lies, or one to be received goes. */
-static inline mesh__place_of mesh__item_place(const mesh__builder *b, const mesh__item *i, int step, int round,
+MESH__PRIVATE mesh__place_of mesh__item_place(const mesh__builder *b, const mesh__item *i, int step, int round,
                                               int turn) {
     const mesh__task *t = &b->task[i->task];
     if (i->kind == MESH_MOVE_SEND) return t->at[step & 1];
@@ -294,17 +294,17 @@ static inline mesh__place_of mesh__item_place(const mesh__builder *b, const mesh
 }
 
 /* Is a box packed with others of its message? Small ones are where there are several: both ends say the same. */
-static inline int mesh__is_packed(const mesh__builder *b, const mesh__item *i, int alone) {
+MESH__PRIVATE int mesh__is_packed(const mesh__builder *b, const mesh__item *i, int alone) {
     return !alone && mesh__item_bytes(b, i) < MESH__PACKED;
 }
 
 /* What is sent from a copy: on hosts of the other byte order all, turned there. */
-static inline int mesh__is_staged(const mesh__builder *b, const mesh__item *i, int alone) {
+MESH__PRIVATE int mesh__is_staged(const mesh__builder *b, const mesh__item *i, int alone) {
     return i->kind == MESH_MOVE_SEND && b->task[i->task].width && !mesh__is_packed(b, i, alone);
 }
 
 /* Copy a box that is to be sent to where it is sent from. */
-static inline void mesh__add_copied(mesh__builder *b, const mesh__item *i, const mesh__place_of *place,
+MESH__PRIVATE void mesh__add_copied(mesh__builder *b, const mesh__item *i, const mesh__place_of *place,
                                     unsigned char *copy) {
     const mesh__task *t = &b->task[i->task];
     mesh__place_of to = mesh__dense(copy, &i->box, t->plan->elem_bytes);
@@ -315,7 +315,7 @@ static inline void mesh__add_copied(mesh__builder *b, const mesh__item *i, const
 }
 
 /* Before the post: of a peer's boxes from item `first` on, what is sent packed or from a copy is put there. `packed`: where. */
-static inline void mesh__add_packing(mesh__builder *b, int first, int step, int round, int turn,
+MESH__PRIVATE void mesh__add_packing(mesh__builder *b, int first, int step, int round, int turn,
                                      unsigned char **packed) {
     int k, alone = b->item[first].next < 0;
     int64_t together = 0;
@@ -337,7 +337,7 @@ static inline void mesh__add_packing(mesh__builder *b, int first, int step, int 
 }
 
 /* Of a peer's boxes, in one direction, from item `first` on: those that are packed are one message, the others one each. */
-static inline void mesh__add_messages(mesh__builder *b, int first, int step, int round, int turn,
+MESH__PRIVATE void mesh__add_messages(mesh__builder *b, int first, int step, int round, int turn,
                                       unsigned char **packed) {
     int k, x, sending = b->item[first].kind == MESH_MOVE_SEND, alone = b->item[first].next < 0;
     int64_t together = 0;
@@ -366,7 +366,7 @@ static inline void mesh__add_messages(mesh__builder *b, int first, int step, int
 }
 
 /* After the post: the boxes of packed messages are to be put where they belong. */
-static inline void mesh__add_unpacking(mesh__builder *b, int first, int step, int round, int turn,
+MESH__PRIVATE void mesh__add_unpacking(mesh__builder *b, int first, int step, int round, int turn,
                                        unsigned char *packed) {
     int k, alone = b->item[first].next < 0;
     for (k = first; k >= 0; k = b->item[k].next) {
@@ -384,17 +384,17 @@ static inline void mesh__add_unpacking(mesh__builder *b, int first, int step, in
 }
 
 /* Every rank begins with another peer: its neighbours, ranks after it to send to, ranks before it to receive from. */
-static inline int mesh__distance(const mesh__builder *b, const mesh__item *i) {
+MESH__PRIVATE int mesh__distance(const mesh__builder *b, const mesh__item *i) {
     int world = b->s->t->size, ahead = (i->peer - b->rank + world) % world;
     return i->kind == MESH_MOVE_SEND ? 2 * ahead : 2 * (world - ahead) + 1;
 }
-static inline int mesh__chain_after(const void *builder, int i, int k) {
+MESH__PRIVATE int mesh__chain_after(const void *builder, int i, int k) {
     const mesh__builder *b = (const mesh__builder *)builder;
     return mesh__distance(b, &b->item[i]) > mesh__distance(b, &b->item[k]);
 }
 
 /* The sends and receives of a round of a step, of all tasks [first, end) that have it, as one post. */
-static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int step, int round, int turn) {
+MESH__PRIVATE void mesh__add_exchange(mesh__builder *b, int first, int end, int step, int round, int turn) {
     int i, k, n, world = b->s->t->size, chains = 0, *head = b->head;
     unsigned char **packed = NULL;
     b->nitems = 0;
@@ -439,7 +439,7 @@ static inline void mesh__add_exchange(mesh__builder *b, int first, int end, int 
 
 /* ---- // >>redistribute: schedules ---- */
 
-static inline unsigned char *mesh__address(const mesh__place_of *p, const mesh_box *box) {
+MESH__PRIVATE unsigned char *mesh__address(const mesh__place_of *p, const mesh_box *box) {
     unsigned char *at = p->base;
     int d;
     for (d = 0; d < box->ndim && at; d++) at += (box->offset[d] - p->box.offset[d]) * p->stride[d];
@@ -447,7 +447,7 @@ static inline unsigned char *mesh__address(const mesh__place_of *p, const mesh_b
 }
 
 /* What a rank has itself of a step that reduces nothing, or what becomes zero. */
-static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step, int round, int kind) {
+MESH__PRIVATE void mesh__add_own(mesh__builder *b, const mesh__task *t, int step, int round, int kind) {
     const mesh_plan *p = t->plan;
     const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
     mesh_moves it;
@@ -462,7 +462,7 @@ static inline void mesh__add_own(mesh__builder *b, const mesh__task *t, int step
 }
 
 /* Combine the summands of a round, in ascending order, into `to`. */
-static inline void mesh__add_reduction(mesh__builder *b, const mesh__task *t, int step, int round, int turn) {
+MESH__PRIVATE void mesh__add_reduction(mesh__builder *b, const mesh__task *t, int step, int round, int turn) {
     const mesh_plan *p = t->plan;
     const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
     mesh_moves it;
@@ -491,13 +491,13 @@ static inline void mesh__add_reduction(mesh__builder *b, const mesh__task *t, in
     }
 }
 
-static inline void mesh__add_wait_of(mesh__builder *b, int before) {
+MESH__PRIVATE void mesh__add_wait_of(mesh__builder *b, int before) {
     if (!b->dry) mesh__add_wait_before(b->s, before);
 }
-static inline int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->s->nsteps; }
+MESH__PRIVATE int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->s->nsteps; }
 
 /* Where this rank's box of the layout that a step makes goes: the destination, in it, or scratch. */
-static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
+MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     const mesh_plan *p = t->plan;
     const mesh_step *s = &p->step[step];
     mesh__place_of *to = &t->at[!(step & 1)];
@@ -523,7 +523,7 @@ static inline void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
 }
 
 /* Room for the summands of a reducing step. */
-static inline void mesh__make_staging(mesh__builder *b, mesh__task *t, int step, int turns) {
+MESH__PRIVATE void mesh__make_staging(mesh__builder *b, mesh__task *t, int step, int turns) {
     const mesh_plan *p = t->plan;
     mesh_moves it;
     mesh_box slab;
@@ -535,7 +535,7 @@ static inline void mesh__make_staging(mesh__builder *b, mesh__task *t, int step,
 }
 
 /* A step of all tasks [first, end) that have it, each in one round. */
-static inline void mesh__add_stage(mesh__builder *b, int first, int end, int step) {
+MESH__PRIVATE void mesh__add_stage(mesh__builder *b, int first, int end, int step) {
     int i, after = b->nafter;
     b->own = 0;
     b->used[!(step & 1)] = 0;
@@ -563,7 +563,7 @@ static inline void mesh__add_stage(mesh__builder *b, int first, int end, int ste
 }
 
 /* The last step with one slab of what the step before it reduced. */
-static inline void mesh__hand_on(mesh__builder *b, int task, int step, int round, const mesh__place_of *slab,
+MESH__PRIVATE void mesh__hand_on(mesh__builder *b, int task, int step, int round, const mesh__place_of *slab,
                                  const mesh__place_of *source) {
     mesh__task *t = &b->task[task];
     mesh__place_of next = t->at[!(step & 1)];
@@ -578,7 +578,7 @@ static inline void mesh__hand_on(mesh__builder *b, int task, int step, int round
 
 /* A reducing step in rounds: the next slab is on its way while this one is reduced. Where the last step follows, each slab is handed on
    while the next one is reduced. Returns how many steps that were. */
-static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
+MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
     mesh__task *t = &b->task[task];
     const mesh_plan *p = t->plan;
     const mesh_step *s = &p->step[step];
@@ -628,7 +628,7 @@ static inline int mesh__add_rounds(mesh__builder *b, int task, int step) {
     return 2;
 }
 
-static inline int mesh__in_rounds(const mesh_plan *p) {
+MESH__PRIVATE int mesh__in_rounds(const mesh_plan *p) {
     int k;
     for (k = 0; k < p->nsteps; k++)
         if (p->step[k].rounds > 1) return 1;
@@ -636,7 +636,7 @@ static inline int mesh__in_rounds(const mesh_plan *p) {
 }
 
 /* The whole schedule. What is done together is the same on every rank: it follows from the plans. */
-static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
+MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
     int first, end, step;
     for (first = 0; first < count && !b->s->out_of_memory; first = end) {
         int64_t used = 64 + 128 * (int64_t)b->s->t->size; /* what alignment takes of packed messages */
@@ -662,7 +662,7 @@ static inline void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
 /* ---- // >>redistribute: calls ---- */
 
 /* Strides in elements as strides in bytes. They nest, whatever their order: each is at least what the smaller ones span together. */
-static inline mesh_status mesh__strides_place(const int64_t *strides, const mesh_box *box, int64_t elem,
+MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh_box *box, int64_t elem,
                                               int64_t *stride, const char *which, int rank, mesh_error *err) {
     int order[MESH_MAX_DIMS], n = 0, d, k;
     int64_t span = 1;
@@ -684,7 +684,7 @@ static inline mesh_status mesh__strides_place(const int64_t *strides, const mesh
 }
 
 /* This rank's part of a tensor, and whether what the caller says of it is so. */
-static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
+MESH__PRIVATE mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
                                              mesh_error *err) {
     mesh_box box;
     int d, ndim = t->layout.ndim;
@@ -713,7 +713,7 @@ static inline mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
 }
 
 /* The same part as the plan sees it: dims that it takes apart are two. */
-static inline void mesh__place_view(mesh__place_of *place, const mesh_plan *p, int side, int rank) {
+MESH__PRIVATE void mesh__place_view(mesh__place_of *place, const mesh_plan *p, int side, int rank) {
     const mesh_view *v = &p->view;
     mesh__place_of seen = *place;
     mesh_layout layout;
@@ -730,7 +730,7 @@ static inline void mesh__place_view(mesh__place_of *place, const mesh_plan *p, i
 }
 
 /* Bytes from the first to the last element of a part. */
-static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
+MESH__PRIVATE size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
     int64_t span = elem;
     int d;
     if (!p->base || (p->box.ndim > 0 && !mesh_box_count(&p->box))) return 0;
@@ -739,7 +739,7 @@ static inline size_t mesh__place_bytes(const mesh__place_of *p, int64_t elem) {
 }
 
 /* Is one part within another: does each of its elements lie where it lies in there? */
-static inline int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b) {
+MESH__PRIVATE int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b) {
     int d;
     for (d = 0; d < a->box.ndim; d++)
         if (a->box.offset[d] < b->box.offset[d] ||
@@ -750,7 +750,7 @@ static inline int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b
 }
 
 /* Source and destination share memory. Can that be, element by element; and is nothing received where something else is still to be sent from? */
-static inline int mesh__in_place(const mesh__task *t, int rank) {
+MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
     mesh_moves it;
     mesh_box both;
     int k, rounds = mesh__in_rounds(t->plan);
@@ -766,13 +766,13 @@ static inline int mesh__in_place(const mesh__task *t, int rank) {
 }
 
 /* Does what one task receives overlap what another receives or sends? */
-static inline int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) {
+MESH__PRIVATE int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) {
     size_t to = mesh__place_bytes(&a->last, a->plan->elem_bytes);
     return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, b->plan->elem_bytes)) ||
            mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], b->plan->elem_bytes));
 }
 
-static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                               mesh_error *err) {
     int i, side, rank = c->transport->rank;
     const mesh_tensor *both[2];
@@ -812,7 +812,7 @@ static inline mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
     return MESH_OK;
 }
 
-static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
+MESH__PRIVATE void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                      mesh_plan_desc *d) {
     memset(d, 0, sizeof *d);
     d->src = &src->layout;
@@ -823,7 +823,7 @@ static inline void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src,
     d->scratch_cap = mesh__impl(c)->scratch_cap;
 }
 
-static inline mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
     int k;
     for (k = 0; k < p->nsteps; k++)
         if (p->step[k].kind == MESH_STEP_REDUCE && !mesh__reducible((int)p->dtype, p->op))
@@ -832,7 +832,7 @@ static inline mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *e
     return MESH_OK;
 }
 
-static inline mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
+MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
                                         const mesh_tensor *dst, mesh_error *err) {
     mesh_plan_desc d;
     mesh_status status = mesh__tensors_check(c, src, dst, err);
@@ -857,7 +857,7 @@ MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan,
 }
 
 /* Is a layout what the plan begins (0) or ends (1) with? */
-static inline int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout *l) {
+MESH__PRIVATE int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout *l) {
     int d, same = p->ndim == l->ndim && mesh_equal(&p->at[side], l->on) &&
                   mesh_spec_equal(side ? &p->to : &p->from, &l->spec);
     for (d = 0; d < p->ndim && same; d++) same = p->shape[d] == l->shape[d];
@@ -865,7 +865,7 @@ static inline int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout
 }
 
 /* Is a plan that was made before one of these tensors, and possible here? */
-static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan *p, const mesh_tensor *src,
+MESH__PRIVATE mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan *p, const mesh_tensor *src,
                                             const mesh_tensor *dst, mesh_error *err) {
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     int64_t cap = mesh__impl(c)->scratch_cap;
@@ -880,7 +880,7 @@ static inline mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
 }
 
 /* Plans, if there are none yet, and tasks. err says which tensor. */
-static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
+MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
                                            int count, mesh_error *err) {
     int i, k, shared, rank = c->transport->rank;
@@ -927,7 +927,7 @@ static inline mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
 
 /* Large even moves that are nothing but an all_gather or an all_reduce along open axes: those have tuned algorithms of their own, which move
    as many bytes. Not under a scratch cap: theirs is their own. Fills in the call and its axes; what it looks at is the same on every rank. */
-static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, const mesh_tensor *src,
+MESH__PRIVATE int mesh__as_collective(const mesh_comm *c, const mesh__task *t, const mesh_tensor *src,
                                       const mesh_tensor *dst, mesh_call *call, char *axes, size_t cap) {
     const mesh_plan *p = t->plan;
     const mesh *m = &c->on;
@@ -972,14 +972,14 @@ static inline int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
 }
 
 /* Build a schedule, dry or in earnest. */
-static inline void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int count) {
+MESH__PRIVATE void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int count) {
     int64_t cap = mesh__impl(c)->scratch_cap;
     b->nitems = b->nafter = b->nblocks = 0;
     mesh__add_tasks(b, count, cap);
 }
 
 /* The operation of a redistribution whose scratch a dry build has told. NULL: no memory. */
-static inline mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, const mesh_tensor *src, int count) {
+MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, const mesh_tensor *src, int count) {
     mesh__engine *e = mesh__impl(c)->engine;
     mesh__op *op = mesh__op_take(e);
     uint64_t hash = (uint64_t)count;
@@ -1001,7 +1001,7 @@ static inline mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
     return op;
 }
 
-static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                    const mesh_tensor *dst, int count, int64_t *scratch, mesh_request *r,
                                                    mesh_error *err) {
     mesh_transport *t = c->transport;
@@ -1052,7 +1052,7 @@ static inline mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     return status != MESH_OK || !op ? status : mesh__call_launch(c, op, r);
 }
 
-static inline mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+MESH__PRIVATE mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                          const mesh_tensor *dst, int count, mesh_request *r) {
     int kind = MESH_CALL_REDISTRIBUTE;
     mesh__group *g = NULL;
@@ -1067,7 +1067,7 @@ static inline mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);
     return status;
 }
-static inline mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
+MESH__PRIVATE mesh_status mesh__redistribute_call(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
                                                   const mesh_tensor *dst, int count, mesh_request *r) {
     MESH__ALONE_START(c, "redistribute", r, mesh__redistribute_call_inside(c, plans, src, dst, count, r));
 }

@@ -72,7 +72,7 @@ MESH_API mesh_status mesh_release(mesh_request r);
 
 /* ---- // >>requests ---- */
 
-static inline mesh__op *mesh__request_op(mesh_request r) {
+MESH__PRIVATE mesh__op *mesh__request_op(mesh_request r) {
     mesh__engine *e;
     if (!r.comm || !r.comm->impl || !r.generation) return NULL;
     e = mesh__impl(r.comm)->engine;
@@ -83,16 +83,16 @@ static inline mesh__op *mesh__request_op(mesh_request r) {
 }
 
 /* Kept, and its last round was waited for: it can be started again, though a stream may still be at it. */
-static inline int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
+MESH__PRIVATE int mesh__op_rests(const mesh__op *op) { return op->state == MESH__RESTING || op->detached; }
 
-static inline mesh_status mesh__request_none(mesh_request r, const char *function) {
+MESH__PRIVATE mesh_status mesh__request_none(mesh_request r, const char *function) {
     if (r.comm && !r.comm->failed)
         mesh__fail(&r.comm->error, MESH_ERR_STATE, -1,
                    "%s: no such request: it was waited for already, or its comm was closed", function);
     return MESH_ERR_STATE;
 }
 
-static inline mesh_status mesh__request_rests(mesh_request r, const char *function) {
+MESH__PRIVATE mesh_status mesh__request_rests(mesh_request r, const char *function) {
     if (!r.comm->failed)
         mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "%s: this kept request is not started; call mesh_restart first",
                    function);
@@ -100,7 +100,7 @@ static inline mesh_status mesh__request_rests(mesh_request r, const char *functi
 }
 
 /* The end of a wait: a request is consumed, a kept one rests. */
-static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
     mesh_status status = op->status;
     if (op->kept)
         op->state = MESH__RESTING;
@@ -109,7 +109,7 @@ static inline mesh_status mesh__request_end(mesh__engine *e, mesh__op *op) {
     return status;
 }
 
-static inline mesh_status mesh__wait_host_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__wait_host_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_wait_host");
     if (mesh__op_rests(op)) return mesh__request_rests(r, "mesh_wait_host");
@@ -120,7 +120,7 @@ static inline mesh_status mesh__wait_host_inside(mesh_request r) {
 
 MESH_API mesh_status mesh_wait_host(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_host_inside(r)); }
 
-static inline mesh_status mesh__wait_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__wait_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_wait");
@@ -137,14 +137,14 @@ static inline mesh_status mesh__wait_inside(mesh_request r) {
 MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
 
 /* An operation that nobody is blocked in: its end, or its deadline, is looked for. */
-static inline void mesh__op_look(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_look(mesh__engine *e, mesh__op *op) {
     if (op->state != MESH__ACTIVE) return;
     mesh__op_advance(e, op);
     if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
     if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
 }
 
-static inline mesh_status mesh__test_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__test_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_test");
@@ -163,7 +163,7 @@ static inline mesh_status mesh__test_inside(mesh_request r) {
 MESH_API mesh_status mesh_test(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__test_inside(r)); }
 
 /* A request that has been waited for is none, unless it is kept. */
-static inline void mesh__request_clear(mesh_request *r) {
+MESH__PRIVATE void mesh__request_clear(mesh_request *r) {
     if (!mesh__request_op(*r)) memset(r, 0, sizeof *r);
 }
 
@@ -180,12 +180,12 @@ MESH_API mesh_status mesh_wait_all(mesh_request *list, int n) {
 }
 
 /* When to look at it again, at the latest. */
-static inline int64_t mesh__op_wake(mesh__engine *e, const mesh__op *op, int64_t until) {
+MESH__PRIVATE int64_t mesh__op_wake(mesh__engine *e, const mesh__op *op, int64_t until) {
     int64_t now = mesh__now(e), wake = op->failing || now >= op->deadline ? now + 1000000 : op->deadline;
     return wake < until ? wake : until;
 }
 
-static inline mesh_status mesh__wait_any_inside(mesh_request *list, int n, int *which) {
+MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int *which) {
     mesh__engine *e = NULL;
     for (;;) {
         int64_t until = INT64_MAX;
@@ -226,7 +226,7 @@ MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which) {
     MESH__ALONE(list[i].comm, MESH__CALLER, mesh__wait_any_inside(list, n, which));
 }
 
-static inline mesh_status mesh__wait_until_inside(mesh_request r, int64_t until) {
+MESH__PRIVATE mesh_status mesh__wait_until_inside(mesh_request r, int64_t until) {
     mesh__op *op = mesh__request_op(r);
     mesh__engine *e;
     if (!op) return mesh__request_none(r, "mesh_wait_until");
@@ -261,7 +261,7 @@ MESH_API int64_t mesh_now(mesh_transport *t) { return t->ops->now(t); }
 MESH_API int mesh_fd(mesh_transport *t) { return MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
 
 /* When time brings something, by `wake` at the latest. */
-static inline int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
+MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
     int i;
     wake = mesh__tick_at(e, wake);
     for (i = 0; i < e->nops; i++) {
@@ -289,7 +289,7 @@ MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake) {
     return status;
 }
 
-static inline mesh_status mesh__keep_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__keep_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_keep");
     if (op->schedule.extend) {
@@ -303,7 +303,7 @@ static inline mesh_status mesh__keep_inside(mesh_request r) {
 
 MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
 
-static inline mesh_status mesh__prepare_inside(mesh_comm *c) {
+MESH__PRIVATE mesh_status mesh__prepare_inside(mesh_comm *c) {
     if (!c || !c->impl) return MESH_ERR_STATE;
     if (c->failed) return (mesh_status)c->error.status;
     mesh__impl(c)->preparing = 1;
@@ -313,7 +313,7 @@ static inline mesh_status mesh__prepare_inside(mesh_comm *c) {
 MESH_API mesh_status mesh_prepare(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__prepare_inside(c)); }
 
 /* Is it memory of the schedule's own? */
-static inline int mesh__is_scratch(const mesh__schedule *s, const void *p) {
+MESH__PRIVATE int mesh__is_scratch(const mesh__schedule *s, const void *p) {
     int k;
     for (k = 0; k < MESH__SCRATCHES; k++)
         if ((uintptr_t)p >= (uintptr_t)s->scratch[k].p &&
@@ -323,14 +323,14 @@ static inline int mesh__is_scratch(const mesh__schedule *s, const void *p) {
 }
 
 /* How far a pointer of a schedule moves: with the buffer that begins nearest before it. */
-static inline void *mesh__rebound(const mesh__schedule *s, const void *p, intptr_t send_by, intptr_t recv_by) {
+MESH__PRIVATE void *mesh__rebound(const mesh__schedule *s, const void *p, intptr_t send_by, intptr_t recv_by) {
     uintptr_t at = (uintptr_t)p, send = (uintptr_t)s->call.send, recv = (uintptr_t)s->call.recv;
     if (!p || mesh__is_scratch(s, p)) return (void *)at;
     return (void *)(at + (uintptr_t)(at >= send && (at < recv || send >= recv) ? send_by : recv_by));
 }
 
 /* Point to point: what is sent, and what is received. */
-static inline void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
+MESH__PRIVATE void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
     int i;
     for (i = 0; i < s->nxfers; i++) {
         mesh_xfer *x = &s->xfer[i];
@@ -341,7 +341,7 @@ static inline void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *r
         if (s->step[i].kind == MESH__COPY && send) s->step[i].as.on.src = send;
 }
 
-static inline void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t recv_by) {
+MESH__PRIVATE void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t recv_by) {
     int i;
     for (i = 0; i < s->nxfers; i++) s->xfer[i].base = mesh__rebound(s, s->xfer[i].base, send_by, recv_by);
     for (i = 0; i < s->nsteps; i++) {
@@ -359,7 +359,7 @@ static inline void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t re
     }
 }
 
-static inline mesh_status mesh__rebind_inside(mesh_request r, const void *send, void *recv) {
+MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, void *recv) {
     mesh__op *op = mesh__request_op(r);
     mesh__schedule *s;
     intptr_t send_by, recv_by;
@@ -394,7 +394,7 @@ MESH_API mesh_status mesh_rebind(mesh_request r, const void *send, void *recv) {
     MESH__ALONE(r.comm, MESH__CALLER, mesh__rebind_inside(r, send, recv));
 }
 
-static inline mesh_status mesh__restart_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__restart_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     mesh_comm *c = r.comm;
     mesh__engine *e;
@@ -421,7 +421,7 @@ static inline mesh_status mesh__restart_inside(mesh_request r) {
 
 MESH_API mesh_status mesh_restart(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__restart_inside(r)); }
 
-static inline mesh_status mesh__release_inside(mesh_request r) {
+MESH__PRIVATE mesh_status mesh__release_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_release");
     if (!op->kept)

@@ -126,14 +126,14 @@ enum { MESH__PIECE_CUT = 64 * 1024 }; /* bytes from which replicas share a piece
 
 /* ---- // >>digits ------------------------------------------------------------------------------------------------------ */
 
-static inline void mesh__digit_add(mesh_digits *d, int shape, int stride) {
+MESH__PRIVATE void mesh__digit_add(mesh_digits *d, int shape, int stride) {
     MESH_ASSERT(d->n < MESH_MAX_MODES);
     d->digit[d->n].shape = shape;
     d->digit[d->n++].stride = stride;
 }
 
 /* The modes of the axes whose place is of a kind, outermost first. */
-static inline mesh_digits mesh__digits_of(const mesh *m, const mesh_spec *s, int kind) {
+MESH__PRIVATE mesh_digits mesh__digits_of(const mesh *m, const mesh_spec *s, int kind) {
     mesh_digits d;
     int i, k;
     d.n = 0;
@@ -144,7 +144,7 @@ static inline mesh_digits mesh__digits_of(const mesh *m, const mesh_spec *s, int
 }
 
 /* Sort a digit, cut where needed, into what lies in digits of b from number k on and the rest. */
-static inline void mesh__digit_sort(mesh_mode a, const mesh_digits *b, int k, mesh_digits *common, mesh_digits *rest) {
+MESH__PRIVATE void mesh__digit_sort(mesh_mode a, const mesh_digits *b, int k, mesh_digits *common, mesh_digits *rest) {
     int64_t end = (int64_t)a.stride * a.shape;
     for (; k < b->n; k++) {
         int64_t b_end = (int64_t)b->digit[k].stride * b->digit[k].shape;
@@ -163,13 +163,13 @@ static inline void mesh__digit_sort(mesh_mode a, const mesh_digits *b, int k, me
     }
     mesh__digit_add(rest, a.shape, a.stride);
 }
-static inline void mesh__digits_sort(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
+MESH__PRIVATE void mesh__digits_sort(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
                                      mesh_digits *rest) {
     int i;
     for (i = 0; i < a->n; i++) mesh__digit_sort(a->digit[i], b, 0, common, rest);
 }
 
-static inline int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
+MESH__PRIVATE int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
     int i;
     for (i = 0; i < d->n; i++)
         if (d->digit[i].shape == digit.shape && d->digit[i].stride == digit.stride) return 1;
@@ -177,7 +177,7 @@ static inline int mesh__digits_hold(const mesh_digits *d, mesh_mode digit) {
 }
 
 /* Sort two sets of digits into those that both have and what is left of each. What only one side can cut out is not common. */
-static inline void mesh__digits_match(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
+MESH__PRIVATE void mesh__digits_match(const mesh_digits *a, const mesh_digits *b, mesh_digits *common,
                                       mesh_digits *a_rest, mesh_digits *b_rest) {
     mesh_digits of_a, of_b, rest;
     int i, whole = 1;
@@ -199,13 +199,13 @@ static inline void mesh__digits_match(const mesh_digits *a, const mesh_digits *b
     *b_rest = *b;
 }
 
-static inline int mesh__digits_size(const mesh_digits *d) {
+MESH__PRIVATE int mesh__digits_size(const mesh_digits *d) {
     int i, n = 1;
     for (i = 0; i < d->n; i++) n *= d->digit[i].shape;
     return n;
 }
 /* The position that an index into the digits (row-major) adds. */
-static inline int mesh__digits_offset(const mesh_digits *d, int index) {
+MESH__PRIVATE int mesh__digits_offset(const mesh_digits *d, int index) {
     int i, offset = 0;
     for (i = d->n - 1; i >= 0 && index; i--) {
         offset += index % d->digit[i].shape * d->digit[i].stride;
@@ -214,7 +214,7 @@ static inline int mesh__digits_offset(const mesh_digits *d, int index) {
     return offset;
 }
 /* The value of a rank's digits as such an index. coord: its mode coordinates in m, whose modes the digits are parts of. */
-static inline int mesh__digits_index(const mesh_digits *d, const mesh *m, const int *coord) {
+MESH__PRIVATE int mesh__digits_index(const mesh_digits *d, const mesh *m, const int *coord) {
     int i, k, index = 0;
     for (i = 0; i < d->n; i++) {
         int shape = d->digit[i].shape, stride = d->digit[i].stride;
@@ -227,7 +227,7 @@ static inline int mesh__digits_index(const mesh_digits *d, const mesh *m, const 
 }
 
 /* Largest stride first, so that a greater index lies further on. */
-static inline void mesh__digits_order(mesh_digits *d) {
+MESH__PRIVATE void mesh__digits_order(mesh_digits *d) {
     int i, k;
     for (i = 1; i < d->n; i++) {
         mesh_mode digit = d->digit[i];
@@ -236,7 +236,7 @@ static inline void mesh__digits_order(mesh_digits *d) {
     }
 }
 /* How many of the offsets that ordered digits make lie below x. */
-static inline int64_t mesh__digits_below(const mesh_digits *d, int64_t x) {
+MESH__PRIVATE int64_t mesh__digits_below(const mesh_digits *d, int64_t x) {
     int64_t below = 0, inner = mesh__digits_size(d);
     int i;
     for (i = 0; i < d->n && x > 0; i++) {
@@ -264,7 +264,7 @@ MESH_API mesh_box mesh_box_slab(const mesh_box *box, int dim, int round, int rou
 }
 
 /* What the plan sees as the tensor, on a mesh. */
-static inline mesh_layout mesh__view_layout(const mesh_plan *p, const mesh *on, const mesh_spec *spec) {
+MESH__PRIVATE mesh_layout mesh__view_layout(const mesh_plan *p, const mesh *on, const mesh_spec *spec) {
     mesh_layout l;
     int d;
     l.on = on;
@@ -275,17 +275,17 @@ static inline mesh_layout mesh__view_layout(const mesh_plan *p, const mesh *on, 
 }
 
 /* Layout 0 is the source; layout k is reached by step k - 1. */
-static inline const mesh *mesh__layout_mesh(const mesh_plan *p, int layout) {
+MESH__PRIVATE const mesh *mesh__layout_mesh(const mesh_plan *p, int layout) {
     return layout < 1 ? &p->at[0] : &p->at[p->step[layout - 1].on];
 }
-static inline const mesh_spec *mesh__layout_spec(const mesh_plan *p, int layout) {
+MESH__PRIVATE const mesh_spec *mesh__layout_spec(const mesh_plan *p, int layout) {
     return layout < 1 ? &p->view.from : &p->step[layout - 1].spec;
 }
 
-static inline int mesh__keeps_zero(int op) { return op == MESH_SUM || op == MESH_XOR; }
+MESH__PRIVATE int mesh__keeps_zero(int op) { return op == MESH_SUM || op == MESH_XOR; }
 
 /* Who gives to whom between two layouts, in digits. */
-static inline void mesh__moves_route(mesh_moves *it, int op) {
+MESH__PRIVATE void mesh__moves_route(mesh_moves *it, int op) {
     mesh_digits src_r = mesh__digits_of(it->src.on, &it->src.spec, MESH_REPLICATE),
                 src_p = mesh__digits_of(it->src.on, &it->src.spec, MESH_PARTIAL),
                 dst_r = mesh__digits_of(it->dst.on, &it->dst.spec, MESH_REPLICATE),
@@ -315,13 +315,13 @@ static inline void mesh__moves_route(mesh_moves *it, int op) {
 }
 
 /* The position that a rank's digits add. */
-static inline int mesh__offset_as(const mesh_digits *d, const mesh *m, const int *coord) {
+MESH__PRIVATE int mesh__offset_as(const mesh_digits *d, const mesh *m, const int *coord) {
     return mesh__digits_offset(d, mesh__digits_index(d, m, coord));
 }
 
-static inline void mesh__moves_round(mesh_moves *it);
+MESH__PRIVATE void mesh__moves_round(mesh_moves *it);
 
-static inline void mesh__moves_layouts(mesh_moves *it, const mesh_plan *p, int step) {
+MESH__PRIVATE void mesh__moves_layouts(mesh_moves *it, const mesh_plan *p, int step) {
     it->plan = p;
     it->src = mesh__view_layout(p, mesh__layout_mesh(p, step), mesh__layout_spec(p, step));
     it->dst = mesh__view_layout(p, mesh__layout_mesh(p, step + 1), mesh__layout_spec(p, step + 1));
@@ -376,7 +376,7 @@ enum {
 };
 
 /* The value of a shard's digits; coord: its axes' coordinates. */
-static inline int mesh__shard_digits(const mesh_digits *d, const mesh *m, const int *coord) {
+MESH__PRIVATE int mesh__shard_digits(const mesh_digits *d, const mesh *m, const int *coord) {
     int modes[MESH_MAX_MODES], i, k, index;
     if (!d->n) return 0;
     for (i = 0; i < m->naxes; i++)
@@ -387,10 +387,10 @@ static inline int mesh__shard_digits(const mesh_digits *d, const mesh *m, const 
     return mesh__digits_index(d, m, modes);
 }
 
-static inline int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mesh_box_count(b) > 0; }
+MESH__PRIVATE int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mesh_box_count(b) > 0; }
 
 /* Begin a round with what is received. */
-static inline void mesh__moves_round(mesh_moves *it) {
+MESH__PRIVATE void mesh__moves_round(mesh_moves *it) {
     it->state = MESH__MOVES_SEND;
     it->pieces.state = 0;
     if (mesh__box_some(&it->to)) {
@@ -415,7 +415,7 @@ static inline void mesh__moves_round(mesh_moves *it) {
 }
 
 /* Bounds of a piece's shard as a box. */
-static inline mesh_box mesh__shard_box(const mesh_pieces *p) {
+MESH__PRIVATE mesh_box mesh__shard_box(const mesh_pieces *p) {
     mesh_box box;
     int d;
     box.ndim = p->piece.ndim;
@@ -428,14 +428,14 @@ static inline mesh_box mesh__shard_box(const mesh_pieces *p) {
 }
 
 /* Where a shard lies, in positions, its other axes at 0. */
-static inline int mesh__shard_position(const mesh *m, const mesh_spec *s, const int *coord) {
+MESH__PRIVATE int mesh__shard_position(const mesh *m, const mesh_spec *s, const int *coord) {
     int i, position = m->origin;
     for (i = 0; i < m->naxes; i++)
         if (s->axis[i].kind == MESH_SHARD) position += mesh__axis_offset(m, i, coord[i]);
     return position;
 }
 
-static inline int mesh__same_shard(const mesh_spec *s, const int *a, const int *b) {
+MESH__PRIVATE int mesh__same_shard(const mesh_spec *s, const int *a, const int *b) {
     int i;
     for (i = 0; i < s->naxes; i++)
         if (s->axis[i].kind == MESH_SHARD && a[i] != b[i]) return 0;
@@ -443,19 +443,19 @@ static inline int mesh__same_shard(const mesh_spec *s, const int *a, const int *
 }
 
 /* The rank that has a summand and a replica of the shard at `position`. */
-static inline int mesh__source_rank(const mesh_moves *it, int position, int summand, int replica) {
+MESH__PRIVATE int mesh__source_rank(const mesh_moves *it, int position, int summand, int replica) {
     return mesh__rank_of_position(it->src.on, position + it->fixed_offset + mesh__digits_offset(&it->sum, summand) +
                                                   mesh__digits_offset(&it->spread, replica));
 }
 
-static inline int mesh__level_of(const mesh_topology *t, int a, int b) {
+MESH__PRIVATE int mesh__level_of(const mesh_topology *t, int a, int b) {
     int l = 0;
     while (l < t->nlevels - 1 && a / t->level[l].ranks != b / t->level[l].ranks) l++;
     return l;
 }
 
 /* Which of a dim's shards in order, counted along the axes that cut it, holds x. */
-static inline int64_t mesh__shard_number(const mesh_spec *s, const mesh *m, int d, int64_t size, int64_t x) {
+MESH__PRIVATE int64_t mesh__shard_number(const mesh_spec *s, const mesh *m, int d, int64_t size, int64_t x) {
     uint8_t list[MESH_MAX_AXES];
     int n = mesh__dim_axes(s, d, list), k;
     int64_t low = 0, high = size, number = 0;
@@ -466,7 +466,7 @@ static inline int64_t mesh__shard_number(const mesh_spec *s, const mesh *m, int 
 
 /* A number that differs from receiver to receiver of a source's shard, so that its replicas take turns: where the receiver is a source
    itself by its own place there, else by its place among all that need something of the shard (`to` lies in its box). */
-static inline int64_t mesh__receiver_number(const mesh_moves *it, const int *coord, int spread, const mesh_box *shard,
+MESH__PRIVATE int64_t mesh__receiver_number(const mesh_moves *it, const int *coord, int spread, const mesh_box *shard,
                                             const mesh_box *to) {
     int64_t number = 0;
     int d;
@@ -486,13 +486,13 @@ static inline int64_t mesh__receiver_number(const mesh_moves *it, const int *coo
 }
 
 /* Pieces from so many bytes on are worth a message from each replica. */
-static inline int64_t mesh__cut_bytes(const mesh_topology *t) {
+MESH__PRIVATE int64_t mesh__cut_bytes(const mesh_topology *t) {
     return t->level[t->nlevels - 1].latency_ps ? MESH__PIECE_CUT : 1;
 }
 
 /* The nearest replicas of a summand of the shard at `position`, as `rank` sees them: sets level and near_first. Returns how many. Offsets
    grow with a replica's number, so those in one unit of ranks follow one another, unless a table scatters them. */
-static inline int mesh__near(mesh_moves *it, int rank, int position, int summand) {
+MESH__PRIVATE int mesh__near(mesh_moves *it, int rank, int position, int summand) {
     const mesh_topology *t = &it->plan->topology;
     int64_t base = position + it->fixed_offset + mesh__digits_offset(&it->sum, summand);
     int l, g, near = 0, best = t->nlevels;
@@ -518,7 +518,7 @@ static inline int mesh__near(mesh_moves *it, int rank, int position, int summand
     return near;
 }
 /* The replica that is number n among the near ones. */
-static inline int mesh__near_at(const mesh_moves *it, int rank, int position, int summand, int n) {
+MESH__PRIVATE int mesh__near_at(const mesh_moves *it, int rank, int position, int summand, int n) {
     int g;
     if (it->level < 0) return n;
     if (it->near_first >= 0) return it->near_first + n;
@@ -528,7 +528,7 @@ static inline int mesh__near_at(const mesh_moves *it, int rank, int position, in
             return g;
 }
 /* The number of a replica among the near ones, of which there are `near`; -1: it is none of them. */
-static inline int mesh__near_number(const mesh_moves *it, int rank, int position, int summand, int replica, int near) {
+MESH__PRIVATE int mesh__near_number(const mesh_moves *it, int rank, int position, int summand, int replica, int near) {
     const mesh_topology *t = &it->plan->topology;
     int g, n = replica - (it->near_first >= 0 ? it->near_first : 0);
     if (it->level < 0) return n;
@@ -541,7 +541,7 @@ static inline int mesh__near_number(const mesh_moves *it, int rank, int position
 
 /* Among the replicas of the shard at a position: which serve a receiver, whose coordinates as a source are coord (NULL: it is none) and
    whose own replica is spread. One gives it whole, or the near ones share it. */
-static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coord, int spread, int position,
+MESH__PRIVATE void mesh__choose_sources(mesh_moves *it, int rank, const int *coord, int spread, int position,
                                         int summand, const mesh_box *shard) {
     int near, n;
     it->sources.state = MESH__SOURCES_ONE;
@@ -561,7 +561,7 @@ static inline void mesh__choose_sources(mesh_moves *it, int rank, const int *coo
 }
 
 /* What number n of those that share the piece at hand gives. */
-static inline mesh_box mesh__share(const mesh_moves *it, int n) {
+MESH__PRIVATE mesh_box mesh__share(const mesh_moves *it, int n) {
     int d, longest = 0;
     for (d = 1; d < it->part.ndim; d++)
         if (it->part.shape[d] > it->part.shape[longest]) longest = d;
@@ -569,7 +569,7 @@ static inline mesh_box mesh__share(const mesh_moves *it, int n) {
 }
 
 /* Nothing comes of the piece at hand: it becomes zero. */
-static inline int mesh__moves_zero(mesh_moves *it) {
+MESH__PRIVATE int mesh__moves_zero(mesh_moves *it) {
     it->kind = MESH_MOVE_ZERO;
     it->peer = it->rank;
     it->summand = -1;
@@ -578,7 +578,7 @@ static inline int mesh__moves_zero(mesh_moves *it) {
 }
 
 /* What is received of the piece at hand: summand after summand, from one or several sources each. */
-static inline int mesh__moves_receive(mesh_moves *it) {
+MESH__PRIVATE int mesh__moves_receive(mesh_moves *it) {
     int position = mesh__shard_position(it->src.on, &it->src.spec, it->pieces.coord), n;
     mesh_box shard = mesh__shard_box(&it->pieces);
     for (; it->sum_at < it->summands; it->sum_at++, it->sources.state = MESH__SOURCES_OPEN) {
@@ -613,7 +613,7 @@ static inline int mesh__moves_receive(mesh_moves *it) {
 }
 
 /* Does this rank serve receiver number it->receiver of the piece at hand? Then the move is set. */
-static inline int mesh__moves_serve(mesh_moves *it) {
+MESH__PRIVATE int mesh__moves_serve(mesh_moves *it) {
     int coord[MESH_MAX_AXES], modes[MESH_MAX_MODES], spread = 0, position, n, is_source;
     int rank = mesh__rank_of_position(it->dst.on, mesh__shard_position(it->dst.on, &it->dst.spec, it->pieces.coord) +
                                                       it->fixed_offset + it->placed_offset +
@@ -642,7 +642,7 @@ static inline int mesh__moves_serve(mesh_moves *it) {
 }
 
 /* The next piece, cut to the round. */
-static inline int mesh__moves_piece(mesh_moves *it, int sending) {
+MESH__PRIVATE int mesh__moves_piece(mesh_moves *it, int sending) {
     while (mesh_pieces_next(&it->pieces)) {
         it->part = it->pieces.piece;
         if (it->rounds > 1 && sending == !it->by_source) { /* the slab is of the other side's box */
@@ -656,7 +656,7 @@ static inline int mesh__moves_piece(mesh_moves *it, int sending) {
 }
 
 /* From here on what is sent. */
-static inline void mesh__moves_send(mesh_moves *it) {
+MESH__PRIVATE void mesh__moves_send(mesh_moves *it) {
     int coord[MESH_MAX_MODES];
     mesh_box box = it->by_source ? mesh_box_slab(&it->from, it->slab_dim, it->round, it->rounds) : it->from;
     it->state = MESH__MOVES_LEAVING;

@@ -110,7 +110,7 @@ typedef struct mesh__schedule {
 /* ---- // >>made of ---- */
 
 /* A schedule of nothing; what an earlier one left of arrays and scratch is used again. Whom it is for is to be filled in: on, index, call. */
-static inline void mesh__schedule_begin(mesh__schedule *s, mesh_transport *t) {
+MESH__PRIVATE void mesh__schedule_begin(mesh__schedule *s, mesh_transport *t) {
     s->t = t;
     s->extend = NULL;
     s->member = NULL;
@@ -120,19 +120,19 @@ static inline void mesh__schedule_begin(mesh__schedule *s, mesh_transport *t) {
 
 /* What is built from now on is among everybody in the group, or among `size` members of it of which this rank is number `me`. Roots, blocks
    and peers are then numbers among these. `member` stays the caller's, who goes back to everybody before he frees it. */
-static inline void mesh__scope_all(mesh__schedule *s) {
+MESH__PRIVATE void mesh__scope_all(mesh__schedule *s) {
     s->size = s->on->size;
     s->me = s->index;
     s->member = NULL;
 }
 
-static inline void mesh__scope(mesh__schedule *s, const int *member, int size, int me) {
+MESH__PRIVATE void mesh__scope(mesh__schedule *s, const int *member, int size, int me) {
     s->size = size;
     s->me = me;
     s->member = member;
 }
 
-static inline mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
+MESH__INLINE mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
     mesh__step *step;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->step, &s->step_cap, s->nsteps + 1, sizeof *s->step)) {
         s->out_of_memory = 1;
@@ -145,18 +145,18 @@ static inline mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
     return step;
 }
 
-static inline void mesh__add_post(mesh__schedule *s) { mesh__step_add(s, MESH__POST); }
+MESH__PRIVATE void mesh__add_post(mesh__schedule *s) { mesh__step_add(s, MESH__POST); }
 
 /* Wait for the posts before a step. */
-static inline void mesh__add_wait_before(mesh__schedule *s, int before) {
+MESH__PRIVATE void mesh__add_wait_before(mesh__schedule *s, int before) {
     mesh__step *step = mesh__step_add(s, MESH__WAIT);
     if (step) step->as.wait.before = before;
 }
 
-static inline void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
+MESH__PRIVATE void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
 
 /* An xfer, of the post begun last unless another step came since. `index` is the peer's in the scope. */
-static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
+MESH__INLINE void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
     mesh_xfer *x;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
         s->out_of_memory = 1;
@@ -173,12 +173,12 @@ static inline void mesh__add_xfer(mesh__schedule *s, int direction, int index, c
     if (s->step[s->nsteps - 1].kind == MESH__POST) s->step[s->nsteps - 1].as.post.count++;
 }
 
-static inline mesh_call *mesh__native_call(mesh__schedule *s, const mesh__step *step) {
+MESH__PRIVATE mesh_call *mesh__native_call(mesh__schedule *s, const mesh__step *step) {
     return step->as.call.which ? &s->native[step->as.call.which - 1] : &s->call;
 }
 
 /* A step on n elements or bytes that lie in one piece. */
-static inline void mesh__add_on(mesh__schedule *s, int kind, void *dst, const void *src, size_t n, int src_first) {
+MESH__PRIVATE void mesh__add_on(mesh__schedule *s, int kind, void *dst, const void *src, size_t n, int src_first) {
     mesh__step *step = n ? mesh__step_add(s, kind) : NULL;
     if (!step) return;
     step->as.on.dst = dst;
@@ -188,29 +188,29 @@ static inline void mesh__add_on(mesh__schedule *s, int kind, void *dst, const vo
 }
 
 /* dst = dst op src, or src op dst: that matters to a user's op only. */
-static inline void mesh__add_reduce(mesh__schedule *s, void *dst, const void *src, size_t count, int src_first) {
+MESH__PRIVATE void mesh__add_reduce(mesh__schedule *s, void *dst, const void *src, size_t count, int src_first) {
     mesh__add_on(s, MESH__REDUCE, dst, src, count, src_first);
 }
 
-static inline void mesh__add_divide(mesh__schedule *s, void *dst, size_t count) {
+MESH__PRIVATE void mesh__add_divide(mesh__schedule *s, void *dst, size_t count) {
     if (s->call.op == MESH_AVG && s->on->size > 1 && !s->undivided) mesh__add_on(s, MESH__DIVIDE, dst, dst, count, 0);
 }
 
-static inline void mesh__add_copy(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
+MESH__PRIVATE void mesh__add_copy(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
     if (dst != src) mesh__add_on(s, MESH__COPY, dst, src, nbytes, 0);
 }
 
 /* Turn the byte order of nbytes, which lie at src, into dst. */
-static inline void mesh__add_swap(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
+MESH__PRIVATE void mesh__add_swap(mesh__schedule *s, void *dst, const void *src, size_t nbytes) {
     mesh__add_on(s, MESH__SWAP, dst, src, nbytes, 0);
 }
 
 /* Is scratch the transport's memory: the device's, or what peers can map? */
-static inline int mesh__scratch_is_transports(const mesh_transport *t) {
+MESH__PRIVATE int mesh__scratch_is_transports(const mesh_transport *t) {
     return t->caps & (MESH_CAP_DEVICE | MESH_CAP_SHARED) && MESH__HAS(t->ops, alloc) && MESH__HAS(t->ops, free);
 }
 
-static inline void mesh__scratch_free(mesh__schedule *s, size_t above) {
+MESH__PRIVATE void mesh__scratch_free(mesh__schedule *s, size_t above) {
     int k;
     for (k = 0; k < MESH__SCRATCHES; k++) {
         if (!s->scratch[k].p || s->scratch[k].nbytes <= above) continue;
@@ -224,7 +224,7 @@ static inline void mesh__scratch_free(mesh__schedule *s, size_t above) {
 }
 
 /* Memory of the schedule's own, aligned to 64 bytes. At most MESH__SCRATCHES pieces. */
-static inline unsigned char *mesh__scratch(mesh__schedule *s, size_t nbytes) {
+MESH__PRIVATE unsigned char *mesh__scratch(mesh__schedule *s, size_t nbytes) {
     int k = s->nscratch++;
     void *p;
     MESH_ASSERT(k < MESH__SCRATCHES);
@@ -246,7 +246,7 @@ static inline unsigned char *mesh__scratch(mesh__schedule *s, size_t nbytes) {
     return p ? (unsigned char *)(((uintptr_t)p + 63) & ~(uintptr_t)63) : NULL;
 }
 
-static inline void mesh__schedule_free(mesh__schedule *s) {
+MESH__PRIVATE void mesh__schedule_free(mesh__schedule *s) {
     mesh__scratch_free(s, 0);
     mesh_transport_free(s->t, s->step);
     mesh_transport_free(s->t, s->xfer);
@@ -257,7 +257,7 @@ static inline void mesh__schedule_free(mesh__schedule *s) {
 
 /* ---- // >>packed: for transports that take no blocks ---- */
 
-static inline int mesh__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
+MESH__PRIVATE int mesh__is_strided(const mesh_xfer *x) { return x->block && x->block->ndim && x->nbytes; }
 
 typedef struct mesh__packer {
     mesh__schedule *s;
@@ -270,7 +270,7 @@ typedef struct mesh__packer {
 } mesh__packer;
 
 /* One round to count, with `step` NULL, and one to write. */
-static inline void mesh__pack_move(mesh__packer *p, int from, int to) {
+MESH__PRIVATE void mesh__pack_move(mesh__packer *p, int from, int to) {
     if (p->step) {
         mesh__step *step = &p->step[p->n];
         memset(step, 0, sizeof *step);
@@ -282,7 +282,7 @@ static inline void mesh__pack_move(mesh__packer *p, int from, int to) {
 }
 
 /* A post goes with contiguous twins of its xfers, which stand behind all others; the strided ones stay for who names them. */
-static inline void mesh__pack_post(mesh__packer *p, int k) {
+MESH__PRIVATE void mesh__pack_post(mesh__packer *p, int k) {
     mesh__schedule *s = p->s;
     mesh__step post = s->step[k];
     int i, first = post.as.post.first, twin = s->nxfers, strided = 0;
@@ -306,7 +306,7 @@ static inline void mesh__pack_post(mesh__packer *p, int k) {
 }
 
 /* Behind a wait: what the posts before it have received goes into place. Where that is all there was, their memory is free again. */
-static inline void mesh__pack_wait(mesh__packer *p, int *open, int k, int before) {
+MESH__PRIVATE void mesh__pack_wait(mesh__packer *p, int *open, int k, int before) {
     mesh__schedule *s = p->s;
     int i, j;
     for (i = *open; i < before; i++) {
@@ -322,7 +322,7 @@ static inline void mesh__pack_wait(mesh__packer *p, int *open, int k, int before
     if (*open >= k) p->at = 0;
 }
 
-static inline void mesh__pack_steps(mesh__packer *p) {
+MESH__PRIVATE void mesh__pack_steps(mesh__packer *p) {
     mesh__schedule *s = p->s;
     int k, open = 0;
     p->at = 0;
@@ -344,7 +344,7 @@ static inline void mesh__pack_steps(mesh__packer *p) {
 }
 
 /* Rewrite a schedule whose posts have strided xfers for a transport that takes none. */
-static inline void mesh__schedule_pack(mesh__schedule *s) {
+MESH__PRIVATE void mesh__schedule_pack(mesh__schedule *s) {
     mesh__packer p;
     const mesh__step *last = s->nsteps ? &s->step[s->nsteps - 1] : NULL;
     int k, twins = 0, wait = last && (last->kind != MESH__WAIT || last->as.wait.before < s->nsteps - 1);
@@ -377,7 +377,7 @@ static inline void mesh__schedule_pack(mesh__schedule *s) {
 
 /* ---- // >>run: all that is no message ---- */
 
-static inline mesh_status mesh__step_reduce(mesh__schedule *s, void *group, const mesh__step *step, int divide) {
+MESH__PRIVATE mesh_status mesh__step_reduce(mesh__schedule *s, void *group, const mesh__step *step, int divide) {
     mesh_transport *t = s->t;
     size_t width = mesh__swap_width(&s->call), n = step->as.on.n;
     void *dst = step->as.on.dst, *src = (void *)(uintptr_t)step->as.on.src;
@@ -393,7 +393,7 @@ static inline mesh_status mesh__step_reduce(mesh__schedule *s, void *group, cons
 }
 
 /* A reduction from one strided block to another; memory holds the host's byte order. */
-static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, const mesh__step *step) {
+MESH__PRIVATE mesh_status mesh__step_fold(mesh__schedule *s, void *group, const mesh__step *step) {
     const mesh_xfer *from = &s->xfer[step->as.of.from], *to = &s->xfer[step->as.of.to];
     mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
     size_t elem = mesh_dtype_bytes(step->as.of.dtype);
@@ -415,7 +415,7 @@ static inline mesh_status mesh__step_fold(mesh__schedule *s, void *group, const 
 }
 
 /* Any step that is no message. `group`: the transport's handle. why: filled by what a step has found, else left as it is. */
-static inline mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step, mesh_error *why) {
     mesh_transport *t = s->t;
     const mesh_ops *ops = t->ops;
     const mesh_xfer *from, *to;
@@ -481,7 +481,7 @@ typedef struct mesh__range {
     size_t at, count;
 } mesh__range;
 
-static inline mesh__view mesh__view_of(const mesh__part *part, int nparts, int kind, int chunks) {
+MESH__PRIVATE mesh__view mesh__view_of(const mesh__part *part, int nparts, int kind, int chunks) {
     mesh__view v;
     memset(&v, 0, sizeof v);
     v.part = part;
@@ -492,7 +492,7 @@ static inline mesh__view mesh__view_of(const mesh__part *part, int nparts, int k
     return v;
 }
 
-static inline mesh__part mesh__part_of(const void *base, size_t count) {
+MESH__PRIVATE mesh__part mesh__part_of(const void *base, size_t count) {
     mesh__part p;
     p.base = (unsigned char *)(uintptr_t)base;
     p.count = count;
@@ -500,7 +500,7 @@ static inline mesh__part mesh__part_of(const void *base, size_t count) {
     return p;
 }
 
-static inline mesh__range mesh__range_of(int block, size_t at, size_t count) {
+MESH__PRIVATE mesh__range mesh__range_of(int block, size_t at, size_t count) {
     mesh__range r;
     r.block = block;
     r.at = at;
@@ -508,7 +508,7 @@ static inline mesh__range mesh__range_of(int block, size_t at, size_t count) {
     return r;
 }
 
-static inline mesh__range mesh__block_of(const mesh__view *v, int i) {
+MESH__PRIVATE mesh__range mesh__block_of(const mesh__view *v, int i) {
     size_t at = v->each * (size_t)i;
     if (v->kind == MESH__BLOCKS) return mesh__range_of(i, 0, v->total);
     if (v->kind == MESH__COUNTS) return mesh__range_of(i, 0, v->counts[i]);
@@ -517,24 +517,24 @@ static inline mesh__range mesh__block_of(const mesh__view *v, int i) {
 }
 
 /* Blocks a .. b-1 of a view of chunks. */
-static inline mesh__range mesh__blocks_of(const mesh__view *v, int a, int b) {
+MESH__PRIVATE mesh__range mesh__blocks_of(const mesh__view *v, int a, int b) {
     mesh__range first = mesh__block_of(v, a), last = mesh__block_of(v, b);
     return mesh__range_of(0, first.at, last.at - first.at);
 }
 
 /* Piece j of a range cut into pieces of `segment` elements; how many pieces there are: at least one. */
-static inline mesh__range mesh__segment_of(mesh__range r, size_t segment, size_t j) {
+MESH__PRIVATE mesh__range mesh__segment_of(mesh__range r, size_t segment, size_t j) {
     size_t at = segment * j;
     if (at > r.count) at = r.count;
     return mesh__range_of(r.block, r.at + at, r.count - at < segment ? r.count - at : segment);
 }
 
-static inline size_t mesh__segments(mesh__range r, size_t segment) {
+MESH__PRIVATE size_t mesh__segments(mesh__range r, size_t segment) {
     return r.count ? (r.count + segment - 1) / segment : 1;
 }
 
 /* The first contiguous run of a range; the range goes on behind it. Its elements are returned (0 for an empty range), *p is where they are. */
-static inline size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
+MESH__INLINE size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
     int low = 0, high = v->nparts - 1;
     const mesh__part *part;
     size_t inside, n;
@@ -563,7 +563,7 @@ static inline size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mes
 }
 
 /* The xfers of a range to or from a peer, a message for every part it touches; with `flat`, the data lie there one after another. */
-static inline void mesh__add_range(mesh__schedule *s, int direction, int index, const mesh__view *v, mesh__range r,
+MESH__PRIVATE void mesh__add_range(mesh__schedule *s, int direction, int index, const mesh__view *v, mesh__range r,
                                    unsigned char *flat) {
     do {
         unsigned char *p;
@@ -574,7 +574,7 @@ static inline void mesh__add_range(mesh__schedule *s, int direction, int index, 
 }
 
 /* Copy or reduce a range of one view to the same elements of another, or from flat memory. */
-static inline void mesh__add_ranges(mesh__schedule *s, int kind, const mesh__view *to, mesh__range r,
+MESH__PRIVATE void mesh__add_ranges(mesh__schedule *s, int kind, const mesh__view *to, mesh__range r,
                                     const mesh__view *from, mesh__range q, const unsigned char *flat, int src_first) {
     while (r.count) {
         unsigned char *dst, *src;
@@ -595,17 +595,17 @@ static inline void mesh__add_ranges(mesh__schedule *s, int kind, const mesh__vie
     }
 }
 
-static inline void mesh__add_copies(mesh__schedule *s, const mesh__view *to, mesh__range r, const mesh__view *from,
+MESH__PRIVATE void mesh__add_copies(mesh__schedule *s, const mesh__view *to, mesh__range r, const mesh__view *from,
                                     mesh__range q) {
     mesh__add_ranges(s, MESH__COPY, to, r, from, q, NULL, 0);
 }
 
-static inline void mesh__add_reduces(mesh__schedule *s, const mesh__view *to, mesh__range r, const unsigned char *flat,
+MESH__PRIVATE void mesh__add_reduces(mesh__schedule *s, const mesh__view *to, mesh__range r, const unsigned char *flat,
                                      int src_first) {
     mesh__add_ranges(s, MESH__REDUCE, to, r, NULL, r, flat, src_first);
 }
 
-static inline void mesh__add_divides(mesh__schedule *s, const mesh__view *v, mesh__range r) {
+MESH__PRIVATE void mesh__add_divides(mesh__schedule *s, const mesh__view *v, mesh__range r) {
     while (r.count) {
         unsigned char *p;
         size_t n = mesh__run(s, v, &r, &p);
@@ -613,15 +613,15 @@ static inline void mesh__add_divides(mesh__schedule *s, const mesh__view *v, mes
     }
 }
 
-static inline mesh__range mesh__all_of(const mesh__view *v) { return mesh__range_of(0, 0, v->total); }
+MESH__PRIVATE mesh__range mesh__all_of(const mesh__view *v) { return mesh__range_of(0, 0, v->total); }
 
 /* Receive a range and reduce it into a view, in one pass where the transport can: then there is nothing left to add behind the wait. What is
    sent at the same time must lie elsewhere. */
-static inline int mesh__fuses(const mesh__schedule *s) {
+MESH__PRIVATE int mesh__fuses(const mesh__schedule *s) {
     return s->t->caps & MESH_CAP_REDUCE && !s->call.user_op && !mesh__is_loc(s->call.op) && !mesh__swap_width(&s->call);
 }
 
-static inline void mesh__add_take(mesh__schedule *s, int index, const mesh__view *v, mesh__range r,
+MESH__PRIVATE void mesh__add_take(mesh__schedule *s, int index, const mesh__view *v, mesh__range r,
                                   unsigned char *flat) {
     if (mesh__fuses(s))
         mesh__add_range(s, MESH_REDUCE, index, v, r, NULL);
@@ -629,13 +629,13 @@ static inline void mesh__add_take(mesh__schedule *s, int index, const mesh__view
         mesh__add_range(s, MESH_RECV, index, v, r, flat);
 }
 
-static inline void mesh__add_taken(mesh__schedule *s, const mesh__view *v, mesh__range r, const unsigned char *flat,
+MESH__PRIVATE void mesh__add_taken(mesh__schedule *s, const mesh__view *v, mesh__range r, const unsigned char *flat,
                                    int src_first) {
     if (!mesh__fuses(s)) mesh__add_reduces(s, v, r, flat, src_first);
 }
 
 /* Partners served at once: more would meet at one rank. After every MESH__ROUND of them comes a wait. */
-static inline void mesh__add_round(mesh__schedule *s, int k) {
+MESH__PRIVATE void mesh__add_round(mesh__schedule *s, int k) {
     if (k % MESH__ROUND != 1) return;
     if (k > 1) mesh__add_wait(s);
     mesh__add_post(s);

@@ -48,14 +48,14 @@ MESH_API size_t mesh_format_rank(const mesh *m, int rank, char *buf, size_t cap)
     return t.len;
 }
 
-static inline void mesh__spaces(mesh__text *t, int n) {
+MESH__RARE void mesh__spaces(mesh__text *t, int n) {
     while (n-- > 0) mesh__put_char(t, ' ');
 }
 
 enum { MESH__DRAW_COLUMNS = 16, MESH__DRAW_ROWS = 32, MESH__DRAW_GROUPS = 8 };
 
 /* Digits of the largest rank that is drawn. */
-static inline int mesh__widest_rank(const mesh *m, int rows, int columns, int shown) {
+MESH__RARE int mesh__widest_rank(const mesh *m, int rows, int columns, int shown) {
     int row, c, widest = mesh__digits(shown - 1);
     for (row = 0; row < rows && row < MESH__DRAW_ROWS; row++)
         for (c = 0; c < shown; c++) {
@@ -65,7 +65,7 @@ static inline int mesh__widest_rank(const mesh *m, int rows, int columns, int sh
     return widest;
 }
 
-static inline void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int name_width) {
+MESH__RARE void mesh__draw_groups(mesh__text *t, const mesh *m, int axis, int name_width) {
     int g, i, count = mesh_group_count(m, m->axis[axis].name);
     mesh__put(t, "  %s", m->axis[axis].name);
     mesh__spaces(t, name_width - mesh__length(m->axis[axis].name));
@@ -136,7 +136,7 @@ MESH_API size_t mesh_draw(const mesh *m, char *buf, size_t cap) {
 
 enum { MESH__PICTURE_RANKS = 4096 };
 
-static inline const char *mesh__color(int axis) {
+MESH__RARE const char *mesh__color(int axis) {
     static const char *const colors[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44",
                                          "#66ccee", "#aa3377", "#777777", "#dd8833"};
     return colors[axis % 8];
@@ -174,9 +174,9 @@ typedef struct mesh__frame {
 
 enum { MESH__CELL_W = 44, MESH__CELL_H = 30, MESH__PAD = 8, MESH__TITLE = 18 };
 
-static inline int mesh__frame_across(const mesh *m, int axis) { return (m->naxes - axis) % 2 == 1; }
+MESH__RARE int mesh__frame_across(const mesh *m, int axis) { return (m->naxes - axis) % 2 == 1; }
 
-static inline void mesh__svg_axis(mesh__text *t, const mesh *m, mesh__frame *f, int axis, int x, int y) {
+MESH__RARE void mesh__svg_axis(mesh__text *t, const mesh *m, mesh__frame *f, int axis, int x, int y) {
     int i, grid = axis >= m->naxes - 2;
     if (axis == m->naxes) {
         int rank = mesh_rank_at_coords(m, f->coords);

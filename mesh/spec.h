@@ -85,7 +85,7 @@ MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b);
 
 /* ---- // >>specs ---------------------------------------------------------------------------------------------------- */
 
-static inline mesh_place mesh__place(int kind, int dim, int op, int order) {
+MESH__PRIVATE mesh_place mesh__place(int kind, int dim, int op, int order) {
     mesh_place p;
     p.kind = (uint8_t)kind;
     p.dim = (uint8_t)dim;
@@ -95,7 +95,7 @@ static inline mesh_place mesh__place(int kind, int dim, int op, int order) {
 }
 MESH_API mesh_place mesh_replicate(void) { return mesh__place(MESH_REPLICATE, 0, 0, 0); }
 /* What does not fit a byte stays wrong: it must not become another dim, order or op. */
-static inline int mesh__dim_byte(int dim) { return dim < -MESH_MAX_DIMS || dim >= MESH_MAX_DIMS ? 127 : dim; }
+MESH__PRIVATE int mesh__dim_byte(int dim) { return dim < -MESH_MAX_DIMS || dim >= MESH_MAX_DIMS ? 127 : dim; }
 MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, MESH_ORDER_DEFAULT); }
 MESH_API mesh_place mesh_shard_at(int dim, int order) {
     return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, order < 0 || order > 254 ? 254 : order);
@@ -104,7 +104,7 @@ MESH_API mesh_place mesh_partial(mesh_op op) {
     return mesh__place(MESH_PARTIAL, 0, (int)op < 0 || (int)op > 254 ? 255 : (int)op, 0);
 }
 
-static inline void mesh__spec_clear(mesh_spec *s, int naxes) {
+MESH__PRIVATE void mesh__spec_clear(mesh_spec *s, int naxes) {
     int i;
     for (i = 0; i < MESH_MAX_AXES; i++) s->axis[i] = mesh_replicate();
     s->naxes = (uint8_t)naxes;
@@ -112,7 +112,7 @@ static inline void mesh__spec_clear(mesh_spec *s, int naxes) {
 }
 
 /* The orders of the axes that shard a dim: given for none, which means left to right, or for all, each once. */
-static inline mesh_status mesh__spec_order(mesh_spec *s, const mesh *m, int dim, const char *function,
+MESH__PRIVATE mesh_status mesh__spec_order(mesh_spec *s, const mesh *m, int dim, const char *function,
                                            mesh_error *err) {
     int i, all = 0, given = 0;
     uint32_t seen = 0;
@@ -146,7 +146,7 @@ static inline mesh_status mesh__spec_order(mesh_spec *s, const mesh *m, int dim,
 }
 
 /* Places that are right in themselves, with dims counted from the front. The orders: all of a dim's axes or none. */
-static inline mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndim, const char *function,
+MESH__PRIVATE mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndim, const char *function,
                                             mesh_error *err) {
     int i, dim, op = -1, first = -1;
     mesh_status status;
@@ -220,7 +220,7 @@ MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b) {
 }
 
 /* The axes that shard a dim, outermost first. Returns how many. */
-static inline int mesh__dim_axes(const mesh_spec *s, int dim, uint8_t *list) {
+MESH__PRIVATE int mesh__dim_axes(const mesh_spec *s, int dim, uint8_t *list) {
     int i, n = 0;
     for (i = 0; i < s->naxes; i++)
         if (s->axis[i].kind == MESH_SHARD && s->axis[i].dim == dim) list[s->axis[i].order] = (uint8_t)i, n++;
@@ -235,15 +235,15 @@ typedef struct mesh__reader {
     mesh_error *err;
 } mesh__reader;
 
-static inline void mesh__skip_spaces(mesh__reader *r) {
+MESH__RARE void mesh__skip_spaces(mesh__reader *r) {
     while (*r->p == ' ' || *r->p == '\t' || *r->p == '\n') r->p++;
 }
-static inline int mesh__read_char(mesh__reader *r, char c) {
+MESH__RARE int mesh__read_char(mesh__reader *r, char c) {
     if (*r->p != c) return 0;
     r->p++;
     return 1;
 }
-static inline mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
+MESH__RARE mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
     char near[24];
     mesh__text t = mesh__text_on(near, sizeof near);
     int i;
@@ -252,7 +252,7 @@ static inline mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
                       near[0] ? "at \"" : "at the end", near, near[0] ? "\"" : "");
 }
 /* A small number, perhaps negative. Returns 0 if there is none, or one beyond +-99. */
-static inline int mesh__read_int(mesh__reader *r, int *v) {
+MESH__RARE int mesh__read_int(mesh__reader *r, int *v) {
     int sign = *r->p == '-', n = sign;
     *v = 0;
     for (; mesh__is_digit(r->p[n]); n++) {
@@ -265,7 +265,7 @@ static inline int mesh__read_int(mesh__reader *r, int *v) {
     return 1;
 }
 /* The name of an axis that occurs for the first time. Returns its number, or -1 with the error filled. */
-static inline int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen) {
+MESH__RARE int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen) {
     int n = mesh__name_length(r->p), axis, i;
     char name[24];
     mesh__text t = mesh__text_on(name, sizeof name);
@@ -286,7 +286,7 @@ static inline int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen
 }
 
 /* place = "R" | "S(" dim ")" ["@" order] | "P(" op ")" */
-static inline mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
+MESH__RARE mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
     int v, k, order = MESH_ORDER_DEFAULT;
     if (mesh__read_char(r, 'R')) {
         *place = mesh_replicate();
@@ -318,7 +318,7 @@ static inline mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
 }
 
 /* A word that is no axis' name, for it would have a colon. */
-static inline int mesh__read_word(mesh__reader *r, const char *word) {
+MESH__RARE int mesh__read_word(mesh__reader *r, const char *word) {
     int n = mesh__length(word), i;
     if (mesh__name_length(r->p) != n || r->p[n] == ':') return 0;
     for (i = 0; i < n; i++)
@@ -328,23 +328,23 @@ static inline int mesh__read_word(mesh__reader *r, const char *word) {
     return 1;
 }
 /* rules = ["balanced"] ["strict"], to the end of the text */
-static inline mesh_status mesh__read_rules(mesh__reader *r, mesh_spec *s) {
+MESH__RARE mesh_status mesh__read_rules(mesh__reader *r, mesh_spec *s) {
     if (mesh__read_word(r, "balanced")) s->rule = MESH_RULE_BALANCED;
     if (mesh__read_word(r, "strict")) s->strict = 1;
     return *r->p ? mesh__read_fail(r, "the end, balanced or strict") : MESH_OK;
 }
-static inline void mesh__put_rules(mesh__text *t, const mesh_spec *s) {
+MESH__RARE void mesh__put_rules(mesh__text *t, const mesh_spec *s) {
     if (s->rule == MESH_RULE_BALANCED) mesh__put(t, "%sbalanced", t->len ? " " : "");
     if (s->strict) mesh__put(t, "%sstrict", t->len ? " " : "");
 }
 /* Does one of the rules begin here? */
-static inline int mesh__at_rules(const mesh__reader *r) {
+MESH__RARE int mesh__at_rules(const mesh__reader *r) {
     mesh__reader ahead = *r;
     return mesh__read_word(&ahead, "balanced") || mesh__read_word(&ahead, "strict");
 }
 
-static inline mesh_status mesh__spec_parse_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
-                                              const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__spec_parse_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
+                                           const char *function, mesh_error *err) {
     mesh__reader r;
     mesh_spec spec;
     mesh_status status;
@@ -375,7 +375,7 @@ MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *te
 }
 
 /* The next axis of a list, at a comma; spaces around it. */
-static inline int mesh__read_comma(mesh__reader *r) {
+MESH__RARE int mesh__read_comma(mesh__reader *r) {
     mesh__reader ahead = *r;
     mesh__skip_spaces(&ahead);
     if (!mesh__read_char(&ahead, ',')) return 0;
@@ -384,8 +384,8 @@ static inline int mesh__read_comma(mesh__reader *r) {
     return 1;
 }
 
-static inline mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
-                                                   const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, const char *text, int ndim,
+                                                const char *function, mesh_error *err) {
     mesh__reader r;
     mesh_spec spec;
     mesh_status status;

@@ -50,11 +50,11 @@ MESH_API size_t mesh_topology_format(const mesh_topology *t, char *buf, size_t c
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_TOPOLOGY_IMPLEMENTED)
 #define MESH_TOPOLOGY_IMPLEMENTED
 
-static inline int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
-static inline int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
-static inline int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
+MESH__PRIVATE int64_t mesh__ceil(int64_t n, int64_t k) { return n / k + (n % k != 0); }
+MESH__PRIVATE int64_t mesh__add64(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
+MESH__PRIVATE int64_t mesh__mul64(int64_t a, int64_t b) { return b && a > INT64_MAX / b ? INT64_MAX : a * b; }
 
-static inline mesh_topology mesh__flat(void) {
+MESH__PRIVATE mesh_topology mesh__flat(void) {
     mesh_topology t;
     t.nlevels = 1;
     t.zero = 0;
@@ -65,7 +65,7 @@ static inline mesh_topology mesh__flat(void) {
     return t;
 }
 
-static inline mesh_status mesh__topology_check_as(const mesh_topology *t, const char *function, mesh_error *err) {
+MESH__RARE mesh_status mesh__topology_check_as(const mesh_topology *t, const char *function, mesh_error *err) {
     int l;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the topology is NULL", function);
     if (t->nlevels < 0 || t->nlevels > MESH_MAX_LEVELS)
@@ -100,7 +100,7 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
     INT64_C(1000000000000000) /* 1,000 s: the longest latency of text; a number read has no more digits */
 
 /* A decimal: digits with or without a fraction, as number / 10^places. Moves *p behind it; 0: there is none, or it is too long. */
-static inline int mesh__read_decimal(const char **p, int64_t *number, int *places) {
+MESH__RARE int mesh__read_decimal(const char **p, int64_t *number, int *places) {
     const char *q = *p;
     int digits = 0, point = 0;
     *number = 0;
@@ -118,14 +118,14 @@ static inline int mesh__read_decimal(const char **p, int64_t *number, int *place
     return digits > 0;
 }
 
-static inline int64_t mesh__power10(int n) {
+MESH__RARE int64_t mesh__power10(int n) {
     int64_t v = 1;
     while (n-- > 0) v *= 10;
     return v;
 }
 
 /* Is this word next? Then *p moves behind it. */
-static inline int mesh__read_unit(const char **p, const char *word) {
+MESH__RARE int mesh__read_unit(const char **p, const char *word) {
     int n = mesh__length(word), i;
     for (i = 0; i < n; i++)
         if ((*p)[i] != word[i]) return 0;
@@ -133,7 +133,7 @@ static inline int mesh__read_unit(const char **p, const char *word) {
     return 1;
 }
 
-static inline int mesh__read_level(const char **p, mesh_level *level, const char **expected) {
+MESH__RARE int mesh__read_level(const char **p, mesh_level *level, const char **expected) {
     int64_t number, unit, limit;
     int places, i;
     *expected = "a number of ranks, or *";
@@ -201,7 +201,7 @@ MESH_API mesh_status mesh_topology_parse(mesh_topology *t, const char *text, mes
 }
 
 /* number / 10^places, without zeros at the end. */
-static inline void mesh__put_decimal(mesh__text *t, int64_t number, int places) {
+MESH__RARE void mesh__put_decimal(mesh__text *t, int64_t number, int places) {
     int64_t unit;
     for (; places > 0 && number % 10 == 0; places--) number /= 10;
     unit = mesh__power10(places);

@@ -55,7 +55,7 @@ MESH_API mesh_status mesh_compose(mesh *result, const mesh *outer, const mesh *i
 
 /* ---- // >>transform -------------------------------------------------------------------------------------------------------- */
 
-static inline int mesh__find_or_fail(const mesh *m, const char *axis, const char *function, mesh_error *err) {
+MESH__RARE int mesh__find_or_fail(const mesh *m, const char *axis, const char *function, mesh_error *err) {
     int k = mesh_axis_find(m, axis);
     if (k < 0)
         mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\" in the mesh \"%s\"", function,
@@ -128,7 +128,7 @@ MESH_API mesh_status mesh_flatten(mesh *result, const mesh *m, const char *axes,
 
 /* One mode {shape, stride} over indices of `outer` (n modes, outermost first, coalesced) as modes over positions, appended to the
    last axis of r. used[k] collects how much of outer mode k's extent is in use. Returns 0 where it is no layout. CuTe: composition. */
-static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int shape, int stride, int *used) {
+MESH__RARE int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int shape, int stride, int *used) {
     mesh_mode taken[MESH_MAX_MODES];
     int k, count = 0;
     for (k = n - 1; k >= 0 && shape > 1; k--) {
@@ -161,7 +161,7 @@ static inline int mesh__compose_mode(mesh *r, const mesh_mode *outer, int n, int
 }
 
 /* Modes first..last coalesced as one list. */
-static inline int mesh__coalesce(const mesh_mode *mode, int count, mesh_mode *out) {
+MESH__RARE int mesh__coalesce(const mesh_mode *mode, int count, mesh_mode *out) {
     int i, n = 0;
     for (i = 0; i < count; i++) {
         if (n && out[n - 1].stride == (int64_t)mode[i].shape * mode[i].stride) {
@@ -175,8 +175,8 @@ static inline int mesh__coalesce(const mesh_mode *mode, int count, mesh_mode *ou
 }
 
 /* Append inner's axes, whose modes index `outer`, to r. Returns 0 where an axis is no layout, and names it. */
-static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int *used,
-                                     const char **at) {
+MESH__RARE int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int *used,
+                                  const char **at) {
     int i, k;
     for (i = 0; i < inner->naxes; i++) {
         const mesh_axis *a = &inner->axis[i];
@@ -189,7 +189,7 @@ static inline int mesh__compose_axes(mesh *r, const mesh_mode *outer, int n, con
 }
 
 /* The position of an index into `outer` (n modes, outermost first). */
-static inline int64_t mesh__outer_position(const mesh_mode *outer, int n, int64_t index) {
+MESH__RARE int64_t mesh__outer_position(const mesh_mode *outer, int n, int64_t index) {
     int64_t position = 0;
     int k;
     for (k = n - 1; k >= 0; k--) {
@@ -201,7 +201,7 @@ static inline int64_t mesh__outer_position(const mesh_mode *outer, int n, int64_
 
 /* The modes of inner's axis i as its positions show them, from the innermost out: as far as steps are equal, again and again. Looks at one
    axis only. Returns 0 where its positions are no layout. */
-static inline int mesh__axis_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int i) {
+MESH__RARE int mesh__axis_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, int i) {
     mesh_mode seen[MESH_MAX_MODES];
     int size = inner->axis[i].size, done, count = 0, run, take;
     int64_t zero = mesh__outer_position(outer, n, inner->origin), step;
@@ -225,7 +225,7 @@ enum { MESH__SEEN_RANKS = 1 << 18 };
 
 /* What the composition of single modes did not find: the axes from their positions, which are all compared. O(ranks), up to 2^18 of them,
    where there would be an error otherwise. r: the result as it was before any of inner's axes. */
-static inline int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, const char **at) {
+MESH__RARE int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, const mesh *inner, const char **at) {
     mesh found;
     int i, k;
     if (inner->size > MESH__SEEN_RANKS) return 0;
@@ -247,7 +247,7 @@ static inline int mesh__compose_seen(mesh *r, const mesh_mode *outer, int n, con
     return 1;
 }
 
-static inline mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
+MESH__RARE mesh_status mesh__no_layout(mesh_error *err, const char *function, const char *axis) {
     return mesh__fail(
         err, MESH_ERR_ARGUMENT, -1,
         "%s: axis \"%s\" would cross parts whose strides do not fit together, which no layout can say; give the ranks as a device "
@@ -255,8 +255,8 @@ static inline mesh_status mesh__no_layout(mesh_error *err, const char *function,
         function, axis);
 }
 
-static inline mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function,
-                                           mesh_error *err) {
+MESH__RARE mesh_status mesh__compose_as(mesh *result, const mesh *outer, const mesh *inner, const char *function,
+                                        mesh_error *err) {
     mesh_mode modes[MESH_MAX_MODES];
     int used[MESH_MAX_MODES] = {0}, k, n, rest;
     int64_t last = (int64_t)inner->origin + mesh__span(inner) - 1;

@@ -376,18 +376,18 @@ MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
 #if defined(__GNUC__) || defined(__clang__)
 #define MESH__LOAD(p) __atomic_load_n(p, __ATOMIC_RELAXED)
 #define MESH__STORE(p, value) __atomic_store_n(p, value, __ATOMIC_RELEASE)
-static inline int mesh__claim(uintptr_t *thread, uintptr_t me) {
+MESH__PRIVATE int mesh__claim(uintptr_t *thread, uintptr_t me) {
     uintptr_t nobody = 0;
     return __atomic_compare_exchange_n(thread, &nobody, me, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 #else /* without atomics two that come at the same instant may pass */
 #define MESH__LOAD(p) (*(p))
 #define MESH__STORE(p, value) (*(p) = (value))
-static inline int mesh__claim(uintptr_t *thread, uintptr_t me) { return *thread ? 0 : (*thread = me, 1); }
+MESH__PRIVATE int mesh__claim(uintptr_t *thread, uintptr_t me) { return *thread ? 0 : (*thread = me, 1); }
 #endif
 
 /* Why nobody else may come in now: another thread is inside, or a user's op calls back. Both calls are named. */
-static inline mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, const char *call) {
+MESH__PRIVATE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, const char *call) {
     const char *other = MESH__LOAD(&t->inside.call);
     if (MESH__LOAD(&t->inside.thread) == (uintptr_t)&errno)
         return mesh__fail(
@@ -403,7 +403,7 @@ static inline mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err,
 
 /* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back; nothing of the transport's was touched
    then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
-static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
+MESH__PRIVATE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
     uintptr_t me = (uintptr_t)&errno, holder; /* each thread's own */
     if (!t) return MESH_OK;
     if (MESH__LOAD(&t->inside.thread) == me) {
@@ -425,7 +425,7 @@ static inline mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const 
     return MESH_OK;
 }
 
-static inline void mesh__leave(mesh_transport *t) {
+MESH__PRIVATE void mesh__leave(mesh_transport *t) {
     int wakes;
     if (!t || t->inside.depth > 1) {
         if (t) t->inside.depth--;
@@ -461,10 +461,9 @@ static inline void mesh__leave(mesh_transport *t) {
     } while (0)
 
 /* Make room for `need` items in a growing array, doubling. Returns 0 without memory; the array then is as it was. */
-static inline int mesh__grow(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {
+MESH__RARE int mesh__grow_more(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {
     int room = *cap ? *cap : 8;
     void *p;
-    if (need <= *cap) return 1;
     while (room < need) room *= 2;
     p = mesh_transport_alloc(t, (size_t)room * item_bytes);
     if (!p) return 0;
@@ -475,20 +474,23 @@ static inline int mesh__grow(mesh_transport *t, void **items, int *cap, int need
     *cap = room;
     return 1;
 }
+MESH__INLINE int mesh__grow(mesh_transport *t, void **items, int *cap, int need, size_t item_bytes) {
+    return need <= *cap || mesh__grow_more(t, items, cap, need, item_bytes);
+}
 
 /* Control messages are little-endian on every machine. */
-static inline void mesh__put32(unsigned char *p, uint32_t v) {
+MESH__PRIVATE void mesh__put32(unsigned char *p, uint32_t v) {
     int i;
     for (i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (8 * i));
 }
-static inline void mesh__put64(unsigned char *p, uint64_t v) {
+MESH__PRIVATE void mesh__put64(unsigned char *p, uint64_t v) {
     mesh__put32(p, (uint32_t)v);
     mesh__put32(p + 4, (uint32_t)(v >> 32));
 }
-static inline uint32_t mesh__get32(const unsigned char *p) {
+MESH__PRIVATE uint32_t mesh__get32(const unsigned char *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-static inline uint64_t mesh__get64(const unsigned char *p) {
+MESH__PRIVATE uint64_t mesh__get64(const unsigned char *p) {
     return mesh__get32(p) | (uint64_t)mesh__get32(p + 4) << 32;
 }
 
@@ -497,26 +499,26 @@ typedef struct mesh__wire {
     unsigned char *at;
     int reading;
 } mesh__wire;
-static inline mesh__wire mesh__writing(unsigned char *p) {
+MESH__PRIVATE mesh__wire mesh__writing(unsigned char *p) {
     mesh__wire w;
     w.at = p;
     w.reading = 0;
     return w;
 }
-static inline mesh__wire mesh__reading(const unsigned char *p) {
+MESH__PRIVATE mesh__wire mesh__reading(const unsigned char *p) {
     mesh__wire w;
     w.at = (unsigned char *)(uintptr_t)p;
     w.reading = 1;
     return w;
 }
-static inline void mesh__wire32(mesh__wire *w, uint32_t *v) {
+MESH__PRIVATE void mesh__wire32(mesh__wire *w, uint32_t *v) {
     if (w->reading)
         *v = mesh__get32(w->at);
     else
         mesh__put32(w->at, *v);
     w->at += 4;
 }
-static inline void mesh__wire64(mesh__wire *w, uint64_t *v) {
+MESH__PRIVATE void mesh__wire64(mesh__wire *w, uint64_t *v) {
     if (w->reading)
         *v = mesh__get64(w->at);
     else
@@ -524,22 +526,22 @@ static inline void mesh__wire64(mesh__wire *w, uint64_t *v) {
     w->at += 8;
 }
 /* Signed numbers, as their bits. */
-static inline void mesh__wire_int(mesh__wire *w, int *v) {
+MESH__PRIVATE void mesh__wire_int(mesh__wire *w, int *v) {
     uint32_t u = w->reading ? 0 : (uint32_t)*v;
     mesh__wire32(w, &u);
     *v = (int)u;
 }
-static inline void mesh__wire_i64(mesh__wire *w, int64_t *v) {
+MESH__PRIVATE void mesh__wire_i64(mesh__wire *w, int64_t *v) {
     uint64_t u = w->reading ? 0 : (uint64_t)*v;
     mesh__wire64(w, &u);
     *v = (int64_t)u;
 }
-static inline void mesh__wire_bytes(mesh__wire *w, void *p, size_t n) {
+MESH__PRIVATE void mesh__wire_bytes(mesh__wire *w, void *p, size_t n) {
     memcpy(w->reading ? p : (void *)w->at, w->reading ? (void *)w->at : p, n);
     w->at += n;
 }
 
-static inline void mesh__copy_text(char *to, size_t cap, const char *from) {
+MESH__PRIVATE void mesh__copy_text(char *to, size_t cap, const char *from) {
     mesh__text t = mesh__text_on(to, cap);
     mesh__put(&t, "%s", from);
 }
@@ -582,9 +584,9 @@ MESH_API int mesh_block_fits(const mesh_block *b, uint64_t nbytes) {
 /* Has a transport an optional member? One built against an older header has a shorter struct. */
 #define MESH__HAS(ops, member) ((ops)->struct_size > offsetof(mesh_ops, member) && (ops)->member)
 
-static inline const char *mesh__or_empty(const char *text) { return text ? text : ""; }
+MESH__PRIVATE const char *mesh__or_empty(const char *text) { return text ? text : ""; }
 
-static inline const char *mesh__call_name(int kind) {
+MESH__PRIVATE const char *mesh__call_name(int kind) {
 #define MESH_X(name, text, flags) text,
     static const char *const names[] = {MESH_CALLS(MESH_X)};
 #undef MESH_X
@@ -592,7 +594,7 @@ static inline const char *mesh__call_name(int kind) {
 }
 
 /* Has this kind of call the property (MESH_REDUCES, ...)? */
-static inline int mesh__call_is(int kind, int property) {
+MESH__PRIVATE int mesh__call_is(int kind, int property) {
 #define MESH_X(name, text, flags) flags,
     static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
 #undef MESH_X
@@ -600,12 +602,12 @@ static inline int mesh__call_is(int kind, int property) {
 }
 
 /* Nothing but a meeting of all ranks of the group. */
-static inline int mesh__is_meeting(int kind) {
+MESH__PRIVATE int mesh__is_meeting(int kind) {
     return kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN || kind == MESH_CALL_REGISTER;
 }
 
 /* A list's record has the hash of its counts where others have the root: lists that differ are then seen to. */
-static inline int mesh__is_unrooted_list(int kind) {
+MESH__PRIVATE int mesh__is_unrooted_list(int kind) {
     return kind == MESH_CALL_ALL_REDUCE_MANY || kind == MESH_CALL_ALL_GATHER_MANY ||
            kind == MESH_CALL_REDUCE_SCATTER_MANY;
 }

@@ -75,7 +75,7 @@ static const char *const mesh__algorithm_names[] = {
 };
 
 /* The single form of a multi-buffer call: they share algorithms. */
-static inline int mesh__single_kind(int kind) {
+MESH__RARE int mesh__single_kind(int kind) {
     return kind == MESH_CALL_ALL_REDUCE_MANY       ? MESH_CALL_ALL_REDUCE
            : kind == MESH_CALL_BROADCAST_MANY      ? MESH_CALL_BROADCAST
            : kind == MESH_CALL_ALL_GATHER_MANY     ? MESH_CALL_ALL_GATHER
@@ -85,7 +85,7 @@ static inline int mesh__single_kind(int kind) {
 
 /* What is used where the table says nothing: measured over TCP on 2, 4 and 8 ranks of one host (bench/RESULTS.md), and never more than a
    small factor from what the theory says of many. bytes: per rank, as a row has them. */
-static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
+MESH__PRIVATE mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
     size_t total = bytes <= SIZE_MAX / (size_t)n ? bytes * (size_t)n : SIZE_MAX;
     int power = (n & (n - 1)) == 0, algorithm = MESH_ALGORITHM_DIRECT;
     uint32_t segment = 256 * 1024;
@@ -139,7 +139,7 @@ static inline mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
 
 /* Where a group of n spans hosts, several members of which share one: are levels faster than what is built in? Measured on hosts that are network
    namespaces (bench/HOSTS.md). scattered: neighbours in the group are not on one host. bytes: as a row has them. */
-static inline int mesh__levels_help(int kind, int n, size_t bytes, int scattered) {
+MESH__PRIVATE int mesh__levels_help(int kind, int n, size_t bytes, int scattered) {
     size_t total = bytes <= SIZE_MAX / (size_t)n ? bytes * (size_t)n : SIZE_MAX;
     switch (kind) {
     case MESH_CALL_ALL_REDUCE:
@@ -212,7 +212,7 @@ MESH_API size_t mesh_tuning_format(const mesh_tuning *t, char *buf, size_t cap) 
 }
 
 /* The next word of a line; behind it. One of cap characters or more is no word that anything begins with. */
-static inline const char *mesh__word(const char *p, char *word, size_t cap) {
+MESH__RARE const char *mesh__word(const char *p, char *word, size_t cap) {
     size_t n = 0;
     while (*p == ' ' || *p == '\t' || *p == '\r') p++;
     for (; *p && *p != ' ' && *p != '\t' && *p != '\n' && *p != '\r' && *p != '#'; p++)
@@ -225,7 +225,7 @@ static inline const char *mesh__word(const char *p, char *word, size_t cap) {
 }
 
 /* "name<=17", "name<=*", "name=17". Returns 0 if it is not that, or beyond `most`. */
-static inline int mesh__limit(const char *word, const char *name, uint64_t most, uint64_t *value) {
+MESH__RARE int mesh__limit(const char *word, const char *name, uint64_t most, uint64_t *value) {
     uint64_t v = 0;
     while (*name && *word == *name) word++, name++;
     if (*name || !*word) return 0;

@@ -33,7 +33,7 @@ enum { MESH__MSG_NONE, MESH__MESSAGES(MESH_X) MESH__MSG_END };
 /* ---- // >>what this rank has posted ---- */
 
 /* Sends to and receives from a world rank that this rank has posted on a channel. */
-static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uint32_t *sends, uint32_t *recvs) {
+MESH__PRIVATE void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uint32_t *sends, uint32_t *recvs) {
     int i, k;
     *sends = *recvs = 0;
     for (i = 0; i < e->ncomms; i++) {
@@ -67,7 +67,7 @@ static inline void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
 }
 
 /* What one operation of this rank has posted to and from a rank: what it can be waiting for. */
-static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
+MESH__PRIVATE void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
     int x;
     if (mesh__sequence(op->channel)) {
         mesh__posted(e, op->channel, rank, sends, recvs);
@@ -81,7 +81,7 @@ static inline void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank
 }
 
 /* The asked may know better: it called something else on that channel, perhaps long ago, in which it had nothing to say to the waiter. */
-static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
+MESH__RARE void mesh__compare_calls(mesh__engine *e, int subject, const mesh__record *theirs) {
     const mesh__record *mine = mesh__sequence(theirs->channel) ? mesh__record_of(e, theirs->channel) : NULL;
     mesh_error why;
     int i;
@@ -95,7 +95,7 @@ static inline void mesh__compare_calls(mesh__engine *e, int subject, const mesh_
 }
 
 /* Asked about a comm that this rank has closed: nobody need wait for it in there. */
-static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
+MESH__RARE int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
     mesh_error why;
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length;
@@ -116,7 +116,7 @@ static inline int mesh__say_closed(mesh__engine *e, int from, uint32_t id) {
 }
 
 /* Asked about a comm that has failed here: the asker is told why, once more. */
-static inline int mesh__say_failed(mesh__engine *e, int from, uint32_t id) {
+MESH__RARE int mesh__say_failed(mesh__engine *e, int from, uint32_t id) {
     unsigned char data[MESH_CONTROL_BYTES];
     int i;
     for (i = 0; i < e->ncomms; i++)
@@ -133,12 +133,12 @@ static inline int mesh__say_failed(mesh__engine *e, int from, uint32_t id) {
 enum { MESH__ROLL_BYTES = 16 + MESH__RECORD_BYTES, MESH__HERE_BYTES = 12 + MESH__RECORD_BYTES };
 
 /* A quarter of the deadline, 0.1 to 1 s: who is in the library answers at once. */
-static inline int64_t mesh__roll_time(const mesh__op *op) {
+MESH__PRIVATE int64_t mesh__roll_time(const mesh__op *op) {
     int64_t part = mesh__impl(op->comm)->timeout / 4, most = MESH__ROLL_NS;
     return part < most / 10 ? most / 10 : part < most ? part : most;
 }
 
-static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
+MESH__RARE void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     const mesh *on = &op->group->on;
     unsigned char ask[MESH__ROLL_BYTES];
     uint32_t sends, recvs;
@@ -167,13 +167,13 @@ static inline void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     }
 }
 
-static inline int mesh__roll_is_over(mesh__engine *e) {
+MESH__RARE int mesh__roll_is_over(mesh__engine *e) {
     return e->roll.answers + e->roll.gone >= e->roll.op->group->on.size - 1 || mesh__now(e) >= e->roll.until;
 }
 
 /* A roll call before the deadline is over. Who has left had ended what it was in: if all others have called an operation, twice, and it
    still goes on, it is the one who left that is missing. */
-static inline void mesh__roll_end(mesh__engine *e) {
+MESH__RARE void mesh__roll_end(mesh__engine *e) {
     mesh__op *op = e->roll.op;
     int all = !e->roll.absent && e->roll.answers + e->roll.gone >= op->group->on.size - 1;
     mesh_error why;
@@ -185,7 +185,7 @@ static inline void mesh__roll_end(mesh__engine *e) {
     mesh__op_broken(e, op, MESH_ERR_PEER, &why);
 }
 
-static inline void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
     mesh__roll *roll = &e->roll;
     const unsigned char *d = m->data;
     int from = m->rank, index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
@@ -200,7 +200,7 @@ static inline void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
 }
 
 /* Another rank's roll call: has this one called it too? If not, what is it in? */
-static inline void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
     const unsigned char *d = m->data;
     int from = m->rank;
     unsigned char here[MESH__HERE_BYTES];
@@ -226,7 +226,7 @@ static inline void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
 }
 
 /* Who closes the comm, or leaves, during a roll call owes no other answer: it had ended what it was in. Returns 1 if its answer was owed. */
-static inline int mesh__roll_excused(mesh__engine *e, int rank) {
+MESH__RARE int mesh__roll_excused(mesh__engine *e, int rank) {
     mesh__roll *roll = &e->roll;
     int index = roll->op ? mesh_index_of(&roll->op->group->on, rank) : -1;
     if (index < 0 || index >= 1024 || roll->heard[index / 64] >> index % 64 & 1) return 0;
@@ -236,7 +236,7 @@ static inline int mesh__roll_excused(mesh__engine *e, int rank) {
 
 /* What the roll call has shown: "rank 2 does not answer". Who is silent keeps the others from answering well; who answers is believed. Returns
    the rank to blame, or -1. */
-static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
+MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
     const mesh *on = &roll->op->group->on;
     int i, first = -1, silent = 0;
     for (i = 0; i < on->size && i < 1024; i++) {
@@ -269,7 +269,7 @@ static inline int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
 
 /* When this rank calls the roll after a deadline: where many wait, a few first, and then four times as many, for the first to find out
    tells all. */
-static inline int64_t mesh__roll_turn(const mesh__op *op) {
+MESH__PRIVATE int64_t mesh__roll_turn(const mesh__op *op) {
     int64_t turn = op->deadline;
     int most = 16;
     for (; op->group->index >= most; most *= 4) turn += mesh__roll_time(op) + MESH__GRACE_NS;
@@ -277,14 +277,14 @@ static inline int64_t mesh__roll_turn(const mesh__op *op) {
 }
 
 /* "ranks 1, 3 and 5 of 8" for messages. */
-static inline void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
+MESH__RARE void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
     int i;
     if (n == 0) mesh__put(t, "bytes that are under way");
     for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
     if (n > 16) mesh__put(t, " and %d more", n - 16);
 }
 
-static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
+MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     char call[160], who[400];
     int ranks[MESH__WALK_PENDING], n = 0, blame = -1, asked = op->group->on.size > 1;
     mesh__text t = mesh__text_on(call, sizeof call);
@@ -323,8 +323,8 @@ static inline void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
 
 /* `subject` waits on a channel for this rank, having posted so many sends to it and receives from it. Fill in the operation that keeps
    this rank from serving it. Returns 0 when there is none: the bytes are under way, or this rank is not blocked. */
-static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs,
-                                mesh__node *node) {
+MESH__RARE int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uint32_t sends, uint32_t recvs,
+                             mesh__node *node) {
     uint32_t my_sends, my_recvs;
     int ranks[MESH__WALK_PENDING], i;
     mesh__op *op = NULL;
@@ -349,7 +349,7 @@ static inline int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, 
 enum { MESH__ASK_BYTES = 20 + MESH__RECORD_BYTES, MESH__SAY_HEAD = 16 + MESH__RECORD_BYTES };
 
 /* An answer behind its number: nothing where nobody is waited for. */
-static inline void mesh__node_wire(mesh__wire *w, mesh__node *node) {
+MESH__RARE void mesh__node_wire(mesh__wire *w, mesh__node *node) {
     int i;
     mesh__wire_int(w, &node->npending);
     mesh__wire32(w, &node->progress);
@@ -367,7 +367,7 @@ typedef struct mesh__ask {
     int subject;
     mesh__record record;
 } mesh__ask;
-static inline void mesh__ask_wire(mesh__wire *w, mesh__ask *a) {
+MESH__RARE void mesh__ask_wire(mesh__wire *w, mesh__ask *a) {
     mesh__wire32(w, &a->id);
     mesh__wire_int(w, &a->subject);
     mesh__wire32(w, &a->sends);
@@ -375,7 +375,7 @@ static inline void mesh__ask_wire(mesh__wire *w, mesh__ask *a) {
     mesh__record_wire(w, &a->record);
 }
 
-static inline void mesh__answer(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__answer(mesh__engine *e, const mesh_control *m) {
     int from = m->rank;
     unsigned char say[MESH_CONTROL_BYTES];
     mesh__wire in = mesh__reading(m->data + 4), out = mesh__writing(say);
@@ -395,10 +395,10 @@ static inline void mesh__answer(mesh__engine *e, const mesh_control *m) {
     e->t->ops->control_send(e->t, from, MESH_EVENT_MESSAGE, say, (size_t)(out.at - say));
 }
 
-static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
+MESH__RARE void mesh__walk_heard(mesh__engine *e, const mesh__node *node);
 
 /* Ask about the edge from `node` to its pending rank k. Our own answer is taken at once. */
-static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
+MESH__RARE void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
     mesh__walk *w = e->walk;
     int to = node->pending[k].rank;
     unsigned char ask[MESH__ASK_BYTES];
@@ -429,7 +429,7 @@ static inline void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k
 }
 
 /* Ask the next question of the search; ends it when there is none left. */
-static inline void mesh__walk_next(mesh__engine *e) {
+MESH__RARE void mesh__walk_next(mesh__engine *e) {
     mesh__walk *w = e->walk;
     while (w->depth > 0) {
         mesh__node *top = &w->stack[w->depth - 1];
@@ -442,7 +442,7 @@ static inline void mesh__walk_next(mesh__engine *e) {
     w->active = 0;
 }
 
-static inline void mesh__walk_report(mesh__engine *e) {
+MESH__RARE void mesh__walk_report(mesh__engine *e) {
     mesh__walk *w = e->walk;
     char who[MESH_ERROR_BYTES];
     mesh__text t = mesh__text_on(who, sizeof who);
@@ -466,7 +466,7 @@ static inline void mesh__walk_report(mesh__engine *e) {
 }
 
 /* The answer to the last question: an operation, or NULL: that rank is not blocked. */
-static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
+MESH__RARE void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
     mesh__walk *w = e->walk;
     int i;
     if (w->verifying) { /* the second probe: the same ranks, at the same counters, on the same edges */
@@ -512,7 +512,7 @@ static inline void mesh__walk_heard(mesh__engine *e, const mesh__node *node) {
     mesh__walk_next(e);
 }
 
-static inline void mesh__say_heard(mesh__engine *e, const mesh_control *m) {
+MESH__RARE void mesh__say_heard(mesh__engine *e, const mesh_control *m) {
     const unsigned char *d = m->data;
     mesh__walk *walk = e->walk;
     mesh__wire w = mesh__reading(d + 8);
@@ -527,7 +527,7 @@ static inline void mesh__say_heard(mesh__engine *e, const mesh_control *m) {
 }
 
 /* Begin a search from the operation this rank is blocked in. */
-static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
+MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     mesh__node *root;
     int ranks[MESH__WALK_PENDING], i;
     if (!(e->t->caps & MESH_CAP_PENDING)) {
@@ -561,7 +561,7 @@ static inline void mesh__walk_start(mesh__engine *e, mesh__op *op) {
 /* ---- // >>blocked ---- */
 
 /* Said once, when an operation has waited for long: a rank that is only slow is no error. */
-static inline void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
+MESH__RARE void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
     char text[400];
     int ranks[MESH__WALK_PENDING], n;
     mesh__text t = mesh__text_on(text, sizeof text);
@@ -579,7 +579,7 @@ static inline void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
 
 /* An operation that this rank is blocked in: when it has made no progress for long, the others are asked; at its deadline it fails. Returns when
    to look again. */
-static inline int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now) {
+MESH__PRIVATE int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now) {
     int64_t wake;
     if (now >= op->deadline && !op->failing) mesh__op_timeout(e, op);
     if (now >= op->next_ask && !op->failing) {
@@ -599,7 +599,7 @@ static inline int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now) {
 }
 
 /* What time has brought. */
-static inline void mesh__tick(mesh__engine *e) {
+MESH__PRIVATE void mesh__tick(mesh__engine *e) {
     int i;
     for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
     for (i = 0; i < e->ncomms; i++) {
@@ -612,7 +612,7 @@ static inline void mesh__tick(mesh__engine *e) {
 }
 
 /* When that has something to do next, by `deadline` at the latest. */
-static inline int64_t mesh__tick_at(mesh__engine *e, int64_t deadline) {
+MESH__PRIVATE int64_t mesh__tick_at(mesh__engine *e, int64_t deadline) {
     int i;
     for (i = 0; i < e->ncomms; i++)
         if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)

@@ -146,16 +146,16 @@ struct mesh_sim__world {
     void *ctx;
 };
 
-static inline mesh_sim *mesh_sim__of(mesh_transport *t) { return (mesh_sim *)(void *)t; }
+MESH__PRIVATE mesh_sim *mesh_sim__of(mesh_transport *t) { return (mesh_sim *)(void *)t; }
 
-static inline uint64_t mesh_sim__draw(mesh_sim__world *w) {
+MESH__PRIVATE uint64_t mesh_sim__draw(mesh_sim__world *w) {
     w->random ^= w->random << 13;
     w->random ^= w->random >> 7;
     w->random ^= w->random << 17;
     return w->random * UINT64_C(0x2545f4914f6cdd1d) >> 16;
 }
 
-static inline int64_t mesh_sim__clock(mesh_sim__world *w) {
+MESH__PRIVATE int64_t mesh_sim__clock(mesh_sim__world *w) {
     struct timespec t;
     if (!w->desc.free_running) return w->clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -164,19 +164,19 @@ static inline int64_t mesh_sim__clock(mesh_sim__world *w) {
 
 /* ---- // >>sim: messages ---- */
 
-static inline mesh_sim__message *mesh_sim__message_new(mesh_sim *s, size_t nbytes) {
+MESH__PRIVATE mesh_sim__message *mesh_sim__message_new(mesh_sim *s, size_t nbytes) {
     mesh_sim__message *m = (mesh_sim__message *)mesh_transport_alloc(&s->base, sizeof *m + nbytes);
     if (m) memset(m, 0, sizeof *m);
     return m;
 }
 
-static inline void mesh_sim__signal(mesh_sim *s) {
+MESH__PRIVATE void mesh_sim__signal(mesh_sim *s) {
     s->event = 1;
     if (s->world->desc.free_running) pthread_cond_signal(&s->wake);
 }
 
 /* Put a message on its way; it never overtakes one of the same pair. */
-static inline void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, int64_t extra) {
+MESH__PRIVATE void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, int64_t extra) {
     mesh_sim__world *w = from->world;
     mesh_sim *dest = &w->rank[to];
     mesh_sim__message **at = &dest->coming;
@@ -192,20 +192,20 @@ static inline void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, 
     if (w->desc.free_running) pthread_cond_signal(&dest->wake);
 }
 
-static inline void mesh_sim__append(mesh_sim__message **list, mesh_sim__message *m) {
+MESH__PRIVATE void mesh_sim__append(mesh_sim__message **list, mesh_sim__message *m) {
     while (*list) list = &(*list)->next;
     m->next = NULL;
     *list = m;
 }
 
-static inline void mesh_sim__unpost(mesh_sim *s, mesh_sim__xfer *x) {
+MESH__PRIVATE void mesh_sim__unpost(mesh_sim *s, mesh_sim__xfer *x) {
     mesh_sim__xfer **at = &s->posted;
     while (*at && *at != x) at = &(*at)->next;
     if (*at) *at = x->next;
 }
 
 /* Take back a send that waits for its receiver. Its place in the channel's order stays: the receive that meets it is told. */
-static inline void mesh_sim__unsend(mesh_sim *s, mesh_sim__xfer *x) {
+MESH__PRIVATE void mesh_sim__unsend(mesh_sim *s, mesh_sim__xfer *x) {
     mesh_sim *dest = &s->world->rank[x->x.rank];
     mesh_sim__message *lists[2], *m;
     int i;
@@ -221,7 +221,7 @@ static inline void mesh_sim__unsend(mesh_sim *s, mesh_sim__xfer *x) {
 }
 
 /* Nothing of the ticket is touched after this. */
-static inline void mesh_sim__ticket_stop(mesh_sim *s, mesh_sim__ticket *k) {
+MESH__PRIVATE void mesh_sim__ticket_stop(mesh_sim *s, mesh_sim__ticket *k) {
     int i;
     for (i = 0; i < k->count; i++) {
         if (k->xfer[i].done) continue;
@@ -234,7 +234,7 @@ static inline void mesh_sim__ticket_stop(mesh_sim *s, mesh_sim__ticket *k) {
     k->left = 0;
 }
 
-static inline void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_status status, int rank,
+MESH__PRIVATE void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_status status, int rank,
                                          const char *text) {
     if (k->left == 0) return;
     k->status = status;
@@ -243,14 +243,14 @@ static inline void mesh_sim__ticket_fail(mesh_sim *s, mesh_sim__ticket *k, mesh_
     mesh_sim__signal(s);
 }
 
-static inline void mesh_sim__xfer_done(mesh_sim *s, mesh_sim__xfer *x) {
+MESH__PRIVATE void mesh_sim__xfer_done(mesh_sim *s, mesh_sim__xfer *x) {
     x->done = 1;
     x->ticket->left--;
     mesh_sim__signal(s);
 }
 
 /* A message meets the receive it matches; both are off their lists. Frees the message. */
-static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__xfer *r) {
+MESH__PRIVATE void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__xfer *r) {
     mesh_sim__xfer from;
     mesh_sim *peer = &s->world->rank[m->from];
     uint64_t at = 0, a, b;
@@ -299,7 +299,7 @@ static inline void mesh_sim__meet(mesh_sim *s, mesh_sim__message *m, mesh_sim__x
 }
 
 /* Take in what has arrived by now. */
-static inline void mesh_sim__deliver(mesh_sim *s) {
+MESH__PRIVATE void mesh_sim__deliver(mesh_sim *s) {
     int64_t now = mesh_sim__clock(s->world);
     while (s->coming && s->coming->arrival <= now) {
         mesh_sim__message *m = s->coming;
@@ -322,7 +322,7 @@ static inline void mesh_sim__deliver(mesh_sim *s) {
 
 /* ---- // >>sim: the baton ---- */
 
-static inline int mesh_sim__runnable(mesh_sim *s) {
+MESH__PRIVATE int mesh_sim__runnable(mesh_sim *s) {
     if (s->state == MESH_SIM__READY) return 1;
     if (s->state != MESH_SIM__WAITING) return 0;
     if (s->deadline <= s->world->clock) return 1;
@@ -330,7 +330,7 @@ static inline int mesh_sim__runnable(mesh_sim *s) {
 }
 
 /* Draw who runs next; when all wait, time jumps to the first thing that happens. */
-static inline void mesh_sim__pass(mesh_sim__world *w) {
+MESH__PRIVATE void mesh_sim__pass(mesh_sim__world *w) {
     int i, n = w->desc.ranks, runnable = 0, pick;
     int64_t next = INT64_MAX;
     for (i = 0; i < n; i++) {
@@ -352,7 +352,7 @@ static inline void mesh_sim__pass(mesh_sim__world *w) {
 }
 
 /* Give the baton away and wait until it comes back. */
-static inline void mesh_sim__yield(mesh_sim *s, int state) {
+MESH__PRIVATE void mesh_sim__yield(mesh_sim *s, int state) {
     mesh_sim__world *w = s->world;
     s->state = state;
     mesh_sim__pass(w);
@@ -361,16 +361,16 @@ static inline void mesh_sim__yield(mesh_sim *s, int state) {
 }
 
 /* A call into the transport: a little time passes, and perhaps another rank runs first. */
-static inline void mesh_sim__enter(mesh_sim *s) {
+MESH__PRIVATE void mesh_sim__enter(mesh_sim *s) {
     pthread_mutex_lock(&s->world->lock);
     if (s->world->desc.free_running) return;
     s->world->clock += 20;
     if (mesh_sim__draw(s->world) % 4 == 0) mesh_sim__yield(s, MESH_SIM__READY);
 }
 
-static inline void mesh_sim__leave(mesh_sim *s) { pthread_mutex_unlock(&s->world->lock); }
+MESH__PRIVATE void mesh_sim__leave(mesh_sim *s) { pthread_mutex_unlock(&s->world->lock); }
 
-static inline void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
+MESH__PRIVATE void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
     struct timespec t;
     if (s->coming && s->coming->arrival < when && !s->asleep) when = s->coming->arrival;
     t.tv_sec = (time_t)(when / 1000000000);
@@ -380,7 +380,7 @@ static inline void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
 
 /* ---- // >>sim: the members of mesh_ops ---- */
 
-static inline void mesh_sim__dies(mesh_sim *s) {
+MESH__PRIVATE void mesh_sim__dies(mesh_sim *s) {
     mesh_sim__world *w = s->world;
     int i;
     if (s->dead) return;
@@ -413,7 +413,7 @@ static inline void mesh_sim__dies(mesh_sim *s) {
     s->posted = NULL;
 }
 
-static inline const mesh_sim_fault *mesh_sim__fault(const mesh_sim *s, int kind, int peer, int at) {
+MESH__PRIVATE const mesh_sim_fault *mesh_sim__fault(const mesh_sim *s, int kind, int peer, int at) {
     const mesh_sim_desc *d = &s->world->desc;
     int i;
     for (i = 0; i < d->faults; i++)
@@ -423,7 +423,7 @@ static inline const mesh_sim_fault *mesh_sim__fault(const mesh_sim *s, int kind,
     return NULL;
 }
 
-static inline void mesh_sim__discard(mesh_sim *s, mesh_sim__message *list) {
+MESH__PRIVATE void mesh_sim__discard(mesh_sim *s, mesh_sim__message *list) {
     while (list) {
         mesh_sim__message *next = list->next;
         mesh_transport_free(&s->base, list);
@@ -432,7 +432,7 @@ static inline void mesh_sim__discard(mesh_sim *s, mesh_sim__message *list) {
 }
 
 /* The messages of a post's sends, chained in order; all or none. */
-static inline int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__ticket *k, mesh_sim__message **out) {
+MESH__PRIVATE int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__ticket *k, mesh_sim__message **out) {
     int i;
     *out = NULL;
     for (i = 0; i < p->count; i++) {
@@ -473,7 +473,7 @@ static inline int mesh_sim__prepare(mesh_sim *s, const mesh_post *p, mesh_sim__t
 }
 
 /* Only what its capabilities say. */
-static inline int mesh_sim__takes(const mesh_sim *s, const mesh_post *p) {
+MESH__PRIVATE int mesh_sim__takes(const mesh_sim *s, const mesh_post *p) {
     int i;
     for (i = 0; i < p->count; i++)
         if ((p->xfer[i].block && !(s->base.caps & MESH_CAP_STRIDED)) ||
@@ -482,7 +482,7 @@ static inline int mesh_sim__takes(const mesh_sim *s, const mesh_post *p) {
     return 1;
 }
 
-static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__ticket *k;
     mesh_sim__message *list = NULL, *m;
@@ -542,7 +542,7 @@ static inline mesh_status mesh_sim__post(mesh_transport *t, const mesh_post *p, 
     return MESH_OK;
 }
 
-static inline mesh_status mesh_sim__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh_sim__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__ticket *k = (mesh_sim__ticket *)ticket->impl;
     mesh_status status;
@@ -561,7 +561,7 @@ static inline mesh_status mesh_sim__test(mesh_transport *t, mesh_ticket *ticket,
     return status;
 }
 
-static inline int mesh_sim__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+MESH__PRIVATE int mesh_sim__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
     mesh_sim *s = mesh_sim__of(t);
     const mesh_sim__ticket *k = (const mesh_sim__ticket *)ticket->impl;
     int i, j, n = 0;
@@ -576,7 +576,7 @@ static inline int mesh_sim__pending(mesh_transport *t, const mesh_ticket *ticket
     return n;
 }
 
-static inline mesh_status mesh_sim__cancel(mesh_transport *t, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_sim__cancel(mesh_transport *t, mesh_ticket *ticket) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__enter(s);
     mesh_sim__ticket_fail(s, (mesh_sim__ticket *)ticket->impl, MESH_ERR_CANCELED, -1, "canceled");
@@ -584,7 +584,7 @@ static inline mesh_status mesh_sim__cancel(mesh_transport *t, mesh_ticket *ticke
     return MESH_OK;
 }
 
-static inline mesh_status mesh_sim__progress(mesh_transport *t, int64_t deadline) {
+MESH__PRIVATE mesh_status mesh_sim__progress(mesh_transport *t, int64_t deadline) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__world *w = s->world;
     mesh_status status;
@@ -612,7 +612,7 @@ static inline mesh_status mesh_sim__progress(mesh_transport *t, int64_t deadline
     return status;
 }
 
-static inline int64_t mesh_sim__now(mesh_transport *t) {
+MESH__PRIVATE int64_t mesh_sim__now(mesh_transport *t) {
     mesh_sim *s = mesh_sim__of(t);
     int64_t now;
     pthread_mutex_lock(&s->world->lock);
@@ -621,7 +621,7 @@ static inline int64_t mesh_sim__now(mesh_transport *t) {
     return now;
 }
 
-static inline mesh_status mesh_sim__control_send(mesh_transport *t, int rank, int kind, const void *data,
+MESH__PRIVATE mesh_status mesh_sim__control_send(mesh_transport *t, int rank, int kind, const void *data,
                                                  size_t nbytes) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__message *m;
@@ -644,7 +644,7 @@ static inline mesh_status mesh_sim__control_send(mesh_transport *t, int rank, in
     return status;
 }
 
-static inline mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control *out) {
+MESH__PRIVATE mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_sim__message *m;
     pthread_mutex_lock(&s->world->lock);
@@ -663,7 +663,7 @@ static inline mesh_status mesh_sim__control_poll(mesh_transport *t, mesh_control
     return m ? MESH_OK : MESH_IN_PROGRESS;
 }
 
-static inline mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
     mesh_sim *s = mesh_sim__of(t);
     mesh_status status = mesh_transport_detach(t);
     int i;
@@ -706,14 +706,14 @@ MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
     pthread_mutex_unlock(&s->world->lock);
 }
 
-static inline int mesh_sim__locality(mesh_transport *t, int rank) {
+MESH__PRIVATE int mesh_sim__locality(mesh_transport *t, int rank) {
     const int *host = mesh_sim__of(t)->world->desc.host;
     return host && rank >= 0 && rank < t->size ? host[rank] : 0;
 }
 
 /* ---- // >>sim: running ---- */
 
-static inline const mesh_ops *mesh_sim__ops(void) {
+MESH__PRIVATE const mesh_ops *mesh_sim__ops(void) {
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
                                  "sim",
@@ -760,7 +760,7 @@ static void *mesh_sim__thread(void *arg) {
     return NULL;
 }
 
-static inline void mesh_sim__rank_init(mesh_sim__world *w, int r) {
+MESH__PRIVATE void mesh_sim__rank_init(mesh_sim__world *w, int r) {
     mesh_sim *s = &w->rank[r];
     pthread_condattr_t attr;
     s->base.ops = mesh_sim__ops();
@@ -779,7 +779,7 @@ static inline void mesh_sim__rank_init(mesh_sim__world *w, int r) {
     pthread_condattr_destroy(&attr);
 }
 
-static inline void mesh_sim__release(mesh_sim__world *w) {
+MESH__PRIVATE void mesh_sim__release(mesh_sim__world *w) {
     int i;
     for (i = 0; i < w->desc.ranks; i++) {
         mesh_sim *s = &w->rank[i];

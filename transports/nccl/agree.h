@@ -21,7 +21,7 @@ typedef struct mesh_nccl__vote {
     mesh_error why;
 } mesh_nccl__vote;
 
-static inline void mesh_nccl__vote_write(unsigned char *d, const mesh_nccl__vote *v) {
+MESH__RARE void mesh_nccl__vote_write(unsigned char *d, const mesh_nccl__vote *v) {
     memset(d, 0, MESH_NCCL__VOTE_BYTES);
     mesh__put32(d, (uint32_t)v->status);
     mesh__put32(d + 4, (uint32_t)v->action);
@@ -32,7 +32,7 @@ static inline void mesh_nccl__vote_write(unsigned char *d, const mesh_nccl__vote
     if (v->status != MESH_OK) mesh__copy_text((char *)d + 156, MESH_NCCL__VOTE_BYTES - 156, v->why.text);
 }
 
-static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d) {
+MESH__RARE void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d) {
     v->status = (mesh_status)(int)mesh__get32(d);
     v->action = (int)mesh__get32(d + 4);
     v->serial = mesh__get64(d + 12);
@@ -42,7 +42,7 @@ static inline void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char 
 }
 
 /* Has another rank said that this comm is over? The engine has yet to read it. */
-static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) {
+MESH__RARE int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) {
     const mesh_nccl__mail *mail;
     for (mail = s->mail; mail; mail = mail->next)
         if (mail->m.kind == MESH_EVENT_ABORT && mail->m.nbytes >= 4 && mesh__get32(mail->m.data) == comm) return 1;
@@ -50,7 +50,7 @@ static inline int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) 
 }
 
 /* Who calls the roll of a comm while this rank closes hears that it has left; not at once, as why it left may be on its way from another. */
-static inline void mesh_nccl__turn_away(mesh_nccl__state *s) {
+MESH__RARE void mesh_nccl__turn_away(mesh_nccl__state *s) {
     mesh_nccl__mail *mail;
     for (mail = s->mail; mail; mail = mail->next) {
         unsigned char data[MESH_CONTROL_BYTES];
@@ -74,7 +74,7 @@ typedef struct mesh_nccl__party {
     int size, heed; /* heed: also give up when one of them ends the comm */
 } mesh_nccl__party;
 
-static inline mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, int heed) {
+MESH__RARE mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, int heed) {
     mesh_nccl__party p;
     p.rank = rank;
     p.size = size;
@@ -83,8 +83,8 @@ static inline mesh_nccl__party mesh_nccl__party_of(const int *rank, int size, in
 }
 
 /* Why not to wait for a rank any longer. */
-static inline mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_nccl__party *p, int rank,
-                                             uint32_t comm, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_nccl__party *p, int rank, uint32_t comm,
+                                          mesh_error *why) {
     int i;
     for (i = 0; i < p->size; i++)
         if (s->gone[p->rank[i]] == MESH_EVENT_LOST)
@@ -98,9 +98,9 @@ static inline mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const me
 }
 
 /* One message over the bootstrap. */
-static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__party *party, int direction, int rank,
-                                          uint64_t channel, uint64_t check, void *bytes, size_t nbytes,
-                                          int64_t deadline, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__party *party, int direction, int rank,
+                                       uint64_t channel, uint64_t check, void *bytes, size_t nbytes, int64_t deadline,
+                                       mesh_error *why) {
     mesh_transport *b = s->boot;
     mesh_xfer x;
     mesh_post p;
@@ -146,8 +146,8 @@ static inline mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__
 }
 
 /* Ranks list[0] .. list[n-1] agree. make_id: the first one makes an id for a new communicator where one is needed. heed: see talk. */
-static inline mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list, int n, uint32_t id, int make_id,
-                                           int heed, mesh_nccl__vote *v, int64_t deadline) {
+MESH__RARE mesh_status mesh_nccl__agree(mesh_nccl__state *s, const int *list, int n, uint32_t id, int make_id, int heed,
+                                        mesh_nccl__vote *v, int64_t deadline) {
     unsigned char bytes[MESH_NCCL__VOTE_BYTES];
     uint64_t channel = (uint64_t)id << 32 | 0xffffffffu;
     mesh_nccl__party party = mesh_nccl__party_of(list, n, heed), reply = mesh_nccl__party_of(list, 0, 0);

@@ -10,7 +10,7 @@
 /* ---- // >>bytes: copies, zeros and reductions on the device ---- */
 
 /* An array of bytes for kernels, in units of `width`. */
-static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, const mesh_block *b, uint64_t width) {
+MESH__PRIVATE void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, const mesh_block *b, uint64_t width) {
     int i;
     *ndim = 0;
     if (!b || !b->ndim) return;
@@ -19,7 +19,7 @@ static inline void mesh_nccl__kernel_block(mesh__kernel_block *to, int *ndim, co
     for (i = 0; i < b->ndim; i++) to->count[i] = b->dim[i].count, to->stride[i] = b->dim[i].stride;
 }
 
-static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel, void *args,
+MESH__PRIVATE cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t on, int kernel, void *args,
                                                uint64_t blocks) {
     void *list[1];
     dim3 grid, block;
@@ -29,13 +29,13 @@ static inline cudaError_t mesh_nccl__launch_on(mesh_nccl__state *s, cudaStream_t
     return s->api.cudaLaunchKernel(s->kernel[kernel], grid, block, list, 0, on);
 }
 
-static inline cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
+MESH__PRIVATE cudaError_t mesh_nccl__launch(mesh_nccl__state *s, mesh_nccl__comm *c, int kernel,
                                             mesh__kernel_args *args) {
     return args->count ? mesh_nccl__launch_on(s, c->on, kernel, args, (args->count + 255) / 256) : cudaSuccess;
 }
 
 /* The widest unit, as a power of two from 0 to 4, that divides an address and a block. */
-static inline uint64_t mesh_nccl__bits(const void *p, const mesh_block *b) {
+MESH__PRIVATE uint64_t mesh_nccl__bits(const void *p, const mesh_block *b) {
     uint64_t bits = (uint64_t)(uintptr_t)p;
     int i;
     if (b && b->ndim) bits |= b->run;
@@ -44,14 +44,14 @@ static inline uint64_t mesh_nccl__bits(const void *p, const mesh_block *b) {
     return bits;
 }
 
-static inline int mesh_nccl__unit(uint64_t bits) {
+MESH__PRIVATE int mesh_nccl__unit(uint64_t bits) {
     int k = 0;
     while (k < 4 && !(bits >> k & 1)) k++;
     return k;
 }
 
 /* A block as rows of a 2-D copy: 1 and where they begin next, or 0 if it has more dims. */
-static inline int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t *pitch, uint64_t *rows) {
+MESH__PRIVATE int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t *pitch, uint64_t *rows) {
     int i, found = 0;
     for (i = 0; b && i < b->ndim; i++) {
         if (b->dim[i].count == 1) continue;
@@ -64,7 +64,7 @@ static inline int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t
 }
 
 /* Copy without kernels: as 2-D copies where both sides are rows of one width, else run by run. */
-static inline cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+MESH__PRIVATE cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
                                                const void *src, const mesh_block *sb, uint64_t nbytes) {
     uint64_t dw = nbytes, sw = nbytes, dp = 0, sp = 0, drows = 1, srows = 1, left, n;
     int d2 = mesh_nccl__rows(db, &dw, &dp, &drows), s2 = mesh_nccl__rows(sb, &sw, &sp, &srows);
@@ -94,7 +94,7 @@ static inline cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__c
     return r;
 }
 
-static inline cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
+MESH__PRIVATE cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
                                           const void *src, const mesh_block *sb, uint64_t nbytes) {
     uint64_t row = nbytes;
     mesh__kernel_args args;
@@ -116,7 +116,7 @@ static inline cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *
 }
 
 /* dst = dst op src, or dst / divide, on the device. cudaErrorNotSupported: there is no kernel. */
-static inline cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__comm *c, int op, int dtype, void *dst,
+MESH__PRIVATE cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__comm *c, int op, int dtype, void *dst,
                                              const mesh_block *db, const void *src, const mesh_block *sb,
                                              uint64_t count, int divide) {
     static const int reduce[] = {
@@ -146,7 +146,7 @@ static inline cudaError_t mesh_nccl__combine(mesh_nccl__state *s, mesh_nccl__com
     return mesh_nccl__launch(s, c, divide ? division[dtype] : reduce[dtype], &args);
 }
 
-static inline mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *dst, const mesh_block *db,
+MESH__PRIVATE mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *dst, const mesh_block *db,
                                           const void *src, const mesh_block *sb, uint64_t nbytes) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
@@ -157,7 +157,7 @@ static inline mesh_status mesh_nccl__copy(mesh_transport *t, void *group, void *
     return MESH_OK; /* what went wrong is told by the operation's mark */
 }
 
-static inline mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int op, int dtype, void *dst,
+MESH__PRIVATE mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int op, int dtype, void *dst,
                                             const mesh_block *db, const void *src, const mesh_block *sb, uint64_t count,
                                             int divide) {
     mesh_nccl__state *s = mesh_nccl__of(t);

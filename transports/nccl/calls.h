@@ -11,7 +11,7 @@
 /* ---- // >>debug: compare a call before it is launched ---- */
 
 /* All ranks of a group's comm. */
-static inline mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, const mesh_nccl__group *g) {
+MESH__PRIVATE mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, const mesh_nccl__group *g) {
     const mesh_nccl__group *first = s->group;
     while (first && first->id != (g->id & ~255u)) first = first->next;
     if (!first) first = g;
@@ -19,11 +19,11 @@ static inline mesh_nccl__party mesh_nccl__everyone(const mesh_nccl__state *s, co
 }
 
 /* Memory that a device does not reach is told, not handed to NCCL. */
-static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
+MESH__PRIVATE mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
                                                   mesh_error *why);
 
 /* Every rank of the group waits for all (dissemination), each message carrying the call's check. */
-static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
+MESH__PRIVATE mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const mesh_nccl__group *g, uint64_t channel,
                                                    uint64_t check, mesh_error *why) {
     const mesh_nccl__comm *c = g->c;
     mesh_nccl__party party = mesh_nccl__everyone(s, g);
@@ -40,7 +40,7 @@ static inline mesh_status mesh_nccl__compare_group(mesh_nccl__state *s, const me
 }
 
 /* Point to point: both ends of every message compare its length. */
-static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_post *p,
+MESH__PRIVATE mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_post *p,
                                                   mesh_error *why) {
     int64_t deadline = mesh_nccl__now(s) + g->timeout;
     mesh_nccl__party party = mesh_nccl__everyone(s, g);
@@ -57,7 +57,7 @@ static inline mesh_status mesh_nccl__compare_post(mesh_nccl__state *s, const mes
 }
 
 /* Calls by counts: every rank gives the same (gathered or scattered over all), or each pair has its own. */
-static inline mesh_status mesh_nccl__compare_counts(mesh_nccl__state *s, const mesh_nccl__group *g,
+MESH__PRIVATE mesh_status mesh_nccl__compare_counts(mesh_nccl__state *s, const mesh_nccl__group *g,
                                                     const mesh_call *call, mesh_error *why) {
     const mesh_nccl__comm *c = g->c;
     mesh_nccl__party party = mesh_nccl__everyone(s, g);
@@ -83,7 +83,7 @@ static inline mesh_status mesh_nccl__compare_counts(mesh_nccl__state *s, const m
 }
 
 /* Memory that a device does not reach: malloc's, or none that CUDA knows. */
-static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
+MESH__PRIVATE mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const void *p, const char *which,
                                                   mesh_error *why) {
     union {
         struct cudaPointerAttributes attributes;
@@ -99,7 +99,7 @@ static inline mesh_status mesh_nccl__check_memory(mesh_nccl__state *s, const voi
         (uint64_t)(uintptr_t)p);
 }
 
-static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_call *call,
+MESH__PRIVATE mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_nccl__group *g, const mesh_call *call,
                                                 mesh_error *why) {
     mesh_status status = MESH_OK;
     int i;
@@ -114,7 +114,7 @@ static inline mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
                                                                           : status;
 }
 
-static inline int mesh_nccl__has_ended(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+MESH__PRIVATE int mesh_nccl__has_ended(mesh_nccl__state *s, const mesh_nccl__comm *c) {
     int ended;
     pthread_mutex_lock(&s->lock);
     ended = c->ended;
@@ -123,7 +123,7 @@ static inline int mesh_nccl__has_ended(mesh_nccl__state *s, const mesh_nccl__com
 }
 
 /* What was found wrong is told by the call's mark. */
-static inline void mesh_nccl__checked(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status,
+MESH__PRIVATE void mesh_nccl__checked(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status,
                                       const mesh_error *why) {
     if (status == MESH_OK) return;
     pthread_mutex_lock(&s->lock);
@@ -134,7 +134,7 @@ static inline void mesh_nccl__checked(mesh_nccl__state *s, mesh_nccl__comm *c, m
 /* ---- // >>calls: NCCL's own ---- */
 
 /* NCCL's type for a reduction: numbers per element, or 0: it has none. */
-static inline size_t mesh_nccl__type(const mesh_nccl__state *s, int dtype, int op, ncclDataType_t *type) {
+MESH__PRIVATE size_t mesh_nccl__type(const mesh_nccl__state *s, int dtype, int op, ncclDataType_t *type) {
     static const int types[] = {7,  8,  6, 9, 0, 1,
                                 -1, -1, 2, 3, 4, 5}; /* of f32 f64 f16 bf16 i8 u8 i16 u16 i32 u32 i64 u64 */
     if (dtype == MESH_F8E4M3 || dtype == MESH_F8E5M2) {
@@ -163,25 +163,25 @@ typedef struct mesh_nccl__ask {
     int native; /* NCCL has all_to_all, gather and scatter */
 } mesh_nccl__ask;
 
-static inline ncclResult_t mesh_nccl__send(const mesh_nccl__ask *a, const void *p, size_t count, int to) {
+MESH__PRIVATE ncclResult_t mesh_nccl__send(const mesh_nccl__ask *a, const void *p, size_t count, int to) {
     if (!count) return ncclSuccess; /* skipped on both sides */
     return a->s->api.ncclSend(p, count * a->elem, ncclUint8, to, a->comm, a->c->on);
 }
 
-static inline ncclResult_t mesh_nccl__recv(const mesh_nccl__ask *a, void *p, size_t count, int from) {
+MESH__PRIVATE ncclResult_t mesh_nccl__recv(const mesh_nccl__ask *a, void *p, size_t count, int from) {
     if (!count) return ncclSuccess;
     return a->s->api.ncclRecv(p, count * a->elem, ncclUint8, from, a->comm, a->c->on);
 }
 
 /* Where block i begins; called for 0, 1, 2 ... `at` is the sum so far. */
-static inline size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, size_t count, int i, size_t *at) {
+MESH__PRIVATE size_t mesh_nccl__at(const size_t *counts, const size_t *offsets, size_t count, int i, size_t *at) {
     size_t before = *at;
     *at += counts ? counts[i] : count;
     return counts && offsets ? offsets[i] : before;
 }
 
 /* Blocks between every pair, or between the root and all. Counts NULL: `count` each. */
-static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char *send, char *recv) {
+MESH__PRIVATE ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char *send, char *recv) {
     const mesh_call *call = a->call;
     int n = a->c->size, me = a->c->index, i, root = call->root, kind = call->kind;
     int gathers = kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V,
@@ -217,7 +217,7 @@ static inline ncclResult_t mesh_nccl__blocks(const mesh_nccl__ask *a, const char
 }
 
 /* A barrier, or what is called like one. It also asks whether all have called the same so far. */
-static inline ncclResult_t mesh_nccl__meeting(const mesh_nccl__ask *a) {
+MESH__PRIVATE ncclResult_t mesh_nccl__meeting(const mesh_nccl__ask *a) {
     mesh_nccl__state *s = a->s;
     mesh_nccl__comm *c = a->c;
     mesh_nccl__history *h = &c->past;
@@ -244,7 +244,7 @@ static inline ncclResult_t mesh_nccl__meeting(const mesh_nccl__ask *a) {
 }
 
 /* One array of a call. */
-static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, const void *send, void *recv,
+MESH__PRIVATE ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, const void *send, void *recv,
                                           size_t count) {
     const mesh_nccl__api *api = &a->s->api;
     const mesh_call *call = a->call;
@@ -300,7 +300,7 @@ static inline ncclResult_t mesh_nccl__one(const mesh_nccl__ask *a, int kind, con
     }
 }
 
-static inline int mesh_nccl__single(int kind) {
+MESH__PRIVATE int mesh_nccl__single(int kind) {
     return kind == MESH_CALL_ALL_REDUCE_MANY       ? MESH_CALL_ALL_REDUCE
            : kind == MESH_CALL_BROADCAST_MANY      ? MESH_CALL_BROADCAST
            : kind == MESH_CALL_ALL_GATHER_MANY     ? MESH_CALL_ALL_GATHER
@@ -309,7 +309,7 @@ static inline int mesh_nccl__single(int kind) {
 }
 
 /* Does NCCL serve this call? Else the core's schedule does. It depends only on what all ranks have in common: not on pointers. */
-static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *call, mesh_nccl__ask *a) {
+MESH__PRIVATE int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *call, mesh_nccl__ask *a) {
     int kind = mesh_nccl__single(call->kind);
     switch (kind) {
     case MESH_CALL_ALL_REDUCE:
@@ -343,7 +343,7 @@ static inline int mesh_nccl__serves(const mesh_nccl__state *s, const mesh_call *
 }
 
 /* Sums become averages where NCCL's own are not exact. */
-static inline void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *recv, size_t count) {
+MESH__PRIVATE void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *recv, size_t count) {
     const mesh_call *call = a->call;
     if (!mesh__call_is(call->kind, MESH_REDUCES) || call->op != MESH_AVG || a->op != ncclSum) return;
     if (kind == MESH_CALL_REDUCE && a->c->index != call->root) return;
@@ -352,11 +352,11 @@ static inline void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *r
                    mesh_nccl__combine(a->s, a->c, MESH_AVG, call->dtype, recv, NULL, NULL, NULL, count, a->c->size));
 }
 
-static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
+MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
                                                 size_t nbytes);
 
 /* A call, inside. */
-static inline void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
+MESH__PRIVATE void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
     mesh_nccl__state *s = a->s;
     const mesh_call *call = a->call;
     const void *send = call->send;
@@ -387,7 +387,7 @@ static inline void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
     if (!call->nbuffers && s->trouble.status == MESH_OK) mesh_nccl__average(a, kind, call->recv, call->count);
 }
 
-static inline mesh_status mesh_nccl__collective(mesh_transport *t, void *group, const mesh_call *call,
+MESH__PRIVATE mesh_status mesh_nccl__collective(mesh_transport *t, void *group, const mesh_call *call,
                                                 mesh_ticket *ticket) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);

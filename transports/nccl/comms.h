@@ -10,7 +10,7 @@
 /* ---- // >>communicators ---- */
 
 /* One that this comm has already, or that no comm has any more: what ends with a comm must be its own. */
-static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on, uint32_t owner) {
+MESH__RARE mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on, uint32_t owner) {
     mesh_nccl__comm *c;
     int i;
     pthread_mutex_lock(&s->lock);
@@ -24,7 +24,7 @@ static inline mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *
 }
 
 /* What a communicator's list of ranks has of its own on the device. */
-static inline cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__RARE cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__comm *c) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     size_t nbytes = (MESH_NCCL__BARRIERS + 1) * sizeof *c->past.verdict;
     void *verdict = NULL;
@@ -44,7 +44,7 @@ static inline cudaError_t mesh_nccl__comm_make(mesh_nccl__state *s, mesh_nccl__c
     return r;
 }
 
-static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__RARE void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c) {
     while (c->nmarks) {
         s->event[s->nevents++] = c->mark[c->first_mark].event;
         c->first_mark = (c->first_mark + 1) % c->mark_cap;
@@ -61,7 +61,7 @@ static inline void mesh_nccl__comm_free(mesh_nccl__state *s, mesh_nccl__comm *c)
 }
 
 /* A list of ranks with its stream, not joined to the others yet. */
-static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
+MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh *on, mesh_error *err) {
     mesh_nccl__comm *c = (mesh_nccl__comm *)mesh_transport_alloc(s->boot, sizeof *c);
     int *rank = (int *)mesh_transport_alloc(s->boot, sizeof *rank * (size_t)on->size), i;
     cudaError_t r;
@@ -89,7 +89,7 @@ static inline mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const me
     return c;
 }
 
-static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int blocking, const char *name) {
+MESH__RARE ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int blocking, const char *name) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocking;
     config.splitShare = 0; /* children that share would end together */
@@ -103,8 +103,7 @@ static inline ncclConfig_t mesh_nccl__config(const mesh_nccl__state *s, int bloc
 }
 
 /* A rank that cannot join says so at once: the others would wait for it inside NCCL. */
-static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
-                                   const mesh_error *why) {
+MESH__RARE void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id, const mesh_error *why) {
     unsigned char data[MESH_CONTROL_BYTES];
     size_t length = mesh_nccl__abort_write(data, id >> 8, why);
     int i;
@@ -116,8 +115,8 @@ static inline void mesh_nccl__tell(mesh_nccl__state *s, const mesh_nccl__comm *r
 }
 
 /* Look once for ranks that are lost or cannot join, and at the clock, while `what` is under way. */
-static inline mesh_status mesh_nccl__waits(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
-                                           const char *what, int64_t deadline, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__waits(mesh_nccl__state *s, const mesh_nccl__comm *ranks, uint32_t id,
+                                        const char *what, int64_t deadline, mesh_error *err) {
     const mesh_nccl__mail *mail;
     mesh_status told = MESH_IN_PROGRESS;
     pthread_mutex_lock(&s->boot_lock);
@@ -141,8 +140,8 @@ static inline mesh_status mesh_nccl__waits(mesh_nccl__state *s, const mesh_nccl_
 }
 
 /* Wait until a non-blocking communicator is ready. */
-static inline mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
-                                           uint32_t id, const char *what, int64_t deadline, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__await(mesh_nccl__state *s, ncclComm_t *comm, const mesh_nccl__comm *ranks,
+                                        uint32_t id, const char *what, int64_t deadline, mesh_error *err) {
     ncclResult_t r = ncclInProgress, asked = ncclSuccess;
     mesh_status told;
     int64_t nap = 20000;
@@ -167,7 +166,7 @@ typedef struct mesh_nccl__branch {
     int device, key, over, left;
 } mesh_nccl__branch;
 
-static inline void mesh_nccl__branch_end(mesh_nccl__branch *b) {
+MESH__RARE void mesh_nccl__branch_end(mesh_nccl__branch *b) {
     pthread_mutex_destroy(&b->lock);
     free(b);
 }
@@ -193,13 +192,13 @@ static void *mesh_nccl__branch_main(void *arg) {
 }
 
 /* Does a root of these ranks come from the caller's communicator? */
-static inline int mesh_nccl__branches(const mesh_nccl__state *s, const mesh_nccl__comm *all) {
+MESH__RARE int mesh_nccl__branches(const mesh_nccl__state *s, const mesh_nccl__comm *all) {
     return s->given && all->size == s->boot->size;
 }
 
 /* The root of all ranks, from the caller's communicator. A rank that does not come is a deadline: the thread is left. */
-static inline mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__comm *all, const ncclConfig_t *config,
-                                                uint32_t id, int64_t deadline, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__comm *all, const ncclConfig_t *config,
+                                             uint32_t id, int64_t deadline, mesh_error *err) {
     static const char what[] = "ncclCommSplit of mesh_nccl_desc.comm";
     mesh_nccl__branch *b = (mesh_nccl__branch *)malloc(sizeof *b); /* may outlive the allocator */
     mesh_status status = MESH_IN_PROGRESS;
@@ -238,8 +237,7 @@ static inline mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__
 
 /* NCCL connects when an algorithm is first used: on the host, inside that call, until every rank has come. Better here, where all do: rings (of
    all but small sums) and trees. */
-static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline,
-                                             mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline, mesh_error *err) {
     mesh__record none = mesh_nccl__no_record(0);
     ncclComm_t comm = c->made;
     mesh_ticket ticket;
@@ -283,8 +281,8 @@ static inline mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__com
 
 /* Join the ranks of a communicator. Its family (its own mesh's communicator, or itself) has a root, made where it has none, of the caller's
    communicator or by an id; what operations use is a split of it. */
-static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
-                                          uint32_t id, ncclUniqueId *unique, int64_t deadline, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *parent, int color,
+                                       uint32_t id, ncclUniqueId *unique, int64_t deadline, mesh_error *err) {
     ncclConfig_t config = mesh_nccl__config(s, 0, c->name);
     mesh_nccl__comm *all = parent ? parent : c;
     mesh_status status = MESH_OK;
@@ -311,8 +309,8 @@ static inline mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *
 }
 
 /* A communicator that did not come about, on some rank: its family's root is given up on all, and with it what NCCL may still be making. */
-static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
-                                     const mesh_nccl__vote *vote) {
+MESH__RARE void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
+                                  const mesh_nccl__vote *vote) {
     pthread_mutex_lock(&s->lock);
     if (c->connecting && !c->ended) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
     if (family->root) mesh_nccl__stop_comm(s, family, family->root, &c->made);
@@ -325,9 +323,9 @@ static inline void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, me
 }
 
 /* All ranks make a communicator, and confirm that they have. c NULL: this one had no memory for it; vote->why says so. */
-static inline void mesh_nccl__make(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
-                                   const mesh_nccl__comm *all, uint32_t id, int color, mesh_nccl__vote *vote,
-                                   int64_t deadline) {
+MESH__RARE void mesh_nccl__make(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
+                                const mesh_nccl__comm *all, uint32_t id, int color, mesh_nccl__vote *vote,
+                                int64_t deadline) {
     mesh_nccl__vote confirm;
     memset(&confirm, 0, sizeof confirm);
     if (c) {
@@ -342,8 +340,8 @@ static inline void mesh_nccl__make(mesh_nccl__state *s, mesh_nccl__comm *c, mesh
     vote->why = confirm.why;
 }
 
-static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
-                                                int key, int64_t deadline, void **out, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
+                                             int key, int64_t deadline, void **out, mesh_error *err) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
     mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
@@ -399,7 +397,7 @@ static inline mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent,
     return MESH_OK;
 }
 
-static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
+MESH__RARE mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
     mesh__record none = mesh_nccl__no_record(0);
@@ -420,7 +418,7 @@ static inline mesh_status mesh_nccl__group_close(mesh_transport *t, void *group)
     return MESH_OK;
 }
 
-static inline mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group, const char *why) {
+MESH__RARE mesh_status mesh_nccl__group_abort(mesh_transport *t, void *group, const char *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = mesh_nccl__group_of(s, group)->c;
     pthread_mutex_lock(&s->lock);

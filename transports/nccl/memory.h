@@ -10,7 +10,7 @@
 /* ---- // >>memory ---- */
 
 /* The memory that these bytes lie in. */
-static inline mesh_nccl__memory *mesh_nccl__memory_of(mesh_nccl__state *s, const void *p, uint64_t nbytes) {
+MESH__PRIVATE mesh_nccl__memory *mesh_nccl__memory_of(mesh_nccl__state *s, const void *p, uint64_t nbytes) {
     mesh_nccl__memory *m = s->memory;
     uintptr_t at = (uintptr_t)p;
     while (m &&
@@ -19,9 +19,9 @@ static inline mesh_nccl__memory *mesh_nccl__memory_of(mesh_nccl__state *s, const
     return m;
 }
 
-static inline int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r);
+MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r);
 
-static inline void mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory *m) {
+MESH__PRIVATE void mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory *m) {
     mesh_nccl__memory **at = &s->memory;
     mesh_nccl__registration *r;
     int held = 0;
@@ -43,7 +43,7 @@ static inline void mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory
 }
 
 /* Free what the pool keeps: it waits for the device. Returns how much. */
-static inline size_t mesh_nccl__pool_trim(mesh_nccl__state *s) {
+MESH__PRIVATE size_t mesh_nccl__pool_trim(mesh_nccl__state *s) {
     mesh_nccl__memory *m = s->memory, *next;
     size_t freed = 0;
     for (; m; m = next) {
@@ -56,7 +56,7 @@ static inline size_t mesh_nccl__pool_trim(mesh_nccl__state *s) {
 }
 
 /* paged: where it is worth it NCCL's pages, which peers can be shown; they are of 2 MiB. Else CUDA's. */
-static inline mesh_nccl__memory *mesh_nccl__memory_new(mesh_nccl__state *s, size_t nbytes, int paged) {
+MESH__PRIVATE mesh_nccl__memory *mesh_nccl__memory_new(mesh_nccl__state *s, size_t nbytes, int paged) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_nccl__memory *m = (mesh_nccl__memory *)mesh_transport_alloc(s->boot, sizeof *m);
     int again;
@@ -86,7 +86,7 @@ static inline mesh_nccl__memory *mesh_nccl__memory_new(mesh_nccl__state *s, size
 }
 
 /* The engine's scratch: the smallest that is free and large enough, but not wastefully so. */
-static inline mesh_nccl__memory *mesh_nccl__pool_take(mesh_nccl__state *s, size_t nbytes) {
+MESH__PRIVATE mesh_nccl__memory *mesh_nccl__pool_take(mesh_nccl__state *s, size_t nbytes) {
     mesh_nccl__memory *m, *best = NULL;
     size_t room = 512;
     while (room < nbytes && room < SIZE_MAX / 2) room *= 2;
@@ -100,7 +100,7 @@ static inline mesh_nccl__memory *mesh_nccl__pool_take(mesh_nccl__state *s, size_
     return best;
 }
 
-static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+MESH__PRIVATE mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__memory *m = NULL;
     if (nbytes <= SIZE_MAX)
@@ -110,7 +110,7 @@ static inline mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, u
     return m ? MESH_OK : MESH_ERR_MEMORY;
 }
 
-static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
+MESH__PRIVATE mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_nccl__memory *m = mesh_nccl__memory_of(s, p, 0);
@@ -129,7 +129,7 @@ static inline mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
    for the others on the host, where no abort reaches. */
 
 /* A rank withdraws its part by itself; the handle stays until it is given back. Returns 0 if the communicator has ended with it. */
-static inline int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
+MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
     mesh__record none = mesh_nccl__no_record(0);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int done = !r->window && !r->handle;
@@ -149,7 +149,7 @@ static inline int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registrati
 }
 
 /* Do all ranks of a communicator say yes? */
-static inline int mesh_nccl__all(mesh_nccl__state *s, const mesh_nccl__group *g, int yes, int64_t deadline,
+MESH__PRIVATE int mesh_nccl__all(mesh_nccl__state *s, const mesh_nccl__group *g, int yes, int64_t deadline,
                                  mesh_nccl__vote *vote) {
     memset(vote, 0, sizeof *vote);
     vote->serial = (uint64_t)yes;
@@ -158,7 +158,7 @@ static inline int mesh_nccl__all(mesh_nccl__state *s, const mesh_nccl__group *g,
 }
 
 /* In a window if all ranks can, else as NCCL did before 2.27 if all can do that, else not at all. */
-static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *group, void *p, uint64_t nbytes,
+MESH__PRIVATE mesh_status mesh_nccl__memory_register(mesh_transport *t, void *group, void *p, uint64_t nbytes,
                                                      int64_t deadline, void **handle, mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
@@ -201,7 +201,7 @@ static inline mesh_status mesh_nccl__memory_register(mesh_transport *t, void *gr
     return vote.status;
 }
 
-static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *group, void *handle) {
+MESH__PRIVATE mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *group, void *handle) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__registration **at = &s->registration, *reg;
     (void)group;
@@ -217,7 +217,7 @@ static inline mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *
 
 /* Device memory for the strided messages of a post, which NCCL moves without a copy of its own. Posts of a communicator come one after another
    on the device, and share it; a graph keeps its own. What was too small stays until the end: freeing waits for the device. */
-static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
+MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
                                                 size_t nbytes) {
     mesh_nccl__memory *m;
     if (c->capturing) return (m = mesh_nccl__memory_new(s, nbytes, 1)) != NULL ? (unsigned char *)m->p : NULL;
@@ -235,7 +235,7 @@ static inline unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__
     return (unsigned char *)m->p;
 }
 
-static inline void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what) {
+MESH__PRIVATE void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm *c, const char *what) {
     uint64_t chunks = mesh__batch_end(&s->batch);
     int kernel = mesh__batch_few(&s->batch) ? (int)MESH_NCCL__mesh_move_few : (int)MESH_NCCL__mesh_move_many;
     if (chunks) mesh_nccl__put(s, what, mesh_nccl__launch_on(s, c->on, kernel, s->batch.word, chunks));
@@ -243,7 +243,7 @@ static inline void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm 
 }
 
 /* Copy the strided messages of one direction between their arrays and the staging: by one kernel, where there are kernels. */
-static inline void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p, unsigned char *staging,
+MESH__PRIVATE void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p, unsigned char *staging,
                                    int direction) {
     const char *what = direction == MESH_SEND ? "packing" : "unpacking";
     mesh__kernel_args args;
@@ -277,7 +277,7 @@ static inline void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, cons
 }
 
 /* The messages of a post, inside: strided ones are packed before and unpacked after. */
-static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, const mesh_post *p) {
+MESH__PRIVATE void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, const mesh_post *p) {
     size_t total = 0, at;
     unsigned char *staging = NULL;
     ncclResult_t r = ncclSuccess, end;
@@ -308,7 +308,7 @@ static inline void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
     if (total) mesh_nccl__pack(s, c, p, staging, MESH_RECV);
 }
 
-static inline mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, p->group);
     mesh_nccl__comm *c = g->c;

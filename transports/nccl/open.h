@@ -34,7 +34,7 @@ static void *mesh_nccl__destroy(void *arg) {
 }
 
 /* Destroy the communicators that all ranks have come to destroy. Returns 0 if NCCL does not end. */
-static inline int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
+MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
     mesh_nccl__comm *c;
     mesh_nccl__farewell *f;
     pthread_t thread;
@@ -75,7 +75,7 @@ static inline int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) 
 }
 
 /* What is under way ends: by itself, or at the deadline. */
-static inline void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
+MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
     for (;;) {
         mesh_nccl__comm *c;
         int left = 0;
@@ -94,7 +94,7 @@ static inline void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
 }
 
 /* Wait for the other ranks to close. OK, TIMEOUT, or PEER when one is lost: then there is nothing to wait for. */
-static inline mesh_status mesh_nccl__meet(mesh_nccl__state *s, int64_t deadline, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__meet(mesh_nccl__state *s, int64_t deadline, mesh_error *why) {
     mesh_nccl__vote vote;
     int *ranks, i;
     if (s->boot->size == 1) return MESH_OK;
@@ -110,7 +110,7 @@ static inline mesh_status mesh_nccl__meet(mesh_nccl__state *s, int64_t deadline,
 }
 
 /* The marker's end. Returns 0 if a stream whose queue is full keeps it. */
-static inline int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
+MESH__RARE int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
     const mesh_nccl__comm *c;
     int busy = 1;
     pthread_mutex_lock(&s->lock);
@@ -131,7 +131,7 @@ static inline int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
 }
 
 /* Memory and locks; where something hangs, not what it may still look at. */
-static inline void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
+MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
     mesh_nccl__registration *reg;
     mesh_nccl__mail *mail;
     int i;
@@ -165,7 +165,7 @@ static inline void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
 }
 
 /* met: the ranks have come so far together that they can close together. */
-static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
     mesh_status status = MESH_OK;
     mesh_nccl__registration *reg;
     mesh_nccl__comm *c;
@@ -204,7 +204,7 @@ static inline mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mes
     return status;
 }
 
-static inline mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
     mesh_error own;
     mesh_status status;
     if (!((mesh_nccl *)t)->impl) return MESH_OK;
@@ -218,14 +218,14 @@ MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
 }
 
 /* What the bootstrap knows. */
-static inline int mesh_nccl__locality(mesh_transport *t, int rank) {
+MESH__RARE int mesh_nccl__locality(mesh_transport *t, int rank) {
     mesh_transport *boot = mesh_nccl__of(t)->boot;
     return MESH__HAS(boot->ops, locality) ? boot->ops->locality(boot, rank) : -1;
 }
 
 /* ---- // >>open ---- */
 
-static inline const mesh_ops *mesh_nccl__ops(void) {
+MESH__RARE const mesh_ops *mesh_nccl__ops(void) {
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
                                  "nccl",
@@ -258,7 +258,7 @@ static inline const mesh_ops *mesh_nccl__ops(void) {
 }
 
 /* Does a CUDA runtime go with this machine's driver? One that is too young for it does not. */
-static inline int mesh_nccl__suits(void *cudart) {
+MESH__RARE int mesh_nccl__suits(void *cudart) {
     cudaError_t (*count)(int *);
     void *f = dlsym(cudart, "cudaGetDeviceCount");
     int n;
@@ -267,8 +267,8 @@ static inline int mesh_nccl__suits(void *cudart) {
 }
 
 /* The library that was named; else the first of these names that suits: the one that the program has already, or one that loads. */
-static inline void *mesh_nccl__library(int rank, const char *given, const char *variable, const char *const *names,
-                                       int cudart, mesh_error *err) {
+MESH__RARE void *mesh_nccl__library(int rank, const char *given, const char *variable, const char *const *names,
+                                    int cudart, mesh_error *err) {
     const char *named = given ? given : getenv(variable);
     void *library = NULL;
     int i, load;
@@ -299,7 +299,7 @@ static inline void *mesh_nccl__library(int rank, const char *given, const char *
 }
 
 /* Find the functions. Of NCCL only those that its version has. */
-static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
 #if CUDART_VERSION >= 13000
     static const char *const cuda[] = {"libcudart.so.13", "libcudart.so.12", NULL};
 #else
@@ -347,7 +347,7 @@ static inline mesh_status mesh_nccl__load(mesh_nccl__state *s, const mesh_nccl_d
 }
 
 /* The caller's communicator is of these ranks, in this order. *device: the one that it is on. */
-static inline mesh_status mesh_nccl__given(mesh_nccl__state *s, int *device, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__given(mesh_nccl__state *s, int *device, mesh_error *err) {
     int rank = -1, size = -1;
     ncclResult_t r = s->api.ncclCommCount(s->given, &size);
     if (r == ncclSuccess) r = s->api.ncclCommUserRank(s->given, &rank);
@@ -362,7 +362,7 @@ static inline mesh_status mesh_nccl__given(mesh_nccl__state *s, int *device, mes
 }
 
 /* Which device is this rank's? */
-static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
     static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                             "SLURM_LOCALID"};
     const char *from = "its rank", *value;
@@ -409,7 +409,7 @@ static inline mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl
 }
 
 /* Kernels are a help, not a need: without them narrow rows go slower and some reductions are refused. */
-static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
+MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
 #define MESH_X(name) #name,
     static const char *const names[] = {MESH_KERNELS(MESH_X)};
 #undef MESH_X
@@ -448,7 +448,7 @@ static inline void mesh_nccl__load_kernels(mesh_nccl__state *s) {
 }
 
 /* An endpoint of nothing yet. MEMORY: nothing is left of it. */
-static inline mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc) {
+MESH__RARE mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc) {
     const char *debug = getenv("MESH_NCCL_DEBUG");
     mesh_nccl__state *s = (mesh_nccl__state *)mesh_transport_alloc(bootstrap, sizeof *s);
     unsigned char *gone = (unsigned char *)mesh_transport_alloc(bootstrap, (size_t)bootstrap->size);
@@ -488,8 +488,8 @@ static inline mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *b
 }
 
 /* The kernels, if every rank has them: which calls NCCL serves depends on them, so all ranks use them, or none. */
-static inline mesh_status mesh_nccl__kernels(mesh_nccl__state *s, const int *ranks, mesh_nccl__vote *vote,
-                                             int64_t deadline) {
+MESH__RARE mesh_status mesh_nccl__kernels(mesh_nccl__state *s, const int *ranks, mesh_nccl__vote *vote,
+                                          int64_t deadline) {
     mesh_status status;
     mesh_nccl__load_kernels(s);
     if (s->boot->size == 1) return MESH_OK;
@@ -504,8 +504,8 @@ static inline mesh_status mesh_nccl__kernels(mesh_nccl__state *s, const int *ran
 }
 
 /* The threads, and the communicator of all ranks. */
-static inline mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_desc *desc, int64_t deadline,
-                                           mesh_error *why) {
+MESH__RARE mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_desc *desc, int64_t deadline,
+                                        mesh_error *why) {
     mesh_status status;
     void *world = NULL;
     mesh all;

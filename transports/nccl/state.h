@@ -269,14 +269,14 @@ typedef struct mesh_nccl__state {
 enum { MESH_KERNELS(MESH_X) MESH_NCCL__KERNELS };
 #undef MESH_X
 
-static inline mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }
-static inline int64_t mesh_nccl__now(mesh_nccl__state *s) { return s->boot->ops->now(s->boot); }
+MESH__PRIVATE mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }
+MESH__PRIVATE int64_t mesh_nccl__now(mesh_nccl__state *s) { return s->boot->ops->now(s->boot); }
 
-static inline mesh_nccl__group *mesh_nccl__group_of(mesh_nccl__state *s, void *group) {
+MESH__PRIVATE mesh_nccl__group *mesh_nccl__group_of(mesh_nccl__state *s, void *group) {
     return group ? (mesh_nccl__group *)group : &s->world;
 }
 
-static inline void mesh_nccl__nap(int64_t ns) {
+MESH__PRIVATE void mesh_nccl__nap(int64_t ns) {
     struct timespec t;
     t.tv_sec = (time_t)(ns / 1000000000);
     t.tv_nsec = (long)(ns % 1000000000);
@@ -284,13 +284,13 @@ static inline void mesh_nccl__nap(int64_t ns) {
 }
 
 /* "cudaMalloc: out of memory (cudaErrorMemoryAllocation)" */
-static inline mesh_status mesh_nccl__cuda_fail(mesh_nccl__state *s, mesh_error *err, const char *what, cudaError_t r) {
+MESH__PRIVATE mesh_status mesh_nccl__cuda_fail(mesh_nccl__state *s, mesh_error *err, const char *what, cudaError_t r) {
     s->api.cudaGetLastError(); /* it is told here */
     return mesh__fail(err, r == cudaErrorMemoryAllocation ? MESH_ERR_MEMORY : MESH_ERR_TRANSPORT, s->boot->rank,
                       "%s: %s (%s)", what, s->api.cudaGetErrorString(r), s->api.cudaGetErrorName(r));
 }
 
-static inline mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, const char *what, ncclResult_t r) {
+MESH__PRIVATE mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, const char *what, ncclResult_t r) {
     const char *last = s->api.ncclGetLastError(NULL);
     return mesh__fail(err, MESH_ERR_TRANSPORT, s->boot->rank, "%s: %s%s%s%s", what, s->api.ncclGetErrorString(r),
                       last && *last ? "; NCCL's last warning (perhaps an old one): \"" : "", last && *last ? last : "",
@@ -298,7 +298,7 @@ static inline mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, 
 }
 
 /* This rank's device becomes the calling thread's: what is made there belongs to it. */
-static inline void mesh_nccl__use_device(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__use_device(mesh_nccl__state *s) {
     int now = -1;
     if (s->api.cudaGetDevice(&now) == cudaSuccess && now == s->n->device) return;
     s->api.cudaSetDevice(s->n->device);

@@ -10,29 +10,29 @@
 /* ---- // >>marks: what is over ---- */
 
 /* Calls that a stream capture elsewhere in the process must not forbid. */
-static inline void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
+MESH__PRIVATE void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
     s->api.cudaThreadExchangeStreamCaptureMode(mode);
 }
 
-static inline int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
     s->api.cudaGetLastError(); /* the default stream, while another captures */
     return 0;
 }
 
-static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
 /* Ask the marker for a mark behind what has none. The caller holds `lock`. */
-static inline void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
     if (c->issued == c->marked || c->marking) return;
     c->marking = mesh_nccl__now(s);
     pthread_cond_signal(&s->want);
 }
 
 /* Do barriers that are over say that the ranks have called the same? Else the first that does not is not over. */
-static inline void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__history *h = &c->past;
     int i;
     for (i = 0; i < MESH_NCCL__BARRIERS; i++) {
@@ -49,7 +49,7 @@ static inline void mesh_nccl__judge(mesh_nccl__state *s, mesh_nccl__comm *c) {
     }
 }
 
-static inline void mesh_nccl__event_back(mesh_nccl__state *s, cudaEvent_t event) {
+MESH__PRIVATE void mesh_nccl__event_back(mesh_nccl__state *s, cudaEvent_t event) {
     if (event == s->held)
         s->held_is_over = 1;
     else
@@ -57,7 +57,7 @@ static inline void mesh_nccl__event_back(mesh_nccl__state *s, cudaEvent_t event)
 }
 
 /* See how far a communicator has come. The caller holds `lock`. */
-static inline void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
+MESH__PRIVATE void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int at_once) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     uint64_t before = c->completed;
     int64_t now;
@@ -119,7 +119,7 @@ static void *mesh_nccl__stop_main(void *arg) {
 }
 
 /* Abort a communicator without waiting for it: NCCL would wait, for its stream, behind other communicators that may hang too. */
-static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, ncclComm_t *late) {
+MESH__PRIVATE void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm, ncclComm_t *late) {
     mesh_nccl__stop *stop = (mesh_nccl__stop *)malloc(sizeof *stop); /* may outlive the allocator */
     if (!stop) return; /* it is left; the operations end as failed anyway */
     memset(stop, 0, sizeof *stop);
@@ -140,7 +140,7 @@ static inline void mesh_nccl__stop_comm(mesh_nccl__state *s, mesh_nccl__comm *c,
 }
 
 /* Wait for those threads until a deadline. Returns how many are left; what they use must then stay. */
-static inline int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
+MESH__PRIVATE int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
     mesh_nccl__stop **at = &s->stops;
     int left = 0;
     while (*at) {
@@ -167,7 +167,7 @@ static inline int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
 }
 
 /* End what is under way in a communicator; what it was asked for until now, and later, ends with this. The caller holds `lock`. */
-static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
+MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...) {
     va_list args;
     if (c->ended) return;
@@ -186,7 +186,7 @@ static inline void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
 }
 
 /* The main thread is about to call CUDA or NCCL for a communicator, and may have to stay there. Returns 0 if it has ended. */
-static inline int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh__record *record,
+MESH__PRIVATE int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh__record *record,
                                    int64_t deadline) {
     int open;
     mesh_nccl__use_device(s);
@@ -204,7 +204,7 @@ static inline int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, cons
 }
 
 /* It is back. What went wrong ends the communicator. */
-static inline void mesh_nccl__leave(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__leave(mesh_nccl__state *s, mesh_nccl__comm *c) {
     pthread_mutex_lock(&s->lock);
     if (s->trouble.status != MESH_OK)
         mesh_nccl__end(s, c, (mesh_status)s->trouble.status, s->trouble.rank, "%s", s->trouble.text);
@@ -214,7 +214,7 @@ static inline void mesh_nccl__leave(mesh_nccl__state *s, mesh_nccl__comm *c) {
 }
 
 /* What became of something put on a communicator's stream. The first trouble counts. */
-static inline cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, cudaError_t r) {
+MESH__PRIVATE cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, cudaError_t r) {
     if (r == cudaSuccess || s->trouble.status != MESH_OK) return r;
     if (r == cudaErrorNotSupported && s->no_kernels[0])
         mesh__fail(&s->trouble, MESH_ERR_UNSUPPORTED, s->boot->rank, "%s needs a kernel, and %s", what, s->no_kernels);
@@ -223,13 +223,13 @@ static inline cudaError_t mesh_nccl__put(mesh_nccl__state *s, const char *what, 
     return r;
 }
 
-static inline ncclResult_t mesh_nccl__said(mesh_nccl__state *s, const char *what, ncclResult_t r) {
+MESH__PRIVATE ncclResult_t mesh_nccl__said(mesh_nccl__state *s, const char *what, ncclResult_t r) {
     if (r != ncclSuccess && s->trouble.status == MESH_OK) mesh_nccl__fail(s, &s->trouble, what, r);
     return r;
 }
 
 /* The caller holds `lock`. */
-static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
+MESH__PRIVATE cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *event) {
     cudaError_t r;
     if (s->nevents) {
         *event = s->event[--s->nevents];
@@ -242,12 +242,12 @@ static inline cudaError_t mesh_nccl__event(mesh_nccl__state *s, cudaEvent_t *eve
     return r;
 }
 
-static inline mesh_nccl__mark *mesh_nccl__mark_at(mesh_nccl__comm *c, int i) {
+MESH__PRIVATE mesh_nccl__mark *mesh_nccl__mark_at(mesh_nccl__comm *c, int i) {
     return &c->mark[(c->first_mark + i) % c->mark_cap];
 }
 
 /* An event was recorded behind what was issued until then. The caller holds `lock`. Returns 0 without memory. */
-static inline int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_nccl__mark *mark) {
+MESH__PRIVATE int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_nccl__mark *mark) {
     if (mark->issued <= c->marked) { /* a later one came before */
         mesh_nccl__event_back(s, mark->event);
         return 1;
@@ -273,7 +273,7 @@ static inline int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, c
 
 /* Put a mark behind what has been issued in a communicator, if it has none: by the main thread, or by the marker. The caller holds `lock`,
    which is let go of meanwhile: a stream whose queue is full keeps its caller. */
-static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__mark mark;
     mesh_error why;
     cudaError_t r;
@@ -302,7 +302,7 @@ static inline void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
 
 /* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
    for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway. */
-static inline void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
+MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     pthread_mutex_lock(&s->lock);
     if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
@@ -322,7 +322,7 @@ static inline void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, me
 }
 
 /* A communicator that has ended still gives tickets. */
-static inline void mesh_nccl__not_issued(mesh_nccl__comm *c, mesh_ticket *ticket) {
+MESH__PRIVATE void mesh_nccl__not_issued(mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     ticket->id = MESH_TICKET_CAPTURED - 1; /* after all that are valid */
 }
@@ -350,7 +350,7 @@ static void *mesh_nccl__marker(void *arg) {
     return NULL;
 }
 
-static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
     mesh_status status = MESH_IN_PROGRESS;
@@ -369,19 +369,19 @@ static inline mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
 }
 
 /* NCCL does not say who is awaited. */
-static inline int mesh_nccl__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+MESH__PRIVATE int mesh_nccl__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
     (void)t, (void)ticket, (void)ranks, (void)cap;
     return 0;
 }
 
-static inline mesh_status mesh_nccl__cancel(mesh_transport *t, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_nccl__cancel(mesh_transport *t, mesh_ticket *ticket) {
     (void)t, (void)ticket; /* group_abort does it */
     return MESH_OK;
 }
 
 /* ---- // >>streams: the caller's order and the group's ---- */
 
-static inline mesh__record mesh_nccl__no_record(uint64_t channel) {
+MESH__PRIVATE mesh__record mesh_nccl__no_record(uint64_t channel) {
     mesh__record r;
     memset(&r, 0, sizeof r);
     r.channel = channel;
@@ -389,7 +389,7 @@ static inline mesh__record mesh_nccl__no_record(uint64_t channel) {
 }
 
 /* Put a stream behind an operation that has been issued, or is over. */
-static inline void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t stream, uint64_t id) {
+MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t stream, uint64_t id) {
     cudaEvent_t event = NULL;
     cudaStream_t on = NULL;
     int low = 0, high;
@@ -417,7 +417,7 @@ static inline void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
 }
 
 /* From now on a communicator's operations go on `next`. The stream they went on may end then. */
-static inline void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
+MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
     if (next == c->on) return;
     if (!c->capturing) {
         mesh_nccl__behind(s, c, next, c->issued);
@@ -432,7 +432,7 @@ static inline void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cud
     pthread_mutex_unlock(&s->lock);
 }
 
-static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void *stream, int direction) {
+MESH__PRIVATE mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void *stream, int direction) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
     mesh_nccl__comm *c = g->c;
@@ -454,7 +454,7 @@ static inline mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     return MESH_OK;
 }
 
-static inline mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket,
+MESH__PRIVATE mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group, const mesh_ticket *ticket,
                                                  void *stream) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);

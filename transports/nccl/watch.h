@@ -9,10 +9,10 @@
 
 /* ---- // >>control plane: the bootstrap's, shared with the watchdog ---- */
 
-static inline void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m);
+MESH__PRIVATE void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m);
 
 /* For the engine. The caller holds boot_lock. */
-static inline int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m) {
+MESH__PRIVATE int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m) {
     mesh_nccl__mail *mail = (mesh_nccl__mail *)mesh_transport_alloc(s->boot, sizeof *mail);
     if (!mail) return 0; /* the deadline tells */
     mail->next = NULL;
@@ -25,7 +25,7 @@ static inline int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m
 }
 
 /* Take what has come over the bootstrap. The caller holds boot_lock. Returns 1 if something did. */
-static inline int mesh_nccl__listen(mesh_nccl__state *s) {
+MESH__PRIVATE int mesh_nccl__listen(mesh_nccl__state *s) {
     mesh_control m;
     int heard = 0;
     while (s->boot->ops->control_poll(s->boot, &m) == MESH_OK) {
@@ -38,14 +38,14 @@ static inline int mesh_nccl__listen(mesh_nccl__state *s) {
     return heard;
 }
 
-static inline int mesh_nccl__has_rank(const mesh_nccl__comm *c, int rank) {
+MESH__PRIVATE int mesh_nccl__has_rank(const mesh_nccl__comm *c, int rank) {
     int i;
     for (i = 0; i < c->size && c->rank[i] != rank; i++) {}
     return i < c->size;
 }
 
 /* End the communicators that the mail is about: those with a lost rank, those of a comm that failed elsewhere. The caller holds both locks. */
-static inline void mesh_nccl__act(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__act(mesh_nccl__state *s) {
     mesh_nccl__mail *mail;
     mesh_nccl__comm *c;
     mesh_nccl__group *g;
@@ -65,7 +65,7 @@ static inline void mesh_nccl__act(mesh_nccl__state *s) {
     }
 }
 
-static inline mesh_status mesh_nccl__control_send(mesh_transport *t, int rank, int kind, const void *data,
+MESH__PRIVATE mesh_status mesh_nccl__control_send(mesh_transport *t, int rank, int kind, const void *data,
                                                   size_t nbytes) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_status status;
@@ -75,7 +75,7 @@ static inline mesh_status mesh_nccl__control_send(mesh_transport *t, int rank, i
     return status;
 }
 
-static inline mesh_status mesh_nccl__control_flush(mesh_transport *t, int64_t deadline) {
+MESH__PRIVATE mesh_status mesh_nccl__control_flush(mesh_transport *t, int64_t deadline) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_status status = MESH_OK;
     if (s->boot->ops->struct_size <= offsetof(mesh_ops, control_flush) || !s->boot->ops->control_flush) return MESH_OK;
@@ -88,7 +88,7 @@ static inline mesh_status mesh_nccl__control_flush(mesh_transport *t, int64_t de
     return status;
 }
 
-static inline mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_control *out) {
+MESH__PRIVATE mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__mail *mail;
     pthread_mutex_lock(&s->boot_lock);
@@ -107,7 +107,7 @@ static inline mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_contro
 }
 
 /* Every communicator's events, and now and then NCCL's own errors. The caller holds `lock`. */
-static inline void mesh_nccl__look(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__look(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
     int ask = mesh_nccl__now(s) - s->asked > 1000000;
     if (ask) s->asked = mesh_nccl__now(s);
@@ -131,7 +131,7 @@ static inline void mesh_nccl__look(mesh_nccl__state *s) {
 }
 
 /* What another engine understands as the end of a comm. Returns its length. */
-static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, const mesh_error *why) {
+MESH__PRIVATE size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, const mesh_error *why) {
     memset(data, 0, MESH_CONTROL_BYTES);
     mesh__put32(data, comm);
     mesh__put32(data + 4, (uint32_t)why->status);
@@ -146,7 +146,7 @@ static inline size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, 
    Messages between watchdogs, so that a program that computes is compared too. */
 
 /* The main thread has made one more call. The caller holds `lock`. */
-static inline void mesh_nccl__remember(mesh_nccl__comm *c, const mesh_call *call) {
+MESH__PRIVATE void mesh_nccl__remember(mesh_nccl__comm *c, const mesh_call *call) {
     mesh_nccl__history *h = &c->past;
     mesh_nccl__past now;
     uint64_t every = 1;
@@ -169,7 +169,7 @@ enum {
 typedef char mesh_nccl__history_fits[(int)MESH_NCCL__HISTORY_BYTES <= (int)MESH_CONTROL_BYTES ? 1 : -1];
 
 /* The caller holds both locks. */
-static inline void mesh_nccl__history_tell(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__history_tell(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__history *h = &c->past;
     unsigned char d[MESH_NCCL__HISTORY_BYTES];
     uint32_t n = h->position < MESH_NCCL__TOLD ? (uint32_t)h->position : (uint32_t)MESH_NCCL__TOLD, i;
@@ -195,7 +195,7 @@ static inline void mesh_nccl__history_tell(mesh_nccl__state *s, mesh_nccl__comm 
 }
 
 /* This rank's history at a position: 0 if it is not remembered, or not reached. */
-static inline int mesh_nccl__history_at(const mesh_nccl__history *h, int level, uint64_t position, uint64_t *history) {
+MESH__PRIVATE int mesh_nccl__history_at(const mesh_nccl__history *h, int level, uint64_t position, uint64_t *history) {
     uint64_t every = level == 0 ? 1 : level == 1 ? MESH_NCCL__RECENT : MESH_NCCL__RECENT * MESH_NCCL__RECENT;
     const mesh_nccl__past *past = &h->past[level][position / every % MESH_NCCL__RECENT];
     *history = past->history;
@@ -204,7 +204,7 @@ static inline int mesh_nccl__history_at(const mesh_nccl__history *h, int level, 
 
 /* Two ranks have called differently: every rank of the comm hears it, this one included, and names both calls where it is known which. The
    caller holds both locks. */
-static inline void mesh_nccl__history_differs(mesh_nccl__state *s, mesh_nccl__comm *c, int other,
+MESH__PRIVATE void mesh_nccl__history_differs(mesh_nccl__state *s, mesh_nccl__comm *c, int other,
                                               const mesh__record *mine, const mesh__record *theirs) {
     const mesh_nccl__group *whole = s->group;
     const mesh_nccl__comm *all;
@@ -233,7 +233,7 @@ static inline void mesh_nccl__history_differs(mesh_nccl__state *s, mesh_nccl__co
 }
 
 /* Compare what the rank before has told with what this one has called. The caller holds both locks. */
-static inline void mesh_nccl__history_compare(mesh_nccl__state *s, mesh_nccl__comm *c) {
+MESH__PRIVATE void mesh_nccl__history_compare(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__history *h = &c->past;
     const unsigned char *d = h->theirs, *calls = d + MESH_NCCL__HISTORY_HEAD;
     uint64_t last = mesh__get64(d + 16), n = mesh__get32(d + 4), history, i;
@@ -264,7 +264,7 @@ static inline void mesh_nccl__history_compare(mesh_nccl__state *s, mesh_nccl__co
 }
 
 /* The caller holds boot_lock. */
-static inline void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m) {
+MESH__PRIVATE void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_control *m) {
     mesh_nccl__comm *c;
     uint32_t n = m->nbytes >= MESH_NCCL__HISTORY_HEAD ? mesh__get32(m->data + 4) : UINT32_MAX;
     if (n > MESH_NCCL__TOLD || m->nbytes != MESH_NCCL__HISTORY_HEAD + n * MESH_NCCL__CALL_BYTES ||
@@ -280,7 +280,7 @@ static inline void mesh_nccl__history_heard(mesh_nccl__state *s, const mesh_cont
 }
 
 /* Tell and compare. The caller holds boot_lock. */
-static inline void mesh_nccl__histories(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__histories(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
     int64_t now = mesh_nccl__now(s);
     pthread_mutex_lock(&s->lock);
@@ -293,7 +293,7 @@ static inline void mesh_nccl__histories(mesh_nccl__state *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadline) {
+MESH__PRIVATE mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadline) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     int64_t start = mesh_nccl__now(s), now = start;
     mesh_nccl__comm *c;
@@ -328,11 +328,11 @@ static inline mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
     }
 }
 
-static inline int64_t mesh_nccl__clock(mesh_transport *t) { return mesh_nccl__now(mesh_nccl__of(t)); }
+MESH__PRIVATE int64_t mesh_nccl__clock(mesh_transport *t) { return mesh_nccl__now(mesh_nccl__of(t)); }
 
 /* ---- // >>watchdog: a thread that listens, compares, and ends communicators ---- */
 
-static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
     int64_t now = mesh_nccl__now(s);
     for (c = s->comm; c; c = c->next) {
@@ -350,7 +350,7 @@ static inline void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
 /* A main thread inside NCCL, where a first message or algorithm waits for its peers, does not answer a roll call: it has called what it is in,
    and what came before. Nor does one that computes; what it has called goes on without it, so that it is not to blame for that. What it has
    not called it may call yet: silence. The caller holds both locks. */
-static inline void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
+MESH__PRIVATE void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
     mesh_nccl__mail **at = &s->mail, *mail;
     int64_t now = mesh_nccl__now(s);
     int inside = s->inside && now >= s->inside_since + MESH_NCCL__TICK_NS, called;

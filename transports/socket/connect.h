@@ -10,7 +10,7 @@
 
 /* The connection to a rank has ended: what was under way over it ends. If the rank is lost, so does everything that waits for it; after a
    goodbye that is for the core to say (it knows who is needed). */
-static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
+MESH__RARE void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const char *why) {
     mesh_socket__peer *p = &s->peer[rank];
     int lost = p->gone == MESH_EVENT_LOST, i;
     while (lost && p->posted.head)
@@ -25,7 +25,7 @@ static inline void mesh_socket__peer_fail(mesh_socket__impl *s, int rank, const 
                                      rank, lost ? why : "");
 }
 
-static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd) {
+MESH__RARE mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd) {
     mesh_socket__conn *c;
     if (!mesh__grow(&s->net->base, (void **)&s->conn, &s->conn_cap, s->nconns + 1, sizeof *s->conn)) return NULL;
     c = (mesh_socket__conn *)mesh_transport_alloc(&s->net->base, sizeof *c);
@@ -41,7 +41,7 @@ static inline mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int
 }
 
 /* Have its descriptor waited for as its state asks. Returns 0 where that cannot be: then poll is asked. */
-static inline int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     struct epoll_event event;
     uint32_t out = mesh_socket__wants_write(s, c) ? (uint32_t)EPOLLOUT : 0,
@@ -59,7 +59,7 @@ static inline int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn 
 }
 
 /* A child of this process may keep the descriptor: closing it would not do. */
-static inline void mesh_socket__disarm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__disarm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     struct epoll_event none; /* for kernels before 2.6.9 */
     memset(&none, 0, sizeof none);
@@ -70,7 +70,7 @@ static inline void mesh_socket__disarm_conn(mesh_socket__impl *s, mesh_socket__c
 #endif
 }
 
-static inline void mesh_socket__unwatch(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__unwatch(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     if (c->process < 0) return;
     epoll_ctl(s->ready, EPOLL_CTL_DEL, c->process, NULL); /* a child of this process may keep the descriptor */
@@ -81,7 +81,7 @@ static inline void mesh_socket__unwatch(mesh_socket__impl *s, mesh_socket__conn 
 #endif
 }
 
-static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__conn *c) {
     int i;
     if (c->rank >= 0) {
         mesh_socket__peer *p = &s->peer[c->rank];
@@ -114,13 +114,13 @@ static inline void mesh_socket__conn_free(mesh_socket__impl *s, mesh_socket__con
    since the last acknowledgement, in ms. */
 enum { MESH_SOCKET__TCP_INFO = 60 };
 
-static inline int mesh_socket__is_silence(const unsigned char *info) {
+MESH__PRIVATE int mesh_socket__is_silence(const unsigned char *info) {
     uint32_t ms;
     memcpy(&ms, info + 56, sizeof ms);
     return (info[2] >= 3 || info[3] >= 3) && ms >= 20000;
 }
 
-static inline int mesh_socket__is_silent(const mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__is_silent(const mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     unsigned char info[MESH_SOCKET__TCP_INFO];
     socklen_t length = sizeof info;
@@ -135,7 +135,7 @@ static inline int mesh_socket__is_silent(const mesh_socket__conn *c) {
 }
 
 /* Without a secret only processes of this user are let in over Unix-domain sockets, where the system can tell. */
-static inline int mesh_socket__is_ours(int fd) {
+MESH__RARE int mesh_socket__is_ours(int fd) {
 #if MESH_SOCKET__LINUX
     struct {
         int pid;
@@ -150,7 +150,7 @@ static inline int mesh_socket__is_ours(int fd) {
 }
 
 /* This process as others on its host may know it: its number, and a hash of the namespace that has it. 0: unknown. */
-static inline uint64_t mesh_socket__process(void) {
+MESH__RARE uint64_t mesh_socket__process(void) {
 #if MESH_SOCKET__LINUX
     struct stat st;
     if (stat("/proc/self/ns/pid", &st) == 0)
@@ -160,7 +160,7 @@ static inline uint64_t mesh_socket__process(void) {
 }
 
 /* Watch the process at the other end, if it is on this host: it is lost when it ends, whatever children of it hold the connection. */
-static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX && defined(SYS_pidfd_open)
     const mesh_socket__entry *mine = &s->book[s->net->base.rank], *theirs = &s->book[c->rank];
     struct epoll_event event;
@@ -187,20 +187,20 @@ static inline void mesh_socket__watch(mesh_socket__impl *s, mesh_socket__conn *c
 
 /* Where a peer is, is known. On this very host it is never silent: who looks is alive, so the host is. A kernel that is short of time or
    memory delays or drops what goes over loopback, too; a peer that ends there shows by itself, so nothing is sent to find out. */
-static inline void mesh_socket__place_known(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__place_known(mesh_socket__impl *s, mesh_socket__conn *c) {
     int off = 0;
     if (s->book[c->rank].host == s->book[s->net->base.rank].host) c->is_near = 1;
     if (c->is_near && !c->is_unix) setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
     mesh_socket__watch(s, c);
 }
 
-static inline int mesh_socket__nonblocking(int fd) {
+MESH__RARE int mesh_socket__nonblocking(int fd) {
     int flags = fcntl(fd, F_GETFL, 0);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return 0;
     return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
 }
 
-static inline int mesh_socket__is_loopback(const struct sockaddr *a) {
+MESH__RARE int mesh_socket__is_loopback(const struct sockaddr *a) {
     if (a->sa_family == AF_INET)
         return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
     if (a->sa_family == AF_INET6) {
@@ -210,7 +210,7 @@ static inline int mesh_socket__is_loopback(const struct sockaddr *a) {
     return a->sa_family == AF_UNIX;
 }
 
-static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
+MESH__RARE void mesh_socket__tune(int fd, const struct sockaddr *to) {
     int on = 1;
 #ifdef SO_NOSIGPIPE
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
@@ -241,7 +241,7 @@ static inline void mesh_socket__tune(int fd, const struct sockaddr *to) {
 }
 
 /* The Unix-domain address of a token: abstract on Linux (nothing to clean up), a file elsewhere (a rank that is killed leaves it). */
-static inline socklen_t mesh_socket__unix_address(struct sockaddr_un *a, uint64_t token) {
+MESH__RARE socklen_t mesh_socket__unix_address(struct sockaddr_un *a, uint64_t token) {
     char name[64];
     mesh__text t = mesh__text_on(name, sizeof name);
     memset(a, 0, sizeof *a);
@@ -257,7 +257,7 @@ static inline socklen_t mesh_socket__unix_address(struct sockaddr_un *a, uint64_
 #endif
 }
 
-static inline void mesh_socket__sockaddr(const mesh_socket__entry *e, struct sockaddr_storage *a, socklen_t *length) {
+MESH__RARE void mesh_socket__sockaddr(const mesh_socket__entry *e, struct sockaddr_storage *a, socklen_t *length) {
     memset(a, 0, sizeof *a);
     if (e->family == 4) {
         struct sockaddr_in *in = (struct sockaddr_in *)(void *)a;
@@ -276,8 +276,8 @@ static inline void mesh_socket__sockaddr(const mesh_socket__entry *e, struct soc
 }
 
 /* Begin a connection to a rank. Returns NULL with errno where it cannot even begin. */
-static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a,
-                                                         socklen_t length, int rank) {
+MESH__RARE mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a, socklen_t length,
+                                                      int rank) {
     mesh_socket__conn *c;
     int fd = mesh_socket__new(a->sa_family);
     if (fd < 0) return NULL;
@@ -303,7 +303,7 @@ static inline mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, c
 }
 
 /* Have a connection to a peer, or one coming. */
-static inline void mesh_socket__reach(mesh_socket__impl *s, int rank) {
+MESH__PRIVATE void mesh_socket__reach(mesh_socket__impl *s, int rank) {
     mesh_socket__peer *p = &s->peer[rank];
     mesh_socket__entry *e = &s->book[rank];
     struct sockaddr_storage a;

@@ -8,11 +8,11 @@
 #define MESH_SOCKET_FRAMES_IMPLEMENTED
 #include "state.h"
 
-static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
+MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
 
 /* ---- // >>out ---- */
 
-static inline unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
+MESH__PRIVATE unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
     unsigned char *p;
     if (c->out_at == c->out_len) c->out_at = c->out_len = 0;
     if (c->out_len + n > c->out_cap) {
@@ -37,7 +37,7 @@ static inline unsigned char *mesh_socket__out_room(mesh_socket__impl *s, mesh_so
 }
 
 /* A header, written or read. */
-static inline void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f) {
+MESH__PRIVATE void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f) {
     mesh__wire32(w, &f->type);
     mesh__wire32(w, &f->length);
     mesh__wire64(w, &f->channel);
@@ -46,7 +46,7 @@ static inline void mesh_socket__header_wire(mesh__wire *w, mesh_socket__frame *f
     mesh__wire64(w, &f->b);
 }
 
-static inline void mesh_socket__header(unsigned char *p, uint32_t type, uint32_t length, uint64_t channel,
+MESH__PRIVATE void mesh_socket__header(unsigned char *p, uint32_t type, uint32_t length, uint64_t channel,
                                        uint64_t check, uint64_t a, uint64_t b) {
     mesh_socket__frame f;
     mesh__wire w = mesh__writing(p);
@@ -54,7 +54,7 @@ static inline void mesh_socket__header(unsigned char *p, uint32_t type, uint32_t
     mesh_socket__header_wire(&w, &f);
 }
 
-static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
+MESH__PRIVATE int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
                                          uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
     unsigned char *p = mesh_socket__out_room(s, c, MESH_SOCKET__HEADER + (size_t)nbytes);
     if (!p) return 0;
@@ -65,7 +65,7 @@ static inline int mesh_socket__frame_put(mesh_socket__impl *s, mesh_socket__conn
 }
 
 /* A frame of a few bytes that must not be lost: without memory for it the connection ends. */
-static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
+MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
                                            uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes) {
     if (mesh_socket__frame_put(s, c, type, channel, check, a, b, data, nbytes)) return;
     mesh_socket__break(c, MESH_SOCKET__BROKEN);
@@ -73,12 +73,12 @@ static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__co
 }
 
 /* Runs so short that copying them costs less than naming each to the kernel. */
-static inline int mesh_socket__is_fine(const mesh_xfer *x) {
+MESH__PRIVATE int mesh_socket__is_fine(const mesh_xfer *x) {
     return x->block && x->block->ndim && x->block->run < 1024;
 }
 
 /* Can a frame begin on this connection now, with nothing before it? */
-static inline int mesh_socket__is_idle(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__is_idle(mesh_socket__impl *s, mesh_socket__conn *c) {
     if (c->broken || c->mute || c->frame || c->spare) return 0;
     if (c->out_len > c->out_at) mesh_socket__flush(s, c);
     return !c->frame && !c->spare && c->out_len == c->out_at && !c->broken && !c->mute;
@@ -86,7 +86,7 @@ static inline int mesh_socket__is_idle(mesh_socket__impl *s, mesh_socket__conn *
 
 /* Hand a send to an established connection: at once if it is within the credit and neither long nor in the way of others, else as an
    offer. 0: no memory. */
-static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
+MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
     uint64_t n = x->x.nbytes, at, run;
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
@@ -124,7 +124,7 @@ static inline int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
 }
 
 /* Begin the next frame of the large messages that were accepted, in turn. */
-static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x = p->streaming.head;
     uint64_t left;
@@ -151,7 +151,7 @@ static inline int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__con
 }
 
 /* The pieces to write next. Returns their number. */
-static inline int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
+MESH__PRIVATE int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
     int n = 0;
     size_t at = 0;
     if (!c->frame && !c->spare && c->out_len > c->out_at) {
@@ -179,7 +179,7 @@ static inline int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
     return n;
 }
 
-static inline void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
+MESH__PRIVATE void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c, size_t n) {
     size_t part;
     if (!c->frame && !c->spare) {
         c->out_at += n;
@@ -210,7 +210,7 @@ static inline void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c
     c->frame = NULL;
 }
 
-static inline void mesh_socket__conn_failed(mesh_socket__conn *c, const char *what, int error) {
+MESH__PRIVATE void mesh_socket__conn_failed(mesh_socket__conn *c, const char *what, int error) {
     mesh__text t;
     if (c->broken) return;
     mesh_socket__break(c, MESH_SOCKET__BROKEN);
@@ -218,7 +218,7 @@ static inline void mesh_socket__conn_failed(mesh_socket__conn *c, const char *wh
     mesh__put(&t, "%s%s%s", what, error ? ": " : "", error ? strerror(error) : "");
 }
 
-static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__INLINE int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__conn *c) {
     if (c->mute) return 0;
     if (c->state == MESH_SOCKET__CONNECTING) return 1;
     if (c->out_len > c->out_at || c->frame || c->spare) return 1;
@@ -229,7 +229,7 @@ static inline int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__co
 /* ---- // >>what the core hears ---- */
 
 /* What the core is to hear. Returns 0 without memory: that a rank is gone it then hears without the reason. */
-static inline int mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
+MESH__PRIVATE int mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
                                            uint32_t nbytes) {
     mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
     if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED)) s->peer[rank].untold = s->untold = s->event = 1;
@@ -247,7 +247,7 @@ static inline int mesh_socket__control_add(mesh_socket__impl *s, int kind, int r
 
 /* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). One that only could not be reached
    counts as closed until another rank knows that it was lost. */
-static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why,
+MESH__PRIVATE void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, const char *why,
                                      const mesh_socket__conn *heard_from) {
     mesh_socket__peer *p = &s->peer[rank];
     int i;
@@ -266,7 +266,7 @@ static inline void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, c
 /* ---- // >>the address book, and what waited for a connection ---- */
 
 /* An entry of the address book, 64 bytes, written or read. */
-static inline void mesh_socket__entry_wire(mesh__wire *w, mesh_socket__entry *e) {
+MESH__PRIVATE void mesh_socket__entry_wire(mesh__wire *w, mesh_socket__entry *e) {
     uint32_t place = (uint32_t)e->port | (uint32_t)e->family << 16;
     uint64_t none = 0; /* of the first entry: the job's number */
     mesh__wire_bytes(w, e->addr, sizeof e->addr);
@@ -281,19 +281,19 @@ static inline void mesh_socket__entry_wire(mesh__wire *w, mesh_socket__entry *e)
     e->family = (uint16_t)(place >> 16);
 }
 
-static inline void mesh_socket__entry_write(unsigned char *p, const mesh_socket__entry *e) {
+MESH__PRIVATE void mesh_socket__entry_write(unsigned char *p, const mesh_socket__entry *e) {
     mesh_socket__entry copy = *e;
     mesh__wire w = mesh__writing(p);
     mesh_socket__entry_wire(&w, &copy);
 }
 
-static inline void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned char *p) {
+MESH__PRIVATE void mesh_socket__entry_read(mesh_socket__entry *e, const unsigned char *p) {
     mesh__wire w = mesh__reading(p);
     mesh_socket__entry_wire(&w, e);
 }
 
 /* What waited for a connection goes, in order: as much as may be offered at once. */
-static inline void mesh_socket__waiting_go(mesh_socket__impl *s, int rank) {
+MESH__PRIVATE void mesh_socket__waiting_go(mesh_socket__impl *s, int rank) {
     mesh_socket__peer *p = &s->peer[rank];
     mesh_socket__xfer *x;
     while (p->conn && p->noffered < MESH_SOCKET__OFFERS && (x = p->waiting.head) != NULL) {
@@ -307,7 +307,7 @@ static inline void mesh_socket__waiting_go(mesh_socket__impl *s, int rank) {
 
 /* ---- // >>in: messages ---- */
 
-static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t channel) {
+MESH__PRIVATE int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t channel) {
     int low = 0, high = s->ndead;
     while (low < high) {
         int middle = low + (high - low) / 2;
@@ -320,7 +320,7 @@ static inline int mesh_socket__is_dead(const mesh_socket__impl *s, uint64_t chan
     return 0;
 }
 
-static inline void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p, uint64_t nbytes) {
+MESH__PRIVATE void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p, uint64_t nbytes) {
     p->taken += nbytes + MESH_SOCKET__HEADER;
     p->lent -= nbytes + MESH_SOCKET__HEADER;
     if (p->taken < MESH_SOCKET__CREDIT / 4 || !p->conn) return;
@@ -328,14 +328,14 @@ static inline void mesh_socket__took(mesh_socket__impl *s, mesh_socket__peer *p,
     p->taken = 0;
 }
 
-static inline mesh_socket__xfer *mesh_socket__find_posted(mesh_socket__peer *p, uint64_t channel) {
+MESH__PRIVATE mesh_socket__xfer *mesh_socket__find_posted(mesh_socket__peer *p, uint64_t channel) {
     mesh_socket__xfer *x = p->posted.head;
     while (x && x->channel != channel) x = x->next;
     return x;
 }
 
 /* Compare a message with the receive it met (off the list already). Returns 1 if they agree, else both sides end with MISMATCH. */
-static inline int mesh_socket__agrees(mesh_socket__impl *s, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check) {
+MESH__PRIVATE int mesh_socket__agrees(mesh_socket__impl *s, mesh_socket__xfer *r, uint64_t nbytes, uint64_t check) {
     if (r->x.nbytes == nbytes && r->check == check) return 1;
     mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_MISMATCH, r->x.rank, "rank %d sent %u bytes, rank %d expected %u%s",
                              r->x.rank, nbytes, s->net->base.rank, r->x.nbytes,
@@ -343,7 +343,7 @@ static inline int mesh_socket__agrees(mesh_socket__impl *s, mesh_socket__xfer *r
     return 0;
 }
 
-static inline void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r,
+MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r,
                                              uint64_t nbytes, uint64_t check, uint64_t offer) {
     uint64_t expected = r->x.nbytes;
     if (!mesh_socket__agrees(s, r, nbytes, check)) {
@@ -360,14 +360,14 @@ static inline void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
     s->event = 1;
 }
 
-static inline void mesh_socket__early_add(mesh_socket__peer *p, mesh_socket__early *m) {
+MESH__PRIVATE void mesh_socket__early_add(mesh_socket__peer *p, mesh_socket__early *m) {
     if (!p->early) p->early_end = &p->early;
     m->next = NULL;
     *p->early_end = m;
     p->early_end = &m->next;
 }
 
-static inline void mesh_socket__deliver(mesh_socket__impl *s, mesh_socket__xfer *r, const unsigned char *bytes) {
+MESH__PRIVATE void mesh_socket__deliver(mesh_socket__impl *s, mesh_socket__xfer *r, const unsigned char *bytes) {
     uint64_t at, run;
     for (at = 0; at < r->x.nbytes; at += run) {
         void *to = mesh_xfer_at(&r->x, at, &run);
@@ -378,7 +378,7 @@ static inline void mesh_socket__deliver(mesh_socket__impl *s, mesh_socket__xfer 
 }
 
 /* The bytes of the frame being read are all here. */
-static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__peer *p = &s->peer[c->rank];
     if (c->rx.type == MESH_SOCKET__F_EAGER) {
         int taken = 1;
@@ -412,7 +412,7 @@ static inline void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
     c->rx_early = NULL;
 }
 
-static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, mesh_socket__conn *c, uint64_t nbytes) {
+MESH__PRIVATE mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, mesh_socket__conn *c, uint64_t nbytes) {
     mesh_socket__early *m = (mesh_socket__early *)mesh_transport_alloc(&s->net->base, sizeof *m + (size_t)nbytes + 1);
     if (!m) return NULL;
     memset(m, 0, sizeof *m);
@@ -423,7 +423,7 @@ static inline mesh_socket__early *mesh_socket__early_new(mesh_socket__impl *s, m
 }
 
 /* A connection whose peer is said to be lost, or seen to be, ends soon, if not by itself: what came over it is read first. */
-static inline void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
+MESH__PRIVATE void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
     if (!c->deadline) c->deadline = mesh_socket__clock() + INT64_C(200000000);
     mesh_socket__stir(c);
     mesh__copy_text(c->doubt, sizeof c->doubt, why);
@@ -432,7 +432,7 @@ static inline void mesh_socket__doubt(mesh_socket__conn *c, const char *why) {
 /* ---- // >>in: who deals with which frame. Each decides where the bytes behind the header go, and returns 0 without memory for what has to be
    kept: nothing has been done then. */
 
-static inline int mesh_socket__on_eager(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_eager(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x;
     p->lent += f->length + MESH_SOCKET__HEADER;
@@ -456,7 +456,7 @@ static inline int mesh_socket__on_eager(mesh_socket__impl *s, mesh_socket__conn 
     return 0;
 }
 
-static inline int mesh_socket__on_offer(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_offer(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x;
     mesh_socket__early *m;
@@ -481,7 +481,7 @@ static inline int mesh_socket__on_offer(mesh_socket__impl *s, mesh_socket__conn 
     return 1;
 }
 
-static inline int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
     if (!x || !mesh_socket__unoffer(p, x)) { /* canceled meanwhile */
@@ -498,7 +498,7 @@ static inline int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn
     return 1;
 }
 
-static inline int mesh_socket__on_refuse(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_refuse(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
     if (x)
         mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_MISMATCH, c->rank,
@@ -507,7 +507,7 @@ static inline int mesh_socket__on_refuse(mesh_socket__impl *s, mesh_socket__conn
     return 1;
 }
 
-static inline int mesh_socket__on_withdraw(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_withdraw(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_RECV);
     if (x)
         mesh_socket__ticket_fail(s, x->ticket, MESH_ERR_CANCELED, c->rank, "rank %d canceled a message to rank %d",
@@ -515,7 +515,7 @@ static inline int mesh_socket__on_withdraw(mesh_socket__impl *s, mesh_socket__co
     return 1;
 }
 
-static inline int mesh_socket__on_data(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_data(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_RECV);
     c->rx_left = f->length;
     c->rx_to = x;
@@ -526,7 +526,7 @@ static inline int mesh_socket__on_data(mesh_socket__impl *s, mesh_socket__conn *
     return 1;
 }
 
-static inline int mesh_socket__on_credit(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_credit(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     if (f->a > MESH_SOCKET__CREDIT - p->credit)
         mesh_socket__conn_failed(c, "it took more than was sent to it", 0);
@@ -535,7 +535,7 @@ static inline int mesh_socket__on_credit(mesh_socket__impl *s, mesh_socket__conn
     return 1;
 }
 
-static inline int mesh_socket__on_control(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_control(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     int kind = f->a == MESH_EVENT_ABORT ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE;
     if (++p->controls > MESH_SOCKET__CONTROLS) {
@@ -548,7 +548,7 @@ static inline int mesh_socket__on_control(mesh_socket__impl *s, mesh_socket__con
 }
 
 /* That ends this pair; nobody was lost, so the others hear nothing of it. */
-static inline int mesh_socket__on_given_up(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_given_up(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     char text[MESH_ERROR_BYTES];
     mesh__text t = mesh__text_on(text, sizeof text);
@@ -565,13 +565,13 @@ static inline int mesh_socket__on_given_up(mesh_socket__impl *s, mesh_socket__co
     return 1;
 }
 
-static inline int mesh_socket__on_stays(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_stays(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     (void)f;
     s->peer[c->rank].settled = 1;
     return 1;
 }
 
-static inline int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     char text[257];
     mesh__text t = mesh__text_on(text, (size_t)f->length + 1);
     uint32_t i;
@@ -585,13 +585,13 @@ static inline int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *
     return 1;
 }
 
-static inline int mesh_socket__on_book(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_book(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     if (!(c->rx_early = mesh_socket__early_new(s, c, f->length))) return 0;
     c->rx_left = f->length;
     return 1;
 }
 
-static inline int mesh_socket__on_goodbye(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+MESH__PRIVATE int mesh_socket__on_goodbye(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     (void)f;
     s->peer[c->rank].goodbye = 1;
     mesh_socket__gone(s, c->rank, MESH_EVENT_CLOSED, "", c);
@@ -609,7 +609,7 @@ static const struct {
 #undef MESH_X
 
 /* Is this header one that may come? Bounds first: nothing is allocated for what cannot be. */
-static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__frame_valid(const mesh_socket__impl *s, const mesh_socket__conn *c) {
     const mesh_socket__frame *f = &c->rx;
     if (f->type >= MESH_SOCKET__F_END || f->length < mesh_socket__frames[f->type].least ||
         f->length > mesh_socket__frames[f->type].most)
@@ -619,7 +619,7 @@ static inline int mesh_socket__frame_valid(const mesh_socket__impl *s, const mes
 }
 
 /* More of the bytes that belong to the frame being read. Returns 0 when there are none. */
-static inline int mesh_socket__parse_bytes(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__parse_bytes(mesh_socket__impl *s, mesh_socket__conn *c) {
     size_t have = c->in_len - c->in_at;
     uint64_t run = c->rx_left;
     unsigned char *to = NULL;
@@ -639,7 +639,7 @@ static inline int mesh_socket__parse_bytes(mesh_socket__impl *s, mesh_socket__co
 }
 
 /* Take frames out of what was read ahead. */
-static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c) {
     while (!c->broken) {
         size_t have = c->in_len - c->in_at;
         mesh__wire w = mesh__reading(c->in + c->in_at);
@@ -669,7 +669,7 @@ static inline void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
 
 /* Where the next bytes go: what belongs to a message straight to its place (`direct` bytes), what follows is read ahead. Returns how many pieces
    v has, of `ask` bytes in all. */
-static inline int mesh_socket__room(mesh_socket__conn *c, struct iovec *v, size_t *direct, size_t *ask) {
+MESH__PRIVATE int mesh_socket__room(mesh_socket__conn *c, struct iovec *v, size_t *direct, size_t *ask) {
     size_t room;
     int k = 0;
     *direct = 0;
@@ -697,7 +697,7 @@ static inline int mesh_socket__room(mesh_socket__conn *c, struct iovec *v, size_
 }
 
 /* n bytes have come there. */
-static inline void mesh_socket__came(mesh_socket__impl *s, mesh_socket__conn *c, size_t n, size_t direct) {
+MESH__PRIVATE void mesh_socket__came(mesh_socket__impl *s, mesh_socket__conn *c, size_t n, size_t direct) {
     size_t got = n < direct ? n : direct;
     s->event = 1;
     if (direct) {

@@ -9,8 +9,8 @@
 #include "connect.h"
 #include "hmac.h"
 
-static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role,
-                                    const void *hello, size_t hello_bytes, unsigned char *out) {
+MESH__RARE void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__conn *c, const char *role, const void *hello,
+                                 size_t hello_bytes, unsigned char *out) {
     const void *piece[3];
     size_t nbytes[3];
     piece[0] = role;
@@ -22,7 +22,7 @@ static inline void mesh_socket__mac(mesh_socket__impl *s, const mesh_socket__con
     mesh_socket__hmac(s->secret, s->secret_bytes, piece, nbytes, hello ? 3 : 2, out);
 }
 
-static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
+MESH__RARE void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, const void *data, size_t n) {
     unsigned char *p = mesh_socket__out_room(s, c, n);
     if (p)
         memcpy(p, data, n), mesh_socket__stir(c);
@@ -31,7 +31,7 @@ static inline void mesh_socket__raw(mesh_socket__impl *s, mesh_socket__conn *c, 
 }
 
 /* The connection stands: whatever waited for it goes. */
-static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__established(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__peer *p = &s->peer[c->rank];
     if (!(c->in = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_SOCKET__RBUF))) {
         mesh_socket__conn_failed(c, "no memory", 0);
@@ -52,7 +52,7 @@ static inline void mesh_socket__established(mesh_socket__impl *s, mesh_socket__c
     mesh_socket__flush(s, c);
 }
 
-static inline void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c) {
     unsigned char m[MESH_SOCKET__C1];
     c->state = MESH_SOCKET__GREETING;
     c->await = MESH_SOCKET__AWAIT_ANSWER;
@@ -66,7 +66,7 @@ static inline void mesh_socket__greet(mesh_socket__impl *s, mesh_socket__conn *c
     mesh_socket__raw(s, c, m, sizeof m);
 }
 
-static inline void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned char *hello) {
+MESH__RARE void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned char *hello) {
     memset(hello, 0, MESH_SOCKET__HELLO);
     mesh__put32(hello, (uint32_t)s->net->base.rank);
     mesh__put32(hello + 4, (uint32_t)s->net->base.size);
@@ -76,7 +76,7 @@ static inline void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned cha
     mesh__put64(hello + 16 + 64, s->job ? s->job : s->identity);
 }
 
-static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
+MESH__RARE void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
     unsigned char m[MESH_SOCKET__S2];
     size_t length = strlen(refusal);
     if (length > MESH_SOCKET__VERDICT_TEXT) length = MESH_SOCKET__VERDICT_TEXT;
@@ -89,7 +89,7 @@ static inline void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn 
 }
 
 /* The accepting side has heard who it is. */
-static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
+MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn *c, const unsigned char *hello) {
     int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), meant = (int)mesh__get32(hello + 12);
     int joins = mesh__get32(hello + 8) == MESH_SOCKET__JOINS, moves = mesh__get32(hello + 8) == MESH_SOCKET__MOVES;
     uint64_t job = mesh__get64(hello + 16 + 64);
@@ -143,15 +143,15 @@ static inline void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__co
 }
 
 /* The secret is not known at the other end. `proof` is what came. */
-static inline int mesh_socket__proves(mesh_socket__impl *s, mesh_socket__conn *c, const char *role, const void *hello,
-                                      size_t hello_bytes, const unsigned char *proof) {
+MESH__RARE int mesh_socket__proves(mesh_socket__impl *s, mesh_socket__conn *c, const char *role, const void *hello,
+                                   size_t hello_bytes, const unsigned char *proof) {
     unsigned char mac[32];
     mesh_socket__mac(s, c, role, hello, hello_bytes, mac);
     return mesh_socket__equal(mac, proof, sizeof mac);
 }
 
 /* The accepting side: who connects proves first. */
-static inline void mesh_socket__greeting_in(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__greeting_in(mesh_socket__impl *s, mesh_socket__conn *c) {
     const unsigned char *g = c->greet;
     unsigned char m[MESH_SOCKET__S1];
     if (c->await == MESH_SOCKET__AWAIT_NONCE) {
@@ -178,7 +178,7 @@ static inline void mesh_socket__greeting_in(mesh_socket__impl *s, mesh_socket__c
 }
 
 /* The connecting side. */
-static inline void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__RARE void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__conn *c) {
     unsigned char m[MESH_SOCKET__C2], *g = c->greet;
     uint32_t refused = mesh__get32(g + 32), length = mesh__get32(g + 36);
     if (c->await == MESH_SOCKET__AWAIT_ANSWER) {
@@ -215,7 +215,7 @@ static inline void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__
 
 /* n more bytes of the handshake lie behind those in c->greet, never more than belong to the next message. What is not ours is dropped at the first
    byte that shows it. */
-static inline void mesh_socket__greeted(mesh_socket__impl *s, mesh_socket__conn *c, int n) {
+MESH__RARE void mesh_socket__greeted(mesh_socket__impl *s, mesh_socket__conn *c, int n) {
     int i, magic = c->await == MESH_SOCKET__AWAIT_NONCE || c->await == MESH_SOCKET__AWAIT_ANSWER;
     for (i = c->greet_have; magic && i < c->greet_have + n && i < 8; i++)
         if (c->greet[i] != (unsigned char)MESH_SOCKET__MAGIC[i]) {

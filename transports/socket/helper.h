@@ -43,16 +43,16 @@ struct mesh_socket__helper {
     int64_t until;            /* WAITS: so long */
 };
 
-static inline void mesh_socket__helper_yield(void) { sched_yield(); }
+MESH__PRIVATE void mesh_socket__helper_yield(void) { sched_yield(); }
 
-static inline void mesh_socket__helper_wake(mesh_transport *t) {
+MESH__PRIVATE void mesh_socket__helper_wake(mesh_transport *t) {
     mesh_socket__helper *h = mesh_socket__of(t)->helper;
     ssize_t n = write(h->line[1], "w", 1); /* a full pipe wakes it as well */
     (void)n;
 }
 
 /* The last who is inside leaves: has the thread to know? */
-static inline int mesh_socket__helper_leaving(mesh_transport *t) {
+MESH__PRIVATE int mesh_socket__helper_leaving(mesh_transport *t) {
     mesh_socket__helper *h = mesh_socket__of(t)->helper;
     mesh__engine *e = (mesh__engine *)t->engine;
     int state = MESH__LOAD(&h->state);
@@ -62,7 +62,7 @@ static inline int mesh_socket__helper_leaving(mesh_transport *t) {
     return mesh_socket__arm(t, &wake) != MESH_OK || mesh__wake_at(e, wake) < MESH__LOAD(&h->until);
 }
 
-static inline void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, int timeout_ms) {
+MESH__PRIVATE void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, int timeout_ms) {
     struct pollfd f[2];
     char drained[64];
     f[0].fd = h->line[0];
@@ -75,7 +75,7 @@ static inline void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, 
 }
 
 /* A turn inside: what can go on does, deadlines are looked at. Returns how long to sleep, in ms; -1: until something comes. */
-static inline int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine *e) {
+MESH__PRIVATE int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine *e) {
     mesh_transport *t = e->t;
     int64_t wake = 0, now;
     int turn, i;
@@ -98,7 +98,7 @@ static inline int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine 
     return 0;
 }
 
-static inline void *mesh_socket__helper_main(void *arg) {
+MESH__PRIVATE void *mesh_socket__helper_main(void *arg) {
     mesh_socket__helper *h = (mesh_socket__helper *)arg;
     mesh_transport *t = &h->s->net->base;
     uintptr_t me = (uintptr_t)&errno;
@@ -122,7 +122,7 @@ static inline void *mesh_socket__helper_main(void *arg) {
     return NULL;
 }
 
-static inline void mesh_socket__helper_stop(mesh_socket__impl *s) {
+MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
     mesh_socket__helper *h = s->helper;
     mesh_transport *t = &s->net->base;
     if (!h) return;
@@ -138,7 +138,7 @@ static inline void mesh_socket__helper_stop(mesh_socket__impl *s) {
     mesh_transport_free(t, h);
 }
 
-static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
     mesh_transport *t = &s->net->base;
     mesh_socket__helper *h = (mesh_socket__helper *)mesh_transport_alloc(t, sizeof *h);
     sigset_t all, before;
@@ -171,8 +171,8 @@ static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s", strerror(error));
 }
 #else
-static inline void mesh_socket__helper_stop(mesh_socket__impl *s) { (void)s; }
-static inline mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
+MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) { (void)s; }
+MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
     return mesh__fail(
         err, MESH_ERR_UNSUPPORTED, s->net->base.rank,
         "mesh_socket_open: no progress thread on this system; leave desc.progress_thread and MESH_PROGRESS_THREAD 0");

@@ -14,9 +14,9 @@ typedef struct mesh_socket__sha {
     unsigned char block[64];
 } mesh_socket__sha;
 
-static inline uint32_t mesh_socket__rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+MESH__PRIVATE uint32_t mesh_socket__rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static inline void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned char *p) {
+MESH__PRIVATE void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned char *p) {
     static const uint32_t k[64] = {
         0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
         0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -48,14 +48,14 @@ static inline void mesh_socket__sha_block(mesh_socket__sha *s, const unsigned ch
     for (i = 0; i < 8; i++) s->h[i] += v[i];
 }
 
-static inline void mesh_socket__sha_start(mesh_socket__sha *s) {
+MESH__PRIVATE void mesh_socket__sha_start(mesh_socket__sha *s) {
     static const uint32_t h[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memcpy(s->h, h, sizeof h);
     s->nbytes = 0;
 }
 
-static inline void mesh_socket__sha_add(mesh_socket__sha *s, const void *data, size_t n) {
+MESH__PRIVATE void mesh_socket__sha_add(mesh_socket__sha *s, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
     for (; n; n--, p++) {
         s->block[s->nbytes++ % 64] = *p;
@@ -63,7 +63,7 @@ static inline void mesh_socket__sha_add(mesh_socket__sha *s, const void *data, s
     }
 }
 
-static inline void mesh_socket__sha_end(mesh_socket__sha *s, unsigned char *out) {
+MESH__PRIVATE void mesh_socket__sha_end(mesh_socket__sha *s, unsigned char *out) {
     uint64_t bits = s->nbytes * 8;
     unsigned char pad = 0x80, length[8];
     int i;
@@ -75,7 +75,7 @@ static inline void mesh_socket__sha_end(mesh_socket__sha *s, unsigned char *out)
 }
 
 /* HMAC over up to three pieces. */
-static inline void mesh_socket__hmac(const void *key, size_t key_bytes, const void *const *piece, const size_t *nbytes,
+MESH__PRIVATE void mesh_socket__hmac(const void *key, size_t key_bytes, const void *const *piece, const size_t *nbytes,
                                      int pieces, unsigned char *out) {
     unsigned char k[64] = {0}, pad[64];
     mesh_socket__sha s;
@@ -100,7 +100,7 @@ static inline void mesh_socket__hmac(const void *key, size_t key_bytes, const vo
 }
 
 /* Equality that takes the same time wherever they differ. */
-static inline int mesh_socket__equal(const unsigned char *a, const unsigned char *b, size_t n) {
+MESH__PRIVATE int mesh_socket__equal(const unsigned char *a, const unsigned char *b, size_t n) {
     unsigned char differ = 0;
     size_t i;
     for (i = 0; i < n; i++) differ |= a[i] ^ b[i];

@@ -11,7 +11,7 @@
 /* The three places where bytes enter and leave. */
 
 /* Write until the kernel takes no more. */
-static inline void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c) {
     struct iovec v[MESH_SOCKET__IOVS];
     int rounds;
     for (rounds = 0; rounds < 64 && !c->broken && !c->mute; rounds++) {
@@ -41,13 +41,13 @@ static inline void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c
 }
 
 /* The same; what is left goes when the kernel has room again. */
-static inline void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__write(s, c);
     if (c->interest && !c->broken && !mesh_socket__arm_conn(s, c)) mesh_socket__stir(c);
 }
 
 /* Read handshake bytes, never beyond them. */
-static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket__conn *c) {
     while (c->state == MESH_SOCKET__GREETING && !c->broken) {
         ssize_t n = recv(c->fd, c->greet + c->greet_have, (size_t)(c->greet_need - c->greet_have), 0);
         if (n < 0 && errno == EINTR) continue;
@@ -60,7 +60,7 @@ static inline void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
 }
 
 /* Read until there is nothing more. */
-static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rounds;
     if (c->starved) { /* is there memory now? */
         c->starved = 0;
@@ -89,7 +89,7 @@ static inline void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
     }
 }
 
-static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
+MESH__PRIVATE void mesh_socket__accept(mesh_socket__impl *s, int listener) {
     int i, strangers = 0, taken = 0;
     for (i = 0; i < s->nconns; i++) strangers += s->conn[i]->rank < 0 && !s->conn[i]->broken;
     for (;;) {
@@ -131,7 +131,7 @@ static inline void mesh_socket__accept(mesh_socket__impl *s, int listener) {
 }
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
-static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator,
         gave_way = c->broken == MESH_SOCKET__GAVE_WAY, is_unix = c->is_unix,
         connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused;
@@ -173,7 +173,7 @@ static inline void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, why, NULL); /* in good order or not: only those who need it fail */
 }
 
-static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__conn *c) {
     int error = 0;
     socklen_t length = sizeof error;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
@@ -184,14 +184,14 @@ static inline void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__con
 }
 
 /* Is there something of the peer's to read? */
-static inline int mesh_socket__unread(const mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__unread(const mesh_socket__conn *c) {
     char byte;
     return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
 }
 
 /* Peers that are waited for but not connected: begin, or begin again; and those to which not all could be offered. Returns when to look again,
    or INT64_MAX. */
-static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
+MESH__PRIVATE int64_t mesh_socket__retries(mesh_socket__impl *s) {
     int64_t next = INT64_MAX;
     const mesh_socket__conn *c;
     int i;
@@ -221,7 +221,7 @@ static inline int64_t mesh_socket__retries(mesh_socket__impl *s) {
 
 /* Where there are few connections, reading all of them costs less than asking which have something. Every so often the others'
    turn comes: listeners, connections being made. */
-static inline int mesh_socket__glance(mesh_socket__impl *s) {
+MESH__PRIVATE int mesh_socket__glance(mesh_socket__impl *s) {
     int i;
     if (s->nconns > MESH_SOCKET__FEW || ++s->glances % 32 == 0) return 0;
     for (i = 0; i < s->nconns; i++) {
@@ -235,7 +235,7 @@ static inline int mesh_socket__glance(mesh_socket__impl *s) {
 }
 
 /* Something can be done on a connection. */
-static inline void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c, unsigned got) {
+MESH__PRIVATE void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c, unsigned got) {
     if (!got || c->broken) return;
     if (c->state == MESH_SOCKET__CONNECTING) {
         mesh_socket__connected(s, c);
@@ -248,7 +248,7 @@ static inline void mesh_socket__ready(mesh_socket__impl *s, mesh_socket__conn *c
 
 #if MESH_SOCKET__LINUX
 /* Have a listener waited for, or not while there are too many strangers. */
-static inline void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
+MESH__PRIVATE void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
     struct epoll_event event;
     memset(&event, 0, sizeof event);
     event.events = EPOLLIN;
@@ -261,7 +261,7 @@ static inline void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, in
 }
 
 /* Wait for what is in the epoll. Returns 0 where it says nothing. */
-static inline int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms) {
+MESH__PRIVATE int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms) {
     struct epoll_event got[MESH_SOCKET__EVENTS];
     int i, tcp = 0, local = 0, n = epoll_wait(s->ready, got, MESH_SOCKET__EVENTS, timeout_ms);
     if (n < 0) return errno == EINTR;
@@ -289,7 +289,7 @@ static inline int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms)
 }
 
 /* The same for everything. Returns 0 where poll has to be asked. */
-static inline int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+MESH__PRIVATE int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
     if (!s->wide) return 0;
     mesh_socket__hear(s, 0, s->tcp_fd, now >= s->accept_at);
     mesh_socket__hear(s, 1, s->unix_fd, now >= s->accept_at);
@@ -297,25 +297,25 @@ static inline int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, 
 }
 
 /* All that is waited for goes into the epoll, and stays there. */
-static inline void mesh_socket__widen(mesh_socket__impl *s) {
+MESH__PRIVATE void mesh_socket__widen(mesh_socket__impl *s) {
     int i;
     if (s->wide || s->ready < 0) return;
     s->wide = 1;
     for (i = 0; i < s->nconns; i++) mesh_socket__stir(s->conn[i]);
 }
 #else
-static inline int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+MESH__PRIVATE int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, int64_t now) {
     (void)s, (void)timeout_ms, (void)now;
     return 0;
 }
-static inline void mesh_socket__widen(mesh_socket__impl *s) { (void)s; }
-static inline void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
+MESH__PRIVATE void mesh_socket__widen(mesh_socket__impl *s) { (void)s; }
+MESH__PRIVATE void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
     (void)s, (void)which, (void)fd, (void)wanted;
 }
 #endif
 
 /* Ask poll about every descriptor: where they are few, where there is no epoll, or it takes no more. */
-static inline void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms, int64_t now) {
+MESH__PRIVATE void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms, int64_t now) {
     int i, n = 0, listeners, count = s->nconns;
     if (!mesh__grow(&s->net->base, (void **)&s->poll, &s->poll_cap, count + 3, sizeof *s->poll)) {
         s->starved = s->event = 1;
@@ -340,7 +340,7 @@ static inline void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms,
 }
 
 /* A connection on trial whose time is over. */
-static inline void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *c, int64_t now) {
+MESH__PRIVATE void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *c, int64_t now) {
     int up = c->state == MESH_SOCKET__UP;
     if (c->broken || !c->deadline || now <= c->deadline) return;
     if (up && mesh_socket__unread(c)) {
@@ -355,7 +355,7 @@ static inline void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *
 }
 
 /* Look after the connections that were stirred. Those that are on trial, or wait for memory, stay so. */
-static inline void mesh_socket__tend(mesh_socket__impl *s) {
+MESH__PRIVATE void mesh_socket__tend(mesh_socket__impl *s) {
     mesh_socket__conn *c, *list = s->stirred;
     int64_t now;
     if (!list) return;
@@ -379,7 +379,7 @@ static inline void mesh_socket__tend(mesh_socket__impl *s) {
 }
 
 /* Hosts that have fallen silent. */
-static inline void mesh_socket__look(mesh_socket__impl *s, int64_t now) {
+MESH__PRIVATE void mesh_socket__look(mesh_socket__impl *s, int64_t now) {
     int i;
     if (now <= s->looked + INT64_C(1000000000)) return;
     s->looked = now;
@@ -389,7 +389,7 @@ static inline void mesh_socket__look(mesh_socket__impl *s, int64_t now) {
 }
 
 /* One round: what is ready on any connection, sleeping up to timeout_ms until something is. */
-static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
+MESH__PRIVATE void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     const mesh_socket__conn *c;
     int64_t now;
     if (timeout_ms == 0 && mesh_socket__glance(s)) return;
@@ -405,7 +405,7 @@ static inline void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     mesh_socket__tend(s);
 }
 
-static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
+MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
     mesh_socket__impl *s = mesh_socket__of(t);
     int64_t start = 0, now, next;
     int spins = 0;
@@ -436,9 +436,9 @@ static inline mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
 
 /* ---- // >>for who waits elsewhere ---- */
 
-static inline int mesh_socket__fd(mesh_transport *t) { return mesh_socket__of(t)->ready; }
+MESH__PRIVATE int mesh_socket__fd(mesh_transport *t) { return mesh_socket__of(t)->ready; }
 
-static inline mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
+MESH__PRIVATE mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
     mesh_socket__impl *s = mesh_socket__of(t);
     const mesh_socket__conn *c;
     int64_t now = mesh_socket__clock();

@@ -17,7 +17,7 @@ typedef struct mesh_socket__place { /* who and where we are, and how we know */
 } mesh_socket__place;
 
 /* A number from the environment. Returns 1 if it is there; an error where it is no number. */
-static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
+MESH__RARE int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
     const char *text = getenv(name), *p = text;
     int64_t v = 0;
     if (!text || !*text) return 0;
@@ -33,7 +33,7 @@ static inline int mesh_socket__env_int(const char *name, int *out, mesh_error *e
 }
 
 /* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */
-static inline int mesh_socket__first_host(const char *list, char *out, size_t cap) {
+MESH__RARE int mesh_socket__first_host(const char *list, char *out, size_t cap) {
     mesh__text t = mesh__text_on(out, cap);
     int only = 1;
     for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
@@ -47,7 +47,7 @@ static inline int mesh_socket__first_host(const char *list, char *out, size_t ca
 }
 
 /* Number `field` of /proc/PID/stat behind the name: 1 the parent, 19 when it started. 0: unknown. */
-static inline unsigned long long mesh_socket__stat_of(long pid, int field) {
+MESH__RARE unsigned long long mesh_socket__stat_of(long pid, int field) {
     unsigned long long v = 0;
 #if MESH_SOCKET__LINUX
     char path[64], text[512] = "", *p;
@@ -67,7 +67,7 @@ static inline unsigned long long mesh_socket__stat_of(long pid, int field) {
 
 /* What the launcher calls this job: ranks of one agree in it, and jobs of one host differ. 0: no launcher says. local: the job has one host.
    MPICH's has no name for it, but there every rank leads a session below one proxy of the job and host. */
-static inline uint64_t mesh_socket__identity(int local) {
+MESH__RARE uint64_t mesh_socket__identity(int local) {
     static const char *const names[][2] = {
         {"PMIX_NAMESPACE", ""}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"PMI_JOBID", ""}, {"TORCHELASTIC_RUN_ID", ""}};
     size_t i;
@@ -83,13 +83,13 @@ static inline uint64_t mesh_socket__identity(int local) {
 }
 
 /* Only loopback is used: there is no secret, and nobody said that it may do without. */
-static inline int mesh_socket__is_local(const mesh_socket_desc *d) {
+MESH__RARE int mesh_socket__is_local(const mesh_socket_desc *d) {
     const char *secret = d->secret ? d->secret : getenv("MESH_SECRET");
     return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
 }
 
 /* Rank and size as a launcher says them. Returns which one, from 1: torchrun's names, Open MPI's, MPICH's, Slurm's; 0: none; -1: an error. */
-static inline int mesh_socket__launched(mesh_socket__place *w, mesh_error *err) {
+MESH__RARE int mesh_socket__launched(mesh_socket__place *w, mesh_error *err) {
     static const char *const names[4][4] = {
         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
         {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -118,7 +118,7 @@ static inline int mesh_socket__launched(mesh_socket__place *w, mesh_error *err) 
     return 0;
 }
 
-static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST"),
                *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
     uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
@@ -163,7 +163,7 @@ static inline mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socke
 /* ---- // >>opening ---- */
 
 /* What tells hosts apart, so that only ranks on one try Unix-domain sockets: its name, its boot, its network namespace. */
-static inline uint64_t mesh_socket__host(void) {
+MESH__RARE uint64_t mesh_socket__host(void) {
     char text[256] = "";
     uint64_t h;
     gethostname(text, sizeof text - 1);
@@ -184,7 +184,7 @@ static inline uint64_t mesh_socket__host(void) {
     return h ? h : 1;
 }
 
-static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     struct addrinfo hints, *list = NULL;
     char port[16];
     int code;
@@ -211,7 +211,7 @@ static inline mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_
     return MESH_OK;
 }
 
-static inline void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
+MESH__RARE void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
     if (a->ss_family == AF_INET)
         ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
     else
@@ -219,8 +219,8 @@ static inline void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
 }
 
 /* Listen at an address; the port that was bound goes into this rank's entry of the book. */
-static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length,
-                                              const char *what, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct sockaddr_storage *at, socklen_t length,
+                                           const char *what, mesh_error *err) {
     struct sockaddr_storage bound;
     socklen_t bound_len = sizeof bound;
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
@@ -252,9 +252,9 @@ static inline mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct
     return MESH_OK;
 }
 
-static inline int mesh_socket__cores(uint64_t *bits);
+MESH__RARE int mesh_socket__cores(uint64_t *bits);
 
-static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
+MESH__RARE void mesh_socket__listen_unix(mesh_socket__impl *s) {
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
     struct sockaddr_un a;
     socklen_t length;
@@ -282,7 +282,7 @@ static inline void mesh_socket__listen_unix(mesh_socket__impl *s) {
     s->unix_token = mine->token;
 }
 
-static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
     int ranks[32], n = 0, i;
     char who[200];
     mesh__text t = mesh__text_on(who, sizeof who);
@@ -297,12 +297,12 @@ static inline mesh_status mesh_socket__missing(mesh_socket__impl *s, const char 
 }
 
 /* Is this how one says loopback, and nothing else? */
-static inline int mesh_socket__names_loopback(const char *a) {
+MESH__RARE int mesh_socket__names_loopback(const char *a) {
     return mesh__same(a, "localhost") || mesh__same(a, "::1") || !strncmp(a, "127.", 4);
 }
 
 /* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
-static inline void mesh_socket__outward(mesh_socket__impl *s) {
+MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     struct sockaddr_storage a;
     int i, k;
     for (i = 1; i < s->net->base.size; i++) {
@@ -318,7 +318,7 @@ static inline void mesh_socket__outward(mesh_socket__impl *s) {
 }
 
 /* Any address of a family. */
-static inline void mesh_socket__any(struct sockaddr_storage *a, int port) {
+MESH__RARE void mesh_socket__any(struct sockaddr_storage *a, int port) {
     sa_family_t family = a->ss_family;
     memset(a, 0, sizeof *a);
     a->ss_family = family;
@@ -326,7 +326,7 @@ static inline void mesh_socket__any(struct sockaddr_storage *a, int port) {
 }
 
 /* Is this an address of this host? */
-static inline int mesh_socket__is_here(const struct sockaddr_storage *a, socklen_t length) {
+MESH__RARE int mesh_socket__is_here(const struct sockaddr_storage *a, socklen_t length) {
     struct sockaddr_storage probe = *a;
     int fd = mesh_socket__new(a->ss_family), here;
     mesh_socket__set_port(&probe, 0);
@@ -336,7 +336,7 @@ static inline int mesh_socket__is_here(const struct sockaddr_storage *a, socklen
 }
 
 /* Is this descriptor one that rank 0 can wait at? */
-static inline mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int insecure, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int insecure, mesh_error *err) {
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound, int_length = sizeof(int);
     int listens = 0;
@@ -357,7 +357,7 @@ static inline mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int
 }
 
 /* A rank that came and went before all had come. */
-static inline mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_error *err) {
     int i;
     for (i = 1; i < s->net->base.size; i++)
         if (s->peer[i].gone)
@@ -367,7 +367,7 @@ static inline mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, me
 }
 
 /* Ranks of this host come again over its Unix-domain socket, or say that they stay. Who has gone is not waited for. */
-static inline void mesh_socket__settle(mesh_socket__impl *s) {
+MESH__RARE void mesh_socket__settle(mesh_socket__impl *s) {
     int i, left = s->unix_fd >= 0;
     while (left && mesh_socket__clock() < s->open_deadline) {
         for (i = 1, left = 0; i < s->net->base.size; i++)
@@ -377,8 +377,8 @@ static inline void mesh_socket__settle(mesh_socket__impl *s) {
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
-static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited,
-                                                 int insecure, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited,
+                                              int insecure, mesh_error *err) {
     struct sockaddr_storage at = s->master;
     char where[300];
     unsigned char *book;
@@ -433,7 +433,7 @@ static inline mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mes
 }
 
 /* Where rank 0 is on this host, its connection goes over a Unix-domain socket from now on, if one can be had. */
-static inline void mesh_socket__move(mesh_socket__impl *s) {
+MESH__RARE void mesh_socket__move(mesh_socket__impl *s) {
     mesh_socket__peer *p = &s->peer[0];
     mesh_socket__conn *joined = p->conn;
     struct sockaddr_un a;
@@ -452,7 +452,7 @@ static inline void mesh_socket__move(mesh_socket__impl *s) {
 }
 
 /* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
-static inline mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     mesh_socket__conn *c = s->peer[0].coming;
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
     struct sockaddr_storage a;
@@ -485,7 +485,7 @@ static inline mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_
 }
 
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
-static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
     int64_t pause = 2000000;
     int attempts = 0, at = 0;
     while (!s->have_book) {
@@ -546,7 +546,7 @@ static inline mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const m
 }
 
 /* A connection is a descriptor: many ranks need more than the usual soft limit. */
-static inline void mesh_socket__raise_files(int ranks) {
+MESH__RARE void mesh_socket__raise_files(int ranks) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)ranks * 2 + 64) return;
     limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64
@@ -557,7 +557,7 @@ static inline void mesh_socket__raise_files(int ranks) {
 
 /* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins needs four. Better told now than when
    ranks are missing. */
-static inline mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
     struct rlimit limit;
     int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 4 : size + 2, fd, used = 0, most;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > 1 << 20)
@@ -572,7 +572,7 @@ static inline mesh_status mesh_socket__files_check(const mesh_socket__impl *s, m
 }
 
 /* Cores that this process may run on; *bits: bit k % 64 for each core k, 0 where that is not known. */
-static inline int mesh_socket__cores(uint64_t *bits) {
+MESH__RARE int mesh_socket__cores(uint64_t *bits) {
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
 #if MESH_SOCKET__LINUX
     FILE *f = fopen("/proc/self/status", "re");
@@ -605,7 +605,7 @@ static inline int mesh_socket__cores(uint64_t *bits) {
 }
 
 /* This rank's place among those on this host, and whether more ranks share its cores than there are. */
-static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
+MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
     int i, here = 0, before = 0, me = s->net->base.rank;
     uint64_t mine = s->book[me].cores, bits;
     for (i = 0; i < s->net->base.size; i++)
@@ -621,7 +621,7 @@ static inline void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__pl
 /* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
    their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
    as integers: a locale may have a comma where JSON wants a point. */
-static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
+MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
     int64_t ns = v->start + s->net->base.trace_epoch;
     fprintf(
@@ -634,7 +634,7 @@ static inline void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
         (int)v->status);
 }
 
-static inline void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
+MESH__RARE void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
     uint64_t ns = offset < 0 ? 0 - (uint64_t)offset : (uint64_t)offset;
     fprintf(
@@ -644,7 +644,7 @@ static inline void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t w
         (long long)(within / 1000), (int)(within % 1000));
 }
 
-static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error *err) {
     const char *dir = getenv("MESH_TRACE");
     char path[1024];
     struct timespec t;
@@ -664,7 +664,7 @@ static inline mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_err
 }
 
 /* The table that MESH_TUNING names. */
-static inline mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__read_tuning(mesh_socket__impl *s, mesh_error *err) {
     const char *path = getenv("MESH_TUNING");
     char text[16384];
     mesh_error why;
@@ -698,7 +698,7 @@ static void mesh_socket__warn(void *ctx, int level, const char *text) {
 }
 
 /* The secret in the file that MESH_SECRET_FILE names, without its last newline; none is no error. */
-static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
     const char *path = getenv("MESH_SECRET_FILE");
     int fd, error;
     ssize_t n;
@@ -717,8 +717,8 @@ static inline mesh_status mesh_socket__secret_file(char *text, size_t cap, const
 }
 
 /* An endpoint of nothing yet. MEMORY: nothing is left of it. */
-static inline mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc,
-                                             const mesh_socket__place *where, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc,
+                                          const mesh_socket__place *where, mesh_error *err) {
     mesh_socket__impl *s;
     int i;
     net->base.ops = mesh_socket__ops();
@@ -759,7 +759,7 @@ static inline mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket
 }
 
 /* What description and environment say beside who and where: the secret, lanes, the deadline of operations, tuning, a trace. */
-static inline mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
     const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
     char file[300];
     int bad = 0, seconds = 0;
@@ -785,8 +785,8 @@ static inline mesh_status mesh_socket__configure(mesh_socket__impl *s, const mes
 }
 
 /* A world of more than one: meet the others. */
-static inline mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc,
-                                            const mesh_socket__place *where, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc,
+                                         const mesh_socket__place *where, mesh_error *err) {
     int inherited = 0, bad = 0;
     mesh_status status = mesh_socket__resolve(s, where, err);
     if (status != MESH_OK) return status;

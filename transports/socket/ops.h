@@ -9,7 +9,7 @@
 #include "loop.h"
 
 /* Find what came early for a receive; else it waits. */
-static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {
+MESH__PRIVATE void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {
     mesh_socket__peer *p = &s->peer[r->x.rank];
     mesh_socket__early **at = &p->early, *m;
     while (*at && (*at)->channel != r->channel) at = &(*at)->next;
@@ -29,7 +29,7 @@ static inline void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     mesh_transport_free(&s->net->base, m);
 }
 
-static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {
     mesh_socket__impl *s = mesh_socket__of(t);
     size_t bytes = sizeof(mesh_socket__ticket) + sizeof(mesh_socket__xfer) * (size_t)post->count;
     mesh_socket__ticket *k = (mesh_socket__ticket *)mesh_transport_alloc(t, bytes);
@@ -81,7 +81,7 @@ static inline mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
     return MESH_OK;
 }
 
-static inline mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *ticket, mesh_error *why) {
     mesh_socket__ticket *k = (mesh_socket__ticket *)ticket->impl;
     mesh_status status;
     if (k->left) return MESH_IN_PROGRESS;
@@ -92,7 +92,7 @@ static inline mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *tick
     return status;
 }
 
-static inline int mesh_socket__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
+MESH__PRIVATE int mesh_socket__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
     const mesh_socket__ticket *k = (const mesh_socket__ticket *)ticket->impl;
     int i, j, n = 0;
     (void)t;
@@ -107,19 +107,19 @@ static inline int mesh_socket__pending(mesh_transport *t, const mesh_ticket *tic
     return n;
 }
 
-static inline mesh_status mesh_socket__cancel(mesh_transport *t, mesh_ticket *ticket) {
+MESH__PRIVATE mesh_status mesh_socket__cancel(mesh_transport *t, mesh_ticket *ticket) {
     mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1,
                              "canceled");
     return MESH_OK;
 }
 
-static inline int64_t mesh_socket__now(mesh_transport *t) {
+MESH__PRIVATE int64_t mesh_socket__now(mesh_transport *t) {
     (void)t;
     return mesh_socket__clock();
 }
 
 /* Control messages go over the pair's connection; until it stands they are held. */
-static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data,
+MESH__PRIVATE mesh_status mesh_socket__control_send(mesh_transport *t, int rank, int kind, const void *data,
                                                     size_t nbytes) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__peer *p;
@@ -142,7 +142,7 @@ static inline mesh_status mesh_socket__control_send(mesh_transport *t, int rank,
 }
 
 /* Control frames that are still here: behind a handshake, or behind bytes that the kernel has no room for. */
-static inline int mesh_socket__held(const mesh_socket__impl *s) {
+MESH__PRIVATE int mesh_socket__held(const mesh_socket__impl *s) {
     int i;
     for (i = 0; i < s->nconns; i++) {
         const mesh_socket__conn *c = s->conn[i];
@@ -153,7 +153,7 @@ static inline int mesh_socket__held(const mesh_socket__impl *s) {
     return 0;
 }
 
-static inline mesh_status mesh_socket__control_flush(mesh_transport *t, int64_t deadline) {
+MESH__PRIVATE mesh_status mesh_socket__control_flush(mesh_transport *t, int64_t deadline) {
     mesh_socket__impl *s = mesh_socket__of(t);
     while (mesh_socket__held(s) && mesh_socket__clock() < deadline) {
         mesh_socket__retries(s);
@@ -163,7 +163,7 @@ static inline mesh_status mesh_socket__control_flush(mesh_transport *t, int64_t 
 }
 
 /* Ranks that are gone, which there was no memory to say: without the reason. */
-static inline mesh_status mesh_socket__untold_poll(mesh_socket__impl *s, mesh_control *out) {
+MESH__PRIVATE mesh_status mesh_socket__untold_poll(mesh_socket__impl *s, mesh_control *out) {
     int i;
     for (i = 0; i < s->net->base.size && !s->peer[i].untold; i++) {}
     if (i == s->net->base.size) {
@@ -177,7 +177,7 @@ static inline mesh_status mesh_socket__untold_poll(mesh_socket__impl *s, mesh_co
     return MESH_OK;
 }
 
-static inline mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
+MESH__PRIVATE mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_socket__control *m = s->control;
     if (!m && s->untold) return mesh_socket__untold_poll(s, out);
@@ -198,7 +198,7 @@ typedef struct mesh_socket__handle {
     uint32_t id;
 } mesh_socket__handle;
 
-static inline mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group,
+MESH__PRIVATE mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group,
                                                   int color, int key, int64_t deadline, void **out, mesh_error *why) {
     mesh_socket__handle *h = (mesh_socket__handle *)mesh_transport_alloc(t, sizeof *h);
     (void)parent, (void)group, (void)color, (void)key, (void)deadline;
@@ -209,7 +209,7 @@ static inline mesh_status mesh_socket__group_open(mesh_transport *t, void *paren
 }
 
 /* The group's late frames are dropped from now on, and those that lie here already. */
-static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *group) {
+MESH__PRIVATE mesh_status mesh_socket__group_close(mesh_transport *t, void *group) {
     mesh_socket__impl *s = mesh_socket__of(t);
     uint32_t id = ((mesh_socket__handle *)group)->id;
     int i;
@@ -237,12 +237,12 @@ static inline mesh_status mesh_socket__group_close(mesh_transport *t, void *grou
 }
 
 /* Really zero: no compiler sees that nobody reads it. */
-static inline void mesh_socket__wipe(void *p, size_t n) {
+MESH__PRIVATE void mesh_socket__wipe(void *p, size_t n) {
     volatile char *at = (volatile char *)p;
     while (n) at[--n] = 0;
 }
 
-static inline void mesh_socket__release(mesh_socket__impl *s) {
+MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport *t = &s->net->base;
     int i;
     s->closing = 1;
@@ -289,7 +289,7 @@ static inline void mesh_socket__release(mesh_socket__impl *s) {
 }
 
 /* Bytes that the other host's kernel does not have yet: a close could still lose them. (Elsewhere the kernel goes on sending them.) */
-static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__unsent(const mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     int left = 0;
     return !c->is_unix && ioctl(c->fd, TIOCOUTQ, &left) == 0 && left > 0;
@@ -299,9 +299,9 @@ static inline int mesh_socket__unsent(const mesh_socket__conn *c) {
 #endif
 }
 
-static inline void mesh_socket__helper_stop(mesh_socket__impl *s);
+MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s);
 
-static inline mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
+MESH__PRIVATE mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why) {
     mesh_socket__impl *s = mesh_socket__of(t);
     mesh_status status = MESH_OK;
     int64_t limit, told, quiet, patience;
@@ -353,13 +353,13 @@ MESH_API mesh_status mesh_socket_close(mesh_socket *net) {
 }
 
 /* Of the address book, which is the same on every rank. (Two hosts that share a number would only be thought one.) */
-static inline int mesh_socket__locality(mesh_transport *t, int rank) {
+MESH__PRIVATE int mesh_socket__locality(mesh_transport *t, int rank) {
     const mesh_socket__impl *s = mesh_socket__of(t);
     uint64_t host = rank >= 0 && rank < t->size && s->book ? s->book[rank].host : 0;
     return host ? (int)((host ^ host >> 32) & 0x7fffffff) : -1;
 }
 
-static inline const mesh_ops *mesh_socket__ops(void) {
+MESH__PRIVATE const mesh_ops *mesh_socket__ops(void) {
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
                                  "socket",

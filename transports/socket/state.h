@@ -299,17 +299,17 @@ typedef struct mesh_socket__impl {
     int strangers;
 } mesh_socket__impl;
 
-static inline mesh_socket__impl *mesh_socket__of(mesh_transport *t) {
+MESH__PRIVATE mesh_socket__impl *mesh_socket__of(mesh_transport *t) {
     return (mesh_socket__impl *)((mesh_socket *)(void *)t)->impl;
 }
 
-static inline int64_t mesh_socket__clock(void) {
+MESH__PRIVATE int64_t mesh_socket__clock(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static inline void mesh_socket__log(mesh_socket__impl *s, int level, const char *format, ...) {
+MESH__PRIVATE void mesh_socket__log(mesh_socket__impl *s, int level, const char *format, ...) {
     char text[400];
     mesh__text t = mesh__text_on(text, sizeof text);
     va_list args;
@@ -321,7 +321,7 @@ static inline void mesh_socket__log(mesh_socket__impl *s, int level, const char 
 }
 
 /* Bytes that nobody can guess. Returns 0 where the system has none: there is nothing to fall back to. */
-static inline int mesh_socket__random(void *p, size_t n) {
+MESH__PRIVATE int mesh_socket__random(void *p, size_t n) {
     int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     size_t have = 0;
     while (fd >= 0 && have < n) {
@@ -335,7 +335,7 @@ static inline int mesh_socket__random(void *p, size_t n) {
 }
 
 /* A stream socket that no program started later inherits. */
-static inline int mesh_socket__new(int family) {
+MESH__PRIVATE int mesh_socket__new(int family) {
 #if MESH_SOCKET__LINUX
     return socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 #else
@@ -345,7 +345,7 @@ static inline int mesh_socket__new(int family) {
 #endif
 }
 
-static inline int mesh_socket__take(int listener, struct sockaddr_storage *from, socklen_t *length) {
+MESH__PRIVATE int mesh_socket__take(int listener, struct sockaddr_storage *from, socklen_t *length) {
 #if MESH_SOCKET__LINUX
     return accept4(listener, (struct sockaddr *)(void *)from, length, SOCK_CLOEXEC);
 #else
@@ -355,7 +355,7 @@ static inline int mesh_socket__take(int listener, struct sockaddr_storage *from,
 
 /* ---- // >>stirred: connections that somebody has to look at, though nothing comes over them ---- */
 
-static inline void mesh_socket__stir(mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__stir(mesh_socket__conn *c) {
     mesh_socket__impl *s = c->owner;
     if (c->stir_at) return;
     c->stir_next = s->stirred;
@@ -364,7 +364,7 @@ static inline void mesh_socket__stir(mesh_socket__conn *c) {
     s->stirred = c;
 }
 
-static inline void mesh_socket__unstir(mesh_socket__conn *c) {
+MESH__PRIVATE void mesh_socket__unstir(mesh_socket__conn *c) {
     if (!c->stir_at) return;
     *c->stir_at = c->stir_next;
     if (c->stir_next) c->stir_next->stir_at = c->stir_at;
@@ -372,13 +372,13 @@ static inline void mesh_socket__unstir(mesh_socket__conn *c) {
 }
 
 /* It ends, as this tells (BROKEN, GAVE_WAY), when it is next tended to. */
-static inline void mesh_socket__break(mesh_socket__conn *c, int how) {
+MESH__PRIVATE void mesh_socket__break(mesh_socket__conn *c, int how) {
     c->broken = how;
     mesh_socket__stir(c);
 }
 
 /* A peer is to be looked at now and then until nothing waits for it. */
-static inline void mesh_socket__unsettle(mesh_socket__impl *s, int rank) {
+MESH__PRIVATE void mesh_socket__unsettle(mesh_socket__impl *s, int rank) {
     if (s->peer[rank].restless) return;
     s->peer[rank].restless = 1;
     s->restless[s->nrestless++] = rank;
@@ -386,17 +386,17 @@ static inline void mesh_socket__unsettle(mesh_socket__impl *s, int rank) {
 
 /* ---- // >>lists of messages ---- */
 
-static inline void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
+MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t type, uint64_t channel,
                                            uint64_t check, uint64_t a, uint64_t b, const void *data, uint32_t nbytes);
 
-static inline void mesh_socket__list_add(mesh_socket__list *l, mesh_socket__xfer *x) {
+MESH__PRIVATE void mesh_socket__list_add(mesh_socket__list *l, mesh_socket__xfer *x) {
     if (!l->head) l->tail = &l->head;
     x->next = NULL;
     *l->tail = x;
     l->tail = &x->next;
 }
 
-static inline int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xfer *x) {
+MESH__PRIVATE int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xfer *x) {
     mesh_socket__xfer **at = &l->head;
     while (*at && *at != x) at = &(*at)->next;
     if (!*at) return 0;
@@ -405,14 +405,14 @@ static inline int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xf
     return 1;
 }
 
-static inline int mesh_socket__unoffer(mesh_socket__peer *p, mesh_socket__xfer *x) {
+MESH__PRIVATE int mesh_socket__unoffer(mesh_socket__peer *p, mesh_socket__xfer *x) {
     if (!mesh_socket__list_remove(&p->offered, x)) return 0;
     p->noffered--;
     return 1;
 }
 
 /* Give a message an id for the wire. Returns 0 without memory. */
-static inline int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *x) {
+MESH__PRIVATE int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *x) {
     mesh_transport *t = &s->net->base;
     int k = s->slot_free;
     if (k < s->nslots) {
@@ -430,13 +430,13 @@ static inline int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *
     return 1;
 }
 
-static inline mesh_socket__xfer *mesh_socket__id_find(mesh_socket__impl *s, uint64_t id, int rank, int direction) {
+MESH__PRIVATE mesh_socket__xfer *mesh_socket__id_find(mesh_socket__impl *s, uint64_t id, int rank, int direction) {
     uint32_t k = (uint32_t)id;
     mesh_socket__xfer *x = k < (uint32_t)s->nslots ? s->slot[k] : NULL;
     return x && x->id == id && x->x.rank == rank && x->x.direction == direction ? x : NULL;
 }
 
-static inline void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer *x) {
+MESH__PRIVATE void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer *x) {
     uint32_t k = (uint32_t)x->id;
     if (!x->id) return;
     s->slot[k] = NULL;
@@ -445,7 +445,7 @@ static inline void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer 
     x->id = 0;
 }
 
-static inline void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfer *x) {
+MESH__PRIVATE void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfer *x) {
     mesh_socket__id_drop(s, x);
     x->done = 1;
     x->ticket->left--;
@@ -454,7 +454,7 @@ static inline void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfe
 
 /* A message of ours that is partly written: what is left of its frame is copied, so that the stream stays whole without the caller's memory.
    Returns 0 without memory: nothing has changed then. */
-static inline int mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__xfer *x = c->frame;
     size_t at = 0;
     c->spare = (unsigned char *)mesh_transport_alloc(&s->net->base, c->frame_left + 1);
@@ -473,7 +473,7 @@ static inline int mesh_socket__frame_detach(mesh_socket__impl *s, mesh_socket__c
 }
 
 /* Nothing of the ticket is touched after this. */
-static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__ticket *k) {
+MESH__PRIVATE void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__ticket *k) {
     int i;
     for (i = 0; i < k->count; i++) {
         mesh_socket__xfer *x = &k->xfer[i];
@@ -499,7 +499,7 @@ static inline void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
     s->event = 1;
 }
 
-static inline void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__ticket *k, mesh_status status, int rank,
+MESH__PRIVATE void mesh_socket__ticket_fail(mesh_socket__impl *s, mesh_socket__ticket *k, mesh_status status, int rank,
                                             const char *format, ...) {
     va_list args;
     if (k->left == 0) return;
