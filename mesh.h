@@ -422,6 +422,11 @@ MESH__PRIVATE uint64_t mesh__mix(uint64_t h, uint64_t x) {
     return h ^ (h >> 29);
 }
 
+MESH__RARE uint64_t mesh__hash_text(uint64_t h, const char *s) {
+    for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
+    return mesh__mix(h, 0x100);
+}
+
 MESH_API mesh_status mesh_table_make(mesh_table *t, const int *ranks, int size, int *inverse, int inverse_size,
                                      mesh_error *err) {
     mesh_table made;

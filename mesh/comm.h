@@ -264,11 +264,6 @@ typedef struct mesh__hello {
     const char *mesh_text; /* inside the mail */
 } mesh__hello;
 
-MESH__RARE uint64_t mesh__hash_text(uint64_t h, const char *s) {
-    for (; s && *s; s++) h = mesh__mix(h, (unsigned char)*s);
-    return mesh__mix(h, 0x100);
-}
-
 MESH__RARE size_t mesh__hello_write(unsigned char *d, const mesh__engine *e, const mesh *m,
                                     const mesh_comm_desc *desc) {
     char text[300];

@@ -41,6 +41,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh/p2p.h": ["mesh_collectives.h"],
     "mesh/redistribute.h": ["mesh_collectives.h", "mesh/plan.h"],
     "transports/mesh_sim.h": ["mesh_collectives.h"],
+    "transports/mesh_env.h": ["mesh.h"],
     "transports/mesh_socket.h": ["mesh_collectives.h"],
     "transports/socket/hmac.h": ["mesh/transport.h"],
     "transports/socket/state.h": ["transports/mesh_socket.h"],
@@ -50,10 +51,10 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/socket/loop.h": ["transports/socket/handshake.h"],
     "transports/socket/ops.h": ["transports/socket/loop.h"],
     "transports/socket/helper.h": ["transports/socket/ops.h"],
-    "transports/socket/open.h": ["transports/socket/helper.h"],
+    "transports/socket/open.h": ["transports/socket/helper.h", "transports/mesh_env.h"],
     "transports/mesh_nccl_ptx.h": [],
     "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
-    "transports/nccl/state.h": ["transports/mesh_nccl.h"],
+    "transports/nccl/state.h": ["transports/mesh_nccl.h", "transports/mesh_env.h"],
     "transports/nccl/streams.h": ["transports/nccl/state.h"],
     "transports/nccl/bytes.h": ["transports/nccl/streams.h"],
     "transports/nccl/watch.h": ["transports/nccl/streams.h"],
@@ -132,7 +133,8 @@ def readme(texts):
     """README, and README with the lines that its table of doors has: each with what is behind it."""
     page = made = open("README.md").read()
     known = set()
-    for door in BEHIND if "transports/mesh_sim.h" in BEHIND else [*BEHIND, "transports/mesh_sim.h"]:
+    alone = ("transports/mesh_env.h", "transports/mesh_sim.h")
+    for door in sorted(alone + tuple(BEHIND), key=list(ARROWS).index):
         rooms = behind(door, known)
         known |= rooms
         lines = sum(len(texts[room].splitlines()) for room in rooms)

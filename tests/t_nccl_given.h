@@ -21,7 +21,8 @@ static void given_load(given_api *api) {
     MESH_X(CommInitRankConfig)
     MESH_X(CommSplit)
     MESH_X(CommGetAsyncError)
-    MESH_X(AllReduce) MESH_X(CommDestroy) MESH_X(CommAbort)
+    MESH_X(AllReduce)
+    MESH_X(CommDestroy) MESH_X(CommAbort)
 #undef MESH_X
         CHECK(api->CommAbort && api->AllReduce);
 }
@@ -57,7 +58,9 @@ static ncclComm_t given_make(const given_api *api, const given_job *job, int ran
     while (r == ncclInProgress) api->CommGetAsyncError(comm, &r);
     CHECK_INT(r, ncclSuccess);
     if (job->what != GIVEN_FEWER && job->what != GIVEN_TURNED) return comm;
-    CHECK_INT(api->CommSplit(comm, job->what == GIVEN_FEWER && rank == 3, -rank, &part, NULL), ncclSuccess);
+    CHECK_INT(api->CommSplit(comm, job->what == GIVEN_FEWER && rank == 3, job->what == GIVEN_FEWER ? rank : -rank,
+                             &part, NULL),
+              ncclSuccess);
     CHECK_INT(api->CommDestroy(comm), ncclSuccess);
     return part;
 }
@@ -148,7 +151,7 @@ static void given_rank(mesh_transport *boot, void *ctx) {
         CHECK(test_now() - start < 20);
     } else {
         CHECK_INT(status, job->what == GIVEN_BY_SOME ? MESH_ERR_MISMATCH : MESH_ERR_ARGUMENT);
-        if (job->what == GIVEN_FEWER) CHECK_HAS(err.text, "as 2 of 3, the bootstrap as 0 of 4");
+        if (job->what == GIVEN_FEWER) CHECK_HAS(err.text, "as 0 of 3, the bootstrap as 0 of 4");
         if (job->what == GIVEN_TURNED) CHECK_HAS(err.text, "as 3 of 4, the bootstrap as 0 of 4");
         if (job->what == GIVEN_BY_SOME) CHECK_HAS(err.text, boot->rank == 1 ? "on rank 1 it is not)" : "it is)");
         if (job->what == GIVEN_ELSEWHERE) CHECK_HAS(err.text, "mesh_nccl_desc.comm is on device 1");

@@ -690,7 +690,7 @@ static void test_acceptor(void) {
     int i;
     setenv("PMIX_NAMESPACE", "the rogue's job", 1);
     rogue_lead(4);
-    right.job = mesh_socket__identity(0);
+    right.job = mesh_env_job(0);
     CHECK(right.job);
     try_hellos(wrong, sizeof wrong / sizeof wrong[0], 0, right.job);
     try_proofs(0, &right);
@@ -859,7 +859,7 @@ static void dialed_right(rogue_talk *k, int listener) {
     CHECK_INT(rogue_number(k->c2 + 36, 4), 2);
     CHECK_INT(rogue_number(k->c2 + 40, 4), HELLO_JOINS);
     CHECK_INT(rogue_number(k->c2 + 44, 4), 0);
-    CHECK(rogue_number(k->c2 + 32 + 80, 8) == mesh_socket__identity(0));
+    CHECK(rogue_number(k->c2 + 32 + 80, 8) == mesh_env_job(0));
     talk_send(k, k->s2, 40);
     memset(book, 0, sizeof book);
     memcpy(book + 64, k->c2 + 48, 64);
@@ -1240,7 +1240,7 @@ static void test_cloexec(void) {
         _exit(read(line[0], path, 1) != 0);
     }
     setenv("MESH_TRACE", dir, 1);
-    rogue_host = mesh_socket__host();
+    rogue_host = mesh_env_host();
     rogue_process = mesh_socket__process();
     if (rogue_process) rogue_process = rogue_process >> 32 << 32 | (uint64_t)(uint32_t)child;
     for (i = 0; i < MOST; i++) before[i] = fcntl(i, F_GETFD) >= 0;

@@ -64,17 +64,63 @@ static void clear_environment(void) {
     for (i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
 }
 
-static mesh_socket__place place_of(void) {
+static mesh_env place_of(void) {
     mesh_socket_desc d = MESH_ZERO;
-    mesh_socket__place w;
+    mesh_env w;
     mesh_error err;
     CHECK_OK(mesh_socket__who(&d, &w, &err), err);
     return w;
 }
 
+/* What a program asks before it opens anything. */
+static void test_env_read(void) {
+    static const struct {
+        const char *rank, *size, *local, *local_size;
+        int launcher;
+    } said[] = {{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", MESH_LAUNCHER_TORCHRUN},
+                {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE", MESH_LAUNCHER_OPEN_MPI},
+                {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", MESH_LAUNCHER_MPICH},
+                {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, MESH_LAUNCHER_SLURM}};
+    const char *source = "nobody";
+    uint64_t bits;
+    mesh_env e;
+    mesh_error err;
+    size_t i;
+    clear_environment();
+    CHECK_OK(mesh_env_read(&e, &err), err);
+    CHECK(e.launcher == MESH_LAUNCHER_NONE && e.rank == 0 && e.size == 1 && e.local_rank == -1 && e.local_size == -1);
+    CHECK(e.port == -1 && !e.address[0] && !strcmp(e.source, "nothing"));
+    CHECK_INT(mesh_env_local_rank(&source), -1);
+    CHECK_STR(source, "nobody");
+    for (i = 4; i-- > 0;) { /* each comes before those that are set already */
+        char rank[8];
+        snprintf(rank, sizeof rank, "%d", (int)i);
+        setenv(said[i].rank, rank, 1), setenv(said[i].size, "12", 1), setenv(said[i].local, rank, 1);
+        if (said[i].local_size) setenv(said[i].local_size, "5", 1);
+        if (!said[i].local_size) setenv("SLURM_STEP_ID", "0", 1), setenv("SLURM_STEP_NODELIST", "a[7-9]", 1);
+        CHECK_OK(mesh_env_read(&e, &err), err);
+        CHECK_INT(e.launcher, said[i].launcher);
+        CHECK(e.rank == (int)i && e.size == 12 && e.local_rank == (int)i);
+        CHECK_INT(e.local_size, said[i].local_size ? 5 : -1);
+        CHECK_STR(e.source, said[i].rank);
+        CHECK_STR(e.address, i < 2 ? "" : "a7");
+        CHECK_INT(mesh_env_local_rank(&source), (int)i);
+        CHECK_STR(source, said[i].local);
+    }
+    setenv("LOCAL_RANK", "first", 1);
+    CHECK_INT(mesh_env_read(&e, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "LOCAL_RANK is \"first\", which is no number");
+    CHECK_INT(mesh_env_local_rank(&source), 1);
+    clear_environment();
+    for (i = 0; i < 4; i++) unsetenv(said[i].local), unsetenv(said[i].local_size ? said[i].local_size : "RANK");
+    CHECK(mesh_env_host() != 0 && mesh_env_host() == mesh_env_host());
+    CHECK(mesh_env_cores(&bits) >= 1);
+}
+
 static void test_environment(void) {
     mesh_socket_desc d = MESH_ZERO;
-    mesh_socket__place w;
+    mesh_env w;
     mesh_error err;
     mesh_socket net;
     char host[64];
@@ -139,13 +185,13 @@ static void test_environment(void) {
     CHECK_STR(place_of().address, "127.0.0.1"); /* one host: no secret is needed */
     setenv("PMI_RANK", "5", 1), setenv("PMI_SIZE", "16", 1), setenv("SLURM_STEP_NODELIST", "x7,gpu03", 1);
     CHECK_STR(place_of().address, "x7"); /* srun --mpi=pmi2 */
-    CHECK_INT(mesh_socket__first_host("a12,b[1-2]", host, sizeof host), 0);
+    CHECK_INT(mesh__env_first_host("a12,b[1-2]", host, sizeof host), 0);
     CHECK_STR(host, "a12");
-    CHECK_INT(mesh_socket__first_host("rack[7-8]-n,b", host, sizeof host), 0);
+    CHECK_INT(mesh__env_first_host("rack[7-8]-n,b", host, sizeof host), 0);
     CHECK_STR(host, "rack7-n");
-    CHECK_INT(mesh_socket__first_host("rack[7-8]", host, sizeof host), 0);
-    CHECK_INT(mesh_socket__first_host("rack[7]-n", host, sizeof host), 1);
-    CHECK_INT(mesh_socket__first_host("rack7", host, sizeof host), 1);
+    CHECK_INT(mesh__env_first_host("rack[7-8]", host, sizeof host), 0);
+    CHECK_INT(mesh__env_first_host("rack[7]-n", host, sizeof host), 1);
+    CHECK_INT(mesh__env_first_host("rack7", host, sizeof host), 1);
     clear_environment();
 }
 
@@ -481,8 +527,8 @@ static void test_silence_figures(void) {
         unsigned char retransmissions, probes;
         uint32_t ms;
         int silent;
-    } figures[] = {{0, 0, 600000, 0}, {2, 2, 600000, 0}, {3, 0, 19999, 0}, {3, 0, 20000, 1}, {0, 3, 20000, 1},
-                   {0, 3, 19999, 0},  {15, 0, 60000, 1}, {0, 9, 60000, 1}};
+    } figures[] = {{0, 0, 600000, 0}, {2, 2, 600000, 0}, {3, 0, 19999, 0},  {3, 0, 20000, 1},
+                   {0, 3, 20000, 1},  {0, 3, 19999, 0},  {15, 0, 60000, 1}, {0, 9, 60000, 1}};
     unsigned char info[MESH_SOCKET__TCP_INFO];
     size_t i;
     for (i = 0; i < sizeof figures / sizeof figures[0]; i++) {
@@ -538,6 +584,7 @@ static const test_case socket_tests[] = {
     {"socket/many", test_many, 0},
     {"socket/thousand", test_thousand, 0},
     {"socket/hmac", test_hmac, 0},
+    {"socket/env", test_env_read, 20},
     {"socket/environment", test_environment, 0},
     {"socket/join_wrong_secret", test_join_wrong_secret, 0},
     {"socket/join_missing", test_join_missing, 0},

@@ -1301,7 +1301,7 @@ static void test_places(void) {
         const place_case *c = &cases[i];
         int failed = test_failures;
         mesh_socket_desc d = MESH_ZERO;
-        mesh_socket__place w;
+        mesh_env w;
         mesh_error err;
         mesh_status status;
         if (c->given) d.rank = 2, d.size = 5, d.local_rank = 3;
@@ -1519,9 +1519,9 @@ static void test_addresses(void) {
 static void test_neighbours(void) {
     static const uint64_t hosts[4] = {5, 9, 5, 5};
     static const int places[4] = {0, 0, 1, 2};
-    mesh_socket__place w;
+    mesh_env w;
     uint64_t bits;
-    int i, k, cores = mesh_socket__cores(&bits);
+    int i, k, cores = mesh_env_cores(&bits);
     law_open(4, MESH_SOCKET_AUTO);
     for (i = 0; i < 4; i++) CHECK_INT(law[i].net.local_rank, 0); /* what the description says */
     memset(&w, 0, sizeof w);

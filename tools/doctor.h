@@ -60,7 +60,7 @@ static void doctor_limits(doctor *d) {
     struct rlimit files;
     uint64_t bits;
     doctor_say(d, DOCTOR_OK, "cores", NULL, "%d; with more ranks than that, waiting yields instead of spinning",
-               mesh_socket__cores(&bits));
+               mesh_env_cores(&bits));
     if (getenv("OMP_NUM_THREADS"))
         doctor_say(d, DOCTOR_OK, "threads", NULL, "OMP_NUM_THREADS=%s in each rank", getenv("OMP_NUM_THREADS"));
     else
@@ -203,7 +203,7 @@ static void doctor_network(doctor *d) {
 }
 
 /* Can rank 0's address be used? */
-static void doctor_address(doctor *d, const mesh_socket__place *where) {
+static void doctor_address(doctor *d, const mesh_env *where) {
     struct addrinfo hints, *found = NULL;
     int e;
     memset(&hints, 0, sizeof hints);
@@ -247,16 +247,16 @@ static void doctor_trace(doctor *d) {
 static void doctor_environment(doctor *d) {
     static const mesh_socket_desc none = MESH_ZERO;
     const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES");
-    mesh_socket__place where;
+    mesh_env where;
     mesh_error err;
     if (mesh_socket__who(&none, &where, &err) != MESH_OK)
         doctor_say(d, DOCTOR_ERROR, "launcher", "set the variable right, or unset it to run alone", "%s", err.text);
-    else if (where.size == 1 && !in_job())
+    else if (where.launcher == MESH_LAUNCHER_NONE)
         doctor_say(d, DOCTOR_OK, "launcher", NULL, "no launcher's variables: a program started here is a world of 1");
     else
         doctor_say(d, DOCTOR_OK, "launcher", NULL, "rank %d of %d, rank 0 at %s port %d", where.rank, where.size,
                    where.address, where.port);
-    if (in_job()) doctor_address(d, &where);
+    if (where.launcher != MESH_LAUNCHER_NONE) doctor_address(d, &where);
     doctor_trace(d);
     if (!getenv("MESH_SECRET"))
         doctor_say(d, DOCTOR_OK, "secret", NULL,

@@ -344,7 +344,7 @@ static int start_ranks(const run_options *o, rank *ranks, char **command) {
         return -1;
     }
     if (!getenv("OMP_NUM_THREADS")) {
-        int cores = mesh_socket__cores(&bits);
+        int cores = mesh_env_cores(&bits);
         j.threads = cores / o->ranks > 1 ? cores / o->ranks : 1;
         if (o->ranks > 1 && !o->quiet)
             fprintf(stderr, "mesh run: OMP_NUM_THREADS=%d for each of %d ranks on %d cores; set it to choose\n",
@@ -654,18 +654,11 @@ static int command_run(const char *self, int argc, char **argv) {
     return run_job(&o, argv + i);
 }
 
-/* Is this process a rank of a job already? */
+/* Is this process a rank of a job already? Also where what a launcher says is wrong: opening then tells. */
 static int in_job(void) {
-    static const char *const names[][2] = {{"RANK", "WORLD_SIZE"},
-                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                           {"PMI_RANK", "PMI_SIZE"},
-                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
-    size_t i;
-    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *mine = getenv(names[i][0]), *world = getenv(names[i][1]);
-        if (mine && *mine && world && *world && (i < 3 || getenv("SLURM_STEP_ID"))) return 1; /* a batch script is none */
-    }
-    return 0;
+    mesh_env e;
+    mesh_error own;
+    return mesh_env_read(&e, &own) != MESH_OK || e.launcher != MESH_LAUNCHER_NONE;
 }
 
 /* Become `mesh run -n RANKS --bare -- self command args ...`: outside a job a command starts its own. */

@@ -217,9 +217,9 @@ static void fuzz_environment_clear(void) {
 
 static void fuzz_hosts(const char *list) {
     char all[300], some[8], prefix[300];
-    int only = mesh_socket__first_host(list, all, sizeof all);
+    int only = mesh__env_first_host(list, all, sizeof all);
     size_t n = strcspn(list, ",[");
-    CHECK_INT(mesh_socket__first_host(list, some, sizeof some), only);
+    CHECK_INT(mesh__env_first_host(list, some, sizeof some), only);
     CHECK(!strncmp(some, all, strlen(some)));
     snprintf(prefix, sizeof prefix, "%.*s", (int)(n < 280 ? n : 280), list);
     CHECK(!strncmp(all, prefix, strlen(prefix)));
@@ -231,7 +231,7 @@ static void fuzz_environment(const unsigned char *data, size_t n) {
     fuzz_bytes b = fuzz_bytes_of(data, n);
     char *line;
     mesh_socket_desc desc = MESH_ZERO;
-    mesh_socket__place w;
+    mesh_env w;
     mesh_error err;
     mesh_status status;
     mesh_socket net;

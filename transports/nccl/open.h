@@ -363,20 +363,13 @@ MESH__RARE mesh_status mesh_nccl__given(mesh_nccl__state *s, int *device, mesh_e
 
 /* Which device is this rank's? */
 MESH__RARE mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
-    static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                            "SLURM_LOCALID"};
-    const char *from = "its rank", *value;
-    int count = 0, local = s->boot->rank, major = 0, i;
+    const char *from = "its rank";
+    int count = 0, local = mesh_env_local_rank(&from), major = 0;
     cudaError_t r = s->api.cudaGetDeviceCount(&count);
     if (r != cudaSuccess || count < 1)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, s->boot->rank, "no GPU on rank %d's host: cudaGetDeviceCount: %s",
                           s->boot->rank, r == cudaSuccess ? "0 devices" : s->api.cudaGetErrorString(r));
-    for (i = 0; i < 4; i++)
-        if ((value = getenv(variables[i])) != NULL && mesh__is_digit(*value)) {
-            local = atoi(value);
-            from = variables[i];
-            break;
-        }
+    if (local < 0) local = s->boot->rank;
     if (desc->device) {
         local = desc->device - 1;
         from = "mesh_nccl_desc.device - 1";

@@ -1,11 +1,12 @@
 /* nccl/state.h - the libraries as a table of functions; what a rank over NCCL has. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_nccl.h.
+   Includes mesh_nccl.h and mesh_env.h.
 */
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_NCCL_STATE_IMPLEMENTED)
 #define MESH_NCCL_STATE_IMPLEMENTED
 #include "../mesh_nccl.h"
+#include "../mesh_env.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,85 +1,23 @@
 /* socket/open.h - joining a job: who and where this rank is, listening, meeting rank 0, the address book. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes helper.h.
+   Includes helper.h and mesh_env.h.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPEN_IMPLEMENTED)
 #define MESH_SOCKET_OPEN_IMPLEMENTED
 #include "helper.h"
+#include "../mesh_env.h"
 
 /* ---- // >>environment ---- */
 
-typedef struct mesh_socket__place { /* who and where we are, and how we know */
-    int rank, size, local_rank, local_size, port;
-    char address[256];
-    const char *source;
-} mesh_socket__place;
-
 /* A number from the environment. Returns 1 if it is there; an error where it is no number. */
 MESH__RARE int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
-    const char *text = getenv(name), *p = text;
-    int64_t v = 0;
-    if (!text || !*text) return 0;
-    for (; mesh__is_digit(*p) && v <= INT32_MAX; p++) v = v * 10 + (*p - '0');
-    if (*p || v > INT32_MAX) {
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is \"%s\", which is no number from 0 to %d", name,
-                   text, INT32_MAX);
-        *bad = 1;
-        return 0;
-    }
-    *out = (int)v;
-    return 1;
-}
-
-/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */
-MESH__RARE int mesh_socket__first_host(const char *list, char *out, size_t cap) {
-    mesh__text t = mesh__text_on(out, cap);
-    int only = 1;
-    for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
-    if (*list == '[') {
-        for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
-        only = *list == ']';
-        while (*list && *list != ']') list++;
-        for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
-    }
-    return only && !*list;
-}
-
-/* Number `field` of /proc/PID/stat behind the name: 1 the parent, 19 when it started. 0: unknown. */
-MESH__RARE unsigned long long mesh_socket__stat_of(long pid, int field) {
-    unsigned long long v = 0;
-#if MESH_SOCKET__LINUX
-    char path[64], text[512] = "", *p;
-    FILE *f;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    if (!(f = fopen(path, "re"))) return 0;
-    if (fgets(text, sizeof text, f) && (p = strrchr(text, ')')) != NULL && p[1] && p[2]) {
-        for (p += 3; *p && field > 0; p++) field -= *p == ' ';
-        sscanf(p, "%llu", &v);
-    }
-    fclose(f);
-#else
-    (void)pid, (void)field;
-#endif
-    return v;
-}
-
-/* What the launcher calls this job: ranks of one agree in it, and jobs of one host differ. 0: no launcher says. local: the job has one host.
-   MPICH's has no name for it, but there every rank leads a session below one proxy of the job and host. */
-MESH__RARE uint64_t mesh_socket__identity(int local) {
-    static const char *const names[][2] = {
-        {"PMIX_NAMESPACE", ""}, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, {"PMI_JOBID", ""}, {"TORCHELASTIC_RUN_ID", ""}};
-    size_t i;
-    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *a = getenv(names[i][0]), *b = getenv(names[i][1]);
-        if (a && *a && !mesh__same(a, "none")) return mesh__hash_text(mesh__hash_text(5, a), b ? b : "") | 1;
-    }
-    if (local && getenv("PMI_RANK")) {
-        unsigned long long proxy = mesh_socket__stat_of((long)getsid(0), 1);
-        if (proxy) return mesh__mix(proxy, mesh_socket__stat_of((long)proxy, 19)) | 1;
-    }
-    return 0;
+    mesh_error why;
+    int found = mesh__env_int(name, out, &why);
+    if (found < 0) mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s", why.text);
+    *bad |= found < 0;
+    return found > 0;
 }
 
 /* Only loopback is used: there is no secret, and nobody said that it may do without. */
@@ -88,103 +26,39 @@ MESH__RARE int mesh_socket__is_local(const mesh_socket_desc *d) {
     return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
 }
 
-/* Rank and size as a launcher says them. Returns which one, from 1: torchrun's names, Open MPI's, MPICH's, Slurm's; 0: none; -1: an error. */
-MESH__RARE int mesh_socket__launched(mesh_socket__place *w, mesh_error *err) {
-    static const char *const names[4][4] = {
-        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
-    int i, bad = 0;
-    for (i = 0; i < 4; i++) {
-        int has_rank = mesh_socket__env_int(names[i][0], &w->rank, err, &bad),
-            has_size = mesh_socket__env_int(names[i][1], &w->size, err, &bad);
-        if (bad) return -1;
-        if (has_rank != has_size && i < 3) {
-            mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s is set, but %s is not; set both or neither",
-                       names[i][!has_rank], names[i][has_rank]);
-            return -1;
-        }
-        if (!has_rank || !has_size ||
-            (i == 3 && !getenv("SLURM_STEP_ID"))) { /* a batch script of Slurm's, without srun */
-            w->rank = w->size = 0;
-            continue;
-        }
-        w->source = names[i][0];
-        if (!mesh_socket__env_int(names[i][2], &w->local_rank, err, &bad)) w->local_rank = -1;
-        if (!mesh_socket__env_int(names[i][3], &w->local_size, err, &bad)) w->local_size = -1;
-        return bad ? -1 : i + 1;
-    }
-    return 0;
-}
-
-MESH__RARE mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_socket__place *w, mesh_error *err) {
-    const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST"),
-               *elastic = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    uint64_t identity = mesh_socket__identity(mesh_socket__is_local(d));
-    int bad = 0, found = 0;
-    memset(w, 0, sizeof *w);
-    w->local_rank = w->local_size = -1;
-    w->source = "desc";
+/* Who and where this rank is: the description's word, else the launcher's. */
+MESH__RARE mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_env *w, mesh_error *err) {
+    mesh_error why;
+    mesh_status status;
+    mesh__env_nothing(w);
     if (d->size) {
         w->rank = d->rank;
         w->size = d->size;
         w->local_rank = d->local_rank;
+        w->source = "desc";
     }
-    if (!d->size && (found = mesh_socket__launched(w, err)) < 0) return MESH_ERR_ARGUMENT;
-    if (!d->size && !found) w->size = 1;
-    if (w->size < 1 || w->rank < 0 || w->rank >= w->size)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, w->rank,
-                          "mesh_socket_open: rank %d of a world of %d (from %s); ranks go from 0 to size - 1", w->rank,
-                          w->size, w->source);
-    if (d->address) master = d->address;
-    if (master && *master)
-        mesh__copy_text(w->address, sizeof w->address, master);
-    else if (found < 3 || !nodes || !*nodes || mesh_socket__first_host(nodes, w->address, sizeof w->address))
-        mesh__copy_text(w->address, sizeof w->address, "127.0.0.1"); /* also where a step of srun's has one host */
-    if (!w->address[0])
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_socket_open: SLURM_STEP_NODELIST is \"%s\", which begins with no host; set MASTER_ADDR",
-                          nodes);
-    if (d->port) {
+    status = d->size ? mesh__env_check(w, &why) : mesh__env_ranks(w, &why);
+    if (d->address)
+        mesh__copy_text(w->address, sizeof w->address, d->address);
+    else if (status == MESH_OK)
+        status = mesh__env_address(w, &why);
+    if (d->port)
         w->port = d->port;
-    } else if (!mesh_socket__env_int("MESH_PORT", &w->port, err, &bad)) {
-        if (!bad && mesh_socket__env_int("MASTER_PORT", &w->port, err, &bad))
-            w->port += elastic && mesh__same(elastic, "True");
-        else /* below the ports that systems hand out themselves */
-            w->port = identity ? 20000 + (int)((identity >> 1) % 12000) : 29400;
+    else if (status == MESH_OK)
+        status = mesh__env_port(w, &why);
+    if (status == MESH_OK && w->port < 0) { /* below the ports that systems hand out themselves */
+        uint64_t job = mesh_env_job(mesh_socket__is_local(d));
+        w->port = job ? 20000 + (int)((job >> 1) % 12000) : 29400;
     }
-    if (bad) return MESH_ERR_ARGUMENT;
-    if (w->port < 1 || w->port > 65535)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: port %d; a port is 1 to 65535", w->port);
-    return MESH_OK;
+    if (status == MESH_OK && (w->port < 1 || w->port > 65535))
+        status = mesh__fail(&why, MESH_ERR_ARGUMENT, -1, "port %d; a port is 1 to 65535", w->port);
+    if (!w->address[0]) mesh__copy_text(w->address, sizeof w->address, "127.0.0.1");
+    return status == MESH_OK ? status : mesh__fail(err, status, why.rank, "mesh_socket_open: %s", why.text);
 }
 
 /* ---- // >>opening ---- */
 
-/* What tells hosts apart, so that only ranks on one try Unix-domain sockets: its name, its boot, its network namespace. */
-MESH__RARE uint64_t mesh_socket__host(void) {
-    char text[256] = "";
-    uint64_t h;
-    gethostname(text, sizeof text - 1);
-    h = mesh__hash_text(3, text);
-#if MESH_SOCKET__LINUX
-    {
-        struct stat st;
-        int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-        if (fd >= 0) {
-            ssize_t n = read(fd, text, sizeof text - 1);
-            text[n > 0 ? n : 0] = 0;
-            h = mesh__hash_text(h, text);
-            close(fd);
-        }
-        if (stat("/proc/self/ns/net", &st) == 0) h = mesh__mix(h, (uint64_t)st.st_ino);
-    }
-#endif
-    return h ? h : 1;
-}
-
-MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
     struct addrinfo hints, *list = NULL;
     char port[16];
     int code;
@@ -252,15 +126,13 @@ MESH__RARE mesh_status mesh_socket__listen(mesh_socket__impl *s, const struct so
     return MESH_OK;
 }
 
-MESH__RARE int mesh_socket__cores(uint64_t *bits);
-
 MESH__RARE void mesh_socket__listen_unix(mesh_socket__impl *s) {
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
     struct sockaddr_un a;
     socklen_t length;
     int fd;
-    mine->host = mesh_socket__host();
-    mesh_socket__cores(&mine->cores);
+    mine->host = mesh_env_host();
+    mesh_env_cores(&mine->cores);
     mine->process = mesh_socket__process();
     if (s->lanes == MESH_SOCKET_TCP) return;
     fd = mesh_socket__new(AF_UNIX);
@@ -377,8 +249,8 @@ MESH__RARE void mesh_socket__settle(mesh_socket__impl *s) {
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
-MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_socket__place *w, int inherited,
-                                              int insecure, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_env *w, int inherited, int insecure,
+                                              mesh_error *err) {
     struct sockaddr_storage at = s->master;
     char where[300];
     unsigned char *book;
@@ -452,7 +324,7 @@ MESH__RARE void mesh_socket__move(mesh_socket__impl *s) {
 }
 
 /* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
-MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
     mesh_socket__conn *c = s->peer[0].coming;
     mesh_socket__entry *mine = &s->book[s->net->base.rank];
     struct sockaddr_storage a;
@@ -485,7 +357,7 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_soc
 }
 
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
-MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_socket__place *w, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
     int64_t pause = 2000000;
     int attempts = 0, at = 0;
     while (!s->have_book) {
@@ -571,41 +443,8 @@ MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh
         rank, size, need, (int)limit.rlim_cur - used, (int)limit.rlim_cur);
 }
 
-/* Cores that this process may run on; *bits: bit k % 64 for each core k, 0 where that is not known. */
-MESH__RARE int mesh_socket__cores(uint64_t *bits) {
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#if MESH_SOCKET__LINUX
-    FILE *f = fopen("/proc/self/status", "re");
-    char line[1024];
-    *bits = 0;
-    while (f && fgets(line, sizeof line, f)) { /* "Cpus_allowed:	ff,ffffffff", the last digit cores 0 to 3 */
-        int allowed = 0, at = 0;
-        char *p;
-        if (strncmp(line, "Cpus_allowed:", 13)) continue;
-        for (p = line + strlen(line) - 1; p > line + 13; p--) {
-            int digit = *p >= '0' && *p <= '9' ? *p - '0' : *p >= 'a' && *p <= 'f' ? *p - 'a' + 10 : -1;
-            if (digit < 0) continue;
-            *bits |= (uint64_t)digit << at % 64;
-            for (at += 4; digit; digit &= digit - 1) allowed++;
-        }
-        if (allowed > 0 && allowed < cores) cores = allowed;
-    }
-    if (f) fclose(f);
-    if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
-        NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
-        long quota, period;
-        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
-            cores = (int)((quota + period - 1) / period);
-        fclose(f);
-    }
-#else
-    *bits = 0;
-#endif
-    return cores > 0 ? cores : 1;
-}
-
 /* This rank's place among those on this host, and whether more ranks share its cores than there are. */
-MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place *w) {
+MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
     int i, here = 0, before = 0, me = s->net->base.rank;
     uint64_t mine = s->book[me].cores, bits;
     for (i = 0; i < s->net->base.size; i++)
@@ -615,7 +454,7 @@ MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_socket__place
             before += i < me;
         }
     s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
-    s->crowded = here > mesh_socket__cores(&bits);
+    s->crowded = here > mesh_env_cores(&bits);
 }
 
 /* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
@@ -717,8 +556,8 @@ MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const ch
 }
 
 /* An endpoint of nothing yet. MEMORY: nothing is left of it. */
-MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc,
-                                          const mesh_socket__place *where, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc, const mesh_env *where,
+                                          mesh_error *err) {
     mesh_socket__impl *s;
     int i;
     net->base.ops = mesh_socket__ops();
@@ -737,7 +576,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
-    s->identity = mesh_socket__identity(mesh_socket__is_local(desc));
+    s->identity = mesh_env_job(mesh_socket__is_local(desc));
     s->open_deadline =
         mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where->size);
@@ -785,8 +624,8 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
 }
 
 /* A world of more than one: meet the others. */
-MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc,
-                                         const mesh_socket__place *where, mesh_error *err) {
+MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc, const mesh_env *where,
+                                         mesh_error *err) {
     int inherited = 0, bad = 0;
     mesh_status status = mesh_socket__resolve(s, where, err);
     if (status != MESH_OK) return status;
@@ -809,7 +648,7 @@ MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket
 
 MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *desc, mesh_error *err) {
     static const mesh_socket_desc none = MESH_ZERO;
-    mesh_socket__place where;
+    mesh_env where;
     mesh_socket__impl *s;
     mesh_status status;
     int i;
