@@ -893,10 +893,10 @@ static void compared_rank(mesh_transport *t, void *ctx) {
         pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
         law_theirs(k, k->past.position + 2, 6); /* wrong is what this rank has not called yet */
         mesh_nccl__history_compare(s, k);
-        CHECK(!k->ended && k->past.has_theirs);
+        CHECK(k->life != MESH_NCCL__ENDED && k->past.has_theirs);
         law_theirs(k, k->past.position, named ? 3 : 0);
         mesh_nccl__history_compare(s, k);
-        CHECK(k->ended);
+        CHECK(k->life == MESH_NCCL__ENDED);
         pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
     }
     while (status == MESH_OK) {

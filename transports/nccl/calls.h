@@ -117,7 +117,7 @@ MESH__PRIVATE mesh_status mesh_nccl__check_call(mesh_nccl__state *s, const mesh_
 MESH__PRIVATE int mesh_nccl__has_ended(mesh_nccl__state *s, const mesh_nccl__comm *c) {
     int ended;
     pthread_mutex_lock(&s->lock);
-    ended = c->ended;
+    ended = c->life == MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
     return ended;
 }

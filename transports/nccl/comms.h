@@ -15,7 +15,7 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__find(mesh_nccl__state *s, const mesh *on,
     int i;
     pthread_mutex_lock(&s->lock);
     for (c = s->comm; c; c = c->next) {
-        if (c->size != on->size || c->ended || c->stale || !c->serial || (c->refs && c->owner != owner)) continue;
+        if (c->size != on->size || c->life != MESH_NCCL__OPEN || c->stale || (c->refs && c->owner != owner)) continue;
         for (i = 0; i < c->size && c->rank[i] == mesh_rank_at(on, i); i++) {}
         if (i == c->size) break;
     }
@@ -244,12 +244,12 @@ MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *
     mesh_status status = MESH_IN_PROGRESS;
     ncclResult_t r;
     pthread_mutex_lock(&s->lock);
-    if (c->ended) {
-        status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+    if (c->life == MESH_NCCL__ENDED) {
+        status = mesh__fail(err, (mesh_status)c->end.why.status, c->end.why.rank, "%s", c->end.why.text);
     } else {
         c->comm = comm;
         c->made = NULL;
-        c->connecting = 1;
+        c->life = MESH_NCCL__CONNECTING;
     }
     pthread_mutex_unlock(&s->lock);
     if (status != MESH_IN_PROGRESS) return status;
@@ -268,8 +268,8 @@ MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *
         mesh_nccl__look(s);
         if (mesh_nccl__now(s) >= deadline)
             mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "connecting is not done at its deadline");
-        if (c->ended)
-            status = mesh__fail(err, (mesh_status)c->why.status, c->why.rank, "%s", c->why.text);
+        if (c->life == MESH_NCCL__ENDED)
+            status = mesh__fail(err, (mesh_status)c->end.why.status, c->end.why.rank, "%s", c->end.why.text);
         else if (ticket.id <= c->completed)
             status = MESH_OK;
         pthread_mutex_unlock(&s->lock);
@@ -312,11 +312,10 @@ MESH__RARE mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, 
 MESH__RARE void mesh_nccl__unjoin(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nccl__comm *family,
                                   const mesh_nccl__vote *vote) {
     pthread_mutex_lock(&s->lock);
-    if (c->connecting && !c->ended) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
+    if (c->life == MESH_NCCL__CONNECTING) mesh_nccl__end(s, c, vote->status, vote->why.rank, "%s", vote->why.text);
     if (family->root) mesh_nccl__stop_comm(s, family, family->root, &c->made);
-    if (!c->ended) c->why = vote->why;
-    c->ended = 1;
-    c->connecting = 0;
+    if (c->life == MESH_NCCL__NEW) c->end.why = vote->why;
+    c->life = MESH_NCCL__ENDED;
     family->root = NULL;
     family->stale = 1;
     pthread_mutex_unlock(&s->lock);
@@ -368,7 +367,8 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
             mesh_nccl__agree(s, all->rank, all->size, id, (!family || !family->root) && !mesh_nccl__branches(s, all), 1,
                              &vote, deadline);
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
-            if (c->serial) c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
+            if (c->life != MESH_NCCL__NEW)
+                c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */
             mesh_nccl__make(s, c, family, all, id, color, &vote, deadline);
         }
     }
@@ -387,7 +387,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     pthread_mutex_lock(&s->lock);
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
-    c->connecting = 0;
+    if (c->life != MESH_NCCL__ENDED) c->life = MESH_NCCL__OPEN;
     c->refs++;
     c->owner = id >> 8;
     g->next = s->group;

@@ -39,7 +39,7 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
     mesh_nccl__farewell *f;
     pthread_t thread;
     int n = 0, over = 0, left = 0;
-    for (c = s->comm; c; c = c->next) n += c->ended ? 0 : (c->comm != NULL) + (c->root != NULL);
+    for (c = s->comm; c; c = c->next) n += c->life == MESH_NCCL__ENDED ? 0 : (c->comm != NULL) + (c->root != NULL);
     if (!n) return 1;
     f = (mesh_nccl__farewell *)malloc(sizeof *f + (size_t)n * sizeof f->comm[0]); /* may outlive the allocator */
     if (!f) return 0;
@@ -48,7 +48,7 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
     f->device = s->n->device;
     pthread_mutex_init(&f->lock, NULL);
     for (c = s->comm; c; c = c->next) { /* the youngest first, on every rank */
-        if (c->ended) continue;
+        if (c->life == MESH_NCCL__ENDED) continue;
         if (c->comm) f->comm[f->n++] = c->comm;
         if (c->root) f->comm[f->n++] = c->root;
         c->comm = c->root = NULL;
@@ -83,7 +83,7 @@ MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
         for (c = s->comm; c; c = c->next) mesh_nccl__mark_now(s, c);
         mesh_nccl__look(s);
         for (c = s->comm; c; c = c->next) {
-            int busy = c->nmarks > 0 || (!c->ended && c->completed < c->issued);
+            int busy = c->nmarks > 0 || (c->life != MESH_NCCL__ENDED && c->completed < c->issued);
             left += busy;
             if (busy && mesh_nccl__now(s) >= deadline) mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "it was closed");
         }
@@ -185,7 +185,7 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     for (reg = s->registration; reg; reg = reg->next) mesh_nccl__withdraw(s, reg);
     if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
     for (c = s->comm; c; c = c->next) {
-        if (c->ended) continue;
+        if (c->life == MESH_NCCL__ENDED) continue;
         if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
         if (c->root) mesh_nccl__stop_comm(s, c, c->root, NULL);
     }

@@ -148,24 +148,35 @@ typedef struct mesh_nccl__history {
     int64_t disagreed; /* when a verdict said so; 0: none has */
 } mesh_nccl__history;
 
+/* What has become of a communicator. Changes under the lock. */
+typedef enum mesh_nccl__life {
+    MESH_NCCL__NEW = 0,    /* a list of ranks and a stream; nobody has joined */
+    MESH_NCCL__CONNECTING, /* joined, and not open yet on every rank */
+    MESH_NCCL__OPEN,
+    MESH_NCCL__ENDED /* aborted, or never came about */
+} mesh_nccl__life;
+
 /* An ordered list of ranks, its communicator and its queue. A list of one has no communicator. */
 typedef struct mesh_nccl__comm {
     struct mesh_nccl__comm *next;
     int *rank, size, index;
     char name[32];   /* NCCL keeps the pointer */
-    uint64_t serial; /* when it was made, as its ranks agreed; 0: not yet */
+    int life;        /* mesh_nccl__life */
+    uint64_t serial; /* when it was made, as its ranks agreed; 0: it has never been open */
     ncclComm_t root; /* non-blocking, for splits; only a comm's whole mesh has one. Of the main thread alone */
     ncclComm_t comm; /* blocking: its calls enqueue at once, without a thread of NCCL's for each */
     ncclComm_t made; /* where a thread of NCCL's writes it; `comm` when it is ready */
-    int connecting;  /* it is joined, and not open yet */
-    int ended, capturing;
-    int refs;                          /* groups that use it */
-    int stale;                         /* its root was given up: no other comm takes it over */
-    uint32_t owner;                    /* their comm's id */
-    mesh_error why;                    /* what ended it */
-    uint64_t valid;                    /* operations up to this one were over before */
-    int64_t ended_at, polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
-    cudaStream_t stream, on;           /* its own; where the last operation went. `on` changes under the lock */
+    struct {         /* once it has ENDED */
+        mesh_error why;
+        uint64_t valid; /* operations up to this one were over before */
+        int64_t at;
+    } end;
+    int capturing;
+    int refs;                /* groups that use it */
+    int stale;               /* its root was given up: no other comm takes it over */
+    uint32_t owner;          /* their comm's id */
+    int64_t polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
+    cudaStream_t stream, on; /* its own; where the last operation went. `on` changes under the lock */
     cudaEvent_t enter, captured;
     cudaStream_t captured_on;           /* where `captured` was recorded */
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */

@@ -62,7 +62,7 @@ MESH__PRIVATE void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
     uint64_t before = c->completed;
     int64_t now;
     cudaError_t r = cudaSuccess;
-    if (!c->nmarks || (c->past.disagreed && !c->ended)) return;
+    if (!c->nmarks || (c->past.disagreed && c->life != MESH_NCCL__ENDED)) return;
     now = mesh_nccl__now(s);
     if (!at_once && now - c->polled < MESH_NCCL__POLL_NS) return;
     c->polled = now;
@@ -170,14 +170,14 @@ MESH__PRIVATE int mesh_nccl__stops_wait(mesh_nccl__state *s, int64_t deadline) {
 MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...) {
     va_list args;
-    if (c->ended) return;
-    c->ended = 1;
+    if (c->life == MESH_NCCL__ENDED) return;
+    c->life = MESH_NCCL__ENDED;
     va_start(args, format);
-    mesh__vfail(&c->why, status, rank, format, args);
+    mesh__vfail(&c->end.why, status, rank, format, args);
     va_end(args);
     if (!c->past.disagreed) mesh_nccl__poll(s, c, 1);
-    c->valid = c->completed;
-    c->ended_at = mesh_nccl__now(s);
+    c->end.valid = c->completed;
+    c->end.at = mesh_nccl__now(s);
     s->news = 1;
     if (s->marks)
         mesh_nccl__want_mark(s, c); /* the memory of what has none is the caller's only when the device lets go of it */
@@ -192,7 +192,7 @@ MESH__PRIVATE int mesh_nccl__enter(mesh_nccl__state *s, mesh_nccl__comm *c, cons
     mesh_nccl__use_device(s);
     memset(&s->trouble, 0, sizeof s->trouble);
     pthread_mutex_lock(&s->lock);
-    open = !c->ended;
+    open = c->life != MESH_NCCL__ENDED;
     if (open) {
         s->inside = c;
         s->inside_since = mesh_nccl__now(s);
@@ -357,12 +357,12 @@ MESH__PRIVATE mesh_status mesh_nccl__test(mesh_transport *t, mesh_ticket *ticket
     if (ticket->id == MESH_TICKET_CAPTURED) return MESH_OK;
     pthread_mutex_lock(&s->lock);
     mesh_nccl__poll(s, c, 0);
-    if (c->ended ? ticket->id <= c->valid : ticket->id <= c->completed) {
+    if (c->life == MESH_NCCL__ENDED ? ticket->id <= c->end.valid : ticket->id <= c->completed) {
         status = MESH_OK;
-    } else if (c->ended &&
-               ((!c->nmarks && c->issued == c->marked) || mesh_nccl__now(s) > c->ended_at + INT64_C(5000000000))) {
-        if (why) *why = c->why;
-        status = (mesh_status)c->why.status;
+    } else if (c->life == MESH_NCCL__ENDED &&
+               ((!c->nmarks && c->issued == c->marked) || mesh_nccl__now(s) > c->end.at + INT64_C(5000000000))) {
+        if (why) *why = c->end.why;
+        status = (mesh_status)c->end.why.status;
     }
     pthread_mutex_unlock(&s->lock);
     return status;
@@ -394,7 +394,7 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     cudaStream_t on = NULL;
     int low = 0, high;
     pthread_mutex_lock(&s->lock);
-    if (id > c->marked && !c->ended) mesh_nccl__mark_now(s, c);
+    if (id > c->marked && c->life != MESH_NCCL__ENDED) mesh_nccl__mark_now(s, c);
     if (id > c->completed && c->nmarks) { /* the first mark that covers it */
         for (high = c->nmarks - 1; low < high;) {
             int middle = (low + high) / 2;
@@ -463,12 +463,12 @@ MESH__PRIVATE mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group,
     mesh_status status;
     if (ticket->id != MESH_TICKET_CAPTURED && c->on == (cudaStream_t)stream && c->on != c->stream) {
         pthread_mutex_lock(&s->lock);
-        status = c->ended ? (mesh_status)c->why.status : MESH_OK;
+        status = c->life == MESH_NCCL__ENDED ? (mesh_status)c->end.why.status : MESH_OK;
         pthread_mutex_unlock(&s->lock);
         return status;
     }
     if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout))
-        return (mesh_status)c->why.status; /* the engine asks test why */
+        return (mesh_status)c->end.why.status; /* the engine asks test why */
     if (ticket->id != MESH_TICKET_CAPTURED)
         mesh_nccl__behind(s, c, (cudaStream_t)stream, ticket->id);
     else if (c->captured_on != (cudaStream_t)stream && mesh_nccl__capturing(s, (cudaStream_t)stream))

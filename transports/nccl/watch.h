@@ -55,7 +55,7 @@ MESH__PRIVATE void mesh_nccl__act(mesh_nccl__state *s) {
         mail->acted = 1;
         if (m->kind == MESH_EVENT_LOST)
             for (c = s->comm; c; c = c->next)
-                if ((c->serial || c->connecting) &&
+                if (c->life != MESH_NCCL__NEW &&
                     mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
                     mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
         if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4)
@@ -118,7 +118,7 @@ MESH__PRIVATE void mesh_nccl__look(mesh_nccl__state *s) {
             mesh_nccl__end(s, c, MESH_ERR_MISMATCH, -1,
                            "the ranks have not called the same before this barrier: what they called is no longer "
                            "remembered; MESH_NCCL_DEBUG=1 tells at the call");
-        if (!ask || !c->comm || c->ended || c->issued == c->completed) continue;
+        if (!ask || !c->comm || c->life == MESH_NCCL__ENDED || c->issued == c->completed) continue;
         if (s->api.ncclCommGetAsyncError(c->comm, &r) == ncclSuccess && r != ncclSuccess && r != ncclInProgress) {
             mesh_error why;
             if (!c->doubted) c->doubted = s->asked;
@@ -286,7 +286,7 @@ MESH__PRIVATE void mesh_nccl__histories(mesh_nccl__state *s) {
     pthread_mutex_lock(&s->lock);
     for (c = s->comm; c; c = c->next) {
         mesh_nccl__history *h = &c->past;
-        if (c->size == 1 || c->ended || !c->refs) continue;
+        if (c->size == 1 || c->life == MESH_NCCL__ENDED || !c->refs) continue;
         if (h->told != h->position && now >= h->told_at + MESH_NCCL__COMPARE_NS) mesh_nccl__history_tell(s, c);
         if (h->has_theirs) mesh_nccl__history_compare(s, c);
     }
@@ -336,7 +336,7 @@ MESH__PRIVATE void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
     mesh_nccl__comm *c;
     int64_t now = mesh_nccl__now(s);
     for (c = s->comm; c; c = c->next) {
-        if (c->ended) continue;
+        if (c->life == MESH_NCCL__ENDED) continue;
         if (c->nmarks && now > mesh_nccl__mark_at(c, 0)->deadline + MESH_NCCL__GRACE_NS)
             mesh_nccl__end(s, c, MESH_ERR_TIMEOUT, -1, "the device has not finished it at its deadline");
         /* Without a mark, at its deadline: the marker is kept by a queue that has been full since. */
