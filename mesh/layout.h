@@ -84,14 +84,15 @@ MESH_API mesh_status mesh_layout_counts(const mesh_layout *l, const char *axes, 
 /* The shards of a layout that meet a box, in row-major order of their place: for (mesh_pieces_start(...);
    mesh_pieces_next(&p);) use p.piece, what the shard shares with the box, and p.rank, the first of mesh_layout_holders ranks that
    hold it. Costs O(axes) per piece. The layout must stay alive. */
+typedef enum mesh_pieces_state { MESH_PIECES_OVER = 0, MESH_PIECES_STARTED, MESH_PIECES_UNDER_WAY } mesh_pieces_state;
 typedef struct mesh_pieces {
     mesh_box piece;
     int rank;
     const mesh_layout *layout;
     mesh_box box;
-    int64_t low[MESH_MAX_DIMS], high[MESH_MAX_DIMS]; /* of the shard */
-    int coord[MESH_MAX_AXES];                        /* of the shard; 0 on axes that shard nothing */
-    int state;
+    int64_t low[MESH_MAX_DIMS], high[MESH_MAX_DIMS];                  /* of the shard */
+    int coord[MESH_MAX_AXES];                                         /* of the shard; 0 on axes that shard nothing */
+    int state;                                                        /* mesh_pieces_state */
     uint8_t count[MESH_MAX_DIMS], axis[MESH_MAX_DIMS][MESH_MAX_AXES]; /* the axes that shard a dim, outermost first */
 } mesh_pieces;
 MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_layout *l, const mesh_box *box);
@@ -396,7 +397,7 @@ MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_layout *l, const mesh
         p->box.offset[d] = low;
         p->box.shape[d] = high > low ? high - low : 0;
     }
-    p->state = mesh_box_count(&p->box) > 0;
+    p->state = mesh_box_count(&p->box) > 0 ? MESH_PIECES_STARTED : MESH_PIECES_OVER;
     for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;
     for (d = 0; d < MESH_MAX_DIMS; d++) p->count[d] = d < ndim ? (uint8_t)mesh__dim_axes(&l->spec, d, p->axis[d]) : 0;
 }
@@ -417,16 +418,19 @@ MESH__PRIVATE void mesh__pieces_seek(mesh_pieces *p, int d, int64_t x) {
 
 MESH_API int mesh_pieces_next(mesh_pieces *p) {
     int d, ndim = p->piece.ndim;
-    if (p->state == 0) return 0;
-    if (p->state == 1) {
+    if (p->state == MESH_PIECES_OVER) return 0;
+    if (p->state == MESH_PIECES_STARTED) {
         for (d = 0; d < ndim; d++) mesh__pieces_seek(p, d, p->box.offset[d]);
-        p->state = 2;
+        p->state = MESH_PIECES_UNDER_WAY;
     } else {
         for (d = ndim - 1; d >= 0; d--) {
             if (p->high[d] < p->box.offset[d] + p->box.shape[d]) break;
             mesh__pieces_seek(p, d, p->box.offset[d]);
         }
-        if (d < 0) return p->state = 0;
+        if (d < 0) {
+            p->state = MESH_PIECES_OVER;
+            return 0;
+        }
         mesh__pieces_seek(p, d, p->high[d]);
     }
     p->rank = mesh_rank_at_coords(p->layout->on, p->coord);

@@ -392,7 +392,7 @@ MESH__PRIVATE int mesh__box_some(const mesh_box *b) { return b->ndim >= 0 && mes
 /* Begin a round with what is received. */
 MESH__PRIVATE void mesh__moves_round(mesh_moves *it) {
     it->state = MESH__MOVES_SEND;
-    it->pieces.state = 0;
+    it->pieces.state = MESH_PIECES_OVER;
     if (mesh__box_some(&it->to)) {
         int coord[MESH_MAX_MODES];
         mesh_box box = it->by_source ? it->to : mesh_box_slab(&it->to, it->slab_dim, it->round, it->rounds);

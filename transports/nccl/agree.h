@@ -56,10 +56,11 @@ MESH__RARE void mesh_nccl__turn_away(mesh_nccl__state *s) {
         unsigned char data[MESH_CONTROL_BYTES];
         mesh__record asked;
         mesh_error why;
-        if (mail->acted > 1 || mail->m.kind != MESH_EVENT_MESSAGE || mail->m.nbytes < MESH__ROLL_BYTES ||
-            mesh__get32(mail->m.data) != MESH__MSG_ROLL || mesh_nccl__now(s) < mail->came + INT64_C(300000000))
+        if (mail->state == MESH_NCCL__ANSWERED || mail->m.kind != MESH_EVENT_MESSAGE ||
+            mail->m.nbytes < MESH__ROLL_BYTES || mesh__get32(mail->m.data) != MESH__MSG_ROLL ||
+            mesh_nccl__now(s) < mail->came + INT64_C(300000000))
             continue;
-        mail->acted = 2;
+        mail->state = MESH_NCCL__ANSWERED;
         mesh__record_read(&asked, mail->m.data + 16);
         mesh__fail(&why, MESH_ERR_PEER, s->boot->rank, "rank %d has closed its transport while it was needed",
                    s->boot->rank);

@@ -216,9 +216,15 @@ typedef struct mesh_nccl__registration {
     mesh_nccl__window window;
 } mesh_nccl__registration;
 
+/* What came; what the watchdog has acted on; what a rank that closes has answered. */
+typedef enum mesh_nccl__mail_state {
+    MESH_NCCL__CAME = 0,
+    MESH_NCCL__ACTED_ON,
+    MESH_NCCL__ANSWERED
+} mesh_nccl__mail_state;
 typedef struct mesh_nccl__mail {
     struct mesh_nccl__mail *next;
-    int acted; /* the watchdog's part of it is done; 2: so is a closing rank's */
+    int state; /* mesh_nccl__mail_state */
     int64_t came;
     mesh_control m;
 } mesh_nccl__mail;

@@ -16,7 +16,7 @@ MESH__PRIVATE int mesh_nccl__mail_add(mesh_nccl__state *s, const mesh_control *m
     mesh_nccl__mail *mail = (mesh_nccl__mail *)mesh_transport_alloc(s->boot, sizeof *mail);
     if (!mail) return 0; /* the deadline tells */
     mail->next = NULL;
-    mail->acted = 0;
+    mail->state = MESH_NCCL__CAME;
     mail->came = mesh_nccl__now(s);
     mail->m = *m;
     *s->mail_end = mail;
@@ -51,8 +51,8 @@ MESH__PRIVATE void mesh_nccl__act(mesh_nccl__state *s) {
     mesh_nccl__group *g;
     for (mail = s->mail; mail; mail = mail->next) {
         const mesh_control *m = &mail->m;
-        if (mail->acted) continue;
-        mail->acted = 1;
+        if (mail->state != MESH_NCCL__CAME) continue;
+        mail->state = MESH_NCCL__ACTED_ON;
         if (m->kind == MESH_EVENT_LOST)
             for (c = s->comm; c; c = c->next)
                 if (c->life != MESH_NCCL__NEW &&
