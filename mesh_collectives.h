@@ -259,7 +259,8 @@ MESH__PRIVATE int mesh__scatters(int single) {
 
 /* Elements that a call reads of one buffer and writes to it on this rank; SIZE_MAX: they overflow. `view`: its counts and offsets. */
 MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, const mesh_call *call, size_t count,
-                                               const mesh__view *view, size_t *send, size_t *recv) {
+                                               const size_t *counts, const size_t *offsets, size_t *send,
+                                               size_t *recv) {
     int kind = call->kind, single = mesh__single_kind(kind), n = g->on.size, at_root = g->index == call->root;
     int gathers = mesh__gathers(single);
     size_t elem = call->elem_bytes;
@@ -275,12 +276,12 @@ MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
     case MESH_CALL_SCATTER_V:
         if (count > SIZE_MAX / 2 / elem) *send = SIZE_MAX;
         if (!at_root) break;
-        if (!view->counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "counts is NULL at the root");
-        if (view->counts[g->index] != count)
+        if (!counts) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "counts is NULL at the root");
+        if (counts[g->index] != count)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes,
                                 "count is %u, but counts[%d], the root's own, is %u", (uint64_t)count, g->index,
-                                (uint64_t)view->counts[g->index]);
-        *(gathers ? recv : send) = mesh__v_extent(view->counts, view->offsets, n, elem);
+                                (uint64_t)counts[g->index]);
+        *(gathers ? recv : send) = mesh__v_extent(counts, offsets, n, elem);
         break;
     case MESH_CALL_ALL_TO_ALL_V:
         if (!call->send_counts || !call->recv_counts)
@@ -309,12 +310,9 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     int gathers = mesh__gathers(single), scatters = mesh__scatters(single);
     size_t elem = call->elem_bytes, send_count, recv_count, own = count * (size_t)g->index;
     const void *shared; /* where in-place data has to be */
-    mesh__view v;
-    mesh_status status;
-    memset(&v, 0, sizeof v);
-    v.counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts;
-    v.offsets = kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
-    status = mesh__buffer_extents(c, g, call, count, &v, &send_count, &recv_count);
+    const size_t *counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts,
+                 *offsets = kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
+    mesh_status status = mesh__buffer_extents(c, g, call, count, counts, offsets, &send_count, &recv_count);
     if (status != MESH_OK) return status;
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s%u elements of %s per rank overflow", which,
@@ -336,9 +334,9 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%srecv is NULL with %u elements", which,
                             (uint64_t)recv_count);
     if (!mesh__overlap(send, send_count * elem, recv, recv_count * elem)) return MESH_OK;
-    if (mesh__call_is(kind, MESH_BY_COUNTS) && v.counts) {
-        own = v.offsets ? v.offsets[g->index] : 0;
-        for (i = 0; !v.offsets && i < g->index; i++) own += v.counts[i];
+    if (mesh__call_is(kind, MESH_BY_COUNTS) && counts) {
+        own = offsets ? offsets[g->index] : 0;
+        for (i = 0; !offsets && i < g->index; i++) own += counts[i];
     }
     if (!gathers && !scatters) own = 0;
     shared = (const char *)(gathers ? recv : send) + own * elem;
