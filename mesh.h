@@ -869,6 +869,7 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap) {
 #include "mesh/degrees.h"
 #include "mesh/show.h"
 #include "mesh/layout.h"
+#include "mesh/local.h"
 #include "mesh/explain.h"
 #include "mesh/retired.h"
 #undef MESH__BEHIND

@@ -146,16 +146,16 @@ MESH__PRIVATE mesh_layout mesh__plan_end(const mesh_plan *p, int side) {
     mesh_layout l;
     int d;
     l.on = &p->at[side];
-    l.spec = side ? p->to : p->from;
+    l.spec = mesh__spec_plain(side ? &p->to : &p->from);
     l.ndim = p->ndim;
     for (d = 0; d < MESH_MAX_DIMS; d++) l.shape[d] = p->shape[d];
     return l;
 }
 
 MESH_API int64_t mesh_plan_lower_bound(const mesh_plan *p) {
-    const mesh_spec *from = &p->from, *to = &p->to;
     const mesh *src = &p->at[0], *dst = &p->at[1];
     mesh_layout before = mesh__plan_end(p, 0), after = mesh__plan_end(p, 1);
+    const mesh_spec *from = &before.spec, *to = &after.spec;
     mesh_box whole = mesh__box_whole(p->ndim, p->shape);
     int64_t most = 0, matched = 0, elements = mesh_box_count(&whole), shared;
     int i, partial = 0, made = 0, ranks = src->size;

@@ -277,7 +277,7 @@ MESH__PRIVATE int mesh__layout_first(const mesh_layout *l, int rank) {
     int coord[MESH_MAX_AXES], i;
     mesh_coords_of(l->on, NULL, rank, coord);
     for (i = 0; i < l->on->naxes; i++)
-        if (l->spec.axis[i].kind == MESH_REPLICATE) coord[i] = 0;
+        if (l->spec.axis[i].kind == MESH_REPLICATE || l->spec.axis[i].kind == MESH_INVARIANT) coord[i] = 0;
     return mesh_rank_at_coords(l->on, coord);
 }
 

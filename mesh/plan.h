@@ -889,9 +889,9 @@ MESH__PRIVATE uint64_t mesh__spec_hash(uint64_t h, const mesh_spec *s) {
 
 MESH__PRIVATE uint64_t mesh__plan_hash(const mesh_plan *p) {
     uint64_t h = mesh__mix(mesh_fingerprint(&p->at[0]), mesh_fingerprint(&p->at[1]));
+    mesh_spec from = mesh__spec_plain(&p->from);
     int k;
-    h = mesh__spec_hash(mesh__mix(h, (uint64_t)p->ndim << 32 | (uint64_t)p->dtype << 8 | (uint64_t)p->nsteps),
-                        &p->from);
+    h = mesh__spec_hash(mesh__mix(h, (uint64_t)p->ndim << 32 | (uint64_t)p->dtype << 8 | (uint64_t)p->nsteps), &from);
     h = mesh__mix(h, (uint64_t)p->elem_bytes);
     for (k = 0; k < p->ndim; k++) h = mesh__mix(h, (uint64_t)p->shape[k]);
     for (k = 0; k < p->view.ndim && p->view.ndim > p->ndim; k++)
@@ -913,8 +913,8 @@ MESH__PRIVATE uint64_t mesh__plan_hash(const mesh_plan *p) {
 MESH__PRIVATE mesh_view mesh__whole_view(const mesh_plan *p) {
     mesh_view v;
     int d;
-    v.from = p->from;
-    v.to = p->to;
+    v.from = mesh__spec_plain(&p->from);
+    v.to = mesh__spec_plain(&p->to);
     v.ndim = p->ndim;
     v.zero = 0;
     for (d = 0; d < MESH_MAX_DIMS; d++) {

@@ -942,7 +942,7 @@ MESH__PRIVATE int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
         !mesh__is_even(&whole, m, &dst->layout.spec, NULL))
         return 0;
     for (i = 0; i < m->naxes; i++) {
-        const mesh_place *a = &src->layout.spec.axis[i], *b = &dst->layout.spec.axis[i];
+        const mesh_place *a = &whole.from.axis[i], *b = &whole.to.axis[i];
         if (a->kind == b->kind && (a->kind != MESH_SHARD || (a->dim == b->dim && a->order == b->order))) continue;
         if (b->kind != MESH_REPLICATE || a->kind == MESH_REPLICATE ||
             (a->kind == MESH_SHARD && dim >= 0 && dim != a->dim))
@@ -959,7 +959,7 @@ MESH__PRIVATE int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
         for (i = 0; i < dim; i++)
             if (t->at[0].box.shape[i] != 1) return 0;
         for (i = n - gathers; i < n; i++) {
-            if (dst->layout.spec.axis[list[i]].kind != MESH_REPLICATE) return 0;
+            if (whole.to.axis[list[i]].kind != MESH_REPLICATE) return 0;
             mesh__put(&text, "%s%s", i > n - gathers ? "," : "", m->axis[list[i]].name);
         }
     }

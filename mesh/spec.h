@@ -11,14 +11,15 @@ EXAMPLE
 
 CONCEPTS
     place   what a tensor does along one mesh axis: it is replicated (every coordinate holds the same), sharded (each holds a
-            part of one dim), or partial (each holds a summand; the value is their sum, or their max, ...).
+            part of one dim), partial (each holds a summand; the value is their sum, or their max, ...), or invariant: data lie as if
+            replicated, and so does the gradient, where that of replicated data is partial (local.h).
     spec    a place for each axis of a mesh. Where several axes shard one dim they nest: the outermost cuts the dim, the next
             one cuts what the first left. Their order is written out (S(0)@1) where it is not left to right.
 
 CONVENTIONS
-    Text: spec = {axis ":" place} rules, place = "R" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
+    Text: spec = {axis ":" place} rules, place = "R" | "I" | "S(" dim ")" ["@" order] | "P(" op ")", an axis not named is R; @0 is
     outermost, for one dim all axes or none say it. rules = ["balanced"] ["strict"]. Per dim, as JAX writes it:
-    dims = {"[" ("*" | axis {"," axis}) "]"} {"P(" op ") over " axis {"," axis}} rules, the leftmost axis outermost.
+    dims = {"[" ("*" | axis {"," axis}) "]"} {("P(" op ")" | "I") " over " axis {"," axis}} rules, the leftmost axis outermost.
     Uneven sizes follow torch.chunk: n elements over k shards, c = ceil(n/k), shard i = [min(n, c*i), min(n, c*(i+1))).
     spec.rule = MESH_RULE_BALANCED makes sizes differ by one at most (5,4,4,4). spec.strict = 1 refuses uneven sizes.
 */
@@ -35,7 +36,7 @@ extern "C" {
 
 /* ---- places and specs ------------------------------------------------------------------------------------------- */
 
-typedef enum mesh_place_kind { MESH_REPLICATE = 0, MESH_SHARD, MESH_PARTIAL } mesh_place_kind;
+typedef enum mesh_place_kind { MESH_REPLICATE = 0, MESH_SHARD, MESH_PARTIAL, MESH_INVARIANT } mesh_place_kind;
 typedef enum mesh_rule { MESH_RULE_CHUNK = 0, MESH_RULE_BALANCED } mesh_rule;
 
 typedef struct mesh_place {
@@ -57,6 +58,7 @@ MESH_API mesh_place mesh_replicate(void);
 MESH_API mesh_place mesh_shard(int dim);               /* negative: from the last dim */
 MESH_API mesh_place mesh_shard_at(int dim, int order); /* order 0: outermost of those that shard dim */
 MESH_API mesh_place mesh_partial(mesh_op op);
+MESH_API mesh_place mesh_invariant(void);
 
 /* Make a spec of one place per axis of the mesh, for tensors of ndim dims. places NULL: all replicated. ARGUMENT: a dim
    outside, an order that is no permutation or not given for all axes of its dim, an op that is none of sum, avg, min, max,
@@ -68,10 +70,10 @@ MESH_API mesh_status mesh_spec_parse(mesh_spec *s, const mesh *m, const char *te
 MESH_API mesh_status mesh_spec_parse_dims(mesh_spec *s, const mesh *m, const char *text, int ndim, mesh_error *err);
 /* As text, every axis named: "dp:S(0) tp:R". Each returns the length of the whole text. */
 MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, size_t cap);
-/* Partial axes cannot be said per dim: they follow as "P(sum) over dp". */
+/* Partial and invariant axes cannot be said per dim: they follow as "P(sum) over dp", "I over tp". */
 MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndim, char *buf, size_t cap);
 
-/* 1 if both say the same. */
+/* 1 if both say the same. (R and I differ here, as their gradients do; in mesh_layout_equal they do not.) */
 MESH_API int mesh_spec_equal(const mesh_spec *a, const mesh_spec *b);
 
 #ifdef __cplusplus
@@ -94,6 +96,7 @@ MESH__PRIVATE mesh_place mesh__place(int kind, int dim, int op, int order) {
     return p;
 }
 MESH_API mesh_place mesh_replicate(void) { return mesh__place(MESH_REPLICATE, 0, 0, 0); }
+MESH_API mesh_place mesh_invariant(void) { return mesh__place(MESH_INVARIANT, 0, 0, 0); }
 /* What does not fit a byte stays wrong: it must not become another dim, order or op. */
 MESH__PRIVATE int mesh__dim_byte(int dim) { return dim < -MESH_MAX_DIMS || dim >= MESH_MAX_DIMS ? 127 : dim; }
 MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, MESH_ORDER_DEFAULT); }
@@ -109,6 +112,15 @@ MESH__PRIVATE void mesh__spec_clear(mesh_spec *s, int naxes) {
     for (i = 0; i < MESH_MAX_AXES; i++) s->axis[i] = mesh_replicate();
     s->naxes = (uint8_t)naxes;
     s->rule = s->strict = s->zero = 0;
+}
+
+/* What moves: data that are invariant lie as replicated ones do. */
+MESH__PRIVATE mesh_spec mesh__spec_plain(const mesh_spec *s) {
+    mesh_spec r = *s;
+    int i;
+    for (i = 0; i < r.naxes; i++)
+        if (r.axis[i].kind == MESH_INVARIANT) r.axis[i] = mesh_replicate();
+    return r;
 }
 
 /* The orders of the axes that shard a dim: given for none, which means left to right, or for all, each once. */
@@ -186,7 +198,7 @@ MESH__PRIVATE mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndi
                                   "%s: axis \"%s\" shards dim %d of a tensor of %d dims; %d to %d are possible",
                                   function, name, dim, ndim, -ndim, ndim - 1);
             p->dim = (uint8_t)(dim < 0 ? dim + ndim : dim);
-        } else if (p->kind != MESH_REPLICATE) {
+        } else if (p->kind != MESH_REPLICATE && p->kind != MESH_INVARIANT) {
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" has a place of unknown kind %d", function,
                               name, p->kind);
         }
@@ -285,11 +297,15 @@ MESH__RARE int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen) {
     return axis;
 }
 
-/* place = "R" | "S(" dim ")" ["@" order] | "P(" op ")" */
+/* place = "R" | "I" | "S(" dim ")" ["@" order] | "P(" op ")" */
 MESH__RARE mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
     int v, k, order = MESH_ORDER_DEFAULT;
     if (mesh__read_char(r, 'R')) {
         *place = mesh_replicate();
+        return MESH_OK;
+    }
+    if (mesh__read_char(r, 'I')) {
+        *place = mesh_invariant();
         return MESH_OK;
     }
     if (mesh__read_char(r, 'S')) {
@@ -314,7 +330,7 @@ MESH__RARE mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
         }
         return mesh__read_fail(r, "sum, avg, min, max, prod, and, or or xor, as in P(sum),");
     }
-    return mesh__read_fail(r, "a place: R, S(0), S(0)@1 or P(sum),");
+    return mesh__read_fail(r, "a place: R, I, S(0), S(0)@1 or P(sum),");
 }
 
 /* A word that is no axis' name, for it would have a colon. */
@@ -399,7 +415,8 @@ MESH__RARE mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, con
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: a tensor of %d dims; 0 to %d are possible", function, ndim,
                           MESH_MAX_DIMS);
     mesh__spec_clear(&spec, m->naxes);
-    for (mesh__skip_spaces(&r); *r.p && *r.p != 'P' && !mesh__at_rules(&r); mesh__skip_spaces(&r), dim++) {
+    for (mesh__skip_spaces(&r); *r.p && *r.p != 'P' && *r.p != 'I' && !mesh__at_rules(&r);
+         mesh__skip_spaces(&r), dim++) {
         if (dim >= ndim)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is for more than the %d dims", function, text,
                               ndim);
@@ -415,14 +432,14 @@ MESH__RARE mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, con
         mesh__skip_spaces(&r);
         if (!mesh__read_char(&r, ']')) return mesh__read_fail(&r, "\"]\"");
     }
-    while (*r.p == 'P') {
-        mesh_place partial;
-        if ((status = mesh__read_place(&r, &partial)) != MESH_OK) return status;
+    while (*r.p == 'P' || *r.p == 'I') {
+        mesh_place place;
+        if ((status = mesh__read_place(&r, &place)) != MESH_OK) return status;
         mesh__skip_spaces(&r);
         if (!mesh__read_word(&r, "over")) return mesh__read_fail(&r, "\"over\" and axes");
         do {
             if ((axis = mesh__read_axis(&r, m, &seen)) < 0) return MESH_ERR_ARGUMENT;
-            spec.axis[axis] = partial;
+            spec.axis[axis] = place;
         } while (mesh__read_comma(&r));
         mesh__skip_spaces(&r);
     }
@@ -445,6 +462,7 @@ MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, s
         int n, in_order = 1;
         mesh__put(&t, "%s%s:", i ? " " : "", m->axis[i].name);
         if (p->kind == MESH_REPLICATE) mesh__put_char(&t, 'R');
+        if (p->kind == MESH_INVARIANT) mesh__put_char(&t, 'I');
         if (p->kind == MESH_PARTIAL) mesh__put(&t, "P(%s)", mesh_op_name((mesh_op)p->op));
         if (p->kind != MESH_SHARD) continue;
         n = mesh__dim_axes(s, p->dim, list);
@@ -458,7 +476,7 @@ MESH_API size_t mesh_spec_format(const mesh_spec *s, const mesh *m, char *buf, s
 
 MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndim, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
-    int d, k, partial = 0;
+    int d, k, partial = 0, invariant = 0;
     for (d = 0; d < ndim; d++) {
         uint8_t list[MESH_MAX_AXES];
         int n = mesh__dim_axes(s, d, list);
@@ -470,6 +488,11 @@ MESH_API size_t mesh_spec_format_dims(const mesh_spec *s, const mesh *m, int ndi
         if (s->axis[k].kind == MESH_PARTIAL) {
             if (!partial) mesh__put(&t, "%sP(%s) over ", t.len ? " " : "", mesh_op_name((mesh_op)s->axis[k].op));
             mesh__put(&t, "%s%s", partial++ ? "," : "", m->axis[k].name);
+        }
+    for (k = 0; k < s->naxes; k++)
+        if (s->axis[k].kind == MESH_INVARIANT) {
+            if (!invariant) mesh__put(&t, "%sI over ", t.len ? " " : "");
+            mesh__put(&t, "%s%s", invariant++ ? "," : "", m->axis[k].name);
         }
     mesh__put_rules(&t, s);
     return t.len;

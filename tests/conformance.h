@@ -1673,6 +1673,7 @@ static mesh_spec conf_spec(conf_random *r, const mesh *m, int ndim, int op) {
         int kind = conf_below(r, 4);
         place[i] = kind == 0 && op >= 0 ? mesh_partial((mesh_op)op)
                    : kind < 3 && ndim   ? mesh_shard(conf_below(r, ndim))
+                   : i & 1              ? mesh_invariant()
                                         : mesh_replicate();
     }
     mesh_spec_make(&s, m, place, ndim, NULL);

@@ -898,7 +898,7 @@ static void test_spec_places(void) {
         CHECK_INT(mesh_spec_make(&s, &m, &place, 1, &err), v >= 0 && v <= MESH_XOR ? MESH_OK : MESH_ERR_ARGUMENT);
         place = mesh_replicate(), place.kind = (uint8_t)v;
         if (v >= 0 && v < 256 && v != MESH_SHARD)
-            CHECK_INT(mesh_spec_make(&s, &m, &place, 1, &err), v <= MESH_PARTIAL ? MESH_OK : MESH_ERR_ARGUMENT);
+            CHECK_INT(mesh_spec_make(&s, &m, &place, 1, &err), v <= MESH_INVARIANT ? MESH_OK : MESH_ERR_ARGUMENT);
     }
     for (k = 0; k <= MESH_XOR; k++) { /* each op as text and back, alone and beside each other one */
         char text[64];

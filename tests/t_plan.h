@@ -695,6 +695,7 @@ static mesh_spec plan_random_spec(test_random *r, const mesh *m, int ndim, int o
         int kind = random_below(r, 4);
         place[i] = kind == 0 && op >= 0 ? mesh_partial((mesh_op)op)
                    : kind < 3 && ndim   ? mesh_shard(random_below(r, ndim))
+                   : i & 1              ? mesh_invariant()
                                         : mesh_replicate();
     }
     CHECK_OK(mesh_spec_make(&s, m, place, ndim, &err), err);

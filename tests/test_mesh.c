@@ -21,6 +21,7 @@
 #include "t_spec.h"
 #include "t_plan.h"
 #include "t_plans.h"
+#include "t_local.h"
 #include "t_mesh_laws.h"
 #include "t_comm.h"
 #include "t_layout.h"
@@ -53,6 +54,7 @@ int main(int argc, char **argv) {
         TOPIC(spec_tests),
         TOPIC(plan_tests),
         TOPIC(plans_tests),
+        TOPIC(local_tests),
         TOPIC(laws_tests),
         TOPIC(layout_tests),
         TOPIC(message_tests),

@@ -46,7 +46,7 @@ static int fuzz_plan_spec(fuzz_bytes *b, mesh_spec *s, const mesh *m, int ndim, 
     for (i = 0; i < m->naxes; i++) {
         int what = fuzz_byte(b);
         place[i] = what % 4 == 0   ? mesh_partial((mesh_op)op)
-                   : what % 4 == 3 ? mesh_replicate()
+                   : what % 4 == 3 ? (what & 4 ? mesh_invariant() : mesh_replicate())
                                    : mesh_shard(ndim ? what / 4 % ndim : 0);
     }
     if (mesh_spec_make(s, m, place, ndim, NULL) != MESH_OK) return 0;
