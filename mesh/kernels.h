@@ -400,6 +400,84 @@ MESH__PRIVATE void mesh__combine(const mesh_call *c, void *dst, void *src, size_
     }
 }
 
+/* ---- // >>floats of two dtypes ---- */
+
+/* The dtype in which floats of two are added: the wider, f32 where neither holds the other's values. */
+MESH__PRIVATE mesh_dtype mesh__wide_of(mesh_dtype a, mesh_dtype b) {
+    if (a == b) return a;
+    return a == MESH_F64 || b == MESH_F64 ? MESH_F64 : MESH_F32;
+}
+
+/* Can one be made of the other? */
+MESH__PRIVATE int mesh__converts(mesh_dtype d) {
+    return d == MESH_F16 || d == MESH_BF16 || d == MESH_F32 || d == MESH_F64;
+}
+
+/* A double rounded to odd: what is rounded again, to fewer bits, comes out as if it had been rounded once. */
+MESH__PRIVATE float mesh__f32_odd(double v) {
+    float f = (float)v;
+    uint32_t u = mesh__bits_of_float(f);
+    double back = (double)f;
+    if (back == v || v != v) return f;
+    if ((back < 0 ? -back : back) > (v < 0 ? -v : v)) u--;
+    return mesh__float_of_bits(u | 1);
+}
+
+/* n floats as f32 or f64, whichever `wide` is; and back. */
+MESH__PRIVATE void mesh__widen(mesh_dtype wide, void *out, mesh_dtype from, const void *in, size_t n) {
+    const uint16_t *half = (const uint16_t *)in;
+    size_t i;
+    if (from == wide) {
+        memcpy(out, in, n * mesh_dtype_bytes(wide));
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        float f = from == MESH_F32   ? ((const float *)in)[i]
+                  : from == MESH_F16 ? mesh__f32_of_f16(half[i])
+                                     : mesh__f32_of_bf16(half[i]);
+        if (wide == MESH_F64)
+            ((double *)out)[i] = (double)f;
+        else
+            ((float *)out)[i] = f;
+    }
+}
+MESH__PRIVATE void mesh__narrow(mesh_dtype to, void *out, mesh_dtype wide, const void *in, size_t n) {
+    uint16_t *half = (uint16_t *)out;
+    size_t i;
+    if (to == wide) {
+        memcpy(out, in, n * mesh_dtype_bytes(wide));
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        if (to == MESH_F32) {
+            ((float *)out)[i] = (float)((const double *)in)[i];
+        } else {
+            float f = wide == MESH_F64 ? mesh__f32_odd(((const double *)in)[i]) : ((const float *)in)[i];
+            half[i] = to == MESH_F16 ? mesh__f16_of_f32(f) : mesh__bf16_of_f32(f);
+        }
+    }
+}
+
+/* dst = src as dst's dtype (op below 0), or dst = dst op src; computed in the wider, and rounded once. */
+MESH__PRIVATE void mesh__convert(mesh_dtype to, void *dst, mesh_dtype from, const void *src, size_t count, int op) {
+    double a[128], b[128]; /* aligned for both */
+    mesh_dtype wide = mesh__wide_of(to, from);
+    unsigned char *d = (unsigned char *)dst;
+    const unsigned char *s = (const unsigned char *)src;
+    size_t n;
+    for (; count; count -= n, d += n * mesh_dtype_bytes(to), s += n * mesh_dtype_bytes(from)) {
+        n = count < 128 ? count : 128;
+        mesh__widen(wide, a, from, s, n);
+        if (op < 0) {
+            mesh__narrow(to, d, wide, a, n);
+            continue;
+        }
+        mesh__widen(wide, b, to, d, n);
+        mesh__reduce(op, (int)wide, b, a, n);
+        mesh__narrow(to, d, wide, b, n);
+    }
+}
+
 /* The same where memory holds the other order: a little at a time in the host's. */
 MESH__PRIVATE void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
                                          int src_first, int divide, size_t width) {

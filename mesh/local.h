@@ -101,6 +101,7 @@ MESH_API mesh_status mesh_gradient_of(mesh_tensor *g, const mesh_tensor *t, mesh
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_gradient_of: dtype %d is none that can be summed",
                           (int)dtype);
     r.dtype = dtype;
+    r.add = 0;
     r.data = data;
     r.strides = r.local_shape = NULL;
     r.elem_bytes = 0;

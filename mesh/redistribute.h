@@ -19,7 +19,12 @@ EXAMPLE
 CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
     Source and destination do not overlap in memory, but where one is a part of the other: each element of the smaller lies where it lies in the
-    larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
+    larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard; the same data in both where every
+    rank's part is the same box, as of R, I and P). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
+    dst.add: what arrives is added to what is there: the result is that of a redistribution to memory of its own, added.
+    Floats of two dtypes (f16, bf16, f32, f64; host memory): summands travel in the source's, are added in the wider (f32 of f16 and bf16) and rounded
+    once to the destination's, in which what is reduced travels on. Where nothing is reduced the narrower travels. Neither overlaps its source.
+    Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
@@ -35,7 +40,7 @@ CONVENTIONS
 extern "C" {
 #endif
 
-/* Give dst what src says. ARGUMENT: tensors of different shape or dtype, specs that do not fit, a part that is NULL or not of its box's
+/* Give dst what src says. ARGUMENT: tensors of different shape, dtypes of which one is not made of the other, specs that do not fit, a part that is NULL or not of its box's
    shape, parts that overlap, a rank in neither mesh or of another comm. UNSUPPORTED: a reduction that the dtype has not. MEMORY: no plan
    within the scratch cap, whose least is named. MISMATCH: ranks that gave different layouts. */
 MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst);
@@ -172,9 +177,9 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
 
 /* Does what one task receives overlap what another receives or sends? */
 MESH__PRIVATE int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) {
-    size_t to = mesh__place_bytes(&a->last, a->plan->elem_bytes);
-    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, b->plan->elem_bytes)) ||
-           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], b->plan->elem_bytes));
+    size_t to = mesh__place_bytes(&a->last, a->elem[1]);
+    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, b->elem[1])) ||
+           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], b->elem[0]));
 }
 
 MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
@@ -203,10 +208,20 @@ MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
                                   "%s: its mesh \"%s\" holds rank %d, which is not in the comm's", which,
                                   mesh__show(on).text, mesh_rank_at(on, i));
     }
-    if (src->dtype != dst->dtype)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "source and destination are %s and %s; convert first",
+    if (src->dtype != dst->dtype && (!mesh__converts(src->dtype) || !mesh__converts(dst->dtype)))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "source and destination are %s and %s; f16, bf16, f32 and f64 are made of each other: convert "
+            "first",
+            mesh_dtype_name(src->dtype), mesh_dtype_name(dst->dtype));
+    if (src->dtype != dst->dtype && c->transport->caps & MESH_CAP_DEVICE)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, -1,
+                          "source and destination are %s and %s, in memory that is not the host's; convert first",
                           mesh_dtype_name(src->dtype), mesh_dtype_name(dst->dtype));
-    if (mesh__tensor_elem(src) != mesh__tensor_elem(dst))
+    if (dst->add && !mesh__reducible((int)dst->dtype, MESH_SUM))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the destination's add is set, but %s is not added",
+                          mesh_dtype_name(dst->dtype));
+    if (src->dtype == dst->dtype && mesh__tensor_elem(src) != mesh__tensor_elem(dst))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                           "elements are of %l bytes in the source and of %l in the destination", mesh__tensor_elem(src),
                           mesh__tensor_elem(dst));
@@ -217,15 +232,31 @@ MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
     return MESH_OK;
 }
 
+/* The largest part of a tensor, in bytes; that of the first coordinates. */
+MESH__PRIVATE int64_t mesh__largest_part(const mesh_tensor *t, int64_t elem) {
+    mesh_box box;
+    mesh_layout_box(&t->layout, mesh_rank_at(t->layout.on, 0), &box);
+    return (int64_t)mesh__rounded(mesh_box_count(&box) * elem);
+}
+
+/* What a plan is asked for; under a cap without what copies of the ends may take, and with the larger element. Its cap comes out below 0 where
+   nothing is left of it. */
 MESH__PRIVATE void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                      mesh_plan_desc *d) {
+    int64_t in = mesh__tensor_elem(src), out = mesh__tensor_elem(dst), more = 0;
+    int mixed = src->dtype != dst->dtype;
     memset(d, 0, sizeof *d);
     d->src = &src->layout;
     d->dst = &dst->layout;
     d->dtype = src->dtype;
-    d->elem_bytes = mesh__tensor_elem(src);
+    d->elem_bytes = mesh__layout_op(&src->layout) >= 0 || in < out ? in : out;
     d->topology = &mesh__impl(c)->topology;
     d->scratch_cap = mesh__impl(c)->scratch_cap;
+    if (!d->scratch_cap || (!mixed && !dst->add)) return;
+    d->elem_bytes = in > out ? in : out;
+    more = mesh__largest_part(dst, d->elem_bytes);
+    if (mixed) more = mesh__add64(more, mesh__add64(mesh__largest_part(src, d->elem_bytes), more));
+    d->scratch_cap = more < d->scratch_cap ? d->scratch_cap - more : -more;
 }
 
 MESH__PRIVATE mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
@@ -243,6 +274,11 @@ MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, con
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     if (status != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
+    if (d.scratch_cap < 0)
+        return mesh__fail(err, MESH_ERR_MEMORY, -1,
+                          "what is added or of another dtype takes %l bytes of scratch beside a plan's; the comm's "
+                          "scratch_cap is %l",
+                          -d.scratch_cap, mesh__impl(c)->scratch_cap);
     if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
     return mesh__plan_reducible(plan, err);
 }
@@ -273,14 +309,15 @@ MESH__PRIVATE int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout
 MESH__PRIVATE mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan *p, const mesh_tensor *src,
                                             const mesh_tensor *dst, mesh_error *err) {
     mesh_status status = mesh__tensors_check(c, src, dst, err);
-    int64_t cap = mesh__impl(c)->scratch_cap;
+    mesh_plan_desc d;
     if (status != MESH_OK) return status;
+    mesh__tensor_desc(c, src, dst, &d);
     if (p->nsteps < 1 || !mesh__is_plans(p, 0, &src->layout) || !mesh__is_plans(p, 1, &dst->layout) ||
-        p->dtype != src->dtype || p->elem_bytes != mesh__tensor_elem(src))
+        p->dtype != src->dtype || p->elem_bytes != d.elem_bytes)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the plan is for other tensors; make it of these");
-    if (cap && p->scratch > cap)
+    if (d.scratch_cap && p->scratch > d.scratch_cap)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "the plan needs %l bytes of scratch, the comm's scratch_cap is %l",
-                          p->scratch, cap);
+                          p->scratch, mesh__impl(c)->scratch_cap);
     return mesh__plan_reducible(p, err);
 }
 
@@ -294,8 +331,12 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         mesh_error why;
         mesh__task *t = &task[i];
         mesh_call call;
-        int64_t elem = mesh__tensor_elem(&src[i]);
         memset(t, 0, sizeof *t);
+        t->dtype[0] = src[i].dtype;
+        t->dtype[1] = dst[i].dtype;
+        t->elem[0] = mesh__tensor_elem(&src[i]);
+        t->elem[1] = mesh__tensor_elem(&dst[i]);
+        t->add = dst[i].add != 0;
         memset(&call, 0, sizeof call);
         t->plan = given ? &given[i] : &made[i];
         if (given)
@@ -304,15 +345,17 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
             status = mesh__plan_of(c, &made[i], &src[i], &dst[i], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
-        shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], elem), t->last.base,
-                                                    mesh__place_bytes(&t->last, elem));
+        shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),
+                                                    t->last.base, mesh__place_bytes(&t->last, t->elem[1]));
         if (status == MESH_OK) {
             mesh__place_view(&t->at[0], t->plan, 0, rank);
             mesh__place_view(&t->last, t->plan, 1, rank);
         }
-        if (shared && !mesh__in_place(t, rank))
-            status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank,
-                                "source and destination overlap in memory, and neither is a part of the other there");
+        if (shared && (t->add || mesh__is_mixed(t) || !mesh__in_place(t, rank)))
+            status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank, "source and destination overlap in memory, and %s",
+                                t->add              ? "what arrives is to be added: give it memory of its own"
+                                : mesh__is_mixed(t) ? "are of two dtypes: give them memory of their own"
+                                                    : "neither is a part of the other there");
         if (status != MESH_OK) {
             if (count > 1)
                 mesh__fail(err, status, why.rank, "tensor %d: %s", i, why.text);
@@ -341,10 +384,10 @@ MESH__PRIVATE int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
     uint8_t list[MESH_MAX_AXES];
     int i, k, n, dim = -1, ranks = 1, sums = 0, gathers = 0;
     int64_t count = mesh_box_count(&t->at[0].box), most = mesh_box_count(&t->last.box) * p->elem_bytes;
-    if (!mesh_equal(src->layout.on, m) || !mesh_equal(dst->layout.on, m) || src->strides || dst->strides ||
-        most < 2 * MESH__MIB || mesh__impl(c)->scratch_cap || src->dtype == MESH_BYTES ||
-        src->layout.spec.rule != dst->layout.spec.rule || !mesh__is_even(&whole, m, &src->layout.spec, NULL) ||
-        !mesh__is_even(&whole, m, &dst->layout.spec, NULL))
+    if (t->add || mesh__is_mixed(t) || !mesh_equal(src->layout.on, m) || !mesh_equal(dst->layout.on, m) ||
+        src->strides || dst->strides || most < 2 * MESH__MIB || mesh__impl(c)->scratch_cap ||
+        src->dtype == MESH_BYTES || src->layout.spec.rule != dst->layout.spec.rule ||
+        !mesh__is_even(&whole, m, &src->layout.spec, NULL) || !mesh__is_even(&whole, m, &dst->layout.spec, NULL))
         return 0;
     for (i = 0; i < m->naxes; i++) {
         const mesh_place *a = &whole.from.axis[i], *b = &whole.to.axis[i];
@@ -392,6 +435,8 @@ MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
     if (!op) return NULL;
     for (i = 0; i < count && count > 1; i++) hash = mesh__mix(hash, b->task[i].plan->hash);
     op->shape = count == 1 ? b->task[0].plan->hash : hash;
+    for (i = 0; i < count; i++)
+        if (mesh__is_mixed(&b->task[i])) op->shape = mesh__mix(op->shape, (uint64_t)b->task[i].dtype[1]);
     op->schedule.call =
         mesh__call(MESH_CALL_REDISTRIBUTE, NULL, NULL, (size_t)count, count ? src[0].dtype : MESH_BYTES, MESH_SUM, 0);
     op->schedule.call.elem_bytes = count ? (size_t)mesh__tensor_elem(&src[0]) : 1;
@@ -399,8 +444,9 @@ MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
     b->s = &op->schedule;
     b->dry = 0;
     b->size = b->most;
-    b->scratch = b->most ? mesh__scratch(b->s, b->most) : NULL;
+    b->scratch = b->most + b->fixed ? mesh__scratch(b->s, b->most + b->fixed) : NULL;
     b->most = 0;
+    if (!b->s->out_of_memory) mesh__set_ends(b, count);
     if (!b->s->out_of_memory) mesh__redistribute_build(c, b, count);
     if (!b->s->out_of_memory) mesh__blocks_settle(b);
     return op;
@@ -441,9 +487,10 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         b.dry = 1;
         none.t = t;
         b.s = &none;
+        mesh__set_ends(&b, count);
         mesh__redistribute_build(c, &b, count);
         if (none.out_of_memory) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the schedule");
-        if (scratch) *scratch = b.most ? (int64_t)b.most + 64 : 0; /* 64: for alignment */
+        if (scratch) *scratch = b.most + b.fixed ? (int64_t)(b.most + b.fixed) + 64 : 0; /* 64: for alignment */
         memcpy(task, saved, (size_t)count * sizeof *task);
     }
     if (status == MESH_OK && r && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)

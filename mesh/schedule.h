@@ -29,6 +29,7 @@ enum {
     X(MESH__SWAP, "to swap bytes") /* on big-endian hosts: n bytes of numbers to dst, in the other byte order */       \
     X(MESH__MOVE, "to copy")       /* from one xfer of this rank to another, strided or not */                         \
     X(MESH__FOLD, "to reduce")     /* to = to op from, strided or not; divide > 0: to = to / divide */                 \
+    X(MESH__CONVERT, "to convert") /* to = from in another dtype, or to = to op from; op below 0: none */              \
     X(MESH__ZERO, "to zero")       /* an xfer of this rank becomes zero */                                             \
     X(MESH__TURN, "to swap bytes") /* an xfer's bytes, in place; width 0: the call's */                                \
     X(MESH__EXTEND, "memory")      /* call extend, which adds steps that could not be known before */
@@ -62,9 +63,9 @@ typedef struct mesh__step {
         struct {
             int from, to; /* xfers */
             int divide;
-            mesh_dtype dtype;
+            mesh_dtype dtype, from_dtype; /* from_dtype: of CONVERT */
             int op;
-        } of; /* MOVE, FOLD; ZERO: to */
+        } of; /* MOVE, FOLD, CONVERT; ZERO: to */
         struct {
             int xfer, width;
         } turn;
@@ -414,6 +415,19 @@ MESH__PRIVATE mesh_status mesh__step_fold(mesh__schedule *s, void *group, const 
     return MESH_OK;
 }
 
+MESH__PRIVATE void mesh__step_convert(mesh__schedule *s, const mesh__step *step) {
+    const mesh_xfer *from = &s->xfer[step->as.of.from], *to = &s->xfer[step->as.of.to];
+    mesh__cursor src = mesh__cursor_on(from), dst = mesh__cursor_on(to);
+    size_t in = mesh_dtype_bytes(step->as.of.from_dtype), out = mesh_dtype_bytes(step->as.of.dtype);
+    uint64_t left, n;
+    for (left = to->nbytes / out; left; left -= n) {
+        n = src.left / in < dst.left / out ? src.left / in : dst.left / out;
+        mesh__convert(step->as.of.dtype, dst.p, step->as.of.from_dtype, src.p, (size_t)n, step->as.of.op);
+        mesh__cursor_move(&src, n * in);
+        mesh__cursor_move(&dst, n * out);
+    }
+}
+
 /* Any step that is no message. `group`: the transport's handle. why: filled by what a step has found, else left as it is. */
 MESH__PRIVATE mesh_status mesh__step_run(mesh__schedule *s, void *group, const mesh__step *step, mesh_error *why) {
     mesh_transport *t = s->t;
@@ -437,6 +451,9 @@ MESH__PRIVATE mesh_status mesh__step_run(mesh__schedule *s, void *group, const m
         return mesh__step_reduce(s, group, step, s->on->size);
     case MESH__FOLD:
         return mesh__step_fold(s, group, step);
+    case MESH__CONVERT:
+        mesh__step_convert(s, step);
+        return MESH_OK;
     case MESH__ZERO:
         to = &s->xfer[step->as.of.to];
         if (MESH__HAS(ops, copy)) return ops->copy(t, group, to->base, to->block, NULL, NULL, to->nbytes);

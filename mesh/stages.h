@@ -21,18 +21,27 @@ typedef struct mesh__place_of {
     int64_t stride[MESH_MAX_DIMS];
 } mesh__place_of;
 
+/* A tensor's way. Where source and destination are floats of two dtypes, what travels is the source's until summands are reduced, then the
+   destination's; where nothing is reduced, the narrower. A layout at an end may so be a copy of what was given. */
 typedef struct mesh__task {
     const mesh_plan *plan;
     int width;                /* of numbers that are turned on their way; 0: none */
+    mesh_dtype dtype[2];      /* of source and destination */
+    int64_t elem[2];          /* bytes of their elements */
+    int add;                  /* what arrives is added to the destination */
     mesh__place_of at[2];     /* the layout reached: at[step & 1]; the next one: the other */
-    mesh__place_of last;      /* the destination */
+    mesh__place_of last;      /* the last layout: the destination, or a copy */
+    mesh__place_of given[2];  /* where an end is a copy: what it is a copy of; else its base is NULL */
     unsigned char *staged[2]; /* summands received, one after the other, for each slab in turn */
     int64_t staged_bytes;     /* of one */
+    unsigned char *sum;       /* where a slab is summed, if neither there nor where it goes */
 } mesh__task;
 
 /* A message of a list's stage: the boxes of several tensors between this rank and a peer. */
 typedef struct mesh__item {
     int task, peer, kind, summand, next; /* next: of the same peer and direction; -1: none */
+    int64_t elem;                        /* bytes of an element */
+    int width;                           /* as the task's */
     mesh_box box, made;                  /* made: this rank's box of the next layout */
     unsigned char *copy;                 /* what is sent from a copy: that */
 } mesh__item;
@@ -49,7 +58,7 @@ typedef struct mesh__builder {
     mesh__task *task;
     int rank, dry, posting;
     unsigned char *scratch;
-    size_t size, used[2], own, most;
+    size_t size, used[2], own, most, fixed; /* fixed: before it all, of copies of the ends */
     int nblocks;
     mesh__item *item;
     int nitems, item_cap;
@@ -66,6 +75,30 @@ MESH__PRIVATE mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_
     p.box = *box;
     for (d = box->ndim - 1; d >= 0; d--) p.stride[d] = d == box->ndim - 1 ? elem : p.stride[d + 1] * box->shape[d + 1];
     return p;
+}
+
+MESH__PRIVATE int mesh__is_mixed(const mesh__task *t) { return t->dtype[0] != t->dtype[1]; }
+
+/* The dtype of layout k, the source's being 0. */
+MESH__PRIVATE mesh_dtype mesh__dtype_at(const mesh__task *t, int k) {
+    int i, before = 0, all = 0;
+    if (!mesh__is_mixed(t)) return t->dtype[0];
+    for (i = 0; i < t->plan->nsteps; i++) {
+        int reduces = t->plan->step[i].kind == MESH_STEP_REDUCE;
+        all += reduces;
+        before += reduces && i < k;
+    }
+    if (!all) return t->dtype[mesh_dtype_bytes(t->dtype[0]) >= mesh_dtype_bytes(t->dtype[1])];
+    return !before ? t->dtype[0] : before == all ? t->dtype[1] : mesh__wide_of(t->dtype[0], t->dtype[1]);
+}
+MESH__PRIVATE int64_t mesh__elem_at(const mesh__task *t, int k) {
+    return mesh__is_mixed(t) ? (int64_t)mesh_dtype_bytes(mesh__dtype_at(t, k)) : t->plan->elem_bytes;
+}
+
+/* Does the last step add what it has reduced to the destination, where that is? (Rounded first, if the destination is narrower: by a copy.) */
+MESH__PRIVATE int mesh__adds_reduced(const mesh__task *t) {
+    return t->add && t->plan->step[t->plan->nsteps - 1].kind == MESH_STEP_REDUCE &&
+           mesh__wide_of(t->dtype[0], t->dtype[1]) == t->dtype[1];
 }
 
 MESH__PRIVATE size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63) & ~(size_t)63; }
@@ -138,15 +171,15 @@ MESH__PRIVATE void mesh__blocks_settle(mesh__builder *b) {
         if (b->s->xfer[i].block) b->s->xfer[i].block = &b->s->block[(uintptr_t)b->s->xfer[i].block - 1];
 }
 
-/* A step on two xfers, or one. divide: of a FOLD; dtype and op are the plan's (NULL: of none). */
-MESH__PRIVATE void mesh__add_step(mesh__builder *b, int kind, int from, int to, const mesh_plan *p, int divide) {
+/* A step on two xfers, or one. */
+MESH__PRIVATE mesh__step *mesh__add_step(mesh__builder *b, int kind, int from, int to) {
     mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, kind);
-    if (!step) return;
+    if (!step) return NULL;
     step->as.of.from = from;
     step->as.of.to = to;
-    step->as.of.divide = divide;
-    step->as.of.dtype = p ? p->dtype : MESH_BYTES;
-    step->as.of.op = p ? p->op : 0;
+    step->as.of.divide = step->as.of.op = 0;
+    step->as.of.dtype = step->as.of.from_dtype = MESH_BYTES;
+    return step;
 }
 MESH__PRIVATE void mesh__add_turn(mesh__builder *b, int xfer, int width) {
     mesh__step *step = b->dry ? NULL : mesh__step_add(b->s, MESH__TURN);
@@ -154,14 +187,35 @@ MESH__PRIVATE void mesh__add_turn(mesh__builder *b, int xfer, int width) {
     step->as.turn.xfer = xfer;
     step->as.turn.width = width;
 }
-MESH__PRIVATE void mesh__add_boxes(mesh__builder *b, int kind, const mesh__place_of *from, const mesh__place_of *to,
-                                   const mesh_box *box, const mesh_plan *p, int divide) {
-    int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, p->elem_bytes),
-        y = mesh__add_box(b, MESH_RECV, b->rank, to, box, p->elem_bytes);
-    mesh__add_step(b, kind, x, y, p, divide);
+/* to = from, elements of any size. */
+MESH__PRIVATE void mesh__add_move(mesh__builder *b, const mesh__place_of *from, const mesh__place_of *to,
+                                  const mesh_box *box, int64_t elem) {
+    int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, elem),
+        y = mesh__add_box(b, MESH_RECV, b->rank, to, box, elem);
+    mesh__add_step(b, MESH__MOVE, x, y);
+}
+/* to = to op from, or with op below 0 to = from; numbers of one dtype or two. */
+MESH__PRIVATE void mesh__add_boxes(mesh__builder *b, const mesh__place_of *from, mesh_dtype in,
+                                   const mesh__place_of *to, mesh_dtype out, const mesh_box *box, int op) {
+    int x = mesh__add_box(b, MESH_SEND, b->rank, from, box, (int64_t)mesh_dtype_bytes(in)),
+        y = mesh__add_box(b, MESH_RECV, b->rank, to, box, (int64_t)mesh_dtype_bytes(out));
+    mesh__step *step = mesh__add_step(b, in != out ? MESH__CONVERT : op < 0 ? MESH__MOVE : MESH__FOLD, x, y);
+    if (!step) return;
+    step->as.of.dtype = out;
+    step->as.of.from_dtype = in;
+    step->as.of.op = op;
+}
+MESH__PRIVATE void mesh__add_quotient(mesh__builder *b, const mesh__place_of *at, mesh_dtype dtype, const mesh_box *box,
+                                      int divide) {
+    int x = mesh__add_box(b, MESH_RECV, b->rank, at, box, (int64_t)mesh_dtype_bytes(dtype));
+    mesh__step *step = mesh__add_step(b, MESH__FOLD, x, x);
+    if (!step) return;
+    step->as.of.dtype = dtype;
+    step->as.of.op = MESH_AVG;
+    step->as.of.divide = divide;
 }
 MESH__PRIVATE void mesh__add_zero(mesh__builder *b, const mesh__place_of *at, const mesh_box *box, int64_t elem) {
-    mesh__add_step(b, MESH__ZERO, 0, mesh__add_box(b, MESH_RECV, b->rank, at, box, elem), NULL, 0);
+    mesh__add_step(b, MESH__ZERO, 0, mesh__add_box(b, MESH_RECV, b->rank, at, box, elem));
 }
 
 MESH__PRIVATE void mesh__begin_post(mesh__builder *b) {
@@ -188,15 +242,15 @@ MESH__PRIVATE void mesh__add_after(mesh__builder *b, int first, int end) {
     int i;
     for (i = first; i < end; i++) {
         const mesh__after *a = &b->after[i];
-        if (a->to >= 0) mesh__add_step(b, MESH__MOVE, a->from, a->to, NULL, 0);
+        if (a->to >= 0) mesh__add_step(b, MESH__MOVE, a->from, a->to);
         if (a->width) mesh__add_turn(b, a->to >= 0 ? a->to : a->from, a->width);
     }
 }
 
 /* Where summand number k of what a round makes is staged. */
-MESH__PRIVATE mesh__place_of mesh__staged_at(const mesh__task *t, const mesh_box *made, int turn, int k) {
+MESH__PRIVATE mesh__place_of mesh__staged_at(const mesh__task *t, const mesh_box *made, int turn, int k, int64_t elem) {
     unsigned char *base = t->staged[turn];
-    return mesh__dense(base ? base + (size_t)k * (size_t)t->staged_bytes : NULL, made, t->plan->elem_bytes);
+    return mesh__dense(base ? base + (size_t)k * (size_t)t->staged_bytes : NULL, made, elem);
 }
 
 /* The part of its box of the next layout that a rank makes in a round of a step. */
@@ -207,7 +261,8 @@ MESH__PRIVATE mesh_box mesh__made_in(const mesh_plan *p, int step, const mesh_bo
 
 /* ---- // >>redistribute: messages ---- */
 
-MESH__PRIVATE void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it) {
+MESH__PRIVATE void mesh__keep_item(mesh__builder *b, int task, const mesh_moves *it, int step) {
+    const mesh__task *t = &b->task[task];
     mesh__item *i;
     if (!mesh__grow(b->s->t, (void **)&b->item, &b->item_cap, b->nitems + 1, sizeof *b->item)) {
         b->s->out_of_memory = 1;
@@ -219,14 +274,14 @@ MESH__PRIVATE void mesh__keep_item(mesh__builder *b, int task, const mesh_moves 
     i->kind = it->kind;
     i->summand = it->summand;
     i->next = -1;
+    i->elem = mesh__elem_at(t, step);
+    i->width = t->width && mesh__is_mixed(t) ? (int)i->elem : t->width;
     i->box = it->box;
     i->made = it->to;
     i->copy = NULL;
 }
 
-MESH__PRIVATE int64_t mesh__item_bytes(const mesh__builder *b, const mesh__item *i) {
-    return mesh_box_count(&i->box) * b->task[i->task].plan->elem_bytes;
-}
+MESH__PRIVATE int64_t mesh__item_bytes(const mesh__item *i) { return mesh_box_count(&i->box) * i->elem; }
 
 /* Where a box to be sent lies, or one to be received goes. */
 MESH__PRIVATE mesh__place_of mesh__item_place(const mesh__builder *b, const mesh__item *i, int step, int round,
@@ -235,30 +290,29 @@ MESH__PRIVATE mesh__place_of mesh__item_place(const mesh__builder *b, const mesh
     if (i->kind == MESH_MOVE_SEND) return t->at[step & 1];
     if (t->plan->step[step].kind == MESH_STEP_REDUCE) {
         mesh_box made = mesh__made_in(t->plan, step, &i->made, round);
-        return mesh__staged_at(t, &made, turn, i->summand);
+        return mesh__staged_at(t, &made, turn, i->summand, i->elem);
     }
     return t->at[!(step & 1)];
 }
 
 /* Is a box packed with others of its message? Small ones are where there are several: both ends say the same. */
-MESH__PRIVATE int mesh__is_packed(const mesh__builder *b, const mesh__item *i, int alone) {
-    return !alone && mesh__item_bytes(b, i) < MESH__PACKED;
+MESH__PRIVATE int mesh__is_packed(const mesh__item *i, int alone) {
+    return !alone && mesh__item_bytes(i) < MESH__PACKED;
 }
 
 /* What is sent from a copy: on hosts of the other byte order all, turned there. */
-MESH__PRIVATE int mesh__is_staged(const mesh__builder *b, const mesh__item *i, int alone) {
-    return i->kind == MESH_MOVE_SEND && b->task[i->task].width && !mesh__is_packed(b, i, alone);
+MESH__PRIVATE int mesh__is_staged(const mesh__item *i, int alone) {
+    return i->kind == MESH_MOVE_SEND && i->width && !mesh__is_packed(i, alone);
 }
 
 /* Copy a box that is to be sent to where it is sent from. */
 MESH__PRIVATE void mesh__add_copied(mesh__builder *b, const mesh__item *i, const mesh__place_of *place,
                                     unsigned char *copy) {
-    const mesh__task *t = &b->task[i->task];
-    mesh__place_of to = mesh__dense(copy, &i->box, t->plan->elem_bytes);
-    int from = mesh__add_box(b, MESH_SEND, b->rank, place, &i->box, t->plan->elem_bytes),
-        x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, t->plan->elem_bytes);
-    mesh__add_step(b, MESH__MOVE, from, x, NULL, 0);
-    if (t->width) mesh__add_turn(b, x, t->width);
+    mesh__place_of to = mesh__dense(copy, &i->box, i->elem);
+    int from = mesh__add_box(b, MESH_SEND, b->rank, place, &i->box, i->elem),
+        x = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, i->elem);
+    mesh__add_step(b, MESH__MOVE, from, x);
+    if (i->width) mesh__add_turn(b, x, i->width);
 }
 
 /* Before the post: of a peer's boxes from item `first` on, what is sent packed or from a copy is put there. `packed`: where. */
@@ -268,17 +322,17 @@ MESH__PRIVATE void mesh__add_packing(mesh__builder *b, int first, int step, int 
     int64_t together = 0;
     if (b->item[first].kind != MESH_MOVE_SEND) return;
     for (k = first; k >= 0; k = b->item[k].next)
-        if (mesh__is_packed(b, &b->item[k], alone)) together += mesh__item_bytes(b, &b->item[k]);
+        if (mesh__is_packed(&b->item[k], alone)) together += mesh__item_bytes(&b->item[k]);
     if (together) *packed = mesh__own_scratch(b, mesh__rounded(together));
     for (together = 0, k = first; k >= 0; k = b->item[k].next) {
         mesh__item *i = &b->item[k];
         mesh__place_of place = mesh__item_place(b, i, step, round, turn);
-        if (mesh__is_staged(b, i, alone)) {
-            i->copy = mesh__own_scratch(b, mesh__rounded(mesh__item_bytes(b, i)));
+        if (mesh__is_staged(i, alone)) {
+            i->copy = mesh__own_scratch(b, mesh__rounded(mesh__item_bytes(i)));
             mesh__add_copied(b, i, &place, i->copy);
-        } else if (mesh__is_packed(b, i, alone)) {
+        } else if (mesh__is_packed(i, alone)) {
             mesh__add_copied(b, i, &place, *packed ? *packed + together : NULL);
-            together += mesh__item_bytes(b, i);
+            together += mesh__item_bytes(i);
         }
     }
 }
@@ -291,7 +345,7 @@ MESH__PRIVATE void mesh__add_messages(mesh__builder *b, int first, int step, int
     mesh_box line; /* packed boxes as one row of bytes */
     mesh__place_of row;
     for (k = first; k >= 0; k = b->item[k].next)
-        if (mesh__is_packed(b, &b->item[k], alone)) together += mesh__item_bytes(b, &b->item[k]);
+        if (mesh__is_packed(&b->item[k], alone)) together += mesh__item_bytes(&b->item[k]);
     if (together) {
         memset(&line, 0, sizeof line);
         line.ndim = 1;
@@ -302,13 +356,12 @@ MESH__PRIVATE void mesh__add_messages(mesh__builder *b, int first, int step, int
     }
     for (k = first; k >= 0; k = b->item[k].next) {
         const mesh__item *i = &b->item[k];
-        const mesh__task *t = &b->task[i->task];
         mesh__place_of place;
-        if (mesh__is_packed(b, i, alone)) continue;
-        place = mesh__is_staged(b, i, alone) ? mesh__dense(i->copy, &i->box, t->plan->elem_bytes)
-                                             : mesh__item_place(b, i, step, round, turn);
-        x = mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, i->peer, &place, &i->box, t->plan->elem_bytes);
-        if (!sending) mesh__when_come(b, x, -1, t->width);
+        if (mesh__is_packed(i, alone)) continue;
+        place = mesh__is_staged(i, alone) ? mesh__dense(i->copy, &i->box, i->elem)
+                                          : mesh__item_place(b, i, step, round, turn);
+        x = mesh__add_box(b, sending ? MESH_SEND : MESH_RECV, i->peer, &place, &i->box, i->elem);
+        if (!sending) mesh__when_come(b, x, -1, i->width);
     }
 }
 
@@ -318,15 +371,14 @@ MESH__PRIVATE void mesh__add_unpacking(mesh__builder *b, int first, int step, in
     int k, alone = b->item[first].next < 0;
     for (k = first; k >= 0; k = b->item[k].next) {
         const mesh__item *i = &b->item[k];
-        const mesh__task *t = &b->task[i->task];
-        mesh__place_of from = mesh__dense(packed, &i->box, t->plan->elem_bytes), to;
+        mesh__place_of from = mesh__dense(packed, &i->box, i->elem), to;
         int x, y;
-        if (!mesh__is_packed(b, i, alone)) continue;
+        if (!mesh__is_packed(i, alone)) continue;
         to = mesh__item_place(b, i, step, round, turn);
-        x = mesh__add_box(b, MESH_SEND, b->rank, &from, &i->box, t->plan->elem_bytes);
-        y = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, t->plan->elem_bytes);
-        mesh__when_come(b, x, y, t->width);
-        if (packed) packed += mesh__item_bytes(b, i);
+        x = mesh__add_box(b, MESH_SEND, b->rank, &from, &i->box, i->elem);
+        y = mesh__add_box(b, MESH_RECV, b->rank, &to, &i->box, i->elem);
+        mesh__when_come(b, x, y, i->width);
+        if (packed) packed += mesh__item_bytes(i);
     }
 }
 
@@ -350,7 +402,7 @@ MESH__PRIVATE void mesh__add_exchange(mesh__builder *b, int first, int end, int 
         const mesh_plan *p = b->task[i].plan;
         if (step >= p->nsteps) continue;
         for (mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1); mesh_moves_next(&it);)
-            if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) mesh__keep_item(b, i, &it);
+            if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) mesh__keep_item(b, i, &it, step);
     }
     if (b->s->out_of_memory || b->nitems == 0) return;
     /* Chains: the items of one peer and direction. Of a single tensor each item is one by itself. */
@@ -402,39 +454,72 @@ MESH__PRIVATE void mesh__add_own(mesh__builder *b, const mesh__task *t, int step
          mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND;) {
         if (it.kind != kind) continue;
         if (kind == MESH_MOVE_ZERO)
-            mesh__add_zero(b, to, &it.box, p->elem_bytes);
+            mesh__add_zero(b, to, &it.box, mesh__elem_at(t, step));
         else if (kind == MESH_MOVE_LOCAL && (b->dry || mesh__address(from, &it.box) != mesh__address(to, &it.box)))
-            mesh__add_boxes(b, MESH__MOVE, from, to, &it.box, p, 0);
+            mesh__add_move(b, from, to, &it.box, mesh__elem_at(t, step));
     }
 }
 
-/* Combine the summands of a round, in ascending order, into `to`. */
+/* The summands of a piece, in ascending order, and where they go. */
+typedef struct mesh__summands {
+    const mesh__task *t;
+    const mesh__place_of *from, *to; /* the layouts */
+    mesh_dtype in, wide, out;        /* of summands, of their sum, of the layout made */
+    mesh_box made;
+    int turn, adds;
+} mesh__summands;
+
+/* Sum a piece, and put it where it belongs: there, if the sum can be made there; else where the first summand is, if it came; else apart. */
+MESH__PRIVATE void mesh__add_sum(mesh__builder *b, const mesh__summands *m, int own, int n, const mesh_box *part,
+                                 int op, int divide) {
+    int64_t elem = (int64_t)mesh_dtype_bytes(m->wide);
+    mesh__place_of first = own == 0 ? *m->from
+                                    : mesh__staged_at(m->t, &m->made, m->turn, 0, (int64_t)mesh_dtype_bytes(m->in)),
+                   run = first, apart = mesh__dense(m->t->sum, &m->made, (int64_t)mesh_dtype_bytes(m->wide));
+    int k, there = !m->adds && m->wide == m->out && (own == 0 || m->in != m->wide);
+    if (there)
+        run = *m->to;
+    else if (m->in != m->wide || own == 0)
+        run = apart;
+    if (m->in != m->wide)
+        mesh__add_boxes(b, &first, m->in, &run, m->wide, part, -1);
+    else if (b->dry || mesh__address(&first, part) != mesh__address(&run, part))
+        mesh__add_move(b, &first, &run, part, elem);
+    for (k = 1; k < n; k++) {
+        mesh__place_of summand =
+            k == own ? *m->from : mesh__staged_at(m->t, &m->made, m->turn, k, (int64_t)mesh_dtype_bytes(m->in));
+        mesh__add_boxes(b, &summand, m->in, &run, m->wide, part, op);
+    }
+    if (divide > 1) mesh__add_quotient(b, &run, m->wide, part, divide);
+    if (there) return;
+    if (m->wide == m->out && !m->adds)
+        mesh__add_move(b, &run, m->to, part, elem);
+    else
+        mesh__add_boxes(b, &run, m->wide, m->to, m->out, part, m->adds ? MESH_SUM : -1);
+}
+
+/* Combine the summands of a round into the next layout. */
 MESH__PRIVATE void mesh__add_reduction(mesh__builder *b, const mesh__task *t, int step, int round, int turn) {
     const mesh_plan *p = t->plan;
-    const mesh__place_of *from = &t->at[step & 1], *to = &t->at[!(step & 1)];
+    mesh__summands m;
     mesh_moves it;
-    mesh_box made;
-    int before = -1, k;
+    int before = -1;
     mesh_moves_start(&it, p, step, b->rank, p->step[step].rounds > 1 ? round : -1);
-    made = mesh__made_in(p, step, &it.to, round);
+    m.t = t;
+    m.from = &t->at[step & 1];
+    m.to = &t->at[!(step & 1)];
+    m.in = mesh__dtype_at(t, step);
+    m.wide = mesh__is_mixed(t) ? mesh__wide_of(t->dtype[0], t->dtype[1]) : m.in;
+    m.out = mesh__dtype_at(t, step + 1);
+    m.made = mesh__made_in(p, step, &it.to, round);
+    m.turn = turn;
+    m.adds = step == p->nsteps - 1 && mesh__adds_reduced(t);
     for (; mesh_moves_next(&it) && it.kind != MESH_MOVE_SEND; before = it.summand) {
-        int own = it.holds ? it.own_summand : -1;
-        mesh__place_of run;
         mesh_box part = it.part;
-        if (it.kind == MESH_MOVE_ZERO) {
-            mesh__add_zero(b, to, &it.box, p->elem_bytes);
-            continue;
-        }
-        if (it.summand || before == 0) continue; /* a piece is dealt with at its first summand */
-        run = own == 0 ? *to : mesh__staged_at(t, &made, turn, 0);
-        if (own == 0 && (b->dry || mesh__address(from, &part) != mesh__address(to, &part)))
-            mesh__add_boxes(b, MESH__MOVE, from, to, &part, p, 0);
-        for (k = 1; k < it.summands; k++) {
-            mesh__place_of summand = k == own ? *from : mesh__staged_at(t, &made, turn, k);
-            mesh__add_boxes(b, MESH__FOLD, &summand, &run, &part, p, 0);
-        }
-        if (own != 0) mesh__add_boxes(b, MESH__MOVE, &run, to, &part, p, 0);
-        if (p->step[step].divide > 1) mesh__add_boxes(b, MESH__FOLD, to, to, &part, p, p->step[step].divide);
+        if (it.kind == MESH_MOVE_ZERO && !m.adds) mesh__add_zero(b, m.to, &it.box, mesh__elem_at(t, step + 1));
+        if (it.kind == MESH_MOVE_ZERO || it.summand || before == 0)
+            continue; /* a piece is dealt with at its first summand */
+        mesh__add_sum(b, &m, it.holds ? it.own_summand : -1, it.summands, &part, p->op, p->step[step].divide);
     }
 }
 
@@ -450,6 +535,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     mesh__place_of *to = &t->at[!(step & 1)];
     mesh_layout layout;
     mesh_box box, both;
+    int64_t elem = mesh__elem_at(t, step + 1);
     int d, inside = p->view.ndim > 0 || t->last.base; /* a scalar has no box that would be empty */
     if (step == p->nsteps - 1) {
         *to = t->last;
@@ -459,14 +545,14 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     box.ndim = p->view.ndim;
     layout = mesh__view_layout(p, &p->at[s->on], &s->spec);
     if (mesh_layout_box(&layout, b->rank, &box) < 0) box.shape[0] = 0;
+    inside &= !mesh__adds_reduced(t) && mesh__dtype_at(t, step + 1) == mesh__dtype_at(t, p->nsteps);
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
     for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];
     if (inside) { /* where it will be in the end anyway */
         *to = t->last;
         return;
     }
-    *to = mesh__dense(mesh__layout_scratch(b, !(step & 1), mesh__rounded(mesh_box_count(&box) * p->elem_bytes)), &box,
-                      p->elem_bytes);
+    *to = mesh__dense(mesh__layout_scratch(b, !(step & 1), mesh__rounded(mesh_box_count(&box) * elem)), &box, elem);
 }
 
 /* Room for the summands of a reducing step. */
@@ -477,8 +563,12 @@ MESH__PRIVATE void mesh__make_staging(mesh__builder *b, mesh__task *t, int step,
     int k;
     mesh_moves_start(&it, p, step, b->rank, 0);
     slab = mesh__made_in(p, step, &it.to, 0); /* the first is the largest */
-    t->staged_bytes = it.to.ndim < 0 ? 0 : (int64_t)mesh__rounded(mesh_box_count(&slab) * p->elem_bytes);
+    t->staged_bytes = it.to.ndim < 0 ? 0 : (int64_t)mesh__rounded(mesh_box_count(&slab) * mesh__elem_at(t, step));
     for (k = 0; k < turns; k++) t->staged[k] = mesh__own_scratch(b, (size_t)(t->staged_bytes * it.summands));
+    if (it.to.ndim >= 0 && (mesh__is_mixed(t) || t->add))
+        t->sum =
+            mesh__own_scratch(b, mesh__rounded(mesh_box_count(&slab) *
+                                               (int64_t)mesh_dtype_bytes(mesh__wide_of(t->dtype[0], t->dtype[1]))));
 }
 
 /* A step of all tasks [first, end) that have it, each in one round. */
@@ -532,6 +622,7 @@ MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
     int fused =
         step == p->nsteps - 2 && p->step[step + 1].kind == MESH_STEP_MOVE && p->step[step + 1].rounds == s->rounds;
     int round, next = !(step & 1), in_place = 1, after = b->nafter;
+    int64_t elem = mesh__elem_at(t, step + 1);
     mesh__place_of slab_at[2], source = t->at[step & 1], whole;
     mesh_moves it;
     b->own = 0;
@@ -550,8 +641,11 @@ MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
     mesh__make_staging(b, t, step, 2);
     for (round = 0; round < 2; round++) {
         mesh_box slab = mesh__made_in(p, step, &it.to, round);
-        slab_at[round] =
-            in_place ? whole : mesh__dense(mesh__own_scratch(b, (size_t)t->staged_bytes), &slab, p->elem_bytes);
+        if (in_place)
+            slab_at[round] = whole;
+        else
+            slab_at[round] =
+                mesh__dense(mesh__own_scratch(b, mesh__rounded(mesh_box_count(&slab) * elem)), &slab, elem);
     }
     mesh__add_exchange(b, task, task + 1, step, 0, 0);
     for (round = 0; round < s->rounds; round++) {
@@ -563,7 +657,7 @@ MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
         after = come;
         if (!in_place) {
             mesh_box slab = mesh__made_in(p, step, &it.to, round);
-            slab_at[turn] = mesh__dense(slab_at[turn].base, &slab, p->elem_bytes);
+            slab_at[turn] = mesh__dense(slab_at[turn].base, &slab, elem);
         }
         t->at[next] = slab_at[turn];
         mesh__add_reduction(b, t, step, round, turn);
@@ -582,6 +676,41 @@ MESH__PRIVATE int mesh__in_rounds(const mesh_plan *p) {
     return 0;
 }
 
+/* The ends that are copies: a source that travels in the destination's dtype; a destination of another dtype than what arrives, or to which is
+   added what comes in several parts. Call it once where there is no scratch yet, and once where there is. */
+MESH__PRIVATE void mesh__set_ends(mesh__builder *b, int count) {
+    int i, side;
+    b->fixed = 0;
+    for (i = 0; i < count; i++) {
+        mesh__task *t = &b->task[i];
+        int n = t->plan->nsteps;
+        t->given[0].base = t->given[1].base = NULL;
+        for (side = 0; side < 2; side++) {
+            mesh__place_of *end = side ? &t->last : &t->at[0];
+            int64_t elem = mesh__elem_at(t, side ? n : 0);
+            int copied =
+                mesh__dtype_at(t, side ? n : 0) != t->dtype[side] || (side && t->add && !mesh__adds_reduced(t));
+            unsigned char *base = b->scratch ? b->scratch + b->fixed : NULL;
+            if (!copied || !end->base) continue;
+            t->given[side] = *end;
+            *end = mesh__dense(base, &end->box, elem);
+            b->fixed += mesh__rounded(mesh_box_count(&end->box) * elem);
+        }
+    }
+    if (b->scratch) b->scratch += b->fixed;
+}
+
+/* Fill the copy at an end, or give what it holds to what it is a copy of. */
+MESH__PRIVATE void mesh__add_end(mesh__builder *b, const mesh__task *t, int side) {
+    const mesh__place_of *given = &t->given[side];
+    mesh_dtype inner = mesh__dtype_at(t, side ? t->plan->nsteps : 0);
+    if (!given->base || !mesh_box_count(&given->box)) return;
+    if (side)
+        mesh__add_boxes(b, &t->last, inner, given, t->dtype[1], &given->box, t->add ? MESH_SUM : -1);
+    else
+        mesh__add_boxes(b, given, t->dtype[0], &t->at[0], inner, &given->box, -1);
+}
+
 /* The whole schedule. What is done together is the same on every rank: it follows from the plans. */
 MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
     int first, end, step;
@@ -596,6 +725,7 @@ MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
                 break;
             if (p->nsteps > steps) steps = p->nsteps;
         }
+        for (step = first; step < end; step++) mesh__add_end(b, &b->task[step], 0);
         for (step = 0; step < steps;) {
             const mesh_step *s = &b->task[first].plan->step[step];
             if (end - first == 1 && s->kind == MESH_STEP_REDUCE && s->rounds > 1)
@@ -603,6 +733,7 @@ MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
             else
                 mesh__add_stage(b, first, end, step++);
         }
+        for (step = first; step < end; step++) mesh__add_end(b, &b->task[step], 1);
     }
 }
 #endif /* MESH_STAGES_IMPLEMENTED */

@@ -236,7 +236,7 @@ static const struct {
     const char *text;
 } refusals[] = {
     {MESH_ERR_ARGUMENT, "dim 1 is 8 in the source and 9 in the destination"},
-    {MESH_ERR_ARGUMENT, "source and destination are f32 and bf16; convert first"},
+    {MESH_ERR_ARGUMENT, "source and destination are f32 and i32; f16, bf16, f32 and f64"},
     {MESH_ERR_ARGUMENT, "source: the data is NULL, but rank 1 holds 24 elements"},
     {MESH_ERR_ARGUMENT, "source and destination overlap in memory"},
     {MESH_ERR_ARGUMENT, "destination: the local shape has 5 in dim 0, but by its spec rank 1 holds 12 of 12"},
@@ -285,7 +285,7 @@ static void refuse_tensors_rank(mesh_transport *t, void *ctx) {
             dst.layout.shape[1] = 9;
             break;
         case 1:
-            dst.dtype = MESH_BF16;
+            dst.dtype = MESH_I32;
             break;
         case 2:
             src.data = NULL;

@@ -28,6 +28,7 @@
 #include "t_mutants.h"
 #include "t_faults.h"
 #include "t_redistribute.h"
+#include "t_tensors.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"
@@ -63,6 +64,7 @@ int main(int argc, char **argv) {
         TOPIC(mutant_tests),
         TOPIC(fault_tests),
         TOPIC(redistribute_tests),
+        TOPIC(tensor_tests),
         TOPIC(device_tests),
         TOPIC(socket_tests),
         TOPIC(engine_tests),
