@@ -545,6 +545,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     box.ndim = p->view.ndim;
     layout = mesh__view_layout(p, &p->at[s->on], &s->spec);
     if (mesh_layout_box(&layout, b->rank, &box) < 0) box.shape[0] = 0;
+    both = box;
     inside &= !mesh__adds_reduced(t) && mesh__dtype_at(t, step + 1) == mesh__dtype_at(t, p->nsteps);
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
     for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];

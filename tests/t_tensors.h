@@ -86,9 +86,7 @@ static void test_convert(void) {
         float sum[300];
         for (i = 0; i < 300; i++) float_put(MESH_BF16, in, i, 3 + i % 100), sum[i] = 16777216.0f - (float)i;
         mesh__convert(MESH_F32, sum, MESH_BF16, in, 300, MESH_SUM);
-        for (i = 0; i < 300; i++)
-            if (sum[i] != (float)(16777216.0 - i + 3 + i % 100))
-                return test_fail(__FILE__, __LINE__, "element %d: %g", i, (double)sum[i]);
+        for (i = 0; i < 300; i++) CHECK(sum[i] == (float)(16777216.0 - i + 3 + i % 100));
         mesh__convert(MESH_F32, sum, MESH_BF16, in, 300, MESH_MIN);
         CHECK(sum[299] == 102);
     }

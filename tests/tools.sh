@@ -30,6 +30,12 @@ refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --s
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
 refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 100x64 "dp:X" "dp:R"
 
+command -v python3 >/dev/null && step "zoo: the textbook's bytes" python3 tests/zoo.py $mesh
+step "zoo of everything" bash -c "$mesh zoo --mesh pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --ep 4 | grep -q 'experts: the same ranks as efsdp=4,ep=4'"
+refuses "a parallelism that is none" "no such parallelism" $mesh zoo megatron --mesh tp=4
+refuses "a parallelism without its axis" "tp needs an axis \"tp\"" $mesh zoo tp --mesh dp=4
+refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts" $mesh zoo ep --mesh dp=4 --ep 3
+
 step "draw" $mesh draw "pp=2,dp=2,tp=2"
 step "draw as dot and svg" bash -c "$mesh draw --dot dp=2,tp=2 | grep -q graph && $mesh draw --svg pp=2,dp=2,tp=2 | grep -q '</svg>'"
 step "table of 24" bash -c "[ \$($mesh table --world 24 --csv | wc -l) = 81 ] && $mesh table --world 24 --csv | grep -q ^4,2,1,3, && [ \$($mesh table --world 24 --csv 'tp<=2' pp=1 | wc -l) = 15 ]"

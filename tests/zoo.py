@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""`mesh zoo` against the textbook: what each parallelism moves in a step, by formulas of its own. tests/zoo.py [MESH]; the last line is "N passed, N failed"."""
+import json, subprocess, sys, tempfile
+
+tool = sys.argv[1] if len(sys.argv) > 1 else "build/mesh"
+L, c, f, h, g, d, v, s, b, e = 4, 512, 2048, 16, 16, 32, 4096, 256, 64, 2
+model = tempfile.NamedTemporaryFile("w", suffix=".model")
+model.write(f"# a model\nlayers {L}\nhidden {c}\nffn {f}\nheads {h}\nkv_heads {g}\nhead_width {d}\nvocabulary {v}\nsequence {s}\nbatch {b}\nbytes {e}\n")
+model.flush()
+passed = failed = 0
+block = {"token table": v * c, "weight norms": c, "weight q": c * h * d, "weight k, v": c * g * d, "weight out": c * h * d, "weight up": c * f,
+         "weight down": c * f, "weight head": v * c}
+times = {"token table": 1, "weight norms": 2 * L + 1, "weight q": L, "weight k, v": 2 * L, "weight out": L, "weight up": L, "weight down": L, "weight head": 1,
+         "embedding": 1, "norm": 2 * L + 1, "attention out": L, "down": L, "q": L, "k, v": 2 * L, "attention": L}
+stream = b * s * c * e  # the residual stream, whole
+
+
+def zoo(*args):
+    r = subprocess.run([tool, "zoo", *args, "--model", model.name, "--topology", "*:0us:1GB/s", "--json"], capture_output=True, text=True)
+    if r.returncode: sys.exit(f"mesh zoo {' '.join(args)}: {r.stderr}")
+    return json.loads(r.stdout)
+
+
+def check(name, args, forward, backward, expect_rows=()):
+    """forward, backward: per tensor, bytes of one time; what is not named moves nothing (but the loss, a few bytes)."""
+    global passed, failed
+    said = zoo(name, *args)
+    why = [] if said["checked"] >= 9 else [f"{said['checked']} checks"]
+    for row in said["rows"]:
+        t = row["tensor"]
+        if t.startswith("loss"): continue
+        for way, want in ("forward", forward), ("backward", backward):
+            want = want.get(t, 0) * times.get(t, 1)
+            if abs(row[way + "_bytes"] - want) > 1e-3 * want + (64 * times.get(t, 1) if want else 0):
+                why.append(f"{t} {way}: {row[way + '_bytes']:.0f}, the textbook {want:.0f} ({row[way]})")
+    for t, key, value in expect_rows:
+        found = [r[key] for r in said["rows"] if r["tensor"] == t]
+        if found != [value]: why.append(f"{t} {key}: {found}, expected {value}")
+    passed, failed = passed + (not why), failed + bool(why)
+    print(f"{'FAIL' if why else 'ok  '} {name} on {args[1]}" + "".join("\n    " + w for w in why))
+
+
+def weights(times_of_bytes): return {t: n * e * times_of_bytes for t, n in block.items()}
+def cut(n): return (n - 1) / n
+
+
+for n in 2, 8:
+    dp = f"dp={n}"
+    check("dp", ["--mesh", dp], {}, weights(2 * cut(n)), [("weight q", "backward", "all_reduce dp"), ("weight q", "rest", "dp:I"), ("weight q", "use", "dp:R")])
+    check("zero1", ["--mesh", dp], weights(cut(n)), weights(cut(n)), [("weight q", "forward", "all_gather dp"), ("weight q", "backward", "reduce_scatter dp")])
+    check("zero3", ["--mesh", dp], weights(2 * cut(n)), weights(cut(n)))
+for r, n in (2, 4), (4, 2):
+    check("hsdp", ["--mesh", f"dp_replicate={r},dp_shard={n}"], weights(2 * cut(n)), weights(cut(n) + 2 * cut(r) / n),
+          [("weight q", "backward", "reduce_scatter dp_shard, all_reduce dp_replicate")])
+for n in 2, 4:
+    sums = {t: 2 * cut(n) * stream for t in ("embedding", "attention out", "down")}
+    check("tp", ["--mesh", f"tp={n}"], sums, {"norm": 2 * cut(n) * stream},
+          [("down", "rest", "tp:P(sum)"), ("down", "use", "tp:I"), ("norm", "backward", "all_reduce tp"), ("weight up", "rest", "tp:S(0)")])
+    half = {t: cut(n) * stream for t in ("embedding", "attention out", "down")}
+    check("sp", ["--mesh", f"tp={n}"], {**half, "norm": cut(n) * stream}, {**half, "norm": cut(n) * stream, "weight norms": 2 * cut(n) * c * e},
+          [("norm", "forward", "all_gather tp"), ("norm", "backward", "reduce_scatter tp"), ("down", "forward", "reduce_scatter tp")])
+    heads = {"q": b * s * h * d * e * cut(n) / n, "k, v": b * s * g * d * e * cut(n) / n, "attention": b * s * h * d * e * cut(n) / n}
+    check("ulysses", ["--mesh", f"sp={n}"], heads, {**heads, **weights(2 * cut(n))}, [("q", "forward", "all_to_all sp")])
+    keys = {"k, v": b * s * g * d * e * cut(n)}
+    check("cp", ["--mesh", f"cp={n}"], keys, {**keys, **weights(2 * cut(n))}, [("k, v", "forward", "all_gather cp"), ("k, v", "backward", "reduce_scatter cp")])
+# dp and tp together: each as it is alone, on its part
+n, m = 2, 4
+part = {t: 2 * cut(m) * stream / n for t in ("embedding", "attention out", "down")}
+split = {t: 2 * cut(n) * x * e / (1 if t == "weight norms" else m) for t, x in block.items()}
+check("all", ["--mesh", f"dp={n},tp={m}"], part, {**split, "norm": 2 * cut(m) * stream / n})
+# everything at once is accepted, too, and experts have a mesh of their own
+said = zoo("all", "--mesh", "pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2", "--sp", "--zero", "3", "--ep", "4")
+why = "" if said["stages"] == 2 and any(r["rest"] == "efsdp:S(1) ep:S(0)" for r in said["rows"]) and said["tokens_to_experts"] > 0 else "no experts' rows"
+passed, failed = passed + (not why), failed + bool(why)
+print(f"{'FAIL' if why else 'ok  '} all at once{why and ': ' + why}")
+print(f"{passed} passed, {failed} failed")
+sys.exit(failed > 0)

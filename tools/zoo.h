@@ -1,0 +1,544 @@
+/* mesh zoo: parallelisms as tables of layouts: what lies where, what moves in a step, forward and backward. Needs no ranks. */
+#ifndef TOOL_ZOO_H
+#define TOOL_ZOO_H
+
+static const char zoo_help[] =
+    "usage: mesh zoo [NAME] --mesh dp=4,tp=8 [--model FILE] [options]\n\n"
+    "A parallelism is a table of layouts. For a transformer block on a mesh this prints each tensor's layout at rest and where it\n"
+    "is used; what that makes a step move, forward and backward (the backward pass of a redistribution is the redistribution\n"
+    "between the gradients' layouts), with bytes of the worst rank from the planner. Each local computation of the table is checked.\n\n"
+    "  NAME        what the mesh's axes are for (default: all)\n"
+    "    dp        weights on every rank, gradients summed            axes dp, or dp_replicate and dp_shard\n"
+    "    zero1 zero2 zero3 (fsdp)   weights in parts: gathered once a step (1, 2), or for each use (3)\n"
+    "    hsdp      zero3 over dp_shard, copies over dp_replicate\n"
+    "    tp        column and row linears, vocabulary in parts        axis tp\n"
+    "    sp        tp, and the sequence in parts between them          axis tp\n"
+    "    ulysses   the sequence in parts, heads in attention           axis sp\n"
+    "    cp        keys and values gathered for the own queries         axis cp\n"
+    "    ring      the same, keys and values travel in a ring           axis cp\n"
+    "    pp        stages: layers in parts                              axis pp\n"
+    "    ep        experts in parts, on a mesh that does not factor into the other: --ep N\n"
+    "    all       every axis of the mesh, with --sp and --zero\n"
+    "  --sp --zero 0..3 --ring --ep N     with `all`\n"
+    "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro experts top_k bytes\n"
+    "  --topology TEXT    as mesh plan\n"
+    "  --json         the same for programs\n";
+
+typedef struct zoo_model {
+    long layers, hidden, ffn, heads, kv_heads, head_width, vocabulary, sequence, batch, micro, experts, top_k, bytes;
+} zoo_model;
+
+typedef struct zoo_options {
+    int zero, sp, ring, json;
+    long ep;
+    const char *name;
+    const mesh_topology *topology;
+    mesh m;      /* of one stage */
+    mesh sparse; /* of experts: efsdp, ep */
+    long pp;
+    zoo_model model;
+    double forward, backward; /* bytes in all */
+} zoo_options;
+
+enum { ZOO_TENSORS = 40 };
+
+/* A row: a tensor, where it rests and where it is used. times: how often a step moves it forward, and backward. */
+typedef struct zoo_tensor {
+    const char *name;
+    mesh_layout rest, use;
+    double forward, backward;
+    const char *note;
+} zoo_tensor;
+
+typedef struct zoo_table {
+    zoo_options *o;
+    zoo_tensor row[ZOO_TENSORS];
+    int n, checked;
+} zoo_table;
+
+/* ---- axes: what they are for ---- */
+
+static const char *const zoo_data_axes[] = {"dp", "dp_replicate", "dp_shard"};
+
+static int zoo_has(const mesh *m, const char *axis) { return mesh_axis_find(m, axis) >= 0; }
+
+/* Give an axis a place, if the mesh has it. */
+static void zoo_set(mesh_layout *l, const char *axis, mesh_place place) {
+    mesh_error err;
+    if (zoo_has(l->on, axis) && mesh_layout_set(l, axis, place, &err)) fprintf(stderr, "mesh zoo: %s\n", err.text);
+}
+
+static mesh_layout zoo_layout(const mesh *m, int ndim, const int64_t *shape) {
+    mesh_layout l;
+    mesh_error err;
+    if (mesh_layout_make(&l, m, NULL, ndim, shape, &err)) fprintf(stderr, "mesh zoo: %s\n", err.text), exit(1);
+    return l;
+}
+
+/* An activation: its batch over the data axes, its sequence (dim 1) over cp and sp; along tp a place. */
+static mesh_layout zoo_activation(const zoo_options *o, int ndim, const int64_t *shape, mesh_place tp) {
+    mesh_layout l = zoo_layout(&o->m, ndim, shape);
+    size_t i;
+    for (i = 0; i < 3; i++) zoo_set(&l, zoo_data_axes[i], mesh_shard(0));
+    if (ndim > 1) zoo_set(&l, "cp", mesh_shard(1)), zoo_set(&l, "sp", mesh_shard(1));
+    zoo_set(&l, "tp", tp);
+    return l;
+}
+
+/* A weight where it is used: replicated but along tp. */
+static mesh_layout zoo_weight(const zoo_options *o, int ndim, const int64_t *shape, mesh_place tp) {
+    mesh_layout l = zoo_layout(&o->m, ndim, shape);
+    zoo_set(&l, "tp", tp);
+    return l;
+}
+
+/* Where it rests: whole on every rank, its gradient too; or in parts over the data axes that cut (after tp). */
+static mesh_layout zoo_at_rest(const zoo_options *o, const mesh_layout *use) {
+    mesh_layout l = *use;
+    int i, cuts = o->zero > 0;
+    for (i = 0; i < l.on->naxes; i++) {
+        const char *axis = l.on->axis[i].name;
+        int shards = !strcmp(axis, "dp_shard") || (!strcmp(axis, "dp") && cuts);
+        if (!strcmp(axis, "tp") && l.spec.axis[i].kind == MESH_SHARD) continue;
+        zoo_set(&l, axis, shards && cuts ? mesh_shard(0) : mesh_invariant());
+    }
+    return l;
+}
+
+/* ---- rows ---- */
+
+static zoo_tensor *zoo_row(zoo_table *t, const char *name, const mesh_layout *rest, const mesh_layout *use,
+                           double times) {
+    zoo_tensor *r = &t->row[t->n++];
+    memset(r, 0, sizeof *r);
+    r->name = name;
+    r->rest = *rest;
+    r->use = use ? *use : *rest;
+    r->forward = r->backward = times;
+    return r;
+}
+
+static const mesh_layout *zoo_weight_row(zoo_table *t, const char *name, int ndim, const int64_t *shape, mesh_place tp,
+                                         double times) {
+    mesh_layout use = zoo_weight(t->o, ndim, shape, tp), rest = zoo_at_rest(t->o, &use);
+    zoo_tensor *r = zoo_row(t, name, &rest, &use, times);
+    if (t->o->zero == 3) r->forward = 2 * times; /* for each use: forward, and again backward */
+    return &r->use;
+}
+
+/* What a computation makes of operands where they are used, as a row that is used otherwise. 0: it is wrong, which is told. */
+static const mesh_layout *zoo_made(zoo_table *t, const char *name, mesh_local_kind kind, const char *letters,
+                                   const mesh_layout *a, const mesh_layout *b, const mesh_layout *c,
+                                   const mesh_layout *use, double times) {
+    const mesh_layout *operand[3];
+    mesh_layout made;
+    mesh_error err;
+    int n = 1 + (b != NULL) + (c != NULL);
+    operand[0] = a, operand[1] = b, operand[2] = c;
+    if (mesh_layout_local(&made, kind, letters, operand, n, &err)) {
+        fprintf(stderr, "mesh zoo: %s: %s\n", name, err.text);
+        exit(1);
+    }
+    t->checked++;
+    return &zoo_row(t, name, &made, use, times)->use;
+}
+
+/* ---- the block ---- */
+
+static void zoo_attention(zoo_table *t, const mesh_layout *h, double layers) {
+    const zoo_options *o = t->o;
+    const zoo_model *d = &o->model;
+    int64_t w[3] = {d->heads, d->head_width, d->hidden}, wk[3] = {d->kv_heads, d->head_width, d->hidden},
+            wo[3] = {d->hidden, d->heads, d->head_width};
+    const mesh_layout *wq = zoo_weight_row(t, "weight q", 3, w, mesh_shard(0), layers),
+                      *wkv = zoo_weight_row(t, "weight k, v", 3, wk, mesh_shard(0), 2 * layers), *q, *k, *a;
+    mesh_layout use = *h, keys;
+    int64_t shape[4] = {h->shape[0], h->shape[1], d->heads, d->head_width};
+    use = zoo_activation(o, 4, shape, mesh_shard(2));
+    zoo_set(&use, "sp", mesh_shard(2)); /* Ulysses: heads in parts, the sequence whole */
+    q = zoo_made(t, "q", MESH_LOCAL_EINSUM, "bsc,hdc->bshd", h, wq, NULL, &use, layers);
+    shape[2] = d->kv_heads;
+    keys = zoo_activation(o, 4, shape, mesh_shard(2));
+    zoo_set(&keys, "sp", mesh_shard(2));
+    zoo_set(&keys, "cp", mesh_replicate());
+    k = zoo_made(t, "k, v", MESH_LOCAL_EINSUM, "bsc,hdc->bshd", h, wkv, NULL, &keys, 2 * layers);
+    if (o->ring && zoo_has(&o->m, "cp")) {
+        t->row[t->n - 1].note = "in a ring: a part at a time comes from the one before";
+    }
+    shape[2] = d->heads;
+    use = zoo_activation(o, 4, shape, mesh_shard(2)); /* and back: the sequence in parts */
+    if (d->kv_heads == d->heads) {
+        a = zoo_made(t, "attention", MESH_LOCAL_MAP, "bqhD,bKhD,bKhD->bqhD", q, k, k, &use, layers);
+    } else { /* each of kv_heads serves a run of heads: as cut as they are */
+        mesh_layout made = *q;
+        a = &zoo_row(t, "attention", &made, &use, layers)->use;
+    }
+    {
+        const mesh_layout *w_out = zoo_weight_row(t, "weight out", 3, wo, mesh_shard(1), layers);
+        int64_t x[3] = {h->shape[0], h->shape[1], d->hidden};
+        use = zoo_activation(o, 3, x, o->sp ? mesh_shard(1) : mesh_invariant());
+        zoo_made(t, "attention out", MESH_LOCAL_EINSUM, "bshd,chd->bsc", a, w_out, NULL, &use, layers);
+    }
+}
+
+static void zoo_mlp(zoo_table *t, const mesh_layout *h, double layers) {
+    const zoo_options *o = t->o;
+    const zoo_model *d = &o->model;
+    int64_t up[2] = {d->ffn, d->hidden}, down[2] = {d->hidden, d->ffn}, x[3] = {h->shape[0], h->shape[1], d->hidden};
+    const mesh_layout *wu = zoo_weight_row(t, "weight up", 2, up, mesh_shard(0), layers), *u, *g, *wd;
+    mesh_layout use = zoo_activation(o, 3, x, o->sp ? mesh_shard(1) : mesh_invariant());
+    u = zoo_made(t, "up", MESH_LOCAL_EINSUM, "bsc,fc->bsf", h, wu, NULL, NULL, layers);
+    g = zoo_made(t, "gelu", MESH_LOCAL_MAP, "bsf->bsf", u, NULL, NULL, NULL, layers);
+    wd = zoo_weight_row(t, "weight down", 2, down, mesh_shard(1), layers);
+    zoo_made(t, "down", MESH_LOCAL_EINSUM, "bsf,cf->bsc", g, wd, NULL, &use, layers);
+}
+
+/* Experts' weights, on the mesh of experts; tokens travel by counts, which no layout says. */
+static void zoo_experts(zoo_table *t, double layers) {
+    zoo_options *o = t->o;
+    const zoo_model *d = &o->model;
+    int64_t w[3] = {d->experts, d->ffn, d->hidden};
+    mesh_layout use = zoo_layout(&o->sparse, 3, w), rest;
+    zoo_tensor *r;
+    zoo_set(&use, "ep", mesh_shard(0));
+    rest = use;
+    zoo_set(&rest, "efsdp", o->zero ? mesh_shard(1) : mesh_invariant());
+    r = zoo_row(t, "weight experts", &rest, &use, 2 * layers);
+    if (o->zero == 3) r->forward *= 2;
+}
+
+static void zoo_build(zoo_table *t) {
+    zoo_options *o = t->o;
+    const zoo_model *d = &o->model;
+    double layers = (double)d->layers / (double)o->pp;
+    int64_t x[3] = {d->batch, d->sequence, d->hidden}, one_hot[3] = {d->batch, d->sequence, d->vocabulary},
+            table[2] = {d->vocabulary, d->hidden}, c[1] = {d->hidden};
+    mesh_place between = o->sp ? mesh_shard(1) : mesh_invariant();
+    mesh_layout flow = zoo_activation(o, 3, x, between), whole = zoo_activation(o, 3, x, mesh_replicate()),
+                ids = zoo_activation(o, 3, one_hot, mesh_shard(2)), use, rest;
+    const mesh_layout *embed, *norm, *h, *head;
+    zoo_tensor *r;
+    embed = zoo_weight_row(t, "token table", 2, table, mesh_shard(0), 1);
+    zoo_made(t, "embedding", MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, embed, NULL, &flow, 1);
+    /* A norm's weight is used as what it scales lies: beside an invariant flow it is invariant, beside parts its gradient is summed. */
+    use = zoo_weight(o, 1, c, o->sp ? mesh_replicate() : mesh_invariant());
+    rest = zoo_at_rest(o, &use);
+    r = zoo_row(t, "weight norms", &rest, &use, 2 * layers + 1);
+    if (o->zero == 3) r->forward *= 2;
+    norm = &r->use;
+    h = zoo_made(t, "norm", MESH_LOCAL_MAP, "bsC,C->bsC", &flow, norm, NULL, &whole, 2 * layers + 1);
+    zoo_attention(t, h, layers);
+    if (o->ep > 1)
+        zoo_experts(t, layers);
+    else
+        zoo_mlp(t, h, layers);
+    head = zoo_weight_row(t, "weight head", 2, table, mesh_shard(0), 1);
+    zoo_made(t, "logits", MESH_LOCAL_EINSUM, "bsc,vc->bsv", h, head, NULL, NULL, 1);
+    { /* the sum of exp and the target's logit, of each row */
+        int64_t rows[3] = {d->batch, d->sequence, 2};
+        mesh_layout sums = zoo_activation(o, 3, rows, mesh_partial(MESH_SUM)),
+                    ends = zoo_activation(o, 3, rows, mesh_invariant());
+        r = zoo_row(t, "loss, of rows", &sums, &ends, 1);
+        use = zoo_layout(&o->m, 0, NULL);
+        rest = use;
+        {
+            int i;
+            for (i = 0; i < o->m.naxes; i++) {
+                zoo_set(&use, o->m.axis[i].name, mesh_invariant());
+                zoo_set(&rest, o->m.axis[i].name,
+                        strcmp(o->m.axis[i].name, "tp") ? mesh_partial(MESH_SUM) : mesh_invariant());
+            }
+        }
+        zoo_row(t, "loss", &rest, &use, 1);
+    }
+}
+
+/* ---- printing ---- */
+
+/* What a place becoming another is called, where it moves anything. */
+static const char *zoo_step(const mesh_place *a, const mesh_place *b) {
+    if (a->kind == MESH_PARTIAL)
+        return b->kind == MESH_PARTIAL ? NULL : b->kind == MESH_SHARD ? "reduce_scatter" : "all_reduce";
+    if (a->kind != MESH_SHARD || b->kind == MESH_PARTIAL) return NULL;
+    if (b->kind != MESH_SHARD) return "all_gather";
+    return a->dim != b->dim || a->order != b->order ? "all_to_all" : NULL;
+}
+
+/* What one way of a row moves: the collectives that follow, by axis, and the worst rank's bytes as the planner has it. */
+static int64_t zoo_way(const zoo_options *o, const mesh_layout *from, const mesh_layout *to, char *text, size_t cap) {
+    static const char *const steps[] = {"reduce_scatter", "all_reduce", "all_gather", "all_to_all"};
+    static mesh_plan plan;
+    mesh_plan_desc d = MESH_ZERO;
+    mesh_error err;
+    mesh__text t = mesh__text_on(text, cap);
+    int i, k, axes;
+    d.src = from, d.dst = to;
+    d.dtype = MESH_BYTES, d.elem_bytes = o->model.bytes;
+    d.topology = o->topology;
+    if (mesh_plan_make(&plan, &d, &err)) fprintf(stderr, "mesh zoo: %s\n", err.text), exit(1);
+    for (k = 0; k < 4; k++)
+        for (axes = i = 0; i < from->on->naxes; i++) {
+            const char *step = from->on->axis[i].size > 1 ? zoo_step(&from->spec.axis[i], &to->spec.axis[i]) : NULL;
+            if (!step || strcmp(step, steps[k])) continue;
+            if (!axes++) mesh__put(&t, "%s%s ", t.len ? ", " : "", step);
+            mesh__put(&t, "%s%s", axes > 1 ? "," : "", from->on->axis[i].name);
+        }
+    return plan.bytes;
+}
+
+/* A row as text, and what its two ways move. */
+typedef struct zoo_line {
+    char shape[80], rest[300], use[300], forward[300], backward[300];
+    int64_t go, back;
+} zoo_line;
+
+static void zoo_line_make(const zoo_options *o, const zoo_tensor *r, zoo_line *line) {
+    mesh_layout grad_use = r->use, grad_rest = r->rest;
+    mesh__text s = mesh__text_on(line->shape, sizeof line->shape);
+    mesh_error err;
+    int d;
+    for (d = 0; d < r->rest.ndim; d++) mesh__put(&s, "%s%l", d ? "x" : "", r->rest.shape[d]);
+    if (!r->rest.ndim) mesh__put(&s, "scalar");
+    mesh_spec_format(&r->rest.spec, r->rest.on, line->rest, sizeof line->rest);
+    mesh_spec_format(&r->use.spec, r->use.on, line->use, sizeof line->use);
+    if (mesh_spec_gradient(&grad_use.spec, &r->use.spec, &err) ||
+        mesh_spec_gradient(&grad_rest.spec, &r->rest.spec, &err))
+        fprintf(stderr, "mesh zoo: %s\n", err.text), exit(1);
+    line->go = zoo_way(o, &r->rest, &r->use, line->forward, sizeof line->forward);
+    line->back = zoo_way(o, &grad_use, &grad_rest, line->backward, sizeof line->backward);
+}
+
+static void zoo_print(zoo_table *t) {
+    static zoo_line line[ZOO_TENSORS];
+    zoo_options *o = t->o;
+    int i, rest = 7, use = 10;
+    for (i = 0; i < t->n; i++) {
+        zoo_line_make(o, &t->row[i], &line[i]);
+        if ((int)strlen(line[i].rest) > rest) rest = (int)strlen(line[i].rest);
+        if ((int)strlen(line[i].use) > use) use = (int)strlen(line[i].use);
+        o->forward += (double)line[i].go * t->row[i].forward;
+        o->backward += (double)line[i].back * t->row[i].backward;
+    }
+    if (o->json)
+        printf("{\"name\": \"%s\", \"mesh\": \"%s\", \"stages\": %ld, \"checked\": %d, \"rows\": [", o->name,
+               mesh__show(&o->m).text, o->pp, t->checked);
+    else
+        printf("%-14s %-14s %-*s %-*s %s\n", "tensor", "shape", rest, "at rest", use, "where used",
+               "a step moves (bytes of the worst rank)");
+    for (i = 0; i < t->n; i++) {
+        const zoo_tensor *r = &t->row[i];
+        const zoo_line *l = &line[i];
+        if (o->json) {
+            printf("%s\n {\"tensor\": \"%s\", \"shape\": \"%s\", \"rest\": \"%s\", \"use\": \"%s\"", i ? "," : "",
+                   r->name, l->shape, l->rest, l->use);
+            printf(", \"forward\": \"%s\", \"forward_bytes\": %.0f, \"backward\": \"%s\", \"backward_bytes\": %.0f}",
+                   l->forward, (double)l->go * r->forward, l->backward, (double)l->back * r->backward);
+            continue;
+        }
+        printf("%-14s %-14s %-*s %-*s", r->name, l->shape, rest, l->rest, use, l->use);
+        if (l->go) printf(" forward %g x %s %lld%s", r->forward, l->forward, (long long)l->go, l->back ? ";" : "");
+        if (l->back) printf(" backward %g x %s %lld", r->backward, l->backward, (long long)l->back);
+        printf("%s%s%s\n", l->go || l->back ? "" : " nothing", r->note ? "; " : "", r->note ? r->note : "");
+    }
+}
+
+/* Between stages, and of experts' tokens: what no layout says. */
+static void zoo_print_rest(const zoo_table *t) {
+    const zoo_options *o = t->o;
+    const zoo_model *d = &o->model;
+    double parts = 1, tokens, boundary, dispatch = 0;
+    int i;
+    for (i = 0; i < o->m.naxes; i++)
+        if (strcmp(o->m.axis[i].name, "tp") || o->sp) parts *= o->m.axis[i].size;
+    tokens = (double)d->batch * (double)d->sequence / parts;
+    boundary = o->pp > 1 ? tokens * (double)d->hidden * (double)d->bytes : 0;
+    if (o->ep > 1)
+        dispatch = 2 * tokens * (double)d->top_k * (double)d->hidden * (double)d->bytes * (double)(o->ep - 1) /
+                   (double)o->ep * (double)d->layers / (double)o->pp;
+    if (o->json) {
+        printf(
+            "],\n \"forward_bytes\": %.0f, \"backward_bytes\": %.0f, \"between_stages\": %.0f, \"tokens_to_experts\": %.0f}\n",
+            o->forward, o->backward, boundary, dispatch);
+        return;
+    }
+    if (boundary)
+        printf("between stages: %ld x %.0f bytes forward, and as much backward (%ld micro-batches)\n", d->micro,
+               boundary / (double)d->micro, d->micro);
+    if (dispatch)
+        printf("tokens to their experts and back: %.0f bytes forward (tokens spread evenly), and as much backward\n",
+               dispatch);
+    printf(
+        "a step moves %.4g MB forward and %.4g MB backward by layouts, of the worst rank; %d local computations checked\n",
+        o->forward / 1e6, o->backward / 1e6, t->checked);
+}
+
+/* ---- arguments ---- */
+
+static const struct {
+    const char *name;
+    size_t at;
+    long usual;
+} zoo_fields[] = {
+#define ZOO(field, usual) \
+    { #field, offsetof(zoo_model, field), usual }
+    ZOO(layers, 12),     ZOO(hidden, 768),       ZOO(ffn, 3072),      ZOO(heads, 12), ZOO(kv_heads, 12),
+    ZOO(head_width, 64), ZOO(vocabulary, 50304), ZOO(sequence, 1024), ZOO(batch, 32), ZOO(micro, 4),
+    ZOO(experts, 8),     ZOO(top_k, 2),          ZOO(bytes, 2)};
+#undef ZOO
+enum { ZOO_FIELDS = sizeof zoo_fields / sizeof zoo_fields[0] };
+
+static long *zoo_field(zoo_model *d, size_t i) { return (long *)(void *)((char *)d + zoo_fields[i].at); }
+
+static int zoo_read_model(zoo_model *d, const char *path) {
+    char line[256], name[64], value[64], more[8];
+    FILE *f = fopen(path, "r");
+    size_t i;
+    if (!f) return wrong("zoo", strerror(errno), path);
+    while (fgets(line, sizeof line, f)) {
+        char *hash = strchr(line, '#');
+        int n;
+        if (hash) *hash = 0;
+        n = sscanf(line, "%63s %63s %7s", name, value, more);
+        if (n <= 0) continue;
+        for (i = 0; i < ZOO_FIELDS && strcmp(name, zoo_fields[i].name); i++) {}
+        if (i == ZOO_FIELDS || n != 2 || number(value) < 1) {
+            line[strcspn(line, "\n")] = 0;
+            fclose(f);
+            return wrong("zoo", "a line of the model is no NAME VALUE of those that --help lists", line);
+        }
+        *zoo_field(d, i) = number(value);
+    }
+    fclose(f);
+    return 0;
+}
+
+/* What a name asks of the mesh, and of the options. 0, or the status of a message. */
+static int zoo_choose(zoo_options *o) {
+    static const struct {
+        const char *name, *axis;
+        int zero, sp, ring;
+    } names[] = {{"dp", "dp", 0, 0, 0},    {"zero1", "dp", 1, 0, 0}, {"zero2", "dp", 2, 0, 0},
+                 {"zero3", "dp", 3, 0, 0}, {"fsdp", "dp", 3, 0, 0},  {"hsdp", "dp_shard", 3, 0, 0},
+                 {"tp", "tp", 0, 0, 0},    {"sp", "tp", 0, 1, 0},    {"ulysses", "sp", 0, 0, 0},
+                 {"cp", "cp", 0, 0, 0},    {"ring", "cp", 0, 0, 1},  {"pp", NULL, 0, 0, 0},
+                 {"ep", NULL, 0, 0, 0},    {"all", NULL, 0, 0, 0}};
+    static char said[200];
+    size_t i, n = sizeof names / sizeof names[0];
+    int axis, data = 0;
+    for (i = 0; i < n && strcmp(names[i].name, o->name); i++) {}
+    if (i == n)
+        return wrong("zoo",
+                     "no such parallelism; one of dp zero1 zero2 zero3 fsdp hsdp tp sp ulysses cp ring pp ep all",
+                     o->name);
+    for (axis = 0; axis < 3; axis++) data |= zoo_has(&o->m, zoo_data_axes[axis]);
+    if (names[i].axis && !(strcmp(names[i].axis, "dp") ? zoo_has(&o->m, names[i].axis) : data)) {
+        snprintf(said, sizeof said, "%s needs an axis \"%s\" in the mesh", o->name, names[i].axis);
+        return wrong("zoo", said, mesh__show(&o->m).text);
+    }
+    if (!strcmp(o->name, "pp") && o->pp < 2)
+        return wrong("zoo", "pp needs an axis \"pp\" in the mesh", mesh__show(&o->m).text);
+    if (!strcmp(o->name, "ep") && o->ep < 2)
+        return wrong("zoo", "ep needs --ep N, how many ways experts are cut", NULL);
+    if (names[i].zero) o->zero = names[i].zero;
+    o->sp |= names[i].sp;
+    o->ring |= names[i].ring;
+    return 0;
+}
+
+/* The mesh of one stage, and that of experts, which takes the same ranks another way. */
+static int zoo_meshes(zoo_options *o) {
+    static const char *const known[] = {"pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp"};
+    mesh_error err;
+    mesh stage;
+    char text[64];
+    int i;
+    size_t k;
+    for (i = 0; i < o->m.naxes; i++) {
+        for (k = 0; k < 7 && strcmp(o->m.axis[i].name, known[k]); k++) {}
+        if (k == 7)
+            return wrong("zoo", "an axis that is none of pp dp dp_replicate dp_shard cp sp tp", o->m.axis[i].name);
+    }
+    o->pp = 1;
+    if (zoo_has(&o->m, "pp")) {
+        o->pp = o->m.axis[mesh_axis_find(&o->m, "pp")].size;
+        if (mesh_fix(&stage, &o->m, "pp", 0, &err)) return wrong("zoo", err.text, NULL);
+        o->m = stage;
+    }
+    if (o->ep <= 1) return 0;
+    if (o->m.size % o->ep || o->model.experts % o->ep) {
+        snprintf(text, sizeof text, "%ld ways, %d ranks of a stage, %ld experts", o->ep, o->m.size, o->model.experts);
+        return wrong("zoo", "--ep divides neither the ranks of a stage nor the experts, or one of them not", text);
+    }
+    snprintf(text, sizeof text, "efsdp=%ld,ep=%ld", o->m.size / o->ep, o->ep);
+    return mesh_parse(&o->sparse, text, 0, &err) ? wrong("zoo", err.text, NULL) : 0;
+}
+
+static int command_zoo(const char *self, int argc, char **argv) {
+    static zoo_table table;
+    static zoo_options o;
+    mesh_topology topology;
+    mesh_error err;
+    const char *mesh_text = NULL;
+    int i, status;
+    (void)self;
+    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(&o.model, (size_t)i) = zoo_fields[i].usual;
+    for (i = 0; i < argc; i++) {
+        const char *arg = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        int takes = !strcmp(arg, "--mesh") || !strcmp(arg, "--model") || !strcmp(arg, "--zero") ||
+                    !strcmp(arg, "--ep") || !strcmp(arg, "--topology");
+        if (is_help(arg)) {
+            fputs(zoo_help, stdout);
+            return 0;
+        }
+        if (takes && !value) return wrong("zoo", "a value is missing after", arg);
+        if (!strcmp(arg, "--mesh")) {
+            mesh_text = value;
+        } else if (!strcmp(arg, "--model")) {
+            if ((status = zoo_read_model(&o.model, value)) != 0) return status;
+        } else if (!strcmp(arg, "--zero")) {
+            if (strlen(value) != 1 || *value < '0' || *value > '3')
+                return wrong("zoo", "--zero is 0, 1, 2 or 3", value);
+            o.zero = *value - '0';
+        } else if (!strcmp(arg, "--ep")) {
+            if ((o.ep = number(value)) < 1) return wrong("zoo", "--ep is no number", value);
+        } else if (!strcmp(arg, "--topology")) {
+            if (mesh_topology_parse(&topology, value, &err)) return wrong("zoo", err.text, NULL);
+            o.topology = &topology;
+        } else if (!strcmp(arg, "--sp")) {
+            o.sp = 1;
+        } else if (!strcmp(arg, "--ring")) {
+            o.ring = 1;
+        } else if (!strcmp(arg, "--json")) {
+            o.json = 1;
+        } else if (arg[0] == '-') {
+            return wrong("zoo", "unknown option", arg);
+        } else if (o.name) {
+            return wrong("zoo", "more than one name", arg);
+        } else {
+            o.name = arg;
+        }
+        i += takes;
+    }
+    if (!o.name) o.name = "all";
+    if (!mesh_text) return wrong("zoo", "expected --mesh, as in mesh zoo tp --mesh dp=4,tp=8", NULL);
+    if (mesh_parse(&o.m, mesh_text, 0, &err)) return wrong("zoo", err.text, NULL);
+    if ((status = zoo_meshes(&o)) != 0 || (status = zoo_choose(&o)) != 0) return status;
+    if (!o.json) {
+        printf(
+            "%s on %s: %ld layers, hidden %ld, ffn %ld, %ld heads of %ld, vocabulary %ld, %ld sequences of %ld, elements of %ld bytes\n",
+            o.name, mesh_text, o.model.layers, o.model.hidden, o.model.ffn, o.model.heads, o.model.head_width,
+            o.model.vocabulary, o.model.batch, o.model.sequence, o.model.bytes);
+        if (o.m.size <= 64) {
+            char *drawing = (char *)malloc(mesh_draw(&o.m, NULL, 0) + 1);
+            if (drawing) mesh_draw(&o.m, drawing, mesh_draw(&o.m, NULL, 0) + 1), fputs(drawing, stdout), free(drawing);
+        }
+        if (o.ep > 1) printf("experts: the same ranks as %s\n", mesh__show(&o.sparse).text);
+    }
+    table.o = &o;
+    zoo_build(&table);
+    zoo_print(&table);
+    zoo_print_rest(&table);
+    return 0;
+}
+
+#endif
