@@ -867,6 +867,7 @@ MESH_API size_t mesh_format(const mesh *m, char *buf, size_t cap) {
 #define MESH__BEHIND
 #include "mesh/transform.h"
 #include "mesh/degrees.h"
+#include "mesh/views.h"
 #include "mesh/show.h"
 #include "mesh/layout.h"
 #include "mesh/local.h"

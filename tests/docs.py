@@ -25,6 +25,9 @@ static int rows(mesh_transport *t, mesh_comm comm, mesh m) {
     mesh_layout layout = MESH_ZERO;
     const mesh_layout *operands[2] = {&layout, &layout};
     float memory[4];
+    mesh_views views = MESH_ZERO;
+    const mesh *titan;
+    int place;
     mesh_tensor rows = MESH_ZERO, columns = MESH_ZERO;
     mesh_tensor src = MESH_ZERO, dst = MESH_ZERO, weight = MESH_ZERO, view;
     mesh_object object = MESH_ZERO;
@@ -50,7 +53,7 @@ static int rows(mesh_transport *t, mesh_comm comm, mesh m) {
         order[2] = {1, 0}, inverse[64];
     if (!t) return 0;
 %(rows)s
-    (void)net, (void)g, (void)tp, (void)part, (void)r, (void)list, (void)layout, (void)operands, (void)memory, (void)rows, (void)columns, (void)src, (void)dst, (void)weight;
+    (void)net, (void)g, (void)tp, (void)part, (void)r, (void)list, (void)layout, (void)operands, (void)memory, (void)views, (void)titan, (void)place, (void)rows, (void)columns, (void)src, (void)dst, (void)weight;
     (void)view, (void)object, (void)halo, (void)xfers, (void)user, (void)op, (void)spec, (void)plan, (void)degrees, (void)box, (void)buffers;
     (void)axes, (void)in, (void)out, (void)counts, (void)offsets, (void)shape, (void)strides, (void)ns, (void)got, (void)p, (void)handle;
     (void)text, (void)rank, (void)size, (void)to, (void)from, (void)root, (void)periodic, (void)color, (void)key, (void)i, (void)n_ranks;

@@ -14,6 +14,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh.h": ["mesh/base.h"],
     "mesh/transform.h": ["mesh.h"],
     "mesh/degrees.h": ["mesh.h"],
+    "mesh/views.h": ["mesh/degrees.h"],
     "mesh/show.h": ["mesh.h"],
     "mesh/spec.h": ["mesh.h"],
     "mesh/layout.h": ["mesh/spec.h"],
@@ -67,7 +68,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/nccl/open.h": ["transports/nccl/memory.h"],
 }
 BEHIND = {  # what a front door brings at its end, for who comes in by it
-    "mesh.h": ["mesh/transform.h", "mesh/degrees.h", "mesh/show.h", "mesh/layout.h", "mesh/local.h", "mesh/explain.h", "mesh/retired.h"],
+    "mesh.h": ["mesh/transform.h", "mesh/degrees.h", "mesh/views.h", "mesh/show.h", "mesh/layout.h", "mesh/local.h", "mesh/explain.h", "mesh/retired.h"],
     "mesh_collectives.h": ["mesh/p2p.h", "mesh/redistribute.h"],
     "transports/mesh_socket.h": ["transports/socket/open.h"],
     "transports/mesh_nccl.h": ["transports/nccl/open.h"],

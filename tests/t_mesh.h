@@ -1162,62 +1162,142 @@ static void test_golden_mpi_dims(void) {
     }
 }
 
+static mesh_degrees golden_degrees(char **field) {
+    mesh_degrees d = MESH_ZERO;
+    d.world = atoi(field[1]), d.dp_replicate = atoi(field[2]), d.dp_shard = atoi(field[3]), d.cp = atoi(field[4]);
+    d.tp = atoi(field[5]), d.pp = atoi(field[6]), d.ep = atoi(field[7]), d.etp = atoi(field[8]);
+    return d;
+}
+
+/* Is every name of a golden's list in ours, and every one of ours, but those of the other variant, in the golden's? */
+static int same_names(const char *ours, const char *theirs, int spmd, int experts) {
+    char name[32];
+    int n, k, side;
+    for (side = 0; side < 2; side++) {
+        const char *list = side ? ours : theirs, *other = side ? theirs : ours;
+        for (; *list; list += n + (list[n] != 0)) {
+            const char *p = other;
+            n = (int)strcspn(list, ",;");
+            snprintf(name, sizeof name, "%.*s", n, list);
+            if (side && !strcmp(name, spmd ? "fsdp" : "dp_shard")) continue;
+            if (side && !spmd && !strcmp(name, "dp")) continue;
+            if (!side && !experts && !strcmp(name, "efsdp")) continue; /* with etp it lists what it does not give */
+            for (; *p; p += k + (p[k] != 0)) {
+                k = (int)strcspn(p, ",;");
+                if (k == n && !strncmp(p, name, (size_t)n)) break;
+            }
+            if (!*p) return 0;
+        }
+    }
+    return 1;
+}
+
 static void test_golden_parallel_dims(void) {
-    static const char *const views[] = {
-        "torchtitan:dense", "torchtitan:dataloading", "torchtitan", "torchtitan:sparse", "pp,loss,tp", "pp,dp,cp,tp"};
     golden_file *g = golden_start("parallel_dims.csv");
-    int rows = 0;
+    int rows = 0, lists = 0;
     if (!g) return;
     while (golden_next(g)) {
-        mesh_degrees d = MESH_ZERO;
-        char axes[128], got[1 << 15];
-        int v, i, found = 0, absent = 0;
-        if (!strcmp(g->field[9], "enabled_1d")) continue;
-        rows++;
-        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]),
-        d.cp = atoi(g->field[4]);
-        d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
-        commas(axes, g->field[9], sizeof axes);
-        for (v = 0; v < 6 && !found; v++) {
-            mesh m;
-            mesh_error err;
-            mesh_degrees e = d;
-            uint8_t list[MESH_MAX_AXES];
-            int n;
-            if (v == 4 || v == 5) e.ep = e.etp = 1; /* views that know no experts */
-            CHECK_OK(mesh_from_degrees(&m, &e, views[v], &err), err);
-            n = mesh__axes(&m, axes, list, "", NULL);
-            if (n < 0) continue;
-            found = 1;
-            for (i = 0; i < n; i++) {
-                const char *name = m.axis[list[i]].name;
-                int always = !strcmp(name, "fsdp") || !strcmp(name, "dp_shard") || (!strcmp(name, "efsdp") && d.ep > 1);
-                absent |= (m.axis[list[i]].size == 1 && !always) || (!strcmp(name, "efsdp") && d.ep <= 1);
-            }
-            groups_text(&m, axes, 1, ';', got, sizeof got);
+        mesh_degrees d = golden_degrees(g->field);
+        char axes[128], got[1 << 15] = "";
+        mesh_views v;
+        mesh_error err;
+        const mesh *m, *same;
+        int found;
+        CHECK_OK(mesh_views_make(&v, &d, &err), err);
+        if (!strcmp(g->field[9], "enabled_1d")) {
+            mesh_views_axes(&v, got, sizeof got);
+            lists++;
+            if (!same_names(got, g->field[11], !strcmp(g->field[0], "spmd_types"), d.ep > 1))
+                test_fail(__FILE__, __LINE__, "line %d: enabled are %s, expected %s", g->line, got, g->field[11]);
+            continue;
         }
-        if (!found) test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: no view has %s", g->line, axes);
-        if (absent != !strcmp(g->field[11], "absent") || (!absent && strcmp(got, g->field[11])))
-            test_fail(__FILE__, __LINE__, "parallel_dims.csv:%d: %s %s: got %s, expected %s", g->line, g->field[0],
-                      axes, absent ? "absent" : got, g->field[11]);
+        rows++;
+        commas(axes, g->field[9], sizeof axes);
+        found = mesh_views_get_optional(&v, axes, &m, &err);
+        if (found > 0) groups_text(m, axes, 1, ';', got, sizeof got);
+        if (found < 0 || !found != !strcmp(g->field[11], "absent") || (found && strcmp(got, g->field[11])))
+                test_fail(__FILE__, __LINE__, "line %d: %s %s: got %s, expected %s", g->line, g->field[0], axes,
+                          found < 0 ? err.text : found ? got : "absent", g->field[11]);
+        CHECK_INT(mesh_views_get(&v, axes, &same, &err), found > 0 ? MESH_OK : MESH_ERR_ARGUMENT);
+        CHECK(same == m);
+        if (!found) CHECK_HAS(err.text, "is not enabled: its degree is 1");
     }
     golden_end(g);
-    CHECK(rows > 1000);
-    g = golden_start("parallel_dims_errors.csv");
+    CHECK(rows > 1000 && lists > 40);
+}
+
+static void test_golden_parallel_dims_errors(void) {
+    golden_file *g = golden_start("parallel_dims_errors.csv");
+    int asked = 0;
     while (g && golden_next(g)) {
-        mesh_degrees d = MESH_ZERO;
-        mesh m;
-        if (strcmp(g->field[9], "build")) continue;
-        d.world = atoi(g->field[1]), d.dp_replicate = atoi(g->field[2]), d.dp_shard = atoi(g->field[3]),
-        d.cp = atoi(g->field[4]);
-        d.tp = atoi(g->field[5]), d.pp = atoi(g->field[6]), d.ep = atoi(g->field[7]), d.etp = atoi(g->field[8]);
-        if (d.tp == -1 && d.dp_shard != -1) continue; /* we infer any one degree, torchtitan only dp_shard */
-        if (d.ep <= 1 && d.etp > 1 && d.dp_replicate * d.dp_shard * d.cp * d.tp * d.pp == d.world)
-            continue; /* without experts etp is idle */
-        if (mesh_from_degrees(&m, &d, "torchtitan:sparse", NULL) != MESH_ERR_ARGUMENT)
-            test_fail(__FILE__, __LINE__, "parallel_dims_errors.csv:%d accepted", g->line);
+        mesh_degrees d = golden_degrees(g->field);
+        mesh_views v;
+        mesh_error err;
+        const mesh *m;
+        char axes[128];
+        const char *open = strchr(g->field[9], '(');
+        int status;
+        if (!strcmp(g->field[9], "build")) {
+            if (d.tp == -1 && d.dp_shard != -1) continue; /* we infer any one degree, torchtitan only dp_shard */
+            if (d.ep <= 1 && d.etp > 1 && d.dp_replicate * d.dp_shard * d.cp * d.tp * d.pp == d.world)
+                continue; /* without experts etp is idle */
+            if (mesh_views_make(&v, &d, NULL) != MESH_ERR_ARGUMENT)
+                test_fail(__FILE__, __LINE__, "parallel_dims_errors.csv:%d accepted", g->line);
+            continue;
+        }
+        CHECK_OK(mesh_views_make(&v, &d, &err), err);
+        commas(axes, open + 1, sizeof axes);
+        axes[strcspn(axes, ")")] = 0;
+        asked++;
+        status = strncmp(g->field[9], "get_optional", 12) ? (int)mesh_views_get(&v, axes, &m, &err) : mesh_views_get_optional(&v, axes, &m, &err) < 0;
+        if (!strcmp(g->field[10], "KeyError")) { /* the order of axes is the caller's choice here */
+            CHECK_OK(status, err);
+        } else if (!strcmp(g->field[10], "none") != (status == 0)) {
+            test_fail(__FILE__, __LINE__, "line %d: %s is %d, expected %s %s", g->line, g->field[9], status, g->field[10], g->field[11]);
+        }
     }
     if (g) golden_end(g);
+    CHECK(asked > 20);
+}
+
+static void test_views(void) {
+    mesh_degrees d = MESH_ZERO;
+    mesh_views v;
+    mesh_error err;
+    const mesh *m;
+    char text[200];
+    int size, rank;
+    d.world = 32, d.dp_replicate = 2, d.dp_shard = -1, d.tp = 2, d.pp = 2, d.ep = 4;
+    CHECK_OK(mesh_views_make(&v, &d, &err), err);
+    CHECK(v.degrees.dp_shard == 4 && v.degrees.cp == 1 && v.degrees.ep == 4 && v.degrees.etp == 1 && v.degrees.world == 32);
+    CHECK_OK(mesh_views_get(&v, "ep , efsdp", &m, &err), err); /* any order, spaces */
+    CHECK(m == &v.sparse && mesh__views_size(m, "efsdp") == 2);
+    CHECK_INT(mesh_views_get(&v, "cp", &m, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "axis \"cp\" is not enabled");
+    CHECK(m == NULL);
+    CHECK_INT(mesh_views_get_optional(&v, "fsdp,ep", &m, &err), -1);
+    CHECK_HAS(err.text, "no one view has these axes together");
+    CHECK_INT(mesh_views_get_optional(&v, "loss,pp", &m, &err), -1);
+    CHECK_INT(mesh_views_get_optional(&v, "tp,tp", &m, &err), -1);
+    CHECK_INT(mesh_views_get_optional(&v, "nope", &m, &err), -1);
+    CHECK_HAS(err.text, "no axis \"nope\"; known are pp batch loss dp_replicate fsdp cp tp ep efsdp dp_shard dp");
+    CHECK_INT(mesh_views_get_optional(&v, "etp", &m, &err), -1); /* the degrees do not say it */
+    CHECK_HAS(err.text, "no axis \"etp\"");
+    CHECK_INT(mesh_views_get_optional(&v, "", &m, &err), -1);
+    CHECK_INT(mesh_views_get_optional(&v, NULL, &m, &err), -1);
+    d.etp = 1;
+    CHECK_OK(mesh_views_make(&v, &d, &err), err);
+    CHECK_INT(mesh_views_get_optional(&v, "etp", &m, &err), 0);
+    CHECK_INT((int)mesh_views_axes(&v, text, sizeof text), (int)strlen(text));
+    CHECK_STR(text, "pp,batch,loss,dp_replicate,fsdp,tp,ep,efsdp,dp_shard,dp");
+    for (rank = 0; rank < 32; rank++) { /* pp outermost, then the data ranks, then tp */
+        CHECK_INT(mesh_views_dp(&v, rank, &size), rank / 2 % 8);
+        CHECK_INT(size, 8);
+    }
+    CHECK_INT(mesh_views_dp(&v, 32, &size), -1);
+    d.tp = 3;
+    CHECK_INT(mesh_views_make(&v, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_views_make(NULL, &d, &err), MESH_ERR_ARGUMENT);
 }
 
 /* ---- show ---- */
@@ -1520,6 +1600,8 @@ static const test_case mesh_tests[] = {
     {"mesh/golden/rank_generator", test_golden_rank_generator, 0},
     {"mesh/golden/mpi_dims", test_golden_mpi_dims, 0},
     {"mesh/golden/parallel_dims", test_golden_parallel_dims, 0},
+    {"mesh/golden/parallel_dims_errors", test_golden_parallel_dims_errors, 0},
+    {"mesh/views", test_views, 0},
     {"mesh/show", test_show, 0},
     {"mesh/errors", test_errors, 0},
 };
