@@ -11,7 +11,7 @@ import argparse, os, re, subprocess, sys
 PRELUDE = """
 #define MESH_IMPLEMENTATION
 #include "mesh.h"
-#include "mesh_collectives.h"
+#include "mesh_parallel.h"
 #include "transports/mesh_socket.h"
 %(include)s
 #include <stdio.h>

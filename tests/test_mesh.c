@@ -7,6 +7,7 @@
 #else
 #include "../mesh.h"
 #include "../mesh_collectives.h"
+#include "../mesh_parallel.h"
 #include "../transports/mesh_sim.h"
 #endif
 #include "failing_calls.h"
@@ -29,6 +30,7 @@
 #include "t_faults.h"
 #include "t_redistribute.h"
 #include "t_tensors.h"
+#include "t_parallel.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"
@@ -65,6 +67,7 @@ int main(int argc, char **argv) {
         TOPIC(fault_tests),
         TOPIC(redistribute_tests),
         TOPIC(tensor_tests),
+        TOPIC(parallel_tests),
         TOPIC(device_tests),
         TOPIC(socket_tests),
         TOPIC(engine_tests),

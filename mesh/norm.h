@@ -1,0 +1,163 @@
+/* mesh/norm.h - the norm of tensors in any layouts, every element once; clipping. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh_collectives.h and random.h (its square root).
+
+DO THIS
+    Nothing: mesh_parallel.h includes it.
+*/
+#if !defined(MESH_NORM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_NORM_IMPLEMENTED))
+#include "../mesh_collectives.h"
+#include "random.h"
+#endif
+
+#ifndef MESH_NORM_H
+#define MESH_NORM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The 2-norm of all tensors of all ranks' lists, every element of the whole once, whatever its layout: what is replicated counts on one rank. Lists may
+   differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64 in the host's
+   memory; squares are added in f64. One all_reduce of one number over the whole comm. ARGUMENT: an axis that is partial (reduce first),
+   another dtype, data that is NULL; then every rank fails. UNSUPPORTED: memory that is not the host's. */
+MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm);
+/* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is no number
+   scales nothing. */
+MESH_API mesh_status mesh_clip(mesh_comm *c, const mesh_tensor *list, int n, double max, double *norm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_NORM_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_NORM_IMPLEMENTED)
+#define MESH_NORM_IMPLEMENTED
+
+/* This rank's part of a tensor, run by run: what lies one after the other in memory. */
+typedef struct mesh__runs {
+    const mesh_tensor *t;
+    mesh_box box;
+    int64_t at[MESH_MAX_DIMS], stride[MESH_MAX_DIMS];
+    int64_t count; /* elements of a run */
+    int outer, over;
+    unsigned char *p; /* the run */
+} mesh__runs;
+
+/* Returns 0 if this rank holds nothing. */
+MESH__PRIVATE int mesh__runs_start(mesh__runs *r, const mesh_tensor *t, int rank) {
+    int d, ndim = t->layout.ndim;
+    r->t = t;
+    r->over = mesh_layout_box(&t->layout, rank, &r->box) <= 0;
+    if (r->over) return 0;
+    for (d = ndim - 1; d >= 0; d--) {
+        r->stride[d] = t->strides ? t->strides[d] : d == ndim - 1 ? 1 : r->stride[d + 1] * r->box.shape[d + 1];
+        r->at[d] = 0;
+    }
+    r->count = 1;
+    for (d = ndim; d > 0 && (r->box.shape[d - 1] == 1 || r->stride[d - 1] == r->count); d--)
+        r->count *= r->box.shape[d - 1];
+    r->outer = d;
+    r->p = (unsigned char *)t->data;
+    return 1;
+}
+
+/* To the next run; 0: there is none. */
+MESH__PRIVATE int mesh__runs_next(mesh__runs *r) {
+    int64_t place = 0;
+    int d;
+    for (d = r->outer - 1; d >= 0 && ++r->at[d] == r->box.shape[d]; d--) r->at[d] = 0;
+    if (d < 0) return 0;
+    for (d = 0; d < r->outer; d++) place += r->at[d] * r->stride[d];
+    r->p = (unsigned char *)r->t->data + place * (int64_t)mesh_dtype_bytes(r->t->dtype);
+    return 1;
+}
+
+/* Add the squares of a run, or scale it (by a factor that is not 0). */
+MESH__PRIVATE double mesh__run_squares(mesh_dtype dtype, unsigned char *p, int64_t count, double factor) {
+    double v[128], sum[4] = {0, 0, 0, 0};
+    size_t bytes = mesh_dtype_bytes(dtype);
+    while (count) {
+        size_t n = count < 128 ? (size_t)count : 128, i;
+        mesh__widen(MESH_F64, v, dtype, p, n);
+        for (i = 0; i < n && factor == 0; i++) sum[i & 3] += v[i] * v[i];
+        for (i = 0; i < n && factor != 0; i++) v[i] *= factor;
+        if (factor != 0) mesh__narrow(dtype, p, MESH_F64, v, n);
+        p += n * bytes;
+        count -= (int64_t)n;
+    }
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor *t, mesh_error *err) {
+    int i, rank = c->transport->rank;
+    mesh_box box;
+    if (c->transport->caps & MESH_CAP_DEVICE)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
+    if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (!mesh__converts(t->dtype))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "it is %s; norms are of f16, bf16, f32 and f64",
+                          mesh_dtype_name(t->dtype));
+    for (i = 0; i < t->layout.on->naxes; i++)
+        if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "it is partial along \"%s\": squares of summands do not add up to the square of the sum; "
+                              "redistribute it first",
+                              t->layout.on->axis[i].name);
+    for (i = 0; i < t->layout.on->size; i++)
+        if (mesh_index_of(&c->on, mesh_rank_at(t->layout.on, i)) < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(t->layout.on, i),
+                              "its mesh \"%s\" holds rank %d, which is not in the comm's",
+                              mesh__show(t->layout.on).text, mesh_rank_at(t->layout.on, i));
+    if (!t->data && mesh_layout_box(&t->layout, rank, &box) > 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the data is NULL, but rank %d holds %l elements", rank,
+                          mesh_box_count(&box));
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *list, int n, const double *max,
+                                            double *norm, const char *function) {
+    int i, rank, kind = MESH_CALL_ALL_REDUCE;
+    double sum = 0, whole;
+    mesh__group *g = NULL;
+    mesh_request none;
+    mesh_status status = mesh__call_begin(c, NULL, kind, &none, &g);
+    if (status != MESH_OK) return status;
+    if (n < 0 || (n && !list) || (max ? !(*max > 0) : !norm))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%s: %s", function,
+                            n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
+                            : max                 ? "max is not above 0"
+                                                  : "norm is NULL");
+    rank = c->transport->rank;
+    for (i = 0; i < n; i++) {
+        const mesh_tensor *t = &list[i];
+        mesh__runs r;
+        mesh_error why;
+        if ((status = mesh__norm_check(c, t, &why)) != MESH_OK)
+            return mesh__refuse(c, status, kind, NULL, "%s: tensor %d: %s", function, i, why.text);
+        if (mesh_index_of(t->layout.on, rank) < 0 || mesh__layout_first(&t->layout, rank) != rank) continue;
+        if (mesh__runs_start(&r, t, rank)) do
+                sum += mesh__run_squares(t->dtype, r.p, r.count, 0);
+            while (mesh__runs_next(&r));
+    }
+    status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_F64, MESH_SUM);
+    if (status != MESH_OK) return status;
+    whole = mesh__sqrt(whole);
+    if (norm) *norm = whole;
+    for (i = 0; i < n && max && whole > *max; i++) {
+        mesh__runs r;
+        if (mesh__runs_start(&r, &list[i], rank)) do
+                mesh__run_squares(list[i].dtype, r.p, r.count, *max / whole);
+            while (mesh__runs_next(&r));
+    }
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm) {
+    MESH__ALONE(c, "norm", mesh__norm_inside(c, list, n, NULL, norm, "mesh_norm"));
+}
+MESH_API mesh_status mesh_clip(mesh_comm *c, const mesh_tensor *list, int n, double max, double *norm) {
+    MESH__ALONE(c, "clip", mesh__norm_inside(c, list, n, &max, norm, "mesh_clip"));
+}
+#endif /* MESH_NORM_IMPLEMENTED */

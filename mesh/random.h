@@ -1,0 +1,197 @@
+/* mesh/random.h - random numbers by global index: any layout of a tensor has the same values. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes layout.h and kernels.h (floats of other dtypes). Needs no libm: the same code makes the same bits.
+
+DO THIS
+    Nothing: mesh_parallel.h includes it.
+
+CONCEPTS
+    block   Four 32-bit numbers of Philox 4x32-10 (Salmon et al., SC'11): key seed, counter (index, stream). Without state: any block at once.
+    fills   Element i of the whole tensor, row-major, is made of block i / 4. Two numbers of a block are two normals (Box and Muller):
+            numbers 0 and 1 make elements 0 (cosine) and 1 (sine) of the block's four, 2 and 3 the others. So a kernel of yours can do the same.
+*/
+#if !defined(MESH_RANDOM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_RANDOM_IMPLEMENTED))
+#include "layout.h"
+#include "kernels.h"
+#endif
+
+#ifndef MESH_RANDOM_H
+#define MESH_RANDOM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+MESH_API void mesh_random_block(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t index);
+/* Fill a rank's part of a tensor of f16, bf16, f32 or f64 on the host: normals of a mean and a standard deviation; uniform in [low, high), which
+   low precision may round up to high. Streams are independent: a number for each tensor. ARGUMENT: another dtype, an axis that is partial (n ranks
+   would add up n values), data that is NULL where the rank holds any. A rank outside the mesh does nothing. */
+MESH_API mesh_status mesh_random_normal(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double mean,
+                                        double deviation, mesh_error *err);
+MESH_API mesh_status mesh_random_uniform(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double low,
+                                         double high, mesh_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_RANDOM_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_RANDOM_IMPLEMENTED)
+#define MESH_RANDOM_IMPLEMENTED
+
+/* ---- // >>philox ---- */
+
+MESH_API void mesh_random_block(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t index) {
+    uint32_t c[4], key[2];
+    int i;
+    c[0] = (uint32_t)index, c[1] = (uint32_t)(index >> 32);
+    c[2] = (uint32_t)stream, c[3] = (uint32_t)(stream >> 32);
+    key[0] = (uint32_t)seed, key[1] = (uint32_t)(seed >> 32);
+    for (i = 0; i < 10; i++) {
+        uint64_t a = (uint64_t)c[0] * UINT32_C(0xd2511f53), b = (uint64_t)c[2] * UINT32_C(0xcd9e8d57);
+        c[0] = (uint32_t)(b >> 32) ^ c[1] ^ key[0];
+        c[1] = (uint32_t)b;
+        c[2] = (uint32_t)(a >> 32) ^ c[3] ^ key[1];
+        c[3] = (uint32_t)a;
+        key[0] += UINT32_C(0x9e3779b9);
+        key[1] += UINT32_C(0xbb67ae85);
+    }
+    for (i = 0; i < 4; i++) out[i] = c[i];
+}
+
+/* ---- // >>functions: to some 1e-15, alike everywhere ---- */
+
+MESH__PRIVATE double mesh__sqrt(double x) {
+    double y = x, scale = 1;
+    uint64_t bits;
+    int i;
+    memcpy(&bits, &x, sizeof bits); /* clients compile with -Ofast: what is no number is seen by its bits */
+    if ((bits >> 52 & 2047) == 2047 || x <= 0) return (bits >> 52 & 2047) == 2047 ? x : 0;
+    for (; y >= 4; y /= 4) scale *= 2;
+    for (; y < 1; y *= 4) scale /= 2;
+    x = y;
+    y = 0.59 + 0.417 * y; /* of 1 to 4, within 8 % */
+    for (i = 0; i < 5; i++) y = 0.5 * (y + x / y);
+    return y * scale;
+}
+
+/* The natural logarithm of x above 0: of x = m * 2^e, 1/sqrt(2) <= m < sqrt(2), as 2 artanh((m - 1) / (m + 1)). */
+MESH__PRIVATE double mesh__ln(double x) {
+    double s, square, sum = 0;
+    int e = 0, k;
+    for (; x >= 1.4142135623730951; x /= 2) e++;
+    for (; x < 0.7071067811865476; x *= 2) e--;
+    s = (x - 1) / (x + 1);
+    square = s * s;
+    for (k = 21; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
+    return 2 * s * sum + e * 0.6931471805599453;
+}
+
+/* Cosine and sine of 2 pi x, x in [0, 1): by the eighth that it is in. */
+MESH__PRIVATE void mesh__turn_of(double x, double *cosine, double *sine) {
+    int eighth = (int)(x * 8), k;
+    double a = (x * 8 - eighth) * 0.7853981633974483, c = 0, s = 0, swap; /* an angle below a quarter of pi */
+    if (eighth & 1) a = 0.7853981633974483 - a;
+    for (k = 16; k >= 2; k -= 2) c = (1 + c) * (-a * a / (k * (k - 1)));
+    for (k = 17; k >= 3; k -= 2) s = (1 + s) * (-a * a / (k * (k - 1)));
+    c = 1 + c;
+    s = a * (1 + s);
+    if ((eighth + 1) & 2) swap = c, c = s, s = swap;
+    *cosine = eighth >= 2 && eighth < 6 ? -c : c;
+    *sine = eighth >= 4 ? -s : s;
+}
+
+/* ---- // >>fills ---- */
+
+typedef struct mesh__fill {
+    int normal;
+    double a, b; /* mean and deviation; low and high */
+    uint64_t seed, stream;
+    int64_t block; /* whose values these are; -1: none yet */
+    double value[4];
+} mesh__fill;
+
+MESH__PRIVATE double mesh__fill_at(mesh__fill *f, int64_t index) {
+    if (index / 4 != f->block) {
+        uint32_t n[4];
+        int k;
+        f->block = index / 4;
+        mesh_random_block(n, f->seed, f->stream, (uint64_t)f->block);
+        for (k = 0; k < 4; k++) f->value[k] = (double)n[k] / 4294967296.0;
+        for (k = 0; k < 4 && f->normal; k += 2) {
+            double r = mesh__sqrt(-2 * mesh__ln(((double)n[k] + 1) / 4294967296.0)), c, s;
+            mesh__turn_of(f->value[k + 1], &c, &s);
+            f->value[k] = r * c;
+            f->value[k + 1] = r * s;
+        }
+        for (k = 0; k < 4; k++)
+            f->value[k] = f->normal ? f->a + f->b * f->value[k] : f->a + (f->b - f->a) * f->value[k];
+    }
+    return f->value[index % 4];
+}
+
+/* Element by element of this rank's box; a row at a time in the whole tensor's order. */
+MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, mesh__fill *f, const char *function,
+                                          mesh_error *err) {
+    mesh_box box;
+    mesh_error why;
+    int64_t at[MESH_MAX_DIMS], dense[MESH_MAX_DIMS], count, e;
+    int d, ndim = t->layout.ndim, i;
+    size_t bytes = mesh_dtype_bytes(t->dtype);
+    if (mesh_layout_check(&t->layout, &why) != MESH_OK)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function, why.text);
+    if (!mesh__converts(t->dtype))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the tensor is %s; f16, bf16, f32 and f64 are filled",
+                          function, mesh_dtype_name(t->dtype));
+    for (i = 0; i < t->layout.on->naxes; i++)
+        if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: the tensor is partial along \"%s\", where the values of %d ranks would be added up; "
+                              "fill one that is not",
+                              function, t->layout.on->axis[i].name, t->layout.on->axis[i].size);
+    if ((count = mesh_layout_box(&t->layout, rank, &box)) <= 0) return MESH_OK;
+    if (!t->data)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the data is NULL, but rank %d holds %l elements", function,
+                          rank, count);
+    for (d = ndim - 1; d >= 0; d--) {
+        dense[d] = d == ndim - 1 ? 1 : dense[d + 1] * box.shape[d + 1];
+        at[d] = 0;
+    }
+    f->block = -1;
+    for (e = 0; e < count; e++) {
+        int64_t index = 0, place = 0;
+        double v;
+        for (d = 0; d < ndim; d++) {
+            index = index * t->layout.shape[d] + box.offset[d] + at[d];
+            place += at[d] * (t->strides ? t->strides[d] : dense[d]);
+        }
+        v = mesh__fill_at(f, index);
+        mesh__narrow(t->dtype, (char *)t->data + (size_t)place * bytes, MESH_F64, &v, 1);
+        for (d = ndim - 1; d >= 0 && ++at[d] == box.shape[d]; d--) at[d] = 0;
+    }
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_random_normal(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double mean,
+                                        double deviation, mesh_error *err) {
+    mesh__fill f;
+    f.normal = 1;
+    f.a = mean;
+    f.b = deviation;
+    f.seed = seed;
+    f.stream = stream;
+    return mesh__fill_part(t, rank, &f, "mesh_random_normal", err);
+}
+
+MESH_API mesh_status mesh_random_uniform(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double low,
+                                         double high, mesh_error *err) {
+    mesh__fill f;
+    f.normal = 0;
+    f.a = low;
+    f.b = high;
+    f.seed = seed;
+    f.stream = stream;
+    return mesh__fill_part(t, rank, &f, "mesh_random_uniform", err);
+}
+#endif /* MESH_RANDOM_IMPLEMENTED */

@@ -1,0 +1,24 @@
+/* mesh_parallel.h - what parallelisms ask beyond changing layouts: random numbers by global index, norms. Part of mesh.h 0.1.0. MIT licence.
+
+   The front door of this part: it brings mesh/random.h and mesh/norm.h. A parallelism itself is a table of layouts (mesh/local.h, `mesh zoo`).
+
+DO THIS
+    #define MESH_IMPLEMENTATION         in exactly one file
+    #include "mesh_parallel.h"          brings mesh.h and mesh_collectives.h
+    #include "transports/mesh_socket.h"
+
+EXAMPLE
+    mesh_random_normal(&weight, rank, 1234, 7, 0, 0.02, &err);        the same values in any layout, on any number of ranks
+    ... gradients ...
+    mesh_clip(&comm, gradients, n, 1.0, &norm);                       every element once, whatever lies where
+*/
+#include "mesh_collectives.h"
+
+#ifndef MESH_PARALLEL_H
+#define MESH_PARALLEL_H
+#endif /* MESH_PARALLEL_H */
+
+#if !defined(MESH__ONE_ROOM)
+#include "mesh/random.h"
+#include "mesh/norm.h"
+#endif

@@ -1,0 +1,292 @@
+/* mesh_parallel.h: random numbers by global index, norms and clipping. */
+#ifndef T_PARALLEL_H
+#define T_PARALLEL_H
+
+/* Vectors of Random123's known answers (kat_vectors, philox4x32 10). */
+static void test_philox(void) {
+    static const struct {
+        uint64_t seed, stream, index;
+        uint32_t out[4];
+    } known[] = {{0, 0, 0, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}},
+                 {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}},
+                 {UINT64_C(0x299f31d0a4093822),
+                  UINT64_C(0x0370734413198a2e),
+                  UINT64_C(0x85a308d3243f6a88),
+                  {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}}};
+    size_t i;
+    for (i = 0; i < 3; i++) {
+        uint32_t out[4];
+        mesh_random_block(out, known[i].seed, known[i].stream, known[i].index);
+        CHECK(!memcmp(out, known[i].out, sizeof out));
+    }
+}
+
+/* The functions that stand for libm's: known values, and identities. */
+static void test_functions(void) {
+    static const double ln[][2] = {{2, 0.69314718055994530942},
+                                   {10, 2.30258509299404568402},
+                                   {0.5, -0.69314718055994530942},
+                                   {1, 0},
+                                   {3, 1.09861228866810969140},
+                                   {2.3283064365386963e-10, -22.180709777918249},
+                                   {1.4142135623730951, 0.34657359027997264}};
+    test_random r = random_from(9);
+    size_t i;
+    int k;
+    for (i = 0; i < sizeof ln / sizeof ln[0]; i++) {
+        double d = mesh__ln(ln[i][0]) - ln[i][1];
+        if (d > 4e-15 || d < -4e-15) test_fail(__FILE__, __LINE__, "ln %g is off by %g", ln[i][0], d);
+    }
+    for (k = 0; k < 100000 && !test_failures; k++) {
+        double x = (double)(random_next(&r) >> 11) / 9007199254740992.0,
+               y = (double)(1 + random_below(&r, 1000000)) * x + 1e-9, c, s, c2, s2, d;
+        mesh__turn_of(x, &c, &s);
+        d = c * c + s * s - 1;
+        if (d > 1e-15 || d < -1e-15) test_fail(__FILE__, __LINE__, "cos and sin of %g: %g", x, d);
+        mesh__turn_of(x < 0.5 ? 2 * x : 2 * x - 1, &c2, &s2); /* of twice the angle */
+        d = c2 - (c * c - s * s);
+        if (d > 2e-15 || d < -2e-15) test_fail(__FILE__, __LINE__, "cos of twice %g: %g", x, d);
+        d = s2 - 2 * s * c;
+        if (d > 2e-15 || d < -2e-15) test_fail(__FILE__, __LINE__, "sin of twice %g: %g", x, d);
+        if (c > 0 != (x < 0.25 || x > 0.75) && c > 1e-9) test_fail(__FILE__, __LINE__, "cos of %g is %g", x, c);
+        d = (mesh__sqrt(y) * mesh__sqrt(y) - y) / y;
+        if (d > 1e-15 || d < -1e-15) test_fail(__FILE__, __LINE__, "sqrt of %g: %g", y, d);
+        d = mesh__ln(x + 0.001) + mesh__ln(y) - mesh__ln((x + 0.001) * y);
+        if (d > 1e-14 || d < -1e-14) test_fail(__FILE__, __LINE__, "ln of a product: %g", d);
+    }
+    {
+        double infinite = 1e308, none;
+        infinite *= 10;
+        none = infinite - infinite;
+        CHECK(mesh__sqrt(infinite) == infinite);
+        CHECK(mesh__sqrt(none) != mesh__sqrt(none));
+        CHECK(mesh__sqrt(0) == 0 && mesh__sqrt(4) == 2 && mesh__sqrt(1e-300) > 0.99e-150 &&
+              mesh__sqrt(1e300) < 1.01e150);
+    }
+}
+
+/* A million of each: mean, spread, tails; elements next to each other, streams and seeds have nothing in common. */
+static void test_moments(void) {
+    enum { N = 1 << 20 };
+    static const int64_t shape[1] = {N};
+    float *a = (float *)malloc(N * sizeof *a), *b = (float *)malloc(N * sizeof *b);
+    mesh_tensor t;
+    mesh_error err;
+    mesh m;
+    double sum = 0, squares = 0, fourth = 0, next = 0, across = 0, tail = 0, low = 1, high = 0;
+    int i;
+    CHECK_OK(mesh_parse(&m, "x=1", 1, &err), err);
+    CHECK_OK(mesh_tensor_make(&t, &m, "", MESH_F32, 1, shape, &err), err);
+    t.data = a;
+    CHECK_OK(mesh_random_normal(&t, 0, 1, 2, 0, 1, &err), err);
+    t.data = b;
+    CHECK_OK(mesh_random_normal(&t, 0, 1, 3, 0, 1, &err), err);
+    for (i = 0; i < N; i++) {
+        double v = (double)a[i];
+        sum += v, squares += v * v, fourth += v * v * v * v;
+        next += v * (double)a[i ? i - 1 : N - 1];
+        across += v * (double)b[i];
+        tail += v > 1.959964 || v < -1.959964;
+    }
+    CHECK(sum / N < 0.004 && sum / N > -0.004);
+    CHECK(squares / N < 1.006 && squares / N > 0.994);
+    CHECK(fourth / N < 3.04 && fourth / N > 2.96);
+    CHECK(next / N < 0.004 && next / N > -0.004 && across / N < 0.004 && across / N > -0.004);
+    CHECK(tail / N > 0.049 && tail / N < 0.051);
+    t.data = a;
+    CHECK_OK(mesh_random_normal(&t, 0, 1, 3, 5, 0.5, &err), err);
+    for (i = 0; i < 1000; i++) CHECK(a[i] - (5 + 0.5f * b[i]) < 1e-5f && a[i] - (5 + 0.5f * b[i]) > -1e-5f);
+    CHECK_OK(mesh_random_uniform(&t, 0, 7, 0, 0, 1, &err), err);
+    for (sum = squares = 0, i = 0; i < N; i++) {
+        double v = (double)a[i];
+        sum += v, squares += v * v;
+        if (v < low) low = v;
+        if (v > high) high = v;
+    }
+    CHECK(sum / N > 0.499 && sum / N < 0.501 && squares / N > 0.3325 && squares / N < 0.3342 && low >= 0 &&
+          low < 1e-5 && high > 0.99999 && high <= 1);
+    free(a), free(b);
+}
+
+/* Any layout on any mesh has the values that one rank has; strided, in every dtype, other seeds not. */
+static void test_random_layouts(void) {
+    static const char *const meshes[] = {"a=2,b=3", "a=4", "a=2,b=2,c=2"};
+    test_random r = random_from(31);
+    int i, k;
+    for (i = 0; i < 300 && !test_failures; i++) {
+        mesh_dtype dtype = float_dtypes[random_below(&r, 4)];
+        int64_t shape[3], e;
+        int ndim = random_below(&r, 4), uniform = random_below(&r, 2);
+        mesh alone, m;
+        mesh_tensor whole, part;
+        mesh_error err;
+        double want[1000], got[3000];
+        for (k = 0; k < ndim; k++) shape[k] = random_below(&r, 10);
+        CHECK_OK(mesh_parse(&alone, "x=1", 1, &err), err);
+        CHECK_OK(mesh_parse(&m, meshes[random_below(&r, 3)], 0, &err), err);
+        CHECK_OK(mesh_tensor_make(&whole, &alone, "", dtype, ndim, shape, &err), err);
+        whole.data = want;
+        part = whole;
+        part.layout = tensor_layout(&r, &m, ndim, shape, MESH_SUM);
+        for (k = 0; k < m.naxes; k++)
+            if (part.layout.spec.axis[k].kind == MESH_PARTIAL) part.layout.spec.axis[k] = mesh_invariant();
+        CHECK_OK(uniform ? mesh_random_uniform(&whole, 0, 5, (uint64_t)i, -2, 3, &err)
+                         : mesh_random_normal(&whole, 0, 5, (uint64_t)i, 0, 1, &err),
+                 err);
+        for (k = 0; k < m.size; k++) {
+            mesh_box box;
+            int64_t strides[3], count = mesh_tensor_box(&part, k, &box);
+            int d;
+            for (d = ndim - 1; d >= 0; d--) strides[d] = d == ndim - 1 ? 3 : strides[d + 1] * box.shape[d + 1];
+            part.strides = ndim ? strides : NULL;
+            part.data = got;
+            CHECK_OK(uniform ? mesh_random_uniform(&part, k, 5, (uint64_t)i, -2, 3, &err)
+                             : mesh_random_normal(&part, k, 5, (uint64_t)i, 0, 1, &err),
+                     err);
+            for (e = 0; e < count && !test_failures; e++) {
+                int64_t at = plan_linear_in(ndim, shape, &box, e);
+                if (float_at(dtype, got, e * (ndim ? 3 : 1)) != float_at(dtype, want, at))
+                    test_fail(__FILE__, __LINE__, "element %lld", (long long)at);
+            }
+        }
+        CHECK_OK(mesh_layout_set(&part.layout, "a", mesh_partial(MESH_SUM), &err), err);
+        CHECK_INT(mesh_random_normal(&part, 0, 5, 0, 0, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "mesh_random_normal: the tensor is partial along \"a\"");
+    }
+    {
+        mesh_tensor t;
+        mesh_error err;
+        mesh m;
+        int64_t shape[1] = {4};
+        CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+        CHECK_OK(mesh_tensor_make(&t, &m, "x:S(0)", MESH_I32, 1, shape, &err), err);
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "the tensor is i32");
+        t.dtype = MESH_F32;
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "the data is NULL, but rank 0 holds 2 elements");
+        CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
+    }
+}
+
+/* ---- norms ---- */
+
+/* Lists that differ between ranks (two stages), all kinds of layouts, strided; the norm is that of whole tensors, and clipping scales each element once. */
+static void norm_rank(mesh_transport *t, void *ctx) {
+    enum { TENSORS = 5 };
+    static const int64_t shapes[TENSORS][2] = {{7, 5}, {8, 3}, {1, 9}, {0, 4}, {6, 6}};
+    test_random r = random_from(55);
+    mesh_comm c;
+    mesh stage[2];
+    mesh_error err;
+    int round, i, k;
+    (void)ctx;
+    if (!open_comm(t, &c, "pp=2,dp=2,tp=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_fix(&stage[i], &c.on, "pp", i, &err), err);
+    for (round = 0; round < 40 && !test_failures; round++) {
+        mesh_tensor list[TENSORS];
+        int64_t strides[TENSORS][2];
+        double whole = 0, norm = -1, again = -1, max;
+        int n = 0, clips = random_below(&r, 2), which[TENSORS];
+        for (i = 0; i < TENSORS; i++) {
+            const mesh *on = i < 4 ? &stage[i & 1] : &c.on;
+            mesh_tensor *p = &list[n];
+            int64_t e, count;
+            mesh_box box;
+            int strided = random_below(&r, 2);
+            memset(p, 0, sizeof *p);
+            p->dtype = float_dtypes[random_below(&r, 4)];
+            p->layout = tensor_layout(&r, on, 2, shapes[i], MESH_SUM);
+            for (k = 0; k < on->naxes; k++)
+                if (p->layout.spec.axis[k].kind == MESH_PARTIAL) p->layout.spec.axis[k] = mesh_replicate();
+            for (e = 0; e < shapes[i][0] * shapes[i][1]; e++) whole += (double)((e + i) % 7) * (double)((e + i) % 7);
+            if (mesh_index_of(on, t->rank) < 0) continue;
+            count = mesh_tensor_box(p, t->rank, &box);
+            p->data = calloc(2 * (size_t)count + 2, 8);
+            strides[n][1] = strided ? 2 : 1;
+            strides[n][0] = box.shape[1] * strides[n][1];
+            if (strided) p->strides = strides[n];
+            for (e = 0; e < count; e++)
+                float_put(p->dtype, p->data, e * (strided ? 2 : 1),
+                          (double)((plan_linear_in(2, shapes[i], &box, e) + i) % 7));
+            which[n++] = i;
+        }
+        max = clips ? mesh__sqrt(whole) / 4 : mesh__sqrt(whole) * 2;
+        CHECK_OK(mesh_norm(&c, list, n, &norm), c.error);
+        if (norm - mesh__sqrt(whole) > 1e-12 * norm || norm - mesh__sqrt(whole) < -1e-12 * norm)
+            test_fail(__FILE__, __LINE__, "the norm is %.17g, expected %.17g", norm, mesh__sqrt(whole));
+        CHECK_OK(mesh_clip(&c, list, n, max, round & 1 ? &again : NULL), c.error);
+        if (round & 1) CHECK(again == norm);
+        CHECK_OK(mesh_norm(&c, list, n, &again), c.error);
+        max = clips ? max : norm;
+        if (again - max > 4e-3 * max || again - max < -4e-3 * max)
+            test_fail(__FILE__, __LINE__, "clipped to %g, expected %g", again, max);
+        for (i = 0; i < n; i++) { /* replicas too */
+            int64_t e, count;
+            mesh_box box;
+            count = mesh_tensor_box(&list[i], t->rank, &box);
+            for (e = 0; e < count; e++) {
+                double had = (double)((plan_linear_in(2, list[i].layout.shape, &box, e) + which[i]) % 7) *
+                             (clips ? max / norm : 1),
+                       has;
+                has = float_at(list[i].dtype, list[i].data, e * (list[i].strides ? 2 : 1));
+                if (has - had > 5e-3 * had || has - had < -5e-3 * had) {
+                    test_fail(__FILE__, __LINE__, "rank %d, tensor %d: %g, expected %g", t->rank, i, has, had);
+                    break;
+                }
+            }
+            free(list[i].data);
+        }
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_norm(void) {
+    run_world(SIM, 4, norm_rank, NULL);
+    run_world(SIM, 8, norm_rank, NULL);
+    run_world(TCP, 4, norm_rank, NULL);
+}
+
+/* What one rank has wrong fails everywhere, with its words. */
+static void norm_refused_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {8};
+    static const char *const said[] = {"mesh_norm: tensor 1: it is partial along \"x\"",
+                                       "mesh_norm: tensor 1: it is i32", "mesh_norm: tensor 1: the data is NULL",
+                                       "mesh_clip: max is not above 0", "mesh_norm: norm is NULL"};
+    int what;
+    (void)ctx;
+    for (what = 0; what < 5; what++) {
+        mesh_tensor list[2];
+        mesh_comm c;
+        mesh_error err;
+        float room[8] = {0};
+        double norm;
+        mesh_status status;
+        if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_tensor_make(&list[0], &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+        list[0].data = room;
+        list[1] = list[0];
+        if (t->rank == 1 && what == 0) list[1].layout.spec.axis[0] = mesh_partial(MESH_SUM);
+        if (t->rank == 1 && what == 1) list[1].dtype = MESH_I32;
+        if (t->rank == 1 && what == 2) list[1].data = NULL;
+        if (what == 3)
+            status = mesh_clip(&c, list, 2, t->rank == 1 ? 0 : 1, &norm);
+        else
+            status = mesh_norm(&c, list, 2, what == 4 && t->rank == 1 ? NULL : &norm);
+        CHECK_INT(status, MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, said[what]);
+        CHECK_INT(c.error.rank, 1);
+        mesh_comm_close(&c);
+    }
+}
+static void test_norm_refused(void) {
+    run_world(SIM, 3, norm_refused_rank, NULL);
+    run_world(TCP, 2, norm_refused_rank, NULL);
+}
+
+static const test_case parallel_tests[] = {
+    {"parallel/philox", test_philox, 0},    {"parallel/functions", test_functions, 0},
+    {"parallel/moments", test_moments, 60}, {"parallel/layouts", test_random_layouts, 0},
+    {"parallel/norm", test_norm, 60},       {"parallel/norm_refused", test_norm_refused, 60},
+};
+
+#endif
