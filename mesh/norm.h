@@ -118,24 +118,25 @@ MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor
 
 MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *list, int n, const double *max,
                                             double *norm, const char *function) {
-    int i, rank, kind = MESH_CALL_ALL_REDUCE;
+    int i, rank;
     double sum = 0, whole;
     mesh__group *g = NULL;
     mesh_request none;
-    mesh_status status = mesh__call_begin(c, NULL, kind, &none, &g);
+    mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
     if (status != MESH_OK) return status;
     if (n < 0 || (n && !list) || (max ? !(*max > 0) : !norm))
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%s: %s", function,
-                            n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
-                            : max                 ? "max is not above 0"
-                                                  : "norm is NULL");
+        return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: %s", function,
+                                 n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
+                                 : max                 ? "max is not above 0"
+                                                       : "norm is NULL");
     rank = c->transport->rank;
     for (i = 0; i < n; i++) {
         const mesh_tensor *t = &list[i];
         mesh__runs r;
         mesh_error why;
         if ((status = mesh__norm_check(c, t, &why)) != MESH_OK)
-            return mesh__refuse(c, status, kind, NULL, "%s: tensor %d: %s", function, i, why.text);
+            return mesh__comm_broken(c, status, why.rank < 0 ? rank : why.rank, "%s: tensor %d: %s", function, i,
+                                     why.text);
         if (mesh_index_of(t->layout.on, rank) < 0 || mesh__layout_first(&t->layout, rank) != rank) continue;
         if (mesh__runs_start(&r, t, rank)) do
                 sum += mesh__run_squares(t->dtype, r.p, r.count, 0);

@@ -131,9 +131,10 @@ MESH__PRIVATE double mesh__fill_at(mesh__fill *f, int64_t index) {
     return f->value[index % 4];
 }
 
-/* Element by element of this rank's box; a row at a time in the whole tensor's order. */
-MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, mesh__fill *f, const char *function,
+/* Element by element of this rank's box, in the whole tensor's order. */
+MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, const mesh__fill *how, const char *function,
                                           mesh_error *err) {
+    mesh__fill f = *how;
     mesh_box box;
     mesh_error why;
     int64_t at[MESH_MAX_DIMS], dense[MESH_MAX_DIMS], count, e;
@@ -158,7 +159,6 @@ MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, mesh__
         dense[d] = d == ndim - 1 ? 1 : dense[d + 1] * box.shape[d + 1];
         at[d] = 0;
     }
-    f->block = -1;
     for (e = 0; e < count; e++) {
         int64_t index = 0, place = 0;
         double v;
@@ -166,32 +166,33 @@ MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, mesh__
             index = index * t->layout.shape[d] + box.offset[d] + at[d];
             place += at[d] * (t->strides ? t->strides[d] : dense[d]);
         }
-        v = mesh__fill_at(f, index);
+        v = mesh__fill_at(&f, index);
         mesh__narrow(t->dtype, (char *)t->data + (size_t)place * bytes, MESH_F64, &v, 1);
         for (d = ndim - 1; d >= 0 && ++at[d] == box.shape[d]; d--) at[d] = 0;
     }
     return MESH_OK;
 }
 
-MESH_API mesh_status mesh_random_normal(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double mean,
-                                        double deviation, mesh_error *err) {
+MESH__PRIVATE mesh__fill mesh__fill_of(int normal, double a, double b, uint64_t seed, uint64_t stream) {
     mesh__fill f;
-    f.normal = 1;
-    f.a = mean;
-    f.b = deviation;
+    f.normal = normal;
+    f.a = a;
+    f.b = b;
     f.seed = seed;
     f.stream = stream;
+    f.block = -1;
+    return f;
+}
+
+MESH_API mesh_status mesh_random_normal(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double mean,
+                                        double deviation, mesh_error *err) {
+    mesh__fill f = mesh__fill_of(1, mean, deviation, seed, stream);
     return mesh__fill_part(t, rank, &f, "mesh_random_normal", err);
 }
 
 MESH_API mesh_status mesh_random_uniform(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double low,
                                          double high, mesh_error *err) {
-    mesh__fill f;
-    f.normal = 0;
-    f.a = low;
-    f.b = high;
-    f.seed = seed;
-    f.stream = stream;
+    mesh__fill f = mesh__fill_of(0, low, high, seed, stream);
     return mesh__fill_part(t, rank, &f, "mesh_random_uniform", err);
 }
 #endif /* MESH_RANDOM_IMPLEMENTED */

@@ -112,7 +112,8 @@ MESH__RARE int mesh__views_enabled(const mesh_views *v, const char *axis, int si
     return size > 1 || mesh__same(axis, "fsdp") || mesh__same(axis, "dp_shard");
 }
 
-MESH__RARE mesh_status mesh__views_unknown(const mesh_views *v, const char *axes, mesh_error *err) {
+MESH__RARE mesh_status mesh__views_unknown(const mesh_views *v, const char *axes, const char *function,
+                                           mesh_error *err) {
     mesh__list list = mesh__list_of(axes);
     const char *word = axes, *name;
     char known[160], bad[MESH_NAME_BYTES + 8];
@@ -130,23 +131,24 @@ MESH__RARE mesh_status mesh__views_unknown(const mesh_views *v, const char *axes
             if (mesh__same(name, bad) && (v->has_etp || !mesh__same(name, "etp"))) break;
         }
         if (k == MESH__VIEWS_AXES)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_views_get: no axis \"%s\"; known are%s", bad, known);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axis \"%s\"; known are%s", function, bad, known);
     }
     return mesh__fail(
         err, MESH_ERR_ARGUMENT, -1,
-        "mesh_views_get: \"%s\": no one view has these axes together, each once; the views are pp,batch,cp,tp; "
+        "%s: \"%s\": no one view has these axes together, each once; the views are pp,batch,cp,tp; "
         "pp,dp_replicate,fsdp,tp; pp,dp_replicate,dp_shard,cp,tp; pp,dp,cp,tp; pp,dp_replicate,efsdp,ep,etp; loss",
-        axes);
+        function, axes);
 }
 
 /* 1; 0: an axis is not enabled, *axis is its name; -1: an error. */
 MESH__RARE int mesh__views_find(const mesh_views *v, const char *axes, const mesh **view, const char **axis,
-                                mesh_error *err) {
+                                const char *function, mesh_error *err) {
     const mesh *views[5];
     uint8_t list[MESH_MAX_AXES];
     int k, i, n;
+    if (!v || !view) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s is NULL", function, v ? "view" : "v"), -1;
     *view = NULL;
-    if (!axes || !*axes) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_views_get: no axes"), -1;
+    if (!axes || !*axes) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: no axes; name one or more", function), -1;
     views[0] = &v->dense, views[1] = &v->data, views[2] = &v->shard, views[3] = &v->sparse, views[4] = &v->product;
     for (k = 0; k < 6; k++) {
         const mesh *m = k < 5 ? views[k] : &v->loss;
@@ -154,23 +156,23 @@ MESH__RARE int mesh__views_find(const mesh_views *v, const char *axes, const mes
         if (n < 1 || (k == 5 && (n > 1 || !mesh__same(m->axis[list[0]].name, "loss")))) continue;
         for (i = 0; i < n; i++) {
             *axis = m->axis[list[i]].name;
-            if (!v->has_etp && mesh__same(*axis, "etp")) return mesh__views_unknown(v, axes, err), -1;
+            if (!v->has_etp && mesh__same(*axis, "etp")) return mesh__views_unknown(v, axes, function, err), -1;
             if (!mesh__views_enabled(v, *axis, m->axis[list[i]].size)) return 0;
         }
         *view = m;
         return 1;
     }
-    return mesh__views_unknown(v, axes, err), -1;
+    return mesh__views_unknown(v, axes, function, err), -1;
 }
 
 MESH_API int mesh_views_get_optional(const mesh_views *v, const char *axes, const mesh **view, mesh_error *err) {
     const char *axis;
-    return mesh__views_find(v, axes, view, &axis, err);
+    return mesh__views_find(v, axes, view, &axis, "mesh_views_get_optional", err);
 }
 
 MESH_API mesh_status mesh_views_get(const mesh_views *v, const char *axes, const mesh **view, mesh_error *err) {
     const char *axis = NULL;
-    int found = mesh__views_find(v, axes, view, &axis, err);
+    int found = mesh__views_find(v, axes, view, &axis, "mesh_views_get", err);
     if (found == 0)
         mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                    "mesh_views_get: \"%s\": axis \"%s\" is not enabled: its degree is 1; make it larger, or ask by "

@@ -223,20 +223,11 @@ static void local_run(const local_problem *p, const int *extent, local_array *x,
     }
 }
 
-/* This rank's number among the summands of what it holds, and how many there are. */
-static int local_summand(const mesh_layout *l, int rank, int *of) {
-    int coord[MESH_MAX_AXES], i, at = 0;
-    mesh_coords_of(l->on, NULL, rank, coord);
-    for (*of = 1, i = 0; i < l->on->naxes; i++)
-        if (l->spec.axis[i].kind == MESH_PARTIAL) at = at * l->on->axis[i].size + coord[i], *of *= l->on->axis[i].size;
-    return at;
-}
-
 /* What a rank holds of a whole tensor: a part, of which the summands after the first are noise that the first makes good. */
 static void local_deal(const mesh_layout *l, int rank, const double *whole, unsigned salt, double *part) {
     mesh_box box;
     int64_t e, count = mesh_layout_box(l, rank, &box);
-    int of, mine = local_summand(l, rank, &of), k;
+    int of, mine = plan_partial_index(l->on, &l->spec, rank, &of), k;
     for (e = 0; e < count; e++) {
         int64_t at = plan_linear_in(l->ndim, l->shape, &box, e);
         double sum = 0, own = whole[at];
@@ -257,7 +248,7 @@ static int local_says(const mesh_layout *l, local_array *part, const double *who
         local_array sum = {0};
         mesh_box box, other;
         int64_t e, count = mesh_layout_box(l, rank, &box);
-        if (local_summand(l, rank, &of)) continue;
+        if (plan_partial_index(l->on, &l->spec, rank, &of)) continue;
         for (k = 0; k < l->on->size; k++) { /* those that differ from it in partial axes alone */
             int coord[MESH_MAX_AXES], mine[MESH_MAX_AXES], a, same = 1, r = mesh_rank_at(l->on, k);
             mesh_coords_of(l->on, NULL, r, coord);

@@ -1276,7 +1276,7 @@ static void test_views(void) {
     CHECK_HAS(err.text, "axis \"cp\" is not enabled");
     CHECK(m == NULL);
     CHECK_INT(mesh_views_get_optional(&v, "fsdp,ep", &m, &err), -1);
-    CHECK_HAS(err.text, "no one view has these axes together");
+    CHECK_HAS(err.text, "mesh_views_get_optional: \"fsdp,ep\": no one view has these axes together");
     CHECK_INT(mesh_views_get_optional(&v, "loss,pp", &m, &err), -1);
     CHECK_INT(mesh_views_get_optional(&v, "tp,tp", &m, &err), -1);
     CHECK_INT(mesh_views_get_optional(&v, "nope", &m, &err), -1);

@@ -136,7 +136,8 @@ static int device_holds(mesh_comm *c, const float *p, size_t n, float value) {
 static void conform_gpu(mesh_transport *t, void *ctx) { /* the longest: a GPU that is shared takes its time */
     (void)ctx;
     if (t->size >= 4)
-        conformance_collectives(t, t->size == 4 ? "a=2,b=2" : "a=2,b=2,c=2", t->size == 4 ? "b,a" : "c,a;b,a", NULL, 601);
+        conformance_collectives(t, t->size == 4 ? "a=2,b=2" : "a=2,b=2,c=2", t->size == 4 ? "b,a" : "c,a;b,a", NULL,
+                                601);
     else
         conformance_collectives(t, "a=-1", NULL, NULL, 20011);
 }
@@ -463,6 +464,48 @@ static void test_alone(void) {
     run_gpus(2, alone_rank, NULL);
 }
 
+/* A redistribution that adds, on devices: after a reduction and after a gather; two dtypes are the host's to convert. */
+static void add_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {3000};
+    static const char *const ways[][2] = {{"x:P(sum)", "x:S(0)"}, {"x:S(0)", "x:R"}, {"x:P(sum)", "x:I"}};
+    mesh_tensor src, dst;
+    mesh_comm c;
+    mesh_error err;
+    int way;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    for (way = 0; way < 3; way++) {
+        float *a = device_floats(&c, 3000, 2), *b = device_floats(&c, 3000, 5);
+        CHECK_OK(mesh_tensor_make(&src, &c.on, ways[way][0], MESH_F32, 1, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst, &c.on, ways[way][1], MESH_F32, 1, shape, &err), err);
+        src.data = a, dst.data = b, dst.add = 1;
+        CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+        CHECK(device_holds(&c, b, way == 0 ? 1000 : 3000, way == 1 ? 7 : 11));
+        mesh_free(t, a, &c.error), mesh_free(t, b, &c.error);
+    }
+    mesh_comm_close(&c);
+}
+
+static void mixed_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {3000};
+    mesh_tensor src, dst;
+    mesh_comm c;
+    mesh_error err;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&src, &c.on, "x:P(sum)", MESH_BF16, 1, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+    CHECK_OK(mesh_alloc(t, 3000 * 2, &src.data, &err), err);
+    CHECK_OK(mesh_alloc(t, 1000 * 4, &dst.data, &err), err);
+    CHECK_INT(mesh_redistribute(&c, &src, &dst), MESH_ERR_UNSUPPORTED);
+    CHECK_HAS(c.error.text, "in memory that is not the host's; convert first");
+    mesh_free(t, src.data, &c.error), mesh_free(t, dst.data, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_add(void) {
+    run_gpus(3, add_rank, NULL);
+    run_gpus(3, mixed_rank, NULL);
+}
 static void test_average(void) { run_gpus(3, average_rank, NULL); }
 
 /* fp8 is reduced where the device and NCCL can; avg of it, and older ones, are refused on every rank. */
@@ -984,11 +1027,12 @@ static void test_gpu_examples(void) {
         char dir[] = "/tmp/mesh_test_XXXXXX";
         int n = (int)(strstr(library, "fake/") - library);
         if (!mkdtemp(dir)) test_fail(__FILE__, __LINE__, "%s: %s", dir, strerror(errno));
-        snprintf(command, sizeof command,
-                 "cd %.*s. && ASAN_OPTIONS=detect_leaks=0 MESH_TRACE=%s ./mesh run -n 2 --idle-timeout 60 -- ./gpu_hello >%s/out 2>&1 && "
-                 "./mesh trace %s >%s/text && grep -q all_reduce %s/text && grep -q \"clock is\\|times are rank 0\" %s/text; "
-                 "status=$?; rm -r %s; exit $status",
-                 n, library, dir, dir, dir, dir, dir, dir, dir);
+        snprintf(
+            command, sizeof command,
+            "cd %.*s. && ASAN_OPTIONS=detect_leaks=0 MESH_TRACE=%s ./mesh run -n 2 --idle-timeout 60 -- ./gpu_hello >%s/out 2>&1 && "
+            "./mesh trace %s >%s/text && grep -q all_reduce %s/text && grep -q \"clock is\\|times are rank 0\" %s/text; "
+            "status=$?; rm -r %s; exit $status",
+            n, library, dir, dir, dir, dir, dir, dir, dir);
         CHECK_INT(system(command), 0);
     }
 }
@@ -1006,6 +1050,7 @@ static const test_case nccl_tests[] = {
     {"nccl/graph", test_graph, 60},
     {"nccl/strided", test_strided, 60},
     {"nccl/average", test_average, 60},
+    {"nccl/add", test_add, 60},
     {"nccl/alone", test_alone, 60},
     {"nccl/comms", test_gpu_comms, 60},
     {"nccl/kept_args", test_kept_args, 60},

@@ -108,19 +108,11 @@ static double tensor_value(const tensor_problem *p, int64_t at, int k, int summa
     return float_rounded(p->src.dtype, (double)(h % (unsigned)(2 * range)) - range);
 }
 
-static int tensor_summands(const mesh_layout *l, int rank, int *of) {
-    int coord[MESH_MAX_AXES], i, at = 0;
-    mesh_coords_of(l->on, NULL, rank, coord);
-    for (*of = 1, i = 0; i < l->on->naxes; i++)
-        if (l->spec.axis[i].kind == MESH_PARTIAL) at = at * l->on->axis[i].size + coord[i], *of *= l->on->axis[i].size;
-    return at;
-}
-
 /* The whole element: summands combined, exactly. */
 static double tensor_whole(const tensor_problem *p, int64_t at) {
     int k, of;
     double v;
-    tensor_summands(&p->src.layout, mesh_rank_at(p->src.layout.on, 0), &of);
+    plan_partial_index(p->src.layout.on, &p->src.layout.spec, mesh_rank_at(p->src.layout.on, 0), &of);
     v = tensor_value(p, at, 0, of);
     for (k = 1; k < of; k++) {
         double w = tensor_value(p, at, k, of);
@@ -182,7 +174,7 @@ static void tensor_reduced(mesh_comm *c, const tensor_problem *p) {
     whole.data = calloc((size_t)count + 1, 8);
     whole.strides = NULL;
     CHECK_OK(mesh_redistribute(c, &part, &whole), c->error);
-    tensor_summands(&p->dst.layout, rank, &of);
+    plan_partial_index(p->dst.layout.on, &p->dst.layout.spec, rank, &of);
     for (e = 0; e < count; e++) {
         double want = tensor_whole(p, e) + (p->dst.add ? of * tensor_before(p, e) : 0);
         if (float_at(whole.dtype, whole.data, e) != want) {
@@ -217,7 +209,7 @@ static void tensor_try(mesh_comm *c, test_random *r, unsigned salt) {
     to_count = mesh_tensor_box(&p.dst, rank, &to);
     p.src.data = calloc((size_t)from_count + 1, 8);
     p.dst.data = calloc(2 * (size_t)to_count + 2, 8);
-    k = tensor_summands(&p.src.layout, rank, &of);
+    k = plan_partial_index(p.src.layout.on, &p.src.layout.spec, rank, &of);
     for (e = 0; e < from_count; e++)
         float_put(p.src.dtype, p.src.data, e, tensor_value(&p, plan_linear_in(ndim, shape, &from, e), k, of));
     for (e = 0; e < to_count; e++)

@@ -34,6 +34,8 @@ command -v python3 >/dev/null && step "zoo: the textbook's bytes" python3 tests/
 step "zoo of everything" bash -c "$mesh zoo --mesh pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --ep 4 | grep -q 'experts: the same ranks as efsdp=4,ep=4'"
 refuses "a parallelism that is none" "no such parallelism" $mesh zoo megatron --mesh tp=4
 refuses "a parallelism without its axis" "tp needs an axis \"tp\"" $mesh zoo tp --mesh dp=4
+printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
+refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts" $mesh zoo ep --mesh dp=4 --ep 3
 
 step "draw" $mesh draw "pp=2,dp=2,tp=2"

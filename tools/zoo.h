@@ -126,7 +126,7 @@ static const mesh_layout *zoo_weight_row(zoo_table *t, const char *name, int ndi
     return &r->use;
 }
 
-/* What a computation makes of operands where they are used, as a row that is used otherwise. 0: it is wrong, which is told. */
+/* What a computation makes of operands where they are used, as a row that is used otherwise. Where it is wrong that is told, and all ends. */
 static const mesh_layout *zoo_made(zoo_table *t, const char *name, mesh_local_kind kind, const char *letters,
                                    const mesh_layout *a, const mesh_layout *b, const mesh_layout *c,
                                    const mesh_layout *use, double times) {
@@ -217,15 +217,10 @@ static void zoo_build(zoo_table *t) {
     mesh_layout flow = zoo_activation(o, 3, x, between), whole = zoo_activation(o, 3, x, mesh_replicate()),
                 ids = zoo_activation(o, 3, one_hot, mesh_shard(2)), use, rest;
     const mesh_layout *embed, *norm, *h, *head;
-    zoo_tensor *r;
     embed = zoo_weight_row(t, "token table", 2, table, mesh_shard(0), 1);
     zoo_made(t, "embedding", MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, embed, NULL, &flow, 1);
     /* A norm's weight is used as what it scales lies: beside an invariant flow it is invariant, beside parts its gradient is summed. */
-    use = zoo_weight(o, 1, c, o->sp ? mesh_replicate() : mesh_invariant());
-    rest = zoo_at_rest(o, &use);
-    r = zoo_row(t, "weight norms", &rest, &use, 2 * layers + 1);
-    if (o->zero == 3) r->forward *= 2;
-    norm = &r->use;
+    norm = zoo_weight_row(t, "weight norms", 1, c, o->sp ? mesh_replicate() : mesh_invariant(), 2 * layers + 1);
     h = zoo_made(t, "norm", MESH_LOCAL_MAP, "bsC,C->bsC", &flow, norm, NULL, &whole, 2 * layers + 1);
     zoo_attention(t, h, layers);
     if (o->ep > 1)
@@ -238,7 +233,7 @@ static void zoo_build(zoo_table *t) {
         int64_t rows[3] = {d->batch, d->sequence, 2};
         mesh_layout sums = zoo_activation(o, 3, rows, mesh_partial(MESH_SUM)),
                     ends = zoo_activation(o, 3, rows, mesh_invariant());
-        r = zoo_row(t, "loss, of rows", &sums, &ends, 1);
+        zoo_row(t, "loss, of rows", &sums, &ends, 1);
         use = zoo_layout(&o->m, 0, NULL);
         rest = use;
         {
@@ -451,12 +446,21 @@ static int zoo_meshes(zoo_options *o) {
     mesh_error err;
     mesh stage;
     char text[64];
+    long cut = 1;
     int i;
     size_t k;
     for (i = 0; i < o->m.naxes; i++) {
         for (k = 0; k < 7 && strcmp(o->m.axis[i].name, known[k]); k++) {}
         if (k == 7)
             return wrong("zoo", "an axis that is none of pp dp dp_replicate dp_shard cp sp tp", o->m.axis[i].name);
+    }
+    for (i = 0; i < o->m.naxes; i++) /* grouped queries: a rank's heads of q belong to its heads of k and v */
+        if ((!strcmp(o->m.axis[i].name, "tp") || !strcmp(o->m.axis[i].name, "sp")) &&
+            o->model.kv_heads != o->model.heads)
+            cut *= o->m.axis[i].size;
+    if (o->model.heads % o->model.kv_heads || o->model.kv_heads % cut) {
+        snprintf(text, sizeof text, "%ld heads, %ld kv_heads, %ld ways", o->model.heads, o->model.kv_heads, cut);
+        return wrong("zoo", "kv_heads have to divide heads, and tp and sp together the kv_heads", text);
     }
     o->pp = 1;
     if (zoo_has(&o->m, "pp")) {
