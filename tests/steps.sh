@@ -1,4 +1,4 @@
-# Sourced by .ci/run and tests/tools.sh: steps that run side by side, each with its seconds. Wants $out, a directory for logs.
+# Sourced by .ci/run and tests/tools.sh: steps that run side by side, each with its seconds and those of the processor. Wants $out, a directory for logs.
 jobs_most=${JOBS:-$(nproc)}
 mkdir -p "$out"
 : >"$out/results"
@@ -6,15 +6,15 @@ mkdir -p "$out"
 now() { echo "${EPOCHREALTIME/[.,]/}"; } # in microseconds
 
 _step() {
-    local name=$1 log start status
+    local name=$1 log start status processor TIMEFORMAT='%1U + %1S'
     log=$out/$(tr -c 'a-zA-Z0-9\n' _ <<<"$name").log
     shift
     start=$(now)
-    "$@" >"$log" 2>&1 </dev/null
+    processor=$({ time "$@" >"$log" 2>&1 </dev/null; } 2>&1)
     status=$?
     if [ $status = 0 ]; then
         echo ok >>"$out/results"
-        printf 'ok   %-60s %6.1f s\n' "$name" "$((($(now) - start) / 100000))e-1"
+        printf 'ok   %-60s %6.1f s, processor %s\n' "$name" "$((($(now) - start) / 100000))e-1" "$processor"
     else
         echo failed >>"$out/results"
         printf 'FAIL %s (status %d)\n%s\n' "$name" $status "$(tail -40 "$log")"
