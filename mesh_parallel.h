@@ -21,4 +21,5 @@ EXAMPLE
 #if !defined(MESH__ONE_ROOM)
 #include "mesh/random.h"
 #include "mesh/norm.h"
+#include "mesh/buckets.h"
 #endif
