@@ -22,4 +22,5 @@ EXAMPLE
 #include "mesh/random.h"
 #include "mesh/norm.h"
 #include "mesh/buckets.h"
+#include "mesh/vocabulary.h"
 #endif

@@ -1,6 +1,6 @@
 /* mesh/random.h - random numbers by global index: any layout of a tensor has the same values. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes layout.h and kernels.h (floats of other dtypes). Needs no libm: the same code makes the same bits.
+   Includes layout.h, kernels.h (floats of other dtypes) and functions.h.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -13,6 +13,7 @@ CONCEPTS
 #if !defined(MESH_RANDOM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_RANDOM_IMPLEMENTED))
 #include "layout.h"
 #include "kernels.h"
+#include "functions.h"
 #endif
 
 #ifndef MESH_RANDOM_H
@@ -58,48 +59,6 @@ MESH_API void mesh_random_block(uint32_t out[4], uint64_t seed, uint64_t stream,
         key[1] += UINT32_C(0xbb67ae85);
     }
     for (i = 0; i < 4; i++) out[i] = c[i];
-}
-
-/* ---- // >>functions: to some 1e-15, alike everywhere ---- */
-
-MESH__PRIVATE double mesh__sqrt(double x) {
-    double y = x, scale = 1;
-    uint64_t bits;
-    int i;
-    memcpy(&bits, &x, sizeof bits); /* clients compile with -Ofast: what is no number is seen by its bits */
-    if ((bits >> 52 & 2047) == 2047 || x <= 0) return (bits >> 52 & 2047) == 2047 ? x : 0;
-    for (; y >= 4; y /= 4) scale *= 2;
-    for (; y < 1; y *= 4) scale /= 2;
-    x = y;
-    y = 0.59 + 0.417 * y; /* of 1 to 4, within 8 % */
-    for (i = 0; i < 5; i++) y = 0.5 * (y + x / y);
-    return y * scale;
-}
-
-/* The natural logarithm of x above 0: of x = m * 2^e, 1/sqrt(2) <= m < sqrt(2), as 2 artanh((m - 1) / (m + 1)). */
-MESH__PRIVATE double mesh__ln(double x) {
-    double s, square, sum = 0;
-    int e = 0, k;
-    for (; x >= 1.4142135623730951; x /= 2) e++;
-    for (; x < 0.7071067811865476; x *= 2) e--;
-    s = (x - 1) / (x + 1);
-    square = s * s;
-    for (k = 21; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
-    return 2 * s * sum + e * 0.6931471805599453;
-}
-
-/* Cosine and sine of 2 pi x, x in [0, 1): by the eighth that it is in. */
-MESH__PRIVATE void mesh__turn_of(double x, double *cosine, double *sine) {
-    int eighth = (int)(x * 8), k;
-    double a = (x * 8 - eighth) * 0.7853981633974483, c = 0, s = 0, swap; /* an angle below a quarter of pi */
-    if (eighth & 1) a = 0.7853981633974483 - a;
-    for (k = 16; k >= 2; k -= 2) c = (1 + c) * (-a * a / (k * (k - 1)));
-    for (k = 17; k >= 3; k -= 2) s = (1 + s) * (-a * a / (k * (k - 1)));
-    c = 1 + c;
-    s = a * (1 + s);
-    if ((eighth + 1) & 2) swap = c, c = s, s = swap;
-    *cosine = eighth >= 2 && eighth < 6 ? -c : c;
-    *sine = eighth >= 4 ? -s : s;
 }
 
 /* ---- // >>fills ---- */

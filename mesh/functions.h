@@ -1,0 +1,93 @@
+/* mesh/functions.h - square root, logarithm, exponential, sine: what stands for libm. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh.h. No libm: the same code makes the same bits everywhere, and clients link nothing. To some 1e-15 but where it says otherwise.
+   Clients compile with -Ofast: what is infinite or no number is seen by its bits or not at all.
+
+DO THIS
+    Nothing: random.h, norm.h and others include it.
+*/
+#if !defined(MESH_FUNCTIONS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_FUNCTIONS_IMPLEMENTED))
+#include "../mesh.h"
+#endif
+
+#ifndef MESH_FUNCTIONS_H
+#define MESH_FUNCTIONS_H
+#endif /* MESH_FUNCTIONS_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_FUNCTIONS_IMPLEMENTED)
+#define MESH_FUNCTIONS_IMPLEMENTED
+
+MESH__PRIVATE double mesh__sqrt(double x) {
+    double y = x, scale = 1;
+    uint64_t bits;
+    int i;
+    memcpy(&bits, &x, sizeof bits); /* clients compile with -Ofast: what is no number is seen by its bits */
+    if ((bits >> 52 & 2047) == 2047 || x <= 0) return (bits >> 52 & 2047) == 2047 ? x : 0;
+    for (; y >= 4; y /= 4) scale *= 2;
+    for (; y < 1; y *= 4) scale /= 2;
+    x = y;
+    y = 0.59 + 0.417 * y; /* of 1 to 4, within 8 % */
+    for (i = 0; i < 5; i++) y = 0.5 * (y + x / y);
+    return y * scale;
+}
+
+/* The natural logarithm of x above 0: of x = m * 2^e, 1/sqrt(2) <= m < sqrt(2), as 2 artanh((m - 1) / (m + 1)). */
+MESH__PRIVATE double mesh__ln(double x) {
+    double s, square, sum = 0;
+    int e = 0, k;
+    for (; x >= 1.4142135623730951; x /= 2) e++;
+    for (; x < 0.7071067811865476; x *= 2) e--;
+    s = (x - 1) / (x + 1);
+    square = s * s;
+    for (k = 21; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
+    return 2 * s * sum + e * 0.6931471805599453;
+}
+
+/* Cosine and sine of 2 pi x, x in [0, 1): by the eighth that it is in. */
+MESH__PRIVATE void mesh__turn_of(double x, double *cosine, double *sine) {
+    int eighth = (int)(x * 8), k;
+    double a = (x * 8 - eighth) * 0.7853981633974483, c = 0, s = 0, swap; /* an angle below a quarter of pi */
+    if (eighth & 1) a = 0.7853981633974483 - a;
+    for (k = 16; k >= 2; k -= 2) c = (1 + c) * (-a * a / (k * (k - 1)));
+    for (k = 17; k >= 3; k -= 2) s = (1 + s) * (-a * a / (k * (k - 1)));
+    c = 1 + c;
+    s = a * (1 + s);
+    if ((eighth + 1) & 2) swap = c, c = s, s = swap;
+    *cosine = eighth >= 2 && eighth < 6 ? -c : c;
+    *sine = eighth >= 4 ? -s : s;
+}
+
+/* e^x, to 1e-13; 0 below the least normal number, the greatest number above what there is. x = k ln 2 + r, |r| <= ln 2 / 2. */
+MESH__PRIVATE double mesh__exp(double x) {
+    double r, sum = 1;
+    uint64_t bits;
+    int k, i;
+    if (!(x > -708)) return 0;
+    if (x > 709) return 1.7976931348623157e308;
+    k = (int)(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
+    r = x - k * 0.6931471803691238 - k * 1.9082149292705877e-10; /* ln 2, its upper bits apart */
+    for (i = 14; i >= 1; i--) sum = 1 + sum * r / i;
+    bits = (uint64_t)(k + 1022) << 52; /* 2^(k - 1): k may be 1024 */
+    memcpy(&r, &bits, sizeof r);
+    return 2 * (sum * r);
+}
+
+/* e^x of x <= 0 in float, to 2e-7; 0 below -87. Without a branch or a table: loops of it become vectors. */
+MESH__INLINE float mesh__exp_below(float x) {
+    float at = x > -87.0f ? x : -87.0f, r, sum, power;
+    int k = (int)(at * 1.44269504f - 0.5f);
+    uint32_t bits = (uint32_t)(k + 127) << 23;
+    r = at - (float)k * 0.693359375f + (float)k * 2.12194440e-4f; /* ln 2, its upper bits apart */
+    memcpy(&power, &bits, sizeof power);
+    sum = 1.98412698e-4f;
+    sum = sum * r + 1.38888889e-3f;
+    sum = sum * r + 8.33333333e-3f;
+    sum = sum * r + 4.16666667e-2f;
+    sum = sum * r + 1.66666667e-1f;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1;
+    sum = sum * r + 1;
+    return x > -87.0f ? sum * power : 0;
+}
+#endif /* MESH_FUNCTIONS_IMPLEMENTED */
