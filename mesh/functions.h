@@ -67,7 +67,7 @@ MESH__PRIVATE double mesh__exp(double x) {
     if (x > 709) return 1.7976931348623157e308;
     k = (int)(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
     r = x - k * 0.6931471803691238 - k * 1.9082149292705877e-10; /* ln 2, its upper bits apart */
-    for (i = 14; i >= 1; i--) sum = 1 + sum * r / i;
+    for (i = 12; i >= 1; i--) sum = 1 + sum * r / i;
     bits = (uint64_t)(k + 1022) << 52; /* 2^(k - 1): k may be 1024 */
     memcpy(&r, &bits, sizeof r);
     return 2 * (sum * r);
