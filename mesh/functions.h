@@ -1,13 +1,13 @@
 /* mesh/functions.h - square root, logarithm, exponential, sine: what stands for libm. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh.h. No libm: the same code makes the same bits everywhere, and clients link nothing. To some 1e-15 but where it says otherwise.
+   Includes transport.h. No libm: the same code makes the same bits everywhere, and clients link nothing. To some 1e-15 but where it says otherwise.
    Clients compile with -Ofast: what is infinite or no number is seen by its bits or not at all.
 
 DO THIS
     Nothing: random.h, norm.h and others include it.
 */
 #if !defined(MESH_FUNCTIONS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_FUNCTIONS_IMPLEMENTED))
-#include "../mesh.h"
+#include "transport.h"
 #endif
 
 #ifndef MESH_FUNCTIONS_H

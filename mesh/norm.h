@@ -1,12 +1,13 @@
 /* mesh/norm.h - the norm of tensors in any layouts, every element once; clipping. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h and functions.h.
+   Includes mesh_collectives.h, layout.h and functions.h.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
 */
 #if !defined(MESH_NORM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_NORM_IMPLEMENTED))
 #include "../mesh_collectives.h"
+#include "layout.h"
 #include "functions.h"
 #endif
 

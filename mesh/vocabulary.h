@@ -1,6 +1,6 @@
 /* mesh/vocabulary.h - a vocabulary over ranks: cross-entropy of sharded logits, rows of a sharded table. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h and functions.h. Host memory.
+   Includes mesh_collectives.h, layout.h and functions.h. Host memory.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -19,6 +19,7 @@ EXAMPLE
 */
 #if !defined(MESH_VOCABULARY_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_VOCABULARY_IMPLEMENTED))
 #include "../mesh_collectives.h"
+#include "layout.h"
 #include "functions.h"
 #endif
 
