@@ -23,4 +23,5 @@ EXAMPLE
 #include "mesh/norm.h"
 #include "mesh/buckets.h"
 #include "mesh/vocabulary.h"
+#include "mesh/attention.h"
 #endif
