@@ -355,7 +355,7 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 3) r.a.forward = NULL;
         if (bad && what == 4) r.a.backward = NULL;
         if (bad && what == 5) r.a.k = NULL;
-        if (bad && what == 6) r.a.lse = NULL;
+        if (bad && what == 6) free(r.a.lse), r.a.lse = NULL;
         if (bad && what == 7) r.a.grad_v = NULL;
         if (bad && what == 8) r.a.dtype = MESH_F64;
         if (bad && what == 9) r.a.heads = 0;
