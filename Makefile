@@ -61,7 +61,7 @@ $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 TRAIN = $(COMPILE) $(if $(filter release,$(config)),-O3 -march=native)
-$(B)/train_gpt: examples/train_gpt.c examples/train_gpt_cuda.h $(HEADERS) | $(B)
+$(B)/train_gpt: examples/train_gpt.c $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
 	$(TRAIN) $(abspath $<) -o $@ -lm
 
 # The same with --device cuda, where CUDA's toolkit is.

@@ -60,34 +60,54 @@ static void zero(void *p, size_t nbytes) { check(cudaMemsetAsync(p, 0, nbytes, s
 
 /* ---- embeddings -------------------------------------------------------------------------------------------------- */
 
-static __global__ void embed_kernel(float *x, const float *wte, const float *wpe, const unsigned char *tokens, size_t n,
-                                    int T, int C) {
-    size_t at = element(), i = at / C, c = at % C;
-    if (at < n) x[at] = wte[tokens[i] * C + c] + wpe[i % T * C + c];
+static __global__ void embed_kernel(float *x, const float *table, const int *tokens, size_t total, int C, int first,
+                                    int n) {
+    size_t at = element(), c = at % C;
+    int row = at < total ? tokens[at / C] - first : 0;
+    if (at < total) x[at] = row >= 0 && row < n ? table[(size_t)row * C + c] : 0;
 }
 
-static void embed(float *x, const float *wte, const float *wpe, const unsigned char *tokens, int rows, int T, int C) {
-    EACH(embed_kernel, (size_t)rows * C, x, wte, wpe, tokens, (size_t)rows * C, T, C);
+static void embed(float *x, const float *table, const int *tokens, int rows, int C, int first, int n) {
+    EACH(embed_kernel, (size_t)rows * C, x, table, tokens, (size_t)rows * C, C, first, n);
 }
 
-/* An element of dwte looks for the rows of its token; one of dwpe takes those of its place. */
-static __global__ void embed_backward_kernel(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens,
-                                             int rows, int T, int C) {
-    size_t at = element(), row = at / C, c = at % C;
+/* An element of the table looks for the rows of its token. */
+static __global__ void embed_backward_kernel(float *dtable, const float *dx, const int *tokens, int rows, int C,
+                                             int first, int n) {
+    size_t at = element(), c = at % C;
+    int token = first + (int)(at / C);
     float sum = 0;
-    if (row < VOCAB) {
-        for (size_t i = 0; i < (size_t)rows; i++)
-            if (tokens[i] == row) sum += dx[i * C + c];
-        dwte[at] += sum;
-    } else if (row < (size_t)VOCAB + T) {
-        for (size_t i = row - VOCAB; i < (size_t)rows; i += T) sum += dx[i * C + c];
-        dwpe[at - (size_t)VOCAB * C] += sum;
-    }
+    if (at >= (size_t)n * C) return;
+    for (size_t i = 0; i < (size_t)rows; i++)
+        if (tokens[i] == token) sum += dx[i * C + c];
+    dtable[at] += sum;
 }
 
-static void embed_backward(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens, int rows, int T,
-                           int C) {
-    EACH(embed_backward_kernel, (size_t)(VOCAB + T) * C, dwte, dwpe, dx, tokens, rows, T, C);
+static void embed_backward(float *dtable, const float *dx, const int *tokens, int rows, int C, int first, int n) {
+    EACH(embed_backward_kernel, (size_t)n * C, dtable, dx, tokens, rows, C, first, n);
+}
+
+static __global__ void add_rows_kernel(float *x, const float *by, size_t total, size_t each) {
+    size_t at = element();
+    if (at < total) x[at] += by[at % each];
+}
+
+static void add_rows(float *x, const float *by, int sequences, int T, int C) {
+    size_t each = (size_t)T * C;
+    EACH(add_rows_kernel, each * sequences, x, by, each * sequences, each);
+}
+
+static __global__ void sum_rows_kernel(float *dby, const float *dx, int sequences, size_t each) {
+    size_t at = element();
+    float sum = 0;
+    if (at >= each) return;
+    for (int i = 0; i < sequences; i++) sum += dx[(size_t)i * each + at];
+    dby[at] += sum;
+}
+
+static void sum_rows(float *dby, const float *dx, int sequences, int T, int C) {
+    size_t each = (size_t)T * C;
+    EACH(sum_rows_kernel, each, dby, dx, sequences, each);
 }
 
 /* ---- layer norm -------------------------------------------------------------------------------------------------- */
@@ -194,67 +214,83 @@ static void linear_backward(float *dx, float *dw, float *dbias, const float *dou
 
 /* ---- attention: products over the sequences, head by head -------------------------------------------------------- */
 
-/* Row i of each T x T matrix: the softmax of its first i + 1, and zeros. */
-static __global__ void softmax_kernel(float *probs, int T) {
-    float *p = probs + (size_t)blockIdx.x * T;
-    int lane = threadIdx.x, i = blockIdx.x % T;
+/* How many keys query i of a sequence sees. */
+static __device__ int keys_seen(int i, attention_desc a) {
+    int n = a.first_query + i + 1;
+    return n < a.keys ? n : a.keys;
+}
+
+/* Row i of each matrix of queries x keys: the softmax of what it sees, and zeros. */
+static __global__ void softmax_kernel(float *probs, attention_desc a) {
+    float *p = probs + (size_t)blockIdx.x * a.keys;
+    int lane = threadIdx.x, n = keys_seen(blockIdx.x % a.queries, a);
     float most = -1e30f, sum = 0;
-    for (int j = lane; j <= i; j += 32) most = fmaxf(most, p[j]);
+    for (int j = lane; j < n; j += 32) most = fmaxf(most, p[j]);
     most = warp_max(most);
-    for (int j = lane; j <= i; j += 32) sum += p[j] = expf(p[j] - most);
+    for (int j = lane; j < n; j += 32) sum += p[j] = expf(p[j] - most);
     sum = warp_sum(sum);
-    for (int j = lane; j < T; j += 32) p[j] = j <= i ? p[j] / sum : 0;
+    for (int j = lane; j < a.keys; j += 32) p[j] = j < n ? p[j] / sum : 0;
 }
 
 /* From the gradient of the probabilities to that of the scores, in place. */
-static __global__ void softmax_backward_kernel(float *grad, const float *probs, float scale, int T) {
-    float *d = grad + (size_t)blockIdx.x * T;
-    const float *p = probs + (size_t)blockIdx.x * T;
-    int lane = threadIdx.x, i = blockIdx.x % T;
+static __global__ void softmax_backward_kernel(float *grad, const float *probs, float scale, attention_desc a) {
+    float *d = grad + (size_t)blockIdx.x * a.keys;
+    const float *p = probs + (size_t)blockIdx.x * a.keys;
+    int lane = threadIdx.x, n = keys_seen(blockIdx.x % a.queries, a);
     float mean = 0;
-    for (int j = lane; j <= i; j += 32) mean += d[j] * p[j];
+    for (int j = lane; j < n; j += 32) mean += d[j] * p[j];
     mean = warp_sum(mean);
-    for (int j = lane; j < T; j += 32) d[j] = j <= i ? p[j] * (d[j] - mean) * scale : 0;
+    for (int j = lane; j < a.keys; j += 32) d[j] = j < n ? p[j] * (d[j] - mean) * scale : 0;
 }
 
-/* Head h of q (third 0), k (1) or v (2) of each sequence: T x size. */
-static matrix head_of(const float *qkv, int third, int h, int T, int width, int size) {
-    matrix a = {qkv + third * width + h * size, 3 * width, 0, (long long)T * 3 * width};
-    return a;
+/* Head h of each sequence: queries x size, or keys x size; of probs: queries x keys. */
+static matrix queries_of(const float *q, int h, const attention_desc *a) {
+    matrix m = {q + h * a->size, a->q_row, 0, (long long)a->queries * a->q_row};
+    return m;
+}
+static matrix keys_of(const float *k, int h, const attention_desc *a) {
+    matrix m = {k + h * a->size, a->kv_row, 0, (long long)a->keys * a->kv_row};
+    return m;
+}
+static matrix dense_of(const float *out, int h, const attention_desc *a) {
+    matrix m = {out + h * a->size, a->heads * a->size, 0, (long long)a->queries * a->heads * a->size};
+    return m;
+}
+static matrix probs_of(const float *probs, int h, const attention_desc *a) {
+    matrix m = {probs + (size_t)h * a->queries * a->keys, a->keys, 0, (long long)a->heads * a->queries * a->keys};
+    return m;
 }
 
-static void attention(float *out, float *probs, const float *qkv, int sequences, int T, int heads, int size) {
-    int width = heads * size;
-    long long square = (long long)heads * T * T;
-    float scale = 1 / sqrtf((float)size);
-    for (int h = 0; h < heads; h++) {
-        matrix q = head_of(qkv, 0, h, T, width, size), k = head_of(qkv, 1, h, T, width, size);
-        gemm(probs + (size_t)h * T * T, T, square, q, transposed(k), T, size, T, scale, 0, sequences);
-    }
-    ROWS(softmax_kernel, sequences * heads * T, probs, T);
-    for (int h = 0; h < heads; h++) {
-        matrix p = {probs + (size_t)h * T * T, T, 0, square}, v = head_of(qkv, 2, h, T, width, size);
-        gemm(out + h * size, width, (long long)T * width, p, v, T, T, size, 1, 0, sequences);
-    }
+/* to = scale x b, of every sequence. */
+static void product(matrix to, matrix x, matrix b, int m, int k, int n, float scale, int sequences) {
+    gemm((float *)to.p, to.ld, to.stride, x, b, m, k, n, scale, 0, sequences);
 }
 
-static void attention_backward(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences,
-                               int T, int heads, int size, float *work) {
-    int width = heads * size;
-    long long square = (long long)heads * T * T, wide = (long long)T * 3 * width;
-    for (int h = 0; h < heads; h++) {
-        matrix d = {dout + h * size, width, 0, (long long)T * width};
-        matrix p = {probs + (size_t)h * T * T, T, 0, square};
-        matrix v = head_of(qkv, 2, h, T, width, size);
-        gemm(work + (size_t)h * T * T, T, square, d, transposed(v), T, size, T, 1, 0, sequences);
-        gemm(dqkv + 2 * width + h * size, 3 * width, wide, transposed(p), d, T, T, size, 1, 0, sequences); /* dv */
+static void attention(float *out, float *probs, const float *q, const float *k, const float *v,
+                      const attention_desc *a) {
+    float scale = 1 / sqrtf((float)a->size);
+    int n = a->sequences;
+    for (int h = 0; h < a->heads; h++)
+        product(probs_of(probs, h, a), queries_of(q, h, a), transposed(keys_of(k, h, a)), a->queries, a->size, a->keys,
+                scale, n);
+    ROWS(softmax_kernel, n * a->heads * a->queries, probs, *a);
+    for (int h = 0; h < a->heads; h++)
+        product(dense_of(out, h, a), probs_of(probs, h, a), keys_of(v, h, a), a->queries, a->keys, a->size, 1, n);
+}
+
+static void attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *probs, const float *q,
+                               const float *k, const float *v, const attention_desc *a, float *work) {
+    int n = a->sequences;
+    for (int h = 0; h < a->heads; h++) {
+        matrix d = dense_of(dout, h, a);
+        product(probs_of(work, h, a), d, transposed(keys_of(v, h, a)), a->queries, a->size, a->keys, 1, n);
+        product(keys_of(dv, h, a), transposed(probs_of(probs, h, a)), d, a->keys, a->queries, a->size, 1, n);
     }
-    ROWS(softmax_backward_kernel, sequences * heads * T, work, probs, 1 / sqrtf((float)size), T);
-    for (int h = 0; h < heads; h++) {
-        matrix s = {work + (size_t)h * T * T, T, 0, square};
-        matrix q = head_of(qkv, 0, h, T, width, size), k = head_of(qkv, 1, h, T, width, size);
-        gemm(dqkv + h * size, 3 * width, wide, s, k, T, T, size, 1, 0, sequences);                     /* dq */
-        gemm(dqkv + width + h * size, 3 * width, wide, transposed(s), q, T, T, size, 1, 0, sequences); /* dk */
+    ROWS(softmax_backward_kernel, n * a->heads * a->queries, work, probs, 1 / sqrtf((float)a->size), *a);
+    for (int h = 0; h < a->heads; h++) {
+        matrix s = probs_of(work, h, a);
+        product(queries_of(dq, h, a), s, keys_of(k, h, a), a->queries, a->keys, a->size, 1, n);
+        product(keys_of(dk, h, a), transposed(s), queries_of(q, h, a), a->keys, a->queries, a->size, 1, n);
     }
 }
 
@@ -287,6 +323,10 @@ static void residual(float *x, const float *part, const float *bias, int rows, i
     EACH(residual_kernel, (size_t)rows * C, x, part, bias, (size_t)rows * C, C);
 }
 
+static void bias_backward(float *dbias, const float *dout, int rows, int n) {
+    column_sums(dbias, dout, nullptr, rows, n);
+}
+
 static __global__ void adam_kernel(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
     size_t i = element();
     if (i >= n) return;
@@ -301,7 +341,7 @@ static void adam(float *param, float *m, float *v, const float *grad, size_t n, 
 
 /* ---- the loss, and sums ------------------------------------------------------------------------------------------ */
 
-static __global__ void cross_entropy_kernel(double *loss, float *logits, const unsigned char *targets, int rows) {
+static __global__ void cross_entropy_kernel(double *loss, float *logits, const int *targets, float scale) {
     float *row = logits + (size_t)blockIdx.x * VOCAB;
     int lane = threadIdx.x, target = targets[blockIdx.x];
     float most = -1e30f, sum = 0, aim = 0;
@@ -313,12 +353,16 @@ static __global__ void cross_entropy_kernel(double *loss, float *logits, const u
     aim = warp_sum(aim);
     for (int k = lane; k < VOCAB; k += 32) sum += row[k] = expf(row[k] - most);
     sum = warp_sum(sum);
-    for (int k = lane; k < VOCAB; k += 32) row[k] = (row[k] / sum - (float)(k == target)) / (float)rows;
-    if (lane == 0) atomicAdd(loss, ((double)most - (double)aim + log((double)sum)) / rows);
+    for (int k = lane; k < VOCAB; k += 32) row[k] = (row[k] / sum - (float)(k == target)) * scale;
+    if (lane == 0) atomicAdd(loss, (double)most - (double)aim + log((double)sum));
 }
 
-static void cross_entropy(double *loss, float *logits, const unsigned char *targets, int rows) {
-    ROWS(cross_entropy_kernel, rows, loss, logits, targets, rows);
+static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets,
+                                 float scale) {
+    mesh_box box;
+    mesh_tensor_box(logits, c->transport->rank, &box);
+    ROWS(cross_entropy_kernel, box.shape[0], sum, (float *)logits->data, targets, scale);
+    return MESH_OK;
 }
 
 enum { PIECE = 4096 }; /* elements of a warp */
@@ -338,9 +382,25 @@ static void add_squares(double *sum, const float *x, size_t n) {
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
 extern "C" const device *cuda_device(int number, void **stream_out) {
-    static const device gpu = {zero,          embed,           embed_backward, layer_norm,         layer_norm_backward,
-                               linear,        linear_backward, attention,      attention_backward, gelu,
-                               gelu_backward, residual,        cross_entropy,  add_squares,        adam};
+    static const device gpu = {0,
+                               zero,
+                               embed,
+                               embed_backward,
+                               add_rows,
+                               sum_rows,
+                               layer_norm,
+                               layer_norm_backward,
+                               linear,
+                               linear_backward,
+                               attention,
+                               attention_backward,
+                               gelu,
+                               gelu_backward,
+                               residual,
+                               bias_backward,
+                               cross_entropy,
+                               add_squares,
+                               adam};
     check(cudaSetDevice(number), "cudaSetDevice");
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
     check_blas(cublasCreate(&blas), "cublasCreate");

@@ -1,22 +1,32 @@
-/* What train_gpt computes with: train_gpt.c has it for the CPU, train_gpt.cu for GPUs. Pointers are into the device's memory, matrices
+/* What train_gpt computes with: train_gpt_cpu.h has it for the CPU, train_gpt.cu for GPUs. Pointers are into the device's memory, matrices
    are row-major. Nothing is waited for: a GPU's operations follow each other on one stream, the collectives among them. */
 #ifndef TRAIN_GPT_CUDA_H
 #define TRAIN_GPT_CUDA_H
+#include "../mesh_parallel.h"
 #include <stddef.h>
 
 enum { VOCAB = 256 };
 
 typedef struct adam_desc {
-    float rate, a, b, eps, a_bias,
-        b_bias; /* a, b: decay of the mean and the square; the biases: what is missing to 1 */
+    float rate, a, b, eps; /* a, b: decay of the mean and of the square */
+    float a_bias, b_bias;  /* what is missing to 1 */
 } adam_desc;
 
+/* Causal: query i stands at first_query + i of the sequence, of which all keys are there. Heads lie one after the other, each `size` wide;
+   from one position to the next it is q_row floats in q and dq, kv_row in k, v, dk and dv. */
+typedef struct attention_desc {
+    int sequences, queries, keys, first_query, heads, size, q_row, kv_row;
+} attention_desc;
+
 typedef struct device {
+    int cuts_vocabulary; /* embed and cross_entropy work on a part of it */
     void (*zero)(void *p, size_t nbytes);
-    /* x = wte[token] + wpe[place]. Backward: dwte, dwpe += */
-    void (*embed)(float *x, const float *wte, const float *wpe, const unsigned char *tokens, int rows, int T, int C);
-    void (*embed_backward)(float *dwte, float *dwpe, const float *dx, const unsigned char *tokens, int rows, int T,
-                           int C);
+    /* x = table[token - first], 0 where that is none of the n rows of the table. Backward: dtable += */
+    void (*embed)(float *x, const float *table, const int *tokens, int rows, int C, int first, int n);
+    void (*embed_backward)(float *dtable, const float *dx, const int *tokens, int rows, int C, int first, int n);
+    /* x of each sequence += by, T rows. Backward: dby += */
+    void (*add_rows)(float *x, const float *by, int sequences, int T, int C);
+    void (*sum_rows)(float *dby, const float *dx, int sequences, int T, int C);
     /* out = xhat w + b. Backward: dx, dw, db += */
     void (*layer_norm)(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
                        int C);
@@ -27,18 +37,20 @@ typedef struct device {
     void (*linear)(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n);
     void (*linear_backward)(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
                             int rows, int in, int n, float *work);
-    /* Causal attention. qkv: rows of [q | k | v], each heads*size wide; probs: [sequence][head][T][T]. Backward: dqkv is overwritten,
-       `work` is as large as probs. */
-    void (*attention)(float *out, float *probs, const float *qkv, int sequences, int T, int heads, int size);
-    void (*attention_backward)(float *dqkv, const float *dout, const float *probs, const float *qkv, int sequences,
-                               int T, int heads, int size, float *work);
+    /* out: sequences x queries x heads x size; probs: sequences x heads x queries x keys. Backward: dq, dk and dv are overwritten; `work` is as
+       large as probs. */
+    void (*attention)(float *out, float *probs, const float *q, const float *k, const float *v,
+                      const attention_desc *a);
+    void (*attention_backward)(float *dq, float *dk, float *dv, const float *dout, const float *probs, const float *q,
+                               const float *k, const float *v, const attention_desc *a, float *work);
     /* out = gelu(x). Backward: d *= its slope at x */
     void (*gelu)(float *out, const float *x, size_t n);
     void (*gelu_backward)(float *d, const float *x, size_t n);
-    /* x += part + bias */
+    /* x += part + bias. Backward: dbias += column sums */
     void (*residual)(float *x, const float *part, const float *bias, int rows, int C);
-    /* *loss += the mean cross-entropy; logits become its gradient. */
-    void (*cross_entropy)(double *loss, float *logits, const unsigned char *targets, int rows);
+    void (*bias_backward)(float *dbias, const float *dout, int rows, int n);
+    /* *sum += the cross-entropy of each row; logits become its gradient, scaled. Communicates where the logits are cut along the vocabulary. */
+    mesh_status (*cross_entropy)(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets, float scale);
     void (*add_squares)(double *sum, const float *x, size_t n);
     void (*adam)(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d);
 } device;

@@ -63,6 +63,9 @@ step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'ec
 step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
+command -v python3 >/dev/null && step "train_gpt: every parallelism as one rank" python3 tests/train.py $build
+refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh dp=2; 4 does" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
+refuses "an axis that train_gpt has not" "the axes are dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "a world that does not divide" "does not divide" $mesh run -n 3 -- $build/train_gpt --mesh dp=-1,tp=2
 refuses "train_gpt --device cuda: not built in" "TRAIN_GPT_CUDA" $build/train_gpt --device cuda
 steps_end

@@ -1,0 +1,277 @@
+/* train_gpt's device on the CPU, in plain C: train_gpt_cuda.h says what each of these does. */
+#ifndef TRAIN_GPT_CPU_H
+#define TRAIN_GPT_CPU_H
+#include "train_gpt_cuda.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void zero(void *p, size_t nbytes) { memset(p, 0, nbytes); }
+
+/* out[m][n] += a[m][k] * b[k][n] */
+static void gemm(float *out, const float *a, const float *b, int m, int k, int n) {
+    int i, p, j;
+    for (i = 0; i + 4 <= m; i += 4)
+        for (p = 0; p < k; p++) {
+            float a0 = a[i * k + p], a1 = a[(i + 1) * k + p], a2 = a[(i + 2) * k + p], a3 = a[(i + 3) * k + p];
+            float *o0 = out + i * n, *o1 = o0 + n, *o2 = o1 + n, *o3 = o2 + n;
+            const float *row = b + p * n;
+            for (j = 0; j < n; j++) {
+                o0[j] += a0 * row[j];
+                o1[j] += a1 * row[j];
+                o2[j] += a2 * row[j];
+                o3[j] += a3 * row[j];
+            }
+        }
+    for (; i < m; i++)
+        for (p = 0; p < k; p++)
+            for (j = 0; j < n; j++) out[i * n + j] += a[i * k + p] * b[p * n + j];
+}
+
+static void transpose(float *out, const float *a, int rows, int cols) {
+    int i, j;
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < cols; j++) out[j * rows + i] = a[i * cols + j];
+}
+
+static void linear(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n) {
+    int i;
+    for (i = 0; i < rows; i++) {
+        if (bias)
+            memcpy(out + i * n, bias, (size_t)n * sizeof(float));
+        else
+            memset(out + i * n, 0, (size_t)n * sizeof(float));
+    }
+    gemm(out, x, w, rows, in, n);
+}
+
+static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
+                            int rows, int in, int n, float *work) {
+    float *xt = work, *wt = work + rows * in;
+    int i, j;
+    transpose(wt, w, in, n);
+    memset(dx, 0, (size_t)rows * (size_t)in * sizeof(float));
+    gemm(dx, dout, wt, rows, n, in);
+    transpose(xt, x, rows, in);
+    gemm(dw, xt, dout, in, rows, n);
+    for (i = 0; dbias && i < rows; i++)
+        for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
+}
+
+static void embed(float *x, const float *table, const int *tokens, int rows, int C, int first, int n) {
+    int i;
+    for (i = 0; i < rows; i++) {
+        int at = tokens[i] - first;
+        if (at >= 0 && at < n)
+            memcpy(x + i * C, table + at * C, (size_t)C * sizeof(float));
+        else
+            memset(x + i * C, 0, (size_t)C * sizeof(float));
+    }
+}
+
+static void embed_backward(float *dtable, const float *dx, const int *tokens, int rows, int C, int first, int n) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C && tokens[i] >= first && tokens[i] < first + n; c++)
+            dtable[(tokens[i] - first) * C + c] += dx[i * C + c];
+}
+
+static void add_rows(float *x, const float *by, int sequences, int T, int C) {
+    int s, i;
+    for (s = 0; s < sequences; s++)
+        for (i = 0; i < T * C; i++) x[s * T * C + i] += by[i];
+}
+
+static void sum_rows(float *dby, const float *dx, int sequences, int T, int C) {
+    int s, i;
+    for (s = 0; s < sequences; s++)
+        for (i = 0; i < T * C; i++) dby[i] += dx[s * T * C + i];
+}
+
+static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
+                       int C) {
+    int i, c;
+    for (i = 0; i < rows; i++) {
+        float mean = 0, var = 0;
+        for (c = 0; c < C; c++) mean += x[i * C + c];
+        mean /= (float)C;
+        for (c = 0; c < C; c++) var += (x[i * C + c] - mean) * (x[i * C + c] - mean);
+        rstd[i] = 1 / sqrtf(var / (float)C + 1e-5f);
+        for (c = 0; c < C; c++) {
+            xhat[i * C + c] = (x[i * C + c] - mean) * rstd[i];
+            out[i * C + c] = xhat[i * C + c] * w[c] + b[c];
+        }
+    }
+}
+
+static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
+                                const float *rstd, const float *w, int rows, int C) {
+    int i, c;
+    for (i = 0; i < rows; i++) {
+        float mean = 0, dot = 0;
+        for (c = 0; c < C; c++) {
+            float d = dout[i * C + c];
+            dw[c] += d * xhat[i * C + c];
+            db[c] += d;
+            mean += d * w[c];
+            dot += d * w[c] * xhat[i * C + c];
+        }
+        mean /= (float)C;
+        dot /= (float)C;
+        for (c = 0; c < C; c++) dx[i * C + c] += (dout[i * C + c] * w[c] - mean - xhat[i * C + c] * dot) * rstd[i];
+    }
+}
+
+static void gelu(float *out, const float *x, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) out[i] = 0.5f * x[i] * (1 + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
+}
+
+static void gelu_backward(float *d, const float *x, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        float t = tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i]));
+        d[i] *= 0.5f * (1 + t) + 0.5f * x[i] * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x[i] * x[i]);
+    }
+}
+
+/* Where the queries of a sequence and head begin, or its keys. */
+static size_t query_at(const attention_desc *a, int s, int h) {
+    return (size_t)(s * a->queries * a->q_row + h * a->size);
+}
+static size_t key_at(const attention_desc *a, int s, int h) { return (size_t)(s * a->keys * a->kv_row + h * a->size); }
+static int keys_seen(const attention_desc *a, int i) {
+    return a->first_query + i + 1 < a->keys ? a->first_query + i + 1 : a->keys;
+}
+
+static void attention(float *out, float *probs, const float *q, const float *k, const float *v,
+                      const attention_desc *a) {
+    int s, h, i, j, c, size = a->size, width = a->heads * size;
+    float scale = 1 / sqrtf((float)size);
+    for (s = 0; s < a->sequences; s++)
+        for (h = 0; h < a->heads; h++)
+            for (i = 0; i < a->queries; i++) {
+                const float *query = q + query_at(a, s, h) + i * a->q_row, *key = k + key_at(a, s, h),
+                            *value = v + key_at(a, s, h);
+                float *p = probs + ((s * a->heads + h) * a->queries + i) * a->keys,
+                      *o = out + (s * a->queries + i) * width + h * size, most = -1e30f, sum = 0;
+                int n = keys_seen(a, i);
+                for (j = 0; j < n; j++, key += a->kv_row) {
+                    float dot = 0;
+                    for (c = 0; c < size; c++) dot += query[c] * key[c];
+                    p[j] = dot * scale;
+                    if (p[j] > most) most = p[j];
+                }
+                for (j = 0; j < n; j++) sum += p[j] = expf(p[j] - most);
+                memset(o, 0, (size_t)size * sizeof(float));
+                for (j = 0; j < n; j++, value += a->kv_row) {
+                    p[j] /= sum;
+                    for (c = 0; c < size; c++) o[c] += p[j] * value[c];
+                }
+            }
+}
+
+static void zero_rows(float *x, int rows, int row, int n) {
+    int i;
+    for (i = 0; i < rows; i++) memset(x + (size_t)i * (size_t)row, 0, (size_t)n * sizeof(float));
+}
+
+static void attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *probs, const float *q,
+                               const float *k, const float *v, const attention_desc *a, float *work) {
+    int s, h, i, j, c, size = a->size, width = a->heads * size;
+    float scale = 1 / sqrtf((float)size);
+    zero_rows(dq, a->sequences * a->queries, a->q_row, width);
+    zero_rows(dk, a->sequences * a->keys, a->kv_row, width);
+    zero_rows(dv, a->sequences * a->keys, a->kv_row, width);
+    for (s = 0; s < a->sequences; s++)
+        for (h = 0; h < a->heads; h++)
+            for (i = 0; i < a->queries; i++) {
+                const float *p = probs + ((s * a->heads + h) * a->queries + i) * a->keys,
+                            *d = dout + (s * a->queries + i) * width + h * size,
+                            *query = q + query_at(a, s, h) + i * a->q_row;
+                float *dquery = dq + query_at(a, s, h) + i * a->q_row, mean = 0, *dprob = work;
+                size_t at = key_at(a, s, h);
+                int n = keys_seen(a, i);
+                for (j = 0; j < n; j++, at += (size_t)a->kv_row) {
+                    dprob[j] = 0;
+                    for (c = 0; c < size; c++) {
+                        dprob[j] += d[c] * v[at + (size_t)c];
+                        dv[at + (size_t)c] += p[j] * d[c];
+                    }
+                    mean += dprob[j] * p[j];
+                }
+                at = key_at(a, s, h);
+                for (j = 0; j < n; j++, at += (size_t)a->kv_row) {
+                    float ds = p[j] * (dprob[j] - mean) * scale;
+                    for (c = 0; c < size; c++) {
+                        dquery[c] += ds * k[at + (size_t)c];
+                        dk[at + (size_t)c] += ds * query[c];
+                    }
+                }
+            }
+}
+
+static void residual(float *x, const float *part, const float *bias, int rows, int C) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + bias[c];
+}
+
+static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets,
+                                 float scale) {
+    int64_t rows = 0, i;
+    mesh_box box;
+    mesh_loss l = MESH_ZERO;
+    mesh_status status;
+    mesh_tensor_box(logits, c->transport->rank, &box);
+    rows = box.shape[0];
+    l.logits = logits, l.targets = targets, l.scale = scale, l.gradient = logits->data;
+    if ((l.loss = (float *)calloc((size_t)rows + 1, sizeof(float))) == NULL) return MESH_ERR_MEMORY;
+    status = mesh_cross_entropy(c, &l);
+    for (i = 0; i < rows; i++) *sum += (double)l.loss[i];
+    free(l.loss);
+    return status;
+}
+
+static void bias_backward(float *dbias, const float *dout, int rows, int n) {
+    int i, j;
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
+}
+
+static void add_squares(double *sum, const float *x, size_t n) {
+    double s = *sum;
+    size_t i;
+    for (i = 0; i < n; i++) s += (double)x[i] * (double)x[i];
+    *sum = s;
+}
+
+static void adam(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        m[i] = d.a * m[i] + (1 - d.a) * grad[i];
+        v[i] = d.b * v[i] + (1 - d.b) * grad[i] * grad[i];
+        param[i] -= d.rate * (m[i] / d.a_bias) / (sqrtf(v[i] / d.b_bias) + d.eps);
+    }
+}
+
+static const device cpu = {1,
+                           zero,
+                           embed,
+                           embed_backward,
+                           add_rows,
+                           sum_rows,
+                           layer_norm,
+                           layer_norm_backward,
+                           linear,
+                           linear_backward,
+                           attention,
+                           attention_backward,
+                           gelu,
+                           gelu_backward,
+                           residual,
+                           bias_backward,
+                           cross_entropy,
+                           add_squares,
+                           adam};
+#endif

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""train_gpt: every parallelism alone, in pairs and all at once trains as one rank does; a wrong table is refused, or differs.
+
+    tests/train.py BUILD [--slips]     one line each; the last line is "N passed, N failed"
+"""
+import os, re, subprocess, sys, tempfile
+
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+build = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build"
+work = tempfile.mkdtemp(prefix="mesh-train-")
+failed = passed = 0
+
+SMALL = "--text README.md --steps 20 --batch 8 --context 24 --channels 24 --heads 6 --layers 2"
+ONE_HEAD_OF_FOUR = SMALL.replace("--heads 6", "--heads 4")
+COMBINATIONS = [  # ranks, what
+    (2, "dp=2"), (2, "dp_replicate=2 --micro 4"), (2, "dp_shard=2 --zero 0"), (2, "dp_shard=2 --zero 1 --micro 2"),
+    (2, "dp_shard=2 --zero 2 --micro 2"), (2, "dp_shard=2 --zero 3 --micro 2"), (2, "cp=2"), (3, "cp=3"), (2, "cp=2 --ulysses"),
+    (2, "tp=2"), (3, "tp=3"), (2, "tp=2 --sp"), (3, "tp=3 --sp"), (1, "dp=1 --sp --ulysses --zero 3 --micro 8"),
+    (4, "dp=2,dp_shard=2 --zero 3"), (4, "dp=2,cp=2"), (4, "dp=2,tp=2"), (4, "tp=2,dp=2 --sp"), (4, "dp_shard=2,cp=2 --zero 1"),
+    (4, "dp_shard=2,cp=2 --zero 3 --ulysses"), (4, "dp_shard=2,tp=2 --zero 3 --sp"), (4, "cp=2,tp=2"), (4, "cp=2,tp=2 --sp"),
+    (6, "cp=2,tp=3 --sp --ulysses"), (4, "dp_shard=4 --zero 3"),
+    (8, "dp_replicate=2,dp_shard=2,cp=2 --zero 2 --micro 2"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"),
+    (8, "dp_shard=2,tp=2,cp=2 --zero 3"), (12, "dp=2,cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=8 --zero 3"),
+    (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"), (16, "tp=2,cp=2,dp_shard=2,dp_replicate=2 --zero 1"),
+]
+
+TABLE, NET = "examples/train_gpt_table.h", "examples/train_gpt.c"
+SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: the losses differ)
+    ("bias on every rank", NET, "dev->linear(data(&s->part1.t), data(&s->att.t), P(g, w, PROJ_W), NULL,",
+     "dev->linear(data(&s->part1.t), data(&s->att.t), P(g, w, PROJ_W), P(g, w, PROJ_B),", 2, "tp=2", None),
+    ("a bias before the sum, by the table", TABLE, 'made("the product with proj", &a->part,', 'made("the product with proj", &a->flow,',
+     2, "tp=2", "the product with proj makes"),
+    ("norm weights whole and invariant beside a cut sequence", TABLE,
+     "return o->sp ? mesh_replicate() : mesh_invariant();", "(void)o; return mesh_invariant();", 2, "tp=2 --sp", "the table is wrong"),
+    ("norm weights replicated beside an invariant stream", TABLE,
+     "return o->sp ? mesh_replicate() : mesh_invariant();", "(void)o; return mesh_replicate();", 2, "tp=2", "the table is wrong"),
+    ("no sum before the column linears, going back", TABLE, "a->flow_whole = activation(3, shape, mesh_replicate());",
+     "a->flow_whole = activation(3, shape, mesh_invariant());", 2, "tp=2", "the table is wrong"),
+    ("partial sums taken for whole ones", TABLE, "a->part = activation(3, shape, mesh_partial(MESH_SUM));",
+     "a->part = activation(3, shape, mesh_replicate());", 2, "tp=2", "the product with proj makes"),
+    ("keys and values of the own positions only", TABLE, 'keys = with(a->heads, "cp", mesh_replicate());', "keys = a->heads;",
+     2, "cp=2", "the table is wrong: attention"),
+    ("the sum of the ranks' means", NET, "(float)(1 / all_rows)", "(float)(1.0 / each)", 2, "dp=2", None),
+    ("a backward reduction left out", NET, "follow(s->to_whole2.backward);", "", 2, "tp=2", None),
+    ("replicated gradients that are not summed", TABLE, "check(mesh_gradient_of(&p->use_grad, &p->use, MESH_F32, NULL, &err), &err);",
+     "p->use_grad = p->use;", 2, "dp=2", None),
+    ("gradients of micro-batches written over each other", TABLE, "p->rest_grad.add = g->o.zero >= 2;", "p->rest_grad.add = 0;",
+     2, "dp_shard=2 --zero 2 --micro 2", None),
+    ("a slot that is not cleared", TABLE, "dev->zero(g->grad_slot[segment & 1], g->slot_bytes);", "", 2, "dp_shard=2 --zero 3 --layers 3", None),
+    ("weights a layer late", TABLE, "must(mesh_buckets_wait(b, listed(g, segment, back)));", "if (!ahead) must(mesh_buckets_wait(b, listed(g, segment, back)));",
+     2, "dp_shard=2 --zero 3", None),
+    ("replicas counted in the norm", NET, "if (first_holder(&g->all[i].rest.layout) &&", "if (", 2, "tp=2", None),
+    ("the loss counted by every rank of tp", NET, 'if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&g->sums[0], sizeof(double));', "",
+     2, "tp=2", None),
+    ("positions from the start on every rank", TABLE, 'l = with(l, "cp", mesh_shard(0));', "", 2, "cp=2", "the table is wrong: adding positions"),
+    ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
+    ("a real column taken for padding", "examples/train_gpt_cpu.h", "l.logits = logits, l.targets", "l.logits = logits, l.vocabulary = VOCAB - 1, l.targets",
+     2, "tp=2", None),
+]
+
+
+def told(ok, name, why=""):
+    global passed, failed
+    if ok: passed += 1
+    else: failed += 1
+    print(("ok   " if ok else "FAIL ") + name + ("" if ok else "\n" + why), flush=True)
+
+
+def train(binary, ranks, what, model, against=None, log=None):
+    command = [binary] + model.split() + (["--mesh"] + what.split() if what else [])
+    if ranks > 1: command = [f"{build}/mesh", "run", "-n", str(ranks), "--"] + command
+    if against: command += ["--against", against]
+    if log: command += ["--log", log]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, text=True, errors="replace")
+    return run.returncode, run.stdout
+
+
+def combinations():
+    logs = {}
+    for ranks, what in COMBINATIONS:
+        model = ONE_HEAD_OF_FOUR if ranks in (4, 8, 16) else SMALL
+        if model not in logs:
+            logs[model] = f"{work}/{len(logs)}.csv"
+            train(f"{build}/train_gpt", 1, "", model, log=logs[model])
+        code, said = train(f"{build}/train_gpt", ranks, what, model, logs[model])
+        told(code == 0 and "largest relative difference" in said, f"train_gpt on {ranks}: {what}", said[-1500:])
+    # what was sent is what the plans say, the loss and the norm beside: two numbers of f64 to each partner, 12 bytes of each row where tp cuts
+    for ranks, what, more in ((2, "dp=2", 16), (2, "tp=2", 16 + 8 * 24 * 12), (2, "dp_shard=2 --zero 3", 16)):
+        code, said = train(f"{build}/train_gpt", ranks, what + " --explain", SMALL)
+        plans = re.search(r"moves most: (\d+)", said)
+        sent = re.search(r"([\d.]+) KB sent", said)
+        told(code == 0 and plans and sent and abs(float(sent[1]) * 1000 - int(plans[1]) - more) <= 0.01 * int(plans[1]),
+             f"train_gpt --explain on {what}: the plans' bytes are sent", said[-3000:])
+
+
+def slips():
+    log = f"{work}/slips.csv"
+    code, said = train(f"{build}/train_gpt", 1, "", SMALL, log=log)
+    for name, file, text, instead, ranks, what, says in SLIPS:
+        source = open(file).read()
+        flat = re.sub(r"\s+", r"\\s+", re.escape(text).replace(r"\ ", " ").replace("\\\n", " "))
+        found = re.findall(flat, source)
+        if len(found) != 1:
+            told(False, f"slip: {name}", f"its text stands {len(found)} times in {file}")
+            continue
+        folder = f"{work}/examples"
+        os.makedirs(folder, exist_ok=True)
+        for f in ("train_gpt.c", "train_gpt_table.h", "train_gpt_cpu.h", "train_gpt_cuda.h"):
+            body = open(f"examples/{f}").read()
+            if f"examples/{f}" == file: body = re.sub(flat, lambda m: instead, body)
+            open(f"{folder}/{f}", "w").write(body.replace('"../', f'"{os.getcwd()}/'))
+        binary = f"{work}/slip"
+        made = subprocess.run(["cc", "-std=c99", "-O0", "-w", f"{folder}/train_gpt.c", "-o", binary, "-lpthread", "-lm"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if made.returncode:
+            told(False, f"slip: {name}", made.stdout[-2000:])
+            continue
+        model = SMALL if "--layers" not in what else SMALL.replace("--layers 2", "")
+        against = log
+        if model != SMALL:
+            against = f"{work}/other.csv"
+            train(f"{build}/train_gpt", 1, "", model + " --layers 3", log=against)
+        code, said = train(binary, ranks, what, model, against)
+        says_it = says in said if says else "these differ by more than rounding" in said
+        told(code != 0 and says_it, f"slip: {name}", f"status {code}\n" + said[-1500:])
+
+
+if "--slips" in sys.argv: slips()
+else: combinations()
+print(f"{passed} passed, {failed} failed")
+sys.exit(failed != 0)
