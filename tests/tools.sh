@@ -24,6 +24,32 @@ step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_he
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
 for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
 
+# heat: bitwise what one process computes, or it exits with 1
+heat() {
+    local n=$1
+    shift
+    step "heat on $n: $*" bash -c "$mesh run -n $n -- $build/heat $* --check | grep -q ' 0 cells differ'"
+}
+heat 1 --size 31,17 --periodic x,y
+heat 3 --mesh x=3 --size 7,200 --steps 30
+heat 4 --mesh x=2,y=2 --size 31,17 --periodic y
+heat 6 --mesh y=3,x=2 --size 40,9 --periodic x,y
+heat 4 --mesh z=4 --size 9,3,4 --periodic z
+heat 8 --mesh x=2,y=2,z=2 --size 13,6,31 --periodic x,z --steps 31
+refuses "heat on more ranks than rows" "an interior of 0 cannot fill a neighbour's halo of 1" $mesh run -n 4 -- $build/heat --mesh x=4 --size 3,100
+refuses "heat along an axis that is none" "along x and y only" $mesh run -n 2 -- $build/heat --mesh dp=2
+refuses "heat of one dim" "2 or 3 numbers" $build/heat --size 500
+refuses "heat, periodic along no dim" "--periodic takes" $build/heat --periodic z
+refuses "heat, an unknown option" "[--periodic x,y]" $build/heat --fast
+# rank 2 is killed when rank 0 has said that it begins: the others name it
+rm -f "$out/heat-began" && mkfifo "$out/heat-began"
+refuses "heat without rank 2" "rank 2 was lost" $mesh run -n 4 -- bash -c 'began=$1; shift
+    case $RANK in
+    0) exec "$@" >"$began" ;;
+    2) "$@" & read -r line <"$began"; kill -9 $!; wait $! ;;
+    *) exec "$@" ;;
+    esac' killed "$out/heat-began" $build/heat --mesh x=2,y=2 --steps 2000000000
+
 step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 'dp:S(0) tp:R' 'dp:R tp:S(0)' | grep -q 'no way needs fewer than 16777216'"
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
