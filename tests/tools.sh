@@ -50,6 +50,16 @@ refuses "heat without rank 2" "rank 2 was lost" $mesh run -n 4 -- bash -c 'began
     *) exec "$@" ;;
     esac' killed "$out/heat-began" $build/heat --mesh x=2,y=2 --steps 2000000000
 
+# fft: exits with 1 where it is further than 1e-12 from a transform alone, from the definition, or from where it came
+for run in "1 --size 1,30,11" "2 --mesh r=2 --size 7,5,9" "3 --mesh r=3 --size 31,16,4" "4 --mesh r=2,c=2 --size 13,1,31" "6 --mesh r=3,c=2 --size 12,10,9" \
+    "8 --mesh r=4,c=2 --size 3,2,5"; do step "fft on $run" $mesh run -n ${run%% *} -- $build/fft ${run#* }; done
+# of 32 x 50 x 24 numbers of 16 bytes half come from elsewhere; slabs have y and z whole at once
+step "fft: the bytes of pencils" bash -c "$mesh run -n 4 -- $build/fft --mesh r=2,c=2 --size 64,50,47 | grep -Ec '(x to y|y to z) .* 307200 +307200\$' | grep -qx 2"
+step "fft: the bytes of slabs" bash -c "$mesh run -n 4 -- $build/fft --mesh r=4 --size 16,8,5 | grep -Eq 'y to z .* 0 +0\$'"
+refuses "fft of three axes" "one axis (slabs) or two (pencils)" $mesh run -n 8 -- $build/fft --mesh a=2,b=2,c=2
+refuses "fft of nothing" "--size NX,NY,NZ" $build/fft --size 4,0,4
+refuses "fft on another world" "mesh_parse" $mesh run -n 3 -- $build/fft --mesh r=2
+
 step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 'dp:S(0) tp:R' 'dp:R tp:S(0)' | grep -q 'no way needs fewer than 16777216'"
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
