@@ -22,7 +22,7 @@ endif
 B = build$(if $(filter-out release,$(config)),-$(config))
 HEADERS = $(wildcard *.h mesh/*.h transports/*.h transports/*/*.h)
 GPU_EXAMPLES = gpu_hello gpu_redistribute
-EXAMPLES = hello collectives poll_loop redistribute reshard_expert refit heat fft train_gpt $(GPU_EXAMPLES)
+EXAMPLES = hello collectives poll_loop redistribute reshard_expert refit heat fft exercises train_gpt $(GPU_EXAMPLES)
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
 # The NCCL transport needs headers for types only: NVIDIA's where they are, else the stand-in's. Libraries are loaded at run time.

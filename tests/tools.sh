@@ -60,6 +60,8 @@ refuses "fft of three axes" "one axis (slabs) or two (pencils)" $mesh run -n 8 -
 refuses "fft of nothing" "--size NX,NY,NZ" $build/fft --size 4,0,4
 refuses "fft on another world" "mesh_parse" $mesh run -n 3 -- $build/fft --mesh r=2
 
+command -v python3 >/dev/null && step "exercises: what is worked out by hand" python3 tests/exercises.py $build/exercises
+
 step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 'dp:S(0) tp:R' 'dp:R tp:S(0)' | grep -q 'no way needs fewer than 16777216'"
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
