@@ -130,19 +130,7 @@ static int64_t check(const block *b, const mesh_tensor *part, int steps) {
     return wrong;
 }
 
-/* Sums over all ranks: bytes that a step's halos take between ranks, and the heat of all cells. */
-static int64_t halo_bytes(const block *b, const mesh *m) {
-    int64_t bytes = 0;
-    int d, side, peer;
-    for (d = b->first; d < 3; d++)
-        for (side = -1; side <= 1; side += 2)
-            if (b->axis[d] && (peer = mesh_neighbor(m, b->axis[d], net.base.rank, side, b->periodic[d])) >= 0 &&
-                peer != net.base.rank)
-                bytes += b->n[0] * b->n[1] * b->n[2] / b->n[d] * (int64_t)sizeof(double);
-    must(mesh_all_reduce(&comm, NULL, &bytes, &bytes, 1, MESH_I64, MESH_SUM));
-    return bytes;
-}
-
+/* Of all cells of all ranks. */
 static double heat(const block *b, const double *now) {
     double sum = 0;
     int64_t i, j, k;
@@ -213,6 +201,7 @@ int main(int argc, char **argv) {
     mesh_request exchange[2];
     double *now[2], before, after;
     int64_t cells, bytes, ns, bad;
+    uint64_t begun, ended;
     for (i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--check"))
@@ -255,20 +244,22 @@ int main(int argc, char **argv) {
         return give_up(err.text); /* the same plate on any mesh */
 
     before = heat(&b, now[0]);
-    bytes = halo_bytes(&b, &m);
-    if (net.base.rank == 0)
-        printf("%s cells, %d ranks: heat %.17g, a step's halos are %lld bytes\n", size, m.size, before,
-               (long long)bytes),
-            fflush(stdout);
+    if (net.base.rank == 0) printf("%s cells on %d ranks: heat %.17g\n", size, m.size, before);
+    fflush(stdout);
+    must(mesh_comm_bytes(&comm, NULL, &begun, NULL));
     ns = mesh_now(&net.base);
     for (i = 0; i < steps; i++) step(&b, now[i % 2], now[1 - i % 2], exchange[i % 2]);
     must(mesh_barrier(&comm, NULL));
     ns = mesh_now(&net.base) - ns;
+    must(mesh_comm_bytes(&comm, NULL, &ended, NULL));
+    bytes = (int64_t)(ended - begun);
+    must(mesh_all_reduce(&comm, NULL, &bytes, &bytes, 1, MESH_I64, MESH_SUM));
     after = heat(&b, now[steps % 2]);
     part.data = now[steps % 2] + b.begin;
     bad = checked ? check(&b, &part, steps) : 0;
     if (net.base.rank == 0) {
-        printf("%d steps in %.3f ms: heat %.17g\n", steps, (double)ns / 1e6, after);
+        printf("%d steps in %.3f ms, halos of %lld bytes: heat %.17g\n", steps, (double)ns / 1e6, (long long)bytes,
+               after);
         if (checked) printf("%lld cells differ from a run alone\n", (long long)bad);
     }
     mesh_comm_close(&comm);

@@ -12,7 +12,7 @@ command -v python3 >/dev/null || { echo "skip: python3 reads no JSON here"; json
 # README's program, with the headers copied as it says
 rm -rf "$out/yours" && mkdir -p "$out/yours" && eval "$(sed -n 's|^\(cp -r .*\)~/yours/$|\1|p' README.md) $out/yours/"
 awk '/^```c$/ { on = !done; next } /^```$/ { if (on) done = 1; on = 0 } on' README.md >"$out/yours/app.c"
-command -v python3 >/dev/null && step "docs: from MPI, PyTorch, NCCL" python3 tests/docs.py --out "$out/docs" --mesh $mesh
+command -v python3 >/dev/null && step "docs: from MPI, PyTorch, NCCL, the zoo" python3 tests/docs.py --out "$out/docs" --mesh $mesh
 step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mesh run -n 8 $out/yours/app | grep -c '1 + ... + 8 = 36' | grep -qx 8"
 
 step "hello alone" $build/hello
@@ -36,6 +36,8 @@ heat 4 --mesh x=2,y=2 --size 31,17 --periodic y
 heat 6 --mesh y=3,x=2 --size 40,9 --periodic x,y
 heat 4 --mesh z=4 --size 9,3,4 --periodic z
 heat 8 --mesh x=2,y=2,z=2 --size 13,6,31 --periodic x,z --steps 31
+# 10 steps, 8 bytes: along x, where it wraps, 2 ranks x 2 sides x (150 + 151) cells; along y 4 ranks x 1 side x 250
+step "heat: the bytes of halos" bash -c "$mesh run -n 4 -- $build/heat --mesh x=2,y=2 --size 500,301 --periodic x --steps 10 | grep -q 'halos of 176320 bytes'"
 refuses "heat on more ranks than rows" "an interior of 0 cannot fill a neighbour's halo of 1" $mesh run -n 4 -- $build/heat --mesh x=4 --size 3,100
 refuses "heat along an axis that is none" "along x and y only" $mesh run -n 2 -- $build/heat --mesh dp=2
 refuses "heat of one dim" "2 or 3 numbers" $build/heat --size 500
