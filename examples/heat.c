@@ -55,14 +55,12 @@ static void relax(const block *b, const double *now, double *next, const int64_t
 
 /* One step of all own cells: `halo`, the exchange of now's border, goes on while those are computed that need none of it. */
 static void step(const block *b, const double *now, double *next, mesh_request halo) {
-    int64_t low[3] = {0, 0, 0}, high[3], end, layers;
+    int64_t low[3], high[3], end, layers;
     int d, f = b->first;
     must(mesh_restart(halo));
     for (d = 0; d < 3; d++) {
-        high[d] = b->n[d];
-        if (d < f) continue;
-        low[d] = 1;
-        if (--high[d] < 1) high[d] = 1;
+        low[d] = d >= f;
+        high[d] = b->n[d] > 2 * low[d] ? b->n[d] - low[d] : low[d];
     }
     layers = AT_ONCE * b->n[f] / (b->n[0] * b->n[1] * b->n[2]) + 1;
     for (end = high[f]; low[f] < end; low[f] = high[f]) {
@@ -191,76 +189,93 @@ static void divide(block *b, mesh_tensor *part, const mesh *m) {
     part->strides = b->stride;
 }
 
-int main(int argc, char **argv) {
-    const char *axes = "x=-1", *size = "500,301", *periodic = "", *wrong;
-    int steps = 100, checked = 0, i, k;
-    mesh m;
-    block b;
-    mesh_tensor part;
+/* Two arrays, which take turns, and an exchange of the border of each: built once, started again in every step. */
+static void allocate(const block *b, double **cells, mesh_request *exchange) {
     mesh_halo halo = MESH_ZERO;
-    mesh_request exchange[2];
-    double *now[2], before, after;
-    int64_t cells, bytes, ns, bad;
-    uint64_t begun, ended;
+    size_t nbytes = sizeof(double);
+    int d, k;
+    halo.ndim = 3;
+    for (d = 0; d < 3; d++) {
+        halo.shape[d] = b->shape[d];
+        halo.low[d] = halo.high[d] = d >= b->first;
+        halo.axis[d] = b->axis[d];
+        halo.periodic[d] = b->periodic[d];
+        nbytes *= (size_t)b->shape[d];
+    }
+    for (k = 0; k < 2; k++) {
+        void *memory; /* the transport's: where it can, ranks of one host reach into each other's */
+        if (mesh_alloc(&net.base, nbytes, &memory, &err)) exit(give_up(err.text));
+        cells[k] = (double *)memset(memory, 0, nbytes); /* walls, too */
+        must(mesh_prepare(&comm));
+        must(mesh_halo_exchange_start(&comm, &halo, cells[k], MESH_F64, &exchange[k]));
+    }
+}
+
+typedef struct options {
+    const char *mesh, *size, *periodic;
+    int steps, check;
+} options;
+
+static int read_options(options *o, int argc, char **argv) {
+    int i;
     for (i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--check"))
-            checked = 1;
+            o->check = 1;
         else if (!strcmp(argv[i], "--mesh"))
-            axes = value, i++;
+            o->mesh = value, i++;
         else if (!strcmp(argv[i], "--size"))
-            size = value, i++;
+            o->size = value, i++;
         else if (!strcmp(argv[i], "--periodic"))
-            periodic = value, i++;
-        else if (!strcmp(argv[i], "--steps") && (steps = atoi(value)) >= 0)
+            o->periodic = value, i++;
+        else if (!strcmp(argv[i], "--steps") && (o->steps = atoi(value)) >= 0)
             i++;
         else
-            return give_up("heat [--mesh x=2,y=2[,z=2]] [--size NX,NY[,NZ]] [--steps N] [--periodic x,y] [--check]");
+            return 0;
     }
-    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, axes, mesh_world(&net.base), &err) ||
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    options o = {"x=-1", "500,301", "", 100, 0};
+    const char *wrong;
+    mesh m;
+    block b;
+    mesh_tensor part;
+    mesh_request exchange[2];
+    double *now[2], sum;
+    int64_t bytes, ns, bad;
+    uint64_t begun, ended;
+    int i;
+    if (!read_options(&o, argc, argv))
+        return give_up("heat [--mesh x=2,y=2[,z=2]] [--size NX,NY[,NZ]] [--steps N] [--periodic x,y] [--check]");
+    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, o.mesh, mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);
-    if ((wrong = describe(&b, size, periodic, &m)) != NULL) return give_up(wrong);
+    if ((wrong = describe(&b, o.size, o.periodic, &m)) != NULL) return give_up(wrong);
     divide(&b, &part, &m);
-
-    /* Two arrays by turns, and an exchange of each: built once, started again in every step. */
-    halo.ndim = 3;
-    for (i = 0; i < 3; i++) {
-        halo.shape[i] = b.shape[i];
-        halo.low[i] = halo.high[i] = i >= b.first;
-        halo.axis[i] = b.axis[i];
-        halo.periodic[i] = b.periodic[i];
-    }
-    cells = b.shape[0] * b.shape[1] * b.shape[2];
-    for (k = 0; k < 2; k++) {
-        void *memory; /* the transport's: neighbours on this host read it in place */
-        if (mesh_alloc(&net.base, (size_t)cells * sizeof(double), &memory, &err)) return give_up(err.text);
-        now[k] = (double *)memset(memory, 0, (size_t)cells * sizeof(double));
-        must(mesh_prepare(&comm));
-        must(mesh_halo_exchange_start(&comm, &halo, now[k], MESH_F64, &exchange[k]));
-    }
+    allocate(&b, now, exchange);
     part.data = now[0] + b.begin;
-    if (mesh_random_uniform(&part, net.base.rank, 1, 0, 0, 1, &err))
-        return give_up(err.text); /* the same plate on any mesh */
+    if (mesh_random_uniform(&part, net.base.rank, 1, 0, 0, 1, &err)) return give_up(err.text); /* alike on any mesh */
 
-    before = heat(&b, now[0]);
-    if (net.base.rank == 0) printf("%s cells on %d ranks: heat %.17g\n", size, m.size, before);
+    sum = heat(&b, now[0]);
+    if (net.base.rank == 0) printf("%s cells on %d ranks: heat %.17g\n", o.size, m.size, sum);
     fflush(stdout);
     must(mesh_comm_bytes(&comm, NULL, &begun, NULL));
     ns = mesh_now(&net.base);
-    for (i = 0; i < steps; i++) step(&b, now[i % 2], now[1 - i % 2], exchange[i % 2]);
+    for (i = 0; i < o.steps; i++) step(&b, now[i % 2], now[1 - i % 2], exchange[i % 2]);
     must(mesh_barrier(&comm, NULL));
     ns = mesh_now(&net.base) - ns;
     must(mesh_comm_bytes(&comm, NULL, &ended, NULL));
     bytes = (int64_t)(ended - begun);
     must(mesh_all_reduce(&comm, NULL, &bytes, &bytes, 1, MESH_I64, MESH_SUM));
-    after = heat(&b, now[steps % 2]);
-    part.data = now[steps % 2] + b.begin;
-    bad = checked ? check(&b, &part, steps) : 0;
+    sum = heat(&b, now[o.steps % 2]);
+    part.data = now[o.steps % 2] + b.begin;
+    bad = o.check ? check(&b, &part, o.steps) : 0;
     if (net.base.rank == 0) {
-        printf("%d steps in %.3f ms, halos of %lld bytes: heat %.17g\n", steps, (double)ns / 1e6, (long long)bytes,
-               after);
-        if (checked) printf("%lld cells differ from a run alone\n", (long long)bad);
+        printf("%d steps in %.3f ms, halos of %lld bytes: heat %.17g\n", o.steps, (double)ns / 1e6, (long long)bytes,
+               sum);
+        if (o.check) printf("%lld cells differ from a run alone\n", (long long)bad);
     }
     mesh_comm_close(&comm);
     mesh_socket_close(&net);

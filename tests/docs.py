@@ -6,7 +6,7 @@ docs.py [--out DIR] [--mesh build/mesh] [--cc cc]
 Of a table with a column "here" that column is code: what stands there in backquotes is statements, separated by ";" or commas of C, compiled together
 in one function in which the names that the page uses are declared (below). A block of C with a main is a program: run as 4 ranks, and alone.
 Of a table with "at rest", "used", "forward" and "backward" each row is planned, both ways, and the steps must be the words that stand there.
-Of one with "computation", "operands" and "result", mesh_layout_local must give the result.
+Of one with "computation", "operands" and "result", mesh_layout_local must give the result, or refuse.
 """
 import argparse, os, re, subprocess, sys
 
@@ -130,7 +130,12 @@ static void computes(int line, mesh_local_kind kind, const char *letters, const 
         if (mesh_layout_parse(&in[k], &m, operand[k], ndim, shape, &err)) return differ(line, "operands", err.text, operand[k]);
         list[k] = &in[k];
     }
-    if (mesh_layout_local(&out, kind, letters, list, n, &err) || mesh_spec_parse(&spec, &m, said, out.ndim, &err)) return differ(line, letters, err.text, said);
+    k = mesh_layout_local(&out, kind, letters, list, n, &err);
+    if (!strcmp(said, "refused")) {
+        if (k == MESH_OK) differ(line, letters, "accepted", said);
+        return;
+    }
+    if (k != MESH_OK || mesh_spec_parse(&spec, &m, said, out.ndim, &err)) return differ(line, letters, err.text, said);
     mesh_spec_format(&out.spec, &m, is, sizeof is);
     mesh_spec_format(&spec, &m, wanted, sizeof wanted);
     if (strcmp(is, wanted)) differ(line, letters, is, wanted);
@@ -174,7 +179,7 @@ def layouts_of(rows):
         if "operands" in row:
             specs, kind = code_of(row["operands"]), row["computation"].split()[0].upper()
             calls.append(f"{{ static const char *const in[] = {{{', '.join(map(quoted, specs))}}}; computes({number}, MESH_LOCAL_{kind}, "
-                         f"{quoted(code_of(row['computation'])[0])}, {mesh_of(specs)}, in, {len(specs)}, {quoted(code_of(row['result'])[0])}); }}")
+                         f"{quoted(code_of(row['computation'])[0])}, {mesh_of(specs)}, in, {len(specs)}, {quoted(row['result'].strip('`'))}); }}")
     return calls
 
 
