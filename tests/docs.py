@@ -47,7 +47,7 @@ static int rows(mesh_transport *t, mesh_comm comm, mesh m) {
     const char *axes = NULL;
     static double in[64], out[64];
     static size_t counts[8], offsets[8];
-    int64_t shape[2] = {8, 8}, strides[2], ns;
+    int64_t shape[3] = {8, 8, 8}, strides[3], ns;
     size_t n = 1, room = 1, got, nbytes = 1;
     void *p = NULL, *handle = NULL, *stream = NULL;
     char text[256];
