@@ -4,7 +4,10 @@
    mesh run -n 8 -- build/heat --mesh x=2,y=2,z=2 --size 64,50,71 --periodic x,y,z --check
 
    Each step every cell moves towards the mean of its 4 or 6 neighbours. Along a dim that is not periodic the ends are walls at temperature 0.
-   The mesh's axes say which dims are divided; sizes need not divide. --check: rank 0 does it all once more alone, and compares every bit. */
+   The mesh's axes say which dims are divided; sizes need not divide. --check: rank 0 does it all once more alone, and compares every bit.
+
+   What it is good for: two hosts at 100 Mbit/s, --mesh y=2 --size 64,512,256 --steps 20: 0.31 s; waiting for the halo first 0.45 s, and as long
+   without mesh_progress in between. */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
 #include "../transports/mesh_socket.h"
