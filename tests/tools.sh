@@ -12,7 +12,7 @@ command -v python3 >/dev/null || { echo "skip: python3 reads no JSON here"; json
 # README's program, with the headers copied as it says
 rm -rf "$out/yours" && mkdir -p "$out/yours" && eval "$(sed -n 's|^\(cp -r .*\)~/yours/$|\1|p' README.md) $out/yours/"
 awk '/^```c$/ { on = !done; next } /^```$/ { if (on) done = 1; on = 0 } on' README.md >"$out/yours/app.c"
-command -v python3 >/dev/null && step "docs: from MPI, PyTorch, NCCL" python3 tests/docs.py --out "$out/docs" --mesh $mesh
+command -v python3 >/dev/null && step "docs: from MPI, PyTorch, NCCL, the zoo" python3 tests/docs.py --out "$out/docs" --mesh $mesh
 step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mesh run -n 8 $out/yours/app | grep -c '1 + ... + 8 = 36' | grep -qx 8"
 
 step "hello alone" $build/hello
@@ -23,6 +23,46 @@ for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistrib
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
 for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
+
+# heat: bitwise what one process computes, or it exits with 1
+heat() {
+    local n=$1
+    shift
+    step "heat on $n: $*" bash -c "$mesh run -n $n -- $build/heat $* --check | grep -q ' 0 cells differ'"
+}
+heat 1 --size 31,17 --periodic x,y
+heat 3 --mesh x=3 --size 7,200 --steps 30
+heat 4 --mesh x=2,y=2 --size 31,17 --periodic y
+heat 6 --mesh y=3,x=2 --size 40,9 --periodic x,y
+heat 4 --mesh z=4 --size 9,3,4 --periodic z
+heat 8 --mesh x=2,y=2,z=2 --size 13,6,31 --periodic x,z --steps 31
+# 10 steps, 8 bytes: along x, where it wraps, 2 ranks x 2 sides x (150 + 151) cells; along y 4 ranks x 1 side x 250
+step "heat: the bytes of halos" bash -c "$mesh run -n 4 -- $build/heat --mesh x=2,y=2 --size 500,301 --periodic x --steps 10 | grep -q 'halos of 176320 bytes'"
+refuses "heat on more ranks than rows" "an interior of 0 cannot fill a neighbour's halo of 1" $mesh run -n 4 -- $build/heat --mesh x=4 --size 3,100
+refuses "heat along an axis that is none" "along x and y only" $mesh run -n 2 -- $build/heat --mesh dp=2
+refuses "heat of one dim" "2 or 3 numbers" $build/heat --size 500
+refuses "heat, periodic along no dim" "--periodic takes" $build/heat --periodic z
+refuses "heat, an unknown option" "[--periodic x,y]" $build/heat --fast
+# rank 2 is killed when rank 0 has said that it begins: the others name it
+rm -f "$out/heat-began" && mkfifo "$out/heat-began"
+refuses "heat without rank 2" "rank 2 was lost" $mesh run -n 4 -- bash -c 'began=$1; shift
+    case $RANK in
+    0) exec "$@" >"$began" ;;
+    2) "$@" & read -r line <"$began"; kill -9 $!; wait $! ;;
+    *) exec "$@" ;;
+    esac' killed "$out/heat-began" $build/heat --mesh x=2,y=2 --steps 2000000000
+
+# fft: exits with 1 where it is further than 1e-12 from a transform alone, from the definition, or from where it came
+for run in "1 --size 1,30,11" "2 --mesh r=2 --size 7,5,9" "3 --mesh r=3 --size 31,16,4" "4 --mesh r=2,c=2 --size 13,1,31" "6 --mesh r=3,c=2 --size 12,10,9" \
+    "8 --mesh r=4,c=2 --size 3,2,5"; do step "fft on $run" $mesh run -n ${run%% *} -- $build/fft ${run#* }; done
+# of 32 x 50 x 24 numbers of 16 bytes half come from elsewhere; slabs have y and z whole at once
+step "fft: the bytes of pencils" bash -c "$mesh run -n 4 -- $build/fft --mesh r=2,c=2 --size 64,50,47 | grep -Ec '(x to y|y to z) .* 307200 +307200\$' | grep -qx 2"
+step "fft: the bytes of slabs" bash -c "$mesh run -n 4 -- $build/fft --mesh r=4 --size 16,8,5 | grep -Eq 'y to z .* 0 +0\$'"
+refuses "fft of three axes" "one axis (slabs) or two (pencils)" $mesh run -n 8 -- $build/fft --mesh a=2,b=2,c=2
+refuses "fft of nothing" "--size NX,NY,NZ" $build/fft --size 4,0,4
+refuses "fft on another world" "mesh_parse" $mesh run -n 3 -- $build/fft --mesh r=2
+
+command -v python3 >/dev/null && step "exercises: what is worked out by hand" python3 tests/exercises.py $build/exercises
 
 step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 'dp:S(0) tp:R' 'dp:R tp:S(0)' | grep -q 'no way needs fewer than 16777216'"
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
