@@ -33,7 +33,7 @@ TRAIN_CUDA = $(if $(and $(NVCC),$(wildcard $(CUDA_HOME)/include/nccl.h),$(wildca
 FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
-BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench_redistribute bench_peers
+BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench_redistribute bench_overlap bench_peers
 # The command, in seconds. `make all` builds tests, benches and examples too.
 default: $(B)/mesh
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
@@ -157,6 +157,10 @@ bench-hosts: $(B)/mesh
 	for rate in 1gbit 10gbit; do bench/hosts.sh 2 4 $$rate; bench/hosts.sh 4 2 $$rate; done
 	python3 bench/hosts.py
 
+# Gradients in buckets beside computing, over a link of 1 Gbit/s between two hosts that are network namespaces (root): bench/OVERLAP.md.
+bench-overlap: $(B)/bench_overlap
+	bench/overlap.sh
+
 VERSION = $(shell sed -n 's/.*define MESH_VERSION "\(.*\)".*/\1/p' mesh/base.h)
 INCLUDE = $(DESTDIR)$(prefix)/include
 CMAKE = $(DESTDIR)$(prefix)/lib/cmake/mesh.h
@@ -219,4 +223,4 @@ analyze:
 	bash tests/analyze.sh
 
 .PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
-	bench-scale bench-redistribute bench-peers bench-hosts install clean
+	bench-scale bench-redistribute bench-peers bench-hosts bench-overlap install clean
