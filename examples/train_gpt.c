@@ -8,7 +8,7 @@
    activation between two computations. Where they differ it is redistributed, and its gradient back. The network below knows no parallelism: it
    asks for a weight, computes with the part it has, and passes the result on. What there is:
      dp, dp_replicate, dp_shard   the batch. --zero 1..3: weights, gradients and moments at rest in parts over dp_shard and cp
-     cp                           the sequence; keys and values are gathered, or with --ulysses heads are cut in attention instead
+     cp                           the sequence; keys and values are gathered; with --ulysses heads are cut in attention instead, with --ring they travel
      tp                           heads, the width of the MLP, the vocabulary. --sp: between them the sequence is cut over tp as well
    Each computation of the table is asked of mesh_layout_local before the first step: a wrong table is an error, not a wrong loss.
 
@@ -42,16 +42,49 @@ static attention_desc attention_of(const layer_pass *s) {
     return d;
 }
 
+/* The same for keys and values that travel: batch, head and position have a stride each. */
+static mesh_attention ring_of(const model *g, const layer_pass *s) {
+    attention_desc d = attention_of(s);
+    mesh_attention a = MESH_ZERO;
+    a.batch = d.sequences, a.heads = a.kv_heads = d.heads, a.width = d.size;
+    a.sequence = g->o.context, a.dtype = MESH_F32, a.causal = 1;
+    a.q_stride[0] = (int64_t)d.queries * d.q_row, a.q_stride[1] = d.size, a.q_stride[2] = d.q_row;
+    a.kv_stride[0] = (int64_t)d.keys * d.kv_row, a.kv_stride[1] = d.size, a.kv_stride[2] = d.kv_row;
+    a.q = data(&s->q_used.t), a.k = data(&s->k_used.t), a.v = data(&s->v_used.t);
+    a.out = data(&s->att_used.t), a.lse = s->lse, a.grad_out = data(&s->att_used.g);
+    a.grad_q = data(&s->q_used.g), a.grad_k = data(&s->k_used.g), a.grad_v = data(&s->v_used.g);
+    a.forward = ring_forward, a.backward = ring_backward;
+    return a;
+}
+
+static void attend(const model *g, layer_pass *s) {
+    attention_desc d = attention_of(s);
+    mesh_attention a = ring_of(g, s);
+    if (g->o.ring)
+        must(mesh_ring_attention(&comm, "cp", &a));
+    else
+        dev->attention(data(&s->att_used.t), s->probs, data(&s->q_used.t), data(&s->k_used.t), data(&s->v_used.t), &d);
+}
+
+static void attend_backward(const model *g, layer_pass *s, float *work) {
+    attention_desc d = attention_of(s);
+    mesh_attention a = ring_of(g, s);
+    if (g->o.ring)
+        must(mesh_ring_attention_backward(&comm, "cp", &a));
+    else
+        dev->attention_backward(data(&s->q_used.g), data(&s->k_used.g), data(&s->v_used.g), data(&s->att_used.g),
+                                s->probs, data(&s->q_used.t), data(&s->k_used.t), data(&s->v_used.t), &d, work);
+}
+
 static void layer_forward(const model *g, pass *a, int l) {
     layer_pass *s = &a->layers[l];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
-    attention_desc d = attention_of(s);
     dev->layer_norm(data(&s->ln1.t), s->hat1, s->rstd1, data(&a->x.t), P(g, w, LN1_W), P(g, w, LN1_B), rows, C);
     follow(s->to_whole1.forward);
     dev->linear(data(&s->qkv.t), data(&s->whole1.t), P(g, w, QKV_W), P(g, w, QKV_B), all, C, 3 * width);
     follow(s->to_q.forward), follow(s->to_k.forward), follow(s->to_v.forward);
-    dev->attention(data(&s->att_used.t), s->probs, data(&s->q_used.t), data(&s->k_used.t), data(&s->v_used.t), &d);
+    attend(g, s);
     follow(s->to_att.forward);
     dev->linear(data(&s->part1.t), data(&s->att.t), P(g, w, PROJ_W), NULL, all, width, C);
     follow(s->to_sum1.forward);
@@ -69,7 +102,6 @@ static void layer_backward(const model *g, pass *a, int l) {
     layer_pass *s = &a->layers[l];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
-    attention_desc d = attention_of(s);
     float *dx = data(&a->x.g);
     follow(s->to_sum2.backward);
     dev->bias_backward(G(g, w, DOWN_B), dx, rows, C);
@@ -86,8 +118,7 @@ static void layer_backward(const model *g, pass *a, int l) {
     dev->linear_backward(data(&s->att.g), G(g, w, PROJ_W), NULL, data(&s->part1.g), data(&s->att.t), P(g, w, PROJ_W),
                          all, width, C, a->work);
     follow(s->to_att.backward);
-    dev->attention_backward(data(&s->q_used.g), data(&s->k_used.g), data(&s->v_used.g), data(&s->att_used.g), s->probs,
-                            data(&s->q_used.t), data(&s->k_used.t), data(&s->v_used.t), &d, a->work);
+    attend_backward(g, s, a->work);
     follow(s->to_q.backward), follow(s->to_k.backward), follow(s->to_v.backward);
     dev->linear_backward(data(&s->whole1.g), G(g, w, QKV_W), G(g, w, QKV_B), data(&s->qkv.g), data(&s->whole1.t),
                          P(g, w, QKV_W), all, C, 3 * width, a->work);
@@ -406,12 +437,13 @@ static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9
 static int usage(int status) {
     fprintf(
         status ? stderr : stdout,
-        "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses] [--zero 0..3] [--micro N] [--explain] [--device cpu|cuda]\n"
+        "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--explain] [--device cpu|cuda]\n"
         "                 [--text FILE] [--steps N] [--batch SEQUENCES] [--context BYTES] [--layers N] [--channels N]\n"
         "                 [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
         "  --mesh      how the ranks are laid out, by axes of dp (or dp_replicate), dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
-        "  --ulysses   in attention heads are cut over cp; else keys and values are gathered\n"
+        "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
+        "  --ring      keys and values travel from rank to rank instead (cpu)\n"
         "  --zero      at rest over dp_shard and cp: 0 nothing is cut; 1 moments, weights and gradients, which are reduced once a\n"
         "              step; 2 reduced for each micro-batch; 3 weights gathered for each use, a layer ahead\n"
         "  --micro     micro-batches of a step\n"
@@ -441,7 +473,7 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--heads", NULL, &o->heads, 1, 1024, NULL},  {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
                      {"--micro", NULL, &o->micro, 1, 65536, NULL}, {"--zero", NULL, &o->zero, 0, 3, NULL},
                      {"--sp", NULL, NULL, 0, 0, &o->sp},           {"--ulysses", NULL, NULL, 0, 0, &o->ulysses},
-                     {"--explain", NULL, NULL, 0, 0, &o->explain}};
+                     {"--ring", NULL, NULL, 0, 0, &o->ring},       {"--explain", NULL, NULL, 0, 0, &o->explain}};
         int n = (int)(sizeof known / sizeof known[0]);
         char *end = NULL;
         long number;
@@ -466,6 +498,8 @@ static int parse_options(options *o, int argc, char **argv) {
                    0;
         *known[k].number = (int)number;
     }
+    if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
+        return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
     if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
         return fprintf(stderr, "train_gpt: --device %s: it is cpu or cuda\n", o->device), 0;
 #ifndef TRAIN_GPT_CUDA
@@ -505,6 +539,10 @@ static int divides(const mesh *m, const char *option, int what, const char *each
 
 static int fits(const options *o, const mesh *m) {
     int cp = ways(m, "cp"), tp = ways(m, "tp");
+    if (o->ring && mesh_axis_find(m, "cp") < 0)
+        return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n",
+                       mesh__show(m).text),
+               0;
     return divides(m, "--batch", o->batch, "micro and dp", o->micro * data_ways(m)) &&
            divides(m, "--context", o->context, o->sp ? "cp and tp" : "cp", cp * (o->sp ? tp : 1)) &&
            divides(m, "--channels", o->channels, "--heads", o->heads) &&

@@ -211,6 +211,80 @@ static void attention_backward(float *dq, float *dk, float *dv, const float *dou
             }
 }
 
+/* ---- attention by parts, whose keys and values have travelled: what mesh_ring_attention asks for ---- */
+
+/* The scores of query i of a head, scaled, from `key` on. Returns how many it sees. */
+static int64_t ring_scores(const mesh_attention_part *p, const float *query, const float *key, int64_t i,
+                           float *score) {
+    int64_t j, n = p->diagonal ? i + 1 : p->keys;
+    int c, size = p->all->width;
+    float scale = 1 / sqrtf((float)size);
+    for (j = 0; j < n; j++, key += p->kv_stride[2]) {
+        float dot = 0;
+        for (c = 0; c < size; c++) dot += query[c] * key[c];
+        score[j] = dot * scale;
+    }
+    return n;
+}
+
+static void ring_forward(void *ctx, const mesh_attention_part *p) {
+    const mesh_attention *a = p->all;
+    float *score = (float *)malloc((size_t)p->keys * sizeof *score), *out = p->out, *lse = p->lse;
+    int64_t row, i, j;
+    int c;
+    (void)ctx;
+    if (!score) abort();
+    for (row = 0; row < (int64_t)a->batch * a->heads; row++)
+        for (i = 0; i < p->queries; i++, out += a->width) {
+            int64_t q = row / a->heads * p->q_stride[0] + row % a->heads * p->q_stride[1] + i * p->q_stride[2],
+                    kv = row / a->heads * p->kv_stride[0] + row % a->heads * p->kv_stride[1],
+                    n = ring_scores(p, (const float *)p->q + q, (const float *)p->k + kv, i, score);
+            float most = score[0], sum = 0;
+            for (j = 1; j < n; j++) most = score[j] > most ? score[j] : most;
+            for (j = 0; j < n; j++) sum += score[j] = expf(score[j] - most);
+            *lse++ = most + logf(sum);
+            memset(out, 0, (size_t)a->width * sizeof *out);
+            for (j = 0; j < n; j++) {
+                const float *v = (const float *)p->v + kv + j * p->kv_stride[2];
+                for (c = 0; c < a->width; c++) out[c] += score[j] / sum * v[c];
+            }
+        }
+    free(score);
+}
+
+static void ring_backward(void *ctx, const mesh_attention_part *p) {
+    const mesh_attention *a = p->all;
+    float *score = (float *)malloc((size_t)p->keys * sizeof *score), scale = 1 / sqrtf((float)a->width);
+    int64_t row, i, j;
+    int c;
+    (void)ctx;
+    if (!score) abort();
+    for (row = 0; row < (int64_t)a->batch * a->heads; row++)
+        for (i = 0; i < p->queries; i++) {
+            int64_t q = row / a->heads * p->q_stride[0] + row % a->heads * p->q_stride[1] + i * p->q_stride[2],
+                    kv = row / a->heads * p->kv_stride[0] + row % a->heads * p->kv_stride[1], at = row * p->queries + i,
+                    n = ring_scores(p, (const float *)p->q + q, (const float *)p->k + kv, i, score);
+            const float *d = (const float *)p->grad_out + q, *query = (const float *)p->q + q;
+            for (j = 0; j < n; j++) {
+                const float *k = (const float *)p->k + kv + j * p->kv_stride[2],
+                            *v = (const float *)p->v + kv + j * p->kv_stride[2];
+                float prob = expf(score[j] - p->lse_all[at]), dp = 0, ds,
+                      *dk = p->grad_k + (row * p->keys + j) * a->width,
+                      *dv = p->grad_v + (row * p->keys + j) * a->width;
+                for (c = 0; c < a->width; c++) {
+                    dp += d[c] * v[c];
+                    dv[c] += prob * d[c];
+                }
+                ds = prob * (dp - p->dot[at]) * scale;
+                for (c = 0; c < a->width; c++) {
+                    p->grad_q[at * a->width + c] += ds * k[c];
+                    dk[c] += ds * query[c];
+                }
+            }
+        }
+    free(score);
+}
+
 static void residual(float *x, const float *part, const float *bias, int rows, int C) {
     int i, c;
     for (i = 0; i < rows; i++)

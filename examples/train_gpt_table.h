@@ -7,7 +7,7 @@
 
 typedef struct options {
     const char *mesh, *device, *text, *log, *against;
-    int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, explain;
+    int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain;
 } options;
 
 /* ---- the mesh ------------------------------------------------------------------------------------------------------ */
@@ -363,7 +363,7 @@ typedef struct layer_pass {
     value ln1, whole1, qkv, q, k, v, q_used, k_used, v_used, att_used, att, part1, sum1, ln2, whole2, up, act, part2,
         sum2;
     passage to_whole1, to_q, to_k, to_v, to_att, to_sum1, to_whole2, to_sum2;
-    float *hat1, *rstd1, *hat2, *rstd2, *probs;
+    float *hat1, *rstd1, *hat2, *rstd2, *probs, *lse;
 } layer_pass;
 
 typedef struct pass {
@@ -430,11 +430,11 @@ static void keep(mesh_request *r, const mesh_tensor *src, const mesh_tensor *dst
     must(mesh_redistribute_start(&comm, src, dst, r));
 }
 
-/* `to` is `from` in another layout; its gradient's memory, if it has none yet, is that of from's where it can be. */
+/* `to` is `from` in another layout; its memory and its gradient's, if they have none yet, are from's where they can be. */
 static void passage_make(pass *a, passage *k, const value *from, value *to, const mesh_layout *l) {
     mesh_layout back = gradient(l);
     int same = same_parts(&from->t.layout, l);
-    to->t = as(&from->t, l, same ? NULL : floats(local(l)));
+    if (!to->t.data) to->t = as(&from->t, l, same ? NULL : floats(local(l)));
     if (!to->g.data) to->g = as(&from->g, &back, same ? NULL : pooled(a, local(l) * sizeof(float)));
     keep(&k->forward, &from->t, &to->t);
     keep(&k->backward, &to->g, &from->g);
@@ -457,17 +457,23 @@ static value third(const pass *a, const value *qkv, int which) {
     return v;
 }
 
+/* Queries stay where they are, and keys and values are gathered; or all are cut by heads instead; or keys and values travel in a ring. */
 static void attention_init(const model *g, pass *a, layer_pass *s) {
     mesh_layout queries = a->heads, keys = with(a->heads, "cp", mesh_replicate());
     if (g->o.ulysses) queries = keys = with(a->heads, "cp", mesh_shard(2));
+    if (g->o.ring) keys = a->heads;
     s->q = third(a, &s->qkv, 0), s->k = third(a, &s->qkv, 1), s->v = third(a, &s->qkv, 2);
+    if (g->o.ring) value_make(a, &s->q_used, &queries, NULL); /* a ring's queries lie as what comes out */
     passage_make(a, &s->to_q, &s->q, &s->q_used, &queries);
     passage_make(a, &s->to_k, &s->k, &s->k_used, &keys);
     passage_make(a, &s->to_v, &s->v, &s->v_used, &keys);
     value_make(a, &s->att_used, &queries, NULL);
     passage_make(a, &s->to_att, &s->att_used, &s->att, &a->heads);
-    s->probs = floats((size_t)extent_here(&queries, 0) * (size_t)extent_here(&queries, 2) *
-                      (size_t)extent_here(&queries, 1) * (size_t)extent_here(&keys, 1));
+    if (g->o.ring)
+        s->lse = floats(local(&queries));
+    else
+        s->probs = floats((size_t)extent_here(&queries, 0) * (size_t)extent_here(&queries, 2) *
+                          (size_t)extent_here(&queries, 1) * (size_t)extent_here(&keys, 1));
 }
 
 static void layer_init(const model *g, pass *a, layer_pass *s) {
@@ -534,7 +540,8 @@ static void check_table(const model *g, const pass *a) {
     made("a layer norm", flow, MESH_LOCAL_MAP, "bsC,C,C->bsC", flow, used(g, 1, LN1_W), used(g, 1, LN1_B));
     made("the product with qkv", qkv, MESH_LOCAL_EINSUM, "bsc,cthe->bsthe", whole, used(g, 1, QKV_W), NULL);
     made("qkv's bias", qkv, MESH_LOCAL_LINEAR, "bsthe,the->bsthe", qkv, used(g, 1, QKV_B), NULL);
-    made("attention", &s->att_used.t.layout, MESH_LOCAL_MAP, "bqhE,bKhE,bKhE->bqhE", q, k, &s->v_used.t.layout);
+    if (!g->o.ring) /* which is a function of the library's own */
+        made("attention", &s->att_used.t.layout, MESH_LOCAL_MAP, "bqhE,bKhE,bKhE->bqhE", q, k, &s->v_used.t.layout);
     made("the product with proj", &a->part, MESH_LOCAL_EINSUM, "bshe,hec->bsc", &s->att.t.layout, used(g, 1, PROJ_W),
          NULL);
     made("adding to the residual stream", flow, MESH_LOCAL_LINEAR, "bsc,bsc,c->bsc", flow, &s->sum1.t.layout,

@@ -14,11 +14,11 @@ SMALL = "--text README.md --steps 20 --batch 8 --context 24 --channels 24 --head
 ONE_HEAD_OF_FOUR = SMALL.replace("--heads 6", "--heads 4")
 COMBINATIONS = [  # ranks, what
     (2, "dp=2"), (2, "dp_replicate=2 --micro 4"), (2, "dp_shard=2 --zero 0"), (2, "dp_shard=2 --zero 1 --micro 2"),
-    (2, "dp_shard=2 --zero 2 --micro 2"), (2, "dp_shard=2 --zero 3 --micro 2"), (2, "cp=2"), (3, "cp=3"), (2, "cp=2 --ulysses"),
+    (2, "dp_shard=2 --zero 2 --micro 2"), (2, "dp_shard=2 --zero 3 --micro 2"), (2, "cp=2"), (3, "cp=3"), (2, "cp=2 --ulysses"), (2, "cp=2 --ring"), (4, "cp=4 --ring"),
     (2, "tp=2"), (3, "tp=3"), (2, "tp=2 --sp"), (3, "tp=3 --sp"), (1, "dp=1 --sp --ulysses --zero 3 --micro 8"),
     (4, "dp=2,dp_shard=2 --zero 3"), (4, "dp=2,cp=2"), (4, "dp=2,tp=2"), (4, "tp=2,dp=2 --sp"), (4, "dp_shard=2,cp=2 --zero 1"),
     (4, "dp_shard=2,cp=2 --zero 3 --ulysses"), (4, "dp_shard=2,tp=2 --zero 3 --sp"), (4, "cp=2,tp=2"), (4, "cp=2,tp=2 --sp"),
-    (6, "cp=2,tp=3 --sp --ulysses"), (4, "dp_shard=4 --zero 3"),
+    (6, "cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --ring --micro 2"), (4, "dp_shard=4 --zero 3"),
     (8, "dp_replicate=2,dp_shard=2,cp=2 --zero 2 --micro 2"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"),
     (8, "dp_shard=2,tp=2,cp=2 --zero 3"), (12, "dp=2,cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=8 --zero 3"),
     (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"), (16, "tp=2,cp=2,dp_shard=2,dp_replicate=2 --zero 1"),
