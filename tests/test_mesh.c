@@ -31,6 +31,7 @@
 #include "t_redistribute.h"
 #include "t_tensors.h"
 #include "t_parallel.h"
+#include "t_pipeline.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"
@@ -68,6 +69,7 @@ int main(int argc, char **argv) {
         TOPIC(redistribute_tests),
         TOPIC(tensor_tests),
         TOPIC(parallel_tests),
+        TOPIC(pipeline_tests),
         TOPIC(device_tests),
         TOPIC(socket_tests),
         TOPIC(engine_tests),
