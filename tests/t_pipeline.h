@@ -424,12 +424,352 @@ static void test_schedule_refused(void) {
     CHECK_HAS(err.text, "the costs up to stage 1, of 2 micro-batches, are more than 2^62 ps");
 }
 
+/* ---- the executor: a chain of affine maps of whole numbers, against one rank ---- */
+
+enum { AFFINE_STAGES = 24, AFFINE_WIDTH = 9, AFFINE_SLOTS = 64 };
+
+typedef struct affine {
+    const mesh_schedule *s;
+    int width[AFFINE_STAGES + 1]; /* what goes into stage k */
+    size_t boundary[AFFINE_STAGES];
+    uint64_t data;                                     /* of this pipeline */
+    uint64_t grad[AFFINE_STAGES][2];                   /* of each stage's factor and summand, over all micro-batches */
+    int backward;                                      /* the schedule has one */
+    int holds[AFFINE_SLOTS], peak;                     /* slots: the pair that is in each, plus 1 */
+    int fail_stage, fail_micro, fail_kind, kills, met; /* where the callback gives up; -1: nowhere */
+    mesh_comm *comm;                                   /* sums over its "dp" in each backward; NULL: not */
+} affine;
+
+static uint64_t affine_in(const affine *c, int micro, int i) { return c->data + (uint64_t)(micro * 31 + i * 7); }
+static uint64_t affine_loss(int micro, int i) { return (uint64_t)(micro * 5 + i + 1); }
+static uint64_t affine_factor(int stage) { return (uint64_t)(2 * stage + 3); }
+
+static void affine_forward(const affine *c, int stage, const uint64_t *x, uint64_t *y) {
+    int i;
+    for (i = 0; i < c->width[stage + 1]; i++)
+        y[i] = affine_factor(stage) * x[i % c->width[stage]] + (uint64_t)(stage + i);
+}
+static void affine_backward(const affine *c, int stage, const uint64_t *gy, uint64_t *gx) {
+    int i;
+    for (i = 0; i < c->width[stage]; i++) gx[i] = 0;
+    for (i = 0; i < c->width[stage + 1]; i++) gx[i % c->width[stage]] += affine_factor(stage) * gy[i];
+}
+static void affine_weights(affine *c, int stage, const uint64_t *x, const uint64_t *gy) {
+    int i;
+    for (i = 0; i < c->width[stage + 1]; i++) {
+        c->grad[stage][0] += gy[i] * x[i % c->width[stage]];
+        c->grad[stage][1] += gy[i];
+    }
+}
+
+/* What one rank computes. */
+static void affine_serial(affine *c) {
+    int stages = c->s->ranks * c->s->chunks, micro, k, i;
+    uint64_t x[AFFINE_STAGES + 1][AFFINE_WIDTH], g[AFFINE_STAGES + 1][AFFINE_WIDTH];
+    memset(c->grad, 0, sizeof c->grad);
+    for (micro = 0; micro < c->s->micros; micro++) {
+        for (i = 0; i < c->width[0]; i++) x[0][i] = affine_in(c, micro, i);
+        for (k = 0; k < stages; k++) affine_forward(c, k, x[k], x[k + 1]);
+        for (i = 0; i < c->width[stages]; i++) g[stages][i] = affine_loss(micro, i);
+        for (k = stages - 1; k >= 0; k--) {
+            affine_backward(c, k, g[k + 1], g[k]);
+            affine_weights(c, k, x[k], g[k + 1]);
+        }
+    }
+}
+
+/* The slot is this micro-batch's alone from its forward to its last backward. */
+static void affine_slot(affine *c, const mesh_stage_call *call) {
+    int pair = call->chunk * c->s->micros + call->micro + 1;
+    int last = !c->backward || call->kind == MESH_BACKWARD || call->kind == MESH_BACKWARD_WEIGHT;
+    CHECK(call->slot >= 0 && call->slot < c->peak);
+    if (call->slot < 0 || call->slot >= AFFINE_SLOTS) return;
+    CHECK_INT(c->holds[call->slot], call->kind == MESH_FORWARD ? 0 : pair);
+    c->holds[call->slot] = last ? 0 : pair;
+}
+
+static int affine_run(void *ctx, const mesh_stage_call *call, int ncalls) {
+    affine *c = (affine *)ctx;
+    int i, first = call->stage == 0, last = call->stage == call->stages - 1, forward = call->kind == MESH_FORWARD;
+    uint64_t x[AFFINE_WIDTH], gy[AFFINE_WIDTH];
+    CHECK_INT(ncalls, 1);
+    CHECK_INT(call->stages, c->s->ranks * c->s->chunks);
+    affine_slot(c, call);
+    if (call->stage == c->fail_stage && call->micro == c->fail_micro && call->kind == c->fail_kind) {
+        if (c->kills) kill(getpid(), SIGKILL);
+        return 7;
+    }
+    CHECK((call->in == NULL) == first);
+    CHECK((call->out == NULL) == (last || !forward));
+    CHECK((call->grad_out == NULL) == (last || forward));
+    CHECK((call->grad_in == NULL) == (first || forward || call->kind == MESH_BACKWARD_WEIGHT));
+    if (test_failures) return 1;
+    for (i = 0; i < c->width[call->stage]; i++)
+        x[i] = first ? affine_in(c, call->micro, i) : ((const uint64_t *)call->in)[i];
+    if (forward) {
+        uint64_t y[AFFINE_WIDTH];
+        affine_forward(c, call->stage, x, y);
+        if (!last) memcpy(call->out, y, c->boundary[call->stage]);
+        return 0;
+    }
+    for (i = 0; i < c->width[call->stage + 1]; i++)
+        gy[i] = last ? affine_loss(call->micro, i) : ((const uint64_t *)call->grad_out)[i];
+    if (call->grad_in) affine_backward(c, call->stage, gy, (uint64_t *)call->grad_in);
+    if (call->kind != MESH_BACKWARD_INPUT) affine_weights(c, call->stage, x, gy);
+    if (c->comm && call->kind != MESH_BACKWARD_INPUT) {
+        uint64_t one = 1, all = 0;
+        CHECK_OK(mesh_all_reduce(c->comm, "dp", &one, &all, 1, MESH_U64, MESH_SUM), c->comm->error);
+        c->met += (int)all;
+    }
+    return 0;
+}
+
+/* Any kind, any numbers of micro-batches and chunks, sometimes in another order that the checker accepts. All ranks make the same. */
+static void *affine_schedule(test_random *r, mesh_schedule *s, int p, int inbox) {
+    for (;;) {
+        const char *kind = pipeline_kinds[random_below(r, PIPELINE_KINDS)];
+        int v = 1 + random_below(r, 3),
+            m = strcmp(kind, "interleaved") ? 1 + random_below(r, 12) : p * (1 + random_below(r, 2));
+        int swaps = m > 1 && random_below(r, 2) ? 20 : 0;
+        void *memory = pipeline_make(s, kind, p, m, v);
+        if (!memory) continue;
+        if (mesh_schedule_check(s, inbox, NULL) != MESH_OK) swaps = 1000; /* it needs a bigger inbox */
+        while (swaps-- > 0 && swaps < 900) {
+            mesh_action *a = (mesh_action *)(uintptr_t)s->action + random_below(r, s->first[p] - 1), was = a[0];
+            a[0] = a[1], a[1] = was;
+            if (mesh_schedule_check(s, inbox, NULL) == MESH_OK) continue;
+            a[1] = a[0], a[0] = was;
+        }
+        if (swaps < 0) return memory;
+        free(memory);
+    }
+}
+
+static mesh_stage affine_stage(affine *c, test_random *r, const mesh_schedule *s, int rank, int inbox) {
+    mesh_stage stage = MESH_ZERO;
+    int k, stages = s->ranks * s->chunks, same = random_below(r, 3) == 0;
+    memset(c, 0, sizeof *c);
+    c->s = s;
+    for (k = 0; k <= stages; k++) c->width[k] = same ? AFFINE_WIDTH : 1 + random_below(r, AFFINE_WIDTH);
+    for (k = 0; k < stages; k++) c->boundary[k] = (size_t)c->width[k + 1] * sizeof(uint64_t);
+    c->peak = mesh__pipeline_peak(s, rank);
+    c->fail_stage = -1;
+    for (k = 0; k < s->first[s->ranks]; k++) c->backward |= s->action[k].kind != MESH_FORWARD;
+    stage.run = affine_run;
+    stage.ctx = c;
+    stage.nbytes = AFFINE_WIDTH * sizeof(uint64_t);
+    stage.boundary = same ? NULL : c->boundary;
+    stage.inbox = inbox;
+    return stage;
+}
+
+static void affine_rank(mesh_transport *t, void *ctx) {
+    test_random r = random_from(71);
+    int round, k, p = t->size / (ctx ? 2 : 1), rounds = ctx ? 12 : 25;
+    mesh_comm c;
+    char text[40];
+    snprintf(text, sizeof text, ctx ? "dp=2,pp=%d" : "pp=%d", p);
+    if (!open_comm(t, &c, text, NULL, 20 * SECOND)) return;
+    for (round = 0; round < rounds && !test_failures; round++) {
+        int inbox = random_below(&r, 4), me = mesh_comm_index(&c, "pp");
+        affine *own = (affine *)malloc(sizeof *own), *serial = (affine *)malloc(sizeof *serial);
+        mesh_schedule s;
+        mesh_stage stage;
+        void *memory = affine_schedule(&r, &s, p, inbox);
+        stage = affine_stage(own, &r, &s, me, inbox);
+        own->data = (uint64_t)(round * 1000 + (ctx ? mesh_comm_index(&c, "dp") * 77 : 0));
+        own->comm = ctx ? &c : NULL;
+        *serial = *own;
+        CHECK_OK(mesh_pipeline_run(&c, ctx ? " pp" : round & 1 ? "pp" : NULL, &s, &stage), c.error);
+        if (own->backward) affine_serial(serial);
+        for (k = 0; k < p * s.chunks; k++) {
+            uint64_t mine_too = mesh__stage_rank(&s, k) == me;
+            if (own->grad[k][0] != mine_too * serial->grad[k][0] || own->grad[k][1] != mine_too * serial->grad[k][1])
+                test_fail(__FILE__, __LINE__, "round %d, %d ranks, %d micros, %d chunks: rank %d, stage %d", round, p,
+                          s.micros, s.chunks, me, k);
+        }
+        if (ctx && own->backward) CHECK_INT(own->met, 2 * s.micros * s.chunks);
+        free(own), free(serial), free(memory);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_run(void) {
+    int n;
+    for (n = 1; n <= 6; n++) run_world(SIM, n, affine_rank, NULL);
+    run_world(SIM_FREE, 4, affine_rank, NULL);
+    run_world(TCP, 2, affine_rank, NULL);
+    run_world(TCP, 3, affine_rank, NULL);
+    run_world(TCP, 5, affine_rank, NULL);
+}
+/* Two pipelines side by side with other data, whose callbacks sum over both. */
+static void test_run_beside(void) {
+    static int beside;
+    run_world(SIM, 6, affine_rank, &beside);
+    run_world(TCP, 4, affine_rank, &beside);
+}
+
+/* ---- what fails, fails on every rank, and says where ---- */
+
+/* One micro-batch of one stage: the callback gives up there. */
+static void stage_fails_rank(mesh_transport *t, void *ctx) {
+    test_random r = random_from(72);
+    int round;
+    (void)ctx;
+    for (round = 0; round < 8 && !test_failures; round++) {
+        affine *own = (affine *)malloc(sizeof *own);
+        mesh_comm c;
+        mesh_schedule s;
+        mesh_stage stage;
+        void *memory = affine_schedule(&r, &s, t->size, 0);
+        int at = random_below(&r, s.first[t->size]), rank = 0, mine;
+        const mesh_action *a = &s.action[at];
+        char said[200], micro[40], stands[40];
+        mesh__text text = mesh__text_on(said, sizeof said);
+        while (at >= s.first[rank + 1]) rank++;
+        mine = rank == t->rank;
+        if (!open_comm(t, &c, "pp=-1", NULL, 20 * SECOND)) return;
+        stage = affine_stage(own, &r, &s, t->rank, 0);
+        own->fail_stage = mine ? mesh__stage_of(&s, rank, a->chunk) : -1;
+        own->fail_micro = a->micro;
+        own->fail_kind = a->kind;
+        CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), mine ? MESH_ERR_STATE : MESH_ERR_PEER);
+        CHECK_INT(c.error.status, mine ? MESH_ERR_STATE : MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, rank);
+        mesh__put_action(&text, &s, rank, a);
+        mesh__put(&text, " failed on rank %d: the callback returned 7", rank);
+        CHECK_HAS(c.error.text, said);
+        CHECK_HAS(c.error.text, mine ? "mesh_pipeline_run(\"pp\"): the " : "failed: mesh_pipeline_run(\"pp\"): the ");
+        snprintf(micro, sizeof micro, "micro-batch %d", (int)a->micro);
+        snprintf(stands, sizeof stands, "(stage %d)", mesh__stage_of(&s, rank, a->chunk));
+        CHECK_HAS(c.error.text, micro);
+        CHECK_HAS(c.error.text, stands);
+        CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), c.error.status); /* and stays so */
+        mesh_comm_close(&c);
+        free(own), free(memory);
+    }
+}
+static void test_stage_fails(void) {
+    run_world(SIM, 4, stage_fails_rank, NULL);
+    run_world(SIM, 1, stage_fails_rank, NULL);
+    run_world(TCP, 3, stage_fails_rank, NULL);
+}
+
+/* A rank dies in the midst of it. */
+static void stage_dies_rank(mesh_transport *t, void *ctx) {
+    test_random r = random_from(73);
+    affine *own = (affine *)malloc(sizeof *own);
+    mesh_comm c;
+    mesh_schedule s;
+    mesh_stage stage;
+    void *memory = pipeline_make(&s, "1f1b", t->size, 8, 1);
+    (void)ctx;
+    if (!open_comm(t, &c, "pp=-1", NULL, 20 * SECOND)) return;
+    stage = affine_stage(own, &r, &s, t->rank, 0);
+    own->fail_stage = t->rank == 1 ? 1 : -1;
+    own->fail_micro = 3;
+    own->fail_kind = MESH_BACKWARD;
+    own->kills = 1;
+    CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 1);
+    CHECK_HAS(c.error.text, "rank 1");
+    CHECK_HAS(c.error.text, "; here the pipeline was at the ");
+    mesh_comm_close(&c);
+    free(own), free(memory);
+}
+static void test_stage_dies(void) { run_world_but(TCP, 3, stage_dies_rank, NULL, 1); }
+
+/* An allocator that has little. */
+enum { MODEST = 1 << 20 };
+static void *modest_alloc(void *ctx, size_t nbytes) {
+    (void)ctx;
+    return nbytes > MODEST ? NULL : malloc(nbytes);
+}
+static void modest_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+
+/* What one rank has otherwise than the others, or wrong: nothing has run, and all are told. */
+static void run_refused_rank(mesh_transport *t, void *ctx) {
+    static const struct {
+        mesh_status status;
+        const char *said;
+    } want[] = {
+        {MESH_ERR_MISMATCH, "mesh_pipeline_run(\"pp\"): rank 1 has another schedule than rank 0"},
+        {MESH_ERR_MISMATCH, "rank 1 has other bytes between stages, or another inbox, than rank 0"},
+        {MESH_ERR_MISMATCH, "rank 1 has other bytes between stages, or another inbox, than rank 0"},
+        {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): stage.run is NULL"},
+        {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): the stage is NULL"},
+        {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): the schedule is for 2 ranks, the axis has 3"},
+        {MESH_ERR_ARGUMENT, "mesh_schedule_check: rank 0, place 0: the backward of micro-batch 0 (stage 0) waits for"},
+        {MESH_ERR_ARGUMENT, "mesh_schedule_check: the schedule, its `first` or its actions are NULL"},
+        {MESH_ERR_ARGUMENT, "mesh_schedule_check: inbox is -3"},
+        {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"zz\"): "},
+        {MESH_ERR_STATE, "mesh_pipeline_run(\"pp,dp\"): this group is not open; list it in mesh_comm_desc.groups"},
+        {MESH_ERR_UNSUPPORTED, "matches messages in the order of issue"},
+        {MESH_ERR_MEMORY, "mesh_pipeline_run(\"pp\"): no memory for"},
+    };
+    static const mesh_allocator modest = {modest_alloc, modest_free, NULL};
+    enum { WANTS = sizeof want / sizeof want[0] };
+    int what;
+    (void)ctx;
+    for (what = 0; what < WANTS && !test_failures; what++) {
+        int odd = t->rank == 1;
+        affine *own = (affine *)malloc(sizeof *own);
+        test_random r = random_from(74);
+        mesh_comm c;
+        mesh_schedule s;
+        mesh_stage stage;
+        uint32_t caps = t->caps;
+        mesh_allocator usual = t->allocator;
+        void *memory = pipeline_make(&s, what == 0 && odd ? "zb-h1" : "gpipe", what == 5 && odd ? 2 : 3, 4, 1);
+        mesh_action *action = (mesh_action *)(uintptr_t)s.action;
+        if (!open_comm(t, &c, "dp=1,pp=-1", NULL, 20 * SECOND)) return;
+        stage = affine_stage(own, &r, &s, t->rank % s.ranks, 0);
+        own->fail_stage = 0, own->fail_micro = 0, own->fail_kind = MESH_FORWARD; /* if it ran, it would fail */
+        stage.boundary = own->boundary;
+        if (odd && what == 1) own->boundary[1] += 8;
+        if (odd && what == 2) stage.inbox = 3;
+        if (odd && what == 3) stage.run = NULL;
+        if (odd && what == 6) action[0].kind = MESH_BACKWARD, action[4].kind = MESH_FORWARD;
+        if (odd && what == 7) s.action = NULL;
+        if (odd && what == 8) stage.inbox = -3;
+        if (odd && what == 11) t->caps |= MESH_CAP_ORDERED;
+        if (what == 12) own->boundary[0] = 2 * MODEST;
+        if (odd && what == 12) t->allocator = modest;
+        CHECK_INT(mesh_pipeline_run(&c,
+                                    odd && what == 9    ? "zz"
+                                    : odd && what == 10 ? "pp,dp"
+                                                        : "pp",
+                                    &s, odd && what == 4 ? NULL : &stage),
+                  want[what].status);
+        CHECK_HAS(c.error.text, want[what].said);
+        CHECK_INT(c.error.rank, 1);
+        t->caps = caps;
+        t->allocator = usual;
+        mesh_comm_close(&c);
+        CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), MESH_ERR_STATE);
+        CHECK_HAS(c.error.text, "mesh_pipeline_run: the comm is not open");
+        free(own), free(memory);
+    }
+    CHECK_INT(mesh_pipeline_run(NULL, "pp", NULL, NULL), MESH_ERR_ARGUMENT);
+}
+static void test_run_refused(void) {
+    run_world(SIM, 3, run_refused_rank, NULL);
+    run_world(TCP, 3, run_refused_rank, NULL);
+}
+
 static const test_case pipeline_tests[] = {
     {"pipeline/formulas", test_formulas, 0},
     {"pipeline/slips", test_slips, 60},
     {"pipeline/clock", test_clock, 60},
     {"pipeline/drawing", test_drawing, 0},
     {"pipeline/refused", test_schedule_refused, 0},
+    {"pipeline/run", test_run, 90},
+    {"pipeline/run_beside", test_run_beside, 60},
+    {"pipeline/stage_fails", test_stage_fails, 60},
+    {"pipeline/stage_dies", test_stage_dies, 60},
+    {"pipeline/run_refused", test_run_refused, 60},
 };
 
 #endif
