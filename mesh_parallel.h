@@ -1,6 +1,6 @@
-/* mesh_parallel.h - what parallelisms ask beyond changing layouts: random numbers by global index, norms. Part of mesh.h 0.1.0. MIT licence.
+/* mesh_parallel.h - what parallelisms ask beyond changing layouts: random numbers by global index, norms, pipelines. Part of mesh.h 0.1.0. MIT licence.
 
-   The front door of this part: it brings mesh/random.h and mesh/norm.h. A parallelism itself is a table of layouts (mesh/local.h, `mesh zoo`).
+   The front door of this part: it brings mesh/random.h, mesh/norm.h, mesh/pipeline.h and mesh/pipeline_run.h. A parallelism itself is a table of layouts (mesh/local.h, `mesh zoo`).
 
 DO THIS
     #define MESH_IMPLEMENTATION         in exactly one file
@@ -24,4 +24,5 @@ EXAMPLE
 #include "mesh/buckets.h"
 #include "mesh/vocabulary.h"
 #include "mesh/attention.h"
+#include "mesh/pipeline_run.h"
 #endif

@@ -34,6 +34,7 @@
 #include "t_buckets.h"
 #include "t_vocabulary.h"
 #include "t_attention.h"
+#include "t_pipeline.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"
@@ -55,16 +56,45 @@
 #include "t_corpus.h"
 
 int main(int argc, char **argv) {
+    /* clang-format off */
     static const test_topic topics[] = {
-        TOPIC(mesh_tests),        TOPIC(spec_tests),         TOPIC(plan_tests),      TOPIC(plans_tests),
-        TOPIC(local_tests),       TOPIC(laws_tests),         TOPIC(layout_tests),    TOPIC(message_tests),
-        TOPIC(split_tests),       TOPIC(hosts_tests),        TOPIC(comm_tests),      TOPIC(mutant_tests),
-        TOPIC(fault_tests),       TOPIC(redistribute_tests), TOPIC(tensor_tests),    TOPIC(parallel_tests),
-        TOPIC(buckets_tests),     TOPIC(vocabulary_tests),   TOPIC(attention_tests), TOPIC(device_tests),
-        TOPIC(socket_tests),      TOPIC(engine_tests),       TOPIC(joining_tests),   TOPIC(thread_tests),
-        TOPIC(large_tests),       TOPIC(bytes_tests),        TOPIC(schedule_tests),  TOPIC(refused_tests),
-        TOPIC(law_tests),         TOPIC(call_tests),         TOPIC(sockets_tests),   TOPIC(rogue_tests),
-        TOPIC(rogue_frame_tests), TOPIC(failing_tests),      TOPIC(corpus_tests),
+        TOPIC(mesh_tests),
+        TOPIC(spec_tests),
+        TOPIC(plan_tests),
+        TOPIC(plans_tests),
+        TOPIC(local_tests),
+        TOPIC(laws_tests),
+        TOPIC(layout_tests),
+        TOPIC(message_tests),
+        TOPIC(split_tests),
+        TOPIC(hosts_tests),
+        TOPIC(comm_tests),
+        TOPIC(mutant_tests),
+        TOPIC(fault_tests),
+        TOPIC(redistribute_tests),
+        TOPIC(tensor_tests),
+        TOPIC(parallel_tests),
+        TOPIC(buckets_tests),
+        TOPIC(vocabulary_tests),
+        TOPIC(attention_tests),
+        TOPIC(device_tests),
+        TOPIC(socket_tests),
+        TOPIC(engine_tests),
+        TOPIC(joining_tests),
+        TOPIC(thread_tests),
+        TOPIC(large_tests),
+        TOPIC(bytes_tests),
+        TOPIC(schedule_tests),
+        TOPIC(refused_tests),
+        TOPIC(law_tests),
+        TOPIC(call_tests),
+        TOPIC(sockets_tests),
+        TOPIC(rogue_tests),
+        TOPIC(rogue_frame_tests),
+        TOPIC(failing_tests),
+        TOPIC(corpus_tests),
+        TOPIC(pipeline_tests),
     };
+    /* clang-format on */
     return test_main(argc, argv, "test_mesh", topics, sizeof topics / sizeof topics[0]);
 }

@@ -78,6 +78,14 @@ printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts" $mesh zoo ep --mesh dp=4 --ep 3
 
+step "schedule: 1f1b's bubble is the formula's" bash -c "$mesh schedule --kind 1f1b -p 4 -m 8 | grep -q 'bubble 0.3750, and (p - 1) / m = 0.3750'"
+step "schedule: zb-v's is a sixth" bash -c "$mesh schedule --kind zb-v -p 4 -m 8 | grep -q 'bubble 0.0625, and (p - 1) / (6 m) = 0.0625'"
+step "schedule with other costs" bash -c "$mesh schedule --kind zb-h1 -p 2 -m 2 --forward 3 --backward 4 --weight 0 --send 5 | grep -q 'no formula for these numbers'"
+step "schedule as a picture" bash -c "$mesh schedule --kind interleaved -p 4 -m 8 -v 3 --svg | grep -c '<title>' | grep -qx 192"
+refuses "a schedule that is none" "take 8 or 12" $mesh schedule --kind interleaved -p 4 -m 10
+refuses "a schedule of no kind" "no kind \"pipedream\"" $mesh schedule --kind pipedream -p 4 -m 8
+refuses "a schedule without its sizes" "expected --kind, -p and -m" $mesh schedule --kind 1f1b -p 4
+
 step "draw" $mesh draw "pp=2,dp=2,tp=2"
 step "draw as dot and svg" bash -c "$mesh draw --dot dp=2,tp=2 | grep -q graph && $mesh draw --svg pp=2,dp=2,tp=2 | grep -q '</svg>'"
 step "table of 24" bash -c "[ \$($mesh table --world 24 --csv | wc -l) = 81 ] && $mesh table --world 24 --csv | grep -q ^4,2,1,3, && [ \$($mesh table --world 24 --csv 'tp<=2' pp=1 | wc -l) = 15 ]"

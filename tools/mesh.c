@@ -2,6 +2,7 @@
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
+#include "../mesh_parallel.h"
 #include "../transports/mesh_socket.h"
 #include "../tests/conformance.h"
 #include <limits.h>
@@ -18,6 +19,7 @@ static const char usage_text[] =
     "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
     "       mesh plan --mesh dp=8 --shape 64x64 SPEC SPEC           explain a redistribution before it runs\n"
     "       mesh zoo tp --mesh dp=4,tp=8                           a parallelism as a table of layouts, with what a step moves\n"
+    "       mesh schedule --kind 1f1b -p 4 -m 8                    draw a pipeline, with its bubble and peaks\n"
     "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
     "       mesh table --world 24 [\"tp<=8\" ...]                   list the meshes that a number of ranks allows\n"
     "       mesh trace DIR                                         merge what MESH_TRACE=DIR wrote, and say who is late\n"
@@ -58,18 +60,20 @@ static int nearly(const char *typed, const char *word) {
 #include "plan.h"
 #include "draw.h"
 #include "zoo.h"
+#include "schedule.h"
 #include "doctor.h"
 #include "trace.h"
 
 static const struct {
     const char *name;
     int (*run)(const char *self, int argc, char **argv);
-} commands[] = {{"run", command_run},     {"test", command_test},     {"bench", command_bench},
-                {"plan", command_plan},   {"zoo", command_zoo},       {"draw", command_draw},
-                {"table", command_table}, {"doctor", command_doctor}, {"trace", command_trace}};
+} commands[] = {{"run", command_run},    {"test", command_test},   {"bench", command_bench},
+                {"plan", command_plan},  {"zoo", command_zoo},     {"schedule", command_schedule},
+                {"draw", command_draw},  {"table", command_table}, {"doctor", command_doctor},
+                {"trace", command_trace}};
 
 int main(int argc, char **argv) {
-    static const char names[] = "run, test, bench, plan, zoo, draw, table, trace or doctor; see mesh --help";
+    static const char names[] = "run, test, bench, plan, zoo, schedule, draw, table, trace or doctor; see mesh --help";
     size_t i;
     if (argc < 2) {
         fprintf(stderr, "mesh: no command: %s\n", names);
