@@ -77,7 +77,7 @@ static void attend_backward(const model *g, layer_pass *s, float *work) {
 }
 
 static void layer_forward(const model *g, pass *a, int l) {
-    layer_pass *s = &a->layers[l];
+    layer_pass *s = &a->layers[l - a->first_layer];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
     dev->layer_norm(data(&s->ln1.t), s->hat1, s->rstd1, data(&a->x.t), P(g, w, LN1_W), P(g, w, LN1_B), rows, C);
@@ -99,7 +99,7 @@ static void layer_forward(const model *g, pass *a, int l) {
 }
 
 static void layer_backward(const model *g, pass *a, int l) {
-    layer_pass *s = &a->layers[l];
+    layer_pass *s = &a->layers[l - a->first_layer];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
     float *dx = data(&a->x.g);
@@ -134,52 +134,65 @@ static mesh_box table_rows(const model *g) {
     return box;
 }
 
-static void forward(model *g, pass *a, const int *tokens) {
-    int C = g->o.channels, l, last = g->nsegments - 1;
-    mesh_box table = table_rows(g);
-    weights_of(g, 0, 0);
-    dev->embed(data(&a->table.t), P(g, 0, WTE), tokens, rows_of(&a->table), C, (int)table.offset[0],
-               (int)table.shape[0]);
-    follow(a->to_x.forward);
-    dev->add_rows(data(&a->x.t), P(g, 0, WPE), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
-    for (l = 0; l < g->o.layers; l++) {
-        weights_of(g, l + 1, 0);
-        layer_forward(g, a, l);
+/* From one stage's memory to another's buffer. */
+static void hand(void *to, const void *from, const pass *a) {
+    must(mesh_copy(&comm, to, from, local(&a->flow) * sizeof(float)));
+}
+
+/* A stage's forward pass: from tokens, or from the stage before's output; to logits, or to the next one's input. */
+static void forward(model *g, pass *a, const int *tokens, const void *in, void *out) {
+    int C = g->o.channels, k;
+    for (k = g->lo; k < g->hi; k++) {
+        weights_of(g, k, 0);
+        if (k == 0) {
+            mesh_box table = table_rows(g);
+            dev->embed(data(&a->table.t), P(g, 0, WTE), tokens, rows_of(&a->table), C, (int)table.offset[0],
+                       (int)table.shape[0]);
+            follow(a->to_x.forward);
+            dev->add_rows(data(&a->x.t), P(g, 0, WPE), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
+            continue;
+        }
+        if (k == g->lo) hand(a->x.t.data, in, a);
+        if (k < g->nsegments - 1) {
+            layer_forward(g, a, k - 1);
+            continue;
+        }
+        dev->layer_norm(data(&a->last.t), a->last_hat, a->last_rstd, data(&a->x.t), P(g, k, LNF_W), P(g, k, LNF_B),
+                        rows_of(&a->x), C);
+        follow(a->to_whole.forward);
+        dev->linear(data(&a->logits.t), data(&a->whole.t), P(g, k, HEAD), NULL, rows_of(&a->whole), C,
+                    extent_here(&a->logits.t.layout, 2));
     }
-    weights_of(g, last, 0);
-    dev->layer_norm(data(&a->last.t), a->last_hat, a->last_rstd, data(&a->x.t), P(g, last, LNF_W), P(g, last, LNF_B),
-                    rows_of(&a->x), C);
-    follow(a->to_whole.forward);
-    dev->linear(data(&a->logits.t), data(&a->whole.t), P(g, last, HEAD), NULL, rows_of(&a->whole), C,
-                extent_here(&a->logits.t.layout, 2));
+    if (out) hand(out, a->x.t.data, a);
 }
 
 /* `whole_batch`: after it the gradients of all micro-batches are there. */
-static void backward(model *g, pass *a, const int *tokens, int whole_batch) {
-    int C = g->o.channels, l, last = g->nsegments - 1, rows = rows_of(&a->x);
-    mesh_box table = table_rows(g);
-    weights_of(g, last, 1);
-    grads_of(g, last);
-    dev->zero(data(&a->x.g), local(&a->flow) * sizeof(float));
-    dev->linear_backward(data(&a->whole.g), G(g, last, HEAD), NULL, data(&a->logits.g), data(&a->whole.t),
-                         P(g, last, HEAD), rows_of(&a->whole), C, extent_here(&a->logits.t.layout, 2), a->work);
-    follow(a->to_whole.backward);
-    dev->layer_norm_backward(data(&a->x.g), G(g, last, LNF_W), G(g, last, LNF_B), data(&a->last.g), a->last_hat,
-                             a->last_rstd, P(g, last, LNF_W), rows, C);
-    grads_go(g, last, whole_batch);
-    for (l = g->o.layers - 1; l >= 0; l--) {
-        weights_of(g, l + 1, 1);
-        grads_of(g, l + 1);
-        layer_backward(g, a, l);
-        grads_go(g, l + 1, whole_batch);
+static void backward(model *g, pass *a, const int *tokens, const void *grad_out, void *grad_in, int whole_batch) {
+    int C = g->o.channels, k;
+    for (k = g->hi - 1; k >= g->lo; k--) {
+        weights_of(g, k, 1);
+        grads_of(g, k);
+        if (k == g->nsegments - 1) {
+            dev->zero(data(&a->x.g), local(&a->flow) * sizeof(float));
+            dev->linear_backward(data(&a->whole.g), G(g, k, HEAD), NULL, data(&a->logits.g), data(&a->whole.t),
+                                 P(g, k, HEAD), rows_of(&a->whole), C, extent_here(&a->logits.t.layout, 2), a->work);
+            follow(a->to_whole.backward);
+            dev->layer_norm_backward(data(&a->x.g), G(g, k, LNF_W), G(g, k, LNF_B), data(&a->last.g), a->last_hat,
+                                     a->last_rstd, P(g, k, LNF_W), rows_of(&a->x), C);
+        } else {
+            if (k == g->hi - 1) hand(a->x.g.data, grad_out, a);
+            if (k > 0) layer_backward(g, a, k - 1);
+        }
+        if (k == 0) {
+            mesh_box table = table_rows(g);
+            dev->sum_rows(G(g, 0, WPE), data(&a->x.g), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
+            follow(a->to_x.backward);
+            dev->embed_backward(G(g, 0, WTE), data(&a->table.g), tokens, rows_of(&a->table), C, (int)table.offset[0],
+                                (int)table.shape[0]);
+        }
+        grads_go(g, k, whole_batch);
     }
-    weights_of(g, 0, 1);
-    grads_of(g, 0);
-    dev->sum_rows(G(g, 0, WPE), data(&a->x.g), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
-    follow(a->to_x.backward);
-    dev->embed_backward(G(g, 0, WTE), data(&a->table.g), tokens, rows_of(&a->table), C, (int)table.offset[0],
-                        (int)table.shape[0]);
-    grads_go(g, 0, whole_batch);
+    if (grad_in) hand(grad_in, a->x.g.data, a);
 }
 
 /* The logits as rows x vocabulary. */
@@ -194,6 +207,67 @@ static mesh_tensor logits_of(const model *g, const pass *a) {
     return t;
 }
 
+/* ---- a step: the actions of a schedule ------------------------------------------------------------------------------------ */
+
+typedef struct rank_stages {
+    model *stage; /* of this rank: chunks */
+    mesh_schedule schedule, sampling;
+    void *memory[2];
+    const int *tokens, *targets; /* of all micro-batches; of sampling one */
+    int64_t batch;               /* sequences of a micro-batch */
+    int slots, each, samples;    /* each: this rank's tokens of a micro-batch */
+    double *sums;
+} rank_stages;
+
+static pass *saved_in(rank_stages *r, model *g, int slot) {
+    if (!g->saved[slot]) {
+        g->saved[slot] = (pass *)allocate(1, sizeof(pass));
+        pass_init(g->saved[slot], g, r->batch);
+    }
+    return g->saved[slot];
+}
+
+/* An action of the schedule: what mesh_pipeline_run calls. */
+static int run_action(void *ctx, const mesh_stage_call *call, int ncalls) {
+    rank_stages *r = (rank_stages *)ctx;
+    model *g = &r->stage[call->chunk];
+    pass *a = saved_in(r, g, call->slot);
+    const int *tokens = r->tokens + call->micro * r->each;
+    int last = g->backwards + 1 == g->o.micro;
+    (void)ncalls;
+    if (call->kind == MESH_FORWARD) {
+        mesh_tensor logits;
+        if (g->o.zero == 3) weights_begin(g, 0);
+        forward(g, a, tokens, call->in, call->out);
+        if (g->o.zero == 3) weights_end(g, 0);
+        if (r->samples || g->hi < g->nsegments) return 0;
+        logits = logits_of(g, a);
+        must(dev->cross_entropy(&comm, &r->sums[0], &logits, r->targets + call->micro * r->each,
+                                (float)(1 / ((double)g->o.batch * g->o.context))));
+        return 0;
+    }
+    weights_begin(g, 1);
+    backward(g, a, tokens, call->grad_out, call->grad_in, last);
+    weights_end(g, 1);
+    g->backwards++;
+    if (last || g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));
+    return 0;
+}
+
+static void run_schedule(rank_stages *r, const mesh_schedule *schedule) {
+    mesh_stage stage = MESH_ZERO;
+    mesh_layout flow;
+    int64_t shape[3];
+    const options *o = &r->stage[0].o;
+    int k;
+    shape[0] = r->batch, shape[1] = o->context, shape[2] = o->channels;
+    flow = activation(3, shape, o->sp ? mesh_shard(1) : mesh_invariant());
+    stage.run = run_action, stage.ctx = r, stage.nbytes = local(&flow) * sizeof(float);
+    for (k = 0; k < o->chunks && o->zero < 3; k++) weights_begin(&r->stage[k], 0);
+    if (mesh_pipeline_run(&world, "pp", schedule, &stage) != MESH_OK) die(world.error.text);
+    for (k = 0; k < o->chunks && o->zero < 3; k++) weights_end(&r->stage[k], 0);
+}
+
 /* Along the axes that do not cut a layout, the first holds for all. */
 static int first_holder(const mesh_layout *l) {
     int coord[MESH_MAX_AXES], i;
@@ -203,37 +277,61 @@ static int first_holder(const mesh_layout *l) {
     return 1;
 }
 
-/* One step; tokens and targets of each micro-batch. Returns the mean loss. */
-static double train_step(model *g, pass *a, const int *tokens, const int *targets, int step, double *norm) {
+/* Returns the mean loss. */
+static double train_step(rank_stages *r, int step, double *norm) {
     adam_desc d = {5e-4f * (step < 20 ? (float)(step + 1) / 20 : 1), 0.9f, 0.99f, 1e-5f, 0, 0};
-    double sums[2], all_rows = (double)g->o.batch * g->o.context;
-    mesh_tensor logits = logits_of(g, a);
-    int i, micro, each = rows_of(&a->whole);
+    const options *o = &r->stage[0].o;
+    double sums[2];
+    int i, k;
     d.a_bias = 1 - powf(d.a, (float)(step + 1)), d.b_bias = 1 - powf(d.b, (float)(step + 1));
-    dev->zero(g->sums, sizeof sums);
-    dev->zero(g->grad, g->at_rest * sizeof(float));
-    if (g->o.zero < 2) dev->zero(g->grads_used, g->used_bytes);
-    for (micro = 0; micro < g->o.micro; micro++) {
-        int last = micro + 1 == g->o.micro;
-        if (!micro || g->o.zero == 3) weights_begin(g, 0);
-        forward(g, a, tokens + micro * each);
-        if (last || g->o.zero == 3) weights_end(g, 0);
-        must(dev->cross_entropy(&comm, &g->sums[0], &logits, targets + micro * each, (float)(1 / all_rows)));
-        weights_begin(g, 1);
-        backward(g, a, tokens + micro * each, last);
-        weights_end(g, 1);
-        if (last || g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));
+    dev->zero(r->sums, sizeof sums);
+    for (k = 0; k < o->chunks; k++) {
+        model *g = &r->stage[k];
+        dev->zero(g->grad, g->at_rest * sizeof(float));
+        if (o->zero < 2) dev->zero(g->grads_used, g->used_bytes);
+        g->backwards = 0;
     }
+    run_schedule(r, &r->schedule);
     /* Every element and every row once; mesh_norm would do it in the host's memory. */
-    for (i = 0; i < g->n; i++)
-        if (first_holder(&g->all[i].rest.layout) && g->all[i].rest.data)
-            dev->add_squares(&g->sums[1], data(&g->all[i].rest_grad), local(&g->all[i].rest.layout));
-    if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&g->sums[0], sizeof(double));
-    must(mesh_all_reduce(&comm, NULL, g->sums, g->sums, 2, MESH_F64, MESH_SUM));
-    dev->adam(g->param, g->m, g->v, g->grad, g->at_rest, d);
-    must(mesh_copy(&comm, sums, g->sums, sizeof sums));
+    for (k = 0; k < o->chunks; k++)
+        for (i = 0; i < r->stage[k].n; i++) {
+            const parameter *p = &r->stage[k].all[i];
+            if (first_holder(&p->rest.layout) && p->rest.data)
+                dev->add_squares(&r->sums[1], data(&p->rest_grad), local(&p->rest.layout));
+        }
+    if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&r->sums[0], sizeof(double));
+    if (mesh_all_reduce(&world, NULL, r->sums, r->sums, 2, MESH_F64, MESH_SUM) != MESH_OK) die(world.error.text);
+    for (k = 0; k < o->chunks; k++) {
+        model *g = &r->stage[k];
+        dev->adam(g->param, g->m, g->v, g->grad, g->at_rest, d);
+    }
+    must(mesh_copy(&comm, sums, r->sums, sizeof sums));
     *norm = sqrt(sums[1]);
-    return sums[0] / all_rows;
+    return sums[0] / ((double)o->batch * o->context);
+}
+
+/* This rank's stages, and the schedule. */
+static void stages_init(rank_stages *r, const options *o) {
+    int p = mesh_comm_size(&world, "pp"), index = mesh_comm_index(&world, "pp"), k, micros[2];
+    const char *kinds[2];
+    mesh_error err;
+    mesh_schedule_report report = MESH_ZERO;
+    memset(r, 0, sizeof *r);
+    kinds[0] = o->schedule, kinds[1] = "forward";
+    micros[0] = o->micro, micros[1] = 1;
+    for (k = 0; k < 2; k++) {
+        size_t nbytes = mesh_schedule_bytes(p, micros[k], o->chunks);
+        r->memory[k] = allocate(nbytes, 1);
+        check(mesh_schedule_make(k ? &r->sampling : &r->schedule, kinds[k], p, micros[k], o->chunks, r->memory[k],
+                                 nbytes, &err),
+              &err);
+    }
+    check(mesh_schedule_time(&r->schedule, NULL, &report, &err), &err);
+    r->slots = report.peak;
+    r->sums = (double *)device_memory(2 * sizeof(double));
+    r->stage = (model *)allocate((size_t)o->chunks, sizeof *r->stage);
+    for (k = 0; k < o->chunks; k++) model_init(&r->stage[k], o, k * p + index, p * o->chunks, r->slots);
+    r->batch = o->batch / o->micro;
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------------------------ */
@@ -260,7 +358,7 @@ static void spread(void *p, size_t count, mesh_dtype dtype) {
     void *there;
     must(mesh_alloc(comm.transport, nbytes, &there, &comm.error));
     must(mesh_copy(&comm, there, p, nbytes));
-    must(mesh_broadcast(&comm, NULL, there, there, count, dtype, 0));
+    if (mesh_broadcast(&world, NULL, there, there, count, dtype, 0) != MESH_OK) die(world.error.text);
     must(mesh_copy(&comm, p, there, nbytes));
     must(mesh_free(comm.transport, there, &comm.error));
 }
@@ -320,21 +418,29 @@ static void take_batch(const options *o, const unsigned char *text, size_t lengt
 }
 
 /* Continue a prompt, one byte at a time. All ranks take part, with a copy for each cut of the batch; rank 0 prints. */
-static void sample(model *g, int bytes) {
-    int T = g->o.context, copies = data_ways(&comm.on), i, k, n;
+static void sample(rank_stages *r, int bytes) {
+    model *g = &r->stage[r->stage[0].o.chunks - 1];
+    int T = g->o.context, copies = data_ways(&comm.on), last = mesh_comm_size(&world, "pp") - 1, i, k, n;
     unsigned char *window = (unsigned char *)allocate((size_t)T, 1);
     const char *prompt = "static inline ";
+    float *last_row = floats(VOCAB);
+    int64_t shape[3];
+    mesh_layout cut;
     mesh_tensor logits;
     mesh_box box;
     int *tokens, *here;
-    pass a;
-    pass_init(&a, g, copies);
+    shape[0] = copies, shape[1] = T, shape[2] = VOCAB;
+    cut = activation(2, shape, mesh_replicate());
+    mesh_layout_box(&cut, rank_here(), &box);
+    for (k = 0; k < g->o.chunks; k++)
+        memset(r->stage[k].saved, 0, (size_t)r->slots * sizeof(pass *)); /* of another batch */
+    r->batch = copies, r->samples = 1, r->each = (int)mesh_box_count(&box);
     n = (int)strlen(prompt);
-    tokens = (int *)device_memory((size_t)rows_of(&a.whole) * sizeof *tokens);
-    here = (int *)allocate((size_t)rows_of(&a.whole), sizeof *here);
-    logits = tensor_of(layout(3, a.logits.t.layout.shape));
+    tokens = (int *)device_memory((size_t)r->each * sizeof *tokens);
+    here = (int *)allocate((size_t)r->each, sizeof *here);
+    r->tokens = tokens;
+    logits = tensor_of(layout(3, shape));
     logits.data = floats(local(&logits.layout));
-    mesh_layout_box(&a.whole.t.layout, rank_here(), &box);
     memset(window, '\n', (size_t)T);
     memcpy(window, prompt, (size_t)n);
     if (net.base.rank == 0) printf("\n%s", prompt);
@@ -345,13 +451,15 @@ static void sample(model *g, int bytes) {
             memmove(window, window + 1, (size_t)n - 1);
             n--;
         }
-        for (k = 0; k < rows_of(&a.whole); k++) here[k] = window[box.offset[1] + k % box.shape[1]];
-        must(mesh_copy(&comm, tokens, here, (size_t)rows_of(&a.whole) * sizeof *here));
-        weights_begin(g, 0);
-        forward(g, &a, tokens);
-        weights_end(g, 0);
-        must(mesh_redistribute(&comm, &a.logits.t, &logits));
-        must(mesh_copy(&comm, chances, data(&logits) + (n - 1) * VOCAB, sizeof chances));
+        for (k = 0; k < r->each; k++) here[k] = window[box.offset[1] + k % box.shape[1]];
+        must(mesh_copy(&comm, tokens, here, (size_t)r->each * sizeof *here));
+        run_schedule(r, &r->sampling);
+        if (g->hi == g->nsegments) {
+            must(mesh_redistribute(&comm, &g->saved[0]->logits.t, &logits));
+            must(mesh_copy(&comm, last_row, data(&logits) + (n - 1) * VOCAB, VOCAB * sizeof *last_row));
+        }
+        if (mesh_broadcast(&world, "pp", last_row, last_row, VOCAB, MESH_F32, last) != MESH_OK) die(world.error.text);
+        must(mesh_copy(&comm, chances, last_row, sizeof chances));
         for (k = 0; k < VOCAB; k++) most = chances[k] > most ? chances[k] : most;
         for (k = 0; k < VOCAB; k++) sum += exp(((double)chances[k] - (double)most) / 0.6);
         at = sum * ((double)(draw((uint64_t)g->o.seed, 99, (uint64_t)i) >> 11) / 9007199254740992.0);
@@ -394,19 +502,17 @@ static void explain_value(cost *c, const char *name, const value *from, const va
 
 static void explain(cost *c, const model *g, const pass *a) {
     const layer_pass *s = &a->layers[0];
-    int i, k, gathers = g->o.zero == 3 ? 2 * g->o.micro : 1, sums = g->o.zero >= 2 ? g->o.micro : 1,
-              n = g->o.micro * g->o.layers;
+    int i, gathers = g->o.zero == 3 ? 2 * g->o.micro : 1, sums = g->o.zero >= 2 ? g->o.micro : 1;
+    int first = a->first_layer + 1, layers = (g->hi < g->nsegments ? g->hi : g->nsegments - 1) - first;
+    int n = g->o.micro * layers;
     if (c->prints) printf("%-14s %-34s %-34s %10s %10s\n", "tensor", "from", "to", "forward", "backward");
     for (i = 0; i < g->n; i++) {
         const parameter *p = &g->all[i];
-        cost each = MESH_ZERO;
-        each.prints = c->prints && (p->segment < 2 || p->segment == g->nsegments - 1);
-        k = p->segment == 1 ? g->o.layers : 1; /* one layer's stand for all */
-        if (p->segment > 1 && p->segment < g->nsegments - 1) continue;
-        explain_row(&each, p->row->name, &p->rest, &p->use, &p->use_grad, &p->rest_grad, gathers * k, sums * k);
-        c->predicted += each.predicted;
+        int of_a_layer = p->segment >= first && p->segment < first + layers, k = of_a_layer ? layers : 1;
+        if (of_a_layer && p->segment > first) continue; /* one layer's stand for all */
+        explain_row(c, p->row->name, &p->rest, &p->use, &p->use_grad, &p->rest_grad, gathers * k, sums * k);
     }
-    explain_value(c, "x", &a->table, &a->x, g->o.micro);
+    if (g->lo == 0) explain_value(c, "x", &a->table, &a->x, g->o.micro);
     explain_value(c, "into qkv", &s->ln1, &s->whole1, n);
     explain_value(c, "q", &s->q, &s->q_used, n);
     explain_value(c, "k", &s->k, &s->k_used, n);
@@ -415,20 +521,24 @@ static void explain(cost *c, const model *g, const pass *a) {
     explain_value(c, "proj", &s->part1, &s->sum1, n);
     explain_value(c, "into up", &s->ln2, &s->whole2, n);
     explain_value(c, "down", &s->part2, &s->sum2, n);
-    explain_value(c, "into head", &a->last, &a->whole, g->o.micro);
+    if (g->hi == g->nsegments) explain_value(c, "into head", &a->last, &a->whole, g->o.micro);
+    if (c->prints && g->stages > 1)
+        printf("between stages, %s: %.0f bytes to the next for each micro-batch, and as many back\n", g->o.schedule,
+               (double)local(&a->flow) * sizeof(float));
 }
 
-/* Bytes that this rank has sent in the comm. */
-static double sent_so_far(void) {
+/* Bytes that this rank has sent in a comm. */
+static double sent_in(const mesh_comm *c) {
     uint64_t sent = 0, sum = 0;
     int i;
-    for (i = 0; i < comm.on.naxes && comm.on.naxes > 1; i++) {
-        must(mesh_comm_bytes(&comm, comm.on.axis[i].name, &sent, NULL));
+    for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++) {
+        must(mesh_comm_bytes(c, c->on.axis[i].name, &sent, NULL));
         sum += sent;
     }
-    must(mesh_comm_bytes(&comm, NULL, &sent, NULL));
+    must(mesh_comm_bytes(c, NULL, &sent, NULL));
     return (double)(sum + sent);
 }
+static double sent_so_far(void) { return sent_in(&comm) + sent_in(&world); }
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -437,16 +547,17 @@ static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9
 static int usage(int status) {
     fprintf(
         status ? stderr : stdout,
-        "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--explain] [--device cpu|cuda]\n"
-        "                 [--text FILE] [--steps N] [--batch SEQUENCES] [--context BYTES] [--layers N] [--channels N]\n"
-        "                 [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-        "  --mesh      how the ranks are laid out, by axes of dp (or dp_replicate), dp_shard, cp, tp; default: all of them as dp\n"
+        "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
+        "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
+        "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
+        "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
         "  --ring      keys and values travel from rank to rank instead (cpu)\n"
         "  --zero      at rest over dp_shard and cp: 0 nothing is cut; 1 moments, weights and gradients, which are reduced once a\n"
         "              step; 2 reduced for each micro-batch; 3 weights gathered for each use, a layer ahead\n"
         "  --micro     micro-batches of a step\n"
+        "  --schedule  of stages along pp: 1f1b (the default), gpipe, or interleaved, with --chunks N stages on each rank\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
@@ -460,7 +571,7 @@ static int parse_options(options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     o->mesh = "dp=-1", o->device = "cpu";
     o->steps = 100, o->batch = 16, o->context = 64, o->layers = 2, o->channels = 64, o->heads = 4, o->seed = 1;
-    o->micro = 1;
+    o->micro = o->chunks = 1, o->schedule = "1f1b";
     for (i = 1; i < argc; i++) {
         struct {
             const char *name, **text;
@@ -472,6 +583,7 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--layers", NULL, &o->layers, 1, 40, NULL},  {"--channels", NULL, &o->channels, 1, 65536, NULL},
                      {"--heads", NULL, &o->heads, 1, 1024, NULL},  {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
                      {"--micro", NULL, &o->micro, 1, 65536, NULL}, {"--zero", NULL, &o->zero, 0, 3, NULL},
+                     {"--chunks", NULL, &o->chunks, 1, 255, NULL}, {"--schedule", &o->schedule, NULL, 0, 0, NULL},
                      {"--sp", NULL, NULL, 0, 0, &o->sp},           {"--ulysses", NULL, NULL, 0, 0, &o->ulysses},
                      {"--ring", NULL, NULL, 0, 0, &o->ring},       {"--explain", NULL, NULL, 0, 0, &o->explain}};
         int n = (int)(sizeof known / sizeof known[0]);
@@ -514,18 +626,28 @@ static int parse_options(options *o, int argc, char **argv) {
 
 static int mesh_of(const options *o, mesh *m) {
     mesh_error err;
+    char words[300];
     int i, k;
-    if (mesh_parse(m, o->mesh, mesh_world(&net.base), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    snprintf(words, sizeof words, "%s%s", strstr(o->mesh, "pp=") ? "" : "pp=1,", o->mesh);
+    if (mesh_parse(m, words, mesh_world(&net.base), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < AXES && strcmp(m->axis[i].name, axis_names[k]); k++) {}
-        if (k == AXES)
+        if (k == AXES && strcmp(m->axis[i].name, "pp"))
             return fprintf(
                        stderr,
-                       "train_gpt: --mesh %s: axis \"%s\": the axes are dp, dp_replicate, dp_shard, cp and tp, as in "
+                       "train_gpt: --mesh %s: axis \"%s\": the axes are pp, dp, dp_replicate, dp_shard, cp and tp, as in "
                        "dp=4,tp=2\n",
                        o->mesh, m->axis[i].name),
                    0;
     }
+    return 1;
+}
+
+/* This rank's stage: the mesh without pp. */
+static int stage_of(const mesh *m, mesh *stage) {
+    mesh_error err;
+    if (mesh_fix(stage, m, "pp", mesh_coord_of(m, "pp", net.base.rank), &err))
+        return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     return 1;
 }
 
@@ -543,6 +665,12 @@ static int fits(const options *o, const mesh *m) {
         return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n",
                        mesh__show(m).text),
                0;
+    if (o->layers < ways(m, "pp") * o->chunks)
+        return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d\n", o->layers, ways(m, "pp"),
+                       o->chunks),
+               0;
+    if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved"))
+        return fprintf(stderr, "train_gpt: --schedule %s: it is 1f1b, gpipe or interleaved\n", o->schedule), 0;
     return divides(m, "--batch", o->batch, "micro and dp", o->micro * data_ways(m)) &&
            divides(m, "--context", o->context, o->sp ? "cp and tp" : "cp", cp * (o->sp ? tp : 1)) &&
            divides(m, "--channels", o->channels, "--heads", o->heads) &&
@@ -550,12 +678,12 @@ static int fits(const options *o, const mesh *m) {
 }
 
 static int open_mesh(const options *o) {
-    mesh m;
+    mesh m, stage;
     mesh_error err;
     mesh_comm_desc desc = MESH_ZERO;
     mesh_transport *transport = &net.base;
     if (mesh_socket_open(&net, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
-    if (!mesh_of(o, &m) || !fits(o, &m)) return 0;
+    if (!mesh_of(o, &m) || !fits(o, &m) || !stage_of(&m, &stage)) return 0;
     dev = &cpu;
 #ifdef TRAIN_GPT_CUDA
     if (!strcmp(o->device, "cuda")) {
@@ -566,7 +694,8 @@ static int open_mesh(const options *o) {
         dev = cuda_device(gpu.device, &desc.stream);
     }
 #endif
-    if (mesh_comm_open(&comm, transport, &m, &desc, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    if (mesh_comm_open(&world, transport, &m, &desc, &err) || mesh_comm_open(&comm, transport, &stage, &desc, &err))
+        return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     return 1;
 }
 
@@ -594,8 +723,9 @@ static double relative(double a, double b) { return fabs(a - b) / (fabs(b) > 0 ?
 
 int main(int argc, char **argv) {
     options o;
-    model g;
-    pass a;
+    rank_stages r;
+    mesh_layout cut;
+    int64_t shape[2];
     size_t length;
     unsigned char *text;
     int *batch, *tokens;
@@ -605,24 +735,26 @@ int main(int argc, char **argv) {
     if (!parse_options(&o, argc, argv)) return 2;
     if (!open_mesh(&o)) return 1;
     lead = net.base.rank == 0;
-    model_init(&g, &o);
-    pass_init(&a, &g, o.batch / o.micro);
+    stages_init(&r, &o);
     text = read_text(&o, &length);
-    each = rows_of(&a.whole);                                             /* of a micro-batch */
+    shape[0] = r.batch, shape[1] = o.context;
+    cut = activation(2, shape, mesh_replicate());
+    each = r.each = (int)local(&cut);                                     /* of a micro-batch */
     batch = (int *)allocate(2 * (size_t)(each * o.micro), sizeof *batch); /* tokens, and then their targets */
     tokens = (int *)device_memory(2 * (size_t)(each * o.micro) * sizeof *tokens);
+    r.tokens = tokens, r.targets = tokens + o.micro * each;
     if (lead && o.log && !(log = fopen(o.log, "w"))) die("cannot write the file of --log");
     if (lead && o.against && !(other = fopen(o.against, "r"))) die("cannot read the file of --against");
     if (log) fprintf(log, "step,loss,norm\n");
     if (lead)
         printf(
             "%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step; %zu bytes of text\n",
-            net.base.size, net.base.size > 1 ? "s" : "", mesh__show(&comm.on).text, g.at_rest, o.batch, o.context,
-            length);
+            net.base.size, net.base.size > 1 ? "s" : "", mesh__show(&world.on).text, r.stage[0].at_rest, o.batch,
+            o.context, length);
     if (o.explain) {
         cost c = MESH_ZERO;
         c.prints = lead;
-        explain(&c, &g, &a);
+        explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
         if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
     }
     if (lead) printf(other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
@@ -633,7 +765,7 @@ int main(int argc, char **argv) {
         for (micro = 0; micro < o.micro; micro++)
             take_batch(&o, text, length, step, micro, batch + micro * each, batch + (o.micro + micro) * each);
         must(mesh_copy(&comm, tokens, batch, 2 * (size_t)(each * o.micro) * sizeof *tokens));
-        loss = train_step(&g, &a, tokens, tokens + o.micro * each, step, &norm);
+        loss = train_step(&r, step, &norm);
         if (!lead) continue;
         if (log) fprintf(log, "%d,%.17g,%.17g\n", step, loss, norm);
         if (other && earlier(other, &was_loss, &was_norm)) {
@@ -659,8 +791,9 @@ int main(int argc, char **argv) {
         if (log) fclose(log);
         if (other) fclose(other);
     }
-    sample(&g, 200);
+    sample(&r, 200);
     mesh_comm_close(&comm);
+    mesh_comm_close(&world);
 #ifdef TRAIN_GPT_CUDA
     mesh_nccl_close(&gpu);
 #endif

@@ -6,13 +6,14 @@
 #include <stdio.h>
 
 typedef struct options {
-    const char *mesh, *device, *text, *log, *against;
-    int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain;
+    const char *mesh, *device, *text, *log, *against, *schedule;
+    int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
 } options;
 
 /* ---- the mesh ------------------------------------------------------------------------------------------------------ */
 
-static mesh_comm comm;
+static mesh_comm world; /* all ranks: the pipelines, the loss and the norm */
+static mesh_comm comm;  /* this rank's stage: the layouts */
 static const device *dev;
 
 static const char *const axis_names[] = {"dp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -24,7 +25,7 @@ static void die(const char *what) {
 }
 
 static void must(mesh_status status) {
-    if (status != MESH_OK) die(comm.error.text);
+    if (status != MESH_OK) die(comm.failed || !world.failed ? comm.error.text : world.error.text);
 }
 static void check(mesh_status status, const mesh_error *err) {
     if (status != MESH_OK) die(err->text);
@@ -114,21 +115,26 @@ static const row of_end[] = {{"last weight", "C", 0, 1}, {"last bias", "C", 0, 0
 
 typedef struct parameter {
     const row *row;
-    int segment;
+    int segment, id; /* id: its number in the whole model */
     mesh_tensor rest, use, rest_grad, use_grad;
 } parameter;
 
 enum { PARAMETERS = 512, SEGMENTS = 64 };
+struct pass;
+
+/* A stage: the segments lo .. hi - 1 of the model. A rank has one, or with --chunks several. */
 typedef struct model {
     options o;
-    int nsegments, n, first[SEGMENTS + 1]; /* of a segment's parameters */
+    int stage, stages, lo, hi, nsegments;
+    int n, first[SEGMENTS + 1]; /* of a segment's parameters: those of other stages are none */
     parameter all[PARAMETERS];
     float *param, *grad, *m, *v; /* at rest, one after the other */
     size_t at_rest;              /* floats of each */
     void *slot[2], *grad_slot[2], *grads_used;
     size_t slot_bytes, used_bytes;
     mesh_buckets weights, weights_back, grads;
-    double *sums; /* of a step: the loss, squares of gradients */
+    struct pass **saved; /* activations of the micro-batches in flight; NULL: not needed yet */
+    int backwards;       /* micro-batches whose gradients are there */
 } model;
 
 static int64_t extent(const options *o, char letter) {
@@ -190,12 +196,13 @@ static mesh_tensor tensor_of(mesh_layout l) {
     return t;
 }
 
-static void add(model *g, const row *r) {
+static void add(model *g, const row *r, int segment, int id) {
     parameter *p = &g->all[g->n];
     mesh_error err;
-    if (g->n + 1 > PARAMETERS || g->nsegments + 1 > SEGMENTS) die("too many layers");
+    if (g->n + 1 > PARAMETERS) die("too many layers");
     p->row = r;
-    p->segment = g->nsegments;
+    p->segment = segment;
+    p->id = id;
     p->use = tensor_of(weight_used(&g->o, r));
     p->rest = tensor_of(weight_at_rest(&g->o, p->use.layout));
     check(mesh_gradient_of(&p->use_grad, &p->use, MESH_F32, NULL, &err), &err);
@@ -204,11 +211,17 @@ static void add(model *g, const row *r) {
     g->n++;
 }
 
-static void add_segment(model *g, const row *rows, size_t n) {
-    size_t i;
-    g->first[g->nsegments] = g->n;
-    for (i = 0; i < n; i++) add(g, &rows[i]);
-    g->first[++g->nsegments] = g->n;
+/* The parameters of a stage: those before and behind it have numbers too. */
+static void add_segments(model *g) {
+    int k, i, id = 0;
+    for (k = 0; k < g->nsegments; k++) {
+        const row *rows = k == 0 ? of_start : k == g->nsegments - 1 ? of_end : of_layer;
+        int n = k == 0 ? 2 : k == g->nsegments - 1 ? 3 : OF_LAYER;
+        g->first[k] = g->n;
+        for (i = 0; i < n; i++, id++)
+            if (k >= g->lo && k < g->hi) add(g, &rows[i], k, id);
+    }
+    g->first[k] = g->n;
 }
 
 /* One member of the parameters from..to, laid into one buffer. Returns its bytes. */
@@ -228,8 +241,8 @@ static void open_buckets(model *g, mesh_buckets *b, size_t src, size_t dst, int 
     mesh_tensor from[PARAMETERS], to[PARAMETERS];
     int bucket[PARAMETERS], k, i, n = 0;
     mesh_buckets_desc desc = MESH_ZERO;
-    for (k = 0; k < g->nsegments; k++) {
-        int segment = back ? g->nsegments - 1 - k : k;
+    for (k = 0; k < g->hi - g->lo; k++) {
+        int segment = back ? g->hi - 1 - k : g->lo + k;
         for (i = g->first[segment]; i < g->first[segment + 1]; i++, n++) {
             memcpy(&from[n], (char *)&g->all[i] + src, sizeof from[0]);
             memcpy(&to[n], (char *)&g->all[i] + dst, sizeof to[0]);
@@ -261,7 +274,7 @@ static void initialize(model *g) {
         float deviation = g->all[i].row->deviation;
         if (!t.data) continue;
         t.data = values + ((float *)t.data - g->param);
-        check(mesh_random_normal(&t, rank_here(), (uint64_t)g->o.seed, (uint64_t)i, deviation == 1 ? 1 : 0,
+        check(mesh_random_normal(&t, rank_here(), (uint64_t)g->o.seed, (uint64_t)g->all[i].id, deviation == 1 ? 1 : 0,
                                  (double)(deviation == 1  ? 0
                                           : deviation < 0 ? residual
                                                           : deviation),
@@ -279,7 +292,7 @@ static void model_memory(model *g) {
     g->param = floats(g->at_rest), g->grad = floats(g->at_rest), g->m = floats(g->at_rest), g->v = floats(g->at_rest);
     LAY(g, 0, g->n, rest, g->param);
     LAY(g, 0, g->n, rest_grad, g->grad);
-    for (k = 0; k < g->nsegments; k++) {
+    for (k = g->lo; k < g->hi; k++) {
         size_t bytes = LAY(g, g->first[k], g->first[k + 1], use, NULL);
         if (bytes > g->slot_bytes) g->slot_bytes = bytes;
     }
@@ -290,21 +303,23 @@ static void model_memory(model *g) {
     g->grads_used = zero == 1 ? device_memory(g->used_bytes) : g->grad; /* R and I are the same memory */
     if (zero < 3) LAY(g, 0, g->n, use, zero ? device_memory(g->used_bytes) : g->param);
     if (zero < 2) LAY(g, 0, g->n, use_grad, g->grads_used);
-    for (k = 0; k < g->nsegments; k++) {
+    for (k = g->lo; k < g->hi; k++) {
         if (zero == 3) LAY(g, g->first[k], g->first[k + 1], use, g->slot[k & 1]);
         if (zero >= 2) LAY(g, g->first[k], g->first[k + 1], use_grad, g->grad_slot[k & 1]);
     }
 }
 
-static void model_init(model *g, const options *o) {
-    int i;
-    memset(g, 0, sizeof *g);
+/* Layers are dealt to the stages in order; the first has the embeddings too, the last the end. */
+static void model_init(model *g, const options *o, int stage, int stages, int slots) {
     g->o = *o;
-    add_segment(g, of_start, 2);
-    for (i = 0; i < o->layers; i++) add_segment(g, of_layer, OF_LAYER);
-    add_segment(g, of_end, 3);
+    g->stage = stage, g->stages = stages;
+    g->nsegments = o->layers + 2;
+    if (g->nsegments > SEGMENTS) die("too many layers");
+    g->lo = stage ? 1 + stage * o->layers / stages : 0;
+    g->hi = stage == stages - 1 ? g->nsegments : 1 + (stage + 1) * o->layers / stages;
+    g->saved = (struct pass **)allocate((size_t)slots, sizeof *g->saved);
+    add_segments(g);
     model_memory(g);
-    g->sums = (double *)device_memory(2 * sizeof(double));
     initialize(g);
     open_buckets(g, &g->weights, offsetof(parameter, rest), offsetof(parameter, use), 0);
     open_buckets(g, &g->weights_back, offsetof(parameter, rest), offsetof(parameter, use), 1);
@@ -319,9 +334,9 @@ static float *G(const model *g, int segment, int k) { return (float *)g->all[g->
 static void weights_begin(model *g, int back) {
     int k;
     if (g->o.zero == 3)
-        all_ready(g, back ? &g->weights_back : &g->weights, back ? g->nsegments - 1 : 0, back);
+        all_ready(g, back ? &g->weights_back : &g->weights, back ? g->hi - 1 : g->lo, back);
     else
-        for (k = 0; k < g->nsegments && !back; k++) all_ready(g, &g->weights, k, 0);
+        for (k = g->lo; k < g->hi && !back; k++) all_ready(g, &g->weights, k, 0);
 }
 
 /* A segment's weights, until the one after the next is asked for. */
@@ -330,7 +345,7 @@ static void weights_of(model *g, int segment, int back) {
     mesh_buckets *b = ahead && back ? &g->weights_back : &g->weights;
     if (!ahead && back) return; /* they are there since the forward pass */
     must(mesh_buckets_wait(b, listed(g, segment, back)));
-    if (ahead && next >= 0 && next < g->nsegments) all_ready(g, b, next, back);
+    if (ahead && next >= g->lo && next < g->hi) all_ready(g, b, next, back);
 }
 
 static void weights_end(model *g, int back) {
@@ -340,7 +355,7 @@ static void weights_end(model *g, int back) {
 /* Room for a segment's gradients, zero where nothing has been added yet. */
 static void grads_of(model *g, int segment) {
     if (g->o.zero < 2) return;
-    if (segment + 2 < g->nsegments) must(mesh_buckets_wait(&g->grads, listed(g, segment + 2, 1)));
+    if (segment + 2 < g->hi) must(mesh_buckets_wait(&g->grads, listed(g, segment + 2, 1)));
     dev->zero(g->grad_slot[segment & 1], g->slot_bytes);
 }
 
@@ -374,6 +389,7 @@ typedef struct pass {
     int64_t heads_stride[4];
     float *last_hat, *last_rstd, *work;
     layer_pass *layers;
+    int first_layer;
     void *pool[64]; /* gradients of a layer's: those of another are not alive at the same time */
     int npool, pooled;
 } pass;
@@ -526,32 +542,37 @@ static void made(const char *what, const mesh_layout *want, mesh_local_kind kind
 
 static const mesh_layout *used(const model *g, int segment, int k) { return &g->all[g->first[segment] + k].use.layout; }
 
-static void check_table(const model *g, const pass *a) {
+static void check_layer(const model *g, const pass *a, int w) {
     const layer_pass *s = &a->layers[0];
     const mesh_layout *flow = &a->flow, *whole = &a->flow_whole, *qkv = &s->qkv.t.layout, *wide = &a->wide;
-    const mesh_layout *q = &s->q_used.t.layout, *k = &s->k_used.t.layout, *table = used(g, 0, WTE);
-    int last = g->nsegments - 1;
+    const mesh_layout *q = &s->q_used.t.layout, *k = &s->k_used.t.layout;
+    made("a layer norm", flow, MESH_LOCAL_MAP, "bsC,C,C->bsC", flow, used(g, w, LN1_W), used(g, w, LN1_B));
+    made("the product with qkv", qkv, MESH_LOCAL_EINSUM, "bsc,cthe->bsthe", whole, used(g, w, QKV_W), NULL);
+    made("qkv's bias", qkv, MESH_LOCAL_LINEAR, "bsthe,the->bsthe", qkv, used(g, w, QKV_B), NULL);
+    if (!g->o.ring) /* which is a function of the library's own */
+        made("attention", &s->att_used.t.layout, MESH_LOCAL_MAP, "bqhE,bKhE,bKhE->bqhE", q, k, &s->v_used.t.layout);
+    made("the product with proj", &a->part, MESH_LOCAL_EINSUM, "bshe,hec->bsc", &s->att.t.layout, used(g, w, PROJ_W),
+         NULL);
+    made("adding to the residual stream", flow, MESH_LOCAL_LINEAR, "bsc,bsc,c->bsc", flow, &s->sum1.t.layout,
+         used(g, w, PROJ_B));
+    made("the product with up", wide, MESH_LOCAL_EINSUM, "bsc,cf->bsf", whole, used(g, w, UP_W), NULL);
+    made("up's bias", wide, MESH_LOCAL_LINEAR, "bsf,f->bsf", wide, used(g, w, UP_B), NULL);
+    made("gelu", wide, MESH_LOCAL_MAP, "bsf->bsf", wide, NULL, NULL);
+    made("the product with down", &a->part, MESH_LOCAL_EINSUM, "bsf,fc->bsc", wide, used(g, w, DOWN_W), NULL);
+}
+
+static void check_ends(const model *g, const pass *a) {
     int64_t one_hot[3];
     mesh_layout ids;
     one_hot[0] = a->batch, one_hot[1] = g->o.context, one_hot[2] = VOCAB;
     ids = activation(3, one_hot, dev->cuts_vocabulary ? mesh_shard(2) : beside_flow(&g->o));
-    made("looking up tokens", &a->table.t.layout, MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, table, NULL);
-    made("adding positions", flow, MESH_LOCAL_LINEAR, "bsc,sc->bsc", flow, used(g, 0, WPE), NULL);
-    made("a layer norm", flow, MESH_LOCAL_MAP, "bsC,C,C->bsC", flow, used(g, 1, LN1_W), used(g, 1, LN1_B));
-    made("the product with qkv", qkv, MESH_LOCAL_EINSUM, "bsc,cthe->bsthe", whole, used(g, 1, QKV_W), NULL);
-    made("qkv's bias", qkv, MESH_LOCAL_LINEAR, "bsthe,the->bsthe", qkv, used(g, 1, QKV_B), NULL);
-    if (!g->o.ring) /* which is a function of the library's own */
-        made("attention", &s->att_used.t.layout, MESH_LOCAL_MAP, "bqhE,bKhE,bKhE->bqhE", q, k, &s->v_used.t.layout);
-    made("the product with proj", &a->part, MESH_LOCAL_EINSUM, "bshe,hec->bsc", &s->att.t.layout, used(g, 1, PROJ_W),
-         NULL);
-    made("adding to the residual stream", flow, MESH_LOCAL_LINEAR, "bsc,bsc,c->bsc", flow, &s->sum1.t.layout,
-         used(g, 1, PROJ_B));
-    made("the product with up", wide, MESH_LOCAL_EINSUM, "bsc,cf->bsf", whole, used(g, 1, UP_W), NULL);
-    made("up's bias", wide, MESH_LOCAL_LINEAR, "bsf,f->bsf", wide, used(g, 1, UP_B), NULL);
-    made("gelu", wide, MESH_LOCAL_MAP, "bsf->bsf", wide, NULL, NULL);
-    made("the product with down", &a->part, MESH_LOCAL_EINSUM, "bsf,fc->bsc", wide, used(g, 1, DOWN_W), NULL);
-    made("the product with head", &a->logits.t.layout, MESH_LOCAL_EINSUM, "bsc,cv->bsv", &a->whole.t.layout,
-         used(g, last, HEAD), NULL);
+    if (g->lo == 0) {
+        made("looking up tokens", &a->table.t.layout, MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, used(g, 0, WTE), NULL);
+        made("adding positions", &a->flow, MESH_LOCAL_LINEAR, "bsc,sc->bsc", &a->flow, used(g, 0, WPE), NULL);
+    }
+    if (g->hi == g->nsegments)
+        made("the product with head", &a->logits.t.layout, MESH_LOCAL_EINSUM, "bsc,cv->bsv", &a->whole.t.layout,
+             used(g, g->hi - 1, HEAD), NULL);
 }
 
 static void pass_init(pass *a, const model *g, int64_t batch) {
@@ -559,8 +580,8 @@ static void pass_init(pass *a, const model *g, int64_t batch) {
     int64_t shape[4], E = o->channels / o->heads;
     mesh_place cut = mesh_shard(2), flow = o->sp ? mesh_shard(1) : mesh_invariant();
     mesh_layout logits, table, last;
-    size_t linear, probs;
-    int i;
+    size_t linear, probs, all;
+    int i, layers;
     memset(a, 0, sizeof *a);
     a->batch = batch;
     shape[0] = batch, shape[1] = o->context, shape[2] = o->channels, shape[3] = E;
@@ -575,20 +596,30 @@ static void pass_init(pass *a, const model *g, int64_t batch) {
     a->heads_stride[3] = 1, a->heads_stride[2] = E;
     a->heads_stride[1] = 3 * E * extent_here(&a->heads, 2);
     a->heads_stride[0] = a->heads_stride[1] * extent_here(&a->heads, 1);
-    value_make(a, &a->table, &table, NULL);
-    passage_make(a, &a->to_x, &a->table, &a->x, &a->flow);
-    value_make(a, &a->last, &a->flow, NULL);
-    passage_make(a, &a->to_whole, &a->last, &a->whole, &last);
-    value_make(a, &a->logits, &logits, NULL);
-    a->logits.g.data = a->logits.t.data; /* the gradient takes its place */
-    a->last_hat = floats(local(&a->flow)), a->last_rstd = floats(local(&a->flow));
+    if (g->lo == 0) {
+        value_make(a, &a->table, &table, NULL);
+        passage_make(a, &a->to_x, &a->table, &a->x, &a->flow);
+    } else {
+        value_make(a, &a->x, &a->flow, NULL);
+    }
+    if (g->hi == g->nsegments) {
+        value_make(a, &a->last, &a->flow, NULL);
+        passage_make(a, &a->to_whole, &a->last, &a->whole, &last);
+        value_make(a, &a->logits, &logits, NULL);
+        a->logits.g.data = a->logits.t.data; /* the gradient takes its place */
+        a->last_hat = floats(local(&a->flow)), a->last_rstd = floats(local(&a->flow));
+    }
     a->npool = 0; /* those above are not a layer's */
-    a->layers = (layer_pass *)allocate((size_t)o->layers, sizeof *a->layers);
-    for (i = 0; i < o->layers; i++) layer_init(g, a, &a->layers[i]);
-    linear = (size_t)rows_of(&a->whole) * 4 * (size_t)o->channels + 4 * (size_t)o->channels * (size_t)o->channels +
-             (size_t)o->channels * VOCAB;
+    a->first_layer = g->lo == 0 ? 0 : g->lo - 1;
+    layers = (g->hi == g->nsegments ? o->layers : g->hi - 1) - a->first_layer;
+    a->layers = (layer_pass *)allocate((size_t)layers, sizeof *a->layers);
+    for (i = 0; i < layers; i++) layer_init(g, a, &a->layers[i]);
+    all = (size_t)extent_here(&a->flow_whole, 0) * (size_t)extent_here(&a->flow_whole, 1);
+    linear =
+        all * 4 * (size_t)o->channels + 4 * (size_t)o->channels * (size_t)o->channels + (size_t)o->channels * VOCAB;
     probs = (size_t)rows_of(&a->layers[0].q_used) * (size_t)(o->heads * o->context);
     a->work = floats(linear > probs ? linear : probs);
-    check_table(g, a);
+    check_layer(g, a, a->first_layer + 1);
+    check_ends(g, a);
 }
 #endif

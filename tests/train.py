@@ -21,6 +21,11 @@ COMBINATIONS = [  # ranks, what
     (6, "cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --ring --micro 2"), (4, "dp_shard=4 --zero 3"),
     (8, "dp_replicate=2,dp_shard=2,cp=2 --zero 2 --micro 2"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"),
     (8, "dp_shard=2,tp=2,cp=2 --zero 3"), (12, "dp=2,cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=8 --zero 3"),
+    (2, "pp=2"), (2, "pp=2 --micro 4"), (3, "pp=3 --micro 4 --schedule gpipe"), (2, "pp=2 --micro 4 --schedule interleaved --chunks 2"),
+    (4, "pp=2,tp=2 --micro 2 --sp"), (4, "dp_shard=2,pp=2 --zero 3 --micro 4"), (4, "cp=2,pp=2 --zero 1 --micro 2 --ulysses"),
+    (8, "dp=2,pp=2,tp=2 --micro 4"), (8, "pp=4,dp_shard=2 --zero 2 --micro 4"),
+    (16, "pp=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 4 --schedule interleaved --chunks 2"),
+    (16, "pp=2,dp_replicate=2,dp_shard=2,tp=2 --sp --zero 2 --micro 2"),
     (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"), (16, "tp=2,cp=2,dp_shard=2,dp_replicate=2 --zero 1"),
 ]
 
@@ -40,7 +45,7 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
      "a->part = activation(3, shape, mesh_replicate());", 2, "tp=2", "the product with proj makes"),
     ("keys and values of the own positions only", TABLE, 'keys = with(a->heads, "cp", mesh_replicate());', "keys = a->heads;",
      2, "cp=2", "the table is wrong: attention"),
-    ("the sum of the ranks' means", NET, "(float)(1 / all_rows)", "(float)(1.0 / each)", 2, "dp=2", None),
+    ("the sum of the ranks' means", NET, "(float)(1 / ((double)g->o.batch * g->o.context))", "(float)(1.0 / r->each)", 2, "dp=2", None),
     ("a backward reduction left out", NET, "follow(s->to_whole2.backward);", "", 2, "tp=2", None),
     ("replicated gradients that are not summed", TABLE, "check(mesh_gradient_of(&p->use_grad, &p->use, MESH_F32, NULL, &err), &err);",
      "p->use_grad = p->use;", 2, "dp=2", None),
@@ -49,8 +54,8 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("a slot that is not cleared", TABLE, "dev->zero(g->grad_slot[segment & 1], g->slot_bytes);", "", 2, "dp_shard=2 --zero 3 --layers 3", None),
     ("weights a layer late", TABLE, "must(mesh_buckets_wait(b, listed(g, segment, back)));", "if (!ahead) must(mesh_buckets_wait(b, listed(g, segment, back)));",
      2, "dp_shard=2 --zero 3", None),
-    ("replicas counted in the norm", NET, "if (first_holder(&g->all[i].rest.layout) &&", "if (", 2, "tp=2", None),
-    ("the loss counted by every rank of tp", NET, 'if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&g->sums[0], sizeof(double));', "",
+    ("replicas counted in the norm", NET, "if (first_holder(&p->rest.layout) &&", "if (", 2, "tp=2", None),
+    ("the loss counted by every rank of tp", NET, 'if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&r->sums[0], sizeof(double));', "",
      2, "tp=2", None),
     ("positions from the start on every rank", TABLE, 'l = with(l, "cp", mesh_shard(0));', "", 2, "cp=2", "the table is wrong: adding positions"),
     ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
@@ -79,6 +84,7 @@ def combinations():
     logs = {}
     for ranks, what in COMBINATIONS:
         model = ONE_HEAD_OF_FOUR if ranks in (4, 8, 16) else SMALL
+        if "pp=" in what: model = model.replace("--layers 2", "--layers 4")
         if model not in logs:
             logs[model] = f"{work}/{len(logs)}.csv"
             train(f"{build}/train_gpt", 1, "", model, log=logs[model])
