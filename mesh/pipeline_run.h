@@ -372,8 +372,8 @@ MESH__PRIVATE mesh_status mesh__pipeline_settle(mesh__pipeline *p, mesh_status s
         mesh__feed *f = &p->feed[i / 2][i % 2];
         for (k = 0; k < MESH__OUTBOX; k++)
             if (o->request[k].comm) {
-                mesh_status ended = mesh_wait(o->request[k]);
-                if (status == MESH_OK) status = ended;
+                mesh_status sent = mesh_wait(o->request[k]);
+                if (status == MESH_OK) status = sent;
             }
         for (k = 0; k < f->waiting; k++)
             if (f->letter[k].request.comm) mesh_wait(f->letter[k].request);

@@ -414,6 +414,10 @@ static void test_schedule_refused(void) {
     CHECK_INT(mesh_schedule_check(&t, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text,
               "rank 0, place 1: kind 0, chunk 0, micro-batch 1; there are 4 kinds, 1 chunks, 1 micro-batches");
+    ((mesh_action *)(uintptr_t)s.action)[5].kind = MESH_BACKWARD; /* the weights' half of the last, become both */
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 5: the backward of micro-batch 1 (stage 0) is done twice");
+    ((mesh_action *)(uintptr_t)s.action)[5].kind = MESH_BACKWARD_WEIGHT;
     memory[1] = -1;
     CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "rank 0: its actions are 0 up to -1; `first` must rise");
@@ -432,6 +436,7 @@ typedef struct affine {
     const mesh_schedule *s;
     int width[AFFINE_STAGES + 1]; /* what goes into stage k */
     size_t boundary[AFFINE_STAGES];
+    size_t pad;                                        /* bytes of a message before its numbers */
     uint64_t data;                                     /* of this pipeline */
     uint64_t grad[AFFINE_STAGES][2];                   /* of each stage's factor and summand, over all micro-batches */
     int backward;                                      /* the schedule has one */
@@ -505,16 +510,16 @@ static int affine_run(void *ctx, const mesh_stage_call *call, int ncalls) {
     CHECK((call->grad_in == NULL) == (first || forward || call->kind == MESH_BACKWARD_WEIGHT));
     if (test_failures) return 1;
     for (i = 0; i < c->width[call->stage]; i++)
-        x[i] = first ? affine_in(c, call->micro, i) : ((const uint64_t *)call->in)[i];
+        x[i] = first ? affine_in(c, call->micro, i) : ((const uint64_t *)call->in)[c->pad / 8 + (size_t)i];
     if (forward) {
         uint64_t y[AFFINE_WIDTH];
         affine_forward(c, call->stage, x, y);
-        if (!last) memcpy(call->out, y, c->boundary[call->stage]);
+        if (!last) memcpy((char *)call->out + c->pad, y, c->boundary[call->stage] - c->pad);
         return 0;
     }
     for (i = 0; i < c->width[call->stage + 1]; i++)
-        gy[i] = last ? affine_loss(call->micro, i) : ((const uint64_t *)call->grad_out)[i];
-    if (call->grad_in) affine_backward(c, call->stage, gy, (uint64_t *)call->grad_in);
+        gy[i] = last ? affine_loss(call->micro, i) : ((const uint64_t *)call->grad_out)[c->pad / 8 + (size_t)i];
+    if (call->grad_in) affine_backward(c, call->stage, gy, (uint64_t *)call->grad_in + c->pad / 8);
     if (call->kind != MESH_BACKWARD_INPUT) affine_weights(c, call->stage, x, gy);
     if (c->comm && call->kind != MESH_BACKWARD_INPUT) {
         uint64_t one = 1, all = 0;
@@ -601,6 +606,40 @@ static void test_run(void) {
     run_world(TCP, 3, affine_rank, NULL);
     run_world(TCP, 5, affine_rank, NULL);
 }
+
+/* Messages that do not fit into what is on its way: a buffer is written again only when it has gone. */
+static void run_large_rank(mesh_transport *t, void *ctx) {
+    test_random r = random_from(75);
+    int k;
+    size_t i;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "pp=-1", NULL, 20 * SECOND)) return;
+    for (i = 1; i < PIPELINE_KINDS; i++) {
+        affine *own = (affine *)malloc(sizeof *own), *serial = (affine *)malloc(sizeof *serial);
+        mesh_schedule s;
+        mesh_stage stage;
+        void *memory = pipeline_make(&s, pipeline_kinds[i], t->size, 6, i == 3 || i == 5 ? 2 : 1);
+        stage = affine_stage(own, &r, &s, t->rank, 0);
+        stage.boundary = own->boundary;
+        own->pad = 1 << 20;
+        for (k = 0; k < s.ranks * s.chunks; k++) own->boundary[k] += own->pad;
+        *serial = *own;
+        CHECK_OK(mesh_pipeline_run(&c, "pp", &s, &stage), c.error);
+        affine_serial(serial);
+        for (k = 0; k < s.ranks * s.chunks; k++)
+            if (mesh__stage_rank(&s, k) == t->rank)
+                CHECK(own->grad[k][0] == serial->grad[k][0] && own->grad[k][1] == serial->grad[k][1]);
+        free(own), free(serial), free(memory);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_run_large(void) {
+    run_world(SIM, 3, run_large_rank, NULL);
+    run_world(TCP, 2, run_large_rank, NULL);
+    run_world(TCP, 3, run_large_rank, NULL);
+}
+
 /* Two pipelines side by side with other data, whose callbacks sum over both. */
 static void test_run_beside(void) {
     static int beside;
@@ -766,6 +805,7 @@ static const test_case pipeline_tests[] = {
     {"pipeline/drawing", test_drawing, 0},
     {"pipeline/refused", test_schedule_refused, 0},
     {"pipeline/run", test_run, 90},
+    {"pipeline/run_large", test_run_large, 90},
     {"pipeline/run_beside", test_run_beside, 60},
     {"pipeline/stage_fails", test_stage_fails, 60},
     {"pipeline/stage_dies", test_stage_dies, 60},
