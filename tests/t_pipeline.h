@@ -605,6 +605,9 @@ static void test_run(void) {
     run_world(TCP, 2, affine_rank, NULL);
     run_world(TCP, 3, affine_rank, NULL);
     run_world(TCP, 5, affine_rank, NULL);
+    world_threaded = 1; /* which moves messages while callbacks run */
+    run_world(TCP, 3, affine_rank, NULL);
+    world_threaded = 0;
 }
 
 /* Messages that do not fit into what is on its way: a buffer is written again only when it has gone. */
