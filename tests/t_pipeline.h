@@ -428,6 +428,29 @@ static void test_schedule_refused(void) {
     CHECK_HAS(err.text, "the costs up to stage 1, of 2 micro-batches, are more than 2^62 ps");
 }
 
+/* More pairs than are looked at together: what is wrong with the last ones is seen too. */
+static void test_many_micros(void) {
+    enum { MICROS = 9000 };
+    mesh_schedule s;
+    mesh_schedule_report r = MESH_ZERO;
+    mesh_error err;
+    void *memory = pipeline_make(&s, "gpipe", 3, MICROS, 1);
+    mesh_action *last = (mesh_action *)(uintptr_t)s.action + 2 * MICROS - 1;
+    CHECK_OK(mesh_schedule_time(&s, NULL, &r, &err), err);
+    CHECK_INT(r.makespan_ps, 3 * (MICROS + 2));
+    CHECK_INT(r.peak, MICROS);
+    last->micro = 4095;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 17999: the backward of micro-batch 4095 (stage 0) is done twice");
+    last->micro = 8998;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 17999: the backward of micro-batch 8998 (stage 0) is done twice");
+    last->micro = MICROS - 1, last->kind = MESH_BACKWARD_INPUT;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0: the backward of the weights of micro-batch 8999 (stage 0) is missing");
+    free(memory);
+}
+
 /* ---- the executor: a chain of affine maps of whole numbers, against one rank ---- */
 
 enum { AFFINE_STAGES = 24, AFFINE_WIDTH = 9, AFFINE_SLOTS = 64 };
@@ -807,6 +830,7 @@ static const test_case pipeline_tests[] = {
     {"pipeline/clock", test_clock, 60},
     {"pipeline/drawing", test_drawing, 0},
     {"pipeline/refused", test_schedule_refused, 0},
+    {"pipeline/many", test_many_micros, 0},
     {"pipeline/run", test_run, 90},
     {"pipeline/run_large", test_run_large, 90},
     {"pipeline/run_beside", test_run_beside, 60},
