@@ -1,6 +1,7 @@
 /* mesh_parallel.h - what parallelisms ask beyond changing layouts: random numbers by global index, norms, pipelines. Part of mesh.h 0.1.0. MIT licence.
 
-   The front door of this part: it brings mesh/random.h, mesh/norm.h, mesh/pipeline.h and mesh/pipeline_run.h. A parallelism itself is a table of layouts (mesh/local.h, `mesh zoo`).
+   The front door of this part: it brings mesh/random.h, mesh/norm.h, mesh/pipeline.h and mesh/pipeline_run.h. A parallelism itself is a table of
+   layouts (mesh/local.h, `mesh zoo`).
 
 DO THIS
     #define MESH_IMPLEMENTATION         in exactly one file
@@ -11,6 +12,8 @@ EXAMPLE
     mesh_random_normal(&weight, rank, 1234, 7, 0, 0.02, &err);        the same values in any layout, on any number of ranks
     ... gradients ...
     mesh_clip(&comm, gradients, n, 1.0, &norm);                       every element once, whatever lies where
+    mesh_schedule_make(&s, "1f1b", 4, 8, 1, memory, nbytes, &err);    who does what in which order, as data
+    mesh_pipeline_run(&comm, "pp", &s, &stage);                       stage.run computes, its messages are the library's
 */
 #include "mesh_collectives.h"
 

@@ -50,15 +50,15 @@ typedef struct mesh_schedule {
     const mesh_action *action;
 } mesh_schedule;
 
-/* Make a schedule of a kind, for p ranks and m micro-batches. Bubble: what the busiest rank's time lacks to the whole, over it, where all stages cost the
-   same and sends nothing. Peak: the most (micro-batch, chunk) in flight on rank r, from the forward to the last backward.
+/* Make a schedule of a kind, for p ranks and m micro-batches. Bubble: how much longer the whole takes than a rank computes, over that, where all stages cost
+   the same and sends nothing. Peak: the most (micro-batch, chunk) in flight on rank r, from the forward to the last backward.
      kind         chunks   source                               bubble                            peak on rank r
      forward      any      no backward                                                            1
      gpipe        1        Huang et al. 2019                    (p - 1) / m                       m
      1f1b         1        Narayanan et al. 2021, section 2.2   (p - 1) / m                       min(p - r, m)
      interleaved  2 ..     the same; micros % ranks is 0        (p - 1) / (chunks m)              min(2 (p - r - 1) + (chunks - 1) p + 1, chunks m)
-     zb-h1        1        Qi et al. 2023, section 2.3          max(p - 1, 2 p - 1 - m) / (3 m)   min(p, m), which 1f1b has on rank 0
-     zb-v         2, a V   Qi et al. 2024, section 4            max(p - 1, 4 p - 2 - 2 m) / (6 m) at most 2 min(p, m), of stages half as big
+     zb-h1        1        Qi et al. 2023, "Zero Bubble"        max(p - 1, 2 p - 1 - m) / (3 m)   min(p, m), which 1f1b has on rank 0
+     zb-v         2, a V   the same                             max(p - 1, 4 p - 2 - 2 m) / (6 m) at most 2 min(p, m), of stages half as big
    zb-h1's and zb-v's bubble: where forward and both halves of the backward cost the same.
    memory: mesh_schedule_bytes of it, aligned for int, alive as long as the schedule. ARGUMENT: numbers that the kind does not fit, with the nearest
    that do. MEMORY: the bytes needed. */
@@ -210,7 +210,7 @@ MESH__PRIVATE void mesh__make_both(mesh__maker *k, int chunk) {
     mesh__make_next(k, MESH_BACKWARD_WEIGHT, chunk);
 }
 
-/* The order that the paper finds for F = B = W, written down for 2 p - 1 micro-batches or more; of fewer, what is left of it. */
+/* The paper searches for an order; this is the one for F = B = W, of 2 p - 1 micro-batches or more. Of fewer, what is left of it. */
 MESH__PRIVATE void mesh__make_zb_v(mesh__maker *k) {
     int i, p = k->s->ranks, r = k->rank, m = k->s->micros < 2 * p - 1 ? 2 * p - 1 : k->s->micros;
     for (i = 0; i < 2 * (p - r) - 1; i++) mesh__make_next(k, MESH_FORWARD, 0);

@@ -39,7 +39,8 @@ typedef struct mesh_stage {
 /* One step of a schedule, whose ranks are those along the axis; every group along it is a pipeline of its own. Blocking; every rank of the comm calls it.
    Receives are started `inbox` ahead, in the order in which the neighbour sends; sends are waited for when one of their two buffers is needed again, so
    both overlap with what the callback computes (sockets: behind its back with desc.progress_thread). Messages are of bytes, under two tags of the
-   library's own. Memory: from the transport's allocator, by the schedule's peaks and inbox; given back at the end.
+   library's own; their deadline is the comm's, and a receive's counts from where it is started, ahead. Memory: from the transport's allocator, by the
+   schedule's peaks and inbox; given back at the end.
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank
    along the axis, told before anything runs. STATE and PEER: the callback, with its stage and micro-batch. MEMORY. UNSUPPORTED: transports that match
    messages in the order of issue, or whose memory is not the host's (GPUs), where there is more than one stage. Then the comm fails. It ends with a barrier along the axis: OK on all of
@@ -372,8 +373,8 @@ MESH__PRIVATE mesh_status mesh__pipeline_settle(mesh__pipeline *p, mesh_status s
         mesh__feed *f = &p->feed[i / 2][i % 2];
         for (k = 0; k < MESH__OUTBOX; k++)
             if (o->request[k].comm) {
-                mesh_status ended = mesh_wait(o->request[k]);
-                if (status == MESH_OK) status = ended;
+                mesh_status sent = mesh_wait(o->request[k]);
+                if (status == MESH_OK) status = sent;
             }
         for (k = 0; k < f->waiting; k++)
             if (f->letter[k].request.comm) mesh_wait(f->letter[k].request);

@@ -414,6 +414,10 @@ static void test_schedule_refused(void) {
     CHECK_INT(mesh_schedule_check(&t, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text,
               "rank 0, place 1: kind 0, chunk 0, micro-batch 1; there are 4 kinds, 1 chunks, 1 micro-batches");
+    ((mesh_action *)(uintptr_t)s.action)[5].kind = MESH_BACKWARD; /* the weights' half of the last, become both */
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 5: the backward of micro-batch 1 (stage 0) is done twice");
+    ((mesh_action *)(uintptr_t)s.action)[5].kind = MESH_BACKWARD_WEIGHT;
     memory[1] = -1;
     CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "rank 0: its actions are 0 up to -1; `first` must rise");
@@ -424,6 +428,29 @@ static void test_schedule_refused(void) {
     CHECK_HAS(err.text, "the costs up to stage 1, of 2 micro-batches, are more than 2^62 ps");
 }
 
+/* More pairs than are looked at together: what is wrong with the last ones is seen too. */
+static void test_many_micros(void) {
+    enum { MICROS = 9000 };
+    mesh_schedule s;
+    mesh_schedule_report r = MESH_ZERO;
+    mesh_error err;
+    void *memory = pipeline_make(&s, "gpipe", 3, MICROS, 1);
+    mesh_action *last = (mesh_action *)(uintptr_t)s.action + 2 * MICROS - 1;
+    CHECK_OK(mesh_schedule_time(&s, NULL, &r, &err), err);
+    CHECK_INT(r.makespan_ps, 3 * (MICROS + 2));
+    CHECK_INT(r.peak, MICROS);
+    last->micro = 4095;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 17999: the backward of micro-batch 4095 (stage 0) is done twice");
+    last->micro = 8998;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0, place 17999: the backward of micro-batch 8998 (stage 0) is done twice");
+    last->micro = MICROS - 1, last->kind = MESH_BACKWARD_INPUT;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "rank 0: the backward of the weights of micro-batch 8999 (stage 0) is missing");
+    free(memory);
+}
+
 /* ---- the executor: a chain of affine maps of whole numbers, against one rank ---- */
 
 enum { AFFINE_STAGES = 24, AFFINE_WIDTH = 9, AFFINE_SLOTS = 64 };
@@ -432,6 +459,7 @@ typedef struct affine {
     const mesh_schedule *s;
     int width[AFFINE_STAGES + 1]; /* what goes into stage k */
     size_t boundary[AFFINE_STAGES];
+    size_t pad;                                        /* bytes of a message before its numbers */
     uint64_t data;                                     /* of this pipeline */
     uint64_t grad[AFFINE_STAGES][2];                   /* of each stage's factor and summand, over all micro-batches */
     int backward;                                      /* the schedule has one */
@@ -505,16 +533,16 @@ static int affine_run(void *ctx, const mesh_stage_call *call, int ncalls) {
     CHECK((call->grad_in == NULL) == (first || forward || call->kind == MESH_BACKWARD_WEIGHT));
     if (test_failures) return 1;
     for (i = 0; i < c->width[call->stage]; i++)
-        x[i] = first ? affine_in(c, call->micro, i) : ((const uint64_t *)call->in)[i];
+        x[i] = first ? affine_in(c, call->micro, i) : ((const uint64_t *)call->in)[c->pad / 8 + (size_t)i];
     if (forward) {
         uint64_t y[AFFINE_WIDTH];
         affine_forward(c, call->stage, x, y);
-        if (!last) memcpy(call->out, y, c->boundary[call->stage]);
+        if (!last) memcpy((char *)call->out + c->pad, y, c->boundary[call->stage] - c->pad);
         return 0;
     }
     for (i = 0; i < c->width[call->stage + 1]; i++)
-        gy[i] = last ? affine_loss(call->micro, i) : ((const uint64_t *)call->grad_out)[i];
-    if (call->grad_in) affine_backward(c, call->stage, gy, (uint64_t *)call->grad_in);
+        gy[i] = last ? affine_loss(call->micro, i) : ((const uint64_t *)call->grad_out)[c->pad / 8 + (size_t)i];
+    if (call->grad_in) affine_backward(c, call->stage, gy, (uint64_t *)call->grad_in + c->pad / 8);
     if (call->kind != MESH_BACKWARD_INPUT) affine_weights(c, call->stage, x, gy);
     if (c->comm && call->kind != MESH_BACKWARD_INPUT) {
         uint64_t one = 1, all = 0;
@@ -600,7 +628,44 @@ static void test_run(void) {
     run_world(TCP, 2, affine_rank, NULL);
     run_world(TCP, 3, affine_rank, NULL);
     run_world(TCP, 5, affine_rank, NULL);
+    world_threaded = 1; /* which moves messages while callbacks run */
+    run_world(TCP, 3, affine_rank, NULL);
+    world_threaded = 0;
 }
+
+/* Messages that do not fit into what is on its way: a buffer is written again only when it has gone. */
+static void run_large_rank(mesh_transport *t, void *ctx) {
+    test_random r = random_from(75);
+    int k;
+    size_t i;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "pp=-1", NULL, 20 * SECOND)) return;
+    for (i = 1; i < PIPELINE_KINDS; i++) {
+        affine *own = (affine *)malloc(sizeof *own), *serial = (affine *)malloc(sizeof *serial);
+        mesh_schedule s;
+        mesh_stage stage;
+        void *memory = pipeline_make(&s, pipeline_kinds[i], t->size, 6, i == 3 || i == 5 ? 2 : 1);
+        stage = affine_stage(own, &r, &s, t->rank, 0);
+        stage.boundary = own->boundary;
+        own->pad = 1 << 20;
+        for (k = 0; k < s.ranks * s.chunks; k++) own->boundary[k] += own->pad;
+        *serial = *own;
+        CHECK_OK(mesh_pipeline_run(&c, "pp", &s, &stage), c.error);
+        affine_serial(serial);
+        for (k = 0; k < s.ranks * s.chunks; k++)
+            if (mesh__stage_rank(&s, k) == t->rank)
+                CHECK(own->grad[k][0] == serial->grad[k][0] && own->grad[k][1] == serial->grad[k][1]);
+        free(own), free(serial), free(memory);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_run_large(void) {
+    run_world(SIM, 3, run_large_rank, NULL);
+    run_world(TCP, 2, run_large_rank, NULL);
+    run_world(TCP, 3, run_large_rank, NULL);
+}
+
 /* Two pipelines side by side with other data, whose callbacks sum over both. */
 static void test_run_beside(void) {
     static int beside;
@@ -613,30 +678,33 @@ static void test_run_beside(void) {
 /* One micro-batch of one stage: the callback gives up there. */
 static void stage_fails_rank(mesh_transport *t, void *ctx) {
     test_random r = random_from(72);
-    int round;
-    (void)ctx;
+    int round, beside = ctx ? 2 : 1, p = t->size / beside; /* the callback of the last pipeline's rank */
     for (round = 0; round < 8 && !test_failures; round++) {
         affine *own = (affine *)malloc(sizeof *own);
         mesh_comm c;
         mesh_schedule s;
         mesh_stage stage;
-        void *memory = affine_schedule(&r, &s, t->size, 0);
-        int at = random_below(&r, s.first[t->size]), rank = 0, mine;
+        mesh_status status;
+        void *memory = affine_schedule(&r, &s, p, 0);
+        int at = random_below(&r, s.first[p]), rank = 0, mine;
         const mesh_action *a = &s.action[at];
         char said[200], micro[40], stands[40];
         mesh__text text = mesh__text_on(said, sizeof said);
         while (at >= s.first[rank + 1]) rank++;
-        mine = rank == t->rank;
-        if (!open_comm(t, &c, "pp=-1", NULL, 20 * SECOND)) return;
-        stage = affine_stage(own, &r, &s, t->rank, 0);
+        mine = (beside - 1) * p + rank == t->rank;
+        if (!open_comm(t, &c, ctx ? "dp=2,pp=-1" : "pp=-1", NULL, 20 * SECOND)) return;
+        stage = affine_stage(own, &r, &s, t->rank % p, 0);
         own->fail_stage = mine ? mesh__stage_of(&s, rank, a->chunk) : -1;
         own->fail_micro = a->micro;
         own->fail_kind = a->kind;
-        CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), mine ? MESH_ERR_STATE : MESH_ERR_PEER);
+        status = mesh_pipeline_run(&c, "pp", &s, &stage);
+        if (status == MESH_OK && ctx && t->rank < p)
+            status = mesh_barrier(&c, NULL); /* that one may have ended before */
+        CHECK_INT(status, mine ? MESH_ERR_STATE : MESH_ERR_PEER);
         CHECK_INT(c.error.status, mine ? MESH_ERR_STATE : MESH_ERR_PEER);
-        CHECK_INT(c.error.rank, rank);
+        CHECK_INT(c.error.rank, (beside - 1) * p + rank);
         mesh__put_action(&text, &s, rank, a);
-        mesh__put(&text, " failed on rank %d: the callback returned 7", rank);
+        mesh__put(&text, " failed on rank %d: the callback returned 7", (beside - 1) * p + rank);
         CHECK_HAS(c.error.text, said);
         CHECK_HAS(c.error.text, mine ? "mesh_pipeline_run(\"pp\"): the " : "failed: mesh_pipeline_run(\"pp\"): the ");
         snprintf(micro, sizeof micro, "micro-batch %d", (int)a->micro);
@@ -651,6 +719,7 @@ static void stage_fails_rank(mesh_transport *t, void *ctx) {
 static void test_stage_fails(void) {
     run_world(SIM, 4, stage_fails_rank, NULL);
     run_world(SIM, 1, stage_fails_rank, NULL);
+    run_world(SIM, 6, stage_fails_rank, &test_long); /* two pipelines: the other one is told too */
     run_world(TCP, 3, stage_fails_rank, NULL);
 }
 
@@ -765,7 +834,9 @@ static const test_case pipeline_tests[] = {
     {"pipeline/clock", test_clock, 60},
     {"pipeline/drawing", test_drawing, 0},
     {"pipeline/refused", test_schedule_refused, 0},
+    {"pipeline/many", test_many_micros, 0},
     {"pipeline/run", test_run, 90},
+    {"pipeline/run_large", test_run_large, 90},
     {"pipeline/run_beside", test_run_beside, 60},
     {"pipeline/stage_fails", test_stage_fails, 60},
     {"pipeline/stage_dies", test_stage_dies, 60},
