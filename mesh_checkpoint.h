@@ -32,7 +32,8 @@ ERRORS
         STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays
         MISMATCH   ranks that have a tensor of one name in different layouts
         UNSUPPORTED  a comm with device memory: copy the parts to the host, and save over a comm of a host's transport
-    A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays.
+    A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays;
+    a load may have begun to read into tensors.
 
 MEMORY
     A save holds this rank's share (of the whole bytes one part in so many as ranks) until mesh_checkpoint_wait; a load 4 MiB and the headers. From the

@@ -87,7 +87,7 @@ MESH__PRIVATE mesh_status mesh__folder_read(mesh__load *l, mesh__catalog *named,
     mesh_status status = mesh__text_read(&l->index, l->folder, MESH__INDEX, &there, err);
     if (status != MESH_OK) return status;
     if (there) {
-        status = mesh__index_read(named, l->index.p ? l->index.p : single, (size_t)l->index.len, err);
+        status = mesh__index_read(named, l->index.p, (size_t)l->index.len, err);
     } else {
         struct stat s;
         char path[MESH__PATH_BYTES];
@@ -363,8 +363,9 @@ MESH__PRIVATE mesh_status mesh__text_find(mesh__load *l, const char *key, const 
     mesh_status status = mesh__text_read(&l->index, l->folder, MESH__INDEX, &there, err);
     *found = NULL;
     if (status != MESH_OK) return status;
-    j = mesh__json_of(l->index.p, (size_t)l->index.len);
-    if (!there) {
+    if (there) {
+        j = mesh__json_of(l->index.p, (size_t)l->index.len);
+    } else {
         memset(&named, 0, sizeof named);
         named.t = l->t;
         status = mesh__folder_read(l, &named, err);

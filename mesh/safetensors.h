@@ -122,7 +122,8 @@ MESH__PRIVATE void mesh__json_put(mesh__bytes *b, const char *s) {
 
 typedef struct mesh__json {
     char *begin, *p, *end;
-    const char *why; /* what was wrong at p; NULL: nothing yet */
+    const char *why;   /* what was wrong at p; NULL: nothing yet */
+    int out_of_memory; /* that is what was */
 } mesh__json;
 
 MESH__PRIVATE mesh__json mesh__json_of(char *text, size_t n) {
@@ -130,6 +131,7 @@ MESH__PRIVATE mesh__json mesh__json_of(char *text, size_t n) {
     j.begin = j.p = text;
     j.end = text + n;
     j.why = NULL;
+    j.out_of_memory = 0;
     return j;
 }
 
@@ -285,8 +287,8 @@ MESH__PRIVATE void mesh__json_skip(mesh__json *j, int depth) {
 MESH__PRIVATE mesh_status mesh__json_end(mesh__json *j, const char *what, mesh_error *err) {
     if (!j->why && (mesh__json_peek(j) || j->p < j->end)) j->why = "something follows the end";
     if (!j->why) return MESH_OK;
-    return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: byte %l of its text: %s", what, (int64_t)(j->p - j->begin),
-                      j->why);
+    return mesh__fail(err, j->out_of_memory ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1, "%s: byte %l of its text: %s",
+                      what, (int64_t)(j->p - j->begin), j->why);
 }
 
 /* ---- // >>catalogs ---- */
@@ -374,7 +376,7 @@ MESH__PRIVATE int mesh__saved_later(const void *ctx, int a, int b) {
 MESH__PRIVATE mesh_status mesh__catalog_cover(mesh__catalog *c, int from, int64_t data_bytes, const char *what,
                                               mesh_error *err) {
     int n = c->n - from, i, *order = (int *)mesh_transport_alloc(c->t, ((size_t)n + 1) * sizeof *order);
-    const mesh__saved *s = c->tensor + from;
+    const mesh__saved *s = n ? c->tensor + from : NULL;
     mesh_status status = MESH_OK;
     int64_t at = 0;
     if (!order) return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for %d tensors", what, n);
@@ -482,7 +484,7 @@ MESH__PRIVATE void mesh__header_write(mesh__bytes *b, const mesh__catalog *c, in
         mesh__saved_write(b, &c->tensor[i]);
     }
     mesh__bytes_put(b, "}");
-    while ((b->len - begin) % 8) mesh__bytes_put(b, " ");
+    while (!b->failed && (b->len - begin) % 8) mesh__bytes_put(b, " ");
     if (b->failed) return;
     mesh__put64(length, (uint64_t)(b->len - begin - 8));
     memcpy(b->p + begin, length, 8);
@@ -552,7 +554,8 @@ MESH__PRIVATE void mesh__files_read(mesh__catalog *c, mesh__json *j) {
         mesh__held *f = mesh__is_file_name(name) ? mesh__file_called(c, name) : NULL;
         int inner = 1;
         const char *key;
-        if (!f) mesh__json_bad(j, "the name of a file that is not in the folder");
+        j->out_of_memory = !f && mesh__is_file_name(name);
+        if (!f) mesh__json_bad(j, j->out_of_memory ? "no memory" : "the name of a file that is not in the folder");
         mesh__json_take(j, ':', "expected a colon");
         mesh__json_take(j, '{', "expected an object");
         while (f && mesh__json_more(j, '}', &inner) && (key = mesh__json_string(j)) != NULL) {

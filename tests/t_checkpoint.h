@@ -188,7 +188,7 @@ static const mesh_dtype state_dtypes[] = {MESH_F32, MESH_F64, MESH_F16, MESH_BF1
                                           MESH_U16, MESH_I32, MESH_U32, MESH_I64,  MESH_U64, MESH_F8E4M3, MESH_F8E5M2};
 
 static void state_shapes(state_shape *s, uint64_t salt) {
-    static const int64_t sizes[] = {0, 1, 2, 3, 5, 8, 17, 40};
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 8, 13, 20};
     test_random r = random_from(salt);
     int i, d;
     for (i = 0; i < STATE_TENSORS; i++) {
@@ -799,6 +799,99 @@ static void test_checkpoint_abandoned(void) {
     folder_end();
 }
 
+/* A part that is larger than a load's buffer, in long runs and in short ones. */
+static void saved_large_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[2] = {2600, 3001};
+    static const char *const specs[] = {"x:S(1)", "x:R", "x:S(0)"};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 30 * SECOND)) return;
+    n.name = "large";
+    for (i = 0; i < 3; i++) {
+        mesh_box box;
+        int64_t count, e, wrong = 0;
+        unsigned char *p;
+        CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, specs[i], MESH_U8, 2, shape, &err), err);
+        count = mesh_tensor_box(&n.tensor, t->rank, &box);
+        n.tensor.data = p = (unsigned char *)calloc((size_t)count + 1, 1);
+        for (e = 0; e < count && !i; e++) p[e] = state_byte(3, 0, plan_linear_in(2, shape, &box, e), 0);
+        CHECK_OK(i ? mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, NULL)
+                   : mesh_checkpoint_save(&c, checkpoint_folder, &n, 1, NULL),
+                 c.error);
+        for (e = 0; e < count; e++) wrong += p[e] != state_byte(3, 0, plan_linear_in(2, shape, &box, e), 0);
+        CHECK_INT(wrong, 0);
+        free(p);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_checkpoint_large(void) {
+    folder_new();
+    run_world(SIM, 2, saved_large_rank, NULL);
+    folder_end();
+}
+
+/* ---- memory that is not there ---- */
+
+static struct { volatile int on, at, calls, live; } saved_memory;
+static void *saved_alloc(void *ctx, size_t n) {
+    (void)ctx;
+    if (saved_memory.on && __sync_add_and_fetch(&saved_memory.calls, 1) == saved_memory.at) return NULL;
+    __sync_add_and_fetch(&saved_memory.live, 1);
+    return malloc(n + 1);
+}
+static void saved_free(void *ctx, void *p) {
+    (void)ctx;
+    __sync_sub_and_fetch(&saved_memory.live, 1);
+    free(p);
+}
+
+static void saved_memory_rank(mesh_transport *t, void *ctx) {
+    int loads = *(const int *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_status status;
+    if (!open_comm(t, &c, "a=2", NULL, 30 * SECOND)) return;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &c.on, t->rank, 0, loads ? -1 : 2);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    saved_memory.on = 1;
+    status = loads ? mesh_checkpoint_load(&c, checkpoint_folder, p.list, p.n, NULL)
+                   : mesh_checkpoint_save(&c, checkpoint_folder, p.list, p.n, NULL);
+    if (status) CHECK_INT(status, MESH_ERR_MEMORY);
+    if (status) CHECK_HAS(c.error.text, "memory");
+    if (loads && status && !c.failed) CHECK(state_is(&p, t->rank, -1));
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+
+/* Wherever memory is refused, every rank hears of it or none, nothing is lost, and all is given back. */
+static void test_checkpoint_memory(void) {
+    int loads, at, refused = 0;
+    folder_new();
+    for (loads = 0; loads < 2; loads++)
+        for (at = 1; (at == 1 || saved_memory.calls >= at - 1) && !test_failures; at++) {
+            mesh_sim_desc d = sim_desc(2);
+            mesh_error err;
+            state_run check = MESH_ZERO;
+            state_begin();
+            memset((void *)&saved_memory, 0, sizeof saved_memory);
+            saved_memory.at = at;
+            d.allocator.alloc = saved_alloc;
+            d.allocator.free = saved_free;
+            CHECK_OK(mesh_sim_run(&d, saved_memory_rank, &loads, &err), err);
+            CHECK_INT(saved_memory.live, 0);
+            refused += saved_memory.calls >= at;
+            check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
+            state_go(SIM, &check);
+        }
+    CHECK(refused > 30);
+    folder_end();
+}
+
 static const test_case checkpoint_tests[] = {
     {"checkpoint/crc", test_checkpoint_crc, 0},
     {"checkpoint/header", test_checkpoint_header, 0},
@@ -811,5 +904,7 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/hands", test_checkpoint_hands, 0},
     {"checkpoint/lists", test_checkpoint_lists, 0},
     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
+    {"checkpoint/large", test_checkpoint_large, 0},
+    {"checkpoint/memory", test_checkpoint_memory, 0},
 };
 #endif
