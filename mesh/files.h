@@ -110,7 +110,7 @@ MESH__PRIVATE mesh_status mesh__path(char *path, const char *folder, const char 
 
 MESH__PRIVATE int mesh__open(const char *path, int flags) {
     int fd;
-    do fd = open(path, flags | O_CLOEXEC, 0666);
+    do fd = openat(AT_FDCWD, path, flags | O_CLOEXEC, 0666);
     while (fd < 0 && errno == EINTR);
     return fd;
 }

@@ -71,8 +71,8 @@ static inline ssize_t files_pread(int fd, void *data, size_t n, off_t at) {
     if (files_interrupted() || files_fail(FILE_READ)) return -1;
     return pread(fd, data, files_short(n), at);
 }
-static inline int files_open(const char *path, int flags, int mode) {
-    return files_interrupted() || files_fail(FILE_OPEN) ? -1 : open(path, flags, mode);
+static inline int files_openat(int at, const char *path, int flags, int mode) {
+    return files_interrupted() || files_fail(FILE_OPEN) ? -1 : openat(at, path, flags, mode);
 }
 static inline DIR *files_opendir(const char *path) { return files_fail(FILE_DIR) ? NULL : opendir(path); }
 #define FILES_ONE(kind, name, parameters, arguments) \
@@ -89,7 +89,8 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 
 #define pwrite(fd, data, n, at) files_pwrite(fd, data, n, at)
 #define pread(fd, data, n, at) files_pread(fd, data, n, at)
-#define open(path, flags, mode) files_open(path, flags, mode)
+/* openat, for failing_calls.h has open */
+#define openat(at, path, flags, mode) files_openat(at, path, flags, mode)
 #define fsync(fd) files_fsync(fd)
 #define ftruncate(fd, n) files_ftruncate(fd, n)
 #define rename(from, to) files_rename(from, to)

@@ -1,7 +1,7 @@
 /* What failing_files.h has renamed has its own name again. */
 #undef pwrite
 #undef pread
-#undef open
+#undef openat
 #undef fsync
 #undef ftruncate
 #undef rename

@@ -100,6 +100,47 @@ static void test_checkpoint_header(void) {
     header_is("{\"__metadata__\":[1,]}", 0, "expected a value");
 }
 
+/* Bytes changed, doubled and left out at random: nothing beyond is read, and what is taken covers its data. */
+static void test_checkpoint_hostile(void) {
+    static const char *const seeds[] = {
+        "{\"__metadata__\":{\"x\":\"\\u20ac\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[24,25]}}",
+        "{\"metadata\":{\"total_size\":25,\"files\":{\"f\":{\"bytes\":9,\"crc32c\":1}}},\"weight_map\":{\"a\":\"f\",\"b\":\"g\"}}"};
+    static const char put[] = "\"{}[]:,\\u0123456789-+eE.tfn \x80\xed\xf4";
+    test_random r = random_from(21);
+    int i, k, taken = 0;
+    for (i = 0; i < 100000 && !test_failures; i++) {
+        const char *seed = seeds[i & 1];
+        size_t n = strlen(seed), at;
+        char *text = (char *)malloc(n + 4);
+        mesh__catalog c = MESH_ZERO;
+        mesh_error err;
+        mesh_status status;
+        memcpy(text, seed, n);
+        for (k = random_below(&r, 3); k >= 0; k--) {
+            int what = random_below(&r, 4);
+            at = (size_t)random_below(&r, (int)n);
+            if (what < 2) text[at] = put[random_below(&r, sizeof put - 1)];
+            if (what == 2) memmove(text + at, text + at + 1, n - at - 1), n--;
+            if (what == 3 && n < strlen(seed) + 3) memmove(text + at + 1, text + at, n - at), n++;
+        }
+        text = (char *)realloc(text, n);
+        c.t = &checkpoint_alone;
+        status = i & 1 ? mesh__index_read(&c, text, n, &err) : mesh__header_read(&c, 0, text, n, 25, "it", &err);
+        CHECK(status == MESH_OK || (status == MESH_ERR_ARGUMENT && err.text[0]));
+        if (status == MESH_OK && !(i & 1)) {
+            int64_t total = 0;
+            for (k = 0; k < c.n; k++) total += c.tensor[k].nbytes;
+            CHECK_INT(total, 25);
+        }
+        for (k = 0; k < c.nfiles && !status; k++) CHECK(!strchr(c.file[k].name, '/') && c.file[k].name[0]);
+        taken += status == MESH_OK;
+        mesh__catalog_free(&c);
+        free(text);
+    }
+    CHECK(taken > 1000 && taken < 90000);
+}
+
 /* Strings come back as they were: what is written is read, escapes of any kind are their characters. */
 static void test_checkpoint_strings(void) {
     static const char raw[] = "\"\\u00e9\\ud83d\\ude00\\/\\b\\f\\n\\r\\t\\\\\\\"\\u20ac\\u007f\"",
@@ -893,18 +934,12 @@ static void test_checkpoint_memory(void) {
 }
 
 static const test_case checkpoint_tests[] = {
-    {"checkpoint/crc", test_checkpoint_crc, 0},
-    {"checkpoint/header", test_checkpoint_header, 0},
-    {"checkpoint/strings", test_checkpoint_strings, 0},
-    {"checkpoint/meshes", test_checkpoint_meshes, 0},
-    {"checkpoint/refused_files", test_checkpoint_refused_files, 0},
-    {"checkpoint/killed", test_checkpoint_killed, 0},
-    {"checkpoint/short", test_checkpoint_short, 0},
-    {"checkpoint/torn", test_checkpoint_torn, 0},
-    {"checkpoint/hands", test_checkpoint_hands, 0},
-    {"checkpoint/lists", test_checkpoint_lists, 0},
-    {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
-    {"checkpoint/large", test_checkpoint_large, 0},
-    {"checkpoint/memory", test_checkpoint_memory, 0},
+    {"checkpoint/crc", test_checkpoint_crc, 0},         {"checkpoint/header", test_checkpoint_header, 0},
+    {"checkpoint/hostile", test_checkpoint_hostile, 0}, {"checkpoint/strings", test_checkpoint_strings, 0},
+    {"checkpoint/meshes", test_checkpoint_meshes, 0},   {"checkpoint/refused_files", test_checkpoint_refused_files, 0},
+    {"checkpoint/killed", test_checkpoint_killed, 0},   {"checkpoint/short", test_checkpoint_short, 0},
+    {"checkpoint/torn", test_checkpoint_torn, 0},       {"checkpoint/hands", test_checkpoint_hands, 0},
+    {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
+    {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
 };
 #endif
