@@ -97,6 +97,8 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 #define unlink(path) files_unlink(path)
 #define opendir(path) files_opendir(path)
 #define mkdir(path, mode) files_mkdir(path, mode)
+#ifndef MESH_TEST_SINGLE /* there transports come through here too */
 #define pthread_create(t, how, f, ctx) files_thread(t, f, ctx)
+#endif
 
 #endif

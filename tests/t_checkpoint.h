@@ -494,7 +494,10 @@ static void test_checkpoint_short(void) {
     run.loads = 1, run.mesh = "a=3";
     state_go(SIM, &run);
     files_plan = NULL;
-    CHECK(plan.calls == 2 && plan.odd > 10);
+    CHECK(plan.odd > 10);
+#ifndef MESH_TEST_SINGLE
+    CHECK_INT(plan.calls, 2);
+#endif
     folder_end();
 }
 
