@@ -22,7 +22,7 @@ endif
 B = build$(if $(filter-out release,$(config)),-$(config))
 HEADERS = $(wildcard *.h mesh/*.h transports/*.h transports/*/*.h)
 GPU_EXAMPLES = gpu_hello gpu_redistribute
-EXAMPLES = hello collectives poll_loop redistribute reshard_expert refit heat fft exercises train_gpt $(GPU_EXAMPLES)
+EXAMPLES = hello collectives poll_loop redistribute reshard_expert refit heat fft exercises checkpoint train_gpt $(GPU_EXAMPLES)
 COMPILE = $(CC) -std=c99 $(WARN) $(FLAGS)
 
 # The NCCL transport needs headers for types only: NVIDIA's where they are, else the stand-in's. Libraries are loaded at run time.
@@ -74,6 +74,10 @@ $(B)/train_gpt_cu.o: examples/train_gpt.cu examples/train_gpt_cuda.h | $(B)
 
 $(B)/fft: examples/fft.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@ -lm
+
+# A save writes on a thread.
+$(B)/checkpoint: examples/checkpoint.c $(HEADERS) | $(B)
+	$(COMPILE) $< -o $@ -lpthread
 
 $(B)/%: examples/%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@

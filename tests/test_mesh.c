@@ -10,6 +10,11 @@
 #include "../mesh_parallel.h"
 #include "../transports/mesh_sim.h"
 #endif
+#include "failing_files.h"
+#ifndef MESH_TEST_SINGLE
+#include "../mesh_checkpoint.h"
+#include "failing_files_end.h"
+#endif
 #include "failing_calls.h"
 #ifdef MESH_TEST_SINGLE
 #include "../build/mesh_single.h"
@@ -17,6 +22,9 @@
 #include "../transports/mesh_socket.h"
 #endif
 #include "failing_calls_end.h"
+#ifdef MESH_TEST_SINGLE
+#include "failing_files_end.h"
+#endif
 #include "harness.h"
 #include "t_mesh.h"
 #include "t_spec.h"
@@ -35,6 +43,7 @@
 #include "t_vocabulary.h"
 #include "t_attention.h"
 #include "t_pipeline.h"
+#include "t_checkpoint.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"
@@ -77,6 +86,7 @@ int main(int argc, char **argv) {
         TOPIC(buckets_tests),
         TOPIC(vocabulary_tests),
         TOPIC(attention_tests),
+        TOPIC(checkpoint_tests),
         TOPIC(device_tests),
         TOPIC(socket_tests),
         TOPIC(engine_tests),

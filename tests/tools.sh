@@ -22,6 +22,10 @@ for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; d
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
+rm -rf "$out/checkpoint"
+for n in 1 4 3; do step "checkpoint on $n" $mesh run -n $n -- $build/checkpoint $out/checkpoint; done
+refuses "a checkpoint that is none" "holds no checkpoint" $build/checkpoint --show $out
+command -v python3 >/dev/null && step "checkpoint: Python's safetensors" python3 tests/checkpoint.py $build
 for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
 
 # heat: bitwise what one process computes, or it exits with 1

@@ -19,6 +19,6 @@ def text(path):
 
 
 made = "/* mesh.h in one file, made by `make single`. MIT licence (see LICENSE). */\n"
-for door in ("mesh.h", "mesh_collectives.h", "mesh_parallel.h", "transports/mesh_env.h", "transports/mesh_socket.h", "transports/mesh_sim.h"): made += "\n" + text(door)
+for door in ("mesh.h", "mesh_collectives.h", "mesh_parallel.h", "mesh_checkpoint.h", "transports/mesh_env.h", "transports/mesh_socket.h", "transports/mesh_sim.h"): made += "\n" + text(door)
 made += "\n#ifdef MESH_WITH_NCCL\n" + text("transports/mesh_nccl.h") + "#endif\n"
 open(sys.argv[1], "w").write(made)

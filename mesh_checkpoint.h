@@ -1,0 +1,285 @@
+/* mesh_checkpoint.h - named tensors as safetensors files, written by all ranks, read into any layout on any mesh. Part of mesh.h 0.1.0. MIT licence.
+
+DO THIS
+    #define MESH_IMPLEMENTATION         in exactly one file
+    #include "mesh_checkpoint.h"        brings mesh.h and mesh_collectives.h. Link with -lpthread (glibc before 2.34): saves write on a thread
+    #include "transports/mesh_socket.h"
+
+EXAMPLE
+    mesh_named state[2] = {{"weight", weight}, {"moment", moment}};
+    const char *text[] = {"step", "1200", NULL};
+    mesh_checkpoint_desc d = MESH_ZERO;
+    mesh_checkpoint saving;
+    d.text = text;
+    mesh_checkpoint_save_start(&comm, "run7", state, 2, &d, &saving);      copied: training goes on
+    ...
+    if (mesh_checkpoint_wait(&saving)) puts(comm.error.text);              the new one is whole, or the old one stays
+    mesh_checkpoint_load(&other, "run7", state, 2, NULL);                  any mesh, any layouts, any number of ranks
+
+CONCEPTS
+    folder      What Hugging Face's programs read: files of safetensors and model.safetensors.index.json, which says what is where. docs/checkpoint.md.
+                All ranks see one folder (a shared file system, where they are on several hosts).
+    share       Each element is written by one rank: of the ranks that hold it as replicas each has a part, from 64 KiB on. No tensor data travel
+                between ranks; in a file a share is the runs that lie one after the other there: a large tensor is written by all at once.
+    now         The index is written last, on the side, and renamed: in that moment the new checkpoint takes the old one's place. Before, the old one is
+                whole; files of a save have names that none had before. What nobody refers to any more is removed: old files, those of saves that died.
+    checksum    CRC-32C of each file, in the index, made by its writers together. Loading checks it, each rank reading its part of every file once, before
+                any tensor changes; then each rank reads its own parts of its tensors.
+
+ERRORS
+    They are alike on every rank of the comm, which they leave as it was: training goes on. err.rank is the first rank that has one; the text is in comm->error.
+        ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
+        STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays
+        MISMATCH   ranks that have a tensor of one name in different layouts
+        UNSUPPORTED  a comm with device memory: copy the parts to the host, and save over a comm of a host's transport
+    A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays;
+    a load may have begun to read into tensors.
+
+MEMORY
+    A save holds this rank's share (of the whole bytes one part in so many as ranks) until mesh_checkpoint_wait; a load 4 MiB and the headers. From the
+    transport's allocator.
+
+THREADS
+    The thread of a save writes files and calls nothing of the library. Wait for it before the transport is closed.
+
+BEHIND IT
+    mesh/safetensors.h   the format; by way of layout.h, transport.h
+    mesh/files.h         files, checksums
+    mesh/save.h, mesh/load.h                                                                                  (these at the end)
+*/
+#if !defined(MESH_CHECKPOINT_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_CHECKPOINT_IMPLEMENTED))
+#include "mesh_collectives.h"
+#include "mesh/redistribute.h"
+#include "mesh/files.h"
+#endif
+
+#ifndef MESH_CHECKPOINT_H
+#define MESH_CHECKPOINT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mesh_named {
+    const char *name;   /* UTF-8, not "" nor "__metadata__" */
+    mesh_tensor tensor; /* R, I or S; of the dtypes of mesh.h those below, in the host's memory. P: ARGUMENT */
+} mesh_named;
+
+/* f64 f32 f16 bf16, i64 i32 i16 i8, u64 u32 u16 u8, f8e4m3 f8e5m2; BOOL, which Python may have written, is read as u8. */
+
+typedef struct mesh_checkpoint_desc {
+    int64_t
+        file_bytes; /* of tensors in a file at most, but that a larger one has a file of its own; 0: 4 GiB. The first rank's */
+    const char *const
+        *text;   /* keys and values by turns, ended by NULL: the step, the seed. The first rank's. NULL: none */
+    int partial; /* load: names that the folder lacks keep their values; 0: an error that names them */
+    int convert; /* load: floats of another dtype are converted; 0: an error */
+    int unchecked; /* load: checksums are not compared, for which every file is read once; 0: they are. The first rank's */
+} mesh_checkpoint_desc;
+
+/* A save under way. Zero it, or let save_start fill it; not copied or moved until it is waited for. */
+typedef struct mesh_checkpoint {
+    mesh_comm *comm;
+    void *impl;
+} mesh_checkpoint;
+
+/* Save a list of tensors. Every rank of the comm calls; lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose
+   ranks are the comm's, with the same shape, dtype and layout. desc may be NULL. The folder is made if its parent is there. */
+MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
+                                          const mesh_checkpoint_desc *d);
+/* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: STATE, of one of them. */
+MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
+                                                const mesh_checkpoint_desc *d, mesh_checkpoint *s);
+/* Collective: wait until all have written, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
+   comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. */
+MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);
+
+/* Fill the tensors of a list from a folder: what any mesh saved, a folder of Hugging Face's with an index, or one with a single model.safetensors. Lists
+   may differ between ranks in any way. Everything is checked first: after ARGUMENT no tensor has changed anywhere. After STATE (a disk that fails between the
+   check and the reading) some may. Strides of a tensor need not be dense. */
+MESH_API mesh_status mesh_checkpoint_load(mesh_comm *c, const char *folder, const mesh_named *list, int n,
+                                          const mesh_checkpoint_desc *d);
+/* A value of the text, the same on every rank; at most cap - 1 bytes of it and a zero. *length: of the whole value; -1: no such key. Of a folder without an index:
+   its file's own metadata. */
+MESH_API mesh_status mesh_checkpoint_text(mesh_comm *c, const char *folder, const char *key, char *buf, size_t cap,
+                                          int64_t *length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_CHECKPOINT_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_CHECKPOINT_IMPLEMENTED)
+#define MESH_CHECKPOINT_IMPLEMENTED
+
+#define MESH__INDEX "model.safetensors.index.json"
+#define MESH__SINGLE "model.safetensors"
+
+/* ---- // >>agreement: an error of one rank is everybody's, and the comm stays ---- */
+
+/* What this rank found, in *why, becomes what the first rank that found something wrong did. The comm's own failure comes before that. */
+MESH__PRIVATE mesh_status mesh__agree(mesh_comm *c, const char *function, mesh_status status, const mesh_error *why) {
+    int32_t mine = status == MESH_OK ? INT32_MAX : (int32_t)mesh_index_of(&c->on, c->transport->rank), first;
+    unsigned char said[8 + MESH_ERROR_BYTES] = {0};
+    mesh_status met = mesh_all_reduce(c, NULL, &mine, &first, 1, MESH_I32, MESH_MIN);
+    if (met != MESH_OK || first == INT32_MAX) return met;
+    if (mine == first) {
+        mesh__text t = mesh__text_on((char *)said + 8, MESH_ERROR_BYTES);
+        mesh__put32(said, (uint32_t)status);
+        mesh__put32(said + 4, (uint32_t)c->transport->rank);
+        mesh__put(&t, "%s: rank %d: %s", function, c->transport->rank, why->text);
+    }
+    if ((met = mesh_broadcast(c, NULL, said, said, sizeof said, MESH_BYTES, (int)first)) != MESH_OK) return met;
+    said[sizeof said - 1] = 0;
+    return mesh__fail(&c->error, (mesh_status)(int32_t)mesh__get32(said), (int)mesh__get32(said + 4), "%s",
+                      (const char *)said + 8);
+}
+
+/* Is this a comm that files can be saved and loaded over? */
+MESH__PRIVATE mesh_status mesh__checkpoint_begin(mesh_comm *c, const char *function) {
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "%s: the comm is not open", function);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (c->transport->caps & MESH_CAP_DEVICE)
+        return mesh__fail(
+            &c->error, MESH_ERR_UNSUPPORTED, -1,
+            "%s: the transport (%s) has device memory: copy the parts to the host, and call with a comm of a "
+            "host's transport (mesh_socket.h)",
+            function, c->transport->ops->name);
+    return MESH_OK;
+}
+
+/* ---- // >>lists ---- */
+
+MESH__PRIVATE mesh_status mesh__named_check(const mesh_comm *c, const mesh_named *list, int i, mesh_error *err) {
+    const mesh_tensor *t = &list[i].tensor;
+    const char *name = list[i].name;
+    mesh__place_of place;
+    mesh_error why;
+    int k;
+    if (!name || !*name || mesh__same(name, "__metadata__") || !mesh__is_utf8(name))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "tensor %d: its name is %s", i,
+                          !name          ? "NULL"
+                          : !*name       ? "empty"
+                          : *name == '_' ? "\"__metadata__\", which the format keeps for itself"
+                                         : "no UTF-8");
+    if (mesh_layout_check(&t->layout, &why) != MESH_OK ||
+        mesh__tensor_place(t, "its tensor", c->transport->rank, &place, &why) != MESH_OK)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\": %s", name, why.text);
+    if (!mesh__safe_name(t->dtype) || (t->elem_bytes && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "\"%s\" is %s of %l bytes, which safetensors has not; a tensor of u8, or of one dim more, holds the same",
+            name, mesh_dtype_name(t->dtype), mesh__tensor_elem(t));
+    for (k = 0; k < t->layout.on->naxes; k++)
+        if (t->layout.spec.axis[k].kind == MESH_PARTIAL && t->layout.on->axis[k].size > 1)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "\"%s\" is partial along \"%s\"; redistribute it to R, I or S first", name,
+                              t->layout.on->axis[k].name);
+    for (k = 0; k < t->layout.on->size; k++)
+        if (mesh_index_of(&c->on, mesh_rank_at(t->layout.on, k)) < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "\"%s\": its mesh \"%s\" holds rank %d, which is not in the comm's", name,
+                              mesh__show(t->layout.on).text, mesh_rank_at(t->layout.on, k));
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh__list_check(const mesh_comm *c, const char *folder, const mesh_named *list, int n,
+                                           mesh_error *err) {
+    mesh_status status = MESH_OK;
+    int i;
+    if (!folder || !*folder || n < 0 || (n && !list))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          !folder || !*folder ? "the folder is NULL, or \"\""
+                                              : "the list is NULL, or of fewer than no tensors");
+    for (i = 0; i < n && status == MESH_OK; i++) status = mesh__named_check(c, list, i, err);
+    return status;
+}
+
+/* "f32 [4,6]" */
+MESH__RARE mesh__shown mesh__show_shape(int dtype, int ndim, const int64_t *shape) {
+    mesh__shown s;
+    mesh__text t = mesh__text_on(s.text, sizeof s.text);
+    int d;
+    mesh__put(&t, "%s [", mesh_dtype_name((mesh_dtype)dtype));
+    for (d = 0; d < ndim; d++) mesh__put(&t, d ? ",%l" : "%l", shape[d]);
+    mesh__put(&t, "]");
+    return s;
+}
+
+MESH__PRIVATE int mesh__shape_differs(const mesh__saved *s, const mesh_tensor *t) {
+    return s->ndim != t->layout.ndim || memcmp(s->shape, t->layout.shape, (size_t)s->ndim * sizeof *s->shape);
+}
+
+/* ---- // >>strips: elements of a box by their number in it, row-major, and where they lie ---- */
+
+typedef struct mesh__strip {
+    int ndim;
+    int64_t shape[MESH_MAX_DIMS], stride[MESH_MAX_DIMS], origin;
+    int64_t run; /* so many lie one after the other, from each multiple of it on */
+} mesh__strip;
+
+/* Of a box within an array of these strides; NULL: dense, of this shape. */
+MESH__PRIVATE mesh__strip mesh__strip_of(const mesh_box *box, const int64_t *strides, const int64_t *dense,
+                                       int from_origin) {
+    mesh__strip w;
+    int d, runs = 1;
+    memset(&w, 0, sizeof w);
+    w.ndim = box->ndim;
+    w.run = 1;
+    for (d = box->ndim - 1; d >= 0; d--) {
+        w.shape[d] = box->shape[d];
+        w.stride[d] = strides ? strides[d] : d == box->ndim - 1 ? 1 : w.stride[d + 1] * dense[d + 1];
+        if (from_origin) w.origin += box->offset[d] * w.stride[d];
+        runs = runs && (w.shape[d] == 1 || w.stride[d] == w.run);
+        if (runs) w.run *= w.shape[d];
+    }
+    return w;
+}
+
+/* Where element e lies, and of how many from it on (at most `most`) the same is so, one after the other. */
+MESH__PRIVATE int64_t mesh__strip_at(const mesh__strip *w, int64_t e, int64_t most, int64_t *count) {
+    int64_t within = e % w->run, place = w->origin + within;
+    int d;
+    *count = w->run - within < most ? w->run - within : most;
+    for (e -= within, d = w->ndim - 1; d >= 0 && e; d--) {
+        place += e % w->shape[d] * w->stride[d];
+        e /= w->shape[d];
+    }
+    return place;
+}
+
+/* Elements first .. first + n of this rank's part to a dense buffer, or (load) from one of a dtype `from`. */
+MESH__PRIVATE void mesh__part_copy(const mesh_tensor *t, const mesh_box *box, int64_t first, int64_t n, void *buffer,
+                                   int load, mesh_dtype from) {
+    mesh__strip w = mesh__strip_of(box, t->strides, box->shape, 0);
+    size_t elem = mesh_dtype_bytes(t->dtype), other = mesh_dtype_bytes(from);
+    unsigned char *p = (unsigned char *)buffer;
+    int64_t e, count;
+    for (e = first; e < first + n; e += count, p += (size_t)count * other) {
+        unsigned char *at = (unsigned char *)t->data + mesh__strip_at(&w, e, first + n - e, &count) * (int64_t)elem;
+        if (!load)
+            memcpy(p, at, (size_t)count * elem);
+        else if (from == t->dtype)
+            memcpy(at, p, (size_t)count * elem);
+        else
+            mesh__convert(t->dtype, at, from, p, (size_t)count, -1);
+    }
+}
+
+/* Files are little-endian. */
+MESH__PRIVATE void mesh__part_turn(void *buffer, int64_t n, mesh_dtype d) {
+    size_t width = mesh_dtype_bytes(d);
+    if (!mesh__is_little() && width > 1) mesh__swap(buffer, buffer, (size_t)n * width, width);
+}
+#endif /* MESH_CHECKPOINT_IMPLEMENTED */
+
+/* ONE_ROOM: tests/rooms.py compiles each with what it includes and no more */
+#if !defined(MESH__ONE_ROOM) && !defined(MESH__BEHIND_CHECKPOINT) && \
+    (!defined(MESH_LOAD_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_LOAD_IMPLEMENTED)))
+#define MESH__BEHIND_CHECKPOINT
+#include "mesh/save.h"
+#include "mesh/load.h"
+#undef MESH__BEHIND_CHECKPOINT
+#endif

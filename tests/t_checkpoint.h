@@ -1,0 +1,948 @@
+/* mesh_checkpoint.h: saved on one mesh and loaded on another; every call that fails, every byte that is wrong. */
+#ifndef T_CHECKPOINT_H
+#define T_CHECKPOINT_H
+
+/* ---- the format ---- */
+
+static mesh_transport checkpoint_alone; /* for its allocator, which is malloc */
+
+static void test_checkpoint_crc(void) {
+    static unsigned char data[5000];
+    static mesh__crc c;
+    test_random r = random_from(1);
+    int i, k;
+    mesh__crc_make(&c);
+    CHECK_INT(mesh__crc_whole(&c, mesh__crc_place(&c, "123456789", 9, 0), 9), 0xe3069283); /* the catalogue's check */
+    CHECK_INT(mesh__crc_whole(&c, mesh__crc_place(&c, data, 32, 0), 32), 0x8a9136aa);      /* RFC 3720, B.4: 32 zeros */
+    for (i = 0; i < 5000; i++) data[i] = (unsigned char)random_next(&r);
+    for (i = 0; i < 300; i++) { /* pieces in any order, against one bit at a time */
+        int n = random_below(&r, 5000), cut[4] = {0}, order = random_below(&r, 3);
+        uint32_t slow = UINT32_C(0xffffffff), sum = 0;
+        for (k = 0; k < 8 * n; k++)
+            slow = (slow ^ (data[k / 8] >> k % 8 & 1)) & 1 ? slow >> 1 ^ UINT32_C(0x82f63b78) : slow >> 1;
+        cut[1] = random_below(&r, n + 1), cut[2] = cut[1] + random_below(&r, n - cut[1] + 1), cut[3] = n;
+        for (k = 0; k < 3; k++) {
+            int p = (k + order) % 3;
+            sum ^= mesh__crc_place(&c, data + cut[p], (size_t)(cut[p + 1] - cut[p]), n - cut[p + 1]);
+        }
+        CHECK_INT(mesh__crc_whole(&c, sum, n), (uint32_t)~slow);
+    }
+}
+
+/* What a header of this text is refused with; NULL: it is taken. */
+static void header_is(const char *text, int64_t data_bytes, const char *why) {
+    mesh__catalog c = MESH_ZERO;
+    mesh_error err;
+    size_t n = strlen(text);
+    char *copy = (char *)malloc(n + 1); /* so that a sanitizer sees a step beyond */
+    mesh_status status;
+    c.t = &checkpoint_alone;
+    memcpy(copy, text, n);
+    status = mesh__header_read(&c, 0, copy, n, data_bytes, "it", &err);
+    CHECK_INT(status, why ? MESH_ERR_ARGUMENT : MESH_OK);
+    if (status) CHECK_HAS(err.text, why ? why : "nothing");
+    mesh__catalog_free(&c);
+    free(copy);
+}
+
+static void test_checkpoint_header(void) {
+    static const char one[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}";
+    char text[4000];
+    size_t i;
+    header_is(one, 24, NULL);
+    header_is(" {} ", 0, NULL);
+    header_is("{\"__metadata__\":{\"x\":\"y\"},\"s\":{\"shape\":[],\"data_offsets\":[0,8],\"dtype\":\"I64\"}}", 8,
+              NULL);
+    header_is("{\"z\":{\"dtype\":\"U8\",\"shape\":[4611686018427387904,0,9],\"data_offsets\":[0,0]}}", 0, NULL);
+    header_is("{\"z\":{\"dtype\":\"F4\",\"shape\":[7],\"data_offsets\":[0,3]}}", 3,
+              NULL); /* not ours, but no reason to refuse the rest */
+    header_is(one, 25, "its tensors have 24 bytes of data, the file holds 25");
+    header_is(one, 23, "its tensors have 24 bytes of data, the file holds 23");
+    for (i = 0; i < sizeof one - 1; i++) { /* cut off anywhere */
+        memcpy(text, one, i);
+        text[i] = 0;
+        header_is(text, 24, "byte ");
+    }
+    header_is("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,24]}}", 24, "not as long as the shape");
+    header_is("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0,
+              "not as long as the shape");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3,
+              "the data of \"a\" begin at byte 1, but those before end at 0");
+    header_is(
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}",
+        3, "the data of \"b\" begin at byte 1");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,1]}}", 3, "end before they begin");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[-2],\"data_offsets\":[0,2]}}", 2, "expected a number from 0 on");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[02],\"data_offsets\":[0,2]}}", 2, "begins with 0");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,2]}}", 2, "above 2^63");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2]}}", 2, "without dtype, shape or data_offsets");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "a key twice");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"more\":1,\"data_offsets\":[0,2]}}", 2,
+              "other than dtype, shape, data_offsets");
+    header_is("{,}", 0, "expected a string");
+    header_is("{} x", 0, "something follows the end");
+    header_is("{\"\\ud800\":1}", 0, "half a surrogate pair");
+    header_is("{\"\\u0000\":1}", 0, "a zero byte");
+    header_is("{\"\\x\":1}", 0, "no such escape");
+    header_is("{\"\\u12g4\":1}", 0, "four hex digits");
+    header_is("{\"a\nb\":1}", 0, "a control byte");
+    header_is("{\"\xc0\xaf\":1}", 0, "no UTF-8");
+    header_is("{\"\xed\xa0\x80\":1}", 0, "no UTF-8");
+    header_is("{\"\xf4\x90\x80\x80\":1}", 0, "no UTF-8");
+    header_is("{\"\xe2\x82", 0, "no UTF-8");
+    strcpy(text, "{\"__metadata__\":");
+    for (i = 0; i < 1000; i++) strcat(text, "[");
+    header_is(text, 0, "within more than 16 others");
+    header_is("{\"__metadata__\":[1,-2.5e+3,true,false,null,\"\",{\"x\":{}}]}", 0, NULL);
+    header_is("{\"__metadata__\":[1.]}", 0, "expected a digit");
+    header_is("{\"__metadata__\":[01]}", 0, "a comma or the closing bracket");
+    header_is("{\"__metadata__\":[nul]}", 0, "expected a value");
+    header_is("{\"__metadata__\":[1,]}", 0, "expected a value");
+}
+
+/* Bytes changed, doubled and left out at random: nothing beyond is read, and what is taken covers its data. */
+static void test_checkpoint_hostile(void) {
+    static const char *const seeds[] = {
+        "{\"__metadata__\":{\"x\":\"\\u20ac\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[24,25]}}",
+        "{\"metadata\":{\"total_size\":25,\"files\":{\"f\":{\"bytes\":9,\"crc32c\":1}}},\"weight_map\":{\"a\":\"f\",\"b\":\"g\"}}"};
+    static const char put[] = "\"{}[]:,\\u0123456789-+eE.tfn \x80\xed\xf4";
+    test_random r = random_from(21);
+    int i, k, taken = 0;
+    for (i = 0; i < 100000 && !test_failures; i++) {
+        const char *seed = seeds[i & 1];
+        size_t n = strlen(seed), at;
+        char *text = (char *)malloc(n + 4);
+        mesh__catalog c = MESH_ZERO;
+        mesh_error err;
+        mesh_status status;
+        memcpy(text, seed, n);
+        for (k = random_below(&r, 3); k >= 0; k--) {
+            int what = random_below(&r, 4);
+            at = (size_t)random_below(&r, (int)n);
+            if (what < 2) text[at] = put[random_below(&r, sizeof put - 1)];
+            if (what == 2) memmove(text + at, text + at + 1, n - at - 1), n--;
+            if (what == 3 && n < strlen(seed) + 3) memmove(text + at + 1, text + at, n - at), n++;
+        }
+        text = (char *)realloc(text, n);
+        c.t = &checkpoint_alone;
+        status = i & 1 ? mesh__index_read(&c, text, n, &err) : mesh__header_read(&c, 0, text, n, 25, "it", &err);
+        CHECK(status == MESH_OK || (status == MESH_ERR_ARGUMENT && err.text[0]));
+        if (status == MESH_OK && !(i & 1)) {
+            int64_t total = 0;
+            for (k = 0; k < c.n; k++) total += c.tensor[k].nbytes;
+            CHECK_INT(total, 25);
+        }
+        for (k = 0; k < c.nfiles && !status; k++) CHECK(!strchr(c.file[k].name, '/') && c.file[k].name[0]);
+        taken += status == MESH_OK;
+        mesh__catalog_free(&c);
+        free(text);
+    }
+    CHECK(taken > 1000 && taken < 90000);
+}
+
+/* Strings come back as they were: what is written is read, escapes of any kind are their characters. */
+static void test_checkpoint_strings(void) {
+    static const char raw[] = "\"\\u00e9\\ud83d\\ude00\\/\\b\\f\\n\\r\\t\\\\\\\"\\u20ac\\u007f\"",
+                      want[] = "\xc3\xa9\xf0\x9f\x98\x80/\b\f\n\r\t\\\"\xe2\x82\xac\x7f";
+    char text[sizeof raw];
+    mesh__json j;
+    test_random r = random_from(8);
+    int i, k;
+    memcpy(text, raw, sizeof raw);
+    j = mesh__json_of(text, sizeof raw - 1);
+    CHECK_STR(mesh__json_string(&j), want);
+    for (i = 0; i < 2000; i++) {
+        mesh__bytes b = MESH_ZERO;
+        char s[64];
+        const char *got;
+        int n = random_below(&r, 20);
+        for (s[0] = 0, k = 0; k < n; k++) {
+            static const char *const part[] = {
+                "\"", "\\", "/", "\x01", "\x1f", "\n", "a", "\xc3\xa9", "\xf0\x9f\x98\x80", "\x7f", "\xe0\xa0\x80"};
+            strcat(s, part[random_below(&r, 11)]);
+        }
+        s[sizeof s - 1] = 0;
+        b.t = &checkpoint_alone;
+        mesh__json_put(&b, s);
+        j = mesh__json_of(b.p, (size_t)b.len);
+        got = mesh__json_string(&j);
+        CHECK(got && !strcmp(got, s) && j.p == j.end && mesh__is_utf8(s));
+        mesh_transport_free(b.t, b.p);
+    }
+    CHECK(!mesh__is_utf8("a\xff") && !mesh__is_utf8("\xc3") && mesh__is_utf8(""));
+}
+
+/* ---- folders ---- */
+
+static char checkpoint_folder[256];
+
+static void folder_new(void) {
+    const char *memory = "/dev/shm"; /* where fsync costs nothing */
+    snprintf(checkpoint_folder, sizeof checkpoint_folder, "%s/mesh-checkpoint-XXXXXX",
+             access(memory, W_OK) ? "/tmp" : memory);
+    if (!mkdtemp(checkpoint_folder)) test_fail(__FILE__, __LINE__, "mkdtemp: %s", strerror(errno)), exit(1);
+}
+
+/* Its files, at most 32, by name. Returns how many. */
+static int folder_list(char names[32][300]) {
+    DIR *d = opendir(checkpoint_folder);
+    struct dirent *e;
+    int n = 0;
+    while (d && (e = readdir(d)) != NULL)
+        if (e->d_name[0] != '.' && n < 32) snprintf(names[n++], 300, "%s/%.200s", checkpoint_folder, e->d_name);
+    if (d) closedir(d);
+    return n;
+}
+
+static void folder_empty(void) {
+    static char names[32][300];
+    int n = folder_list(names);
+    while (n > 0) unlink(names[--n]);
+}
+static void folder_end(void) {
+    folder_empty();
+    rmdir(checkpoint_folder);
+}
+
+/* The first data file's path. */
+static const char *folder_data(void) {
+    static char names[32][300];
+    int n = folder_list(names), i, best = -1;
+    for (i = 0; i < n; i++)
+        if (strstr(names[i], ".safetensors") && !strstr(names[i], ".index") &&
+            (best < 0 || strcmp(names[i], names[best]) < 0))
+            best = i;
+    CHECK(best >= 0);
+    return best < 0 ? "" : names[best];
+}
+
+/* ---- states: named tensors whose bytes say which element of which tensor in which save they are ---- */
+
+enum { STATE_TENSORS = 12 };
+typedef struct state_shape {
+    mesh_dtype dtype;
+    int ndim;
+    int64_t shape[4];
+} state_shape;
+static const mesh_dtype state_dtypes[] = {MESH_F32, MESH_F64, MESH_F16, MESH_BF16, MESH_I8,  MESH_U8,     MESH_I16,
+                                          MESH_U16, MESH_I32, MESH_U32, MESH_I64,  MESH_U64, MESH_F8E4M3, MESH_F8E5M2};
+
+static void state_shapes(state_shape *s, uint64_t salt) {
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 8, 13, 20};
+    test_random r = random_from(salt);
+    int i, d;
+    for (i = 0; i < STATE_TENSORS; i++) {
+        s[i].dtype = state_dtypes[random_below(&r, 14)];
+        s[i].ndim = random_below(&r, 5);
+        for (d = 0; d < s[i].ndim; d++) s[i].shape[d] = sizes[random_below(&r, d < 2 ? 8 : 4)];
+    }
+    s[0].dtype = MESH_F64, s[0].ndim = 2, s[0].shape[0] = 99, s[0].shape[1] = 101; /* cut among replicas */
+}
+static unsigned char state_byte(uint64_t save, int tensor, int64_t element, size_t byte) {
+    uint64_t h = (save * 1000003 + (uint64_t)tensor) * 0x9e3779b97f4a7c15u + (uint64_t)element * 0xbf58476d1ce4e5b9u +
+                 byte * 0x94d049bb133111ebu;
+    return (unsigned char)(h >> 56 ^ h >> 24);
+}
+
+/* This rank's parts on a mesh in layouts that the random numbers draw; every third strided. full: data of that save; else 0xee. */
+typedef struct state_part {
+    mesh_named list[STATE_TENSORS];
+    int64_t strides[STATE_TENSORS][4];
+    char names[STATE_TENSORS][40];
+    int n;
+} state_part;
+static void state_open(state_part *p, const state_shape *s, const mesh *on, int rank, uint64_t layouts, int64_t save) {
+    test_random r = random_from(layouts);
+    int i, k, d;
+    p->n = STATE_TENSORS;
+    for (i = 0; i < STATE_TENSORS; i++) {
+        mesh_tensor *t = &p->list[i].tensor;
+        mesh_box box;
+        int64_t count, e, step = i % 3 == 2 ? 2 : 1;
+        size_t elem = mesh_dtype_bytes(s[i].dtype), b;
+        memset(t, 0, sizeof *t);
+        snprintf(p->names[i], sizeof p->names[i], i == 3 ? "layer.%d \"\\\xc3\xa9/" : "layer.%d.weight", i);
+        p->list[i].name = p->names[i];
+        t->dtype = s[i].dtype;
+        t->layout = tensor_layout(&r, on, s[i].ndim, s[i].shape, MESH_SUM);
+        for (k = 0; k < on->naxes; k++)
+            if (t->layout.spec.axis[k].kind == MESH_PARTIAL) t->layout.spec.axis[k] = mesh_replicate();
+        count = mesh_tensor_box(t, rank, &box);
+        for (d = s[i].ndim - 1; d >= 0; d--)
+            p->strides[i][d] = d == s[i].ndim - 1 ? step : p->strides[i][d + 1] * box.shape[d + 1];
+        if (s[i].ndim && step > 1)
+            t->strides = p->strides[i];
+        else
+            step = 1;
+        t->data = malloc((size_t)(2 * count + 2) * elem);
+        memset(t->data, 0xee, (size_t)(2 * count + 2) * elem);
+        for (e = 0; e < count && save >= 0; e++)
+            for (b = 0; b < elem; b++)
+                ((unsigned char *)t->data)[(size_t)(e * step) * elem + b] =
+                    state_byte((uint64_t)save, i, plan_linear_in(s[i].ndim, s[i].shape, &box, e), b);
+    }
+}
+
+/* Are these the elements of a save (-1: untouched)? Between strided ones nothing was written. */
+static int state_is(const state_part *p, int rank, int64_t save) {
+    int i;
+    for (i = 0; i < p->n; i++) {
+        const mesh_tensor *t = &p->list[i].tensor;
+        mesh_box box;
+        int64_t count = mesh_tensor_box(t, rank, &box), e, step = t->strides ? 2 : 1;
+        size_t elem = mesh_dtype_bytes(t->dtype), b;
+        for (e = 0; e < count * step; e++)
+            for (b = 0; b < elem; b++) {
+                unsigned char want = 0xee;
+                if (save >= 0 && e % step == 0)
+                    want = state_byte((uint64_t)save, i,
+                                      plan_linear_in(t->layout.ndim, t->layout.shape, &box, e / step), b);
+                if (((const unsigned char *)t->data)[(size_t)e * elem + b] != want) return 0;
+            }
+    }
+    return 1;
+}
+static void state_close(state_part *p) {
+    int i;
+    for (i = 0; i < STATE_TENSORS; i++) free(p->list[i].tensor.data);
+}
+
+typedef struct state_run {
+    const char *mesh;
+    uint64_t shapes, layouts;
+    int64_t save; /* which; loads expect it */
+    int64_t file_bytes;
+    int started;       /* in the started form; the tensors change at once */
+    const char *error; /* what it is refused with, or NULL */
+    mesh_status status;
+    int loads, unchecked, any; /* any: OK will do too; a load may find the save after */
+    mesh_status got;
+    int64_t got_save;
+} state_run;
+
+static void state_rank(mesh_transport *t, void *ctx) {
+    state_run *r = (state_run *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_checkpoint_desc d = MESH_ZERO;
+    mesh_checkpoint s;
+    char step[24], got[24];
+    const char *text[] = {"step", step, "a \"key\"", "a\n\\value", NULL};
+    int64_t length;
+    mesh_status status;
+    int i;
+    if (!open_comm(t, &c, r->mesh, NULL, 30 * SECOND)) return;
+    state_shapes(shapes, r->shapes);
+    state_open(&p, shapes, &c.on, t->rank, r->layouts, r->loads ? -1 : r->save);
+    snprintf(step, sizeof step, "%lld", (long long)r->save);
+    d.text = text;
+    d.file_bytes = r->file_bytes;
+    d.unchecked = r->unchecked;
+    if (r->loads) {
+        status = mesh_checkpoint_load(&c, checkpoint_folder, p.list, p.n, &d);
+        r->got_save = status ? -1 : r->any && state_is(&p, t->rank, r->save + 1) ? r->save + 1 : r->save;
+        CHECK(state_is(&p, t->rank, r->got_save));
+    } else if (!r->started) {
+        status = mesh_checkpoint_save(&c, checkpoint_folder, p.list, p.n, &d);
+    } else if ((status = mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, &d, &s)) == MESH_OK) {
+        for (i = 0; i < p.n; i++)
+            if (mesh_tensor_count(&p.list[i].tensor, t->rank) > 0)
+                memset(p.list[i].tensor.data, 0x77, mesh_dtype_bytes(p.list[i].tensor.dtype));
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        status = mesh_checkpoint_wait(&s);
+        CHECK(!s.impl && mesh_checkpoint_wait(&s) == MESH_ERR_STATE);
+    }
+    r->got = status;
+    CHECK(status == r->status || (r->any && status == MESH_OK));
+    if (status) CHECK_HAS(c.error.text, r->error ? r->error : "nothing is wrong");
+    CHECK(!c.failed);
+    if (!status && r->loads && !r->any) {
+        CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "step", got, sizeof got, &length), c.error);
+        CHECK_STR(got, step);
+        CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "a \"key\"", got, 4, &length), c.error);
+        CHECK(!strcmp(got, "a\n\\") && length == 8);
+        CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "none", got, sizeof got, &length), c.error);
+        CHECK(length == -1 && !got[0]);
+    }
+    state_close(&p);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static int state_world(const char *mesh_text) {
+    mesh m;
+    return mesh_parse(&m, mesh_text, 0, NULL) ? 0 : m.size;
+}
+static void state_go(int backend, state_run *r) { run_world(backend, state_world(r->mesh), state_rank, r); }
+
+/* Saved on one world and mesh, loaded on others, in any layouts: every element, every dtype. Over the same folder, again and again. */
+static void test_checkpoint_meshes(void) {
+    static const char *const meshes[] = {"a=1", "a=2", "a=3", "a=2,b=2", "a=3,b=2", "a=2,b=2,c=2", "a=5"};
+    static char names[32][300];
+    test_random r = random_from(77);
+    int i;
+    folder_new();
+    for (i = 0; i < 30 && !test_failures; i++) {
+        state_run run = MESH_ZERO;
+        run.mesh = meshes[random_below(&r, 7)];
+        run.shapes = random_next(&r), run.layouts = random_next(&r), run.save = i;
+        run.file_bytes = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 2000;
+        run.started = i % 2;
+        state_go(i % 5 ? SIM : TCP, &run);
+        run.loads = 1, run.layouts = random_next(&r), run.mesh = meshes[random_below(&r, 7)],
+        run.unchecked = i % 4 == 3;
+        state_go(i % 7 ? SIM : TCP, &run);
+        CHECK(folder_list(names) <= 1 + STATE_TENSORS);
+    }
+    folder_end();
+}
+
+/* Save 1 is there: what becomes of save 2 where a call goes wrong? Returns the save that is there then, whole. */
+static int64_t state_saved_over(failing_files *plan, const char *says, int *went_wrong) {
+    state_run now = MESH_ZERO, check = MESH_ZERO;
+    now.mesh = "a=3", now.save = 2, now.file_bytes = 30000;
+    now.started = plan->at % 2, now.any = 1, now.status = MESH_ERR_STATE, now.error = says;
+    files_plan = plan;
+    state_go(SIM, &now);
+    files_plan = NULL;
+    *went_wrong = now.got != MESH_OK;
+    check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
+    state_go(SIM, &check);
+    return check.got_save;
+}
+
+static int state_begin(void) {
+    static char names[32][300];
+    state_run old = MESH_ZERO;
+    old.mesh = "a=3", old.save = 1, old.file_bytes = 30000;
+    folder_empty();
+    state_go(SIM, &old);
+    return folder_list(names);
+}
+
+/* Whatever call on files is refused: the error says which, on every rank; the old checkpoint is whole, and nothing of the new one is left. */
+static void test_checkpoint_refused_files(void) {
+    static const struct {
+        int kind, error;
+        const char *says;
+    } kinds[] = {{FILE_OPEN, EACCES, "open /"},     {FILE_WRITE, ENOSPC, "pwrite /"},  {FILE_SYNC, EIO, "fsync /"},
+                 {FILE_RENAME, EACCES, "rename /"}, {FILE_SIZE, EFBIG, "ftruncate /"}, {FILE_DIR, EACCES, "dir /"}};
+    static char names[32][300];
+    size_t k;
+    int at, wrong, some;
+    folder_new();
+    for (k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (at = 1, wrong = 1, some = 0; wrong && !test_failures; at++) {
+            failing_files plan = MESH_ZERO;
+            int before = state_begin();
+            int64_t is;
+            plan.kinds = kinds[k].kind, plan.at = at, plan.times = 1, plan.error = kinds[k].error;
+            is = state_saved_over(&plan, kinds[k].says, &wrong);
+            some += wrong;
+            if (is == 1) CHECK(wrong && folder_list(names) == before);
+            if (is == 2 && wrong)
+                CHECK(kinds[k].kind &
+                      (FILE_SYNC | FILE_OPEN)); /* of the folder, after the rename: it is in place, if power stays */
+            if (!wrong) CHECK(is == 2 && (plan.calls < at || kinds[k].kind == FILE_DIR));
+        }
+    CHECK(some);
+    folder_end();
+}
+
+/* The process is killed at every call in turn, before it and in the middle of what it writes: one of the two checkpoints is there, whole, and the next save
+   removes what was left. */
+static void test_checkpoint_killed(void) {
+    static char names[32][300];
+    int at, within, died = 1, olds = 0, news = 0;
+    folder_new();
+    for (within = 0; within < 2; within++)
+        for (at = 1, died = 1; died && !test_failures; at++) {
+            failing_files plan = MESH_ZERO;
+            state_run check = MESH_ZERO;
+            int before = state_begin(), status, wrong;
+            pid_t pid;
+            plan.kinds = within ? FILE_WRITE : FILE_ANY, plan.at = at, plan.times = 1;
+            plan.error = within ? FILE_DIES_WITHIN : FILE_DIES;
+            fflush(NULL);
+            if ((pid = fork()) == 0) {
+                state_saved_over(&plan, "", &wrong);
+                _exit(test_failures != 0);
+            }
+            waitpid(pid, &status, 0);
+            died = WIFEXITED(status) && WEXITSTATUS(status) == 9;
+            CHECK(died || (WIFEXITED(status) && !WEXITSTATUS(status)));
+            check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
+            state_go(SIM, &check);
+            olds += check.got_save == 1, news += check.got_save == 2 && died;
+            check.loads = 0, check.mesh = "a=3", check.save = 1, check.file_bytes = 30000;
+            state_go(SIM, &check);
+            CHECK_INT(folder_list(names), before);
+        }
+    CHECK(olds > 20 && news > 2);
+    folder_end();
+}
+
+/* Calls that move little and are interrupted, and a thread that does not start, change nothing. */
+static void test_checkpoint_short(void) {
+    failing_files plan = MESH_ZERO;
+    state_run run = MESH_ZERO;
+    folder_new();
+    plan.pieces = 1, plan.kinds = FILE_THREAD, plan.at = 1, plan.times = 1, plan.error = EAGAIN;
+    files_plan = &plan;
+    run.mesh = "a=2", run.save = 5, run.started = 1;
+    state_go(SIM, &run);
+    run.loads = 1, run.mesh = "a=3";
+    state_go(SIM, &run);
+    files_plan = NULL;
+    CHECK(plan.odd > 10);
+#ifndef MESH_TEST_SINGLE
+    CHECK_INT(plan.calls, 2);
+#endif
+    folder_end();
+}
+
+/* ---- files that are not as they were ---- */
+
+static void file_edit(const char *path, long at, int flip, long length) {
+    FILE *f = fopen(path, "r+b");
+    int c;
+    CHECK(f != NULL);
+    if (!f) return;
+    if (flip) {
+        fseek(f, at, SEEK_SET);
+        c = getc(f);
+        fseek(f, at, SEEK_SET);
+        putc(c ^ flip, f);
+    }
+    fclose(f);
+    if (length >= 0) CHECK(!truncate(path, length));
+}
+static long file_size(const char *path) {
+    struct stat s;
+    return stat(path, &s) ? -1 : (long)s.st_size;
+}
+static void load_says(const char *error) {
+    state_run r = MESH_ZERO;
+    r.mesh = "a=2", r.loads = 1, r.save = 1, r.error = error, r.status = error ? MESH_ERR_ARGUMENT : MESH_OK;
+    state_go(SIM, &r);
+}
+
+static void test_checkpoint_torn(void) {
+    static char names[32][300], aside[400], index[400];
+    test_random r = random_from(3);
+    const char *data;
+    long size, header, i;
+    FILE *f;
+    folder_new();
+    state_begin();
+    load_says(NULL);
+    data = folder_data();
+    size = file_size(data);
+    f = fopen(data, "rb");
+    header = f ? getc(f) + getc(f) * 256L : 0;
+    if (f) fclose(f);
+    for (i = 0; i < 60 && !test_failures; i++) { /* cut off, at every length that matters and some others */
+        long cut = i < 10    ? i
+                   : i == 10 ? 8 + header
+                   : i == 11 ? 8 + header - 1
+                   : i == 12 ? size - 1
+                             : (long)random_below(&r, (int)size);
+        state_begin();
+        file_edit(data = folder_data(), 0, 0, cut);
+        load_says("but the index says");
+    }
+    for (i = 0; i < 80 && !test_failures; i++) { /* one bit, anywhere: header or data */
+        state_begin();
+        data = folder_data();
+        file_edit(data, i < 8 + header && i < 40 ? i : (long)random_below(&r, (int)size), 1 << random_below(&r, 8), -1);
+        load_says("");
+    }
+    state_begin();
+    file_edit(data = folder_data(), size - 1, 1, -1);
+    load_says("has changed since it was written: its CRC-32C is");
+    state_begin();
+    data = folder_data();
+    snprintf(aside, sizeof aside, "%s/other.safetensors", checkpoint_folder);
+    CHECK(!rename(data, aside));
+    load_says("there is no ");
+    state_begin();
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", checkpoint_folder);
+    size = file_size(index);
+    for (i = 0; i < size - 2 && !test_failures; i += 1 + size / 40) { /* the end may lose white space */
+        state_begin();
+        file_edit(index, 0, 0, i);
+        load_says("model.safetensors.index.json: byte ");
+    }
+    folder_empty();
+    load_says("holds no checkpoint: neither model.safetensors.index.json nor model.safetensors");
+    CHECK_INT(folder_list(names), 0);
+    folder_end();
+}
+
+/* ---- by hand ---- */
+
+static void file_write(const char *name, const void *head, size_t nhead, const void *data, size_t n) {
+    char path[400];
+    FILE *f;
+    snprintf(path, sizeof path, "%s/%s", checkpoint_folder, name);
+    f = fopen(path, "wb");
+    CHECK(f && fwrite(head, 1, nhead, f) == nhead && fwrite(data, 1, n, f) == n);
+    if (f) fclose(f);
+}
+static void file_safe(const char *name, const char *header, const void *data, size_t n) {
+    unsigned char head[600] = {0};
+    size_t k = strlen(header);
+    head[0] = (unsigned char)k, head[1] = (unsigned char)(k >> 8);
+    memcpy(head + 8, header, k);
+    file_write(name, head, k + 8, data, n);
+}
+
+typedef struct hand_case {
+    const char *name, *spec, *error;
+    int dtype, ndim, partial, convert;
+    int64_t rows;
+} hand_case;
+
+/* What a folder written by other programs has: one tensor is asked for. */
+static void hand_rank(mesh_transport *t, void *ctx) {
+    const hand_case *h = (const hand_case *)ctx;
+    int64_t shape[2] = {4, 2}, length;
+    mesh_checkpoint_desc d = MESH_ZERO;
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    mesh_status status;
+    double room[8];
+    char text[8];
+    int i;
+    if (!open_comm(t, &c, "x=-1", NULL, 30 * SECOND)) return;
+    shape[0] = h->rows;
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, h->spec, (mesh_dtype)h->dtype, h->ndim, shape, &err), err);
+    n.name = h->name;
+    n.tensor.data = room;
+    memset(room, 0xee, sizeof room);
+    d.partial = h->partial, d.convert = h->convert;
+    status = mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, &d);
+    CHECK_INT(status, h->error ? MESH_ERR_ARGUMENT : MESH_OK);
+    if (h->error) CHECK_HAS(c.error.text, h->error);
+    if (h->error || h->partial) {
+        for (i = 0; i < (int)sizeof room; i++) CHECK(((unsigned char *)room)[i] == 0xee);
+    } else if (mesh__converts((mesh_dtype)h->dtype)) {
+        mesh_box box;
+        int64_t count = mesh_tensor_box(&n.tensor, t->rank, &box), e;
+        for (e = 0; e < count; e++)
+            CHECK(float_at((mesh_dtype)h->dtype, room, e) == 0.5 * (double)(1 + plan_linear_in(2, shape, &box, e)));
+    }
+    if (!h->error) {
+        CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "who", text, sizeof text, &length), c.error);
+        CHECK(length == 3 && !strcmp(text, "me!"));
+    }
+    CHECK(!c.failed);
+    mesh_comm_close(&c);
+}
+
+static void test_checkpoint_hands(void) {
+    static const hand_case cases[] = {
+        {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4},
+        {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4},
+        {"w", "x:R", NULL, MESH_BF16, 2, 0, 1, 4},
+        {"b", "x:R", NULL, MESH_U8, 0, 0, 0, 4},
+        {"v", "x:R", NULL, MESH_F32, 2, 1, 0, 4},
+        {"v", "x:R", "lacks 1 of 1 tensors: \"v\"; desc.partial", MESH_F32, 2, 0, 0, 4},
+        {"w", "x:R", "\"w\" is f32 [4,2] in model.safetensors, and here f64 [4,2]; desc.convert makes", MESH_F64, 2, 0,
+         0, 4},
+        {"w", "x:R", "\"w\" is f32 [4,2] in model.safetensors, and here f32 [3,2]", MESH_F32, 2, 0, 1, 3},
+        {"w", "x:R", "of which no i32 is made", MESH_I32, 2, 0, 1, 4},
+        {"q", "x:R", "of a dtype that mesh.h has not", MESH_U8, 0, 0, 0, 4},
+        {"__metadata__", "x:R", "which the format keeps for itself", MESH_U8, 0, 0, 0, 4},
+        {"", "x:R", "its name is empty", MESH_U8, 0, 0, 0, 4},
+        {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4},
+        {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4},
+        {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4}};
+    static const char header[] =
+        "{\"__metadata__\":{\"who\":\"me!\"},\"w\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[0,32]},"
+        "\"b\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[32,33]},\"q\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[33,34]}}";
+    static const struct {
+        const char *index, *says;
+    } indexes[] = {
+        {"{\"metadata\":{\"who\":\"me!\"},\"weight_map\":{\"w\":\"part.safetensors\",\"b\":\"part.safetensors\"}}",
+         NULL},
+        {"{\"weight_map\":{\"w\":\"../part.safetensors\"}}", "the name of a file that is not in the folder"},
+        {"{\"weight_map\":{\"w\":\"/etc/passwd\"}}", "the name of a file that is not in the folder"},
+        {"{\"weight_map\":{\"w\":\"..\"}}", "the name of a file that is not in the folder"},
+        {"{\"weight_map\":{\"w\":\"\"}}", "the name of a file that is not in the folder"},
+        {"{\"metadata\":{\"files\":{\"a/b\":{\"bytes\":1}}},\"weight_map\":{}}",
+         "the name of a file that is not in the folder"},
+        {"{\"metadata\":{\"files\":{\"part.safetensors\":{\"bytes\":7}}},\"weight_map\":{}}", "but the index says 7"},
+        {"{\"metadata\":{\"files\":{\"part.safetensors\":{\"crc32c\":7}}},\"weight_map\":{}}", "the index says 7"},
+        {"{\"metadata\":{\"files\":{\"part.safetensors\":{\"crc32c\":4294967296}}},\"weight_map\":{}}",
+         "a checksum above 32 bits"},
+        {"{\"weight_map\":{\"nobody\":\"part.safetensors\"}}",
+         "the index says that \"nobody\" is in part.safetensors, which lacks it"},
+        {"{\"weight_map\":{\"w\":\"part.safetensors\",\"b\":\"gone\"}}", "there is no "},
+        {"{\"metadata\":{}}", "no weight_map"},
+        {"{\"weight_map\":{},\"weight_map\":{}}", "a second weight_map"},
+        {"{\"weight_map\":{\"w\":\"part.safetensors\",\"b\":\"again.safetensors\"}}",
+         "is in part.safetensors and in again.safetensors"},
+        {"", "expected an object"}};
+    float data[9];
+    hand_case first = cases[0];
+    size_t i;
+    char path[400];
+    for (i = 0; i < 8; i++) data[i] = 0.5f * (float)(i + 1);
+    folder_new();
+    file_safe("model.safetensors", header, data, 34);
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        run_world(i % 4 ? SIM : TCP, 3, hand_rank, (void *)(uintptr_t)&cases[i]);
+    {
+        state_run save = MESH_ZERO;
+        save.mesh = "a=2", save.error = "which other readers take before an index; remove it",
+        save.status = MESH_ERR_ARGUMENT;
+        state_go(SIM, &save);
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", checkpoint_folder);
+    unlink(path);
+    file_safe("part.safetensors", header, data, 34);
+    file_safe("again.safetensors", header, data, 34);
+    for (i = 0; i < sizeof indexes / sizeof indexes[0]; i++) {
+        file_write("model.safetensors.index.json", indexes[i].index, strlen(indexes[i].index), "", 0);
+        first.error = indexes[i].says;
+        run_world(SIM, 2, hand_rank, &first);
+    }
+    folder_end();
+}
+
+/* ---- lists ---- */
+
+typedef struct lists_case {
+    int what;
+    const char *says;
+    mesh_status status;
+} lists_case;
+
+/* Two stages with tensors of their own and one that both have; then what one rank gets wrong, which every rank is told. */
+static void saved_lists_rank(mesh_transport *t, void *ctx) {
+    const lists_case *l = (const lists_case *)ctx;
+    static const int64_t shape[2] = {6, 4};
+    static const char *const lone[] = {"key", NULL}, *const own[] = {"files", "x", NULL};
+    mesh_named list[3];
+    mesh_checkpoint_desc d = MESH_ZERO;
+    mesh_comm c;
+    mesh stage;
+    mesh_error err;
+    mesh_status status;
+    float room[3][24];
+    int pp, i, n = 2, wrong = t->rank == 3, k;
+    if (!open_comm(t, &c, "pp=2,dp=2", NULL, 30 * SECOND)) return;
+    pp = mesh_coord_of(&c.on, "pp", t->rank);
+    CHECK_OK(mesh_fix(&stage, &c.on, "pp", pp, &err), err);
+    CHECK_OK(mesh_tensor_make(&list[0].tensor, &stage, "dp:S(1)", MESH_F32, 2, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&list[1].tensor, &c.on, "pp:S(0) dp:R", MESH_F32, 2, shape, &err), err);
+    list[0].name = pp ? "stage 1" : "stage 0";
+    list[1].name = "both";
+    for (i = 0; i < 2; i++) {
+        mesh_box box;
+        int64_t count = mesh_tensor_box(&list[i].tensor, t->rank, &box), e;
+        list[i].tensor.data = room[i];
+        for (e = 0; e < count; e++) room[i][e] = (float)(100 * (i ? 9 : pp) + plan_linear_in(2, shape, &box, e));
+    }
+    list[2] = list[1];
+    if (wrong) {
+        if (l->what == 1) list[1].tensor.layout.shape[0] = 5;
+        if (l->what == 2) list[1].tensor.dtype = MESH_I32;
+        if (l->what == 3) CHECK_OK(mesh_layout_set(&list[1].tensor.layout, "dp", mesh_shard(1), &err), err);
+        if (l->what == 4) n = 1;
+        if (l->what == 5) list[1].name = "nobody";
+        if (l->what == 6) n = 3;
+        if (l->what == 7) list[1].tensor.data = NULL;
+        if (l->what == 10) n = -1;
+    }
+    if (l->what == 8 && pp) list[0].name = "stage 0";
+    if (l->what == 9 && wrong) d.file_bytes = -1;
+    if (l->what == 11) d.text = lone;
+    if (l->what == 12) d.text = own;
+    status = mesh_checkpoint_save(&c, checkpoint_folder, list, n, &d);
+    CHECK_INT(status, l->status);
+    if (l->says) CHECK_HAS(c.error.text, l->says);
+    if (l->says) CHECK_HAS(c.error.text, "mesh_checkpoint_save: rank ");
+    CHECK(!c.failed);
+    for (k = 0; k < 2 && !l->says; k++) { /* each rank asks for what another stage had, in other layouts */
+        mesh_named other[2];
+        other[0] = list[0], other[1] = list[1];
+        other[0].name = pp ? "stage 0" : "stage 1";
+        CHECK_OK(mesh_layout_set(&other[0].tensor.layout, "dp", k ? mesh_shard(0) : mesh_replicate(), &err), err);
+        memset(room, 0, sizeof room);
+        CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, other, 2, NULL), c.error);
+        for (i = 0; i < 2; i++) {
+            mesh_box box;
+            int64_t count = mesh_tensor_box(&other[i].tensor, t->rank, &box), e;
+            for (e = 0; e < count; e++)
+                CHECK(room[i][e] == (float)(100 * (i ? 9 : !pp) + plan_linear_in(2, shape, &box, e)));
+        }
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+
+static void test_checkpoint_lists(void) {
+    static const lists_case cases[] = {
+        {0, NULL, MESH_OK},
+        {1, "\"both\" is f32 [5,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
+        {2, "\"both\" is i32 [6,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
+        {3, "and otherwise on another rank", MESH_ERR_MISMATCH},
+        {4, "\"both\" stands in the lists of 3 ranks, but its mesh \"pp=2,dp=2\" has 4", MESH_ERR_ARGUMENT},
+        {5, "rank 3: \"nobody\" is not in the list of rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
+        {6, "rank 3: \"both\" stands in the list twice", MESH_ERR_ARGUMENT},
+        {7, "rank 3: \"both\": its tensor: the data is NULL, but rank 3 holds 12 elements", MESH_ERR_ARGUMENT},
+        {8, "two tensors are called \"stage 0\": f32 [6,4] of rank 0's list and f32 [6,4] of rank 2's",
+         MESH_ERR_ARGUMENT},
+        {9, "rank 3: desc.file_bytes is -1; 0 stands for 4 GiB", MESH_ERR_ARGUMENT},
+        {10, "rank 3: the list is NULL, or of fewer than no tensors", MESH_ERR_ARGUMENT},
+        {11, "desc.text: key \"key\" has no value", MESH_ERR_ARGUMENT},
+        {12, "desc.text: the key \"files\" is the index's own", MESH_ERR_ARGUMENT}};
+    static char names[32][300];
+    size_t i;
+    folder_new();
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run_world(i % 3 ? SIM : TCP, 4, saved_lists_rank, (void *)(uintptr_t)&cases[i]);
+        CHECK_INT(folder_list(names), 2); /* of the first case */
+    }
+    folder_end();
+}
+
+/* A comm that is given up or closed while a save is under way: it ends, and leaves the old checkpoint and nothing else. */
+static void abandoned_rank(mesh_transport *t, void *ctx) {
+    int how = *(const int *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_checkpoint s;
+    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, NULL, &s), c.error);
+    if (how) CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (!how) world_say(0), world_await(0, 3);
+    if (how == 0 && t->rank == 1) mesh_abort(&c, "a test");
+    if (how == 1) mesh_comm_close(&c);
+    CHECK_INT(mesh_checkpoint_wait(&s), how ? MESH_ERR_STATE : MESH_ERR_CANCELED);
+    if (!how) CHECK_HAS(c.error.text, "a test");
+    if (how) CHECK_HAS(c.error.text, "mesh_checkpoint_wait: the comm is not open");
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_abandoned(void) {
+    static char names[32][300];
+    int how, before;
+    folder_new();
+    for (how = 0; how < 2; how++) {
+        before = state_begin();
+        run_world(how ? SIM : TCP, 3, abandoned_rank, &how);
+        load_says(NULL);
+        CHECK_INT(folder_list(names), before);
+    }
+    folder_end();
+}
+
+/* A part that is larger than a load's buffer, in long runs and in short ones. */
+static void saved_large_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[2] = {2600, 3001};
+    static const char *const specs[] = {"x:S(1)", "x:R", "x:S(0)"};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 30 * SECOND)) return;
+    n.name = "large";
+    for (i = 0; i < 3; i++) {
+        mesh_box box;
+        int64_t count, e, wrong = 0;
+        unsigned char *p;
+        CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, specs[i], MESH_U8, 2, shape, &err), err);
+        count = mesh_tensor_box(&n.tensor, t->rank, &box);
+        n.tensor.data = p = (unsigned char *)calloc((size_t)count + 1, 1);
+        for (e = 0; e < count && !i; e++) p[e] = state_byte(3, 0, plan_linear_in(2, shape, &box, e), 0);
+        CHECK_OK(i ? mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, NULL)
+                   : mesh_checkpoint_save(&c, checkpoint_folder, &n, 1, NULL),
+                 c.error);
+        for (e = 0; e < count; e++) wrong += p[e] != state_byte(3, 0, plan_linear_in(2, shape, &box, e), 0);
+        CHECK_INT(wrong, 0);
+        free(p);
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_checkpoint_large(void) {
+    folder_new();
+    run_world(SIM, 2, saved_large_rank, NULL);
+    folder_end();
+}
+
+/* ---- memory that is not there ---- */
+
+static struct { volatile int on, at, calls, live; } saved_memory;
+static void *saved_alloc(void *ctx, size_t n) {
+    (void)ctx;
+    if (saved_memory.on && __sync_add_and_fetch(&saved_memory.calls, 1) == saved_memory.at) return NULL;
+    __sync_add_and_fetch(&saved_memory.live, 1);
+    return malloc(n + 1);
+}
+static void saved_free(void *ctx, void *p) {
+    (void)ctx;
+    __sync_sub_and_fetch(&saved_memory.live, 1);
+    free(p);
+}
+
+static void saved_memory_rank(mesh_transport *t, void *ctx) {
+    int loads = *(const int *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_status status;
+    if (!open_comm(t, &c, "a=2", NULL, 30 * SECOND)) return;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &c.on, t->rank, 0, loads ? -1 : 2);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    saved_memory.on = 1;
+    status = loads ? mesh_checkpoint_load(&c, checkpoint_folder, p.list, p.n, NULL)
+                   : mesh_checkpoint_save(&c, checkpoint_folder, p.list, p.n, NULL);
+    if (status) CHECK_INT(status, MESH_ERR_MEMORY);
+    if (status) CHECK_HAS(c.error.text, "memory");
+    if (loads && status && !c.failed) CHECK(state_is(&p, t->rank, -1));
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+
+/* Wherever memory is refused, every rank hears of it or none, nothing is lost, and all is given back. */
+static void test_checkpoint_memory(void) {
+    int loads, at, refused = 0;
+    folder_new();
+    for (loads = 0; loads < 2; loads++)
+        for (at = 1; (at == 1 || saved_memory.calls >= at - 1) && !test_failures; at++) {
+            mesh_sim_desc d = sim_desc(2);
+            mesh_error err;
+            state_run check = MESH_ZERO;
+            state_begin();
+            memset((void *)&saved_memory, 0, sizeof saved_memory);
+            saved_memory.at = at;
+            d.allocator.alloc = saved_alloc;
+            d.allocator.free = saved_free;
+            CHECK_OK(mesh_sim_run(&d, saved_memory_rank, &loads, &err), err);
+            CHECK_INT(saved_memory.live, 0);
+            refused += saved_memory.calls >= at;
+            check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
+            state_go(SIM, &check);
+        }
+    CHECK(refused > 30);
+    folder_end();
+}
+
+static const test_case checkpoint_tests[] = {
+    {"checkpoint/crc", test_checkpoint_crc, 0},         {"checkpoint/header", test_checkpoint_header, 0},
+    {"checkpoint/hostile", test_checkpoint_hostile, 0}, {"checkpoint/strings", test_checkpoint_strings, 0},
+    {"checkpoint/meshes", test_checkpoint_meshes, 0},   {"checkpoint/refused_files", test_checkpoint_refused_files, 0},
+    {"checkpoint/killed", test_checkpoint_killed, 0},   {"checkpoint/short", test_checkpoint_short, 0},
+    {"checkpoint/torn", test_checkpoint_torn, 0},       {"checkpoint/hands", test_checkpoint_hands, 0},
+    {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
+    {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
+};
+#endif
