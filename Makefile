@@ -62,7 +62,7 @@ $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 
 TRAIN = $(COMPILE) $(if $(filter release,$(config)),-O3 -march=native)
 $(B)/train_gpt: examples/train_gpt.c $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
-	$(TRAIN) $(abspath $<) -o $@ -lm
+	$(TRAIN) $(abspath $<) -o $@ -lm -lpthread
 
 # The same with --device cuda, where CUDA's toolkit is.
 $(B)/train_gpt_cuda: examples/train_gpt.c $(B)/train_gpt_cu.o $(HEADERS) | $(B)

@@ -16,6 +16,7 @@
    (mesh_alloc, mesh_copy). */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
+#include "../mesh_checkpoint.h"
 #include "../transports/mesh_socket.h"
 #ifdef TRAIN_GPT_CUDA
 #include "../transports/mesh_nccl.h"
@@ -334,6 +335,61 @@ static void stages_init(rank_stages *r, const options *o) {
     r->batch = o->batch / o->micro;
 }
 
+/* ---- checkpoints: weights and moments by name, whatever mesh they are on --------------------------------------------------------- */
+
+typedef struct named_tensors {
+    mesh_named *list;
+    char (*names)[48];
+    int n;
+} named_tensors;
+
+static void name_tensor(named_tensors *t, const char *what, const parameter *p, const float *from, float *to) {
+    snprintf(t->names[t->n], sizeof t->names[0], "%d.%s%s", p->segment, p->row->name, what);
+    t->list[t->n].name = t->names[t->n];
+    t->list[t->n].tensor = p->rest;
+    if (p->rest.data) t->list[t->n].tensor.data = to + (data(&p->rest) - from);
+    t->n++;
+}
+
+static named_tensors all_named(const rank_stages *r) {
+    named_tensors t = {NULL, NULL, 0};
+    int i, k, chunks = r->stage[0].o.chunks, n = 0;
+    for (k = 0; k < chunks; k++) n += 3 * r->stage[k].n;
+    t.list = (mesh_named *)allocate((size_t)n, sizeof *t.list);
+    t.names = (char(*)[48])allocate((size_t)n, sizeof *t.names);
+    for (k = 0; k < chunks; k++)
+        for (i = 0; i < r->stage[k].n; i++) {
+            const model *g = &r->stage[k];
+            name_tensor(&t, "", &g->all[i], g->param, g->param);
+            name_tensor(&t, ".mean", &g->all[i], g->param, g->m);
+            name_tensor(&t, ".square", &g->all[i], g->param, g->v);
+        }
+    return t;
+}
+
+static void save(const rank_stages *r, const char *folder, int steps) {
+    named_tensors t = all_named(r);
+    char number[16];
+    const char *text[] = {"steps", number, NULL};
+    mesh_checkpoint_desc desc = MESH_ZERO;
+    snprintf(number, sizeof number, "%d", steps);
+    desc.text = text;
+    if (mesh_checkpoint_save(&world, folder, t.list, t.n, &desc) != MESH_OK) die(world.error.text);
+    free(t.list), free(t.names);
+}
+
+/* Returns how many steps it has seen. */
+static int resume(const rank_stages *r, const char *folder) {
+    named_tensors t = all_named(r);
+    char number[16] = "";
+    int64_t length = 0;
+    if (mesh_checkpoint_load(&world, folder, t.list, t.n, NULL) != MESH_OK ||
+        mesh_checkpoint_text(&world, folder, "steps", number, sizeof number, &length) != MESH_OK)
+        die(world.error.text);
+    free(t.list), free(t.names);
+    return atoi(number);
+}
+
 /* ---- text ------------------------------------------------------------------------------------------------------------------------ */
 
 /* Append a file. Returns 0 if it cannot be read. */
@@ -550,6 +606,7 @@ static int usage(int status) {
         "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
         "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
         "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
+        "                 [--save FOLDER] [--resume FOLDER]\n"
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
@@ -562,6 +619,8 @@ static int usage(int status) {
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
         "  --log       write step, loss and gradient norm of every step to FILE\n"
+        "  --save      write weights and moments to a checkpoint at the end: safetensors\n"
+        "  --resume    go on from one, on this mesh or any other, to step --steps\n"
         "  --against   show the losses of an earlier --log beside these; exit 1 if they differ by more than rounding\n");
     return status;
 }
@@ -578,7 +637,8 @@ static int parse_options(options *o, int argc, char **argv) {
             int *number, least, most, *flag;
         } known[] = {{"--mesh", &o->mesh, NULL, 0, 0, NULL},       {"--text", &o->text, NULL, 0, 0, NULL},
                      {"--log", &o->log, NULL, 0, 0, NULL},         {"--against", &o->against, NULL, 0, 0, NULL},
-                     {"--device", &o->device, NULL, 0, 0, NULL},   {"--steps", NULL, &o->steps, 1, 1000000, NULL},
+                     {"--device", &o->device, NULL, 0, 0, NULL},   {"--save", &o->save, NULL, 0, 0, NULL},
+                     {"--resume", &o->resume, NULL, 0, 0, NULL},   {"--steps", NULL, &o->steps, 1, 1000000, NULL},
                      {"--batch", NULL, &o->batch, 1, 65536, NULL}, {"--context", NULL, &o->context, 16, 1024, NULL},
                      {"--layers", NULL, &o->layers, 1, 40, NULL},  {"--channels", NULL, &o->channels, 1, 65536, NULL},
                      {"--heads", NULL, &o->heads, 1, 1024, NULL},  {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
@@ -731,11 +791,12 @@ int main(int argc, char **argv) {
     int *batch, *tokens;
     FILE *log = NULL, *other = NULL;
     double start, sent, worst_loss = 0, worst_norm = 0;
-    int step, micro, lead, each, wrong = 0;
+    int step, micro, lead, each, first = 0, wrong = 0;
     if (!parse_options(&o, argc, argv)) return 2;
     if (!open_mesh(&o)) return 1;
     lead = net.base.rank == 0;
     stages_init(&r, &o);
+    if (o.resume) first = resume(&r, o.resume);
     text = read_text(&o, &length);
     shape[0] = r.batch, shape[1] = o.context;
     cut = activation(2, shape, mesh_replicate());
@@ -758,9 +819,11 @@ int main(int argc, char **argv) {
         if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
     }
     if (lead) printf(other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
+    for (step = 0; step < first && other; step++) earlier(other, &worst_loss, &worst_norm);
+    worst_loss = worst_norm = 0;
     start = seconds();
     sent = sent_so_far();
-    for (step = 0; step < o.steps; step++) {
+    for (step = first; step < o.steps; step++) {
         double norm, loss, was_loss = 0, was_norm = 0;
         for (micro = 0; micro < o.micro; micro++)
             take_batch(&o, text, length, step, micro, batch + micro * each, batch + (o.micro + micro) * each);
@@ -781,10 +844,11 @@ int main(int argc, char **argv) {
             printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
         fflush(stdout);
     }
-    sent = (sent_so_far() - sent) / o.steps;
+    sent = (sent_so_far() - sent) / (o.steps > first ? o.steps - first : 1);
+    if (o.save) save(&r, o.save, o.steps);
     if (lead) {
         printf("%s%.0f tokens/s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
-               (double)o.steps * o.batch * o.context / (seconds() - start), sent / 1000);
+               (double)(o.steps - first) * o.batch * o.context / (seconds() - start), sent / 1000);
         if (other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", worst_loss, worst_norm);
         wrong = other && (worst_loss > 5e-6 || worst_norm > 5e-6);
         if (wrong) printf("these differ by more than rounding\n");

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 typedef struct options {
-    const char *mesh, *device, *text, *log, *against, *schedule;
+    const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume;
     int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
 } options;
 

@@ -3,7 +3,7 @@
 
     tests/train.py BUILD [--slips]     one line each; the last line is "N passed, N failed"
 """
-import os, re, subprocess, sys, tempfile
+import array, json, os, re, shutil, subprocess, sys, tempfile
 
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 build = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build"
@@ -99,6 +99,41 @@ def combinations():
              f"train_gpt --explain on {what}: the plans' bytes are sent", said[-3000:])
 
 
+def weights(folder):
+    """Every tensor of a checkpoint, as floats by name."""
+    index = json.load(open(f"{folder}/model.safetensors.index.json"))
+    found = {}
+    for file in set(index["weight_map"].values()):
+        raw = open(f"{folder}/{file}", "rb").read()
+        size = int.from_bytes(raw[:8], "little")
+        for name, t in json.loads(raw[8:8 + size]).items():
+            if name == "__metadata__": continue
+            a, b = t["data_offsets"]
+            found[name] = array.array("f", raw[8 + size + a:8 + size + b])
+    return found
+
+
+def checkpoints():
+    """Saved on one mesh, gone on from on another; after 20 steps the parameters are one rank's."""
+    model = ONE_HEAD_OF_FOUR.replace("--layers 2", "--layers 4")
+    log, one = f"{work}/one.csv", f"{work}/one"
+    train(f"{build}/train_gpt", 1, "", f"{model} --save {one}", log=log)
+    want = weights(one)
+    half = f"{work}/half"
+    code, said = train(f"{build}/train_gpt", 8, f"pp=2,dp_shard=2,tp=2 --sp --zero 3 --micro 2 --steps 10 --save {half}", model, log)
+    told(code == 0, "train_gpt --save on 8, after 10 steps", said[-1500:])
+    for ranks, what in ((1, "dp=1"), (4, "cp=2,tp=2 --sp"), (3, "pp=3 --micro 2"), (8, "dp_shard=8 --zero 3"), (4, "tp=4")):
+        then = f"{work}/then"
+        shutil.rmtree(then, ignore_errors=True)
+        code, said = train(f"{build}/train_gpt", ranks, f"{what} --resume {half} --save {then}", model, log)
+        has = weights(then) if code == 0 else {}
+        most = max((max(map(lambda a, b: abs(a - b), want[n], has[n])) for n in want if "." in n and n.count(".") == 1), default=9) \
+            if has.keys() == want.keys() else 9
+        told(code == 0 and most < 5e-6, f"train_gpt --resume on {ranks}: {what}: losses, and parameters within 5e-6", f"{most}\n{said[-1500:]}")
+    code, said = train(f"{build}/train_gpt", 2, f"tp=2 --resume {half}", model.replace("--channels 24", "--channels 32"), None)
+    told(code != 0 and "is f32 [256,24] in" in said, "train_gpt --resume of another model is refused", said[-1500:])
+
+
 def slips():
     log = f"{work}/slips.csv"
     code, said = train(f"{build}/train_gpt", 1, "", SMALL, log=log)
@@ -132,6 +167,9 @@ def slips():
 
 
 if "--slips" in sys.argv: slips()
-else: combinations()
+else:
+    combinations()
+    checkpoints()
+shutil.rmtree(work, ignore_errors=True)
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed != 0)
