@@ -60,18 +60,13 @@ BEHIND IT
 extern "C" {
 #endif
 
-typedef struct mesh_named {
-    const char *name;   /* UTF-8, not "" nor "__metadata__" */
-    mesh_tensor tensor; /* R, I or S; of the dtypes of mesh.h those below, in the host's memory. P: ARGUMENT */
-} mesh_named;
-
-/* f64 f32 f16 bf16, i64 i32 i16 i8, u64 u32 u16 u8, f8e4m3 f8e5m2; BOOL, which Python may have written, is read as u8. */
-
+/* Names (mesh_named, of mesh/layout.h) are UTF-8, not "" nor "__metadata__". Tensors: R, I or S, P is ARGUMENT; in the host's memory; dtypes:
+   f64 f32 f16 bf16, i64 i32 i16 i8, u64 u32 u16 u8, f8e4m3 f8e5m2; BOOL, which Python may have written, is read as u8. */
 typedef struct mesh_checkpoint_desc {
-    int64_t
-        file_bytes; /* of tensors in a file at most, but that a larger one has a file of its own; 0: 4 GiB. The first rank's */
-    const char *const
-        *text;   /* keys and values by turns, ended by NULL: the step, the seed. The first rank's. NULL: none */
+    /* of tensors in a file at most, but that a larger one has a file of its own; 0: 4 GiB. The first rank's */
+    int64_t file_bytes;
+    /* keys and values by turns, ended by NULL: the step, the seed. The first rank's. NULL: none */
+    const char *const *text;
     int partial; /* load: names that the folder lacks keep their values; 0: an error that names them */
     int convert; /* load: floats of another dtype are converted; 0: an error */
     int unchecked; /* load: checksums are not compared, for which every file is read once; 0: they are. The first rank's */
@@ -222,7 +217,7 @@ typedef struct mesh__strip {
 
 /* Of a box within an array of these strides; NULL: dense, of this shape. */
 MESH__PRIVATE mesh__strip mesh__strip_of(const mesh_box *box, const int64_t *strides, const int64_t *dense,
-                                       int from_origin) {
+                                         int from_origin) {
     mesh__strip w;
     int d, runs = 1;
     memset(&w, 0, sizeof w);

@@ -1,7 +1,12 @@
-/* mesh_parallel.h - what parallelisms ask beyond changing layouts: random numbers by global index, norms, pipelines. Part of mesh.h 0.1.0. MIT licence.
+/* mesh_parallel.h - what parallelisms ask beyond changing layouts. Part of mesh.h 0.1.0. MIT licence.
 
-   The front door of this part: it brings mesh/random.h, mesh/norm.h, mesh/pipeline.h and mesh/pipeline_run.h. A parallelism itself is a table of
-   layouts (mesh/local.h, `mesh zoo`).
+   The front door of this part. A parallelism itself is a table of layouts (mesh/local.h, `mesh zoo`, examples/train_gpt_table.h); this is the rest:
+     mesh/buckets.h        gradients to where the optimizer wants them, weights to where they are used, while the program computes
+     mesh/pipeline.h       schedules of stages as data: made, checked, timed, drawn; mesh/pipeline_run.h runs them
+     mesh/attention.h      ring attention: keys and values travel
+     mesh/vocabulary.h     cross-entropy and embedding of a vocabulary in parts
+     mesh/norm.h           norms and clipping that count every element once; mesh/replicas.h: are replicas still the same?
+     mesh/random.h         random numbers by global index
 
 DO THIS
     #define MESH_IMPLEMENTATION         in exactly one file
@@ -24,6 +29,7 @@ EXAMPLE
 #if !defined(MESH__ONE_ROOM)
 #include "mesh/random.h"
 #include "mesh/norm.h"
+#include "mesh/replicas.h"
 #include "mesh/buckets.h"
 #include "mesh/vocabulary.h"
 #include "mesh/attention.h"

@@ -120,6 +120,12 @@ typedef struct mesh_tensor {
     int64_t elem_bytes;         /* with MESH_BYTES: bytes of an element; 0: the dtype's */
 } mesh_tensor;
 
+/* Where tensors stand in lists that differ between ranks: checkpoints, checks. */
+typedef struct mesh_named {
+    const char *name;
+    mesh_tensor tensor;
+} mesh_named;
+
 /* A tensor without data yet: mesh_tensor_make(&t, &m, "tp:S(1)", MESH_F32, 2, shape, &err). ARGUMENT as mesh_layout_parse, and a dtype that is none. */
 MESH_API mesh_status mesh_tensor_make(mesh_tensor *t, const mesh *on, const char *spec, mesh_dtype dtype, int ndim,
                                       const int64_t *shape, mesh_error *err);

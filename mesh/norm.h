@@ -71,7 +71,7 @@ MESH__PRIVATE int mesh__runs_next(mesh__runs *r) {
     for (d = r->outer - 1; d >= 0 && ++r->at[d] == r->box.shape[d]; d--) r->at[d] = 0;
     if (d < 0) return 0;
     for (d = 0; d < r->outer; d++) place += r->at[d] * r->stride[d];
-    r->p = (unsigned char *)r->t->data + place * (int64_t)mesh_dtype_bytes(r->t->dtype);
+    r->p = (unsigned char *)r->t->data + place * mesh__tensor_elem(r->t);
     return 1;
 }
 

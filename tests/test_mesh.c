@@ -39,6 +39,7 @@
 #include "t_redistribute.h"
 #include "t_tensors.h"
 #include "t_parallel.h"
+#include "t_replicas.h"
 #include "t_buckets.h"
 #include "t_vocabulary.h"
 #include "t_attention.h"
@@ -83,6 +84,7 @@ int main(int argc, char **argv) {
         TOPIC(redistribute_tests),
         TOPIC(tensor_tests),
         TOPIC(parallel_tests),
+        TOPIC(replicas_tests),
         TOPIC(buckets_tests),
         TOPIC(vocabulary_tests),
         TOPIC(attention_tests),

@@ -1,0 +1,222 @@
+/* mesh/replicas.h - what is replicated has the same bits on every rank: a check. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes norm.h (its walk over a part's memory).
+
+DO THIS
+    Nothing: mesh_parallel.h includes it.
+*/
+#if !defined(MESH_REPLICAS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REPLICAS_IMPLEMENTED))
+#include "norm.h"
+#endif
+
+#ifndef MESH_REPLICAS_H
+#define MESH_REPLICAS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is R or I must have the same bits on every rank that holds it: kernels whose sums have no order break that without a word, and training drifts
+   apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, host
+   memory. One all_reduce of one number; where it says that something differs, one all_gather finds what.
+   MISMATCH, the same text on every rank: the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
+   the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that is NULL. UNSUPPORTED: memory that is not the
+   host's. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
+MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* MESH_REPLICAS_H */
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_REPLICAS_IMPLEMENTED)
+#define MESH_REPLICAS_IMPLEMENTED
+
+/* What a rank says of a tensor: all of it travels as u64, between hosts of either byte order. */
+typedef struct mesh__replica {
+    uint64_t name, bits; /* hashes */
+    uint64_t first;      /* the rank that holds it first */
+    uint64_t at;         /* in this rank's list */
+    uint64_t text[5];    /* of the name, as much as fits */
+} mesh__replica;
+enum { MESH__REPLICA_WORDS = 9 };
+
+/* A number of so many bytes: its bits are the same on hosts of either byte order. */
+MESH__PRIVATE uint64_t mesh__bits_at(const unsigned char *p, size_t width) {
+    uint64_t wide;
+    uint32_t u;
+    uint16_t half;
+    if (width == 1) return *p;
+    if (width == 2) return memcpy(&half, p, 2), half;
+    if (width == 4) return memcpy(&u, p, 4), u;
+    return memcpy(&wide, p, 8), wide;
+}
+
+/* Element by element in the part's order, whatever its strides. */
+MESH__PRIVATE uint64_t mesh__bits_hash(const mesh_tensor *t, int rank) {
+    size_t elem = (size_t)mesh__tensor_elem(t), width = mesh_dtype_bytes(t->dtype), at, e;
+    int pair = t->dtype == MESH_F64_I32; /* 8 bytes, 4, and 4 that are nothing */
+    uint64_t h = 0;
+    mesh__runs r;
+    if (t->dtype == MESH_BYTES) width = 1;
+    if (mesh__is_complex((int)t->dtype)) width /= 2;
+    if (pair) width = 8;
+    if (!mesh__runs_start(&r, t, rank)) return h;
+    do
+        for (e = 0; e < (size_t)r.count; e++)
+            for (at = 0; at < elem; at += width)
+                h = mesh__mix(h, mesh__bits_at(r.p + e * elem + at, pair && at ? 4 : width));
+    while (mesh__runs_next(&r));
+    return h;
+}
+
+/* Ranks that hold the same part. */
+MESH__PRIVATE int mesh__replicas_of(const mesh_layout *l) {
+    int i, n = 1;
+    for (i = 0; i < l->on->naxes; i++) n *= l->spec.axis[i].kind == MESH_SHARD ? 1 : l->on->axis[i].size;
+    return n;
+}
+
+MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named *named, mesh_error *err) {
+    const mesh_tensor *t = &named->tensor;
+    int i, rank = c->transport->rank;
+    mesh_box box;
+    if (c->transport->caps & MESH_CAP_DEVICE)
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
+    if (!named->name) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "its name is NULL");
+    if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    for (i = 0; i < t->layout.on->naxes; i++)
+        if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "\"%s\" is partial along \"%s\": summands differ; redistribute it first", named->name,
+                              t->layout.on->axis[i].name);
+    for (i = 0; i < t->layout.on->size; i++)
+        if (mesh_index_of(&c->on, mesh_rank_at(t->layout.on, i)) < 0)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "\"%s\" is on a mesh that holds rank %d, which is not in the comm's", named->name,
+                              mesh_rank_at(t->layout.on, i));
+    if (!t->data && mesh_layout_box(&t->layout, rank, &box) > 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the data of \"%s\" is NULL, but rank %d holds %l elements",
+                          named->name, rank, mesh_box_count(&box));
+    return MESH_OK;
+}
+
+/* This rank's words, and what they add up to: 0 over all ranks if replicas are alike (the first counts once for each other one, which count against
+   it; each tensor and part by a factor of its own, so that two that differ do not make each other good). */
+MESH__PRIVATE uint64_t mesh__replicas_say(const mesh_comm *c, const mesh_named *list, int n, mesh__replica *say) {
+    uint64_t sum = 0;
+    int i, rank = c->transport->rank;
+    for (i = 0; i < n; i++) {
+        const mesh_tensor *t = &list[i].tensor;
+        mesh__replica *r = &say[i];
+        uint64_t factor, others;
+        size_t length = strlen(list[i].name), k;
+        memset(r, 0, sizeof *r);
+        r->at = (uint64_t)i;
+        r->name = mesh__hash_text(0, list[i].name);
+        for (k = 0; k < length && k < sizeof r->text; k++)
+            r->text[k / 8] |= (uint64_t)(unsigned char)list[i].name[k] << k % 8 * 8;
+        r->first = UINT64_MAX; /* it holds nothing */
+        if (mesh_index_of(t->layout.on, rank) < 0) continue;
+        r->first = (uint64_t)mesh__layout_first(&t->layout, rank);
+        r->bits = mesh__bits_hash(t, rank);
+        factor = mesh__mix(r->name, r->first) | 1;
+        others = (uint64_t)mesh__replicas_of(&t->layout) - 1;
+        sum += factor * (r->first == (uint64_t)rank ? r->bits * others : (uint64_t)0 - r->bits);
+    }
+    return sum;
+}
+
+/* What rank `holder` says of the tensor that `r` is a replica of. NULL: nothing. */
+MESH__PRIVATE const mesh__replica *mesh__replica_first(const mesh__replica *r, const mesh__replica *all,
+                                                       const size_t *counts, const size_t *offsets, int index) {
+    const mesh__replica *list = all + offsets[index] / MESH__REPLICA_WORDS;
+    size_t i;
+    for (i = 0; i < counts[index] / MESH__REPLICA_WORDS; i++)
+        if (list[i].name == r->name) return &list[i];
+    return NULL;
+}
+
+/* Something differs: everybody says all, and finds the same. */
+MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *say, int n) {
+    int size = c->on.size, i, worst = -1;
+    uint64_t mine = (uint64_t)n * MESH__REPLICA_WORDS;
+    size_t total = 0, k;
+    const mesh__replica *found = NULL;
+    mesh_transport *t = c->transport;
+    size_t *counts = (size_t *)mesh_transport_alloc(t, 2 * (size_t)size * sizeof *counts), *offsets = counts + size;
+    uint64_t *words = (uint64_t *)mesh_transport_alloc(t, (size_t)size * sizeof *words);
+    mesh__replica *all = NULL;
+    mesh_status status = counts && words ? MESH_OK : MESH_ERR_MEMORY;
+    if (status == MESH_OK) status = mesh_all_gather(c, NULL, &mine, words, 1, MESH_U64);
+    for (i = 0; status == MESH_OK && i < size; i++) {
+        counts[i] = (size_t)words[i];
+        offsets[i] = total;
+        total += counts[i];
+    }
+    if (status == MESH_OK && (all = (mesh__replica *)mesh_transport_alloc(t, total * 8 + 8)) == NULL)
+        status = MESH_ERR_MEMORY;
+    if (status == MESH_OK) status = mesh_all_gather_v(c, NULL, say, all, counts, offsets, MESH_U64);
+    for (i = 0; status == MESH_OK && i < size; i++)
+        for (k = 0; k < counts[i] / MESH__REPLICA_WORDS; k++) {
+            const mesh__replica *r = &all[offsets[i] / MESH__REPLICA_WORDS + k], *first = NULL;
+            if (r->first != UINT64_MAX)
+                first = mesh__replica_first(r, all, counts, offsets, mesh_index_of(&c->on, (int)r->first));
+            if (!first || first->bits == r->bits || (found && found->at <= first->at)) continue;
+            found = first;
+            worst = mesh_rank_at(&c->on, i);
+        }
+    if (status == MESH_ERR_MEMORY)
+        mesh__comm_broken(c, status, t->rank, "mesh_check_replicas: no memory for %d tensors", n);
+    if (status == MESH_OK) {
+        char name[sizeof found->text + 1] = "";
+        for (k = 0; found && k < sizeof found->text; k++) name[k] = (char)(found->text[k / 8] >> k % 8 * 8);
+        status =
+            found ? mesh__comm_broken(
+                        c, MESH_ERR_MISMATCH, worst,
+                        "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the first that "
+                        "holds that part",
+                        name, worst, (int)found->first)
+                  : mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
+                                      "mesh_check_replicas: a name stands in the list of some ranks of its mesh only");
+    }
+    mesh_transport_free(t, counts);
+    mesh_transport_free(t, words);
+    mesh_transport_free(t, all);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *list, int n) {
+    int i, rank;
+    uint64_t sum, whole = 0;
+    mesh__group *g = NULL;
+    mesh_request none;
+    mesh__replica *say;
+    mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
+    if (status != MESH_OK) return status;
+    rank = c->transport->rank;
+    if (n < 0 || (n && !list))
+        return mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,
+                                 "mesh_check_replicas: %d tensors, and the list is NULL, or of fewer than none", n);
+    for (i = 0; i < n; i++) {
+        mesh_error why;
+        status = mesh__replicas_check(c, &list[i], &why);
+        if (status != MESH_OK)
+            return mesh__comm_broken(c, status, rank, "mesh_check_replicas: tensor %d: %s", i, why.text);
+    }
+    say = (mesh__replica *)mesh_transport_alloc(c->transport, (size_t)n * sizeof *say + 8);
+    if (!say) return mesh__comm_broken(c, MESH_ERR_MEMORY, rank, "mesh_check_replicas: no memory for %d tensors", n);
+    sum = mesh__replicas_say(c, list, n, say);
+    status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_U64, MESH_SUM);
+    if (status == MESH_OK && whole) status = mesh__replicas_find(c, say, n);
+    mesh_transport_free(c->transport, say);
+    return status;
+}
+
+MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n) {
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_check_replicas: the comm is not open");
+    MESH__ALONE(c, MESH__CALLER, mesh__replicas_inside(c, list, n));
+}
+#endif /* MESH_REPLICAS_IMPLEMENTED */

@@ -1,0 +1,161 @@
+/* mesh_parallel.h: replicas have the same bits. */
+#ifndef T_REPLICAS_H
+#define T_REPLICAS_H
+
+enum { REPLICA_TENSORS = 6 };
+typedef struct replica_list {
+    mesh_named list[REPLICA_TENSORS];
+    int64_t strides[REPLICA_TENSORS][2], count[REPLICA_TENSORS];
+    mesh mesh_of[2];
+    int n, which[REPLICA_TENSORS];
+} replica_list;
+
+static const char *const replica_names[REPLICA_TENSORS] = {
+    "wte", "h.0.weight", "h.1.weight", "bias", "none", "a name that is longer than what fits into the words"};
+
+/* Two stages with lists of their own, what both hold at the end; any layouts, dtypes, strides; the values are the place's. */
+static void replica_list_make(replica_list *l, const mesh_comm *c, test_random *r) {
+    static const int64_t shapes[REPLICA_TENSORS][2] = {{7, 5}, {8, 3}, {1, 9}, {4, 4}, {0, 4}, {6, 6}};
+    static const mesh_dtype dtypes[] = {MESH_F32, MESH_BF16, MESH_F64, MESH_I8, MESH_C128};
+    int i, k, rank = c->transport->rank;
+    mesh_error err;
+    memset(l, 0, sizeof *l);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_fix(&l->mesh_of[i], &c->on, "pp", i, &err), err);
+    for (i = 0; i < REPLICA_TENSORS; i++) {
+        const mesh *on = i < 4 ? &l->mesh_of[i & 1] : &c->on;
+        mesh_tensor *t = &l->list[l->n].tensor;
+        int strided = random_below(r, 2);
+        mesh_box box;
+        int64_t e;
+        size_t b, elem;
+        t->dtype = dtypes[random_below(r, 5)];
+        t->layout = tensor_layout(r, on, 2, shapes[i], MESH_SUM);
+        for (k = 0; k < on->naxes; k++)
+            if (t->layout.spec.axis[k].kind == MESH_PARTIAL) t->layout.spec.axis[k] = mesh_invariant();
+        if (mesh_index_of(on, rank) < 0) {
+            if (i != 2) continue; /* who is outside may list it, or not */
+            l->list[l->n].name = replica_names[i];
+            l->which[l->n++] = -1;
+            continue;
+        }
+        elem = mesh_dtype_bytes(t->dtype);
+        l->count[l->n] = mesh_tensor_box(t, rank, &box);
+        l->strides[l->n][1] = strided ? 1 + rank % 3 : 1; /* strides differ between ranks: that is no difference */
+        l->strides[l->n][0] = box.shape[1] * l->strides[l->n][1] + strided;
+        if (strided) t->strides = l->strides[l->n];
+        t->data = calloc((size_t)((box.shape[0] + 1) * (l->strides[l->n][0] + 1)) + 1, elem);
+        memset(t->data, rank, (size_t)((box.shape[0] + 1) * (l->strides[l->n][0] + 1)) * elem); /* between rows too */
+        for (e = 0; e < l->count[l->n]; e++)
+            for (b = 0; b < elem; b++) {
+                int64_t at = e / box.shape[1] * l->strides[l->n][0] + e % box.shape[1] * l->strides[l->n][1];
+                ((unsigned char *)t->data)[(size_t)at * elem + b] =
+                    (unsigned char)(plan_linear_in(2, shapes[i], &box, e) * 7 + i + (int64_t)b);
+            }
+        l->list[l->n].name = replica_names[i];
+        l->which[l->n++] = i;
+    }
+}
+
+static void replica_list_free(replica_list *l) {
+    int i;
+    for (i = 0; i < l->n; i++) free(l->list[i].tensor.data);
+}
+
+/* Alike: nothing is told. One bit of one rank's part: that tensor and rank are, on every rank, if anybody else holds that part. */
+static void replicas_rank(mesh_transport *t, void *ctx) {
+    int trial;
+    for (trial = 0; trial < *(int *)ctx && !test_failures; trial++) {
+        test_random r = random_from(9000 + (uint64_t)trial);
+        replica_list l;
+        mesh_comm c;
+        mesh_status status;
+        int wrong_rank, wrong, i, at = -1, holders = 0, found[3] = {-1, -1, -1}, said[3];
+        if (!open_comm(t, &c, "pp=2,dp=2,tp=-1", NULL, 20 * SECOND)) return;
+        replica_list_make(&l, &c, &r);
+        CHECK_OK(mesh_check_replicas(&c, l.list, l.n), c.error);
+        wrong_rank = random_below(&r, t->size), wrong = random_below(&r, REPLICA_TENSORS);
+        for (i = 0; i < l.n; i++)
+            if (l.which[i] == wrong) at = i;
+        if (t->rank == wrong_rank && at >= 0 && l.count[at]) {
+            mesh_tensor *p = &l.list[at].tensor;
+            mesh_box box;
+            int64_t e = random_below(&r, (int)l.count[at]);
+            mesh_tensor_box(p, t->rank, &box);
+            e = e / box.shape[1] * l.strides[at][0] + e % box.shape[1] * l.strides[at][1];
+            ((unsigned char *)
+                 p->data)[e * (int64_t)mesh_dtype_bytes(p->dtype) + trial % (int)mesh_dtype_bytes(p->dtype)] ^= 1;
+            for (i = 0; i < p->layout.on->size;
+                 i++) { /* who else holds it: the first of them is named if it is not this rank */
+                int other = mesh_rank_at(p->layout.on, i);
+                if (mesh__layout_first(&p->layout, other) == mesh__layout_first(&p->layout, t->rank)) holders++;
+            }
+            found[0] = holders > 1, found[1] = mesh__layout_first(&p->layout, t->rank), found[2] = wrong;
+        }
+        CHECK_OK(mesh_all_reduce(&c, NULL, found, said, 3, MESH_I32, MESH_MAX), c.error);
+        if (said[0] == 1 && t->rank == (wrong_rank + 1) % t->size && l.which[l.n - 1] > said[2] && l.count[l.n - 1])
+            *(unsigned char *)l.list[l.n - 1].tensor.data ^= 4; /* a later one differs too: the first is told */
+        status = mesh_check_replicas(&c, l.list, l.n);
+        CHECK_INT(status, said[0] == 1 ? MESH_ERR_MISMATCH : MESH_OK);
+        if (said[0] == 1) {
+            char want[60];
+            snprintf(want, sizeof want, "mesh_check_replicas: \"%.36s", replica_names[said[2]]);
+            CHECK_HAS(c.error.text, want);
+            snprintf(want, sizeof want, "than on rank %d, the first that holds", said[1]);
+            CHECK_HAS(c.error.text, want);
+            if (said[1] != wrong_rank) CHECK_INT(c.error.rank, wrong_rank);
+        }
+        replica_list_free(&l);
+        mesh_comm_close(&c);
+    }
+}
+static void test_replicas(void) {
+    int many = 40, few = 4;
+    run_world(SIM, 4, replicas_rank, &many);
+    run_world(SIM, 8, replicas_rank, &many);
+    run_world(TCP, 4, replicas_rank, &few);
+}
+
+static void replicas_refused_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {8};
+    static const char *const said[] = {"tensor 0: \"w\" is partial along \"x\"", "tensor 0: the data of \"w\" is NULL",
+                                       "tensor 0: its name is NULL", "-1 tensors, and the list is NULL",
+                                       "a name stands in the list of some ranks of its mesh only"};
+    int what;
+    (void)ctx;
+    for (what = 0; what < 5; what++) {
+        mesh_named named;
+        mesh_comm c;
+        mesh_error err;
+        float room[8] = {1, 2, 3};
+        int bad = t->rank == 1;
+        if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_tensor_make(&named.tensor, &c.on, "x:R", MESH_F32, 1, shape, &err), err);
+        named.tensor.data = room;
+        named.name = "w";
+        if (bad && what == 0) named.tensor.layout.spec.axis[0] = mesh_partial(MESH_SUM);
+        if (bad && what == 1) named.tensor.data = NULL;
+        if (bad && what == 2) named.name = NULL;
+        CHECK_INT(mesh_check_replicas(&c, &named,
+                                      bad && what == 3   ? -1
+                                      : bad && what == 4 ? 0
+                                                         : 1),
+                  what == 4 ? MESH_ERR_MISMATCH : MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, said[what]);
+        if (what < 4) CHECK_INT(c.error.rank, 1);
+        mesh_comm_close(&c);
+    }
+}
+static void test_replicas_refused(void) {
+    mesh_comm none = MESH_ZERO;
+    run_world(SIM, 3, replicas_refused_rank, NULL);
+    run_world(TCP, 2, replicas_refused_rank, NULL);
+    CHECK_INT(mesh_check_replicas(NULL, NULL, 0), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_check_replicas(&none, NULL, 0), MESH_ERR_STATE);
+}
+
+static const test_case replicas_tests[] = {
+    {"replicas/bits", test_replicas, 60},
+    {"replicas/refused", test_replicas_refused, 60},
+};
+
+#endif
