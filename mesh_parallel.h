@@ -4,6 +4,7 @@
      mesh/buckets.h        gradients to where the optimizer wants them, weights to where they are used, while the program computes
      mesh/pipeline.h       schedules of stages as data: made, checked, timed, drawn; mesh/pipeline_run.h runs them
      mesh/attention.h      ring attention: keys and values travel
+     mesh/experts.h        tokens to experts and back
      mesh/vocabulary.h     cross-entropy and embedding of a vocabulary in parts
      mesh/norm.h           norms and clipping that count every element once; mesh/replicas.h: are replicas still the same?
      mesh/random.h         random numbers by global index
@@ -34,4 +35,5 @@ EXAMPLE
 #include "mesh/vocabulary.h"
 #include "mesh/attention.h"
 #include "mesh/pipeline_run.h"
+#include "mesh/experts.h"
 #endif

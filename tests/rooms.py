@@ -47,6 +47,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh/random.h": ["mesh/layout.h", "mesh/kernels.h", "mesh/functions.h"],
     "mesh/norm.h": ["mesh_collectives.h", "mesh/layout.h", "mesh/functions.h"],
     "mesh/replicas.h": ["mesh/norm.h"],
+    "mesh/experts.h": ["mesh_collectives.h", "mesh/layout.h"],
     "mesh/buckets.h": ["mesh/redistribute.h"],
     "mesh/attention.h": ["mesh/p2p.h", "mesh/functions.h"],
     "mesh/vocabulary.h": ["mesh_collectives.h", "mesh/layout.h", "mesh/functions.h"],
@@ -85,7 +86,7 @@ ARROWS = {  # room: what it includes of the library, in order
 BEHIND = {  # what a front door brings at its end, for who comes in by it
     "mesh.h": ["mesh/transform.h", "mesh/degrees.h", "mesh/views.h", "mesh/show.h", "mesh/layout.h", "mesh/local.h", "mesh/explain.h", "mesh/retired.h"],
     "mesh_collectives.h": ["mesh/p2p.h", "mesh/redistribute.h"],
-    "mesh_parallel.h": ["mesh/random.h", "mesh/norm.h", "mesh/replicas.h", "mesh/buckets.h", "mesh/vocabulary.h", "mesh/attention.h", "mesh/pipeline_run.h"],
+    "mesh_parallel.h": ["mesh/random.h", "mesh/norm.h", "mesh/replicas.h", "mesh/buckets.h", "mesh/vocabulary.h", "mesh/attention.h", "mesh/pipeline_run.h", "mesh/experts.h"],
     "mesh_checkpoint.h": ["mesh/save.h", "mesh/load.h"],
     "transports/mesh_socket.h": ["transports/socket/open.h"],
     "transports/mesh_nccl.h": ["transports/nccl/open.h"],

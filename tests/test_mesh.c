@@ -41,6 +41,7 @@
 #include "t_parallel.h"
 #include "t_replicas.h"
 #include "t_buckets.h"
+#include "t_experts.h"
 #include "t_vocabulary.h"
 #include "t_attention.h"
 #include "t_pipeline.h"
@@ -86,6 +87,7 @@ int main(int argc, char **argv) {
         TOPIC(parallel_tests),
         TOPIC(replicas_tests),
         TOPIC(buckets_tests),
+        TOPIC(experts_tests),
         TOPIC(vocabulary_tests),
         TOPIC(attention_tests),
         TOPIC(checkpoint_tests),
