@@ -59,7 +59,7 @@ static int bucket_wrong(const bucket_list *l, int i, int rank) {
 
 /* A round: tensors get ready in an order of this rank's own; now and then one is waited for, which arrives exactly if all before it and in its bucket are ready. */
 static void bucket_round(mesh_buckets *b, bucket_list *l, int rank, unsigned salt, test_random *own) {
-    int order[BUCKET_TENSORS], bucket[BUCKET_TENSORS], ready[BUCKET_TENSORS] = {0}, i, k, nbuckets, at;
+    int order[BUCKET_TENSORS], bucket[BUCKET_TENSORS], ready[BUCKET_TENSORS] = {0}, i, k, nbuckets, at = 0;
     nbuckets = mesh_buckets_of(b, 0, NULL, NULL);
     for (k = 0; k < nbuckets; k++) {
         int first = -1, end = -1;

@@ -190,7 +190,7 @@ static int folder_list(char names[32][300]) {
     struct dirent *e;
     int n = 0;
     while (d && (e = readdir(d)) != NULL)
-        if (e->d_name[0] != '.' && n < 32) snprintf(names[n++], 300, "%s/%.200s", checkpoint_folder, e->d_name);
+        if (e->d_name[0] != '.' && n < 32) snprintf(names[n++], 300, "%.90s/%.200s", checkpoint_folder, e->d_name);
     if (d) closedir(d);
     return n;
 }

@@ -84,7 +84,7 @@ static void loss_try(mesh_comm *c, test_random *r) {
     float *part = (float *)calloc(ROOM, sizeof *part), *gradient = (float *)calloc(ROOM, sizeof *gradient);
     int32_t targets[LOSS_ROWS];
     float weight[LOSS_ROWS], loss[LOSS_ROWS];
-    int64_t strides[2], row, k, counted = -1, want = 0;
+    int64_t strides[2], row, k, rows_counted = -1, want = 0;
     int step, strided = random_below(r, 3), in_place = random_below(r, 2), rank = c->transport->rank;
     loss_problem p;
     mesh_tensor t;
@@ -120,13 +120,13 @@ static void loss_try(mesh_comm *c, test_random *r) {
             float_put(p.dtype, part, row * strides[0] + k * strides[1],
                       loss_logit(&p, box.offset[0] + row, box.offset[1] + k));
     }
-    l.logits = &t, l.targets = targets, l.smoothing = p.smoothing, l.loss = loss, l.counted = &counted;
+    l.logits = &t, l.targets = targets, l.smoothing = p.smoothing, l.loss = loss, l.counted = &rows_counted;
     l.vocabulary = p.vocabulary == p.shape[1] && random_below(r, 2) ? 0 : p.vocabulary;
     l.scale = p.scale == 1 && random_below(r, 2) ? 0 : p.scale;
     l.row_scale = p.weighs ? weight : NULL;
     l.gradient = in_place ? part : gradient;
     CHECK_OK(mesh_cross_entropy(c, &l), c->error);
-    CHECK_INT(counted, want);
+    CHECK_INT(rows_counted, want);
     for (row = 0; row < box.shape[0] && !test_failures; row++) {
         double total, of = loss_of_row(&p, box.offset[0] + row, &total), near = (double)loss[row] - of;
         if (near > 2e-6 * (1 + of) || near < -2e-6 * (1 + of))
