@@ -29,10 +29,12 @@ typedef struct mesh_degrees {
      torchtitan              pp,dp_replicate,dp_shard,cp,tp       its views: torchtitan:dense pp,dp_replicate,fsdp,tp
      torchtitan:dataloading  pp,batch,cp,tp                       torchtitan:sparse           pp,dp_replicate,efsdp,ep,etp
      ezpz                    dp,pp,cp,tp
-     auto                    dp,pp,tp: tp within a node, dp outermost; of several -1, dp takes the rest (if it was not given) and the others are 1
+     auto                    dp,pp,ep,cp,tp: by how much an axis talks, so tp within a node, then cp, ep (a factor here), pp, dp outermost;
+                             ep and cp without size 1; of several -1, dp takes the rest (if it was not given) and the others are 1
    ep is a factor of the world where the order names it without efsdp (KempnerForge), else a view of the dense axes (torchtitan).
    ARGUMENT: a degree below -1, two -1, a product that is not the world, a degree above 1 that the order leaves out, ep that does
-   not divide, etp neither 1 nor tp, with "auto" tp that crosses nodes. Source: KempnerForge, torchtitan ParallelDims, Megatron-LM RankGenerator, ezpz. */
+   not divide, etp neither 1 nor tp, with "auto" tp that crosses nodes; the text says the nearest that would do. Source: KempnerForge,
+   torchtitan ParallelDims, Megatron-LM RankGenerator, ezpz. */
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *degrees, const char *order, mesh_error *err);
 
 /* Factor `size` into `ndims` dims as close to each other as possible, non-increasing; dims given above 0 are kept.
@@ -137,7 +139,7 @@ MESH__RARE mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_e
                  {"torchtitan:dataloading", "pp,batch,cp,tp", MESH__EXPERT_VIEW},
                  {"torchtitan:sparse", "pp,dp_replicate,efsdp,ep,etp", 0},
                  {"ezpz", "dp,pp,cp,tp", 0},
-                 {"auto", "dp,pp,tp", MESH__HIERARCHY}};
+                 {"auto", "dp,pp,ep,cp,tp", MESH__HIERARCHY}};
     const unsigned experts = 1u << MESH__EP | 1u << MESH__ETP;
     const char *list = text;
     unsigned twice = 0;
@@ -175,6 +177,27 @@ MESH__RARE mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_e
     return MESH_OK;
 }
 
+/* "; nearest that do: 4, 8": the divisors of n around a value that is none. */
+MESH__RARE void mesh__put_divisors(mesh__text *t, int n, int64_t value) {
+    int below = value < n ? (int)value : n, above;
+    while (below > 1 && n % below) below--;
+    for (above = value < n ? (int)value : n; n % above;) above++;
+    mesh__put(t, "; nearest that do: %d", below);
+    if (above != below) mesh__put(t, ", %d", above);
+}
+
+/* "; dp_shard = 4 would make it so": the first degree that another value makes right, data parallelism before others. */
+MESH__RARE void mesh__put_remedy(mesh__text *t, const int *value, unsigned factors, int64_t product, int world) {
+    static const uint8_t first[] = {MESH__DPS, MESH__DPR, MESH__PP, MESH__CP, MESH__EP, MESH__TP};
+    size_t i;
+    for (i = 0; i < sizeof first; i++) {
+        int64_t others = product / value[first[i]];
+        if (!(factors >> first[i] & 1) || world % others) continue;
+        mesh__put(t, "; %s = %l would make it so", mesh__degree_name(first[i]), world / others);
+        return;
+    }
+}
+
 /* Infer the one degree that is -1 and check the product over `factors` (a set of degrees) against the world. */
 MESH__RARE mesh_status mesh__degrees_fill(int *value, unsigned factors, int world, mesh_error *err) {
     int k, missing = -1;
@@ -205,14 +228,19 @@ MESH__RARE mesh_status mesh__degrees_fill(int *value, unsigned factors, int worl
     if (missing >= 0 && world % product == 0) {
         value[missing] = (int)(world / product);
     } else if (missing >= 0 || product != world) {
-        char shown[160];
-        mesh__text t = mesh__text_on(shown, sizeof shown);
+        char shown[160], remedy[80];
+        mesh__text t = mesh__text_on(shown, sizeof shown), r = mesh__text_on(remedy, sizeof remedy);
         for (k = 0; k < MESH__DEGREES; k++)
             if (factors >> k & 1 && k != missing)
                 mesh__put(&t, "%s%s(%d)", t.len ? " * " : "", mesh__degree_name(k), value[k]);
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s = %l %s the world's %d ranks%s%s", shown,
+        if (missing >= 0)
+            mesh__put_divisors(&r, world, product);
+        else
+            mesh__put_remedy(&r, value, factors, product, world);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_from_degrees: %s = %l %s the world's %d ranks%s%s%s", shown,
                           product, missing >= 0 ? "does not divide" : "is not", world,
-                          missing >= 0 ? "; cannot infer " : "", missing >= 0 ? mesh__degree_name(missing) : "");
+                          missing >= 0 ? "; cannot infer " : "", missing >= 0 ? mesh__degree_name(missing) : "",
+                          remedy);
     }
     return MESH_OK;
 }
@@ -233,14 +261,20 @@ MESH__RARE mesh_status mesh__experts_check(const int *value, mesh_error *err) {
 
 /* tp stays within a node, and nodes are full. */
 MESH__RARE mesh_status mesh__hierarchy_check(const int *value, int world, int per_node, mesh_error *err) {
+    char nearest[80];
+    mesh__text t = mesh__text_on(nearest, sizeof nearest);
     if (per_node <= 0) return MESH_OK;
-    if (per_node % value[MESH__TP])
+    if (per_node % value[MESH__TP]) {
+        mesh__put_divisors(&t, per_node, value[MESH__TP]);
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: tp = %d does not fit within a node of %d devices; choose a divisor of it",
-                          value[MESH__TP], per_node);
+                          "mesh_from_degrees: tp = %d does not fit within a node of %d devices%s", value[MESH__TP],
+                          per_node, nearest);
+    }
     if (world > per_node && world % per_node)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices", world, per_node);
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_from_degrees: a world of %d ranks does not fill nodes of %d devices; %d and %l ranks would", world,
+            per_node, world - world % per_node, (int64_t)world - world % per_node + per_node);
     return MESH_OK;
 }
 
@@ -251,6 +285,21 @@ MESH__RARE void mesh__hierarchy_defaults(int *value) {
     for (k = 0; k < MESH__DEGREES && missing > 1; k++)
         if (value[k] == -1) value[k] = 1;
     if (missing > 1 && rest >= 0) value[rest] = -1;
+}
+
+/* Leave out axes of size 1: with KempnerForge all, but dp_shard where it is kept; with "auto" ep and cp. */
+MESH__RARE void mesh__drop_ones(mesh *m, unsigned kind, int keep_shard) {
+    mesh all = *m;
+    int i;
+    mesh__start(m, &all);
+    for (i = 0; i < all.naxes; i++) {
+        const char *name = all.axis[i].name;
+        int drop = kind & MESH__SQUEEZE     ? !(keep_shard && mesh__same(name, "dp_shard"))
+                   : kind & MESH__HIERARCHY ? mesh__same(name, "ep") || mesh__same(name, "cp")
+                                            : 0;
+        if (all.axis[i].size > 1 || !drop) mesh__axis_copy(m, &all, i);
+    }
+    mesh__finish(m);
 }
 
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const char *order, mesh_error *err) {
@@ -298,15 +347,7 @@ MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *d, const cha
     desc.naxes = o.n;
     desc.world = d->world;
     if ((status = mesh_make(&r, &desc, err)) != MESH_OK) return status;
-    if (o.kind & MESH__SQUEEZE) {
-        mesh all = r;
-        int keep = value[MESH__TP] > 1 || value[MESH__EP] > 1 || d->world == 1;
-        mesh__start(&r, &all);
-        for (i = 0; i < all.naxes; i++)
-            if (all.axis[i].size > 1 || (keep && mesh__same(all.axis[i].name, "dp_shard")))
-                mesh__axis_copy(&r, &all, i);
-        mesh__finish(&r);
-    }
+    mesh__drop_ones(&r, o.kind, value[MESH__TP] > 1 || value[MESH__EP] > 1 || d->world == 1);
     *m = r;
     return MESH_OK;
 }

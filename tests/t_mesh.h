@@ -724,10 +724,29 @@ static void test_hierarchy(void) {
     d.dp_shard = -1;
     d.tp = 16;
     CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "node of 8");
-    d.tp = 4, d.world = 12, d.dp_shard = -1, d.pp = 1;
+    CHECK_HAS(err.text, "tp = 16 does not fit within a node of 8 devices; nearest that do: 8");
+    d.devices_per_node = 12, d.world = 240, d.tp = 5;
     CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "nodes of 8");
+    CHECK_HAS(err.text, "tp = 5 does not fit within a node of 12 devices; nearest that do: 4, 6");
+    d.devices_per_node = 8, d.tp = 4, d.world = 12, d.dp_shard = -1, d.pp = 1;
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "12 ranks does not fill nodes of 8 devices; 8 and 16 ranks would");
+    d.world = 32, d.pp = 3; /* what remains is no whole number */
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "= 12 does not divide the world's 32 ranks; cannot infer dp_shard; nearest that do: 8, 16");
+    d.pp = 2, d.dp_shard = 2;
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "= 16 is not the world's 32 ranks; dp_shard = 4 would make it so");
+    d.pp = 3, d.dp_shard = 2; /* no dp with pp = 3, but another pp */
+    CHECK_INT(mesh_from_degrees(&m, &d, "auto", &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "= 24 is not the world's 32 ranks; pp = 4 would make it so");
+    /* what talks most is innermost: tp, cp, ep, pp, dp */
+    d.world = 512, d.devices_per_node = 8, d.tp = 8, d.cp = 2, d.ep = 2, d.pp = 4, d.dp_shard = -1;
+    CHECK_OK(mesh_from_degrees(&m, &d, "auto", &err), err);
+    mesh_format(&m, text, sizeof text);
+    CHECK_STR(text, "dp=4,pp=4,ep=2,cp=2,tp=8");
+    CHECK_INT(mesh_neighbor(&m, "cp", 0, 1, 0), 8);
+    CHECK_INT(mesh_neighbor(&m, "dp", 0, 1, 0), 128);
     /* nodes x devices is a split of the world; the node of a rank is a group */
     CHECK_OK(mesh_parse(&nodes, "node=4,device=8", 32, &err), err);
     CHECK_INT(mesh_group_of(&nodes, "device", 19), 2);
