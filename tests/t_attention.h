@@ -284,7 +284,7 @@ static void test_around(void) {
     int i, many = test_long ? 400 : 14, few = 5;
     for (i = 0; i < 6; i++) run_world(SIM, sizes[i], around_rank, &many);
     run_world(TCP, 4, around_rank, &few);
-    world_threaded = 1; /* what travels moves while a block is computed */
+    world_threaded = MESH_SOCKET__THREADS; /* what travels moves while a block is computed */
     run_world(TCP, 3, around_rank, &few);
     world_threaded = 0;
 }

@@ -690,6 +690,7 @@ static void test_checkpoint_hands(void) {
     size_t i;
     char path[400];
     for (i = 0; i < 8; i++) data[i] = 0.5f * (float)(i + 1);
+    if (!mesh__is_little()) mesh__swap(data, data, 8 * sizeof *data, sizeof *data);
     folder_new();
     file_safe("model.safetensors", header, data, 34);
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++)

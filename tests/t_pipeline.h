@@ -628,7 +628,7 @@ static void test_run(void) {
     run_world(TCP, 2, affine_rank, NULL);
     run_world(TCP, 3, affine_rank, NULL);
     run_world(TCP, 5, affine_rank, NULL);
-    world_threaded = 1; /* which moves messages while callbacks run */
+    world_threaded = MESH_SOCKET__THREADS; /* which moves messages while callbacks run */
     run_world(TCP, 3, affine_rank, NULL);
     world_threaded = 0;
 }
