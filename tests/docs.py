@@ -14,6 +14,7 @@ PRELUDE = """
 #define MESH_IMPLEMENTATION
 #include "mesh.h"
 #include "mesh_parallel.h"
+#include "mesh_checkpoint.h"
 #include "transports/mesh_socket.h"
 %(include)s
 #include <stdio.h>
@@ -42,6 +43,19 @@ static int rows(mesh_transport *t, mesh_comm comm, mesh m) {
     mesh_degrees degrees = MESH_ZERO;
     mesh_box box;
     mesh_buffer buffers[2];
+    mesh_lookup lookup = MESH_ZERO;
+    mesh_loss loss = MESH_ZERO;
+    mesh_buckets buckets = MESH_ZERO;
+    mesh_attention attention = MESH_ZERO;
+    mesh_schedule schedule = MESH_ZERO;
+    mesh_stage stage = MESH_ZERO;
+    mesh_moe moe = MESH_ZERO;
+    mesh_moe_rows expert_rows;
+    mesh_tensor sums[2], at_rest[2];
+    mesh_named named[2];
+    int32_t ids[8] = {0};
+    float weights[8];
+    double norm;
     mesh_table table;
     mesh_desc desc = MESH_ZERO;
     const char *axes = NULL;
@@ -59,6 +73,7 @@ static int rows(mesh_transport *t, mesh_comm comm, mesh m) {
     (void)view, (void)object, (void)halo, (void)xfers, (void)user, (void)op, (void)spec, (void)plan, (void)degrees, (void)box, (void)buffers;
     (void)axes, (void)in, (void)out, (void)counts, (void)offsets, (void)shape, (void)strides, (void)ns, (void)got, (void)p, (void)handle;
     (void)text, (void)rank, (void)size, (void)to, (void)from, (void)root, (void)periodic, (void)color, (void)key, (void)i, (void)n_ranks;
+    (void)lookup, (void)loss, (void)buckets, (void)attention, (void)schedule, (void)stage, (void)moe, (void)expert_rows, (void)sums, (void)at_rest, (void)named, (void)ids, (void)weights, (void)norm;
     (void)dims, (void)coords, (void)ranks, (void)order, (void)inverse, (void)err, (void)n, (void)room, (void)nbytes, (void)stream, (void)table, (void)desc;
     return 0;
 }
