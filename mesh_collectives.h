@@ -33,8 +33,8 @@ CONVENTIONS
     and for reduce_scatter recv == send + index*count elements; for their v-forms and those of gather and scatter the own block is at its
     offset (the sum of the counts before it where there are none), all_to_all_v has no in-place form. Buffers that overlap in any other
     way are refused.
-    A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_test
-    now and then (on any request) where computing is to overlap; NCCL's go on by themselves.
+    A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_progress
+    (or mesh_test, on any request) now and then where computing is to overlap, or ask for a progress thread; NCCL's go on by themselves.
     Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush
     subnormal numbers in the whole program, reductions included.
     Ranks of a group call its operations in the same order. Different groups may be served in any order, as long as no cycle of
