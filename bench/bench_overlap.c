@@ -1,19 +1,22 @@
 /* What buckets are for: the gradients of a backward pass, layer by layer, summed over all ranks while the next layer is computed. Beside it what the
    computing alone and the transfer alone take, and one after the other. bench/overlap.sh runs it over a link of 1 Gbit/s.
-       mesh run -n 2 -- build/bench_overlap [LAYERS [KIB_OF_A_LAYER [ROUNDS]]]
-   Compute is arithmetic on this rank's own memory, as much as takes about as long as the transfer. */
+       mesh run -n 2 -- build/bench_overlap [LAYERS [KIB_OF_A_LAYER [ROUNDS [PERCENT]]]]
+   Compute is arithmetic on this rank's own memory: it takes PERCENT of what the transfer takes (100). A row per way: median of the wall clock's ms,
+   that against the greater of compute and transfer, and the processor's ms of this rank (its threads; not what the kernel does for the link). */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
 #include "../transports/mesh_socket.h"
 #include <stdio.h>
+#include <time.h>
 
-enum { MOST_LAYERS = 64, MOST_ROUNDS = 101, WAYS = 4 };
+enum { MOST_LAYERS = 64, MOST_ROUNDS = 101, CALIBRATIONS = 5, WAYS = 4 };
 
 static mesh_comm comm;
 static mesh_buckets buckets;
-static int layers = 16, kib = 4096, rounds = 9;
+static int layers = 32, kib = 2048, rounds = 15, percent = 100;
 static int64_t work; /* passes over a layer's memory */
 static float *memory;
+static double processor_ms[WAYS];
 
 static void must(mesh_status status) {
     if (status == MESH_OK) return;
@@ -33,15 +36,18 @@ static const char *const way_names[WAYS] = {"compute", "transfer", "one after th
 /* A backward pass; ns. */
 static int64_t pass(int way) {
     int64_t begin;
+    clock_t worked;
     int k;
     must(mesh_barrier(&comm, NULL));
     begin = mesh_now(comm.transport);
+    worked = clock();
     for (k = 0; k < layers; k++) {
         if (way != 1) compute();
         if (way == 3) must(mesh_buckets_ready(&buckets, k));
     }
     for (k = 0; k < layers && (way == 1 || way == 2); k++) must(mesh_buckets_ready(&buckets, k));
     if (way) must(mesh_buckets_wait(&buckets, -1));
+    processor_ms[way] += (double)(clock() - worked) * 1e3 / CLOCKS_PER_SEC;
     return mesh_now(comm.transport) - begin;
 }
 
@@ -50,19 +56,29 @@ static int order(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median_ms(int64_t *ns) {
-    qsort(ns, (size_t)rounds, sizeof *ns, order);
-    return (double)ns[rounds / 2] / 1e6;
+static double median_ms(int64_t *ns, int n) {
+    qsort(ns, (size_t)n, sizeof *ns, order);
+    return (double)ns[n / 2] / 1e6;
 }
 
-/* As much work as takes what the transfer takes: the slowest rank's word counts. */
+static double several_ms(int way) {
+    int64_t ns[CALIBRATIONS];
+    int i;
+    for (i = 0; i < CALIBRATIONS; i++) ns[i] = pass(way);
+    return median_ms(ns, CALIBRATIONS);
+}
+
+/* As much work as takes percent of what the transfer takes: rank 0's word counts. */
 static void calibrate(void) {
-    int64_t transfer = pass(1), ns;
-    transfer = pass(1);
+    double transfer;
+    int i;
+    pass(1); /* connections open, windows grow */
+    transfer = several_ms(1);
     work = 64;
-    ns = pass(0);
-    work = transfer * work / (ns ? ns : 1) + 1;
-    must(mesh_broadcast(&comm, NULL, &work, &work, 1, MESH_I64, 0));
+    for (i = 0; i < 3; i++) {
+        work = 1 + (int64_t)((double)work * transfer * percent / 100 / several_ms(0));
+        must(mesh_broadcast(&comm, NULL, &work, &work, 1, MESH_I64, 0));
+    }
 }
 
 int main(int argc, char **argv) {
@@ -78,8 +94,10 @@ int main(int argc, char **argv) {
     if (argc > 1) layers = atoi(argv[1]);
     if (argc > 2) kib = atoi(argv[2]);
     if (argc > 3) rounds = atoi(argv[3]);
-    if (layers < 1 || layers > MOST_LAYERS || kib < 1 || rounds < 1 || rounds > MOST_ROUNDS)
-        return fprintf(stderr, "usage: bench_overlap [LAYERS 1..64 [KIB_OF_A_LAYER [ROUNDS 1..101]]]\n"), 2;
+    if (argc > 4) percent = atoi(argv[4]);
+    if (layers < 1 || layers > MOST_LAYERS || kib < 1 || rounds < 1 || rounds > MOST_ROUNDS ||
+        percent < 1)
+        return fprintf(stderr, "usage: bench_overlap [LAYERS 1..64 [KIB_OF_A_LAYER [ROUNDS 1..101 [PERCENT]]]]\n"), 2;
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return fprintf(stderr, "bench_overlap: %s\n", err.text), 1;
@@ -96,13 +114,15 @@ int main(int argc, char **argv) {
     desc.bucket = bucket;
     must(mesh_buckets_open(&buckets, &comm, src, dst, layers, &desc));
     calibrate();
+    memset(processor_ms, 0, sizeof processor_ms);
     for (i = 0; i < rounds; i++)
         for (k = 0; k < WAYS; k++) ns[k][i] = pass(k);
-    for (k = 0; k < WAYS; k++) ms[k] = median_ms(ns[k]);
+    for (k = 0; k < WAYS; k++) ms[k] = median_ms(ns[k], rounds);
     bound = ms[0] > ms[1] ? ms[0] : ms[1];
     if (net.base.rank == 0) {
-        printf("%d ranks, %d layers of %d KiB, median of %d rounds\n", net.base.size, layers, kib, rounds);
-        for (k = 0; k < WAYS; k++) printf("%-20s %9.1f ms   %.2f x the greater\n", way_names[k], ms[k], ms[k] / bound);
+        printf("| compute %d %% of the transfer | ms | x the greater | processor, ms |\n|---|---|---|---|\n", percent);
+        for (k = 0; k < WAYS; k++)
+            printf("| %s | %.0f | %.2f | %.0f |\n", way_names[k], ms[k], ms[k] / bound, processor_ms[k] / rounds);
     }
     mesh_buckets_close(&buckets);
     mesh_comm_close(&comm);
