@@ -9,6 +9,7 @@
    asks for a weight, computes with the part it has, and passes the result on. What there is:
      dp, dp_replicate, dp_shard   the batch. --zero 1..3: weights, gradients and moments at rest in parts over dp_shard and cp
      cp                           the sequence; keys and values are gathered; with --ulysses heads are cut in attention instead, with --ring they travel
+     ep                           --experts N: --ep of dp_shard x cp x tp; tokens travel to the experts that their router chooses
      tp                           heads, the width of the MLP, the vocabulary. --sp: between them the sequence is cut over tp as well
    Each computation of the table is asked of mesh_layout_local before the first step: a wrong table is an error, not a wrong loss.
 
@@ -77,10 +78,86 @@ static void attend_backward(const model *g, layer_pass *s, float *work) {
                                 s->probs, data(&s->q_used.t), data(&s->k_used.t), data(&s->v_used.t), &d, work);
 }
 
+static void mlp(const model *g, layer_pass *s, int w) {
+    int C = g->o.channels, rows = rows_of(&s->whole2), F = extent_here(&s->up.t.layout, 2);
+    dev->linear(data(&s->up.t), data(&s->whole2.t), P(g, w, UP_W), P(g, w, UP_B), rows, C, F);
+    dev->gelu(data(&s->act.t), data(&s->up.t), (size_t)rows * (size_t)F);
+    dev->linear(data(&s->part2.t), data(&s->act.t), P(g, w, DOWN_W), NULL, rows, F, C);
+}
+
+static void mlp_backward(const model *g, layer_pass *s, int w, float *work) {
+    int C = g->o.channels, rows = rows_of(&s->whole2), F = extent_here(&s->up.t.layout, 2);
+    dev->linear_backward(data(&s->act.g), G(g, w, DOWN_W), NULL, data(&s->part2.g), data(&s->act.t), P(g, w, DOWN_W),
+                         rows, F, C, work);
+    dev->gelu_backward(data(&s->act.g), data(&s->up.t), (size_t)rows * (size_t)F);
+    dev->linear_backward(data(&s->whole2.g), G(g, w, UP_W), G(g, w, UP_B), data(&s->act.g), data(&s->whole2.t),
+                         P(g, w, UP_W), rows, C, F, work);
+}
+
+static float closest_choice = 1e30f; /* how much a score would have to change for a token to go elsewhere */
+
+/* Memory for as many rows as came: what a layer keeps for its way back. */
+static void room_for(const model *g, layer_pass *s, int64_t rows) {
+    size_t C = (size_t)g->o.channels, n;
+    if (rows <= s->room) return;
+    s->room = rows + rows / 4, n = (size_t)s->room;
+    free(s->up_rows);
+    s->up_rows = (float *)allocate(n * 9 * C, sizeof(float));
+    s->act_rows = s->up_rows + n * 4 * C, s->out_rows = s->act_rows + n * 4 * C;
+}
+
+/* Each expert of this rank is an MLP of the tokens that came for it. */
+static void experts(const model *g, layer_pass *s, int w) {
+    int C = g->o.channels, F = 4 * C, tokens = rows_of(&s->whole2), k;
+    size_t c = (size_t)C, f = (size_t)F, e;
+    float closest;
+    dev->linear(data(&s->scores.t), data(&s->whole2.t), P(g, w, ROUTER), NULL, tokens, C, g->o.experts);
+    closest = route(data(&s->scores.t), s->choice, s->weight, tokens, g->o.experts, g->o.top_k);
+    if (closest < closest_choice) closest_choice = closest;
+    must_in(&crowd, mesh_moe_dispatch(g->moe, s->slot, data(&s->whole2.t), tokens, s->choice, &s->rows));
+    room_for(g, s, s->rows.nrows);
+    for (k = 0, e = 0; k < s->rows.nexperts; k++, e++) {
+        size_t at = (size_t)s->rows.start[k];
+        float *in = (float *)s->rows.data + at * c, *up = s->up_rows + at * f, *act = s->act_rows + at * f;
+        int rows = (int)s->rows.count[k];
+        dev->linear(up, in, P(g, w, EACH_UP_W) + e * c * f, P(g, w, EACH_UP_B) + e * f, rows, C, F);
+        dev->gelu(act, up, (size_t)rows * f);
+        dev->linear(s->out_rows + at * c, act, P(g, w, EACH_DOWN_W) + e * f * c, P(g, w, EACH_DOWN_B) + e * c, rows, F,
+                    C);
+    }
+    must_in(&crowd, mesh_moe_combine(g->moe, s->slot, s->out_rows, s->weight, data(&s->part2.t)));
+}
+
+static void experts_backward(const model *g, layer_pass *s, int w) {
+    int C = g->o.channels, F = 4 * C, X = g->o.experts, tokens = rows_of(&s->whole2), k;
+    size_t c = (size_t)C, f = (size_t)F, all = (size_t)s->rows.nrows, n = (size_t)tokens * c, e;
+    float *grad_rows = (float *)allocate(all * (c + 2 * f) + c * f + 2 * n + c * (size_t)X, sizeof(float));
+    float *grad_wide = grad_rows + all * c, *through = grad_wide + all * f, *work = through + n;
+    must_in(&crowd, mesh_moe_combine_backward(g->moe, s->slot, data(&s->part2.g), s->out_rows, s->weight, grad_rows,
+                                              s->weight_grad));
+    for (k = 0, e = 0; k < s->rows.nexperts; k++, e++) {
+        size_t at = (size_t)s->rows.start[k];
+        float *in = (float *)s->rows.data + at * c, *up = s->up_rows + at * f, *act = s->act_rows + at * f;
+        float *d = grad_rows + at * c, *dwide = grad_wide + at * f;
+        int rows = (int)s->rows.count[k];
+        dev->linear_backward(dwide, G(g, w, EACH_DOWN_W) + e * f * c, G(g, w, EACH_DOWN_B) + e * c, d, act,
+                             P(g, w, EACH_DOWN_W) + e * f * c, rows, F, C, work);
+        dev->gelu_backward(dwide, up, (size_t)rows * f);
+        dev->linear_backward(d, G(g, w, EACH_UP_W) + e * c * f, G(g, w, EACH_UP_B) + e * f, dwide, in,
+                             P(g, w, EACH_UP_W) + e * c * f, rows, C, F, work);
+    }
+    must_in(&crowd, mesh_moe_dispatch_backward(g->moe, s->slot, grad_rows, through));
+    route_backward(data(&s->scores.g), data(&s->scores.t), s->choice, s->weight_grad, tokens, X, g->o.top_k);
+    dev->linear_backward(data(&s->whole2.g), G(g, w, ROUTER), NULL, data(&s->scores.g), data(&s->whole2.t),
+                         P(g, w, ROUTER), tokens, C, X, work);
+    dev->residual(data(&s->whole2.g), through, NULL, tokens, C);
+    free(grad_rows);
+}
+
 static void layer_forward(const model *g, pass *a, int l) {
     layer_pass *s = &a->layers[l - a->first_layer];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
-    int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
+    int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3);
     dev->layer_norm(data(&s->ln1.t), s->hat1, s->rstd1, data(&a->x.t), P(g, w, LN1_W), P(g, w, LN1_B), rows, C);
     follow(s->to_whole1.forward);
     dev->linear(data(&s->qkv.t), data(&s->whole1.t), P(g, w, QKV_W), P(g, w, QKV_B), all, C, 3 * width);
@@ -92,25 +169,26 @@ static void layer_forward(const model *g, pass *a, int l) {
     dev->residual(data(&a->x.t), data(&s->sum1.t), P(g, w, PROJ_B), rows, C);
     dev->layer_norm(data(&s->ln2.t), s->hat2, s->rstd2, data(&a->x.t), P(g, w, LN2_W), P(g, w, LN2_B), rows, C);
     follow(s->to_whole2.forward);
-    dev->linear(data(&s->up.t), data(&s->whole2.t), P(g, w, UP_W), P(g, w, UP_B), all, C, F);
-    dev->gelu(data(&s->act.t), data(&s->up.t), (size_t)all * (size_t)F);
-    dev->linear(data(&s->part2.t), data(&s->act.t), P(g, w, DOWN_W), NULL, all, F, C);
+    if (g->o.experts)
+        experts(g, s, w);
+    else
+        mlp(g, s, w);
     follow(s->to_sum2.forward);
-    dev->residual(data(&a->x.t), data(&s->sum2.t), P(g, w, DOWN_B), rows, C);
+    dev->residual(data(&a->x.t), data(&s->sum2.t), g->o.experts ? NULL : P(g, w, DOWN_B), rows, C);
 }
 
 static void layer_backward(const model *g, pass *a, int l) {
     layer_pass *s = &a->layers[l - a->first_layer];
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
-    int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3), F = extent_here(&a->wide, 2);
+    int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3);
     float *dx = data(&a->x.g);
     follow(s->to_sum2.backward);
-    dev->bias_backward(G(g, w, DOWN_B), dx, rows, C);
-    dev->linear_backward(data(&s->act.g), G(g, w, DOWN_W), NULL, data(&s->part2.g), data(&s->act.t), P(g, w, DOWN_W),
-                         all, F, C, a->work);
-    dev->gelu_backward(data(&s->act.g), data(&s->up.t), (size_t)all * (size_t)F);
-    dev->linear_backward(data(&s->whole2.g), G(g, w, UP_W), G(g, w, UP_B), data(&s->act.g), data(&s->whole2.t),
-                         P(g, w, UP_W), all, C, F, a->work);
+    if (g->o.experts) {
+        experts_backward(g, s, w);
+    } else {
+        dev->bias_backward(G(g, w, DOWN_B), dx, rows, C);
+        mlp_backward(g, s, w, a->work);
+    }
     follow(s->to_whole2.backward);
     dev->layer_norm_backward(dx, G(g, w, LN2_W), G(g, w, LN2_B), data(&s->ln2.g), s->hat2, s->rstd2, P(g, w, LN2_W),
                              rows, C);
@@ -223,7 +301,7 @@ typedef struct rank_stages {
 static pass *saved_in(rank_stages *r, model *g, int slot) {
     if (!g->saved[slot]) {
         g->saved[slot] = (pass *)allocate(1, sizeof(pass));
-        pass_init(g->saved[slot], g, r->batch);
+        pass_init(g->saved[slot], g, r->batch, slot);
     }
     return g->saved[slot];
 }
@@ -547,13 +625,25 @@ static void explain_row(cost *c, const char *name, const mesh_tensor *from, cons
     back = (double)plan.bytes * backward;
     c->predicted += there + back;
     if (!c->prints) return;
-    mesh_spec_format(&from->layout.spec, &comm.on, a, sizeof a);
-    mesh_spec_format(&to->layout.spec, &comm.on, b, sizeof b);
+    mesh_spec_format(&from->layout.spec, from->layout.on, a, sizeof a);
+    mesh_spec_format(&to->layout.spec, to->layout.on, b, sizeof b);
     printf("%-14s %-34s %-34s %10.0f %10.0f\n", name, a, b, there, back);
 }
 
 static void explain_value(cost *c, const char *name, const value *from, const value *to, int times) {
     explain_row(c, name, &from->t, &to->t, &to->g, &from->g, times, times);
+}
+
+/* Tokens to their experts and back, where all experts are asked alike: rows both ways forward and backward, of each row its weight there and the weight's
+   gradient back; and for each pair of ranks how many come for each expert. */
+static void explain_experts(cost *c, const model *g, const layer_pass *s, int times) {
+    const options *o = &g->o;
+    double asked = (double)rows_of(&s->whole2) * o->top_k, away = 1 - 1 / (double)o->ep;
+    double there = (2 * asked * away * o->channels * 4 + (o->ep - 1) * ((o->experts + o->ep - 1) / o->ep) * 8) * times;
+    double back = (2 * asked * away * o->channels * 4 + 2 * asked * away * 4) * times;
+    c->predicted += there + back;
+    if (c->prints)
+        printf("%-14s %-34s %-34s %10.0f %10.0f\n", "tokens", "their own", "by expert, and back", there, back);
 }
 
 static void explain(cost *c, const model *g, const pass *a) {
@@ -575,8 +665,9 @@ static void explain(cost *c, const model *g, const pass *a) {
     explain_value(c, "v", &s->v, &s->v_used, n);
     explain_value(c, "attention", &s->att_used, &s->att, n);
     explain_value(c, "proj", &s->part1, &s->sum1, n);
-    explain_value(c, "into up", &s->ln2, &s->whole2, n);
-    explain_value(c, "down", &s->part2, &s->sum2, n);
+    explain_value(c, g->o.experts ? "into experts" : "into up", &s->ln2, &s->whole2, n);
+    if (g->o.experts) explain_experts(c, g, s, n);
+    explain_value(c, g->o.experts ? "from experts" : "down", &s->part2, &s->sum2, n);
     if (g->hi == g->nsegments) explain_value(c, "into head", &a->last, &a->whole, g->o.micro);
     if (c->prints && g->stages > 1)
         printf("between stages, %s: %.0f bytes to the next for each micro-batch, and as many back\n", g->o.schedule,
@@ -594,7 +685,7 @@ static double sent_in(const mesh_comm *c) {
     must(mesh_comm_bytes(c, NULL, &sent, NULL));
     return (double)(sum + sent);
 }
-static double sent_so_far(void) { return sent_in(&comm) + sent_in(&world); }
+static double sent_so_far(void) { return sent_in(&comm) + sent_in(&world) + (crowd.impl ? sent_in(&crowd) : 0); }
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------------- */
 
@@ -606,7 +697,7 @@ static int usage(int status) {
         "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
         "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
         "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-        "                 [--save FOLDER] [--resume FOLDER]\n"
+        "                 [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
@@ -615,6 +706,8 @@ static int usage(int status) {
         "              step; 2 reduced for each micro-batch; 3 weights gathered for each use, a layer ahead\n"
         "  --micro     micro-batches of a step\n"
         "  --schedule  of stages along pp: 1f1b (the default), gpipe, or interleaved, with --chunks N stages on each rank\n"
+        "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest (cpu)\n"
+        "  --ep        ranks that share the experts, out of dp_shard x cp x tp\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
@@ -630,22 +723,37 @@ static int parse_options(options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     o->mesh = "dp=-1", o->device = "cpu";
     o->steps = 100, o->batch = 16, o->context = 64, o->layers = 2, o->channels = 64, o->heads = 4, o->seed = 1;
+    o->top_k = 2, o->ep = 1;
     o->micro = o->chunks = 1, o->schedule = "1f1b";
     for (i = 1; i < argc; i++) {
         struct {
             const char *name, **text;
             int *number, least, most, *flag;
-        } known[] = {{"--mesh", &o->mesh, NULL, 0, 0, NULL},       {"--text", &o->text, NULL, 0, 0, NULL},
-                     {"--log", &o->log, NULL, 0, 0, NULL},         {"--against", &o->against, NULL, 0, 0, NULL},
-                     {"--device", &o->device, NULL, 0, 0, NULL},   {"--save", &o->save, NULL, 0, 0, NULL},
-                     {"--resume", &o->resume, NULL, 0, 0, NULL},   {"--steps", NULL, &o->steps, 1, 1000000, NULL},
-                     {"--batch", NULL, &o->batch, 1, 65536, NULL}, {"--context", NULL, &o->context, 16, 1024, NULL},
-                     {"--layers", NULL, &o->layers, 1, 40, NULL},  {"--channels", NULL, &o->channels, 1, 65536, NULL},
-                     {"--heads", NULL, &o->heads, 1, 1024, NULL},  {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
-                     {"--micro", NULL, &o->micro, 1, 65536, NULL}, {"--zero", NULL, &o->zero, 0, 3, NULL},
-                     {"--chunks", NULL, &o->chunks, 1, 255, NULL}, {"--schedule", &o->schedule, NULL, 0, 0, NULL},
-                     {"--sp", NULL, NULL, 0, 0, &o->sp},           {"--ulysses", NULL, NULL, 0, 0, &o->ulysses},
-                     {"--ring", NULL, NULL, 0, 0, &o->ring},       {"--explain", NULL, NULL, 0, 0, &o->explain}};
+        } known[] = {{"--mesh", &o->mesh, NULL, 0, 0, NULL},
+                     {"--text", &o->text, NULL, 0, 0, NULL},
+                     {"--log", &o->log, NULL, 0, 0, NULL},
+                     {"--against", &o->against, NULL, 0, 0, NULL},
+                     {"--device", &o->device, NULL, 0, 0, NULL},
+                     {"--save", &o->save, NULL, 0, 0, NULL},
+                     {"--resume", &o->resume, NULL, 0, 0, NULL},
+                     {"--steps", NULL, &o->steps, 1, 1000000, NULL},
+                     {"--batch", NULL, &o->batch, 1, 65536, NULL},
+                     {"--context", NULL, &o->context, 16, 1024, NULL},
+                     {"--layers", NULL, &o->layers, 1, 40, NULL},
+                     {"--channels", NULL, &o->channels, 1, 65536, NULL},
+                     {"--heads", NULL, &o->heads, 1, 1024, NULL},
+                     {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
+                     {"--micro", NULL, &o->micro, 1, 65536, NULL},
+                     {"--zero", NULL, &o->zero, 0, 3, NULL},
+                     {"--experts", NULL, &o->experts, 1, 65536, NULL},
+                     {"--top-k", NULL, &o->top_k, 1, 65536, NULL},
+                     {"--ep", NULL, &o->ep, 1, 65536, NULL},
+                     {"--chunks", NULL, &o->chunks, 1, 255, NULL},
+                     {"--schedule", &o->schedule, NULL, 0, 0, NULL},
+                     {"--sp", NULL, NULL, 0, 0, &o->sp},
+                     {"--ulysses", NULL, NULL, 0, 0, &o->ulysses},
+                     {"--ring", NULL, NULL, 0, 0, &o->ring},
+                     {"--explain", NULL, NULL, 0, 0, &o->explain}};
         int n = (int)(sizeof known / sizeof known[0]);
         char *end = NULL;
         long number;
@@ -670,6 +778,7 @@ static int parse_options(options *o, int argc, char **argv) {
                    0;
         *known[k].number = (int)number;
     }
+    if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
     if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
         return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
     if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
@@ -688,7 +797,8 @@ static int mesh_of(const options *o, mesh *m) {
     mesh_error err;
     char words[300];
     int i, k;
-    snprintf(words, sizeof words, "%s%s", strstr(o->mesh, "pp=") ? "" : "pp=1,", o->mesh);
+    snprintf(words, sizeof words, "%s%s%s", strstr(o->mesh, "pp=") ? "" : "pp=1,", o->mesh,
+             o->experts && !strstr(o->mesh, "tp=") ? ",tp=1" : "");
     if (mesh_parse(m, words, mesh_world(&net.base), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < AXES && strcmp(m->axis[i].name, axis_names[k]); k++) {}
@@ -711,6 +821,20 @@ static int stage_of(const mesh *m, mesh *stage) {
     return 1;
 }
 
+/* The same ranks as the experts lie on them: dp_shard, cp and tp, the last the innermost, are efsdp and ep. The two do not factor into each other. */
+static int crowd_of(const options *o, const mesh *stage, mesh *m) {
+    char axes[64] = "", parts[64];
+    mesh_error err;
+    int i;
+    for (i = 2; i < AXES; i++)
+        if (mesh_axis_find(stage, axis_names[i]) >= 0)
+            snprintf(axes + strlen(axes), sizeof axes - strlen(axes), "%s%s", axes[0] ? "," : "", axis_names[i]);
+    snprintf(parts, sizeof parts, "efsdp=-1,ep=%d", o->ep);
+    if (mesh_flatten(m, stage, axes, "shard", &err) || mesh_split(m, m, "shard", parts, &err))
+        return fprintf(stderr, "train_gpt: --ep %d: %s\n", o->ep, err.text), 0;
+    return 1;
+}
+
 /* Does `what` divide by the product of axes? Else the nearest that does is told. */
 static int divides(const mesh *m, const char *option, int what, const char *each, int by) {
     if (what % by == 0) return 1;
@@ -720,7 +844,19 @@ static int divides(const mesh *m, const char *option, int what, const char *each
 }
 
 static int fits(const options *o, const mesh *m) {
-    int cp = ways(m, "cp"), tp = ways(m, "tp");
+    int cp = ways(m, "cp"), tp = ways(m, "tp"), cut = o->sp || o->experts, shard = ways(m, "dp_shard") * cp * tp, ep;
+    for (ep = o->ep; shard % ep; ep--) {}
+    if (ep != o->ep)
+        return fprintf(stderr, "train_gpt: --ep %d does not divide dp_shard x cp x tp = %d on the mesh %s; %d does\n",
+                       o->ep, shard, mesh__show(m).text, ep),
+               0;
+    if (o->ep > 1 && o->experts < o->ep)
+        return fprintf(stderr, "train_gpt: --ep %d, and --experts %d: each of those ranks has one or more\n", o->ep,
+                       o->experts),
+               0;
+    if (o->experts && o->experts < o->top_k)
+        return fprintf(stderr, "train_gpt: --top-k %d of --experts %d: there are not as many\n", o->top_k, o->experts),
+               0;
     if (o->ring && mesh_axis_find(m, "cp") < 0)
         return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n",
                        mesh__show(m).text),
@@ -732,13 +868,13 @@ static int fits(const options *o, const mesh *m) {
     if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved"))
         return fprintf(stderr, "train_gpt: --schedule %s: it is 1f1b, gpipe or interleaved\n", o->schedule), 0;
     return divides(m, "--batch", o->batch, "micro and dp", o->micro * data_ways(m)) &&
-           divides(m, "--context", o->context, o->sp ? "cp and tp" : "cp", cp * (o->sp ? tp : 1)) &&
+           divides(m, "--context", o->context, cut ? "cp and tp" : "cp", cp * (cut ? tp : 1)) &&
            divides(m, "--channels", o->channels, "--heads", o->heads) &&
            divides(m, "--heads", o->heads, o->ulysses ? "tp and cp" : "tp", tp * (o->ulysses ? cp : 1));
 }
 
 static int open_mesh(const options *o) {
-    mesh m, stage;
+    mesh m, stage, experts;
     mesh_error err;
     mesh_comm_desc desc = MESH_ZERO;
     mesh_transport *transport = &net.base;
@@ -755,6 +891,8 @@ static int open_mesh(const options *o) {
     }
 #endif
     if (mesh_comm_open(&world, transport, &m, &desc, &err) || mesh_comm_open(&comm, transport, &stage, &desc, &err))
+        return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    if (o->experts && (!crowd_of(o, &stage, &experts) || mesh_comm_open(&crowd, transport, &experts, &desc, &err)))
         return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     return 1;
 }
@@ -791,7 +929,7 @@ int main(int argc, char **argv) {
     int *batch, *tokens;
     FILE *log = NULL, *other = NULL;
     double start, sent, worst_loss = 0, worst_norm = 0;
-    int step, micro, lead, each, first = 0, wrong = 0;
+    int step, micro, lead, each, k, first = 0, wrong = 0;
     if (!parse_options(&o, argc, argv)) return 2;
     if (!open_mesh(&o)) return 1;
     lead = net.base.rank == 0;
@@ -849,6 +987,9 @@ int main(int argc, char **argv) {
     if (lead) {
         printf("%s%.0f tokens/s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
                (double)(o.steps - first) * o.batch * o.context / (seconds() - start), sent / 1000);
+        if (o.experts)
+            printf("the closest choice of an expert: %.1e%s\n", (double)closest_choice,
+                   net.base.size > 1 ? " (this rank's)" : "");
         if (other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", worst_loss, worst_norm);
         wrong = other && (worst_loss > 5e-6 || worst_norm > 5e-6);
         if (wrong) printf("these differ by more than rounding\n");
@@ -856,6 +997,8 @@ int main(int argc, char **argv) {
         if (other) fclose(other);
     }
     sample(&r, 200);
+    for (k = 0; k < o.chunks && o.experts; k++) mesh_moe_close(r.stage[k].moe);
+    if (o.experts) mesh_comm_close(&crowd);
     mesh_comm_close(&comm);
     mesh_comm_close(&world);
 #ifdef TRAIN_GPT_CUDA

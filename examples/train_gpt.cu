@@ -316,7 +316,7 @@ static void gelu_backward(float *d, const float *x, size_t n) { EACH(gelu_backwa
 
 static __global__ void residual_kernel(float *x, const float *part, const float *bias, size_t n, int C) {
     size_t at = element();
-    if (at < n) x[at] += part[at] + bias[at % C];
+    if (at < n) x[at] += part[at] + (bias ? bias[at % C] : 0);
 }
 
 static void residual(float *x, const float *part, const float *bias, int rows, int C) {

@@ -288,7 +288,53 @@ static void ring_backward(void *ctx, const mesh_attention_part *p) {
 static void residual(float *x, const float *part, const float *bias, int rows, int C) {
     int i, c;
     for (i = 0; i < rows; i++)
-        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + bias[c];
+        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + (bias ? bias[c] : 0);
+}
+
+/* ---- experts ---- */
+
+/* Each token's top_k experts by score, the first of equals, each with its share of softmax over all: scores becomes that. Returns the smallest
+   difference between the score of the last expert chosen and the first that was not. */
+static float route(float *scores, int32_t *choice, float *weight, int64_t tokens, int experts, int top_k) {
+    float closest = 1e30f;
+    int64_t i;
+    int k, e;
+    for (i = 0; i < tokens; i++, scores += experts) {
+        float sum = 0, most, next = -1e30f;
+        for (k = 0; k < top_k; k++) {
+            int best = -1;
+            for (e = 0; e < experts; e++) {
+                int taken = 0, j;
+                for (j = 0; j < k; j++) taken |= choice[i * top_k + j] == e;
+                if (!taken && (best < 0 || scores[e] > scores[best])) best = e;
+            }
+            choice[i * top_k + k] = best;
+        }
+        most = scores[choice[i * top_k]];
+        for (e = 0; e < experts; e++) {
+            for (k = 0; k < top_k && choice[i * top_k + k] != e; k++) {}
+            if (k == top_k && scores[e] > next) next = scores[e];
+        }
+        if (scores[choice[i * top_k + top_k - 1]] - next < closest)
+            closest = scores[choice[i * top_k + top_k - 1]] - next;
+        for (e = 0; e < experts; e++) sum += scores[e] = expf(scores[e] - most);
+        for (e = 0; e < experts; e++) scores[e] /= sum;
+        for (k = 0; k < top_k; k++) weight[i * top_k + k] = scores[choice[i * top_k + k]];
+    }
+    return closest;
+}
+
+/* d: the scores' gradient, where share is what route made of them. */
+static void route_backward(float *d, const float *share, const int32_t *choice, const float *dweight, int64_t tokens,
+                           int experts, int top_k) {
+    int64_t i;
+    int k, e;
+    for (i = 0; i < tokens; i++, d += experts, share += experts) {
+        float mean = 0;
+        for (k = 0; k < top_k; k++) mean += dweight[i * top_k + k] * share[choice[i * top_k + k]];
+        for (e = 0; e < experts; e++) d[e] = -share[e] * mean;
+        for (k = 0; k < top_k; k++) d[choice[i * top_k + k]] += dweight[i * top_k + k] * share[choice[i * top_k + k]];
+    }
 }
 
 static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets,

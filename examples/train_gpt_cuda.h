@@ -46,7 +46,7 @@ typedef struct device {
     /* out = gelu(x). Backward: d *= its slope at x */
     void (*gelu)(float *out, const float *x, size_t n);
     void (*gelu_backward)(float *d, const float *x, size_t n);
-    /* x += part + bias. Backward: dbias += column sums */
+    /* x += part + bias (bias NULL: none). Backward: dbias += column sums */
     void (*residual)(float *x, const float *part, const float *bias, int rows, int C);
     void (*bias_backward)(float *dbias, const float *dout, int rows, int n);
     /* *sum += the cross-entropy of each row; logits become its gradient, scaled. Communicates where the logits are cut along the vocabulary. */

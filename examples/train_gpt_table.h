@@ -8,12 +8,14 @@
 typedef struct options {
     const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume;
     int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
+    int experts, top_k, ep; /* experts 0: an MLP */
 } options;
 
 /* ---- the mesh ------------------------------------------------------------------------------------------------------ */
 
 static mesh_comm world; /* all ranks: the pipelines, the loss and the norm */
 static mesh_comm comm;  /* this rank's stage: the layouts */
+static mesh_comm crowd; /* the same ranks as the experts lie on them: dp_shard, cp and tp are efsdp and ep */
 static const device *dev;
 
 static const char *const axis_names[] = {"dp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -26,6 +28,9 @@ static void die(const char *what) {
 
 static void must(mesh_status status) {
     if (status != MESH_OK) die(comm.failed || !world.failed ? comm.error.text : world.error.text);
+}
+static void must_in(const mesh_comm *c, mesh_status status) {
+    if (status != MESH_OK) die(c->error.text);
 }
 static void check(mesh_status status, const mesh_error *err) {
     if (status != MESH_OK) die(err->text);
@@ -97,20 +102,29 @@ static int same_parts(const mesh_layout *a, const mesh_layout *b) {
 
 /* The model comes in segments: the embeddings, each layer, the end. */
 enum { WTE, WPE };
-enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, UP_W, UP_B, DOWN_W, DOWN_B, OF_LAYER };
+enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, OF_ATTENTION };
+enum { UP_W = OF_ATTENTION, UP_B, DOWN_W, DOWN_B, OF_MLP_LAYER };
+enum { ROUTER = OF_ATTENTION, EACH_UP_W, EACH_UP_B, EACH_DOWN_W, EACH_DOWN_B, OF_EXPERTS_LAYER };
 enum { LNF_W, LNF_B, HEAD };
 
-/* dims: V vocabulary, T positions, C channels, 3, H heads, E a head's size, F the MLP. cut: the dim that tp cuts. */
+/* dims: V vocabulary, T positions, C channels, 3, H heads, E a head's size, F the MLP, X experts. cut: the dim that tp cuts; X: the dim that ep
+   cuts; S: none, but it is used beside a sequence that tp cuts. */
 typedef struct row {
     const char *name, *dims;
     char cut;
     float deviation; /* of the initial values; 1: all ones; below 0: of what is added to the residual stream */
 } row;
 static const row of_start[] = {{"token table", "VC", 'V', 0.02f}, {"positions", "TC", 'T', 0.02f}};
-static const row of_layer[] = {{"ln1 weight", "C", 0, 1},   {"ln1 bias", "C", 0, 0},  {"qkv", "C3HE", 'H', 0.02f},
-                               {"qkv bias", "3HE", 'H', 0}, {"proj", "HEC", 'H', -1}, {"proj bias", "C", 0, 0},
-                               {"ln2 weight", "C", 0, 1},   {"ln2 bias", "C", 0, 0},  {"up", "CF", 'F', 0.02f},
-                               {"up bias", "F", 'F', 0},    {"down", "FC", 'F', -1},  {"down bias", "C", 0, 0}};
+static const row of_attention[] = {{"ln1 weight", "C", 0, 1},   {"ln1 bias", "C", 0, 0},  {"qkv", "C3HE", 'H', 0.02f},
+                                   {"qkv bias", "3HE", 'H', 0}, {"proj", "HEC", 'H', -1}, {"proj bias", "C", 0, 0},
+                                   {"ln2 weight", "C", 0, 1},   {"ln2 bias", "C", 0, 0}};
+static const row of_mlp[] = {
+    {"up", "CF", 'F', 0.02f}, {"up bias", "F", 'F', 0}, {"down", "FC", 'F', -1}, {"down bias", "C", 0, 0}};
+static const row of_experts[] = {{"router", "CX", 'S', 0.5f},
+                                 {"each up", "XCF", 'X', 0.02f},
+                                 {"each up bias", "XF", 'X', 0},
+                                 {"each down", "XFC", 'X', -1},
+                                 {"each down bias", "XC", 'X', 0}};
 static const row of_end[] = {{"last weight", "C", 0, 1}, {"last bias", "C", 0, 0}, {"head", "CV", 'V', 0.02f}};
 
 typedef struct parameter {
@@ -133,6 +147,7 @@ typedef struct model {
     void *slot[2], *grad_slot[2], *grads_used;
     size_t slot_bytes, used_bytes;
     mesh_buckets weights, weights_back, grads;
+    mesh_moe *moe; /* NULL: no experts */
     struct pass **saved; /* activations of the micro-batches in flight; NULL: not needed yet */
     int backwards;       /* micro-batches whose gradients are there */
 } model;
@@ -151,6 +166,8 @@ static int64_t extent(const options *o, char letter) {
         return o->channels / o->heads;
     case 'F':
         return 4 * o->channels;
+    case 'X':
+        return o->experts;
     default:
         return letter - '0';
     }
@@ -158,6 +175,17 @@ static int64_t extent(const options *o, char letter) {
 
 /* Along the sequence a weight that scales or is added does as the residual stream does: invariant, or where that is cut, replicated. */
 static mesh_place beside_flow(const options *o) { return o->sp ? mesh_replicate() : mesh_invariant(); }
+
+/* Experts lie along ep, each whole on its rank. */
+static mesh_layout experts_layout(int ndim, const int64_t *shape, mesh_place others) {
+    mesh_layout l;
+    mesh_error err;
+    int i;
+    check(mesh_layout_make(&l, &crowd.on, NULL, ndim, shape, &err), &err);
+    for (i = 0; i < crowd.on.naxes; i++)
+        l = with(l, crowd.on.axis[i].name, strcmp(crowd.on.axis[i].name, "ep") ? others : mesh_shard(0));
+    return l;
+}
 
 static mesh_layout weight_used(const options *o, const row *r) {
     int64_t shape[MESH_MAX_DIMS];
@@ -167,7 +195,9 @@ static mesh_layout weight_used(const options *o, const row *r) {
         shape[d] = extent(o, r->dims[d]);
         if (r->dims[d] == r->cut) cut = d;
     }
+    if (r->cut == 'X') return experts_layout(n, shape, mesh_replicate());
     l = layout(n, shape);
+    if (r->cut == 'S') return with(l, "tp", mesh_replicate());
     if (r->cut == 'T') { /* each rank adds its own positions */
         l = with(l, "cp", mesh_shard(0));
         return with(l, "tp", o->sp ? mesh_shard(0) : mesh_invariant());
@@ -184,7 +214,10 @@ static mesh_layout weight_at_rest(const options *o, mesh_layout l) {
         if (l.spec.axis[i].kind == MESH_REPLICATE) {
             const char *axis = l.on->axis[i].name;
             int cuts = o->zero && (!strcmp(axis, "dp_shard") || !strcmp(axis, "cp"));
-            l = with(l, axis, cuts ? mesh_shard(0) : mesh_invariant());
+            if (o->zero && !strcmp(axis, "efsdp")) /* dim 0 are experts, of which there may be few */
+                l = with(l, axis, mesh_shard(1));
+            else
+                l = with(l, axis, cuts ? mesh_shard(0) : mesh_invariant());
         }
     return l;
 }
@@ -211,15 +244,23 @@ static void add(model *g, const row *r, int segment, int id) {
     g->n++;
 }
 
+/* Parameter i of segment k; NULL: it has no more. */
+static const row *row_of(const model *g, int k, int i) {
+    int n = g->o.experts ? OF_EXPERTS_LAYER : OF_MLP_LAYER;
+    if (k == 0) return i < 2 ? &of_start[i] : NULL;
+    if (k == g->nsegments - 1) return i < 3 ? &of_end[i] : NULL;
+    if (i < OF_ATTENTION) return &of_attention[i];
+    return i < n ? g->o.experts ? &of_experts[i - OF_ATTENTION] : &of_mlp[i - OF_ATTENTION] : NULL;
+}
+
 /* The parameters of a stage: those before and behind it have numbers too. */
 static void add_segments(model *g) {
     int k, i, id = 0;
     for (k = 0; k < g->nsegments; k++) {
-        const row *rows = k == 0 ? of_start : k == g->nsegments - 1 ? of_end : of_layer;
-        int n = k == 0 ? 2 : k == g->nsegments - 1 ? 3 : OF_LAYER;
+        const row *r;
         g->first[k] = g->n;
-        for (i = 0; i < n; i++, id++)
-            if (k >= g->lo && k < g->hi) add(g, &rows[i], k, id);
+        for (i = 0; (r = row_of(g, k, i)) != NULL; i++, id++)
+            if (k >= g->lo && k < g->hi) add(g, r, k, id);
     }
     g->first[k] = g->n;
 }
@@ -309,6 +350,22 @@ static void model_memory(model *g) {
     }
 }
 
+/* A slot for each layer of each micro-batch in flight. */
+static void open_moe(model *g, int slots) {
+    mesh_moe_desc d = MESH_ZERO;
+    int64_t shape[2];
+    mesh_layout tokens;
+    mesh_box box;
+    shape[0] = g->o.batch / g->o.micro, shape[1] = g->o.context;
+    tokens = activation(2, shape, mesh_shard(1));
+    mesh_layout_box(&tokens, rank_here(), &box);
+    d.experts = g->o.experts, d.top_k = g->o.top_k, d.width = g->o.channels, d.dtype = MESH_F32;
+    d.max_tokens = mesh_box_count(&box);
+    d.slots = slots * (g->hi - g->lo);
+    g->moe = (mesh_moe *)allocate(1, sizeof *g->moe);
+    must_in(&crowd, mesh_moe_open(g->moe, &crowd, "ep", &d));
+}
+
 /* Layers are dealt to the stages in order; the first has the embeddings too, the last the end. */
 static void model_init(model *g, const options *o, int stage, int stages, int slots) {
     g->o = *o;
@@ -321,6 +378,7 @@ static void model_init(model *g, const options *o, int stage, int stages, int sl
     add_segments(g);
     model_memory(g);
     initialize(g);
+    if (o->experts) open_moe(g, slots);
     open_buckets(g, &g->weights, offsetof(parameter, rest), offsetof(parameter, use), 0);
     open_buckets(g, &g->weights_back, offsetof(parameter, rest), offsetof(parameter, use), 1);
     open_buckets(g, &g->grads, offsetof(parameter, use_grad), offsetof(parameter, rest_grad), 1);
@@ -379,17 +437,25 @@ typedef struct layer_pass {
         sum2;
     passage to_whole1, to_q, to_k, to_v, to_att, to_sum1, to_whole2, to_sum2;
     float *hat1, *rstd1, *hat2, *rstd2, *probs, *lse;
+    /* With experts whole2 are this rank's own tokens, and part2 what became of them. */
+    value scores;
+    float *weight, *weight_grad; /* of each token's choices */
+    int32_t *choice;
+    int slot; /* of the moe */
+    mesh_moe_rows rows;
+    float *up_rows, *act_rows, *out_rows; /* of each row that came */
+    int64_t room;
 } layer_pass;
 
 typedef struct pass {
     int64_t batch; /* sequences of all ranks */
     value table, x, last, whole, logits;
     passage to_x, to_whole;
-    mesh_layout flow, flow_whole, part, heads, wide;
+    mesh_layout flow, flow_whole, part, heads, wide, tokens, scores;
     int64_t heads_stride[4];
     float *last_hat, *last_rstd, *work;
     layer_pass *layers;
-    int first_layer;
+    int first_layer, slot;
     void *pool[64]; /* gradients of a layer's: those of another are not alive at the same time */
     int npool, pooled;
 } pass;
@@ -508,10 +574,20 @@ static void layer_init(const model *g, pass *a, layer_pass *s) {
     s->sum1.g = a->x.g;
     passage_make(a, &s->to_sum1, &s->part1, &s->sum1, &a->flow);
     value_make(a, &s->ln2, &a->flow, NULL);
-    passage_make(a, &s->to_whole2, &s->ln2, &s->whole2, &a->flow_whole);
-    value_make(a, &s->up, &a->wide, NULL);
-    value_make(a, &s->act, &a->wide, NULL);
-    value_make(a, &s->part2, &a->part, &a->x.g);
+    if (g->o.experts) {
+        size_t choices = local(&a->scores) / (size_t)g->o.experts * (size_t)g->o.top_k;
+        passage_make(a, &s->to_whole2, &s->ln2, &s->whole2, &a->tokens);
+        value_make(a, &s->scores, &a->scores, NULL);
+        value_make(a, &s->part2, &a->tokens, &a->x.g);
+        s->weight = floats(choices), s->weight_grad = floats(choices);
+        s->choice = (int32_t *)device_memory(choices * sizeof *s->choice);
+        s->slot = a->slot++;
+    } else {
+        passage_make(a, &s->to_whole2, &s->ln2, &s->whole2, &a->flow_whole);
+        value_make(a, &s->up, &a->wide, NULL);
+        value_make(a, &s->act, &a->wide, NULL);
+        value_make(a, &s->part2, &a->part, &a->x.g);
+    }
     s->sum2.g = a->x.g;
     passage_make(a, &s->to_sum2, &s->part2, &s->sum2, &a->flow);
     s->hat1 = floats(rows), s->rstd1 = floats(rows), s->hat2 = floats(rows), s->rstd2 = floats(rows);
@@ -542,6 +618,22 @@ static void made(const char *what, const mesh_layout *want, mesh_local_kind kind
 
 static const mesh_layout *used(const model *g, int segment, int k) { return &g->all[g->first[segment] + k].use.layout; }
 
+/* An expert's rows are those of all ranks that differ in ep alone; between the tables stands the library's dispatch. */
+static void check_experts(const model *g, const pass *a, int w) {
+    int64_t shape[3];
+    mesh_layout rows, wide;
+    shape[0] = g->o.experts, shape[1] = comm.on.size, shape[2] = g->o.channels;
+    rows = experts_layout(3, shape, mesh_shard(1));
+    shape[2] = 4 * g->o.channels, wide = experts_layout(3, shape, mesh_shard(1));
+    made("the router", &a->scores, MESH_LOCAL_EINSUM, "bsc,cx->bsx", &a->tokens, used(g, w, ROUTER), NULL);
+    made("an expert's first product", &wide, MESH_LOCAL_EINSUM, "xrc,xcf->xrf", &rows, used(g, w, EACH_UP_W), NULL);
+    made("an expert's first bias", &wide, MESH_LOCAL_LINEAR, "xrf,xf->xrf", &wide, used(g, w, EACH_UP_B), NULL);
+    made("an expert's second product", &rows, MESH_LOCAL_EINSUM, "xrf,xfc->xrc", &wide, used(g, w, EACH_DOWN_W), NULL);
+    made("an expert's second bias", &rows, MESH_LOCAL_LINEAR, "xrc,xc->xrc", &rows, used(g, w, EACH_DOWN_B), NULL);
+    made("adding what experts made", &a->flow, MESH_LOCAL_LINEAR, "bsc,bsc->bsc", &a->flow, &a->layers[0].sum2.t.layout,
+         NULL);
+}
+
 static void check_layer(const model *g, const pass *a, int w) {
     const layer_pass *s = &a->layers[0];
     const mesh_layout *flow = &a->flow, *whole = &a->flow_whole, *qkv = &s->qkv.t.layout, *wide = &a->wide;
@@ -555,6 +647,10 @@ static void check_layer(const model *g, const pass *a, int w) {
          NULL);
     made("adding to the residual stream", flow, MESH_LOCAL_LINEAR, "bsc,bsc,c->bsc", flow, &s->sum1.t.layout,
          used(g, w, PROJ_B));
+    if (g->o.experts) {
+        check_experts(g, a, w);
+        return;
+    }
     made("the product with up", wide, MESH_LOCAL_EINSUM, "bsc,cf->bsf", whole, used(g, w, UP_W), NULL);
     made("up's bias", wide, MESH_LOCAL_LINEAR, "bsf,f->bsf", wide, used(g, w, UP_B), NULL);
     made("gelu", wide, MESH_LOCAL_MAP, "bsf->bsf", wide, NULL, NULL);
@@ -575,7 +671,8 @@ static void check_ends(const model *g, const pass *a) {
              used(g, g->hi - 1, HEAD), NULL);
 }
 
-static void pass_init(pass *a, const model *g, int64_t batch) {
+/* slot: which of the micro-batches in flight it is. */
+static void pass_init(pass *a, const model *g, int64_t batch, int slot) {
     const options *o = &g->o;
     int64_t shape[4], E = o->channels / o->heads;
     mesh_place cut = mesh_shard(2), flow = o->sp ? mesh_shard(1) : mesh_invariant();
@@ -584,6 +681,7 @@ static void pass_init(pass *a, const model *g, int64_t batch) {
     int i, layers;
     memset(a, 0, sizeof *a);
     a->batch = batch;
+    a->slot = slot * (g->hi - g->lo);
     shape[0] = batch, shape[1] = o->context, shape[2] = o->channels, shape[3] = E;
     a->flow = activation(3, shape, flow);
     a->flow_whole = activation(3, shape, mesh_replicate());
@@ -592,6 +690,8 @@ static void pass_init(pass *a, const model *g, int64_t batch) {
     table = activation(3, shape, dev->cuts_vocabulary ? mesh_partial(MESH_SUM) : beside_flow(o));
     shape[2] = o->heads, a->heads = activation(4, shape, cut);
     shape[2] = 4 * o->channels, a->wide = activation(3, shape, cut);
+    shape[2] = o->channels, a->tokens = activation(3, shape, mesh_shard(1));
+    if (o->experts) shape[2] = o->experts, a->scores = activation(3, shape, mesh_shard(1));
     shape[2] = VOCAB, logits = activation(3, shape, dev->cuts_vocabulary ? cut : mesh_invariant());
     a->heads_stride[3] = 1, a->heads_stride[2] = E;
     a->heads_stride[1] = 3 * E * extent_here(&a->heads, 2);

@@ -3,7 +3,7 @@
 
     tests/train.py BUILD [--slips]     one line each; the last line is "N passed, N failed"
 """
-import array, json, os, re, shutil, subprocess, sys, tempfile
+import array, json, os, random, re, shutil, subprocess, sys, tempfile
 
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 build = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build"
@@ -27,6 +27,17 @@ COMBINATIONS = [  # ranks, what
     (16, "pp=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 4 --schedule interleaved --chunks 2"),
     (16, "pp=2,dp_replicate=2,dp_shard=2,tp=2 --sp --zero 2 --micro 2"),
     (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"), (16, "tp=2,cp=2,dp_shard=2,dp_replicate=2 --zero 1"),
+]
+
+# as many choices of experts as these have, all by more than 1e-3 between the last score chosen and the next
+EXPERTS = f"--text {work}/words.txt --steps 20 --batch 8 --context 24 --channels 24 --heads 4 --layers 2 --experts 4 --seed 6"
+WITH_EXPERTS = [
+    (2, "dp=2"), (2, "tp=2"), (2, "tp=2 --ep 2"), (2, "tp=2 --ep 2 --sp"), (2, "cp=2 --ep 2"), (2, "cp=2 --ep 2 --ring"), (2, "dp_shard=2 --ep 2"),
+    (2, "dp_shard=2 --zero 3 --micro 2"), (4, "dp_shard=4 --ep 2 --zero 1"), (4, "dp_shard=4 --ep 4 --zero 2 --micro 2"),
+    (4, "dp_replicate=2,dp_shard=2 --ep 2 --zero 3"), (4, "pp=2,dp_shard=2 --ep 2 --micro 4"), (4, "dp_shard=2,tp=2 --ep 2 --sp --zero 3"),
+    (4, "cp=2,tp=2 --ep 4 --ulysses"), (8, "dp_shard=2,cp=2,tp=2 --ep 4 --sp --zero 3 --micro 2"), (8, "tp=2,cp=2,dp_shard=2 --ep 2 --zero 2"),
+    (16, "pp=2,dp_shard=2,cp=2,tp=2 --ep 4 --sp --zero 3 --micro 4 --schedule gpipe"),
+    (16, "pp=2,dp_replicate=2,dp_shard=2,tp=2 --ep 2 --zero 1 --micro 2"), (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --ep 4 --sp --ring --zero 3 --micro 2"),
 ]
 
 TABLE, NET = "examples/train_gpt_table.h", "examples/train_gpt.c"
@@ -61,6 +72,16 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
     ("a real column taken for padding", "examples/train_gpt_cpu.h", "l.logits = logits, l.targets", "l.logits = logits, l.vocabulary = VOCAB - 1, l.targets",
      2, "tp=2", None),
+    ("the router's weights whole and invariant beside cut tokens", TABLE, """if (r->cut == 'S') return with(l, "tp", mesh_replicate());""",
+     """if (r->cut == 'S') return with(l, "tp", mesh_invariant());""", 2, "tp=2 --ep 1", "the table is wrong: the router"),
+    ("experts' gradients of the own tokens only", TABLE, "if (r->cut == 'X') return experts_layout(n, shape, mesh_replicate());",
+     "if (r->cut == 'X') return experts_layout(n, shape, mesh_invariant());", 2, "dp_shard=2 --ep 1", "the table is wrong: an expert's first product"),
+    ("one slot for all layers", TABLE, "s->slot = a->slot++;", "s->slot = a->slot;", 2, "dp_shard=2 --ep 2", "slot 0 is empty"),
+    ("tokens' gradients through the router alone", NET, "dev->residual(data(&s->whole2.g), through, NULL, tokens, C);", "", 2, "dp_shard=2 --ep 2", None),
+    ("the first expert's bias for all of a rank's", NET, "P(g, w, EACH_UP_B) + e * f, rows", "P(g, w, EACH_UP_B), rows", 2, "dp_shard=2 --ep 2", None),
+    ("experts' gradients added where the second expert's belong", NET, "G(g, w, EACH_DOWN_B) + e * c, d, act,", "G(g, w, EACH_DOWN_B), d, act,", 2, "tp=2 --ep 2", None),
+    ("experts counted by every rank in the norm", NET, "if (first_holder(&p->rest.layout) &&", "if ((p->row->cut == 'X' || first_holder(&p->rest.layout)) &&",
+     2, "dp_shard=2 --ep 1", None),
 ]
 
 
@@ -97,6 +118,36 @@ def combinations():
         sent = re.search(r"([\d.]+) KB sent", said)
         told(code == 0 and plans and sent and abs(float(sent[1]) * 1000 - int(plans[1]) - more) <= 0.01 * int(plans[1]),
              f"train_gpt --explain on {what}: the plans' bytes are sent", said[-3000:])
+
+
+def words():
+    """Text that nobody edits."""
+    chance = random.Random(1)
+    some = ["".join(chance.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(chance.randint(2, 7))) for _ in range(200)]
+    with open(f"{work}/words.txt", "w") as f: f.write(" ".join(chance.choice(some) for _ in range(3000)))
+
+
+def with_experts():
+    log = f"{work}/experts.csv"
+    code, said = train(f"{build}/train_gpt", 1, "", EXPERTS, log=log)
+    closest = re.search(r"closest choice of an expert: (\S+)", said)
+    told(code == 0 and closest and float(closest[1]) > 1e-3, "train_gpt --experts: each choice by more than 1e-3", said[-1500:])
+    for ranks, what in WITH_EXPERTS:
+        code, said = train(f"{build}/train_gpt", ranks, what, EXPERTS, log)
+        told(code == 0 and "largest relative difference" in said, f"train_gpt --experts on {ranks}: {what}", said[-1500:])
+    # all of them are asked: then it is known what travels
+    for ranks, what in ((2, "dp_shard=2 --ep 2"), (4, "dp_shard=4 --ep 4 --zero 3")):
+        code, said = train(f"{build}/train_gpt", ranks, what + " --top-k 4 --explain", EXPERTS)
+        plans = re.search(r"moves most: (\d+)", said)
+        sent = re.search(r"([\d.]+) KB sent", said)
+        told(code == 0 and plans and sent and abs(float(sent[1]) * 1000 - int(plans[1]) - 16 * (ranks - 1)) <= 0.002 * int(plans[1]),
+             f"train_gpt --experts --explain on {what}: what was said is sent", said[-3000:])
+    saved = f"{work}/experts"
+    code, said = train(f"{build}/train_gpt", 8, f"dp_shard=2,cp=2,tp=2 --ep 4 --zero 3 --steps 10 --save {saved}", EXPERTS, log)
+    told(code == 0, "train_gpt --experts --save on 8, after 10 steps", said[-1500:])
+    for ranks, what in ((1, "dp=1"), (4, "pp=2,tp=2 --ep 2 --micro 2"), (2, "dp_shard=2 --zero 3")):
+        code, said = train(f"{build}/train_gpt", ranks, f"{what} --resume {saved}", EXPERTS, log)
+        told(code == 0 and "largest relative difference" in said, f"train_gpt --experts --resume on {ranks}: {what}", said[-1500:])
 
 
 def weights(folder):
@@ -156,19 +207,21 @@ def slips():
         if made.returncode:
             told(False, f"slip: {name}", made.stdout[-2000:])
             continue
-        model = SMALL if "--layers" not in what else SMALL.replace("--layers 2", "")
+        model = EXPERTS if "--ep" in what else SMALL if "--layers" not in what else SMALL.replace("--layers 2", "")
         against = log
         if model != SMALL:
             against = f"{work}/other.csv"
-            train(f"{build}/train_gpt", 1, "", model + " --layers 3", log=against)
+            train(f"{build}/train_gpt", 1, "", model + (" --layers 3" if model != EXPERTS else ""), log=against)
         code, said = train(binary, ranks, what, model, against)
         says_it = says in said if says else "these differ by more than rounding" in said
         told(code != 0 and says_it, f"slip: {name}", f"status {code}\n" + said[-1500:])
 
 
+words()
 if "--slips" in sys.argv: slips()
 else:
     combinations()
+    with_experts()
     checkpoints()
 shutil.rmtree(work, ignore_errors=True)
 print(f"{passed} passed, {failed} failed")
