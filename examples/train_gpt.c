@@ -831,7 +831,9 @@ static int crowd_of(const options *o, const mesh *stage, mesh *m) {
             snprintf(axes + strlen(axes), sizeof axes - strlen(axes), "%s%s", axes[0] ? "," : "", axis_names[i]);
     snprintf(parts, sizeof parts, "efsdp=-1,ep=%d", o->ep);
     if (mesh_flatten(m, stage, axes, "shard", &err) || mesh_split(m, m, "shard", parts, &err))
-        return fprintf(stderr, "train_gpt: --ep %d: %s\n", o->ep, err.text), 0;
+        return fprintf(stderr, "train_gpt: --ep %d: %s; or name dp_shard, cp and tp in this order, side by side\n",
+                       o->ep, err.text),
+               0;
     return 1;
 }
 
