@@ -93,6 +93,9 @@ refuses "a schedule without its sizes" "expected --kind, -p and -m" $mesh schedu
 step "draw" $mesh draw "pp=2,dp=2,tp=2"
 step "draw as dot and svg" bash -c "$mesh draw --dot dp=2,tp=2 | grep -q graph && $mesh draw --svg pp=2,dp=2,tp=2 | grep -q '</svg>'"
 step "table of 24" bash -c "[ \$($mesh table --world 24 --csv | wc -l) = 81 ] && $mesh table --world 24 --csv | grep -q ^4,2,1,3, && [ \$($mesh table --world 24 --csv 'tp<=2' pp=1 | wc -l) = 15 ]"
+step "table on every degree" bash -c "[ \$($mesh table --world 64 --csv 'tp<=8' cp=1 pp=1 'dp_shard>=8' ep=16 | wc -l) = 10 ] && $mesh table --world 64 --csv dp_replicate=2 'ep|4' | grep -q '^2,1,4,2,4,4,\"dp_replicate=2,dp_shard=4,pp=4,tp=2\"'"
+refuses "a filter on no degree" "of tp, cp, pp, dp, dp_replicate, dp_shard, ep" $mesh table --world 8 "xp=2"
+refuses "a filter that is none" "neither an option nor a filter" $mesh table --world 8 "dp_shard<4"
 refuses "a mesh that is none" "mesh_parse" $mesh draw "dp=0"
 refuses "an unknown command" "no command" $mesh frobnicate
 

@@ -4,9 +4,16 @@ import json, subprocess, sys, tempfile
 
 tool = sys.argv[1] if len(sys.argv) > 1 else "build/mesh"
 L, c, f, h, g, d, v, s, b, e = 4, 512, 2048, 16, 16, 32, 4096, 256, 64, 2
-model = tempfile.NamedTemporaryFile("w", suffix=".model")
-model.write(f"# a model\nlayers {L}\nhidden {c}\nffn {f}\nheads {h}\nkv_heads {g}\nhead_width {d}\nvocabulary {v}\nsequence {s}\nbatch {b}\nbytes {e}\n")
-model.flush()
+
+
+def model_of(micro):
+    m = tempfile.NamedTemporaryFile("w", suffix=".model")
+    m.write(f"# a model\nlayers {L}\nhidden {c}\nffn {f}\nheads {h}\nkv_heads {g}\nhead_width {d}\nvocabulary {v}\nsequence {s}\nbatch {b}\nbytes {e}\nmicro {micro}\n")
+    m.flush()
+    return m
+
+
+model = model_of(4)
 passed = failed = 0
 block = {"token table": v * c, "weight norms": c, "weight q": c * h * d, "weight k, v": c * g * d, "weight out": c * h * d, "weight up": c * f,
          "weight down": c * f, "weight head": v * c}
@@ -15,7 +22,7 @@ times = {"token table": 1, "weight norms": 2 * L + 1, "weight q": L, "weight k, 
 stream = b * s * c * e  # the residual stream, whole
 
 
-def zoo(*args):
+def zoo(*args, model=model):
     r = subprocess.run([tool, "zoo", *args, "--model", model.name, "--topology", "*:0us:1GB/s", "--json"], capture_output=True, text=True)
     if r.returncode: sys.exit(f"mesh zoo {' '.join(args)}: {r.stderr}")
     return json.loads(r.stdout)
@@ -73,5 +80,19 @@ said = zoo("all", "--mesh", "pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2", "--sp", 
 why = "" if said["stages"] == 2 and any(r["rest"] == "efsdp:S(1) ep:S(0)" for r in said["rows"]) and said["tokens_to_experts"] > 0 else "no experts' rows"
 passed, failed = passed + (not why), failed + bool(why)
 print(f"{'FAIL' if why else 'ok  '} all at once{why and ': ' + why}")
+# every schedule of the stages by its paper's formula, where forward and both halves of the backward cost the same
+for p, m in ((2, 4), (4, 8), (4, 6)):
+    for row in zoo("pp", "--mesh", f"pp={p}", model=model_of(m))["schedules"]:
+        kind = row["schedule"]
+        if kind == "interleaved" and m % p:
+            why = "" if row.get("refused") else f"interleaved of {m} micro-batches is not refused"
+        else:
+            bubble = (p - 1) / m / {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 3, "zb-v": 6}[kind]
+            flight = {"gpipe": m, "1f1b": p, "zb-h1": p, "zb-v": 2 * p, "interleaved": min(2 * m, (p - 1) * 2 + p + 1)}[kind]
+            sent = m * (p * row["chunks"] - 1 - (kind == "zb-v"))
+            close = abs(row["bubble"] - bubble) < 1e-6 or (kind == "zb-v" and m < 2 * p - 1)
+            why = "" if close and row["in_flight"] == flight and row["messages"] == sent else f"{row}, and {bubble}, {flight}, {sent} are right"
+        passed, failed = passed + (not why), failed + bool(why)
+        print(f"{'FAIL' if why else 'ok  '} {kind} of {p} stages, {m} micro-batches{why and ': ' + why}")
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed > 0)

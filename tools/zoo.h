@@ -337,6 +337,40 @@ static void zoo_print(zoo_table *t) {
     }
 }
 
+/* What each schedule makes of the stages, where forward and both halves of the backward cost the same: the bubble over what a rank computes, micro-batches in
+   flight at most on a rank (of its chunks: each holds that part of the layers), messages to the next stage. */
+static void zoo_print_schedules(const zoo_options *o) {
+    static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
+    int p = (int)o->pp, m = (int)o->model.micro, k;
+    if (o->json)
+        printf(", \"schedules\": [");
+    else
+        printf("schedule     chunks  bubble  in flight  messages of all stages, each way\n");
+    for (k = 0; k < 5; k++) {
+        int chunks = k == 2 || k == 4 ? 2 : 1;
+        mesh_schedule_report r = MESH_ZERO;
+        mesh_schedule s;
+        mesh_error err;
+        size_t n = mesh_schedule_bytes(p, m, chunks);
+        void *memory = malloc(n + 1);
+        int made = memory && mesh_schedule_make(&s, kinds[k], p, m, chunks, memory, n, &err) == MESH_OK &&
+                   mesh_schedule_time(&s, NULL, &r, &err) == MESH_OK;
+        double bubble = made ? (double)r.makespan_ps / (double)r.busy_ps - 1 : 0;
+        int messages = m * (p * chunks - 1 - (k == 4)); /* zb-v turns back on the last rank */
+        if (o->json && made)
+            printf("%s\n {\"schedule\": \"%s\", \"chunks\": %d, \"bubble\": %.6f, \"in_flight\": %d, \"messages\": %d}",
+                   k ? "," : "", kinds[k], chunks, bubble, r.peak, messages);
+        else if (o->json)
+            printf("%s\n {\"schedule\": \"%s\", \"refused\": true}", k ? "," : "", kinds[k]);
+        else if (made)
+            printf("%-12s %6d  %6.4f  %9d  %d\n", kinds[k], chunks, bubble, r.peak, messages);
+        else
+            printf("%-12s %s\n", kinds[k], memory ? err.text : "no memory");
+        free(memory);
+    }
+    if (o->json) printf("]");
+}
+
 /* Between stages, and of experts' tokens: what no layout says. */
 static void zoo_print_rest(const zoo_table *t) {
     const zoo_options *o = t->o;
@@ -352,13 +386,16 @@ static void zoo_print_rest(const zoo_table *t) {
                    (double)o->ep * (double)d->layers / (double)o->pp;
     if (o->json) {
         printf(
-            "],\n \"forward_bytes\": %.0f, \"backward_bytes\": %.0f, \"between_stages\": %.0f, \"tokens_to_experts\": %.0f}\n",
+            "],\n \"forward_bytes\": %.0f, \"backward_bytes\": %.0f, \"between_stages\": %.0f, \"tokens_to_experts\": %.0f",
             o->forward, o->backward, boundary, dispatch);
+        if (boundary > 0) zoo_print_schedules(o);
+        puts("}");
         return;
     }
     if (boundary)
         printf("between stages: %ld x %.0f bytes forward, and as much backward (%ld micro-batches)\n", d->micro,
                boundary / (double)d->micro, d->micro);
+    if (boundary > 0) zoo_print_schedules(o);
     if (dispatch)
         printf("tokens to their experts and back: %.0f bytes forward (tokens spread evenly), and as much backward\n",
                dispatch);
