@@ -299,6 +299,41 @@ static void test_tensors_large(void) {
     run_world(TCP, 3, tensors_large_rank, NULL);
 }
 
+/* Summands of which two ranks have a copy each, and a fifth gets half of each copy, over links so slow to answer that one step is best: added once. */
+static void tensors_shared_rank(mesh_transport *t, void *ctx) {
+    enum { COUNT = 100003 };
+    static const int64_t shape[1] = {COUNT};
+    mesh_comm c;
+    mesh_error err;
+    mesh_tensor src, dst;
+    mesh all, pairs, last;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_topology slow = MESH_ZERO;
+    int i, wrong = 0;
+    float *a = (float *)calloc(COUNT, sizeof *a), *sum = (float *)calloc(COUNT, sizeof *sum);
+    (void)ctx;
+    slow.nlevels = 1, slow.level[0].ranks = INT32_MAX;
+    slow.level[0].latency_ps = INT64_C(1000000000000), slow.level[0].ps_per_byte_16 = 1 << 16;
+    desc.topology = &slow, desc.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_parse(&all, "x=5", t->size, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &all, &desc, &err), err);
+    CHECK_OK(mesh_parse(&pairs, "a=2,b=2", 4, &err), err);
+    CHECK_OK(mesh_group_through(&last, &c.on, "", 4, &err), err);
+    CHECK_OK(mesh_tensor_make(&src, &pairs, "a:P(sum)", MESH_F32, 1, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &last, "", MESH_F32, 1, shape, &err), err);
+    for (i = 0; i < COUNT; i++) a[i] = (float)(i % 1000 + t->rank / 2), sum[i] = 3;
+    src.data = a, dst.data = sum, dst.add = 1;
+    CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+    for (i = 0; i < COUNT; i++) wrong += sum[i] != (t->rank == 4 ? (float)(3 + 2 * (i % 1000) + 1) : 3);
+    CHECK_INT(wrong, 0);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    free(a), free(sum);
+}
+static void test_tensors_shared(void) {
+    run_world(SIM, 5, tensors_shared_rank, NULL);
+    run_world(TCP, 5, tensors_shared_rank, NULL);
+}
+
 /* R, I and P among themselves in one memory: an all_reduce in place; nothing at all between R and I; zero but for one summand. */
 static void tensors_in_place_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {1000};
@@ -383,7 +418,8 @@ static void test_tensors_not_added(void) { run_world(SIM, 2, tensors_not_added_r
 static const test_case tensor_tests[] = {
     {"tensors/convert", test_convert, 60},           {"tensors/sim", test_tensors_sim, 120},
     {"tensors/tcp", test_tensors_tcp, 60},           {"tensors/large", test_tensors_large, 60},
-    {"tensors/in_place", test_tensors_in_place, 60}, {"tensors/refused", test_tensors_not_added, 60},
+    {"tensors/shared", test_tensors_shared, 60},     {"tensors/in_place", test_tensors_in_place, 60},
+    {"tensors/refused", test_tensors_not_added, 60},
 };
 
 #endif
