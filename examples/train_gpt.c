@@ -2,6 +2,7 @@
        build/train_gpt                                                          one process
        mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2                        eight, with the same losses
        mesh run -n 8 -- build/train_gpt --mesh dp_shard=2,cp=2,tp=2 --sp --zero 3 --explain
+       build/train_gpt --simulate 8 --mesh pp=2,dp=2,tp=2                       the same without processes: any mesh, on a simulator
        mesh run -n 8 -- build/train_gpt --mesh dp=4,tp=2 --device cuda          on eight GPUs (build/train_gpt_cuda)
 
    A parallelism is a table of layouts. Every weight has a layout at rest, where the optimizer has it, and one where it is used; so has every
@@ -18,6 +19,7 @@
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
 #include "../mesh_checkpoint.h"
+#include "../transports/mesh_sim.h"
 #include "../transports/mesh_socket.h"
 #ifdef TRAIN_GPT_CUDA
 #include "../transports/mesh_nccl.h"
@@ -25,10 +27,7 @@
 #include "train_gpt_table.h"
 #include <limits.h>
 
-static mesh_socket net;
-#ifdef TRAIN_GPT_CUDA
-static mesh_nccl gpu;
-#endif
+PER_RANK mesh_transport *host; /* over memory of the host: of this process, or of the simulator */
 
 /* ---- the whole network: no parallelism is known from here on --------------------------------------------------------------- */
 
@@ -94,7 +93,7 @@ static void mlp_backward(const model *g, layer_pass *s, int w, float *work) {
                          P(g, w, UP_W), rows, C, F, work);
 }
 
-static float closest_choice = 1e30f; /* how much a score would have to change for a token to go elsewhere */
+PER_RANK float closest_choice = 1e30f; /* how much a score would have to change for a token to go elsewhere */
 
 /* Memory for as many rows as came: what a layer keeps for its way back. */
 static void room_for(const model *g, layer_pass *s, int64_t rows) {
@@ -503,7 +502,7 @@ static unsigned char *read_text(const options *o, size_t *length) {
                                       "transports/mesh_sim.h"};
     unsigned char *text = NULL;
     uint64_t n = 0;
-    if (net.base.rank == 0) {
+    if (host->rank == 0) {
         size_t have = 0, i;
         if (o->text) append_file(o->text, &text, &have);
         for (i = 0; !o->text && i < sizeof own / sizeof own[0]; i++) {
@@ -518,7 +517,7 @@ static unsigned char *read_text(const options *o, size_t *length) {
     if (n < 4 * (uint64_t)o->context)
         die(o->text ? "the text of --text is missing or too short"
                     : "the library's headers are not where they were built; give --text FILE");
-    if (net.base.rank) text = (unsigned char *)allocate((size_t)n, 1);
+    if (host->rank) text = (unsigned char *)allocate((size_t)n, 1);
     spread(text, (size_t)n, MESH_U8);
     *length = (size_t)n;
     return text;
@@ -577,7 +576,7 @@ static void sample(rank_stages *r, int bytes) {
     logits.data = floats(local(&logits.layout));
     memset(window, '\n', (size_t)T);
     memcpy(window, prompt, (size_t)n);
-    if (net.base.rank == 0) printf("\n%s", prompt);
+    if (host->rank == 0) printf("\n%s", prompt);
     for (i = 0; i < bytes; i++) {
         float chances[VOCAB], most = -1e30f;
         double sum = 0, at;
@@ -599,9 +598,9 @@ static void sample(rank_stages *r, int bytes) {
         at = sum * ((double)(draw((uint64_t)g->o.seed, 99, (uint64_t)i) >> 11) / 9007199254740992.0);
         for (k = 0; k < VOCAB - 1 && (at -= exp(((double)chances[k] - (double)most) / 0.6)) > 0; k++) {}
         window[n++] = (unsigned char)k;
-        if (net.base.rank == 0) putchar(k == '\n' || (k >= ' ' && k < 127) ? k : '?');
+        if (host->rank == 0) putchar(k == '\n' || (k >= ' ' && k < 127) ? k : '?');
     }
-    if (net.base.rank == 0) printf("\n");
+    if (host->rank == 0) printf("\n");
     free(window), free(here);
 }
 
@@ -689,7 +688,7 @@ static double sent_so_far(void) { return sent_in(&comm) + sent_in(&world) + (cro
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------------- */
 
-static double seconds(void) { return (double)net.base.ops->now(&net.base) * 1e-9; }
+static double seconds(void) { return (double)mesh_now(host) * 1e-9; }
 
 static int usage(int status) {
     fprintf(
@@ -697,7 +696,7 @@ static int usage(int status) {
         "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
         "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
         "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-        "                 [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
+        "                 [--simulate RANKS] [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
@@ -709,6 +708,7 @@ static int usage(int status) {
         "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest (cpu)\n"
         "  --ep        ranks that share the experts, out of dp_shard x cp x tp\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
+        "  --simulate  so many ranks as threads of this process, which talk over the simulator: without mesh run\n"
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
         "  --log       write step, loss and gradient norm of every step to FILE\n"
@@ -748,6 +748,7 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--experts", NULL, &o->experts, 1, 65536, NULL},
                      {"--top-k", NULL, &o->top_k, 1, 65536, NULL},
                      {"--ep", NULL, &o->ep, 1, 65536, NULL},
+                     {"--simulate", NULL, &o->simulate, 1, 1024, NULL},
                      {"--chunks", NULL, &o->chunks, 1, 255, NULL},
                      {"--schedule", &o->schedule, NULL, 0, 0, NULL},
                      {"--sp", NULL, NULL, 0, 0, &o->sp},
@@ -778,6 +779,7 @@ static int parse_options(options *o, int argc, char **argv) {
                    0;
         *known[k].number = (int)number;
     }
+    if (o->simulate && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --simulate is on the cpu\n"), 0;
     if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
     if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
         return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
@@ -787,7 +789,7 @@ static int parse_options(options *o, int argc, char **argv) {
     if (!strcmp(o->device, "cuda"))
         return fprintf(stderr,
                        "train_gpt: --device cuda: this one was built without CUDA; `make build/train_gpt` where "
-                       "nvcc and nccl.h are found, or compile with -DTRAIN_GPT_CUDA and passage train_gpt.cu\n"),
+                       "nvcc and nccl.h are found, or compile with -DTRAIN_GPT_CUDA and link train_gpt.cu\n"),
                0;
 #endif
     return 1;
@@ -799,7 +801,7 @@ static int mesh_of(const options *o, mesh *m) {
     int i, k;
     snprintf(words, sizeof words, "%s%s%s", strstr(o->mesh, "pp=") ? "" : "pp=1,", o->mesh,
              o->experts && !strstr(o->mesh, "tp=") ? ",tp=1" : "");
-    if (mesh_parse(m, words, mesh_world(&net.base), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    if (mesh_parse(m, words, mesh_world(host), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < AXES && strcmp(m->axis[i].name, axis_names[k]); k++) {}
         if (k == AXES && strcmp(m->axis[i].name, "pp"))
@@ -816,7 +818,7 @@ static int mesh_of(const options *o, mesh *m) {
 /* This rank's stage: the mesh without pp. */
 static int stage_of(const mesh *m, mesh *stage) {
     mesh_error err;
-    if (mesh_fix(stage, m, "pp", mesh_coord_of(m, "pp", net.base.rank), &err))
+    if (mesh_fix(stage, m, "pp", mesh_coord_of(m, "pp", host->rank), &err))
         return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     return 1;
 }
@@ -875,18 +877,21 @@ static int fits(const options *o, const mesh *m) {
            divides(m, "--heads", o->heads, o->ulysses ? "tp and cp" : "tp", tp * (o->ulysses ? cp : 1));
 }
 
+#ifdef TRAIN_GPT_CUDA
+static mesh_nccl gpu;
+#endif
+
 static int open_mesh(const options *o) {
     mesh m, stage, experts;
     mesh_error err;
     mesh_comm_desc desc = MESH_ZERO;
-    mesh_transport *transport = &net.base;
-    if (mesh_socket_open(&net, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    mesh_transport *transport = host;
     if (!mesh_of(o, &m) || !fits(o, &m) || !stage_of(&m, &stage)) return 0;
     dev = &cpu;
 #ifdef TRAIN_GPT_CUDA
     if (!strcmp(o->device, "cuda")) {
 #ifndef TRAIN_GPT_SHIM /* a test, which runs the kernels on the CPU */
-        if (mesh_nccl_open(&gpu, &net.base, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+        if (mesh_nccl_open(&gpu, host, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
         transport = &gpu.base;
 #endif
         dev = cuda_device(gpu.device, &desc.stream);
@@ -921,88 +926,149 @@ static int earlier(FILE *f, double *loss, double *norm) {
 
 static double relative(double a, double b) { return fabs(a - b) / (fabs(b) > 0 ? fabs(b) : 1); }
 
-int main(int argc, char **argv) {
-    options o;
-    rank_stages r;
-    mesh_layout cut;
-    int64_t shape[2];
+/* What each step came to, beside what it was in an earlier run. */
+typedef struct record {
+    FILE *log, *other;
+    double worst_loss, worst_norm;
+    int compared;
+} record;
+
+static void record_open(record *h, const options *o, int first) {
+    double loss, norm;
+    int step;
+    memset(h, 0, sizeof *h);
+    if (host->rank) return;
+    if (o->log && !(h->log = fopen(o->log, "w"))) die("cannot write the file of --log");
+    if (o->against && !(h->other = fopen(o->against, "r"))) die("cannot read the file of --against");
+    if (h->log) fprintf(h->log, "step,loss,norm\n");
+    for (step = 0; step < first && h->other; step++) earlier(h->other, &loss, &norm);
+    printf(h->other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
+}
+
+static void record_step(record *h, const options *o, int step, double loss, double norm) {
+    double was_loss = 0, was_norm = 0;
+    if (host->rank) return;
+    if (h->log) fprintf(h->log, "%d,%.17g,%.17g\n", step, loss, norm);
+    if (h->other && earlier(h->other, &was_loss, &was_norm)) {
+        h->compared++;
+        if (relative(loss, was_loss) > h->worst_loss) h->worst_loss = relative(loss, was_loss);
+        if (relative(norm, was_norm) > h->worst_norm) h->worst_norm = relative(norm, was_norm);
+    }
+    progress_bar(step, o->steps);
+    if (step % 10 && step + 1 != o->steps) return;
+    if (on_terminal()) printf("\033[K");
+    if (h->other)
+        printf("%4d  %8.6f  %8.6f   %8.6f   %8.6f\n", step, loss, was_loss, norm, was_norm);
+    else
+        printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
+    fflush(stdout);
+}
+
+/* Returns 1 where the steps differ by more than rounding from those of the earlier run. */
+static int record_close(record *h, int steps) {
+    int wrong = h->other && (h->worst_loss > 5e-6 || h->worst_norm > 5e-6);
+    int missing = h->other && h->compared < steps;
+    if (h->other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", h->worst_loss, h->worst_norm);
+    if (missing) printf("the file of --against has %d of these %d steps\n", h->compared, steps);
+    if (wrong) printf("these differ by more than rounding\n");
+    if (h->log) fclose(h->log);
+    if (h->other) fclose(h->other);
+    return wrong || missing;
+}
+
+static void train_all(rank_stages *r, const options *o, int first, record *h) {
     size_t length;
-    unsigned char *text;
-    int *batch, *tokens;
-    FILE *log = NULL, *other = NULL;
-    double start, sent, worst_loss = 0, worst_norm = 0;
-    int step, micro, lead, each, k, first = 0, wrong = 0;
-    if (!parse_options(&o, argc, argv)) return 2;
-    if (!open_mesh(&o)) return 1;
-    lead = net.base.rank == 0;
-    stages_init(&r, &o);
-    if (o.resume) first = resume(&r, o.resume);
-    text = read_text(&o, &length);
-    shape[0] = r.batch, shape[1] = o.context;
+    unsigned char *text = read_text(o, &length);
+    int64_t shape[2];
+    mesh_layout cut;
+    int *batch, *tokens, step, micro, each;
+    double start, sent;
+    shape[0] = r->batch, shape[1] = o->context;
     cut = activation(2, shape, mesh_replicate());
-    each = r.each = (int)local(&cut);                                     /* of a micro-batch */
-    batch = (int *)allocate(2 * (size_t)(each * o.micro), sizeof *batch); /* tokens, and then their targets */
-    tokens = (int *)device_memory(2 * (size_t)(each * o.micro) * sizeof *tokens);
-    r.tokens = tokens, r.targets = tokens + o.micro * each;
-    if (lead && o.log && !(log = fopen(o.log, "w"))) die("cannot write the file of --log");
-    if (lead && o.against && !(other = fopen(o.against, "r"))) die("cannot read the file of --against");
-    if (log) fprintf(log, "step,loss,norm\n");
+    each = r->each = (int)local(&cut);                                     /* of a micro-batch */
+    batch = (int *)allocate(2 * (size_t)(each * o->micro), sizeof *batch); /* tokens, and then their targets */
+    tokens = (int *)device_memory(2 * (size_t)(each * o->micro) * sizeof *tokens);
+    r->tokens = tokens, r->targets = tokens + o->micro * each;
+    start = seconds();
+    sent = sent_so_far();
+    for (step = first; step < o->steps; step++) {
+        double norm, loss;
+        for (micro = 0; micro < o->micro; micro++)
+            take_batch(o, text, length, step, micro, batch + micro * each, batch + (o->micro + micro) * each);
+        must(mesh_copy(&comm, tokens, batch, 2 * (size_t)(each * o->micro) * sizeof *tokens));
+        loss = train_step(r, step, &norm);
+        record_step(h, o, step, loss, norm);
+    }
+    sent = (sent_so_far() - sent) / (o->steps > first ? o->steps - first : 1);
+    if (host->rank == 0) {
+        printf("%s%.0f tokens/s%s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
+               (double)(o->steps - first) * o->batch * o->context / (seconds() - start),
+               o->simulate ? " of the simulator's clock" : "", sent / 1000);
+        if (o->experts)
+            printf("the closest choice of an expert: %.1e%s\n", (double)closest_choice,
+                   host->size > 1 ? " (this rank's)" : "");
+    }
+    free(text), free(batch);
+}
+
+/* A rank, from here on of processes or of the simulator. */
+static int run_rank(mesh_transport *t, const options *o) {
+    rank_stages r;
+    record h;
+    int k, lead, first = 0, wrong;
+    host = t;
+    lead = t->rank == 0;
+    if (!open_mesh(o)) return 1;
+    stages_init(&r, o);
+    if (o->resume) first = resume(&r, o->resume);
     if (lead)
-        printf(
-            "%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step; %zu bytes of text\n",
-            net.base.size, net.base.size > 1 ? "s" : "", mesh__show(&world.on).text, r.stage[0].at_rest, o.batch,
-            o.context, length);
-    if (o.explain) {
+        printf("%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step\n", t->size,
+               t->size > 1 ? "s" : "", mesh__show(&world.on).text, r.stage[0].at_rest, o->batch, o->context);
+    if (o->explain) {
         cost c = MESH_ZERO;
         c.prints = lead;
         explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
         if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
     }
-    if (lead) printf(other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
-    for (step = 0; step < first && other; step++) earlier(other, &worst_loss, &worst_norm);
-    worst_loss = worst_norm = 0;
-    start = seconds();
-    sent = sent_so_far();
-    for (step = first; step < o.steps; step++) {
-        double norm, loss, was_loss = 0, was_norm = 0;
-        for (micro = 0; micro < o.micro; micro++)
-            take_batch(&o, text, length, step, micro, batch + micro * each, batch + (o.micro + micro) * each);
-        must(mesh_copy(&comm, tokens, batch, 2 * (size_t)(each * o.micro) * sizeof *tokens));
-        loss = train_step(&r, step, &norm);
-        if (!lead) continue;
-        if (log) fprintf(log, "%d,%.17g,%.17g\n", step, loss, norm);
-        if (other && earlier(other, &was_loss, &was_norm)) {
-            if (relative(loss, was_loss) > worst_loss) worst_loss = relative(loss, was_loss);
-            if (relative(norm, was_norm) > worst_norm) worst_norm = relative(norm, was_norm);
-        }
-        progress_bar(step, o.steps);
-        if (step % 10 && step + 1 != o.steps) continue;
-        if (on_terminal()) printf("\033[K");
-        if (other)
-            printf("%4d  %8.6f  %8.6f   %8.6f   %8.6f\n", step, loss, was_loss, norm, was_norm);
-        else
-            printf("%4d  %8.6f   %8.6f\n", step, loss, norm);
-        fflush(stdout);
-    }
-    sent = (sent_so_far() - sent) / (o.steps > first ? o.steps - first : 1);
-    if (o.save) save(&r, o.save, o.steps);
-    if (lead) {
-        printf("%s%.0f tokens/s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
-               (double)(o.steps - first) * o.batch * o.context / (seconds() - start), sent / 1000);
-        if (o.experts)
-            printf("the closest choice of an expert: %.1e%s\n", (double)closest_choice,
-                   net.base.size > 1 ? " (this rank's)" : "");
-        if (other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", worst_loss, worst_norm);
-        wrong = other && (worst_loss > 5e-6 || worst_norm > 5e-6);
-        if (wrong) printf("these differ by more than rounding\n");
-        if (log) fclose(log);
-        if (other) fclose(other);
-    }
+    record_open(&h, o, first);
+    train_all(&r, o, first, &h);
+    if (o->save) save(&r, o->save, o->steps);
+    wrong = record_close(&h, lead ? o->steps - first : 0);
     sample(&r, 200);
-    for (k = 0; k < o.chunks && o.experts; k++) mesh_moe_close(r.stage[k].moe);
-    if (o.experts) mesh_comm_close(&crowd);
+    for (k = 0; k < o->chunks && o->experts; k++) mesh_moe_close(r.stage[k].moe);
+    if (o->experts) mesh_comm_close(&crowd);
     mesh_comm_close(&comm);
     mesh_comm_close(&world);
+    return wrong;
+}
+
+typedef struct simulated {
+    const options *o;
+    int wrong;
+} simulated;
+
+static void run_simulated(mesh_transport *t, void *ctx) {
+    simulated *s = (simulated *)ctx;
+    int wrong = run_rank(t, s->o); /* one thread at a time is awake */
+    if (wrong) s->wrong = wrong;
+}
+
+int main(int argc, char **argv) {
+    options o;
+    mesh_error err;
+    mesh_socket net;
+    int wrong;
+    if (!parse_options(&o, argc, argv)) return 2;
+    if (o.simulate) {
+        simulated s = {NULL, 0};
+        mesh_sim_desc desc = MESH_ZERO;
+        s.o = &o;
+        desc.ranks = o.simulate, desc.seed = (uint64_t)o.seed;
+        if (mesh_sim_run(&desc, run_simulated, &s, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
+        return s.wrong;
+    }
+    if (mesh_socket_open(&net, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
+    wrong = run_rank(&net.base, &o);
 #ifdef TRAIN_GPT_CUDA
     mesh_nccl_close(&gpu);
 #endif

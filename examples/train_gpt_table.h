@@ -9,14 +9,16 @@ typedef struct options {
     const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume;
     int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
     int experts, top_k, ep; /* experts 0: an MLP */
+    int simulate;           /* ranks that are threads of this process; 0: processes */
 } options;
 
 /* ---- the mesh ------------------------------------------------------------------------------------------------------ */
 
-static mesh_comm world; /* all ranks: the pipelines, the loss and the norm */
-static mesh_comm comm;  /* this rank's stage: the layouts */
-static mesh_comm crowd; /* the same ranks as the experts lie on them: dp_shard, cp and tp are efsdp and ep */
-static const device *dev;
+#define PER_RANK static __thread /* --simulate: ranks are threads */
+PER_RANK mesh_comm world;        /* all ranks: the pipelines, the loss and the norm */
+PER_RANK mesh_comm comm;         /* this rank's stage: the layouts */
+PER_RANK mesh_comm crowd;        /* the same ranks as the experts lie on them: dp_shard, cp and tp are efsdp and ep */
+PER_RANK const device *dev;
 
 static const char *const axis_names[] = {"dp", "dp_replicate", "dp_shard", "cp", "tp"};
 enum { AXES = 5 };
@@ -147,7 +149,7 @@ typedef struct model {
     void *slot[2], *grad_slot[2], *grads_used;
     size_t slot_bytes, used_bytes;
     mesh_buckets weights, weights_back, grads;
-    mesh_moe *moe; /* NULL: no experts */
+    mesh_moe *moe;       /* NULL: no experts */
     struct pass **saved; /* activations of the micro-batches in flight; NULL: not needed yet */
     int backwards;       /* micro-batches whose gradients are there */
 } model;

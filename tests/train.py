@@ -92,9 +92,10 @@ def told(ok, name, why=""):
     print(("ok   " if ok else "FAIL ") + name + ("" if ok else "\n" + why), flush=True)
 
 
-def train(binary, ranks, what, model, against=None, log=None):
+def train(binary, ranks, what, model, against=None, log=None, simulate=False):
     command = [binary] + model.split() + (["--mesh"] + what.split() if what else [])
-    if ranks > 1: command = [f"{build}/mesh", "run", "-n", str(ranks), "--"] + command
+    if simulate: command += ["--simulate", str(ranks)]
+    elif ranks > 1: command = [f"{build}/mesh", "run", "-n", str(ranks), "--"] + command
     if against: command += ["--against", against]
     if log: command += ["--log", log]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, text=True, errors="replace")
@@ -111,6 +112,10 @@ def combinations():
             train(f"{build}/train_gpt", 1, "", model, log=logs[model])
         code, said = train(f"{build}/train_gpt", ranks, what, model, logs[model])
         told(code == 0 and "largest relative difference" in said, f"train_gpt on {ranks}: {what}", said[-1500:])
+        code, said = train(f"{build}/train_gpt", ranks, what, model, logs[model], simulate=True)
+        told(code == 0 and "largest relative difference" in said, f"train_gpt on {ranks} that are simulated: {what}", said[-1500:])
+    code, said = train(f"{build}/train_gpt", 2, "dp=2 --steps 21", SMALL, logs[SMALL])
+    told(code != 0 and "has 20 of these 21 steps" in said, "train_gpt --against a run of fewer steps", said[-1500:])
     # what was sent is what the plans say, the loss and the norm beside: two numbers of f64 to each partner, 12 bytes of each row where tp cuts
     for ranks, what, more in ((2, "dp=2", 16), (2, "tp=2", 16 + 8 * 24 * 12), (2, "dp_shard=2 --zero 3", 16)):
         code, said = train(f"{build}/train_gpt", ranks, what + " --explain", SMALL)
@@ -135,6 +140,8 @@ def with_experts():
     for ranks, what in WITH_EXPERTS:
         code, said = train(f"{build}/train_gpt", ranks, what, EXPERTS, log)
         told(code == 0 and "largest relative difference" in said, f"train_gpt --experts on {ranks}: {what}", said[-1500:])
+        code, said = train(f"{build}/train_gpt", ranks, what, EXPERTS, log, simulate=True)
+        told(code == 0 and "largest relative difference" in said, f"train_gpt --experts on {ranks} that are simulated: {what}", said[-1500:])
     # all of them are asked: then it is known what travels
     for ranks, what in ((2, "dp_shard=2 --ep 2"), (4, "dp_shard=4 --ep 4 --zero 3")):
         code, said = train(f"{build}/train_gpt", ranks, what + " --top-k 4 --explain", EXPERTS)
