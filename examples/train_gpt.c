@@ -696,7 +696,7 @@ static int usage(int status) {
         "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
         "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
         "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-        "                 [--simulate RANKS] [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
+        "                 [--topology TEXT] [--simulate RANKS] [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
@@ -708,6 +708,7 @@ static int usage(int status) {
         "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest (cpu)\n"
         "  --ep        ranks that share the experts, out of dp_shard x cp x tp\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
+        "  --topology  what the links are, which plans go by: \"8:2us:300GB/s,*:10us:25GB/s\"; of latency 0: the fewest bytes\n"
         "  --simulate  so many ranks as threads of this process, which talk over the simulator: without mesh run\n"
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
@@ -736,6 +737,7 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--device", &o->device, NULL, 0, 0, NULL},
                      {"--save", &o->save, NULL, 0, 0, NULL},
                      {"--resume", &o->resume, NULL, 0, 0, NULL},
+                     {"--topology", &o->topology, NULL, 0, 0, NULL},
                      {"--steps", NULL, &o->steps, 1, 1000000, NULL},
                      {"--batch", NULL, &o->batch, 1, 65536, NULL},
                      {"--context", NULL, &o->context, 16, 1024, NULL},
@@ -885,7 +887,11 @@ static int open_mesh(const options *o) {
     mesh m, stage, experts;
     mesh_error err;
     mesh_comm_desc desc = MESH_ZERO;
+    mesh_topology topology = MESH_ZERO;
     mesh_transport *transport = host;
+    if (o->topology && mesh_topology_parse(&topology, o->topology, &err))
+        return fprintf(stderr, "train_gpt: --topology: %s\n", err.text), 0;
+    if (o->topology) desc.topology = &topology;
     if (!mesh_of(o, &m) || !fits(o, &m) || !stage_of(&m, &stage)) return 0;
     dev = &cpu;
 #ifdef TRAIN_GPT_CUDA

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 typedef struct options {
-    const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume;
+    const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume, *topology;
     int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
     int experts, top_k, ep; /* experts 0: an MLP */
     int simulate;           /* ranks that are threads of this process; 0: processes */

@@ -116,8 +116,34 @@ def combinations():
         told(code == 0 and "largest relative difference" in said, f"train_gpt on {ranks} that are simulated: {what}", said[-1500:])
     code, said = train(f"{build}/train_gpt", 2, "dp=2 --steps 21", SMALL, logs[SMALL])
     told(code != 0 and "has 20 of these 21 steps" in said, "train_gpt --against a run of fewer steps", said[-1500:])
-    # what was sent is what the plans say, the loss and the norm beside: two numbers of f64 to each partner, 12 bytes of each row where tp cuts
-    for ranks, what, more in ((2, "dp=2", 16), (2, "tp=2", 16 + 8 * 24 * 12), (2, "dp_shard=2 --zero 3", 16)):
+
+
+def textbook():
+    """What a step sends, counted by the transport where links only have a bandwidth, is what each strategy's book says: of the rank that is shown."""
+    B, T, C, V, F, L, f = 8, 24, 24, 256, 96, 2, 4
+    vectors = L * 6 * C + 2 * C  # norms, and biases of what tp does not cut
+    cut = V * C + L * (3 * C * C + 3 * C + C * C + 2 * C * F + F) + C * V
+    P, x, rows = (cut + vectors + T * C) * f, B * T * C * f, B * T * 12  # all parameters; the residual stream; the loss's rows
+    scale = lambda n: (n - 1) / n
+    dp = lambda n, bytes: 2 * scale(n) * bytes
+    tp = lambda n, x: (8 * L + 4) * scale(n) * x  # an all_reduce after each row linear and before each column linear going back; embedding and head
+    apart = P - T * C * f  # along cp each rank has its own positions
+    books = [
+        (2, "dp=2", dp(2, P)), (4, "dp=4 --micro 2", dp(4, P)), (4, "dp_shard=4 --zero 1", 2 * scale(4) * P), (4, "dp_shard=4 --zero 2 --micro 2", 3 * scale(4) * P),
+        (4, "dp_shard=4 --zero 3 --micro 2", 6 * scale(4) * P), (4, "dp_replicate=2,dp_shard=2 --zero 3", 3 * scale(2) * P + dp(2, P / 2)),
+        (3, "tp=3", tp(3, x) + rows), (2, "tp=2", tp(2, x) + rows), (3, "tp=3 --sp", tp(3, x) + dp(3, vectors * f) + rows),
+        (4, "cp=4", 2 * 2 * L * scale(4) * x + dp(4, apart)), (4, "cp=4 --ulysses --heads 4", 8 * L * scale(4) * x / 4 + dp(4, apart)),
+        (4, "cp=4 --ring", L * (2 * 3 + 2 * 3 + 2 * 4) * x / 4 + dp(4, apart)),  # k and v there, there again going back, their gradients all around
+        (2, "pp=2", x), (2, "pp=2 --micro 4 --schedule gpipe", x), (2, "pp=2 --layers 4 --micro 4 --schedule interleaved --chunks 2", 3 * x),
+        (4, "dp=2,tp=2", tp(2, x / 2) + rows / 2 + dp(2, cut * f / 2 + vectors * f + T * C * f)),
+    ]
+    for ranks, what, book in books:
+        code, said = train(f"{build}/train_gpt", ranks, what + " --topology *:0us:1GB/s", SMALL, simulate=True)
+        sent = re.search(r"([\d.]+) KB sent", said)
+        told(code == 0 and sent and abs(float(sent[1]) * 1000 - book) <= 0.012 * book, f"train_gpt sends what the book says of {what}: {book:.0f} bytes",
+             said[-1500:])
+    # and what the plans say, the loss and the norm beside: two numbers of f64 to each partner, and the loss's rows
+    for ranks, what, more in ((2, "dp=2", 16), (2, "tp=2", 16 + rows), (2, "dp_shard=2 --zero 3", 16)):
         code, said = train(f"{build}/train_gpt", ranks, what + " --explain", SMALL)
         plans = re.search(r"moves most: (\d+)", said)
         sent = re.search(r"([\d.]+) KB sent", said)
@@ -228,6 +254,7 @@ words()
 if "--slips" in sys.argv: slips()
 else:
     combinations()
+    textbook()
     with_experts()
     checkpoints()
 shutil.rmtree(work, ignore_errors=True)
