@@ -142,6 +142,10 @@ def textbook():
         sent = re.search(r"([\d.]+) KB sent", said)
         told(code == 0 and sent and abs(float(sent[1]) * 1000 - book) <= 0.012 * book, f"train_gpt sends what the book says of {what}: {book:.0f} bytes",
              said[-1500:])
+    # with ZeRO 3 on 8 a rank has an eighth, and what 64-byte alignment adds: of weights; gradients and two moments are laid out alike
+    code, said = train(f"{build}/train_gpt", 8, "dp_shard=8 --zero 3", SMALL, simulate=True)
+    rest = re.search(r"(\d+) parameters at rest", said)
+    told(rest and P / f / 8 <= int(rest[1]) <= P / f / 8 + 16 * (12 * L + 5), "train_gpt --zero 3 on 8: an eighth at rest", said[-1500:])
     # and what the plans say, the loss and the norm beside: two numbers of f64 to each partner, and the loss's rows
     for ranks, what, more in ((2, "dp=2", 16), (2, "tp=2", 16 + rows), (2, "dp_shard=2 --zero 3", 16)):
         code, said = train(f"{build}/train_gpt", ranks, what + " --explain", SMALL)
