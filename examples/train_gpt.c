@@ -688,6 +688,13 @@ static double sent_so_far(void) { return sent_in(&comm) + sent_in(&world) + (cro
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------------- */
 
+/* A mesh as words, until the next. */
+static const char *shown(const mesh *m) {
+    PER_RANK char text[256];
+    mesh_format(m, text, sizeof text);
+    return text;
+}
+
 static double seconds(void) { return (double)mesh_now(host) * 1e-9; }
 
 static int usage(int status) {
@@ -845,7 +852,7 @@ static int crowd_of(const options *o, const mesh *stage, mesh *m) {
 static int divides(const mesh *m, const char *option, int what, const char *each, int by) {
     if (what % by == 0) return 1;
     fprintf(stderr, "train_gpt: %s %d does not divide by %s = %d on the mesh %s; %d does\n", option, what, each, by,
-            mesh__show(m).text, (what / by + 1) * by);
+            shown(m), (what / by + 1) * by);
     return 0;
 }
 
@@ -854,7 +861,7 @@ static int fits(const options *o, const mesh *m) {
     for (ep = o->ep; shard % ep; ep--) {}
     if (ep != o->ep)
         return fprintf(stderr, "train_gpt: --ep %d does not divide dp_shard x cp x tp = %d on the mesh %s; %d does\n",
-                       o->ep, shard, mesh__show(m).text, ep),
+                       o->ep, shard, shown(m), ep),
                0;
     if (o->ep > 1 && o->experts < o->ep)
         return fprintf(stderr, "train_gpt: --ep %d, and --experts %d: each of those ranks has one or more\n", o->ep,
@@ -865,7 +872,7 @@ static int fits(const options *o, const mesh *m) {
                0;
     if (o->ring && mesh_axis_find(m, "cp") < 0)
         return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n",
-                       mesh__show(m).text),
+                       shown(m)),
                0;
     if (o->layers < ways(m, "pp") * o->chunks)
         return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d\n", o->layers, ways(m, "pp"),
@@ -1029,7 +1036,7 @@ static int run_rank(mesh_transport *t, const options *o) {
     if (o->resume) first = resume(&r, o->resume);
     if (lead)
         printf("%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step\n", t->size,
-               t->size > 1 ? "s" : "", mesh__show(&world.on).text, r.stage[0].at_rest, o->batch, o->context);
+               t->size > 1 ? "s" : "", shown(&world.on), r.stage[0].at_rest, o->batch, o->context);
     if (o->explain) {
         cost c = MESH_ZERO;
         c.prints = lead;

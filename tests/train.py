@@ -225,6 +225,10 @@ def checkpoints():
 def slips():
     log = f"{work}/slips.csv"
     code, said = train(f"{build}/train_gpt", 1, "", SMALL, log=log)
+    library = f"{work}/library.o"
+    doors = ("mesh_parallel.h", "mesh_checkpoint.h", "transports/mesh_sim.h", "transports/mesh_socket.h")
+    open(f"{work}/library.c", "w").write("#define MESH_IMPLEMENTATION\n" + "".join(f'#include "{os.getcwd()}/{d}"\n' for d in doors))
+    subprocess.run(["cc", "-std=c99", "-O1", "-w", "-c", f"{work}/library.c", "-o", library], check=True)
     for name, file, text, instead, ranks, what, says in SLIPS:
         source = open(file).read()
         flat = re.sub(r"\s+", r"\\s+", re.escape(text).replace(r"\ ", " ").replace("\\\n", " "))
@@ -237,9 +241,10 @@ def slips():
         for f in ("train_gpt.c", "train_gpt_table.h", "train_gpt_cpu.h", "train_gpt_cuda.h"):
             body = open(f"examples/{f}").read()
             if f"examples/{f}" == file: body = re.sub(flat, lambda m: instead, body)
+            body = body.replace("#define MESH_IMPLEMENTATION\n", "")  # the library is compiled once
             open(f"{folder}/{f}", "w").write(body.replace('"../', f'"{os.getcwd()}/'))
         binary = f"{work}/slip"
-        made = subprocess.run(["cc", "-std=c99", "-O0", "-w", f"{folder}/train_gpt.c", "-o", binary, "-lpthread", "-lm"],
+        made = subprocess.run(["cc", "-std=c99", "-O0", "-w", f"{folder}/train_gpt.c", library, "-o", binary, "-lpthread", "-lm"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if made.returncode:
             told(False, f"slip: {name}", made.stdout[-2000:])
