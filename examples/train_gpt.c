@@ -12,6 +12,7 @@
      cp                           the sequence; keys and values are gathered; with --ulysses heads are cut in attention instead, with --ring they travel
      ep                           --experts N: --ep of dp_shard x cp x tp; tokens travel to the experts that their router chooses
      tp                           heads, the width of the MLP, the vocabulary. --sp: between them the sequence is cut over tp as well
+     pp                           layers, by a schedule: where that has halves of a backward pass apart, the weights' half is done later
    Each computation of the table is asked of mesh_layout_local before the first step: a wrong table is an error, not a wrong loss.
 
    What computes is a `device`: the CPU (train_gpt_cpu.h), or with -DTRAIN_GPT_CUDA a GPU (train_gpt.cu). Its memory is the transport's
@@ -86,71 +87,102 @@ static void mlp(const model *g, layer_pass *s, int w) {
 
 static void mlp_backward(const model *g, layer_pass *s, int w, float *work) {
     int C = g->o.channels, rows = rows_of(&s->whole2), F = extent_here(&s->up.t.layout, 2);
-    dev->linear_backward(data(&s->act.g), G(g, w, DOWN_W), NULL, data(&s->part2.g), data(&s->act.t), P(g, w, DOWN_W),
-                         rows, F, C, work);
+    dev->linear_backward(data(&s->act.g), data(&s->part2.g), P(g, w, DOWN_W), rows, F, C, work);
     dev->gelu_backward(data(&s->act.g), data(&s->up.t), (size_t)rows * (size_t)F);
-    dev->linear_backward(data(&s->whole2.g), G(g, w, UP_W), G(g, w, UP_B), data(&s->act.g), data(&s->whole2.t),
-                         P(g, w, UP_W), rows, C, F, work);
+    dev->linear_backward(data(&s->whole2.g), data(&s->act.g), P(g, w, UP_W), rows, C, F, work);
+}
+
+static void mlp_weights(const model *g, layer_pass *s, int w, float *work) {
+    int C = g->o.channels, rows = rows_of(&s->whole2), F = extent_here(&s->up.t.layout, 2);
+    dev->bias_backward(G(g, w, DOWN_B), data(&s->sum2.g), rows_of(&s->sum2), C);
+    dev->linear_weight(G(g, w, DOWN_W), NULL, data(&s->part2.g), data(&s->act.t), rows, F, C, work);
+    dev->linear_weight(G(g, w, UP_W), G(g, w, UP_B), data(&s->act.g), data(&s->whole2.t), rows, C, F, work);
 }
 
 PER_RANK float closest_choice = 1e30f; /* how much a score would have to change for a token to go elsewhere */
 
-/* Memory for as many rows as came: what a layer keeps for its way back. */
-static void room_for(const model *g, layer_pass *s, int64_t rows) {
-    size_t C = (size_t)g->o.channels, n;
-    if (rows <= s->room) return;
-    s->room = rows + rows / 4, n = (size_t)s->room;
-    free(s->up_rows);
-    s->up_rows = (float *)allocate(n * 9 * C, sizeof(float));
-    s->act_rows = s->up_rows + n * 4 * C, s->out_rows = s->act_rows + n * 4 * C;
+/* Room for so many rows of `width`; what was in it is gone. */
+static float *room_for(room *r, size_t rows, size_t width) {
+    if (rows <= r->rows && r->p) return r->p;
+    free(r->p);
+    r->rows = rows + rows / 4;
+    return r->p = (float *)allocate(r->rows * width, sizeof(float));
+}
+
+/* An expert of this rank: its rows among those that came, and what is made of them. */
+typedef struct expert {
+    int rows;
+    float *in, *up, *act, *out, *grad_out, *grad_wide, *grad_in;
+    size_t up_w, up_b, down_w, down_b; /* where its weights begin among the rank's */
+} expert;
+
+static expert expert_of(const model *g, const layer_pass *s, int k) {
+    size_t C = (size_t)g->o.channels, F = 4 * C, e = (size_t)k, at = (size_t)s->rows.start[k];
+    expert x;
+    x.rows = (int)s->rows.count[k];
+    x.in = (float *)s->rows.data + at * C;
+    x.up = s->kept.p + at * F, x.act = s->kept.p + s->kept.rows * F + at * F,
+    x.out = s->kept.p + s->kept.rows * 2 * F + at * C;
+    x.grad_out = s->grads->p + at * C, x.grad_wide = s->grads->p + s->grads->rows * C + at * F;
+    x.grad_in = s->grads->p + s->grads->rows * (C + F) + at * C;
+    x.up_w = x.down_w = e * C * F, x.up_b = e * F, x.down_b = e * C;
+    return x;
 }
 
 /* Each expert of this rank is an MLP of the tokens that came for it. */
 static void experts(const model *g, layer_pass *s, int w) {
     int C = g->o.channels, F = 4 * C, tokens = rows_of(&s->whole2), k;
-    size_t c = (size_t)C, f = (size_t)F, e;
     float closest;
     dev->linear(data(&s->scores.t), data(&s->whole2.t), P(g, w, ROUTER), NULL, tokens, C, g->o.experts);
     closest = route(data(&s->scores.t), s->choice, s->weight, tokens, g->o.experts, g->o.top_k);
     if (closest < closest_choice) closest_choice = closest;
     must_in(&crowd, mesh_moe_dispatch(g->moe, s->slot, data(&s->whole2.t), tokens, s->choice, &s->rows));
-    room_for(g, s, s->rows.nrows);
-    for (k = 0, e = 0; k < s->rows.nexperts; k++, e++) {
-        size_t at = (size_t)s->rows.start[k];
-        float *in = (float *)s->rows.data + at * c, *up = s->up_rows + at * f, *act = s->act_rows + at * f;
-        int rows = (int)s->rows.count[k];
-        dev->linear(up, in, P(g, w, EACH_UP_W) + e * c * f, P(g, w, EACH_UP_B) + e * f, rows, C, F);
-        dev->gelu(act, up, (size_t)rows * f);
-        dev->linear(s->out_rows + at * c, act, P(g, w, EACH_DOWN_W) + e * f * c, P(g, w, EACH_DOWN_B) + e * c, rows, F,
-                    C);
+    room_for(&s->kept, (size_t)s->rows.nrows, (size_t)(2 * F + C));
+    for (k = 0; k < s->rows.nexperts; k++) {
+        expert x = expert_of(g, s, k);
+        dev->linear(x.up, x.in, P(g, w, EACH_UP_W) + x.up_w, P(g, w, EACH_UP_B) + x.up_b, x.rows, C, F);
+        dev->gelu(x.act, x.up, (size_t)x.rows * (size_t)F);
+        dev->linear(x.out, x.act, P(g, w, EACH_DOWN_W) + x.down_w, P(g, w, EACH_DOWN_B) + x.down_b, x.rows, F, C);
     }
-    must_in(&crowd, mesh_moe_combine(g->moe, s->slot, s->out_rows, s->weight, data(&s->part2.t)));
+    must_in(&crowd,
+            mesh_moe_combine(g->moe, s->slot, s->kept.p + s->kept.rows * 2 * (size_t)F, s->weight, data(&s->part2.t)));
 }
 
 static void experts_backward(const model *g, layer_pass *s, int w) {
     int C = g->o.channels, F = 4 * C, X = g->o.experts, tokens = rows_of(&s->whole2), k;
-    size_t c = (size_t)C, f = (size_t)F, all = (size_t)s->rows.nrows, n = (size_t)tokens * c, e;
-    float *grad_rows = (float *)allocate(all * (c + 2 * f) + c * f + 2 * n + c * (size_t)X, sizeof(float));
-    float *grad_wide = grad_rows + all * c, *through = grad_wide + all * f, *work = through + n;
-    must_in(&crowd, mesh_moe_combine_backward(g->moe, s->slot, data(&s->part2.g), s->out_rows, s->weight, grad_rows,
-                                              s->weight_grad));
-    for (k = 0, e = 0; k < s->rows.nexperts; k++, e++) {
-        size_t at = (size_t)s->rows.start[k];
-        float *in = (float *)s->rows.data + at * c, *up = s->up_rows + at * f, *act = s->act_rows + at * f;
-        float *d = grad_rows + at * c, *dwide = grad_wide + at * f;
-        int rows = (int)s->rows.count[k];
-        dev->linear_backward(dwide, G(g, w, EACH_DOWN_W) + e * f * c, G(g, w, EACH_DOWN_B) + e * c, d, act,
-                             P(g, w, EACH_DOWN_W) + e * f * c, rows, F, C, work);
-        dev->gelu_backward(dwide, up, (size_t)rows * f);
-        dev->linear_backward(d, G(g, w, EACH_UP_W) + e * c * f, G(g, w, EACH_UP_B) + e * f, dwide, in,
-                             P(g, w, EACH_UP_W) + e * c * f, rows, C, F, work);
+    size_t c = (size_t)C, n = (size_t)tokens * c;
+    float *grads = room_for(s->grads, (size_t)s->rows.nrows, 2 * c + (size_t)F);
+    float *through = (float *)allocate(n + c * (size_t)(F > X ? F : X), sizeof(float)), *work = through + n;
+    must_in(&crowd,
+            mesh_moe_combine_backward(g->moe, s->slot, data(&s->part2.g), s->kept.p + s->kept.rows * 2 * (size_t)F,
+                                      s->weight, grads, s->weight_grad));
+    for (k = 0; k < s->rows.nexperts; k++) {
+        expert x = expert_of(g, s, k);
+        dev->linear_backward(x.grad_wide, x.grad_out, P(g, w, EACH_DOWN_W) + x.down_w, x.rows, F, C, work);
+        dev->gelu_backward(x.grad_wide, x.up, (size_t)x.rows * (size_t)F);
+        dev->linear_backward(x.grad_in, x.grad_wide, P(g, w, EACH_UP_W) + x.up_w, x.rows, C, F, work);
     }
-    must_in(&crowd, mesh_moe_dispatch_backward(g->moe, s->slot, grad_rows, through));
+    must_in(&crowd, mesh_moe_dispatch_backward(g->moe, s->slot, grads + s->grads->rows * (c + (size_t)F), through));
     route_backward(data(&s->scores.g), data(&s->scores.t), s->choice, s->weight_grad, tokens, X, g->o.top_k);
-    dev->linear_backward(data(&s->whole2.g), G(g, w, ROUTER), NULL, data(&s->scores.g), data(&s->whole2.t),
-                         P(g, w, ROUTER), tokens, C, X, work);
+    dev->linear_backward(data(&s->whole2.g), data(&s->scores.g), P(g, w, ROUTER), tokens, C, X, work);
     dev->residual(data(&s->whole2.g), through, NULL, tokens, C);
-    free(grad_rows);
+    free(through);
+}
+
+static void experts_weights(const model *g, layer_pass *s, int w) {
+    int C = g->o.channels, F = 4 * C, tokens = rows_of(&s->whole2), k, most = tokens;
+    float *work;
+    for (k = 0; k < s->rows.nexperts; k++) most = s->rows.count[k] > most ? (int)s->rows.count[k] : most;
+    work = (float *)allocate((size_t)most * (size_t)F, sizeof(float));
+    for (k = 0; k < s->rows.nexperts; k++) {
+        expert x = expert_of(g, s, k);
+        dev->linear_weight(G(g, w, EACH_DOWN_W) + x.down_w, G(g, w, EACH_DOWN_B) + x.down_b, x.grad_out, x.act, x.rows,
+                           F, C, work);
+        dev->linear_weight(G(g, w, EACH_UP_W) + x.up_w, G(g, w, EACH_UP_B) + x.up_b, x.grad_wide, x.in, x.rows, C, F,
+                           work);
+    }
+    dev->linear_weight(G(g, w, ROUTER), NULL, data(&s->scores.g), data(&s->whole2.t), tokens, C, g->o.experts, work);
+    free(work);
 }
 
 static void layer_forward(const model *g, pass *a, int l) {
@@ -181,28 +213,39 @@ static void layer_backward(const model *g, pass *a, int l) {
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3);
     float *dx = data(&a->x.g);
+    dev->copy(data(&s->sum2.g), dx, local(&a->flow) * sizeof(float));
     follow(s->to_sum2.backward);
-    if (g->o.experts) {
+    if (g->o.experts)
         experts_backward(g, s, w);
-    } else {
-        dev->bias_backward(G(g, w, DOWN_B), dx, rows, C);
+    else
         mlp_backward(g, s, w, a->work);
-    }
     follow(s->to_whole2.backward);
-    dev->layer_norm_backward(dx, G(g, w, LN2_W), G(g, w, LN2_B), data(&s->ln2.g), s->hat2, s->rstd2, P(g, w, LN2_W),
-                             rows, C);
+    dev->layer_norm_backward(dx, data(&s->ln2.g), s->hat2, s->rstd2, P(g, w, LN2_W), rows, C);
+    dev->copy(data(&s->sum1.g), dx, local(&a->flow) * sizeof(float));
     follow(s->to_sum1.backward);
-    dev->bias_backward(G(g, w, PROJ_B), dx, rows, C);
-    dev->linear_backward(data(&s->att.g), G(g, w, PROJ_W), NULL, data(&s->part1.g), data(&s->att.t), P(g, w, PROJ_W),
-                         all, width, C, a->work);
+    dev->linear_backward(data(&s->att.g), data(&s->part1.g), P(g, w, PROJ_W), all, width, C, a->work);
     follow(s->to_att.backward);
     attend_backward(g, s, a->work);
     follow(s->to_q.backward), follow(s->to_k.backward), follow(s->to_v.backward);
-    dev->linear_backward(data(&s->whole1.g), G(g, w, QKV_W), G(g, w, QKV_B), data(&s->qkv.g), data(&s->whole1.t),
-                         P(g, w, QKV_W), all, C, 3 * width, a->work);
+    dev->linear_backward(data(&s->whole1.g), data(&s->qkv.g), P(g, w, QKV_W), all, C, 3 * width, a->work);
     follow(s->to_whole1.backward);
-    dev->layer_norm_backward(dx, G(g, w, LN1_W), G(g, w, LN1_B), data(&s->ln1.g), s->hat1, s->rstd1, P(g, w, LN1_W),
-                             rows, C);
+    dev->layer_norm_backward(dx, data(&s->ln1.g), s->hat1, s->rstd1, P(g, w, LN1_W), rows, C);
+}
+
+/* What layer_backward has left: at once, or where the schedule says so later. */
+static void layer_weights(const model *g, pass *a, int l) {
+    layer_pass *s = &a->layers[l - a->first_layer];
+    int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
+    int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3);
+    if (g->o.experts)
+        experts_weights(g, s, w);
+    else
+        mlp_weights(g, s, w, a->work);
+    dev->layer_norm_weight(G(g, w, LN2_W), G(g, w, LN2_B), data(&s->ln2.g), s->hat2, rows, C);
+    dev->bias_backward(G(g, w, PROJ_B), data(&s->sum1.g), rows, C);
+    dev->linear_weight(G(g, w, PROJ_W), NULL, data(&s->part1.g), data(&s->att.t), all, width, C, a->work);
+    dev->linear_weight(G(g, w, QKV_W), G(g, w, QKV_B), data(&s->qkv.g), data(&s->whole1.t), all, C, 3 * width, a->work);
+    dev->layer_norm_weight(G(g, w, LN1_W), G(g, w, LN1_B), data(&s->ln1.g), s->hat1, rows, C);
 }
 
 /* Rows of the token table that are here. */
@@ -244,33 +287,55 @@ static void forward(model *g, pass *a, const int *tokens, const void *in, void *
     if (out) hand(out, a->x.t.data, a);
 }
 
-/* `whole_batch`: after it the gradients of all micro-batches are there. */
-static void backward(model *g, pass *a, const int *tokens, const void *grad_out, void *grad_in, int whole_batch) {
-    int C = g->o.channels, k;
-    for (k = g->hi - 1; k >= g->lo; k--) {
-        weights_of(g, k, 1);
-        grads_of(g, k);
-        if (k == g->nsegments - 1) {
-            dev->zero(data(&a->x.g), local(&a->flow) * sizeof(float));
-            dev->linear_backward(data(&a->whole.g), G(g, k, HEAD), NULL, data(&a->logits.g), data(&a->whole.t),
-                                 P(g, k, HEAD), rows_of(&a->whole), C, extent_here(&a->logits.t.layout, 2), a->work);
-            follow(a->to_whole.backward);
-            dev->layer_norm_backward(data(&a->x.g), G(g, k, LNF_W), G(g, k, LNF_B), data(&a->last.g), a->last_hat,
-                                     a->last_rstd, P(g, k, LNF_W), rows_of(&a->x), C);
-        } else {
-            if (k == g->hi - 1) hand(a->x.g.data, grad_out, a);
-            if (k > 0) layer_backward(g, a, k - 1);
-        }
-        if (k == 0) {
-            mesh_box table = table_rows(g);
-            dev->sum_rows(G(g, 0, WPE), data(&a->x.g), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
-            follow(a->to_x.backward);
-            dev->embed_backward(G(g, 0, WTE), data(&a->table.g), tokens, rows_of(&a->table), C, (int)table.offset[0],
-                                (int)table.shape[0]);
-        }
-        grads_go(g, k, whole_batch);
+/* A segment's backward pass, in two halves: to what came in, which the segment before waits for, and to its weights. */
+static void segment_backward(const model *g, pass *a, int k) {
+    int C = g->o.channels;
+    if (k == g->nsegments - 1) {
+        dev->zero(data(&a->x.g), local(&a->flow) * sizeof(float));
+        dev->linear_backward(data(&a->whole.g), data(&a->logits.g), P(g, k, HEAD), rows_of(&a->whole), C,
+                             extent_here(&a->logits.t.layout, 2), a->work);
+        follow(a->to_whole.backward);
+        dev->layer_norm_backward(data(&a->x.g), data(&a->last.g), a->last_hat, a->last_rstd, P(g, k, LNF_W),
+                                 rows_of(&a->x), C);
+    } else if (k > 0) {
+        layer_backward(g, a, k - 1);
+    } else {
+        follow(a->to_x.backward);
     }
-    if (grad_in) hand(grad_in, a->x.g.data, a);
+}
+
+static void segment_weights(const model *g, pass *a, int k, const int *tokens) {
+    int C = g->o.channels;
+    if (k == g->nsegments - 1) {
+        dev->linear_weight(G(g, k, HEAD), NULL, data(&a->logits.g), data(&a->whole.t), rows_of(&a->whole), C,
+                           extent_here(&a->logits.t.layout, 2), a->work);
+        dev->layer_norm_weight(G(g, k, LNF_W), G(g, k, LNF_B), data(&a->last.g), a->last_hat, rows_of(&a->x), C);
+    } else if (k > 0) {
+        layer_weights(g, a, k - 1);
+    } else {
+        mesh_box table = table_rows(g);
+        dev->sum_rows(G(g, 0, WPE), data(&a->x.g), extent_here(&a->flow, 0), extent_here(&a->flow, 1), C);
+        dev->embed_backward(G(g, 0, WTE), data(&a->table.g), tokens, rows_of(&a->table), C, (int)table.offset[0],
+                            (int)table.shape[0]);
+    }
+}
+
+/* A stage's, both halves or one of them. whole_batch: after it the gradients of all micro-batches are there. */
+static void backward(model *g, pass *a, const mesh_stage_call *call, const int *tokens, int whole_batch) {
+    int input = call->kind != MESH_BACKWARD_WEIGHT, weights = call->kind != MESH_BACKWARD_INPUT, k;
+    if (input && call->grad_out) hand(a->x.g.data, call->grad_out, a);
+    for (k = g->hi - 1; k >= g->lo; k--) {
+        if (input) {
+            weights_of(g, k, 1);
+            segment_backward(g, a, k);
+        }
+        if (weights) {
+            grads_of(g, k);
+            segment_weights(g, a, k, tokens);
+            grads_go(g, k, whole_batch);
+        }
+    }
+    if (input && call->grad_in) hand(call->grad_in, a->x.g.data, a);
 }
 
 /* The logits as rows x vocabulary. */
@@ -324,9 +389,10 @@ static int run_action(void *ctx, const mesh_stage_call *call, int ncalls) {
                                 (float)(1 / ((double)g->o.batch * g->o.context))));
         return 0;
     }
-    weights_begin(g, 1);
-    backward(g, a, tokens, call->grad_out, call->grad_in, last);
-    weights_end(g, 1);
+    if (call->kind != MESH_BACKWARD_WEIGHT) weights_begin(g, 1);
+    backward(g, a, call, tokens, last);
+    if (call->kind != MESH_BACKWARD_WEIGHT) weights_end(g, 1);
+    if (call->kind == MESH_BACKWARD_INPUT) return 0;
     g->backwards++;
     if (last || g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));
     return 0;
@@ -390,7 +456,7 @@ static double train_step(rank_stages *r, int step, double *norm) {
 
 /* This rank's stages, and the schedule. */
 static void stages_init(rank_stages *r, const options *o) {
-    int p = mesh_comm_size(&world, "pp"), index = mesh_comm_index(&world, "pp"), k, micros[2];
+    int p = mesh_comm_size(&world, "pp"), index = mesh_comm_index(&world, "pp"), k, micros[2], splits = 0;
     const char *kinds[2];
     mesh_error err;
     mesh_schedule_report report = MESH_ZERO;
@@ -404,11 +470,16 @@ static void stages_init(rank_stages *r, const options *o) {
                                  nbytes, &err),
               &err);
     }
+    r->sampling.order = r->schedule.order;
+    for (k = 0; k < r->schedule.first[p]; k++) splits |= r->schedule.action[k].kind == MESH_BACKWARD_WEIGHT;
     check(mesh_schedule_time(&r->schedule, NULL, &report, &err), &err);
     r->slots = report.peak;
     r->sums = (double *)device_memory(2 * sizeof(double));
     r->stage = (model *)allocate((size_t)o->chunks, sizeof *r->stage);
-    for (k = 0; k < o->chunks; k++) model_init(&r->stage[k], o, k * p + index, p * o->chunks, r->slots);
+    for (k = 0; k < o->chunks; k++) {
+        r->stage[k].splits = splits;
+        model_init(&r->stage[k], o, mesh_schedule_stage(&r->schedule, index, k), p * o->chunks, r->slots);
+    }
     r->batch = o->batch / o->micro;
 }
 
@@ -553,7 +624,7 @@ static void take_batch(const options *o, const unsigned char *text, size_t lengt
 /* Continue a prompt, one byte at a time. All ranks take part, with a copy for each cut of the batch; rank 0 prints. */
 static void sample(rank_stages *r, int bytes) {
     model *g = &r->stage[r->stage[0].o.chunks - 1];
-    int T = g->o.context, copies = data_ways(&comm.on), last = mesh_comm_size(&world, "pp") - 1, i, k, n;
+    int T = g->o.context, copies = data_ways(&comm.on), last = 0, i, k, n;
     unsigned char *window = (unsigned char *)allocate((size_t)T, 1);
     const char *prompt = "static inline ";
     float *last_row = floats(VOCAB);
@@ -562,6 +633,7 @@ static void sample(rank_stages *r, int bytes) {
     mesh_tensor logits;
     mesh_box box;
     int *tokens, *here;
+    while (mesh_schedule_stage(&r->sampling, last, g->o.chunks - 1) != g->stages - 1) last++;
     shape[0] = copies, shape[1] = T, shape[2] = VOCAB;
     cut = activation(2, shape, mesh_replicate());
     mesh_layout_box(&cut, rank_here(), &box);
@@ -703,7 +775,7 @@ static int usage(int status) {
         "usage: train_gpt [--mesh dp=D,tp=T] [--sp] [--ulysses|--ring] [--zero 0..3] [--micro N] [--schedule K]\n"
         "                 [--chunks N] [--explain] [--device cpu|cuda] [--text FILE] [--steps N] [--batch SEQUENCES]\n"
         "                 [--context BYTES] [--layers N] [--channels N] [--heads N] [--seed N] [--log FILE] [--against FILE]\n"
-        "                 [--topology TEXT] [--simulate RANKS] [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
+        "                 [--sample BYTES] [--topology TEXT] [--simulate RANKS] [--experts N] [--top-k K] [--ep N] [--save FOLDER] [--resume FOLDER]\n"
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
@@ -711,7 +783,7 @@ static int usage(int status) {
         "  --zero      at rest over dp_shard and cp: 0 nothing is cut; 1 moments, weights and gradients, which are reduced once a\n"
         "              step; 2 reduced for each micro-batch; 3 weights gathered for each use, a layer ahead\n"
         "  --micro     micro-batches of a step\n"
-        "  --schedule  of stages along pp: 1f1b (the default), gpipe, or interleaved, with --chunks N stages on each rank\n"
+        "  --schedule  of stages along pp: 1f1b (the default), gpipe, zb-h1; interleaved or zb-v, with --chunks N (2) stages on each rank\n"
         "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest (cpu)\n"
         "  --ep        ranks that share the experts, out of dp_shard x cp x tp\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
@@ -719,6 +791,7 @@ static int usage(int status) {
         "  --simulate  so many ranks as threads of this process, which talk over the simulator: without mesh run\n"
         "  --device    what computes: cpu (the default), or cuda, a GPU for each rank, which then talk over NCCL\n"
         "  --text      what to learn; default: the library's own headers\n"
+        "  --sample    bytes to write at the end, as it has learnt to (200)\n"
         "  --log       write step, loss and gradient norm of every step to FILE\n"
         "  --save      write weights and moments to a checkpoint at the end: safetensors\n"
         "  --resume    go on from one, on this mesh or any other, to step --steps\n"
@@ -731,8 +804,8 @@ static int parse_options(options *o, int argc, char **argv) {
     memset(o, 0, sizeof *o);
     o->mesh = "dp=-1", o->device = "cpu";
     o->steps = 100, o->batch = 16, o->context = 64, o->layers = 2, o->channels = 64, o->heads = 4, o->seed = 1;
-    o->top_k = 2, o->ep = 1;
-    o->micro = o->chunks = 1, o->schedule = "1f1b";
+    o->top_k = 2, o->ep = 1, o->sample = 200;
+    o->micro = 1, o->schedule = "1f1b";
     for (i = 1; i < argc; i++) {
         struct {
             const char *name, **text;
@@ -757,6 +830,7 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--experts", NULL, &o->experts, 1, 65536, NULL},
                      {"--top-k", NULL, &o->top_k, 1, 65536, NULL},
                      {"--ep", NULL, &o->ep, 1, 65536, NULL},
+                     {"--sample", NULL, &o->sample, 0, 1000000, NULL},
                      {"--simulate", NULL, &o->simulate, 1, 1024, NULL},
                      {"--chunks", NULL, &o->chunks, 1, 255, NULL},
                      {"--schedule", &o->schedule, NULL, 0, 0, NULL},
@@ -788,6 +862,7 @@ static int parse_options(options *o, int argc, char **argv) {
                    0;
         *known[k].number = (int)number;
     }
+    if (!o->chunks) o->chunks = !strcmp(o->schedule, "interleaved") || !strcmp(o->schedule, "zb-v") ? 2 : 1;
     if (o->simulate && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --simulate is on the cpu\n"), 0;
     if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
     if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
@@ -871,15 +946,16 @@ static int fits(const options *o, const mesh *m) {
         return fprintf(stderr, "train_gpt: --top-k %d of --experts %d: there are not as many\n", o->top_k, o->experts),
                0;
     if (o->ring && mesh_axis_find(m, "cp") < 0)
-        return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n",
-                       shown(m)),
-               0;
+        return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n", shown(m)), 0;
     if (o->layers < ways(m, "pp") * o->chunks)
         return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d\n", o->layers, ways(m, "pp"),
                        o->chunks),
                0;
-    if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved"))
-        return fprintf(stderr, "train_gpt: --schedule %s: it is 1f1b, gpipe or interleaved\n", o->schedule), 0;
+    if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved") &&
+        strcmp(o->schedule, "zb-h1") && strcmp(o->schedule, "zb-v"))
+        return fprintf(stderr, "train_gpt: --schedule %s: it is 1f1b, gpipe, interleaved, zb-h1 or zb-v\n",
+                       o->schedule),
+               0;
     return divides(m, "--batch", o->batch, "micro and dp", o->micro * data_ways(m)) &&
            divides(m, "--context", o->context, cut ? "cp and tp" : "cp", cp * (cut ? tp : 1)) &&
            divides(m, "--channels", o->channels, "--heads", o->heads) &&
@@ -1047,7 +1123,7 @@ static int run_rank(mesh_transport *t, const options *o) {
     train_all(&r, o, first, &h);
     if (o->save) save(&r, o->save, o->steps);
     wrong = record_close(&h, lead ? o->steps - first : 0);
-    sample(&r, 200);
+    if (o->sample) sample(&r, o->sample);
     for (k = 0; k < o->chunks && o->experts; k++) mesh_moe_close(r.stage[k].moe);
     if (o->experts) mesh_comm_close(&crowd);
     mesh_comm_close(&comm);

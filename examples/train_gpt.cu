@@ -57,6 +57,9 @@ static __device__ float warp_max(float x) {
 }
 
 static void zero(void *p, size_t nbytes) { check(cudaMemsetAsync(p, 0, nbytes, stream), "cudaMemsetAsync"); }
+static void copy(void *to, const void *from, size_t nbytes) {
+    check(cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+}
 
 /* ---- embeddings -------------------------------------------------------------------------------------------------- */
 
@@ -161,9 +164,12 @@ static void column_sums(float *sum, const float *d, const float *by, int rows, i
     ROWS(column_sums_kernel, C, sum, d, by, rows, C);
 }
 
-static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
-                                const float *rstd, const float *w, int rows, int C) {
+static void layer_norm_backward(float *dx, const float *dout, const float *xhat, const float *rstd, const float *w,
+                                int rows, int C) {
     ROWS(layer_norm_backward_kernel, rows, dx, dout, xhat, rstd, w, C);
+}
+
+static void layer_norm_weight(float *dw, float *db, const float *dout, const float *xhat, int rows, int C) {
     column_sums(dw, dout, xhat, rows, C);
     column_sums(db, dout, nullptr, rows, C);
 }
@@ -205,9 +211,11 @@ static void linear(float *out, const float *x, const float *w, const float *bias
     gemm(out, n, 0, plain(x, in), plain(w, n), rows, in, n, 1, bias ? 1 : 0, 1);
 }
 
-static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
-                            int rows, int in, int n, float *) {
+static void linear_backward(float *dx, const float *dout, const float *w, int rows, int in, int n, float *) {
     gemm(dx, in, 0, plain(dout, n), transposed(plain(w, n)), rows, n, in, 1, 0, 1);
+}
+
+static void linear_weight(float *dw, float *dbias, const float *dout, const float *x, int rows, int in, int n, float *) {
     gemm(dw, n, 0, transposed(plain(x, in)), plain(dout, n), in, rows, n, 1, 1, 1);
     if (dbias) column_sums(dbias, dout, nullptr, rows, n);
 }
@@ -384,14 +392,17 @@ static void add_squares(double *sum, const float *x, size_t n) {
 extern "C" const device *cuda_device(int number, void **stream_out) {
     static const device gpu = {0,
                                zero,
+                               copy,
                                embed,
                                embed_backward,
                                add_rows,
                                sum_rows,
                                layer_norm,
                                layer_norm_backward,
+                               layer_norm_weight,
                                linear,
                                linear_backward,
+                               linear_weight,
                                attention,
                                attention_backward,
                                gelu,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 static void zero(void *p, size_t nbytes) { memset(p, 0, nbytes); }
+static void copy(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
 
 /* out[m][n] += a[m][k] * b[k][n] */
 static void gemm(float *out, const float *a, const float *b, int m, int k, int n) {
@@ -45,15 +46,17 @@ static void linear(float *out, const float *x, const float *w, const float *bias
     gemm(out, x, w, rows, in, n);
 }
 
-static void linear_backward(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
-                            int rows, int in, int n, float *work) {
-    float *xt = work, *wt = work + rows * in;
-    int i, j;
-    transpose(wt, w, in, n);
+static void linear_backward(float *dx, const float *dout, const float *w, int rows, int in, int n, float *work) {
+    transpose(work, w, in, n);
     memset(dx, 0, (size_t)rows * (size_t)in * sizeof(float));
-    gemm(dx, dout, wt, rows, n, in);
-    transpose(xt, x, rows, in);
-    gemm(dw, xt, dout, in, rows, n);
+    gemm(dx, dout, work, rows, n, in);
+}
+
+static void linear_weight(float *dw, float *dbias, const float *dout, const float *x, int rows, int in, int n,
+                          float *work) {
+    int i, j;
+    transpose(work, x, rows, in);
+    gemm(dw, work, dout, in, rows, n);
     for (i = 0; dbias && i < rows; i++)
         for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
 }
@@ -104,22 +107,29 @@ static void layer_norm(float *out, float *xhat, float *rstd, const float *x, con
     }
 }
 
-static void layer_norm_backward(float *dx, float *dw, float *db, const float *dout, const float *xhat,
-                                const float *rstd, const float *w, int rows, int C) {
+static void layer_norm_backward(float *dx, const float *dout, const float *xhat, const float *rstd, const float *w,
+                                int rows, int C) {
     int i, c;
     for (i = 0; i < rows; i++) {
         float mean = 0, dot = 0;
         for (c = 0; c < C; c++) {
-            float d = dout[i * C + c];
-            dw[c] += d * xhat[i * C + c];
-            db[c] += d;
-            mean += d * w[c];
-            dot += d * w[c] * xhat[i * C + c];
+            float d = dout[i * C + c] * w[c];
+            mean += d;
+            dot += d * xhat[i * C + c];
         }
         mean /= (float)C;
         dot /= (float)C;
         for (c = 0; c < C; c++) dx[i * C + c] += (dout[i * C + c] * w[c] - mean - xhat[i * C + c] * dot) * rstd[i];
     }
+}
+
+static void layer_norm_weight(float *dw, float *db, const float *dout, const float *xhat, int rows, int C) {
+    int i, c;
+    for (i = 0; i < rows; i++)
+        for (c = 0; c < C; c++) {
+            dw[c] += dout[i * C + c] * xhat[i * C + c];
+            db[c] += dout[i * C + c];
+        }
 }
 
 static void gelu(float *out, const float *x, size_t n) {
@@ -377,14 +387,17 @@ static void adam(float *param, float *m, float *v, const float *grad, size_t n, 
 
 static const device cpu = {1,
                            zero,
+                           copy,
                            embed,
                            embed_backward,
                            add_rows,
                            sum_rows,
                            layer_norm,
                            layer_norm_backward,
+                           layer_norm_weight,
                            linear,
                            linear_backward,
+                           linear_weight,
                            attention,
                            attention_backward,
                            gelu,

@@ -21,22 +21,25 @@ typedef struct attention_desc {
 typedef struct device {
     int cuts_vocabulary; /* embed and cross_entropy work on a part of it */
     void (*zero)(void *p, size_t nbytes);
+    void (*copy)(void *to, const void *from, size_t nbytes);
     /* x = table[token - first], 0 where that is none of the n rows of the table. Backward: dtable += */
     void (*embed)(float *x, const float *table, const int *tokens, int rows, int C, int first, int n);
     void (*embed_backward)(float *dtable, const float *dx, const int *tokens, int rows, int C, int first, int n);
     /* x of each sequence += by, T rows. Backward: dby += */
     void (*add_rows)(float *x, const float *by, int sequences, int T, int C);
     void (*sum_rows)(float *dby, const float *dx, int sequences, int T, int C);
-    /* out = xhat w + b. Backward: dx, dw, db += */
+    /* out = xhat w + b. Backward, to what came in: dx +=; to the weights: dw, db += */
     void (*layer_norm)(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
                        int C);
-    void (*layer_norm_backward)(float *dx, float *dw, float *db, const float *dout, const float *xhat,
-                                const float *rstd, const float *w, int rows, int C);
-    /* out = x W + bias (bias NULL: none). Backward: dx = dout W^T, dW += x^T dout, dbias += column sums.
-       `work` holds rows*in + in*n floats. */
+    void (*layer_norm_backward)(float *dx, const float *dout, const float *xhat, const float *rstd, const float *w,
+                                int rows, int C);
+    void (*layer_norm_weight)(float *dw, float *db, const float *dout, const float *xhat, int rows, int C);
+    /* out = x W + bias (bias NULL: none). Backward, to what came in: dx = dout W^T; to the weights: dW += x^T dout, dbias += column sums.
+       `work` holds in*n floats, and rows*in. */
     void (*linear)(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n);
-    void (*linear_backward)(float *dx, float *dw, float *dbias, const float *dout, const float *x, const float *w,
-                            int rows, int in, int n, float *work);
+    void (*linear_backward)(float *dx, const float *dout, const float *w, int rows, int in, int n, float *work);
+    void (*linear_weight)(float *dw, float *dbias, const float *dout, const float *x, int rows, int in, int n,
+                          float *work);
     /* out: sequences x queries x heads x size; probs: sequences x heads x queries x keys. Backward: dq, dk and dv are overwritten; `work` is as
        large as probs. */
     void (*attention)(float *out, float *probs, const float *q, const float *k, const float *v,

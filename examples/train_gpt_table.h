@@ -9,6 +9,7 @@ typedef struct options {
     const char *mesh, *device, *text, *log, *against, *schedule, *save, *resume, *topology;
     int steps, batch, context, layers, channels, heads, seed, micro, zero, sp, ulysses, ring, explain, chunks;
     int experts, top_k, ep; /* experts 0: an MLP */
+    int sample;             /* bytes to write at the end */
     int simulate;           /* ranks that are threads of this process; 0: processes */
 } options;
 
@@ -152,6 +153,7 @@ typedef struct model {
     mesh_moe *moe;       /* NULL: no experts */
     struct pass **saved; /* activations of the micro-batches in flight; NULL: not needed yet */
     int backwards;       /* micro-batches whose gradients are there */
+    int splits;          /* the schedule has the weights' half of a backward apart from the input's */
 } model;
 
 static int64_t extent(const options *o, char letter) {
@@ -434,6 +436,11 @@ typedef struct passage {
     mesh_request forward, backward;
 } passage;
 
+typedef struct room { /* rows of floats, as many as are needed */
+    float *p;
+    size_t rows;
+} room;
+
 typedef struct layer_pass {
     value ln1, whole1, qkv, q, k, v, q_used, k_used, v_used, att_used, att, part1, sum1, ln2, whole2, up, act, part2,
         sum2;
@@ -445,8 +452,7 @@ typedef struct layer_pass {
     int32_t *choice;
     int slot; /* of the moe */
     mesh_moe_rows rows;
-    float *up_rows, *act_rows, *out_rows; /* of each row that came */
-    int64_t room;
+    room kept, *grads; /* of each row that came: up, act and out; gradients of out and of what gelu makes, of in */
 } layer_pass;
 
 typedef struct pass {
@@ -458,8 +464,10 @@ typedef struct pass {
     float *last_hat, *last_rstd, *work;
     layer_pass *layers;
     int first_layer, slot;
-    void *pool[64]; /* gradients of a layer's: those of another are not alive at the same time */
-    int npool, pooled;
+    void *pool
+        [64]; /* gradients of a layer's: those of another are not alive at the same time, unless the weights' half comes later */
+    int npool, pooled, splits;
+    room grads;
 } pass;
 
 static size_t local(const mesh_layout *l) {
@@ -477,6 +485,7 @@ static int rows_of(const value *v) { return extent_here(&v->t.layout, 0) * exten
 static float *data(const mesh_tensor *t) { return (float *)t->data; }
 
 static void *pooled(pass *a, size_t nbytes) {
+    if (a->splits) return device_memory(nbytes);
     if (a->pooled == a->npool) {
         if (a->npool == 64) die("too many values in a layer");
         a->pool[a->npool++] = device_memory(nbytes);
@@ -572,25 +581,26 @@ static void layer_init(const model *g, pass *a, layer_pass *s) {
     passage_make(a, &s->to_whole1, &s->ln1, &s->whole1, &a->flow_whole);
     value_make(a, &s->qkv, &qkv, NULL);
     attention_init(g, a, s);
-    value_make(a, &s->part1, &a->part, &a->x.g);
-    s->sum1.g = a->x.g;
+    s->sum1.g = s->sum2.g = a->x.g; /* copies: the stream's gradient goes on to grow */
+    s->sum1.g.data = pooled(a, rows * sizeof(float)), s->sum2.g.data = pooled(a, rows * sizeof(float));
+    value_make(a, &s->part1, &a->part, &s->sum1.g);
     passage_make(a, &s->to_sum1, &s->part1, &s->sum1, &a->flow);
     value_make(a, &s->ln2, &a->flow, NULL);
     if (g->o.experts) {
         size_t choices = local(&a->scores) / (size_t)g->o.experts * (size_t)g->o.top_k;
         passage_make(a, &s->to_whole2, &s->ln2, &s->whole2, &a->tokens);
         value_make(a, &s->scores, &a->scores, NULL);
-        value_make(a, &s->part2, &a->tokens, &a->x.g);
+        value_make(a, &s->part2, &a->tokens, &s->sum2.g);
         s->weight = floats(choices), s->weight_grad = floats(choices);
         s->choice = (int32_t *)device_memory(choices * sizeof *s->choice);
         s->slot = a->slot++;
+        s->grads = a->splits ? (room *)allocate(1, sizeof(room)) : &a->grads;
     } else {
         passage_make(a, &s->to_whole2, &s->ln2, &s->whole2, &a->flow_whole);
         value_make(a, &s->up, &a->wide, NULL);
         value_make(a, &s->act, &a->wide, NULL);
-        value_make(a, &s->part2, &a->part, &a->x.g);
+        value_make(a, &s->part2, &a->part, &s->sum2.g);
     }
-    s->sum2.g = a->x.g;
     passage_make(a, &s->to_sum2, &s->part2, &s->sum2, &a->flow);
     s->hat1 = floats(rows), s->rstd1 = floats(rows), s->hat2 = floats(rows), s->rstd2 = floats(rows);
 }
@@ -683,6 +693,7 @@ static void pass_init(pass *a, const model *g, int64_t batch, int slot) {
     int i, layers;
     memset(a, 0, sizeof *a);
     a->batch = batch;
+    a->splits = g->splits;
     a->slot = slot * (g->hi - g->lo);
     shape[0] = batch, shape[1] = o->context, shape[2] = o->channels, shape[3] = E;
     a->flow = activation(3, shape, flow);

@@ -66,6 +66,8 @@ MESH_API mesh_status mesh_schedule_make(mesh_schedule *s, const char *kind, int 
                                         void *memory, size_t nbytes, mesh_error *err);
 /* Enough for any kind; 0: there is no schedule of such numbers. */
 MESH_API size_t mesh_schedule_bytes(int ranks, int micros, int chunks);
+/* Which stage chunk `chunk` of a rank is. -1: no such rank or chunk. */
+MESH_API int mesh_schedule_stage(const mesh_schedule *s, int rank, int chunk);
 /* Of any schedule, the caller's own too: every rank does each of its actions once (of a micro-batch and chunk the forward, and BACKWARD or both halves, or
    no rank does any backward), and none waits for ever: for the forward of the stage before, the backward of the stage behind, its own forward, the
    half before; nor for room, where between two ranks `inbox` activations and as many gradients (0: 2) can wait in each direction, from the start of
@@ -274,6 +276,11 @@ MESH__PRIVATE mesh_status mesh__pipeline_numbers(int ranks, int micros, int chun
                           "%s: %d ranks, %d micro-batches and %d chunks are %l forwards; at most %d", function, ranks,
                           micros, chunks, (int64_t)ranks * micros * chunks, INT32_MAX / 12);
     return MESH_OK;
+}
+
+MESH_API int mesh_schedule_stage(const mesh_schedule *s, int rank, int chunk) {
+    if (!s || rank < 0 || rank >= s->ranks || chunk < 0 || chunk >= s->chunks) return -1;
+    return mesh__stage_of(s, rank, chunk);
 }
 
 MESH_API size_t mesh_schedule_bytes(int ranks, int micros, int chunks) {

@@ -36,6 +36,19 @@ static int pipeline_bubble(const char *kind, int p, int m) {
             1); /* of m micro-batches, 3 (p - 1) / (3 m); in chunks a v-th of the time each, so again 3 (p - 1) of 3 v m */
 }
 
+static int brute_rank(const mesh_schedule *s, int stage) {
+    int c, r;
+    for (c = 0; c < s->chunks; c++)
+        for (r = 0; r < s->ranks; r++)
+            if (stage == (s->order == MESH_STAGES_V && c % 2 ? (c + 1) * s->ranks - 1 - r : c * s->ranks + r)) return r;
+    return -1;
+}
+static int brute_stage(const mesh_schedule *s, int r, int chunk) {
+    int stage;
+    for (stage = chunk * s->ranks; brute_rank(s, stage) != r; stage++) {}
+    return stage;
+}
+
 static void test_formulas(void) {
     int k, p, m, v, r, made = 0;
     for (k = 0; k < PIPELINE_KINDS; k++)
@@ -63,7 +76,8 @@ static void test_formulas(void) {
                     if (k) CHECK_INT(report.makespan_ps - report.busy_ps, pipeline_bubble(kind, p, m));
                     if (strcmp(kind, "zb-v") || m >= 2 * p) CHECK_INT(report.peak, pipeline_peak(kind, p, m, v, 0));
                     for (r = 0; r < p; r++) {
-                        int most = pipeline_peak(kind, p, m, v, r);
+                        int most = pipeline_peak(kind, p, m, v, r), c;
+                        for (c = 0; c < v; c++) CHECK_INT(mesh_schedule_stage(&s, r, c), brute_stage(&s, r, c));
                         CHECK_INT(s.first[r + 1] - s.first[r], actions);
                         CHECK_INT(idle[r], report.makespan_ps - report.busy_ps);
                         if (strcmp(kind, "zb-v") ? peaks[r] != most : peaks[r] > most)
@@ -84,19 +98,6 @@ typedef struct pipeline_brute {
     int made[PIPE_RANKS * 4][PIPE_MICROS][2]; /* per stage and micro-batch: the forward, the backward (of the input) */
     int waits[PIPE_RANKS][PIPE_RANKS][2], at[PIPE_RANKS];
 } pipeline_brute;
-
-static int brute_rank(const mesh_schedule *s, int stage) {
-    int c, r;
-    for (c = 0; c < s->chunks; c++)
-        for (r = 0; r < s->ranks; r++)
-            if (stage == (s->order == MESH_STAGES_V && c % 2 ? (c + 1) * s->ranks - 1 - r : c * s->ranks + r)) return r;
-    return -1;
-}
-static int brute_stage(const mesh_schedule *s, int r, int chunk) {
-    int stage;
-    for (stage = chunk * s->ranks; brute_rank(s, stage) != r; stage++) {}
-    return stage;
-}
 
 /* Does each rank do each action once? */
 static int brute_whole(const mesh_schedule *s) {

@@ -123,6 +123,7 @@ refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp 
 refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved
 refuses "micro-batches that do not go round" "interleaved" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved --layers 4 --micro 1
+refuses "a schedule that train_gpt has not" "it is 1f1b, gpipe, interleaved, zb-h1 or zb-v" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --schedule pipedream
 refuses "ranks that cannot share experts" "--ep 4 does not divide dp_shard x cp x tp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 4 --ep 4
 refuses "fewer experts than ranks that share them" "--ep 2, and --experts 1" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --experts 1 --top-k 1 --ep 2
 refuses "ranks for experts, and no experts" "--ep 2, and --experts 0" $mesh run -n 2 -- $build/train_gpt --mesh dp_shard=2 --ep 2

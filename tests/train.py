@@ -10,7 +10,7 @@ build = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") els
 work = tempfile.mkdtemp(prefix="mesh-train-")
 failed = passed = 0
 
-SMALL = "--text README.md --steps 20 --batch 8 --context 24 --channels 24 --heads 6 --layers 2"
+SMALL = "--sample 5 --text README.md --steps 20 --batch 8 --context 24 --channels 24 --heads 6 --layers 2"
 ONE_HEAD_OF_FOUR = SMALL.replace("--heads 6", "--heads 4")
 COMBINATIONS = [  # ranks, what
     (2, "dp=2"), (2, "dp_replicate=2 --micro 4"), (2, "dp_shard=2 --zero 0"), (2, "dp_shard=2 --zero 1 --micro 2"),
@@ -22,6 +22,9 @@ COMBINATIONS = [  # ranks, what
     (8, "dp_replicate=2,dp_shard=2,cp=2 --zero 2 --micro 2"), (8, "dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 2"),
     (8, "dp_shard=2,tp=2,cp=2 --zero 3"), (12, "dp=2,cp=2,tp=3 --sp --ulysses"), (8, "dp_shard=8 --zero 3"),
     (2, "pp=2"), (2, "pp=2 --micro 4"), (3, "pp=3 --micro 4 --schedule gpipe"), (2, "pp=2 --micro 4 --schedule interleaved --chunks 2"),
+    (2, "pp=2 --micro 4 --schedule zb-h1"), (2, "pp=2 --micro 8 --schedule zb-v"), (4, "pp=4 --micro 8 --schedule zb-h1"),
+    (4, "pp=2,dp_shard=2 --micro 4 --schedule zb-h1 --zero 2"), (4, "pp=2,tp=2 --micro 4 --schedule zb-v --sp"), (8, "pp=2,dp_shard=2,cp=2 --micro 4 --schedule zb-v --zero 3 --ring"),
+    (16, "pp=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 4 --schedule zb-v"),
     (4, "pp=2,tp=2 --micro 2 --sp"), (4, "dp_shard=2,pp=2 --zero 3 --micro 4"), (4, "cp=2,pp=2 --zero 1 --micro 2 --ulysses"),
     (8, "dp=2,pp=2,tp=2 --micro 4"), (8, "pp=4,dp_shard=2 --zero 2 --micro 4"),
     (16, "pp=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --micro 4 --schedule interleaved --chunks 2"),
@@ -30,13 +33,14 @@ COMBINATIONS = [  # ranks, what
 ]
 
 # as many choices of experts as these have, all by more than 1e-3 between the last score chosen and the next
-EXPERTS = f"--text {work}/words.txt --steps 20 --batch 8 --context 24 --channels 24 --heads 4 --layers 2 --experts 4 --seed 6"
+EXPERTS = f"--sample 5 --text {work}/words.txt --steps 20 --batch 8 --context 24 --channels 24 --heads 4 --layers 2 --experts 4 --seed 6"
 WITH_EXPERTS = [
     (2, "dp=2"), (2, "tp=2"), (2, "tp=2 --ep 2"), (2, "tp=2 --ep 2 --sp"), (2, "cp=2 --ep 2"), (2, "cp=2 --ep 2 --ring"), (2, "dp_shard=2 --ep 2"),
     (2, "dp_shard=2 --zero 3 --micro 2"), (4, "dp_shard=4 --ep 2 --zero 1"), (4, "dp_shard=4 --ep 4 --zero 2 --micro 2"),
     (4, "dp_replicate=2,dp_shard=2 --ep 2 --zero 3"), (4, "pp=2,dp_shard=2 --ep 2 --micro 4"), (4, "dp_shard=2,tp=2 --ep 2 --sp --zero 3"),
     (4, "cp=2,tp=2 --ep 4 --ulysses"), (8, "dp_shard=2,cp=2,tp=2 --ep 4 --sp --zero 3 --micro 2"), (8, "tp=2,cp=2,dp_shard=2 --ep 2 --zero 2"),
     (16, "pp=2,dp_shard=2,cp=2,tp=2 --ep 4 --sp --zero 3 --micro 4 --schedule gpipe"),
+    (4, "pp=2,dp_shard=2 --ep 2 --micro 4 --schedule zb-h1 --zero 2"),
     (16, "pp=2,dp_replicate=2,dp_shard=2,tp=2 --ep 2 --zero 1 --micro 2"), (16, "dp_replicate=2,dp_shard=2,cp=2,tp=2 --ep 4 --sp --ring --zero 3 --micro 2"),
 ]
 
@@ -72,14 +76,23 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
     ("a real column taken for padding", "examples/train_gpt_cpu.h", "l.logits = logits, l.targets", "l.logits = logits, l.vocabulary = VOCAB - 1, l.targets",
      2, "tp=2", None),
+    ("gradients handed on before the last micro-batch's weights", NET, "if (last || g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));",
+     "if (g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));", 2, "pp=2 --micro 4 --schedule zb-h1", "ready in this round"),
+    ("the weights' half of a micro-batch left out", NET, "segment_weights(g, a, k, tokens);\n", "if (input) segment_weights(g, a, k, tokens);\n",
+     2, "pp=2 --micro 4 --schedule zb-h1", None),
+    ("the stream's gradient as it went on to grow", NET, "dev->bias_backward(G(g, w, PROJ_B), data(&s->sum1.g), rows, C);",
+     "dev->bias_backward(G(g, w, PROJ_B), data(&a->x.g), rows, C);", 2, "tp=2", None),
+    ("memory of one layer's gradients for all, where the weights' half is later", TABLE, "if (a->splits) return device_memory(nbytes);", "",
+     2, "pp=2 --micro 4 --schedule zb-h1 --layers 4", None),
+    ("the schedule's stages in a loop where they are a V", NET, "mesh_schedule_stage(&r->schedule, index, k)", "k * p + index", 2, "pp=2 --micro 4 --schedule zb-v --layers 4", None),
     ("the router's weights whole and invariant beside cut tokens", TABLE, """if (r->cut == 'S') return with(l, "tp", mesh_replicate());""",
      """if (r->cut == 'S') return with(l, "tp", mesh_invariant());""", 2, "tp=2 --ep 1", "the table is wrong: the router"),
     ("experts' gradients of the own tokens only", TABLE, "if (r->cut == 'X') return experts_layout(n, shape, mesh_replicate());",
      "if (r->cut == 'X') return experts_layout(n, shape, mesh_invariant());", 2, "dp_shard=2 --ep 1", "the table is wrong: an expert's first product"),
     ("one slot for all layers", TABLE, "s->slot = a->slot++;", "s->slot = a->slot;", 2, "dp_shard=2 --ep 2", "slot 0 is empty"),
     ("tokens' gradients through the router alone", NET, "dev->residual(data(&s->whole2.g), through, NULL, tokens, C);", "", 2, "dp_shard=2 --ep 2", None),
-    ("the first expert's bias for all of a rank's", NET, "P(g, w, EACH_UP_B) + e * f, rows", "P(g, w, EACH_UP_B), rows", 2, "dp_shard=2 --ep 2", None),
-    ("experts' gradients added where the second expert's belong", NET, "G(g, w, EACH_DOWN_B) + e * c, d, act,", "G(g, w, EACH_DOWN_B), d, act,", 2, "tp=2 --ep 2", None),
+    ("the first expert's bias for all of a rank's", NET, "P(g, w, EACH_UP_B) + x.up_b, x.rows", "P(g, w, EACH_UP_B), x.rows", 2, "dp_shard=2 --ep 2", None),
+    ("experts' gradients added where the second expert's belong", NET, "G(g, w, EACH_DOWN_B) + x.down_b, x.grad_out", "G(g, w, EACH_DOWN_B), x.grad_out", 2, "tp=2 --ep 2", None),
     ("experts counted by every rank in the norm", NET, "if (first_holder(&p->rest.layout) &&", "if ((p->row->cut == 'X' || first_holder(&p->rest.layout)) &&",
      2, "dp_shard=2 --ep 1", None),
 ]
@@ -210,7 +223,7 @@ def checkpoints():
     half = f"{work}/half"
     code, said = train(f"{build}/train_gpt", 8, f"pp=2,dp_shard=2,tp=2 --sp --zero 3 --micro 2 --steps 10 --save {half}", model, log)
     told(code == 0, "train_gpt --save on 8, after 10 steps", said[-1500:])
-    for ranks, what in ((1, "dp=1"), (4, "cp=2,tp=2 --sp"), (3, "pp=3 --micro 2"), (8, "dp_shard=8 --zero 3"), (4, "tp=4")):
+    for ranks, what in ((1, "dp=1"), (4, "cp=2,tp=2 --sp"), (3, "pp=3 --micro 2"), (2, "pp=2 --micro 4 --schedule zb-v"), (8, "dp_shard=8 --zero 3"), (4, "tp=4")):
         then = f"{work}/then"
         shutil.rmtree(then, ignore_errors=True)
         code, said = train(f"{build}/train_gpt", ranks, f"{what} --resume {half} --save {then}", model, log)
@@ -253,7 +266,8 @@ def slips():
         against = log
         if model != SMALL:
             against = f"{work}/other.csv"
-            train(f"{build}/train_gpt", 1, "", model + (" --layers 3" if model != EXPERTS else ""), log=against)
+            layers = re.search("--layers [0-9]+", what)
+            train(f"{build}/train_gpt", 1, "", model + (" " + layers[0] if model != EXPERTS else ""), log=against)
         code, said = train(binary, ranks, what, model, against)
         says_it = says in said if says else "these differ by more than rounding" in said
         told(code != 0 and says_it, f"slip: {name}", f"status {code}\n" + said[-1500:])
