@@ -948,8 +948,8 @@ static int fits(const options *o, const mesh *m) {
     if (o->ring && mesh_axis_find(m, "cp") < 0)
         return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n", shown(m)), 0;
     if (o->layers < ways(m, "pp") * o->chunks)
-        return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d\n", o->layers, ways(m, "pp"),
-                       o->chunks),
+        return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d; give %d or more\n",
+                       o->layers, ways(m, "pp"), o->chunks, ways(m, "pp") * o->chunks),
                0;
     if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved") &&
         strcmp(o->schedule, "zb-h1") && strcmp(o->schedule, "zb-v"))

@@ -84,6 +84,10 @@ static void test_formulas(void) {
                             test_fail(__FILE__, __LINE__, "%s p %d m %d v %d rank %d: %d in flight, expected %d", kind,
                                       p, m, v, r, peaks[r], most);
                     }
+                    CHECK_INT(mesh_schedule_stage(&s, p, 0), -1);
+                    CHECK_INT(mesh_schedule_stage(&s, -1, 0), -1);
+                    CHECK_INT(mesh_schedule_stage(&s, 0, v), -1);
+                    CHECK_INT(mesh_schedule_stage(&s, 0, -1), -1);
                     if (test_failures) printf("%s p %d m %d v %d\n", kind, p, m, v);
                     free(memory);
                 }
