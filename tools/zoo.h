@@ -20,13 +20,24 @@ static const char zoo_help[] =
     "    ep        experts in parts, on a mesh that does not factor into the other: --ep N\n"
     "    all       every axis of the mesh, with --sp and --zero\n"
     "  --sp --zero 0..3 --ring --ep N     with `all`\n"
-    "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro experts top_k bytes\n"
+    "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro\n"
+    "                 experts top_k bytes, mlp_matrices (2, or 3 where it is gated); what mesh auto reads beside is let be\n"
     "  --topology TEXT    as mesh plan\n"
     "  --json         the same for programs\n";
 
 typedef struct zoo_model {
-    long layers, hidden, ffn, heads, kv_heads, head_width, vocabulary, sequence, batch, micro, experts, top_k, bytes;
+    long layers, hidden, ffn, heads, kv_heads, head_width, vocabulary, sequence, batch, micro, experts, top_k, bytes,
+        mlp_matrices;
 } zoo_model;
+
+/* What a model's file may say beside: how it is computed, and a run that was published. Below 0: not said. */
+typedef struct zoo_run {
+    double experts; /* the file names experts: layers have them in place of the mlp */
+    double flash, causal, gradient_bytes;
+    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, chunks;
+    double tflops, counts_recompute;
+    char source[300];
+} zoo_run;
 
 typedef struct zoo_options {
     int zero, sp, ring, json;
@@ -185,7 +196,9 @@ static void zoo_mlp(zoo_table *t, const mesh_layout *h, double layers) {
     const zoo_options *o = t->o;
     const zoo_model *d = &o->model;
     int64_t up[2] = {d->ffn, d->hidden}, down[2] = {d->hidden, d->ffn}, x[3] = {h->shape[0], h->shape[1], d->hidden};
-    const mesh_layout *wu = zoo_weight_row(t, "weight up", 2, up, mesh_shard(0), layers), *u, *g, *wd;
+    const mesh_layout *wu =
+                          zoo_weight_row(t, "weight up", 2, up, mesh_shard(0), (double)(d->mlp_matrices - 1) * layers),
+                      *u, *g, *wd;
     mesh_layout use = zoo_activation(o, 3, x, o->sp ? mesh_shard(1) : mesh_invariant());
     u = zoo_made(t, "up", MESH_LOCAL_EINSUM, "bsc,fc->bsf", h, wu, NULL, NULL, layers);
     g = zoo_made(t, "gelu", MESH_LOCAL_MAP, "bsf->bsf", u, NULL, NULL, NULL, layers);
@@ -203,7 +216,7 @@ static void zoo_experts(zoo_table *t, double layers) {
     zoo_set(&use, "ep", mesh_shard(0));
     rest = use;
     zoo_set(&rest, "efsdp", o->zero ? mesh_shard(1) : mesh_invariant());
-    r = zoo_row(t, "weight experts", &rest, &use, 2 * layers);
+    r = zoo_row(t, "weight experts", &rest, &use, (double)d->mlp_matrices * layers);
     if (o->zero == 3) r->forward *= 2;
 }
 
@@ -223,7 +236,7 @@ static void zoo_build(zoo_table *t) {
     norm = zoo_weight_row(t, "weight norms", 1, c, o->sp ? mesh_replicate() : mesh_invariant(), 2 * layers + 1);
     h = zoo_made(t, "norm", MESH_LOCAL_MAP, "bsC,C->bsC", &flow, norm, NULL, &whole, 2 * layers + 1);
     zoo_attention(t, h, layers);
-    if (o->ep > 1)
+    if (o->sparse.naxes)
         zoo_experts(t, layers);
     else
         zoo_mlp(t, h, layers);
@@ -376,32 +389,77 @@ static const struct {
 } zoo_fields[] = {
 #define ZOO(field, usual) \
     { #field, offsetof(zoo_model, field), usual }
-    ZOO(layers, 12),     ZOO(hidden, 768),       ZOO(ffn, 3072),      ZOO(heads, 12), ZOO(kv_heads, 12),
-    ZOO(head_width, 64), ZOO(vocabulary, 50304), ZOO(sequence, 1024), ZOO(batch, 32), ZOO(micro, 4),
-    ZOO(experts, 8),     ZOO(top_k, 2),          ZOO(bytes, 2)};
+    ZOO(layers, 12),     ZOO(hidden, 768),       ZOO(ffn, 3072),      ZOO(heads, 12),      ZOO(kv_heads, 12),
+    ZOO(head_width, 64), ZOO(vocabulary, 50304), ZOO(sequence, 1024), ZOO(batch, 32),      ZOO(micro, 4),
+    ZOO(experts, 8),     ZOO(top_k, 2),          ZOO(bytes, 2),       ZOO(mlp_matrices, 2)};
 #undef ZOO
 enum { ZOO_FIELDS = sizeof zoo_fields / sizeof zoo_fields[0] };
 
 static long *zoo_field(zoo_model *d, size_t i) { return (long *)(void *)((char *)d + zoo_fields[i].at); }
 
-static int zoo_read_model(zoo_model *d, const char *path) {
-    char line[256], name[64], value[64], more[8];
+/* The other words of a model's file. */
+static const struct {
+    const char *name;
+    size_t at;
+} zoo_words[] = {
+#define ZOO(field) \
+    { #field, offsetof(zoo_run, field) }
+#define PUBLISHED(field) \
+    { "published_" #field, offsetof(zoo_run, field) }
+    ZOO(flash),        ZOO(causal),          ZOO(gradient_bytes), ZOO(devices),
+    PUBLISHED(tp),     PUBLISHED(cp),        PUBLISHED(pp),       PUBLISHED(dp),
+    PUBLISHED(ep),     PUBLISHED(zero),      PUBLISHED(sp),       PUBLISHED(micro),
+    PUBLISHED(chunks), PUBLISHED(recompute), PUBLISHED(tflops),   PUBLISHED(counts_recompute)};
+#undef ZOO
+#undef PUBLISHED
+enum { ZOO_WORDS = sizeof zoo_words / sizeof zoo_words[0] };
+
+static double *zoo_word(zoo_run *run, size_t i) { return (double *)(void *)((char *)run + zoo_words[i].at); }
+
+/* A line NAME VALUE of a file: its name, its value, and its value to the end of the line. 0: an empty line; -1: it is none. */
+static int zoo_line_read(char *line, char *name, char *value, char *all) {
+    char *hash = strchr(line, '#');
+    int n, at = 0;
+    if (hash) *hash = 0;
+    line[strcspn(line, "\r\n")] = 0;
+    n = sscanf(line, "%63s %n%63s", name, &at, value);
+    if (n <= 0) return 0;
+    if (n == 1) return -1;
+    snprintf(all, 300, "%s", line + at);
+    return strcmp(name, "source") && all[strlen(value) + strspn(all + strlen(value), " \t")] ? -1 : 1;
+}
+
+static int zoo_model_word(zoo_model *d, zoo_run *run, const char *name, const char *value, const char *all) {
+    size_t i;
+    char *end;
+    if (!strcmp(name, "source")) return snprintf(run->source, sizeof run->source, "%s", all) > 0;
+    for (i = 0; i < ZOO_FIELDS; i++)
+        if (!strcmp(name, zoo_fields[i].name)) {
+            if (!strcmp(name, "experts")) run->experts = 1;
+            return (*zoo_field(d, i) = number(value)) > 0;
+        }
+    for (i = 0; i < ZOO_WORDS; i++)
+        if (!strcmp(name, zoo_words[i].name)) {
+            *zoo_word(run, i) = strtod(value, &end);
+            return !*end && *zoo_word(run, i) >= 0 && *zoo_word(run, i) < 1e6;
+        }
+    return 0;
+}
+
+static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command) {
+    char line[400], name[64], value[64], all[300];
     FILE *f = fopen(path, "r");
     size_t i;
-    if (!f) return wrong("zoo", strerror(errno), path);
+    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = zoo_fields[i].usual;
+    for (i = 0; i < ZOO_WORDS; i++) *zoo_word(run, i) = -1;
+    run->experts = 0;
+    run->source[0] = 0;
+    if (!f) return wrong(command, strerror(errno), path);
     while (fgets(line, sizeof line, f)) {
-        char *hash = strchr(line, '#');
-        int n;
-        if (hash) *hash = 0;
-        n = sscanf(line, "%63s %63s %7s", name, value, more);
-        if (n <= 0) continue;
-        for (i = 0; i < ZOO_FIELDS && strcmp(name, zoo_fields[i].name); i++) {}
-        if (i == ZOO_FIELDS || n != 2 || number(value) < 1) {
-            line[strcspn(line, "\n")] = 0;
-            fclose(f);
-            return wrong("zoo", "a line of the model is no NAME VALUE of those that --help lists", line);
-        }
-        *zoo_field(d, i) = number(value);
+        int kind = zoo_line_read(line, name, value, all);
+        if (kind > 0 ? zoo_model_word(d, run, name, value, all) : !kind) continue;
+        fclose(f);
+        return wrong(command, "a line of the model is no NAME VALUE of those that --help lists", line);
     }
     fclose(f);
     return 0;
@@ -480,6 +538,7 @@ static int zoo_meshes(zoo_options *o) {
 static int command_zoo(const char *self, int argc, char **argv) {
     static zoo_table table;
     static zoo_options o;
+    static zoo_run run;
     mesh_topology topology;
     mesh_error err;
     const char *mesh_text = NULL;
@@ -498,7 +557,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
         if (!strcmp(arg, "--mesh")) {
             mesh_text = value;
         } else if (!strcmp(arg, "--model")) {
-            if ((status = zoo_read_model(&o.model, value)) != 0) return status;
+            if ((status = zoo_read_model(&o.model, &run, value, "zoo")) != 0) return status;
         } else if (!strcmp(arg, "--zero")) {
             if (strlen(value) != 1 || *value < '0' || *value > '3')
                 return wrong("zoo", "--zero is 0, 1, 2 or 3", value);
