@@ -62,6 +62,7 @@ static int nearly(const char *typed, const char *word) {
 #include "draw.h"
 #include "zoo.h"
 #include "schedule.h"
+#include "predict.h"
 #include "auto.h"
 #include "doctor.h"
 #include "trace.h"

@@ -34,7 +34,8 @@ typedef struct zoo_model {
 typedef struct zoo_run {
     double experts; /* the file names experts: layers have them in place of the mlp */
     double flash, causal, gradient_bytes;
-    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, chunks;
+    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, schedule,
+        chunks; /* schedule: auto_schedule_names */
     double tflops, counts_recompute;
     char source[300];
 } zoo_run;
@@ -416,53 +417,73 @@ enum { ZOO_WORDS = sizeof zoo_words / sizeof zoo_words[0] };
 
 static double *zoo_word(zoo_run *run, size_t i) { return (double *)(void *)((char *)run + zoo_words[i].at); }
 
-/* A line NAME VALUE of a file: its name, its value, and its value to the end of the line. 0: an empty line; -1: it is none. */
-static int zoo_line_read(char *line, char *name, char *value, char *all) {
-    char *hash = strchr(line, '#');
-    int n, at = 0;
-    if (hash) *hash = 0;
-    line[strcspn(line, "\r\n")] = 0;
-    n = sscanf(line, "%63s %n%63s", name, &at, value);
-    if (n <= 0) return 0;
-    if (n == 1) return -1;
-    snprintf(all, 300, "%s", line + at);
-    return strcmp(name, "source") && all[strlen(value) + strspn(all + strlen(value), " \t")] ? -1 : 1;
-}
-
-static int zoo_model_word(zoo_model *d, zoo_run *run, const char *name, const char *value, const char *all) {
-    size_t i;
-    char *end;
-    if (!strcmp(name, "source")) return snprintf(run->source, sizeof run->source, "%s", all) > 0;
-    for (i = 0; i < ZOO_FIELDS; i++)
-        if (!strcmp(name, zoo_fields[i].name)) {
-            if (!strcmp(name, "experts")) run->experts = 1;
-            return (*zoo_field(d, i) = number(value)) > 0;
-        }
-    for (i = 0; i < ZOO_WORDS; i++)
-        if (!strcmp(name, zoo_words[i].name)) {
-            *zoo_word(run, i) = strtod(value, &end);
-            return !*end && *zoo_word(run, i) >= 0 && *zoo_word(run, i) < 1e6;
-        }
-    return 0;
-}
-
-static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command) {
-    char line[400], name[64], value[64], all[300];
+/* Lines NAME VALUE of a file (# begins a comment; of `source` the value is the rest of the line), each for `take`: NULL, or what is wrong with it. */
+static int zoo_read_lines(const char *command, const char *path,
+                          const char *(*take)(void *to, const char *name, const char *value, const char *all),
+                          void *to) {
+    char line[400], name[64], value[64], more[2], said[600];
     FILE *f = fopen(path, "r");
-    size_t i;
-    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = zoo_fields[i].usual;
-    for (i = 0; i < ZOO_WORDS; i++) *zoo_word(run, i) = -1;
-    run->experts = 0;
-    run->source[0] = 0;
+    int number_of = 0, n, at;
     if (!f) return wrong(command, strerror(errno), path);
     while (fgets(line, sizeof line, f)) {
-        int kind = zoo_line_read(line, name, value, all);
-        if (kind > 0 ? zoo_model_word(d, run, name, value, all) : !kind) continue;
+        const char *what = NULL;
+        char *hash = strchr(line, '#');
+        number_of++;
+        if (strlen(line) == sizeof line - 1 && line[sizeof line - 2] != '\n') what = "a line of 399 bytes or more";
+        if (hash) *hash = 0;
+        line[strcspn(line, "\r\n")] = 0;
+        at = 0;
+        n = sscanf(line, "%63s %n%63s %1s", name, &at, value, more);
+        if (n <= 0 && !what) continue;
+        if (!what && n == 1) what = "a value is missing; a line is NAME VALUE";
+        if (!what && n == 3 && strcmp(name, "source")) what = "more than one value; a line is NAME VALUE";
+        if (!what && !(what = take(to, name, value, line + at))) continue;
         fclose(f);
-        return wrong(command, "a line of the model is no NAME VALUE of those that --help lists", line);
+        snprintf(said, sizeof said, "%s:%d: %s", path, number_of, what);
+        return wrong(command, said, line);
     }
     fclose(f);
     return 0;
+}
+
+typedef struct zoo_reading {
+    zoo_model *d;
+    zoo_run *run;
+} zoo_reading;
+
+static const char *zoo_model_line(void *to, const char *name, const char *value, const char *all) {
+    static const char *const schedules[] = {"1f1b", "interleaved", "gpipe", "zb-h1"};
+    zoo_reading *r = (zoo_reading *)to;
+    double *word;
+    char *end;
+    size_t i;
+    if (!strcmp(name, "source"))
+        return snprintf(r->run->source, sizeof r->run->source, "%s", all) < 0 ? "no text" : NULL;
+    for (i = 0; !strcmp(name, "published_schedule") && i < 4; i++)
+        if (!strcmp(value, schedules[i])) return r->run->schedule = (double)i, (const char *)NULL;
+    if (!strcmp(name, "published_schedule")) return "expected 1f1b, interleaved, gpipe or zb-h1";
+    for (i = 0; i < ZOO_FIELDS; i++)
+        if (!strcmp(name, zoo_fields[i].name)) {
+            if (!strcmp(name, "experts")) r->run->experts = 1;
+            return (*zoo_field(r->d, i) = number(value)) > 0 ? NULL : "a whole number from 1 to 999999 is expected";
+        }
+    for (i = 0; i < ZOO_WORDS && strcmp(name, zoo_words[i].name); i++) {}
+    if (i == ZOO_WORDS) return "no such name; those that --help lists are";
+    word = zoo_word(r->run, i);
+    *word = strtod(value, &end);
+    return !*end && *word >= 0 && *word < 1e6 ? NULL : "a number from 0 to 999999 is expected";
+}
+
+static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command) {
+    zoo_reading r;
+    size_t i;
+    r.d = d, r.run = run;
+    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = zoo_fields[i].usual;
+    for (i = 0; i < ZOO_WORDS; i++) *zoo_word(run, i) = -1;
+    run->experts = 0;
+    run->schedule = -1;
+    run->source[0] = 0;
+    return zoo_read_lines(command, path, zoo_model_line, &r);
 }
 
 /* What a name asks of the mesh, and of the options. 0, or the status of a message. */
