@@ -10,9 +10,10 @@ static const char auto_help[] =
     "What the prediction assumes and leaves out, and how far it is from published runs: docs/auto.md.\n\n"
     "  --model FILE     lines of NAME VALUE as mesh zoo --model (batch: sequences of a step), and\n"
     "      flash 1            attention keeps no scores       causal 1       it computes no more than half of them\n"
-    "      gradient_bytes 4   of a gradient that is summed     devices N      how many of the cluster's\n"
+    "      gradient_bytes 4   of a gradient that is summed     dropout 0      there is none\n"
+    "      devices N          how many of the cluster's\n"
     "      published_tp _cp _pp _dp _ep _zero _sp _micro _schedule _chunks _recompute (0 none, 1 selective, 2 full)   a run that\n"
-    "      was published, printed beside its prediction; what is not said of it is free: the fastest that fits is taken\n"
+    "      was published, printed beside its prediction; what is not said of it is free: the fastest is taken, of those that fit\n"
     "      published_tflops   per device; with published_counts_recompute 1 what is computed twice counts; source TEXT\n"
     "  --cluster FILE   hosts devices_per_host; of a device: memory and reserve in GB, bandwidth of memory in GB/s, flops, its dense\n"
     "                   peak in TFLOP/s, efficiency, the part of it that products reach; topology as mesh plan; source TEXT\n"
@@ -140,8 +141,7 @@ static void auto_keep(auto_search *s, const auto_result *r) {
     int fits = bytes <= auto_limit(s);
     s->tried++;
     if (s->run.tflops > 0 && auto_agrees(&s->published, c) &&
-        (!s->own_found || fits > s->own_fits ||
-         (fits == s->own_fits && (fits ? r->step < s->own.step : bytes < s->own.state + s->own.activations))))
+        (!s->own_found || fits > s->own_fits || (fits == s->own_fits && r->step < s->own.step)))
         s->own = *r, s->own_found = 1, s->own_fits = fits;
     if (!fits) {
         if (!s->too_large++ || bytes < s->least) s->least = bytes, s->smallest = *c;

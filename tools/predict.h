@@ -195,14 +195,42 @@ static void auto_add(auto_moves *to, const auto_moves *m, double times) {
     to->bytes += times * m->bytes;
 }
 
-/* A weight as data parallelism cuts it: all elements in a row (whole heads over many ranks would leave ranks with none). What tp or ep cuts where it is
-   used stays the outer cut. */
-static mesh_layout auto_flat(const mesh_layout *l, const mesh_layout *use) {
-    int64_t n = 1;
-    mesh_layout r;
+/* ---- of a layer's activations, and its weights ---- */
+
+/* How often a row of the table of one layer is in a place. Of the norms one is behind the last layer. */
+static double auto_times(const zoo_tensor *r, int place) {
+    int norm = !strcmp(r->name, "norm") || !strcmp(r->name, "weight norms");
+    int first = !strcmp(r->name, "token table") || !strcmp(r->name, "embedding");
+    int last = !strcmp(r->name, "weight head") || !strcmp(r->name, "logits") || !strcmp(r->name, "loss, of rows");
+    if (!strcmp(r->name, "loss")) return 0; /* a number once a step */
+    if (first || last) return place == (first ? AUTO_FIRST : AUTO_LAST) ? r->backward : 0;
+    return place == AUTO_LAYER ? r->backward - norm : place == AUTO_LAST ? norm : 0;
+}
+
+/* Forward from rest to use, backward from the gradient of use to that of rest. */
+static void auto_both_ways(auto_search *s, const mesh_layout *rest, const mesh_layout *use, long gradient,
+                           auto_moves moves[AUTO_WAYS]) {
+    mesh_layout grad_use = *use, grad_rest = *rest;
+    mesh_error err;
+    if (mesh_spec_gradient(&grad_use.spec, &use->spec, &err) || mesh_spec_gradient(&grad_rest.spec, &rest->spec, &err))
+        fprintf(stderr, "mesh auto: %s\n", err.text), exit(1);
+    moves[AUTO_FORWARD] = auto_way(s, rest, use, s->zoo.model.bytes);
+    moves[AUTO_BACKWARD] = auto_way(s, &grad_use, &grad_rest, gradient);
+}
+
+static void auto_activation(auto_search *s, const zoo_tensor *r, auto_table *t) {
+    int axis = !strcmp(r->name, "k, v") ? AUTO_CP : AUTO_TP, place, way;
+    auto_moves moves[AUTO_WAYS];
+    auto_both_ways(s, &r->rest, &r->use, s->zoo.model.bytes, moves);
+    for (place = 0; place < AUTO_PLACES; place++)
+        for (way = 0; way < AUTO_WAYS; way++) auto_add(&t->moves[axis][place][way], &moves[way], auto_times(r, place));
+}
+
+/* A layout with all elements in a row, n of them, what tp or ep cuts where a weight is used being the outer cut: as data parallelism cuts weights
+   (whole heads over many ranks would leave ranks with none). */
+static mesh_layout auto_flat(const mesh_layout *l, const mesh_layout *use, int64_t n) {
+    mesh_layout r = zoo_layout(l->on, 1, &n);
     int i, inner;
-    for (i = 0; i < l->ndim; i++) n *= l->shape[i];
-    r = zoo_layout(l->on, 1, &n);
     for (inner = 0; inner < 2; inner++)
         for (i = 0; i < l->on->naxes; i++) {
             const mesh_place *place = &l->spec.axis[i];
@@ -213,28 +241,38 @@ static mesh_layout auto_flat(const mesh_layout *l, const mesh_layout *use) {
     return r;
 }
 
-/* A row of the table of one layer, in its place. Of the norms one is behind the last layer. */
-static void auto_row(auto_search *s, const zoo_tensor *r, int weights, auto_table *t) {
-    int norm = !strcmp(r->name, "norm") || !strcmp(r->name, "weight norms"), way, place;
-    int axis = weights ? AUTO_DP : !strcmp(r->name, "k, v") ? AUTO_CP : AUTO_TP;
-    int first = !strcmp(r->name, "token table") || !strcmp(r->name, "embedding");
-    int last = !strcmp(r->name, "weight head") || !strcmp(r->name, "logits") || !strcmp(r->name, "loss, of rows");
-    mesh_layout use = weights ? auto_flat(&r->use, &r->use) : r->use;
-    mesh_layout rest = weights ? auto_flat(&r->rest, &r->use) : r->rest, grad_use = use, grad_rest = rest;
-    auto_moves moves[AUTO_WAYS];
-    if (auto_is_weight(r) != weights || !strcmp(r->name, "loss")) return;
-    if (mesh_spec_gradient(&grad_use.spec, &use.spec, NULL) || mesh_spec_gradient(&grad_rest.spec, &rest.spec, NULL))
-        fprintf(stderr, "mesh auto: %s has no gradient\n", r->name), exit(1);
-    moves[AUTO_FORWARD] = auto_way(s, &rest, &use, s->zoo.model.bytes);
-    moves[AUTO_BACKWARD] =
-        auto_way(s, &grad_use, &grad_rest, weights ? (long)auto_gradient_bytes(s) : s->zoo.model.bytes);
-    for (place = 0; place < AUTO_PLACES; place++) {
-        double times = place == AUTO_LAYER ? r->backward - norm : place == AUTO_LAST ? norm : 0;
-        if (first || last) times = place == (first ? AUTO_FIRST : AUTO_LAST) ? r->backward : 0;
-        for (way = 0; way < AUTO_WAYS; way++) auto_add(&t->moves[axis][place][way], &moves[way], times);
-        if (!weights) continue;
-        t->use[place] += times * auto_elements(&use);
-        t->rest[place] += times * auto_elements(&rest);
+/* Do two weights lie alike, so that they travel as one? */
+static int auto_alike(const zoo_tensor *a, const zoo_tensor *b) {
+    mesh_layout x[4];
+    int64_t n = 1;
+    if (a->use.on != b->use.on) return 0;
+    x[0] = auto_flat(&a->use, &a->use, n), x[1] = auto_flat(&b->use, &b->use, n);
+    x[2] = auto_flat(&a->rest, &a->use, n), x[3] = auto_flat(&b->rest, &b->use, n);
+    return mesh_spec_equal(&x[0].spec, &x[1].spec) && mesh_spec_equal(&x[2].spec, &x[3].spec);
+}
+
+/* The weights of a place: those that lie alike, in one bucket. done: of the table's rows. */
+static void auto_buckets(auto_search *s, int place, auto_table *t) {
+    int done[ZOO_TENSORS] = {0}, i, k, d, way;
+    for (i = 0; i < s->table.n; i++) {
+        const zoo_tensor *r = &s->table.row[i];
+        auto_moves moves[AUTO_WAYS];
+        mesh_layout use, rest;
+        int64_t n = 0;
+        for (k = i; k < s->table.n; k++) {
+            const zoo_tensor *other = &s->table.row[k];
+            int64_t elements = (int64_t)auto_times(other, place);
+            if (done[k] || !auto_is_weight(other) || !elements || !auto_is_weight(r) || !auto_alike(r, other)) continue;
+            for (d = 0; d < other->use.ndim; d++) elements *= other->use.shape[d];
+            n += elements;
+            done[k] = 1;
+        }
+        if (!n) continue;
+        use = auto_flat(&r->use, &r->use, n), rest = auto_flat(&r->rest, &r->use, n);
+        auto_both_ways(s, &rest, &use, (long)auto_gradient_bytes(s), moves);
+        for (way = 0; way < AUTO_WAYS; way++) auto_add(&t->moves[AUTO_DP][place][way], &moves[way], 1);
+        t->use[place] += auto_elements(&use);
+        t->rest[place] += auto_elements(&rest);
     }
 }
 
@@ -287,7 +325,9 @@ static int auto_tabulate(auto_search *s, const auto_choice *c, int weights, auto
     memset(&s->table, 0, sizeof s->table);
     s->table.o = o;
     zoo_build(&s->table);
-    for (i = 0; i < s->table.n; i++) auto_row(s, &s->table.row[i], weights, t);
+    for (i = 0; !weights && i < s->table.n; i++)
+        if (!auto_is_weight(&s->table.row[i])) auto_activation(s, &s->table.row[i], t);
+    for (i = 0; weights && i < AUTO_PLACES; i++) auto_buckets(s, i, t);
     o->model.layers = layers, o->model.batch = batch;
     if (!weights)
         auto_experts(s, c, (double)c->micro * (double)o->model.sequence / (double)(c->cp * (c->sp ? c->tp : 1)), t);
@@ -339,26 +379,27 @@ static double auto_head(const auto_search *s) {
 /* Bytes that the forward pass of a layer reads and writes for a token beside its products, each kernel fused with its neighbours of one element: two
    norms (read, write), two residual sums (read two, write one) with their dropout's masks, the activation function; and of scores, unless flash
    keeps them on chip, softmax (read, write) and dropout (read, write, mask). Backward: twice that. */
+static int auto_drops(const auto_search *s) { return s->run.dropout != 0; }
 static double auto_touched_scores(const auto_search *s) {
-    double e = (double)s->zoo.model.bytes;
-    return s->run.flash > 0 ? 0 : (4 * e + 1) * (double)s->zoo.model.heads * (double)s->zoo.model.sequence;
+    double e = (double)s->zoo.model.bytes, of = auto_drops(s) ? 4 * e + 1 : 2 * e;
+    return s->run.flash > 0 ? 0 : of * (double)s->zoo.model.heads * (double)s->zoo.model.sequence;
 }
 static double auto_touched(const auto_search *s, const auto_choice *c) {
     double e = (double)s->zoo.model.bytes, t = (double)c->tp;
-    return (10 * e + 2) * (double)s->zoo.model.hidden / (c->sp ? t : 1) +
+    return (10 * e + (auto_drops(s) ? 2 : 0)) * (double)s->zoo.model.hidden / (c->sp ? t : 1) +
            (e * (double)s->zoo.model.mlp_matrices * auto_ffn(s) + auto_touched_scores(s)) / t;
 }
 
 /* Bytes that a layer keeps of a token. With elements of 2 bytes, 4 x hidden of ffn and as many key heads: s b h (10 + 24/t + 5 a s/(h t)),
-   with sp all over t. Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4. */
+   with sp all over t; without dropout no masks and one copy of scores. Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4. */
 static double auto_kept(const auto_search *s, const auto_choice *c, int recompute) {
     const zoo_model *d = &s->zoo.model;
     double e = (double)d->bytes, t = (double)c->tp, h = (double)d->hidden, outside = c->sp ? t : 1;
     double q = (double)d->heads * (double)d->head_width, k = (double)d->kv_heads * (double)d->head_width;
-    double scores =
-        s->run.flash > 0 || recompute == AUTO_SELECTIVE ? 0 : (2 * e + 1) * (double)d->heads * (double)d->sequence;
+    double mask = auto_drops(s) ? 2 : 0, of = auto_drops(s) ? 2 * e + 1 : e;
+    double scores = s->run.flash > 0 || recompute == AUTO_SELECTIVE ? 0 : of * (double)d->heads * (double)d->sequence;
     if (recompute == AUTO_FULL) return e * h / outside;
-    return (4 * e + 2) * h / outside + (e * (2 * q + 2 * k + (double)d->mlp_matrices * auto_ffn(s)) + scores) / t;
+    return (4 * e + mask) * h / outside + (e * (2 * q + 2 * k + (double)d->mlp_matrices * auto_ffn(s)) + scores) / t;
 }
 
 /* ---- stages ---- */

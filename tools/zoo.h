@@ -33,7 +33,7 @@ typedef struct zoo_model {
 /* What a model's file may say beside: how it is computed, and a run that was published. Below 0: not said. */
 typedef struct zoo_run {
     double experts; /* the file names experts: layers have them in place of the mlp */
-    double flash, causal, gradient_bytes;
+    double flash, causal, dropout, gradient_bytes;
     double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, schedule,
         chunks; /* schedule: auto_schedule_names */
     double tflops, counts_recompute;
@@ -407,10 +407,23 @@ static const struct {
     { #field, offsetof(zoo_run, field) }
 #define PUBLISHED(field) \
     { "published_" #field, offsetof(zoo_run, field) }
-    ZOO(flash),        ZOO(causal),          ZOO(gradient_bytes), ZOO(devices),
-    PUBLISHED(tp),     PUBLISHED(cp),        PUBLISHED(pp),       PUBLISHED(dp),
-    PUBLISHED(ep),     PUBLISHED(zero),      PUBLISHED(sp),       PUBLISHED(micro),
-    PUBLISHED(chunks), PUBLISHED(recompute), PUBLISHED(tflops),   PUBLISHED(counts_recompute)};
+    ZOO(dropout),
+    ZOO(flash),
+    ZOO(causal),
+    ZOO(gradient_bytes),
+    ZOO(devices),
+    PUBLISHED(tp),
+    PUBLISHED(cp),
+    PUBLISHED(pp),
+    PUBLISHED(dp),
+    PUBLISHED(ep),
+    PUBLISHED(zero),
+    PUBLISHED(sp),
+    PUBLISHED(micro),
+    PUBLISHED(chunks),
+    PUBLISHED(recompute),
+    PUBLISHED(tflops),
+    PUBLISHED(counts_recompute)};
 #undef ZOO
 #undef PUBLISHED
 enum { ZOO_WORDS = sizeof zoo_words / sizeof zoo_words[0] };
