@@ -306,7 +306,7 @@ static void auto_print_json(const auto_result *r) {
     printf("{");
     for (k = 0; k < AUTO_CHOICES; k++)
         if (c + k == &r->choice.schedule)
-            printf("\"schedule\": \"%s\", ", auto_schedule_names[c[k]]);
+            printf("\"schedule\": \"%s\", ", zoo_schedules[c[k]]);
         else
             printf("\"%s\": %ld, ", auto_names[k], c[k]);
     printf("\"micro_batches\": %.0f, \"step\": %.9g, \"compute\": %.9g, \"memory\": %.9g, \"bubble\": %.9g",
@@ -324,8 +324,8 @@ static void auto_print_line(const auto_result *r) {
     static const char *const recompute[] = {"none", "select", "full"};
     const auto_choice *c = &r->choice;
     printf("%3ld %3ld %3ld %3ld %5ld/%-5ld %4ld %2ld %5ld %11s %6ld %-6s %8.3f %8.3f %7.3f", c->tp, c->cp, c->pp, c->ep,
-           c->dp, c->dp_shard, c->zero, c->sp, c->micro, auto_schedule_names[c->schedule], c->chunks,
-           recompute[c->recompute], r->step, r->compute, r->memory);
+           c->dp, c->dp_shard, c->zero, c->sp, c->micro, zoo_schedules[c->schedule], c->chunks, recompute[c->recompute],
+           r->step, r->compute, r->memory);
     printf(" %7.3f %7.3f %7.3f %7.3f %7.3f %7.3f %6.1f %6.1f %8.1f %7.1f\n", r->axis[AUTO_TP], r->axis[AUTO_CP],
            r->axis[AUTO_EP], r->axis[AUTO_DP], r->axis[AUTO_PP], r->bubble, r->state / 1e9, r->activations / 1e9,
            r->tokens, r->model_tflops);
@@ -477,7 +477,7 @@ static int auto_fix(auto_choice *fix, const char *text) {
                          name);
         value = !strcmp(word, "0") ? 0 : number(word);
         for (k = 0; at + i == &fix->schedule && k < AUTO_SCHEDULES; k++)
-            if (!strcmp(word, auto_schedule_names[k])) break;
+            if (!strcmp(word, zoo_schedules[k])) break;
         if (at + i == &fix->schedule) value = k < AUTO_SCHEDULES ? k : -1;
         if (value < (i < 6 || at + i == &fix->micro || at + i == &fix->chunks) || (at + i == &fix->zero && value > 3) ||
             (at + i == &fix->sp && value > 1) || (at + i == &fix->recompute && value > 2))
@@ -560,6 +560,7 @@ static int command_auto(const char *self, int argc, char **argv) {
         return status;
     if (s.run.experts <= 0) s.run.experts = -1;
     auto_published(&s);
+    if (batch || s.devices) s.run.tflops = 0; /* what was published is another run */
     if (batch) s.zoo.model.batch = batch;
     all = (long)(s.cluster.hosts * s.cluster.devices_per_host);
     if (!s.devices) s.devices = s.run.devices > 0 ? (long)s.run.devices : all;

@@ -34,8 +34,7 @@ typedef struct zoo_model {
 typedef struct zoo_run {
     double experts; /* the file names experts: layers have them in place of the mlp */
     double flash, causal, dropout, gradient_bytes;
-    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, schedule,
-        chunks; /* schedule: auto_schedule_names */
+    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, schedule, chunks; /* schedule: of zoo_schedules */
     double tflops, counts_recompute;
     char source[300];
 } zoo_run;
@@ -459,13 +458,14 @@ static int zoo_read_lines(const char *command, const char *path,
     return 0;
 }
 
+static const char *const zoo_schedules[] = {"1f1b", "interleaved", "gpipe", "zb-h1"};
+
 typedef struct zoo_reading {
     zoo_model *d;
     zoo_run *run;
 } zoo_reading;
 
 static const char *zoo_model_line(void *to, const char *name, const char *value, const char *all) {
-    static const char *const schedules[] = {"1f1b", "interleaved", "gpipe", "zb-h1"};
     zoo_reading *r = (zoo_reading *)to;
     double *word;
     char *end;
@@ -473,7 +473,7 @@ static const char *zoo_model_line(void *to, const char *name, const char *value,
     if (!strcmp(name, "source"))
         return snprintf(r->run->source, sizeof r->run->source, "%s", all) < 0 ? "no text" : NULL;
     for (i = 0; !strcmp(name, "published_schedule") && i < 4; i++)
-        if (!strcmp(value, schedules[i])) return r->run->schedule = (double)i, (const char *)NULL;
+        if (!strcmp(value, zoo_schedules[i])) return r->run->schedule = (double)i, (const char *)NULL;
     if (!strcmp(name, "published_schedule")) return "expected 1f1b, interleaved, gpipe or zb-h1";
     for (i = 0; i < ZOO_FIELDS; i++)
         if (!strcmp(name, zoo_fields[i].name)) {
