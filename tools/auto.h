@@ -161,8 +161,14 @@ static void auto_keep(auto_search *s, const auto_result *r) {
 
 /* Does a schedule do with these numbers? One chunk is 1f1b, gpipe or zb-h1, more are interleaved; without stages there is only one after the other. */
 static int auto_schedule_fits(auto_search *s, const auto_choice *c, long m) {
-    if ((c->schedule == AUTO_INTERLEAVED) != (c->chunks > 1) || (c->pp == 1 && c->schedule != AUTO_1F1B)) return 0;
-    if (m > MESH_SCHEDULE_MICROS) return 0;
+    int asked = s->fix.schedule >= 0;
+    if (c->pp == 1 && c->schedule != AUTO_1F1B)
+        return asked ? auto_refuse(s, "schedule/pp", "without stages (pp = 1) the schedule is 1f1b") : 0;
+    if ((c->schedule == AUTO_INTERLEAVED) != (c->chunks > 1))
+        return asked ? auto_refuse(s, "schedule/chunks", "interleaved has more than 1 chunk, every other schedule 1")
+                     : 0;
+    if (m > MESH_SCHEDULE_MICROS)
+        return auto_refuse(s, "schedule/micro", "more than 65535 micro-batches; a larger micro does");
     if (c->schedule != AUTO_INTERLEAVED) return 1;
     return auto_divides(s, "pp", c->pp, m, "micro-batches, as interleaving asks,");
 }
@@ -208,6 +214,10 @@ static void auto_settings(auto_search *s, auto_choice *c, const long *micro, int
     int k;
     for (c->sp = 0; c->sp < 2; c->sp++) {
         if (!auto_sp_fits(s, c)) continue;
+        if (s->fix.zero >= 0 && (s->fix.zero > 0) != (c->dp_shard > 1)) {
+            auto_refuse(s, "zero/dp_shard", "zero 1 to 3 want dp_shard > 1, zero 0 wants dp_shard 1");
+            continue;
+        }
         c->micro = 1, c->zero = c->dp_shard > 1;
         auto_tabulate(s, c, 1, &weights);
         for (k = 0; k < n; k++) {
@@ -339,7 +349,7 @@ static int auto_print_none(const auto_search *s) {
     if (s->too_large)
         fprintf(
             stderr,
-            "mesh auto: nothing fits into memory: the smallest of %.0f ways (tp %ld, cp %ld, pp %ld, dp %ld) needs %.1f GB, "
+            "mesh auto: nothing fits into memory: the smallest of %ld ways (tp %ld, cp %ld, pp %ld, dp %ld) needs %.1f GB, "
             "%.1f more than there are; more devices, a smaller batch or --fix without zero and recompute may do\n",
             s->too_large, s->smallest.tp, s->smallest.cp, s->smallest.pp, s->smallest.dp, s->least / 1e9,
             (s->least - auto_limit(s)) / 1e9);
@@ -372,7 +382,7 @@ static void auto_print_published(const auto_search *s) {
 
 static void auto_print_all_json(const auto_search *s, size_t n) {
     size_t i;
-    printf("{\"devices\": %ld, \"limit\": %.0f, \"tried\": %.0f, \"too_large\": %.0f, \"meshes\": %zu, \"rows\": [",
+    printf("{\"devices\": %ld, \"limit\": %.0f, \"tried\": %ld, \"too_large\": %ld, \"meshes\": %zu, \"rows\": [",
            s->devices, auto_limit(s), s->tried, s->too_large, s->n);
     for (i = 0; i < n; i++) printf("%s\n ", i ? "," : ""), auto_print_json(&s->best[i]);
     printf("]");
@@ -394,7 +404,7 @@ static int auto_print(const auto_search *s) {
         return 0;
     }
     printf(
-        "%ld devices (%s), %.1f GB each: %.0f ways tried, %.0f of them too large; the best of %zu meshes, seconds of a step\n",
+        "%ld devices (%s), %.1f GB each: %ld ways tried, %ld of them too large; the best of %zu meshes, seconds of a step\n",
         s->devices, s->cluster.source, auto_limit(s) / 1e9, s->tried, s->too_large, s->n);
     printf(
         " tp  cp  pp  ep    dp/shard zero sp micro    schedule chunks again      step  compute  memory      tp      cp      ep "
@@ -433,7 +443,7 @@ static const char *auto_cluster_line(void *to, const char *name, const char *val
     if (i == 7)
         return "no such name; a cluster has hosts devices_per_host memory reserve bandwidth flops efficiency topology source";
     v = strtod(value, &end);
-    if (*end || !(v >= 0 && v < 1e6) || (!v && strcmp(name, "reserve")))
+    if (*end || !(v >= 0 && v < 1e6) || (v <= 0 && strcmp(name, "reserve")))
         return "a number above 0 and below 1e6 is expected";
     if (i < 2 && v != (double)(long)v) return "a whole number is expected";
     if (!strcmp(name, "efficiency") && v > 1) return "a part of the peak is expected, at most 1";
@@ -444,14 +454,14 @@ static const char *auto_cluster_line(void *to, const char *name, const char *val
 static int auto_read_cluster(auto_cluster *c, const char *path) {
     char said[300];
     int status = zoo_read_lines("auto", path, auto_cluster_line, c);
-    const char *lacks = !c->hosts              ? "hosts"
-                        : !c->devices_per_host ? "devices_per_host"
-                        : !c->memory           ? "memory, in GB"
-                        : !c->bandwidth        ? "bandwidth, in GB/s"
-                        : !c->flops            ? "flops, in TFLOP/s"
-                        : !c->efficiency       ? "efficiency, as 0.6"
-                        : !c->topology.nlevels ? "topology, as 8:3us:300GB/s,*:8us:25GB/s"
-                                               : NULL;
+    const char *lacks = c->hosts <= 0              ? "hosts"
+                        : c->devices_per_host <= 0 ? "devices_per_host"
+                        : c->memory <= 0           ? "memory, in GB"
+                        : c->bandwidth <= 0        ? "bandwidth, in GB/s"
+                        : c->flops <= 0            ? "flops, in TFLOP/s"
+                        : c->efficiency <= 0       ? "efficiency, as 0.6"
+                        : !c->topology.nlevels     ? "topology, as 8:3us:300GB/s,*:8us:25GB/s"
+                                                   : NULL;
     if (status) return status;
     if (lacks) {
         snprintf(said, sizeof said, "%s lacks a line", path);

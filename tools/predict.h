@@ -81,7 +81,8 @@ typedef struct auto_search {
     auto_result own;   /* of the published choices: the fastest that fits, or what needs least */
     int own_found, own_fits;
     size_t n, room;
-    double tried, too_large, least; /* least: bytes of the smallest that was too large */
+    long tried, too_large;
+    double least; /* bytes of the smallest that was too large */
     auto_choice smallest;
     int nrules;
     auto_rule rules[AUTO_RULES];

@@ -369,10 +369,10 @@ static void zoo_print_rest(const zoo_table *t) {
             o->forward, o->backward, boundary, dispatch);
         return;
     }
-    if (boundary)
+    if (boundary > 0)
         printf("between stages: %ld x %.0f bytes forward, and as much backward (%ld micro-batches)\n", d->micro,
                boundary / (double)d->micro, d->micro);
-    if (dispatch)
+    if (dispatch > 0)
         printf("tokens to their experts and back: %.0f bytes forward (tokens spread evenly), and as much backward\n",
                dispatch);
     printf(
@@ -452,7 +452,7 @@ static int zoo_read_lines(const char *command, const char *path,
         if (!what && !(what = take(to, name, value, line + at))) continue;
         fclose(f);
         snprintf(said, sizeof said, "%s:%d: %s", path, number_of, what);
-        return wrong(command, said, line);
+        return wrong(command, said, strlen(line) < 100 ? line : NULL);
     }
     fclose(f);
     return 0;
