@@ -78,7 +78,7 @@ def crossing_fits(ep, inner, stage):
 
 
 def check_search():
-    for change, hosts in (({}, 3), (dict(layers=4, flash=1, batch=8), 2), (dict(heads=6, kv_heads=3, batch=30), 3), (dict(sequence=12, batch=16), 4), (dict(layers=10, batch=12), 3)):
+    for change, hosts in (({}, 3), (dict(layers=4, flash=1, batch=8), 2), (dict(heads=6, kv_heads=3, batch=30), 3), (dict(heads=6, kv_heads=6, ffn=1536, layers=2), 3), (dict(sequence=12, batch=16), 4), (dict(layers=10, batch=12), 3)):
         m = {**MODEL, **change}
         want = list(ways(m, 4, 4 * hosts))
         said = auto(m, dict(hosts=hosts))
@@ -153,6 +153,12 @@ def check_touched():
             r = one(change, dict(hosts=1), dp=1, micro=micro)
             want = (t * (3 * m["layers"] * layer + m["vocabulary"] * (10 + 6)) + weights * (added * 2 * 2 + 2 + 24 + 2)) / 1000e9
             if not near(r["memory"], want): why.append(f"{change}, micro {micro}: {r['memory']}, {want}")
+    for tp, sp in (2, 0), (2, 1), (4, 0), (4, 1):
+        r = one({}, dict(hosts=1), dp=1, tp=tp, sp=sp, micro=24)
+        layer = 22 * h / (tp if sp else 1) + (4 * m["ffn"] + 9 * m["heads"] * m["sequence"]) / tp
+        own = (m["layers"] * products + 2 * table) / tp + m["layers"] * norms + norms // 2
+        want = (t * (3 * m["layers"] * layer + m["vocabulary"] * 16 / tp) + own * 28) / 1000e9
+        if not near(r["memory"], want): why.append(f"tp {tp}, sp {sp}: {r['memory']}, {want}")
     law("what is bound by memory: each kernel's bytes, gradients added, the optimizer", why)
 
 
@@ -185,6 +191,31 @@ def check_memory():
             want = 2 * s * (m["layers"] * keep + (at_work - keep if again else 0) + m["vocabulary"] / tp * 6)
             if not near(r["activations"], want): why.append(f"tp {tp} sp {sp} recompute {again} {change}: {r['activations']}, {want}")
     law("activations: s b h (10 + 24/t + 5 a s/(h t)), or less", why)
+
+
+def check_stages():
+    """Of degrees and stages: each device computes its part, the slowest stage's time, the fullest's memory."""
+    why = []
+    for change, fix in itertools.product((dict(vocabulary=64), dict(vocabulary=16384)), (dict(), dict(tp=2), dict(tp=4, sp=1), dict(cp=2), dict(pp=2), dict(pp=3), dict(pp=4), dict(pp=4, chunks=2, schedule="interleaved"),
+                                                                                        dict(pp=2, cp=2, tp=2), dict(pp=4, schedule="gpipe"), dict(pp=4, schedule="zb-h1"))):
+        m = {**MODEL, **change, "flash": 1}
+        r = one({**change, "flash": 1}, dict(hosts=6), dp=1 if fix.get("pp") else 2, **fix)
+        tp, cp, pp, v, count = (r[k] for k in ("tp", "cp", "pp", "chunks", "micro_batches"))
+        products, norms, table = block(m)
+        layer, head = 2 * products + 4 * m["sequence"] * m["heads"] * m["head_width"], 2 * table
+        whole = m["layers"] % (pp * v) == 0
+        layers = [m["layers"] // pp if whole else (m["layers"] + 2) // pp - (k == 0) - (k == pp - 1) for k in range(pp)]
+        tokens = m["sequence"] / cp
+        want = count * tokens / tp * max(3 * (n * layer + (k == pp - 1) * head) for k, n in enumerate(layers)) / 50e12
+        if not near(r["compute"], want): why.append(f"{change} {fix}: compute {r['compute']}, {want}")
+        flights = {"gpipe": [count] * pp, "zb-h1": [min(pp, count)] * pp, "interleaved": [min(2 * (pp - k - 1) + (v - 1) * pp + 1, v * count) / v for k in range(pp)]}
+        flight = flights.get(r["schedule"], [min(pp - k, count) for k in range(pp)])
+        outside = tp if r["sp"] else 1
+        keep = 10 * m["hidden"] / outside + 24 * m["hidden"] / tp
+        room = max(16 * (n * (products / tp + norms) + ((k == 0) + (k == pp - 1)) * table / tp + (k == pp - 1) * norms / 2) + flight[k] * n * tokens * keep
+                   + (k == pp - 1) * tokens * m["vocabulary"] / tp * 6 for k, n in enumerate(layers) if k in (0, 1, pp - 1))
+        if not near(r["state"] + r["activations"], room): why.append(f"{change} {fix}: {r['state'] + r['activations']} bytes, {room}")
+    law("each device computes its part; the slowest stage's time, the fullest's memory", why)
 
 
 # ---- communication: as mesh zoo has it ----
@@ -302,6 +333,6 @@ def check_published():
 if "--table" in sys.argv:
     print(table(lambda *_: None))
     sys.exit()
-for check in (check_search, check_rows, check_compute, check_touched, check_memory, check_zoo, check_schedules, check_faster, check_published): check()
+for check in (check_search, check_rows, check_compute, check_touched, check_memory, check_stages, check_zoo, check_schedules, check_faster, check_published): check()
 print(f"{results[0]} passed, {results[1]} failed")
 sys.exit(results[1] > 0)
