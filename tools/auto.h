@@ -344,7 +344,7 @@ static void auto_print_line(const auto_result *r) {
 /* Nothing is left: what refused, and what was the smallest. */
 static int auto_print_none(const auto_search *s) {
     int k;
-    for (k = 0; k < s->nrules; k++)
+    for (k = 0; !s->too_large && k < s->nrules; k++)
         fprintf(stderr, "mesh auto: %s (%ld refused so)\n", s->rules[k].text, s->rules[k].times);
     if (s->too_large)
         fprintf(
@@ -365,7 +365,7 @@ static void auto_print_published(const auto_search *s) {
     double bytes = s->own.state + s->own.activations;
     if (s->run.tflops <= 0) return;
     if (!s->own_found) {
-        printf("The published run (%s) is none of the ways tried.\n", s->run.source);
+        if (s->n) printf("The published run (%s) is none of the ways tried.\n", s->run.source);
         return;
     }
     printf("The published run (%s), what is not said of it chosen as above:\n", s->run.source);
@@ -398,7 +398,10 @@ static void auto_print_all_json(const auto_search *s, size_t n) {
 
 static int auto_print(const auto_search *s) {
     size_t i, n = s->n < (size_t)s->top ? s->n : (size_t)s->top;
-    if (!s->n && !s->own_found) return auto_print_none(s);
+    if (!s->n && !(s->json && s->own_found)) {
+        auto_print_published(s);
+        return auto_print_none(s);
+    }
     if (s->json) {
         auto_print_all_json(s, n);
         return 0;
