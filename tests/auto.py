@@ -60,7 +60,8 @@ def ways(m, host, world):
         if not whole and ((layers + 2) % pp or (layers + 2) // pp < 2): continue
         stage = (layers if whole else layers + 2) // pp
         for ep in range(1, (experts or 1) + 1):
-            if experts and (experts % ep or (world // pp) % ep or not crossing_fits(ep, tp * cp, world // pp)): continue
+            # ep lies on the ranks of a stage, which are dp x (cp tp), with other stages between
+            if experts and (experts % ep or (world // pp) % ep or not (pp == 1 or dp == 1 or ep % (tp * cp) == 0 or (tp * cp) % ep == 0)): continue
             for shard, sp, micro in itertools.product(divisors(dp), (0, 1), divisors(m["batch"] // dp)):
                 if sp and (tp == 1 or (m["sequence"] // cp) % tp): continue
                 if not sp and tp > 1 and experts: continue
@@ -70,11 +71,6 @@ def ways(m, host, world):
                     if v > 1 and count % pp: continue
                     for zero, again in itertools.product((1, 2, 3) if shard > 1 else (0,), (0, 2) if flash else (0, 1, 2)):
                         yield tp, cp, pp, ep, dp, shard, zero, sp, micro, schedule, v, again
-
-
-def crossing_fits(ep, inner, stage):
-    """ep lies on the ranks of a stage, dp x (cp tp): within what is inside or over all of it."""
-    return True if stage == inner else ep % inner == 0 or inner % ep == 0
 
 
 def check_search():
@@ -88,9 +84,10 @@ def check_search():
         names = ("tp", "cp", "pp", "ep", "dp", "dp_shard", "zero", "sp", "micro", "schedule", "chunks", "recompute")
         why += [f"no way of brute force: {r}" for r in said["rows"] if tuple(r[n] for n in names) not in set(want)]
         law(f"the search has every way: {change} on {4 * hosts}", why)
-    m = {**MODEL, **dict(experts=4, top_k=2, layers=2, batch=8)}
-    want, said = list(ways(m, 4, 8)), auto(m, dict(hosts=2))
-    law("and with experts", [] if said["tried"] == len(want) else [f"{said['tried']} ways, brute force {len(want)}"])
+    for change, hosts in ((dict(experts=4), 2), (dict(experts=6, layers=4, batch=24), 3)):
+        m = {**MODEL, "layers": 2, "batch": 8, "top_k": 2, **change}
+        want, said = list(ways(m, 4, 4 * hosts)), auto(m, dict(hosts=hosts))
+        law(f"and with {change['experts']} experts", [] if said["tried"] == len(want) else [f"{said['tried']} ways, brute force {len(want)}"])
 
 
 def check_rows():

@@ -127,6 +127,8 @@ refuses "auto: cp beyond the sequence" "2 cp = 8 does not divide the sequence (1
 refuses "auto: stages that layers do not fill" "pp = 8 divides neither the 6 layers nor, tables counted as layers, 8" $auto --fix pp=8
 refuses "auto: a batch that does not divide" "dp = 8 does not divide the batch (20); nearest that do: 5 or 10" $auto --batch 20 --fix dp=8
 refuses "auto: experts that are none" "ep > 1, but the model has no experts; 1 does" $auto --fix ep=2
+printf 'experts 6\n' | cat $out/auto.model - >$out/auto-experts.model
+refuses "auto: experts that cross" "ep = 3 crosses tp x cp = 2; nearest that do not: 2, or a multiple of that" bash -c "sed 's/^hosts 2/hosts 3/' $out/auto.cluster >$out/auto-three.cluster; $mesh auto --model $out/auto-experts.model --cluster $out/auto-three.cluster --fix tp=2,cp=1,pp=2,ep=3"
 refuses "auto: chunks that do not divide" "chunks = 2 does not divide a stage's layers (3); nearest that do: 1 or 3" $auto --fix pp=2,chunks=2
 refuses "auto: micro-batches that do not go round" "pp = 2 does not divide micro-batches, as interleaving asks, (3)" $auto --fix pp=2,dp=4,micro=2,chunks=3
 refuses "auto: settings that contradict" "interleaved has more than 1 chunk, every other schedule 1" $auto --fix pp=2,dp=4,schedule=gpipe,chunks=3

@@ -72,8 +72,8 @@ static int auto_tp_fits(auto_search *s, long tp) {
 }
 
 static int auto_cp_fits(auto_search *s, const auto_choice *c) {
-    long halves =
-        c->cp > 1 ? 2 * c->cp : 1; /* a rank has an early and a late part, so that a causal mask is shared evenly */
+    /* a rank has an early and a late part, so that a causal mask is shared evenly */
+    long halves = c->cp > 1 ? 2 * c->cp : 1;
     if (!auto_divides(s, "cp", c->cp, s->devices / c->tp, "devices / tp")) return 0;
     return s->zoo.model.sequence % halves ? auto_divides(s, "2 cp", halves, s->zoo.model.sequence, "the sequence") : 1;
 }
@@ -96,15 +96,16 @@ static int auto_pp_fits(auto_search *s, const auto_choice *c) {
 }
 
 static int auto_ep_fits(auto_search *s, const auto_choice *c) {
-    char text[200];
+    char near[64], text[200];
     if (s->run.experts < 0)
         return c->ep == 1 ? 1 : auto_refuse(s, "ep", "ep > 1, but the model has no experts; 1 does");
     if (!auto_divides(s, "ep", c->ep, s->zoo.model.experts, "experts") ||
         !auto_divides(s, "ep", c->ep, s->devices / c->pp, "a stage's ranks"))
         return 0;
     if (auto_meshes(s, c)) return 1;
-    snprintf(text, sizeof text, "ep = %ld crosses tp x cp = %ld; nearest that do not: its divisors and multiples",
-             c->ep, c->tp * c->cp);
+    auto_nearest(near, sizeof near, c->tp * c->cp, c->ep);
+    snprintf(text, sizeof text, "ep = %ld crosses tp x cp = %ld; nearest that do not: %s, or a multiple of that", c->ep,
+             c->tp * c->cp, near);
     return auto_refuse(s, "ep/crosses", text);
 }
 
@@ -124,10 +125,9 @@ static int auto_candidates(long fixed, long n, long *list) {
 
 /* Is a choice what is asked for, where anything is? */
 static int auto_agrees(const auto_choice *asked, const auto_choice *c) {
-    const long *a = &asked->tp, *b = &c->tp;
     int i;
     for (i = 0; i < AUTO_CHOICES; i++)
-        if (a[i] >= 0 && a[i] != b[i]) return 0;
+        if (auto_chosen(asked, i) >= 0 && auto_chosen(asked, i) != auto_chosen(c, i)) return 0;
     return 1;
 }
 
@@ -255,11 +255,11 @@ static void auto_mesh(auto_search *s, auto_choice *c) {
 
 static int auto_faster(const void *x, const void *y) {
     const auto_result *a = (const auto_result *)x, *b = (const auto_result *)y;
-    const long *p = &a->choice.tp, *q = &b->choice.tp;
     int i;
     if (a->step != b->step) return a->step < b->step ? -1 : 1;
     for (i = 0; i < AUTO_CHOICES; i++)
-        if (p[i] != q[i]) return p[i] < q[i] ? -1 : 1;
+        if (auto_chosen(&a->choice, i) != auto_chosen(&b->choice, i))
+            return auto_chosen(&a->choice, i) < auto_chosen(&b->choice, i) ? -1 : 1;
     return 0;
 }
 
@@ -307,18 +307,15 @@ static size_t auto_place(const auto_search *s) {
 /* ---- printing ---- */
 
 static const char *const auto_axes[] = {"tp", "cp", "ep", "dp", "pp"};
-static const char *const auto_names[] = {"tp",   "cp", "pp",    "ep",       "dp",     "dp_shard",
-                                         "zero", "sp", "micro", "schedule", "chunks", "recompute"};
 
 static void auto_print_json(const auto_result *r) {
-    const long *c = &r->choice.tp;
     int k;
     printf("{");
     for (k = 0; k < AUTO_CHOICES; k++)
-        if (c + k == &r->choice.schedule)
-            printf("\"schedule\": \"%s\", ", zoo_schedules[c[k]]);
+        if (!strcmp(auto_names[k], "schedule"))
+            printf("\"schedule\": \"%s\", ", zoo_schedules[r->choice.schedule]);
         else
-            printf("\"%s\": %ld, ", auto_names[k], c[k]);
+            printf("\"%s\": %ld, ", auto_names[k], auto_chosen(&r->choice, k));
     printf("\"micro_batches\": %.0f, \"step\": %.9g, \"compute\": %.9g, \"memory\": %.9g, \"bubble\": %.9g",
            r->micro_batches, r->step, r->compute, r->memory, r->bubble);
     for (k = 0; k < AUTO_AXES; k++)
@@ -475,11 +472,29 @@ static int auto_read_cluster(auto_cluster *c, const char *path) {
     return wrong("auto", said, NULL);
 }
 
-/* What --fix says. */
+/* A value of --fix as a number: of a degree, micro, chunks from 1, of the others from 0 to their last; or -1. */
+static long auto_fixed(const char *name, const char *word) {
+    long value = !strcmp(word, "0") ? 0 : number(word), last = 999999;
+    int first = 0, k;
+    if (!strcmp(name, "schedule")) {
+        for (k = 0; k < AUTO_SCHEDULES && strcmp(word, zoo_schedules[k]); k++) {}
+        return k < AUTO_SCHEDULES ? k : -1;
+    }
+    if (!strcmp(name, "zero"))
+        last = 3;
+    else if (!strcmp(name, "sp"))
+        last = 1;
+    else if (!strcmp(name, "recompute"))
+        last = 2;
+    else
+        first = 1;
+    return value >= first && value <= last ? value : -1;
+}
+
 static int auto_fix(auto_choice *fix, const char *text) {
-    long *at = &fix->tp, value;
     char name[32], word[32];
-    int used, i, k;
+    long value;
+    int used, i;
     for (; *text; text += used + (text[used] == ',')) {
         used = 0;
         if (sscanf(text, "%31[a-z_]=%31[a-z0-9-]%n", name, word, &used) != 2 || (text[used] && text[used] != ','))
@@ -488,17 +503,12 @@ static int auto_fix(auto_choice *fix, const char *text) {
         if (i == AUTO_CHOICES)
             return wrong("auto", "--fix knows tp cp pp ep dp dp_shard zero sp micro schedule chunks recompute, not",
                          name);
-        value = !strcmp(word, "0") ? 0 : number(word);
-        for (k = 0; at + i == &fix->schedule && k < AUTO_SCHEDULES; k++)
-            if (!strcmp(word, zoo_schedules[k])) break;
-        if (at + i == &fix->schedule) value = k < AUTO_SCHEDULES ? k : -1;
-        if (value < (i < 6 || at + i == &fix->micro || at + i == &fix->chunks) || (at + i == &fix->zero && value > 3) ||
-            (at + i == &fix->sp && value > 1) || (at + i == &fix->recompute && value > 2))
-            return wrong(
-                "auto",
-                "--fix: no such value (degrees, micro, chunks: 1 or more; zero 0 to 3; sp 0, 1; recompute 0, 1, 2; schedule 1f1b, interleaved, gpipe, zb-h1)",
-                text);
-        at[i] = value;
+        if ((value = auto_fixed(name, word)) < 0)
+            return wrong("auto",
+                         "--fix: no such value (zero 0 to 3; sp 0, 1; recompute 0, 1, 2; schedule 1f1b, interleaved, "
+                         "gpipe, zb-h1; others from 1)",
+                         text);
+        memcpy((char *)fix + (size_t)i * sizeof value, &value, sizeof value);
     }
     return 0;
 }

@@ -14,6 +14,13 @@ typedef struct auto_choice {
     long tp, cp, pp, ep, dp, dp_shard, zero, sp, micro, schedule, chunks, recompute;
 } auto_choice;
 enum { AUTO_CHOICES = sizeof(auto_choice) / sizeof(long) };
+static const char *const auto_names[] = {"tp",   "cp", "pp",    "ep",       "dp",     "dp_shard",
+                                         "zero", "sp", "micro", "schedule", "chunks", "recompute"};
+
+/* The choices in that order. */
+static long auto_chosen(const auto_choice *c, int i) {
+    return *(const long *)(const void *)((const char *)c + (size_t)i * sizeof(long));
+}
 
 enum { AUTO_NONE, AUTO_SELECTIVE, AUTO_FULL }; /* recompute */
 enum { AUTO_1F1B, AUTO_INTERLEAVED, AUTO_GPIPE, AUTO_ZB_H1, AUTO_SCHEDULES };
@@ -45,7 +52,7 @@ typedef struct auto_result {
     auto_micro_batch one;
 } auto_result;
 
-enum { AUTO_KEY = 600, AUTO_BUCKETS = 1 << 16, AUTO_RULES = 24, AUTO_LIST = 256 };
+enum { AUTO_KEY = 600, AUTO_BUCKETS = 1 << 16, AUTO_RULES = 32, AUTO_LIST = 256 };
 
 typedef struct auto_plan {
     struct auto_plan *next;
