@@ -82,6 +82,60 @@ printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts" $mesh zoo ep --mesh dp=4 --ep 3
 
+command -v python3 >/dev/null && step "auto: every way, by formulas, published runs" python3 tests/auto.py $mesh
+auto="$mesh auto --model $out/auto.model --cluster $out/auto.cluster"
+printf 'layers 6\nheads 8 # of 64\nkv_heads 8\nhidden 512\nffn 2048\nsequence 256\nbatch 24\nsource a test\n' >$out/auto.model
+printf 'hosts 2\ndevices_per_host 4\nmemory 16\nbandwidth 1000\nflops 100\nefficiency 0.5\ntopology 4:3us:100GB/s,*:8us:10GB/s\nsource a test\n' >$out/auto.cluster
+auto_line() { # NAME FRAGMENT FILE LINE: a file whose last line is wrong
+    cp $out/auto.$3 $out/auto-$1.$3 && printf '%s\n' "$4" >>$out/auto-$1.$3
+    refuses "auto: ${4:0:40}" "$2" ${auto/auto.$3/auto-$1.$3}
+}
+step "auto: the best ten" bash -c "$auto --top 3 | grep -c '1f1b\|interleaved\|zb-h1' | grep -qx 3"
+step "auto as json" bash -c "$auto --json | $json | grep -q '\"tried\"'"
+published() { echo "$mesh auto --model examples/models/$1.model --cluster examples/clusters/$2.cluster --top 1 --fix"; }
+step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 | grep -q 'published 137: 1.000 of it; place 1 of 1 meshes'"
+step "auto: one that does not fit" bash -c "$(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16 | grep -q 'by this prediction it needs 94.8 GB of 76.0; else it had place 1'"
+step "auto: one that --fix excludes" bash -c "$(published megatron-1.7b selene) tp=2,cp=1,pp=1 | grep -q 'is none of the ways tried'"
+refuses "auto: nothing fits, beside a published run" "nothing fits into memory" $(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16,zero=1,recompute=0
+auto_line 1 "auto-1.model:9: a whole number from 1 to 999999 is expected: layers 0" model "layers 0"
+auto_line 2 "auto-2.model:9: no such name; those that --help lists are: width 3" model "width 3"
+auto_line 3 "auto-3.model:9: a value is missing; a line is NAME VALUE: batch" model "batch"
+auto_line 4 "auto-4.model:9: more than one value; a line is NAME VALUE: batch 3 4" model "batch 3 4"
+auto_line 5 "auto-5.model:9: a number from 0 to 999999 is expected: published_tflops fast" model "published_tflops fast"
+auto_line 6 "auto-6.model:9: expected 1f1b, interleaved, gpipe or zb-h1: published_schedule zero" model "published_schedule zero"
+auto_line 7 "auto-7.model:9: a line of 399 bytes or more" model "source $(printf %0400d 0)"
+auto_line 1 "auto-1.cluster:9: a number above 0 and below 1e6 is expected: flops -3" cluster "flops -3"
+auto_line 2 "auto-2.cluster:9: no such name; a cluster has hosts" cluster "nodes 3"
+auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "hosts 1.5"
+auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
+auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
+auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
+sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
+refuses "auto: a cluster without its memory" "auto-less.cluster lacks a line: memory, in GB" ${auto/auto.cluster/auto-less.cluster}
+refuses "auto: no such file" "No such file" $mesh auto --model $out/none --cluster $out/auto.cluster
+refuses "auto without a cluster" "expected --model FILE and --cluster FILE" $mesh auto --model $out/auto.model
+refuses "auto: an option that is none" "unknown option: --fast" $auto --fast
+refuses "auto: a value is missing" "a value is missing after: --top" $auto --top
+refuses "auto: no number" "a whole number from 1 to 999999 is expected: few" $auto --top few
+refuses "auto: more devices than there are" "9 devices, but the cluster has 8; take as many or fewer" $auto --devices 9
+refuses "auto: --fix of no such name" "not: width" $auto --fix width=3
+refuses "auto: --fix of no such value" "zero 0 to 3" $auto --fix tp=2,zero=4
+refuses "auto: --fix that is none" "--fix takes NAME=VALUE,... as in tp=8,schedule=1f1b: tp" $auto --fix tp
+refuses "auto: tp that does not divide" "tp = 3 does not divide the devices (8); nearest that do: 2 or 4" $auto --fix tp=3
+refuses "auto: tp beyond a host" "tp = 8 does not fit within a host of 4 devices; nearest that do: 4" $auto --fix tp=8
+refuses "auto: cp beyond the sequence" "2 cp = 8 does not divide the sequence (12); nearest that do: 6 or 12" bash -c "sed 's/^sequence.*/sequence 12/' $out/auto.model >$out/auto-cp.model; ${auto/auto.model/auto-cp.model} --fix cp=4"
+refuses "auto: stages that layers do not fill" "pp = 8 divides neither the 6 layers nor, tables counted as layers, 8" $auto --fix pp=8
+refuses "auto: a batch that does not divide" "dp = 8 does not divide the batch (20); nearest that do: 5 or 10" $auto --batch 20 --fix dp=8
+refuses "auto: experts that are none" "ep > 1, but the model has no experts; 1 does" $auto --fix ep=2
+printf 'experts 6\n' | cat $out/auto.model - >$out/auto-experts.model
+refuses "auto: experts that cross" "ep = 3 crosses tp x cp = 2; nearest that do not: 2, or a multiple of that" bash -c "sed 's/^hosts 2/hosts 3/' $out/auto.cluster >$out/auto-three.cluster; $mesh auto --model $out/auto-experts.model --cluster $out/auto-three.cluster --fix tp=2,cp=1,pp=2,ep=3"
+refuses "auto: chunks that do not divide" "chunks = 2 does not divide a stage's layers (3); nearest that do: 1 or 3" $auto --fix pp=2,chunks=2
+refuses "auto: micro-batches that do not go round" "pp = 2 does not divide micro-batches, as interleaving asks, (3)" $auto --fix pp=2,dp=4,micro=2,chunks=3
+refuses "auto: settings that contradict" "interleaved has more than 1 chunk, every other schedule 1" $auto --fix pp=2,dp=4,schedule=gpipe,chunks=3
+refuses "auto: nothing to cut, and cut" "zero 1 to 3 want dp_shard > 1" $auto --fix dp_shard=1,zero=2
+refuses "auto: a mesh that is none" "nothing is left of --fix" $auto --fix tp=1,cp=1,pp=1,dp=4
+refuses "auto: nothing fits" "more than there are; more devices" bash -c "sed 's/^memory.*/memory 0.01/' $out/auto.cluster >$out/auto-small.cluster; ${auto/auto.cluster/auto-small.cluster}"
+
 step "schedule: 1f1b's bubble is the formula's" bash -c "$mesh schedule --kind 1f1b -p 4 -m 8 | grep -q 'bubble 0.3750, and (p - 1) / m = 0.3750'"
 step "schedule: zb-v's is a sixth" bash -c "$mesh schedule --kind zb-v -p 4 -m 8 | grep -q 'bubble 0.0625, and (p - 1) / (6 m) = 0.0625'"
 step "schedule with other costs" bash -c "$mesh schedule --kind zb-h1 -p 2 -m 2 --forward 3 --backward 4 --weight 0 --send 5 | grep -q 'no formula for these numbers'"

@@ -20,6 +20,7 @@ static const char usage_text[] =
     "       mesh plan --mesh dp=8 --shape 64x64 SPEC SPEC           explain a redistribution before it runs\n"
     "       mesh zoo tp --mesh dp=4,tp=8                           a parallelism as a table of layouts, with what a step moves\n"
     "       mesh schedule --kind 1f1b -p 4 -m 8                    draw a pipeline, with its bubble and peaks\n"
+    "       mesh auto --model FILE --cluster FILE                   the meshes and schedules of a model on a cluster, by predicted time\n"
     "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
     "       mesh table --world 24 [\"tp<=8\" ...]                   list the meshes that a number of ranks allows\n"
     "       mesh trace DIR                                         merge what MESH_TRACE=DIR wrote, and say who is late\n"
@@ -61,19 +62,22 @@ static int nearly(const char *typed, const char *word) {
 #include "draw.h"
 #include "zoo.h"
 #include "schedule.h"
+#include "predict.h"
+#include "auto.h"
 #include "doctor.h"
 #include "trace.h"
 
 static const struct {
     const char *name;
     int (*run)(const char *self, int argc, char **argv);
-} commands[] = {{"run", command_run},    {"test", command_test},   {"bench", command_bench},
-                {"plan", command_plan},  {"zoo", command_zoo},     {"schedule", command_schedule},
-                {"draw", command_draw},  {"table", command_table}, {"doctor", command_doctor},
-                {"trace", command_trace}};
+} commands[] = {{"run", command_run},       {"test", command_test},  {"bench", command_bench},
+                {"plan", command_plan},     {"zoo", command_zoo},    {"schedule", command_schedule},
+                {"auto", command_auto},     {"draw", command_draw},  {"table", command_table},
+                {"doctor", command_doctor}, {"trace", command_trace}};
 
 int main(int argc, char **argv) {
-    static const char names[] = "run, test, bench, plan, zoo, schedule, draw, table, trace or doctor; see mesh --help";
+    static const char names[] =
+        "run, test, bench, plan, zoo, schedule, auto, draw, table, trace or doctor; see mesh --help";
     size_t i;
     if (argc < 2) {
         fprintf(stderr, "mesh: no command: %s\n", names);

@@ -20,13 +20,24 @@ static const char zoo_help[] =
     "    ep        experts in parts, on a mesh that does not factor into the other: --ep N\n"
     "    all       every axis of the mesh, with --sp and --zero\n"
     "  --sp --zero 0..3 --ring --ep N     with `all`\n"
-    "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro experts top_k bytes\n"
+    "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro\n"
+    "                 experts top_k bytes, mlp_matrices (2, or 3 where it is gated); what mesh auto reads beside is let be\n"
     "  --topology TEXT    as mesh plan\n"
     "  --json         the same for programs\n";
 
 typedef struct zoo_model {
-    long layers, hidden, ffn, heads, kv_heads, head_width, vocabulary, sequence, batch, micro, experts, top_k, bytes;
+    long layers, hidden, ffn, heads, kv_heads, head_width, vocabulary, sequence, batch, micro, experts, top_k, bytes,
+        mlp_matrices;
 } zoo_model;
+
+/* What a model's file may say beside: how it is computed, and a run that was published. Below 0: not said. */
+typedef struct zoo_run {
+    double experts; /* the file names experts: layers have them in place of the mlp */
+    double flash, causal, dropout, gradient_bytes;
+    double devices, tp, cp, pp, dp, ep, zero, sp, recompute, micro, schedule, chunks; /* schedule: of zoo_schedules */
+    double tflops, counts_recompute;
+    char source[300];
+} zoo_run;
 
 typedef struct zoo_options {
     int zero, sp, ring, json;
@@ -185,7 +196,9 @@ static void zoo_mlp(zoo_table *t, const mesh_layout *h, double layers) {
     const zoo_options *o = t->o;
     const zoo_model *d = &o->model;
     int64_t up[2] = {d->ffn, d->hidden}, down[2] = {d->hidden, d->ffn}, x[3] = {h->shape[0], h->shape[1], d->hidden};
-    const mesh_layout *wu = zoo_weight_row(t, "weight up", 2, up, mesh_shard(0), layers), *u, *g, *wd;
+    const mesh_layout *wu =
+                          zoo_weight_row(t, "weight up", 2, up, mesh_shard(0), (double)(d->mlp_matrices - 1) * layers),
+                      *u, *g, *wd;
     mesh_layout use = zoo_activation(o, 3, x, o->sp ? mesh_shard(1) : mesh_invariant());
     u = zoo_made(t, "up", MESH_LOCAL_EINSUM, "bsc,fc->bsf", h, wu, NULL, NULL, layers);
     g = zoo_made(t, "gelu", MESH_LOCAL_MAP, "bsf->bsf", u, NULL, NULL, NULL, layers);
@@ -203,7 +216,7 @@ static void zoo_experts(zoo_table *t, double layers) {
     zoo_set(&use, "ep", mesh_shard(0));
     rest = use;
     zoo_set(&rest, "efsdp", o->zero ? mesh_shard(1) : mesh_invariant());
-    r = zoo_row(t, "weight experts", &rest, &use, 2 * layers);
+    r = zoo_row(t, "weight experts", &rest, &use, (double)d->mlp_matrices * layers);
     if (o->zero == 3) r->forward *= 2;
 }
 
@@ -223,7 +236,7 @@ static void zoo_build(zoo_table *t) {
     norm = zoo_weight_row(t, "weight norms", 1, c, o->sp ? mesh_replicate() : mesh_invariant(), 2 * layers + 1);
     h = zoo_made(t, "norm", MESH_LOCAL_MAP, "bsC,C->bsC", &flow, norm, NULL, &whole, 2 * layers + 1);
     zoo_attention(t, h, layers);
-    if (o->ep > 1)
+    if (o->sparse.naxes)
         zoo_experts(t, layers);
     else
         zoo_mlp(t, h, layers);
@@ -392,11 +405,11 @@ static void zoo_print_rest(const zoo_table *t) {
         puts("}");
         return;
     }
-    if (boundary)
+    if (boundary > 0)
         printf("between stages: %ld x %.0f bytes forward, and as much backward (%ld micro-batches)\n", d->micro,
                boundary / (double)d->micro, d->micro);
     if (boundary > 0) zoo_print_schedules(o);
-    if (dispatch)
+    if (dispatch > 0)
         printf("tokens to their experts and back: %.0f bytes forward (tokens spread evenly), and as much backward\n",
                dispatch);
     printf(
@@ -413,35 +426,114 @@ static const struct {
 } zoo_fields[] = {
 #define ZOO(field, usual) \
     { #field, offsetof(zoo_model, field), usual }
-    ZOO(layers, 12),     ZOO(hidden, 768),       ZOO(ffn, 3072),      ZOO(heads, 12), ZOO(kv_heads, 12),
-    ZOO(head_width, 64), ZOO(vocabulary, 50304), ZOO(sequence, 1024), ZOO(batch, 32), ZOO(micro, 4),
-    ZOO(experts, 8),     ZOO(top_k, 2),          ZOO(bytes, 2)};
+    ZOO(layers, 12),     ZOO(hidden, 768),       ZOO(ffn, 3072),      ZOO(heads, 12),      ZOO(kv_heads, 12),
+    ZOO(head_width, 64), ZOO(vocabulary, 50304), ZOO(sequence, 1024), ZOO(batch, 32),      ZOO(micro, 4),
+    ZOO(experts, 8),     ZOO(top_k, 2),          ZOO(bytes, 2),       ZOO(mlp_matrices, 2)};
 #undef ZOO
 enum { ZOO_FIELDS = sizeof zoo_fields / sizeof zoo_fields[0] };
 
 static long *zoo_field(zoo_model *d, size_t i) { return (long *)(void *)((char *)d + zoo_fields[i].at); }
 
-static int zoo_read_model(zoo_model *d, const char *path) {
-    char line[256], name[64], value[64], more[8];
+/* The other words of a model's file. */
+static const struct {
+    const char *name;
+    size_t at;
+} zoo_words[] = {
+#define ZOO(field) \
+    { #field, offsetof(zoo_run, field) }
+#define PUBLISHED(field) \
+    { "published_" #field, offsetof(zoo_run, field) }
+    ZOO(dropout),
+    ZOO(flash),
+    ZOO(causal),
+    ZOO(gradient_bytes),
+    ZOO(devices),
+    PUBLISHED(tp),
+    PUBLISHED(cp),
+    PUBLISHED(pp),
+    PUBLISHED(dp),
+    PUBLISHED(ep),
+    PUBLISHED(zero),
+    PUBLISHED(sp),
+    PUBLISHED(micro),
+    PUBLISHED(chunks),
+    PUBLISHED(recompute),
+    PUBLISHED(tflops),
+    PUBLISHED(counts_recompute)};
+#undef ZOO
+#undef PUBLISHED
+enum { ZOO_WORDS = sizeof zoo_words / sizeof zoo_words[0] };
+
+static double *zoo_word(zoo_run *run, size_t i) { return (double *)(void *)((char *)run + zoo_words[i].at); }
+
+/* Lines NAME VALUE of a file (# begins a comment; of `source` the value is the rest of the line), each for `take`: NULL, or what is wrong with it. */
+static int zoo_read_lines(const char *command, const char *path,
+                          const char *(*take)(void *to, const char *name, const char *value, const char *all),
+                          void *to) {
+    char line[400], name[64], value[64], more[2], said[600];
     FILE *f = fopen(path, "r");
-    size_t i;
-    if (!f) return wrong("zoo", strerror(errno), path);
+    int number_of = 0, n, at;
+    if (!f) return wrong(command, strerror(errno), path);
     while (fgets(line, sizeof line, f)) {
+        const char *what = NULL;
         char *hash = strchr(line, '#');
-        int n;
+        number_of++;
+        if (strlen(line) == sizeof line - 1 && line[sizeof line - 2] != '\n') what = "a line of 399 bytes or more";
         if (hash) *hash = 0;
-        n = sscanf(line, "%63s %63s %7s", name, value, more);
-        if (n <= 0) continue;
-        for (i = 0; i < ZOO_FIELDS && strcmp(name, zoo_fields[i].name); i++) {}
-        if (i == ZOO_FIELDS || n != 2 || number(value) < 1) {
-            line[strcspn(line, "\n")] = 0;
-            fclose(f);
-            return wrong("zoo", "a line of the model is no NAME VALUE of those that --help lists", line);
-        }
-        *zoo_field(d, i) = number(value);
+        line[strcspn(line, "\r\n")] = 0;
+        at = 0;
+        n = sscanf(line, "%63s %n%63s %1s", name, &at, value, more);
+        if (n <= 0 && !what) continue;
+        if (!what && n == 1) what = "a value is missing; a line is NAME VALUE";
+        if (!what && n == 3 && strcmp(name, "source")) what = "more than one value; a line is NAME VALUE";
+        if (!what && !(what = take(to, name, value, line + at))) continue;
+        fclose(f);
+        snprintf(said, sizeof said, "%s:%d: %s", path, number_of, what);
+        return wrong(command, said, strlen(line) < 100 ? line : NULL);
     }
     fclose(f);
     return 0;
+}
+
+static const char *const zoo_schedules[] = {"1f1b", "interleaved", "gpipe", "zb-h1"};
+
+typedef struct zoo_reading {
+    zoo_model *d;
+    zoo_run *run;
+} zoo_reading;
+
+static const char *zoo_model_line(void *to, const char *name, const char *value, const char *all) {
+    zoo_reading *r = (zoo_reading *)to;
+    double *word;
+    char *end;
+    size_t i;
+    if (!strcmp(name, "source"))
+        return snprintf(r->run->source, sizeof r->run->source, "%s", all) < 0 ? "no text" : NULL;
+    for (i = 0; !strcmp(name, "published_schedule") && i < 4; i++)
+        if (!strcmp(value, zoo_schedules[i])) return r->run->schedule = (double)i, (const char *)NULL;
+    if (!strcmp(name, "published_schedule")) return "expected 1f1b, interleaved, gpipe or zb-h1";
+    for (i = 0; i < ZOO_FIELDS; i++)
+        if (!strcmp(name, zoo_fields[i].name)) {
+            if (!strcmp(name, "experts")) r->run->experts = 1;
+            return (*zoo_field(r->d, i) = number(value)) > 0 ? NULL : "a whole number from 1 to 999999 is expected";
+        }
+    for (i = 0; i < ZOO_WORDS && strcmp(name, zoo_words[i].name); i++) {}
+    if (i == ZOO_WORDS) return "no such name; those that --help lists are";
+    word = zoo_word(r->run, i);
+    *word = strtod(value, &end);
+    return !*end && *word >= 0 && *word < 1e6 ? NULL : "a number from 0 to 999999 is expected";
+}
+
+static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command) {
+    zoo_reading r;
+    size_t i;
+    r.d = d, r.run = run;
+    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = zoo_fields[i].usual;
+    for (i = 0; i < ZOO_WORDS; i++) *zoo_word(run, i) = -1;
+    run->experts = 0;
+    run->schedule = -1;
+    run->source[0] = 0;
+    return zoo_read_lines(command, path, zoo_model_line, &r);
 }
 
 /* What a name asks of the mesh, and of the options. 0, or the status of a message. */
@@ -517,6 +609,7 @@ static int zoo_meshes(zoo_options *o) {
 static int command_zoo(const char *self, int argc, char **argv) {
     static zoo_table table;
     static zoo_options o;
+    static zoo_run run;
     mesh_topology topology;
     mesh_error err;
     const char *mesh_text = NULL;
@@ -535,7 +628,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
         if (!strcmp(arg, "--mesh")) {
             mesh_text = value;
         } else if (!strcmp(arg, "--model")) {
-            if ((status = zoo_read_model(&o.model, value)) != 0) return status;
+            if ((status = zoo_read_model(&o.model, &run, value, "zoo")) != 0) return status;
         } else if (!strcmp(arg, "--zero")) {
             if (strlen(value) != 1 || *value < '0' || *value > '3')
                 return wrong("zoo", "--zero is 0, 1, 2 or 3", value);
