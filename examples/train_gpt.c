@@ -799,6 +799,25 @@ static int usage(int status) {
     return status;
 }
 
+/* Options that are for each other, or not. */
+static int go_together(options *o) {
+    if (!o->chunks) o->chunks = !strcmp(o->schedule, "interleaved") || !strcmp(o->schedule, "zb-v") ? 2 : 1;
+    if (o->simulate && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --simulate is on the cpu\n"), 0;
+    if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
+    if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
+        return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
+    if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
+        return fprintf(stderr, "train_gpt: --device %s: it is cpu or cuda\n", o->device), 0;
+#ifndef TRAIN_GPT_CUDA
+    if (!strcmp(o->device, "cuda"))
+        return fprintf(stderr,
+                       "train_gpt: --device cuda: this one was built without CUDA; `make build/train_gpt_cuda` where "
+                       "nvcc and nccl.h are found, or compile with -DTRAIN_GPT_CUDA and link train_gpt.cu\n"),
+               0;
+#endif
+    return 1;
+}
+
 static int parse_options(options *o, int argc, char **argv) {
     int i, k;
     memset(o, 0, sizeof *o);
@@ -862,21 +881,7 @@ static int parse_options(options *o, int argc, char **argv) {
                    0;
         *known[k].number = (int)number;
     }
-    if (!o->chunks) o->chunks = !strcmp(o->schedule, "interleaved") || !strcmp(o->schedule, "zb-v") ? 2 : 1;
-    if (o->simulate && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --simulate is on the cpu\n"), 0;
-    if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
-    if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
-        return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
-    if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
-        return fprintf(stderr, "train_gpt: --device %s: it is cpu or cuda\n", o->device), 0;
-#ifndef TRAIN_GPT_CUDA
-    if (!strcmp(o->device, "cuda"))
-        return fprintf(stderr,
-                       "train_gpt: --device cuda: this one was built without CUDA; `make build/train_gpt` where "
-                       "nvcc and nccl.h are found, or compile with -DTRAIN_GPT_CUDA and link train_gpt.cu\n"),
-               0;
-#endif
-    return 1;
+    return go_together(o);
 }
 
 static int mesh_of(const options *o, mesh *m) {
