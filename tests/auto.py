@@ -316,7 +316,7 @@ def table(check):
 
 
 def check_limits():
-    limit = dict(memory=0.35, hosts=2)
+    limit = dict(memory=0.13, hosts=2)  # the first way tried needs more
     said, best = auto(dict(published_tp=2, published_zero=1, published_tflops=1), limit), auto({}, limit, "--fix", "tp=2,zero=1")
     x = said["published"]
     law("what a published run does not say is chosen as the search does", [] if x["fits"] and near(x["run"]["step"], best["rows"][0]["step"], 1e-8) else [f"{x['run']}, {best['rows'][0]}"])
