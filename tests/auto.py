@@ -315,6 +315,21 @@ def table(check):
     return "\n".join(lines)
 
 
+def check_limits():
+    limit = dict(memory=0.13, hosts=2)  # the first way tried needs more
+    said, best = auto(dict(published_tp=2, published_zero=1, published_tflops=1), limit), auto({}, limit, "--fix", "tp=2,zero=1")
+    x = said["published"]
+    law("what a published run does not say is chosen as the search does", [] if x["fits"] and near(x["run"]["step"], best["rows"][0]["step"], 1e-8) else [f"{x['run']}, {best['rows'][0]}"])
+    model, why = os.path.join(root, "examples/models/llama3-405b-8k-8192.model"), []
+    def refused(memory):
+        files = ["--model", model, "--cluster", file_of("cluster", {**CLUSTER, "hosts": 1024, "devices_per_host": 8, "memory": memory})]
+        r = subprocess.run([tool, "auto", *files, "--fix", "tp=8,cp=1,pp=16"], capture_output=True, text=True)
+        return float(re.search(r"needs ([0-9.]+) GB, [0-9.]+ more than there are", r.stderr).group(1)) if r.returncode else 0
+    least = refused(1)
+    if not least or refused(least + 0.06) or not refused(least - 0.06): why.append(f"{least} GB are said to be the least")
+    law("where nothing fits, the least that would", why)
+
+
 def check_published():
     why = []
     def check(name, said, x):
@@ -330,6 +345,6 @@ def check_published():
 if "--table" in sys.argv:
     print(table(lambda *_: None))
     sys.exit()
-for check in (check_search, check_rows, check_compute, check_touched, check_memory, check_stages, check_zoo, check_schedules, check_faster, check_published): check()
+for check in (check_search, check_rows, check_compute, check_touched, check_memory, check_stages, check_zoo, check_schedules, check_faster, check_limits, check_published): check()
 print(f"{results[0]} passed, {results[1]} failed")
 sys.exit(results[1] > 0)

@@ -95,6 +95,7 @@ step "auto as json" bash -c "$auto --json | $json | grep -q '\"tried\"'"
 published() { echo "$mesh auto --model examples/models/$1.model --cluster examples/clusters/$2.cluster --top 1 --fix"; }
 step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 | grep -q 'published 137: 1.000 of it; place 1 of 1 meshes'"
 step "auto: one that does not fit" bash -c "$(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16 | grep -q 'by this prediction it needs 94.8 GB of 76.0; else it had place 1'"
+step "auto: with another batch it is another run" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 --batch 256 >$out/auto-batch.txt && ! grep -q published $out/auto-batch.txt"
 step "auto: one that --fix excludes" bash -c "$(published megatron-1.7b selene) tp=2,cp=1,pp=1 | grep -q 'is none of the ways tried'"
 refuses "auto: nothing fits, beside a published run" "nothing fits into memory" $(published llama3-405b-8k-8192 llama3) tp=8,cp=1,pp=16,zero=1,recompute=0
 auto_line 1 "auto-1.model:9: a whole number from 1 to 999999 is expected: layers 0" model "layers 0"
