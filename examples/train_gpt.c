@@ -993,7 +993,8 @@ static int open_mesh(const options *o) {
 #endif
     if (mesh_comm_open(&world, transport, &m, &desc, &err) || mesh_comm_open(&comm, transport, &stage, &desc, &err))
         return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
-    if (o->experts && (!crowd_of(o, &stage, &experts) || mesh_comm_open(&crowd, transport, &experts, &desc, &err)))
+    if (o->experts && !crowd_of(o, &stage, &experts)) return 0;
+    if (o->experts && mesh_comm_open(&crowd, transport, &experts, &desc, &err))
         return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
     return 1;
 }
@@ -1018,7 +1019,11 @@ static int earlier(FILE *f, double *loss, double *norm) {
     return 0;
 }
 
-static double relative(double a, double b) { return fabs(a - b) / (fabs(b) > 0 ? fabs(b) : 1); }
+/* The greater of what was worst and the relative difference of a and b; no number is worse than any. */
+static double worse(double worst, double a, double b) {
+    double d = fabs(a - b) / (fabs(b) > 0 ? fabs(b) : 1);
+    return isnan(worst) || d <= worst ? worst : d;
+}
 
 /* What each step came to, beside what it was in an earlier run. */
 typedef struct record {
@@ -1045,8 +1050,7 @@ static void record_step(record *h, const options *o, int step, double loss, doub
     if (h->log) fprintf(h->log, "%d,%.17g,%.17g\n", step, loss, norm);
     if (h->other && earlier(h->other, &was_loss, &was_norm)) {
         h->compared++;
-        if (relative(loss, was_loss) > h->worst_loss) h->worst_loss = relative(loss, was_loss);
-        if (relative(norm, was_norm) > h->worst_norm) h->worst_norm = relative(norm, was_norm);
+        h->worst_loss = worse(h->worst_loss, loss, was_loss), h->worst_norm = worse(h->worst_norm, norm, was_norm);
     }
     progress_bar(step, o->steps);
     if (step % 10 && step + 1 != o->steps) return;
@@ -1060,7 +1064,7 @@ static void record_step(record *h, const options *o, int step, double loss, doub
 
 /* Returns 1 where the steps differ by more than rounding from those of the earlier run. */
 static int record_close(record *h, int steps) {
-    int wrong = h->other && (h->worst_loss > 5e-6 || h->worst_norm > 5e-6);
+    int wrong = h->other && !(h->worst_loss <= 5e-6 && h->worst_norm <= 5e-6);
     int missing = h->other && h->compared < steps;
     if (h->other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", h->worst_loss, h->worst_norm);
     if (missing) printf("the file of --against has %d of these %d steps\n", h->compared, steps);

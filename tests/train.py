@@ -85,6 +85,7 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("memory of one layer's gradients for all, where the weights' half is later", TABLE, "if (a->splits) return device_memory(nbytes);", "",
      2, "pp=2 --micro 4 --schedule zb-h1 --layers 4", None),
     ("the schedule's stages in a loop where they are a V", NET, "mesh_schedule_stage(&r->schedule, index, k)", "k * p + index", 2, "pp=2 --micro 4 --schedule zb-v --layers 4", None),
+    ("a loss that is no number", NET, "*norm = sqrt(sums[1]);", "*norm = sqrt(-sums[1]);", 2, "dp=2", None),
     ("the router's weights whole and invariant beside cut tokens", TABLE, """if (r->cut == 'S') return with(l, "tp", mesh_replicate());""",
      """if (r->cut == 'S') return with(l, "tp", mesh_invariant());""", 2, "tp=2 --ep 1", "the table is wrong: the router"),
     ("experts' gradients of the own tokens only", TABLE, "if (r->cut == 'X') return experts_layout(n, shape, mesh_replicate());",
