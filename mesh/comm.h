@@ -949,10 +949,8 @@ MESH__PRIVATE mesh_status mesh__alloc_inside(mesh_transport *t, size_t nbytes, v
     mesh__engine *e = mesh__engine_get(t);
     mesh_status status = MESH_ERR_MEMORY;
     *p = NULL;
-    if (e && MESH__HAS(t->ops, alloc))
-        status = t->ops->alloc(t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
-    else if (e)
-        status = mesh__alloc_host(e, nbytes, p);
+    if (e && MESH__HAS(t->ops, alloc)) status = t->ops->alloc(t, nbytes ? nbytes : 1, MESH_ALLOC_BUFFER, p);
+    if (e && (!MESH__HAS(t->ops, alloc) || status == MESH_ERR_UNSUPPORTED)) status = mesh__alloc_host(e, nbytes, p);
     return status == MESH_OK ? status
                              : mesh__fail(err, status, -1, "mesh_alloc: no memory for %u bytes", (uint64_t)nbytes);
 }
@@ -973,10 +971,10 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_free: the transport is NULL");
     if ((status = mesh__enter(t, err, "free")) != MESH_OK) return status;
     m = (mesh__memory *)(void *)((unsigned char *)p - sizeof *m);
-    if (MESH__HAS(t->ops, free))
-        status = t->ops->free(t, p);
-    else if (m->at && m->engine == (const mesh__engine *)t->engine)
-        mesh__memory_free((mesh__engine *)t->engine, m);
+    status = MESH__HAS(t->ops, free) ? t->ops->free(t, p) : MESH_ERR_UNSUPPORTED;
+    if (status != MESH_ERR_UNSUPPORTED) {
+    } else if (m->at && m->engine == (const mesh__engine *)t->engine)
+        mesh__memory_free((mesh__engine *)t->engine, m), status = MESH_OK;
     else
         status = MESH_ERR_ARGUMENT;
     mesh__leave(t);

@@ -63,8 +63,9 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
 
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
    id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
-   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free, memory_*,
-   locality (every rank has a host of its own), arm and fd (nobody can wait for a descriptor).
+   (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free (also where they say
+   UNSUPPORTED: none left, none of theirs), memory_*, locality (every rank has a host of its own), arm and fd (nobody can wait for a
+   descriptor).
 
    group_open   Called by every rank of a comm for the same list of axes: `group` is this rank's, `color` says which of those along
                 the axes, `key` this rank's index in it, parent the handle of the comm's first group (NULL while that is opened). Ranks that open

@@ -59,6 +59,7 @@ MESH__PRIVATE void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
         for (k = 0; k < op->at; k++) {
             int x;
             const mesh__step *s = &op->schedule.step[k];
+            if (s->kind == MESH__CALL) *sends += 1, *recvs += 1; /* with every member */
             for (x = s->as.post.first; s->kind == MESH__POST && x < s->as.post.first + s->as.post.count; x++)
                 if (op->schedule.xfer[x].rank == rank)
                     *(op->schedule.xfer[x].direction == MESH_SEND ? sends : recvs) += 1;

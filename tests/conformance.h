@@ -479,13 +479,12 @@ static void conf_arm(mesh_transport *t) {
         x = conf_xfer(t->rank ? MESH_SEND : MESH_RECV, 1 - t->rank, conf_at(&m, buf), sizes[k], NULL);
         if (t->rank == 0) {
             CONFORM(conf_post(t, 40 + k, 1, &x, 1, &ticket) == MESH_OK, "");
-            for (i = 0; t->ops->arm(t, &wake) == MESH_IN_PROGRESS && i < 1000; i++) {
-                t->ops->progress(t, 0);
+            f.fd = t->ops->fd(t), f.events = POLLIN;
+            for (i = 0; (t->ops->arm(t, &wake) == MESH_IN_PROGRESS || poll(&f, 1, 0) != 0) && i < 1000; i++) {
+                t->ops->progress(t, 0); /* a word from before may still come */
                 while (t->ops->control_poll(t, &c) == MESH_OK) CONFORM(c.kind == MESH_EVENT_CLOSED, "");
             }
-            CONFORM(i < 1000, "arm says that there is work for ever");
-            f.fd = t->ops->fd(t), f.events = POLLIN;
-            CONFORM(poll(&f, 1, 0) == 0, "nothing has come, and the descriptor is readable");
+            CONFORM(i < 1000, "nothing has come, and there is work for ever");
             conf_tell(t, 1, 'a');
             while ((status = t->ops->test(t, &ticket, &why)) == MESH_IN_PROGRESS && conf_sleep(t))
                 t->ops->progress(t, 0);

@@ -31,6 +31,7 @@ static void test_conform_sim(void) { conform(SIM, 9001); }
 static void test_conform_sim_free(void) { conform(SIM_FREE, 9001); }
 static void test_conform_tcp(void) { conform(TCP, 100003); }
 static void test_conform_unix(void) { conform(UNIX, 100003); }
+static void test_conform_shared(void) { conform(SHARED, 100003); }
 
 /* A transport that can do less or more: blocks are packed for it, its receives reduce. */
 static void able_rank(mesh_transport *t, void *ctx) {
@@ -356,11 +357,17 @@ static void test_trace_absent(void) {
 
 static const test_case comm_tests[] = {
 
-    {"tables/values", test_tables, 0},          {"tables/text", test_tables_text, 0},
-    {"conformance/sim", test_conform_sim, 0},   {"conformance/sim_free", test_conform_sim_free, 0},
-    {"conformance/tcp", test_conform_tcp, 0},   {"conformance/unix", test_conform_unix, 0},
-    {"conformance/able", test_conform_able, 0}, {"trace/clocks", test_trace_clocks, 0},
-    {"trace/alone", test_trace_alone, 0},       {"trace/chain", test_trace_chain, 0},
+    {"tables/values", test_tables, 0},
+    {"tables/text", test_tables_text, 0},
+    {"conformance/sim", test_conform_sim, 0},
+    {"conformance/sim_free", test_conform_sim_free, 0},
+    {"conformance/tcp", test_conform_tcp, 0},
+    {"conformance/unix", test_conform_unix, 0},
+    {"conformance/shared", test_conform_shared, 0},
+    {"conformance/able", test_conform_able, 0},
+    {"trace/clocks", test_trace_clocks, 0},
+    {"trace/alone", test_trace_alone, 0},
+    {"trace/chain", test_trace_chain, 0},
     {"trace/absent", test_trace_absent, 0},
 };
 

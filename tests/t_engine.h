@@ -491,7 +491,7 @@ static void innocent_rank(mesh_transport *t, void *ctx) {
 }
 static void test_innocent(void) {
     int b, victim;
-    for (b = TCP; b <= UNIX; b++)
+    for (b = TCP; b <= SHARED; b++)
         for (victim = 0; victim < 2; victim++) {
             innocent w;
             w.victim = victim;
@@ -554,7 +554,7 @@ static void stopped_midway_rank(mesh_transport *t, void *ctx) {
 }
 static void test_stopped_midway(void) {
     int b;
-    for (b = TCP; b <= UNIX; b++) {
+    for (b = TCP; b <= SHARED; b++) {
         word w;
         word_make(&w);
         run_world(b, 2, stopped_midway_rank, &w);
@@ -589,7 +589,7 @@ static void orphan_rank(mesh_transport *t, void *ctx) {
 }
 static void test_orphan(void) {
     int b;
-    for (b = TCP; b <= UNIX; b++) {
+    for (b = TCP; b <= SHARED; b++) {
         word w;
         word_make(&w);
         run_world_but(b, 3, orphan_rank, &w, 2);

@@ -25,8 +25,8 @@ typedef struct failing_world {
     pthread_mutex_t lock;
     pthread_cond_t all;
     volatile int64_t late; /* its clock is ahead by so much */
-    int done; /* ranks that have come through an opening */
-    int here, stop; /* stop: a check had failed when all met last */
+    int done;              /* ranks that have come through an opening */
+    int here, stop;        /* stop: a check had failed when all met last */
     unsigned round;
     failing_rank *rank;
 } failing_world;
@@ -93,7 +93,7 @@ static void failing_silence(void *ctx, int level, const char *text) { (void)ctx,
 
 static mesh_status failing_join(failing_rank *k) {
     mesh_socket_desc d = socket_desc(k->me, k->n, k->w->port, k->w->fd);
-    d.lanes = k->w->backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d.lanes = k->w->backend == TCP ? MESH_SOCKET_TCP : k->w->backend == UNIX ? MESH_SOCKET_UNIX : MESH_SOCKET_AUTO;
     d.allocator.alloc = failing_alloc;
     d.allocator.free = failing_free;
     d.allocator.ctx = &k->memory;
@@ -141,7 +141,8 @@ static void failing_world_start(failing_world *w, int backend, int ranks, void (
 static void failing_world_free(failing_world *w) {
     struct stat now;
     int i;
-    if (fstat(w->fd, &now) == 0 && now.st_ino == w->listener.st_ino) close(w->fd); /* an opening that failed early leaves it */
+    if (fstat(w->fd, &now) == 0 && now.st_ino == w->listener.st_ino)
+        close(w->fd); /* an opening that failed early leaves it */
     for (i = 0; i < w->ranks; i++) {
         free(w->rank[i].in);
         free(w->rank[i].out);
@@ -169,22 +170,11 @@ static int failing_descriptors(void) {
 
 /* ---- every operation ---- */
 
-enum {
-    F_USER_OP = MESH_CALL_COUNT,
-    F_LOC,
-    F_PAIR,
-    F_STEPS,
-    F_LIST,
-    F_KEPT,
-    F_ALLOC,
-    F_COPY,
-    F_COMM,
-    F_OPS
-};
+enum { F_USER_OP = MESH_CALL_COUNT, F_LOC, F_PAIR, F_STEPS, F_LIST, F_KEPT, F_ALLOC, F_COPY, F_COMM, F_OPS };
 
 static const char *failing_name(int what) {
-    static const char *const more[] = {"all_reduce",   "all_reduce", "(",          "redistribute", "redistribute",
-                                       "all_reduce",   "mesh_alloc", "mesh_copy",  ""};
+    static const char *const more[] = {"all_reduce", "all_reduce", "(", "redistribute", "redistribute", "all_reduce",
+                                       "mesh_alloc", "mesh_copy",  ""};
     if (what == MESH_CALL_GROUP_OPEN) return "group";
     if (what == MESH_CALL_HALO) return "halo";
     if (what == MESH_CALL_RECV_OBJECT) return "(";
@@ -463,8 +453,8 @@ static mesh_status failing_operate(failing_rank *k, int what) {
 }
 
 static int failing_is_skipped(int what, int ranks) {
-    return what == MESH_CALL_NONE || what == MESH_CALL_SEND || what == MESH_CALL_RECV || what == MESH_CALL_SEND_V || what == MESH_CALL_RECV_V ||
-           (what == F_STEPS && ranks != 4);
+    return what == MESH_CALL_NONE || what == MESH_CALL_SEND || what == MESH_CALL_RECV || what == MESH_CALL_SEND_V ||
+           what == MESH_CALL_RECV_V || (what == F_STEPS && ranks != 4);
 }
 
 /* A comm over the world. Returns 0 where it cannot be had. */
@@ -540,9 +530,9 @@ static int starved_next(starved_trial_of *m, int ranks, int failed) {
 static void starved_check(failing_rank *k, const starved_trial_of *m) {
     const failing_rank *v = &k->w->rank[m->victim];
     char label[120];
-    snprintf(label, sizeof label, "%s, rank %d of %d, %s, %s, memory of rank %d fails at call %d%s", failing_name(m->what), k->me,
-             k->n, m->large ? "large" : "small", m->blocking ? "blocking" : "started", m->victim, m->at,
-             m->from ? " and after" : "");
+    snprintf(label, sizeof label, "%s, rank %d of %d, %s, %s, memory of rank %d fails at call %d%s",
+             failing_name(m->what), k->me, k->n, m->large ? "large" : "small", m->blocking ? "blocking" : "started",
+             m->victim, m->at, m->from ? " and after" : "");
     if (k->status == MESH_OK) {
         if (memcmp(k->out, k->want, k->room)) test_fail(__FILE__, __LINE__, "%s: OK, with wrong values", label);
         return;
@@ -586,7 +576,8 @@ static int starved_trial(failing_rank *k, const starved_trial_of *m, mesh_comm *
     for (i = 0; i < k->n; i++) failed += k->w->rank[i].failed, broken |= k->w->rank[i].broken;
     failing_meet(k->w);
     if (failed && failed < k->n && !broken)
-        test_fail(__FILE__, __LINE__, "%s, memory of rank %d fails at call %d%s: the comm failed on %d of %d ranks; on rank %d: %s",
+        test_fail(__FILE__, __LINE__,
+                  "%s, memory of rank %d fails at call %d%s: the comm failed on %d of %d ranks; on rank %d: %s",
                   failing_name(m->what), m->victim, m->at, m->from ? " and after" : "", failed, k->n, k->me,
                   c->failed ? c->error.text : "it did not");
     if (!broken && (failed || m->what == MESH_CALL_GROUP_OPEN)) {
@@ -596,7 +587,8 @@ static int starved_trial(failing_rank *k, const starved_trial_of *m, mesh_comm *
     failing_meet(k->w);
     for (i = 0; i < k->n; i++) broken |= k->w->rank[i].broken;
     if (broken && !k->w->rank[m->victim].memory.failed)
-        test_fail(__FILE__, __LINE__, "%s, rank %d: nothing failed, and the world is broken", failing_name(m->what), k->me);
+        test_fail(__FILE__, __LINE__, "%s, rank %d: nothing failed, and the world is broken", failing_name(m->what),
+                  k->me);
     return !broken;
 }
 
@@ -647,7 +639,7 @@ static void test_memory_steps(void) { starved_everywhere(UNIX, 4); }
 
 /* ---- opening and closing without memory; system calls that fail ---- */
 
-typedef struct failing_life { /* of a transport, from its opening to its close */
+typedef struct failing_life {                   /* of a transport, from its opening to its close */
     int kind, error, at, times, victim, memory; /* memory: not a system call but the allocator fails */
     int must;                                   /* harmless: everything has to be right all the same */
     int made, counts[FAIL_KINDS];               /* allocations, and calls of each kind, that the victim made */
@@ -684,7 +676,8 @@ static void life_rank(failing_rank *k) {
     __sync_add_and_fetch(&k->w->done, 1);
     mesh_comm_close(&c);
     if (k->status == MESH_OK) /* the others still may need it */
-        while (__sync_add_and_fetch(&k->w->done, 0) < k->n && k->net.base.engine) mesh_socket__progress(&k->net.base, mesh_socket__clock() + 1000000);
+        while (__sync_add_and_fetch(&k->w->done, 0) < k->n && k->net.base.engine)
+            mesh_socket__progress(&k->net.base, mesh_socket__clock() + 1000000);
     while (k->status != MESH_OK && __sync_add_and_fetch(&k->w->done, 0) < k->n) {
         test_sleep(0.003);
         failing_skip(SECOND);
@@ -706,8 +699,8 @@ static void life_check(failing_world *w, const failing_life *f) {
     }
     for (i = 0; i < w->ranks && wrong; i++)
         test_fail(__FILE__, __LINE__, "%s of rank %d fails at call %d%s (%s): rank %d: %s: %s",
-                  f->memory ? "memory" : failing_names[f->kind], f->victim, f->at, f->times > 1 ? " and after" : "", strerror(f->error), i,
-                  mesh_status_text(w->rank[i].status), w->rank[i].err.text);
+                  f->memory ? "memory" : failing_names[f->kind], f->victim, f->at, f->times > 1 ? " and after" : "",
+                  strerror(f->error), i, mesh_status_text(w->rank[i].status), w->rank[i].err.text);
 }
 
 /* Lives, many at once, for they mostly wait. */
@@ -717,7 +710,8 @@ static void lives(int backend, failing_life *f, int n) {
     int first, i, k, before = failing_descriptors();
     failing_nap_ms = 5;
     for (first = 0; first < n && !test_failures; first += ONCE) {
-        for (i = first; i < n && i < first + ONCE; i++) failing_world_start(&w[i - first], backend, 2, life_rank, &f[i]);
+        for (i = first; i < n && i < first + ONCE; i++)
+            failing_world_start(&w[i - first], backend, 2, life_rank, &f[i]);
         for (i = first; i < n && i < first + ONCE; i++) {
             for (k = 0; k < 2; k++) pthread_join(w[i - first].rank[k].thread, NULL);
             life_check(&w[i - first], &f[i]);
@@ -732,22 +726,49 @@ static void lives(int backend, failing_life *f, int n) {
 typedef struct failing_error {
     int kind, error, must;
 } failing_error;
-static const failing_error failing_errors[] = {
-    {FAIL_AT_SOCKET, EMFILE, 0},       {FAIL_AT_SOCKET, ENFILE, 0},      {FAIL_AT_ACCEPT, EMFILE, 1},
-    {FAIL_AT_ACCEPT, ECONNABORTED, 1}, {FAIL_AT_ACCEPT, EINTR, 1},       {FAIL_AT_CONNECT, EADDRNOTAVAIL, 0},
-    {FAIL_AT_CONNECT, ECONNREFUSED, 0}, {FAIL_AT_BIND, EADDRINUSE, 0},   {FAIL_AT_LISTEN, EADDRINUSE, 0},
-    {FAIL_AT_FCNTL, ENOMEM, 0},        {FAIL_AT_SENDMSG, EINTR, 1},      {FAIL_AT_SENDMSG, EAGAIN, 1},
-    {FAIL_AT_SENDMSG, ENOBUFS, 1},     {FAIL_AT_SENDMSG, ENOMEM, 0},     {FAIL_AT_SENDMSG, ECONNRESET, 0},
-    {FAIL_AT_RECVMSG, EINTR, 1},       {FAIL_AT_RECVMSG, EAGAIN, 1},     {FAIL_AT_RECVMSG, ENOMEM, 0},
-    {FAIL_AT_RECVMSG, ECONNRESET, 0},  {FAIL_AT_RECV, EINTR, 1},         {FAIL_AT_RECV, EAGAIN, 1},
-    {FAIL_AT_RECV, ECONNRESET, 0},     {FAIL_AT_OPEN, EMFILE, 0},        {FAIL_AT_READ, EINTR, 1},
-    {FAIL_AT_READ, EIO, 0},            {FAIL_AT_CLOSE, EINTR, 1},        {FAIL_AT_POLL, EINTR, 1},
-    {FAIL_AT_POLL, ENOMEM, 1},         {FAIL_AT_GETSOCKOPT, ENOBUFS, 0}, {FAIL_AT_SETSOCKOPT, ENOBUFS, 1},
-    {FAIL_AT_GETSOCKNAME, ENOBUFS, 0}, {FAIL_AT_GETADDRINFO, EAGAIN, 0}, {FAIL_AT_SHUTDOWN, ENOTCONN, 1},
-    {FAIL_AT_IOCTL, ENOTTY, 1},        {FAIL_AT_STAT, EACCES, 1},        {FAIL_AT_FOPEN, EMFILE, 1},
-    {FAIL_AT_GETRLIMIT, EPERM, 1},     {FAIL_AT_SYSCONF, EINVAL, 1},     {FAIL_AT_NANOSLEEP, EINTR, 1},
-    {FAIL_AT_EPOLL_CREATE, EMFILE, 1}, {FAIL_AT_EPOLL_CTL, ENOSPC, 1},   {FAIL_AT_EPOLL_WAIT, EINTR, 1},
-    {FAIL_AT_SYSCALL, ENOSYS, 1}};
+static const failing_error failing_errors[] = {{FAIL_AT_SOCKET, EMFILE, 0},
+                                               {FAIL_AT_SOCKET, ENFILE, 0},
+                                               {FAIL_AT_ACCEPT, EMFILE, 1},
+                                               {FAIL_AT_ACCEPT, ECONNABORTED, 1},
+                                               {FAIL_AT_ACCEPT, EINTR, 1},
+                                               {FAIL_AT_CONNECT, EADDRNOTAVAIL, 0},
+                                               {FAIL_AT_CONNECT, ECONNREFUSED, 0},
+                                               {FAIL_AT_BIND, EADDRINUSE, 0},
+                                               {FAIL_AT_LISTEN, EADDRINUSE, 0},
+                                               {FAIL_AT_FCNTL, ENOMEM, 0},
+                                               {FAIL_AT_SENDMSG, EINTR, 1},
+                                               {FAIL_AT_SENDMSG, EAGAIN, 1},
+                                               {FAIL_AT_SENDMSG, ENOBUFS, 1},
+                                               {FAIL_AT_SENDMSG, ENOMEM, 0},
+                                               {FAIL_AT_SENDMSG, ECONNRESET, 0},
+                                               {FAIL_AT_RECVMSG, EINTR, 1},
+                                               {FAIL_AT_RECVMSG, EAGAIN, 1},
+                                               {FAIL_AT_RECVMSG, ENOMEM, 0},
+                                               {FAIL_AT_RECVMSG, ECONNRESET, 0},
+                                               {FAIL_AT_RECV, EINTR, 1},
+                                               {FAIL_AT_RECV, EAGAIN, 1},
+                                               {FAIL_AT_RECV, ECONNRESET, 0},
+                                               {FAIL_AT_OPEN, EMFILE, 0},
+                                               {FAIL_AT_READ, EINTR, 1},
+                                               {FAIL_AT_READ, EIO, 0},
+                                               {FAIL_AT_CLOSE, EINTR, 1},
+                                               {FAIL_AT_POLL, EINTR, 1},
+                                               {FAIL_AT_POLL, ENOMEM, 1},
+                                               {FAIL_AT_GETSOCKOPT, ENOBUFS, 0},
+                                               {FAIL_AT_SETSOCKOPT, ENOBUFS, 1},
+                                               {FAIL_AT_GETSOCKNAME, ENOBUFS, 0},
+                                               {FAIL_AT_GETADDRINFO, EAGAIN, 0},
+                                               {FAIL_AT_SHUTDOWN, ENOTCONN, 1},
+                                               {FAIL_AT_IOCTL, ENOTTY, 1},
+                                               {FAIL_AT_STAT, EACCES, 1},
+                                               {FAIL_AT_FOPEN, EMFILE, 1},
+                                               {FAIL_AT_GETRLIMIT, EPERM, 1},
+                                               {FAIL_AT_SYSCONF, EINVAL, 1},
+                                               {FAIL_AT_NANOSLEEP, EINTR, 1},
+                                               {FAIL_AT_EPOLL_CREATE, EMFILE, 1},
+                                               {FAIL_AT_EPOLL_CTL, ENOSPC, 1},
+                                               {FAIL_AT_EPOLL_WAIT, EINTR, 1},
+                                               {FAIL_AT_SYSCALL, ENOSYS, 1}};
 
 enum { LIVES = 4000, LIVES_EACH = 16 };
 
@@ -874,7 +895,7 @@ static void byte_life_rank(failing_rank *k) {
 }
 static void test_byte_handshake(void) {
     int b, i;
-    for (b = TCP; b <= UNIX; b++)
+    for (b = TCP; b <= SHARED; b++)
         for (i = 0; i < 2; i++) {
             failing_life f = MESH_ZERO;
             failing_world w;
@@ -928,8 +949,7 @@ static void cut_rank(failing_rank *k) {
     CHECK_OK(mesh_comm_open(&pair, &k->net.base, &p, NULL, &k->err), k->err);
     k->c = &c;
     failing_buffers(k, 30000);
-    for (i = 1; i < 4; i++)
-        CHECK_OK(mesh_sendrecv(&c, NULL, k->me ^ i, v, 1, k->me ^ i, got, 1, MESH_I32), c.error);
+    for (i = 1; i < 4; i++) CHECK_OK(mesh_sendrecv(&c, NULL, k->me ^ i, v, 1, k->me ^ i, got, 1, MESH_I32), c.error);
     if (k->me == 2 && s->peer[3].conn) f->fd = s->peer[3].conn->fd;
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     failing_meet(k->w);
@@ -944,7 +964,8 @@ static void cut_rank(failing_rank *k) {
     k->status = failing_operate(k, f->what);
     failing_now = NULL;
     if (k->me == 2) cut_now(k); /* it had nothing to send */
-    for (i = 0; i < 3 && k->status == MESH_OK; i++) k->status = mesh_barrier(&c, NULL); /* one may do without that link */
+    for (i = 0; i < 3 && k->status == MESH_OK; i++)
+        k->status = mesh_barrier(&c, NULL); /* one may do without that link */
     /* Ranks 2 and 3 may name one who gave them up; who was told late may name one who took back its side. */
     if (k->status != MESH_ERR_PEER ||
         (k->me < 2 && c.error.rank != 2 && c.error.rank != 3 && !strstr(c.error.text, "canceled its side")))
@@ -1017,7 +1038,8 @@ static int stop_watch(pid_t pid) {
     snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
     for (;;) {
         FILE *stat_file = fopen(path, "r");
-        int is_stopped = stat_file && fgets(text, sizeof text, stat_file) && (p = strrchr(text, ')')) != NULL && p[2] == 'T';
+        int is_stopped =
+            stat_file && fgets(text, sizeof text, stat_file) && (p = strrchr(text, ')')) != NULL && p[2] == 'T';
         if (stat_file) fclose(stat_file);
         if (is_stopped) break;
         if (test_now() > end) return 1;
@@ -1073,7 +1095,9 @@ static void stop_rank(mesh_transport *t, void *ctx) {
             test_fail(__FILE__, __LINE__, "%s: rank %d: wrong values", failing_name(what), k.me);
         if (watcher > 0) {
             CHECK(waitpid(watcher, &status, 0) == watcher);
-            if (status) test_fail(__FILE__, __LINE__, "%s: rank 1 was not %s", failing_name(what), WEXITSTATUS(status) == 1 ? "stopped" : "said to be late");
+            if (status)
+                test_fail(__FILE__, __LINE__, "%s: rank 1 was not %s", failing_name(what),
+                          WEXITSTATUS(status) == 1 ? "stopped" : "said to be late");
         }
         CHECK_OK(mesh_barrier(&c, NULL), c.error);
         if (c.failed) break;

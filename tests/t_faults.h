@@ -141,9 +141,9 @@ static void order_rank(mesh_transport *t, void *ctx) {
 }
 
 static void order(int what) {
-    static const int backends[] = {SIM, TCP, UNIX};
+    static const int backends[] = {SIM, TCP, UNIX, SHARED};
     int b;
-    for (b = 0; b < 3; b++) run_world(backends[b], 4, order_rank, &what);
+    for (b = 0; b < 4; b++) run_world(backends[b], 4, order_rank, &what);
 }
 static void test_order_cycle(void) { order(0); }
 static void test_order_one_swapped(void) { order(1); }
@@ -329,6 +329,7 @@ static void killed(int backend) {
 static void test_killed_sim(void) { killed(SIM); }
 static void test_killed_tcp(void) { killed(TCP); }
 static void test_killed_unix(void) { killed(UNIX); }
+static void test_killed_shared(void) { killed(SHARED); }
 
 /* A rank that is not connected to the victim and sits behind another one hears of it too. Exactly the comms with the victim fail. */
 static void bystander_rank(mesh_transport *t, void *ctx) {
@@ -443,7 +444,7 @@ static void leaves_rank(mesh_transport *t, void *ctx) {
 static void test_leaves(void) {
     int what, b;
     for (what = 0; what < 3; what++)
-        for (b = TCP; b <= UNIX; b++) run_world(b, 3, leaves_rank, &what);
+        for (b = TCP; b <= SHARED; b++) run_world(b, 3, leaves_rank, &what);
 }
 
 /* A rank that closed only the comm says so when it is asked; a comm is opened once. */
@@ -1435,6 +1436,7 @@ static const test_case fault_tests[] = {
     {"faults/killed_sim", test_killed_sim, 0},
     {"faults/killed_tcp", test_killed_tcp, 0},
     {"faults/killed_unix", test_killed_unix, 0},
+    {"faults/killed_shared", test_killed_shared, 0},
     {"faults/bystanders", test_bystanders, 0},
     {"faults/closed", test_closed, 0},
     {"faults/leaves", test_leaves, 0},

@@ -61,11 +61,12 @@ static void large_message_rank(mesh_transport *t, void *ctx) {
 static void test_large_sim(void) { run_world(SIM, 2, large_message_rank, NULL); }
 static void test_large_tcp(void) { run_world(TCP, 2, large_message_rank, NULL); }
 static void test_large_unix(void) { run_world(UNIX, 2, large_message_rank, NULL); }
+static void test_large_shared(void) { run_world(SHARED, 2, large_message_rank, NULL); }
 
 static const test_case large_tests[] = {
     {"large/sim", test_large_sim, 0},
     {"large/tcp", test_large_tcp, 0},
-    {"large/unix", test_large_unix, 0},
+    {"large/unix", test_large_unix, 0}, {"large/shared", test_large_shared, 0},
 };
 #else
 static void test_large_none(void) { printf("    skip: no 64-bit address space, or no Linux\n"); }

@@ -356,7 +356,7 @@ static void message_wrong_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 static void test_message_wrong(void) {
-    static const int backends[] = {SIM, TCP, UNIX};
+    static const int backends[] = {SIM, TCP, UNIX, SHARED};
     int what, b;
     for (b = 0; b < 3; b++)
         for (what = 0; what < 7; what++) run_world(backends[b], what == 6 ? 3 : 2, message_wrong_rank, &what);
@@ -377,9 +377,9 @@ static void message_late_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 static void test_message_late(void) {
-    static const int backends[] = {SIM, TCP, UNIX};
+    static const int backends[] = {SIM, TCP, UNIX, SHARED};
     int b;
-    for (b = 0; b < 3; b++) run_world(backends[b], 3, message_late_rank, NULL);
+    for (b = 0; b < 4; b++) run_world(backends[b], 3, message_late_rank, NULL);
 }
 
 static void message_refused_rank(mesh_transport *t, void *ctx) {

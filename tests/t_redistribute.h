@@ -15,6 +15,7 @@ static void redistribute_on(int backend, int problems) {
 static void test_redistribute_sim(void) { redistribute_on(SIM, 600); }
 static void test_redistribute_tcp(void) { redistribute_on(TCP, 80); }
 static void test_redistribute_unix(void) { redistribute_on(UNIX, 40); }
+static void test_redistribute_shared(void) { redistribute_on(SHARED, 40); }
 
 /* Rows of a matrix of floats, to be columns; a second one of `kind`s. */
 static void two_layouts(const mesh_comm *c, mesh_tensor *src, mesh_tensor *dst, const char *from, const char *to,
@@ -743,7 +744,7 @@ static const test_case redistribute_tests[] = {
     {"redistribute/shared_memory", test_shared_memory, 0},
     {"redistribute/sim", test_redistribute_sim, 0},
     {"redistribute/tcp", test_redistribute_tcp, 0},
-    {"redistribute/unix", test_redistribute_unix, 0},
+    {"redistribute/unix", test_redistribute_unix, 0}, {"redistribute/shared", test_redistribute_shared, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},
     {"redistribute/two_hosts", test_two_hosts, 0},
     {"redistribute/scratch", test_scratch, 0},

@@ -80,6 +80,7 @@ static honest_rank *honest_prepare(int at, int rank, int size) {
     h->desc.log_ctx = h;
     h->desc.allocator.alloc = honest_alloc;
     h->desc.allocator.free = honest_free;
+    h->desc.lanes = MESH_SOCKET_UNIX;
     h->desc.open_timeout_ns = 10 * SECOND;
     pthread_mutex_init(&h->lock, NULL);
     return h;
@@ -322,7 +323,12 @@ enum {
     W_BOOK,
     W_GOODBYE,
     W_GIVEN_UP,
-    W_STAYS
+    W_STAYS,
+    W_SHARE,
+    W_SHARED,
+    W_RINGS,
+    W_BELL,
+    W_NONE
 };
 
 static void rogue_header(unsigned char *p, uint32_t type, uint32_t length, uint64_t channel, uint64_t check, uint64_t a,

@@ -69,7 +69,7 @@ static void test_frames(void) {
     static const struct {
         uint32_t type, length;
     } wild[] = {{0, 0},
-                {14, 0},
+                {W_NONE, 0},
                 {INT32_MAX, 0},
                 {UINT32_MAX, 0},
                 {W_EAGER, 65537},
@@ -93,7 +93,11 @@ static void test_frames(void) {
                 {W_WITHDRAW, 1},
                 {W_CREDIT, 1},
                 {W_GOODBYE, 1},
-                {W_STAYS, 1}};
+                {W_STAYS, 1},
+                {W_SHARE, 1},
+                {W_SHARED, 1},
+                {W_RINGS, 1},
+                {W_BELL, 1}};
     unsigned char junk[40 + 2000];
     size_t i;
     memset(junk, 0x5a, sizeof junk);
@@ -505,7 +509,7 @@ static void test_told(void) {
     call.job = rogue_job;
     CHECK_STR(talk_whole(&k, &call), "welcome");
     honest_post(1, MESH_RECV, ROGUE, text, 10, ROGUE_CHANNEL(1), &recv);
-    rogue_frame(scene.fd, W_STAYS + 1, 0, 0, 0, 0, NULL, 0);
+    rogue_frame(scene.fd, W_NONE, 0, 0, 0, 0, NULL, 0);
     CHECK(rogue_frame_read(k.fd, W_GIVEN_UP, head, text));
     CHECK(rogue_number(head + 4, 4) == 30 && !memcmp(text, "it sent a frame that cannot be", 30));
     CHECK_INT(rogue_drain(k.fd), 0);

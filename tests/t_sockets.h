@@ -104,15 +104,15 @@ static void law_pump(void) {
         if (law[i].net.impl) law_step(i);
 }
 /* Steps of all ranks until the condition holds. */
-#define LAW_UNTIL(cond)                                                                     \
-    do {                                                                                    \
-        double end_ = test_now() + 15;                                                      \
-        int holds_ = 0;                                                                     \
-        while (!(holds_ = (cond) != 0) && test_now() < end_) law_pump();                    \
-        if (!holds_) {                                                                      \
-            test_fail(__FILE__, __LINE__, "it is waited for in vain: %s", #cond);           \
-            exit(1);                                                                        \
-        }                                                                                   \
+#define LAW_UNTIL(cond)                                                           \
+    do {                                                                          \
+        double end_ = test_now() + 15;                                            \
+        int holds_ = 0;                                                           \
+        while (!(holds_ = (cond) != 0) && test_now() < end_) law_pump();          \
+        if (!holds_) {                                                            \
+            test_fail(__FILE__, __LINE__, "it is waited for in vain: %s", #cond); \
+            exit(1);                                                              \
+        }                                                                         \
     } while (0)
 /* So many that whatever is under way on one host has come. */
 static void law_settle(void) {
@@ -173,12 +173,13 @@ static int law_is_balanced(char *text, size_t cap) {
         for (k = 0; k < law_n; k++) {
             const mesh_socket__peer *p = &s->peer[k], *to = law_peer(k, i);
             if (i == k || !p->conn) continue;
-            snprintf(text, cap,
-                     "rank %d: of rank %d's credit %d bytes are left, %d taken and %d lie there; offers %d, noffered %d%s", i,
-                     k, (int)to->credit, (int)p->taken, (int)p->lent, p->offers, p->noffered,
-                     p->posted.head || p->waiting.head || p->offered.head || p->streaming.head || p->early
-                         ? "; messages wait"
-                         : "");
+            snprintf(
+                text, cap,
+                "rank %d: of rank %d's credit %d bytes are left, %d taken and %d lie there; offers %d, noffered %d%s",
+                i, k, (int)to->credit, (int)p->taken, (int)p->lent, p->offers, p->noffered,
+                p->posted.head || p->waiting.head || p->offered.head || p->streaming.head || p->early
+                    ? "; messages wait"
+                    : "");
             if (to->credit + p->taken != MESH_SOCKET__CREDIT || p->lent || p->posted.head || p->waiting.head ||
                 p->offered.head || p->streaming.head || p->early || p->offers || p->noffered || p->conn->frame ||
                 p->conn->spare || p->conn->rx_left)
@@ -210,9 +211,8 @@ typedef struct law_message {
 } law_message;
 static law_message law_said[LAW_MESSAGES];
 
-static const uint64_t law_sizes[] = {0,     1,     39,     40,     4095,      4096,      4097,        8192,
-                                     16343, 16344, 16384,  16385,  65535,     65536,     65537,       100000,
-                                     1 << 20, (1 << 20) + 1, 3 << 20};
+static const uint64_t law_sizes[] = {0,     1,     39,    40,    4095,  4096,   4097,    8192,          16343,  16344,
+                                     16384, 16385, 65535, 65536, 65537, 100000, 1 << 20, (1 << 20) + 1, 3 << 20};
 
 static unsigned char law_byte(int k, uint64_t at) { return (unsigned char)(at * 31 + at / 251 + (uint64_t)k * 7 + 1); }
 
@@ -341,7 +341,8 @@ static void test_messages(int lanes) {
     law_close();
 }
 static void test_messages_tcp(void) { test_messages(MESH_SOCKET_TCP); }
-static void test_messages_unix(void) { test_messages(MESH_SOCKET_AUTO); }
+static void test_messages_unix(void) { test_messages(MESH_SOCKET_UNIX); }
+static void test_messages_shared(void) { test_messages(MESH_SOCKET_AUTO); }
 
 /* The same while the kernel takes and gives little at a time. */
 static void test_messages_narrow(void) {
@@ -405,7 +406,8 @@ static void test_far(void) {
         mesh_socket__list_add(&law_peer(0, 1)->streaming, &x);
         CHECK_INT(mesh_socket__next_frame(s, c), 1);
         CHECK_INT(mesh__get32(c->head), MESH_SOCKET__F_DATA);
-        CHECK_INT(mesh__get32(c->head + 4), x.x.nbytes - x.moved < MESH_SOCKET__CHUNK ? x.x.nbytes - x.moved : MESH_SOCKET__CHUNK);
+        CHECK_INT(mesh__get32(c->head + 4),
+                  x.x.nbytes - x.moved < MESH_SOCKET__CHUNK ? x.x.nbytes - x.moved : MESH_SOCKET__CHUNK);
         CHECK_INT(mesh__get64(c->head + 24), 77);
         CHECK_INT(mesh__get64(c->head + 32), x.moved);
         c->frame = NULL, c->frame_left = c->head_left = 0;
@@ -438,7 +440,8 @@ static void law_canceled(int round) {
     rank[0] = round % 2, rank[1] = 1 - rank[0];
     for (side = 0; side < 2; side++)
         CHECK_INT(law_of(side)->ops->group_open(law_of(side), NULL, 77 + (uint32_t)round, NULL, 0, 0, INT64_MAX,
-                                                &handle[side], &why), MESH_OK);
+                                                &handle[side], &why),
+                  MESH_OK);
     for (k = 0; k < COUNT; k++) {
         law_message *m = &law_said[k];
         memset(m, 0, sizeof *m);
@@ -503,12 +506,14 @@ static void test_canceled(int lanes) {
     law_close();
 }
 static void test_canceled_tcp(void) { test_canceled(MESH_SOCKET_TCP); }
-static void test_canceled_unix(void) { test_canceled(MESH_SOCKET_AUTO); }
+static void test_canceled_unix(void) { test_canceled(MESH_SOCKET_UNIX); }
+static void test_canceled_shared(void) { test_canceled(MESH_SOCKET_AUTO); }
 
 /* ---- what goes at once, what waits ---- */
 
 /* A send to a rank that takes no step: is it over at once, or has it been offered? */
-static int law_goes_at_once(int from, int to, uint64_t nbytes, const mesh_block *block, void *memory, uint64_t channel) {
+static int law_goes_at_once(int from, int to, uint64_t nbytes, const mesh_block *block, void *memory,
+                            uint64_t channel) {
     mesh_ticket s, r;
     mesh_error why;
     int before = law_peer(from, to)->noffered, offered;
@@ -586,8 +591,7 @@ static void test_flow(void) {
         CHECK_INT(left, start - (uint64_t)fit * (EACH + MESH_SOCKET__HEADER));
         law_settle();
         for (i = 0, over = 0; i < MORE; i++)
-            if (law_test(0, &s[i], &why) == MESH_OK)
-                over++, s[i].impl = NULL;
+            if (law_test(0, &s[i], &why) == MESH_OK) over++, s[i].impl = NULL;
         CHECK_INT(over, fit);
         for (i = 0; i < MORE; i++) {
             before = law_peer(0, 1)->credit;
@@ -595,7 +599,8 @@ static void test_flow(void) {
             CHECK_INT(law_ended(1, &r[i]), MESH_OK);
             law_pump();
             if (law_peer(0, 1)->credit != before && law_peer(0, 1)->credit - before < MESH_SOCKET__CREDIT / 4)
-                test_fail(__FILE__, __LINE__, "%d bytes of credit came by themselves", (int)(law_peer(0, 1)->credit - before));
+                test_fail(__FILE__, __LINE__, "%d bytes of credit came by themselves",
+                          (int)(law_peer(0, 1)->credit - before));
         }
         for (i = 0; i < MORE; i++)
             if (s[i].impl) CHECK_INT(law_ended(0, &s[i]), MESH_OK);
@@ -652,7 +657,8 @@ static void test_offer_limit(void) {
     CHECK_INT(law_ended(0, &s[7]), MESH_OK);
     CHECK_INT(law_peer(0, 1)->noffered, MESH_SOCKET__OFFERS); /* one of those that waited has taken its place */
     law_of(0)->ops->cancel(law_of(0), &s[0]);
-    law_post(0, MESH_SEND, 1, memory, 3, NULL, (uint64_t)(MORE - 1) << 32, &last); /* behind the large one of its channel */
+    law_post(0, MESH_SEND, 1, memory, 3, NULL, (uint64_t)(MORE - 1) << 32,
+             &last); /* behind the large one of its channel */
     CHECK(((mesh_socket__ticket *)last.impl)->left == 1);
     for (i = 0; i < MESH_SOCKET__OFFERS; i++)
         if (i != 7) {
@@ -817,7 +823,8 @@ static void test_controls_order(void) {
     t = law_of(1);
     CHECK(law_peer(1, 2)->conn == NULL);
     for (; sent < 5; sent++) /* they wait for the connection */
-        CHECK_INT(t->ops->control_send(t, 2, sent == 3 ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, &sent, sizeof sent), MESH_OK);
+        CHECK_INT(t->ops->control_send(t, 2, sent == 3 ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, &sent, sizeof sent),
+                  MESH_OK);
     CHECK_INT(t->ops->control_flush(t, 0), MESH_IN_PROGRESS); /* still here: it is not done, and says so */
     LAW_UNTIL(law_peer(1, 2)->conn && law_peer(2, 1)->conn);
     CHECK_INT(t->ops->control_flush(t, t->ops->now(t) + SECOND), MESH_OK);
@@ -827,7 +834,8 @@ static void test_controls_order(void) {
         law_step(2);
         for (i = 0; i < 700 && law_control(2, &kind, &from, &value); i++, taken++) { /* some stay meanwhile */
             if (value != taken || from != 1 || kind != (taken == 3 ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE))
-                test_fail(__FILE__, __LINE__, "control message %d of rank %d, kind %d, where %d was next", value, from, kind, taken),
+                test_fail(__FILE__, __LINE__, "control message %d of rank %d, kind %d, where %d was next", value, from,
+                          kind, taken),
                     exit(1);
         }
         for (i = 0; sent - taken > MESH_SOCKET__CONTROLS / 2 && i < 100000; i++) {
@@ -984,8 +992,10 @@ static void test_closed_groups(void) {
     law_open(2, MESH_SOCKET_AUTO);
     law_meet(0, 1);
     for (i = 0; i < GROUPS; i++)
-        CHECK_INT(law_of(1)->ops->group_open(law_of(1), NULL, ids[i], NULL, 0, 0, INT64_MAX, &handle[i], &why), MESH_OK);
-    for (i = 0; i < GROUPS; i++) /* each has messages and an offer here that nobody receives, and one before and after */
+        CHECK_INT(law_of(1)->ops->group_open(law_of(1), NULL, ids[i], NULL, 0, 0, INT64_MAX, &handle[i], &why),
+                  MESH_OK);
+    for (i = 0; i < GROUPS;
+         i++) /* each has messages and an offer here that nobody receives, and one before and after */
         for (k = 0; k < 3; k++) {
             law_post(0, MESH_SEND, 1, memory, k == 1 ? 70000 : 9000, NULL, (uint64_t)ids[i] << 32 | (uint32_t)k, &s);
             if (k != 1) CHECK_INT(law_ended(0, &s), MESH_OK);
@@ -1044,7 +1054,7 @@ static void test_lost(void) {
     int lanes, i, about, small = 1 << 14;
     if (!memory) memory = (unsigned char *)calloc(1, LARGE);
     for (lanes = 0; lanes < 2; lanes++) {
-        law_open(3, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO);
+        law_open(3, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_UNIX);
         law_meet(0, 1), law_meet(0, 2), law_meet(1, 2);
         for (i = 0; i < 4; i++) { /* so that large messages are under way for long */
             int fd = (i & 1 ? law_peer(0, 1 + i / 2) : law_peer(1 + i / 2, 0))->conn->fd;
@@ -1100,7 +1110,7 @@ static void test_half_read(void) {
     mesh_ticket r;
     int lanes;
     for (lanes = 0; lanes < 2; lanes++) {
-        law_open(2, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO);
+        law_open(2, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_UNIX);
         law_meet(0, 1);
         law_post(0, MESH_RECV, 1, got, sizeof got, NULL, 5, &r);
         mesh_socket__header(frame, MESH_SOCKET__F_EAGER, sizeof got, 5, 17, 0, 0);
@@ -1141,7 +1151,8 @@ static void test_read_first(void) {
     mesh_socket__frame_send(law_impl(3), law_peer(3, 0)->conn, MESH_SOCKET__F_LOST, 0, 0, 2, 0, "it fell", 7);
     mesh_socket__flush(law_impl(3), law_peer(3, 0)->conn);
     for (i = 0; i < 20; i++) law_step(3);
-    while (mesh_socket__clock() <= deadline) test_sleep(0.01); /* the doubt is over; what it sent has come, and is not read */
+    while (mesh_socket__clock() <= deadline)
+        test_sleep(0.01);                                /* the doubt is over; what it sent has come, and is not read */
     CHECK_INT(law_peer(0, 2)->conn->deadline, deadline); /* said again, it does not begin again */
     for (i = 0; i < N; i++) {
         law_post(0, MESH_RECV, 2, memory, 60000, NULL, 1, &r);
@@ -1204,7 +1215,7 @@ static void test_leaves_nothing(void) {
     mesh_error why;
     int lanes, i, small = 1, before = law_descriptors();
     for (lanes = 0; lanes < 2; lanes++) {
-        law_open_as(2, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO, law_counted);
+        law_open_as(2, lanes ? MESH_SOCKET_TCP : MESH_SOCKET_UNIX, law_counted);
         law_meet(0, 1);
         setsockopt(law_peer(0, 1)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
         for (i = 0; i < 60; i++) { /* more than the kernel takes */
@@ -1238,9 +1249,9 @@ static void test_leaves_nothing(void) {
 
 /* "A=1 B=x": and nothing else that a launcher, or a user, could have said. */
 static void law_environment(const char *text) {
-    static const char *const more[] = {"MPI_LOCALRANKID", "MPI_LOCALNRANKS",     "PMIX_NAMESPACE",   "PMI_JOBID",    "TORCHELASTIC_RUN_ID",
-                                       "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING", "MESH_TRACE",
-                                       "OMPI_COMM_WORLD_LOCAL_SIZE"};
+    static const char *const more[] = {
+        "MPI_LOCALRANKID", "MPI_LOCALNRANKS",  "PMIX_NAMESPACE", "PMI_JOBID",  "TORCHELASTIC_RUN_ID",
+        "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
     char copy[512], *p, *equals;
     size_t i;
     clear_environment();
@@ -1260,23 +1271,24 @@ static void test_places(void) {
         {"", 0, 0, 1, -1, 29400, "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
         {"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=h MASTER_PORT=1", 0, 0, 1, 0, 1, "h", NULL},
-        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=3 SLURM_PROCID=7 SLURM_NTASKS=9 SLURM_LOCALID=5 SLURM_STEP_ID=0", 0, 1, 4, 3, 29400,
-         "127.0.0.1", NULL},
-        {"OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=7 OMPI_COMM_WORLD_LOCAL_RANK=2 PMI_RANK=1 PMI_SIZE=2 MESH_PORT=1", 0, 6, 7, 2,
-         1, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=3 SLURM_PROCID=7 SLURM_NTASKS=9 SLURM_LOCALID=5 SLURM_STEP_ID=0", 0, 1, 4, 3,
+         29400, "127.0.0.1", NULL},
+        {"OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=7 OMPI_COMM_WORLD_LOCAL_RANK=2 PMI_RANK=1 PMI_SIZE=2 MESH_PORT=1",
+         0, 6, 7, 2, 1, "127.0.0.1", NULL},
         {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=1 MASTER_PORT=65535", 0, 2, 3, 1, 65535, "127.0.0.1", NULL},
-        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_LOCALID=1 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MESH_PORT=9", 0, 2, 3, 1,
-         9, "n2", NULL},
-        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MASTER_ADDR=a MESH_PORT=9", 0, 2, 3, -1,
-         9, "a", NULL},
+        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_LOCALID=1 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MESH_PORT=9", 0, 2,
+         3, 1, 9, "n2", NULL},
+        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MASTER_ADDR=a MESH_PORT=9", 0, 2, 3,
+         -1, 9, "a", NULL},
         {"SLURM_PROCID=2 SLURM_STEP_ID=4", 0, 0, 1, -1, 29400, "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4 SLURM_STEP_NODELIST=n[2-3]", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
-        {"RANK= WORLD_SIZE= MESH_PORT= MASTER_PORT=3 MASTER_ADDR= PMI_RANK=0 PMI_SIZE=2", 0, 0, 2, -1, 3, "127.0.0.1", NULL},
+        {"RANK= WORLD_SIZE= MESH_PORT= MASTER_PORT=3 MASTER_ADDR= PMI_RANK=0 PMI_SIZE=2", 0, 0, 2, -1, 3, "127.0.0.1",
+         NULL},
         {"RANK=1 WORLD_SIZE=4 MESH_PORT=65535", 0, 1, 4, -1, 65535, "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 4, -1, 101, "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 TORCHELASTIC_USE_AGENT_STORE=False", 0, 1, 4, -1, 100, "127.0.0.1", NULL},
-        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 MESH_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 4, -1, 7, "127.0.0.1",
-         NULL},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 MESH_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 4, -1, 7,
+         "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4 TORCHELASTIC_RUN_ID=none", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
         {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a MESH_PORT=7", 1, 2, 5, 3, 7, "a", NULL},
         {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a MESH_PORT=7 MASTER_PORT=8", 1 | 2, 2, 5, 3, 4321, "a", NULL},
@@ -1331,7 +1343,8 @@ static int law_file(char *path, const char *text, size_t n) {
     return fd >= 0;
 }
 /* A world of one, with this environment: opened, or refused with this text. */
-static void law_alone(int line, const char *environment, const mesh_socket_desc *d, const char *error, mesh_socket *net) {
+static void law_alone(int line, const char *environment, const mesh_socket_desc *d, const char *error,
+                      mesh_socket *net) {
     mesh_error err;
     mesh_status status;
     law_environment(environment);
@@ -1351,7 +1364,8 @@ static void test_variables(void) {
     law_alone(__LINE__, "MESH_TIMEOUT=3600", NULL, NULL, &net);
     CHECK_INT(net.base.timeout_ns, INT64_C(3600000000000));
     mesh_socket_close(&net);
-    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MASTER_ADDR=no.such.host.invalid MESH_LISTEN_FD=0", NULL, NULL, &net); /* it needs nobody */
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MASTER_ADDR=no.such.host.invalid MESH_LISTEN_FD=0", NULL, NULL,
+              &net); /* it needs nobody */
     mesh_socket_close(&net);
     law_alone(__LINE__, "MESH_TIMEOUT=soon", NULL, "MESH_TIMEOUT is \"soon\"", &net);
     before = mesh_socket__clock();
@@ -1372,7 +1386,7 @@ static void test_variables(void) {
     law_alone(__LINE__, "MESH_SOCKET_LANES=auto", NULL, NULL, &net);
     CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_AUTO);
     mesh_socket_close(&net);
-    law_alone(__LINE__, "MESH_SOCKET_LANES=unix", NULL, "MESH_SOCKET_LANES is \"unix\"", &net);
+    law_alone(__LINE__, "MESH_SOCKET_LANES=shm", NULL, "MESH_SOCKET_LANES is \"shm\"", &net);
     /* Secrets: every byte of one, where it is to be found, and what is none. */
     for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         memset(text, 'a' + (int)i, sizeof text);
@@ -1465,12 +1479,23 @@ static void test_addresses(void) {
     static const struct {
         const char *text;
         int loopback;
-    } pool[] = {{"127.0.0.1", 1},        {"127.255.0.9", 1},      {"128.0.0.1", 0},        {"126.0.0.1", 0},
-                {"0.0.0.0", 0},          {"10.0.0.127", 0},       {"::1", 1},              {"::", 0},
-                {"::2", 0},              {"::ffff:127.0.0.1", 1}, {"::ffff:10.0.0.1", 0},  {"::ffff:1.127.0.1", 0},
-                {"fe80::1", 0},          {"2001:db8::127", 0}};
+    } pool[] = {{"127.0.0.1", 1},
+                {"127.255.0.9", 1},
+                {"128.0.0.1", 0},
+                {"126.0.0.1", 0},
+                {"0.0.0.0", 0},
+                {"10.0.0.127", 0},
+                {"::1", 1},
+                {"::", 0},
+                {"::2", 0},
+                {"::ffff:127.0.0.1", 1},
+                {"::ffff:10.0.0.1", 0},
+                {"::ffff:1.127.0.1", 0},
+                {"fe80::1", 0},
+                {"2001:db8::127", 0}};
     static const char *const loopback[] = {"localhost", "127.0.0.1", "127.9.8.7", "::1"},
-                             *const others[] = {"1.127.0.0", "127x.example", "1270.example", "localhost.example", "::2", "", "node"};
+                             *const others[] = {"1.127.0.0", "127x.example", "1270.example", "localhost.example", "::2",
+                                                "",          "node"};
     test_random rng = random_from(31);
     size_t i;
     int k;
@@ -1480,7 +1505,8 @@ static void test_addresses(void) {
         a.ss_family = strchr(pool[i].text, ':') ? AF_INET6 : AF_INET;
         CHECK_INT(inet_pton(a.ss_family, pool[i].text,
                             a.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&a)->sin_addr
-                                                   : (void *)&((struct sockaddr_in6 *)&a)->sin6_addr), 1);
+                                                   : (void *)&((struct sockaddr_in6 *)&a)->sin6_addr),
+                  1);
         if (mesh_socket__is_loopback((struct sockaddr *)&a) != pool[i].loopback)
             test_fail(__FILE__, __LINE__, "%s: loopback or not?", pool[i].text);
     }
@@ -1682,8 +1708,8 @@ static void test_stays(void) { fatal_open(2, sizeof(mesh_socket__conn), 2, 0, ME
 
 /* A book is what rank 0 says while this rank opens, and as long as the world: nothing else is. */
 static void test_book_only(void) {
-    static const uint64_t length[] = {0, 1, MESH_SOCKET__ENTRY, 2 * MESH_SOCKET__ENTRY - 1, 2 * MESH_SOCKET__ENTRY,
-                                      3 * MESH_SOCKET__ENTRY};
+    static const uint64_t length[] = {
+        0, 1, MESH_SOCKET__ENTRY, 2 * MESH_SOCKET__ENTRY - 1, 2 * MESH_SOCKET__ENTRY, 3 * MESH_SOCKET__ENTRY};
     mesh_socket__conn c;
     int opening, rank;
     size_t i;
@@ -1840,7 +1866,7 @@ static void test_watched(void) {
     c = law_peer(0, 1)->conn;
     mine = &s->book[0], theirs = &s->book[1];
     LAW_UNTIL(s->nconns == 1 && law_impl(1)->nconns == 1); /* the one by which rank 1 joined has ended */
-    CHECK_INT(c->process, -1); /* it is this process */
+    CHECK_INT(c->process, -1);                             /* it is this process */
     CHECK_INT(pipe(line), 0);
     fflush(NULL);
     if ((pid = fork()) == 0) {
@@ -1867,7 +1893,8 @@ static void test_watched(void) {
             if (what == 1) theirs->process ^= UINT64_C(1) << 40; /* another namespace's */
             if (what == 2) theirs->process = 0;
             mesh_socket__watch(s, c);
-            if (c->process >= 0) test_fail(__FILE__, __LINE__, "a process that is none of this host's is watched: %d", what);
+            if (c->process >= 0)
+                test_fail(__FILE__, __LINE__, "a process that is none of this host's is watched: %d", what);
             mesh_socket__unwatch(s, c);
             *theirs = kept;
         }
@@ -1913,11 +1940,13 @@ static void test_close_in_vain(void) {
 static const test_case sockets_tests[] = {
     {"sockets/messages_tcp", test_messages_tcp, 0},
     {"sockets/messages_unix", test_messages_unix, 0},
+    {"sockets/messages_shared", test_messages_shared, 0},
     {"sockets/messages_narrow", test_messages_narrow, 0},
     {"sockets/burst", test_burst, 0},
     {"sockets/far", test_far, 0},
     {"sockets/canceled_tcp", test_canceled_tcp, 0},
     {"sockets/canceled_unix", test_canceled_unix, 0},
+    {"sockets/canceled_shared", test_canceled_shared, 0},
     {"sockets/at_once", test_at_once, 0},
     {"sockets/flow", test_flow, 0},
     {"sockets/offer_limit", test_offer_limit, 0},

@@ -10,8 +10,8 @@
 
 typedef void (*rank_main)(mesh_transport *t, void *ctx);
 
-enum { SIM, SIM_FREE, TCP, UNIX, BACKENDS };
-static const char *const backend_names[] = {"sim", "sim_free", "tcp", "unix"};
+enum { SIM, SIM_FREE, TCP, UNIX, SHARED, BACKENDS };
+static const char *const backend_names[] = {"sim", "sim_free", "tcp", "unix", "shared"};
 
 static mesh_sim_desc sim_desc(int ranks) {
     mesh_sim_desc d = MESH_ZERO;
@@ -80,7 +80,7 @@ static void socket_child(int backend, int rank, int ranks, int port, int fd, ran
     mesh_error err;
     mesh_socket_desc d = socket_desc(rank, ranks, port, fd);
     int tasks = world_tasks();
-    d.lanes = backend == TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d.lanes = backend == TCP ? MESH_SOCKET_TCP : backend == UNIX ? MESH_SOCKET_UNIX : MESH_SOCKET_AUTO;
     d.progress_thread = world_threaded;
     test_failures = conformance_failures = 0;
     if (rank) close(fd);

@@ -30,6 +30,10 @@ WHO AM I
 CONCEPTS
     rendezvous  Every rank connects to rank 0, which hands out the address book. Other connections are opened when first used, one
                 per pair of ranks, over a Unix-domain socket where both are on one host (MESH_SOCKET_LANES=tcp: always TCP).
+    shared      Linux: up to 64 ranks on one host have memory in common (an anonymous file, passed over those sockets; gone with the last of
+                them). Messages between them, and collectives of groups that lie on the host, go through it; mesh_alloc gives memory that the
+                others read where it is. Nobody writes into what is another's. MESH_SOCKET_LANES=unix: without. Where the kernel gives none,
+                that is logged and it is sockets.
     secret      Both ends of every connection prove that they know the job's secret (HMAC-SHA-256 over two nonces) before any other
                 byte is read: MESH_SECRET, made by `mesh run`, or the file that MESH_SECRET_FILE names. Without one only loopback is
                 used, unless desc.insecure says otherwise. What follows the proof is neither encrypted nor signed.
@@ -55,14 +59,14 @@ ERRORS
     20 s; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
-    Shared memory: a later version. RDMA.
+    RDMA.
 */
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { MESH_SOCKET_AUTO = 0, MESH_SOCKET_TCP = 1 };
+enum { MESH_SOCKET_AUTO = 0, MESH_SOCKET_TCP = 1, MESH_SOCKET_UNIX = 2 };
 
 typedef struct mesh_socket_desc {
     int rank, size;          /* size 0: both from the environment */
@@ -71,7 +75,7 @@ typedef struct mesh_socket_desc {
     int port;                /* of rank 0; 0: from the environment */
     const char *secret;      /* NULL: MESH_SECRET, else the file MESH_SECRET_FILE; "": none */
     int insecure;            /* 1: go beyond loopback without a secret */
-    int lanes;               /* MESH_SOCKET_TCP: TCP even on one host; 0: MESH_SOCKET_LANES (auto, tcp) */
+    int lanes; /* MESH_SOCKET_TCP: TCP even on one host; MESH_SOCKET_UNIX: no shared memory; 0: MESH_SOCKET_LANES (auto, unix, tcp) */
     int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
     int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
     int progress_thread; /* 1: what was started goes on while the program computes; 0: MESH_PROGRESS_THREAD, else not */

@@ -33,7 +33,7 @@ static void fuzz_rig_open(fuzz_rig *r, int rank, int in_open) {
     mesh_socket__impl *s;
     int i;
     memset(r, 0, sizeof *r);
-    t->ops = mesh_socket__ops();
+    t->ops = mesh_socket__ops(0);
     t->rank = rank;
     t->size = FUZZ_WORLD;
     t->caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
@@ -355,6 +355,7 @@ static void fuzz_frames(const unsigned char *data, size_t n) {
             break;
         case 6: { /* a comm is closed: what comes for it is dropped */
             mesh_socket__handle *h = (mesh_socket__handle *)mesh_transport_alloc(&r.net.base, sizeof *h);
+            memset(h, 0, sizeof *h);
             h->id = 1 + (uint32_t)fuzz_below(&b, 4);
             r.net.base.ops->group_close(&r.net.base, h);
             break;

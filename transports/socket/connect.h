@@ -44,7 +44,7 @@ MESH__RARE mesh_socket__conn *mesh_socket__conn_new(mesh_socket__impl *s, int fd
 MESH__PRIVATE int mesh_socket__arm_conn(mesh_socket__impl *s, mesh_socket__conn *c) {
 #if MESH_SOCKET__LINUX
     struct epoll_event event;
-    uint32_t out = mesh_socket__wants_write(s, c) ? (uint32_t)EPOLLOUT : 0,
+    uint32_t out = mesh_socket__wants_socket(s, c) ? (uint32_t)EPOLLOUT : 0,
              want = c->state == MESH_SOCKET__CONNECTING ? (uint32_t)EPOLLOUT : (uint32_t)EPOLLIN | out;
     if (want == c->interest || !s->wide) return 1;
     memset(&event, 0, sizeof event);

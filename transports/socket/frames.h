@@ -1,12 +1,12 @@
 /* socket/frames.h - what goes over a connection that stands: messages as frames, frames as messages. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes state.h. Takes bytes and gives bytes; no descriptor, no system call: recorded bytes and fuzzers drive it as the loop does.
+   Includes shared.h. Takes bytes and gives bytes; no descriptor, no system call: recorded bytes and fuzzers drive it as the loop does.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_FRAMES_IMPLEMENTED)
 #define MESH_SOCKET_FRAMES_IMPLEMENTED
-#include "state.h"
+#include "shared.h"
 
 MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
 
@@ -156,7 +156,7 @@ MESH__PRIVATE int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
     size_t at = 0;
     if (!c->frame && !c->spare && c->out_len > c->out_at) {
         v[n].iov_base = c->out + c->out_at;
-        v[n++].iov_len = c->out_len - c->out_at;
+        v[n++].iov_len = c->socket_left ? c->socket_left : c->out_len - c->out_at;
         return n;
     }
     if (c->head_left) {
@@ -210,6 +210,15 @@ MESH__PRIVATE void mesh_socket__wrote(mesh_socket__impl *s, mesh_socket__conn *c
     c->frame = NULL;
 }
 
+/* From now on what goes to this peer goes through shared memory. */
+MESH__RARE void mesh_socket__use_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
+    int sharer = s->peer[c->rank].sharer;
+    if (!s->sharing || !sharer || !c->is_unix || c->ring_out) return;
+    if (!mesh_socket__frame_put(s, c, MESH_SOCKET__F_RINGS, 0, 0, 0, 0, NULL, 0)) return; /* the socket will do */
+    c->ring_out = mesh_socket__ring_of(s->shared, s->shared->me, sharer - 1);
+    c->socket_left = c->out_len - c->out_at;
+}
+
 MESH__PRIVATE void mesh_socket__conn_failed(mesh_socket__conn *c, const char *what, int error) {
     mesh__text t;
     if (c->broken) return;
@@ -224,6 +233,11 @@ MESH__INLINE int mesh_socket__wants_write(mesh_socket__impl *s, mesh_socket__con
     if (c->out_len > c->out_at || c->frame || c->spare) return 1;
     return c->state == MESH_SOCKET__UP && c->rank >= 0 && s->peer[c->rank].conn == c &&
            s->peer[c->rank].streaming.head != NULL;
+}
+
+/* Is there something for the descriptor? */
+MESH__INLINE int mesh_socket__wants_socket(mesh_socket__impl *s, mesh_socket__conn *c) {
+    return c->ring_out ? c->socket_left > 0 : mesh_socket__wants_write(s, c);
 }
 
 /* ---- // >>what the core hears ---- */
@@ -267,7 +281,7 @@ MESH__PRIVATE void mesh_socket__gone(mesh_socket__impl *s, int rank, int kind, c
 
 /* An entry of the address book, 64 bytes, written or read. */
 MESH__PRIVATE void mesh_socket__entry_wire(mesh__wire *w, mesh_socket__entry *e) {
-    uint32_t place = (uint32_t)e->port | (uint32_t)e->family << 16;
+    uint32_t place = (uint32_t)e->port | (uint32_t)e->family << 16 | (uint32_t)e->shares << 24;
     uint64_t none = 0; /* of the first entry: the job's number */
     mesh__wire_bytes(w, e->addr, sizeof e->addr);
     mesh__wire32(w, &place);
@@ -278,7 +292,8 @@ MESH__PRIVATE void mesh_socket__entry_wire(mesh__wire *w, mesh_socket__entry *e)
     mesh__wire64(w, &e->process);
     mesh__wire64(w, &none);
     e->port = (uint16_t)place;
-    e->family = (uint16_t)(place >> 16);
+    e->family = place >> 16 & 255;
+    e->shares = (int)(place >> 24);
 }
 
 MESH__PRIVATE void mesh_socket__entry_write(unsigned char *p, const mesh_socket__entry *e) {
@@ -571,6 +586,33 @@ MESH__PRIVATE int mesh_socket__on_stays(mesh_socket__impl *s, mesh_socket__conn 
     return 1;
 }
 
+MESH__PRIVATE int mesh_socket__on_share(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    s->given_ranks = f->a <= MESH_SOCKET__SHARERS ? (int)f->a : 0;
+    s->given_heap = f->b;
+    s->peer[c->rank].shares = MESH_SOCKET__SAYS_YES;
+    return 1;
+}
+
+MESH__PRIVATE int mesh_socket__on_shared(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    s->peer[c->rank].shares = f->a ? MESH_SOCKET__SAYS_YES : MESH_SOCKET__SAYS_NO;
+    return 1;
+}
+
+MESH__PRIVATE int mesh_socket__on_rings(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    int sharer = s->peer[c->rank].sharer;
+    (void)f;
+    if (!s->shared || !sharer || c->ring_in)
+        mesh_socket__conn_failed(c, "it shares no memory with this rank", 0);
+    else
+        c->ring_in = mesh_socket__ring_of(s->shared, sharer - 1, s->shared->me);
+    return 1;
+}
+
+MESH__PRIVATE int mesh_socket__on_bell(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    (void)s, (void)c, (void)f;
+    return 1;
+}
+
 MESH__PRIVATE int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     char text[257];
     mesh__text t = mesh__text_on(text, (size_t)f->length + 1);
@@ -663,6 +705,7 @@ MESH__PRIVATE void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
         }
         if (!c->broken && !c->rx_left) mesh_socket__frame_end(s, c);
         c->in_at += MESH_SOCKET__HEADER;
+        if (c->rx.type == MESH_SOCKET__F_RINGS) c->in_at = c->in_len; /* bells */
         if (mesh_socket__frames[c->rx.type].whole) c->in_at += c->rx.length;
     }
 }

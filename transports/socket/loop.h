@@ -8,13 +8,68 @@
 #define MESH_SOCKET_LOOP_IMPLEMENTED
 #include "handshake.h"
 
-/* The three places where bytes enter and leave. */
+static const char mesh_socket__left[] = "it ended without goodbye (killed, or it left without mesh_socket_close)";
+
+MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c);
+MESH__PRIVATE int mesh_socket__direct_poll(mesh_socket__impl *s); /* direct.h: collectives in shared memory go on */
+MESH__PRIVATE void mesh_socket__direct_reach(mesh_socket__impl *s);
+
+/* The places where bytes enter and leave. */
+
+/* Wake a rank that sleeps: there is something for it in shared memory. What is there was written before. */
+MESH__PRIVATE void mesh_socket__bell(mesh_socket__impl *s, int rank) {
+    mesh_socket__place *place = mesh_socket__place_of(s->shared, s->peer[rank].sharer - 1);
+    mesh_socket__conn *c = s->peer[rank].conn;
+    MESH_SOCKET__FENCE();
+    if (!MESH_SOCKET__SEE(&place->asleep) || !MESH_SOCKET__SWAP(&place->asleep, 0u)) return;
+    if (!c) {
+        mesh_socket__reach(s, rank); /* being connected to wakes it, too */
+    } else if (!c->ring_out) {
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_BELL, 0, 0, 0, 0, NULL, 0);
+        mesh_socket__flush(s, c);
+    } else if (!c->socket_left && !c->broken) {
+        ssize_t n = send(c->fd, "b", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* where there is no room there are bells */
+        (void)n;
+    }
+}
+
+/* Write into shared memory until it is full. */
+MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__ring *r = c->ring_out;
+    struct iovec v[MESH_SOCKET__IOVS];
+    int any = 0;
+    while (!c->broken && !c->mute &&
+           (c->frame || c->spare || c->out_len > c->out_at || mesh_socket__next_frame(s, c))) {
+        uint32_t room = mesh_socket__ring_room(r), put = 0;
+        int i, n;
+        if (!room) {
+            MESH_SOCKET__SHOW(&r->full, 1u);
+            MESH_SOCKET__FENCE();
+            if (!(room = mesh_socket__ring_room(r))) break;
+        }
+        if (r->full) MESH_SOCKET__SHOW(&r->full, 0u);
+        n = mesh_socket__gather(c, v);
+        for (i = 0; i < n && put < room; i++) {
+            uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
+            mesh_socket__ring_put(r, put, v[i].iov_base, part);
+            put += part;
+        }
+        MESH_SOCKET__SHOW(&r->written, r->written + put);
+        mesh_socket__wrote(s, c, put);
+        any = 1;
+    }
+    if (any) mesh_socket__bell(s, c->rank);
+}
 
 /* Write until the kernel takes no more. */
 MESH__PRIVATE void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c) {
     struct iovec v[MESH_SOCKET__IOVS];
     int rounds;
     for (rounds = 0; rounds < 64 && !c->broken && !c->mute; rounds++) {
+        if (c->ring_out && !c->socket_left) {
+            mesh_socket__write_ring(s, c);
+            return;
+        }
         struct msghdr m;
         ssize_t n;
         size_t all = 0;
@@ -35,6 +90,7 @@ MESH__PRIVATE void mesh_socket__write(mesh_socket__impl *s, mesh_socket__conn *c
                 mesh_socket__conn_failed(c, "writing", errno);
             return;
         }
+        if (c->socket_left) c->socket_left -= (size_t)n;
         mesh_socket__wrote(s, c, (size_t)n);
         if ((size_t)n < all) return;
     }
@@ -59,6 +115,52 @@ MESH__PRIVATE void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
     }
 }
 
+/* Read what is in shared memory. */
+MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
+    mesh_socket__ring *r = c->ring_in;
+    int rounds;
+    for (rounds = 0; rounds < 64 && !c->broken && !c->starved; rounds++) {
+        struct iovec v[MESH_SOCKET__IOVS + 1];
+        size_t direct, ask;
+        uint32_t have = mesh_socket__ring_holds(r), taken = 0;
+        int i, n;
+        if (!have) return;
+        n = mesh_socket__room(c, v, &direct, &ask);
+        for (i = 0; i < n && taken < have; i++) {
+            uint32_t part = v[i].iov_len < have - taken ? (uint32_t)v[i].iov_len : have - taken;
+            mesh_socket__ring_take(r, taken, v[i].iov_base, part);
+            taken += part;
+        }
+        MESH_SOCKET__SHOW(&r->read, r->read + taken);
+        MESH_SOCKET__FENCE();
+        if (MESH_SOCKET__SEE(&r->full)) mesh_socket__bell(s, c->rank);
+        mesh_socket__came(s, c, taken, direct);
+    }
+}
+
+/* A connection whose messages come through shared memory: what comes over the descriptor only wakes. Where that has ended, what was written
+   before is read first. */
+MESH__PRIVATE void mesh_socket__read_shared(mesh_socket__impl *s, mesh_socket__conn *c) {
+    unsigned char bells[64];
+    ssize_t n;
+    do {
+        n = recv(c->fd, bells, sizeof bells, 0);
+    } while (n == (ssize_t)sizeof bells || (n < 0 && errno == EINTR));
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) c->ended = 1;
+    mesh_socket__read_ring(s, c);
+    if (c->ended && !c->starved && !mesh_socket__ring_holds(c->ring_in))
+        mesh_socket__conn_failed(c, mesh_socket__left, 0);
+}
+
+/* A descriptor may come with these bytes, while memory is passed on. */
+MESH__RARE void mesh_socket__take_fd(mesh_socket__impl *s, struct msghdr *m) {
+    struct cmsghdr *head = CMSG_FIRSTHDR(m);
+    if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return;
+    if (s->given_fd >= 0) close(s->given_fd);
+    memcpy(&s->given_fd, CMSG_DATA(head), sizeof s->given_fd);
+    fcntl(s->given_fd, F_SETFD, FD_CLOEXEC);
+}
+
 /* Read until there is nothing more. */
 MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c) {
     int rounds;
@@ -70,18 +172,26 @@ MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
     for (rounds = 0; rounds < 32 && !c->broken; rounds++) {
         struct iovec v[MESH_SOCKET__IOVS + 1];
         struct msghdr m;
+        union {
+            struct cmsghdr aligned;
+            unsigned char bytes[CMSG_SPACE(sizeof(int))];
+        } extra;
         size_t direct, ask;
         ssize_t n;
+        if (c->ring_in) {
+            mesh_socket__read_shared(s, c);
+            return;
+        }
         memset(&m, 0, sizeof m);
         m.msg_iov = v;
         m.msg_iovlen = (size_t)mesh_socket__room(c, v, &direct, &ask);
+        if (s->awaits_fd && c->is_unix) m.msg_control = &extra, m.msg_controllen = sizeof extra;
         n = recvmsg(c->fd, &m, 0);
+        if (n > 0 && m.msg_control && m.msg_controllen) mesh_socket__take_fd(s, &m);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
-            mesh_socket__conn_failed(
-                c, n ? "reading" : "it ended without goodbye (killed, or it left without mesh_socket_close)",
-                n ? errno : 0);
+            mesh_socket__conn_failed(c, n ? "reading" : mesh_socket__left, n ? errno : 0);
             return;
         }
         mesh_socket__came(s, c, (size_t)n, direct);
@@ -186,6 +296,7 @@ MESH__PRIVATE void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__con
 /* Is there something of the peer's to read? */
 MESH__PRIVATE int mesh_socket__unread(const mesh_socket__conn *c) {
     char byte;
+    if (c->ring_in) return mesh_socket__ring_holds(c->ring_in) > 0;
     return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
 }
 
@@ -227,11 +338,56 @@ MESH__PRIVATE int mesh_socket__glance(mesh_socket__impl *s) {
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->state != MESH_SOCKET__UP || c->broken) return 0;
-        mesh_socket__read(s, c);
+        if (c->ring_in && !c->starved)
+            mesh_socket__read_ring(s, c);
+        else
+            mesh_socket__read(s, c);
         if (!c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
         if (c->broken) return 0;
     }
     return 1;
+}
+
+/* What peers write where this rank sees it, looked at without asking the kernel. Returns 1 if something has happened. */
+MESH__INLINE int mesh_socket__glance_shared(mesh_socket__impl *s) {
+    int i;
+    if (s->busy) mesh_socket__direct_poll(s);
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->broken || c->state != MESH_SOCKET__UP) continue;
+        if (c->ring_in && !c->starved && mesh_socket__ring_holds(c->ring_in)) mesh_socket__read_ring(s, c);
+        if (c->ring_out && !c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
+    }
+    return s->event;
+}
+
+/* Is there something in shared memory, or room where there was none? */
+MESH__PRIVATE int mesh_socket__is_called(mesh_socket__impl *s) {
+    int i;
+    if (s->busy && mesh_socket__direct_poll(s)) return 1;
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->broken || c->state != MESH_SOCKET__UP) continue;
+        if (c->ring_in && !c->starved && mesh_socket__ring_holds(c->ring_in)) return 1;
+        if (c->ring_out && mesh_socket__wants_write(s, c) && mesh_socket__ring_room(c->ring_out)) return 1;
+    }
+    return 0;
+}
+
+/* From now on a peer that writes something for this rank wakes it. Returns 0 where there is something already. */
+MESH__PRIVATE int mesh_socket__doze(mesh_socket__impl *s) {
+    mesh_socket__place *place;
+    if (!s->shared) return 1;
+    place = mesh_socket__place_of(s->shared, s->shared->me);
+    (void)MESH_SOCKET__SWAP(&place->asleep, 1u);
+    if (!mesh_socket__is_called(s)) return 1;
+    MESH_SOCKET__SHOW(&place->asleep, 0u);
+    return 0;
+}
+
+MESH__PRIVATE void mesh_socket__wake(mesh_socket__impl *s) {
+    mesh_socket__place *place = s->shared ? mesh_socket__place_of(s->shared, s->shared->me) : NULL;
+    if (place && MESH_SOCKET__SEE(&place->asleep)) MESH_SOCKET__SHOW(&place->asleep, 0u);
 }
 
 /* Something can be done on a connection. */
@@ -327,7 +483,7 @@ MESH__PRIVATE void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms,
     for (i = 0; i < count; i++, n++) {
         s->poll[n].fd = s->conn[i]->fd;
         s->poll[n].events = (short)((s->conn[i]->state == MESH_SOCKET__CONNECTING ? 0 : POLLIN) |
-                                    (mesh_socket__wants_write(s, s->conn[i]) ? POLLOUT : 0));
+                                    (mesh_socket__wants_socket(s, s->conn[i]) ? POLLOUT : 0));
     }
     if (s->ready >= 0) s->poll[n].fd = s->ready, s->poll[n++].events = POLLIN;
     if (poll(s->poll, (nfds_t)n, timeout_ms) <= 0) return;
@@ -408,9 +564,13 @@ MESH__PRIVATE void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
 MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
     mesh_socket__impl *s = mesh_socket__of(t);
     int64_t start = 0, now, next;
-    int spins = 0;
+    int spins = 0, i;
+    mesh_socket__wake(s);
     for (;;) {
         next = mesh_socket__retries(s);
+        for (i = 0; s->shared && i < (s->crowded ? 1 : MESH_SOCKET__GLANCES) && !mesh_socket__glance_shared(s); i++)
+            MESH_SOCKET__RELAX();
+        if (s->event) break;
         mesh_socket__round(s, 0);
         if (s->event) break;
         now = mesh_socket__clock();
@@ -424,8 +584,11 @@ MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
             continue;
         }
         if (deadline < next) next = deadline;
+        if (s->busy) mesh_socket__direct_reach(s);
+        if (!mesh_socket__doze(s)) continue;
         now = next - now;
         mesh_socket__round(s, now > INT64_C(1000000000) ? 1000 : now > 0 ? (int)((now + 999999) / 1000000) : 0);
+        mesh_socket__wake(s);
         if (s->event) break;
     }
     s->event = 0;
@@ -451,7 +614,7 @@ MESH__PRIVATE mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
     *wake = mesh_socket__retries(s);
     mesh_socket__hear(s, 0, s->tcp_fd, now >= s->accept_at);
     mesh_socket__hear(s, 1, s->unix_fd, now >= s->accept_at);
-    if (s->event || s->control || s->untold || s->unarmed) return MESH_IN_PROGRESS;
+    if (s->event || s->control || s->untold || s->unarmed || !mesh_socket__doze(s)) return MESH_IN_PROGRESS;
     for (c = s->stirred; c; c = c->stir_next)
         if (!c->deadline) return MESH_IN_PROGRESS;
     if (now < s->accept_at && s->accept_at < *wake) *wake = s->accept_at;

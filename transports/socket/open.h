@@ -143,6 +143,7 @@ MESH__RARE void mesh_socket__listen_unix(mesh_socket__impl *s) {
         return;
     }
     mine->token |= 1;
+    mine->shares = s->awaits_fd = MESH_SOCKET__SHARES && s->lanes == MESH_SOCKET_AUTO;
     length = mesh_socket__unix_address(&a, mine->token);
     if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 ||
         listen(fd, 4096) != 0) {
@@ -560,7 +561,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
                                           mesh_error *err) {
     mesh_socket__impl *s;
     int i;
-    net->base.ops = mesh_socket__ops();
+    net->base.ops = mesh_socket__ops(0);
     net->base.rank = where->rank;
     net->base.size = where->size;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CHECK | MESH_CAP_PENDING | MESH_CAP_CANCEL;
@@ -572,7 +573,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;
-    s->tcp_fd = s->unix_fd = s->ready = -1;
+    s->tcp_fd = s->unix_fd = s->ready = s->given_fd = -1;
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
@@ -604,13 +605,17 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     int bad = 0, seconds = 0;
     mesh_status status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
     s->secret_bytes = secret ? strlen(secret) : 0;
-    s->lanes = desc->lanes ? desc->lanes : lanes && mesh__same(lanes, "tcp") ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    s->lanes = desc->lanes                          ? desc->lanes
+               : lanes && mesh__same(lanes, "tcp")  ? MESH_SOCKET_TCP
+               : lanes && mesh__same(lanes, "unix") ? MESH_SOCKET_UNIX
+                                                    : MESH_SOCKET_AUTO;
     if (status == MESH_OK && s->secret_bytes >= sizeof s->secret)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
                             (int)s->secret_bytes, (int)sizeof s->secret - 1);
-    else if (status == MESH_OK && lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "auto"))
+    else if (status == MESH_OK && lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "unix") &&
+             !mesh__same(lanes, "auto"))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                            "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto or tcp", lanes);
+                            "mesh_socket_open: MESH_SOCKET_LANES is \"%s\"; it is auto, unix or tcp", lanes);
     else if (status == MESH_OK)
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     mesh_socket__wipe(file, sizeof file);
@@ -621,6 +626,157 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
+}
+
+/* ---- // >>memory in common with the ranks of this host ---- */
+
+/* The ranks of this host that would share memory, this one among them, ascending. Returns how many; 0 where it is none, or too many. */
+MESH__RARE int mesh_socket__sharers(const mesh_socket__impl *s, int *ranks) {
+    int i, n = 0, me = s->net->base.rank;
+    for (i = 0; i < s->net->base.size; i++) {
+        if (!s->book[i].shares || !s->book[i].token || s->book[i].host != s->book[me].host) continue;
+        if (n == MESH_SOCKET__SHARERS) return 0;
+        ranks[n++] = i;
+    }
+    return s->book[me].shares && n > 1 ? n : 0;
+}
+
+/* Pass on the descriptor of the memory, with the frame that tells of it; without, where the connection can carry none. Returns 0 at the
+   deadline. */
+MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int64_t deadline) {
+    mesh_socket__shared *h = s->shared;
+    unsigned char head[MESH_SOCKET__HEADER];
+    union {
+        struct cmsghdr aligned;
+        unsigned char bytes[CMSG_SPACE(sizeof(int))];
+    } extra;
+    struct msghdr m;
+    struct iovec v;
+    struct cmsghdr *fd;
+    int rank = c->rank;
+    if (!c->is_unix) {
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARE, 0, 0, (uint64_t)h->n, h->heap, NULL, 0);
+        mesh_socket__flush(s, c);
+        return 1;
+    }
+    mesh_socket__header(head, MESH_SOCKET__F_SHARE, 0, 0, 0, (uint64_t)h->n, h->heap);
+    memset(&extra, 0, sizeof extra);
+    memset(&m, 0, sizeof m);
+    v.iov_base = head;
+    v.iov_len = sizeof head;
+    m.msg_iov = &v;
+    m.msg_iovlen = 1;
+    m.msg_control = &extra;
+    m.msg_controllen = sizeof extra;
+    fd = CMSG_FIRSTHDR(&m);
+    fd->cmsg_level = SOL_SOCKET;
+    fd->cmsg_type = SCM_RIGHTS;
+    fd->cmsg_len = CMSG_LEN(sizeof h->fd);
+    memcpy(CMSG_DATA(fd), &h->fd, sizeof h->fd);
+    while (s->peer[rank].conn == c && !c->broken && mesh_socket__clock() < deadline) {
+        ssize_t n = mesh_socket__is_idle(s, c) ? sendmsg(c->fd, &m, MSG_NOSIGNAL) : 0;
+        if (n > 0) { /* the descriptor went with the first byte */
+            mesh_socket__raw(s, c, head + n, sizeof head - (size_t)n);
+            mesh_socket__flush(s, c);
+            return 1;
+        }
+        mesh_socket__round(s, 1);
+    }
+    return s->peer[rank].conn != c || c->broken;
+}
+
+/* Until a peer has said whether it shares, or is gone. What it said; SAYS_NOTHING at the deadline. */
+MESH__RARE int mesh_socket__said(mesh_socket__impl *s, int rank, int64_t deadline) {
+    mesh_socket__peer *p = &s->peer[rank];
+    while (!p->shares && !p->gone && mesh_socket__clock() < deadline) {
+        mesh_socket__reach(s, rank);
+        mesh_socket__retries(s);
+        mesh_socket__round(s, 10);
+    }
+    return p->gone && !p->shares ? (int)MESH_SOCKET__SAYS_NO : p->shares;
+}
+
+MESH__RARE mesh_status mesh_socket__late(int rank, mesh_error *err) {
+    return mesh__fail(err, MESH_ERR_TIMEOUT, rank,
+                      "mesh_socket_open: rank %d did not say before the deadline whether it shares memory", rank);
+}
+
+/* The first of them makes the memory and passes it on; all have it, or none. */
+MESH__RARE mesh_status mesh_socket__share_lead(mesh_socket__impl *s, int64_t deadline, mesh_error *err) {
+    mesh_socket__shared *h = s->shared;
+    int i, all = 1, error = mesh_socket__shared_make(h);
+    if (error) mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(error));
+    for (i = 1; i < h->n; i++) {
+        mesh_socket__peer *p = &s->peer[h->rank[i]];
+        while (!p->conn && !p->gone && mesh_socket__clock() < deadline)
+            mesh_socket__round(s, 10); /* it is on its way */
+        if (!p->conn && !p->gone) return mesh_socket__late(h->rank[i], err);
+        if (!error && p->conn && !mesh_socket__pass(s, p->conn, deadline)) return mesh_socket__late(h->rank[i], err);
+    }
+    for (i = 1; i < h->n && !error; i++) {
+        int said = mesh_socket__said(s, h->rank[i], deadline);
+        if (!said) return mesh_socket__late(h->rank[i], err);
+        all &= said == MESH_SOCKET__SAYS_YES;
+    }
+    s->sharing = all && !error;
+    for (i = 1; i < h->n; i++) {
+        mesh_socket__conn *c = s->peer[h->rank[i]].conn;
+        if (!c) continue;
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)s->sharing, 0, NULL, 0);
+        mesh_socket__flush(s, c);
+    }
+    return MESH_OK;
+}
+
+MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t deadline, mesh_error *err) {
+    mesh_socket__shared *h = s->shared;
+    int lead = h->rank[0], mapped = 0;
+    mesh_socket__peer *p = &s->peer[lead];
+    int said = mesh_socket__said(s, lead, deadline);
+    if (said == MESH_SOCKET__SAYS_YES) {
+        h->fd = s->given_fd;
+        s->given_fd = -1;
+        h->heap = s->given_heap;
+        mapped = h->fd >= 0 && s->given_ranks == h->n && mesh_socket__map(h);
+        if (!mapped)
+            mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s",
+                             h->fd < 0 ? "rank 0 is connected to over TCP" : strerror(errno));
+        p->shares = MESH_SOCKET__SAYS_NOTHING;
+        if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
+        said = mesh_socket__said(s, lead, deadline);
+    }
+    if (!said) return mesh_socket__late(lead, err);
+    if (!p->shares)
+        return mesh__fail(err, MESH_ERR_PEER, lead, "mesh_socket_open: rank %d was lost before all had come", lead);
+    s->sharing = mapped && said == MESH_SOCKET__SAYS_YES;
+    return MESH_OK;
+}
+
+/* Have memory in common with the other ranks of this host, where all of them can. */
+MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err) {
+    int ranks[MESH_SOCKET__SHARERS], i, me = 0, n = mesh_socket__sharers(s, ranks);
+    mesh_status status;
+    if (!n) {
+        s->awaits_fd = 0;
+        return MESH_OK;
+    }
+    while (ranks[me] != s->net->base.rank) me++;
+    s->shared = mesh_socket__shared_new(s, n, me, ranks);
+    if (!s->shared) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    for (i = 0; i < n; i++) s->peer[ranks[i]].sharer = 1 + i;
+    status =
+        me ? mesh_socket__share_follow(s, s->open_deadline, err) : mesh_socket__share_lead(s, s->open_deadline, err);
+    s->awaits_fd = 0;
+    for (i = 0; i < n && !s->sharing; i++) s->peer[ranks[i]].sharer = 0;
+    if (!s->sharing) mesh_socket__unshare(s);
+    s->net->base.ops = mesh_socket__ops(s->sharing);
+    for (i = 0; i < s->nconns && s->sharing; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        if (c->state != MESH_SOCKET__UP || c->broken) continue;
+        mesh_socket__use_ring(s, c);
+        mesh_socket__flush(s, c);
+    }
+    return status;
 }
 
 /* A world of more than one: meet the others. */
@@ -669,6 +825,10 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
     for (i = 0; i < s->nconns; i++)
         if (s->conn[i]->state == MESH_SOCKET__UP) mesh_socket__place_known(s, s->conn[i]);
     mesh_socket__neighbours(s, &where);
+    if ((status = mesh_socket__share(s, err)) != MESH_OK) {
+        mesh_socket__release(s);
+        return status;
+    }
     if (s->trace)
         fprintf(
             s->trace,

@@ -1,12 +1,12 @@
 /* socket/ops.h - the members of mesh_ops over sockets. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes loop.h.
+   Includes direct.h.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_OPS_IMPLEMENTED)
 #define MESH_SOCKET_OPS_IMPLEMENTED
-#include "loop.h"
+#include "direct.h"
 
 /* Find what came early for a receive; else it waits. */
 MESH__PRIVATE void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r) {
@@ -87,15 +87,19 @@ MESH__PRIVATE mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *tick
     if (k->left) return MESH_IN_PROGRESS;
     status = k->status;
     if (status != MESH_OK && why) *why = k->why;
-    mesh_transport_free(t, k);
     ticket->impl = NULL;
+    if (k->direct && !((mesh_socket__direct *)(void *)k)->group->spare)
+        ((mesh_socket__direct *)(void *)k)->group->spare = (mesh_socket__direct *)(void *)k;
+    else
+        mesh_transport_free(t, k);
     return status;
 }
 
 MESH__PRIVATE int mesh_socket__pending(mesh_transport *t, const mesh_ticket *ticket, int *ranks, int cap) {
     const mesh_socket__ticket *k = (const mesh_socket__ticket *)ticket->impl;
     int i, j, n = 0;
-    (void)t;
+    if (k && k->direct)
+        return mesh_socket__direct_pending(mesh_socket__of(t), mesh_socket__direct_of(ticket), ranks, cap);
     for (i = 0; k && i < k->count; i++) {
         const mesh_socket__xfer *x = &k->xfer[i];
         if (x->done || x->matched) continue;
@@ -108,8 +112,12 @@ MESH__PRIVATE int mesh_socket__pending(mesh_transport *t, const mesh_ticket *tic
 }
 
 MESH__PRIVATE mesh_status mesh_socket__cancel(mesh_transport *t, mesh_ticket *ticket) {
-    mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1,
-                             "canceled");
+    mesh_socket__direct *op = mesh_socket__direct_of(ticket);
+    if (op)
+        mesh_socket__direct_fail(mesh_socket__of(t), op, MESH_ERR_CANCELED, -1, "canceled");
+    else
+        mesh_socket__ticket_fail(mesh_socket__of(t), (mesh_socket__ticket *)ticket->impl, MESH_ERR_CANCELED, -1,
+                                 "canceled");
     return MESH_OK;
 }
 
@@ -194,18 +202,20 @@ MESH__PRIVATE mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_cont
     return MESH_OK;
 }
 
-typedef struct mesh_socket__handle {
-    uint32_t id;
-} mesh_socket__handle;
-
 MESH__PRIVATE mesh_status mesh_socket__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group,
                                                   int color, int key, int64_t deadline, void **out, mesh_error *why) {
     mesh_socket__handle *h = (mesh_socket__handle *)mesh_transport_alloc(t, sizeof *h);
-    (void)parent, (void)group, (void)color, (void)key, (void)deadline;
+    mesh_status status;
+    (void)parent, (void)color, (void)key, (void)deadline;
     if (!h) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_socket: no memory for a group");
+    memset(h, 0, sizeof *h);
     h->id = id;
-    *out = h;
-    return MESH_OK;
+    status = mesh_socket__direct_open(mesh_socket__of(t), h, group, why);
+    if (status != MESH_OK)
+        mesh_transport_free(t, h);
+    else
+        *out = h;
+    return status;
 }
 
 /* The group's late frames are dropped from now on, and those that lie here already. */
@@ -213,7 +223,7 @@ MESH__PRIVATE mesh_status mesh_socket__group_close(mesh_transport *t, void *grou
     mesh_socket__impl *s = mesh_socket__of(t);
     uint32_t id = ((mesh_socket__handle *)group)->id;
     int i;
-    mesh_transport_free(t, group);
+    if (!mesh_socket__direct_close(s, (mesh_socket__handle *)group)) mesh_transport_free(t, group);
     if (mesh__grow(t, (void **)&s->dead, &s->dead_cap, s->ndead + 1, sizeof *s->dead)) {
         for (i = s->ndead++; i > 0 && s->dead[i - 1] > id; i--) s->dead[i] = s->dead[i - 1];
         s->dead[i] = id;
@@ -260,6 +270,13 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
         s->control = m->next;
         mesh_transport_free(t, m);
     }
+    while (s->closed) {
+        mesh_socket__handle *g = s->closed;
+        s->closed = g->next;
+        mesh_transport_free(t, g);
+    }
+    mesh_socket__unshare(s);
+    if (s->given_fd >= 0) close(s->given_fd);
     if (s->tcp_fd >= 0) close(s->tcp_fd);
     if (s->ready >= 0) close(s->ready);
     if (s->unix_fd >= 0) {
@@ -359,7 +376,50 @@ MESH__PRIVATE int mesh_socket__locality(mesh_transport *t, int rank) {
     return host ? (int)((host ^ host >> 32) & 0x7fffffff) : -1;
 }
 
-MESH__PRIVATE const mesh_ops *mesh_socket__ops(void) {
+/* Memory that the others on this host can read, as long as there is some. */
+MESH__PRIVATE mesh_status mesh_socket__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    (void)flags;
+    *out = mesh_socket__heap_take(mesh_socket__of(t), nbytes);
+    return *out ? MESH_OK : MESH_ERR_UNSUPPORTED;
+}
+
+MESH__PRIVATE mesh_status mesh_socket__free(mesh_transport *t, void *p) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    if (mesh_socket__block_at(s->shared, p) < 0) return MESH_ERR_UNSUPPORTED;
+    mesh_socket__heap_give(s, p);
+    return MESH_OK;
+}
+
+/* With memory in common, or without. */
+MESH__PRIVATE const mesh_ops *mesh_socket__ops(int sharing) {
+    static const mesh_ops shared = {sizeof(mesh_ops),
+                                    MESH_ABI,
+                                    "socket",
+                                    mesh_socket__post,
+                                    mesh_socket__test,
+                                    mesh_socket__pending,
+                                    mesh_socket__cancel,
+                                    mesh_socket__progress,
+                                    mesh_socket__now,
+                                    mesh_socket__control_send,
+                                    mesh_socket__control_poll,
+                                    mesh_socket__close,
+                                    mesh_socket__group_open,
+                                    mesh_socket__group_close,
+                                    NULL,
+                                    mesh_socket__collective,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    mesh_socket__alloc,
+                                    mesh_socket__free,
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    mesh_socket__control_flush,
+                                    mesh_socket__locality,
+                                    mesh_socket__arm,
+                                    mesh_socket__fd};
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
                                  "socket",
@@ -388,6 +448,6 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops(void) {
                                  mesh_socket__locality,
                                  mesh_socket__arm,
                                  mesh_socket__fd};
-    return &ops;
+    return sharing ? &shared : &ops;
 }
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */

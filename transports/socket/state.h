@@ -106,26 +106,31 @@ enum {
     MESH_SOCKET__OFFERS = 32768,        /* of large messages that a peer has not accepted; more wait here */
     MESH_SOCKET__CONTROLS = 4096,       /* messages of a peer that the core has not taken */
     MESH_SOCKET__IOVS = 64,
-    MESH_SOCKET__EVENTS = 64 /* taken from the kernel at once */
+    MESH_SOCKET__EVENTS = 64, /* taken from the kernel at once */
+    MESH_SOCKET__GLANCES = 64 /* at shared memory, before the kernel is asked */
 };
 
 /* What goes over a connection that stands: who deals with it, how many bytes may follow the header, 1 where those have to be here before it is dealt
    with; what the header holds. */
-#define MESH_SOCKET__FRAMES(X)                                                                                    \
-    X(MESH_SOCKET__F_EAGER, eager, 0, MESH_SOCKET__EAGER, 0)     /* channel check; the message */                 \
-    X(MESH_SOCKET__F_OFFER, offer, 0, 0, 0)                      /* channel check a=bytes b=send id: a large */   \
-    X(MESH_SOCKET__F_ACCEPT, accept, 0, 0, 0)                    /* a=send id b=recv id: send it */               \
-    X(MESH_SOCKET__F_REFUSE, refuse, 0, 0, 0)                    /* a=send id b=bytes that were expected */       \
-    X(MESH_SOCKET__F_WITHDRAW, withdraw, 0, 0, 0)                /* a=recv id: it will not come any more */       \
-    X(MESH_SOCKET__F_DATA, data, 1, MESH_SOCKET__CHUNK, 0)       /* a=recv id b=offset; a piece of it */          \
-    X(MESH_SOCKET__F_CREDIT, credit, 0, 0, 0)                    /* a=eager bytes taken */                        \
-    X(MESH_SOCKET__F_CONTROL, control, 0, MESH_CONTROL_BYTES, 1) /* a=kind; the core's message */                 \
-    X(MESH_SOCKET__F_LOST, lost, 0, 256, 1)                      /* a=rank; why */                                \
-    X(MESH_SOCKET__F_BOOK, book, 0, UINT32_MAX, 0)               /* the address book, of rank 0 */                \
-    X(MESH_SOCKET__F_GOODBYE, goodbye, 0, 0, 0)                                                                   \
+#define MESH_SOCKET__FRAMES(X)                                                                                      \
+    X(MESH_SOCKET__F_EAGER, eager, 0, MESH_SOCKET__EAGER, 0)     /* channel check; the message */                   \
+    X(MESH_SOCKET__F_OFFER, offer, 0, 0, 0)                      /* channel check a=bytes b=send id: a large */     \
+    X(MESH_SOCKET__F_ACCEPT, accept, 0, 0, 0)                    /* a=send id b=recv id: send it */                 \
+    X(MESH_SOCKET__F_REFUSE, refuse, 0, 0, 0)                    /* a=send id b=bytes that were expected */         \
+    X(MESH_SOCKET__F_WITHDRAW, withdraw, 0, 0, 0)                /* a=recv id: it will not come any more */         \
+    X(MESH_SOCKET__F_DATA, data, 1, MESH_SOCKET__CHUNK, 0)       /* a=recv id b=offset; a piece of it */            \
+    X(MESH_SOCKET__F_CREDIT, credit, 0, 0, 0)                    /* a=eager bytes taken */                          \
+    X(MESH_SOCKET__F_CONTROL, control, 0, MESH_CONTROL_BYTES, 1) /* a=kind; the core's message */                   \
+    X(MESH_SOCKET__F_LOST, lost, 0, 256, 1)                      /* a=rank; why */                                  \
+    X(MESH_SOCKET__F_BOOK, book, 0, UINT32_MAX, 0)               /* the address book, of rank 0 */                  \
+    X(MESH_SOCKET__F_GOODBYE, goodbye, 0, 0, 0)                                                                     \
     X(MESH_SOCKET__F_GIVEN_UP, given_up, 0, MESH_ERROR_BYTES - 1, 1) /* why this rank is given up: others say   \
-                           that it is lost, or it is waited for no longer; or the opening is, status -a, rank b */ \
-    X(MESH_SOCKET__F_STAYS, stays, 0, 0, 0) /* while opening: no Unix-domain connection to rank 0 could be had */
+                           that it is lost, or it is waited for no longer; or the opening is, status -a, rank b */   \
+    X(MESH_SOCKET__F_STAYS, stays, 0, 0, 0)   /* while opening: no Unix-domain connection to rank 0 could be had */ \
+    X(MESH_SOCKET__F_SHARE, share, 0, 0, 0)   /* a=ranks that share memory b=bytes of each heap; its descriptor */  \
+    X(MESH_SOCKET__F_SHARED, shared, 0, 0, 0) /* a=1: it is mapped, by all where the first of them says so */       \
+    X(MESH_SOCKET__F_RINGS, rings, 0, 0, 0)   /* what follows goes through shared memory; here come bells */        \
+    X(MESH_SOCKET__F_BELL, bell, 0, 0, 0)     /* there is something in shared memory */
 
 #define MESH_X(name, handler, least, most, whole) name,
 
@@ -144,6 +149,10 @@ typedef struct mesh_socket__ticket mesh_socket__ticket;
 
 typedef struct mesh_socket__conn mesh_socket__conn;
 
+typedef struct mesh_socket__ring mesh_socket__ring; /* shared.h */
+
+typedef struct mesh_socket__shared mesh_socket__shared;
+
 typedef struct mesh_socket__xfer {
     mesh_xfer x;
     mesh_block block;
@@ -158,6 +167,7 @@ struct mesh_socket__ticket {
     int count, left;
     mesh_status status;
     mesh_error why;
+    int direct; /* it is the first field of a mesh_socket__direct */
 };
 
 /* A message that came before its receive: its bytes follow this struct, or it is an offer of a large one. */
@@ -185,6 +195,8 @@ typedef struct mesh_socket__peer {
     int gone, goodbye;      /* gone: a mesh_event_kind was reported */
     int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
     int tried_unix, restless;
+    int sharer; /* 1 + its index among the ranks that share memory; 0: it does not */
+    int shares; /* while opening: what it has said of that */
     int64_t retry_at;
     unsigned char *held; /* control frames that wait for the connection */
     int held_len, held_cap;
@@ -236,6 +248,10 @@ struct mesh_socket__conn {
     int is_near;               /* both ends are on this host, as far as is known; see mesh_socket__place_known */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
     uint32_t interest;         /* Linux: what its descriptor is waited for; 0: it is not */
+    mesh_socket__ring *ring_in,
+        *ring_out;      /* shared memory in place of the descriptor, which then only wakes; NULL: none */
+    size_t socket_left; /* bytes of `out` that still go through the descriptor */
+    int ended;          /* that has ended; what is in the ring is read first */
     struct mesh_socket__impl *owner;
     mesh_socket__conn *stir_next, **stir_at; /* among those that are to be tended to; NULL: it is not */
 };
@@ -243,6 +259,7 @@ struct mesh_socket__conn {
 typedef struct mesh_socket__entry { /* of the address book */
     unsigned char addr[16];
     uint16_t port, family;       /* family 4 or 6 */
+    int shares;                  /* it would share memory with others on its host */
     uint64_t host, token, cores; /* cores: bit k % 64 for each core k that it may run on; 0: unknown */
     uint64_t process;            /* see mesh_socket__process */
     uint32_t scope;
@@ -256,9 +273,21 @@ typedef struct mesh_socket__control {
 
 typedef struct mesh_socket__helper mesh_socket__helper;
 
+/* What a rank has said of sharing memory. */
+enum { MESH_SOCKET__SAYS_NOTHING, MESH_SOCKET__SAYS_NO, MESH_SOCKET__SAYS_YES };
+
 typedef struct mesh_socket__impl {
     mesh_socket *net;
     mesh_socket__helper *helper; /* the progress thread; NULL: none */
+    mesh_socket__shared *shared; /* memory in common with other ranks; NULL: none */
+    int sharing;                 /* all of them have it */
+    struct mesh_socket__handle *busy,
+        *closed;          /* groups with operations in it; closed ones whose cells are still read */
+    unsigned char *stage; /* kept for the next operation that needs one; NULL: none */
+    size_t stage_bytes;
+    int awaits_fd, given_fd; /* while it is passed on */
+    uint64_t given_heap;
+    int given_ranks;
     char secret[256];
     size_t secret_bytes;
     int lanes, tcp_fd, unix_fd, joined, in_open, closing, crowded, threaded;

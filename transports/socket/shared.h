@@ -1,0 +1,406 @@
+/* socket/shared.h - memory that the ranks of a host have in common: one file without a name, mapped by all of them. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes state.h. Knows no frame and no operation: places, rings of bytes, and what mesh_alloc gives.
+
+   The first of the ranks that share makes the file and passes it on (open.h). It is sparse: what nobody has touched takes no memory.
+       places   of each rank, a page: is it asleep; and where its cells are, of each group that is open
+       rings    for each rank to each other one, MESH_SOCKET__RING bytes of what goes from one to the other
+       heaps    of each rank: mesh_alloc, and what operations on shared memory need
+   A rank writes into its own place and heap, and into the rings that begin at it, and nowhere else: one that is stopped and goes on
+   later spoils nothing that another has given back to its program.
+*/
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_SHARED_IMPLEMENTED)
+#define MESH_SOCKET_SHARED_IMPLEMENTED
+#include "state.h"
+
+enum {
+    MESH_SOCKET__SHARERS = 64, /* ranks of a host that share memory; with more of them it is sockets */
+    MESH_SOCKET__RING = 32 * 1024,
+    MESH_SOCKET__PAGE = 4096,
+    MESH_SOCKET__LISTED = 2046, /* groups that a rank may have open at once */
+    MESH_SOCKET__LINE = 64,
+    MESH_SOCKET__WIDE = 2 << 20 /* blocks as large as this begin at a huge page */
+};
+
+/* A stream of bytes. Positions count all that went through, and wrap. */
+struct mesh_socket__ring {
+    uint32_t written; /* by who sends, as what follows */
+    uint32_t full;    /* it has more to send than there was room for */
+    unsigned char apart[120];
+    uint32_t read; /* by who receives */
+    unsigned char apart_too[124];
+    unsigned char bytes[MESH_SOCKET__RING];
+};
+
+/* A group that a rank has open, or has closed while others may still read its cell. */
+enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSING, MESH_SOCKET__IS_CLOSED };
+
+typedef struct mesh_socket__listed {
+    uint32_t id, state;   /* id 0: free */
+    uint64_t at, readers; /* its cell; CLOSED: who may read it, a bit for each index */
+    uint64_t zero;
+} mesh_socket__listed;
+
+typedef struct mesh_socket__place {
+    uint32_t asleep; /* 1: it wants to be woken. By itself; who wakes it makes it 0 */
+    unsigned char apart[60];
+    mesh_socket__listed listed[MESH_SOCKET__LISTED];
+} mesh_socket__place;
+
+/* A part of this rank's heap, used or free; they follow each other without gaps. */
+typedef struct mesh_socket__block {
+    uint64_t at, nbytes; /* in the file */
+    int used, holds;     /* holds: operations that use it; */
+    int unwanted;        /* it is given back when they have ended */
+} mesh_socket__block;
+
+struct mesh_socket__shared {
+    unsigned char *base;
+    uint64_t nbytes, heap; /* heap: bytes of each rank's */
+    int fd, n, me;         /* me: of the n ranks that share */
+    int rank[MESH_SOCKET__SHARERS];
+    mesh_socket__block *block;
+    int nblocks, block_cap;
+};
+
+/* ---- // >>words that others see ---- */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define MESH_SOCKET__SHARES MESH_SOCKET__LINUX
+#define MESH_SOCKET__SEE(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define MESH_SOCKET__SWAP(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
+#define MESH_SOCKET__FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#else
+#define MESH_SOCKET__SHARES 0
+#define MESH_SOCKET__SEE(p) (*(p))
+#define MESH_SOCKET__SHOW(p, v) (*(p) = (v))
+#define MESH_SOCKET__SWAP(p, v) (*(p))
+#define MESH_SOCKET__FENCE() ((void)0)
+#endif
+
+#if defined(__x86_64__) || defined(__i386__)
+#define MESH_SOCKET__RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__) && defined(__GNUC__)
+#define MESH_SOCKET__RELAX() __asm__ volatile("yield")
+#else
+#define MESH_SOCKET__RELAX() ((void)0)
+#endif
+
+#if MESH_SOCKET__SHARES
+#include <sys/mman.h>
+#if !defined(SYS_memfd_create)
+#undef MESH_SOCKET__SHARES
+#define MESH_SOCKET__SHARES 0
+#endif
+#endif
+
+/* ---- // >>layout ---- */
+
+MESH__PRIVATE uint64_t mesh_socket__rings_at(int n) { return (uint64_t)n * sizeof(mesh_socket__place); }
+
+MESH__PRIVATE uint64_t mesh_socket__heaps_at(int n) {
+    uint64_t end = mesh_socket__rings_at(n) + (uint64_t)n * (uint64_t)n * sizeof(mesh_socket__ring);
+    return (end + MESH_SOCKET__WIDE - 1) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
+}
+
+MESH__PRIVATE mesh_socket__place *mesh_socket__place_of(const mesh_socket__shared *h, int index) {
+    return (mesh_socket__place *)(void *)(h->base + (uint64_t)index * sizeof(mesh_socket__place));
+}
+
+MESH__PRIVATE mesh_socket__ring *mesh_socket__ring_of(const mesh_socket__shared *h, int from, int to) {
+    uint64_t k = (uint64_t)from * (uint64_t)h->n + (uint64_t)to;
+    return (mesh_socket__ring *)(void *)(h->base + mesh_socket__rings_at(h->n) + k * sizeof(mesh_socket__ring));
+}
+
+MESH__PRIVATE uint64_t mesh_socket__heap_at(const mesh_socket__shared *h, int index) {
+    return mesh_socket__heaps_at(h->n) + (uint64_t)index * h->heap;
+}
+
+/* Memory that a rank has told of: NULL where it lies outside of what it has. */
+MESH__PRIVATE unsigned char *mesh_socket__told_memory(const mesh_socket__shared *h, int index, uint64_t at,
+                                                      uint64_t nbytes) {
+    uint64_t heap = mesh_socket__heap_at(h, index);
+    return at >= heap && nbytes <= h->heap && at - heap <= h->heap - nbytes ? h->base + at : NULL;
+}
+
+/* ---- // >>rings ---- */
+
+MESH__PRIVATE uint32_t mesh_socket__ring_room(mesh_socket__ring *r) {
+    return MESH_SOCKET__RING - (r->written - MESH_SOCKET__SEE(&r->read));
+}
+
+/* Put n bytes behind those that are not shown yet, `ahead` of them: there is room. */
+MESH__PRIVATE void mesh_socket__ring_put(mesh_socket__ring *r, uint32_t ahead, const void *from, uint32_t n) {
+    uint32_t at = (r->written + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+    if (first > n) first = n;
+    memcpy(r->bytes + at, from, first);
+    if (n > first) memcpy(r->bytes, (const unsigned char *)from + first, n - first);
+}
+
+/* Take n bytes, `ahead` of which were taken and not yet given free: they are there. */
+MESH__PRIVATE void mesh_socket__ring_take(const mesh_socket__ring *r, uint32_t ahead, void *to, uint32_t n) {
+    uint32_t at = (r->read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+    if (first > n) first = n;
+    memcpy(to, r->bytes + at, first);
+    if (n > first) memcpy((unsigned char *)to + first, r->bytes, n - first);
+}
+
+MESH__INLINE uint32_t mesh_socket__ring_holds(mesh_socket__ring *r) { return MESH_SOCKET__SEE(&r->written) - r->read; }
+
+/* ---- // >>the file ---- */
+
+MESH__RARE mesh_socket__shared *mesh_socket__shared_new(mesh_socket__impl *s, int n, int me, const int *ranks) {
+    mesh_socket__shared *h = (mesh_socket__shared *)mesh_transport_alloc(&s->net->base, sizeof *h);
+    if (!h) return NULL;
+    memset(h, 0, sizeof *h);
+    h->fd = -1;
+    h->n = n;
+    h->me = me;
+    memcpy(h->rank, ranks, (size_t)n * sizeof *ranks);
+    return h;
+}
+
+#if MESH_SOCKET__SHARES
+MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
+    void *p;
+    h->nbytes = mesh_socket__heaps_at(h->n) + (uint64_t)h->n * h->heap;
+    p = mmap(NULL, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
+    h->base = p == MAP_FAILED ? NULL : (unsigned char *)p;
+    return h->base != NULL;
+}
+
+/* Have pages where there are none yet. Returns 0, or why not: a page that is not there would end the program when it is touched. */
+MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    int error;
+    do {
+        error = posix_fallocate(h->fd, (off_t)at, (off_t)nbytes);
+    } while (error == EINTR);
+    return error;
+}
+
+/* Give pages back. */
+MESH__PRIVATE void mesh_socket__unback(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    enum { REMOVE = 9 }; /* MADV_REMOVE, which strict C hides */
+    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)REMOVE);
+    (void)status;
+}
+
+/* How much each of n ranks may have at most: all of the memory there is, or twice a fair part of it. */
+MESH__RARE uint64_t mesh_socket__heap_bytes(int n) {
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE), all = pages * page;
+    uint64_t most = sizeof(void *) < 8 ? (uint64_t)(64 << 20) / (uint64_t)n : n > 2 ? 2 * all / (uint64_t)n : all;
+    uint64_t before = mesh_socket__heaps_at(n), file;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) { /* a larger file is a signal */
+        file = (uint64_t)limit.rlim_cur > before ? (uint64_t)limit.rlim_cur - before : 0;
+        if (file / (uint64_t)n < most) most = file / (uint64_t)n;
+    }
+    return most / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
+}
+
+/* Make the file, as large as it can be had, and map it. Returns 0, or why not. */
+MESH__RARE int mesh_socket__shared_make(mesh_socket__shared *h) {
+    const uint64_t least = 4 << 20;
+    int error = ENOMEM;
+    h->fd = (int)syscall(SYS_memfd_create, "mesh.h", 1L /* MFD_CLOEXEC */);
+    if (h->fd < 0) return errno;
+    for (h->heap = mesh_socket__heap_bytes(h->n); h->heap >= least; h->heap = h->heap / 2 / least * least) {
+        h->nbytes = mesh_socket__heaps_at(h->n) + (uint64_t)h->n * h->heap;
+        if (ftruncate(h->fd, (off_t)h->nbytes) == 0 && mesh_socket__map(h)) return 0;
+        error = errno;
+    }
+    return error;
+}
+
+MESH__RARE void mesh_socket__unshare(mesh_socket__impl *s) {
+    mesh_socket__shared *h = s->shared;
+    if (!h) return;
+    s->shared = NULL;
+    if (h->base) munmap(h->base, (size_t)h->nbytes);
+    if (h->fd >= 0) close(h->fd);
+    mesh_transport_free(&s->net->base, h->block);
+    mesh_transport_free(&s->net->base, h);
+}
+#else
+MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
+    (void)h;
+    return 0;
+}
+MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    (void)h, (void)at, (void)nbytes;
+    return ENOMEM;
+}
+MESH__PRIVATE void mesh_socket__unback(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    (void)h, (void)at, (void)nbytes;
+}
+MESH__RARE int mesh_socket__shared_make(mesh_socket__shared *h) {
+    (void)h;
+    return ENOMEM;
+}
+MESH__RARE void mesh_socket__unshare(mesh_socket__impl *s) { (void)s; }
+#endif
+
+/* ---- // >>heap: what mesh_alloc gives ---- */
+
+MESH__PRIVATE int mesh_socket__block_find(const mesh_socket__shared *h, uint64_t at) {
+    int low = 0, high = h->nblocks;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (h->block[middle].at + h->block[middle].nbytes <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < h->nblocks && h->block[low].at <= at ? low : -1;
+}
+
+MESH__PRIVATE void mesh_socket__block_insert(mesh_socket__shared *h, int k, uint64_t at, uint64_t nbytes, int used) {
+    memmove(h->block + k + 1, h->block + k, (size_t)(h->nblocks++ - k) * sizeof *h->block);
+    memset(&h->block[k], 0, sizeof h->block[k]);
+    h->block[k].at = at;
+    h->block[k].nbytes = nbytes;
+    h->block[k].used = used;
+}
+
+MESH__PRIVATE void mesh_socket__block_remove(mesh_socket__shared *h, int k) {
+    memmove(h->block + k, h->block + k + 1, (size_t)(--h->nblocks - k) * sizeof *h->block);
+}
+
+/* Memory of this rank's that the others can map; NULL: there is none left, or the kernel gives none. */
+MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64_t nbytes) {
+    mesh_socket__shared *h = s->shared;
+    uint64_t unit = nbytes >= 65536 ? MESH_SOCKET__PAGE : MESH_SOCKET__LINE, at = 0;
+    uint64_t align = nbytes >= MESH_SOCKET__WIDE ? (uint64_t)MESH_SOCKET__WIDE : unit;
+    mesh_socket__block *b = NULL;
+    int k;
+    if (!h || nbytes > h->heap ||
+        !mesh__grow(&s->net->base, (void **)&h->block, &h->block_cap, h->nblocks + 3, sizeof *h->block))
+        return NULL;
+    nbytes = (nbytes + unit - 1) / unit * unit;
+    if (!h->nblocks) mesh_socket__block_insert(h, 0, mesh_socket__heap_at(h, h->me), h->heap, 0);
+    for (k = 0; k < h->nblocks; k++) {
+        b = &h->block[k];
+        at = (b->at + align - 1) / align * align;
+        if (!b->used && at + nbytes <= b->at + b->nbytes) break;
+    }
+    if (k == h->nblocks || mesh_socket__back(h, at, nbytes) != 0) return NULL;
+    if (at > b->at) { /* what lies before it stays free */
+        mesh_socket__block_insert(h, k + 1, at, b->at + b->nbytes - at, 0);
+        h->block[k].nbytes = at - h->block[k].at;
+        k++;
+    }
+    b = &h->block[k];
+    if (b->nbytes > nbytes) {
+        mesh_socket__block_insert(h, k + 1, at + nbytes, b->nbytes - nbytes, 0);
+        h->block[k].nbytes = nbytes;
+    }
+    h->block[k].used = 1;
+    return h->base + at;
+}
+
+/* A block is free again, one with its neighbours. Its pages go back to the kernel where they are many. */
+MESH__PRIVATE void mesh_socket__block_free(mesh_socket__shared *h, int k) {
+    mesh_socket__block *b = &h->block[k];
+    if (b->nbytes >= 1 << 20) mesh_socket__unback(h, b->at, b->nbytes);
+    b->used = b->unwanted = 0;
+    if (k + 1 < h->nblocks && !h->block[k + 1].used) {
+        b->nbytes += h->block[k + 1].nbytes;
+        mesh_socket__block_remove(h, k + 1);
+    }
+    if (k > 0 && !h->block[k - 1].used) {
+        h->block[k - 1].nbytes += h->block[k].nbytes;
+        mesh_socket__block_remove(h, k);
+    }
+}
+
+/* The block that begins there; -1: none in use does. */
+MESH__PRIVATE int mesh_socket__block_at(const mesh_socket__shared *h, const void *p) {
+    uintptr_t base = (uintptr_t)(h ? h->base : NULL), at = (uintptr_t)p;
+    int k;
+    if (!h || at < base || at - base >= h->nbytes) return -1;
+    k = mesh_socket__block_find(h, (uint64_t)(at - base));
+    return k >= 0 && h->block[k].used && !h->block[k].unwanted && h->block[k].at == (uint64_t)(at - base) ? k : -1;
+}
+
+MESH__PRIVATE void mesh_socket__heap_give(mesh_socket__impl *s, void *p) {
+    int k = mesh_socket__block_at(s->shared, p);
+    if (k < 0) return;
+    if (s->shared->block[k].holds)
+        s->shared->block[k].unwanted = 1;
+    else
+        mesh_socket__block_free(s->shared, k);
+}
+
+/* Where memory is in the file, all of it in one block in use; 0: it is the program's own. */
+MESH__PRIVATE uint64_t mesh_socket__shared_at(const mesh_socket__shared *h, const void *p, uint64_t nbytes) {
+    uintptr_t base = (uintptr_t)h->base, at = (uintptr_t)p;
+    int k;
+    if (at < base || at - base >= h->nbytes) return 0;
+    k = mesh_socket__block_find(h, (uint64_t)(at - base));
+    if (k < 0 || !h->block[k].used || nbytes > h->block[k].at + h->block[k].nbytes - (uint64_t)(at - base)) return 0;
+    return (uint64_t)(at - base);
+}
+
+/* An operation uses the block with what lies at `at` (0: none), or does so no more. */
+MESH__PRIVATE void mesh_socket__hold(mesh_socket__shared *h, uint64_t at) {
+    int k = at ? mesh_socket__block_find(h, at) : -1;
+    if (k >= 0) h->block[k].holds++;
+}
+
+MESH__PRIVATE void mesh_socket__release_hold(mesh_socket__shared *h, uint64_t at) {
+    int k = at ? mesh_socket__block_find(h, at) : -1;
+    if (k >= 0 && --h->block[k].holds == 0 && h->block[k].unwanted) mesh_socket__block_free(h, k);
+}
+
+/* ---- // >>groups: where each rank has its cell ---- */
+
+/* This rank's entry of a group, or a free one (id 0). NULL: there is none. */
+MESH__PRIVATE mesh_socket__listed *mesh_socket__my_entry(mesh_socket__shared *h, uint32_t id, uint32_t wanted) {
+    mesh_socket__place *p = mesh_socket__place_of(h, h->me);
+    uint32_t k, first = id % MESH_SOCKET__LISTED;
+    for (k = 0; k < MESH_SOCKET__LISTED; k++)
+        if (p->listed[(first + k) % MESH_SOCKET__LISTED].id == wanted)
+            return &p->listed[(first + k) % MESH_SOCKET__LISTED];
+    return NULL;
+}
+
+/* List a cell of this rank's. Returns 0 where it has too many groups. */
+MESH__PRIVATE int mesh_socket__list_cell(mesh_socket__shared *h, uint32_t id, uint64_t at) {
+    mesh_socket__listed *l = mesh_socket__my_entry(h, id, 0);
+    if (!l) return 0;
+    l->at = at;
+    l->readers = 0;
+    l->state = MESH_SOCKET__IS_OPEN;
+    MESH_SOCKET__SHOW(&l->id, id);
+    MESH_SOCKET__FENCE(); /* before this rank looks for others' */
+    return 1;
+}
+
+/* Another rank's entry of a group; NULL: there is none. */
+MESH__PRIVATE mesh_socket__listed *mesh_socket__entry_of(const mesh_socket__shared *h, int index, uint32_t id) {
+    mesh_socket__place *p = mesh_socket__place_of(h, index);
+    uint32_t k, first = id % MESH_SOCKET__LISTED;
+    for (k = 0; k < MESH_SOCKET__LISTED; k++) {
+        mesh_socket__listed *l = &p->listed[(first + k) % MESH_SOCKET__LISTED];
+        if (MESH_SOCKET__SEE(&l->id) == id) return l;
+    }
+    return NULL;
+}
+
+/* Where another rank has its cell; 0: it has not opened the group, or has closed it without knowing that this one would still read there. */
+MESH__PRIVATE uint64_t mesh_socket__listed_at(const mesh_socket__shared *h, int index, uint32_t id) {
+    mesh_socket__listed *l = mesh_socket__entry_of(h, index, id);
+    uint32_t state = l ? MESH_SOCKET__SEE(&l->state) : (uint32_t)MESH_SOCKET__IS_CLOSING;
+    if (state == MESH_SOCKET__IS_OPEN || (state == MESH_SOCKET__IS_CLOSED && l->readers >> h->me & 1)) return l->at;
+    return 0;
+}
+
+/* Has another rank the group open? */
+MESH__PRIVATE int mesh_socket__has_open(const mesh_socket__shared *h, int index, uint32_t id) {
+    mesh_socket__listed *l = mesh_socket__entry_of(h, index, id);
+    return l && MESH_SOCKET__SEE(&l->state) == MESH_SOCKET__IS_OPEN;
+}
+#endif /* MESH_SOCKET_SHARED_IMPLEMENTED */
