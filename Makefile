@@ -55,7 +55,7 @@ $(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wil
 $(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
 	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
 
-$(B)/bench_peers: bench/bench_peers.c | $(B)
+$(B)/bench_peers: bench/bench_peers.c $(wildcard bench/peers*.h) bench/layouts.h bench/contender.h | $(B)
 	$(CC) -std=gnu99 $(WARN) $(FLAGS) $< -o $@
 
 $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
