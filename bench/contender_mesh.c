@@ -5,6 +5,7 @@
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
 #include "contender.h"
+#include "lane.h"
 #include "layouts.h"
 
 static mesh_comm comm;
@@ -74,20 +75,6 @@ static void prepare(const layout *l, void *src, void *dst) {
     must(mesh_wait(move));
 }
 
-/* MESH_SOCKET_LANES=auto asks for shared memory, and says nothing where there is none: figures of another lane would stand for it. */
-static int has_lane(void) {
-    const char *lanes = getenv("MESH_SOCKET_LANES");
-    char line[512];
-    FILE *maps;
-    int shared = 0;
-    if (!lanes || strcmp(lanes, "auto")) return 1;
-    must(mesh_barrier(&comm, NULL));
-    maps = fopen("/proc/self/maps", "r");
-    while (maps && fgets(line, sizeof line, maps)) shared |= strstr(line, "/memfd:mesh") != NULL;
-    if (maps) fclose(maps);
-    return shared;
-}
-
 int main(int argc, char **argv) {
     mesh_socket net;
     mesh_error err;
@@ -102,7 +89,8 @@ int main(int argc, char **argv) {
     if (mesh_parse(&m, l ? l->mesh : "x=-1", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return fprintf(stderr, "%s\n", err.text), 1;
-    if (!has_lane()) return fprintf(stderr, "no memory is shared: this would be another lane\n"), 3;
+    must(mesh_barrier(&comm, NULL));
+    if (!lane_is_there()) return 3;
     c.rank = net.base.rank;
     c.n = net.base.size;
     c.run = run;
