@@ -197,7 +197,8 @@ static void write_lane(FILE *f, int lane) {
         const cell *c = &cells[i];
         int peer = is_short_of_peer(c, lane), limit = is_short_of_floor(c, lane), slow = is_short_of_time(c, lane);
         if (!peer && !limit && !slow) continue;
-        fprintf(f, "- %s, %d ranks, %s", c->op, c->ranks, size_text(c->bytes));
+        fprintf(f, "- %s, %d ranks%s%s", c->op, c->ranks, strcmp(c->op, "barrier") ? ", " : "",
+                strcmp(c->op, "barrier") ? size_text(c->bytes) : "");
         if (peer) fprintf(f, ", %.2f (wanted: %.1f)", ratio(c, lane), wanted_ratio(c, lane));
         if (limit) fprintf(f, ", %.2f of the floor (wanted: %.2f)", of_floor(c, lane), wanted_of_floor(c, lane));
         if (slow) fprintf(f, ", %.2f us (wanted: %.2f)", typical(c, lane).us, wanted_us(c, lane));
