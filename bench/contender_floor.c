@@ -1,6 +1,7 @@
 /* What memory allows: the time in which N processes write, each in memory of its own, the bytes that an operation must write at least
-   (reduce_scatter: read, and of broadcast N - 1 parts in N); of a layout, in which they copy them (memcpy). The better of plain and of
-   non-temporal stores; huge pages where the kernel gives them. No messages: processes meet at counters in a shared mapping.
+   (reduce_scatter: read, and of broadcast N - 1 parts in N); of a layout, in which they copy them (memcpy). Where an operation has two
+   buffers of that size they take turns, so that caches see the same working set. The better of plain and of non-temporal stores; huge
+   pages where the kernel gives them. No messages: processes meet at counters in a shared mapping.
    usage: contender_floor N OP BYTES MILLISECONDS */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* madvise, MAP_ANONYMOUS */
@@ -70,18 +71,24 @@ static uint64_t read_all(const uint64_t *p, size_t n) {
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
-/* A pass ends when all have ended: who waits for a core has not begun when the first is through. */
-static void run(int op, const void *send, void *recv, size_t nbytes) {
-    if (op == OP_BARRIER)
-        ;
-    else if (how == COPY)
+static int has_two(int op) { return op == OP_ALL_REDUCE || op == OP_ALL_TO_ALL || op == OP_SENDRECV; }
+
+static void pass(int op, const void *send, void *recv, size_t nbytes) {
+    static int turn;
+    void *to = has_two(op) && (turn ^= 1) ? (void *)(uintptr_t)send : recv;
+    if (how == COPY)
         memcpy(recv, send, nbytes);
     else if (how == READ)
         sink = read_all((const uint64_t *)send, nbytes / 8);
     else if (how == WRITE_PAST_CACHES)
-        write_past_caches((char *)recv, nbytes);
+        write_past_caches((char *)to, nbytes);
     else
-        memset(recv, 0x22, nbytes);
+        memset(to, 0x22, nbytes);
+}
+
+/* A pass ends when all have ended: who waits for a core has not begun when the first is through. */
+static void run(int op, const void *send, void *recv, size_t nbytes) {
+    if (op != OP_BARRIER) pass(op, send, recv, nbytes);
     barrier();
 }
 
