@@ -55,7 +55,7 @@ $(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wil
 $(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
 	$(COMPILE) $(GPU_HEADERS) $< -o $@ -ldl -lpthread
 
-$(B)/bench_peers: bench/bench_peers.c | $(B)
+$(B)/bench_peers: bench/bench_peers.c $(wildcard bench/peers*.h) bench/layouts.h bench/contender.h | $(B)
 	$(CC) -std=gnu99 $(WARN) $(FLAGS) $< -o $@
 
 $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
@@ -136,7 +136,8 @@ $(B)/bench_gpu: bench/bench_gpu.c $(HEADERS) | $(B)
 check:
 	bash .ci/run
 
-# Figures, beside what MPI and Gloo do where they are installed. bench-peers takes 20 minutes: BENCH="--rounds 1 --ops all_reduce" for less.
+# Figures, beside what MPI and Gloo do where they are installed. bench-peers takes three to five hours, in pieces if need be:
+# BENCH="--ops all_reduce --ranks 2" is one, and what it measures takes its place in bench/peers.csv.
 bench: bench-quick bench-plans bench-scale bench-redistribute bench-peers
 
 bench-quick: $(B)/bench_mesh $(B)/bench_native $(B)/bench_persistent $(B)/mesh

@@ -1,14 +1,17 @@
 /* What redistribution costs: bytes against PyTorch's planners (tests/golden/redistribute_*.csv) and the bound, and time against the same
-   move made axis by axis with this library's own collectives, and by PyTorch's DTensor where torchrun (or $TORCHRUN) is: 64 MiB of f32
-   on 4 and 8 ranks over TCP. Alone it writes bench/REDISTRIBUTE.md, redistribute.csv (bytes), redistribute_times.csv and
-   redistribute.svg, running itself under build/mesh run; each of those is a rank.
+   move made axis by axis with this library's own collectives, against a memcpy of as many bytes, and against PyTorch's DTensor where torchrun
+   (or $TORCHRUN) is: 64 MiB of f32 on 4 and 8 ranks, over each lane. Where PyTorch is not, DTensor's times of an earlier run stay, with their
+   date. Alone it writes bench/REDISTRIBUTE.md, redistribute.csv (bytes), redistribute_times.csv and redistribute.svg, running itself under
+   build/mesh run; each of those is a rank, and --alloc has it take its buffers from mesh_alloc.
    --again draws the chart anew from redistribute_times.csv.
    usage: bench_redistribute [--again] */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
-#include <stdio.h>
+#include "lane.h"
+#include "redistribute_report.h"
+#include <time.h>
 
 enum { SIDE = 4096, ROUNDS = 9 };
 
@@ -114,78 +117,136 @@ static float *hand_step(mesh_comm *c, const char *step, size_t *shape, float *p,
 
 static int by_number(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : 1; }
 
-static int measure(mesh_socket *net, const move *v) {
-    mesh m;
+/* One move on this rank: its mesh, its tensors, and room for the hand's steps. */
+typedef struct moving {
     mesh_comm comm;
-    mesh_error err;
-    static const int64_t sizes[2] = {SIDE, SIDE};
+    mesh m;
     mesh_tensor src, dst;
     mesh_box have, want;
-    mesh_request r = MESH_ZERO;
-    size_t room = (size_t)SIDE * SIDE + 16, i, k;
-    float *p = (float *)malloc(room * 4), *q = (float *)malloc(room * 4), *s = (float *)malloc(room * 4), *end = p;
-    double ours[ROUNDS], hand[ROUNDS], t;
-    int round, wrong = 0, holders = 1;
-    uint64_t sent[3], received[3];
-    if (mesh_parse(&m, v->mesh, mesh_world(&net->base), &err) || mesh_comm_open(&comm, &net->base, &m, NULL, &err))
-        return fprintf(stderr, "%s\n", err.text), 1;
-    if (mesh_tensor_make(&src, &m, v->from, MESH_F32, 2, sizes, &err) ||
-        mesh_tensor_make(&dst, &m, v->to, MESH_F32, 2, sizes, &err))
-        return fprintf(stderr, "%s\n", err.text), 1;
-    mesh_tensor_box(&src, net->base.rank, &have);
-    mesh_tensor_box(&dst, net->base.rank, &want);
-    for (i = 0; i < (size_t)m.naxes; i++)
-        if (src.layout.spec.axis[i].kind == MESH_PARTIAL) holders *= m.axis[i].size;
-    src.data = malloc((size_t)mesh_box_count(&have) * 4);
-    dst.data = malloc((size_t)mesh_box_count(&want) * 4);
-    for (i = 0; i < (size_t)have.shape[0]; i++)
-        for (k = 0; k < (size_t)have.shape[1]; k++)
-            ((float *)src.data)[i * (size_t)have.shape[1] + k] =
-                (float)((((size_t)have.offset[0] + i) * 31 + (size_t)have.offset[1] + k) % 1000);
-    memset(p, 0, room * 4), memset(q, 0, room * 4), memset(s, 0, room * 4); /* the pages are there */
-    mesh_comm_bytes(&comm, NULL, &sent[0], &received[0]);
-    for (round = 0; round < ROUNDS; round++) {
-        size_t shape[2];
-        const char *step = v->hand;
-        mesh_barrier(&comm, NULL);
-        t = seconds();
-        if (round ? mesh_restart(r) : (mesh_redistribute_start(&comm, &src, &dst, &r) || mesh_keep(r)))
-            return fprintf(stderr, "%s\n", comm.error.text), 1;
-        if (mesh_wait(r)) return fprintf(stderr, "%s\n", comm.error.text), 1;
-        mesh_barrier(&comm, NULL);
-        ours[round] = seconds() - t;
-        if (round == 0) mesh_comm_bytes(&comm, NULL, &sent[1], &received[1]);
-        shape[0] = (size_t)have.shape[0];
-        shape[1] = (size_t)have.shape[1];
-        end = (float *)src.data;
-        mesh_barrier(&comm, NULL);
-        t = seconds();
-        for (; *step; step += strcspn(step, " "), step += *step == ' ') {
-            float *to = hand_step(&comm, step, shape, end, end == q ? p : q, end == s ? p : s);
-            end = to;
+    float *p, *q, *s;
+    float *end; /* where the hand's result lies */
+} moving;
+
+enum { ROOM = SIDE * SIDE + 16 }; /* floats */
+
+/* Of mesh_alloc, or of malloc; what is there has its pages. */
+static void *room(mesh_transport *t, int alloc, size_t nbytes) {
+    mesh_error err;
+    void *p;
+    if (!alloc)
+        p = malloc(nbytes);
+    else if (mesh_alloc(t, nbytes, &p, &err))
+        fprintf(stderr, "%s\n", err.text);
+    if (!p) exit(1);
+    memset(p, 0, nbytes);
+    return p;
+}
+
+static void give_back(mesh_transport *t, int alloc, void *p) {
+    if (alloc)
+        mesh_free(t, p, NULL);
+    else
+        free(p);
+}
+
+static float element(const mesh_box *b, size_t i, size_t k) {
+    return (float)((((size_t)b->offset[0] + i) * 31 + (size_t)b->offset[1] + k) % 1000);
+}
+
+static int prepare(moving *w, mesh_socket *net, const move *v, int alloc) {
+    static const int64_t sizes[2] = {SIDE, SIDE};
+    mesh_transport *t = &net->base;
+    mesh_error err;
+    size_t i, k;
+    if (mesh_parse(&w->m, v->mesh, mesh_world(t), &err) || mesh_comm_open(&w->comm, t, &w->m, NULL, &err) ||
+        mesh_tensor_make(&w->src, &w->m, v->from, MESH_F32, 2, sizes, &err) ||
+        mesh_tensor_make(&w->dst, &w->m, v->to, MESH_F32, 2, sizes, &err))
+        return fprintf(stderr, "%s\n", err.text), 0;
+    mesh_tensor_box(&w->src, t->rank, &w->have);
+    mesh_tensor_box(&w->dst, t->rank, &w->want);
+    w->p = (float *)room(t, alloc, ROOM * sizeof *w->p);
+    w->q = (float *)room(t, alloc, ROOM * sizeof *w->q);
+    w->s = (float *)room(t, alloc, ROOM * sizeof *w->s);
+    w->src.data = room(t, alloc, (size_t)mesh_box_count(&w->have) * 4);
+    w->dst.data = room(t, alloc, (size_t)mesh_box_count(&w->want) * 4);
+    for (i = 0; i < (size_t)w->have.shape[0]; i++)
+        for (k = 0; k < (size_t)w->have.shape[1]; k++)
+            ((float *)w->src.data)[i * (size_t)w->have.shape[1] + k] = element(&w->have, i, k);
+    return 1;
+}
+
+static void release(moving *w, int alloc) {
+    mesh_transport *t = w->comm.transport;
+    mesh_comm_close(&w->comm);
+    give_back(t, alloc, w->p), give_back(t, alloc, w->q), give_back(t, alloc, w->s);
+    give_back(t, alloc, w->src.data), give_back(t, alloc, w->dst.data);
+}
+
+static void by_hand(moving *w, const char *step) {
+    size_t shape[2];
+    float *end = (float *)w->src.data;
+    shape[0] = (size_t)w->have.shape[0];
+    shape[1] = (size_t)w->have.shape[1];
+    for (; *step; step += strcspn(step, " "), step += *step == ' ')
+        end = hand_step(&w->comm, step, shape, end, end == w->q ? w->p : w->q, end == w->s ? w->p : w->s);
+    w->end = end;
+}
+
+static int wrong_values(const moving *w) {
+    size_t i, k;
+    int wrong = 0, holders = 1, a;
+    for (a = 0; a < w->m.naxes; a++)
+        if (w->src.layout.spec.axis[a].kind == MESH_PARTIAL) holders *= w->m.axis[a].size;
+    for (i = 0; i < (size_t)w->want.shape[0]; i++)
+        for (k = 0; k < (size_t)w->want.shape[1]; k++) {
+            float x = element(&w->want, i, k) * (float)holders;
+            size_t at = i * (size_t)w->want.shape[1] + k;
+            wrong += ((float *)w->dst.data)[at] != x || w->end[at] != x;
         }
-        mesh_barrier(&comm, NULL);
+    return wrong;
+}
+
+/* Barriers before and after are part of each. */
+static int measure(mesh_socket *net, const move *v, int alloc) {
+    moving w = MESH_ZERO;
+    mesh_request r = MESH_ZERO;
+    double ours[ROUNDS], hand[ROUNDS], copy[ROUNDS], t;
+    int round, wrong;
+    if (!prepare(&w, net, v, alloc)) return 1;
+    for (round = 0; round < ROUNDS; round++) {
+        mesh_barrier(&w.comm, NULL);
+        t = seconds();
+        if ((round ? mesh_restart(r) : (mesh_redistribute_start(&w.comm, &w.src, &w.dst, &r) || mesh_keep(r))) ||
+            mesh_wait(r))
+            return fprintf(stderr, "%s\n", w.comm.error.text), 1;
+        mesh_barrier(&w.comm, NULL);
+        ours[round] = seconds() - t;
+        mesh_barrier(&w.comm, NULL);
+        t = seconds();
+        memcpy(w.q, w.p, (size_t)mesh_box_count(&w.want) * 4);
+        mesh_barrier(&w.comm, NULL);
+        copy[round] = seconds() - t;
+        mesh_barrier(&w.comm, NULL);
+        t = seconds();
+        by_hand(&w, v->hand);
+        mesh_barrier(&w.comm, NULL);
         hand[round] = seconds() - t;
     }
-    for (i = 0; i < (size_t)want.shape[0]; i++)
-        for (k = 0; k < (size_t)want.shape[1]; k++) {
-            float x = (float)((((size_t)want.offset[0] + i) * 31 + (size_t)want.offset[1] + k) % 1000) * (float)holders;
-            size_t at = i * (size_t)want.shape[1] + k;
-            wrong += ((float *)dst.data)[at] != x || end[at] != x;
-        }
+    wrong = wrong_values(&w);
+    mesh_all_reduce(&w.comm, NULL, &wrong, &wrong, 1, MESH_I32, MESH_SUM);
     qsort(ours, ROUNDS, sizeof *ours, by_number);
     qsort(hand, ROUNDS, sizeof *hand, by_number);
+    qsort(copy, ROUNDS, sizeof *copy, by_number);
     if (net->base.rank == 0)
-        printf("%d,\"%s\",%s,%s,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, ours[ROUNDS / 2] * 1e3,
-               hand[ROUNDS / 2] * 1e3, wrong);
+        printf("%d,\"%s\",%s,%s,%s,%.2f,%.2f,%.2f,%d\n", net->base.size, v->mesh, v->from, v->to, getenv("LANE"),
+               ours[ROUNDS / 2] * 1e3, hand[ROUNDS / 2] * 1e3, copy[ROUNDS / 2] * 1e3, wrong);
     fflush(stdout);
     mesh_release(r);
-    mesh_comm_close(&comm);
-    free(p), free(q), free(s), free(src.data), free(dst.data);
+    release(&w, alloc);
     return wrong != 0;
 }
 
-static int rank_main(void) {
+static int rank_main(int alloc) {
     mesh_socket net;
     mesh_error err;
     const move *v;
@@ -193,7 +254,8 @@ static int rank_main(void) {
     if (mesh_socket_open(&net, NULL, &err)) return fprintf(stderr, "%s\n", err.text), 1;
     v = net.base.size == 8 ? moves_8 : moves_4;
     n = (int)(net.base.size == 8 ? sizeof moves_8 / sizeof *v : sizeof moves_4 / sizeof *v);
-    for (i = 0; i < n && !bad; i++) bad = measure(&net, &v[i]);
+    if (!lane_is_there()) return 3;
+    for (i = 0; i < n && !bad; i++) bad = measure(&net, &v[i], alloc);
     mesh_socket_close(&net);
     return bad;
 }
@@ -435,160 +497,23 @@ static void planning_table(FILE *out) {
     }
 }
 
-/* ---- the page ---- */
+/* ---- time ---- */
 
-typedef struct timing {
-    int ranks, wrong;
-    char mesh[32], from[64], to[64];
-    double ours, hand, torch; /* ms; torch 0: not measured */
-} timing;
-
-enum { MOST_TIMES = 64 };
-
-/* Where the times were taken, as the page and the chart say it. */
-typedef struct setting {
-    int cores;
-    char torch[64]; /* its version; "": PyTorch was not found */
-} setting;
-
-/* ranks,"mesh",from,to,ours,by hand,wrong values, as a rank prints it, and DTensor's time after that in the file. */
-static int read_time(const char *line, timing *t) {
-    memset(t, 0, sizeof *t);
-    return sscanf(line, "%d,\"%31[^\"]\",%63[^,],%63[^,],%lf,%lf,%d,%lf", &t->ranks, t->mesh, t->from, t->to, &t->ours,
-                  &t->hand, &t->wrong, &t->torch) >= 7;
-}
-
-static int write_times(const timing *t, int n, const setting *w) {
-    FILE *f = fopen("bench/redistribute_times.csv", "w");
-    int i;
-    if (!f) return perror("bench/redistribute_times.csv"), 1;
-    fprintf(f, "# %d cores; %s\nranks,mesh,from,to,ours_ms,axis_by_axis_ms,wrong,dtensor_ms\n", w->cores, w->torch);
-    for (i = 0; i < n; i++)
-        fprintf(f, "%d,\"%s\",%s,%s,%.2f,%.2f,%d,%.1f\n", t[i].ranks, t[i].mesh, t[i].from, t[i].to, t[i].ours,
-                t[i].hand, t[i].wrong, t[i].torch);
-    fclose(f);
-    return 0;
-}
-
-static int read_times(timing *t, setting *w) {
-    FILE *f = fopen("bench/redistribute_times.csv", "r");
-    char line[512];
-    int n = 0;
-    if (!f) return 0;
-    while (n < MOST_TIMES && fgets(line, sizeof line, f)) {
-        sscanf(line, "# %d cores; %63[^\n]", &w->cores, w->torch);
-        n += read_time(line, &t[n]);
-    }
-    fclose(f);
-    return n;
-}
-
-/* The chart: three bars a move. DTensor's times are many times the others', and bars beyond the scale are cut, with a mark. */
-enum { LEFT = 290, WIDTH = 640, BAR = 11, MOVE = 46, HEAD = 100 };
-
-static void bar(FILE *f, int y, double ms, double most, const char *color) {
-    double w = WIDTH * ms / most;
-    if (w <= WIDTH) {
-        fprintf(
-            f,
-            "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
-            LEFT, y, w, BAR - 1, color, LEFT + w + 4, y + 9, ms);
-        return;
-    }
-    fprintf(
-        f,
-        "<path d=\"M%d %dh%dl6 %dl-6 %dh-%dz\" fill=\"%s\"/><path d=\"M%d %dl-5 %dm5 -%dl-5 %d\" stroke=\"white\" stroke-width=\"2\"/>"
-        "<text x=\"%d\" y=\"%d\">%.0f</text>\n",
-        LEFT, y, WIDTH, (BAR - 1) / 2, (BAR - 1) / 2, WIDTH, color, LEFT + WIDTH - 6, y - 1, BAR + 1, BAR + 1, BAR + 1,
-        LEFT + WIDTH + 10, y + 9, ms);
-}
-
-/* ", DTensor 8 of the 12 moves on 4 ranks and 7 of the 9 on 8" */
-static void who_was_measured(FILE *f, const timing *t, int n) {
-    int first, last;
-    const char *join = ", DTensor";
-    for (first = 0; first < n; first = last, join = " and") {
-        int with = 0;
-        for (last = first; last < n && t[last].ranks == t[first].ranks; last++) with += t[last].torch > 0;
-        fprintf(f, "%s %d of the %d moves on %d ranks", join, with, last - first, t[first].ranks);
-    }
-}
-
-static int chart(const timing *t, int n, const setting *w) {
-    static const char *const colors[] = {"#3b6fb6", "#b5b5b5", "#d1495b"};
-    FILE *f = fopen("bench/redistribute.svg", "w");
-    double most = 0, tick;
-    int i, y, groups = 0, height, with = 0;
-    if (!f) return perror("bench/redistribute.svg"), 1;
-    for (i = 0; i < n; i++) {
-        double more = t[i].hand > t[i].ours ? t[i].hand : t[i].ours;
-        most = more > most ? more : most;
-        with += t[i].torch > 0;
-        groups += i == 0 || t[i].ranks != t[i - 1].ranks;
-    }
-    most = most > 0 ? 2 * most : 1;
-    height = HEAD + n * MOVE + groups * 24 + 14;
-    fprintf(
-        f,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"Helvetica,Arial,sans-serif\" font-size=\"11\">\n"
-        "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-        "<text x=\"14\" y=\"24\" font-size=\"15\">Redistributing 64 MiB of f32 among ranks of one machine, over TCP: ms, less is better</text>\n",
-        LEFT + WIDTH + 60, height);
-    for (i = 0; i < (with ? 3 : 2); i++)
-        fprintf(f,
-                "<rect x=\"%d\" y=\"36\" width=\"11\" height=\"11\" fill=\"%s\"/><text x=\"%d\" y=\"46\">%s</text>\n",
-                14 + 280 * i, colors[i], 30 + 280 * i,
-                i == 0   ? "mesh_redistribute"
-                : i == 1 ? "axis by axis with mesh.h's collectives"
-                         : w->torch);
-    fprintf(f, "<text x=\"14\" y=\"64\">Measured in one run on %d cores: mesh.h every move", w->cores);
-    if (with)
-        who_was_measured(f, t, n);
-    else
-        fprintf(f, ", DTensor none (PyTorch was not found)");
-    fprintf(
-        f,
-        ".</text>\n<text x=\"14\" y=\"79\">A bar with an arrowhead goes beyond the scale, to the number behind it.</text>\n");
-    for (tick = 0; tick <= most; tick += most > 200 ? 50 : most > 50 ? 10 : 2)
-        fprintf(
-            f,
-            "<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"#555\">%g</text>\n",
-            LEFT + WIDTH * tick / most, HEAD, height - 8, LEFT + WIDTH * tick / most, HEAD - 4, tick);
-    for (i = 0, y = HEAD; i < n; i++, y += MOVE) {
-        if (i == 0 || t[i].ranks != t[i - 1].ranks)
-            fprintf(f, "<text x=\"14\" y=\"%d\" font-size=\"13\" font-weight=\"bold\">%d ranks</text>\n", y + 16,
-                    t[i].ranks),
-                y += 24;
-        fprintf(
-            f,
-            "<text x=\"14\" y=\"%d\">%s</text><text x=\"100\" y=\"%d\">%s</text><text x=\"86\" y=\"%d\">\xe2\x86\x92 %s</text>\n",
-            y + 13, t[i].mesh, y + 13, t[i].from, y + 27, t[i].to);
-        bar(f, y, t[i].ours, most, colors[0]);
-        bar(f, y + BAR + 1, t[i].hand, most, colors[1]);
-        if (t[i].torch > 0)
-            bar(f, y + 2 * (BAR + 1), t[i].torch, most, colors[2]);
-        else if (with)
-            fprintf(f, "<text x=\"%d\" y=\"%d\" fill=\"#777\">DTensor: not measured</text>\n", LEFT + 4,
-                    y + 2 * (BAR + 1) + 9);
-    }
-    fprintf(f, "</svg>\n");
-    fclose(f);
-    return 0;
-}
-
-/* PyTorch's side of it, where torchrun is (or $TORCHRUN). Returns its version in `version`. */
-static void ask_torch(timing *t, int n, int ranks, char *version, size_t cap) {
+/* PyTorch's side of it, where torchrun is (or $TORCHRUN). Returns how many moves it made. */
+static int ask_torch(timing *t, int n, int ranks, char *version, size_t cap) {
     const char *torchrun = getenv("TORCHRUN") ? getenv("TORCHRUN") : "torchrun";
-    char line[1024];
+    char line[1024], day[16];
+    time_t now = time(NULL);
     FILE *p;
-    int i, r;
+    int i, r, found = 0;
     snprintf(line, sizeof line, "OMP_NUM_THREADS=1 timeout 120 %s --nproc-per-node %d bench/dtensor.py 2>/dev/null",
              torchrun, ranks);
-    if (!(p = popen(line, "r"))) return;
+    if (!(p = popen(line, "r"))) return 0;
+    strftime(day, sizeof day, "%Y-%m-%d", gmtime(&now));
     while (fgets(line, sizeof line, p)) {
         char *field[5], *at = line;
         line[strcspn(line, "\n")] = 0;
-        if (!strncmp(line, "PyTorch ", 8)) snprintf(version, cap, "%.60s", line);
+        if (!strncmp(line, "PyTorch ", 8)) snprintf(version, cap, "%.60s, %s", line, day);
         for (r = 0; r < 5 && at; r++) {
             field[r] = at;
             if ((at = strchr(at, ';')) != NULL) *at++ = 0;
@@ -596,18 +521,53 @@ static void ask_torch(timing *t, int n, int ranks, char *version, size_t cap) {
         for (i = 0; i < n && r == 5; i++)
             if (t[i].ranks == ranks && !strcmp(t[i].mesh, field[1]) && !strcmp(t[i].from, field[2]) &&
                 !strcmp(t[i].to, field[3]))
-                t[i].torch = atof(field[4]);
+                t[i].torch = atof(field[4]), found++;
     }
     pclose(p);
+    return found;
+}
+
+/* DTensor's times of an earlier run, where PyTorch is not here. */
+static void keep_torch(timing *t, int n, setting *w) {
+    static timing before[MOST_TIMES];
+    int i, k, found = read_times(before, w), cores = w->cores;
+    for (i = 0; i < n; i++)
+        for (k = 0; k < found; k++)
+            if (t[i].ranks == before[k].ranks && !strcmp(t[i].mesh, before[k].mesh) &&
+                !strcmp(t[i].from, before[k].from) && !strcmp(t[i].to, before[k].to))
+                t[i].torch = before[k].torch;
+    w->cores = cores;
+}
+
+/* Every lane that is there, one after the other. Returns the number of moves. */
+static int measure_lanes(timing *t, int ranks, int n) {
+    char line[512];
+    int lane;
+    FILE *p;
+    for (lane = 0; lane < LANES; lane++) {
+        int before = n, lines = 0;
+        snprintf(line, sizeof line,
+                 "LANE=%s MESH_SOCKET_LANES=%s build/mesh run --bare -n %d -- build/bench_redistribute%s",
+                 lane_of[lane].name, lane_of[lane].lanes, ranks, lane_of[lane].option);
+        if (!(p = popen(line, "r"))) continue;
+        while (fgets(line, sizeof line, p)) {
+            n = read_time(line, t, n);
+            lines++;
+            printf("%s", line);
+            fflush(stdout);
+        }
+        pclose(p);
+        if (n == before && !lines) printf("%d ranks: no lane %s\n", ranks, lane_of[lane].name);
+    }
+    return n;
 }
 
 int main(int argc, char **argv) {
     static timing times[MOST_TIMES];
     setting w = {0, ""};
-    FILE *out, *csv, *p;
-    char line[512];
-    int n = 0, ranks, i, slower = 0;
-    if (getenv("RANK")) return rank_main();
+    FILE *out, *csv;
+    int n = 0, ranks, asked = 0;
+    if (getenv("RANK")) return rank_main(argc > 1 && !strcmp(argv[1], "--alloc"));
     if (argc > 2 || (argc == 2 && strcmp(argv[1], "--again")))
         return fprintf(stderr, "usage: bench_redistribute [--again]\n"), 2;
     if (argc == 2) {
@@ -626,43 +586,13 @@ int main(int argc, char **argv) {
     if (bytes_table(out, csv)) return 1;
     fclose(csv);
     planning_table(out);
-    setenv("MESH_SOCKET_LANES", "tcp", 1);
     for (ranks = 4; ranks <= 8; ranks += 4) {
-        snprintf(line, sizeof line, "build/mesh run --bare -n %d -- build/bench_redistribute", ranks);
-        if (!(p = popen(line, "r"))) continue;
-        while (n < MOST_TIMES && fgets(line, sizeof line, p)) {
-            timing *t = &times[n];
-            if (!read_time(line, t)) continue;
-            printf("%-14s %-28s -> %-30s %8.2f ms, by hand %8.2f: %.2f%s\n", t->mesh, t->from, t->to, t->ours, t->hand,
-                   t->hand / t->ours, t->wrong ? " WRONG" : "");
-            n++;
-        }
-        pclose(p);
-        ask_torch(times, n, ranks, w.torch, sizeof w.torch);
+        n = measure_lanes(times, ranks, n);
+        asked += ask_torch(times, n, ranks, w.torch, sizeof w.torch);
     }
-    fprintf(
-        out,
-        "\n## Time\n\n64 MiB of f32, 4096 x 4096, over TCP lanes; the median of %d, a barrier before and after, both in turn in the same run,\n"
-        "values checked. By hand: axis by axis with this library's own collectives, packing only what is strided.\n\n"
-        "%s%s\n\n"
-        "| ranks | mesh | from | to | mesh_redistribute ms | axis by axis ms | ratio | DTensor ms | ratio |\n|---|---|---|---|---|---|---|---|---|\n",
-        ROUNDS, w.torch[0] ? w.torch : "PyTorch was not found ($TORCHRUN names its launcher): no figures of DTensor",
-        w.torch[0]
-            ? ", one thread a rank, in the same run. Where axes share a dim of the target (@) DTensor nests them in\nits own order, "
-              "which leaves every rank as many bytes short."
-            : ".");
-    for (i = 0; i < n; i++) {
-        const timing *t = &times[i];
-        slower += t->hand < t->ours;
-        fprintf(out, "| %d | %s | %s | %s | %.2f | %.2f | %.2f%s | ", t->ranks, t->mesh, t->from, t->to, t->ours,
-                t->hand, t->hand / t->ours, t->wrong ? " WRONG" : "");
-        fprintf(out, t->torch > 0 ? "%.1f | %.1f |\n" : "- | - |\n", t->torch, t->torch / t->ours);
-    }
-    fprintf(
-        out,
-        "\nSlower than by hand in %d of %d; where both make the same collective call the ratio is 1 within what one run differs from the\n"
-        "next (10 %%, 20 %% with 8 ranks on 2 cores).\n\n![the same as a chart](redistribute.svg)\n",
-        slower, n);
+    if (!asked) keep_torch(times, n, &w);
+    write_beside_torch(out, times, n, &w);
+    write_beside_hand(out, times, n);
     fclose(out);
     return n == 0 || write_times(times, n, &w) || chart(times, n, &w); /* no times: those of an earlier run stay */
 }
