@@ -275,7 +275,7 @@ MESH__PRIVATE void mesh__reduce(int op, int dtype, void *dst, const void *src, s
         p.nsrc = 2;
         p.stream = 0;
         p.at = p.skip = 0;
-        p.to = p.loop ? count * mesh_dtype_bytes((mesh_dtype)dtype) : 0;
+        p.to = p.loop ? count * p.elem : 0;
         if (mesh__pass_run(&p, mesh__widest())) return;
     }
     mesh__reduce_plain(op, dtype, dst, src, count);
@@ -584,7 +584,6 @@ MESH__PRIVATE void mesh__reduce_tiles(const mesh_call *c, mesh__pass *p, size_t 
 MESH__PRIVATE void mesh__reduce_wide(mesh__width width, const mesh_call *c, void *const *dst, int ndst,
                                      const void *const *src, int nsrc, size_t count, size_t elem, int stream) {
     mesh__pass p;
-    size_t head = (64 - (uintptr_t)dst[0] % 64) % 64;
     mesh__pass_for(&p, c->user_op || nsrc < 2 ? -1 : c->op, c->dtype);
     p.dst = dst;
     p.src = src;
@@ -592,9 +591,6 @@ MESH__PRIVATE void mesh__reduce_wide(mesh__width width, const mesh_call *c, void
     p.nsrc = nsrc;
     p.stream = stream;
     p.at = p.skip = 0;
-    p.to = head;
-    if (stream && head < count * elem && head % elem == 0)
-        mesh__reduce_tiles(c, &p, elem); /* dst is aligned from there */
     p.to = count * elem;
     if (!mesh__pass_run(&p, width)) mesh__reduce_tiles(c, &p, elem);
     if (stream) mesh__stream_end();

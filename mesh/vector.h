@@ -57,9 +57,10 @@ typedef enum mesh__loop {
 } mesh__loop;
 
 /* Bytes `at` to `to` of every source, s0 op s1 op ..., into all destinations, which begin at byte `skip`. A destination may be a source, and overlaps
-   none in another way. Nothing need be aligned. */
+   none in another way. Nothing need be aligned. A loop moves `at` behind its last whole block. */
 typedef struct mesh__pass {
     mesh__loop loop;
+    size_t elem;
     int64_t turn; /* LEAST: turns the bits of numbers, or of their keys, so that the one sought is the least */
     int64_t inf;  /* LEAST: the bits of infinity */
     void *const *dst;
@@ -85,6 +86,7 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
                  {MESH_U64, MESH__SUM_64, MESH__LEAST_64, INT64_MIN, 0}};
     size_t i;
     p->loop = MESH__NO_LOOP;
+    p->elem = mesh_dtype_bytes((mesh_dtype)dtype);
     p->turn = p->inf = 0;
     for (i = 0; i < sizeof loops / sizeof loops[0]; i++) {
         if (loops[i].dtype != dtype) continue;
@@ -207,10 +209,10 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
     MESH__SUM_START_F32(a, );    \
     MESH__SUM_START_F32(b, )
 
-#define MESH__BF16_NARROW(f)                    \
-    u = (U)f;                                   \
-    m = (U)((I)(u & 0x7fffffffu) > 0x7f800000); \
-    u = ((u + 0x7fffu + (u >> 16 & 1u)) & ~m) | ((u | 0x400000u) & m)
+/* The bits of a sum that is a NaN do not reach below a bf16's: it is not rounded away. */
+#define MESH__BF16_NARROW(f) \
+    u = (U)f;                \
+    u += 0x7fffu + (u >> 16 & 1u)
 #define MESH__BF16_NEXT(a, b)  \
     a += (F)(x << 16);         \
     MESH__KEEP(a);             \
@@ -331,34 +333,52 @@ MESH__LOOPS(mesh__loops_64, __attribute__((target("avx512bw"))), 64)
 
 enum { MESH__BLOCK = 64 }; /* bytes: the least that the loops do */
 
-/* Run a pass with registers of at most `width` bytes, which the CPU has to have. Returns 0, and nothing is done, where that is not faster than plain
-   loops: there is no loop for it, or it is less than a block. */
+#ifdef MESH__SIMD
+/* The one block of a pass that begins at byte `at`, into `out`. */
+MESH__PRIVATE void mesh__pass_block(const mesh__pass *p, size_t at, void *out) {
+    void *const to = out;
+    mesh__pass one;
+    one.loop = p->loop;
+    one.turn = p->turn;
+    one.inf = p->inf;
+    one.dst = &to;
+    one.src = p->src;
+    one.ndst = 1;
+    one.nsrc = p->nsrc;
+    one.stream = 0;
+    one.at = one.skip = at;
+    one.to = at + MESH__BLOCK;
+    mesh__loops_16(&one);
+}
+#endif
+
+/* Run a pass with registers of at most `width` bytes, which the CPU has to have. Returns 0, and nothing is done, where plain loops are as good: there is
+   none for it, or it is less than a block. What is before the first aligned block of dst and behind the last is taken first, before a destination is
+   written that may be a source, and stored last. */
 MESH__PRIVATE int mesh__pass_run(mesh__pass *p, mesh__width width) {
 #ifdef MESH__SIMD
-    unsigned char end
-        [MESH__BLOCK]; /* the last block, taken before a destination may overwrite a source: it may overlap the one before */
-    void *at_end = end;
-    mesh__pass last = *p;
+    unsigned char begin[MESH__BLOCK], end[MESH__BLOCK];
+    size_t head = (MESH__BLOCK - (uintptr_t)p->dst[0] % MESH__BLOCK) % MESH__BLOCK;
     int k;
-    if (!p->loop || !width || p->to - p->at < MESH__BLOCK) return 0;
+    if (!p->loop || !width || p->to < MESH__BLOCK) return 0;
 #ifdef MESH__SIMD_X86
     /* SSE2 compares no numbers of 64 bits */
     if (width == MESH__WIDE_16 && (p->loop == MESH__LEAST_64 || p->loop == MESH__LEAST_F64)) return 0;
 #endif
-    last.at = last.skip = p->to - MESH__BLOCK;
-    last.dst = &at_end;
-    last.ndst = 1;
-    last.stream = 0;
-    if ((p->to - p->at) % MESH__BLOCK) mesh__loops_16(&last);
+    if (p->to < 32 * MESH__BLOCK || head % p->elem) head = 0; /* it costs more than it gives, or numbers lie across */
+    if (head) mesh__pass_block(p, 0, begin);
+    p->at = head;
+    if ((p->to - head) % MESH__BLOCK) mesh__pass_block(p, p->to - MESH__BLOCK, end);
 #ifdef MESH__SIMD_X86
-    if (width == MESH__WIDE_64) mesh__loops_64(p);
-    if (width >= MESH__WIDE_32) mesh__loops_32(p);
+    if (width == MESH__WIDE_64 && p->to >= 4 * MESH__WIDE_64) mesh__loops_64(p);
+    if (width >= MESH__WIDE_32 && p->to - p->at >= 4 * MESH__WIDE_32) mesh__loops_32(p);
 #endif
     mesh__loops_16(p);
-    if (p->at == p->to) return 1;
-    for (k = 0; k < p->ndst; k++)
-        memcpy((unsigned char *)p->dst[k] + (p->to - MESH__BLOCK - p->skip), end, MESH__BLOCK);
-    p->at = p->to;
+    for (k = 0; k < p->ndst; k++) {
+        unsigned char *d = (unsigned char *)p->dst[k];
+        if (head) memcpy(d, begin, MESH__BLOCK);
+        if (p->at < p->to) memcpy(d + (p->to - MESH__BLOCK), end, MESH__BLOCK);
+    }
     return 1;
 #else
     (void)p, (void)width;

@@ -337,7 +337,6 @@ static void test_kernel_loops(void) {
                     slow = 0;
 #endif
                     CHECK_INT(ran, width[w] != MESH__PLAIN && nbytes >= 64 && !slow);
-                    CHECK_INT(p.at, ran ? nbytes : 0);
                 }
             }
     for (d = 0; d < MESH_DTYPE_COUNT; d++)
