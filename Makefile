@@ -34,7 +34,7 @@ TRAIN_CUDA = $(if $(and $(NVCC),$(wildcard $(CUDA_HOME)/include/nccl.h),$(wildca
 FAKE = tests/fake_nccl
 GPU_HEADERS = $(if $(wildcard $(CUDA_HOME)/include/nccl.h),-isystem $(CUDA_HOME)/include,-I$(FAKE)/include)
 
-BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench_redistribute bench_overlap bench_peers
+BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench_redistribute bench_overlap bench_peers bench_kernels
 # The command, in seconds. `make all` builds tests, benches and examples too.
 default: $(B)/mesh
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
@@ -154,6 +154,10 @@ bench-scale: $(B)/mesh $(B)/bench_scale
 bench-redistribute: $(B)/mesh $(B)/bench_redistribute
 	$(B)/bench_redistribute
 
+# Reductions of n inputs on one core, in cache and out: GB/s, a minute. BENCH: bytes of an array.
+bench-kernels: $(B)/bench_kernels
+	$(B)/bench_kernels $(BENCH)
+
 bench-peers: $(B)/mesh $(B)/bench_peers
 	$(B)/bench_peers $(BENCH)
 
@@ -229,4 +233,4 @@ analyze:
 	bash tests/analyze.sh
 
 .PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
-	bench-scale bench-redistribute bench-peers bench-hosts bench-overlap install clean
+	bench-scale bench-redistribute bench-peers bench-kernels bench-hosts bench-overlap install clean

@@ -1,9 +1,9 @@
 /* mesh/kernels.h - what a CPU does for transports without: reductions, conversions, strided copies, byte order. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes transport.h. Knows no operation.
+   Includes vector.h. Knows no operation.
 */
 #if !defined(MESH_KERNELS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_KERNELS_IMPLEMENTED))
-#include "transport.h"
+#include "vector.h"
 #define MESH_KERNELS_H
 #endif
 
@@ -83,10 +83,17 @@ MESH__PRIVATE int mesh__reducible(int d, int op) {
     }
 }
 
+/* Numbers lie where the caller has them, aligned or not. */
+#if defined(__GNUC__)
+#define MESH__LOOSE __attribute__((aligned(1), may_alias))
+#else
+#define MESH__LOOSE
+#endif
 #define MESH__EACH(T, expression)                           \
     {                                                       \
-        T *d = (T *)dst;                                    \
-        const T *s = (const T *)src;                        \
+        typedef T each MESH__LOOSE;                         \
+        each *d = (each *)dst;                              \
+        const each *s = (const each *)src;                  \
         for (i = 0; i < count; i++) d[i] = (T)(expression); \
     }                                                       \
     return
@@ -157,8 +164,9 @@ MESH__PRIVATE int mesh__reducible(int d, int op) {
     }
 #define MESH__COMPLEX(T)                                                                                             \
     if (op == MESH_PROD) {                                                                                           \
-        T *d = (T *)dst;                                                                                             \
-        const T *s = (const T *)src;                                                                                 \
+        typedef T each MESH__LOOSE;                                                                                  \
+        each *d = (each *)dst;                                                                                       \
+        const each *s = (const each *)src;                                                                           \
         for (i = 0; i < count; i++) { /* the operands in one order, or a fused multiply-add would tell them apart */ \
             int swap = d[2 * i] > s[2 * i] || (d[2 * i] == s[2 * i] && d[2 * i + 1] > s[2 * i + 1]);                 \
             T a = swap ? s[2 * i] : d[2 * i], b = swap ? s[2 * i + 1] : d[2 * i + 1];                                \
@@ -212,7 +220,8 @@ MESH__PRIVATE void mesh__reduce_loc(int op, int dtype, unsigned char *dst, const
     }
 }
 
-MESH__PRIVATE void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
+/* Number by number. */
+MESH__PRIVATE void mesh__reduce_plain(int op, int dtype, void *dst, const void *src, size_t count) {
     size_t i;
     if (mesh__is_loc(op)) {
         mesh__reduce_loc(op, dtype, (unsigned char *)dst, (const unsigned char *)src, count);
@@ -250,6 +259,26 @@ MESH__PRIVATE void mesh__reduce(int op, int dtype, void *dst, const void *src, s
     default:
         MESH_ASSERT(0);
     }
+}
+
+/* dst = dst op src: equal, or apart. */
+MESH__PRIVATE void mesh__reduce(int op, int dtype, void *dst, const void *src, size_t count) {
+    const void *both[2];
+    mesh__pass p;
+    if (count >= MESH__BLOCK / 8) { /* fewer are no block of any dtype */
+        mesh__pass_for(&p, op, dtype);
+        both[0] = dst;
+        both[1] = src;
+        p.dst = &dst;
+        p.src = both;
+        p.ndst = 1;
+        p.nsrc = 2;
+        p.stream = 0;
+        p.at = p.skip = 0;
+        p.to = p.loop ? count * p.elem : 0;
+        if (mesh__pass_run(&p, mesh__widest())) return;
+    }
+    mesh__reduce_plain(op, dtype, dst, src, count);
 }
 
 /* dst = dst / n: what makes an average of a sum. */
@@ -425,7 +454,8 @@ MESH__PRIVATE float mesh__f32_odd(double v) {
 
 /* n floats as f32 or f64, whichever `wide` is; and back. */
 MESH__PRIVATE void mesh__widen(mesh_dtype wide, void *out, mesh_dtype from, const void *in, size_t n) {
-    const uint16_t *half = (const uint16_t *)in;
+    typedef uint16_t half_at MESH__LOOSE;
+    const half_at *half = (const half_at *)in;
     size_t i;
     if (from == wide) {
         memcpy(out, in, n * mesh_dtype_bytes(wide));
@@ -442,7 +472,8 @@ MESH__PRIVATE void mesh__widen(mesh_dtype wide, void *out, mesh_dtype from, cons
     }
 }
 MESH__PRIVATE void mesh__narrow(mesh_dtype to, void *out, mesh_dtype wide, const void *in, size_t n) {
-    uint16_t *half = (uint16_t *)out;
+    typedef uint16_t half_at MESH__LOOSE;
+    half_at *half = (half_at *)out;
     size_t i;
     if (to == wide) {
         memcpy(out, in, n * mesh_dtype_bytes(wide));
@@ -478,7 +509,7 @@ MESH__PRIVATE void mesh__convert(mesh_dtype to, void *dst, mesh_dtype from, cons
     }
 }
 
-/* The same where memory holds the other order: a little at a time in the host's. */
+/* mesh__combine where memory holds the other order: a little at a time in the host's. */
 MESH__PRIVATE void mesh__combine_swapped(const mesh_call *c, void *dst, void *src, size_t count, size_t elem,
                                          int src_first, int divide, size_t width) {
     uint64_t a[128], b[128]; /* aligned for every dtype */
@@ -492,4 +523,86 @@ MESH__PRIVATE void mesh__combine_swapped(const mesh_call *c, void *dst, void *sr
         mesh__swap(d, a, n * elem, width);
     }
 }
+
+/* ---- // >>many: n inputs in one pass over memory ---- */
+
+/* Bytes of a piece that stays in the nearest cache. No element of a reduction of many is larger. */
+enum { MESH__TILE = 4096 };
+
+/* A sum or product of halves: of f32 that are rounded once. */
+MESH__PRIVATE int mesh__sums_halves(const mesh_call *c, int nsrc) {
+    return !c->user_op && nsrc > 1 && (c->dtype == MESH_F16 || c->dtype == MESH_BF16) &&
+           (c->op == MESH_SUM || c->op == MESH_AVG || c->op == MESH_PROD);
+}
+
+/* n elements from byte `at` of every source, combined: in a or in b, which are tiles. */
+MESH__PRIVATE void *mesh__reduce_tile(const mesh_call *c, const void *const *src, int nsrc, size_t at, size_t n,
+                                      size_t elem, void *a, void *b) {
+    int halves = mesh__sums_halves(c, nsrc), dtype = halves ? (int)MESH_F32 : c->dtype, k;
+    for (k = 0; k < nsrc; k++) {
+        const unsigned char *s = (const unsigned char *)src[k] + at;
+        void *in = k ? b : a;
+        if (halves)
+            mesh__widen(MESH_F32, in, (mesh_dtype)c->dtype, s, n);
+        else if (k == 0 || c->user_op)
+            memcpy(in, s, n * elem);
+        if (k && c->user_op) { /* b = a op b: what came before is `in` */
+            c->user_op(b, a, n, c->user_ctx);
+            b = a;
+            a = in;
+        } else if (k) {
+            mesh__reduce_plain(c->op, dtype, a, halves ? b : s, n);
+        }
+    }
+    if (!halves) return a;
+    mesh__narrow((mesh_dtype)c->dtype, b, MESH_F32, a, n);
+    return b;
+}
+
+/* A pass tile by tile. */
+MESH__PRIVATE void mesh__reduce_tiles(const mesh_call *c, mesh__pass *p, size_t elem) {
+    uint64_t room[(2 * MESH__TILE + 64) / 8];
+    unsigned char *a = (unsigned char *)(((uintptr_t)room + 63) & ~(uintptr_t)63);
+    size_t most = MESH__TILE / (elem < 4 ? 4 : elem), n;
+    int k;
+    MESH_ASSERT(elem <= MESH__TILE);
+    for (; p->at < p->to; p->at += n * elem) {
+        const void *result;
+        n = (p->to - p->at) / elem < most ? (p->to - p->at) / elem : most;
+        result = mesh__reduce_tile(c, p->src, p->nsrc, p->at, n, elem, a, a + MESH__TILE);
+        for (k = 0; k < p->ndst; k++) {
+            unsigned char *d = (unsigned char *)p->dst[k] + p->at;
+            if (p->stream)
+                mesh__stream_bytes(d, result, n * elem);
+            else
+                memcpy(d, result, n * elem);
+        }
+    }
+}
+
+/* mesh__reduce_many with registers of at most `width` bytes. */
+MESH__PRIVATE void mesh__reduce_wide(mesh__width width, const mesh_call *c, void *const *dst, int ndst,
+                                     const void *const *src, int nsrc, size_t count, size_t elem, int stream) {
+    mesh__pass p;
+    mesh__pass_for(&p, c->user_op || nsrc < 2 ? -1 : c->op, c->dtype);
+    p.dst = dst;
+    p.src = src;
+    p.ndst = ndst;
+    p.nsrc = nsrc;
+    p.stream = stream;
+    p.at = p.skip = 0;
+    p.to = count * elem;
+    if (!mesh__pass_run(&p, width)) mesh__reduce_tiles(c, &p, elem);
+    if (stream) mesh__stream_end();
+}
+
+/* Every dst = src[0] op src[1] op ..., from the left, in one pass: count elements of `elem` bytes, at most MESH__TILE, in the host's byte order. Halves
+   add up as f32 and are rounded once; an average is not divided. A destination may be a source, and overlaps none in another way; nothing need be
+   aligned (a user's op gets copies that are). stream: stores go past the caches, for results larger than these, and are in order before later ones. */
+MESH__PRIVATE void mesh__reduce_many(const mesh_call *c, void *const *dst, int ndst, const void *const *src, int nsrc,
+                                     size_t count, size_t elem, int stream) {
+    mesh__reduce_wide(mesh__widest(), c, dst, ndst, src, nsrc, count, elem, stream);
+}
+
+#undef MESH__LOOSE
 #endif /* MESH_KERNELS_IMPLEMENTED */

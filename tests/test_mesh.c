@@ -53,6 +53,7 @@
 #include "t_threads.h"
 #include "t_large.h"
 #include "t_bytes.h"
+#include "t_kernels.h"
 #include "t_schedule.h"
 #include "t_refused.h"
 #include "t_messages.h"
@@ -98,6 +99,7 @@ int main(int argc, char **argv) {
         TOPIC(thread_tests),
         TOPIC(large_tests),
         TOPIC(bytes_tests),
+        TOPIC(kernels_tests),
         TOPIC(schedule_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),
