@@ -326,6 +326,8 @@ enum {
     W_STAYS,
     W_SHARE,
     W_SHARED,
+    W_LEND,
+    W_PULL,
     W_RINGS,
     W_BELL,
     W_NONE

@@ -96,6 +96,9 @@ static void test_frames(void) {
                 {W_STAYS, 1},
                 {W_SHARE, 1},
                 {W_SHARED, 1},
+                {W_LEND, 35},
+                {W_LEND, 257},
+                {W_PULL, 1},
                 {W_RINGS, 1},
                 {W_BELL, 1}};
     unsigned char junk[40 + 2000];

@@ -66,6 +66,7 @@ struct mesh_socket__direct {
     mesh_socket__direct *next;
     int began, kind, shape; /* kind: of the single form */
     int shows, uses, takes; /* does this rank? */
+    int streams;            /* stores go past the caches */
     uint32_t number;
     uint64_t check;
     size_t total, each;                       /* elements of a block (of all, in a RANGE); of a chunk */
@@ -148,32 +149,17 @@ MESH__PRIVATE const unsigned char *mesh_socket__result_at(mesh_socket__impl *s, 
 
 /* ---- // >>combining ---- */
 
-enum { MESH_SOCKET__TILE = 4096 };
-
-/* to = src[0] op src[1] op ..., in this order, count elements. */
-MESH__PRIVATE void mesh_socket__combine(mesh_socket__impl *s, const mesh_call *c, unsigned char *to,
-                                        const unsigned char *const *src, int n, size_t count) {
-    union {
-        uint64_t aligned;
-        unsigned char bytes[MESH_SOCKET__TILE];
-    } tile[2];
-    size_t elem = c->elem_bytes, step = MESH_SOCKET__TILE / elem, at, k;
-    int j, now;
-    s->net->base.inside.combining = c->user_op != NULL;
-    for (at = 0; at < count; at += k) {
-        k = count - at < step ? count - at : step;
-        memcpy(tile[0].bytes, src[0] + at * elem, k * elem);
-        for (j = 1, now = 0; j < n; j++) {
-            if (c->user_op) {
-                memcpy(tile[!now].bytes, src[j] + at * elem, k * elem);
-                c->user_op(tile[!now].bytes, tile[now].bytes, k, c->user_ctx);
-                now = !now;
-            } else {
-                mesh__reduce(c->op, c->dtype, tile[0].bytes, src[j] + at * elem, k);
-            }
-        }
-        memcpy(to + at * elem, tile[now].bytes, k * elem);
-    }
+/* to = src[0] op src[1] op ..., in this order, count elements; the same into `too`, if there is such. */
+MESH__PRIVATE void mesh_socket__combine(mesh_socket__impl *s, const mesh_socket__direct *op, unsigned char *to,
+                                        unsigned char *too, const unsigned char *const *src, size_t count) {
+    void *dst[2];
+    const void *from[MESH_SOCKET__SHARERS];
+    int j;
+    dst[0] = to;
+    dst[1] = too;
+    for (j = 0; j < op->group->n; j++) from[j] = src[j];
+    s->net->base.inside.combining = op->call.user_op != NULL;
+    mesh__reduce_many(&op->call, dst, too ? 2 : 1, from, op->group->n, count, op->call.elem_bytes, op->streams);
     s->net->base.inside.combining = 0;
 }
 
@@ -192,10 +178,8 @@ MESH__PRIVATE void mesh_socket__reduce_chunk(mesh_socket__impl *s, mesh_socket__
         if (n < run) run = n;
         for (j = 0; j < op->group->n; j++)
             if (j != op->group->index) src[j] = mesh_socket__shown_at(s, op, j, c, block, at);
-        mesh_socket__combine(s, &op->call, to, src, op->group->n, run);
-        if (!out) continue;
-        if (out != to) memcpy(out, to, run * elem);
-        out += run * elem;
+        mesh_socket__combine(s, op, to, out && out != to ? out : NULL, src, run);
+        if (out) out += run * elem;
     }
 }
 
@@ -468,9 +452,9 @@ MESH__PRIVATE void mesh_socket__small(mesh_socket__impl *s, mesh_socket__direct 
     if (!bytes || !op->uses || (op->kind == MESH_CALL_REDUCE && !op->takes)) return;
     for (j = 0; j < g->n; j++) src[j] = g->cell[j] ? mesh_socket__small_at(op, j, bytes) + (size_t)mine * own : NULL;
     if (reduces && !op->call.buffers) {
-        mesh_socket__combine(s, &op->call, (unsigned char *)op->call.recv, src, g->n, op->total);
+        mesh_socket__combine(s, op, (unsigned char *)op->call.recv, NULL, src, op->total);
     } else if (reduces) {
-        mesh_socket__combine(s, &op->call, result.bytes, src, g->n, op->total);
+        mesh_socket__combine(s, op, result.bytes, NULL, src, op->total);
         mesh_socket__flat(op, 1, 0, 0, op->total, result.bytes);
     } else if (op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER) {
         mesh_socket__flat(op, 1, 0, 0, op->total, (unsigned char *)(uintptr_t)src[op->call.root]);
@@ -675,7 +659,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     int looks;
     if (!g || g->n < 2 || mesh_socket__shape(mesh__single_kind(call->kind)) < 0 ||
         (call->op == MESH_AVG && !call->user_op && mesh__call_is(call->kind, MESH_REDUCES)) ||
-        (mesh__call_is(call->kind, MESH_REDUCES) && call->elem_bytes > MESH_SOCKET__TILE))
+        (mesh__call_is(call->kind, MESH_REDUCES) && call->elem_bytes > MESH__TILE))
         return MESH_ERR_UNSUPPORTED;
     if (!ticket) return MESH_OK;
     op = g->spare ? g->spare : (mesh_socket__direct *)mesh_transport_alloc(t, sizeof *op);
@@ -688,7 +672,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     op->ticket.direct = 1;
     op->group = g;
     op->next = NULL;
-    op->began = 0;
+    op->began = op->streams = 0;
     op->put = op->used = op->taken = op->chunks = 0;
     op->send_at = op->recv_at = op->stage_at = 0;
     op->stage = NULL;

@@ -1,12 +1,12 @@
 /* socket/frames.h - what goes over a connection that stands: messages as frames, frames as messages. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes shared.h. Takes bytes and gives bytes; no descriptor, no system call: recorded bytes and fuzzers drive it as the loop does.
+   Includes lend.h. Takes bytes and gives bytes; no descriptor, no system call: recorded bytes and fuzzers drive it as the loop does.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_FRAMES_IMPLEMENTED)
 #define MESH_SOCKET_FRAMES_IMPLEMENTED
-#include "shared.h"
+#include "lend.h"
 
 MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
 
@@ -84,12 +84,36 @@ MESH__PRIVATE int mesh_socket__is_idle(mesh_socket__impl *s, mesh_socket__conn *
     return !c->frame && !c->spare && c->out_len == c->out_at && !c->broken && !c->mute;
 }
 
+/* Offer a message by saying where it lies, so that the peer copies it. Returns 0 where that cannot be. */
+MESH__PRIVATE int mesh_socket__lend(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
+    mesh_socket__loan loan;
+    unsigned char where[MESH_SOCKET__LOAN_WIRE];
+    mesh__wire w = mesh__writing(where);
+    if (!mesh_socket__can_lend(s, p->sharer - 1, &x->x, &loan) || !mesh_socket__id_take(s, x)) return 0;
+    loan.id = x->id;
+    if (!mesh_socket__loan_make(s, x, &loan)) {
+        mesh_socket__id_drop(s, x);
+        return 0;
+    }
+    mesh_socket__loan_wire(&w, &loan);
+    if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_LEND, x->channel, x->check, x->x.nbytes, x->id, where,
+                                (uint32_t)(w.at - where))) {
+        mesh_socket__loan_end(s, x);
+        mesh_socket__id_drop(s, x);
+        return 0;
+    }
+    mesh_socket__list_add(&p->offered, x);
+    p->noffered++;
+    return 1;
+}
+
 /* Hand a send to an established connection: at once if it is within the credit and neither long nor in the way of others, else as an
    offer. 0: no memory. */
 MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
     uint64_t n = x->x.nbytes, at, run;
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
+    if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
     if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x) && mesh_socket__is_idle(s, p->conn)) {
         mesh_socket__conn *c = p->conn; /* straight from the caller's memory */
         c->frame = x;
@@ -375,6 +399,95 @@ MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
     s->event = 1;
 }
 
+/* ---- // >>in: messages that this rank copies itself ---- */
+
+MESH__PRIVATE void mesh_socket__tell_pull(mesh_socket__impl *s, int rank, uint64_t send_id, int over) {
+    mesh_socket__conn *c = s->peer[rank].conn;
+    if (!c || c->broken) return;
+    mesh_socket__frame_send(s, c, MESH_SOCKET__F_PULL, 0, 0, send_id, (uint64_t)over, NULL, 0);
+    mesh_socket__flush(s, c);
+}
+
+/* A receive has met a message that is lent: it is copied as time allows. */
+MESH__PRIVATE void mesh_socket__accept_loan(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *r,
+                                            uint64_t nbytes, uint64_t check, uint64_t offer,
+                                            const mesh_socket__loan *loan) {
+    mesh_socket__pull *q, **at = &s->pulls;
+    if (r->x.nbytes != nbytes || r->check != check || !mesh_socket__id_take(s, r) ||
+        !(q = (mesh_socket__pull *)mesh_transport_alloc(&s->net->base, sizeof *q))) {
+        mesh_socket__id_drop(s, r);
+        mesh_socket__accept_offer(s, p, r, nbytes, check,
+                                  offer); /* refused; or there is no memory: sent, if that helps */
+        return;
+    }
+    memset(q, 0, sizeof *q);
+    q->to = r;
+    q->loan = *loan;
+    q->from.base = loan->own ? (void *)(uintptr_t)loan->at : (void *)(s->shared->base + loan->at);
+    q->from.nbytes = q->left = nbytes;
+    q->from.block = q->loan.block.ndim ? &q->loan.block : NULL;
+    q->src = mesh__cursor_on(&q->from);
+    q->dst = mesh__cursor_on(&r->x);
+    q->send_id = offer;
+    r->matched = 1;
+    while (*at) at = &(*at)->next;
+    *at = q;
+    if (nbytes > MESH_SOCKET__PULL_PIECE) mesh_socket__tell_pull(s, r->x.rank, offer, 0);
+    s->event = 1;
+}
+
+MESH__PRIVATE void mesh_socket__pull_free(mesh_socket__impl *s, mesh_socket__pull *q) {
+    mesh_socket__pull **at = &s->pulls;
+    while (*at != q) at = &(*at)->next;
+    *at = q->next;
+    mesh_transport_free(&s->net->base, q);
+}
+
+/* A receive that is given up: the sender need wait no longer. */
+MESH__PRIVATE void mesh_socket__pull_stop(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    mesh_socket__pull *q = s->pulls;
+    while (q && q->to != x) q = q->next;
+    if (!q) return;
+    mesh_socket__tell_pull(s, x->x.rank, q->send_id, 1);
+    mesh_socket__pull_free(s, q);
+}
+
+/* The kernel does not let this rank read there: it has to be sent after all. */
+MESH__RARE void mesh_socket__pull_fails(mesh_socket__impl *s, mesh_socket__pull *q) {
+    mesh_socket__xfer *r = q->to;
+    mesh_socket__conn *c = s->peer[r->x.rank].conn;
+    uint64_t offer = q->send_id;
+    mesh_socket__pull_free(s, q);
+    r->moved = 0;
+    if (c && !c->broken) mesh_socket__frame_send(s, c, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
+}
+
+/* Copy some of what is lent to this rank, a piece of each. Returns 1 if there was anything. */
+MESH__PRIVATE int mesh_socket__pull_poll(mesh_socket__impl *s) {
+    mesh_socket__pull *q = s->pulls, *next;
+    if (!q) return 0;
+    for (; q; q = next) {
+        mesh_socket__xfer *r = q->to;
+        int rank = r->x.rank;
+        uint64_t send_id = q->send_id;
+        next = q->next;
+        if (!mesh_socket__pull_some(s, q)) {
+            mesh_socket__pull_fails(s, q);
+        } else if (!q->left && mesh_socket__is_lent(s, rank, &q->loan)) {
+            mesh_socket__pull_free(s, q);
+            mesh_socket__tell_pull(s, rank, send_id, 1);
+            mesh_socket__xfer_done(s, r);
+        } else if (!q->left) {
+            mesh_socket__pull_free(s, q);
+            mesh_socket__ticket_fail(s, r->ticket, MESH_ERR_CANCELED, rank, "rank %d canceled a message to rank %d",
+                                     rank, s->net->base.rank);
+            return 1; /* of the same operation others may have ended, too */
+        }
+    }
+    s->event = 1;
+    return 1;
+}
+
 MESH__PRIVATE void mesh_socket__early_add(mesh_socket__peer *p, mesh_socket__early *m) {
     if (!p->early) p->early_end = &p->early;
     m->next = NULL;
@@ -496,6 +609,54 @@ MESH__PRIVATE int mesh_socket__on_offer(mesh_socket__impl *s, mesh_socket__conn 
     return 1;
 }
 
+MESH__PRIVATE int mesh_socket__on_lend(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    unsigned char where[256];
+    mesh__wire w = mesh__reading(where);
+    mesh_socket__loan loan;
+    mesh_socket__xfer *x;
+    mesh_socket__early *m;
+    memset(where, 0, sizeof where);
+    memcpy(where, f->data, f->length);
+    memset(&loan, 0, sizeof loan);
+    mesh_socket__loan_wire(&w, &loan);
+    if (!mesh_socket__loan_valid(s, c->rank, &loan, f->a)) {
+        mesh_socket__conn_failed(c, "it lent what it does not have", 0);
+        return 1;
+    }
+    if (mesh_socket__is_dead(s, f->channel)) return 1;
+    if ((x = mesh_socket__find_posted(p, f->channel)) != NULL) {
+        mesh_socket__list_remove(&p->posted, x);
+        mesh_socket__accept_loan(s, p, x, f->a, f->check, f->b, &loan);
+        return 1;
+    }
+    if (++p->offers > 2 * MESH_SOCKET__OFFERS) {
+        mesh_socket__conn_failed(c, "it offered more messages than may wait", 0);
+        return 1;
+    }
+    if ((m = mesh_socket__early_new(s, c, sizeof loan)) == NULL) {
+        p->offers--;
+        return 0;
+    }
+    m->nbytes = f->a;
+    m->offer = f->b;
+    m->is_offer = m->is_lent = 1;
+    memcpy(m + 1, &loan, sizeof loan);
+    mesh_socket__early_add(p, m);
+    return 1;
+}
+
+MESH__PRIVATE int mesh_socket__on_pull(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
+    mesh_socket__peer *p = &s->peer[c->rank];
+    mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
+    if (!x || !x->loan) return 1; /* canceled meanwhile */
+    x->matched = 1;
+    if (!f->b || !mesh_socket__unoffer(p, x)) return 1;
+    mesh_socket__xfer_done(s, x);
+    if (p->waiting.head) mesh_socket__waiting_go(s, c->rank);
+    return 1;
+}
+
 MESH__PRIVATE int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_SEND);
@@ -503,6 +664,7 @@ MESH__PRIVATE int mesh_socket__on_accept(mesh_socket__impl *s, mesh_socket__conn
         mesh_socket__frame_send(s, c, MESH_SOCKET__F_WITHDRAW, 0, 0, f->b, 0, NULL, 0);
         return 1;
     }
+    if (x->loan) mesh_socket__loan_end(s, x);
     x->matched = 1;
     x->remote = f->b;
     if (x->x.nbytes == 0)

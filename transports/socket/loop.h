@@ -1,12 +1,13 @@
 /* socket/loop.h - the event loop: bytes in and out, connections that come, stand and end. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes handshake.h.
+   Includes handshake.h and patience.h.
 */
 
 /* ==================================================================================================================== */
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_LOOP_IMPLEMENTED)
 #define MESH_SOCKET_LOOP_IMPLEMENTED
 #include "handshake.h"
+#include "patience.h"
 
 static const char mesh_socket__left[] = "it ended without goodbye (killed, or it left without mesh_socket_close)";
 
@@ -48,6 +49,7 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
             if (!(room = mesh_socket__ring_room(r))) break;
         }
         if (r->full) MESH_SOCKET__SHOW(&r->full, 0u);
+        if (room > MESH_SOCKET__RING_PIECE) room = MESH_SOCKET__RING_PIECE;
         n = mesh_socket__gather(c, v);
         for (i = 0; i < n && put < room; i++) {
             uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
@@ -125,6 +127,7 @@ MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__con
         uint32_t have = mesh_socket__ring_holds(r), taken = 0;
         int i, n;
         if (!have) return;
+        if (have > MESH_SOCKET__RING_PIECE) have = MESH_SOCKET__RING_PIECE;
         n = mesh_socket__room(c, v, &direct, &ask);
         for (i = 0; i < n && taken < have; i++) {
             uint32_t part = v[i].iov_len < have - taken ? (uint32_t)v[i].iov_len : have - taken;
@@ -352,6 +355,7 @@ MESH__PRIVATE int mesh_socket__glance(mesh_socket__impl *s) {
 MESH__INLINE int mesh_socket__glance_shared(mesh_socket__impl *s) {
     int i;
     if (s->busy) mesh_socket__direct_poll(s);
+    if (s->pulls) mesh_socket__pull_poll(s);
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->broken || c->state != MESH_SOCKET__UP) continue;
@@ -364,7 +368,7 @@ MESH__INLINE int mesh_socket__glance_shared(mesh_socket__impl *s) {
 /* Is there something in shared memory, or room where there was none? */
 MESH__PRIVATE int mesh_socket__is_called(mesh_socket__impl *s) {
     int i;
-    if (s->busy && mesh_socket__direct_poll(s)) return 1;
+    if (s->pulls || (s->busy && mesh_socket__direct_poll(s))) return 1;
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->broken || c->state != MESH_SOCKET__UP) continue;
@@ -561,6 +565,15 @@ MESH__PRIVATE void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
     mesh_socket__tend(s);
 }
 
+/* Until something comes, or for so many ns. */
+MESH__PRIVATE void mesh_socket__sleep(mesh_socket__impl *s, int64_t ns) {
+    int64_t before = s->crowded ? -1 : mesh_socket__delay(s);
+    if (!mesh_socket__doze(s)) return;
+    mesh_socket__round(s, ns > INT64_C(1000000000) ? 1000 : ns > 0 ? (int)((ns + 999999) / 1000000) : 0);
+    mesh_socket__wake(s);
+    if (before >= 0) mesh_socket__learn(&s->sleep_cost, mesh_socket__delay(s) - before);
+}
+
 MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {
     mesh_socket__impl *s = mesh_socket__of(t);
     int64_t start = 0, now, next;
@@ -576,19 +589,9 @@ MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
         now = mesh_socket__clock();
         if (now >= deadline) break;
         if (!start) start = now;
-        /* A short wait is spun through. One that is not so short may be for a rank on this very core: it yields, and now and then sleeps
-           at once, for the kernel wakes who sleeps on a core that is free. */
-        if (++spins == 16) s->long_waits++;
-        if (s->crowded ? spins <= 2 : now - start < 50000 && (spins < 16 || s->long_waits % 32)) {
-            if (s->crowded || spins > 16) sched_yield();
-            continue;
-        }
-        if (deadline < next) next = deadline;
+        if (mesh_socket__perseveres(s, ++spins, now - start)) continue;
         if (s->busy) mesh_socket__direct_reach(s);
-        if (!mesh_socket__doze(s)) continue;
-        now = next - now;
-        mesh_socket__round(s, now > INT64_C(1000000000) ? 1000 : now > 0 ? (int)((now + 999999) / 1000000) : 0);
-        mesh_socket__wake(s);
+        mesh_socket__sleep(s, (deadline < next ? deadline : next) - now);
         if (s->event) break;
     }
     s->event = 0;

@@ -574,6 +574,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     net->impl = s;
     s->net = net;
     s->tcp_fd = s->unix_fd = s->ready = s->given_fd = -1;
+    s->schedstat = -1;
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
@@ -705,7 +706,10 @@ MESH__RARE mesh_status mesh_socket__late(int rank, mesh_error *err) {
 MESH__RARE mesh_status mesh_socket__share_lead(mesh_socket__impl *s, int64_t deadline, mesh_error *err) {
     mesh_socket__shared *h = s->shared;
     int i, all = 1, error = mesh_socket__shared_make(h);
-    if (error) mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(error));
+    if (error)
+        mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(error));
+    else
+        mesh_socket__introduce(s);
     for (i = 1; i < h->n; i++) {
         mesh_socket__peer *p = &s->peer[h->rank[i]];
         while (!p->conn && !p->gone && mesh_socket__clock() < deadline)
@@ -738,7 +742,9 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
         s->given_fd = -1;
         h->heap = s->given_heap;
         mapped = h->fd >= 0 && s->given_ranks == h->n && mesh_socket__map(h);
-        if (!mapped)
+        if (mapped)
+            mesh_socket__introduce(s);
+        else
             mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s",
                              h->fd < 0 ? "rank 0 is connected to over TCP" : strerror(errno));
         p->shares = MESH_SOCKET__SAYS_NOTHING;
@@ -769,6 +775,7 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     s->awaits_fd = 0;
     for (i = 0; i < n && !s->sharing; i++) s->peer[ranks[i]].sharer = 0;
     if (!s->sharing) mesh_socket__unshare(s);
+    if (s->sharing) mesh_socket__probe(s);
     s->net->base.ops = mesh_socket__ops(s->sharing);
     for (i = 0; i < s->nconns && s->sharing; i++) {
         mesh_socket__conn *c = s->conn[i];

@@ -22,7 +22,9 @@ MESH__PRIVATE void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     if (!m->next) p->early_end = at;
     if (!m->is_offer) mesh_socket__took(s, p, m->nbytes);
     p->offers -= m->is_offer;
-    if (m->is_offer)
+    if (m->is_lent)
+        mesh_socket__accept_loan(s, p, r, m->nbytes, m->check, m->offer, (mesh_socket__loan *)(void *)(m + 1));
+    else if (m->is_offer)
         mesh_socket__accept_offer(s, p, r, m->nbytes, m->check, m->offer);
     else if (mesh_socket__agrees(s, r, m->nbytes, m->check))
         mesh_socket__deliver(s, r, (unsigned char *)(m + 1));
@@ -49,7 +51,7 @@ MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
         x->check = post->check;
         x->id = x->remote = x->moved = 0;
         x->ticket = k;
-        x->matched = x->done = 0;
+        x->matched = x->done = x->loan = 0;
         x->next = NULL;
     }
     for (i = 0; i < post->count && k->left; i++) {
@@ -270,6 +272,7 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
         s->control = m->next;
         mesh_transport_free(t, m);
     }
+    while (s->pulls) mesh_socket__pull_free(s, s->pulls);
     while (s->closed) {
         mesh_socket__handle *g = s->closed;
         s->closed = g->next;
@@ -277,6 +280,7 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
     }
     mesh_socket__unshare(s);
     if (s->given_fd >= 0) close(s->given_fd);
+    if (s->schedstat >= 0) close(s->schedstat);
     if (s->tcp_fd >= 0) close(s->tcp_fd);
     if (s->ready >= 0) close(s->ready);
     if (s->unix_fd >= 0) {

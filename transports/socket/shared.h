@@ -18,8 +18,10 @@
 enum {
     MESH_SOCKET__SHARERS = 64, /* ranks of a host that share memory; with more of them it is sockets */
     MESH_SOCKET__RING = 32 * 1024,
+    MESH_SOCKET__RING_PIECE = 8 * 1024, /* shown, or given free, at once: the other side works meanwhile */
     MESH_SOCKET__PAGE = 4096,
-    MESH_SOCKET__LISTED = 2046, /* groups that a rank may have open at once */
+    MESH_SOCKET__LOANS = 61,    /* messages that a rank has others read at once */
+    MESH_SOCKET__LISTED = 2028, /* groups that a rank may have open at once */
     MESH_SOCKET__LINE = 64,
     MESH_SOCKET__WIDE = 2 << 20 /* blocks as large as this begin at a huge page */
 };
@@ -45,7 +47,11 @@ typedef struct mesh_socket__listed {
 
 typedef struct mesh_socket__place {
     uint32_t asleep; /* 1: it wants to be woken. By itself; who wakes it makes it 0 */
-    unsigned char apart[60];
+    uint32_t core;   /* 1 + the one that it was last seen on by itself; 0: unknown */
+    unsigned char apart[56];
+    uint64_t probe, probe_at; /* a number, and where the same one stands in its own memory */
+    uint64_t reads;           /* whose own memory it can read, a bit for each index */
+    uint64_t lent[MESH_SOCKET__LOANS];
     mesh_socket__listed listed[MESH_SOCKET__LISTED];
 } mesh_socket__place;
 
@@ -63,6 +69,7 @@ struct mesh_socket__shared {
     int rank[MESH_SOCKET__SHARERS];
     mesh_socket__block *block;
     int nblocks, block_cap;
+    uint64_t probe; /* read by the others, to see whether they can */
 };
 
 /* ---- // >>words that others see ---- */
@@ -124,6 +131,24 @@ MESH__PRIVATE unsigned char *mesh_socket__told_memory(const mesh_socket__shared 
                                                       uint64_t nbytes) {
     uint64_t heap = mesh_socket__heap_at(h, index);
     return at >= heap && nbytes <= h->heap && at - heap <= h->heap - nbytes ? h->base + at : NULL;
+}
+
+/* ---- // >>cores ---- */
+
+/* Tell the others on which core this rank runs. Returns 1 if one of them says the same of itself: it is not running now. */
+MESH__PRIVATE int mesh_socket__meets_on_core(mesh_socket__shared *h) {
+#if MESH_SOCKET__LINUX && defined(SYS_getcpu)
+    mesh_socket__place *mine = mesh_socket__place_of(h, h->me);
+    unsigned core = 0;
+    int i;
+    if (syscall(SYS_getcpu, &core, NULL, NULL) != 0) return 0;
+    if (mine->core != core + 1) MESH_SOCKET__SHOW(&mine->core, (uint32_t)core + 1);
+    for (i = 0; i < h->n; i++)
+        if (i != h->me && MESH_SOCKET__SEE(&mesh_socket__place_of(h, i)->core) == core + 1) return 1;
+#else
+    (void)h;
+#endif
+    return 0;
 }
 
 /* ---- // >>rings ---- */

@@ -112,24 +112,26 @@ enum {
 
 /* What goes over a connection that stands: who deals with it, how many bytes may follow the header, 1 where those have to be here before it is dealt
    with; what the header holds. */
-#define MESH_SOCKET__FRAMES(X)                                                                                      \
-    X(MESH_SOCKET__F_EAGER, eager, 0, MESH_SOCKET__EAGER, 0)     /* channel check; the message */                   \
-    X(MESH_SOCKET__F_OFFER, offer, 0, 0, 0)                      /* channel check a=bytes b=send id: a large */     \
-    X(MESH_SOCKET__F_ACCEPT, accept, 0, 0, 0)                    /* a=send id b=recv id: send it */                 \
-    X(MESH_SOCKET__F_REFUSE, refuse, 0, 0, 0)                    /* a=send id b=bytes that were expected */         \
-    X(MESH_SOCKET__F_WITHDRAW, withdraw, 0, 0, 0)                /* a=recv id: it will not come any more */         \
-    X(MESH_SOCKET__F_DATA, data, 1, MESH_SOCKET__CHUNK, 0)       /* a=recv id b=offset; a piece of it */            \
-    X(MESH_SOCKET__F_CREDIT, credit, 0, 0, 0)                    /* a=eager bytes taken */                          \
-    X(MESH_SOCKET__F_CONTROL, control, 0, MESH_CONTROL_BYTES, 1) /* a=kind; the core's message */                   \
-    X(MESH_SOCKET__F_LOST, lost, 0, 256, 1)                      /* a=rank; why */                                  \
-    X(MESH_SOCKET__F_BOOK, book, 0, UINT32_MAX, 0)               /* the address book, of rank 0 */                  \
-    X(MESH_SOCKET__F_GOODBYE, goodbye, 0, 0, 0)                                                                     \
+#define MESH_SOCKET__FRAMES(X)                                                                                       \
+    X(MESH_SOCKET__F_EAGER, eager, 0, MESH_SOCKET__EAGER, 0)     /* channel check; the message */                    \
+    X(MESH_SOCKET__F_OFFER, offer, 0, 0, 0)                      /* channel check a=bytes b=send id: a large */      \
+    X(MESH_SOCKET__F_ACCEPT, accept, 0, 0, 0)                    /* a=send id b=recv id: send it */                  \
+    X(MESH_SOCKET__F_REFUSE, refuse, 0, 0, 0)                    /* a=send id b=bytes that were expected */          \
+    X(MESH_SOCKET__F_WITHDRAW, withdraw, 0, 0, 0)                /* a=recv id: it will not come any more */          \
+    X(MESH_SOCKET__F_DATA, data, 1, MESH_SOCKET__CHUNK, 0)       /* a=recv id b=offset; a piece of it */             \
+    X(MESH_SOCKET__F_CREDIT, credit, 0, 0, 0)                    /* a=eager bytes taken */                           \
+    X(MESH_SOCKET__F_CONTROL, control, 0, MESH_CONTROL_BYTES, 1) /* a=kind; the core's message */                    \
+    X(MESH_SOCKET__F_LOST, lost, 0, 256, 1)                      /* a=rank; why */                                   \
+    X(MESH_SOCKET__F_BOOK, book, 0, UINT32_MAX, 0)               /* the address book, of rank 0 */                   \
+    X(MESH_SOCKET__F_GOODBYE, goodbye, 0, 0, 0)                                                                      \
     X(MESH_SOCKET__F_GIVEN_UP, given_up, 0, MESH_ERROR_BYTES - 1, 1) /* why this rank is given up: others say   \
-                           that it is lost, or it is waited for no longer; or the opening is, status -a, rank b */   \
-    X(MESH_SOCKET__F_STAYS, stays, 0, 0, 0)   /* while opening: no Unix-domain connection to rank 0 could be had */ \
-    X(MESH_SOCKET__F_SHARE, share, 0, 0, 0)   /* a=ranks that share memory b=bytes of each heap; its descriptor */  \
-    X(MESH_SOCKET__F_SHARED, shared, 0, 0, 0) /* a=1: it is mapped, by all where the first of them says so */       \
-    X(MESH_SOCKET__F_RINGS, rings, 0, 0, 0)   /* what follows goes through shared memory; here come bells */        \
+                           that it is lost, or it is waited for no longer; or the opening is, status -a, rank b */    \
+    X(MESH_SOCKET__F_STAYS, stays, 0, 0, 0)   /* while opening: no Unix-domain connection to rank 0 could be had */  \
+    X(MESH_SOCKET__F_SHARE, share, 0, 0, 0)   /* a=ranks that share memory b=bytes of each heap; its descriptor */   \
+    X(MESH_SOCKET__F_SHARED, shared, 0, 0, 0) /* a=1: it is mapped, by all where the first of them says so */        \
+    X(MESH_SOCKET__F_LEND, lend, 36, 256, 1)  /* channel check a=bytes b=send id; where the message lies: copy it */ \
+    X(MESH_SOCKET__F_PULL, pull, 0, 0, 0)     /* a=send id b=1: it is copied; 0: that has begun */                   \
+    X(MESH_SOCKET__F_RINGS, rings, 0, 0, 0)   /* what follows goes through shared memory; here come bells */         \
     X(MESH_SOCKET__F_BELL, bell, 0, 0, 0)     /* there is something in shared memory */
 
 #define MESH_X(name, handler, least, most, whole) name,
@@ -153,12 +155,15 @@ typedef struct mesh_socket__ring mesh_socket__ring; /* shared.h */
 
 typedef struct mesh_socket__shared mesh_socket__shared;
 
+typedef struct mesh_socket__pull mesh_socket__pull; /* lend.h */
+
 typedef struct mesh_socket__xfer {
     mesh_xfer x;
     mesh_block block;
     uint64_t channel, check, id, remote, moved; /* id: ours on the wire; remote: the peer's; moved: bytes so far */
     mesh_socket__ticket *ticket;
     int matched, done;
+    int loan;                       /* 1 + its entry among those that this rank lends; 0: it is sent */
     struct mesh_socket__xfer *next; /* in a peer's list */
 } mesh_socket__xfer;
 
@@ -174,7 +179,7 @@ struct mesh_socket__ticket {
 typedef struct mesh_socket__early {
     struct mesh_socket__early *next;
     uint64_t channel, check, nbytes, offer;
-    int is_offer;
+    int is_offer, is_lent; /* is_lent: a mesh_socket__loan follows */
 } mesh_socket__early;
 
 typedef struct mesh_socket__list {
@@ -282,8 +287,9 @@ typedef struct mesh_socket__impl {
     mesh_socket__shared *shared; /* memory in common with other ranks; NULL: none */
     int sharing;                 /* all of them have it */
     struct mesh_socket__handle *busy,
-        *closed;          /* groups with operations in it; closed ones whose cells are still read */
-    unsigned char *stage; /* kept for the next operation that needs one; NULL: none */
+        *closed;              /* groups with operations in it; closed ones whose cells are still read */
+    mesh_socket__pull *pulls; /* messages that this rank copies */
+    unsigned char *stage;     /* kept for the next operation that needs one; NULL: none */
     size_t stage_bytes;
     int awaits_fd, given_fd; /* while it is passed on */
     uint64_t given_heap;
@@ -317,6 +323,8 @@ typedef struct mesh_socket__impl {
     uint64_t job;                          /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book, untold, starved; /* starved: a connection is, which is still to be said */
     unsigned glances, long_waits;
+    int schedstat; /* Linux: where the kernel says for how long this thread had no core; -1: not opened, -2: it does not */
+    int64_t yield_cost, sleep_cost;   /* ns, as they were lately; see patience.h */
     int64_t looked;                   /* when connections were last asked for silence */
     int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master, address[8]; /* all that rank 0's name stands for; master: the one in use */
@@ -474,7 +482,11 @@ MESH__PRIVATE void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer 
     x->id = 0;
 }
 
+MESH__PRIVATE void mesh_socket__loan_end(mesh_socket__impl *s, mesh_socket__xfer *x);  /* lend.h */
+MESH__PRIVATE void mesh_socket__pull_stop(mesh_socket__impl *s, mesh_socket__xfer *x); /* frames.h */
+
 MESH__PRIVATE void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    if (x->loan) mesh_socket__loan_end(s, x);
     mesh_socket__id_drop(s, x);
     x->done = 1;
     x->ticket->left--;
@@ -509,6 +521,8 @@ MESH__PRIVATE void mesh_socket__ticket_stop(mesh_socket__impl *s, mesh_socket__t
         mesh_socket__peer *p = &s->peer[x->x.rank];
         if (x->done) continue;
         x->done = 1;
+        if (x->loan) mesh_socket__loan_end(s, x);
+        if (s->pulls) mesh_socket__pull_stop(s, x);
         if (x->x.direction == MESH_RECV)
             mesh_socket__list_remove(&p->posted, x);
         else if (!mesh_socket__list_remove(&p->waiting, x) && !mesh_socket__unoffer(p, x))

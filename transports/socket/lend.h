@@ -1,0 +1,235 @@
+/* socket/lend.h - memory that others on the host may read: shared, or this process's own where the kernel allows it. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes shared.h. Knows no frame: where memory is, and bytes copied out of it, a piece at a time.
+
+   A sender says where its message lies, and may do with it what it likes as soon as it has taken that back: so each loan has a number in the
+   sender's place, and who has copied looks whether it still stands there. Only then what it copied is the message.
+*/
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_SOCKET_LEND_IMPLEMENTED)
+#define MESH_SOCKET_LEND_IMPLEMENTED
+#include "shared.h"
+
+#ifndef MESH_SOCKET_READV
+#define MESH_SOCKET_READV 1 /* tests set 0, to have everything copied through shared memory */
+#endif
+
+enum {
+    MESH_SOCKET__PULL_PIECE = 1 << 20, /* copied before others have their turn */
+    MESH_SOCKET__PULL_RUNS = 64,       /* of one call of the kernel's */
+    MESH_SOCKET__LOAN_WIRE = 36 + MESH_MAX_DIMS * 16,
+    MESH_SOCKET__LEND = 16 * 1024,     /* from here on shared memory is lent, */
+    MESH_SOCKET__LEND_OWN = 48 * 1024, /* a process's own, */
+    MESH_SOCKET__LEND_RUN = 4096       /* in runs of at least so much */
+};
+
+/* Where a message lies. */
+typedef struct mesh_socket__loan {
+    uint64_t at;      /* in the file, or an address in its process */
+    uint32_t own;     /* 1: an address */
+    uint32_t entry;   /* of the sender's `lent` */
+    uint64_t id;      /* that has to stand there */
+    mesh_block block; /* ndim 0: contiguous */
+} mesh_socket__loan;
+
+/* A message that is being copied. */
+struct mesh_socket__pull {
+    mesh_socket__pull *next;
+    mesh_socket__xfer *to;
+    mesh_socket__loan loan;
+    mesh_xfer from;
+    mesh__cursor src, dst;
+    uint64_t send_id, left;
+};
+
+MESH__PRIVATE void mesh_socket__loan_wire(mesh__wire *w, mesh_socket__loan *l) {
+    uint32_t ndim = (uint32_t)l->block.ndim;
+    int k;
+    mesh__wire64(w, &l->at);
+    mesh__wire32(w, &l->own);
+    mesh__wire32(w, &l->entry);
+    mesh__wire64(w, &l->id);
+    mesh__wire32(w, &ndim);
+    l->block.ndim = ndim <= MESH_MAX_DIMS ? (int)ndim : -1;
+    mesh__wire64(w, &l->block.run);
+    for (k = 0; k < l->block.ndim; k++) {
+        mesh__wire_i64(w, &l->block.dim[k].count);
+        mesh__wire_i64(w, &l->block.dim[k].stride);
+    }
+}
+
+/* ---- // >>other processes ---- */
+
+/* Copy out of another process. Returns bytes; -1: the kernel does not allow it, or the process is gone. */
+MESH__PRIVATE int64_t mesh_socket__read_process(uint32_t process, const struct iovec *to, int nto,
+                                                const struct iovec *from, int nfrom) {
+#if MESH_SOCKET__LINUX && defined(SYS_process_vm_readv) && MESH_SOCKET_READV
+    return (int64_t)syscall(SYS_process_vm_readv, (long)process, to, (long)nto, from, (long)nfrom, 0L);
+#else
+    (void)process, (void)to, (void)nto, (void)from, (void)nfrom;
+    return -1;
+#endif
+}
+
+/* Put into this rank's place what the others need to find out whether they can read its own memory. */
+MESH__RARE void mesh_socket__introduce(mesh_socket__impl *s) {
+    mesh_socket__shared *h = s->shared;
+    mesh_socket__place *mine = mesh_socket__place_of(h, h->me);
+    h->probe = mesh__mix(s->job, (uint64_t)(uintptr_t)h);
+    mine->probe = h->probe;
+    mine->probe_at = (uint64_t)(uintptr_t)&h->probe;
+}
+
+/* Find out whose memory this rank can read, and tell. What each has in its place was put there before. */
+MESH__RARE void mesh_socket__probe(mesh_socket__impl *s) {
+    mesh_socket__shared *h = s->shared;
+    mesh_socket__place *mine = mesh_socket__place_of(h, h->me);
+    const mesh_socket__entry *book = s->book;
+    uint64_t word, reads = 0;
+    int i;
+    for (i = 0; i < h->n; i++) {
+        const mesh_socket__place *place = mesh_socket__place_of(h, i);
+        const mesh_socket__entry *theirs = &book[h->rank[i]];
+        struct iovec to, from;
+        if (i == h->me || !theirs->process || theirs->process >> 32 != book[h->rank[h->me]].process >> 32) continue;
+        word = 0;
+        to.iov_base = &word;
+        from.iov_base = (void *)(uintptr_t)place->probe_at;
+        to.iov_len = from.iov_len = sizeof word;
+        if (mesh_socket__read_process((uint32_t)theirs->process, &to, 1, &from, 1) == (int64_t)sizeof word &&
+            word == place->probe)
+            reads |= (uint64_t)1 << i;
+    }
+    MESH_SOCKET__SHOW(&mine->reads, reads);
+}
+
+/* ---- // >>lending ---- */
+
+/* Can the rank with this index read where x lies? Then how. */
+MESH__PRIVATE int mesh_socket__can_lend(mesh_socket__impl *s, int sharer, const mesh_xfer *x, mesh_socket__loan *l) {
+    const mesh_socket__shared *h = s->shared;
+    const mesh_block *b = x->block && x->block->ndim ? x->block : NULL;
+    uint64_t span = x->nbytes;
+    int k;
+    if (b)
+        for (k = 0, span = b->run; k < b->ndim; k++) span += (uint64_t)((b->dim[k].count - 1) * b->dim[k].stride);
+    if (x->nbytes <= MESH_SOCKET__LEND) return 0;
+    l->at = mesh_socket__shared_at(h, x->base, span);
+    l->own = !l->at;
+    if (l->own) {
+        if (x->nbytes <= MESH_SOCKET__LEND_OWN || (b && b->run < MESH_SOCKET__LEND_RUN) ||
+            !(MESH_SOCKET__SEE(&mesh_socket__place_of(h, sharer)->reads) >> h->me & 1))
+            return 0;
+        l->at = (uint64_t)(uintptr_t)x->base;
+    }
+    l->block.ndim = 0;
+    l->block.run = x->nbytes;
+    if (b) l->block = *b;
+    return 1;
+}
+
+/* Write down a loan. Returns 0 where there are too many. */
+MESH__PRIVATE int mesh_socket__loan_make(mesh_socket__impl *s, mesh_socket__xfer *x, mesh_socket__loan *l) {
+    mesh_socket__place *mine = mesh_socket__place_of(s->shared, s->shared->me);
+    uint32_t k;
+    for (k = 0; k < MESH_SOCKET__LOANS && mine->lent[k]; k++) {}
+    if (k == MESH_SOCKET__LOANS) return 0;
+    l->entry = k;
+    x->loan = 1 + (int)k;
+    if (!l->own) mesh_socket__hold(s->shared, l->at);
+    MESH_SOCKET__SHOW(&mine->lent[k], x->id);
+    return 1;
+}
+
+/* It is over: what lies there is the program's again. */
+MESH__PRIVATE void mesh_socket__loan_end(mesh_socket__impl *s, mesh_socket__xfer *x) {
+    if (!x->loan) return;
+    MESH_SOCKET__SHOW(&mesh_socket__place_of(s->shared, s->shared->me)->lent[x->loan - 1], (uint64_t)0);
+    MESH_SOCKET__FENCE();
+    mesh_socket__release_hold(s->shared, mesh_socket__shared_at(s->shared, x->x.base, 1));
+    x->loan = 0;
+}
+
+/* ---- // >>pulling ---- */
+
+/* Is what was copied still lent? */
+MESH__PRIVATE int mesh_socket__is_lent(const mesh_socket__impl *s, int rank, const mesh_socket__loan *l) {
+    const mesh_socket__place *place = mesh_socket__place_of(s->shared, s->peer[rank].sharer - 1);
+    MESH_SOCKET__FENCE();
+    return l->entry < MESH_SOCKET__LOANS && MESH_SOCKET__SEE(&place->lent[l->entry]) == l->id;
+}
+
+/* Runs of a block from where a cursor stands, together at most `most` bytes. The cursor goes behind them. */
+MESH__PRIVATE int mesh_socket__runs(mesh__cursor *c, uint64_t most, struct iovec *v) {
+    int n = 0;
+    while (most && n < MESH_SOCKET__PULL_RUNS) {
+        uint64_t run = c->left < most ? c->left : most;
+        v[n].iov_base = c->p;
+        v[n++].iov_len = (size_t)run;
+        most -= run;
+        mesh__cursor_move(c, run);
+    }
+    return n;
+}
+
+/* The next piece out of another process. Returns bytes; -1: it cannot be had. */
+MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__pull *q, uint64_t most) {
+    struct iovec to[MESH_SOCKET__PULL_RUNS], from[MESH_SOCKET__PULL_RUNS];
+    mesh__cursor src = q->src, dst = q->dst;
+    int nfrom = mesh_socket__runs(&src, most, from), nto = mesh_socket__runs(&dst, most, to);
+    int64_t n = mesh_socket__read_process((uint32_t)s->book[q->to->x.rank].process, to, nto, from, nfrom), left;
+    for (left = n; left > 0;) {
+        uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
+        if (run > (uint64_t)left) run = (uint64_t)left;
+        mesh__cursor_move(&q->src, run);
+        mesh__cursor_move(&q->dst, run);
+        left -= (int64_t)run;
+    }
+    return n;
+}
+
+/* The next piece out of shared memory. */
+MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most) {
+    while (most) {
+        uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
+        if (run > most) run = most;
+        memcpy(q->dst.p, q->src.p, (size_t)run);
+        mesh__cursor_move(&q->src, run);
+        mesh__cursor_move(&q->dst, run);
+        most -= run;
+    }
+}
+
+/* Copy a piece. Returns 0 where the memory cannot be read. */
+MESH__PRIVATE int mesh_socket__pull_some(mesh_socket__impl *s, mesh_socket__pull *q) {
+    uint64_t most = q->left < MESH_SOCKET__PULL_PIECE ? q->left : (uint64_t)MESH_SOCKET__PULL_PIECE;
+    if (q->loan.own) {
+        int64_t n = mesh_socket__pull_own(s, q, most);
+        if (n <= 0) return 0;
+        q->left -= (uint64_t)n;
+    } else {
+        mesh_socket__pull_shared(q, most);
+        q->left -= most;
+    }
+    return 1;
+}
+
+/* Does a loan describe nbytes, in memory that can be had from this rank? */
+MESH__PRIVATE int mesh_socket__loan_valid(const mesh_socket__impl *s, int rank, const mesh_socket__loan *l,
+                                          uint64_t nbytes) {
+    const mesh_block *b = &l->block;
+    uint64_t span = b->run, most = UINT64_C(1) << 62, more;
+    int k;
+    if (!s->shared || !s->peer[rank].sharer || b->ndim < 0 || !b->run || !mesh_block_fits(b, nbytes)) return 0;
+    for (k = 0; k < b->ndim; k++) {
+        if (b->dim[k].count < 1 ||
+            (b->dim[k].stride && (uint64_t)(b->dim[k].count - 1) > most / (uint64_t)b->dim[k].stride))
+            return 0;
+        more = (uint64_t)(b->dim[k].count - 1) * (uint64_t)b->dim[k].stride;
+        if (span > most - more) return 0;
+        span += more;
+    }
+    return l->own || mesh_socket__told_memory(s->shared, s->peer[rank].sharer - 1, l->at, span) != NULL;
+}
+#endif /* MESH_SOCKET_LEND_IMPLEMENTED */
