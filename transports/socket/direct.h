@@ -19,14 +19,14 @@
 enum {
     MESH_SOCKET__SLOT = 4096,
     MESH_SOCKET__STAGE = 256 * 1024, /* bytes of a chunk, as far as elements allow */
-    MESH_SOCKET__FEW_BYTES = 32,     /* of a message that travels beside its flag */
+    MESH_SOCKET__FEW_BYTES = 24,     /* of a message that travels beside its flag */
     MESH_SOCKET__MOVES_AT_ONCE = 16,
     MESH_SOCKET__PATIENCE = 64 /* looks at the others before a call returns */
 };
 
-/* What a rank shows of an operation, for even and odd numbers. Offsets are in the file; 0: none. */
+/* What a rank shows of an operation, for even and odd numbers. Offsets are in the file; 0: none. own: send is an address in its process. */
 typedef struct mesh_socket__shown {
-    uint64_t check, send, recv, stage;
+    uint64_t check, send, recv, stage, own;
     unsigned char few[MESH_SOCKET__FEW_BYTES];
 } mesh_socket__shown;
 
@@ -67,6 +67,7 @@ struct mesh_socket__direct {
     int began, kind, shape; /* kind: of the single form */
     int shows, uses, takes; /* does this rank? */
     int streams;            /* stores go past the caches */
+    int own;                /* send_at is an address, which the others can read */
     uint32_t number;
     uint64_t check;
     size_t total, each;                       /* elements of a block (of all, in a RANGE); of a chunk */
@@ -271,7 +272,7 @@ MESH__PRIVATE void mesh_socket__stage_give(mesh_socket__impl *s, unsigned char *
 
 MESH__PRIVATE void mesh_socket__direct_leave(mesh_socket__impl *s, mesh_socket__direct *op) {
     mesh_socket__handle *g = op->group, **at = &s->busy;
-    mesh_socket__release_hold(s->shared, op->send_at);
+    if (!op->own) mesh_socket__release_hold(s->shared, op->send_at);
     mesh_socket__release_hold(s->shared, op->recv_at);
     if (op->stage) mesh_socket__stage_give(s, op->stage);
     op->stage = NULL;
@@ -339,6 +340,20 @@ MESH__INLINE int mesh_socket__is_small(const mesh_socket__direct *op) {
     return mesh_socket__bytes(op) <= MESH_SOCKET__SLOT;
 }
 
+/* Can the others read this rank's own memory, where they only copy it? */
+MESH__PRIVATE int mesh_socket__all_read(mesh_socket__impl *s, const mesh_socket__direct *op) {
+    const mesh_socket__handle *g = op->group;
+    int j;
+    if (mesh__call_is(op->call.kind, MESH_REDUCES) || op->call.buffers ||
+        (op->call.in_place && op->kind == MESH_CALL_ALL_TO_ALL))
+        return 0;
+    for (j = 0; j < g->n; j++)
+        if (j != g->index &&
+            !(MESH_SOCKET__SEE(&mesh_socket__place_of(s->shared, g->sharer[j])->reads) >> s->shared->me & 1))
+            return 0;
+    return 1;
+}
+
 /* What a large one shows: where its memory is. Returns 0 without memory for a stage. */
 MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__direct *op, mesh_socket__shown *shown) {
     size_t elem = op->call.elem_bytes, n = (size_t)op->group->n;
@@ -350,15 +365,20 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
     op->group->chunks += op->chunks;
     if (op->shows && !op->call.buffers && !(op->call.in_place && op->kind == MESH_CALL_ALL_TO_ALL))
         op->send_at = mesh_socket__shared_at(s->shared, op->call.send, sends);
+    if (op->shows && !op->send_at && sends > MESH_SOCKET__LEND_OWN && mesh_socket__all_read(s, op)) {
+        op->send_at = (uint64_t)(uintptr_t)op->call.send;
+        op->own = 1;
+    }
     if (receives) op->recv_at = mesh_socket__shared_at(s->shared, op->call.recv, sends);
     if ((op->shows && !op->send_at) || (results && !op->recv_at)) {
         op->stage = mesh_socket__stage_take(s, 2 * (op->stage_bytes + op->out_bytes));
         if (!op->stage) return 0;
         op->stage_at = (uint64_t)(op->stage - s->shared->base);
     }
-    mesh_socket__hold(s->shared, op->send_at);
+    if (!op->own) mesh_socket__hold(s->shared, op->send_at);
     mesh_socket__hold(s->shared, op->recv_at);
     shown->send = op->send_at;
+    shown->own = (uint64_t)op->own;
     shown->recv = op->recv_at;
     shown->stage = op->stage_at;
     return 1;
@@ -469,40 +489,96 @@ MESH__PRIVATE void mesh_socket__put_chunk(mesh_socket__direct *op) {
     unsigned char *to = op->stage + ((op->first + op->put) & 1) * op->stage_bytes;
     int block, blocks = op->shape == MESH_SOCKET__BLOCKS ? op->group->n : 1;
     for (block = 0; block < blocks; block++)
-        if (!mesh__call_is(op->call.kind, MESH_REDUCES) || blocks == 1 || block != op->group->index)
+        if (blocks == 1 || block != op->group->index)
             mesh_socket__flat(op, 0, block, at, n, to + (size_t)block * op->each * elem);
     op->put++;
 }
 
-/* Combine, or copy, this rank's part of the next chunk. */
-MESH__PRIVATE void mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__direct *op) {
+/* Elements of this rank's own, from where it sends block `block` to where it receives block `to`. */
+MESH__PRIVATE void mesh_socket__copy_own(const mesh_socket__direct *op, int block, int to, size_t at, size_t n) {
+    size_t run;
+    for (; n; n -= run, at += run) {
+        unsigned char *from = mesh_socket__elements(op, 0, block, at, &run);
+        if (run > n) run = n;
+        mesh_socket__flat(op, 1, to, at, run, from);
+    }
+}
+
+/* Elements that member j shows to where this rank receives block `to`. Returns 0 where they cannot be read. */
+MESH__PRIVATE int mesh_socket__copy_shown(mesh_socket__impl *s, mesh_socket__direct *op, int j, uint32_t c, int to,
+                                          size_t at, size_t n) {
+    const mesh_socket__handle *g = op->group;
+    const mesh_socket__shown *shown = &g->cell[j]->shown[op->number & 1];
+    size_t elem = op->call.elem_bytes, run;
+    int rank = s->shared->rank[g->sharer[j]], block = op->shape == MESH_SOCKET__BLOCKS ? g->index : 0;
+    struct iovec from, into;
+    uint64_t address = shown->send + ((uint64_t)block * op->total + at) * elem;
+    if (!shown->own) {
+        mesh_socket__flat(op, 1, to, at, n, (unsigned char *)(uintptr_t)mesh_socket__shown_at(s, op, j, c, block, at));
+        return 1;
+    }
+    while (n) {
+        int64_t got;
+        into.iov_base = mesh_socket__elements(op, 1, to, at, &run);
+        from.iov_base = (void *)(uintptr_t)address;
+        into.iov_len = from.iov_len = (run < n ? run : n) * elem;
+        got = mesh_socket__read_process((uint32_t)s->book[rank].process, &into, 1, &from, 1);
+        if (got < (int64_t)elem) return 0;
+        run = (size_t)got / elem; /* an element that came in part comes again */
+        n -= run, at += run, address += run * elem;
+    }
+    return 1;
+}
+
+/* Does every member that is needed show all of it, where it lies? Then chunks need not be small. */
+MESH__PRIVATE int mesh_socket__is_in_place(const mesh_socket__direct *op) {
+    int j;
+    for (j = 0; j < op->group->n; j++)
+        if (j != op->group->index && mesh_socket__needs(op, j) && !op->group->cell[j]->shown[op->number & 1].send)
+            return 0;
+    return op->shape != MESH_SOCKET__RANGE;
+}
+
+/* Copy this rank's part of the next chunks, `n` elements from `at`. */
+MESH__PRIVATE int mesh_socket__copy_chunk(mesh_socket__impl *s, mesh_socket__direct *op, uint32_t c, size_t at,
+                                          size_t n) {
     mesh_socket__handle *g = op->group;
-    size_t at, from, n = mesh_socket__chunk(op, op->used, &at);
-    uint32_t c = op->used++;
-    int j, mine = g->index;
+    int k, one = op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER;
+    for (k = 0; k < g->n; k++) { /* each begins with another: they do not all read from one at once */
+        int j = (g->index + k) % g->n, to = one ? 0 : j;
+        if (!mesh_socket__needs(op, j)) continue;
+        if (j == g->index)
+            mesh_socket__copy_own(op, op->shape == MESH_SOCKET__BLOCKS ? j : 0, to, at, n);
+        else if (!mesh_socket__copy_shown(s, op, j, c, to, at, n))
+            return 0;
+    }
+    return 1;
+}
+
+/* Combine, or copy, this rank's part of the next chunk. Returns 0 where it cannot be read: who had it is gone, or may not be read any more. */
+MESH__PRIVATE int mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__direct *op) {
+    size_t at, from, n = mesh_socket__chunk(op, op->used, &at), many;
+    uint32_t c = op->used, next = c + 1;
     if (op->shape == MESH_SOCKET__RANGE) {
         unsigned char *out =
             op->recv_at ? NULL : op->stage + 2 * op->stage_bytes + ((op->first + c) & 1) * op->out_bytes;
-        n = mesh_socket__slice(op, mine, n, &from);
+        n = mesh_socket__slice(op, op->group->index, n, &from);
         mesh_socket__reduce_chunk(s, op, c, 0, at + from, n, out);
-    } else if (mesh__call_is(op->call.kind, MESH_REDUCES)) {
-        mesh_socket__reduce_chunk(s, op, c, mine, at, n, NULL);
-    } else {
-        for (j = 0; j < g->n; j++) {
-            int to = op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER ? 0 : j;
-            if (!mesh_socket__needs(op, j)) continue;
-            if (j == mine && !op->send_at &&
-                (op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_GATHER || op->kind == MESH_CALL_ALL_GATHER) &&
-                !op->call.buffers) {
-                size_t run;
-                unsigned char *own = mesh_socket__elements(op, 0, 0, at, &run);
-                mesh_socket__flat(op, 1, to, at, n, own);
-                continue;
-            }
-            mesh_socket__flat(op, 1, to, at, n,
-                              (unsigned char *)(uintptr_t)mesh_socket__shown_at(s, op, j, c, mine, at));
-        }
+        op->used = next;
+        return 1;
     }
+    many = MESH_SOCKET__PULL_PIECE / (op->each * op->call.elem_bytes + 1);
+    if (many > 1 && mesh_socket__is_in_place(op)) {
+        if (many > op->chunks - c) many = op->chunks - c;
+        next = c + (uint32_t)many;
+        n = op->total - at < many * op->each ? op->total - at : many * op->each;
+    }
+    if (mesh__call_is(op->call.kind, MESH_REDUCES))
+        mesh_socket__reduce_chunk(s, op, c, op->group->index, at, n, NULL);
+    else if (!mesh_socket__copy_chunk(s, op, c, at, n))
+        return 0;
+    op->used = next;
+    return 1;
 }
 
 /* Take the others' slices of the next chunk of a reduction. */
@@ -519,6 +595,16 @@ MESH__PRIVATE void mesh_socket__take_chunk(mesh_socket__impl *s, mesh_socket__di
     op->taken++;
 }
 
+/* Another's own memory was not to be read. If its process has ended, that is soon to be heard. */
+MESH__RARE int mesh_socket__unreadable(mesh_socket__impl *s, mesh_socket__direct *op) {
+    if (errno != ESRCH)
+        mesh_socket__direct_fail(
+            s, op, MESH_ERR_TRANSPORT, -1,
+            "the memory of another rank on this host cannot be read any more (%s); run with MESH_SOCKET_LANES=unix",
+            strerror(errno));
+    return 0;
+}
+
 /* One move of a large operation, if one can be made: 1. */
 MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *op) {
     mesh_socket__cell *mine = op->group->cell[op->group->index];
@@ -528,9 +614,9 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         MESH_SOCKET__SHOW(&mine->put, op->first + op->put);
         return 1;
     }
-    if (op->used < op->chunks && op->put > op->used && mesh_socket__all_at(op, 0, op->first + op->used + 1) &&
+    if (op->used < op->chunks && mesh_socket__all_at(op, 0, op->first + op->used + 1) &&
         (op->shape != MESH_SOCKET__RANGE || op->used < 2 || mesh_socket__all_at(op, 2, op->first + op->used - 1))) {
-        mesh_socket__use_chunk(s, op);
+        if (!mesh_socket__use_chunk(s, op)) return mesh_socket__unreadable(s, op);
         MESH_SOCKET__SHOW(&mine->used, op->first + op->used);
         return 1;
     }
@@ -563,6 +649,7 @@ MESH__PRIVATE int mesh_socket__direct_advance(mesh_socket__impl *s, mesh_socket_
         return 1;
     }
     for (moves = 0; moves < MESH_SOCKET__MOVES_AT_ONCE && mesh_socket__large(s, op); moves++) mesh_socket__tell(s, g);
+    if (!op->ticket.left) return 1;
     if (op->put == op->chunks && op->used == op->chunks && op->taken == op->chunks &&
         mesh_socket__all_at(op, 1, op->first + op->chunks) && mesh_socket__all_at(op, 2, op->first + op->chunks)) {
         if (!mesh_socket__is_sound(s, op)) return 1;
@@ -672,7 +759,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     op->ticket.direct = 1;
     op->group = g;
     op->next = NULL;
-    op->began = op->streams = 0;
+    op->began = op->streams = op->own = 0;
     op->put = op->used = op->taken = op->chunks = 0;
     op->send_at = op->recv_at = op->stage_at = 0;
     op->stage = NULL;
