@@ -119,6 +119,9 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
 #define MESH__KEEP(v) __asm__("" : "+w"(v))
 #endif
 
+/* Bytes that a source is asked for beforehand: with two sources the CPU does not by itself (out of cache f16 is 2.5 times as fast, f32 a tenth). */
+enum { MESH__AHEAD = 512 };
+
 /* Four registers at a time: START declares what is kept of each, before any source; NEXT takes in x, loaded from a source; LAST makes x the result. */
 #define MESH__BY_FOUR(bytes, X, START, NEXT, LAST)                              \
     for (; p->to - p->at >= 4 * bytes; p->at += 4 * bytes) {                    \
@@ -129,6 +132,7 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
         START(a3, b3);                                                          \
         for (k = 0; k < p->nsrc; k++) {                                         \
             const X *s = (const X *)((const unsigned char *)p->src[k] + p->at); \
+            __builtin_prefetch((const void *)((uintptr_t)s + MESH__AHEAD));     \
             x = s[0];                                                           \
             NEXT(a0, b0);                                                       \
             x = s[1];                                                           \
