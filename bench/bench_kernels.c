@@ -92,7 +92,8 @@ static void table(size_t nbytes) {
     }
     memset(&w, 0, sizeof w);
     w.nbytes = nbytes;
-    for (k = 0; k <= MOST; k++) { /* numbers near 1 of any dtype; arrays begin as malloc makes them, 16 bytes into a line */
+    for (k = 0; k <= MOST;
+         k++) { /* numbers near 1 of any dtype; arrays begin as malloc makes them, 16 bytes into a line */
         unsigned char *p = room + (4096 - (uintptr_t)room % 4096) + (size_t)k * (nbytes + 64 * 5) + 16;
         for (at = 0; at + 2 <= nbytes; at += 2) {
             uint16_t h = (uint16_t)(0x3800 + ((state = state * UINT64_C(6364136223846793005) + 1) >> 54));

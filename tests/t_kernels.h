@@ -279,7 +279,7 @@ static kernel_case kernel_of(int op, int dtype, int n, size_t count) {
 
 /* Every op of every dtype, of 1 to 9 sources, at every width. */
 static void test_kernel_many(void) {
-    static const int counts[] = {0, 1, 2, 7, 15, 31, 33, 64, 131, 517, KERNEL_COUNT};
+    static const int counts[] = {0, 1, 7, 15, 31, 33, 64, 131, 517, 1024, KERNEL_COUNT};
     test_random r = random_from(901);
     mesh__width width[4];
     int op, d, n, k, w, widths = kernel_widths(width);
