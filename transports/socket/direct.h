@@ -21,7 +21,8 @@ enum {
     MESH_SOCKET__STAGE = 256 * 1024, /* bytes of a chunk, as far as elements allow */
     MESH_SOCKET__FEW_BYTES = 24,     /* of a message that travels beside its flag */
     MESH_SOCKET__MOVES_AT_ONCE = 16,
-    MESH_SOCKET__PATIENCE = 64 /* looks at the others before a call returns */
+    MESH_SOCKET__STREAMS = 32 << 20, /* bytes of a result that goes past the caches */
+    MESH_SOCKET__PATIENCE = 64       /* looks at the others before a call returns */
 };
 
 /* What a rank shows of an operation, for even and odd numbers. Offsets are in the file; 0: none. own: send is an address in its process. */
@@ -67,6 +68,7 @@ struct mesh_socket__direct {
     int began, kind, shape; /* kind: of the single form */
     int shows, uses, takes; /* does this rank? */
     int streams;            /* stores go past the caches */
+    int settled, pushes;    /* it is known how it goes; results are written into every member's memory */
     int own;                /* send_at is an address, which the others can read */
     uint32_t number;
     uint64_t check;
@@ -109,7 +111,9 @@ MESH__PRIVATE void mesh_socket__flat(const mesh_socket__direct *op, int receives
     for (; n; n -= run, at += run, flat += run * elem) {
         unsigned char *p = mesh_socket__elements(op, receives, block, at, &run);
         if (run > n) run = n;
-        if (receives && p != flat)
+        if (receives && op->streams && run * elem >= MESH_SOCKET__PAGE)
+            mesh__copy_stream(p, flat, run * elem);
+        else if (receives && p != flat)
             memmove(p, flat, run * elem);
         else if (!receives)
             memcpy(flat, p, run * elem);
@@ -150,36 +154,36 @@ MESH__PRIVATE const unsigned char *mesh_socket__result_at(mesh_socket__impl *s, 
 
 /* ---- // >>combining ---- */
 
-/* to = src[0] op src[1] op ..., in this order, count elements; the same into `too`, if there is such. */
-MESH__PRIVATE void mesh_socket__combine(mesh_socket__impl *s, const mesh_socket__direct *op, unsigned char *to,
-                                        unsigned char *too, const unsigned char *const *src, size_t count) {
-    void *dst[2];
-    const void *from[MESH_SOCKET__SHARERS];
-    int j;
-    dst[0] = to;
-    dst[1] = too;
-    for (j = 0; j < op->group->n; j++) from[j] = src[j];
+/* Every one of ndst = src[0] op src[1] op ..., in this order, count elements. */
+MESH__PRIVATE void mesh_socket__combine(mesh_socket__impl *s, const mesh_socket__direct *op, void *const *dst, int ndst,
+                                        const void *const *src, size_t count, int streams) {
     s->net->base.inside.combining = op->call.user_op != NULL;
-    mesh__reduce_many(&op->call, dst, too ? 2 : 1, from, op->group->n, count, op->call.elem_bytes, op->streams);
+    mesh__reduce_many(&op->call, dst, ndst, src, op->group->n, count, op->call.elem_bytes, streams);
     s->net->base.inside.combining = 0;
 }
 
-/* Elements at..at+n of block `block`, of all that the members show, combined into what this rank receives, and into `out` (may be NULL). */
+/* Elements at..at+n of block `block`, of all that the members show, combined into what this rank receives, and into `out` (may be NULL); or into
+   what all of them receive. */
 MESH__PRIVATE void mesh_socket__reduce_chunk(mesh_socket__impl *s, mesh_socket__direct *op, uint32_t c, int block,
                                              size_t at, size_t n, unsigned char *out) {
-    const unsigned char *src[MESH_SOCKET__SHARERS];
+    const mesh_socket__handle *g = op->group;
+    const void *src[MESH_SOCKET__SHARERS];
+    void *dst[MESH_SOCKET__SHARERS];
     size_t run, elem = op->call.elem_bytes;
-    int j, receives = op->kind != MESH_CALL_REDUCE || op->takes;
+    int j, ndst, receives = op->kind != MESH_CALL_REDUCE || op->takes;
     for (; n; n -= run, at += run) {
         size_t r = n;
-        unsigned char *to = out;
-        src[op->group->index] = mesh_socket__elements(op, 0, op->shape == MESH_SOCKET__BLOCKS ? block : 0, at, &run);
-        if (receives) to = mesh_socket__elements(op, 1, 0, at, &r);
+        ndst = 0;
+        src[g->index] = mesh_socket__elements(op, 0, op->shape == MESH_SOCKET__BLOCKS ? block : 0, at, &run);
+        if (receives && !op->pushes) dst[ndst++] = mesh_socket__elements(op, 1, 0, at, &r);
         if (r < run) run = r;
         if (n < run) run = n;
-        for (j = 0; j < op->group->n; j++)
-            if (j != op->group->index) src[j] = mesh_socket__shown_at(s, op, j, c, block, at);
-        mesh_socket__combine(s, op, to, out && out != to ? out : NULL, src, run);
+        for (j = 0; j < g->n; j++) {
+            if (j != g->index) src[j] = mesh_socket__shown_at(s, op, j, c, block, at);
+            if (op->pushes) dst[ndst++] = s->shared->base + g->cell[j]->shown[op->number & 1].recv + at * elem;
+        }
+        if (out) dst[ndst++] = out;
+        mesh_socket__combine(s, op, dst, ndst, src, run, op->streams && !out);
         if (out) out += run * elem;
     }
 }
@@ -305,6 +309,7 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
         MESH_SOCKET__SHOW(&mine->withdrawn, op->number);
         mesh_socket__tell(s, g);
     }
+    if (op->recv_at) mesh_socket__detach(s, op->recv_at); /* a rank that is stopped may go on, and write there */
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
         return;
@@ -463,7 +468,8 @@ MESH__INLINE unsigned char *mesh_socket__small_at(const mesh_socket__direct *op,
 MESH__PRIVATE void mesh_socket__small(mesh_socket__impl *s, mesh_socket__direct *op) {
     const mesh_socket__handle *g = op->group;
     size_t bytes = mesh_socket__bytes(op), own = op->total * op->call.elem_bytes;
-    const unsigned char *src[MESH_SOCKET__SHARERS];
+    const void *src[MESH_SOCKET__SHARERS];
+    void *dst[1];
     union {
         uint64_t aligned;
         unsigned char bytes[MESH_SOCKET__SLOT];
@@ -472,9 +478,11 @@ MESH__PRIVATE void mesh_socket__small(mesh_socket__impl *s, mesh_socket__direct 
     if (!bytes || !op->uses || (op->kind == MESH_CALL_REDUCE && !op->takes)) return;
     for (j = 0; j < g->n; j++) src[j] = g->cell[j] ? mesh_socket__small_at(op, j, bytes) + (size_t)mine * own : NULL;
     if (reduces && !op->call.buffers) {
-        mesh_socket__combine(s, op, (unsigned char *)op->call.recv, NULL, src, op->total);
+        dst[0] = op->call.recv;
+        mesh_socket__combine(s, op, dst, 1, src, op->total, 0);
     } else if (reduces) {
-        mesh_socket__combine(s, op, result.bytes, NULL, src, op->total);
+        dst[0] = result.bytes;
+        mesh_socket__combine(s, op, dst, 1, src, op->total, 0);
         mesh_socket__flat(op, 1, 0, 0, op->total, result.bytes);
     } else if (op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER) {
         mesh_socket__flat(op, 1, 0, 0, op->total, (unsigned char *)(uintptr_t)src[op->call.root]);
@@ -485,10 +493,16 @@ MESH__PRIVATE void mesh_socket__small(mesh_socket__impl *s, mesh_socket__direct 
 
 /* Show the next chunk of what is not in shared memory. */
 MESH__PRIVATE void mesh_socket__put_chunk(mesh_socket__direct *op) {
-    size_t at, n = mesh_socket__chunk(op, op->put, &at), elem = op->call.elem_bytes;
+    size_t at, n = mesh_socket__chunk(op, op->put, &at), elem = op->call.elem_bytes, from, part;
     unsigned char *to = op->stage + ((op->first + op->put) & 1) * op->stage_bytes;
     int block, blocks = op->shape == MESH_SOCKET__BLOCKS ? op->group->n : 1;
-    for (block = 0; block < blocks; block++)
+    if (op->shape == MESH_SOCKET__RANGE) { /* all but the slice that it combines itself */
+        part = mesh_socket__slice(op, op->group->index, n, &from);
+        mesh_socket__flat(op, 0, 0, at, from, to);
+        from += part;
+        mesh_socket__flat(op, 0, 0, at + from, n - from, to + from * elem);
+    }
+    for (block = 0; block < blocks && op->shape != MESH_SOCKET__RANGE; block++)
         if (blocks == 1 || block != op->group->index)
             mesh_socket__flat(op, 0, block, at, n, to + (size_t)block * op->each * elem);
     op->put++;
@@ -561,7 +575,7 @@ MESH__PRIVATE int mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__dire
     uint32_t c = op->used, next = c + 1;
     if (op->shape == MESH_SOCKET__RANGE) {
         unsigned char *out =
-            op->recv_at ? NULL : op->stage + 2 * op->stage_bytes + ((op->first + c) & 1) * op->out_bytes;
+            op->recv_at || op->pushes ? NULL : op->stage + 2 * op->stage_bytes + ((op->first + c) & 1) * op->out_bytes;
         n = mesh_socket__slice(op, op->group->index, n, &from);
         mesh_socket__reduce_chunk(s, op, c, 0, at + from, n, out);
         op->used = next;
@@ -595,6 +609,18 @@ MESH__PRIVATE void mesh_socket__take_chunk(mesh_socket__impl *s, mesh_socket__di
     op->taken++;
 }
 
+/* All have come: where they all receive into shared memory, each writes its slice into all of it. */
+MESH__PRIVATE void mesh_socket__settle_how(mesh_socket__direct *op) {
+    const mesh_socket__handle *g = op->group;
+    int j;
+    op->settled = 1;
+    op->streams = op->total * op->call.elem_bytes >= MESH_SOCKET__STREAMS;
+    for (j = 0; j < g->n && op->kind == MESH_CALL_ALL_REDUCE && g->cell[j]->shown[op->number & 1].recv; j++) {}
+    if (j < g->n) return;
+    op->pushes = 1;
+    op->taken = op->chunks;
+}
+
 /* Another's own memory was not to be read. If its process has ended, that is soon to be heard. */
 MESH__RARE int mesh_socket__unreadable(mesh_socket__impl *s, mesh_socket__direct *op) {
     if (errno != ESRCH)
@@ -615,7 +641,8 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         return 1;
     }
     if (op->used < op->chunks && mesh_socket__all_at(op, 0, op->first + op->used + 1) &&
-        (op->shape != MESH_SOCKET__RANGE || op->used < 2 || mesh_socket__all_at(op, 2, op->first + op->used - 1))) {
+        (op->shape != MESH_SOCKET__RANGE || op->pushes || op->used < 2 ||
+         mesh_socket__all_at(op, 2, op->first + op->used - 1))) {
         if (!mesh_socket__use_chunk(s, op)) return mesh_socket__unreadable(s, op);
         MESH_SOCKET__SHOW(&mine->used, op->first + op->used);
         return 1;
@@ -648,10 +675,12 @@ MESH__PRIVATE int mesh_socket__direct_advance(mesh_socket__impl *s, mesh_socket_
         mesh_socket__direct_end(s, op);
         return 1;
     }
+    if (!op->settled) mesh_socket__settle_how(op);
     for (moves = 0; moves < MESH_SOCKET__MOVES_AT_ONCE && mesh_socket__large(s, op); moves++) mesh_socket__tell(s, g);
     if (!op->ticket.left) return 1;
     if (op->put == op->chunks && op->used == op->chunks && op->taken == op->chunks &&
-        mesh_socket__all_at(op, 1, op->first + op->chunks) && mesh_socket__all_at(op, 2, op->first + op->chunks)) {
+        mesh_socket__all_at(op, 1, op->first + op->chunks) &&
+        (op->pushes || mesh_socket__all_at(op, 2, op->first + op->chunks))) {
         if (!mesh_socket__is_sound(s, op)) return 1;
         if (mesh_socket__relates(op, g->index)) g->all_at = op->number;
         mesh_socket__direct_end(s, op);
@@ -759,7 +788,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     op->ticket.direct = 1;
     op->group = g;
     op->next = NULL;
-    op->began = op->streams = op->own = 0;
+    op->began = op->streams = op->own = op->settled = op->pushes = 0;
     op->put = op->used = op->taken = op->chunks = 0;
     op->send_at = op->recv_at = op->stage_at = 0;
     op->stage = NULL;

@@ -6,8 +6,9 @@
        places   of each rank, a page: is it asleep; and where its cells are, of each group that is open
        rings    for each rank to each other one, MESH_SOCKET__RING bytes of what goes from one to the other
        heaps    of each rank: mesh_alloc, and what operations on shared memory need
-   A rank writes into its own place and heap, and into the rings that begin at it, and nowhere else: one that is stopped and goes on
-   later spoils nothing that another has given back to its program.
+   A rank writes into its own place and heap, into the rings that begin at it, and in an all_reduce into what the others receive, where all
+   of that is shared. If such a one fails, who receives takes its memory out of the file: a rank that is stopped and goes on later spoils nothing
+   that another has given back to its program.
 */
 
 /* ==================================================================================================================== */
@@ -60,6 +61,7 @@ typedef struct mesh_socket__block {
     uint64_t at, nbytes; /* in the file */
     int used, holds;     /* holds: operations that use it; */
     int unwanted;        /* it is given back when they have ended */
+    int detached;        /* its memory is this process's own by now, and what was its place in the file nobody's */
 } mesh_socket__block;
 
 struct mesh_socket__shared {
@@ -213,6 +215,28 @@ MESH__PRIVATE void mesh_socket__unback(const mesh_socket__shared *h, uint64_t at
     (void)status;
 }
 
+/* Put memory of this process's own, with the same contents, in the place of the file's. Pages are whole. */
+MESH__RARE int mesh_socket__own(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    enum { MAYMOVE_FIXED = 3 }; /* of mremap, which strict C hides */
+    int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
+    void *p = zero < 0 ? MAP_FAILED : mmap(NULL, (size_t)nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0);
+    if (zero >= 0) close(zero);
+    if (p == MAP_FAILED) return 0;
+    memcpy(p, h->base + at, (size_t)nbytes);
+    if (syscall(SYS_mremap, (long)(uintptr_t)p, (long)nbytes, (long)nbytes, (long)MAYMOVE_FIXED,
+                (long)(uintptr_t)(h->base + at)) != -1)
+        return 1;
+    munmap(p, (size_t)nbytes);
+    return 0;
+}
+
+/* Give back memory of the process's own. */
+MESH__RARE void mesh_socket__drop(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    enum { DONTNEED = 4 };
+    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)DONTNEED);
+    (void)status;
+}
+
 /* How much each of n ranks may have at most: all of the memory there is, or twice a fair part of it. */
 MESH__RARE uint64_t mesh_socket__heap_bytes(int n) {
     uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES), page = (uint64_t)sysconf(_SC_PAGESIZE), all = pages * page;
@@ -261,6 +285,13 @@ MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, u
 MESH__PRIVATE void mesh_socket__unback(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
     (void)h, (void)at, (void)nbytes;
 }
+MESH__RARE int mesh_socket__own(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    (void)h, (void)at, (void)nbytes;
+    return 0;
+}
+MESH__RARE void mesh_socket__drop(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    (void)h, (void)at, (void)nbytes;
+}
 MESH__RARE int mesh_socket__shared_make(mesh_socket__shared *h) {
     (void)h;
     return ENOMEM;
@@ -297,7 +328,7 @@ MESH__PRIVATE void mesh_socket__block_remove(mesh_socket__shared *h, int k) {
 /* Memory of this rank's that the others can map; NULL: there is none left, or the kernel gives none. */
 MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64_t nbytes) {
     mesh_socket__shared *h = s->shared;
-    uint64_t unit = nbytes >= 65536 ? MESH_SOCKET__PAGE : MESH_SOCKET__LINE, at = 0;
+    uint64_t unit = nbytes >= MESH_SOCKET__PAGE ? MESH_SOCKET__PAGE : MESH_SOCKET__LINE, at = 0;
     uint64_t align = nbytes >= MESH_SOCKET__WIDE ? (uint64_t)MESH_SOCKET__WIDE : unit;
     mesh_socket__block *b = NULL;
     int k;
@@ -329,6 +360,11 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
 /* A block is free again, one with its neighbours. Its pages go back to the kernel where they are many. */
 MESH__PRIVATE void mesh_socket__block_free(mesh_socket__shared *h, int k) {
     mesh_socket__block *b = &h->block[k];
+    if (b->detached) { /* its place is never used again */
+        mesh_socket__drop(h, b->at, b->nbytes);
+        b->unwanted = 1;
+        return;
+    }
     if (b->nbytes >= 1 << 20) mesh_socket__unback(h, b->at, b->nbytes);
     b->used = b->unwanted = 0;
     if (k + 1 < h->nblocks && !h->block[k + 1].used) {
@@ -365,8 +401,25 @@ MESH__PRIVATE uint64_t mesh_socket__shared_at(const mesh_socket__shared *h, cons
     int k;
     if (at < base || at - base >= h->nbytes) return 0;
     k = mesh_socket__block_find(h, (uint64_t)(at - base));
-    if (k < 0 || !h->block[k].used || nbytes > h->block[k].at + h->block[k].nbytes - (uint64_t)(at - base)) return 0;
+    if (k < 0 || !h->block[k].used || h->block[k].detached ||
+        nbytes > h->block[k].at + h->block[k].nbytes - (uint64_t)(at - base))
+        return 0;
     return (uint64_t)(at - base);
+}
+
+/* The memory of the block with what lies at `at` is this process's own from now on, at the same address, with the same contents. (Without memory
+   for that it stays where it is.) */
+MESH__RARE void mesh_socket__detach(mesh_socket__impl *s, uint64_t at) {
+    mesh_socket__shared *h = s->shared;
+    int k = mesh_socket__block_find(h, at);
+    if (k < 0 || h->block[k].detached) return;
+    if (mesh_socket__own(h, h->block[k].at, h->block[k].nbytes))
+        h->block[k].detached = 1;
+    else
+        mesh_socket__log(
+            s, 1,
+            "mesh_socket: no memory to take %u bytes out of what is shared: a rank that was given up may still write there",
+            h->block[k].nbytes);
 }
 
 /* An operation uses the block with what lies at `at` (0: none), or does so no more. */
