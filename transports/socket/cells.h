@@ -15,6 +15,7 @@
 enum {
     MESH_SOCKET__SLOT = 4096,        /* bytes of a small message */
     MESH_SOCKET__FEW_BYTES = 24,     /* of one that travels beside its flag */
+    MESH_SOCKET__MEDIUM = 64 * 1024, /* of one that is shown at once, without a stage */
     MESH_SOCKET__STAGE = 256 * 1024, /* of a chunk, as far as elements allow */
     MESH_SOCKET__STAGES = 4,
     MESH_SOCKET__STREAMS = 32 << 20 /* of a result that goes past the caches */
@@ -49,6 +50,7 @@ typedef struct mesh_socket__handle {
     uint32_t all_at;                               /* an operation at which all have arrived */
     mesh_socket__direct *head, **tail;             /* to be run in this order */
     mesh_socket__direct *spare;
+    unsigned char *slots;             /* for messages of medium size, of even and odd numbers; NULL: none yet */
     uint64_t waits_for;               /* closed: members (by sharer) that may still read its cell */
     struct mesh_socket__handle *next; /* among those with operations, or those that are closed */
 } mesh_socket__handle;
@@ -67,6 +69,7 @@ struct mesh_socket__direct {
     int part;               /* of a sliced one: 0 each combines its slice, 1 all copy the others' */
     int streams, settled,
         pushes; /* stores go past the caches; how it goes is known; results are written to all members */
+    int medium; /* it is shown at once */
     int own;    /* as in what is shown */
     uint32_t number;
     uint64_t check;

@@ -19,7 +19,7 @@ MESH__PRIVATE void mesh_socket__direct_leave(mesh_socket__impl *s, mesh_socket__
     mesh_socket__handle *g = op->group, **at = &s->busy;
     if (!op->own) mesh_socket__release_hold(s->shared, op->send_at);
     mesh_socket__release_hold(s->shared, op->recv_at);
-    if (op->stage) mesh_socket__stage_give(s, op->stage);
+    if (op->stage && !op->medium) mesh_socket__stage_give(s, op->stage);
     op->stage = NULL;
     op->send_at = op->recv_at = 0;
     g->head = op->next;
@@ -65,8 +65,8 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
 /* Bytes that a rank shows of it at once, if it shows any. */
 MESH__PRIVATE size_t mesh_socket__bytes(const mesh_socket__direct *op) {
     size_t blocks = op->shape == MESH_SOCKET__BLOCKS ? (size_t)op->group->n : 1;
-    return op->total > (size_t)MESH_SOCKET__SLOT ? (size_t)MESH_SOCKET__SLOT + 1
-                                                 : blocks * op->total * op->call.elem_bytes;
+    return op->total > (size_t)MESH_SOCKET__MEDIUM ? (size_t)MESH_SOCKET__MEDIUM + 1
+                                                   : blocks * op->total * op->call.elem_bytes;
 }
 
 MESH__INLINE int mesh_socket__is_small(const mesh_socket__direct *op) {
@@ -274,6 +274,7 @@ MESH__PRIVATE void mesh_socket__direct_set(mesh_socket__direct *op, const mesh_c
     if (op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER) op->shows = root;
     if (op->kind == MESH_CALL_GATHER || op->kind == MESH_CALL_REDUCE) op->uses = root;
     op->length = op->total;
+    op->medium = mesh_socket__bytes(op) > MESH_SOCKET__SLOT && mesh_socket__bytes(op) <= MESH_SOCKET__MEDIUM;
     op->sliced = op->kind == MESH_CALL_ALL_REDUCE && !mesh_socket__is_small(op);
     if (op->sliced) op->shape = MESH_SOCKET__BLOCKS, op->length = (op->total + (size_t)g->n - 1) / (size_t)g->n;
     if (op->kind == MESH_CALL_BROADCAST && rooted && root && call->send == call->recv && !call->buffers) op->uses = 0;
@@ -348,6 +349,7 @@ MESH__PRIVATE void mesh_socket__sweep(mesh_socket__impl *s) {
         *at = g->next;
         MESH_SOCKET__SHOW(&mesh_socket__my_entry(s->shared, g->id, g->id)->id, 0u);
         mesh_socket__heap_give(s, g->cell[g->index]);
+        if (g->slots) mesh_socket__heap_give(s, g->slots);
         mesh_transport_free(&s->net->base, g);
     }
 }

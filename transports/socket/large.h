@@ -43,7 +43,7 @@ MESH__PRIVATE const unsigned char *mesh_socket__shown_at(mesh_socket__impl *s, c
     if (source) return s->shared->base + source + ((size_t)block * op->length + at) * elem;
     if (op->shape != MESH_SOCKET__BLOCKS) block = 0;
     return s->shared->base + op->group->cell[j]->shown[op->number & 1].stage +
-           (op->base + c) % MESH_SOCKET__STAGES * op->stage_bytes +
+           (op->medium ? 0 : (op->base + c) % MESH_SOCKET__STAGES * op->stage_bytes) +
            ((size_t)block * op->each + at - (size_t)c * op->each) * elem;
 }
 
@@ -90,15 +90,28 @@ MESH__PRIVATE int mesh_socket__all_read(mesh_socket__impl *s, const mesh_socket_
     return 1;
 }
 
+/* Have memory to show chunks in. Returns 0 without. */
+MESH__PRIVATE int mesh_socket__stage_for(mesh_socket__impl *s, mesh_socket__direct *op, size_t chunk_bytes) {
+    mesh_socket__handle *g = op->group;
+    if (op->medium && !g->slots) g->slots = mesh_socket__heap_take(s, 2 * MESH_SOCKET__MEDIUM);
+    if (op->medium)
+        op->stage = g->slots ? g->slots + (op->number & 1) * MESH_SOCKET__MEDIUM : NULL;
+    else
+        op->stage = mesh_socket__stage_take(s, MESH_SOCKET__STAGES * chunk_bytes);
+    if (op->stage) op->stage_at = (uint64_t)(op->stage - s->shared->base);
+    return op->stage != NULL;
+}
+
 /* Show where this rank's memory is. Returns 0 without memory for a stage. */
 MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__direct *op, mesh_socket__shown *shown) {
     const mesh_call *c = &op->call;
     size_t sends =
         op->total * (op->shape == MESH_SOCKET__BLOCKS && !op->sliced ? (size_t)op->group->n : 1) * c->elem_bytes;
     size_t second = 0;
-    int all_read = sends > MESH_SOCKET__LEND_OWN && mesh_socket__all_read(s, op);
+    int moves = !mesh__call_is(c->kind, MESH_REDUCES);
+    int all_read = (!op->medium || (moves && sends >= MESH_SOCKET__LEND)) && mesh_socket__all_read(s, op);
     op->base = op->group->chunks;
-    if (op->sliced) { /* what its second part needs */
+    if (op->sliced && !op->medium) { /* what its second part needs */
         mesh_socket__measure(op, MESH_SOCKET__OWN);
         second = op->stage_bytes;
         op->group->chunks += op->chunks;
@@ -109,17 +122,14 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
     op->group->chunks += op->chunks;
     if (op->shows && !c->buffers && !(c->in_place && op->kind == MESH_CALL_ALL_TO_ALL))
         op->send_at = mesh_socket__shared_at(s->shared, c->send, sends);
-    if (op->shows && !op->send_at && all_read && !mesh__call_is(c->kind, MESH_REDUCES))
+    if (op->shows && !op->send_at && all_read && moves)
         op->send_at = (uint64_t)(uintptr_t)c->send, op->own |= MESH_SOCKET__OWN_SEND;
     if (op->sliced && !c->buffers) op->recv_at = mesh_socket__shared_at(s->shared, c->recv, sends);
     if (op->sliced && !op->recv_at && all_read)
         op->recv_at = (uint64_t)(uintptr_t)c->recv, op->own |= MESH_SOCKET__OWN_RECV;
-    if ((op->shows && !op->send_at) || (op->sliced && !op->recv_at)) {
-        op->stage =
-            mesh_socket__stage_take(s, MESH_SOCKET__STAGES * (second > op->stage_bytes ? second : op->stage_bytes));
-        if (!op->stage) return 0;
-        op->stage_at = (uint64_t)(op->stage - s->shared->base);
-    }
+    if (((op->shows && !op->send_at) || (op->sliced && !op->recv_at && !op->medium)) &&
+        !mesh_socket__stage_for(s, op, second > op->stage_bytes ? second : op->stage_bytes))
+        return 0;
     if (!(op->own & MESH_SOCKET__OWN_SEND)) mesh_socket__hold(s->shared, op->send_at);
     if (!(op->own & MESH_SOCKET__OWN_RECV)) mesh_socket__hold(s->shared, op->recv_at);
     shown->send = op->send_at;
@@ -156,19 +166,21 @@ MESH__PRIVATE void mesh_socket__settle_how(mesh_socket__direct *op) {
 /* Show the next chunk of what the others cannot read where it is. */
 MESH__PRIVATE void mesh_socket__put_chunk(mesh_socket__direct *op) {
     size_t elem = op->call.elem_bytes, at = (size_t)op->put * op->each;
-    unsigned char *to = op->stage + (op->base + op->put) % MESH_SOCKET__STAGES * op->stage_bytes;
+    unsigned char *to = op->stage + (op->medium ? 0 : (op->base + op->put) % MESH_SOCKET__STAGES * op->stage_bytes);
     int block, blocks = op->shape == MESH_SOCKET__BLOCKS ? op->group->n : 1;
     for (block = 0; block < blocks; block++) {
         int which = op->part ? op->group->index : block;
-        if (blocks > 1 && block == op->group->index) continue; /* its own it takes from where it is */
+        if (blocks > 1 && block == op->group->index && !(op->sliced && op->medium))
+            continue; /* it takes its own itself */
         mesh_socket__flat(op, op->part ? MESH_SOCKET__FROM_RECV : MESH_SOCKET__FROM_SEND, which, at,
                           mesh_socket__span(op, which, op->put, op->each), to + (size_t)block * op->each * elem);
     }
     op->put++;
 }
 
-/* Combine n elements from chunk c on of this rank's block, of all that the members show, into what it receives, or into what they all do. */
-MESH__PRIVATE void mesh_socket__reduce_chunk(mesh_socket__impl *s, mesh_socket__direct *op, uint32_t c, size_t n) {
+/* Combine n elements from chunk c on of a block, of all that the members show, into what this rank receives, or into what they all do. */
+MESH__PRIVATE void mesh_socket__reduce_chunk(mesh_socket__impl *s, mesh_socket__direct *op, int block, uint32_t c,
+                                             size_t n) {
     const mesh_socket__handle *g = op->group;
     const void *src[MESH_SOCKET__SHARERS];
     void *dst[MESH_SOCKET__SHARERS];
@@ -177,15 +189,15 @@ MESH__PRIVATE void mesh_socket__reduce_chunk(mesh_socket__impl *s, mesh_socket__
     for (; n; n -= run, at += run) {
         size_t room = n;
         ndst = 0;
-        src[g->index] = mesh_socket__elements(op, 0, g->index, at, &run);
-        if (!op->pushes) dst[ndst++] = mesh_socket__elements(op, 1, op->sliced ? g->index : 0, at, &room);
+        src[g->index] = mesh_socket__elements(op, 0, block, at, &run);
+        if (!op->pushes) dst[ndst++] = mesh_socket__elements(op, 1, op->sliced ? block : 0, at, &room);
         if (room < run) run = room;
         if (n < run) run = n;
         for (j = 0; j < g->n; j++) {
-            if (j != g->index) src[j] = mesh_socket__shown_at(s, op, j, c, g->index, at);
+            if (j != g->index) src[j] = mesh_socket__shown_at(s, op, j, c, block, at);
             if (op->pushes)
-                dst[ndst++] = s->shared->base + g->cell[j]->shown[op->number & 1].recv +
-                              ((size_t)g->index * op->length + at) * elem;
+                dst[ndst++] =
+                    s->shared->base + g->cell[j]->shown[op->number & 1].recv + ((size_t)block * op->length + at) * elem;
         }
         mesh_socket__combine(s, op, dst, ndst, src, run, op->streams && (op->pushes || !op->sliced));
     }
@@ -246,13 +258,21 @@ MESH__PRIVATE int mesh_socket__is_in_place(const mesh_socket__direct *op) {
     return 1;
 }
 
+/* Does each member combine all of it, and not only a slice? */
+MESH__INLINE int mesh_socket__is_whole(const mesh_socket__direct *op) {
+    return op->sliced && op->medium && !op->pushes;
+}
+
 /* Combine, or copy, this rank's part of the next chunk. Returns 0 where it cannot be read: who had it is gone, or may not be read any more. */
 MESH__PRIVATE int mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__direct *op) {
     size_t many = MESH_SOCKET__PULL_PIECE / (op->each * op->call.elem_bytes + 1);
     if (many < 2 || !mesh_socket__is_in_place(op)) many = 1;
     if (many > op->chunks - op->used) many = op->chunks - op->used;
-    if (mesh__call_is(op->call.kind, MESH_REDUCES) && !op->part)
-        mesh_socket__reduce_chunk(s, op, op->used, mesh_socket__span(op, op->group->index, op->used, many * op->each));
+    if (mesh_socket__is_whole(op))
+        mesh_socket__reduce_chunk(s, op, 0, 0, op->total);
+    else if (mesh__call_is(op->call.kind, MESH_REDUCES) && !op->part)
+        mesh_socket__reduce_chunk(s, op, op->group->index, op->used,
+                                  mesh_socket__span(op, op->group->index, op->used, many * op->each));
     else if (!mesh_socket__copy_chunk(s, op, op->used, many * op->each))
         return 0;
     op->used += (uint32_t)many;
@@ -287,7 +307,7 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
         return 1;
     }
-    if (op->put < op->chunks || op->used < op->chunks || !op->sliced || op->pushes || op->part) return 0;
+    if (op->put < op->chunks || op->used < op->chunks || !op->sliced || op->medium || op->pushes || op->part) return 0;
     op->part = 1;
     op->base += op->chunks;
     mesh_socket__measure(op, MESH_SOCKET__OWN);
@@ -295,9 +315,11 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
     return 1;
 }
 
-/* Is it complete, here and where it is still read? */
+/* Is it complete, here and where it is still read? (What is shown in slots may be read until the operation after the next.) */
 MESH__PRIVATE int mesh_socket__large_is_over(const mesh_socket__direct *op) {
-    return op->put == op->chunks && op->used == op->chunks && (!op->sliced || op->pushes || op->part) &&
-           mesh_socket__all_at(op, MESH_SOCKET__ALL_USED, op->base + op->chunks);
+    if (op->put < op->chunks || op->used < op->chunks) return 0;
+    if (op->sliced && !op->medium && !op->pushes && !op->part) return 0;
+    if (op->medium && !op->pushes && !op->send_at && op->uses) return 1;
+    return mesh_socket__all_at(op, MESH_SOCKET__ALL_USED, op->base + op->chunks);
 }
 #endif /* MESH_SOCKET_LARGE_IMPLEMENTED */

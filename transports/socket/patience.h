@@ -61,7 +61,7 @@ MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;
     if (s->crowded) {
-        if (looks > 2) return 0;
+        if (looks > 2 && (!s->shared || spun > MESH_SOCKET__SPIN_NS)) return 0;
         sched_yield();
         return 1;
     }
