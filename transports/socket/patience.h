@@ -68,7 +68,8 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
     if (spun >= MESH_SOCKET__SPIN_NS + 2 * s->sleep_cost) return 0;
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
-    if (s->shared && mesh_socket__meets_on_core(s->shared))
+    s->on_one_core = s->shared && mesh_socket__meets_on_core(s->shared);
+    if (s->on_one_core)
         sched_yield(); /* it may be the very rank that is waited for */
     else if (looks > MESH_SOCKET__SPINS && spun >= 2 * s->yield_cost)
         mesh_socket__yield(s);
