@@ -35,35 +35,35 @@ extern long syscall(long number, ...);
 #endif
 #endif
 
-#define FAILING_CALLS(X)                                                                                              \
-    X(SOCKET, "socket")                                                                                               \
-    X(ACCEPT, "accept")                                                                                               \
-    X(CONNECT, "connect")                                                                                             \
-    X(BIND, "bind")                                                                                                   \
-    X(LISTEN, "listen")                                                                                               \
-    X(FCNTL, "fcntl")                                                                                                 \
-    X(SENDMSG, "sendmsg")                                                                                             \
-    X(RECVMSG, "recvmsg")                                                                                             \
-    X(RECV, "recv")                                                                                                   \
-    X(OPEN, "open")                                                                                                   \
-    X(READ, "read")                                                                                                   \
-    X(CLOSE, "close")                                                                                                 \
-    X(POLL, "poll")                                                                                                   \
-    X(GETSOCKOPT, "getsockopt")                                                                                       \
-    X(SETSOCKOPT, "setsockopt")                                                                                       \
-    X(GETSOCKNAME, "getsockname")                                                                                     \
-    X(GETADDRINFO, "getaddrinfo")                                                                                     \
-    X(SHUTDOWN, "shutdown")                                                                                           \
-    X(IOCTL, "ioctl")                                                                                                 \
-    X(STAT, "stat")                                                                                                   \
-    X(FOPEN, "fopen")                                                                                                 \
-    X(GETRLIMIT, "getrlimit")                                                                                         \
-    X(SETRLIMIT, "setrlimit")                                                                                         \
-    X(SYSCONF, "sysconf")                                                                                             \
-    X(NANOSLEEP, "nanosleep")                                                                                         \
-    X(EPOLL_CREATE, "epoll_create1")                                                                                  \
-    X(EPOLL_CTL, "epoll_ctl")                                                                                         \
-    X(EPOLL_WAIT, "epoll_wait")                                                                                       \
+#define FAILING_CALLS(X)             \
+    X(SOCKET, "socket")              \
+    X(ACCEPT, "accept")              \
+    X(CONNECT, "connect")            \
+    X(BIND, "bind")                  \
+    X(LISTEN, "listen")              \
+    X(FCNTL, "fcntl")                \
+    X(SENDMSG, "sendmsg")            \
+    X(RECVMSG, "recvmsg")            \
+    X(RECV, "recv")                  \
+    X(OPEN, "open")                  \
+    X(READ, "read")                  \
+    X(CLOSE, "close")                \
+    X(POLL, "poll")                  \
+    X(GETSOCKOPT, "getsockopt")      \
+    X(SETSOCKOPT, "setsockopt")      \
+    X(GETSOCKNAME, "getsockname")    \
+    X(GETADDRINFO, "getaddrinfo")    \
+    X(SHUTDOWN, "shutdown")          \
+    X(IOCTL, "ioctl")                \
+    X(STAT, "stat")                  \
+    X(FOPEN, "fopen")                \
+    X(GETRLIMIT, "getrlimit")        \
+    X(SETRLIMIT, "setrlimit")        \
+    X(SYSCONF, "sysconf")            \
+    X(NANOSLEEP, "nanosleep")        \
+    X(EPOLL_CREATE, "epoll_create1") \
+    X(EPOLL_CTL, "epoll_ctl")        \
+    X(EPOLL_WAIT, "epoll_wait")      \
     X(SYSCALL, "syscall")
 
 #define X(name, text) FAIL_AT_##name,
@@ -78,23 +78,25 @@ static const char *const failing_names[] = {FAILING_CALLS(X)};
 
 /* What one thread's calls are to meet. */
 typedef struct failing_plan {
-    unsigned kinds;                       /* the calls that are counted */
-    int at, times;                        /* which of them fails, counted from 1, and how many in a row */
-    int error;                            /* with this errno */
-    void (*hook)(void *ctx), *hook_ctx;   /* in place of failing: called before the call goes through */
-    int interrupt;                        /* every other call is interrupted by a signal */
-    int piece;                            /* 1: a byte at a time is read and written; above: at random up to so many */
+    unsigned kinds;                     /* the calls that are counted */
+    int at, times;                      /* which of them fails, counted from 1, and how many in a row */
+    int error;                          /* with this errno */
+    void (*hook)(void *ctx), *hook_ctx; /* in place of failing: called before the call goes through */
+    int interrupt;                      /* every other call is interrupted by a signal */
+    int piece;                          /* 1: a byte at a time is read and written; above: at random up to so many */
     uint64_t random;
-    int calls, failed;                    /* of these kinds; failed, or with the hook called */
+    int calls, failed; /* of these kinds; failed, or with the hook called */
     unsigned interrupted;
-    int counts[FAIL_KINDS];               /* of every kind */
+    int counts[FAIL_KINDS]; /* of every kind */
 } failing_plan;
 
-static __thread failing_plan *failing_now; /* NULL: as the system has it */
+static __thread failing_plan *failing_now;      /* NULL: as the system has it */
 static __thread volatile int64_t *failing_late; /* how far this thread's clock is ahead; NULL: it is right */
-static volatile int failing_nap_ms;        /* above 0: nobody sleeps longer in poll */
+static volatile int failing_nap_ms;             /* above 0: nobody sleeps longer in poll */
 
-enum { FAIL_INTERRUPTIBLE = FAIL_ACCEPT | FAIL_SENDMSG | FAIL_RECVMSG | FAIL_RECV | FAIL_READ | FAIL_POLL | FAIL_EPOLL_WAIT };
+enum {
+    FAIL_INTERRUPTIBLE = FAIL_ACCEPT | FAIL_SENDMSG | FAIL_RECVMSG | FAIL_RECV | FAIL_READ | FAIL_POLL | FAIL_EPOLL_WAIT
+};
 
 static int failing_call(int at) {
     failing_plan *p = failing_now;
@@ -198,7 +200,7 @@ static inline int failing_clock_gettime(clockid_t clock, struct timespec *t) {
     return result;
 }
 static inline int failing_getaddrinfo(const char *node, const char *port, const struct addrinfo *hints,
-                                   struct addrinfo **list) {
+                                      struct addrinfo **list) {
     return failing_call(FAIL_AT_GETADDRINFO) ? EAI_AGAIN : getaddrinfo(node, port, hints, list);
 }
 
@@ -210,8 +212,10 @@ FAILING_ONE(ACCEPT, int, accept, (int fd, struct sockaddr *a, socklen_t *n), (fd
 FAILING_ONE(CONNECT, int, connect, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(BIND, int, bind, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(LISTEN, int, listen, (int fd, int n), (fd, n), -1)
-FAILING_ONE(GETSOCKOPT, int, getsockopt, (int fd, int level, int name, void *p, socklen_t *n), (fd, level, name, p, n), -1)
-FAILING_ONE(SETSOCKOPT, int, setsockopt, (int fd, int level, int name, const void *p, socklen_t n), (fd, level, name, p, n), -1)
+FAILING_ONE(GETSOCKOPT, int, getsockopt, (int fd, int level, int name, void *p, socklen_t *n), (fd, level, name, p, n),
+            -1)
+FAILING_ONE(SETSOCKOPT, int, setsockopt, (int fd, int level, int name, const void *p, socklen_t n),
+            (fd, level, name, p, n), -1)
 FAILING_ONE(GETSOCKNAME, int, getsockname, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n), -1)
 FAILING_ONE(SHUTDOWN, int, shutdown, (int fd, int how), (fd, how), -1)
 FAILING_ONE(STAT, int, stat, (const char *path, struct stat *s), (path, s), -1)
@@ -220,8 +224,12 @@ FAILING_ONE(GETRLIMIT, int, getrlimit, (int what, struct rlimit *l), (what, l), 
 FAILING_ONE(SETRLIMIT, int, setrlimit, (int what, const struct rlimit *l), (what, l), -1)
 FAILING_ONE(SYSCONF, long, sysconf, (int what), (what), -1)
 FAILING_ONE(NANOSLEEP, int, nanosleep, (const struct timespec *t, struct timespec *left), (t, left), -1)
-static inline int failing_open(const char *path, int flags) { return failing_call(FAIL_AT_OPEN) ? -1 : open(path, flags); }
-static inline int failing_fcntl(int fd, int what, int value) { return failing_call(FAIL_AT_FCNTL) ? -1 : fcntl(fd, what, value); }
+static inline int failing_open(const char *path, int flags) {
+    return failing_call(FAIL_AT_OPEN) ? -1 : open(path, flags);
+}
+static inline int failing_fcntl(int fd, int what, int value) {
+    return failing_call(FAIL_AT_FCNTL) ? -1 : fcntl(fd, what, value);
+}
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 FAILING_ONE(EPOLL_CREATE, int, epoll_create1, (int flags), (flags), -1)
 FAILING_ONE(EPOLL_CTL, int, epoll_ctl, (int fd, int what, int on, struct epoll_event *e), (fd, what, on, e), -1)
@@ -229,7 +237,9 @@ static inline int failing_epoll_wait(int fd, struct epoll_event *e, int n, int m
     if (failing_call(FAIL_AT_EPOLL_WAIT)) return -1;
     return epoll_wait(fd, e, n, failing_nap_ms && ms > failing_nap_ms ? failing_nap_ms : ms);
 }
-static inline int failing_ioctl(int fd, unsigned long what, int *p) { return failing_call(FAIL_AT_IOCTL) ? -1 : ioctl(fd, (int)what, p); }
+static inline int failing_ioctl(int fd, unsigned long what, int *p) {
+    return failing_call(FAIL_AT_IOCTL) ? -1 : ioctl(fd, (int)what, p);
+}
 /* Not static: the header declares these two where the system does not. */
 int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags);
 int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags) {
@@ -237,13 +247,13 @@ int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags) {
 }
 long failing_syscall(long number, ...);
 long failing_syscall(long number, ...) {
+    long a[6];
     va_list args;
-    long a, b;
+    int i;
     va_start(args, number);
-    a = va_arg(args, long);
-    b = va_arg(args, long);
+    for (i = 0; i < 6; i++) a[i] = va_arg(args, long); /* what was not given is not read by the kernel */
     va_end(args);
-    return failing_call(FAIL_AT_SYSCALL) ? -1 : syscall(number, a, b);
+    return failing_call(FAIL_AT_SYSCALL) ? -1 : syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 #define accept4(fd, a, n, flags) failing_accept4(fd, a, n, flags)
 #define syscall(...) failing_syscall(__VA_ARGS__)

@@ -347,7 +347,7 @@ static void test_messages_shared(void) { test_messages(MESH_SOCKET_AUTO); }
 /* The same while the kernel takes and gives little at a time. */
 static void test_messages_narrow(void) {
     int k, small = 1;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     for (k = 0; k < 2; k++) {
         int fd = law_peer(k, 1 - k)->conn->fd;
@@ -362,7 +362,7 @@ static void test_messages_narrow(void) {
 static void test_burst(void) {
     test_random rng = random_from(9);
     int round, k, small = 1, count;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     setsockopt(law_peer(0, 1)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     for (round = 0; round < 12; round++) {
@@ -396,7 +396,7 @@ static void test_far(void) {
     mesh_socket__ticket k;
     mesh_socket__conn *c;
     mesh_socket__impl *s;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     s = law_impl(0), c = law_peer(0, 1)->conn;
     memset(&x, 0, sizeof x), memset(&k, 0, sizeof k);
@@ -532,7 +532,7 @@ static void test_at_once(void) {
     mesh_ticket s[4], r[4];
     mesh_socket__conn *c;
     int i;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     CHECK(law_goes_at_once(0, 1, 65536, NULL, memory, 1));
     CHECK(!law_goes_at_once(0, 1, 65537, NULL, memory, 1));
@@ -645,7 +645,7 @@ static void test_offer_limit(void) {
     mesh_socket__xfer *x;
     mesh_error why;
     int i, n = 0;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     for (i = 0; i < MORE; i++) law_post(0, MESH_SEND, 1, memory, 65537, NULL, (uint64_t)i << 32, &s[i]);
     CHECK_INT(law_peer(0, 1)->noffered, MESH_SOCKET__OFFERS);
@@ -688,7 +688,7 @@ static void test_turns(void) {
     mesh_ticket s[2], r[2];
     mesh_socket__xfer *x[2];
     int i, most = 0, small = 1 << 16;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     setsockopt(law_peer(0, 1)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     for (i = 0; i < 2; i++) {
@@ -989,7 +989,7 @@ static void test_closed_groups(void) {
     mesh_error why;
     void *handle[GROUPS];
     int i, k, lie;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     for (i = 0; i < GROUPS; i++)
         CHECK_INT(law_of(1)->ops->group_open(law_of(1), NULL, ids[i], NULL, 0, 0, INT64_MAX, &handle[i], &why),
@@ -1713,7 +1713,7 @@ static void test_book_only(void) {
     mesh_socket__conn c;
     int opening, rank;
     size_t i;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     memset(&c, 0, sizeof c);
     for (opening = 0; opening < 2; opening++)
         for (rank = 0; rank < 2; rank++)
@@ -1788,7 +1788,7 @@ static void test_progress(void) {
     mesh_ticket s[6], r[6];
     int64_t deadline, now;
     int i;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     law_settle();
     t = law_of(0);
@@ -1833,7 +1833,7 @@ static void test_said_last(void) {
     mesh_status status = MESH_OK;
     mesh_control m;
     int i;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     memset(memory, 9, sizeof memory);
     law_post(0, MESH_RECV, 1, got, 3000, NULL, 1, &r);
@@ -1861,7 +1861,7 @@ static void test_watched(void) {
     mesh_socket__entry *mine, *theirs, kept;
     int what, status, about, before, line[2];
     pid_t pid;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     s = law_impl(0);
     c = law_peer(0, 1)->conn;
     mine = &s->book[0], theirs = &s->book[1];
@@ -1922,7 +1922,7 @@ static void test_close_in_vain(void) {
     mesh_comm c;
     mesh m;
     mesh_comm_desc cd = MESH_ZERO;
-    law_open(2, MESH_SOCKET_AUTO);
+    law_open(2, MESH_SOCKET_UNIX);
     law_meet(0, 1);
     setsockopt(law_peer(0, 1)->conn->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     CHECK_OK(mesh_parse(&m, "x=1", 1, &why), why);

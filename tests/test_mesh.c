@@ -54,6 +54,7 @@
 #include "t_large.h"
 #include "t_bytes.h"
 #include "t_kernels.h"
+#include "t_shared.h"
 #include "t_schedule.h"
 #include "t_refused.h"
 #include "t_messages.h"
@@ -100,6 +101,7 @@ int main(int argc, char **argv) {
         TOPIC(large_tests),
         TOPIC(bytes_tests),
         TOPIC(kernels_tests),
+        TOPIC(shared_tests),
         TOPIC(schedule_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),

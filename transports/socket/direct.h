@@ -50,7 +50,8 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
         MESH_SOCKET__SHOW(&mine->withdrawn, op->number);
         mesh_socket__tell(s, g);
     }
-    if (op->recv_at) mesh_socket__detach(s, op->recv_at); /* a rank that is stopped may go on, and write there */
+    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV)) /* a rank that is stopped may go on, and write there */
+        mesh_socket__detach(s, op->recv_at);
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
         return;

@@ -128,7 +128,7 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
         mesh_socket__measure(op, op->shape);
     }
     op->group->chunks += op->chunks;
-    if (op->shows && !c->buffers && !(c->in_place && op->kind == MESH_CALL_ALL_TO_ALL))
+    if (op->shows && !c->buffers && !(c->in_place && (op->kind == MESH_CALL_ALL_TO_ALL || (op->sliced && op->medium))))
         op->send_at = mesh_socket__shared_at(s->shared, c->send, sends);
     if (op->shows && !op->send_at && all_read && moves)
         op->send_at = (uint64_t)(uintptr_t)c->send, op->own |= MESH_SOCKET__OWN_SEND;

@@ -1,0 +1,518 @@
+/* Ranks of one host with memory in common: collectives that read where the data lie, messages that the receiver copies, memory that others can map. */
+#ifndef T_SHARED_H
+#define T_SHARED_H
+
+#include <sys/resource.h>
+
+static mesh_socket__shared *shared_of(mesh_transport *t) { return mesh_socket__of(t)->shared; }
+
+/* ---- the calls, on memory of every kind, against what they mean ---- */
+
+enum { SHARED_MOST = 300007, SHARED_RANKS = 5 };
+
+/* Element i of what rank r sends in a round: small, so that sums are exact in every dtype. */
+static int shared_value(int round, int r, size_t i) { return (int)((i * 13 + (size_t)(r * 7 + round * 5)) % 23); }
+
+static void shared_put(unsigned char *p, mesh_dtype d, size_t i, int v) {
+    float f = (float)v;
+    double g = v;
+    uint16_t half = mesh__bf16_of_f32(f);
+    int64_t wide = v;
+    if (d == MESH_F32) memcpy(p + i * 4, &f, 4);
+    if (d == MESH_I32) memcpy(p + i * 4, &v, 4);
+    if (d == MESH_F64) memcpy(p + i * 8, &g, 8);
+    if (d == MESH_I64) memcpy(p + i * 8, &wide, 8);
+    if (d == MESH_BF16) memcpy(p + i * 2, &half, 2);
+    if (d == MESH_U8) p[i] = (unsigned char)v;
+}
+
+/* Memory for one side of a call: the program's own or mesh_alloc's, aligned or not. */
+typedef struct shared_memory {
+    unsigned char *base, *p;
+    int shared;
+} shared_memory;
+
+static shared_memory shared_take(mesh_transport *t, size_t nbytes, int how) {
+    shared_memory m;
+    void *p = NULL;
+    mesh_error err;
+    m.shared = how & 1;
+    if (m.shared)
+        CHECK_OK(mesh_alloc(t, nbytes + 64, &p, &err), err);
+    else
+        p = malloc(nbytes + 64);
+    m.base = (unsigned char *)p;
+    m.p = m.base + (how & 2 ? 1 + (how >> 2) % 7 : 0);
+    memset(m.base, 0x5a, nbytes + 64);
+    return m;
+}
+static void shared_give(mesh_transport *t, shared_memory *m) {
+    mesh_error err;
+    if (m->shared)
+        CHECK_OK(mesh_free(t, m->base, &err), err);
+    else
+        free(m->base);
+}
+
+enum {
+    SH_ALL_REDUCE,
+    SH_REDUCE,
+    SH_REDUCE_SCATTER,
+    SH_ALL_GATHER,
+    SH_ALL_TO_ALL,
+    SH_BROADCAST,
+    SH_GATHER,
+    SH_SCATTER,
+    SH_KINDS
+};
+
+/* What element i of the result of rank `me` is. */
+static int shared_want(int kind, int op, int round, int n, int me, int root, size_t count, size_t i) {
+    size_t at = kind == SH_REDUCE_SCATTER ? (size_t)me * count + i : i;
+    int r, v = 0, from = count ? (int)(i / count) : 0;
+    switch (kind) {
+    case SH_ALL_GATHER:
+    case SH_GATHER:
+        return shared_value(round, from, i % count);
+    case SH_ALL_TO_ALL:
+        return shared_value(round, from, (size_t)me * count + i % count);
+    case SH_BROADCAST:
+        return shared_value(round, root, i);
+    case SH_SCATTER:
+        return shared_value(round, root, (size_t)me * count + i);
+    default:
+        for (r = 0; r < n; r++) {
+            int x = shared_value(round, r, at);
+            v = r == 0 ? x : op == MESH_SUM ? v + x : x > v ? x : v;
+        }
+        return v;
+    }
+}
+
+static mesh_status shared_call(mesh_comm *c, int kind, const void *send, void *recv, size_t count, mesh_dtype d,
+                               mesh_op op, int root, mesh_request *r) {
+    switch (kind) {
+    case SH_ALL_REDUCE:
+        return mesh_all_reduce_start(c, NULL, send, recv, count, d, op, r);
+    case SH_REDUCE:
+        return mesh_reduce_start(c, NULL, send, recv, count, d, op, root, r);
+    case SH_REDUCE_SCATTER:
+        return mesh_reduce_scatter_start(c, NULL, send, recv, count, d, op, r);
+    case SH_ALL_GATHER:
+        return mesh_all_gather_start(c, NULL, send, recv, count, d, r);
+    case SH_ALL_TO_ALL:
+        return mesh_all_to_all_start(c, NULL, send, recv, count, d, r);
+    case SH_BROADCAST:
+        return mesh_broadcast_start(c, NULL, send, recv, count, d, root, r);
+    case SH_GATHER:
+        return mesh_gather_start(c, NULL, send, recv, count, d, root, r);
+    default:
+        return mesh_scatter_start(c, NULL, send, recv, count, d, root, r);
+    }
+}
+
+static void shared_check(int kind, int op, mesh_dtype d, int round, mesh_transport *t, int root, size_t count,
+                         size_t total, const unsigned char *recv) {
+    unsigned char want[8];
+    size_t i, elem = mesh_dtype_bytes(d);
+    for (i = 0; i < total; i++) {
+        shared_put(want, d, 0, shared_want(kind, op, round, t->size, t->rank, root, count, i));
+        if (!memcmp(recv + i * elem, want, elem)) continue;
+        test_fail(__FILE__, __LINE__, "round %d, kind %d of %d x %s: element %d of rank %d is wrong", round, kind,
+                  (int)count, mesh_dtype_name(d), (int)i, t->rank);
+        return;
+    }
+    for (i = total * elem; i < total * elem + 8; i++) CHECK_INT(recv[i], 0x5a); /* and nothing behind it */
+}
+
+static void shared_round(mesh_transport *t, mesh_comm *c, test_random *all, test_random *own, int round) {
+    static const mesh_dtype dtypes[] = {MESH_F32, MESH_I32, MESH_F64, MESH_I64, MESH_BF16, MESH_U8};
+    static const size_t sizes[] = {0, 1, 3, 7, 100, 1024, 1025, 4097, 16385, 70001, SHARED_MOST};
+    int kind = random_below(all, SH_KINDS), which = random_below(all, 11), root = random_below(all, t->size),
+        n = t->size;
+    mesh_dtype d = dtypes[random_below(all, 6)];
+    mesh_op op = random_below(all, 2) ? MESH_SUM : MESH_MAX;
+    int in_place = random_below(own, 2), how = random_below(own, 64), how_recv = random_below(own, 64), me = t->rank;
+    size_t elem = mesh_dtype_bytes(d), count = sizes[which], sends, receives, i;
+    shared_memory send, recv;
+    unsigned char *from, *to;
+    mesh_request r;
+    int blocks = kind == SH_REDUCE_SCATTER || kind == SH_ALL_TO_ALL || kind == SH_SCATTER;
+    if (blocks || kind == SH_ALL_GATHER || kind == SH_GATHER) count /= (size_t)n;
+    sends = count * (blocks ? (size_t)n : 1);
+    receives = count * (kind == SH_ALL_GATHER || kind == SH_ALL_TO_ALL || kind == SH_GATHER ? (size_t)n : 1);
+    if (kind == SH_GATHER || kind == SH_SCATTER || kind == SH_REDUCE || kind == SH_BROADCAST) in_place = 0;
+    send = shared_take(t, (sends > receives ? sends : receives) * elem, how);
+    recv = shared_take(t, receives * elem, how_recv);
+    from = send.p, to = recv.p;
+    if (in_place && kind == SH_ALL_GATHER) from = to + (size_t)me * count * elem;
+    if (in_place && kind == SH_REDUCE_SCATTER) to = from + (size_t)me * count * elem;
+    if (in_place && (kind == SH_ALL_REDUCE || kind == SH_ALL_TO_ALL)) to = from;
+    for (i = 0; i < sends; i++) shared_put(from, d, i, shared_value(round, me, i));
+    CHECK_OK(shared_call(c, kind, from, to, count, d, op, root, &r), c->error);
+    CHECK_OK(mesh_wait(r), c->error);
+    if (kind == SH_REDUCE_SCATTER && in_place) { /* what follows was sent */
+        memcpy(recv.p, to, count * elem);
+        to = recv.p;
+    }
+    if ((kind != SH_GATHER && kind != SH_REDUCE) || me == root)
+        shared_check(kind, op, d, round, t, root, count, receives, to);
+    shared_give(t, &send);
+    shared_give(t, &recv);
+}
+
+static void shared_calls_rank(mesh_transport *t, void *ctx) {
+    test_random all = random_from(501), own = random_from(502 + (uint64_t)t->rank);
+    int round, rounds = *(int *)ctx;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    CHECK(shared_of(t) != NULL);
+    for (round = 0; round < rounds && !test_failures; round++) {
+        int reads = random_below(&all, 2); /* or some may not read others' own memory */
+        if (!reads && t->rank % 2)
+            MESH_SOCKET__SHOW(&mesh_socket__place_of(shared_of(t), shared_of(t)->me)->reads, (uint64_t)0);
+        if (reads) mesh_socket__probe(mesh_socket__of(t));
+        shared_round(t, &c, &all, &own, round);
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_calls(void) {
+    int n, rounds = 150;
+    for (n = 2; n <= SHARED_RANKS; n++) run_world(SHARED, n, shared_calls_rank, &rounds);
+}
+
+/* Lists, and an op of the user's that does not commute: affine maps, each after those of the ranks before. */
+static void shared_compose(void *inout, const void *in, size_t count, void *ctx) {
+    uint32_t *b = (uint32_t *)inout;
+    const uint32_t *a = (const uint32_t *)in;
+    size_t i;
+    (void)ctx;
+    for (i = 0; i < count; i++) {
+        uint32_t scale = a[2 * i] * b[2 * i], shift = a[2 * i + 1] * b[2 * i] + b[2 * i + 1];
+        b[2 * i] = scale, b[2 * i + 1] = shift;
+    }
+}
+
+static void shared_lists_rank(mesh_transport *t, void *ctx) {
+    enum { ARRAYS = 3 };
+    static const size_t counts[4][ARRAYS] = {{1, 0, 5}, {300, 700, 24}, {9000, 1, 7000}, {200001, 0, 33333}};
+    mesh_user_op compose = MESH_ZERO;
+    mesh_comm c;
+    mesh_op op;
+    int round, k, r, n = t->size;
+    size_t i, j;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    compose.combine = shared_compose;
+    compose.elem_bytes = 8;
+    compose.ordered = 1;
+    CHECK_OK(mesh_op_add(&c, &compose, &op), c.error);
+    for (round = 0; round < 8 && !test_failures; round++) {
+        mesh_buffer list[ARRAYS];
+        int32_t *send[ARRAYS], *sum[ARRAYS], *all[ARRAYS];
+        for (k = 0; k < ARRAYS; k++) {
+            size_t most = counts[round % 4][k];
+            send[k] = (int32_t *)malloc(most * 8 + 8), sum[k] = (int32_t *)malloc(most * 8 + 8);
+            all[k] = (int32_t *)malloc(most * 4 * (size_t)n + 8);
+            for (i = 0; i < 2 * most; i++) send[k][i] = shared_value(round, t->rank, i + (size_t)k) + 1;
+            list[k].send = send[k], list[k].recv = sum[k], list[k].count = most;
+        }
+        CHECK_OK(mesh_all_reduce_many(&c, NULL, list, ARRAYS, MESH_I32, MESH_SUM), c.error);
+        for (k = 0; k < ARRAYS; k++)
+            for (i = 0; i < list[k].count; i++) {
+                int want = 0;
+                for (r = 0; r < n; r++) want += shared_value(round, r, i + (size_t)k) + 1;
+                if (sum[k][i] != want)
+                    test_fail(__FILE__, __LINE__, "array %d of round %d is wrong", k, round), i = list[k].count;
+            }
+        for (k = 0; k < ARRAYS; k++) list[k].recv = all[k];
+        CHECK_OK(mesh_all_gather_many(&c, NULL, list, ARRAYS, MESH_I32), c.error);
+        for (k = 0; k < ARRAYS; k++)
+            for (r = 0; r < n; r++)
+                for (j = 0; j < list[k].count; j++)
+                    if (all[k][(size_t)r * list[k].count + j] != shared_value(round, r, j + (size_t)k) + 1)
+                        test_fail(__FILE__, __LINE__, "gathered array %d of round %d is wrong", k, round),
+                            j = list[k].count;
+        for (k = 0; k < ARRAYS; k++) {
+            CHECK_OK(mesh_all_reduce(&c, NULL, send[k], sum[k], list[k].count, MESH_BYTES, op), c.error);
+            for (i = 0; i < list[k].count; i++) {
+                uint32_t a = 1, b = 0;
+                for (r = 0; r < n; r++) {
+                    uint32_t scale = (uint32_t)shared_value(round, r, 2 * i + (size_t)k) + 1,
+                             shift = (uint32_t)shared_value(round, r, 2 * i + 1 + (size_t)k) + 1;
+                    b = b * scale + shift, a *= scale;
+                }
+                if ((uint32_t)sum[k][2 * i] != a || (uint32_t)sum[k][2 * i + 1] != b)
+                    test_fail(__FILE__, __LINE__, "composed array %d of round %d is wrong", k, round),
+                        i = list[k].count;
+            }
+        }
+        for (k = 0; k < ARRAYS; k++) free(send[k]), free(sum[k]), free(all[k]);
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_lists(void) {
+    int n;
+    for (n = 2; n <= SHARED_RANKS; n++) run_world(SHARED, n, shared_lists_rank, NULL);
+}
+
+/* ---- a rank that is stopped while it writes into what the others receive, and goes on when they have given it up ---- */
+
+enum { STOPPED_COUNT = 1 << 20 };
+static int shared_calls_of_op;
+
+static void shared_stopping(void *inout, const void *in, size_t count, void *ctx) {
+    int32_t *a = (int32_t *)inout;
+    const int32_t *b = (const int32_t *)in;
+    size_t i;
+    for (i = 0; i < count; i++) a[i] += b[i];
+    if (*(int *)ctx && ++shared_calls_of_op == 50) {
+        world_say(1);
+        raise(SIGSTOP);
+    }
+}
+
+static void shared_stopped_rank(mesh_transport *t, void *ctx) {
+    int victim = t->rank == 1, i;
+    int32_t *recv = NULL, *send = NULL;
+    mesh_user_op adds = MESH_ZERO;
+    mesh_comm c;
+    mesh_error err;
+    mesh_op op;
+    void *p;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, victim ? 60 * SECOND : 2 * SECOND)) return;
+    if (victim) world_word[7] = (int)getpid();
+    CHECK_OK(mesh_alloc(t, STOPPED_COUNT * 4, &p, &err), err);
+    recv = (int32_t *)p;
+    CHECK_OK(mesh_alloc(t, STOPPED_COUNT * 4, &p, &err), err);
+    send = (int32_t *)p;
+    for (i = 0; i < STOPPED_COUNT; i++) send[i] = i, recv[i] = -1;
+    adds.combine = shared_stopping;
+    adds.ctx = &victim;
+    CHECK_OK(mesh_op_add(&c, &adds, &op), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (victim) {
+        CHECK(mesh_all_reduce(&c, NULL, send, recv, STOPPED_COUNT, MESH_I32, op) < 0);
+        world_say(3);
+    } else {
+        CHECK_INT(mesh_all_reduce(&c, NULL, send, recv, STOPPED_COUNT, MESH_I32, op), MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, "rank 1");
+        for (i = 0; i < STOPPED_COUNT; i++) recv[i] = -7; /* it is the program's again */
+        world_say(2);
+        world_await(2, t->size - 1);
+        world_await(1, 1);
+        if (t->rank == 0) kill(world_word[7], SIGCONT);
+        world_await(3, 1); /* it has written all it had to write */
+        for (i = 0; i < STOPPED_COUNT && recv[i] == -7; i++) {}
+        CHECK_INT(i, STOPPED_COUNT);
+        CHECK_INT(mesh_free(t, recv, &err), MESH_OK);
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_stopped(void) { run_world(SHARED, 3, shared_stopped_rank, NULL); }
+
+/* ---- memory ---- */
+
+static void shared_alloc_rank(mesh_transport *t, void *ctx) {
+    enum { BLOCKS = 60 };
+    mesh_socket__shared *h = shared_of(t);
+    test_random r = random_from(77);
+    unsigned char *block[BLOCKS] = {NULL};
+    size_t bytes[BLOCKS], k;
+    mesh_error err;
+    mesh_request q;
+    mesh_comm c;
+    int round, i;
+    void *p;
+    (void)ctx;
+    h->heap = 64 << 20; /* so that it comes to an end */
+    for (round = 0; round < 3000 && !test_failures; round++) {
+        i = random_below(&r, BLOCKS);
+        if (block[i]) {
+            for (k = 0; k < bytes[i]; k += 1 + bytes[i] / 7) CHECK_INT(block[i][k], (unsigned char)i);
+            CHECK_OK(mesh_free(t, block[i], &err), err);
+            block[i] = NULL;
+            continue;
+        }
+        bytes[i] = (size_t)1 << random_below(&r, 23);
+        bytes[i] += (size_t)random_below(&r, (int)bytes[i]);
+        CHECK_OK(mesh_alloc(t, bytes[i], &p, &err), err); /* where there is no more to share: of the program's own */
+        block[i] = (unsigned char *)p;
+        CHECK_INT((uintptr_t)p % 64, 0);
+        if (bytes[i] >= 4096 && mesh_socket__block_at(h, p) >= 0) CHECK_INT((uintptr_t)p % 4096, 0);
+        memset(p, i, bytes[i]);
+    }
+    for (i = 0; i < BLOCKS; i++)
+        if (block[i]) CHECK_OK(mesh_free(t, block[i], &err), err);
+    CHECK_INT(h->nblocks, 1);
+    CHECK_OK(mesh_alloc(t, 80 << 20, &p, &err), err);
+    CHECK_INT(mesh_socket__block_at(h, p), -1);
+    memset(p, 1, 80 << 20);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    CHECK_OK(mesh_alloc(t, 4096, &p, &err), err);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    CHECK_INT(mesh_free(t, p, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "was freed before");
+    /* given back while it is read: it stays until it is no more */
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 1 << 20, &p, &err), err);
+    memset(p, 7 + t->rank, 1 << 20);
+    block[0] = (unsigned char *)malloc((size_t)t->size << 20);
+    if (t->rank) world_await(0, 1);
+    CHECK_OK(mesh_all_gather_start(&c, NULL, p, block[0], 1 << 20, MESH_U8, &q), c.error);
+    if (t->rank == 0) {
+        CHECK_OK(mesh_free(t, p, &err), err);
+        CHECK_INT(mesh_free(t, p, &err), MESH_ERR_ARGUMENT);
+        CHECK_INT(mesh_alloc(t, 1 << 20, &p, &err), MESH_OK); /* not in its place */
+        memset(p, 99, 1 << 20);
+        world_say(0);
+    }
+    CHECK_OK(mesh_wait(q), c.error);
+    for (i = 0; i < t->size; i++) CHECK_INT(block[0][((size_t)i << 20) + 12345], 7 + i);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+    free(block[0]);
+}
+static void test_shared_alloc(void) { run_world(SHARED, 2, shared_alloc_rank, NULL); }
+
+/* Groups come and go: their cells are memory again when nobody reads them any more. */
+static void shared_groups_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    int round, one = 1, sum;
+    uint64_t most = 0;
+    (void)ctx;
+    for (round = 0; round < 3000 && !test_failures; round++) {
+        const mesh_socket__shared *h = shared_of(t);
+        if (!open_comm(t, &c, t->size == 4 ? "a=2,b=2" : "a=-1", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_all_reduce(&c, NULL, &one, &sum, 1, MESH_I32, MESH_SUM), c.error);
+        CHECK_INT(sum, t->size);
+        CHECK_OK(mesh_all_reduce(&c, "a", &one, &sum, 1, MESH_I32, MESH_SUM), c.error);
+        mesh_comm_close(&c);
+        if (h->nblocks > 1 && h->block[h->nblocks - 1].at - h->block[0].at > most)
+            most = h->block[h->nblocks - 1].at - h->block[0].at;
+    }
+    CHECK(most < 1 << 20);
+}
+static void test_shared_groups(void) { run_world(SHARED, 4, shared_groups_rank, NULL); }
+
+/* ---- messages that are lent ---- */
+
+static void shared_loans_rank(mesh_transport *t, void *ctx) {
+    enum { N = 400000, LOANS = 80 };
+    int32_t *a = (int32_t *)malloc(N * 4), *b = (int32_t *)malloc(N * 4);
+    mesh_request r[LOANS];
+    mesh_comm c;
+    int i, k, own = *(int *)ctx;
+    void *p = a;
+    mesh_error err;
+    if (!own) CHECK_OK(mesh_alloc(t, N * 4, &p, &err), err);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (i = 0; i < N; i++) ((int32_t *)p)[i] = i * 3 + t->rank;
+    for (k = 0; k < LOANS; k++) { /* more than may be lent at once; every one another part of it */
+        size_t at = (size_t)k * 1000, n = 30000 + (size_t)k * 100;
+        if (t->rank)
+            CHECK_OK(mesh_send_start(&c, NULL, 0, (int32_t *)p + at, n, MESH_I32, &r[k]), c.error);
+        else
+            CHECK_OK(mesh_recv_start(&c, NULL, 1, b + (k % 2 ? 100000 : 0), n, MESH_I32, &r[k]), c.error);
+        if (t->rank) continue;
+        CHECK_OK(mesh_wait(r[k]), c.error);
+        for (i = 0; i < (int)n; i++)
+            if (b[(k % 2 ? 100000 : 0) + i] != ((int)at + i) * 3 + 1) {
+                test_fail(__FILE__, __LINE__, "message %d is wrong at %d", k, i);
+                break;
+            }
+    }
+    for (k = 0; k < LOANS && t->rank; k++) CHECK_OK(mesh_wait(r[k]), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    for (k = 0; k < MESH_SOCKET__LOANS; k++)
+        CHECK_INT((int)mesh_socket__place_of(shared_of(t), shared_of(t)->me)->lent[k], 0);
+    mesh_comm_close(&c);
+    if (!own) CHECK_OK(mesh_free(t, p, &err), err);
+    free(a), free(b);
+}
+static void test_shared_loans(void) {
+    int own;
+    for (own = 0; own < 2; own++) run_world(SHARED, 2, shared_loans_rank, &own);
+}
+
+/* A message is taken back after it was offered, and its memory used again: it is not received. */
+static void shared_withdrawn_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 20 };
+    unsigned char *a = (unsigned char *)malloc(N), *b = (unsigned char *)malloc(N);
+    mesh_comm c;
+    mesh_request r;
+    (void)ctx;
+    memset(a, 1, N);
+    memset(b, 0, N);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    world_say(2);
+    world_await(2, 2);
+    if (t->rank) {
+        CHECK_OK(mesh_send_start(&c, NULL, 0, a, N, MESH_U8, &r), c.error);
+        mesh_comm_close(&c); /* which gives it up */
+        memset(a, 2, N);
+        world_say(0);
+        world_await(1, 1);
+    } else {
+        world_await(0, 1);
+        CHECK(mesh_recv(&c, NULL, 1, b, N, MESH_U8) < 0);
+        world_say(1);
+        mesh_comm_close(&c);
+    }
+    free(a), free(b);
+}
+static void test_shared_withdrawn(void) { run_world(SHARED, 2, shared_withdrawn_rank, NULL); }
+
+/* ---- a host that has none to share ---- */
+
+static char shared_said[400];
+static void shared_log(void *ctx, int level, const char *text) {
+    (void)ctx, (void)level;
+    if (strstr(text, "shared memory")) snprintf(shared_said, sizeof shared_said, "%s", text);
+}
+static void shared_none_rank(int rank, void *ctx) {
+    struct rlimit limit;
+    mesh_socket net;
+    mesh_socket_desc d = socket_desc(rank, 3, mend_port, mend_fd);
+    mesh_comm c;
+    mesh_error err;
+    void *p = NULL;
+    int one = 1, sum = 0, files = *(int *)ctx;
+    getrlimit(files ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
+    limit.rlim_cur = files ? 1 << 20 : (rlim_t)2 << 30;
+    if ((files && rank == 0) || (!files && rank == 2)) setrlimit(files ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
+    if (rank) close(mend_fd);
+    d.log = shared_log;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return;
+    CHECK(shared_of(&net.base) == NULL);
+    if ((files && rank == 0) || (!files && rank == 2)) CHECK_HAS(shared_said, "no shared memory, so sockets");
+    if (open_comm(&net.base, &c, "x=3", NULL, 20 * SECOND)) {
+        CHECK_OK(mesh_all_reduce(&c, NULL, &one, &sum, 1, MESH_I32, MESH_SUM), c.error);
+        CHECK_INT(sum, 3);
+        CHECK_OK(mesh_alloc(&net.base, 1000, &p, &err), err);
+        CHECK_OK(mesh_free(&net.base, p, &err), err);
+        mesh_comm_close(&c);
+    }
+    mesh_socket_close(&net);
+}
+static void test_shared_none(void) {
+    int files;
+    for (files = 0; files < 2; files++) {
+        mend_fd = listen_loopback(AF_INET, &mend_port);
+        mend_inherits = 1;
+        mend_processes(3, shared_none_rank, &files);
+        mend_inherits = 0;
+    }
+}
+
+static const test_case shared_tests[] = {
+    {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
+    {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
+    {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
+    {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
+};
+#endif
