@@ -247,11 +247,16 @@ int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags) {
 }
 long failing_syscall(long number, ...);
 long failing_syscall(long number, ...) {
-    long a[6];
+    long a[6] = {0, 0, 0, 0, 0, 0};
+    int i, given = 2;
     va_list args;
-    int i;
+#ifdef SYS_process_vm_readv
+    if (number == SYS_process_vm_readv) given = 6;
+#endif
+    if (number == SYS_mremap) given = 5;
+    if (number == SYS_madvise || number == SYS_getcpu) given = 3;
     va_start(args, number);
-    for (i = 0; i < 6; i++) a[i] = va_arg(args, long); /* what was not given is not read by the kernel */
+    for (i = 0; i < given; i++) a[i] = va_arg(args, long);
     va_end(args);
     return failing_call(FAIL_AT_SYSCALL) ? -1 : syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

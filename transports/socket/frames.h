@@ -612,13 +612,14 @@ MESH__PRIVATE int mesh_socket__on_offer(mesh_socket__impl *s, mesh_socket__conn 
 MESH__PRIVATE int mesh_socket__on_lend(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     mesh_socket__peer *p = &s->peer[c->rank];
     unsigned char where[256];
-    mesh__wire w = mesh__reading(where);
+    mesh__wire w;
     mesh_socket__loan loan;
     mesh_socket__xfer *x;
     mesh_socket__early *m;
     memset(where, 0, sizeof where);
     memcpy(where, f->data, f->length);
     memset(&loan, 0, sizeof loan);
+    w = mesh__reading(where);
     mesh_socket__loan_wire(&w, &loan);
     if (!mesh_socket__loan_valid(s, c->rank, &loan, f->a)) {
         mesh_socket__conn_failed(c, "it lent what it does not have", 0);
