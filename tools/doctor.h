@@ -155,6 +155,34 @@ static int doctor_speed(int unix_domain, double *gbs, double *us) {
     return ok;
 }
 
+/* Memory in common between ranks of this host, and whether they may read each other's own. */
+static void doctor_shared(doctor *d) {
+    mesh_socket__shared h;
+    uint64_t word = 1, seen = 0;
+    struct iovec from, to;
+    pid_t me = getpid(), child;
+    int error, status = 0;
+    memset(&h, 0, sizeof h);
+    h.n = 2;
+    error = MESH_SOCKET__SHARES ? mesh_socket__shared_make(&h) : ENOSYS;
+    if (error) {
+        doctor_say(d, DOCTOR_WARN, "shared", "raise ulimit -v and -f; ranks of one host use sockets until then",
+                   "no memory in common: %s", strerror(error));
+        return;
+    }
+    close(h.fd);
+    if ((child = fork()) == 0) { /* it may read no more than one rank of another */
+        from.iov_base = &word, to.iov_base = &seen;
+        from.iov_len = to.iov_len = sizeof word;
+        _exit(mesh_socket__read_process((uint32_t)me, &to, 1, &from, 1) == (int64_t)sizeof word ? 0 : errno);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child) return;
+    error = WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+    doctor_say(d, DOCTOR_OK, "shared", NULL,
+               "memory in common, up to %.0f GB per rank; processes %s each other's own%s%s", (double)h.heap * 1e-9,
+               error ? "may not read" : "may read", error ? ": " : "", error ? strerror(error) : "");
+}
+
 static void doctor_network(doctor *d) {
     char control[64] = "";
     double gbs, us;
@@ -190,6 +218,7 @@ static void doctor_network(doctor *d) {
                    strerror(errno));
     else
         doctor_say(d, DOCTOR_OK, "unix", NULL, "%.1f GB/s, a byte there and back %.1f us", gbs, us);
+    doctor_shared(d);
     gethostname(name, sizeof name - 1);
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
@@ -265,8 +294,8 @@ static void doctor_environment(doctor *d) {
         doctor_say(d, strlen(getenv("MESH_SECRET")) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
                    strlen(getenv("MESH_SECRET")) < 16 ? "use 32 random hex digits" : NULL, "MESH_SECRET has %d bytes",
                    (int)strlen(getenv("MESH_SECRET")));
-    if (lanes && strcmp(lanes, "tcp") && strcmp(lanes, "auto"))
-        doctor_say(d, DOCTOR_ERROR, "lanes", "it is auto or tcp", "MESH_SOCKET_LANES=%s", lanes);
+    if (lanes && strcmp(lanes, "tcp") && strcmp(lanes, "unix") && strcmp(lanes, "auto"))
+        doctor_say(d, DOCTOR_ERROR, "lanes", "it is auto, unix or tcp", "MESH_SOCKET_LANES=%s", lanes);
     if (tuning && *tuning) {
         mesh_socket net;
         mesh_socket_desc alone = MESH_ZERO;
