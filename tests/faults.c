@@ -1,4 +1,4 @@
-/* A campaign of faults: every operation, on the simulator, TCP and Unix lanes, 2 to 8 ranks; one rank is killed, stopped, leaves, calls wrongly,
+/* A campaign of faults: every operation, on the simulator, over TCP, Unix sockets and shared memory, 2 to 8 ranks; one rank is killed, stopped, leaves, calls wrongly,
    never calls, or loses a connection, at a moment drawn from a seed. Each survivor has to say so, name the right rank, end, and leave nothing.
      build/faults [--trials N] [--seed N] [--jobs N] [--table FILE] [--csv FILE]
      build/faults --trial 'tcp 5 all_reduce sigkill 2 seed 1234'      one of them again, with what every rank said
@@ -43,8 +43,8 @@ enum { FAULTS(X) FAULT_COUNT };
 static const char *const fault_names[] = {FAULTS(X)};
 #undef X
 
-enum { LANE_SIM, LANE_TCP, LANE_UNIX, LANES };
-static const char *const lane_names[] = {"sim", "tcp", "unix"};
+enum { LANE_SIM, LANE_TCP, LANE_UNIX, LANE_SHARED, LANES };
+static const char *const lane_names[] = {"sim", "tcp", "unix", "shared"};
 
 /* A moment is the n-th call of a kind since the fault was armed, or a byte: the message in which it goes is cut there. */
 enum { AT_CALL, AT_SENT, AT_RECEIVED };
@@ -482,7 +482,7 @@ static void rank_process(int rank, int port, int fd) {
     my_rank = rank;
     if (rank) close(fd);
     before = descriptors() - !rank; /* rank 0's listening socket is the transport's */
-    d.lanes = now_on.lane == LANE_TCP ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d.lanes = now_on.lane == LANE_TCP ? MESH_SOCKET_TCP : now_on.lane == LANE_UNIX ? MESH_SOCKET_UNIX : MESH_SOCKET_AUTO;
     d.log = quiet;
     d.allocator.alloc = counted_alloc;
     d.allocator.free = counted_free;

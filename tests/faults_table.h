@@ -120,7 +120,7 @@ static void table_write(const options *o, const trial *list, outcome *all, int c
             if (s.trials) tally_row(f, fault_names[fault], lane_names[lane], &s);
             free(s.took);
         }
-    fprintf(f, "\n## In their words\n\nOne survivor of the first trial of each fault over TCP or Unix lanes:\n\n");
+    fprintf(f, "\n## In their words\n\nOne survivor of the first trial of each fault over sockets or shared memory:\n\n");
     for (fault = 0; fault < FAULT_COUNT; fault++) {
         for (i = 0; i < o->trials && (list[i].fault != fault || list[i].lane == LANE_SIM || list[i].op >= OP_comm_open); i++) {}
         for (k = 0; i < o->trials && k < list[i].ranks && (k == list[i].victim || !all[i].rank[k].text[0]); k++) {}

@@ -74,6 +74,7 @@ static void disagree(int backend) {
 }
 static void test_disagree_sim(void) { disagree(SIM); }
 static void test_disagree_tcp(void) { disagree(TCP); }
+static void test_disagree_shared(void) { disagree(SHARED); }
 
 static void p2p_disagree_rank(mesh_transport *t, void *ctx) {
     int what = *(int *)ctx;
@@ -200,6 +201,10 @@ static void test_opposite_sim(void) {
 static void test_opposite_tcp(void) {
     size_t n = 1 << 24; /* 64 MiB */
     run_world(TCP, 4, opposite_rank, &n);
+}
+static void test_opposite_shared(void) {
+    size_t n = 1 << 24; /* 64 MiB */
+    run_world(SHARED, 4, opposite_rank, &n);
 }
 
 /* ---- lost and closed ranks ---- */
@@ -1425,6 +1430,7 @@ static void test_sim_replay(void) {
 static const test_case fault_tests[] = {
     {"faults/disagree_sim", test_disagree_sim, 0},
     {"faults/disagree_tcp", test_disagree_tcp, 0},
+    {"faults/disagree_shared", test_disagree_shared, 0},
     {"faults/disagree_p2p", test_disagree_p2p, 0},
     {"faults/dispute_sleeps", test_dispute_sleeps, 0},
     {"faults/order_cycle", test_order_cycle, 0},
@@ -1433,6 +1439,7 @@ static const test_case fault_tests[] = {
     {"faults/order_p2p", test_order_p2p, 0},
     {"faults/opposite_sim", test_opposite_sim, 0},
     {"faults/opposite_tcp", test_opposite_tcp, 0},
+    {"faults/opposite_shared", test_opposite_shared, 0},
     {"faults/killed_sim", test_killed_sim, 0},
     {"faults/killed_tcp", test_killed_tcp, 0},
     {"faults/killed_unix", test_killed_unix, 0},

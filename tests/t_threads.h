@@ -200,7 +200,13 @@ static void helper_add(void *inout, const void *in, size_t count, void *ctx) {
     if ((uintptr_t)&errno != helper_main_thread) helper_elsewhere++;
 }
 
-/* Rank 0 starts operations and computes until the others, who wait for them, have ended: nothing of its own moves them. */
+static int helper_ended;
+static void helper_traced(void *ctx, const mesh_trace_event *event) {
+    (void)ctx, (void)event;
+    __sync_add_and_fetch(&helper_ended, 1);
+}
+
+/* Rank 0 starts operations and computes until they have ended: nothing of its own moves them. */
 static void helper_rank(mesh_transport *t, void *ctx) {
     enum { N = 500000 };
     static int64_t a[N], b[N];
@@ -208,21 +214,25 @@ static void helper_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     mesh_user_op add = MESH_ZERO;
     mesh_op op;
-    int k, i, bad = 0;
+    int k, i, bad = 0, ended;
     (void)ctx;
     helper_main_thread = (uintptr_t)&errno;
+    t->trace = helper_traced;
     add.combine = helper_add;
     if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
     CHECK_OK(mesh_op_add(&c, &add, &op), c.error);
     for (k = 0; k < 6; k++) {
         size_t n = k % 2 ? N : 5;
         for (i = 0; i < (int)n; i++) a[i] = i + t->rank + k, b[i] = 0;
+        ended = __sync_add_and_fetch(&helper_ended, 0);
         CHECK_INT(k < 4    ? mesh_all_reduce_start(&c, NULL, a, b, n, MESH_I64, k < 2 ? MESH_SUM : op, &r)
                   : k == 4 ? mesh_broadcast_start(&c, NULL, t->rank ? b : a, b, n, MESH_I64, 0, &r)
                            : mesh_barrier_start(&c, NULL, &r),
                   MESH_OK);
         if (t->rank == 0) { /* computes */
+            double end = test_now() + 20;
             world_await(k, 2);
+            while (__sync_add_and_fetch(&helper_ended, 0) == ended && test_now() < end) test_sleep(0.0005);
             CHECK_INT(mesh_test(r), MESH_OK);
         } else {
             CHECK_OK(mesh_wait(r), c.error);
@@ -263,9 +273,12 @@ static void test_helper(void) {
     world_threaded = 1;
     run_world_but(TCP, 3, helper_rank, NULL, 2);
     run_world_but(UNIX, 3, helper_rank, NULL, 2);
+    run_world_but(SHARED, 3, helper_rank, NULL, 2);
     run_world(TCP, 3, helper_conform_rank, NULL);
     run_world(UNIX, 5, helper_conform_rank, NULL);
+    run_world(SHARED, 5, helper_conform_rank, NULL);
     for (k = 0; k < 3; k++) run_world(UNIX, 4, helper_again_rank, &k);
+    for (k = 0; k < 3; k++) run_world(SHARED, 4, helper_again_rank, &k);
     run_world(UNIX, 1, helper_again_rank, &k);
     world_threaded = 0;
 #endif

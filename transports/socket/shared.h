@@ -196,6 +196,13 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     h->nbytes = mesh_socket__heaps_at(h->n) + (uint64_t)h->n * h->heap;
     p = mmap(NULL, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
     h->base = p == MAP_FAILED ? NULL : (unsigned char *)p;
+    if (h->base) { /* a core has this rank's memory, not everybody's; MADV_DONTDUMP and _DODUMP, which strict C hides */
+        enum { DONTDUMP = 16, DODUMP = 17 };
+        unsigned char *own = h->base + mesh_socket__heap_at(h, h->me);
+        long status = syscall(SYS_madvise, (long)(uintptr_t)p, (long)h->nbytes, (long)DONTDUMP);
+        status |= syscall(SYS_madvise, (long)(uintptr_t)own, (long)h->heap, (long)DODUMP);
+        (void)status;
+    }
     return h->base != NULL;
 }
 
