@@ -5,7 +5,8 @@
    On a core of its own a rank that sleeps is back within some 50 us of what it waits for, and spins for about as long before. Beside a program that computes
    it is back when that one's slice ends, some ms later, and then the rank that waits for this one has gone to sleep as well. So both ways to
    give the core away are timed: a yield from its call to its return, a sleep by what the kernel says that the thread waited for a core when it could
-   have run. Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once.
+   have run. (Where nothing tells on which core the others are, over sockets, more than a sleep's usual cost is not spun: it might be theirs. With two
+   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once.
 */
 
 /* ==================================================================================================================== */
@@ -65,13 +66,13 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
         sched_yield();
         return 1;
     }
-    if (spun >= MESH_SOCKET__SPIN_NS + 2 * s->sleep_cost) return 0;
+    if (spun >= MESH_SOCKET__SPIN_NS + (s->shared ? 2 * s->sleep_cost : 0)) return 0;
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
     s->on_one_core = s->shared && mesh_socket__meets_on_core(s->shared);
     if (s->on_one_core)
         sched_yield(); /* it may be the very rank that is waited for */
-    else if (looks > MESH_SOCKET__SPINS && spun >= 2 * s->yield_cost)
+    else if (looks > MESH_SOCKET__SPINS && (!s->shared || spun >= 2 * s->yield_cost))
         mesh_socket__yield(s);
     return 1;
 }
