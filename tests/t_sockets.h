@@ -492,6 +492,31 @@ static void law_canceled(int round) {
     law_balanced(__LINE__);
     for (k = 0; k < COUNT; k++) free(law_said[k].from), free(law_said[k].to);
 }
+/* A message that is lent is taken back, and its memory used again, before or while it is copied: it is not received. */
+static void test_unlent(void) {
+    enum { BYTES = 3 << 20 };
+    unsigned char *from = (unsigned char *)malloc(BYTES), *to = (unsigned char *)malloc(BYTES);
+    mesh_ticket send, receive;
+    mesh_error why;
+    int when, i;
+    law_open(2, MESH_SOCKET_AUTO);
+    law_meet(0, 1);
+    for (when = 0; when < 2 && MESH_SOCKET__SHARES && law_impl(0)->shared; when++) {
+        memset(from, 1, BYTES);
+        if (when) law_post(1, MESH_RECV, 0, to, BYTES, NULL, 50 + (uint64_t)when, &receive);
+        law_post(0, MESH_SEND, 1, from, BYTES, NULL, 50 + (uint64_t)when, &send);
+        for (i = 0; i < 1000 && !(when ? law_impl(1)->pulls != NULL : law_peer(1, 0)->offers > 0); i++) law_step(1);
+        CHECK(i < 1000);
+        law_of(0)->ops->cancel(law_of(0), &send);
+        CHECK_INT(law_test(0, &send, &why), MESH_ERR_CANCELED);
+        memset(from, 2, BYTES);
+        if (!when) law_post(1, MESH_RECV, 0, to, BYTES, NULL, 50 + (uint64_t)when, &receive);
+        CHECK_INT(law_ended(1, &receive), MESH_ERR_CANCELED);
+    }
+    law_close();
+    free(from);
+    free(to);
+}
 static void test_canceled(int lanes) {
     int round, small = 1;
     law_open(2, lanes);
@@ -1944,6 +1969,7 @@ static const test_case sockets_tests[] = {
     {"sockets/messages_narrow", test_messages_narrow, 0},
     {"sockets/burst", test_burst, 0},
     {"sockets/far", test_far, 0},
+    {"sockets/unlent", test_unlent, 0},
     {"sockets/canceled_tcp", test_canceled_tcp, 0},
     {"sockets/canceled_unix", test_canceled_unix, 0},
     {"sockets/canceled_shared", test_canceled_shared, 0},
