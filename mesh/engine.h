@@ -726,6 +726,14 @@ MESH__PRIVATE void mesh__op_stall(mesh__engine *e, mesh__op *op, mesh_status sta
         mesh__fail(&impl->stalled, MESH_ERR_PEER, op->stalled - 1, "rank %d canceled its side of it", op->stalled - 1);
 }
 
+/* Was a rank of the comm lost, and fails it in a moment? That is a better cause than who left or took its side back for it. */
+MESH__RARE int mesh__loss_due(const mesh__engine *e, const mesh_comm *c) {
+    int i;
+    for (i = 0; i < e->ngone; i++)
+        if (e->gone[i].until && mesh_index_of(&c->on, e->gone[i].rank) >= 0) return 1;
+    return 0;
+}
+
 /* Test the posts before step `end`. Returns 1 when none of them is open. */
 MESH__PRIVATE int mesh__op_settled(mesh__engine *e, mesh__op *op, int end) {
     int i, settled = 1;
@@ -768,7 +776,7 @@ MESH__PRIVATE void mesh__op_advance(mesh__engine *e, mesh__op *op) {
         return;
     }
     if (op->stalled) mesh__op_settled(e, op, op->at);
-    if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until) {
+    if (op->stalled && !op->failing && mesh__now(e) >= op->gone_until && !mesh__loss_due(e, op->comm)) {
         mesh__op_broken(e, op, MESH_ERR_PEER, &mesh__impl(op->comm)->stalled);
     }
     if (op->stalled) return;

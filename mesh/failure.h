@@ -280,7 +280,7 @@ MESH__PRIVATE void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
             if (e->gone[k].rank == ranks[i]) {
                 mesh_error why;
                 if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
-                if (mesh__now(e) < op->gone_until) return;
+                if (mesh__now(e) < op->gone_until || mesh__loss_due(e, op->comm)) return;
                 mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
                            e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
                            e->gone[k].why ? ": " : "", mesh__or_empty(e->gone[k].why));

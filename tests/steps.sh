@@ -17,7 +17,7 @@ _step() {
         printf 'ok   %-60s %6.1f s, processor %s\n' "$name" "$((($(now) - start) / 100000))e-1" "$processor"
     else
         echo failed >>"$out/results"
-        printf 'FAIL %s (status %d)\n%s\n' "$name" $status "$(tail -40 "$log")"
+        printf 'FAIL %s (status %d)\n%s\n%s\n' "$name" $status "$(grep -aE -B 12 '^FAIL|ERROR: |WARNING: .*Sanitizer' "$log" | grep -av '^ok ' | head -60)" "$(tail -20 "$log" | grep -av '^ok ')"
     fi
 }
 

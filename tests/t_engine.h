@@ -502,6 +502,45 @@ static void test_innocent(void) {
         }
 }
 
+/* The root of a gather takes its side back; a moment later rank 2 hears that rank 0 was lost, which is why. It names rank 0: the root is not
+   blamed before the loss had its time. */
+static void late_loss_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 20 };
+    word *stalled = (word *)ctx;
+    float *a, *all;
+    mesh_request r;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    if (t->rank == 0) {
+        CHECK(word_hear(stalled, 10000));
+        kill(getpid(), SIGKILL);
+    }
+    a = (float *)calloc(N, sizeof *a);
+    all = (float *)calloc(3 * (size_t)N, sizeof *all);
+    CHECK_INT(mesh_gather_start(&c, NULL, a, all, N, MESH_F32, 1, &r), MESH_OK);
+    if (t->rank == 2) {
+        mesh_error why;
+        mesh__fail(&why, MESH_ERR_CANCELED, 1, "rank 1 has given the operation up");
+        mesh__op_stall(mesh__impl(&c)->engine, mesh__request_op(r), MESH_ERR_CANCELED, &why);
+        word_say(stalled);
+    }
+    CHECK_INT(mesh_wait(r), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 0);
+    CHECK_HAS(c.error.text, "rank 0 was lost");
+    mesh_comm_close(&c);
+    free(a);
+    free(all);
+}
+static void test_late_loss(void) {
+    int b;
+    for (b = TCP; b <= SHARED; b++) {
+        word stalled;
+        word_make(&stalled);
+        run_world_but(b, 3, late_loss_rank, &stalled, 0);
+    }
+}
+
 /* Rank 2 does not come (it is stopped). Rank 0 waits for rank 1, which waits for rank 2: all name rank 2. */
 static void stopped_rank(mesh_transport *t, void *ctx) {
     int v = 0;
@@ -1194,6 +1233,7 @@ static const test_case engine_tests[] = {
     {"engine/exits_after_barrier", test_exits_after_barrier, 0},
     {"engine/exits_after_some", test_exits_after_some, 0},
     {"engine/innocent", test_innocent, 0},
+    {"engine/late_loss", test_late_loss, 0},
     {"engine/stopped", test_stopped, 0},
     {"engine/stopped_midway", test_stopped_midway, 0},
     {"engine/orphan", test_orphan, 0},
