@@ -230,7 +230,7 @@ typedef struct kernel_room {
 static void kernel_try(test_random *r, const kernel_case *c, mesh__width width) {
     static kernel_room room[KERNEL_SOURCES + 3], before[KERNEL_SOURCES + 3];
     unsigned char *at[KERNEL_SOURCES + 3];
-    const void *src[KERNEL_SOURCES];
+    const void *src[KERNEL_SOURCES] = {NULL};
     void *dst[3] = {NULL, NULL, NULL};
     size_t nbytes = c->count * c->elem;
     int k, ndst = 1 + random_below(r, 3), inside = random_below(r, 3), aligned = random_below(r, 3), which[3];

@@ -191,7 +191,7 @@ MESH__PRIVATE int mesh_socket__all_at(const mesh_socket__direct *op, int which, 
 /* Who sleeps until this rank has shown something is woken. */
 MESH__PRIVATE void mesh_socket__tell(mesh_socket__impl *s, const mesh_socket__handle *g) {
     int j;
-    MESH_SOCKET__FENCE();
+    mesh_socket__written(s->shared);
     for (j = 0; j < g->n; j++) {
         if (j == g->index) continue;
         if (MESH_SOCKET__SEE(&mesh_socket__place_of(s->shared, g->sharer[j])->asleep))

@@ -9,6 +9,7 @@
 #include "lend.h"
 
 MESH__PRIVATE void mesh_socket__flush(mesh_socket__impl *s, mesh_socket__conn *c); /* loop.h: bytes leave */
+MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__xfer *x);
 
 /* ---- // >>out ---- */
 
@@ -107,6 +108,14 @@ MESH__PRIVATE int mesh_socket__lend(mesh_socket__impl *s, mesh_socket__peer *p, 
     return 1;
 }
 
+/* A message was copied, and will be read without having been asked for. */
+MESH__PRIVATE int mesh_socket__eager_sent(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
+    p->credit -= x->x.nbytes + MESH_SOCKET__HEADER;
+    x->matched = 1;
+    mesh_socket__xfer_done(s, x);
+    return 1;
+}
+
 /* Hand a send to an established connection: at once if it is within the credit and neither long nor in the way of others, else as an
    offer. 0: no memory. */
 MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer *p, mesh_socket__xfer *x) {
@@ -114,6 +123,7 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     int may = n <= MESH_SOCKET__EAGER && n + MESH_SOCKET__HEADER <= p->credit;
     unsigned char *to;
     if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
+    if (may && mesh_socket__put_short(s, p->conn, x)) return mesh_socket__eager_sent(s, p, x);
     if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x) && mesh_socket__is_idle(s, p->conn)) {
         mesh_socket__conn *c = p->conn; /* straight from the caller's memory */
         c->frame = x;
@@ -132,10 +142,7 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
             void *from = mesh_xfer_at(&x->x, at, &run);
             memcpy(to + MESH_SOCKET__HEADER + at, from, (size_t)run);
         }
-        p->credit -= n + MESH_SOCKET__HEADER;
-        x->matched = 1;
-        mesh_socket__xfer_done(s, x);
-        return 1;
+        return mesh_socket__eager_sent(s, p, x);
     }
     if (!mesh_socket__id_take(s, x)) return 0;
     if (!mesh_socket__frame_put(s, p->conn, MESH_SOCKET__F_OFFER, x->channel, x->check, n, x->id, NULL, 0)) {
@@ -771,11 +778,6 @@ MESH__PRIVATE int mesh_socket__on_rings(mesh_socket__impl *s, mesh_socket__conn 
     return 1;
 }
 
-MESH__PRIVATE int mesh_socket__on_bell(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
-    (void)s, (void)c, (void)f;
-    return 1;
-}
-
 MESH__PRIVATE int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     char text[257];
     mesh__text t = mesh__text_on(text, (size_t)f->length + 1);
@@ -868,7 +870,7 @@ MESH__PRIVATE void mesh_socket__parse(mesh_socket__impl *s, mesh_socket__conn *c
         }
         if (!c->broken && !c->rx_left) mesh_socket__frame_end(s, c);
         c->in_at += MESH_SOCKET__HEADER;
-        if (c->rx.type == MESH_SOCKET__F_RINGS) c->in_at = c->in_len; /* bells */
+        if (c->rx.type == MESH_SOCKET__F_RINGS) c->in_at = c->in_len; /* nothing more */
         if (mesh_socket__frames[c->rx.type].whole) c->in_at += c->rx.length;
     }
 }

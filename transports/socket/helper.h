@@ -110,7 +110,11 @@ MESH__PRIVATE void *mesh_socket__helper_main(void *arg) {
         if (!MESH__LOAD(&t->inside.wanted) && mesh__claim(&t->inside.thread, me)) {
             MESH__STORE(&t->inside.call, said);
             t->inside.depth = 1;
-            if (t->engine) timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine), state = MESH_SOCKET__WAITS;
+            if (t->engine) {
+                timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine);
+                state = MESH_SOCKET__WAITS;
+                MESH__STORE(&h->state, state); /* before others come in: who leaves arms again what it disarmed */
+            }
             t->inside.depth = 0;
             MESH__STORE(&t->inside.thread, (uintptr_t)0);
             aside = 1;

@@ -72,13 +72,14 @@ MESH__PRIVATE int64_t mesh_socket__read_process(uint32_t process, const struct i
 #endif
 }
 
-/* Put into this rank's place what the others need to find out whether they can read its own memory. */
+/* Put into this rank's place what the others need to find out whether they can read its own memory, and whether those that sleep call. */
 MESH__RARE void mesh_socket__introduce(mesh_socket__impl *s) {
     mesh_socket__shared *h = s->shared;
     mesh_socket__place *mine = mesh_socket__place_of(h, h->me);
     h->probe = mesh__mix(s->job, (uint64_t)(uintptr_t)h);
     mine->probe = h->probe;
     mine->probe_at = (uint64_t)(uintptr_t)&h->probe;
+    mine->calls = (uint32_t)mesh_socket__membarrier(MESH_SOCKET__BARRIER_REGISTER);
 }
 
 /* Find out whose memory this rank can read, and tell. What each has in its place was put there before. */

@@ -19,34 +19,30 @@ MESH__PRIVATE void mesh_socket__direct_reach(mesh_socket__impl *s);
 
 /* Wake a rank that sleeps: there is something for it in shared memory. What is there was written before. */
 MESH__PRIVATE void mesh_socket__bell(mesh_socket__impl *s, int rank) {
-    mesh_socket__place *place = mesh_socket__place_of(s->shared, s->peer[rank].sharer - 1);
-    mesh_socket__conn *c = s->peer[rank].conn;
-    MESH_SOCKET__FENCE();
+    int sharer = s->peer[rank].sharer - 1;
+    mesh_socket__place *place = mesh_socket__place_of(s->shared, sharer);
+    uint64_t one = 1;
+    ssize_t n;
+    mesh_socket__written(s->shared);
     if (!MESH_SOCKET__SEE(&place->asleep) || !MESH_SOCKET__SWAP(&place->asleep, 0u)) return;
-    if (!c) {
-        mesh_socket__reach(s, rank); /* being connected to wakes it, too */
-    } else if (!c->ring_out) {
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_BELL, 0, 0, 0, 0, NULL, 0);
-        mesh_socket__flush(s, c);
-    } else if (!c->socket_left && !c->broken) {
-        ssize_t n = send(c->fd, "b", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* where there is no room there are bells */
-        (void)n;
-    }
+    n = write(s->shared->bell[sharer], &one, sizeof one); /* where it is full there is ringing enough */
+    (void)n;
 }
 
 /* Write into shared memory until it is full. */
 MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__ring *r = c->ring_out;
+    mesh_socket__peer *p = &s->peer[c->rank];
     struct iovec v[MESH_SOCKET__IOVS];
     int any = 0;
     while (!c->broken && !c->mute &&
            (c->frame || c->spare || c->out_len > c->out_at || mesh_socket__next_frame(s, c))) {
-        uint32_t room = mesh_socket__ring_room(r), put = 0;
+        uint32_t room = mesh_socket__ring_room(p, r, MESH_SOCKET__RING_PIECE), put = 0;
         int i, n;
         if (!room) {
             MESH_SOCKET__SHOW(&r->full, 1u);
             MESH_SOCKET__FENCE();
-            if (!(room = mesh_socket__ring_room(r))) break;
+            if (!(room = mesh_socket__ring_room(p, r, 1))) break;
         }
         if (r->full) MESH_SOCKET__SHOW(&r->full, 0u);
         if (room > MESH_SOCKET__RING_PIECE) room = MESH_SOCKET__RING_PIECE;
@@ -61,6 +57,26 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
         any = 1;
     }
     if (any) mesh_socket__bell(s, c->rank);
+}
+
+/* A short message straight into shared memory. Returns 0 where something is before it, or there is no room. */
+MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__xfer *x) {
+    mesh_socket__ring *r = c->ring_out;
+    unsigned char head[MESH_SOCKET__HEADER];
+    uint64_t n = x->x.nbytes, at, run;
+    uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
+    if (!r || c->socket_left || n > MESH_SOCKET__RING_PIECE - MESH_SOCKET__HEADER || !mesh_socket__is_idle(s, c) ||
+        mesh_socket__ring_room(&s->peer[c->rank], r, whole) < whole)
+        return 0;
+    mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
+    mesh_socket__ring_put(r, 0, head, MESH_SOCKET__HEADER);
+    for (at = 0; at < n; at += run) {
+        const void *from = mesh_xfer_at(&x->x, at, &run);
+        mesh_socket__ring_put(r, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
+    }
+    MESH_SOCKET__SHOW(&r->written, r->written + whole);
+    mesh_socket__bell(s, c->rank);
+    return 1;
 }
 
 /* Write until the kernel takes no more. */
@@ -117,51 +133,89 @@ MESH__PRIVATE void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
     }
 }
 
+/* A short message straight out of shared memory, `have` bytes of which are there. Returns the bytes of its frame; 0: it is no such, and comes the
+   long way. */
+MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t have) {
+    const mesh_socket__ring *r = c->ring_in;
+    mesh_socket__peer *p = &s->peer[c->rank];
+    unsigned char head[MESH_SOCKET__HEADER];
+    mesh__wire w = mesh__reading(head);
+    mesh_socket__xfer *x;
+    uint64_t at, run;
+    if (c->rx_left || c->in_len != c->in_at || have < MESH_SOCKET__HEADER) return 0;
+    mesh_socket__ring_take(p, r, 0, head, MESH_SOCKET__HEADER);
+    mesh_socket__header_wire(&w, &c->rx);
+    if (c->rx.type != MESH_SOCKET__F_EAGER || c->rx.length > have - MESH_SOCKET__HEADER ||
+        p->lent + c->rx.length + MESH_SOCKET__HEADER > MESH_SOCKET__CREDIT || mesh_socket__is_dead(s, c->rx.channel))
+        return 0;
+    if ((x = mesh_socket__find_posted(p, c->rx.channel)) != NULL) {
+        if (x->x.nbytes != c->rx.length || x->check != c->rx.check) return 0;
+        mesh_socket__list_remove(&p->posted, x);
+        for (at = 0; at < c->rx.length; at += run) {
+            void *to = mesh_xfer_at(&x->x, at, &run);
+            mesh_socket__ring_take(p, r, MESH_SOCKET__HEADER + (uint32_t)at, to, (uint32_t)run);
+        }
+        x->matched = 1;
+        mesh_socket__xfer_done(s, x);
+        p->lent += c->rx.length + MESH_SOCKET__HEADER;
+        mesh_socket__took(s, p, c->rx.length);
+    } else {
+        mesh_socket__early *m = mesh_socket__early_new(s, c, c->rx.length);
+        if (!m) return 0;
+        mesh_socket__ring_take(p, r, MESH_SOCKET__HEADER, m + 1, c->rx.length);
+        mesh_socket__early_add(p, m);
+        p->lent += c->rx.length + MESH_SOCKET__HEADER;
+        s->event = 1;
+    }
+    return MESH_SOCKET__HEADER + c->rx.length;
+}
+
 /* Read what is in shared memory. */
 MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__ring *r = c->ring_in;
+    mesh_socket__peer *p = &s->peer[c->rank];
     int rounds;
     for (rounds = 0; rounds < 64 && !c->broken && !c->starved; rounds++) {
         struct iovec v[MESH_SOCKET__IOVS + 1];
-        size_t direct, ask;
-        uint32_t have = mesh_socket__ring_holds(r), taken = 0;
-        int i, n;
+        size_t direct = 0, ask;
+        uint32_t have = mesh_socket__ring_holds(p, r), taken;
+        int i, n, whole;
         if (!have) return;
         if (have > MESH_SOCKET__RING_PIECE) have = MESH_SOCKET__RING_PIECE;
-        n = mesh_socket__room(c, v, &direct, &ask);
+        whole = (taken = mesh_socket__take_short(s, c, have)) != 0;
+        n = whole ? 0 : mesh_socket__room(c, v, &direct, &ask);
         for (i = 0; i < n && taken < have; i++) {
             uint32_t part = v[i].iov_len < have - taken ? (uint32_t)v[i].iov_len : have - taken;
-            mesh_socket__ring_take(r, taken, v[i].iov_base, part);
+            mesh_socket__ring_take(p, r, taken, v[i].iov_base, part);
             taken += part;
         }
-        MESH_SOCKET__SHOW(&r->read, r->read + taken);
-        MESH_SOCKET__FENCE();
-        if (MESH_SOCKET__SEE(&r->full)) mesh_socket__bell(s, c->rank);
-        mesh_socket__came(s, c, taken, direct);
+        if (mesh_socket__ring_free(p, r, taken)) mesh_socket__bell(s, c->rank);
+        if (!whole) mesh_socket__came(s, c, taken, direct);
     }
 }
 
-/* A connection whose messages come through shared memory: what comes over the descriptor only wakes. Where that has ended, what was written
-   before is read first. */
+/* A connection whose messages come through shared memory: its descriptor tells of the end. What was written before that is read first. */
 MESH__PRIVATE void mesh_socket__read_shared(mesh_socket__impl *s, mesh_socket__conn *c) {
-    unsigned char bells[64];
+    unsigned char nothing[64];
     ssize_t n;
     do {
-        n = recv(c->fd, bells, sizeof bells, 0);
-    } while (n == (ssize_t)sizeof bells || (n < 0 && errno == EINTR));
+        n = recv(c->fd, nothing, sizeof nothing, 0);
+    } while (n == (ssize_t)sizeof nothing || (n < 0 && errno == EINTR));
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) c->ended = 1;
     mesh_socket__read_ring(s, c);
-    if (c->ended && !c->starved && !mesh_socket__ring_holds(c->ring_in))
+    if (c->ended && !c->starved && !mesh_socket__ring_holds(&s->peer[c->rank], c->ring_in))
         mesh_socket__conn_failed(c, mesh_socket__left, 0);
 }
 
-/* A descriptor may come with these bytes, while memory is passed on. */
-MESH__RARE void mesh_socket__take_fd(mesh_socket__impl *s, struct msghdr *m) {
+/* Descriptors may come with these bytes, while memory is passed on. */
+MESH__RARE void mesh_socket__take_fds(mesh_socket__impl *s, struct msghdr *m) {
     struct cmsghdr *head = CMSG_FIRSTHDR(m);
+    int i;
     if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return;
-    if (s->given_fd >= 0) close(s->given_fd);
-    memcpy(&s->given_fd, CMSG_DATA(head), sizeof s->given_fd);
-    fcntl(s->given_fd, F_SETFD, FD_CLOEXEC);
+    mesh_socket__give_back(s);
+    s->ngiven = (int)((head->cmsg_len - CMSG_LEN(0)) / sizeof *s->given);
+    memcpy(s->given, CMSG_DATA(head), (size_t)s->ngiven * sizeof *s->given);
+    for (i = 0; i < s->ngiven; i++) fcntl(s->given[i], F_SETFD, FD_CLOEXEC);
 }
 
 /* Read until there is nothing more. */
@@ -177,7 +231,7 @@ MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         struct msghdr m;
         union {
             struct cmsghdr aligned;
-            unsigned char bytes[CMSG_SPACE(sizeof(int))];
+            unsigned char bytes[CMSG_SPACE(sizeof s->given)];
         } extra;
         size_t direct, ask;
         ssize_t n;
@@ -188,9 +242,9 @@ MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         memset(&m, 0, sizeof m);
         m.msg_iov = v;
         m.msg_iovlen = (size_t)mesh_socket__room(c, v, &direct, &ask);
-        if (s->awaits_fd && c->is_unix) m.msg_control = &extra, m.msg_controllen = sizeof extra;
+        if (s->awaits_fds && c->is_unix) m.msg_control = &extra, m.msg_controllen = sizeof extra;
         n = recvmsg(c->fd, &m, 0);
-        if (n > 0 && m.msg_control && m.msg_controllen) mesh_socket__take_fd(s, &m);
+        if (n > 0 && m.msg_control && m.msg_controllen) mesh_socket__take_fds(s, &m);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
@@ -297,9 +351,9 @@ MESH__PRIVATE void mesh_socket__connected(mesh_socket__impl *s, mesh_socket__con
 }
 
 /* Is there something of the peer's to read? */
-MESH__PRIVATE int mesh_socket__unread(const mesh_socket__conn *c) {
+MESH__PRIVATE int mesh_socket__unread(const mesh_socket__impl *s, const mesh_socket__conn *c) {
     char byte;
-    if (c->ring_in) return mesh_socket__ring_holds(c->ring_in) > 0;
+    if (c->ring_in) return mesh_socket__ring_holds(&s->peer[c->rank], c->ring_in) > 0;
     return recv(c->fd, &byte, 1, MSG_PEEK) > 0;
 }
 
@@ -359,7 +413,8 @@ MESH__INLINE int mesh_socket__glance_shared(mesh_socket__impl *s) {
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->broken || c->state != MESH_SOCKET__UP) continue;
-        if (c->ring_in && !c->starved && mesh_socket__ring_holds(c->ring_in)) mesh_socket__read_ring(s, c);
+        if (c->ring_in && !c->starved && mesh_socket__ring_holds(&s->peer[c->rank], c->ring_in))
+            mesh_socket__read_ring(s, c);
         if (c->ring_out && !c->broken && mesh_socket__wants_write(s, c)) mesh_socket__flush(s, c);
     }
     return s->event;
@@ -372,8 +427,9 @@ MESH__PRIVATE int mesh_socket__is_called(mesh_socket__impl *s) {
     for (i = 0; i < s->nconns; i++) {
         mesh_socket__conn *c = s->conn[i];
         if (c->broken || c->state != MESH_SOCKET__UP) continue;
-        if (c->ring_in && !c->starved && mesh_socket__ring_holds(c->ring_in)) return 1;
-        if (c->ring_out && mesh_socket__wants_write(s, c) && mesh_socket__ring_room(c->ring_out)) return 1;
+        if (c->ring_in && !c->starved && mesh_socket__ring_holds(&s->peer[c->rank], c->ring_in)) return 1;
+        if (c->ring_out && mesh_socket__wants_write(s, c) && mesh_socket__ring_room(&s->peer[c->rank], c->ring_out, 1))
+            return 1;
     }
     return 0;
 }
@@ -383,8 +439,7 @@ MESH__PRIVATE int mesh_socket__doze(mesh_socket__impl *s) {
     mesh_socket__place *place;
     if (!s->shared) return 1;
     place = mesh_socket__place_of(s->shared, s->shared->me);
-    (void)MESH_SOCKET__SWAP(&place->asleep, 1u);
-    if (!mesh_socket__is_called(s)) return 1;
+    if (mesh_socket__say_asleep(s->shared) && !mesh_socket__is_called(s)) return 1;
     MESH_SOCKET__SHOW(&place->asleep, 0u);
     return 0;
 }
@@ -420,6 +475,21 @@ MESH__PRIVATE void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, in
         s->unarmed = 1;
 }
 
+/* Have this rank's bell waited for. Returns 0 where that cannot be. */
+MESH__RARE int mesh_socket__hear_bell(mesh_socket__impl *s) {
+    struct epoll_event event;
+    memset(&event, 0, sizeof event);
+    event.events = EPOLLIN;
+    event.data.u64 = MESH_SOCKET__OF_BELL;
+    return s->ready >= 0 && epoll_ctl(s->ready, EPOLL_CTL_ADD, s->shared->bell[s->shared->me], &event) == 0;
+}
+
+MESH__PRIVATE void mesh_socket__heard(mesh_socket__impl *s) {
+    uint64_t times;
+    ssize_t n = s->shared ? read(s->shared->bell[s->shared->me], &times, sizeof times) : 0;
+    (void)n;
+}
+
 /* Wait for what is in the epoll. Returns 0 where it says nothing. */
 MESH__PRIVATE int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms) {
     struct epoll_event got[MESH_SOCKET__EVENTS];
@@ -427,6 +497,10 @@ MESH__PRIVATE int mesh_socket__await_epoll(mesh_socket__impl *s, int timeout_ms)
     if (n < 0) return errno == EINTR;
     for (i = 0; i < n; i++) {
         mesh_socket__conn *c = (mesh_socket__conn *)(uintptr_t)(got[i].data.u64 & ~(uint64_t)3);
+        if (got[i].data.u64 == MESH_SOCKET__OF_BELL) {
+            mesh_socket__heard(s);
+            continue;
+        }
         switch (got[i].data.u64 & 3) {
         case MESH_SOCKET__OF_CONN:
             mesh_socket__ready(s, c, got[i].events);
@@ -469,6 +543,7 @@ MESH__PRIVATE int mesh_socket__await_wide(mesh_socket__impl *s, int timeout_ms, 
     return 0;
 }
 MESH__PRIVATE void mesh_socket__widen(mesh_socket__impl *s) { (void)s; }
+MESH__RARE int mesh_socket__hear_bell(mesh_socket__impl *s) { return (void)s, 0; }
 MESH__PRIVATE void mesh_socket__hear(mesh_socket__impl *s, int which, int fd, int wanted) {
     (void)s, (void)which, (void)fd, (void)wanted;
 }
@@ -503,7 +578,7 @@ MESH__PRIVATE void mesh_socket__await_poll(mesh_socket__impl *s, int timeout_ms,
 MESH__PRIVATE void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *c, int64_t now) {
     int up = c->state == MESH_SOCKET__UP;
     if (c->broken || !c->deadline || now <= c->deadline) return;
-    if (up && mesh_socket__unread(c)) {
+    if (up && mesh_socket__unread(s, c)) {
         c->deadline = now + INT64_C(200000000); /* not before all that it sent is read */
         return;
     }

@@ -143,7 +143,7 @@ MESH__RARE void mesh_socket__listen_unix(mesh_socket__impl *s) {
         return;
     }
     mine->token |= 1;
-    mine->shares = s->awaits_fd = MESH_SOCKET__SHARES && s->lanes == MESH_SOCKET_AUTO;
+    mine->shares = s->awaits_fds = MESH_SOCKET__SHARES && s->lanes == MESH_SOCKET_AUTO && s->ready >= 0;
     length = mesh_socket__unix_address(&a, mine->token);
     if (!mesh_socket__nonblocking(fd) || bind(fd, (struct sockaddr *)(void *)&a, length) != 0 ||
         listen(fd, 4096) != 0) {
@@ -418,13 +418,12 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
     return MESH_OK;
 }
 
-/* A connection is a descriptor: many ranks need more than the usual soft limit. */
+/* A connection is a descriptor, and so is the bell of each rank that shares memory: many ranks need more than the usual soft limit. */
 MESH__RARE void mesh_socket__raise_files(int ranks) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)ranks * 2 + 64) return;
-    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < (rlim_t)ranks * 2 + 64
-                         ? limit.rlim_max
-                         : (rlim_t)ranks * 2 + 64;
+    rlim_t wanted = (rlim_t)ranks * 2 + MESH_SOCKET__SHARERS + 64;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < wanted ? limit.rlim_max : wanted;
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -573,7 +572,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;
-    s->tcp_fd = s->unix_fd = s->ready = s->given_fd = -1;
+    s->tcp_fd = s->unix_fd = s->ready = -1;
     s->schedstat = -1;
     s->control_end = &s->control;
     s->slot_free = INT32_MAX;
@@ -642,14 +641,14 @@ MESH__RARE int mesh_socket__sharers(const mesh_socket__impl *s, int *ranks) {
     return s->book[me].shares && n > 1 ? n : 0;
 }
 
-/* Pass on the descriptor of the memory, with the frame that tells of it; without, where the connection can carry none. Returns 0 at the
-   deadline. */
+/* Pass on the descriptors of the memory and the bells, with the frame that tells of them; without, where the connection can carry none. Returns 0
+   at the deadline. */
 MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int64_t deadline) {
     mesh_socket__shared *h = s->shared;
     unsigned char head[MESH_SOCKET__HEADER];
     union {
         struct cmsghdr aligned;
-        unsigned char bytes[CMSG_SPACE(sizeof(int))];
+        unsigned char bytes[CMSG_SPACE(sizeof s->given)];
     } extra;
     struct msghdr m;
     struct iovec v;
@@ -668,15 +667,16 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
     m.msg_iov = &v;
     m.msg_iovlen = 1;
     m.msg_control = &extra;
-    m.msg_controllen = sizeof extra;
+    m.msg_controllen = CMSG_SPACE((1 + (size_t)h->n) * sizeof h->fd);
     fd = CMSG_FIRSTHDR(&m);
     fd->cmsg_level = SOL_SOCKET;
     fd->cmsg_type = SCM_RIGHTS;
-    fd->cmsg_len = CMSG_LEN(sizeof h->fd);
+    fd->cmsg_len = CMSG_LEN((1 + (size_t)h->n) * sizeof h->fd);
     memcpy(CMSG_DATA(fd), &h->fd, sizeof h->fd);
+    memcpy(CMSG_DATA(fd) + sizeof h->fd, h->bell, (size_t)h->n * sizeof *h->bell);
     while (s->peer[rank].conn == c && !c->broken && mesh_socket__clock() < deadline) {
         ssize_t n = mesh_socket__is_idle(s, c) ? sendmsg(c->fd, &m, MSG_NOSIGNAL) : 0;
-        if (n > 0) { /* the descriptor went with the first byte */
+        if (n > 0) { /* the descriptors went with the first byte */
             mesh_socket__raw(s, c, head + n, sizeof head - (size_t)n);
             mesh_socket__flush(s, c);
             return 1;
@@ -706,6 +706,7 @@ MESH__RARE mesh_status mesh_socket__late(int rank, mesh_error *err) {
 MESH__RARE mesh_status mesh_socket__share_lead(mesh_socket__impl *s, int64_t deadline, mesh_error *err) {
     mesh_socket__shared *h = s->shared;
     int i, all = 1, error = mesh_socket__shared_make(h);
+    if (!error && !mesh_socket__hear_bell(s)) error = errno;
     if (error)
         mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(error));
     else
@@ -738,15 +739,20 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
     mesh_socket__peer *p = &s->peer[lead];
     int said = mesh_socket__said(s, lead, deadline);
     if (said == MESH_SOCKET__SAYS_YES) {
-        h->fd = s->given_fd;
-        s->given_fd = -1;
+        int all = s->given_ranks == h->n && s->ngiven == 1 + h->n;
+        if (all) {
+            h->fd = s->given[0];
+            memcpy(h->bell, s->given + 1, (size_t)h->n * sizeof *h->bell);
+            s->ngiven = 0;
+        }
         h->heap = s->given_heap;
-        mapped = h->fd >= 0 && s->given_ranks == h->n && mesh_socket__map(h);
+        mapped = all && mesh_socket__map(h) && mesh_socket__hear_bell(s);
         if (mapped)
             mesh_socket__introduce(s);
         else
             mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s",
-                             h->fd < 0 ? "rank 0 is connected to over TCP" : strerror(errno));
+                             all ? strerror(errno)
+                                 : "rank 0 is connected to over TCP, or there are no descriptors left");
         p->shares = MESH_SOCKET__SAYS_NOTHING;
         if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
         said = mesh_socket__said(s, lead, deadline);
@@ -763,7 +769,7 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     int ranks[MESH_SOCKET__SHARERS], i, me = 0, n = mesh_socket__sharers(s, ranks);
     mesh_status status;
     if (!n) {
-        s->awaits_fd = 0;
+        s->awaits_fds = 0;
         return MESH_OK;
     }
     while (ranks[me] != s->net->base.rank) me++;
@@ -772,10 +778,13 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     for (i = 0; i < n; i++) s->peer[ranks[i]].sharer = 1 + i;
     status =
         me ? mesh_socket__share_follow(s, s->open_deadline, err) : mesh_socket__share_lead(s, s->open_deadline, err);
-    s->awaits_fd = 0;
+    s->awaits_fds = 0;
+    mesh_socket__give_back(s);
     for (i = 0; i < n && !s->sharing; i++) s->peer[ranks[i]].sharer = 0;
     if (!s->sharing) mesh_socket__unshare(s);
     if (s->sharing) mesh_socket__probe(s);
+    if (s->sharing) mesh_socket__all_call(s->shared);
+    if (s->sharing && !s->crowded) mesh_socket__spread(s->shared);
     s->net->base.ops = mesh_socket__ops(s->sharing);
     for (i = 0; i < s->nconns && s->sharing; i++) {
         mesh_socket__conn *c = s->conn[i];

@@ -31,15 +31,39 @@ MESH__PRIVATE void mesh_socket__match(mesh_socket__impl *s, mesh_socket__xfer *r
     mesh_transport_free(&s->net->base, m);
 }
 
+MESH__PRIVATE mesh_socket__ticket *mesh_socket__ticket_new(mesh_socket__impl *s, int count) {
+    int few = count <= MESH_SOCKET__SPARE_XFERS;
+    mesh_socket__ticket *k = few ? s->spare : NULL;
+    if (k) {
+        s->spare = k->next;
+        s->nspare--;
+    } else {
+        size_t room = few ? (size_t)MESH_SOCKET__SPARE_XFERS : (size_t)count;
+        k = (mesh_socket__ticket *)mesh_transport_alloc(&s->net->base, sizeof *k + room * sizeof(mesh_socket__xfer));
+        if (!k) return NULL;
+        k->xfer = (mesh_socket__xfer *)(k + 1);
+        k->direct = 0;
+    }
+    k->count = k->left = count;
+    k->status = MESH_OK;
+    return k;
+}
+
+MESH__PRIVATE void mesh_socket__ticket_free(mesh_socket__impl *s, mesh_socket__ticket *k) {
+    if (k->count > MESH_SOCKET__SPARE_XFERS || s->nspare >= MESH_SOCKET__SPARES) {
+        mesh_transport_free(&s->net->base, k);
+    } else {
+        k->next = s->spare;
+        s->spare = k;
+        s->nspare++;
+    }
+}
+
 MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *post, mesh_ticket *ticket) {
     mesh_socket__impl *s = mesh_socket__of(t);
-    size_t bytes = sizeof(mesh_socket__ticket) + sizeof(mesh_socket__xfer) * (size_t)post->count;
-    mesh_socket__ticket *k = (mesh_socket__ticket *)mesh_transport_alloc(t, bytes);
+    mesh_socket__ticket *k = mesh_socket__ticket_new(s, post->count);
     int i;
     if (!k) return MESH_ERR_MEMORY;
-    memset(k, 0, sizeof *k);
-    k->xfer = (mesh_socket__xfer *)(k + 1);
-    k->count = k->left = post->count;
     for (i = 0; i < post->count; i++) {
         mesh_socket__xfer *x = &k->xfer[i];
         x->x = post->xfer[i];
@@ -90,7 +114,9 @@ MESH__PRIVATE mesh_status mesh_socket__test(mesh_transport *t, mesh_ticket *tick
     status = k->status;
     if (status != MESH_OK && why) *why = k->why;
     ticket->impl = NULL;
-    if (k->direct && !((mesh_socket__direct *)(void *)k)->group->spare)
+    if (!k->direct)
+        mesh_socket__ticket_free(mesh_socket__of(t), k);
+    else if (!((mesh_socket__direct *)(void *)k)->group->spare)
         ((mesh_socket__direct *)(void *)k)->group->spare = (mesh_socket__direct *)(void *)k;
     else
         mesh_transport_free(t, k);
@@ -273,13 +299,18 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
         mesh_transport_free(t, m);
     }
     while (s->pulls) mesh_socket__pull_free(s, s->pulls);
+    while (s->spare) {
+        mesh_socket__ticket *k = s->spare;
+        s->spare = k->next;
+        mesh_transport_free(t, k);
+    }
     while (s->closed) {
         mesh_socket__handle *g = s->closed;
         s->closed = g->next;
         mesh_transport_free(t, g);
     }
     mesh_socket__unshare(s);
-    if (s->given_fd >= 0) close(s->given_fd);
+    mesh_socket__give_back(s);
     if (s->schedstat >= 0) close(s->schedstat);
     if (s->tcp_fd >= 0) close(s->tcp_fd);
     if (s->ready >= 0) close(s->ready);

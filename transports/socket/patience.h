@@ -58,6 +58,28 @@ MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
     mesh_socket__learn(&s->yield_cost, mesh_socket__clock() - from);
 }
 
+/* The sockets of the opening wake a rank on its waker's core, and the kernel leaves those together that never sleep for long: here each goes to a core of
+   its own. It is bound to none. */
+MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
+#if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity)
+    enum { BITS = 8 * (int)sizeof(unsigned long), CORES = 4096 };
+    unsigned long allowed[CORES / BITS], one[CORES / BITS];
+    long bytes = syscall(SYS_sched_getaffinity, 0L, (long)sizeof allowed, allowed), status;
+    int i, n = 0, mine;
+    for (i = 0; i < 8 * bytes; i++) n += allowed[i / BITS] >> i % BITS & 1;
+    if (n < 2) return;
+    mine = h->me % n;
+    for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
+    memset(one, 0, sizeof one);
+    one[i / BITS] = 1UL << i % BITS;
+    status = syscall(SYS_sched_setaffinity, 0L, bytes, one);
+    status |= syscall(SYS_sched_setaffinity, 0L, bytes, allowed);
+    (void)status;
+#else
+    (void)h;
+#endif
+}
+
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;

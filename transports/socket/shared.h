@@ -17,7 +17,6 @@
 #include "state.h"
 
 enum {
-    MESH_SOCKET__SHARERS = 64, /* ranks of a host that share memory; with more of them it is sockets */
     MESH_SOCKET__RING = 32 * 1024,
     MESH_SOCKET__RING_PIECE = 8 * 1024, /* shown, or given free, at once: the other side works meanwhile */
     MESH_SOCKET__PAGE = 4096,
@@ -49,7 +48,8 @@ typedef struct mesh_socket__listed {
 typedef struct mesh_socket__place {
     uint32_t asleep; /* 1: it wants to be woken. By itself; who wakes it makes it 0 */
     uint32_t core;   /* 1 + the one that it was last seen on by itself; 0: unknown */
-    unsigned char apart[56];
+    uint32_t calls;  /* before it sleeps it has what all others have written shown (membarrier) */
+    unsigned char apart[52];
     uint64_t probe, probe_at; /* a number, and where the same one stands in its own memory */
     uint64_t reads;           /* whose own memory it can read, a bit for each index */
     uint64_t lent[MESH_SOCKET__LOANS];
@@ -68,7 +68,10 @@ struct mesh_socket__shared {
     unsigned char *base;
     uint64_t nbytes, heap; /* heap: bytes of each rank's */
     int fd, n, me;         /* me: of the n ranks that share */
+    int all_call;          /* who sleeps sees to it that it sees what was written: who writes need not */
     int rank[MESH_SOCKET__SHARERS];
+    int bell
+        [MESH_SOCKET__SHARERS]; /* eventfds, by which they wake each other: who is woken through a socket comes to its waker's core */
     mesh_socket__block *block;
     int nblocks, block_cap;
     uint64_t probe; /* read by the others, to see whether they can */
@@ -82,12 +85,14 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define MESH_SOCKET__SWAP(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
 #define MESH_SOCKET__FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define MESH_SOCKET__ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST) /* of what the compiler writes */
 #else
 #define MESH_SOCKET__SHARES 0
 #define MESH_SOCKET__SEE(p) (*(p))
 #define MESH_SOCKET__SHOW(p, v) (*(p) = (v))
 #define MESH_SOCKET__SWAP(p, v) (*(p))
 #define MESH_SOCKET__FENCE() ((void)0)
+#define MESH_SOCKET__ORDER() ((void)0)
 #endif
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -99,6 +104,7 @@ struct mesh_socket__shared {
 #endif
 
 #if MESH_SOCKET__SHARES
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #if !defined(SYS_memfd_create)
 #undef MESH_SOCKET__SHARES
@@ -153,10 +159,47 @@ MESH__PRIVATE int mesh_socket__meets_on_core(mesh_socket__shared *h) {
     return 0;
 }
 
+/* ---- // >>who sleeps and who writes ---- */
+
+enum { MESH_SOCKET__BARRIER_NOW = 2, MESH_SOCKET__BARRIER_REGISTER = 4 }; /* of membarrier: GLOBAL_EXPEDITED */
+
+MESH__PRIVATE int mesh_socket__membarrier(int command) {
+#if MESH_SOCKET__LINUX && defined(SYS_membarrier)
+    return syscall(SYS_membarrier, (long)command, 0L, 0L) == 0;
+#else
+    return (void)command, 0;
+#endif
+}
+
+/* This rank says that it sleeps, and then looks whether there is something; another writes something, and then looks whether this rank sleeps. One of both
+   has to see the other. Returns 0 where it must not sleep. */
+MESH__PRIVATE int mesh_socket__say_asleep(mesh_socket__shared *h) {
+    (void)MESH_SOCKET__SWAP(&mesh_socket__place_of(h, h->me)->asleep, 1u);
+    return !h->all_call || mesh_socket__membarrier(MESH_SOCKET__BARRIER_NOW);
+}
+
+/* Where every rank can do so: what each has in its place was put there before. */
+MESH__RARE void mesh_socket__all_call(mesh_socket__shared *h) {
+    int i;
+    h->all_call = 1;
+    for (i = 0; i < h->n; i++) h->all_call &= (int)MESH_SOCKET__SEE(&mesh_socket__place_of(h, i)->calls);
+}
+
+MESH__INLINE void mesh_socket__written(const mesh_socket__shared *h) {
+    if (h->all_call)
+        MESH_SOCKET__ORDER();
+    else
+        MESH_SOCKET__FENCE();
+}
+
 /* ---- // >>rings ---- */
 
-MESH__PRIVATE uint32_t mesh_socket__ring_room(mesh_socket__ring *r) {
-    return MESH_SOCKET__RING - (r->written - MESH_SOCKET__SEE(&r->read));
+/* Bytes for which there is room; how far the peer has read is looked at where they seem less than `least`. */
+MESH__PRIVATE uint32_t mesh_socket__ring_room(mesh_socket__peer *p, mesh_socket__ring *r, uint32_t least) {
+    uint32_t room = MESH_SOCKET__RING - (r->written - p->ring_seen);
+    if (room >= least) return room;
+    p->ring_seen = MESH_SOCKET__SEE(&r->read);
+    return MESH_SOCKET__RING - (r->written - p->ring_seen);
 }
 
 /* Put n bytes behind those that are not shown yet, `ahead` of them: there is room. */
@@ -167,23 +210,38 @@ MESH__PRIVATE void mesh_socket__ring_put(mesh_socket__ring *r, uint32_t ahead, c
     if (n > first) memcpy(r->bytes, (const unsigned char *)from + first, n - first);
 }
 
-/* Take n bytes, `ahead` of which were taken and not yet given free: they are there. */
-MESH__PRIVATE void mesh_socket__ring_take(const mesh_socket__ring *r, uint32_t ahead, void *to, uint32_t n) {
-    uint32_t at = (r->read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+MESH__INLINE uint32_t mesh_socket__ring_holds(const mesh_socket__peer *p, mesh_socket__ring *r) {
+    return MESH_SOCKET__SEE(&r->written) - p->ring_read;
+}
+
+/* Take n bytes, `ahead` of which were taken and not yet read: they are there. */
+MESH__PRIVATE void mesh_socket__ring_take(const mesh_socket__peer *p, const mesh_socket__ring *r, uint32_t ahead,
+                                          void *to, uint32_t n) {
+    uint32_t at = (p->ring_read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
     if (first > n) first = n;
     memcpy(to, r->bytes + at, first);
     if (n > first) memcpy((unsigned char *)to + first, r->bytes, n - first);
 }
 
-MESH__INLINE uint32_t mesh_socket__ring_holds(mesh_socket__ring *r) { return MESH_SOCKET__SEE(&r->written) - r->read; }
+/* n bytes are read. Every so often they are given free, which who writes looks at seldom: 1 where it waits for that. What is never shown is a piece at
+   most, and a ring that is full holds more. */
+MESH__PRIVATE int mesh_socket__ring_free(mesh_socket__peer *p, mesh_socket__ring *r, uint32_t n) {
+    p->ring_read += n;
+    if (p->ring_read - r->read < MESH_SOCKET__RING_PIECE) return 0;
+    MESH_SOCKET__SHOW(&r->read, p->ring_read);
+    MESH_SOCKET__FENCE();
+    return MESH_SOCKET__SEE(&r->full) != 0;
+}
 
 /* ---- // >>the file ---- */
 
 MESH__RARE mesh_socket__shared *mesh_socket__shared_new(mesh_socket__impl *s, int n, int me, const int *ranks) {
     mesh_socket__shared *h = (mesh_socket__shared *)mesh_transport_alloc(&s->net->base, sizeof *h);
+    int i;
     if (!h) return NULL;
     memset(h, 0, sizeof *h);
     h->fd = -1;
+    for (i = 0; i < MESH_SOCKET__SHARERS; i++) h->bell[i] = -1;
     h->n = n;
     h->me = me;
     memcpy(h->rank, ranks, (size_t)n * sizeof *ranks);
@@ -260,9 +318,11 @@ MESH__RARE uint64_t mesh_socket__heap_bytes(int n) {
 /* Make the file, as large as it can be had, and map it. Returns 0, or why not. */
 MESH__RARE int mesh_socket__shared_make(mesh_socket__shared *h) {
     const uint64_t least = 4 << 20;
-    int error = ENOMEM;
+    int error = ENOMEM, i;
     h->fd = (int)syscall(SYS_memfd_create, "mesh.h", 1L /* MFD_CLOEXEC */);
     if (h->fd < 0) return errno;
+    for (i = 0; i < h->n; i++)
+        if ((h->bell[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return errno;
     for (h->heap = mesh_socket__heap_bytes(h->n); h->heap >= least; h->heap = h->heap / 2 / least * least) {
         h->nbytes = mesh_socket__heaps_at(h->n) + (uint64_t)h->n * h->heap;
         if (ftruncate(h->fd, (off_t)h->nbytes) == 0 && mesh_socket__map(h)) return 0;
@@ -273,8 +333,11 @@ MESH__RARE int mesh_socket__shared_make(mesh_socket__shared *h) {
 
 MESH__RARE void mesh_socket__unshare(mesh_socket__impl *s) {
     mesh_socket__shared *h = s->shared;
+    int i;
     if (!h) return;
     s->shared = NULL;
+    for (i = 0; i < h->n; i++)
+        if (h->bell[i] >= 0) close(h->bell[i]);
     if (h->base) munmap(h->base, (size_t)h->nbytes);
     if (h->fd >= 0) close(h->fd);
     mesh_transport_free(&s->net->base, h->block);

@@ -106,8 +106,11 @@ enum {
     MESH_SOCKET__OFFERS = 32768,        /* of large messages that a peer has not accepted; more wait here */
     MESH_SOCKET__CONTROLS = 4096,       /* messages of a peer that the core has not taken */
     MESH_SOCKET__IOVS = 64,
-    MESH_SOCKET__EVENTS = 64, /* taken from the kernel at once */
-    MESH_SOCKET__GLANCES = 64 /* at shared memory, before the kernel is asked */
+    MESH_SOCKET__EVENTS = 64,     /* taken from the kernel at once */
+    MESH_SOCKET__SHARERS = 64,    /* ranks of a host that share memory; with more of them it is sockets */
+    MESH_SOCKET__SPARE_XFERS = 4, /* messages that a ticket has room for which is kept */
+    MESH_SOCKET__SPARES = 16,     /* kept tickets */
+    MESH_SOCKET__GLANCES = 64     /* at shared memory, before the kernel is asked */
 };
 
 /* What goes over a connection that stands: who deals with it, how many bytes may follow the header, 1 where those have to be here before it is dealt
@@ -127,12 +130,11 @@ enum {
     X(MESH_SOCKET__F_GIVEN_UP, given_up, 0, MESH_ERROR_BYTES - 1, 1) /* why this rank is given up: others say   \
                            that it is lost, or it is waited for no longer; or the opening is, status -a, rank b */    \
     X(MESH_SOCKET__F_STAYS, stays, 0, 0, 0)   /* while opening: no Unix-domain connection to rank 0 could be had */  \
-    X(MESH_SOCKET__F_SHARE, share, 0, 0, 0)   /* a=ranks that share memory b=bytes of each heap; its descriptor */   \
+    X(MESH_SOCKET__F_SHARE, share, 0, 0, 0)   /* a=ranks that share memory b=bytes of each heap; the descriptors */  \
     X(MESH_SOCKET__F_SHARED, shared, 0, 0, 0) /* a=1: it is mapped, by all where the first of them says so */        \
     X(MESH_SOCKET__F_LEND, lend, 36, 256, 1)  /* channel check a=bytes b=send id; where the message lies: copy it */ \
     X(MESH_SOCKET__F_PULL, pull, 0, 0, 0)     /* a=send id b=1: it is copied; 0: that has begun */                   \
-    X(MESH_SOCKET__F_RINGS, rings, 0, 0, 0)   /* what follows goes through shared memory; here come bells */         \
-    X(MESH_SOCKET__F_BELL, bell, 0, 0, 0)     /* there is something in shared memory */
+    X(MESH_SOCKET__F_RINGS, rings, 0, 0, 0)   /* what follows goes through shared memory; here comes only the end */
 
 #define MESH_X(name, handler, least, most, whole) name,
 
@@ -172,7 +174,8 @@ struct mesh_socket__ticket {
     int count, left;
     mesh_status status;
     mesh_error why;
-    int direct; /* it is the first field of a mesh_socket__direct */
+    int direct;                /* it is the first field of a mesh_socket__direct */
+    mesh_socket__ticket *next; /* of those kept for the next post */
 };
 
 /* A message that came before its receive: its bytes follow this struct, or it is an offer of a large one. */
@@ -192,13 +195,14 @@ typedef struct mesh_socket__peer {
     mesh_socket__list posted, waiting, offered,
         streaming; /* receives not matched; sends without a connection, offered, accepted */
     mesh_socket__early *early, **early_end;
-    int offers, controls;   /* of the peer, that wait here */
-    int noffered;           /* in `offered` */
-    uint64_t credit, taken; /* eager bytes we may send; eager bytes taken and not yet credited */
-    uint64_t lent;          /* eager bytes that lie here */
-    int untold;             /* gone, but there was no memory to say so */
-    int gone, goodbye;      /* gone: a mesh_event_kind was reported */
-    int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
+    int offers, controls;          /* of the peer, that wait here */
+    int noffered;                  /* in `offered` */
+    uint64_t credit, taken;        /* eager bytes we may send; eager bytes taken and not yet credited */
+    uint64_t lent;                 /* eager bytes that lie here */
+    int untold;                    /* gone, but there was no memory to say so */
+    int gone, goodbye;             /* gone: a mesh_event_kind was reported */
+    int settled;                   /* on rank 0's host: the connection to rank 0 is the one that is kept */
+    uint32_t ring_read, ring_seen; /* how far this rank has read, and the peer, as last seen, where they share memory */
     int tried_unix, restless;
     int sharer; /* 1 + its index among the ranks that share memory; 0: it does not */
     int shares; /* while opening: what it has said of that */
@@ -219,7 +223,13 @@ enum {
 };
 
 /* What an event of the epoll is of: the low bits beside a connection's address. */
-enum { MESH_SOCKET__OF_CONN, MESH_SOCKET__OF_PROCESS, MESH_SOCKET__OF_TCP, MESH_SOCKET__OF_UNIX };
+enum {
+    MESH_SOCKET__OF_CONN,
+    MESH_SOCKET__OF_PROCESS,
+    MESH_SOCKET__OF_TCP,
+    MESH_SOCKET__OF_UNIX,
+    MESH_SOCKET__OF_BELL = 4 /* of no connection */
+};
 
 /* What is to become of a connection. */
 enum { MESH_SOCKET__LIVES, MESH_SOCKET__BROKEN, MESH_SOCKET__GAVE_WAY /* to the one that the other side began */ };
@@ -291,7 +301,10 @@ typedef struct mesh_socket__impl {
     mesh_socket__pull *pulls; /* messages that this rank copies */
     unsigned char *stage;     /* kept for the next operation that needs one; NULL: none */
     size_t stage_bytes;
-    int awaits_fd, given_fd; /* while it is passed on */
+    mesh_socket__ticket *spare; /* tickets of few messages, for the next posts */
+    int nspare;
+    int awaits_fds, ngiven,
+        given[1 + MESH_SOCKET__SHARERS]; /* while they are passed on: the memory's, all ranks' bells */
     uint64_t given_heap;
     int given_ranks;
     char secret[256];
@@ -485,6 +498,11 @@ MESH__PRIVATE void mesh_socket__id_drop(mesh_socket__impl *s, mesh_socket__xfer 
 
 MESH__PRIVATE void mesh_socket__loan_end(mesh_socket__impl *s, mesh_socket__xfer *x);  /* lend.h */
 MESH__PRIVATE void mesh_socket__pull_stop(mesh_socket__impl *s, mesh_socket__xfer *x); /* frames.h */
+
+/* Descriptors that were passed on, and are not wanted. */
+MESH__RARE void mesh_socket__give_back(mesh_socket__impl *s) {
+    while (s->ngiven) close(s->given[--s->ngiven]);
+}
 
 MESH__PRIVATE void mesh_socket__xfer_done(mesh_socket__impl *s, mesh_socket__xfer *x) {
     if (x->loan) mesh_socket__loan_end(s, x);
