@@ -170,10 +170,13 @@ static inline ssize_t failing_sendmsg(int fd, const struct msghdr *m, int flags)
 static inline ssize_t failing_recvmsg(int fd, struct msghdr *m, int flags) {
     struct iovec v[FAILING_IOVS];
     struct msghdr less;
+    ssize_t n;
     if (failing_transfer(FAIL_AT_RECVMSG, fd)) return -1;
     if (!failing_now) return recvmsg(fd, m, flags);
     less = failing_message(m, v, FAILING_IOVS);
-    return recvmsg(fd, &less, flags);
+    n = recvmsg(fd, &less, flags);
+    m->msg_controllen = less.msg_controllen;
+    return n;
 }
 static inline ssize_t failing_recv(int fd, void *p, size_t n, int flags) {
     return failing_transfer(FAIL_AT_RECV, fd) ? -1 : recv(fd, p, failing_short(n), flags);

@@ -260,6 +260,7 @@ static ssize_t moment_recvmsg(int fd, struct msghdr *m, int flags) {
     moment_call(my_rank);
     part = shortened(m, v, (size_t)moment_bytes(AT_RECEIVED, message_bytes(m)));
     n = recvmsg(fd, &part, flags);
+    m->msg_controllen = part.msg_controllen;
     if (n > 0 && now_on.moment == AT_RECEIVED) moment[my_rank].left -= n;
     return n;
 }

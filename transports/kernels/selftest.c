@@ -657,7 +657,7 @@ int main(int argc, char **argv) {
     int i, op, round, rounds;
     vectors = argc > 1 && strcmp(argv[1], "--vectors") == 0;
     if (argc > 1 + vectors) state = strtoull(argv[1 + vectors], NULL, 10);
-    rounds = vectors ? 5 : 20;
+    rounds = vectors ? 3 : 20;
     if (!vectors) halves();
     if (!vectors) text();
     if (!vectors) shapes();

@@ -3,7 +3,7 @@
    Includes loop.h. Knows no frame.
 
    Each member of a group has a cell, which it alone writes and the others read. The operations of a group run one after the other, with a
-   number; each begins with `arrived` becoming that number. A rank that begins one has read all it needs of the one before, so what it has
+   number; each begins with `arrived`, the even or the odd one, becoming that number. A rank that begins one has read all it needs of the one before, so what it has
    shown for operation k may be written over once everybody has arrived at k + 1: two of everything will do.
 */
 
@@ -23,18 +23,19 @@ enum {
 
 enum { MESH_SOCKET__OWN_SEND = 1, MESH_SOCKET__OWN_RECV = 2 };
 
-/* What a rank shows of an operation, for even and odd numbers. Offsets are in the file; 0: none. own: which of them are addresses in its process. */
+/* What a rank shows of an operation, for even and odd numbers: one line of the cache, so that who waits for it has it when it has come. Offsets are in the
+   file; 0: none. own: which of them are addresses in its process. */
 typedef struct mesh_socket__shown {
-    uint64_t check, send, recv, stage, own;
+    uint32_t arrived, own;
+    uint64_t check, send, recv, stage;
     unsigned char few[MESH_SOCKET__FEW_BYTES];
 } mesh_socket__shown;
 
 typedef struct mesh_socket__cell {
-    uint32_t id; /* of the group */
-    uint32_t arrived;
+    uint32_t id;        /* of the group */
     uint32_t withdrawn; /* the operation that it has given up; 0: none */
     uint32_t put, used; /* chunks, of all operations */
-    unsigned char apart[108];
+    unsigned char apart[112];
     mesh_socket__shown shown[2];
     unsigned char slot[2][MESH_SOCKET__SLOT];
 } mesh_socket__cell;
@@ -146,10 +147,10 @@ MESH__PRIVATE mesh_socket__cell *mesh_socket__cell_of(mesh_socket__impl *s, mesh
                (mesh_socket__cell *)(void *)mesh_socket__told_memory(s->shared, g->sharer[j], at, sizeof *g->cell[j]);
 }
 
-/* Has member j arrived at operation k? */
+/* Has member j arrived at operation k? This rank has begun k or is about to, so no other is beyond k + 1. */
 MESH__INLINE int mesh_socket__has_arrived(mesh_socket__impl *s, mesh_socket__handle *g, int j, uint32_t k) {
     mesh_socket__cell *cell = g->cell[j] ? g->cell[j] : mesh_socket__cell_of(s, g, j);
-    return cell && (int32_t)(MESH_SOCKET__SEE(&cell->arrived) - k) >= 0;
+    return cell && (int32_t)(MESH_SOCKET__SEE(&cell->shown[k & 1].arrived) - k) >= 0;
 }
 
 /* Does this operation need what member j shows? */

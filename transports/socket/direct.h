@@ -95,7 +95,7 @@ MESH__PRIVATE void mesh_socket__direct_begin(mesh_socket__impl *s, mesh_socket__
                               to + (size_t)block * op->total * op->call.elem_bytes);
     }
     op->began = 1;
-    MESH_SOCKET__SHOW(&mine->arrived, op->number);
+    MESH_SOCKET__SHOW(&shown->arrived, op->number);
     if (bytes > MESH_SOCKET__SLOT) mesh_socket__begin_part(op);
     mesh_socket__tell(s, g);
 }

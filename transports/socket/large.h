@@ -142,7 +142,7 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
     if (!(op->own & MESH_SOCKET__OWN_RECV)) mesh_socket__hold(s->shared, op->recv_at);
     shown->send = op->send_at;
     shown->recv = op->recv_at;
-    shown->own = (uint64_t)op->own;
+    shown->own = (uint32_t)op->own;
     shown->stage = op->stage_at;
     return 1;
 }

@@ -65,7 +65,7 @@ MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn
     unsigned char head[MESH_SOCKET__HEADER];
     uint64_t n = x->x.nbytes, at, run;
     uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
-    if (!r || c->socket_left || n > MESH_SOCKET__RING_PIECE - MESH_SOCKET__HEADER || !mesh_socket__is_idle(s, c) ||
+    if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || !mesh_socket__is_idle(s, c) ||
         mesh_socket__ring_room(&s->peer[c->rank], r, whole) < whole)
         return 0;
     mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
@@ -139,11 +139,12 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
     const mesh_socket__ring *r = c->ring_in;
     mesh_socket__peer *p = &s->peer[c->rank];
     unsigned char head[MESH_SOCKET__HEADER];
-    mesh__wire w = mesh__reading(head);
+    mesh__wire w;
     mesh_socket__xfer *x;
     uint64_t at, run;
     if (c->rx_left || c->in_len != c->in_at || have < MESH_SOCKET__HEADER) return 0;
     mesh_socket__ring_take(p, r, 0, head, MESH_SOCKET__HEADER);
+    w = mesh__reading(head);
     mesh_socket__header_wire(&w, &c->rx);
     if (c->rx.type != MESH_SOCKET__F_EAGER || c->rx.length > have - MESH_SOCKET__HEADER ||
         p->lent + c->rx.length + MESH_SOCKET__HEADER > MESH_SOCKET__CREDIT || mesh_socket__is_dead(s, c->rx.channel))

@@ -66,7 +66,7 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
     unsigned long allowed[CORES / BITS], one[CORES / BITS];
     long bytes = syscall(SYS_sched_getaffinity, 0L, (long)sizeof allowed, allowed), status;
     int i, n = 0, mine;
-    for (i = 0; i < 8 * bytes; i++) n += allowed[i / BITS] >> i % BITS & 1;
+    for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / BITS] >> i % BITS & 1);
     if (n < 2) return;
     mine = h->me % n;
     for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
