@@ -113,9 +113,10 @@ typedef struct mesh__op {
     mesh_status status, failing; /* failing: the end it will have once its tickets have ended */
     uint64_t channel, check;
     mesh__record record;
-    uint32_t tag;  /* point to point: the sequence of its channel, 0 or with MESH__TAGGED */
-    uint32_t ring; /* which of all operations remembered it is; see mesh__history_of */
-    int64_t start, deadline;
+    uint32_t tag;            /* point to point: the sequence of its channel, 0 or with MESH__TAGGED */
+    uint32_t ring;           /* which of all operations remembered it is; see mesh__history_of */
+    int64_t start, deadline; /* where it is timed */
+    int timed;
     /* While it is blocked in: when to ask the others, again after how long; when to say so. */
     int64_t next_ask, ask_wait, say;
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
@@ -307,7 +308,17 @@ MESH__PRIVATE void mesh__history_end(mesh__engine *e, const mesh__op *op, int st
     mesh__history *h = mesh__history_of(e, op);
     if (!h) return;
     h->status = status;
-    h->end = e->t->ops->now(e->t);
+    if (op->timed) h->end = e->t->ops->now(e->t);
+}
+
+/* When it began, and by when it has to end. One that is waited for at once is timed when a first look finds it unfinished, which few small ones are: asking
+   for the time costs as much as they do. */
+MESH__PRIVATE void mesh__op_time(mesh__engine *e, mesh__op *op) {
+    mesh__history *h = mesh__history_of(e, op);
+    op->timed = 1;
+    op->start = e->t->ops->now(e->t);
+    op->deadline = op->start + mesh__impl(op->comm)->timeout;
+    if (h) h->start = op->start;
 }
 
 MESH__PRIVATE uint32_t mesh__remembered(const mesh__engine *e) {
@@ -517,14 +528,15 @@ MESH__PRIVATE void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     op->schedule.call.channel = op->channel;
     op->schedule.call.check = check;
     op->schedule.call.record = &op->record;
-    op->start = mesh__now(e);
-    op->deadline = op->start + mesh__impl(c)->timeout;
+    op->timed = 0;
+    op->deadline = INT64_MAX;
     mesh__record_of_op(op, &op->record);
     mesh__record_of_op(op, &h->record); /* written twice: reading back what was just written would wait for it */
     op->ring = e->ring_count++;
     h->comm = (int)c->id;
     h->status = MESH_IN_PROGRESS;
-    h->start = op->start;
+    h->start = h->end = 0;
+    if (e->t->trace || !mesh__impl(c)->blocking) mesh__op_time(e, op);
     e->nactive++;
 }
 
@@ -892,6 +904,12 @@ MESH__PRIVATE void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t un
     uint32_t seen, generation = op->generation;
     mesh__op_advance(e, op); /* often it has ended: then the others need no look */
     e->waiting = op;
+    if (op->state == MESH__ACTIVE && !op->timed) {
+        mesh__progress(e, 0);
+        mesh__heard(e);
+        mesh__op_advance(e, op);
+        if (op->state == MESH__ACTIVE && op->generation == generation) mesh__op_time(e, op);
+    }
     seen = op->progress;
     if (op->state == MESH__ACTIVE && !op->next_ask) { /* the first time it is waited for */
         op->ask_wait = impl->ask;
