@@ -126,7 +126,7 @@ MESH__PRIVATE int mesh_socket__met(mesh_socket__impl *s, mesh_socket__direct *op
 MESH__PRIVATE int mesh_socket__is_sound(mesh_socket__impl *s, mesh_socket__direct *op) {
     mesh_socket__handle *g = op->group;
     int j;
-    MESH_SOCKET__FENCE();
+    MESH_SOCKET__WAS_READ();
     for (j = 0; j < g->n; j++) {
         uint32_t gone = j == g->index || !g->cell[j] ? 0 : MESH_SOCKET__SEE(&g->cell[j]->withdrawn);
         if (!gone || (int32_t)(gone - op->number) > 0) continue;

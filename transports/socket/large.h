@@ -94,6 +94,7 @@ MESH__PRIVATE int mesh_socket__all_read(mesh_socket__impl *s, const mesh_socket_
    stage is written and read at the same time. As measured: up to 1 MB, and between two. */
 MESH__PRIVATE int mesh_socket__better_read(const mesh_socket__direct *op, int moves, size_t nbytes) {
     if (op->medium) return moves && nbytes >= MESH_SOCKET__LEND;
+    if (moves && (op->shape == MESH_SOCKET__BLOCKS || op->kind == MESH_CALL_GATHER)) return 1; /* only one reads it */
     if (op->sliced) nbytes /= (size_t)op->group->n;
     return nbytes <= MESH_SOCKET__PULL_PIECE || (op->group->n == 2 && op->kind != MESH_CALL_BROADCAST);
 }

@@ -157,7 +157,7 @@ MESH__PRIVATE void mesh_socket__loan_end(mesh_socket__impl *s, mesh_socket__xfer
 /* Is what was copied still lent? */
 MESH__PRIVATE int mesh_socket__is_lent(const mesh_socket__impl *s, int rank, const mesh_socket__loan *l) {
     const mesh_socket__place *place = mesh_socket__place_of(s->shared, s->peer[rank].sharer - 1);
-    MESH_SOCKET__FENCE();
+    MESH_SOCKET__WAS_READ();
     return l->entry < MESH_SOCKET__LOANS && MESH_SOCKET__SEE(&place->lent[l->entry]) == l->id;
 }
 

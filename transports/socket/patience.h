@@ -18,6 +18,8 @@ enum {
     MESH_SOCKET__SPINS = 16,        /* looks before the first yield */
     MESH_SOCKET__SPIN_NS = 50000,   /* and for so long, where a sleep costs nothing more */
     MESH_SOCKET__DEAREST = 4000000, /* ns; no cost counts for more */
+    MESH_SOCKET__TOGETHER = 16,     /* looks, on one core with another rank, before it is left; */
+    MESH_SOCKET__PART_NS = 5000000, /* not more often than so */
     MESH_SOCKET__DELAY_BYTES = 96
 };
 
@@ -58,8 +60,8 @@ MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
     mesh_socket__learn(&s->yield_cost, mesh_socket__clock() - from);
 }
 
-/* The sockets of the opening wake a rank on its waker's core, and the kernel leaves those together that never sleep for long: here each goes to a core of
-   its own. It is bound to none. */
+/* The sockets of the opening wake a rank on its waker's core, a program that computes takes the other one, and the kernel leaves those together
+   that never sleep for long: here each goes to a core of its own. It is bound to none. */
 MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
 #if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity)
     enum { BITS = 8 * (int)sizeof(unsigned long), CORES = 4096 };
@@ -68,7 +70,7 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
     int i, n = 0, mine;
     for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / BITS] >> i % BITS & 1);
     if (n < 2) return;
-    mine = h->me % n;
+    mine = h->n <= n ? (int)((int64_t)h->me * n / h->n) : h->me % n;
     for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
     memset(one, 0, sizeof one);
     one[i / BITS] = 1UL << i % BITS;
@@ -78,6 +80,16 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
 #else
     (void)h;
 #endif
+}
+
+/* Again on one core with another rank: it should not last, for beside it each message costs a change of ranks. */
+MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
+    int64_t now;
+    if (++s->together % MESH_SOCKET__TOGETHER) return;
+    now = mesh_socket__clock();
+    if (now < s->part_at) return;
+    s->part_at = now + MESH_SOCKET__PART_NS;
+    mesh_socket__spread(s->shared);
 }
 
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
@@ -92,9 +104,10 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
     s->on_one_core = s->shared && mesh_socket__meets_on_core(s->shared);
-    if (s->on_one_core)
+    if (s->on_one_core) {
+        mesh_socket__part(s);
         sched_yield(); /* it may be the very rank that is waited for */
-    else if (looks > MESH_SOCKET__SPINS && (!s->shared || spun >= 2 * s->yield_cost))
+    } else if (looks > MESH_SOCKET__SPINS && (!s->shared || spun >= 2 * s->yield_cost))
         mesh_socket__yield(s);
     return 1;
 }

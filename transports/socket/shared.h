@@ -85,13 +85,15 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define MESH_SOCKET__SWAP(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
 #define MESH_SOCKET__FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
-#define MESH_SOCKET__ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST) /* of what the compiler writes */
+#define MESH_SOCKET__WAS_READ() __atomic_thread_fence(__ATOMIC_ACQUIRE) /* what was read before is not read later */
+#define MESH_SOCKET__ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)    /* of what the compiler writes */
 #else
 #define MESH_SOCKET__SHARES 0
 #define MESH_SOCKET__SEE(p) (*(p))
 #define MESH_SOCKET__SHOW(p, v) (*(p) = (v))
 #define MESH_SOCKET__SWAP(p, v) (*(p))
 #define MESH_SOCKET__FENCE() ((void)0)
+#define MESH_SOCKET__WAS_READ() ((void)0)
 #define MESH_SOCKET__ORDER() ((void)0)
 #endif
 
@@ -249,10 +251,22 @@ MESH__RARE mesh_socket__shared *mesh_socket__shared_new(mesh_socket__impl *s, in
 }
 
 #if MESH_SOCKET__SHARES
+/* Map the file, where huge pages of it can be. */
 MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
-    void *p;
+    void *all, *p = MAP_FAILED;
+    size_t before;
     h->nbytes = mesh_socket__heaps_at(h->n) + (uint64_t)h->n * h->heap;
-    p = mmap(NULL, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
+    all = mmap(NULL, (size_t)h->nbytes + MESH_SOCKET__WIDE, PROT_NONE, MAP_SHARED, h->fd, 0);
+    if (all != MAP_FAILED) {
+        before = (MESH_SOCKET__WIDE - (uintptr_t)all % MESH_SOCKET__WIDE) % MESH_SOCKET__WIDE;
+        p = (unsigned char *)all + before;
+        if (before) munmap(all, before);
+        munmap((unsigned char *)p + h->nbytes, MESH_SOCKET__WIDE - before);
+        if (mmap(p, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED) {
+            munmap(p, (size_t)h->nbytes);
+            p = MAP_FAILED;
+        }
+    }
     h->base = p == MAP_FAILED ? NULL : (unsigned char *)p;
     if (h->base) { /* a core has this rank's memory, not everybody's; MADV_DONTDUMP and _DODUMP, which strict C hides */
         enum { DONTDUMP = 16, DODUMP = 17 };
@@ -264,13 +278,31 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     return h->base != NULL;
 }
 
-/* Have pages where there are none yet. Returns 0, or why not: a page that is not there would end the program when it is touched. */
-MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+MESH__PRIVATE int mesh_socket__fill(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
     int error;
     do {
         error = posix_fallocate(h->fd, (off_t)at, (off_t)nbytes);
     } while (error == EINTR);
     return error;
+}
+
+/* Have huge pages, as far as the kernel gives them: each grows out of a small one. (For files without a name it has no other way, unless
+   shmem_enabled is set.) */
+MESH__PRIVATE void mesh_socket__widen_pages(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    enum { COLLAPSE = 25 }; /* MADV_COLLAPSE, of Linux 6.1 */
+    uint64_t end = (at + nbytes) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
+    at = (at + MESH_SOCKET__WIDE - 1) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
+    for (; at < end; at += MESH_SOCKET__WIDE) {
+        if (mesh_socket__fill(h, at, MESH_SOCKET__PAGE) != 0) return;
+        h->base[at] = 0;
+        if (syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)MESH_SOCKET__WIDE, (long)COLLAPSE) != 0) return;
+    }
+}
+
+/* Have pages where there are none yet. Returns 0, or why not: a page that is not there would end the program when it is touched. */
+MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
+    if (nbytes >= MESH_SOCKET__WIDE) mesh_socket__widen_pages(h, at, nbytes);
+    return mesh_socket__fill(h, at, nbytes);
 }
 
 /* Give pages back. */
