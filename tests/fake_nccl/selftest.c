@@ -936,6 +936,7 @@ static void crossed(int crosses) {
         check_hangs(b);
         meet(1);
         EQUAL(ncclCommAbort(copy), ncclSuccess);
+        meet(2); /* on rank 0 that waits for what is before it: the world's, on both ranks */
         EQUAL(ncclCommAbort(world), ncclSuccess);
     }
     EQUAL(cudaStreamSynchronize(a), cudaSuccess);

@@ -84,8 +84,10 @@ MESH__PRIVATE int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine 
         mesh__progress(e, 0);
         mesh__poll(e);
         now = mesh__now(e);
-        for (i = 0; i < e->nops; i++)
+        for (i = 0; i < e->nops; i++) { /* nobody else may look for their ends for long */
+            if (e->op[i]->issued) mesh__op_advance(e, e->op[i]);
             if (e->op[i]->state == MESH__ACTIVE && now >= e->op[i]->deadline) mesh__op_look(e, e->op[i]);
+        }
         if (mesh_socket__arm(t, &wake) != MESH_OK) continue;
         wake = mesh__wake_at(e, wake);
         MESH__STORE(&h->until, wake);
