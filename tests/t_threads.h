@@ -233,6 +233,7 @@ static void helper_rank(mesh_transport *t, void *ctx) {
             double end = test_now() + 20;
             world_await(k, 2);
             while (__sync_add_and_fetch(&helper_ended, 0) == ended && test_now() < end) test_sleep(0.0005);
+            CHECK(__sync_add_and_fetch(&helper_ended, 0) > ended);
             CHECK_INT(mesh_test(r), MESH_OK);
         } else {
             CHECK_OK(mesh_wait(r), c.error);
