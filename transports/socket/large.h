@@ -91,10 +91,10 @@ MESH__PRIVATE int mesh_socket__all_read(mesh_socket__impl *s, const mesh_socket_
 }
 
 /* Do the others better read this rank's own memory than have it copied to a stage? The kernel copies once, but a reader waits for all of it; a
-   stage is written and read at the same time. As measured: up to 1 MB, and between two. */
+   stage is written and read at the same time. As measured: up to 1 MB, between two, and what only one reads. */
 MESH__PRIVATE int mesh_socket__better_read(const mesh_socket__direct *op, int moves, size_t nbytes) {
     if (op->medium) return moves && nbytes >= MESH_SOCKET__LEND;
-    if (moves && (op->shape == MESH_SOCKET__BLOCKS || op->kind == MESH_CALL_GATHER)) return 1; /* only one reads it */
+    if (moves && (op->shape == MESH_SOCKET__BLOCKS || op->kind == MESH_CALL_GATHER)) return 1;
     if (op->sliced) nbytes /= (size_t)op->group->n;
     return nbytes <= MESH_SOCKET__PULL_PIECE || (op->group->n == 2 && op->kind != MESH_CALL_BROADCAST);
 }
