@@ -526,8 +526,11 @@ MESH__PRIVATE void mesh__combine_swapped(const mesh_call *c, void *dst, void *sr
 
 /* ---- // >>many: n inputs in one pass over memory ---- */
 
-/* Bytes of a piece that stays in the nearest cache. No element of a reduction of many is larger. */
-enum { MESH__TILE = 4096 };
+enum {
+    MESH__TILE =
+        4096,      /* bytes of a piece that stays in the nearest cache; no element of a reduction of many is larger */
+    MESH__FEW = 32 /* bytes that are not worth a loop */
+};
 
 /* A sum or product of halves: of f32 that are rounded once. */
 MESH__PRIVATE int mesh__sums_halves(const mesh_call *c, int nsrc) {
@@ -580,6 +583,19 @@ MESH__PRIVATE void mesh__reduce_tiles(const mesh_call *c, mesh__pass *p, size_t 
     }
 }
 
+/* A few elements, which need no loop of their own: less than a register's bytes. Returns 0 where that is not so. */
+MESH__PRIVATE int mesh__reduce_few(const mesh_call *c, void *const *dst, int ndst, const void *const *src, int nsrc,
+                                   size_t count, size_t elem) {
+    uint64_t few[MESH__FEW / 8];
+    size_t nbytes = count * elem;
+    int k;
+    if (count > (size_t)MESH__FEW || nbytes > (size_t)MESH__FEW || c->user_op || mesh__sums_halves(c, nsrc)) return 0;
+    mesh__copy_few(few, src[0], nbytes);
+    for (k = 1; k < nsrc; k++) mesh__reduce_plain(c->op, c->dtype, few, src[k], count);
+    for (k = 0; k < ndst; k++) mesh__copy_few(dst[k], few, nbytes);
+    return 1;
+}
+
 /* mesh__reduce_many with registers of at most `width` bytes. */
 MESH__PRIVATE void mesh__reduce_wide(mesh__width width, const mesh_call *c, void *const *dst, int ndst,
                                      const void *const *src, int nsrc, size_t count, size_t elem, int stream) {
@@ -601,6 +617,7 @@ MESH__PRIVATE void mesh__reduce_wide(mesh__width width, const mesh_call *c, void
    aligned (a user's op gets copies that are). stream: stores go past the caches, for results larger than these, and are in order before later ones. */
 MESH__PRIVATE void mesh__reduce_many(const mesh_call *c, void *const *dst, int ndst, const void *const *src, int nsrc,
                                      size_t count, size_t elem, int stream) {
+    if (mesh__reduce_few(c, dst, ndst, src, nsrc, count, elem)) return;
     mesh__reduce_wide(mesh__widest(), c, dst, ndst, src, nsrc, count, elem, stream);
 }
 

@@ -183,12 +183,12 @@ MESH__PRIVATE void mesh__build_p2p_turned(mesh__schedule *s, const mesh_xfer *xf
 
 /* Sends to myself, matched in order with receives from myself, as moves; then everything else as one post. in_place: the first is sent from
    a copy, for something is received where it lies. */
-MESH__PRIVATE void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count, int in_place) {
+MESH__PRIVATE void mesh__build_p2p(mesh__schedule *s, const mesh_xfer *xfers, int count, int in_place, int to_self) {
     unsigned char *copy = NULL;
     int i, from = -1, to = -1, nblocks = 0, index = s->index;
     for (i = 0; i < count; i++) nblocks += xfers[i].block != NULL;
     if (!mesh__grow(s->t, (void **)&s->block, &s->block_cap, nblocks, sizeof *s->block)) s->out_of_memory = 1;
-    for (nblocks = 0; !s->out_of_memory;) {
+    for (nblocks = 0; to_self && !s->out_of_memory;) {
         mesh__step *step;
         from = mesh__next_self(xfers, count, index, MESH_SEND, from);
         to = mesh__next_self(xfers, count, index, MESH_RECV, to);
@@ -249,7 +249,8 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     mesh__op *op;
     uint32_t tag;
     mesh_status status = mesh__p2p_begin(c, axes, kind, r, &g, &tag);
-    int i, in_place = (kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) && count == 2 &&
+    int i, to_self = 0,
+           in_place = (kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) && count == 2 &&
                       xfers[0].base == xfers[1].base && xfers[0].nbytes && xfers[1].nbytes;
     if (status != MESH_OK) return status;
     e = mesh__impl(c)->engine;
@@ -273,16 +274,17 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
         if (xfers[i].direction != MESH_SEND && xfers[i].direction != MESH_RECV)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
                                 xfers[i].direction);
+        to_self |= xfers[i].rank == g->index;
     }
     if (!in_place && mesh__xfers_overlap(xfers, count))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                             "what is received overlaps what is sent or received beside it");
-    if ((status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
+    if (to_self && (status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
     op->schedule.call = call;
     op->tag = tag;
     mesh__op_identify(e, op, c, g);
-    mesh__build_p2p(&op->schedule, xfers, count, in_place);
+    mesh__build_p2p(&op->schedule, xfers, count, in_place, to_self);
     return mesh__call_launch(c, op, r);
 }
 

@@ -212,8 +212,9 @@ MESH__PRIVATE int mesh__scratch_is_transports(const mesh_transport *t) {
 }
 
 MESH__PRIVATE void mesh__scratch_free(mesh__schedule *s, size_t above) {
-    int k;
-    for (k = 0; k < MESH__SCRATCHES; k++) {
+    int k, n = above ? s->nscratch
+                     : (int)MESH__SCRATCHES; /* those that this schedule has not used were looked at before */
+    for (k = 0; k < n; k++) {
         if (!s->scratch[k].p || s->scratch[k].nbytes <= above) continue;
         if (mesh__scratch_is_transports(s->t))
             s->t->ops->free(s->t, s->scratch[k].p);

@@ -372,6 +372,16 @@ MESH_API void mesh_transport_free(mesh_transport *t, void *p) {
 
 MESH_API int mesh_world(const mesh_transport *t) { return t->size; }
 
+/* A few bytes, the usual numbers of which need no call. */
+MESH__INLINE void mesh__copy_few(void *dst, const void *src, size_t n) {
+    if (n == 8)
+        memcpy(dst, src, 8);
+    else if (n == 4)
+        memcpy(dst, src, 4);
+    else if (n)
+        memcpy(dst, src, n);
+}
+
 /* ---- // >>one thread at a time ---- */
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -404,8 +414,8 @@ MESH__PRIVATE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err,
 
 /* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back; nothing of the transport's was touched
    then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
-MESH__PRIVATE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
-    uintptr_t me = (uintptr_t)&errno, holder; /* each thread's own */
+MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
+    uintptr_t me = (uintptr_t)&errno; /* each thread's own */
     if (!t) return MESH_OK;
     if (MESH__LOAD(&t->inside.thread) == me) {
         if (t->inside.combining) return mesh__inside_error(t, err, call);
@@ -413,7 +423,7 @@ MESH__PRIVATE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const 
         return MESH_OK;
     }
     while (!mesh__claim(&t->inside.thread, me)) {
-        holder = MESH__LOAD(&t->inside.thread);
+        uintptr_t holder = MESH__LOAD(&t->inside.thread);
         if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))
             return mesh__inside_error(t, err, call);
         if (!t->inside.yield) continue;

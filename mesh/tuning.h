@@ -75,8 +75,9 @@ static const char *const mesh__algorithm_names[] = {
 };
 
 /* The single form of a multi-buffer call: they share algorithms. */
-MESH__RARE int mesh__single_kind(int kind) {
-    return kind == MESH_CALL_ALL_REDUCE_MANY       ? MESH_CALL_ALL_REDUCE
+MESH__INLINE int mesh__single_kind(int kind) {
+    return kind < MESH_CALL_ALL_REDUCE_MANY        ? kind
+           : kind == MESH_CALL_ALL_REDUCE_MANY     ? MESH_CALL_ALL_REDUCE
            : kind == MESH_CALL_BROADCAST_MANY      ? MESH_CALL_BROADCAST
            : kind == MESH_CALL_ALL_GATHER_MANY     ? MESH_CALL_ALL_GATHER
            : kind == MESH_CALL_REDUCE_SCATTER_MANY ? MESH_CALL_REDUCE_SCATTER

@@ -90,9 +90,12 @@ MESH__PRIVATE void mesh_socket__direct_begin(mesh_socket__impl *s, mesh_socket__
     } else if (op->shows && bytes) {
         unsigned char *to = bytes <= MESH_SOCKET__FEW_BYTES ? shown->few : mine->slot[op->number & 1];
         int block, blocks = op->shape == MESH_SOCKET__BLOCKS ? g->n : 1;
-        for (block = 0; block < blocks; block++)
-            mesh_socket__flat(op, MESH_SOCKET__FROM_SEND, block, 0, op->total,
-                              to + (size_t)block * op->total * op->call.elem_bytes);
+        if (blocks == 1 && !op->call.buffers)
+            mesh__copy_few(to, op->call.send, bytes);
+        else
+            for (block = 0; block < blocks; block++)
+                mesh_socket__flat(op, MESH_SOCKET__FROM_SEND, block, 0, op->total,
+                                  to + (size_t)block * op->total * op->call.elem_bytes);
     }
     op->began = 1;
     MESH_SOCKET__SHOW(&shown->arrived, op->number);
@@ -155,7 +158,11 @@ MESH__PRIVATE void mesh_socket__small(mesh_socket__impl *s, mesh_socket__direct 
     } result;
     int j, reduces = mesh__call_is(op->call.kind, MESH_REDUCES), mine = op->shape == MESH_SOCKET__BLOCKS ? g->index : 0;
     if (!bytes || !op->uses) return;
+    MESH_SOCKET__OWN(g->cell[g->index]->shown[(op->number + 1) & 1]);
     for (j = 0; j < g->n; j++) src[j] = g->cell[j] ? mesh_socket__small_at(op, j, bytes) + (size_t)mine * own : NULL;
+    if (op->shows &&
+        !op->call.buffers) /* its own from where it lies: the line that it was shown in is the others' by now */
+        src[g->index] = (const unsigned char *)op->call.send + (size_t)mine * own;
     if (reduces && !op->call.buffers) {
         dst[0] = op->call.recv;
         mesh_socket__combine(s, op, dst, 1, src, op->total, 0);

@@ -49,10 +49,10 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
         n = mesh_socket__gather(c, v);
         for (i = 0; i < n && put < room; i++) {
             uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
-            mesh_socket__ring_put(r, put, v[i].iov_base, part);
+            mesh_socket__ring_put(p, r, put, v[i].iov_base, part);
             put += part;
         }
-        MESH_SOCKET__SHOW(&r->written, r->written + put);
+        mesh_socket__ring_show(p, r, put);
         mesh_socket__wrote(s, c, put);
         any = 1;
     }
@@ -62,19 +62,20 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
 /* A short message straight into shared memory. Returns 0 where something is before it, or there is no room. */
 MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__xfer *x) {
     mesh_socket__ring *r = c->ring_out;
+    mesh_socket__peer *p = &s->peer[c->rank];
     unsigned char head[MESH_SOCKET__HEADER];
     uint64_t n = x->x.nbytes, at, run;
     uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
     if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || !mesh_socket__is_idle(s, c) ||
-        mesh_socket__ring_room(&s->peer[c->rank], r, whole) < whole)
+        mesh_socket__ring_room(p, r, whole) < whole)
         return 0;
     mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
-    mesh_socket__ring_put(r, 0, head, MESH_SOCKET__HEADER);
+    mesh_socket__ring_put(p, r, 0, head, MESH_SOCKET__HEADER);
     for (at = 0; at < n; at += run) {
         const void *from = mesh_xfer_at(&x->x, at, &run);
-        mesh_socket__ring_put(r, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
+        mesh_socket__ring_put(p, r, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
     }
-    MESH_SOCKET__SHOW(&r->written, r->written + whole);
+    mesh_socket__ring_show(p, r, whole);
     mesh_socket__bell(s, c->rank);
     return 1;
 }

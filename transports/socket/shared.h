@@ -105,6 +105,16 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__RELAX() ((void)0)
 #endif
 
+/* This rank is about to write there: the line of the cache is its own by then. */
+#if defined(__x86_64__)
+#define MESH_SOCKET__OWN(line) \
+    __asm__ volatile("prefetchw %0" : : "m"(line)) /* no target's flags make compilers take it */
+#elif defined(__GNUC__)
+#define MESH_SOCKET__OWN(line) __builtin_prefetch(&(line), 1)
+#else
+#define MESH_SOCKET__OWN(line) ((void)(line))
+#endif
+
 #if MESH_SOCKET__SHARES
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -198,18 +208,28 @@ MESH__INLINE void mesh_socket__written(const mesh_socket__shared *h) {
 
 /* Bytes for which there is room; how far the peer has read is looked at where they seem less than `least`. */
 MESH__PRIVATE uint32_t mesh_socket__ring_room(mesh_socket__peer *p, mesh_socket__ring *r, uint32_t least) {
-    uint32_t room = MESH_SOCKET__RING - (r->written - p->ring_seen);
+    uint32_t room = MESH_SOCKET__RING - (p->ring_written - p->ring_seen);
     if (room >= least) return room;
     p->ring_seen = MESH_SOCKET__SEE(&r->read);
-    return MESH_SOCKET__RING - (r->written - p->ring_seen);
+    return MESH_SOCKET__RING - (p->ring_written - p->ring_seen);
 }
 
 /* Put n bytes behind those that are not shown yet, `ahead` of them: there is room. */
-MESH__PRIVATE void mesh_socket__ring_put(mesh_socket__ring *r, uint32_t ahead, const void *from, uint32_t n) {
-    uint32_t at = (r->written + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
-    if (first > n) first = n;
+MESH__INLINE void mesh_socket__ring_put(const mesh_socket__peer *p, mesh_socket__ring *r, uint32_t ahead,
+                                        const void *from, uint32_t n) {
+    uint32_t at = (p->ring_written + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
+    if (n <= first) {
+        mesh__copy_few(r->bytes + at, from, n);
+        return;
+    }
     memcpy(r->bytes + at, from, first);
-    if (n > first) memcpy(r->bytes, (const unsigned char *)from + first, n - first);
+    memcpy(r->bytes, (const unsigned char *)from + first, n - first);
+}
+
+/* n bytes more are shown. What was written is counted apart: the line where the peer looks for it is the peer's each time it has looked. */
+MESH__INLINE void mesh_socket__ring_show(mesh_socket__peer *p, mesh_socket__ring *r, uint32_t n) {
+    p->ring_written += n;
+    MESH_SOCKET__SHOW(&r->written, p->ring_written);
 }
 
 MESH__INLINE uint32_t mesh_socket__ring_holds(const mesh_socket__peer *p, mesh_socket__ring *r) {
@@ -217,12 +237,15 @@ MESH__INLINE uint32_t mesh_socket__ring_holds(const mesh_socket__peer *p, mesh_s
 }
 
 /* Take n bytes, `ahead` of which were taken and not yet read: they are there. */
-MESH__PRIVATE void mesh_socket__ring_take(const mesh_socket__peer *p, const mesh_socket__ring *r, uint32_t ahead,
-                                          void *to, uint32_t n) {
+MESH__INLINE void mesh_socket__ring_take(const mesh_socket__peer *p, const mesh_socket__ring *r, uint32_t ahead,
+                                         void *to, uint32_t n) {
     uint32_t at = (p->ring_read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
-    if (first > n) first = n;
+    if (n <= first) {
+        mesh__copy_few(to, r->bytes + at, n);
+        return;
+    }
     memcpy(to, r->bytes + at, first);
-    if (n > first) memcpy((unsigned char *)to + first, r->bytes, n - first);
+    memcpy((unsigned char *)to + first, r->bytes, n - first);
 }
 
 /* n bytes are read. Every so often they are given free, which who writes looks at seldom: 1 where it waits for that. What is never shown is a piece at

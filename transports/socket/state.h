@@ -82,7 +82,7 @@ extern long syscall(long number, ...);
    Who connects proves first: a stranger who connects gets nothing to guess the secret by.
    Then frames: a header of 40 bytes, and `length` bytes that belong to it. */
 
-#define MESH_SOCKET__MAGIC "MESH\2\0\r\n" /* the fifth byte is the version of the wire format */
+#define MESH_SOCKET__MAGIC "MESH\3\0\r\n" /* the fifth byte is the version of the wire format */
 
 enum {
     MESH_SOCKET__HEADER = 40,
@@ -195,14 +195,15 @@ typedef struct mesh_socket__peer {
     mesh_socket__list posted, waiting, offered,
         streaming; /* receives not matched; sends without a connection, offered, accepted */
     mesh_socket__early *early, **early_end;
-    int offers, controls;          /* of the peer, that wait here */
-    int noffered;                  /* in `offered` */
-    uint64_t credit, taken;        /* eager bytes we may send; eager bytes taken and not yet credited */
-    uint64_t lent;                 /* eager bytes that lie here */
-    int untold;                    /* gone, but there was no memory to say so */
-    int gone, goodbye;             /* gone: a mesh_event_kind was reported */
-    int settled;                   /* on rank 0's host: the connection to rank 0 is the one that is kept */
-    uint32_t ring_read, ring_seen; /* how far this rank has read, and the peer, as last seen, where they share memory */
+    int offers, controls;   /* of the peer, that wait here */
+    int noffered;           /* in `offered` */
+    uint64_t credit, taken; /* eager bytes we may send; eager bytes taken and not yet credited */
+    uint64_t lent;          /* eager bytes that lie here */
+    int untold;             /* gone, but there was no memory to say so */
+    int gone, goodbye;      /* gone: a mesh_event_kind was reported */
+    int settled;            /* on rank 0's host: the connection to rank 0 is the one that is kept */
+    /* Where they share memory: how far this rank has written and read, and how far the peer has read, as last seen. */
+    uint32_t ring_written, ring_read, ring_seen;
     int tried_unix, restless;
     int sharer; /* 1 + its index among the ranks that share memory; 0: it does not */
     int shares; /* while opening: what it has said of that */
