@@ -125,7 +125,7 @@ MESH__PRIVATE mesh_tuning_row mesh__built_in(int kind, int n, size_t bytes) {
         if (n > 2 && total <= 8 * MESH__SMALL) algorithm = MESH_ALGORITHM_HALVING;
         break;
     case MESH_CALL_ALL_TO_ALL:
-        if (n > 3 && bytes <= 4 * MESH__SMALL) algorithm = MESH_ALGORITHM_BRUCK;
+        if (n > 3 && bytes <= MESH__SMALL / 4) algorithm = MESH_ALGORITHM_BRUCK;
         break;
     default:
         break;

@@ -90,13 +90,17 @@ MESH__PRIVATE int mesh_socket__all_read(mesh_socket__impl *s, const mesh_socket_
     return 1;
 }
 
-/* Do the others better read this rank's own memory than have it copied to a stage? The kernel copies once, but a reader waits for all of it; a
-   stage is written and read at the same time. As measured: up to 1 MB, between two, and what only one reads. */
+/* Do the others better read this rank's own memory than have it copied to a stage? The kernel copies once, but a reader waits for all of it, and where
+   several read the same process they wait for each other; a stage is written and read at the same time. As measured: what only one reads, and between
+   two. */
 MESH__PRIVATE int mesh_socket__better_read(const mesh_socket__direct *op, int moves, size_t nbytes) {
-    if (op->medium) return moves && nbytes >= MESH_SOCKET__LEND;
-    if (moves && (op->shape == MESH_SOCKET__BLOCKS || op->kind == MESH_CALL_GATHER)) return 1;
-    if (op->sliced) nbytes /= (size_t)op->group->n;
-    return nbytes <= MESH_SOCKET__PULL_PIECE || (op->group->n == 2 && op->kind != MESH_CALL_BROADCAST);
+    size_t n = (size_t)op->group->n, few = op->kind == MESH_CALL_BROADCAST ? 2 : 1;
+    int divided = moves && op->shape == MESH_SOCKET__BLOCKS;
+    if (op->medium) return moves && n == 2 && (divided ? nbytes / n : nbytes) >= few * MESH_SOCKET__LEND;
+    if (divided || op->kind == MESH_CALL_GATHER) return 1;
+    if (op->kind == MESH_CALL_BROADCAST) return n == 2 && nbytes <= MESH_SOCKET__PULL_PIECE / 2;
+    if (op->kind == MESH_CALL_ALL_GATHER && n > 2 && n * nbytes <= 2 * MESH_SOCKET__PULL_PIECE) return 0;
+    return n == 2 || nbytes / (op->sliced ? n : 1) <= MESH_SOCKET__PULL_PIECE;
 }
 
 /* Have memory to show chunks in. Returns 0 without. */

@@ -443,9 +443,9 @@ MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh
         rank, size, need, (int)limit.rlim_cur - used, (int)limit.rlim_cur);
 }
 
-/* This rank's place among those on this host, and whether more ranks share its cores than there are. */
+/* This rank's place among those on this host, and how many ranks each of its cores is shared by. */
 MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
-    int i, here = 0, before = 0, me = s->net->base.rank;
+    int i, here = 0, before = 0, cores, me = s->net->base.rank;
     uint64_t mine = s->book[me].cores, bits;
     for (i = 0; i < s->net->base.size; i++)
         if (i == me || s->book[i].host == s->book[me].host) {
@@ -454,7 +454,8 @@ MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
             before += i < me;
         }
     s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
-    s->crowded = here > mesh_env_cores(&bits);
+    cores = mesh_env_cores(&bits);
+    s->crowded = here > cores ? (here + cores - 1) / cores : 0;
 }
 
 /* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of

@@ -6,7 +6,7 @@
    it is back when that one's slice ends, some ms later, and then the rank that waits for this one has gone to sleep as well. So both ways to
    give the core away are timed: a yield from its call to its return, a sleep by what the kernel says that the thread waited for a core when it could
    have run. (Where nothing tells on which core the others are, over sockets, more than a sleep's usual cost is not spun: it might be theirs. With two
-   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once.
+   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once, and who has no turn for long sleeps.
 */
 
 /* ==================================================================================================================== */
@@ -96,7 +96,7 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;
     if (s->crowded) {
-        if (looks > 2 && (!s->shared || spun > MESH_SOCKET__SPIN_NS)) return 0;
+        if (looks > 2 && (!s->shared || spun > (int64_t)s->crowded * (2 * MESH_SOCKET__SPIN_NS))) return 0;
         sched_yield();
         return 1;
     }
