@@ -257,7 +257,9 @@ long failing_syscall(long number, ...) {
     if (number == SYS_process_vm_readv) given = 6;
 #endif
     if (number == SYS_mremap) given = 5;
-    if (number == SYS_madvise || number == SYS_getcpu) given = 3;
+    if (number == SYS_madvise || number == SYS_getcpu || number == SYS_sched_getaffinity ||
+        number == SYS_sched_setaffinity)
+        given = 3;
     va_start(args, number);
     for (i = 0; i < given; i++) a[i] = va_arg(args, long);
     va_end(args);

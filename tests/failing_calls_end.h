@@ -1,4 +1,6 @@
 /* What failing_calls.h has renamed has its own name again. */
+#undef mmap
+#undef munmap
 #undef accept4
 #undef syscall
 #undef epoll_create1

@@ -16,6 +16,7 @@
 #include "failing_files_end.h"
 #endif
 #include "failing_calls.h"
+#include "one_mapping.h"
 #ifdef MESH_TEST_SINGLE
 #include "../build/mesh_single.h"
 #else

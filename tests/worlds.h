@@ -118,6 +118,41 @@ static void world_await(int which, int count) {
 }
 static double world_limit_s = 90;
 
+#ifdef MESH_TEST_ONE_MAPPING
+/* Ranks that share memory are threads, with one mapping of it (one_mapping.h). */
+typedef struct world_thread {
+    pthread_t id;
+    int rank, ranks, port, fd;
+    rank_main f;
+    void *ctx;
+} world_thread;
+
+static void *world_thread_run(void *p) {
+    const world_thread *w = (const world_thread *)p;
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d = socket_desc(w->rank, w->ranks, w->port, w->fd);
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return NULL;
+    w->f(&net.base, w->ctx);
+    mesh_socket_close(&net);
+    return NULL;
+}
+
+static void run_threads(int ranks, rank_main f, void *ctx) {
+    static world_thread thread[64];
+    int i, port = 0, fd = listen_loopback(AF_INET, &port);
+    CHECK(fd >= 0 && ranks <= 64);
+    for (i = 0; i < ranks; i++) {
+        world_thread w = {0, i, ranks, port, fd, f, ctx};
+        thread[i] = w;
+        CHECK_INT(pthread_create(&thread[i].id, NULL, world_thread_run, &thread[i]), 0);
+    }
+    for (i = 0; i < ranks; i++) pthread_join(thread[i].id, NULL);
+    test_failures += conformance_failures;
+}
+#endif
+
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
 static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int victim) {
     static pid_t pid[1024];
@@ -132,6 +167,12 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
         return;
     }
     world_quiet();
+#ifdef MESH_TEST_ONE_MAPPING
+    if (backend == SHARED && victim < 0) {
+        run_threads(ranks, f, ctx);
+        return;
+    }
+#endif
     fd = listen_loopback(AF_INET, &port);
     CHECK(fd >= 0);
     fflush(NULL);

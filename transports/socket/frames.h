@@ -744,7 +744,10 @@ MESH__PRIVATE int mesh_socket__on_given_up(mesh_socket__impl *s, mesh_socket__co
         p->gone = MESH_EVENT_LOST;
         mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
     }
-    if (s->in_open && c->rank == 0 && f->a > 0 && f->a < 64 && f->b < (uint64_t)s->net->base.size)
+    if (c->rank == (s->in_open                   ? 0
+                    : s->awaits_fds && s->shared ? s->shared->rank[0]
+                                                 : -1) &&
+        f->a > 0 && f->a < 64 && f->b < (uint64_t)s->net->base.size)
         mesh__fail(&s->told, (mesh_status)(-(int)f->a), (int)f->b, "%s", text);
     mesh_socket__conn_failed(c, text, 0);
     return 1;

@@ -239,14 +239,37 @@ MESH__RARE mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_
     return MESH_OK;
 }
 
-/* Ranks of this host come again over its Unix-domain socket, or say that they stay. Who has gone is not waited for. */
-MESH__RARE void mesh_socket__settle(mesh_socket__impl *s) {
-    int i, left = s->unix_fd >= 0;
-    while (left && mesh_socket__clock() < s->open_deadline) {
-        for (i = 1, left = 0; i < s->net->base.size; i++)
-            left |= s->book[i].host == s->book[0].host && s->book[i].token && !s->peer[i].settled && !s->peer[i].gone;
-        if (left) mesh_socket__round(s, 100);
+/* The opening is given up, as those who wait for this rank hear too. */
+MESH__RARE mesh_status mesh_socket__give_up(mesh_socket__impl *s, const int *ranks, int n, const mesh_error *why,
+                                            mesh_error *err) {
+    int i;
+    for (i = 0; i < n; i++) {
+        mesh_socket__conn *c = s->peer[ranks ? ranks[i] : i].conn;
+        if (!c) continue;
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)(-(int64_t)why->status),
+                                (uint64_t)why->rank, why->text, (uint32_t)strlen(why->text));
+        mesh_socket__flush(s, c);
     }
+    return mesh__fail(err, (mesh_status)why->status, why->rank, "%s", why->text);
+}
+
+/* Ranks of this host come again over its Unix-domain socket, or say that they stay. Who has gone is not waited for. */
+MESH__RARE mesh_status mesh_socket__settle(mesh_socket__impl *s, mesh_error *err) {
+    int i = s->unix_fd >= 0 ? 1 : s->net->base.size;
+    while (i < s->net->base.size) {
+        if (s->book[i].host != s->book[0].host || !s->book[i].token || s->peer[i].settled || s->peer[i].gone) {
+            i++;
+            continue;
+        }
+        if (mesh_socket__clock() >= s->open_deadline) {
+            mesh_error why;
+            mesh__fail(&why, MESH_ERR_TIMEOUT, i,
+                       "mesh_socket_open: rank %d came, but then said nothing until the deadline; is it stopped?", i);
+            return mesh_socket__give_up(s, NULL, s->net->base.size, &why, err);
+        }
+        mesh_socket__round(s, 100);
+    }
+    return MESH_OK;
 }
 
 /* Rank 0: wait for everyone, hand out the book. */
@@ -273,16 +296,7 @@ MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_e
         if (s->starved)
             status = mesh__fail(&why, MESH_ERR_MEMORY, 0, "mesh_socket_open: rank 0 has no memory for those that join");
         if (status == MESH_OK && left <= 0) status = mesh_socket__missing(s, where, &why);
-        if (status != MESH_OK) {
-            for (i = 1; i < size; i++) { /* those who wait hear it too */
-                mesh_socket__conn *c = s->peer[i].conn;
-                if (!c) continue;
-                mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, (uint64_t)(-(int64_t)status),
-                                        (uint64_t)why.rank, why.text, (uint32_t)strlen(why.text));
-                mesh_socket__flush(s, c);
-            }
-            return mesh__fail(err, status, why.rank, "%s", why.text);
-        }
+        if (status != MESH_OK) return mesh_socket__give_up(s, NULL, size, &why, err);
         mesh_socket__round(s, left > 100000000 ? 100 : (int)(left / 1000000) + 1);
     }
     if (!mesh_socket__random(&s->job, sizeof s->job))
@@ -301,8 +315,7 @@ MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_e
             mesh_socket__flush(s, s->peer[i].conn);
         }
     mesh_transport_free(&s->net->base, book);
-    mesh_socket__settle(s);
-    return MESH_OK;
+    return mesh_socket__settle(s, err);
 }
 
 /* Where rank 0 is on this host, its connection goes over a Unix-domain socket from now on, if one can be had. */
@@ -698,9 +711,11 @@ MESH__RARE int mesh_socket__said(mesh_socket__impl *s, int rank, int64_t deadlin
     return p->gone && !p->shares ? (int)MESH_SOCKET__SAYS_NO : p->shares;
 }
 
-MESH__RARE mesh_status mesh_socket__late(int rank, mesh_error *err) {
-    return mesh__fail(err, MESH_ERR_TIMEOUT, rank,
-                      "mesh_socket_open: rank %d did not say before the deadline whether it shares memory", rank);
+MESH__RARE mesh_status mesh_socket__late(mesh_socket__impl *s, int rank, mesh_error *err) {
+    mesh_error why;
+    mesh__fail(&why, MESH_ERR_TIMEOUT, rank,
+               "mesh_socket_open: rank %d did not say before the deadline whether it shares memory", rank);
+    return mesh_socket__give_up(s, s->shared->rank, s->shared->me ? 0 : s->shared->n, &why, err);
 }
 
 /* The first of them makes the memory and passes it on; all have it, or none. */
@@ -716,12 +731,12 @@ MESH__RARE mesh_status mesh_socket__share_lead(mesh_socket__impl *s, int64_t dea
         mesh_socket__peer *p = &s->peer[h->rank[i]];
         while (!p->conn && !p->gone && mesh_socket__clock() < deadline)
             mesh_socket__round(s, 10); /* it is on its way */
-        if (!p->conn && !p->gone) return mesh_socket__late(h->rank[i], err);
-        if (!error && p->conn && !mesh_socket__pass(s, p->conn, deadline)) return mesh_socket__late(h->rank[i], err);
+        if (!p->conn && !p->gone) return mesh_socket__late(s, h->rank[i], err);
+        if (!error && p->conn && !mesh_socket__pass(s, p->conn, deadline)) return mesh_socket__late(s, h->rank[i], err);
     }
     for (i = 1; i < h->n && !error; i++) {
         int said = mesh_socket__said(s, h->rank[i], deadline);
-        if (!said) return mesh_socket__late(h->rank[i], err);
+        if (!said) return mesh_socket__late(s, h->rank[i], err);
         all &= said == MESH_SOCKET__SAYS_YES;
     }
     s->sharing = all && !error;
@@ -758,7 +773,9 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
         if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
         said = mesh_socket__said(s, lead, deadline);
     }
-    if (!said) return mesh_socket__late(lead, err);
+    if (s->told.status != MESH_OK)
+        return mesh__fail(err, (mesh_status)s->told.status, s->told.rank, "%s", s->told.text);
+    if (!said) return mesh_socket__late(s, lead, err);
     if (!p->shares)
         return mesh__fail(err, MESH_ERR_PEER, lead, "mesh_socket_open: rank %d was lost before all had come", lead);
     s->sharing = mapped && said == MESH_SOCKET__SAYS_YES;
@@ -778,7 +795,8 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     if (!s->shared) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
     for (i = 0; i < n; i++) s->peer[ranks[i]].sharer = 1 + i;
     status =
-        me ? mesh_socket__share_follow(s, s->open_deadline, err) : mesh_socket__share_lead(s, s->open_deadline, err);
+        me ? mesh_socket__share_follow(s, s->open_deadline + INT64_C(1000000000), err) /* its first one knows more */
+           : mesh_socket__share_lead(s, s->open_deadline, err);
     s->awaits_fds = 0;
     mesh_socket__give_back(s);
     for (i = 0; i < n && !s->sharing; i++) s->peer[ranks[i]].sharer = 0;
