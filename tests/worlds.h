@@ -168,7 +168,7 @@ static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int vi
     }
     world_quiet();
 #ifdef MESH_TEST_ONE_MAPPING
-    if (backend == SHARED && victim < 0) {
+    if (backend == SHARED && victim < 0 && !world_threaded) {
         run_threads(ranks, f, ctx);
         return;
     }
