@@ -128,6 +128,7 @@ static void trial_draw(trial *t) {
     if (t->fault == FAULT_wrong && t->mode == POLLING) t->timeout_ns = 3 * SECOND;
     t->wrong = 1 + random_below(&r, WRONGS - 1);
     while (t->op < OP_comm_open && !op_can_be_wrong(t->op, t->wrong)) t->wrong = t->wrong % (WRONGS - 1) + 1;
+    if (t->op == OP_redistribute && t->wrong == WRONG_NULL) t->wrong = WRONG_COUNT; /* who has no elements may give NULL */
 }
 
 static void trial_line(const trial *t, char *text, size_t cap) {

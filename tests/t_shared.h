@@ -258,6 +258,32 @@ static void test_shared_lists(void) {
     for (n = 2; n <= SHARED_RANKS; n++) run_world(SHARED, n, shared_lists_rank, NULL);
 }
 
+/* ---- a rank that left, to which nobody was connected, is noticed by who only asks now and then ---- */
+
+static void shared_left_rank(mesh_transport *t, void *ctx) {
+    static const char why[] = "rank 2 closed its transport while it was needed";
+    enum { COUNT = 2000, ROOT = 1 };
+    float v[COUNT] = {0};
+    double end = test_now() + 30;
+    mesh_comm c;
+    mesh_request r;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 120 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank < 2) {
+        CHECK_OK(mesh_broadcast_start(&c, NULL, v, v, COUNT, MESH_F32, ROOT, &r), c.error);
+        while ((status = mesh_test(r)) == MESH_IN_PROGRESS && test_now() < end) {}
+        CHECK_INT(status, MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, 2);
+        CHECK_HAS(c.error.text, t->rank == ROOT ? why : "rank 2");
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_left(void) {
+    if (MESH_SOCKET__SHARES) run_world(SHARED, 3, shared_left_rank, NULL);
+}
+
 /* ---- a rank that is stopped while it writes into what the others receive, and goes on when they have given it up ---- */
 
 enum { STOPPED_COUNT = 1 << 20 };
@@ -536,6 +562,7 @@ static void test_shared_none(void) {
 
 static const test_case shared_tests[] = {
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
+    {"shared/left", test_shared_left, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},

@@ -337,7 +337,7 @@ typedef struct mesh_socket__impl {
     uint64_t identity;                     /* what the launcher calls the job, hashed; 0: it has no name */
     uint64_t job;                          /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book, untold, starved; /* starved: a connection is, which is still to be said */
-    unsigned glances, long_waits;
+    unsigned glances, long_waits, idle_looks;
     int on_one_core; /* another rank was last seen on this one's core */
     unsigned together;
     int64_t part_at; /* looks that saw it; when it may be left again */
