@@ -107,6 +107,16 @@ test: $(TESTS) $(B)/mesh $(EXAMPLES:%=$(B)/%)
 mutants:
 	python3 tests/mutants/run.py $(MUTANTS)
 
+# Beside bare MPI: mesh_all_reduce and MPI_Iallreduce with MPI_Wait; mesh_redistribute and MPI_Alltoallw. Two ranks of each MPI that is here.
+bench-mpi:
+	for mpi in openmpi mpich; do command -v mpicc.$$mpi >/dev/null || continue; echo "$$mpi"; \
+		mpicc.$$mpi -O3 -march=native -I. bench/bench_mpi.c -o $(B)/bench_mpi_$$mpi || exit 1; \
+		if [ $$mpi = openmpi ]; then mpirun.openmpi --allow-run-as-root -n 2 $(B)/bench_mpi_openmpi; else mpiexec.mpich -n 2 $(B)/bench_mpi_mpich; fi; done
+
+# The MPI transport on the MPIs that are here, 2 to 4 ranks of each (Debian: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev).
+test-mpi:
+	BUILD=$(B) CC_FLAGS="$(FLAGS)" tests/mpi.sh
+
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 
 # On one GPU, without a network, in slices of minutes; the text goes to docs/gpu-runs/. ONE_GPU="tests-1 examples" for some.
@@ -232,5 +242,5 @@ $(B)/mesh_single.h: tools/single.py $(HEADERS) | $(B)
 analyze:
 	bash tests/analyze.sh
 
-.PHONY: default all uninstall demo test mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
+.PHONY: default all uninstall demo test test-mpi bench-mpi mutants faults hosts fuzz fuzz-check valgrind analyze single one-gpu test-gpu bench-gpu check bench bench-quick bench-plans \
 	bench-scale bench-redistribute bench-peers bench-kernels bench-hosts bench-overlap install clean

@@ -5,7 +5,7 @@ than a sitting and has no function longer than a screen; docs/architecture.md sa
     tests/rooms.py            check, one line each; the last line is "N passed, N failed"
     tests/rooms.py --write    write the table of docs/architecture.md
 """
-import os, re, subprocess, sys
+import glob, os, re, subprocess, sys
 
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -78,6 +78,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/socket/ops.h": ["transports/socket/direct.h"],
     "transports/socket/helper.h": ["transports/socket/ops.h"],
     "transports/socket/open.h": ["transports/socket/helper.h", "transports/mesh_env.h"],
+    "transports/mesh_mpi.h": ["mesh_collectives.h"],
     "transports/mesh_nccl_ptx.h": [],
     "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
     "transports/nccl/state.h": ["transports/mesh_nccl.h", "transports/mesh_env.h"],
@@ -161,7 +162,7 @@ def readme(texts):
     """README, and README with the lines that its table of doors has: each with what is behind it."""
     page = made = open("README.md").read()
     known = set()
-    alone = ("transports/mesh_env.h", "transports/mesh_sim.h")
+    alone = ("transports/mesh_env.h", "transports/mesh_sim.h", "transports/mesh_mpi.h")
     for door in sorted(alone + tuple(BEHIND), key=list(ARROWS).index):
         rooms = behind(door, known)
         known |= rooms
@@ -174,6 +175,9 @@ def compiles(room):
     """What the compiler says of a room by itself; of a door also of its declarations first and the implementation later. "" if it is content."""
     cuda = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
     where = ["-I" + (cuda if os.path.exists(os.path.join(cuda, "nccl.h")) else "tests/fake_nccl/include")] if "nccl" in room else []
+    if "mesh_mpi" in room:
+        where = ["-isystem" + os.path.dirname(h) for h in glob.glob("/usr/lib/*/openmpi/include/mpi.h") + glob.glob("/usr/include/*/mpich/mpi.h")][:1]
+        if not where: return ""  # there is no MPI here
     sources = [f'#define MESH_IMPLEMENTATION\n#define MESH__ONE_ROOM\n#include "{room}"\n#include "{room}"\n']
     if room in BEHIND: sources.append(f'#define _POSIX_C_SOURCE 200809L\n#include "{room}"\n#define MESH_IMPLEMENTATION\n#include "{room}"\n')
     said = []

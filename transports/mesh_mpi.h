@@ -54,7 +54,7 @@ typedef struct mesh_mpi {
 } mesh_mpi;
 
 /* Every rank of an intracommunicator calls it; it stays the caller's. STATE: MPI is not initialised, or is finalised. ARGUMENT: no intracommunicator.
-   TIMEOUT: not all of its ranks have called it within 60 s (or net.base.timeout_ns... MESH_TIMEOUT seconds). On error nothing is open. */
+   TIMEOUT: not all of its ranks have called it within 60 s. On error nothing is open. */
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err);
 /* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most: messages that
    nobody has received are received then. TIMEOUT: the others do not come. */
@@ -83,10 +83,11 @@ enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
 /* Kinds of control messages of this transport's own, behind the core's. */
 enum { MESH_MPI__GOODBYE = 100 };
 enum {
-    MESH_MPI__HEAD = 8,           /* of a control message: kind, bytes */
-    MESH_MPI__PIECE = 1 << 30,    /* bytes of a piece of what is larger than an int counts */
-    MESH_MPI__SPINS = 64,         /* looks between two readings of the clock */
-    MESH_MPI__YIELD_NS = 1000000, /* and then others get the core */
+    MESH_MPI__HEAD = 8,            /* of a control message: kind, bytes */
+    MESH_MPI__PIECE = 1 << 30,     /* bytes of a piece of what is larger than an int counts */
+    MESH_MPI__SPINS = 64,          /* looks between two readings of the clock */
+    MESH_MPI__YIELD_NS = 1000000,  /* and then others get the core */
+    MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
     MESH_MPI__VOTE_BYTES = 40
 };
 #define MESH_MPI__PATIENCE INT64_C(60000000000)
@@ -96,8 +97,10 @@ typedef struct mesh_mpi__ticket {
     int left, orphaned; /* requests under way; some were left to MPI */
     mesh_status status;
     mesh_error why;
-    void *temp, *result; /* a collective's: what it works on in place of the caller's memory, and where that is copied in the end */
+    void *temp,
+        *result; /* a collective's: what it works on in place of the caller's memory, and where that is copied in the end */
     size_t result_bytes;
+    struct mesh_mpi__links *links;
     struct mesh_mpi__ticket *next; /* spare ones */
 } mesh_mpi__ticket;
 
@@ -121,7 +124,8 @@ typedef struct mesh_mpi__links {
     struct mesh_mpi__links *next;
     MPI_Comm comm, given; /* given: the copy of mesh_mpi_comm; MPI_COMM_NULL: none */
     uint64_t serial;      /* the same on all its ranks */
-    int used, size;
+    int used, spoilt;     /* spoilt: something was taken back there, which its next user could meet */
+    int size;
     int *rank;
 } mesh_mpi__links;
 
@@ -141,7 +145,8 @@ typedef struct mesh_mpi__impl {
     uint64_t serial; /* the greatest of a communicator met so far */
     int *host, *gone;
     int event, starved, crowded, native, ngone;
-    int64_t tags[3]; /* the first of: messages without a tag and what comes behind a length; tagged ones; collectives. Below the limit */
+    int64_t tags
+        [3]; /* the first of: messages without a tag and what comes behind a length; tagged ones; collectives. Below the limit */
     int64_t tag_limit;
     mesh_status broken; /* MPI has failed as a whole */
 } mesh_mpi__impl;
@@ -206,13 +211,14 @@ MESH__PRIVATE MPI_Request *mesh_mpi__next(mesh_mpi__impl *s, mesh_mpi__ticket *k
     return &s->request[s->nrequests];
 }
 
-MESH__PRIVATE mesh_mpi__ticket *mesh_mpi__ticket_new(mesh_mpi__impl *s) {
+MESH__PRIVATE mesh_mpi__ticket *mesh_mpi__ticket_new(mesh_mpi__impl *s, struct mesh_mpi__links *links) {
     mesh_mpi__ticket *k = s->spare;
     if (k)
         s->spare = k->next;
     else if (!(k = (mesh_mpi__ticket *)mesh_transport_alloc(&s->net->base, sizeof *k)))
         return NULL;
     k->left = k->orphaned = 0;
+    k->links = links;
     k->status = MESH_OK;
     k->why.status = MESH_OK;
     k->temp = k->result = NULL;
@@ -433,8 +439,7 @@ MESH__PRIVATE int mesh_mpi__type_of_block(const mesh_block *b, MPI_Datatype *out
     for (k = b->ndim - 1; k >= 0 && code == MPI_SUCCESS; k--) {
         int64_t left = b->dim[k].count;
         if (left > INT_MAX) code = MPI_ERR_COUNT;
-        if (code == MPI_SUCCESS)
-            code = MPI_Type_create_hvector((int)left, 1, (MPI_Aint)b->dim[k].stride, type, &wider);
+        if (code == MPI_SUCCESS) code = MPI_Type_create_hvector((int)left, 1, (MPI_Aint)b->dim[k].stride, type, &wider);
         MPI_Type_free(&type);
         type = wider;
     }
@@ -442,10 +447,12 @@ MESH__PRIVATE int mesh_mpi__type_of_block(const mesh_block *b, MPI_Datatype *out
     return code;
 }
 
-/* The tag of a channel. Sequences begin again where MPI's tags end, which no two operations under way at once are apart. -1: there is none so high. */
-MESH__PRIVATE int mesh_mpi__tag(const mesh_mpi__impl *s, uint64_t channel) {
+/* The tag of a channel. Sequences begin again where MPI's tags end, which no two operations under way at once are apart. -1: there is none so high.
+   On the world's own communicator (the core always has a group's) the group is part of it. */
+MESH__PRIVATE int mesh_mpi__tag(const mesh_mpi__impl *s, uint64_t channel, int on_world) {
     uint32_t sequence = (uint32_t)channel;
     int64_t n = sequence & 0x3fffffff;
+    if (on_world) return (int)(((channel >> 32) + (uint64_t)sequence * 65537) % (uint64_t)s->tag_limit);
     if (!sequence) return 0;
     if (sequence >= MESH__PAYLOAD) return (int)(1 + n % (s->tags[1] - 1));
     if (sequence & MESH__TAGGED) return n < s->tags[2] - s->tags[1] ? (int)(s->tags[1] + n) : -1;
@@ -455,6 +462,7 @@ MESH__PRIVATE int mesh_mpi__tag(const mesh_mpi__impl *s, uint64_t channel) {
 /* Take a ticket's requests back. MPI lets go of a receive that nothing has met; all else is left to it. */
 MESH__RARE void mesh_mpi__take_back(mesh_mpi__impl *s, mesh_mpi__ticket *k) {
     int i;
+    if (k->links) k->links->spoilt = 1;
     for (i = 1; i < s->nrequests; i++) {
         mesh_mpi__use *use = &s->use[i];
         MPI_Status status;
@@ -499,11 +507,20 @@ MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, MPI_
 
 MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
-    const mesh_mpi__links *links = (const mesh_mpi__links *)p->group;
-    int i, tag = mesh_mpi__tag(s, p->channel), code = MPI_SUCCESS;
+    mesh_mpi__links *links = (mesh_mpi__links *)p->group;
+    int i, tag = mesh_mpi__tag(s, p->channel, !links), code = MPI_SUCCESS;
     mesh_mpi__ticket *k;
-    if (tag < 0) return MESH_ERR_UNSUPPORTED;
-    if (!mesh_mpi__room(s, p->count) || !(k = mesh_mpi__ticket_new(s))) return MESH_ERR_MEMORY;
+    if (!mesh_mpi__room(s, p->count) || !(k = mesh_mpi__ticket_new(s, links))) return MESH_ERR_MEMORY;
+    ticket->impl = k;
+    ticket->id = p->channel;
+    if (tag < 0) { /* said by test, which has room for why; as what MPI refuses */
+        mesh_error why;
+        mesh__fail(&why, MESH_ERR_UNSUPPORTED, t->rank,
+                   "MPI has no room for a tag as high as %u; the highest is %l here", p->channel & MESH__TAGS,
+                   s->tags[2] - s->tags[1] - 1);
+        mesh_mpi__ticket_fail(k, &why);
+        return MESH_OK;
+    }
     for (i = 0; i < p->count && code == MPI_SUCCESS; i++) {
         const mesh_xfer *x = &p->xfer[i];
         MPI_Request *r = mesh_mpi__next(s, k, x->rank, x->direction == MESH_RECV, x->nbytes);
@@ -512,14 +529,12 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
         s->nrequests++;
         k->left++;
     }
-    if (code != MPI_SUCCESS) { /* said by test, which has room for why */
+    if (code != MPI_SUCCESS) {
         mesh_error why;
         mesh_mpi__fail(&why, p->xfer[i].rank, p->xfer[i].direction == MESH_SEND ? "MPI_Isend" : "MPI_Irecv", code);
         mesh_mpi__take_back(s, k);
         mesh_mpi__ticket_fail(k, &why);
     }
-    ticket->impl = k;
-    ticket->id = p->channel;
     return MESH_OK;
 }
 
@@ -559,34 +574,11 @@ MESH__RARE mesh_status mesh_mpi__cancel(mesh_transport *t, mesh_ticket *ticket) 
 
 /* The datatype in which MPI reduces these; MPI_DATATYPE_NULL: our schedules do. */
 MESH__PRIVATE MPI_Datatype mesh_mpi__number(int dtype) {
-    switch (dtype) {
-    case MESH_F32:
-        return MPI_FLOAT;
-    case MESH_F64:
-        return MPI_DOUBLE;
-    case MESH_I8:
-        return MPI_INT8_T;
-    case MESH_U8:
-        return MPI_UINT8_T;
-    case MESH_I16:
-        return MPI_INT16_T;
-    case MESH_U16:
-        return MPI_UINT16_T;
-    case MESH_I32:
-        return MPI_INT32_T;
-    case MESH_U32:
-        return MPI_UINT32_T;
-    case MESH_I64:
-        return MPI_INT64_T;
-    case MESH_U64:
-        return MPI_UINT64_T;
-    case MESH_C64:
-        return MPI_C_FLOAT_COMPLEX;
-    case MESH_C128:
-        return MPI_C_DOUBLE_COMPLEX;
-    default:
-        return MPI_DATATYPE_NULL;
-    }
+    const MPI_Datatype of[] = {/* as mesh_dtype has them */
+                               MPI_FLOAT,   MPI_DOUBLE,   MPI_DATATYPE_NULL,   MPI_DATATYPE_NULL,   MPI_INT8_T,
+                               MPI_UINT8_T, MPI_INT16_T,  MPI_UINT16_T,        MPI_INT32_T,         MPI_UINT32_T,
+                               MPI_INT64_T, MPI_UINT64_T, MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX};
+    return dtype >= 0 && dtype <= MESH_C128 ? of[dtype] : MPI_DATATYPE_NULL;
 }
 
 MESH__PRIVATE MPI_Op mesh_mpi__op(int op, int dtype) {
@@ -633,8 +625,8 @@ MESH__PRIVATE int mesh_mpi__serves(const mesh_mpi__impl *s, const mesh_mpi__link
     default:
         return 0;
     }
-    if (mesh__call_is(c->kind, MESH_REDUCES) && (mesh_mpi__number(c->dtype) == MPI_DATATYPE_NULL ||
-                                                 mesh_mpi__op(c->op, c->dtype) == MPI_OP_NULL))
+    if (mesh__call_is(c->kind, MESH_REDUCES) &&
+        (mesh_mpi__number(c->dtype) == MPI_DATATYPE_NULL || mesh_mpi__op(c->op, c->dtype) == MPI_OP_NULL))
         return 0;
     return c->count <= (size_t)INT_MAX / elem / blocks;
 }
@@ -710,13 +702,13 @@ MESH__PRIVATE int mesh_mpi__move(mesh_mpi__impl *s, const mesh_mpi__links *g, co
 MESH__PRIVATE mesh_status mesh_mpi__collective(mesh_transport *t, void *group, const mesh_call *c,
                                                mesh_ticket *ticket) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
-    const mesh_mpi__links *g = (const mesh_mpi__links *)group;
+    mesh_mpi__links *g = (mesh_mpi__links *)group;
     mesh_mpi__ticket *k;
     MPI_Request *r;
     int code;
     if (!mesh_mpi__serves(s, g, c)) return MESH_ERR_UNSUPPORTED;
     if (!ticket) return MESH_OK;
-    if (!mesh_mpi__room(s, 1) || !(k = mesh_mpi__ticket_new(s))) return MESH_ERR_MEMORY;
+    if (!mesh_mpi__room(s, 1) || !(k = mesh_mpi__ticket_new(s, g))) return MESH_ERR_MEMORY;
     r = mesh_mpi__next(s, k, -1, 0, 0);
     code = mesh__call_is(c->kind, MESH_REDUCES) ? mesh_mpi__reduce(s, g, c, k, r) : mesh_mpi__move(s, g, c, k, r);
     if (code == MPI_SUCCESS) {
@@ -731,3 +723,462 @@ MESH__PRIVATE mesh_status mesh_mpi__collective(mesh_transport *t, void *group, c
     ticket->id = c->channel;
     return MESH_OK;
 }
+
+/* ---- // >>groups ---- */
+
+/* What a rank says of a group that it opens, and what its first one answers. */
+typedef struct mesh_mpi__vote {
+    uint32_t id;
+    int status, rank; /* a mesh_status, and whom it names */
+    uint64_t hash;    /* of the ranks in order */
+    uint64_t serial;  /* of the communicator that it has for them, 0: none; the one to use */
+    uint64_t newest;  /* the greatest it has met */
+} mesh_mpi__vote;
+
+MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
+    mesh__wire32(w, &v->id);
+    mesh__wire_int(w, &v->status);
+    mesh__wire_int(w, &v->rank);
+    mesh__wire64(w, &v->hash);
+    mesh__wire64(w, &v->serial);
+    mesh__wire64(w, &v->newest);
+}
+
+/* Has another rank ended this comm? The engine has yet to read it. */
+MESH__RARE int mesh_mpi__is_ended(const mesh_mpi__impl *s, uint32_t comm) {
+    const mesh_mpi__mail *m;
+    for (m = s->mail; m; m = m->next)
+        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4 && mesh__get32((const unsigned char *)(m + 1)) == comm)
+            return 1;
+    return 0;
+}
+
+/* Wait for one request of this transport's own, beside all else. */
+MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int rank, uint32_t comm, int64_t deadline,
+                                       mesh_error *why) {
+    int64_t start = mesh_mpi__clock(), now = start;
+    for (;;) {
+        int ended = 0, code = MPI_Test(r, &ended, MPI_STATUS_IGNORE);
+        mesh_status status = MESH_OK;
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Test", code);
+        if (ended) return MESH_OK;
+        mesh_mpi__look(s);
+        now = mesh_mpi__clock();
+        if (s->gone[rank])
+            status = mesh__fail(why, MESH_ERR_PEER, rank, "rank %d has closed its transport", rank);
+        else if (mesh_mpi__is_ended(s, comm))
+            status = mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
+        else if (now >= deadline)
+            status = mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
+        if (status != MESH_OK) {
+            MPI_Cancel(r);
+            MPI_Test(r, &ended, MPI_STATUS_IGNORE);
+            if (!ended) MPI_Request_free(r);
+            return status;
+        }
+        mesh_mpi__rest(s, now - start);
+    }
+}
+
+/* A vote to or from a rank. What was said of groups opened before, and given up, is passed over. */
+MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, int tag, mesh_mpi__vote *v,
+                                      int64_t deadline, mesh_error *why) {
+    unsigned char bytes[MESH_MPI__VOTE_BYTES];
+    uint32_t id = v->id;
+    mesh__wire w;
+    MPI_Request r;
+    mesh_status status;
+    int code;
+    if (sends) {
+        w = mesh__writing(bytes);
+        mesh_mpi__vote_wire(&w, v);
+        code = MPI_Isend(bytes, (int)sizeof bytes, MPI_BYTE, rank, tag, s->control, &r);
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Isend", code);
+        return mesh_mpi__await(s, &r, rank, id >> 8, deadline, why);
+    }
+    do {
+        memset(bytes, 0, sizeof bytes);
+        code = MPI_Irecv(bytes, (int)sizeof bytes, MPI_BYTE, rank, tag, s->control, &r);
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Irecv", code);
+        if ((status = mesh_mpi__await(s, &r, rank, id >> 8, deadline, why)) != MESH_OK) return status;
+        w = mesh__reading(bytes);
+        mesh_mpi__vote_wire(&w, v);
+    } while (v->id < id);
+    return MESH_OK;
+}
+
+/* The first of the ranks hears what all say and decides; its word is everybody's. */
+MESH__RARE mesh_status mesh_mpi__agree(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v, int64_t deadline,
+                                       mesh_error *why) {
+    mesh_status status = MESH_OK;
+    mesh_mpi__vote other;
+    mesh_error first;
+    int i;
+    memset(&first, 0, sizeof first);
+    if (rank[0] != s->net->base.rank) {
+        uint32_t id = v->id;
+        status = mesh_mpi__talk(s, 1, rank[0], MESH_MPI__VOTE, v, deadline, why);
+        if (status == MESH_OK) /* its own deadline comes first: it says more */
+            status = mesh_mpi__talk(s, 0, rank[0], MESH_MPI__VERDICT, v, deadline + INT64_C(1000000000), why);
+        if (status == MESH_OK && v->id != id) status = MESH_ERR_MISMATCH, v->rank = rank[0];
+        if (status == MESH_OK && v->status == MESH_OK) return MESH_OK;
+        if (status != MESH_OK && status != MESH_ERR_MISMATCH) return status;
+        return mesh__fail(why, status != MESH_OK ? status : (mesh_status)v->status, v->rank,
+                          v->status == MESH_ERR_TIMEOUT ? "rank %d has not come before the deadline"
+                                                        : "rank %d opens another group, or could not open this one",
+                          v->rank);
+    }
+    for (i = 1; i < n; i++) {
+        mesh_error said;
+        mesh_status talked;
+        memset(&other, 0, sizeof other);
+        other.id = v->id;
+        talked = mesh_mpi__talk(s, 0, rank[i], MESH_MPI__VOTE, &other, deadline, &said);
+        if (talked == MESH_OK && (other.id != v->id || other.hash != v->hash))
+            talked = mesh__fail(&said, MESH_ERR_MISMATCH, rank[i], "rank %d opens another group than rank %d", rank[i],
+                                rank[0]);
+        if (talked == MESH_OK && other.serial != v->serial) v->serial = 0;
+        if (talked == MESH_OK && other.newest > v->newest) v->newest = other.newest;
+        if (talked != MESH_OK && status == MESH_OK) status = talked, first = said;
+    }
+    v->status = status;
+    v->rank = first.rank;
+    if (!v->serial) v->serial = (v->newest + 1) | UINT64_C(1) << 63; /* it is to be made */
+    for (i = 1; i < n; i++) {
+        other = *v;
+        mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), why);
+    }
+    if (status != MESH_OK) *why = first;
+    return status;
+}
+
+/* A communicator of these ranks: all of them are in this now. */
+MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, uint64_t serial,
+                                            mesh_mpi__links **out, mesh_error *why) {
+    mesh_transport *t = &s->net->base;
+    mesh_mpi__links *g = (mesh_mpi__links *)mesh_transport_alloc(t, sizeof *g + (size_t)n * sizeof(int));
+    MPI_Group members;
+    int code;
+    if (!g) return mesh__fail(why, MESH_ERR_MEMORY, t->rank, "mesh_mpi: no memory for a group");
+    g->rank = (int *)(g + 1);
+    memcpy(g->rank, rank, (size_t)n * sizeof(int));
+    g->given = MPI_COMM_NULL;
+    g->serial = serial;
+    g->size = n;
+    g->used = g->spoilt = 0;
+    code = MPI_Group_incl(s->ranks, n, rank, &members);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &g->comm);
+        MPI_Group_free(&members);
+    }
+    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS) {
+        mesh_transport_free(t, g);
+        return mesh_mpi__fail(why, t->rank, "MPI_Comm_create_group", code);
+    }
+    g->next = s->links;
+    s->links = g;
+    *out = g;
+    return MESH_OK;
+}
+
+MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n, uint64_t serial) {
+    mesh_mpi__links *g, *found = NULL;
+    for (g = s->links; g; g = g->next)
+        if (!g->used && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
+            (serial ? g->serial == serial : !found || g->serial < found->serial))
+            found = g;
+    return found;
+}
+
+MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
+                                            int key, int64_t deadline, void **out, mesh_error *why) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    const uint64_t made = UINT64_C(1) << 63;
+    mesh_mpi__links *g;
+    mesh_mpi__vote v;
+    mesh_status status;
+    int *rank, i, n = group->size;
+    (void)parent, (void)color, (void)key;
+    rank = (int *)mesh_transport_alloc(t, (size_t)n * sizeof *rank);
+    if (!rank) return mesh__fail(why, MESH_ERR_MEMORY, t->rank, "mesh_mpi: no memory for a group");
+    mesh_ranks(group, rank, n);
+    memset(&v, 0, sizeof v);
+    v.id = id;
+    for (v.hash = 0, i = 0; i < n; i++) v.hash = mesh__mix(v.hash, (uint64_t)rank[i]);
+    v.newest = s->serial;
+    g = mesh_mpi__links_find(s, rank, n, 0);
+    v.serial = g ? g->serial : 0;
+    status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
+    if (status == MESH_OK) {
+        if ((v.serial & ~made) > s->serial) s->serial = v.serial & ~made;
+        g = v.serial & made ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
+        if (!g) status = mesh_mpi__links_make(s, rank, n, v.serial & ~made, &g, why);
+    }
+    if (status == MESH_OK) g->used = 1, *out = g;
+    mesh_transport_free(t, rank);
+    return status;
+}
+
+/* The next group of the same ranks has it, unless something was left there. */
+MESH__RARE mesh_status mesh_mpi__group_close(mesh_transport *t, void *group) {
+    mesh_mpi__links *g = (mesh_mpi__links *)group;
+    (void)t;
+    g->used = g->spoilt;
+    return MESH_OK;
+}
+
+MESH__RARE int mesh_mpi__locality(mesh_transport *t, int rank) { return mesh_mpi__of(t)->host[rank]; }
+
+/* ---- // >>close ---- */
+
+/* Receive what nobody has: its sender is free of it then. */
+MESH__RARE void mesh_mpi__drain(mesh_mpi__impl *s, MPI_Comm comm) {
+    for (;;) {
+        MPI_Message message;
+        MPI_Status status;
+        MPI_Count n = 0;
+        MPI_Datatype type = MPI_BYTE;
+        int there = 0;
+        void *p;
+        if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &there, &message, &status) != MPI_SUCCESS || !there) return;
+        MPI_Get_elements_x(&status, MPI_BYTE, &n);
+        p = mesh_transport_alloc(&s->net->base, n > 0 ? (size_t)n : 1);
+        if (n > INT_MAX && mesh_mpi__type_of_bytes((uint64_t)n, &type) == MPI_SUCCESS) MPI_Type_commit(&type);
+        MPI_Mrecv(p, type == MPI_BYTE ? (int)n : 1, type, &message, MPI_STATUS_IGNORE);
+        if (type != MPI_BYTE) MPI_Type_free(&type);
+        mesh_transport_free(&s->net->base, p);
+    }
+}
+
+MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s) {
+    mesh_transport *t = &s->net->base;
+    while (s->links) {
+        mesh_mpi__links *g = s->links;
+        s->links = g->next;
+        if (g->given != MPI_COMM_NULL) MPI_Comm_free(&g->given);
+        MPI_Comm_free(&g->comm);
+        mesh_transport_free(t, g);
+    }
+    if (s->ranks != MPI_GROUP_NULL) MPI_Group_free(&s->ranks);
+    if (s->control != MPI_COMM_NULL) MPI_Comm_free(&s->control);
+    if (s->world != MPI_COMM_NULL) MPI_Comm_free(&s->world);
+    while (s->mail) {
+        mesh_mpi__mail *m = s->mail;
+        s->mail = m->next;
+        mesh_transport_free(t, m);
+    }
+    while (s->spare) {
+        mesh_mpi__ticket *k = s->spare;
+        s->spare = k->next;
+        mesh_transport_free(t, k);
+    }
+    mesh_transport_free(t, s->request);
+    mesh_transport_free(t, s->status);
+    mesh_transport_free(t, s->use);
+    mesh_transport_free(t, s->which);
+    mesh_transport_free(t, s->host);
+    mesh_transport_free(t, s->gone);
+    if (--mesh_mpi__world.open == 0) {
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
+        MPI_Errhandler_free(&mesh_mpi__world.before);
+    }
+    s->net->impl = NULL;
+    mesh_transport_free(t, s);
+}
+
+MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    int64_t patience = mesh_transport_patience(t), start = mesh_mpi__clock(), now = start, last = 0;
+    mesh_mpi__links *g;
+    mesh_status status = mesh_transport_detach(t);
+    int i, code, ended = 0;
+    if (status != MESH_OK) return status;
+    for (i = 0; i < t->size; i++)
+        if (i != t->rank && s->gone[i] != MESH_EVENT_LOST) mesh_mpi__say(s, i, MESH_MPI__GOODBYE, NULL, 0);
+    while (!s->broken && now - start < patience) {
+        mesh_mpi__look(s);
+        mesh_mpi__drain(s, s->world);
+        for (g = s->links; g; g = g->next) mesh_mpi__drain(s, g->comm);
+        now = mesh_mpi__clock();
+        if (s->ngone ==
+            t->size - 1) { /* what now is still under way was given up, and never ends unless it was for this */
+            if (s->nrequests == 1 || (last && now - last > MESH_MPI__LAST_NS)) break;
+            if (!last) last = now;
+        }
+        mesh_mpi__rest(s, now - start);
+    }
+    if (s->ngone < t->size - 1) {
+        for (i = 0; i < t->size && (s->gone[i] || i == t->rank);) i++;
+        status = mesh__fail(why, MESH_ERR_TIMEOUT, i, "mesh_mpi_close: rank %d has not closed within %l ms", i,
+                            patience / 1000000);
+    }
+    code = MPI_Cancel(&s->request[0]); /* nothing comes any more */
+    if (code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
+    for (i = ended ? 1 : 0; i < s->nrequests; i++) MPI_Request_free(&s->request[i]);
+    mesh_mpi__release(s);
+    return status;
+}
+
+/* ---- // >>open ---- */
+
+static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
+                                       MESH_ABI,
+                                       "mpi",
+                                       mesh_mpi__post,
+                                       mesh_mpi__test,
+                                       mesh_mpi__pending,
+                                       mesh_mpi__cancel,
+                                       mesh_mpi__progress,
+                                       mesh_mpi__now,
+                                       mesh_mpi__control_send,
+                                       mesh_mpi__control_poll,
+                                       mesh_mpi__close,
+                                       mesh_mpi__group_open,
+                                       mesh_mpi__group_close,
+                                       NULL,
+                                       mesh_mpi__collective,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       mesh_mpi__locality,
+                                       NULL,
+                                       NULL};
+
+/* A copy of the communicator, once all of its ranks have come. */
+MESH__RARE mesh_status mesh_mpi__copy(MPI_Comm comm, MPI_Comm *out, int64_t deadline, mesh_error *err) {
+    MPI_Request r;
+    int ended = 0, code = MPI_Comm_idup(comm, out, &r);
+    int64_t start = mesh_mpi__clock();
+    while (code == MPI_SUCCESS) {
+        int64_t now;
+        code = MPI_Test(&r, &ended, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS || ended) break;
+        now = mesh_mpi__clock();
+        if (now >= deadline)
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
+                              "mesh_mpi_open: not all ranks of the communicator have called it within 60 s");
+        if (now - start > MESH_MPI__YIELD_NS) sched_yield();
+    }
+    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
+}
+
+/* Which ranks are on one host, and whether more of them are here than there are cores. */
+MESH__RARE int mesh_mpi__hosts(mesh_mpi__impl *s) {
+    MPI_Comm here;
+    int me = s->net->base.rank, first = me, n = 1, code;
+    code = MPI_Comm_split_type(s->control, MPI_COMM_TYPE_SHARED, me, MPI_INFO_NULL, &here);
+    if (code != MPI_SUCCESS) return code;
+    MPI_Comm_set_errhandler(here, MPI_ERRORS_RETURN);
+    MPI_Comm_size(here, &n);
+    code = MPI_Bcast(&first, 1, MPI_INT, 0, here);
+    MPI_Comm_free(&here);
+    if (code == MPI_SUCCESS) code = MPI_Allgather(&first, 1, MPI_INT, s->host, 1, MPI_INT, s->control);
+    s->crowded = n > (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return code;
+}
+
+MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
+    int found = 0, *most = NULL;
+    int64_t limit = 32768, tagged, behind;
+    if (MPI_Comm_get_attr(s->world, MPI_TAG_UB, &most, &found) == MPI_SUCCESS && found) limit = (int64_t)*most + 1;
+    behind = limit / 8 < 1 << 24 ? limit / 8 : 1 << 24;
+    tagged = (limit - behind) / 2;
+    if (tagged > MESH__TAGS + INT64_C(1)) tagged = MESH__TAGS + INT64_C(1);
+    s->tags[0] = 0;
+    s->tags[1] = behind;
+    s->tags[2] = behind + tagged;
+    s->tag_limit = limit;
+}
+
+MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
+    mesh_transport *t = &s->net->base;
+    int64_t deadline = mesh_mpi__clock() + MESH_MPI__PATIENCE;
+    mesh_status status = mesh_mpi__copy(comm, &s->world, deadline, err);
+    const char *native = getenv("MESH_MPI_NATIVE");
+    int code;
+    if (status == MESH_OK) status = mesh_mpi__copy(s->world, &s->control, deadline, err);
+    if (status != MESH_OK) return status;
+    s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
+    s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
+    if (!s->host || !s->gone || !mesh_mpi__room(s, 16))
+        return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
+    memset(s->gone, 0, (size_t)t->size * sizeof(int));
+    s->native = !native || strcmp(native, "0");
+    mesh_mpi__tags(s);
+    code = MPI_Comm_group(s->control, &s->ranks);
+    if (code == MPI_SUCCESS) code = mesh_mpi__hosts(s);
+    mesh_mpi__next(s, NULL, -1, 1, 0);
+    if (code == MPI_SUCCESS) code = mesh_mpi__listen(s);
+    if (code != MPI_SUCCESS) return mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
+    s->nrequests = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err) {
+    mesh_mpi__impl *s;
+    mesh_status status;
+    int up = 0, down = 0, inter = 0;
+    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the transport is NULL");
+    memset(net, 0, sizeof *net);
+    MPI_Initialized(&up);
+    if (up) MPI_Finalized(&down);
+    if (!up || down)
+        return mesh__fail(err, MESH_ERR_STATE, -1,
+                          "mesh_mpi_open: MPI is %s; call it between MPI_Init and MPI_Finalize",
+                          up ? "finalised" : "not initialised");
+    if (comm == MPI_COMM_NULL)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
+    if (!mesh_mpi__world.open) {
+        MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    }
+    mesh_mpi__world.open++;
+    if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s))) {
+        mesh_mpi__world.open--;
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
+    }
+    memset(s, 0, sizeof *s);
+    s->net = net;
+    s->mail_end = &s->mail;
+    s->world = s->control = MPI_COMM_NULL;
+    s->ranks = MPI_GROUP_NULL;
+    net->impl = s;
+    MPI_Comm_test_inter(comm, &inter);
+    MPI_Comm_rank(comm, &net->base.rank);
+    MPI_Comm_size(comm, &net->base.size);
+    net->base.ops = &mesh_mpi__ops;
+    net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CANCEL;
+    status = inter ? mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first")
+                   : mesh_mpi__begin(s, comm, err);
+    if (status != MESH_OK) mesh_mpi__release(s);
+    return status;
+}
+
+MESH_API mesh_status mesh_mpi_close(mesh_mpi *net) {
+    if (!net || !net->impl) return MESH_OK;
+    return mesh_mpi__close(&net->base, NULL);
+}
+
+MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    mesh_mpi__links *links = g ? (mesh_mpi__links *)g->handle : NULL;
+    int code;
+    if (!out) return MESH_ERR_ARGUMENT;
+    *out = MPI_COMM_NULL;
+    if (!links || c->transport->ops != &mesh_mpi__ops)
+        return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_mpi_comm: no such group over MPI is open")
+                 : MESH_ERR_ARGUMENT;
+    if (links->given == MPI_COMM_NULL && (code = MPI_Comm_dup(links->comm, &links->given)) != MPI_SUCCESS)
+        return mesh_mpi__fail(&c->error, c->transport->rank, "MPI_Comm_dup", code);
+    *out = links->given;
+    return MESH_OK;
+}
+#endif /* MESH_MPI_IMPLEMENTED */
