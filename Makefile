@@ -113,9 +113,9 @@ bench-mpi:
 		mpicc.$$mpi -O3 -march=native -I. bench/bench_mpi.c -o $(B)/bench_mpi_$$mpi || exit 1; \
 		if [ $$mpi = openmpi ]; then mpirun.openmpi --allow-run-as-root -n 2 $(B)/bench_mpi_openmpi; else mpiexec.mpich -n 2 $(B)/bench_mpi_mpich; fi; done
 
-# The MPI transport on the MPIs that are here, 2 to 4 ranks of each (Debian: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev).
+# The MPI transport on the MPIs that are here, 2 and 4 ranks of each, or RANKS="2 3 8" (Debian: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev).
 test-mpi:
-	BUILD=$(B) CC_FLAGS="$(FLAGS)" tests/mpi.sh
+	BUILD=$(B) CC_FLAGS="$(FLAGS)" RANKS="$(RANKS)" tests/mpi.sh
 
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 

@@ -38,7 +38,7 @@ for mpi in openmpi mpich; do
     if ! $cc -std=c99 -O2 -Wall -Wextra -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread; then
         failed=$((failed + 1)) && echo "FAIL examples/mpi/heat.c with $cc"
     fi
-    for ranks in 2 4; do
+    for ranks in ${RANKS:-2 4}; do
         if [ $mpi = openmpi ]; then
             run $mpi $ranks mpirun.openmpi --allow-run-as-root --oversubscribe
         else

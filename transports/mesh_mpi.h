@@ -138,7 +138,8 @@ typedef struct mesh_mpi__impl {
     mesh_mpi__use *use;
     int *which; /* that have ended */
     int nrequests, room;
-    unsigned char heard[MESH_MPI__HEAD + MESH_CONTROL_BYTES];
+    unsigned char heard[MESH_MPI__HEAD + MESH_CONTROL_BYTES], vote[MESH_MPI__VOTE_BYTES];
+    int held; /* 1 + whose message lies in `heard`, for want of memory to keep it */
     mesh_mpi__mail *mail, **mail_end;
     mesh_mpi__links *links;
     mesh_mpi__ticket *spare;
@@ -241,12 +242,10 @@ MESH__RARE void mesh_mpi__ticket_fail(mesh_mpi__ticket *k, const mesh_error *why
 
 /* ---- // >>control messages ---- */
 
-MESH__PRIVATE void mesh_mpi__mail_add(mesh_mpi__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
+/* Returns 0 without memory. */
+MESH__PRIVATE int mesh_mpi__mail_add(mesh_mpi__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
     mesh_mpi__mail *m = (mesh_mpi__mail *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes);
-    if (!m) {
-        s->starved = 1;
-        return;
-    }
+    if (!m) return 0;
     m->next = NULL;
     m->kind = kind;
     m->rank = rank;
@@ -255,6 +254,7 @@ MESH__PRIVATE void mesh_mpi__mail_add(mesh_mpi__impl *s, int kind, int rank, con
     *s->mail_end = m;
     s->mail_end = &m->next;
     s->event = 1;
+    return 1;
 }
 
 MESH__PRIVATE int mesh_mpi__listen(mesh_mpi__impl *s) {
@@ -262,18 +262,20 @@ MESH__PRIVATE int mesh_mpi__listen(mesh_mpi__impl *s) {
                      &s->request[0]);
 }
 
-/* One has come. */
-MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, const MPI_Status *status) {
-    int rank = status->MPI_SOURCE, kind = (int)mesh__get32(s->heard);
+/* One has come. Without memory for it, it stays where it is until there is some, and nothing more is listened to. */
+MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
+    int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE;
     uint32_t nbytes = mesh__get32(s->heard + 4);
-    if (nbytes > MESH_CONTROL_BYTES) nbytes = MESH_CONTROL_BYTES;
-    if (kind == MESH_MPI__GOODBYE) {
-        if (!s->gone[rank]) s->ngone++;
-        s->gone[rank] = MESH_EVENT_CLOSED;
-        mesh_mpi__mail_add(s, MESH_EVENT_CLOSED, rank, NULL, 0);
-    } else {
-        mesh_mpi__mail_add(s, kind, rank, s->heard + MESH_MPI__HEAD, nbytes);
+    if (nbytes > MESH_CONTROL_BYTES || goodbye) nbytes = 0;
+    s->held = 0;
+    if (!mesh_mpi__mail_add(s, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank, s->heard + MESH_MPI__HEAD, nbytes)) {
+        s->held = 1 + rank;
+        s->starved = 1;
+        return;
     }
+    if (goodbye && !s->gone[rank]) s->ngone++;
+    if (goodbye) s->gone[rank] = MESH_EVENT_CLOSED;
+    if (mesh_mpi__listen(s) != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
 }
 
 MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, const void *data, size_t nbytes) {
@@ -339,8 +341,10 @@ MESH__RARE void mesh_mpi__wrong(mesh_mpi__impl *s, mesh_mpi__use *use, int code,
 MESH__PRIVATE void mesh_mpi__ended(mesh_mpi__impl *s, int i, const MPI_Status *status, int code) {
     mesh_mpi__use *use = &s->use[i];
     if (i == 0) {
-        if (code == MPI_SUCCESS) mesh_mpi__heard(s, status);
-        if (code != MPI_SUCCESS || mesh_mpi__listen(s) != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
+        if (code == MPI_SUCCESS)
+            mesh_mpi__heard(s, status->MPI_SOURCE);
+        else
+            s->broken = MESH_ERR_TRANSPORT;
         return;
     }
     if (code == MPI_SUCCESS && use->receives && use->ticket) {
@@ -361,6 +365,7 @@ MESH__PRIVATE void mesh_mpi__ended(mesh_mpi__impl *s, int i, const MPI_Status *s
 MESH__PRIVATE void mesh_mpi__look(mesh_mpi__impl *s) {
     int n = 0, i, code;
     if (s->broken) return;
+    if (s->held) mesh_mpi__heard(s, s->held - 1);
     code = MPI_Testsome(s->nrequests, s->request, &n, s->which, s->status);
     if (n == MPI_UNDEFINED || n <= 0) {
         if (code != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
@@ -783,7 +788,8 @@ MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int ra
 /* A vote to or from a rank. What was said of groups opened before, and given up, is passed over. */
 MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, int tag, mesh_mpi__vote *v,
                                       int64_t deadline, mesh_error *why) {
-    unsigned char bytes[MESH_MPI__VOTE_BYTES];
+    unsigned char *bytes = s->vote; /* what is given up may still come there */
+    const int nbytes = MESH_MPI__VOTE_BYTES;
     uint32_t id = v->id;
     mesh__wire w;
     MPI_Request r;
@@ -792,13 +798,13 @@ MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, in
     if (sends) {
         w = mesh__writing(bytes);
         mesh_mpi__vote_wire(&w, v);
-        code = MPI_Isend(bytes, (int)sizeof bytes, MPI_BYTE, rank, tag, s->control, &r);
+        code = MPI_Isend(bytes, nbytes, MPI_BYTE, rank, tag, s->control, &r);
         if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Isend", code);
         return mesh_mpi__await(s, &r, rank, id >> 8, deadline, why);
     }
     do {
-        memset(bytes, 0, sizeof bytes);
-        code = MPI_Irecv(bytes, (int)sizeof bytes, MPI_BYTE, rank, tag, s->control, &r);
+        memset(bytes, 0, (size_t)nbytes);
+        code = MPI_Irecv(bytes, nbytes, MPI_BYTE, rank, tag, s->control, &r);
         if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Irecv", code);
         if ((status = mesh_mpi__await(s, &r, rank, id >> 8, deadline, why)) != MESH_OK) return status;
         w = mesh__reading(bytes);
@@ -1013,8 +1019,9 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
         status = mesh__fail(why, MESH_ERR_TIMEOUT, i, "mesh_mpi_close: rank %d has not closed within %l ms", i,
                             patience / 1000000);
     }
-    code = MPI_Cancel(&s->request[0]); /* nothing comes any more */
-    if (code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
+    ended = s->request[0] == MPI_REQUEST_NULL;
+    code = ended ? MPI_SUCCESS : MPI_Cancel(&s->request[0]); /* nothing comes any more */
+    if (!ended && code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
     for (i = ended ? 1 : 0; i < s->nrequests; i++) MPI_Request_free(&s->request[i]);
     mesh_mpi__release(s);
     return status;
