@@ -334,7 +334,7 @@ MESH__RARE void mesh_mpi__wrong(mesh_mpi__impl *s, mesh_mpi__use *use, int code,
                    me, use->nbytes);
     else
         mesh_mpi__fail(&why, use->rank, use->rank < 0 ? "a collective of MPI" : "a message of MPI", code);
-    if (use->ticket) mesh_mpi__ticket_fail(use->ticket, &why);
+    if (use->ticket) mesh_mpi__ticket_fail(use->ticket, &why), s->event = 1;
 }
 
 /* A request has ended. */
