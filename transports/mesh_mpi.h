@@ -146,9 +146,8 @@ typedef struct mesh_mpi__impl {
     uint64_t serial; /* the greatest of a communicator met so far */
     int *host, *gone;
     int event, starved, crowded, native, ngone;
-    int64_t tags
-        [3]; /* the first of: messages without a tag and what comes behind a length; tagged ones; collectives. Below the limit */
-    int64_t tag_limit;
+    /* The first tag of tagged messages and of collectives (before them other messages, and what comes behind a length), and the first that is none. */
+    int64_t tagged_at, ordered_at, tag_limit;
     mesh_status broken; /* MPI has failed as a whole */
 } mesh_mpi__impl;
 
@@ -459,9 +458,9 @@ MESH__PRIVATE int mesh_mpi__tag(const mesh_mpi__impl *s, uint64_t channel, int o
     int64_t n = sequence & 0x3fffffff;
     if (on_world) return (int)(((channel >> 32) + (uint64_t)sequence * 65537) % (uint64_t)s->tag_limit);
     if (!sequence) return 0;
-    if (sequence >= MESH__PAYLOAD) return (int)(1 + n % (s->tags[1] - 1));
-    if (sequence & MESH__TAGGED) return n < s->tags[2] - s->tags[1] ? (int)(s->tags[1] + n) : -1;
-    return (int)(s->tags[2] + sequence % (s->tag_limit - s->tags[2]));
+    if (sequence >= MESH__PAYLOAD) return (int)(1 + n % (s->tagged_at - 1));
+    if (sequence & MESH__TAGGED) return n < s->ordered_at - s->tagged_at ? (int)(s->tagged_at + n) : -1;
+    return (int)(s->ordered_at + sequence % (s->tag_limit - s->ordered_at));
 }
 
 /* Take a ticket's requests back. MPI lets go of a receive that nothing has met; all else is left to it. */
@@ -493,11 +492,9 @@ MESH__RARE void mesh_mpi__take_back(mesh_mpi__impl *s, mesh_mpi__ticket *k) {
     }
 }
 
-MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, MPI_Comm comm, int peer, int tag,
-                                     MPI_Request *r) {
+MESH__PRIVATE int mesh_mpi__post_one(const mesh_xfer *x, MPI_Comm comm, int peer, int tag, MPI_Request *r) {
     MPI_Datatype type = MPI_BYTE;
     int count = (int)x->nbytes, code = MPI_SUCCESS;
-    (void)s;
     if (x->nbytes && (x->block || x->nbytes > INT_MAX)) {
         code = x->block ? mesh_mpi__type_of_block(x->block, &type) : mesh_mpi__type_of_bytes(x->nbytes, &type);
         if (code == MPI_SUCCESS) code = MPI_Type_commit(&type);
@@ -522,14 +519,14 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
         mesh_error why;
         mesh__fail(&why, MESH_ERR_UNSUPPORTED, t->rank,
                    "MPI has no room for a tag as high as %u; the highest is %l here", p->channel & MESH__TAGS,
-                   s->tags[2] - s->tags[1] - 1);
+                   s->ordered_at - s->tagged_at - 1);
         mesh_mpi__ticket_fail(k, &why);
         return MESH_OK;
     }
     for (i = 0; i < p->count && code == MPI_SUCCESS; i++) {
         const mesh_xfer *x = &p->xfer[i];
         MPI_Request *r = mesh_mpi__next(s, k, x->rank, x->direction == MESH_RECV, x->nbytes);
-        code = mesh_mpi__post_one(s, x, links ? links->comm : s->world, links ? x->index : x->rank, tag, r);
+        code = mesh_mpi__post_one(x, links ? links->comm : s->world, links ? x->index : x->rank, tag, r);
         if (code != MPI_SUCCESS) break;
         s->nrequests++;
         k->left++;
@@ -658,12 +655,10 @@ MESH__PRIVATE int mesh_mpi__reduce(mesh_mpi__impl *s, const mesh_mpi__links *g, 
     case MESH_CALL_SCAN:
         return MPI_Iscan(send, c->recv, count, type, op, g->comm, r);
     case MESH_CALL_EXSCAN:
-        if (me == 0 && !c->in_place) { /* it gets nothing, and may have no memory for it */
-            if (!mesh_mpi__temp(s, k, c->count * c->elem_bytes)) return MPI_ERR_NO_MEM;
-            return MPI_Iexscan(c->send, k->temp, count, type, op, g->comm, r);
-        }
-        if (me == 0 && !mesh_mpi__temp(s, k, c->count * c->elem_bytes)) return MPI_ERR_NO_MEM;
-        return MPI_Iexscan(me == 0 ? c->send : send, me == 0 ? k->temp : c->recv, count, type, op, g->comm, r);
+        if (me) return MPI_Iexscan(send, c->recv, count, type, op, g->comm, r);
+        if (!mesh_mpi__temp(s, k, c->count * c->elem_bytes))
+            return MPI_ERR_NO_MEM; /* it gets nothing, and may have no memory for it */
+        return MPI_Iexscan(c->send, k->temp, count, type, op, g->comm, r);
     default:
         if (!c->in_place) return MPI_Ireduce_scatter_block(c->send, c->recv, count, type, op, g->comm, r);
         if (!mesh_mpi__temp(s, k, c->count * c->elem_bytes)) return MPI_ERR_NO_MEM;
@@ -1058,21 +1053,25 @@ static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
                                        NULL,
                                        NULL};
 
-/* A copy of the communicator, once all of its ranks have come. */
-MESH__RARE mesh_status mesh_mpi__copy(MPI_Comm comm, MPI_Comm *out, int64_t deadline, mesh_error *err) {
+/* A copy of the communicator, once all of its ranks have come. Where they do not MPI may still write its handle, which therefore is left to it. */
+MESH__RARE mesh_status mesh_mpi__copy(mesh_mpi__impl *s, MPI_Comm comm, MPI_Comm *out, int64_t deadline,
+                                      mesh_error *err) {
+    MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(&s->net->base, sizeof *made);
     MPI_Request r;
-    int ended = 0, code = MPI_Comm_idup(comm, out, &r);
-    int64_t start = mesh_mpi__clock();
-    while (code == MPI_SUCCESS) {
-        int64_t now;
-        code = MPI_Test(&r, &ended, MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS || ended) break;
+    int64_t start = mesh_mpi__clock(), now = start;
+    int ended = 0, code;
+    if (!made) return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank, "mesh_mpi_open: no memory");
+    code = MPI_Comm_idup(comm, made, &r);
+    while (code == MPI_SUCCESS && (code = MPI_Test(&r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
         now = mesh_mpi__clock();
         if (now >= deadline)
             return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
-                              "mesh_mpi_open: not all ranks of the communicator have called it within 60 s");
+                              "mesh_mpi_open: not all %d ranks of the communicator have called it within 60 s",
+                              s->net->base.size);
         if (now - start > MESH_MPI__YIELD_NS) sched_yield();
     }
+    if (code == MPI_SUCCESS) *out = *made;
+    mesh_transport_free(&s->net->base, made);
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
     return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
 }
@@ -1099,19 +1098,18 @@ MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
     behind = limit / 8 < 1 << 24 ? limit / 8 : 1 << 24;
     tagged = (limit - behind) / 2;
     if (tagged > MESH__TAGS + INT64_C(1)) tagged = MESH__TAGS + INT64_C(1);
-    s->tags[0] = 0;
-    s->tags[1] = behind;
-    s->tags[2] = behind + tagged;
+    s->tagged_at = behind;
+    s->ordered_at = behind + tagged;
     s->tag_limit = limit;
 }
 
 MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
     mesh_transport *t = &s->net->base;
     int64_t deadline = mesh_mpi__clock() + MESH_MPI__PATIENCE;
-    mesh_status status = mesh_mpi__copy(comm, &s->world, deadline, err);
+    mesh_status status = mesh_mpi__copy(s, comm, &s->world, deadline, err);
     const char *native = getenv("MESH_MPI_NATIVE");
     int code;
-    if (status == MESH_OK) status = mesh_mpi__copy(s->world, &s->control, deadline, err);
+    if (status == MESH_OK) status = mesh_mpi__copy(s, s->world, &s->control, deadline, err);
     if (status != MESH_OK) return status;
     s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
     s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));

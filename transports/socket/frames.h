@@ -738,16 +738,18 @@ MESH__PRIVATE int mesh_socket__on_given_up(mesh_socket__impl *s, mesh_socket__co
     char text[MESH_ERROR_BYTES];
     mesh__text t = mesh__text_on(text, sizeof text);
     uint32_t i;
+    int lead = -1; /* whom this rank's opening waits for */
+    if (s->in_open)
+        lead = 0;
+    else if (s->awaits_fds && s->shared)
+        lead = s->shared->rank[0];
     if (!f->a) mesh__put(&t, "it has given this rank up: ");
     for (i = 0; i < f->length; i++) mesh__put_char(&t, (char)f->data[i]);
     if (p->gone != MESH_EVENT_LOST) {
         p->gone = MESH_EVENT_LOST;
         mesh_socket__control_add(s, MESH_EVENT_LOST, c->rank, text, (uint32_t)strlen(text));
     }
-    if (c->rank == (s->in_open                   ? 0
-                    : s->awaits_fds && s->shared ? s->shared->rank[0]
-                                                 : -1) &&
-        f->a > 0 && f->a < 64 && f->b < (uint64_t)s->net->base.size)
+    if (c->rank == lead && f->a > 0 && f->a < 64 && f->b < (uint64_t)s->net->base.size)
         mesh__fail(&s->told, (mesh_status)(-(int)f->a), (int)f->b, "%s", text);
     mesh_socket__conn_failed(c, text, 0);
     return 1;
