@@ -1,5 +1,6 @@
-/* mesh_all_reduce over MPI beside MPI_Iallreduce and MPI_Wait, which it calls, and beside MPI_Allreduce, in turn in one program; medians of rounds, of the
-   slowest rank, in us. Also a matrix from rows to columns: mesh_redistribute beside MPI_Alltoallw with subarrays.
+/* Collectives over MPI, by our schedules and by MPI's own (MESH_MPI_NATIVE=1), beside MPI_I... with MPI_Wait and beside the blocking ones, in turn in one
+   program; medians of rounds, of the slowest rank, in us, and MPI_I...'s time over each. Bytes are of the whole. Also a matrix from rows to columns:
+   mesh_redistribute beside MPI_Alltoallw with subarrays.
      mpicc -O3 -march=native -I. bench/bench_mpi.c -o build/bench_mpi && mpirun -n 2 build/bench_mpi [ROUNDS] */
 #define MESH_IMPLEMENTATION
 #include "mesh.h"
@@ -8,22 +9,60 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { BARE, OURS, BLOCKING, WAYS, MOST_ROUNDS = 64, SIDE = 2048 };
+enum { BARE, SCHEDULES, NATIVE, BLOCKING, WAYS, MOST_ROUNDS = 64, SIDE = 2048 };
+static const char *const way_names[] = {"MPI_I...", "schedules", "native", "MPI_..."};
 
-static mesh_mpi net;
-static mesh_comm comm;
+static mesh_mpi net[2]; /* with our schedules, with MPI's collectives */
+static mesh_comm comm[2];
 static float *a, *b;
+static int size;
 
-static void call(int way, size_t n) {
-    MPI_Request r;
-    if (way == OURS) {
-        if (mesh_all_reduce(&comm, NULL, a, b, n, MESH_F32, MESH_SUM)) fprintf(stderr, "%s\n", comm.error.text), exit(1);
-    } else if (way == BARE) {
-        MPI_Iallreduce(a, b, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &r);
-        MPI_Wait(&r, MPI_STATUS_IGNORE);
-    } else {
-        MPI_Allreduce(a, b, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+enum { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER, KINDS };
+static const char *const kind_names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier"};
+
+/* n floats: of the whole, where ranks have parts. */
+static void call_mpi(int kind, int blocking, int n) {
+    MPI_Comm c = MPI_COMM_WORLD;
+    MPI_Request r = MPI_REQUEST_NULL;
+    int each = n / size;
+    switch (kind) {
+    case ALL_REDUCE:
+        blocking ? MPI_Allreduce(a, b, n, MPI_FLOAT, MPI_SUM, c) : MPI_Iallreduce(a, b, n, MPI_FLOAT, MPI_SUM, c, &r);
+        break;
+    case REDUCE_SCATTER:
+        blocking ? MPI_Reduce_scatter_block(a, b, each, MPI_FLOAT, MPI_SUM, c) : MPI_Ireduce_scatter_block(a, b, each, MPI_FLOAT, MPI_SUM, c, &r);
+        break;
+    case ALL_GATHER:
+        blocking ? MPI_Allgather(a, each, MPI_FLOAT, b, each, MPI_FLOAT, c) : MPI_Iallgather(a, each, MPI_FLOAT, b, each, MPI_FLOAT, c, &r);
+        break;
+    case ALL_TO_ALL:
+        blocking ? MPI_Alltoall(a, each, MPI_FLOAT, b, each, MPI_FLOAT, c) : MPI_Ialltoall(a, each, MPI_FLOAT, b, each, MPI_FLOAT, c, &r);
+        break;
+    case BROADCAST:
+        blocking ? MPI_Bcast(b, n, MPI_FLOAT, 0, c) : MPI_Ibcast(b, n, MPI_FLOAT, 0, c, &r);
+        break;
+    default:
+        blocking ? MPI_Barrier(c) : MPI_Ibarrier(c, &r);
     }
+    MPI_Wait(&r, MPI_STATUS_IGNORE);
+}
+
+static void call_mesh(int kind, mesh_comm *c, size_t n) {
+    size_t each = n / (size_t)size;
+    mesh_status status = kind == ALL_REDUCE       ? mesh_all_reduce(c, NULL, a, b, n, MESH_F32, MESH_SUM)
+                         : kind == REDUCE_SCATTER ? mesh_reduce_scatter(c, NULL, a, b, each, MESH_F32, MESH_SUM)
+                         : kind == ALL_GATHER     ? mesh_all_gather(c, NULL, a, b, each, MESH_F32)
+                         : kind == ALL_TO_ALL     ? mesh_all_to_all(c, NULL, a, b, each, MESH_F32)
+                         : kind == BROADCAST      ? mesh_broadcast(c, NULL, b, b, n, MESH_F32, 0)
+                                                  : mesh_barrier(c, NULL);
+    if (status) fprintf(stderr, "%s\n", c->error.text), exit(1);
+}
+
+static void call(int kind, int way, size_t n) {
+    if (way == SCHEDULES || way == NATIVE)
+        call_mesh(kind, &comm[way == NATIVE], n);
+    else
+        call_mpi(kind, way == BLOCKING, (int)n);
 }
 
 static int by_value(const void *p, const void *q) {
@@ -37,23 +76,28 @@ static double slowest(double us) {
     return most;
 }
 
-static void all_reduce(size_t bytes, int rounds, int rank) {
+static void collective(int kind, size_t bytes, int rounds, int rank) {
     double us[WAYS][MOST_ROUNDS];
-    int calls = bytes <= 1024 ? 20000 : bytes <= 1 << 20 ? 400 : 12, way, k, i;
+    int calls = bytes <= 1024 ? 8000 : bytes <= 65536 ? 800 : bytes <= 1 << 20 ? 150 : bytes <= 16 << 20 ? 12 : 4, way, k, i;
     for (k = 0; k < rounds; k++)
         for (way = 0; way < WAYS; way++) {
             int which = (way + k) % WAYS;
             double start;
-            call(which, bytes / 4);
+            call(kind, which, bytes / 4);
             MPI_Barrier(MPI_COMM_WORLD);
             start = MPI_Wtime();
-            for (i = 0; i < calls; i++) call(which, bytes / 4);
+            for (i = 0; i < calls; i++) call(kind, which, bytes / 4);
             us[which][k] = slowest((MPI_Wtime() - start) / calls * 1e6);
         }
     for (way = 0; way < WAYS; way++) qsort(us[way], (size_t)rounds, sizeof(double), by_value);
-    if (!rank)
-        printf("all_reduce %9lu  MPI_Iallreduce %10.2f  mesh.h %10.2f (%.2f)  MPI_Allreduce %10.2f\n", (unsigned long)bytes, us[BARE][rounds / 2],
-               us[OURS][rounds / 2], us[BARE][rounds / 2] / us[OURS][rounds / 2], us[BLOCKING][rounds / 2]);
+    if (rank) return;
+    printf("%-14s %9lu", kind_names[kind], (unsigned long)bytes);
+    for (way = 0; way < WAYS; way++) {
+        printf("  %s %9.2f", way_names[way], us[way][rounds / 2]);
+        if (way) printf(" (%.2f)", us[BARE][rounds / 2] / us[way][rounds / 2]);
+    }
+    putchar('\n');
+    fflush(stdout);
 }
 
 /* Rank r has SIDE / n rows, then as many columns. */
@@ -65,7 +109,7 @@ static void rows_to_columns(int rounds, int rank, int n) {
     int64_t shape[2] = {SIDE, SIDE};
     mesh_tensor src, dst;
     mesh_error err;
-    if (mesh_tensor_make(&src, &comm.on, "x:S(0)", MESH_F32, 2, shape, &err) || mesh_tensor_make(&dst, &comm.on, "x:S(1)", MESH_F32, 2, shape, &err))
+    if (mesh_tensor_make(&src, &comm[0].on, "x:S(0)", MESH_F32, 2, shape, &err) || mesh_tensor_make(&dst, &comm[0].on, "x:S(1)", MESH_F32, 2, shape, &err))
         fprintf(stderr, "%s\n", err.text), exit(1);
     src.data = a, dst.data = b;
     for (i = 0; i < n; i++) {
@@ -85,8 +129,8 @@ static void rows_to_columns(int rounds, int rank, int n) {
             for (i = 0; i < 4; i++) {
                 if (which == 0)
                     MPI_Alltoallw(a, count, zero, send, b, count, zero, recv, MPI_COMM_WORLD);
-                else if (mesh_redistribute(&comm, &src, &dst))
-                    fprintf(stderr, "%s\n", comm.error.text), exit(1);
+                else if (mesh_redistribute(&comm[0], &src, &dst))
+                    fprintf(stderr, "%s\n", comm[0].error.text), exit(1);
             }
             us[which][k] = slowest((MPI_Wtime() - start) / 4 * 1e6);
         }
@@ -99,23 +143,27 @@ static void rows_to_columns(int rounds, int rank, int n) {
 }
 
 int main(int argc, char **argv) {
+    static const size_t sizes[] = {8, 1024, 65536, 1 << 20, 16 << 20, 64 << 20};
     mesh_error err;
     mesh m;
-    int rank, n, rounds = argc > 1 ? atoi(argv[1]) : 11;
-    size_t bytes, most = 64 << 20;
-    if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 11;
+    int rank, rounds = argc > 1 ? atoi(argv[1]) : 9, kind, k;
+    size_t most = 64 << 20;
+    if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 9;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
     a = (float *)calloc(most, 1), b = (float *)calloc(most, 1);
-    if (!a || !b || mesh_mpi_open(&net, MPI_COMM_WORLD, &err) || mesh_parse(&m, "x=-1", n, &err) ||
-        mesh_comm_open(&comm, &net.base, &m, NULL, &err))
-        return fprintf(stderr, "bench_mpi: %s\n", err.text), 1;
-    for (bytes = 8; bytes <= most; bytes *= bytes == 8 ? 128 : bytes == 1024 ? 64 : bytes == 64 << 20 ? 2 : bytes == 16 << 20 ? 4 : 16)
-        all_reduce(bytes, bytes > 1 << 20 ? (rounds + 1) / 2 : rounds, rank);
-    rows_to_columns(rounds, rank, n);
-    mesh_comm_close(&comm);
-    mesh_mpi_close(&net);
+    for (k = 0; k < 2; k++) {
+        setenv("MESH_MPI_NATIVE", k ? "1" : "0", 1);
+        if (!a || !b || mesh_mpi_open(&net[k], MPI_COMM_WORLD, &err) || mesh_parse(&m, "x=-1", size, &err) ||
+            mesh_comm_open(&comm[k], &net[k].base, &m, NULL, &err))
+            return fprintf(stderr, "bench_mpi: %s\n", err.text), 1;
+    }
+    for (kind = 0; kind < KINDS; kind++)
+        for (k = 0; k < (kind == BARRIER ? 1 : 6); k++)
+            collective(kind, sizes[k] < (size_t)size * 4 ? (size_t)size * 4 : sizes[k], sizes[k] > 1 << 20 ? (rounds + 2) / 3 : rounds, rank);
+    rows_to_columns(rounds, rank, size);
+    for (k = 0; k < 2; k++) mesh_comm_close(&comm[k]), mesh_mpi_close(&net[k]);
     MPI_Finalize();
     free(a), free(b);
     return 0;

@@ -13,7 +13,7 @@ run() { # MPI RANKS LAUNCHER...
         "ok "*) passed=$((passed + 1)) && echo "$line, $ranks ranks of $mpi" ;;
         FAIL*) failed=$((failed + 1)) && echo "$line, $ranks ranks of $mpi" ;;
         *passed,*) ended=1 ;;
-        *test_mpi.c:* | *conformance.h:*) echo "    $line" ;;
+        *.[ch]:[0-9]*) echo "    $line" ;;
         esac
     done < <(timeout 240 "$@" -n "$ranks" "$build/test_mpi_$mpi" 2>&1)
     if line=$(timeout 60 "$@" -n "$ranks" "$build/heat_$mpi" 2>&1); then

@@ -79,6 +79,11 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/socket/helper.h": ["transports/socket/ops.h"],
     "transports/socket/open.h": ["transports/socket/helper.h", "transports/mesh_env.h"],
     "transports/mesh_mpi.h": ["mesh_collectives.h"],
+    "transports/mpi/state.h": ["transports/mesh_mpi.h"],
+    "transports/mpi/messages.h": ["transports/mpi/state.h"],
+    "transports/mpi/calls.h": ["transports/mpi/messages.h"],
+    "transports/mpi/groups.h": ["transports/mpi/state.h"],
+    "transports/mpi/open.h": ["transports/mpi/calls.h", "transports/mpi/groups.h"],
     "transports/mesh_nccl_ptx.h": [],
     "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
     "transports/nccl/state.h": ["transports/mesh_nccl.h", "transports/mesh_env.h"],
@@ -97,6 +102,7 @@ BEHIND = {  # what a front door brings at its end, for who comes in by it
     "mesh_parallel.h": ["mesh/random.h", "mesh/norm.h", "mesh/replicas.h", "mesh/buckets.h", "mesh/vocabulary.h", "mesh/attention.h", "mesh/pipeline_run.h", "mesh/experts.h"],
     "mesh_checkpoint.h": ["mesh/save.h", "mesh/load.h"],
     "transports/mesh_socket.h": ["transports/socket/open.h"],
+    "transports/mesh_mpi.h": ["transports/mpi/open.h"],
     "transports/mesh_nccl.h": ["transports/nccl/open.h"],
 }
 ROOM_LINES, FUNCTION_LINES = 1200, 60
@@ -162,7 +168,7 @@ def readme(texts):
     """README, and README with the lines that its table of doors has: each with what is behind it."""
     page = made = open("README.md").read()
     known = set()
-    alone = ("transports/mesh_env.h", "transports/mesh_sim.h", "transports/mesh_mpi.h")
+    alone = ("transports/mesh_env.h", "transports/mesh_sim.h")
     for door in sorted(alone + tuple(BEHIND), key=list(ARROWS).index):
         rooms = behind(door, known)
         known |= rooms
@@ -175,7 +181,7 @@ def compiles(room):
     """What the compiler says of a room by itself; of a door also of its declarations first and the implementation later. "" if it is content."""
     cuda = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
     where = ["-I" + (cuda if os.path.exists(os.path.join(cuda, "nccl.h")) else "tests/fake_nccl/include")] if "nccl" in room else []
-    if "mesh_mpi" in room:
+    if "mesh_mpi" in room or "/mpi/" in room:
         where = ["-isystem" + os.path.dirname(h) for h in glob.glob("/usr/lib/*/openmpi/include/mpi.h") + glob.glob("/usr/include/*/mpich/mpi.h")][:1]
         if not where: return ""  # there is no MPI here
     sources = [f'#define MESH_IMPLEMENTATION\n#define MESH__ONE_ROOM\n#include "{room}"\n#include "{room}"\n']
@@ -190,7 +196,7 @@ def compiles(room):
 
 
 def openings(first):
-    """How many of our files the preprocessor opens for who includes all front doors but NCCL's."""
+    """How many of our files the preprocessor opens for who includes all front doors but NCCL's and MPI's."""
     source = first + "".join(f'#include "{door}"\n' for door in ("mesh.h", "mesh_collectives.h", "transports/mesh_socket.h", "transports/mesh_sim.h"))
     made = subprocess.run([os.environ.get("CC", "cc"), "-std=gnu99", "-I.", "-H", "-E", "-x", "c", "-"], input=source, capture_output=True, text=True)
     return len(re.findall(r"^\.+ (?!/)", made.stderr, re.M))

@@ -153,11 +153,18 @@ static void run_threads(int ranks, rank_main f, void *ctx) {
 }
 #endif
 
+/* Where the ranks are there already, as those of an MPI job are: who runs them. */
+static void (*world_elsewhere)(int backend, int ranks, rank_main f, void *ctx);
+
 /* Run f as every rank. victim: a rank that may die by SIGKILL, or -1. */
 static void run_world_but(int backend, int ranks, rank_main f, void *ctx, int victim) {
     static pid_t pid[1024];
     int i, port = 0, fd, status;
     double deadline = test_now() + world_limit_s;
+    if (world_elsewhere) {
+        world_elsewhere(backend, ranks, f, ctx);
+        return;
+    }
     if (backend == SIM || backend == SIM_FREE) {
         mesh_sim_desc d = sim_desc(ranks);
         mesh_error err;

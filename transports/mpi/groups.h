@@ -1,0 +1,237 @@
+/* mpi/groups.h - a communicator for each list of ranks, made once they have said the same. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes state.h.
+*/
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_MPI_GROUPS_IMPLEMENTED)
+#define MESH_MPI_GROUPS_IMPLEMENTED
+#include "state.h"
+
+/* ---- // >>groups ---- */
+
+/* What a rank says of a group that it opens, and what its first one answers. */
+typedef struct mesh_mpi__vote {
+    uint32_t id;
+    int status, rank;        /* a mesh_status, and whom it names */
+    uint64_t hash;           /* of the ranks in order */
+    uint64_t serial;         /* of the communicator that it has for them, 0: none; the one to use */
+    uint64_t newest;         /* the greatest it has met */
+    uint64_t sent, received; /* messages on the one that it has */
+} mesh_mpi__vote;
+
+MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
+    mesh__wire32(w, &v->id);
+    mesh__wire_int(w, &v->status);
+    mesh__wire_int(w, &v->rank);
+    mesh__wire64(w, &v->hash);
+    mesh__wire64(w, &v->serial);
+    mesh__wire64(w, &v->newest);
+    mesh__wire64(w, &v->sent);
+    mesh__wire64(w, &v->received);
+}
+
+/* Has a rank ended this comm? The engine has yet to read it. */
+MESH__RARE int mesh_mpi__is_ended(const mesh_mpi__impl *s, uint32_t comm, int by) {
+    const mesh_mpi__mail *m;
+    for (m = s->mail; m; m = m->next)
+        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4 && m->rank == by &&
+            mesh__get32((const unsigned char *)(m + 1)) == comm)
+            return 1;
+    return 0;
+}
+
+/* Wait for one request of this transport's own, beside all else. That a rank ends the comm counts where it is awaited: others may be through already, and
+   have ended it in their first operation. */
+MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int rank, uint32_t comm, int64_t deadline,
+                                       mesh_error *why) {
+    int64_t start = mesh_mpi__clock(), now = start;
+    mesh_status status = MESH_OK;
+    for (;;) {
+        int ended = 0, code = MPI_Test(r, &ended, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Test", code);
+        if (ended) return MESH_OK;
+        if (status != MESH_OK) { /* and nothing came before that */
+            MPI_Cancel(r);
+            MPI_Test(r, &ended, MPI_STATUS_IGNORE);
+            if (!ended) MPI_Request_free(r);
+            return status;
+        }
+        mesh_mpi__look(s);
+        now = mesh_mpi__clock();
+        if (s->gone[rank])
+            status = mesh__fail(why, MESH_ERR_PEER, rank, "rank %d has closed its transport", rank);
+        else if (mesh_mpi__is_ended(s, comm, rank))
+            status = mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
+        else if (now >= deadline)
+            status = mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
+        if (status == MESH_OK) mesh_mpi__rest(s, now - start);
+    }
+}
+
+/* A vote to or from a rank. What was said of groups opened before, and given up, is passed over. */
+MESH__RARE mesh_status mesh_mpi__talk(mesh_mpi__impl *s, int sends, int rank, int tag, mesh_mpi__vote *v,
+                                      int64_t deadline, mesh_error *why) {
+    unsigned char *bytes = s->vote; /* what is given up may still come there */
+    const int nbytes = MESH_MPI__VOTE_BYTES;
+    uint32_t id = v->id;
+    mesh__wire w;
+    MPI_Request r;
+    mesh_status status;
+    int code;
+    if (sends) {
+        w = mesh__writing(bytes);
+        mesh_mpi__vote_wire(&w, v);
+        code = MPI_Isend(bytes, nbytes, MPI_BYTE, rank, tag, s->control, &r);
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Isend", code);
+        return mesh_mpi__await(s, &r, rank, id >> 8, deadline, why);
+    }
+    do {
+        memset(bytes, 0, (size_t)nbytes);
+        code = MPI_Irecv(bytes, nbytes, MPI_BYTE, rank, tag, s->control, &r);
+        if (code != MPI_SUCCESS) return mesh_mpi__fail(why, rank, "MPI_Irecv", code);
+        status = mesh_mpi__await(s, &r, rank, id >> 8, deadline, why);
+        if (status != MESH_OK) return status;
+        w = mesh__reading(bytes);
+        mesh_mpi__vote_wire(&w, v);
+    } while (v->id < id);
+    return MESH_OK;
+}
+
+/* The first of the ranks hears what all say and decides; its word is everybody's. */
+MESH__RARE mesh_status mesh_mpi__agree(mesh_mpi__impl *s, const int *rank, int n, mesh_mpi__vote *v, int64_t deadline,
+                                       mesh_error *why) {
+    mesh_status status = MESH_OK;
+    mesh_mpi__vote other;
+    mesh_error first;
+    int i;
+    memset(&first, 0, sizeof first);
+    if (rank[0] != s->net->base.rank) {
+        uint32_t id = v->id;
+        status = mesh_mpi__talk(s, 1, rank[0], MESH_MPI__VOTE, v, deadline, why);
+        if (status == MESH_OK) /* its own deadline comes first: it says more */
+            status = mesh_mpi__talk(s, 0, rank[0], MESH_MPI__VERDICT, v, deadline + INT64_C(1000000000), why);
+        if (status == MESH_OK && v->id != id) status = MESH_ERR_MISMATCH, v->rank = rank[0];
+        if (status == MESH_OK && v->status == MESH_OK) return MESH_OK;
+        if (status != MESH_OK && status != MESH_ERR_MISMATCH) return status;
+        return mesh__fail(why, status != MESH_OK ? status : (mesh_status)v->status, v->rank,
+                          v->status == MESH_ERR_TIMEOUT ? "rank %d has not come before the deadline"
+                                                        : "rank %d opens another group, or could not open this one",
+                          v->rank);
+    }
+    for (i = 1; i < n; i++) {
+        mesh_error said;
+        mesh_status talked;
+        memset(&other, 0, sizeof other);
+        other.id = v->id;
+        talked = mesh_mpi__talk(s, 0, rank[i], MESH_MPI__VOTE, &other, deadline, &said);
+        if (talked == MESH_OK && (other.id != v->id || other.hash != v->hash))
+            talked = mesh__fail(&said, MESH_ERR_MISMATCH, rank[i], "rank %d opens another group than rank %d", rank[i],
+                                rank[0]);
+        if (talked == MESH_OK && other.serial != v->serial) v->serial = 0;
+        if (talked == MESH_OK && other.newest > v->newest) v->newest = other.newest;
+        if (talked == MESH_OK) v->sent += other.sent, v->received += other.received;
+        if (talked != MESH_OK && status == MESH_OK) status = talked, first = said;
+    }
+    v->status = status;
+    v->rank = first.rank;
+    if (v->sent != v->received) v->serial = 0;                       /* what nobody received would be the next user's */
+    if (!v->serial) v->serial = (v->newest + 1) | UINT64_C(1) << 63; /* it is to be made */
+    for (i = 1; i < n; i++) {
+        other = *v;
+        mesh_mpi__talk(s, 1, rank[i], MESH_MPI__VERDICT, &other, deadline + INT64_C(1000000000), why);
+    }
+    if (status != MESH_OK) *why = first;
+    return status;
+}
+
+MESH__RARE mesh_mpi__links *mesh_mpi__links_new(mesh_mpi__impl *s, const int *rank, int n, MPI_Comm comm,
+                                                uint64_t serial) {
+    mesh_mpi__links *g =
+        (mesh_mpi__links *)mesh_transport_alloc(&s->net->base, sizeof *g + (size_t)n * 3 * sizeof(int));
+    if (!g) return NULL;
+    memset(g, 0, sizeof *g);
+    g->rank = (int *)(g + 1);
+    g->told = (uint32_t *)(g->rank + n);
+    g->heard = g->told + n;
+    memcpy(g->rank, rank, (size_t)n * sizeof(int));
+    g->comm = comm;
+    g->given = MPI_COMM_NULL;
+    g->serial = serial;
+    g->size = n;
+    g->stray_end = &g->stray;
+    g->next = s->links;
+    s->links = g;
+    return g;
+}
+
+/* A communicator of these ranks: all of them are in this now. */
+MESH__RARE mesh_status mesh_mpi__links_make(mesh_mpi__impl *s, const int *rank, int n, uint64_t serial,
+                                            mesh_mpi__links **out, mesh_error *why) {
+    int me = s->net->base.rank, code;
+    MPI_Group members;
+    MPI_Comm comm = MPI_COMM_NULL;
+    code = MPI_Group_incl(s->ranks, n, rank, &members);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Comm_create_group(s->control, members, (int)(serial % 32767), &comm);
+        MPI_Group_free(&members);
+    }
+    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (code != MPI_SUCCESS) return mesh_mpi__fail(why, me, "MPI_Comm_create_group", code);
+    if ((*out = mesh_mpi__links_new(s, rank, n, comm, serial)) != NULL) return MESH_OK;
+    MPI_Comm_free(&comm);
+    return mesh__fail(why, MESH_ERR_MEMORY, me, "mesh_mpi: no memory for a group");
+}
+
+MESH__RARE mesh_mpi__links *mesh_mpi__links_find(const mesh_mpi__impl *s, const int *rank, int n, uint64_t serial) {
+    mesh_mpi__links *g, *found = NULL;
+    for (g = s->links; g; g = g->next)
+        if (!g->used && g->size == n && !memcmp(g->rank, rank, (size_t)n * sizeof(int)) &&
+            (serial ? g->serial == serial : !found || g->serial < found->serial))
+            found = g;
+    return found;
+}
+
+MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *group, int color,
+                                            int key, int64_t deadline, void **out, mesh_error *why) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    const uint64_t made = UINT64_C(1) << 63;
+    mesh_mpi__links *g;
+    mesh_mpi__vote v;
+    mesh_status status;
+    int *rank, i, n = group->size;
+    (void)parent, (void)color, (void)key;
+    rank = (int *)mesh_transport_alloc(t, (size_t)n * sizeof *rank);
+    if (!rank) return mesh__fail(why, MESH_ERR_MEMORY, t->rank, "mesh_mpi: no memory for a group");
+    mesh_ranks(group, rank, n);
+    memset(&v, 0, sizeof v);
+    v.id = id;
+    for (v.hash = 0, i = 0; i < n; i++) v.hash = mesh__mix(v.hash, (uint64_t)rank[i]);
+    v.newest = s->serial;
+    g = mesh_mpi__links_find(s, rank, n, 0);
+    if (g) v.serial = g->serial, v.sent = g->sent, v.received = g->received;
+    status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
+    if (status == MESH_OK) {
+        if ((v.serial & ~made) > s->serial) s->serial = v.serial & ~made;
+        g = v.serial & made ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
+        if (!g) status = mesh_mpi__links_make(s, rank, n, v.serial & ~made, &g, why);
+    }
+    if (status == MESH_OK) {
+        g->used = 1;
+        memset(g->told, 0, 2 * (size_t)n * sizeof *g->told);
+        *out = g;
+    }
+    mesh_transport_free(t, rank);
+    return status;
+}
+
+/* The next group of the same ranks has it, unless something was left there. */
+MESH__RARE mesh_status mesh_mpi__group_close(mesh_transport *t, void *group) {
+    mesh_mpi__links *g = (mesh_mpi__links *)group;
+    (void)t;
+    g->used = g->spoilt;
+    return MESH_OK;
+}
+
+MESH__RARE int mesh_mpi__locality(mesh_transport *t, int rank) { return mesh_mpi__of(t)->host[rank]; }
+
+#endif /* MESH_MPI_GROUPS_IMPLEMENTED */

@@ -1,0 +1,296 @@
+/* mpi/open.h - the transport, opened and closed. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes calls.h, groups.h.
+*/
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_MPI_OPEN_IMPLEMENTED)
+#define MESH_MPI_OPEN_IMPLEMENTED
+#include "calls.h"
+#include "groups.h"
+
+/* ---- // >>close ---- */
+
+/* Receive what nobody has: its sender is free of it then. */
+MESH__RARE void mesh_mpi__drain(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    mesh_mpi__stray *m;
+    mesh_mpi__arrivals(s, g);
+    while ((m = g->stray) != NULL && mesh_mpi__room(s, 1)) {
+        mesh_mpi__use *use;
+        void *p = mesh_transport_alloc(&s->net->base, m->nbytes ? (size_t)m->nbytes : 1);
+        if (!p) return;
+        mesh_mpi__next(s, NULL, -1);
+        use = &s->use[s->nrequests];
+        use->memory = use->base = p;
+        use->links = g;
+        use->nbytes = m->nbytes;
+        use->count = m->nbytes > INT_MAX ? 1 : (int)m->nbytes;
+        if (m->nbytes > INT_MAX && mesh_mpi__type_of_bytes(m->nbytes, &use->type) == MPI_SUCCESS)
+            MPI_Type_commit(&use->type);
+        mesh_mpi__meet(s, s->nrequests, &m->message, m->nbytes);
+        s->nrequests++;
+        g->stray = m->next;
+        mesh_transport_free(&s->net->base, m);
+    }
+    if (!g->stray) g->stray_end = &g->stray;
+}
+
+/* And what was said of groups that nobody opened in the end: in the next communicator that MPI puts in this one's place it would be believed. */
+MESH__RARE void mesh_mpi__drain_votes(mesh_mpi__impl *s) {
+    int tag, there = 1;
+    for (tag = MESH_MPI__VOTE; tag <= MESH_MPI__VERDICT; tag += !there) {
+        MPI_Message message;
+        if (MPI_Improbe(MPI_ANY_SOURCE, tag, s->control, &there, &message, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+        if (there) MPI_Mrecv(s->vote, MESH_MPI__VOTE_BYTES, MPI_BYTE, &message, MPI_STATUS_IGNORE);
+    }
+}
+
+/* Communicators on which others may yet send are left to MPI_Finalize: MPI would take what comes late for a message of the next that has their place. */
+MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
+    mesh_transport *t = &s->net->base;
+    while (s->links) {
+        mesh_mpi__links *g = s->links;
+        s->links = g->next;
+        while (g->stray) {
+            mesh_mpi__stray *m = g->stray;
+            g->stray = m->next;
+            mesh_transport_free(t, m);
+        }
+        if (g->given != MPI_COMM_NULL && !others_may_send) MPI_Comm_free(&g->given);
+        if (!others_may_send && g != s->whole) MPI_Comm_free(&g->comm);
+        mesh_transport_free(t, g);
+    }
+    if (s->ranks != MPI_GROUP_NULL) MPI_Group_free(&s->ranks);
+    if (s->control != MPI_COMM_NULL && !others_may_send) MPI_Comm_free(&s->control);
+    if (s->world != MPI_COMM_NULL && !others_may_send) MPI_Comm_free(&s->world);
+    while (s->mail) {
+        mesh_mpi__mail *m = s->mail;
+        s->mail = m->next;
+        mesh_transport_free(t, m);
+    }
+    while (s->spare) {
+        mesh_mpi__ticket *k = s->spare;
+        s->spare = k->next;
+        mesh_transport_free(t, k);
+    }
+    mesh_transport_free(t, s->blank);
+    mesh_transport_free(t, s->request);
+    mesh_transport_free(t, s->status);
+    mesh_transport_free(t, s->use);
+    mesh_transport_free(t, s->which);
+    mesh_transport_free(t, s->host);
+    mesh_transport_free(t, s->gone);
+    if (--mesh_mpi__world.open == 0) {
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
+        MPI_Errhandler_free(&mesh_mpi__world.before);
+    }
+    s->net->impl = NULL;
+    mesh_transport_free(t, s);
+}
+
+MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    int64_t patience = mesh_transport_patience(t), start = mesh_mpi__clock(), now = start, last = 0;
+    mesh_mpi__links *g;
+    mesh_status status = mesh_transport_detach(t);
+    int i, code, ended = 0;
+    if (status != MESH_OK) return status;
+    for (i = 0; i < t->size; i++)
+        if (i != t->rank && s->gone[i] != MESH_EVENT_LOST) mesh_mpi__say(s, i, MESH_MPI__GOODBYE, NULL, 0);
+    while (!s->broken && now - start < patience) {
+        mesh_mpi__look(s);
+        for (g = s->links; g; g = g->next) mesh_mpi__drain(s, g);
+        mesh_mpi__drain_votes(s);
+        now = mesh_mpi__clock();
+        if (s->ngone ==
+            t->size - 1) { /* what now is still under way was given up, and never ends unless it was for this */
+            if (s->nrequests == 1 || (last && now - last > MESH_MPI__LAST_NS)) break;
+            if (!last) last = now;
+        }
+        mesh_mpi__rest(s, now - start);
+    }
+    if (s->ngone < t->size - 1) {
+        for (i = 0; i < t->size && (s->gone[i] || i == t->rank);) i++;
+        status = mesh__fail(why, MESH_ERR_TIMEOUT, i, "mesh_mpi_close: rank %d has not closed within %l ms", i,
+                            patience / 1000000);
+    }
+    ended = s->request[0] == MPI_REQUEST_NULL;
+    code = ended ? MPI_SUCCESS : MPI_Cancel(&s->request[0]); /* nothing comes any more */
+    if (!ended && code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
+    for (i = ended ? 1 : 0; i < s->nrequests; i++)
+        if (s->request[i] != MPI_REQUEST_NULL) MPI_Request_free(&s->request[i]);
+    mesh_mpi__release(s, status != MESH_OK);
+    return status;
+}
+
+/* ---- // >>open ---- */
+
+static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
+                                       MESH_ABI,
+                                       "mpi",
+                                       mesh_mpi__post,
+                                       mesh_mpi__test,
+                                       mesh_mpi__pending,
+                                       mesh_mpi__cancel,
+                                       mesh_mpi__progress,
+                                       mesh_mpi__now,
+                                       mesh_mpi__control_send,
+                                       mesh_mpi__control_poll,
+                                       mesh_mpi__close,
+                                       mesh_mpi__group_open,
+                                       mesh_mpi__group_close,
+                                       NULL,
+                                       mesh_mpi__collective,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       NULL,
+                                       mesh_mpi__locality,
+                                       NULL,
+                                       NULL};
+
+/* A copy of the communicator, once all of its ranks have come. Where they do not MPI may still write its handle, which therefore is left to it. */
+MESH__RARE mesh_status mesh_mpi__copy(mesh_mpi__impl *s, MPI_Comm comm, MPI_Comm *out, int64_t deadline,
+                                      mesh_error *err) {
+    MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(&s->net->base, sizeof *made);
+    MPI_Request r;
+    int64_t start = mesh_mpi__clock(), now = start;
+    int ended = 0, code;
+    if (!made) return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank, "mesh_mpi_open: no memory");
+    code = MPI_Comm_idup(comm, made, &r);
+    while (code == MPI_SUCCESS && (code = MPI_Test(&r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
+        now = mesh_mpi__clock();
+        if (now >= deadline)
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
+                              "mesh_mpi_open: not all %d ranks of the communicator have called it within 60 s",
+                              s->net->base.size);
+        if (now - start > MESH_MPI__YIELD_NS) sched_yield();
+    }
+    if (code == MPI_SUCCESS) *out = *made;
+    mesh_transport_free(&s->net->base, made);
+    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+    return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
+}
+
+/* Which ranks are on one host, and whether more of them are here than there are cores. */
+MESH__RARE int mesh_mpi__hosts(mesh_mpi__impl *s) {
+    MPI_Comm here;
+    int me = s->net->base.rank, first = me, n = 1, code;
+    code = MPI_Comm_split_type(s->control, MPI_COMM_TYPE_SHARED, me, MPI_INFO_NULL, &here);
+    if (code != MPI_SUCCESS) return code;
+    MPI_Comm_set_errhandler(here, MPI_ERRORS_RETURN);
+    MPI_Comm_size(here, &n);
+    code = MPI_Bcast(&first, 1, MPI_INT, 0, here);
+    MPI_Comm_free(&here);
+    if (code == MPI_SUCCESS) code = MPI_Allgather(&first, 1, MPI_INT, s->host, 1, MPI_INT, s->control);
+    s->crowded = n > (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return code;
+}
+
+MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
+    int found = 0, *most = NULL;
+    int64_t limit = 32768;
+    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found) == MPI_SUCCESS && found)
+        limit = (int64_t)*most + 1;
+    s->high_at = limit / 2;
+    while (s->high_at >> (s->check_bits + 1) >= MESH_MPI__PLACES) s->check_bits++;
+    s->places = s->high_at >> s->check_bits;
+    s->tagged_at = s->places / 8;
+    s->ordered_at = s->tagged_at + s->places / 2;
+}
+
+MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
+    mesh_transport *t = &s->net->base;
+    int64_t deadline = mesh_mpi__clock() + MESH_MPI__PATIENCE;
+    mesh_status status = mesh_mpi__copy(s, comm, &s->world, deadline, err);
+    const char *native = getenv("MESH_MPI_NATIVE");
+    int i, code;
+    if (status == MESH_OK) status = mesh_mpi__copy(s, s->world, &s->control, deadline, err);
+    if (status != MESH_OK) return status;
+    s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
+    s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
+    if (!s->host || !s->gone || !mesh_mpi__room(s, 16))
+        return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
+    for (i = 0; i < t->size; i++) s->gone[i] = i;
+    s->whole = mesh_mpi__links_new(s, s->gone, t->size, s->world, 0);
+    if (!s->whole) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
+    s->whole->used = 1;
+    memset(s->gone, 0, (size_t)t->size * sizeof(int));
+    s->native = native && strcmp(native, "0");
+    mesh_mpi__tags(s);
+    if (!s->native) t->caps |= MESH_CAP_PENDING; /* of its collectives MPI tells neither */
+    if (!s->native && s->check_bits >= MESH_MPI__SURE) t->caps |= MESH_CAP_CHECK;
+    code = MPI_Comm_group(s->control, &s->ranks);
+    if (code == MPI_SUCCESS) code = mesh_mpi__hosts(s);
+    mesh_mpi__next(s, NULL, -1);
+    if (code == MPI_SUCCESS) code = mesh_mpi__listen(s);
+    if (code != MPI_SUCCESS) return mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
+    s->nrequests = 1;
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err) {
+    mesh_mpi__impl *s;
+    mesh_status status;
+    int up = 0, down = 0, inter = 0;
+    if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the transport is NULL");
+    memset(net, 0, sizeof *net);
+    MPI_Initialized(&up);
+    if (up) MPI_Finalized(&down);
+    if (!up || down)
+        return mesh__fail(err, MESH_ERR_STATE, -1,
+                          "mesh_mpi_open: MPI is %s; call it between MPI_Init and MPI_Finalize",
+                          up ? "finalised" : "not initialised");
+    if (comm == MPI_COMM_NULL)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
+    if (!mesh_mpi__world.open) {
+        MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    }
+    mesh_mpi__world.open++;
+    if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s))) {
+        mesh_mpi__world.open--;
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
+    }
+    memset(s, 0, sizeof *s);
+    s->net = net;
+    s->mail_end = &s->mail;
+    s->world = s->control = MPI_COMM_NULL;
+    s->ranks = MPI_GROUP_NULL;
+    net->impl = s;
+    MPI_Comm_test_inter(comm, &inter);
+    MPI_Comm_rank(comm, &net->base.rank);
+    MPI_Comm_size(comm, &net->base.size);
+    net->base.ops = &mesh_mpi__ops;
+    net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CANCEL;
+    status = inter ? mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first")
+                   : mesh_mpi__begin(s, comm, err);
+    if (status != MESH_OK) mesh_mpi__release(s, 1);
+    return status;
+}
+
+MESH_API mesh_status mesh_mpi_close(mesh_mpi *net) {
+    if (!net || !net->impl) return MESH_OK;
+    return mesh_mpi__close(&net->base, NULL);
+}
+
+MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out) {
+    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
+    mesh_mpi__links *links = g ? (mesh_mpi__links *)g->handle : NULL;
+    int code;
+    if (!out) return MESH_ERR_ARGUMENT;
+    *out = MPI_COMM_NULL;
+    if (!links || c->transport->ops != &mesh_mpi__ops)
+        return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_mpi_comm: no such group over MPI is open")
+                 : MESH_ERR_ARGUMENT;
+    if (links->given == MPI_COMM_NULL && (code = MPI_Comm_dup(links->comm, &links->given)) != MPI_SUCCESS)
+        return mesh_mpi__fail(&c->error, c->transport->rank, "MPI_Comm_dup", code);
+    *out = links->given;
+    return MESH_OK;
+}
+
+#endif /* MESH_MPI_OPEN_IMPLEMENTED */

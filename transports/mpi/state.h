@@ -1,0 +1,522 @@
+/* mpi/state.h - what a transport over MPI consists of, and what it does when asked to go on. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh_mpi.h.
+*/
+
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_MPI_STATE_IMPLEMENTED)
+#define MESH_MPI_STATE_IMPLEMENTED
+#include "../mesh_mpi.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Tags on the communicator beside the data. */
+enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
+/* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. */
+enum { MESH_MPI__GOODBYE = 100, MESH_MPI__MISFIT };
+enum {
+    MESH_MPI__HEAD = 8,            /* of a control message: kind, bytes */
+    MESH_MPI__PIECE = 1 << 30,     /* bytes of a piece of what is larger than an int counts */
+    MESH_MPI__SPINS = 64,          /* looks between two readings of the clock */
+    MESH_MPI__YIELD_NS = 1000000,  /* and then others get the core */
+    MESH_MPI__MISFIT_NS = 1000000, /* between two looks for messages that fit nothing */
+    MESH_MPI__MISFIT_BYTES = 12,   /* the communicator's serial, the tag */
+    MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
+    MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
+    MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
+    MESH_MPI__VOTE_BYTES = 56,
+    MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; larger ones meet their message here first */
+};
+#define MESH_MPI__PATIENCE INT64_C(60000000000)
+#define MESH_MPI__DROWSY INT64_C(1000000000)
+
+typedef struct mesh_mpi__ticket {
+    int left, orphaned; /* requests under way; some were left to MPI */
+    mesh_status status;
+    mesh_error why;
+    void *temp,
+        *result; /* a collective's: what it works on in place of the caller's memory, and where that is copied in the end */
+    size_t result_bytes;
+    int64_t until; /* taken back: messages that are coming in have as long to end */
+    struct mesh_mpi__links *links;
+    struct mesh_mpi__ticket *next; /* spare ones */
+} mesh_mpi__ticket;
+
+/* How a receive stands. */
+enum {
+    MESH_MPI__NONE,
+    MESH_MPI__AHEAD,
+    MESH_MPI__HELD,
+    MESH_MPI__MET
+}; /* none; MPI knows of it; it does not; its message is here */
+
+/* What a request is for. */
+typedef struct mesh_mpi__use {
+    mesh_mpi__ticket *ticket; /* NULL: nobody waits for it any more, or a control message */
+    struct mesh_mpi__links *links;
+    int rank;             /* the peer; -1: a collective */
+    int index, tag;       /* as MPI has them */
+    int receives;         /* how */
+    uint64_t nbytes;      /* that are to be received, */
+    void *base;           /* and where: */
+    MPI_Datatype type;    /* count of this; not MPI_BYTE: freed once MPI has it */
+    int count, suspected; /* suspected: a message seems to stand in its place */
+    uint64_t serial;      /* of the receive: equal ones meet their messages in order */
+    void *memory;         /* freed with it: a control message, what an orphan works on */
+} mesh_mpi__use;
+
+/* A message that has come before its receive, taken out of MPI's hands, which would show the first one only. */
+typedef struct mesh_mpi__stray {
+    struct mesh_mpi__stray *next;
+    MPI_Message message;
+    uint64_t nbytes;
+    int index, tag;
+} mesh_mpi__stray;
+
+typedef struct mesh_mpi__mail {
+    struct mesh_mpi__mail *next;
+    int kind, rank;
+    uint32_t nbytes;
+} mesh_mpi__mail; /* followed by the bytes */
+
+/* A communicator of some ranks in some order. */
+typedef struct mesh_mpi__links {
+    struct mesh_mpi__links *next;
+    MPI_Comm comm, given; /* given: the copy of mesh_mpi_comm; MPI_COMM_NULL: none */
+    uint64_t serial;      /* the same on all its ranks */
+    int used, spoilt;     /* spoilt: something was taken back there, which its next user could meet */
+    int size;
+    int *rank;
+    uint32_t *told, *heard;  /* untagged messages of point to point to and from each */
+    uint64_t sent, received; /* messages: once all are received the next user meets none of them */
+    int held;                /* receives that wait here */
+    mesh_mpi__stray *stray, **stray_end;
+} mesh_mpi__links;
+
+typedef struct mesh_mpi__impl {
+    mesh_mpi *net;
+    MPI_Comm world, control;
+    MPI_Group ranks;
+    MPI_Request *request; /* under way; the first one receives control messages */
+    MPI_Status *status;
+    mesh_mpi__use *use;
+    int *which; /* that have ended */
+    int nrequests, room;
+    unsigned char heard[MESH_MPI__HEAD + MESH_CONTROL_BYTES], vote[MESH_MPI__VOTE_BYTES];
+    int held; /* 1 + whose message lies in `heard`, for want of memory to keep it */
+    mesh_mpi__mail *mail, **mail_end;
+    mesh_mpi__links *links, *whole; /* whole: the world as given, for posts outside of groups */
+    mesh_mpi__ticket *spare;
+    uint64_t serial; /* the greatest of a communicator met so far */
+    uint64_t receives;
+    mesh_mpi__stray *blank; /* for the next: a message that was taken out of MPI's hands cannot be put back */
+    int *host, *gone;
+    int event, starved, crowded, native, ngone;
+    int64_t misfits_at; /* the next look for them */
+    /* A tag: the place, and below it so many bits of what it is for. The first place of tagged messages and of collectives (before them other
+       messages, and what comes behind a length), and the first that is none. */
+    int check_bits;
+    int64_t tagged_at, ordered_at, places;
+    int64_t high_at;    /* the first of the tags that are for themselves */
+    mesh_status broken; /* MPI has failed as a whole */
+} mesh_mpi__impl;
+
+/* Errors on MPI_COMM_WORLD are returned while a transport is open. */
+static struct {
+    int open;
+    MPI_Errhandler before;
+} mesh_mpi__world;
+
+MESH__PRIVATE mesh_mpi__impl *mesh_mpi__of(mesh_transport *t) {
+    return (mesh_mpi__impl *)((mesh_mpi *)(void *)t)->impl;
+}
+
+MESH__PRIVATE int64_t mesh_mpi__clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+MESH__PRIVATE int64_t mesh_mpi__now(mesh_transport *t) { return (void)t, mesh_mpi__clock(); }
+
+/* What MPI says of an error. */
+MESH__RARE mesh_status mesh_mpi__fail(mesh_error *err, int rank, const char *call, int code) {
+    char text[MPI_MAX_ERROR_STRING + 1];
+    int length = 0, kind = MPI_SUCCESS;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+    text[length] = 0;
+    MPI_Error_class(code, &kind);
+    return mesh__fail(err, kind == MPI_ERR_NO_MEM ? MESH_ERR_MEMORY : MESH_ERR_TRANSPORT, rank, "%s: %s", call,
+                      length ? text : "MPI gives no reason");
+}
+
+/* ---- // >>requests ---- */
+
+/* Room for n more. */
+MESH__PRIVATE int mesh_mpi__room(mesh_mpi__impl *s, int n) {
+    mesh_transport *t = &s->net->base;
+    int room = s->room, need = s->nrequests + n;
+    int caps[4];
+    if (need <= room) return 1;
+    caps[0] = caps[1] = caps[2] = caps[3] = room;
+    if (!mesh__grow(t, (void **)&s->request, &caps[0], need, sizeof *s->request) ||
+        !mesh__grow(t, (void **)&s->status, &caps[1], need, sizeof *s->status) ||
+        !mesh__grow(t, (void **)&s->use, &caps[2], need, sizeof *s->use) ||
+        !mesh__grow(t, (void **)&s->which, &caps[3], need, sizeof *s->which))
+        return 0;
+    s->room = caps[0];
+    return 1;
+}
+
+/* The next request is for this; there is room. */
+MESH__PRIVATE MPI_Request *mesh_mpi__next(mesh_mpi__impl *s, mesh_mpi__ticket *k, int rank) {
+    mesh_mpi__use *use = &s->use[s->nrequests];
+    memset(use, 0, sizeof *use);
+    use->ticket = k;
+    use->links = k ? k->links : NULL;
+    use->rank = rank;
+    use->tag = -1;
+    use->type = MPI_BYTE;
+    s->request[s->nrequests] = MPI_REQUEST_NULL;
+    return &s->request[s->nrequests];
+}
+
+MESH__PRIVATE mesh_mpi__ticket *mesh_mpi__ticket_new(mesh_mpi__impl *s, struct mesh_mpi__links *links) {
+    mesh_mpi__ticket *k = s->spare;
+    if (k)
+        s->spare = k->next;
+    else if (!(k = (mesh_mpi__ticket *)mesh_transport_alloc(&s->net->base, sizeof *k)))
+        return NULL;
+    k->left = k->orphaned = 0;
+    k->links = links;
+    k->status = MESH_OK;
+    k->why.status = MESH_OK;
+    k->temp = k->result = NULL;
+    k->result_bytes = 0;
+    k->until = 0;
+    return k;
+}
+
+MESH__PRIVATE void mesh_mpi__ticket_end(mesh_mpi__impl *s, mesh_mpi__ticket *k) {
+    mesh_transport_free(&s->net->base, k->temp);
+    k->next = s->spare;
+    s->spare = k;
+}
+
+/* Its first error is the ticket's. */
+MESH__RARE void mesh_mpi__ticket_fail(mesh_mpi__ticket *k, const mesh_error *why) {
+    if (k->status != MESH_OK) return;
+    k->status = (mesh_status)why->status;
+    k->why = *why;
+}
+
+/* ---- // >>control messages ---- */
+
+/* Returns 0 without memory. */
+MESH__PRIVATE int mesh_mpi__mail_add(mesh_mpi__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
+    mesh_mpi__mail *m = (mesh_mpi__mail *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes);
+    if (!m) return 0;
+    m->next = NULL;
+    m->kind = kind;
+    m->rank = rank;
+    m->nbytes = nbytes;
+    if (nbytes) memcpy(m + 1, data, nbytes);
+    *s->mail_end = m;
+    s->mail_end = &m->next;
+    s->event = 1;
+    return 1;
+}
+
+MESH__PRIVATE int mesh_mpi__listen(mesh_mpi__impl *s) {
+    return MPI_Irecv(s->heard, (int)sizeof s->heard, MPI_BYTE, MPI_ANY_SOURCE, MESH_MPI__CONTROL, s->control,
+                     &s->request[0]);
+}
+
+/* What was sent under this tag fits nothing that its receiver expects. */
+MESH__RARE void mesh_mpi__misfit(mesh_mpi__impl *s, int rank) {
+    uint64_t serial = mesh__get64(s->heard + MESH_MPI__HEAD);
+    int tag = (int)mesh__get32(s->heard + MESH_MPI__HEAD + 8), i;
+    for (i = 1; i < s->nrequests; i++) {
+        const mesh_mpi__use *use = &s->use[i];
+        mesh_error why;
+        if (!use->ticket || use->receives || use->rank != rank || use->tag != tag || use->links->serial != serial)
+            continue;
+        mesh__fail(&why, MESH_ERR_MISMATCH, rank, "rank %d expects something else than rank %d sent", rank,
+                   s->net->base.rank);
+        mesh_mpi__ticket_fail(use->ticket, &why);
+        s->event = 1;
+    }
+}
+
+/* One has come. Without memory for it, it stays where it is until there is some, and nothing more is listened to. */
+MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
+    int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE;
+    uint32_t nbytes = mesh__get32(s->heard + 4);
+    if (nbytes > MESH_CONTROL_BYTES || goodbye) nbytes = 0;
+    s->held = 0;
+    if (kind == MESH_MPI__MISFIT) {
+        if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__misfit(s, rank);
+    } else if (!mesh_mpi__mail_add(s, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank, s->heard + MESH_MPI__HEAD,
+                                   nbytes)) {
+        s->held = 1 + rank;
+        s->starved = 1;
+        return;
+    }
+    if (goodbye && !s->gone[rank]) s->ngone++;
+    if (goodbye) s->gone[rank] = MESH_EVENT_CLOSED;
+    if (mesh_mpi__listen(s) != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
+}
+
+MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, const void *data, size_t nbytes) {
+    unsigned char *m;
+    MPI_Request *r;
+    if (!mesh_mpi__room(s, 1)) return MESH_ERR_MEMORY;
+    m = (unsigned char *)mesh_transport_alloc(&s->net->base, MESH_MPI__HEAD + nbytes);
+    if (!m) return MESH_ERR_MEMORY;
+    mesh__put32(m, (uint32_t)kind);
+    mesh__put32(m + 4, (uint32_t)nbytes);
+    if (nbytes) memcpy(m + MESH_MPI__HEAD, data, nbytes);
+    r = mesh_mpi__next(s, NULL, rank);
+    s->use[s->nrequests].memory = m;
+    if (MPI_Isend(m, MESH_MPI__HEAD + (int)nbytes, MPI_BYTE, rank, MESH_MPI__CONTROL, s->control, r) != MPI_SUCCESS) {
+        mesh_transport_free(&s->net->base, m);
+        return MESH_ERR_PEER;
+    }
+    s->nrequests++;
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh_mpi__control_send(mesh_transport *t, int rank, int kind, const void *data,
+                                                 size_t nbytes) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    if (rank < 0 || rank >= t->size || rank == t->rank || nbytes > MESH_CONTROL_BYTES) return MESH_ERR_ARGUMENT;
+    return s->gone[rank] ? MESH_ERR_PEER : mesh_mpi__say(s, rank, kind, data, nbytes);
+}
+
+MESH__PRIVATE mesh_status mesh_mpi__control_poll(mesh_transport *t, mesh_control *out) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    mesh_mpi__mail *m = s->mail;
+    if (!m) return MESH_IN_PROGRESS;
+    s->mail = m->next;
+    if (!m->next) s->mail_end = &s->mail;
+    out->kind = m->kind;
+    out->rank = m->rank;
+    out->nbytes = m->nbytes;
+    out->zero = 0;
+    if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
+    mesh_transport_free(t, m);
+    return MESH_OK;
+}
+
+/* ---- // >>progress ---- */
+
+/* A message has come that is not what was awaited, or MPI says what is wrong. */
+MESH__RARE void mesh_mpi__wrong(mesh_mpi__impl *s, mesh_mpi__use *use, int code, uint64_t came) {
+    mesh_error why;
+    int kind = MPI_SUCCESS, me = s->net->base.rank;
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &kind);
+    if (kind == MPI_ERR_TRUNCATE)
+        mesh__fail(&why, MESH_ERR_MISMATCH, use->rank, "rank %d sent more bytes than the %u that rank %d expected",
+                   use->rank, use->nbytes, me);
+    else if (code == MPI_SUCCESS)
+        mesh__fail(&why, MESH_ERR_MISMATCH, use->rank, "rank %d sent %u bytes, rank %d expected %u%s", use->rank, came,
+                   me, use->nbytes, came == use->nbytes ? ", of another operation" : "");
+    else
+        mesh_mpi__fail(&why, use->rank, use->rank < 0 ? "a collective of MPI" : "a message of MPI", code);
+    if (use->ticket) mesh_mpi__ticket_fail(use->ticket, &why), s->event = 1;
+}
+
+/* A request has ended. */
+MESH__PRIVATE void mesh_mpi__ended(mesh_mpi__impl *s, int i, const MPI_Status *status, int code) {
+    mesh_mpi__use *use = &s->use[i];
+    if (i == 0) {
+        if (code == MPI_SUCCESS)
+            mesh_mpi__heard(s, status->MPI_SOURCE);
+        else
+            s->broken = MESH_ERR_TRANSPORT;
+        return;
+    }
+    if (code == MPI_SUCCESS && use->receives && use->ticket) {
+        MPI_Count came = 0;
+        if (MPI_Get_elements_x(status, MPI_BYTE, &came) != MPI_SUCCESS || (uint64_t)came != use->nbytes)
+            mesh_mpi__wrong(s, use, MPI_SUCCESS, (uint64_t)came);
+    } else if (code != MPI_SUCCESS) {
+        mesh_mpi__wrong(s, use, code, 0);
+    }
+    if (use->receives) use->links->received++;
+    if (use->ticket && --use->ticket->left == 0) s->event = 1;
+    mesh_transport_free(&s->net->base, use->memory);
+    use->memory = NULL;
+    use->ticket = NULL;
+    use->rank = -2; /* to be taken out of the list */
+}
+
+/* Take a request out of the list, which is in no order. */
+MESH__PRIVATE void mesh_mpi__drop(mesh_mpi__impl *s, int i) {
+    s->nrequests--;
+    s->request[i] = s->request[s->nrequests];
+    s->use[i] = s->use[s->nrequests];
+}
+
+/* A receive meets its message. Another length under the same tag is left where it is. */
+MESH__PRIVATE void mesh_mpi__meet(mesh_mpi__impl *s, int i, MPI_Message *message, uint64_t nbytes) {
+    mesh_mpi__use *use = &s->use[i];
+    int code;
+    if (nbytes != use->nbytes) {
+        mesh_mpi__wrong(s, use, MPI_SUCCESS, nbytes);
+        return;
+    }
+    code = MPI_Imrecv(use->base, use->count, use->type, message, &s->request[i]);
+    if (use->receives == MESH_MPI__HELD) use->links->held--;
+    use->receives = MESH_MPI__MET;
+    if (use->type != MPI_BYTE) MPI_Type_free(&use->type);
+    use->type = MPI_BYTE;
+    if (code == MPI_SUCCESS) return;
+    s->request[i] = MPI_REQUEST_NULL;
+    mesh_mpi__wrong(s, use, code, 0);
+}
+
+/* Messages that nothing has met so far: to the receives that are held for them, else they are kept. */
+MESH__PRIVATE void mesh_mpi__arrivals(mesh_mpi__impl *s, mesh_mpi__links *g) {
+    for (;;) {
+        MPI_Message message;
+        MPI_Status status;
+        MPI_Count nbytes = 0;
+        mesh_mpi__stray *m;
+        int there = 0, i, first = 0;
+        if (!s->blank) s->blank = (mesh_mpi__stray *)mesh_transport_alloc(&s->net->base, sizeof *m);
+        if (!s->blank) {
+            s->starved = 1;
+            return;
+        }
+        if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, g->comm, &there, &message, &status) != MPI_SUCCESS || !there)
+            return;
+        MPI_Get_elements_x(&status, MPI_BYTE, &nbytes);
+        for (i = 1; i < s->nrequests; i++) {
+            const mesh_mpi__use *use = &s->use[i];
+            if (use->receives != MESH_MPI__HELD || use->links != g || use->index != status.MPI_SOURCE ||
+                use->tag != status.MPI_TAG || use->nbytes != (uint64_t)nbytes)
+                continue;
+            if (!first || use->serial < s->use[first].serial) first = i;
+        }
+        if (first) {
+            mesh_mpi__meet(s, first, &message, (uint64_t)nbytes);
+            continue;
+        }
+        m = s->blank;
+        s->blank = NULL;
+        m->next = NULL;
+        m->message = message;
+        m->nbytes = (uint64_t)nbytes;
+        m->index = status.MPI_SOURCE;
+        m->tag = status.MPI_TAG;
+        *g->stray_end = m;
+        g->stray_end = &m->next;
+    }
+}
+
+/* The first that was kept for a new receive. */
+MESH__PRIVATE int mesh_mpi__has_come(mesh_mpi__impl *s, int i) {
+    mesh_mpi__links *g = s->use[i].links;
+    mesh_mpi__stray **at, *m;
+    for (at = &g->stray; (m = *at) != NULL; at = &m->next) {
+        if (m->index != s->use[i].index || m->tag != s->use[i].tag || m->nbytes != s->use[i].nbytes) continue;
+        *at = m->next;
+        if (!m->next) g->stray_end = at;
+        mesh_mpi__meet(s, i, &m->message, m->nbytes);
+        mesh_transport_free(&s->net->base, m);
+        return 1;
+    }
+    return 0;
+}
+
+/* One look at everything. */
+MESH__PRIVATE void mesh_mpi__look(mesh_mpi__impl *s) {
+    mesh_mpi__links *g;
+    int n = 0, i, code;
+    if (s->broken) return;
+    if (s->held) mesh_mpi__heard(s, s->held - 1);
+    for (g = s->links; g; g = g->next)
+        if (g->held) mesh_mpi__arrivals(s, g);
+    code = MPI_Testsome(s->nrequests, s->request, &n, s->which, s->status);
+    if (n == MPI_UNDEFINED || n <= 0) {
+        if (code != MPI_SUCCESS) s->broken = MESH_ERR_TRANSPORT;
+        return;
+    }
+    for (i = 0; i < n; i++)
+        mesh_mpi__ended(s, s->which[i], &s->status[i], code == MPI_SUCCESS ? code : s->status[i].MPI_ERROR);
+    for (i = s->nrequests - 1; i > 0; i--)
+        if (s->use[i].rank == -2) mesh_mpi__drop(s, i);
+}
+
+/* After so long that nothing came: let others have the core. */
+MESH__PRIVATE void mesh_mpi__rest(const mesh_mpi__impl *s, int64_t waited) {
+    if (waited > MESH_MPI__DROWSY) {
+        struct timespec nap;
+        nap.tv_sec = 0;
+        nap.tv_nsec = 100000;
+        nanosleep(&nap, NULL);
+    } else if (s->crowded || waited > MESH_MPI__YIELD_NS) {
+        sched_yield();
+    }
+}
+
+/* What a tag has in common with those of other messages in its place. */
+MESH__PRIVATE int64_t mesh_mpi__place_of(const mesh_mpi__impl *s, int tag) {
+    return tag >= s->high_at ? tag : tag >> s->check_bits;
+}
+
+/* Has a rank sent something else than a receive expects of it? Messages of a rank come in order, so that one which stands in this place, and fits nothing,
+   came instead. (Twice: MPI may have met the right one a moment ago.) */
+MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
+    mesh_mpi__links *g;
+    int i;
+    for (g = s->links; g; g = g->next)
+        if (g->used) mesh_mpi__arrivals(s, g);
+    mesh_mpi__look(s);
+    for (i = 1; i < s->nrequests; i++) {
+        mesh_mpi__use *use = &s->use[i];
+        unsigned char said[MESH_MPI__MISFIT_BYTES];
+        const mesh_mpi__stray *m;
+        if (!use->ticket || use->ticket->status != MESH_OK) continue;
+        if (use->receives != MESH_MPI__AHEAD && use->receives != MESH_MPI__HELD) continue;
+        for (m = use->links->stray; m; m = m->next)
+            if (m->index == use->index && mesh_mpi__place_of(s, m->tag) == mesh_mpi__place_of(s, use->tag)) break;
+        use->suspected = m ? use->suspected + 1 : 0;
+        if (use->suspected < 2) continue;
+        mesh_mpi__wrong(s, use, MPI_SUCCESS, m->nbytes);
+        mesh__put64(said, use->links->serial);
+        mesh__put32(said + 8, (uint32_t)m->tag);
+        mesh_mpi__say(s, use->rank, MESH_MPI__MISFIT, said, sizeof said); /* else its deadline tells it */
+    }
+}
+
+MESH__PRIVATE mesh_status mesh_mpi__progress(mesh_transport *t, int64_t deadline) {
+    mesh_mpi__impl *s = mesh_mpi__of(t);
+    int64_t start = 0, now;
+    int looks = 0;
+    for (;;) {
+        mesh_mpi__look(s);
+        if (s->event || s->broken || s->starved) break;
+        if (deadline > 0 && !s->crowded && ++looks % MESH_MPI__SPINS) continue;
+        now = mesh_mpi__clock();
+        if (now >= s->misfits_at) {
+            s->misfits_at = now + MESH_MPI__MISFIT_NS;
+            mesh_mpi__misfits(s);
+            if (s->event) break;
+        }
+        if (now >= deadline) break;
+        if (!start) start = now;
+        mesh_mpi__rest(s, now - start);
+    }
+    s->event = 0;
+    if (s->broken) return s->broken;
+    if (!s->starved) return MESH_OK;
+    s->starved = 0;
+    return MESH_ERR_MEMORY;
+}
+
+#endif /* MESH_MPI_STATE_IMPLEMENTED */
