@@ -62,7 +62,7 @@ $(B)/bench_%: bench/bench_%.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 TRAIN = $(COMPILE) $(if $(filter release,$(config)),-O3 -march=native)
-$(B)/train_gpt: examples/train_gpt.c $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
+$(B)/train_gpt: examples/train_gpt.c examples/ranks.h $(wildcard examples/train_gpt*.h) $(HEADERS) | $(B)
 	$(TRAIN) $(abspath $<) -o $@ -lm -lpthread
 
 # The same with --device cuda, where CUDA's toolkit is.
@@ -73,14 +73,14 @@ $(B)/train_gpt_cuda: examples/train_gpt.c $(B)/train_gpt_cu.o $(HEADERS) | $(B)
 $(B)/train_gpt_cu.o: examples/train_gpt.cu examples/train_gpt_cuda.h | $(B)
 	$(NVCC) -O2 -arch=$(NVCC_ARCH) -c $< -o $@
 
-$(B)/fft: examples/fft.c $(HEADERS) | $(B)
+$(B)/fft: examples/fft.c examples/ranks.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@ -lm
 
 # A save writes on a thread.
 $(B)/checkpoint: examples/checkpoint.c $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@ -lpthread
 
-$(B)/%: examples/%.c $(HEADERS) | $(B)
+$(B)/%: examples/%.c examples/ranks.h $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
 $(B):
@@ -113,8 +113,9 @@ bench-mpi:
 		mpicc.$$mpi -O3 -march=native -I. bench/bench_mpi.c -o $(B)/bench_mpi_$$mpi || exit 1; \
 		if [ $$mpi = openmpi ]; then mpirun.openmpi --allow-run-as-root -n 2 $(B)/bench_mpi_openmpi; else mpiexec.mpich -n 2 $(B)/bench_mpi_mpich; fi; done
 
-# The MPI transport on the MPIs that are here, 2 and 4 ranks of each, or RANKS="2 3 8" (Debian: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev).
-test-mpi:
+# The MPI transport, and programs over it, on the MPIs that are here, 2, 4 and 8 ranks of each, or RANKS="2 3" (Debian: apt install openmpi-bin
+# libopenmpi-dev mpich libmpich-dev).
+test-mpi: $(B)/mesh $(B)/train_gpt
 	BUILD=$(B) CC_FLAGS="$(FLAGS)" RANKS="$(RANKS)" tests/mpi.sh
 
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)

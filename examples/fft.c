@@ -7,7 +7,7 @@
    frequencies; the way back gives the input. Errors are relative to the largest value; 1e-12 is allowed. */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
-#include "../transports/mesh_socket.h"
+#include "ranks.h"
 #include <complex.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static const double allowed = 1e-12;
 
 static mesh_comm comm;
 static mesh_error err;
-static mesh_socket net;
+static ranks net;
 
 static int give_up(const char *text) {
     fprintf(stderr, "%s\n", text);
@@ -228,7 +228,7 @@ int main(int argc, char **argv) {
     if (i < argc || sscanf(text, "%lld,%lld,%lld%c", &n[0], &n[1], &n[2], &more) != 3 || n[0] < 1 || n[1] < 1 ||
         n[2] < 1)
         return give_up("fft [--mesh r=2,c=2] [--size NX,NY,NZ]");
-    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, axes, mesh_world(&net.base), &err) ||
+    if (ranks_open(&net, &err) || mesh_parse(&m, axes, mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);
     if (m.naxes > 2) return give_up("fft: --mesh has one axis (slabs) or two (pencils)");
@@ -260,6 +260,6 @@ int main(int argc, char **argv) {
     bad = report(p, &m, size, ms, bytes, wrong);
     for (i = 0; i < 3; i++) free(p[i].tensor.data);
     mesh_comm_close(&comm);
-    mesh_socket_close(&net);
+    ranks_close(&net);
     return bad;
 }

@@ -10,7 +10,7 @@
    without mesh_progress in between. */
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
-#include "../transports/mesh_socket.h"
+#include "ranks.h"
 #include <stdio.h>
 
 enum { AT_ONCE = 16384 }; /* cells between two looks at the network */
@@ -27,7 +27,7 @@ typedef struct block {
 
 static mesh_comm comm;
 static mesh_error err;
-static mesh_socket net;
+static ranks net;
 
 static int give_up(const char *text) {
     fprintf(stderr, "%s\n", text);
@@ -252,7 +252,7 @@ int main(int argc, char **argv) {
     int i;
     if (!read_options(&o, argc, argv))
         return give_up("heat [--mesh x=2,y=2[,z=2]] [--size NX,NY[,NZ]] [--steps N] [--periodic x,y] [--check]");
-    if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, o.mesh, mesh_world(&net.base), &err) ||
+    if (ranks_open(&net, &err) || mesh_parse(&m, o.mesh, mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);
     if ((wrong = describe(&b, o.size, o.periodic, &m)) != NULL) return give_up(wrong);
@@ -281,6 +281,6 @@ int main(int argc, char **argv) {
         if (o.check) printf("%lld cells differ from a run alone\n", (long long)bad);
     }
     mesh_comm_close(&comm);
-    mesh_socket_close(&net);
+    ranks_close(&net);
     return bad != 0;
 }

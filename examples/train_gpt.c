@@ -21,7 +21,7 @@
 #include "../mesh_parallel.h"
 #include "../mesh_checkpoint.h"
 #include "../transports/mesh_sim.h"
-#include "../transports/mesh_socket.h"
+#include "ranks.h"
 #ifdef TRAIN_GPT_CUDA
 #include "../transports/mesh_nccl.h"
 #endif
@@ -1154,7 +1154,7 @@ static void run_simulated(mesh_transport *t, void *ctx) {
 int main(int argc, char **argv) {
     options o;
     mesh_error err;
-    mesh_socket net;
+    ranks net;
     int wrong;
     if (!parse_options(&o, argc, argv)) return 2;
     if (o.simulate) {
@@ -1165,11 +1165,11 @@ int main(int argc, char **argv) {
         if (mesh_sim_run(&desc, run_simulated, &s, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
         return s.wrong;
     }
-    if (mesh_socket_open(&net, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
+    if (ranks_open(&net, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 1;
     wrong = run_rank(&net.base, &o);
 #ifdef TRAIN_GPT_CUDA
     mesh_nccl_close(&gpu);
 #endif
-    mesh_socket_close(&net);
+    ranks_close(&net);
     return wrong;
 }

@@ -1,49 +1,138 @@
 #!/usr/bin/env bash
-# The MPI transport's tests on every MPI that is installed: `make test-mpi`. The last line is "N passed, N failed".
+# The MPI transport's tests, and programs over it, on every MPI that is installed: `make test-mpi`. The last line is "N passed, N failed".
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} passed=0 failed=0
-mkdir -p "$build"
+out=$build/mpi
+mkdir -p "$out"
 
-run() { # MPI RANKS LAUNCHER...
-    local mpi=$1 ranks=$2 line
-    shift 2
-    ended=0
-    while read -r line; do
-        case $line in
-        "ok "*) passed=$((passed + 1)) && echo "$line, $ranks ranks of $mpi" ;;
-        FAIL*) failed=$((failed + 1)) && echo "$line, $ranks ranks of $mpi" ;;
-        *passed,*) ended=1 ;;
-        *.[ch]:[0-9]*) echo "    $line" ;;
-        esac
-    done < <(timeout 240 "$@" -n "$ranks" "$build/test_mpi_$mpi" 2>&1)
-    if line=$(timeout 60 "$@" -n "$ranks" "$build/heat_$mpi" 2>&1); then
-        passed=$((passed + 1)) && echo "ok   examples/mpi/heat.c, $ranks ranks of $mpi"
+told() { # STATUS NAME OUTPUT
+    if [ "$1" = 0 ]; then
+        passed=$((passed + 1)) && echo "ok   $2"
     else
-        failed=$((failed + 1)) && echo "FAIL examples/mpi/heat.c, $ranks ranks of $mpi: $line"
+        failed=$((failed + 1)) && printf 'FAIL %s\n%s\n' "$2" "$3"
     fi
-    [ "$ended" = 1 ] || { failed=$((failed + 1)) && echo "FAIL the tests on $ranks ranks of $mpi did not come to their end"; }
-    ended=0
 }
 
+run() { # RANKS PROGRAM ... on the MPI at hand
+    local ranks=$1
+    shift
+    if [ "$mpi" = openmpi ]; then
+        timeout 240 mpirun.openmpi --allow-run-as-root --oversubscribe -n "$ranks" "$@" 2>&1
+    else
+        timeout 240 mpiexec.mpich -n "$ranks" "$@" 2>&1
+    fi
+}
+
+unit() { # the tests of test_mpi.c
+    local line ended=0
+    while read -r line; do
+        case $line in
+        "ok "*) passed=$((passed + 1)) && echo "$line, $1 ranks of $mpi" ;;
+        FAIL*) failed=$((failed + 1)) && echo "$line, $1 ranks of $mpi" ;;
+        *passed,*) ended=1 ;;
+        *WARN*) ;; # of UCX, at MPI_Finalize, of what was never received
+        *.[ch]:[0-9]*) echo "    $line" ;;
+        esac
+    done < <(run "$1" "$build/test_mpi_$mpi")
+    [ $ended = 1 ] || told 1 "the tests on $1 ranks of $mpi come to their end" ""
+}
+
+model="--text README.md --steps 12 --batch 8 --context 24 --channels 24 --heads 4 --layers 4 --sample 0"
+strategies() { # of train_gpt, on so many ranks
+    case $1 in
+    2) printf '%s\n' "dp_shard=2 --zero 3 --micro 2" "tp=2 --sp" "cp=2 --ring" "pp=2 --micro 4 --schedule zb-h1" "dp_shard=2 --ep 2 --experts 4" ;;
+    4) printf '%s\n' "dp_shard=2,tp=2 --zero 3 --sp" "cp=2,tp=2 --ulysses" "pp=2,dp_shard=2 --micro 4 --zero 2" "cp=2,tp=2 --ep 4 --experts 4" ;;
+    8) printf '%s\n' "dp_shard=2,cp=2,tp=2 --sp --zero 3 --ring --micro 2" "pp=2,dp_shard=2,cp=2 --micro 4 --schedule zb-v --zero 3" ;;
+    esac
+}
+
+train() { # as one rank does, and the same bits as over TCP
+    local what name said log
+    while read -r what; do
+        [ -n "$what" ] || continue
+        name=$1-${what//[^a-z0-9]/_}
+        log=$out/tcp-$name.csv
+        if [ ! -f "$log" ]; then # shellcheck disable=SC2086 # several words
+            MESH_SOCKET_LANES=tcp "$build/mesh" run -n "$1" -- "$build/train_gpt" $model --mesh $what --log "$log" >"$out/said" 2>&1 ||
+                told 1 "train_gpt on $1 over TCP: $what" "$(tail -5 "$out/said")"
+        fi # shellcheck disable=SC2086
+        said=$(run "$1" "$build/train_gpt_$mpi" $model --mesh $what --log "$out/$name.csv" $([ -z "${what##*--ep*}" ] || echo "--against $out/one.csv")) &&
+            said+=$(cmp "$log" "$out/$name.csv" 2>&1)
+        told $? "train_gpt on $1 ranks of $mpi: the bits of TCP: $what" "${said: -800}"
+    done < <(strategies "$1")
+}
+
+heat() { # RANKS OPTION ...: bitwise what one process computes
+    local said ranks=$1
+    shift
+    said=$(run "$ranks" "$build/heat_over_$mpi" "$@" --check) && grep -q '^0 cells differ' <<<"$said"
+    told $? "heat on $ranks ranks of $mpi: $*" "$said"
+}
+
+programs() {
+    local said meshes
+    said=$(run "$1" "$build/heat_$mpi")
+    told $? "examples/mpi/heat.c on $1 ranks of $mpi" "$said"
+    heat "$1" --mesh "x=$1" --size 33,17 --periodic x,y --steps 30
+    [ "$1" = 4 ] && heat 4 --mesh x=2,y=2 --size 31,17 --periodic y --steps 30
+    [ "$1" = 8 ] && heat 8 --mesh x=2,y=2,z=2 --size 13,6,31 --periodic x,z --steps 31
+    meshes=c=$1
+    [ "$1" = 4 ] && meshes=r=2,c=2
+    [ "$1" = 8 ] && meshes=r=4,c=2
+    said=$(run "$1" "$build/fft_$mpi" --mesh $meshes --size 16,10,9)
+    told $? "fft on $1 ranks of $mpi: $meshes" "$said"
+    train "$1"
+}
+
+refused() { # NAME TEXT COMMAND ...: fails, and says that
+    local said name=$1 text=$2
+    shift 2
+    said=$("$@" 2>&1)
+    [ $? != 0 ] && grep -qF "$text" <<<"$said"
+    told $? "$name" "$said"
+}
+
+starts() { # wrongly: by mesh run, by another MPI's launcher; and alone
+    refused "a program over $mpi that mesh run starts" "start it with the launcher of its MPI, mpirun -n 2" "$build/mesh" run -n 2 -- "$build/heat_over_$mpi"
+    local other=(PMI_RANK=1 PMI_SIZE=2)
+    [ "$mpi" = mpich ] && other=(OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2)
+    refused "a program over $mpi that another launcher starts" "it is not that of the MPI that the program was compiled with" env "${other[@]}" "$build/heat_over_$mpi"
+    refused "a program over $mpi without a launcher" "start 2 of them with a launcher (mesh run -n 2, mpirun -n 2)" "$build/heat_over_$mpi" --mesh x=2
+    "$build/heat_over_$mpi" --mesh x=1 --size 9,9 --check >/dev/null
+    told $? "a program over $mpi, alone" ""
+    "$build/mesh" doctor | grep -q "mpi  .*$(mpicc_version): compile with mpicc.*, start with mpi"
+    told $? "mesh doctor finds $mpi, its version, its wrapper" "$("$build/mesh" doctor)"
+}
+mpicc_version() {
+    case $mpi in
+    openmpi) mpicc.openmpi --showme:version 2>&1 | grep -o 'Open MPI [0-9.]*' ;;
+    mpich) mpichversion | awk '$2 == "Version:" { print "MPICH " $3 }' ;;
+    esac
+}
+
+rm -f "$out"/*.csv
+# shellcheck disable=SC2086
+"$build/train_gpt" $model --log "$out/one.csv" >/dev/null || told 1 "train_gpt on one rank" ""
 for mpi in openmpi mpich; do
     cc=mpicc.$mpi
-    if ! command -v "$cc" >/dev/null; then
+    if ! command -v $cc >/dev/null; then
         echo "skip: $cc is missing"
         continue
     fi
-    if ! $cc -std=c99 -D_POSIX_C_SOURCE=200809L ${CC_FLAGS:--O1} -Wall -Wextra -Wshadow -Wno-unused-function tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread; then
-        failed=$((failed + 1)) && echo "FAIL tests/test_mpi.c with $cc"
-        continue
-    fi
-    if ! $cc -std=c99 -O2 -Wall -Wextra -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread; then
-        failed=$((failed + 1)) && echo "FAIL examples/mpi/heat.c with $cc"
-    fi
-    for ranks in ${RANKS:-2 4}; do
-        if [ $mpi = openmpi ]; then
-            run $mpi $ranks mpirun.openmpi --allow-run-as-root --oversubscribe
-        else
-            run $mpi $ranks mpiexec.mpich
-        fi
+    warn="-Wall -Wextra -Wshadow -Wno-unused-function"
+    # shellcheck disable=SC2086
+    {
+        $cc -std=c99 -D_POSIX_C_SOURCE=200809L ${CC_FLAGS:--O1} $warn tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread &
+        $cc -std=c99 -O2 $warn -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread
+        $cc -std=c99 -O2 $warn -DWITH_MPI examples/heat.c -o "$build/heat_over_$mpi" -lpthread
+        $cc -std=c99 -O2 $warn -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread
+        $cc -std=c99 -O2 $warn -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
+        wait $!
+    } || told 1 "tests/test_mpi.c with $cc" ""
+    starts
+    for ranks in ${RANKS:-2 4 8}; do
+        unit "$ranks"
+        programs "$ranks"
     done
 done
 echo "$passed passed, $failed failed"

@@ -83,7 +83,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "transports/mpi/messages.h": ["transports/mpi/state.h"],
     "transports/mpi/calls.h": ["transports/mpi/messages.h"],
     "transports/mpi/groups.h": ["transports/mpi/state.h"],
-    "transports/mpi/open.h": ["transports/mpi/calls.h", "transports/mpi/groups.h"],
+    "transports/mpi/open.h": ["transports/mpi/calls.h", "transports/mpi/groups.h", "transports/mesh_env.h"],
     "transports/mesh_nccl_ptx.h": [],
     "transports/mesh_nccl.h": ["mesh_collectives.h", "transports/mesh_nccl_ptx.h"],
     "transports/nccl/state.h": ["transports/mesh_nccl.h", "transports/mesh_env.h"],

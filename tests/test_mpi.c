@@ -245,6 +245,56 @@ static void test_rank_absent(void) {
     }
 }
 
+/* The letter of its state in /proc: T is stopped. */
+static char state_of(int pid) {
+    char path[64], text[512] = "";
+    const char *at;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (!(f = fopen(path, "r"))) return 0;
+    if (!fgets(text, sizeof text, f)) text[0] = 0;
+    fclose(f);
+    at = strrchr(text, ')');
+    return at && at[1] ? at[2] : 0;
+}
+
+/* A rank that is stopped is named at the deadline; it goes on, and all close. */
+static void test_stopped_rank(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_status status;
+    double end = test_now() + 60;
+    int v = 1, sum, last, pid = (int)getpid();
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    last = net.base.size - 1;
+    MPI_Bcast(&pid, 1, MPI_INT, last, MPI_COMM_WORLD);
+    if (last && open_comm(&net.base, &c, "x=-1", NULL, 2 * SECOND)) {
+        if (net.base.rank == last) raise(SIGSTOP);
+        if (net.base.rank == 0) {
+            while (state_of(pid) != 'T' && test_now() < end) test_sleep(0.001);
+            CHECK(state_of(pid) == 'T');
+            for (v = 1; v < last; v++) MPI_Send(&v, 1, MPI_INT, v, 0, MPI_COMM_WORLD);
+        } else if (net.base.rank < last) {
+            MPI_Recv(&v, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        }
+        status = mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM);
+        if (net.base.rank == 0) { /* all the others have heard */
+            for (v = 1; v < last; v++) MPI_Recv(&sum, 1, MPI_INT, v, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            CHECK_INT(kill(pid, SIGCONT), 0);
+        }
+        if (net.base.rank > 0 && net.base.rank < last) MPI_Send(&v, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+        if (net.base.rank < last) {
+            CHECK_INT(status, MESH_ERR_TIMEOUT);
+            CHECK_INT(c.error.rank, last);
+            CHECK_HAS(c.error.text, "does not answer");
+        }
+        mesh_comm_close(&c);
+    }
+    status = mesh_mpi_close(&net);
+    CHECK(status == MESH_OK || status == MESH_ERR_TIMEOUT);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 static void test_mpi_refused(void) {
     mesh_mpi net;
     mesh_error err;
@@ -275,6 +325,7 @@ static const test_case tests[] = {
     {"mpi/lengths", test_lengths, 0},
     {"mpi/orphaned", test_orphaned, 0},
     {"mpi/absent", test_rank_absent, 0},
+    {"mpi/stopped", test_stopped_rank, 0},
     /* Those of test_mesh that have ranks over TCP. */
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},

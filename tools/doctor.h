@@ -317,7 +317,6 @@ static void doctor_optional(doctor *d) {
     } parts[] = {
         {"gpu", "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1",
          "none: everything runs on the CPU"},
-        {"mpi", "(mpirun --version || true) 2>/dev/null | head -1", "none: only the comparison in make bench uses it"},
     };
     char text[256];
     size_t i;
@@ -325,6 +324,38 @@ static void doctor_optional(doctor *d) {
         doctor_line(parts[i].command, text, sizeof text);
         doctor_say(d, DOCTOR_OK, parts[i].what, NULL, "%s", text[0] ? text : parts[i].remedy);
     }
+}
+
+/* Every MPI, by what its launcher says of itself, with its compiler's wrapper: a program and its launcher have to be of one. */
+static void doctor_mpi(doctor *d) {
+    static const char *const pairs[][2] = {
+        {"mpicc", "mpirun"}, {"mpicc.openmpi", "mpirun.openmpi"}, {"mpicc.mpich", "mpiexec.mpich"}};
+    char version[256], file[2][512], seen[3][512];
+    int found = 0, i, k;
+    for (i = 0; i < 3; i++) {
+        char command[600];
+        for (k = 0; k < 2; k++) {
+            snprintf(command, sizeof command, "readlink -f \"$(command -v %s)\" 2>/dev/null", pairs[i][k]);
+            doctor_line(command, file[k], sizeof file[k]);
+        }
+        for (k = 0; k < found && strcmp(seen[k], file[1]); k++) {}
+        if (!file[1][0] || k < found) continue;
+        snprintf(seen[found++], sizeof seen[0], "%s", file[1]);
+        snprintf(
+            command, sizeof command,
+            "%s --version 2>/dev/null | awk '/Open MPI/ { print \"Open MPI \" $NF; exit } $1 == \"Version:\" { print "
+            "\"MPICH \" $2; exit } NR == 1 { said = $0 } END { if (said) print said }' | head -1",
+            pairs[i][1]);
+        doctor_line(command, version, sizeof version);
+        if (file[0][0])
+            doctor_say(d, DOCTOR_OK, "mpi", NULL, "%s: compile with %s, start with %s",
+                       version[0] ? version : "of no version", pairs[i][0], pairs[i][1]);
+        else
+            doctor_say(d, DOCTOR_WARN, "mpi", "Debian: apt install libopenmpi-dev or libmpich-dev",
+                       "%s has a launcher, %s, but no compiler wrapper (%s)", version[0] ? version : "of no version",
+                       pairs[i][1], pairs[i][0]);
+    }
+    if (!found) doctor_say(d, DOCTOR_OK, "mpi", NULL, "none: only mesh_mpi.h and the comparison in make bench use it");
 }
 
 static int command_doctor(const char *self, int argc, char **argv) {
@@ -348,6 +379,7 @@ static int command_doctor(const char *self, int argc, char **argv) {
     doctor_network(&d);
     doctor_environment(&d);
     doctor_optional(&d);
+    doctor_mpi(&d);
     if (d.json) puts("]");
     return d.worst == DOCTOR_ERROR;
 }

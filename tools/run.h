@@ -583,6 +583,19 @@ static const char *value_of(const char *name, int argc, char **argv, int *i, int
     return name[1] == '-' && arg[length] == '=' ? arg + length + 1 : NULL;
 }
 
+/* As a rank of an MPI job: its ranks would each start a job of their own. */
+static int within_mpi(int ranks) {
+    mesh_env e;
+    if (mesh_env_read(&e, NULL) != MESH_OK || e.size == 1) return 0;
+    if (e.launcher != MESH_LAUNCHER_OPEN_MPI && e.launcher != MESH_LAUNCHER_MPICH) return 0;
+    fprintf(
+        stderr,
+        "mesh run: this is rank %d of the %d of an MPI job (%s), each of which would start %d more. mpirun starts the program "
+        "itself: its ranks find each other over sockets too, or over MPI (transports/mesh_mpi.h)\n",
+        e.rank, e.size, e.source, ranks);
+    return 1;
+}
+
 /* "app" that is a program here, and none on the PATH: it was meant as "./app". */
 static int suggest_here(const char *program) {
     const char *path = getenv("PATH"), *end;
@@ -650,7 +663,7 @@ static int command_run(const char *self, int argc, char **argv) {
     if (i >= argc) return wrong("run", "no program to run", NULL);
     if (o.only >= o.ranks || o.in >= o.ranks)
         return wrong("run", "--only and --stdin take ranks from 0 to RANKS - 1", NULL);
-    if (suggest_here(argv[i])) return 2;
+    if (suggest_here(argv[i]) || within_mpi(o.ranks)) return 2;
     return run_job(&o, argv + i);
 }
 

@@ -55,7 +55,8 @@ typedef struct mesh_mpi {
     void *impl;
 } mesh_mpi;
 
-/* Every rank of an intracommunicator calls it; it stays the caller's. STATE: MPI is not initialised, or is finalised. ARGUMENT: no intracommunicator.
+/* Every rank of an intracommunicator calls it; it stays the caller's. STATE: MPI is not initialised, or is finalised, or knows of this rank alone where a
+   launcher started several (mesh run, or another MPI's). ARGUMENT: no intracommunicator.
    TIMEOUT: not all of its ranks have called it within 60 s. On error nothing is open. */
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err);
 /* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most: messages that

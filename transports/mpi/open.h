@@ -1,12 +1,13 @@
 /* mpi/open.h - the transport, opened and closed. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes calls.h, groups.h.
+   Includes calls.h, groups.h, mesh_env.h.
 */
 
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_MPI_OPEN_IMPLEMENTED)
 #define MESH_MPI_OPEN_IMPLEMENTED
 #include "calls.h"
 #include "groups.h"
+#include "../mesh_env.h"
 
 /* ---- // >>close ---- */
 
@@ -233,6 +234,29 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_er
     return MESH_OK;
 }
 
+/* A rank that MPI takes for alone, though its launcher started several. */
+MESH__RARE mesh_status mesh_mpi__singleton(mesh_error *err) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
+    int n = 1, length = 0;
+    mesh_env e;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    if (n > 1 || mesh_env_read(&e, NULL) != MESH_OK || e.size == 1) return MESH_OK;
+    MPI_Get_library_version(library, &length);
+    library[length < 48 ? length : 48] = 0;
+    library[strcspn(library, ",\n")] = 0;
+    if (strchr(library, '\t')) *strchr(library, '\t') = ' ';
+    if (e.launcher == MESH_LAUNCHER_OPEN_MPI || e.launcher == MESH_LAUNCHER_MPICH || e.launcher == MESH_LAUNCHER_SLURM)
+        return mesh__fail(
+            err, MESH_ERR_STATE, -1,
+            "mesh_mpi_open: MPI_COMM_WORLD has 1 rank, but the launcher started %d (%s): it is not that of "
+            "the MPI that the program was compiled with, %s",
+            e.size, e.source, library);
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "mesh_mpi_open: MPI_COMM_WORLD has 1 rank, but %s says that this is one of %d: start it with the "
+                      "launcher of its MPI, mpirun -n %d (mesh run starts programs over sockets)",
+                      e.source, e.size, e.size);
+}
+
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err) {
     mesh_mpi__impl *s;
     mesh_status status;
@@ -247,6 +271,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
                           up ? "finalised" : "not initialised");
     if (comm == MPI_COMM_NULL)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
+    if ((status = mesh_mpi__singleton(err)) != MESH_OK) return status;
     if (!mesh_mpi__world.open) {
         MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
