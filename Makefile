@@ -116,7 +116,7 @@ bench-mpi:
 # The MPI transport, and programs over it, on the MPIs that are here, 2, 4 and 8 ranks of each, or RANKS="2 3" (Debian: apt install openmpi-bin
 # libopenmpi-dev mpich libmpich-dev).
 test-mpi: $(B)/mesh $(B)/train_gpt
-	BUILD=$(B) CC_FLAGS="$(FLAGS)" RANKS="$(RANKS)" tests/mpi.sh
+	BUILD=$(B) CC="$(CC)" RANKS="$(RANKS)" tests/mpi.sh
 
 GPUS ?= $(shell nvidia-smi -L 2>/dev/null | grep -c .)
 

@@ -110,6 +110,29 @@ mpicc_version() {
     esac
 }
 
+compiles() { # without a warning, as C and as C++
+    local said where
+    printf '#include "%s"\n' mesh.h mesh_collectives.h transports/mesh_mpi.h | sed '1i #define MESH_IMPLEMENTATION' >"$out/all.c"
+    where=$($cc -show -c "$out/all.c" | tr ' ' '\n' | sed -n 's/^-I/-isystem/p' | tr '\n' ' ')
+    for with in "${CC:-cc} -std=c99" "clang -std=c99" "c++ -x c++ -std=c++11" "c++ -x c++ -std=c++20"; do
+        command -v ${with%% *} >/dev/null || continue # shellcheck disable=SC2086
+        said=$($with -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wno-unused-function -Werror -fsyntax-only -I. $where "$out/all.c" 2>&1)
+        told $? "mesh_mpi.h beside the mpi.h of $mpi: $with" "$said"
+    done
+}
+
+memcheck() { # nothing is read that was not written, nothing of ours is lost; MPI's own do not count
+    local said
+    command -v valgrind >/dev/null || return
+    said=$(run 2 valgrind --quiet --leak-check=full --show-leak-kinds=definite "$build/test_mpi_$mpi" mpi/refused mpi/native mpi/scheduled mpi/transport mpi/comms mpi/halves \
+        mpi/tags mpi/lengths mpi/orphaned)
+    grep -q "9 passed, 0 failed" <<<"$said"
+    told $? "the tests under valgrind on $mpi" "${said: -800}"
+    said=$(sed 's/^==[0-9]*== $//' <<<"$said" | awk -v RS= '/mesh_/ && /==[0-9]+==/')
+    [ -z "$said" ]
+    told $? "valgrind blames nothing of ours on $mpi" "$said"
+}
+
 rm -f "$out"/*.csv
 # shellcheck disable=SC2086
 "$build/train_gpt" $model --log "$out/one.csv" >/dev/null || told 1 "train_gpt on one rank" ""
@@ -119,17 +142,19 @@ for mpi in openmpi mpich; do
         echo "skip: $cc is missing"
         continue
     fi
-    warn="-Wall -Wextra -Wshadow -Wno-unused-function"
+    c99="-std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wshadow -Wno-unused-function"
     # shellcheck disable=SC2086
     {
-        $cc -std=c99 -D_POSIX_C_SOURCE=200809L ${CC_FLAGS:--O1} $warn tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread &
-        $cc -std=c99 -O2 $warn -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread
-        $cc -std=c99 -O2 $warn -DWITH_MPI examples/heat.c -o "$build/heat_over_$mpi" -lpthread
-        $cc -std=c99 -O2 $warn -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread
-        $cc -std=c99 -O2 $warn -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
+        $cc $c99 -Og -g tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread &
+        $cc $c99 -O1 -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread && $cc $c99 -O1 -DWITH_MPI examples/heat.c -o "$build/heat_over_$mpi" -lpthread &&
+            $cc $c99 -O1 -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread && $cc $c99 -O1 -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
+        told $? "the examples with $cc" ""
         wait $!
-    } || told 1 "tests/test_mpi.c with $cc" ""
+        told $? "tests/test_mpi.c with $cc" ""
+    }
+    compiles
     starts
+    memcheck
     for ranks in ${RANKS:-2 4 8}; do
         unit "$ranks"
         programs "$ranks"

@@ -1,4 +1,4 @@
-/* The MPI transport's tests, as ranks of an MPI job: `make test-mpi`, or mpirun -n 4 build/test_mpi_openmpi [part of a test's name ...]. */
+/* The MPI transport's tests, as ranks of an MPI job: `make test-mpi`, or mpirun -n 4 build/test_mpi_openmpi [--limit S] [part of a test's name ...]. */
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
@@ -32,6 +32,35 @@
 #include "t_comm_laws.h"
 #include "t_calls.h"
 
+/* What the library makes in MPI, by the profiling interface: it has to free it all, and no communicator with a message in it, which MPI may take for one of
+   the next communicator. */
+static int types_now, comms_now, comms_freed;
+int MPI_Type_contiguous(int count, MPI_Datatype old, MPI_Datatype *made) {
+    return types_now++, PMPI_Type_contiguous(count, old, made);
+}
+int MPI_Type_create_hvector(int count, int length, MPI_Aint stride, MPI_Datatype old, MPI_Datatype *made) {
+    return types_now++, PMPI_Type_create_hvector(count, length, stride, old, made);
+}
+int MPI_Type_create_struct(int count, const int *length, const MPI_Aint *at, const MPI_Datatype *old, MPI_Datatype *made) {
+    return types_now++, PMPI_Type_create_struct(count, length, at, old, made);
+}
+int MPI_Type_free(MPI_Datatype *type) { return types_now--, PMPI_Type_free(type); }
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *r) { return comms_now++, PMPI_Comm_idup(comm, made, r); }
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made) { return comms_now++, PMPI_Comm_dup(comm, made); }
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
+    return comms_now++, PMPI_Comm_create_group(comm, group, tag, made);
+}
+int MPI_Comm_split_type(MPI_Comm comm, int by, int key, MPI_Info info, MPI_Comm *made) {
+    return comms_now++, PMPI_Comm_split_type(comm, by, key, info, made);
+}
+int MPI_Comm_free(MPI_Comm *comm) {
+    int there = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, *comm, &there, MPI_STATUS_IGNORE);
+    CHECK(!there);
+    comms_freed++;
+    return comms_now--, PMPI_Comm_free(comm);
+}
+
 static int open_mpi(mesh_mpi *net, MPI_Comm comm) {
     mesh_error err;
     CHECK_OK(mesh_mpi_open(net, comm, &err), err);
@@ -48,13 +77,13 @@ static void world_of_mpi(int backend, int ranks, rank_main f, void *ctx) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (backend != TCP || ranks > size) return;
     worlds_run++;
-    MPI_Comm_split(MPI_COMM_WORLD, rank < ranks ? 0 : MPI_UNDEFINED, rank, &part);
+    PMPI_Comm_split(MPI_COMM_WORLD, rank < ranks ? 0 : MPI_UNDEFINED, rank, &part);
     if (rank >= ranks) return;
     if (open_mpi(&net, part)) {
         f(&net.base, ctx);
         mesh_mpi_close(&net);
     }
-    MPI_Comm_free(&part);
+    PMPI_Comm_free(&part);
 }
 
 static void conform_mpi(int native) {
@@ -114,7 +143,7 @@ static void test_two_halves(void) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
-    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
+    PMPI_Comm_split(MPI_COMM_WORLD, rank % 2, -rank, &half);
     if (!open_mpi(&net, half)) return;
     CHECK_INT(net.base.size, (size + !(rank % 2)) / 2);
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
@@ -133,7 +162,7 @@ static void test_two_halves(void) {
         mesh_comm_close(&c);
     }
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
-    MPI_Comm_free(&half);
+    PMPI_Comm_free(&half);
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
     CHECK(before == after);
 }
@@ -145,7 +174,8 @@ static void test_tags(void) {
     mesh_mpi__impl *s;
     char axes[32];
     int64_t most;
-    int other, v, got = -1;
+    int other, v, got = -1, k, sent[2] = {11, 22};
+    mesh_request r[2];
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
     s = (mesh_mpi__impl *)net.impl;
     most = s->high_at - MESH_MPI__PLACES - 1;
@@ -156,6 +186,16 @@ static void test_tags(void) {
         v = net.base.rank;
         CHECK_OK(mesh_sendrecv(&c, axes, other, &v, 1, other, &got, 1, MESH_I32), c.error);
         CHECK_INT(got, other);
+        for (k = 0; k < 2; k++) { /* two high ones are two */
+            snprintf(axes, sizeof axes, "x#%ld", (long)most - 2 * k);
+            CHECK_OK(mesh_send_start(&c, axes, other, &sent[k], 1, MESH_I32, &r[k]), c.error);
+        }
+        for (k = 1; k >= 0; k--) {
+            snprintf(axes, sizeof axes, "x#%ld", (long)most - 2 * k);
+            CHECK_OK(mesh_recv(&c, axes, other, &got, 1, MESH_I32), c.error);
+            CHECK_INT(got, sent[k]);
+        }
+        for (k = 0; k < 2; k++) CHECK_OK(mesh_wait(r[k]), c.error);
         if (net.base.size % 2 == 0) MPI_Barrier(MPI_COMM_WORLD); /* what is refused ends everybody's comm */
         if (most + MESH_MPI__PLACES + 1 < MESH__TAGS) {
             snprintf(axes, sizeof axes, "x#%ld", (long)most + 1);
@@ -187,6 +227,99 @@ static void test_lengths(void) {
     }
 }
 
+/* Messages of different lengths that are received in another order than they were sent. */
+static void test_order_of_lengths(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    int v[5] = {0};
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (net.base.size > 1 && open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        if (net.base.rank == 0) {
+            CHECK_OK(mesh_send(&c, NULL, 1, v, 5, MESH_I32), c.error);
+            CHECK_OK(mesh_send(&c, NULL, 1, v, 4, MESH_I32), c.error);
+        }
+        if (net.base.rank == 1) {
+            CHECK_INT(mesh_recv(&c, NULL, 0, v, 4, MESH_I32), MESH_ERR_MISMATCH);
+            CHECK_HAS(c.error.text, "rank 0 sent 20 bytes, rank 1 expected 16");
+        }
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
+static int strays_of(const mesh_mpi *net) {
+    const mesh_mpi__links *g;
+    const mesh_mpi__stray *m;
+    int n = 0;
+    for (g = ((mesh_mpi__impl *)net->impl)->links; g; g = g->next)
+        for (m = g->stray; m; m = m->next) n++;
+    return n;
+}
+
+/* Alike messages meet their receives in order: those that come before any is posted, and have been taken out of MPI's hands, and those that come after. */
+static void test_early_messages(void) {
+    enum { LARGE = 5000, EACH = 3 };
+    static int32_t v[2 * EACH][LARGE];
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_request r[2 * EACH];
+    double end = test_now() + 60;
+    int early, k, i;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    if (net.base.size > 1 && open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        for (early = 0; early < 2; early++) {
+            for (k = 0; k < 2 * EACH; k++)
+                for (i = 0; i < LARGE; i++) v[k][i] = net.base.rank ? -1 : 100 * k + i % 7;
+            if (net.base.rank == 1) {
+                if (early) MPI_Recv(&i, 1, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                while (early && strays_of(&net) < 2 * EACH && test_now() < end)
+                    CHECK_OK(mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000), c.error);
+                if (early) CHECK_INT(strays_of(&net), 2 * EACH);
+                for (k = 0; k < 2 * EACH; k++)
+                    CHECK_OK(mesh_recv_start(&c, "x#7", 0, v[k], k % 2 ? LARGE : 3, MESH_I32, &r[k]), c.error);
+                if (!early) MPI_Send(&k, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+            }
+            if (net.base.rank == 0) {
+                if (!early) MPI_Recv(&i, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                for (k = 0; k < 2 * EACH; k++)
+                    CHECK_OK(mesh_send_start(&c, "x#7", 1, v[k], k % 2 ? LARGE : 3, MESH_I32, &r[k]), c.error);
+                if (early) MPI_Send(&k, 1, MPI_INT, 1, 0, MPI_COMM_WORLD);
+            }
+            for (k = 0; k < 2 * EACH && net.base.rank < 2; k++) {
+                CHECK_OK(mesh_wait(r[k]), c.error);
+                for (i = 0; i < (k % 2 ? LARGE : 3) && v[k][i] == 100 * k + i % 7; i++) {}
+                CHECK_INT(i, k % 2 ? LARGE : 3);
+            }
+        }
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
+/* What nobody received in one comm is not received in the next one of the same ranks. */
+static void test_leftover(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    int k, i, v = 0;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    for (k = 1; k <= 2 && net.base.size > 1; k++) {
+        if (!open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) break;
+        if (net.base.rank == 1 && k == 2) { /* which has some looks to come wrongly */
+            mesh_request r;
+            CHECK_OK(mesh_recv_start(&c, "x", 0, &v, 1, MESH_I32, &r), c.error);
+            for (i = 0; i < 10; i++) CHECK_OK(mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000), c.error);
+            MPI_Send(&i, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+            CHECK_OK(mesh_wait(r), c.error);
+        }
+        if (net.base.rank == 0 && k == 2) MPI_Recv(&i, 1, MPI_INT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (net.base.rank == 0) CHECK_OK(mesh_send(&c, "x", 1, &k, 1, MESH_I32), c.error);
+        CHECK_OK(mesh_barrier(&c, "x"), c.error);
+        mesh_comm_close(&c);
+    }
+    if (net.base.rank == 1) CHECK_INT(v, 2);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
 /* A large message that nobody receives is MPI's after it was taken back, which its ticket tells; the close has it received. */
 static void test_orphaned(void) {
     enum { BYTES = 4 << 20 };
@@ -209,6 +342,16 @@ static void test_orphaned(void) {
         status = net.base.ops->test(&net.base, &ticket, &why);
         CHECK_INT(status, MESH_ERR_CANCELED);
         CHECK(ticket.id == MESH_TICKET_ORPHANED);
+    }
+    if (net.base.rank == 1) { /* a receive that nothing has met is taken back whole */
+        mesh_block b = MESH_ZERO;
+        b.run = 1024, b.ndim = 1, b.dim[0].count = 4, b.dim[0].stride = 2048;
+        x.base = memory, x.nbytes = 4096, x.block = &b, x.direction = MESH_RECV;
+        p.xfer = &x, p.count = 1, p.channel = 9;
+        CHECK_INT(net.base.ops->post(&net.base, &p, &ticket), MESH_OK);
+        CHECK_INT(net.base.ops->cancel(&net.base, &ticket), MESH_OK);
+        CHECK_INT(net.base.ops->test(&net.base, &ticket, &why), MESH_ERR_CANCELED);
+        CHECK(ticket.id != MESH_TICKET_ORPHANED);
     }
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
     free(memory);
@@ -238,9 +381,12 @@ static void test_rank_absent(void) {
             mesh_comm_close(&c);
         }
         { /* the rank that stayed away may be later than the others wait */
+            int freed = comms_freed;
             mesh_status status = mesh_mpi_close(&net);
             CHECK(status == MESH_OK || status == MESH_ERR_TIMEOUT);
             CHECK(net.impl == NULL);
+            if (status != MESH_OK) CHECK_INT(comms_freed, freed); /* that rank may still send there */
+            if (status != MESH_OK) comms_now = 0;
         }
     }
 }
@@ -292,7 +438,31 @@ static void test_stopped_rank(void) {
     }
     status = mesh_mpi_close(&net);
     CHECK(status == MESH_OK || status == MESH_ERR_TIMEOUT);
+    if (status != MESH_OK) comms_now = 0;
     MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A rank that opens a comm once the others have given up is told; nothing is left. */
+static void test_late_opener(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    mesh_comm_desc d = MESH_ZERO;
+    int last;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    last = net.base.rank == net.base.size - 1;
+    CHECK_OK(mesh_parse(&m, "x=-1", net.base.size, &err), err);
+    d.timeout_ns = SECOND / 2;
+    if (last && net.base.size > 1) MPI_Barrier(MPI_COMM_WORLD);
+    if (net.base.size > 1) {
+        mesh_status status = mesh_comm_open(&c, &net.base, &m, &d, &err);
+        CHECK(status != MESH_OK);
+        if (!last) CHECK_HAS(err.text, "still missing: rank ");
+        if (!last) CHECK_INT(err.rank, net.base.size - 1);
+    }
+    if (!last) MPI_Barrier(MPI_COMM_WORLD);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
 static void test_mpi_refused(void) {
@@ -323,9 +493,13 @@ static const test_case tests[] = {
     {"mpi/halves", test_two_halves, 0},
     {"mpi/tags", test_tags, 0},
     {"mpi/lengths", test_lengths, 0},
+    {"mpi/order", test_order_of_lengths, 0},
+    {"mpi/early", test_early_messages, 0},
+    {"mpi/leftover", test_leftover, 0},
     {"mpi/orphaned", test_orphaned, 0},
     {"mpi/absent", test_rank_absent, 0},
     {"mpi/stopped", test_stopped_rank, 0},
+    {"mpi/late_opener", test_late_opener, 0},
     /* Those of test_mesh that have ranks over TCP. */
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},
@@ -379,32 +553,46 @@ static const test_case tests[] = {
     {"faults/opposite_tcp", test_opposite_tcp, 0},
 };
 
+static int chosen(const char *name, int parts, char **part) {
+    int k;
+    for (k = 0; k < parts && !strstr(name, part[k]);) k++;
+    return !parts || k < parts;
+}
+
 int main(int argc, char **argv) {
     mesh_mpi early;
     mesh_error err;
+    unsigned limit = 100;
     int rank, passed = 0, failed = 0;
     double start;
     size_t i;
+    if (argc > 1 && !strcmp(argv[1], "--list")) {
+        for (i = 0; i < sizeof tests / sizeof tests[0]; i++)
+            if (chosen(tests[i].name, argc - 2, argv + 2)) puts(tests[i].name);
+        return 0;
+    }
     CHECK_INT(mesh_mpi_open(&early, MPI_COMM_WORLD, &err), MESH_ERR_STATE);
     CHECK_HAS(err.text, "between MPI_Init and MPI_Finalize");
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     world_elsewhere = world_of_mpi;
+    if (argc > 2 && !strcmp(argv[1], "--limit")) limit = (unsigned)atoi(argv[2]), argc -= 2, argv += 2;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        int k, bad, all;
-        for (k = 1; k < argc && !strstr(tests[i].name, argv[k]);) k++;
-        if (argc > 1 && k == argc) continue;
+        int bad, all;
+        if (!chosen(tests[i].name, argc - 1, argv + 1)) continue;
         worlds_run = 0;
-        alarm(100); /* this process, and with it the job */
+        alarm(limit); /* this process, and with it the job */
         start = test_now();
         tests[i].run();
         if (strncmp(tests[i].name, "mpi/", 4) && !worlds_run) continue; /* too few ranks for it */
+        if (types_now || comms_now) test_fail(__FILE__, __LINE__, "%d datatypes and %d communicators are left", types_now, comms_now);
+        types_now = comms_now = 0;
         bad = test_failures + conformance_failures;
         MPI_Allreduce(&bad, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
         test_failures = conformance_failures = 0;
         passed += all == 0;
         failed += all != 0;
-        if (!rank) printf("%s %s, %.2f s\n", all ? "FAIL" : "ok  ", tests[i].name, test_now() - start), fflush(stdout);
+        if (!rank) printf("%s %-32s %6.2f s\n", all ? "FAIL" : "ok  ", tests[i].name, test_now() - start), fflush(stdout);
     }
     if (!rank) printf("%d passed, %d failed\n", passed, failed);
     MPI_Finalize();

@@ -9,7 +9,7 @@ tests/mutants/*.mut holds them as data:
     - h = mesh__hash_more(h, (uint64_t)p->dtype);
     + (void)0;
 
-`test:` names parts of tests' names that should see it (of test_nccl: `nccl:`). The text after "- " must stand once in the headers, white space
+`test:` names parts of tests' names that should see it (of test_nccl: `nccl:`; of test_mpi, on 4 ranks: `mpi:`). The text after "- " must stand once in the headers, white space
 aside, in whatever file. `equivalent: REASON`: nothing a program could see changes; it is not run. `unnoticed: REASON`: known to pass all
 tests; it counts against the score.
 
@@ -25,7 +25,7 @@ LONG = re.compile("conformance|_late|redistribute/|redistribute_|golden|pairs|ta
 class Mutant:
     def __init__(self, name, where):
         self.name, self.where = name, where
-        self.why, self.tests, self.nccl = "", [], []
+        self.why, self.tests, self.nccl, self.mpi = "", [], [], []
         self.equivalent = self.unnoticed = None
         self.old, self.new = [], []
 
@@ -48,9 +48,10 @@ def read(path):
             if key == "why": m.why = value
             elif key == "test": m.tests = value.split()
             elif key == "nccl": m.nccl = value.split()
+            elif key == "mpi": m.mpi = value.split()
             elif key == "equivalent": m.equivalent = value
             elif key == "unnoticed": m.unnoticed = value
-            else: sys.exit(f"{path}:{number}: expected why, test, nccl, equivalent, unnoticed, \"- \" or \"+ \", got \"{line}\"")
+            else: sys.exit(f"{path}:{number}: expected why, test, nccl, mpi, equivalent, unnoticed, \"- \" or \"+ \", got \"{line}\"")
     return found
 
 
@@ -94,6 +95,10 @@ def run(command, cwd, seconds, env=None):
         return status, out.read().decode(errors="replace")
 
 
+MPI = next((n for n in ("mpich", "openmpi") if shutil.which("mpicc." + n)), None)
+MPIEXEC = {"mpich": ["mpiexec.mpich", "-n", "4"], "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "4"]}
+
+
 class Slot:
     """A copy of the tree in which one slip at a time is tried."""
 
@@ -111,12 +116,14 @@ class Slot:
                 if status: return status, text
             link = ["-Itests/fake_nccl/include", "-Lbuild/fake", "-l:libcudart.so.13", "-Wl,-rpath,$ORIGIN/fake", "-ldl", "-lpthread"]
         os.makedirs(os.path.join(self.dir, "build"), exist_ok=True)
-        return run(self.cc + ["-std=c99", "-w", f"tests/{binary}.c", "-o", f"build/{binary}"] + link, self.dir, 300)
+        cc = [f"mpicc.{MPI}"] if binary == "test_mpi" else self.cc
+        return run(cc + ["-std=c99", "-w", f"tests/{binary}.c", "-o", f"build/{binary}"] + link, self.dir, 300)
 
     def names(self, binary, parts):
         return [n for n in run([f"build/{binary}", "--list"] + parts, self.dir, 60)[1].splitlines() if "/" in n and " " not in n]
 
     def test(self, binary, parts, limit):
+        if binary == "test_mpi": return run(MPIEXEC[MPI] + ["build/test_mpi", "--limit", "40"] + parts, self.dir, limit)
         return run([f"build/{binary}", "--stop", "--limit", "60"] + parts, self.dir, limit)
 
 
@@ -126,8 +133,9 @@ def verdict(m, slot, clean, place, texts, every):
     path = os.path.join(slot.dir, name)
     with open(path, "w") as f: f.write(texts[name][:start] + "\n".join(m.new) + texts[name][end:])
     try:
-        tries = [("test_nccl", m.nccl)] if m.nccl else [("test_mesh", m.tests)]
-        if every: tries += [("test_mesh", []), ("test_nccl", [])]
+        tries = [("test_nccl", m.nccl)] if m.nccl else [("test_mpi", m.mpi)] if m.mpi else [("test_mesh", m.tests)]
+        if m.mpi and not MPI: return None, "there is no MPI here"
+        if every and not m.mpi: tries += [("test_mesh", []), ("test_nccl", [])]
         compiled = set()
         for binary, parts in tries:
             if binary not in compiled:
@@ -150,7 +158,7 @@ def verdict(m, slot, clean, place, texts, every):
                     late = re.search(r"^FAIL \S+ no end after", text, re.M)
                     if (late or slot.test(binary, failed[:1], 300)[0]) and clean.passes(binary, failed[0]): return True, failed[0]
                     part.remove(failed[0])
-        if every and not m.nccl:
+        if every and not m.nccl and not m.mpi:
             slot_env = dict(os.environ, BUILD="build")
             targets = ["mesh", "hello", "collectives", "redistribute", "reshard_expert", "refit", "gpu_hello", "gpu_redistribute", "train_gpt"]
             status, text = run(["make", "CFLAGS=-O0", "WARN=-w"] + [f"build/{t}" for t in targets], slot.dir, 600)
@@ -211,7 +219,7 @@ def main():
     equivalent = [m for m in chosen if m.equivalent]
     chosen = [m for m in chosen if not m.equivalent and not isinstance(places[m.name], str)]
     if o.draw:
-        pool = [m for m in chosen if not m.unnoticed]
+        pool = [m for m in chosen if not m.unnoticed and (MPI or not m.mpi)]
         random.Random(hashlib.sha256(o.seed.encode()).hexdigest()).shuffle(pool)
         chosen = pool[: o.draw]
     base = tempfile.mkdtemp(prefix="mesh-mutants-")

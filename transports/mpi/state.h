@@ -105,7 +105,7 @@ typedef struct mesh_mpi__impl {
     mesh_mpi__use *use;
     int *which; /* that have ended */
     int nrequests, room;
-    unsigned char heard[MESH_MPI__HEAD + MESH_CONTROL_BYTES], vote[MESH_MPI__VOTE_BYTES];
+    unsigned char heard[(int)MESH_MPI__HEAD + (int)MESH_CONTROL_BYTES], vote[MESH_MPI__VOTE_BYTES];
     int held; /* 1 + whose message lies in `heard`, for want of memory to keep it */
     mesh_mpi__mail *mail, **mail_end;
     mesh_mpi__links *links, *whole; /* whole: the world as given, for posts outside of groups */
