@@ -46,12 +46,8 @@ int MPI_Type_create_struct(int count, const int *length, const MPI_Aint *at, con
 }
 int MPI_Type_free(MPI_Datatype *type) { return types_now--, PMPI_Type_free(type); }
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *r) { return comms_now++, PMPI_Comm_idup(comm, made, r); }
-int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made) { return comms_now++, PMPI_Comm_dup(comm, made); }
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
     return comms_now++, PMPI_Comm_create_group(comm, group, tag, made);
-}
-int MPI_Comm_split_type(MPI_Comm comm, int by, int key, MPI_Info info, MPI_Comm *made) {
-    return comms_now++, PMPI_Comm_split_type(comm, by, key, info, made);
 }
 int MPI_Comm_free(MPI_Comm *comm) {
     int there = 0;
@@ -161,6 +157,7 @@ static void test_two_halves(void) {
         CHECK(other == MPI_COMM_NULL);
         mesh_comm_close(&c);
     }
+    CHECK(net.base.ops->locality(&net.base, net.base.rank) == net.base.ops->locality(&net.base, 0)); /* one host */
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
     PMPI_Comm_free(&half);
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
@@ -181,23 +178,25 @@ static void test_tags(void) {
     most = s->high_at - MESH_MPI__PLACES - 1;
     if (most > MESH__TAGS) most = MESH__TAGS;
     other = net.base.rank ^ 1;
-    if (other < net.base.size && open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+    if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         snprintf(axes, sizeof axes, "x#%ld", (long)most);
         v = net.base.rank;
-        CHECK_OK(mesh_sendrecv(&c, axes, other, &v, 1, other, &got, 1, MESH_I32), c.error);
-        CHECK_INT(got, other);
-        for (k = 0; k < 2; k++) { /* two high ones are two */
+        if (other < net.base.size) {
+            CHECK_OK(mesh_sendrecv(&c, axes, other, &v, 1, other, &got, 1, MESH_I32), c.error);
+            CHECK_INT(got, other);
+        }
+        for (k = 0; k < 2 && other < net.base.size; k++) { /* two high ones are two */
             snprintf(axes, sizeof axes, "x#%ld", (long)most - 2 * k);
             CHECK_OK(mesh_send_start(&c, axes, other, &sent[k], 1, MESH_I32, &r[k]), c.error);
         }
-        for (k = 1; k >= 0; k--) {
+        for (k = 1; k >= 0 && other < net.base.size; k--) {
             snprintf(axes, sizeof axes, "x#%ld", (long)most - 2 * k);
             CHECK_OK(mesh_recv(&c, axes, other, &got, 1, MESH_I32), c.error);
             CHECK_INT(got, sent[k]);
         }
-        for (k = 0; k < 2; k++) CHECK_OK(mesh_wait(r[k]), c.error);
-        if (net.base.size % 2 == 0) MPI_Barrier(MPI_COMM_WORLD); /* what is refused ends everybody's comm */
-        if (most + MESH_MPI__PLACES + 1 < MESH__TAGS) {
+        for (k = 0; k < 2 && other < net.base.size; k++) CHECK_OK(mesh_wait(r[k]), c.error);
+        MPI_Barrier(MPI_COMM_WORLD); /* what is refused ends everybody's comm */
+        if (most + MESH_MPI__PLACES + 1 < MESH__TAGS && other < net.base.size) {
             snprintf(axes, sizeof axes, "x#%ld", (long)most + 1);
             CHECK_INT(mesh_sendrecv(&c, axes, other, &v, 1, other, &got, 1, MESH_I32), MESH_ERR_UNSUPPORTED);
             CHECK_HAS(c.error.text, "; it has for those below");
@@ -353,6 +352,7 @@ static void test_orphaned(void) {
         CHECK_INT(net.base.ops->test(&net.base, &ticket, &why), MESH_ERR_CANCELED);
         CHECK(ticket.id != MESH_TICKET_ORPHANED);
     }
+    MPI_Barrier(MPI_COMM_WORLD); /* a close would receive it */
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
     free(memory);
 }

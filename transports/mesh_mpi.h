@@ -37,9 +37,11 @@ CONCEPTS
 ERRORS
     As on every transport, as far as MPI goes. Its own collectives do not compare calls (Open MPI 4.1 even writes beyond memory that is too short): there
     ranks that disagree are told by the deadline, which asks all what they are in. Most MPIs end the whole job when a process dies; where one goes on,
-    the library says what MPI says. Errors of MPI are returned, not fatal, from mesh_mpi_open to mesh_mpi_close, on MPI_COMM_WORLD as well (Open MPI reports some there). A message that
-    nobody has received, and a collective that was given up, stay MPI's until mesh_mpi_close: a collective's buffers must then live as long.
-    Nothing is aborted: MPI_Abort is the program's.
+    the library says what MPI says. Errors of MPI are returned, not fatal, from mesh_mpi_open to mesh_mpi_close, on MPI_COMM_WORLD as well (Open MPI
+    reports some there). A message that nobody has received, and a collective of MPI's that was given up, stay MPI's until mesh_mpi_close: what was
+    sent from there, and a collective's buffers, must then live as long. Where a rank does not close, communicators are left to MPI_Finalize.
+    Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline: for the communicator of a group whose ranks have just
+    agreed on it.
 */
 #include <mpi.h>
 #if MPI_VERSION < 3
@@ -63,7 +65,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
    nobody has received are received then. TIMEOUT: the others do not come. */
 MESH_API mesh_status mesh_mpi_close(mesh_mpi *net);
 /* A communicator of the group's ranks, in its order, for other libraries. Every rank of the group calls it. It is a copy, the library's until
-   mesh_mpi_close; the same one each time. STATE: no such group, or not over MPI. */
+   mesh_mpi_close; the same one each time. Errors of MPI on it are returned. STATE: no such group, or not over MPI. TIMEOUT: not all of them call it. */
 MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out);
 
 #ifdef __cplusplus

@@ -154,42 +154,62 @@ static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
                                        NULL,
                                        NULL};
 
-/* A copy of the communicator, once all of its ranks have come. Where they do not MPI may still write its handle, which therefore is left to it. */
-MESH__RARE mesh_status mesh_mpi__copy(mesh_mpi__impl *s, MPI_Comm comm, MPI_Comm *out, int64_t deadline,
-                                      mesh_error *err) {
-    MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(&s->net->base, sizeof *made);
-    MPI_Request r;
+/* Until all ranks of a communicator have come to what this is a request of. */
+MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *function, MPI_Request *r, int64_t deadline,
+                                          mesh_error *err) {
     int64_t start = mesh_mpi__clock(), now = start;
     int ended = 0, code;
-    if (!made) return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank, "mesh_mpi_open: no memory");
-    code = MPI_Comm_idup(comm, made, &r);
-    while (code == MPI_SUCCESS && (code = MPI_Test(&r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
+    while ((code = MPI_Test(r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
         now = mesh_mpi__clock();
         if (now >= deadline)
-            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
-                              "mesh_mpi_open: not all %d ranks of the communicator have called it within 60 s",
-                              s->net->base.size);
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1, "%s: not all ranks have called it within %l s", function,
+                              (deadline - start) / 1000000000);
+        if (mesh_mpi__of(t)->nrequests) mesh_mpi__look(mesh_mpi__of(t));
         if (now - start > MESH_MPI__YIELD_NS) sched_yield();
     }
-    if (code == MPI_SUCCESS) *out = *made;
-    mesh_transport_free(&s->net->base, made);
-    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
-    return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
+    return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, function, code);
+}
+
+/* A copy of a communicator. Where not all of its ranks come MPI may still write its handle, which therefore is left to it. */
+MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, MPI_Comm comm, MPI_Comm *out,
+                                      int64_t deadline, mesh_error *err) {
+    MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(t, sizeof *made);
+    MPI_Request r;
+    mesh_status status;
+    int code;
+    if (!made) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "%s: no memory", function);
+    code = MPI_Comm_idup(comm, made, &r);
+    status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, function, &r, deadline, err)
+                                 : mesh_mpi__fail(err, -1, function, code);
+    if (status == MESH_ERR_TIMEOUT) return status;
+    if (status == MESH_OK) *out = *made;
+    mesh_transport_free(t, made);
+    if (status == MESH_OK && (code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN)) != MPI_SUCCESS)
+        return mesh_mpi__fail(err, -1, function, code);
+    return status;
 }
 
 /* Which ranks are on one host, and whether more of them are here than there are cores. */
-MESH__RARE int mesh_mpi__hosts(mesh_mpi__impl *s) {
-    MPI_Comm here;
-    int me = s->net->base.rank, first = me, n = 1, code;
-    code = MPI_Comm_split_type(s->control, MPI_COMM_TYPE_SHARED, me, MPI_INFO_NULL, &here);
-    if (code != MPI_SUCCESS) return code;
-    MPI_Comm_set_errhandler(here, MPI_ERRORS_RETURN);
-    MPI_Comm_size(here, &n);
-    code = MPI_Bcast(&first, 1, MPI_INT, 0, here);
-    MPI_Comm_free(&here);
-    if (code == MPI_SUCCESS) code = MPI_Allgather(&first, 1, MPI_INT, s->host, 1, MPI_INT, s->control);
-    s->crowded = n > (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return code;
+MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, int64_t deadline, mesh_error *err) {
+    mesh_transport *t = &s->net->base;
+    uint64_t *hash = (uint64_t *)mesh_transport_alloc(t, ((size_t)t->size + 1) * sizeof *hash);
+    MPI_Request r;
+    mesh_status status;
+    int i, k, code, here = 0;
+    if (!hash) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
+    hash[t->size] = mesh_env_host();
+    code = MPI_Iallgather(&hash[t->size], 8, MPI_BYTE, hash, 8, MPI_BYTE, s->control, &r);
+    status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, err)
+                                 : mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
+    if (status == MESH_ERR_TIMEOUT) return status; /* MPI may still write there */
+    for (i = 0; i < t->size && status == MESH_OK; i++) {
+        for (k = 0; hash[k] != hash[i];) k++;
+        s->host[i] = k;
+        here += hash[i] == hash[t->size];
+    }
+    s->crowded = here > (int)sysconf(_SC_NPROCESSORS_ONLN);
+    mesh_transport_free(t, hash);
+    return status;
 }
 
 MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
@@ -207,10 +227,10 @@ MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
 MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
     mesh_transport *t = &s->net->base;
     int64_t deadline = mesh_mpi__clock() + MESH_MPI__PATIENCE;
-    mesh_status status = mesh_mpi__copy(s, comm, &s->world, deadline, err);
+    mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &s->world, deadline, err);
     const char *native = getenv("MESH_MPI_NATIVE");
     int i, code;
-    if (status == MESH_OK) status = mesh_mpi__copy(s, s->world, &s->control, deadline, err);
+    if (status == MESH_OK) status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &s->control, deadline, err);
     if (status != MESH_OK) return status;
     s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
     s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
@@ -225,8 +245,8 @@ MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_er
     mesh_mpi__tags(s);
     if (!s->native) t->caps |= MESH_CAP_PENDING; /* of its collectives MPI tells neither */
     if (!s->native && s->check_bits >= MESH_MPI__SURE) t->caps |= MESH_CAP_CHECK;
+    if ((status = mesh_mpi__hosts(s, deadline, err)) != MESH_OK) return status;
     code = MPI_Comm_group(s->control, &s->ranks);
-    if (code == MPI_SUCCESS) code = mesh_mpi__hosts(s);
     mesh_mpi__next(s, NULL, -1);
     if (code == MPI_SUCCESS) code = mesh_mpi__listen(s);
     if (code != MPI_SUCCESS) return mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
@@ -306,16 +326,17 @@ MESH_API mesh_status mesh_mpi_close(mesh_mpi *net) {
 MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out) {
     mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
     mesh_mpi__links *links = g ? (mesh_mpi__links *)g->handle : NULL;
-    int code;
+    mesh_status status;
     if (!out) return MESH_ERR_ARGUMENT;
     *out = MPI_COMM_NULL;
     if (!links || c->transport->ops != &mesh_mpi__ops)
         return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_mpi_comm: no such group over MPI is open")
                  : MESH_ERR_ARGUMENT;
-    if (links->given == MPI_COMM_NULL && (code = MPI_Comm_dup(links->comm, &links->given)) != MPI_SUCCESS)
-        return mesh_mpi__fail(&c->error, c->transport->rank, "MPI_Comm_dup", code);
-    *out = links->given;
-    return MESH_OK;
+    status = links->given != MPI_COMM_NULL ? MESH_OK
+                                           : mesh_mpi__copy(c->transport, "mesh_mpi_comm", links->comm, &links->given,
+                                                            mesh_mpi__clock() + mesh__impl(c)->timeout, &c->error);
+    if (status == MESH_OK) *out = links->given;
+    return status;
 }
 
 #endif /* MESH_MPI_OPEN_IMPLEMENTED */
