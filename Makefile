@@ -113,7 +113,7 @@ bench-mpi:
 		mpicc.$$mpi -O3 -march=native -I. bench/bench_mpi.c -o $(B)/bench_mpi_$$mpi || exit 1; \
 		if [ $$mpi = openmpi ]; then mpirun.openmpi --allow-run-as-root -n 2 $(B)/bench_mpi_openmpi; else mpiexec.mpich -n 2 $(B)/bench_mpi_mpich; fi; done
 
-# The MPI transport, and programs over it, on the MPIs that are here, 2, 4 and 8 ranks of each, or RANKS="2 3" (Debian: apt install openmpi-bin
+# The MPI transport, and programs over it, on the MPIs that are here, 2, 4 and 8 ranks of each, or RANKS="2 mpich:3" (Debian: apt install openmpi-bin
 # libopenmpi-dev mpich libmpich-dev).
 test-mpi: $(B)/mesh $(B)/train_gpt
 	BUILD=$(B) CC="$(CC)" RANKS="$(RANKS)" tests/mpi.sh

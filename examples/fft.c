@@ -27,7 +27,7 @@ static const double allowed = 1e-12;
 
 static mesh_comm comm;
 static mesh_error err;
-static ranks net;
+static ranks_transport net;
 
 static int give_up(const char *text) {
     fprintf(stderr, "%s\n", text);

@@ -27,7 +27,7 @@ typedef struct block {
 
 static mesh_comm comm;
 static mesh_error err;
-static ranks net;
+static ranks_transport net;
 
 static int give_up(const char *text) {
     fprintf(stderr, "%s\n", text);

@@ -4,20 +4,20 @@
 
 #ifdef WITH_MPI
 #include "../transports/mesh_mpi.h"
-typedef mesh_mpi ranks;
-static mesh_status ranks_open(ranks *r, mesh_error *err) {
+typedef mesh_mpi ranks_transport;
+static mesh_status ranks_open(ranks_transport *r, mesh_error *err) {
     MPI_Init(NULL, NULL);
     return mesh_mpi_open(r, MPI_COMM_WORLD, err);
 }
-static void ranks_close(ranks *r) {
+static void ranks_close(ranks_transport *r) {
     mesh_mpi_close(r);
     MPI_Finalize();
 }
 #else
 #include "../transports/mesh_socket.h"
-typedef mesh_socket ranks;
-static mesh_status ranks_open(ranks *r, mesh_error *err) { return mesh_socket_open(r, NULL, err); }
-static void ranks_close(ranks *r) { mesh_socket_close(r); }
+typedef mesh_socket ranks_transport;
+static mesh_status ranks_open(ranks_transport *r, mesh_error *err) { return mesh_socket_open(r, NULL, err); }
+static void ranks_close(ranks_transport *r) { mesh_socket_close(r); }
 #endif
 
 #endif

@@ -1154,7 +1154,7 @@ static void run_simulated(mesh_transport *t, void *ctx) {
 int main(int argc, char **argv) {
     options o;
     mesh_error err;
-    ranks net;
+    ranks_transport net;
     int wrong;
     if (!parse_options(&o, argc, argv)) return 2;
     if (o.simulate) {

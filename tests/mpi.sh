@@ -155,7 +155,9 @@ for mpi in openmpi mpich; do
     compiles
     starts
     memcheck
-    for ranks in ${RANKS:-2 4 8}; do
+    for ranks in ${RANKS:-2 4 8}; do # 4, or openmpi:4
+        [ "${ranks%:*}" = "$ranks" ] || [ "${ranks%:*}" = "$mpi" ] || continue
+        ranks=${ranks#*:}
         unit "$ranks"
         programs "$ranks"
     done
