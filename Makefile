@@ -107,11 +107,12 @@ test: $(TESTS) $(B)/mesh $(EXAMPLES:%=$(B)/%)
 mutants:
 	python3 tests/mutants/run.py $(MUTANTS)
 
-# Beside bare MPI: mesh_all_reduce and MPI_Iallreduce with MPI_Wait; mesh_redistribute and MPI_Alltoallw. Two ranks of each MPI that is here.
+# Beside bare MPI: mesh_all_reduce and MPI_Iallreduce with MPI_Wait; mesh_redistribute and MPI_Alltoallw. Two ranks of each MPI that is here; four for matrices.
 bench-mpi:
 	for mpi in openmpi mpich; do command -v mpicc.$$mpi >/dev/null || continue; echo "$$mpi"; \
 		mpicc.$$mpi -O3 -march=native -I. bench/bench_mpi.c -o $(B)/bench_mpi_$$mpi || exit 1; \
-		if [ $$mpi = openmpi ]; then mpirun.openmpi --allow-run-as-root -n 2 $(B)/bench_mpi_openmpi; else mpiexec.mpich -n 2 $(B)/bench_mpi_mpich; fi; done
+		if [ $$mpi = openmpi ]; then start="mpirun.openmpi --allow-run-as-root --oversubscribe"; else start=mpiexec.mpich; fi; \
+		$$start -n 2 $(B)/bench_mpi_$$mpi && $$start -n 4 $(B)/bench_mpi_$$mpi 9 matrices || exit 1; done
 
 # The MPI transport, and programs over it, on the MPIs that are here, 2, 4 and 8 ranks of each, or RANKS="2 mpich:3" (Debian: apt install openmpi-bin
 # libopenmpi-dev mpich libmpich-dev).

@@ -1,7 +1,7 @@
 /* Collectives over MPI, by our schedules and by MPI's own (MESH_MPI_NATIVE=1), beside MPI_I... with MPI_Wait and beside the blocking ones, in turn in one
    program; medians of rounds, of the slowest rank, in us, and MPI_I...'s time over each. Bytes are of the whole. Also a matrix from rows to columns:
    mesh_redistribute beside MPI_Alltoallw with subarrays.
-     mpicc -O3 -march=native -I. bench/bench_mpi.c -o build/bench_mpi && mpirun -n 2 build/bench_mpi [ROUNDS] */
+     mpicc -O3 -march=native -I. bench/bench_mpi.c -o build/bench_mpi && mpirun -n 2 build/bench_mpi [ROUNDS [matrices: those alone]] */
 #define MESH_IMPLEMENTATION
 #include "mesh.h"
 #include "mesh_collectives.h"
@@ -142,6 +142,47 @@ static void rows_to_columns(int rounds, int rank, int n) {
     free(count), free(send);
 }
 
+/* Every rank has a term of a matrix, every rank wants the sum. With MPI_Alltoallw everybody sends its whole term to all, and adds; the plan sends as much
+   as an all_reduce does. */
+static void partial_sums(int rounds, int rank, int n) {
+    enum { EDGE = 1024, CELLS = EDGE * EDGE };
+    int *count = (int *)malloc((size_t)n * 3 * sizeof(int)), *from = count + n, *to = from + n, i, k, way;
+    MPI_Datatype *type = (MPI_Datatype *)malloc((size_t)n * sizeof *type);
+    double us[2][MOST_ROUNDS], start, bytes[2] = {0, 1};
+    int64_t shape[2] = {EDGE, EDGE};
+    uint64_t sent[2] = {0, 0};
+    mesh_tensor src, dst;
+    mesh_error err;
+    size_t at;
+    if (mesh_tensor_make(&src, &comm[0].on, "x:P(sum)", MESH_F32, 2, shape, &err) || mesh_tensor_make(&dst, &comm[0].on, "x:R", MESH_F32, 2, shape, &err))
+        fprintf(stderr, "%s\n", err.text), exit(1);
+    src.data = a, dst.data = b;
+    for (i = 0; i < n; i++) count[i] = CELLS, from[i] = 0, to[i] = i * CELLS * 4, type[i] = MPI_FLOAT;
+    for (k = 0; k < rounds; k++)
+        for (way = 0; way < 2; way++) {
+            int which = (way + k) % 2;
+            mesh_comm_bytes(&comm[0], NULL, &sent[0], NULL);
+            MPI_Barrier(MPI_COMM_WORLD);
+            start = MPI_Wtime();
+            if (which == 0) {
+                MPI_Alltoallw(a, count, from, type, b, count, to, type, MPI_COMM_WORLD);
+                for (i = 1; i < n; i++)
+                    for (at = 0; at < CELLS; at++) b[at] += b[(size_t)i * CELLS + at];
+            } else if (mesh_redistribute(&comm[0], &src, &dst)) {
+                fprintf(stderr, "%s\n", comm[0].error.text), exit(1);
+            }
+            us[which][k] = slowest((MPI_Wtime() - start) * 1e6);
+            mesh_comm_bytes(&comm[0], NULL, &sent[1], NULL);
+            if (which) bytes[1] = (double)(sent[1] - sent[0]);
+        }
+    bytes[0] = 4.0 * CELLS * (n - 1);
+    for (way = 0; way < 2; way++) qsort(us[way], (size_t)rounds, sizeof(double), by_value);
+    if (!rank)
+        printf("partial sums to the whole, %d x %d f32  MPI_Alltoallw and adding %10.1f  mesh_redistribute %10.1f (%.2f; of its bytes %.2f)\n", (int)EDGE, (int)EDGE,
+               us[0][rounds / 2], us[1][rounds / 2], us[0][rounds / 2] / us[1][rounds / 2], bytes[0] / bytes[1]);
+    free(count), free(type);
+}
+
 int main(int argc, char **argv) {
     static const size_t sizes[] = {8, 1024, 65536, 1 << 20, 16 << 20, 64 << 20};
     mesh_error err;
@@ -159,10 +200,11 @@ int main(int argc, char **argv) {
             mesh_comm_open(&comm[k], &net[k].base, &m, NULL, &err))
             return fprintf(stderr, "bench_mpi: %s\n", err.text), 1;
     }
-    for (kind = 0; kind < KINDS; kind++)
+    for (kind = argc > 2 ? (int)KINDS : 0; kind < KINDS; kind++)
         for (k = 0; k < (kind == BARRIER ? 1 : 6); k++)
             collective(kind, sizes[k] < (size_t)size * 4 ? (size_t)size * 4 : sizes[k], sizes[k] > 1 << 20 ? (rounds + 2) / 3 : rounds, rank);
     rows_to_columns(rounds, rank, size);
+    if ((size_t)size * (4 << 20) <= most) partial_sums(rounds, rank, size);
     for (k = 0; k < 2; k++) mesh_comm_close(&comm[k]), mesh_mpi_close(&net[k]);
     MPI_Finalize();
     free(a), free(b);

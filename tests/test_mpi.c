@@ -25,6 +25,7 @@
 #include "t_pipeline.h"
 #include "t_engine.h"
 #include "t_bytes.h"
+#include "t_large.h"
 #include "t_schedule.h"
 #include "t_refused.h"
 #include "t_messages.h"
@@ -551,6 +552,7 @@ static const test_case tests[] = {
     {"faults/order_asleep", test_order_asleep, 0},
     {"faults/order_p2p", test_order_p2p, 0},
     {"faults/opposite_tcp", test_opposite_tcp, 0},
+    {"large/tcp", test_large_tcp, 0},
 };
 
 static int chosen(const char *name, int parts, char **part) {
