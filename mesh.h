@@ -508,17 +508,18 @@ MESH__RARE mesh_status mesh__sizes(const mesh_desc *d, int *shape, const char *f
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %s is -1, but the world's size is not given",
                               function, mesh__label_of(d, missing).text);
         if (d->world % product)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: axis %s is -1, but a world of %d does not divide by the other sizes' product %l",
-                              function, mesh__label_of(d, missing).text, d->world, product);
+            return mesh__fail(
+                err, MESH_ERR_ARGUMENT, -1,
+                "%s: axis %s is -1, but a world of %d does not divide by the other sizes' product %l; start a "
+                "multiple of that many ranks, or choose sizes that divide %d",
+                function, mesh__label_of(d, missing).text, d->world, product, d->world);
         shape[missing] = (int)(d->world / product);
     } else if (d->world > 0 && product != d->world) {
         if (d->world == 1)
-            return mesh__fail(
-                err, MESH_ERR_ARGUMENT, -1,
-                "%s: the sizes multiply to %l, but this process is alone; start %l of them with a launcher "
-                "(mesh run -n %l, mpirun -n %l)",
-                function, product, product, product, product);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                              "%s: the sizes multiply to %l, but the world has 1 rank; start %l with a launcher "
+                              "(mesh run -n %l, mpirun -n %l)",
+                              function, product, product, product, product);
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
             "%s: the sizes multiply to %l%s, but the world has %d ranks; write -1 for one size to take what remains",

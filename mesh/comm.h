@@ -118,7 +118,6 @@ MESH__PRIVATE mesh__engine *mesh__engine_get(mesh_transport *t) {
         return NULL;
     }
     e->t = t;
-    e->mail_end = &e->mail;
     t->engine = e;
     return e;
 }
@@ -153,7 +152,7 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
         mesh_transport_free(t, e->op[i]->ordinal);
         mesh_transport_free(t, e->op[i]);
     }
-    while (e->mail) mesh__mail_drop(e, &e->mail);
+    mesh__inbox_free(e->t, &e->mail);
     while (e->memory) mesh__memory_free(e, e->memory);
     mesh_transport_free(t, e->op);
     mesh_transport_free(t, e->comm);
@@ -312,7 +311,7 @@ MESH__RARE void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status st
 
 /* Ranks that come for a mesh that this rank gave up before. */
 MESH__RARE void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
-    mesh__mail **at = &e->mail;
+    mesh__mail **at = &e->mail.first;
     while (*at) {
         mesh_error why;
         if (!mesh__is_hello(*at, (*at)->rank) || mesh__get64(mesh__mail_data(*at) + 12) != e->given_up ||
@@ -333,7 +332,7 @@ MESH__RARE mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int he
     char who[160];
     mesh__text t = mesh__text_on(who, sizeof who);
     for (i = 1; i < m->size; i++) {
-        mesh__mail *k = e->mail;
+        mesh__mail *k = e->mail.first;
         while (k && !mesh__is_hello(k, mesh_rank_at(m, i))) k = k->next;
         if (!k && n < 32) ranks[n++] = mesh_rank_at(m, i);
     }
@@ -354,7 +353,7 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
         mesh__poll(e);
         mesh__turn_away_late(e, mesh__get64(mine + 12));
         heard = 1;
-        for (at = &e->mail; *at; at = &(*at)->next) { /* one hello of each rank at most */
+        for (at = &e->mail.first; *at; at = &(*at)->next) { /* one hello of each rank at most */
             unsigned char *d = mesh__mail_data(*at);
             int rank = (*at)->rank;
             if (!mesh__is_hello(*at, rank) || mesh_index_of(m, rank) < 1) continue;
@@ -388,7 +387,7 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
                             e->t->rank);
     if (status == MESH_OK && *id >= 1u << 24)
         status = mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_open: all 2^24 comm ids of this job are used up");
-    at = &e->mail;
+    at = &e->mail.first;
     while (*at) {
         int index = mesh__is_hello(*at, (*at)->rank) ? mesh_index_of(m, (*at)->rank) : -1;
         if (index < 1) {
@@ -426,7 +425,7 @@ MESH__RARE mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int lea
     for (;;) {
         mesh__mail **at;
         mesh__poll(e);
-        for (at = &e->mail; *at; at = &(*at)->next) {
+        for (at = &e->mail.first; *at; at = &(*at)->next) {
             unsigned char *d = mesh__mail_data(*at);
             if ((*at)->rank != leader || (*at)->kind != MESH_EVENT_MESSAGE || mesh__get32(d) != MESH__MSG_WELCOME)
                 continue;
@@ -664,7 +663,7 @@ MESH__RARE mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, c
         return status;
     }
     e->comm[e->ncomms++] = c;
-    for (at = &e->mail; *at;) { /* aborts that came before the welcome */
+    for (at = &e->mail.first; *at;) { /* aborts that came before the welcome */
         uint32_t of = mesh__get32(mesh__mail_data(*at));
         if ((*at)->kind != MESH_EVENT_ABORT || of > id) {
             at = &(*at)->next;

@@ -21,29 +21,14 @@ enum {
 enum { MESH__CLOCK_BYTES = 8, MESH__TIME_BYTES = 28, MESH__CLOCK_TRIPS = 8 };
 
 MESH__RARE int mesh__mail_keep(mesh__engine *e, const mesh_control *m) {
-    mesh__mail *mail = (mesh__mail *)mesh_transport_alloc(e->t, sizeof *mail + m->nbytes);
-    if (!mail) {
-        e->starved = 1; /* who opens a comm now must not wait for what was lost */
-        return 0;
-    }
-    mail->next = NULL;
-    mail->rank = m->rank;
-    mail->kind = m->kind;
-    mail->nbytes = m->nbytes;
-    if (m->nbytes) memcpy(mail + 1, m->data, m->nbytes);
-    *e->mail_end = mail;
-    e->mail_end = &mail->next;
-    return 1;
+    int kept = mesh__inbox_add(e->t, &e->mail, m->kind, m->rank, m->data, m->nbytes);
+    if (!kept) e->starved = 1; /* who opens a comm now must not wait for what was lost */
+    return kept;
 }
 
 MESH__RARE unsigned char *mesh__mail_data(mesh__mail *m) { return (unsigned char *)(m + 1); }
 
-MESH__RARE void mesh__mail_drop(mesh__engine *e, mesh__mail **at) {
-    mesh__mail *m = *at;
-    *at = m->next;
-    if (!m->next) e->mail_end = at;
-    mesh_transport_free(e->t, m);
-}
+MESH__RARE void mesh__mail_drop(mesh__engine *e, mesh__mail **at) { mesh__inbox_drop(e->t, &e->mail, at); }
 
 MESH__RARE int mesh__is_hello(mesh__mail *m, int rank) {
     return m->rank == rank && m->kind == MESH_EVENT_MESSAGE && mesh__get32(mesh__mail_data(m)) == MESH__MSG_HELLO;
@@ -51,7 +36,7 @@ MESH__RARE int mesh__is_hello(mesh__mail *m, int rank) {
 
 /* A rank opens one comm at a time: a new hello replaces its last one, and a farewell takes it back. */
 MESH__RARE void mesh__hello_forget(mesh__engine *e, int rank) {
-    mesh__mail **at = &e->mail;
+    mesh__mail **at = &e->mail.first;
     while (*at) {
         if (mesh__is_hello(*at, rank))
             mesh__mail_drop(e, at);
@@ -238,7 +223,7 @@ MESH__RARE void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, const 
 
 /* What the first rank has told of this opening; what is left of others is dropped. Returns 0 without memory. */
 MESH__RARE int mesh__hosts_heard(mesh__engine *e, int leader, mesh__hosts *h) {
-    mesh__mail **at = &e->mail;
+    mesh__mail **at = &e->mail.first;
     int good = 1;
     while (*at) {
         mesh__mail *m = *at;

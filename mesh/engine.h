@@ -180,12 +180,6 @@ typedef struct mesh__roll {
     mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
 } mesh__roll;
 
-typedef struct mesh__mail {
-    struct mesh__mail *next;
-    int rank, kind;
-    uint32_t nbytes;
-} mesh__mail; /* followed by the bytes */
-
 typedef struct mesh__gone {
     int rank, kind; /* LOST or CLOSED */
     int64_t until;  /* LOST: when comms fail for it, unless a better cause is heard before; 0: they have */
@@ -224,7 +218,7 @@ typedef struct mesh__engine {
     mesh__gone *gone; /* room for LOST and CLOSED of every rank: neither is dropped for want of memory */
     int ngone;
     int64_t next_gone; /* the first of gone[].until; 0: none */
-    mesh__mail *mail, **mail_end;
+    mesh__inbox mail;
     mesh__walk *walk; /* allocated when first needed */
     uint32_t walks;
     int failed;                  /* a comm did */

@@ -489,6 +489,56 @@ MESH__INLINE int mesh__grow(mesh_transport *t, void **items, int *cap, int need,
     return need <= *cap || mesh__grow_more(t, items, cap, need, item_bytes);
 }
 
+/* Control messages that have come, in order, each followed by its bytes. */
+typedef struct mesh__mail {
+    struct mesh__mail *next;
+    int kind, rank;
+    uint32_t nbytes;
+} mesh__mail;
+typedef struct mesh__inbox {
+    mesh__mail *first, **end; /* end: where there is a first */
+} mesh__inbox;
+
+/* Returns 0 without memory. */
+MESH__PRIVATE int mesh__inbox_add(mesh_transport *t, mesh__inbox *box, int kind, int rank, const void *data,
+                                  uint32_t nbytes) {
+    mesh__mail *m = (mesh__mail *)mesh_transport_alloc(t, sizeof *m + nbytes);
+    if (!m) return 0;
+    m->next = NULL;
+    m->kind = kind;
+    m->rank = rank;
+    m->nbytes = nbytes;
+    if (nbytes) memcpy(m + 1, data, nbytes);
+    if (!box->first) box->end = &box->first;
+    *box->end = m;
+    box->end = &m->next;
+    return 1;
+}
+
+MESH__PRIVATE void mesh__inbox_drop(mesh_transport *t, mesh__inbox *box, mesh__mail **at) {
+    mesh__mail *m = *at;
+    *at = m->next;
+    if (!m->next) box->end = at;
+    mesh_transport_free(t, m);
+}
+
+/* The first one, as control_poll says it. */
+MESH__PRIVATE mesh_status mesh__inbox_take(mesh_transport *t, mesh__inbox *box, mesh_control *out) {
+    const mesh__mail *m = box->first;
+    if (!m) return MESH_IN_PROGRESS;
+    out->kind = m->kind;
+    out->rank = m->rank;
+    out->nbytes = m->nbytes;
+    out->zero = 0;
+    if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
+    mesh__inbox_drop(t, box, &box->first);
+    return MESH_OK;
+}
+
+MESH__PRIVATE void mesh__inbox_free(mesh_transport *t, mesh__inbox *box) {
+    while (box->first) mesh__inbox_drop(t, box, &box->first);
+}
+
 /* Control messages are little-endian on every machine. */
 MESH__PRIVATE void mesh__put32(unsigned char *p, uint32_t v) {
     int i;

@@ -97,7 +97,7 @@ starts() { # wrongly: by mesh run, by another MPI's launcher; and alone
     local other=(PMI_RANK=1 PMI_SIZE=2)
     [ "$mpi" = mpich ] && other=(OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2)
     refused "a program over $mpi that another launcher starts" "it is not that of the MPI that the program was compiled with" env "${other[@]}" "$build/heat_over_$mpi"
-    refused "a program over $mpi without a launcher" "start 2 of them with a launcher (mesh run -n 2, mpirun -n 2)" "$build/heat_over_$mpi" --mesh x=2
+    refused "a program over $mpi without a launcher" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" "$build/heat_over_$mpi" --mesh x=2
     "$build/heat_over_$mpi" --mesh x=1 --size 9,9 --check >/dev/null
     told $? "a program over $mpi, alone" ""
     "$build/mesh" doctor | grep -q "mpi  .*$(mpicc_version): compile with mpicc.*, start with mpi"

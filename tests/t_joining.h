@@ -803,9 +803,9 @@ static void controls_rank(mesh_transport *t, void *ctx) {
         long held = 0, before = -1;
         int quiet = 0;
         while (held < N && quiet < 100 && !s->peer[1].gone) {
-            mesh_socket__control *m;
+            mesh__mail *m;
             mend_pump(t);
-            for (held = 0, m = s->control; m; m = m->next) held++;
+            for (held = 0, m = s->mail.first; m; m = m->next) held++;
             quiet = held == before ? quiet + 1 : 0;
             before = held;
         }

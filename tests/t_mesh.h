@@ -1507,7 +1507,7 @@ static void test_errors(void) {
     refused("dp=-1", 0, "not given");
     refused("dp=-1,tp=3", 8, "does not divide");
     refused("dp=2,tp=2", 8, "multiply to 4, but the world has 8");
-    refused("dp=2,tp=2", 1, "multiply to 4, but this process is alone; start 4 of them with a launcher (mesh run -n 4, mpirun -n 4)");
+    refused("dp=2,tp=2", 1, "multiply to 4, but the world has 1 rank; start 4 with a launcher (mesh run -n 4, mpirun -n 4)");
     refused("sixteen_byte_nam=2", 0, "too long");
     for (i = 0; i < 17; i++) sprintf(many + strlen(many), "%sa%d=1", i ? "," : "", i);
     refused(many, 0, "more than 16 axes");

@@ -200,7 +200,7 @@ static void test_forged(void) {
         static const uint64_t kind[] = {MESH_EVENT_LOST, MESH_EVENT_CLOSED, 1000, UINT64_MAX};
         mesh_control m;
         rogue_frame(scene.fd, W_CONTROL, 0, 0, kind[i], 0, control, sizeof control);
-        ROGUE_UNTIL(honest_impl(0)->control);
+        ROGUE_UNTIL(honest_impl(0)->mail.first);
         CHECK_INT(honest_of(0)->ops->control_poll(honest_of(0), &m), MESH_OK);
         CHECK(m.kind == MESH_EVENT_MESSAGE && m.rank == ROGUE && m.nbytes == 1024 && !memcmp(m.data, control, 1024));
     }

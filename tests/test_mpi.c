@@ -155,6 +155,7 @@ static void test_two_halves(void) {
         MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, other);
         CHECK_INT(sum, of);
         CHECK_INT(mesh_mpi_comm(&c, "none", &other), MESH_ERR_STATE);
+        CHECK_HAS(c.error.text, "\"none\" is no group that is open over MPI; mesh_group_open opens it");
         CHECK(other == MPI_COMM_NULL);
         mesh_comm_close(&c);
     }

@@ -164,7 +164,7 @@ refuses "a wrong tuning table" "no algorithm" env MESH_TUNING=<(echo "all_reduce
 step "doctor" $mesh doctor
 refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_RANK), each of which would start 2 more" env PMI_RANK=1 PMI_SIZE=3 $mesh run -n 2 -- true
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
-refuses "a mesh of 2 on one rank" "start 2 of them with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2
+refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"

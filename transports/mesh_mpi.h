@@ -26,8 +26,8 @@ CONCEPTS
     threads     One thread at a time is in the library, and it calls MPI: with MPI_THREAD_SINGLE or _FUNNELED that is the one that called MPI_Init.
     messages    Each is one MPI message. Its tag is its place in its group's order, and what it is for: ranks that disagree do not meet, and are told.
                 Strided blocks are MPI datatypes: nothing is packed.
-    collectives The schedules of mesh_collectives.h, which are faster than MPI's own nonblocking ones on one host (`make bench-mpi`); results are the same
-                bits as over sockets. Where a network reduces by itself MESH_MPI_NATIVE=1, the same on all ranks, has MPI's serve what they can. They
+    collectives The schedules of mesh_collectives.h: on one host they reduce faster than MPI's own nonblocking ones, and move about as fast (bench/MPI.md);
+                results are the same bits as over sockets. Where a network reduces by itself MESH_MPI_NATIVE=1, the same on all ranks, has MPI's serve what they can. They
                 cannot serve what MPI has not (bf16 and f16, lists, averages' division), what it defines otherwise (minimum and maximum of floats: a NaN
                 is passed on here), more than 2^31 - 1 elements, and forms with counts per rank.
     groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks.

@@ -42,7 +42,6 @@ static void fuzz_rig_open(fuzz_rig *r, int rank, int in_open) {
     r->net.impl = s;
     s->net = &r->net;
     s->tcp_fd = s->unix_fd = s->ready = -1; /* poll is asked */
-    s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = in_open;
     s->job = FUZZ_JOB;

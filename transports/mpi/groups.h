@@ -32,8 +32,8 @@ MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
 
 /* Has a rank ended this comm? The engine has yet to read it. */
 MESH__RARE int mesh_mpi__is_ended(const mesh_mpi__impl *s, uint32_t comm, int by) {
-    const mesh_mpi__mail *m;
-    for (m = s->mail; m; m = m->next)
+    const mesh__mail *m;
+    for (m = s->mail.first; m; m = m->next)
         if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4 && m->rank == by &&
             mesh__get32((const unsigned char *)(m + 1)) == comm)
             return 1;

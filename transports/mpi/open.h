@@ -63,11 +63,7 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     if (s->ranks != MPI_GROUP_NULL) MPI_Group_free(&s->ranks);
     if (s->control != MPI_COMM_NULL && !others_may_send) MPI_Comm_free(&s->control);
     if (s->world != MPI_COMM_NULL && !others_may_send) MPI_Comm_free(&s->world);
-    while (s->mail) {
-        mesh_mpi__mail *m = s->mail;
-        s->mail = m->next;
-        mesh_transport_free(t, m);
-    }
+    mesh__inbox_free(t, &s->mail);
     while (s->spare) {
         mesh_mpi__ticket *k = s->spare;
         s->spare = k->next;
@@ -162,8 +158,9 @@ MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *functio
     while ((code = MPI_Test(r, &ended, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !ended) {
         now = mesh_mpi__clock();
         if (now >= deadline)
-            return mesh__fail(err, MESH_ERR_TIMEOUT, -1, "%s: not all ranks have called it within %l s", function,
-                              (deadline - start) / 1000000000);
+            return mesh__fail(err, MESH_ERR_TIMEOUT, -1,
+                              "%s: not all ranks have called it within %l ms; every rank of the communicator calls it",
+                              function, (deadline - start) / 1000000);
         if (mesh_mpi__of(t)->nrequests) mesh_mpi__look(mesh_mpi__of(t));
         if (now - start > MESH_MPI__YIELD_NS) sched_yield();
     }
@@ -292,18 +289,14 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     if (comm == MPI_COMM_NULL)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
     if ((status = mesh_mpi__singleton(err)) != MESH_OK) return status;
-    if (!mesh_mpi__world.open) {
+    if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s)))
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
+    if (!mesh_mpi__world.open++) {
         MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     }
-    mesh_mpi__world.open++;
-    if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s))) {
-        mesh_mpi__world.open--;
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
-    }
     memset(s, 0, sizeof *s);
     s->net = net;
-    s->mail_end = &s->mail;
     s->world = s->control = MPI_COMM_NULL;
     s->ranks = MPI_GROUP_NULL;
     net->impl = s;
@@ -330,7 +323,9 @@ MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out
     if (!out) return MESH_ERR_ARGUMENT;
     *out = MPI_COMM_NULL;
     if (!links || c->transport->ops != &mesh_mpi__ops)
-        return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_mpi_comm: no such group over MPI is open")
+        return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1,
+                              "mesh_mpi_comm: \"%s\" is no group that is open over MPI; mesh_group_open opens it",
+                              axes ? axes : "")
                  : MESH_ERR_ARGUMENT;
     status = links->given != MPI_COMM_NULL ? MESH_OK
                                            : mesh_mpi__copy(c->transport, "mesh_mpi_comm", links->comm, &links->given,

@@ -76,12 +76,6 @@ typedef struct mesh_mpi__stray {
     int index, tag;
 } mesh_mpi__stray;
 
-typedef struct mesh_mpi__mail {
-    struct mesh_mpi__mail *next;
-    int kind, rank;
-    uint32_t nbytes;
-} mesh_mpi__mail; /* followed by the bytes */
-
 /* A communicator of some ranks in some order. */
 typedef struct mesh_mpi__links {
     struct mesh_mpi__links *next;
@@ -106,8 +100,8 @@ typedef struct mesh_mpi__impl {
     int *which; /* that have ended */
     int nrequests, room;
     unsigned char heard[(int)MESH_MPI__HEAD + (int)MESH_CONTROL_BYTES], vote[MESH_MPI__VOTE_BYTES];
-    int held; /* 1 + whose message lies in `heard`, for want of memory to keep it */
-    mesh_mpi__mail *mail, **mail_end;
+    int unkept; /* 1 + whose message lies in `heard`, for want of memory to keep it */
+    mesh__inbox mail;
     mesh_mpi__links *links, *whole; /* whole: the world as given, for posts outside of groups */
     mesh_mpi__ticket *spare;
     uint64_t serial; /* the greatest of a communicator met so far */
@@ -215,21 +209,6 @@ MESH__RARE void mesh_mpi__ticket_fail(mesh_mpi__ticket *k, const mesh_error *why
 
 /* ---- // >>control messages ---- */
 
-/* Returns 0 without memory. */
-MESH__PRIVATE int mesh_mpi__mail_add(mesh_mpi__impl *s, int kind, int rank, const void *data, uint32_t nbytes) {
-    mesh_mpi__mail *m = (mesh_mpi__mail *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes);
-    if (!m) return 0;
-    m->next = NULL;
-    m->kind = kind;
-    m->rank = rank;
-    m->nbytes = nbytes;
-    if (nbytes) memcpy(m + 1, data, nbytes);
-    *s->mail_end = m;
-    s->mail_end = &m->next;
-    s->event = 1;
-    return 1;
-}
-
 MESH__PRIVATE int mesh_mpi__listen(mesh_mpi__impl *s) {
     return MPI_Irecv(s->heard, (int)sizeof s->heard, MPI_BYTE, MPI_ANY_SOURCE, MESH_MPI__CONTROL, s->control,
                      &s->request[0]);
@@ -256,12 +235,14 @@ MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
     int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE;
     uint32_t nbytes = mesh__get32(s->heard + 4);
     if (nbytes > MESH_CONTROL_BYTES || goodbye) nbytes = 0;
-    s->held = 0;
+    s->unkept = 0;
     if (kind == MESH_MPI__MISFIT) {
         if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__misfit(s, rank);
-    } else if (!mesh_mpi__mail_add(s, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank, s->heard + MESH_MPI__HEAD,
-                                   nbytes)) {
-        s->held = 1 + rank;
+    } else if (mesh__inbox_add(&s->net->base, &s->mail, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank,
+                               s->heard + MESH_MPI__HEAD, nbytes)) {
+        s->event = 1;
+    } else {
+        s->unkept = 1 + rank;
         s->starved = 1;
         return;
     }
@@ -297,18 +278,7 @@ MESH__PRIVATE mesh_status mesh_mpi__control_send(mesh_transport *t, int rank, in
 }
 
 MESH__PRIVATE mesh_status mesh_mpi__control_poll(mesh_transport *t, mesh_control *out) {
-    mesh_mpi__impl *s = mesh_mpi__of(t);
-    mesh_mpi__mail *m = s->mail;
-    if (!m) return MESH_IN_PROGRESS;
-    s->mail = m->next;
-    if (!m->next) s->mail_end = &s->mail;
-    out->kind = m->kind;
-    out->rank = m->rank;
-    out->nbytes = m->nbytes;
-    out->zero = 0;
-    if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
-    mesh_transport_free(t, m);
-    return MESH_OK;
+    return mesh__inbox_take(t, &mesh_mpi__of(t)->mail, out);
 }
 
 /* ---- // >>progress ---- */
@@ -438,7 +408,7 @@ MESH__PRIVATE void mesh_mpi__look(mesh_mpi__impl *s) {
     mesh_mpi__links *g;
     int n = 0, i, code;
     if (s->broken) return;
-    if (s->held) mesh_mpi__heard(s, s->held - 1);
+    if (s->unkept) mesh_mpi__heard(s, s->unkept - 1);
     for (g = s->links; g; g = g->next)
         if (g->held) mesh_mpi__arrivals(s, g);
     code = MPI_Testsome(s->nrequests, s->request, &n, s->which, s->status);

@@ -276,18 +276,11 @@ MESH__INLINE int mesh_socket__wants_socket(mesh_socket__impl *s, mesh_socket__co
 /* What the core is to hear. Returns 0 without memory: that a rank is gone it then hears without the reason. */
 MESH__PRIVATE int mesh_socket__control_add(mesh_socket__impl *s, int kind, int rank, const void *data,
                                            uint32_t nbytes) {
-    mesh_socket__control *m = (mesh_socket__control *)mesh_transport_alloc(&s->net->base, sizeof *m + nbytes + 1);
-    if (!m && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED)) s->peer[rank].untold = s->untold = s->event = 1;
-    if (!m) return 0;
-    m->next = NULL;
-    m->kind = kind;
-    m->rank = rank;
-    m->nbytes = nbytes;
-    if (nbytes) memcpy(m + 1, data, nbytes);
-    *s->control_end = m;
-    s->control_end = &m->next;
-    s->event = 1;
-    return 1;
+    int kept = mesh__inbox_add(&s->net->base, &s->mail, kind, rank, data, nbytes);
+    if (!kept && (kind == MESH_EVENT_LOST || kind == MESH_EVENT_CLOSED))
+        s->peer[rank].untold = s->untold = s->event = 1;
+    if (kept) s->event = 1;
+    return kept;
 }
 
 /* A rank is gone: say so once, and tell those we are connected to (they may not be connected to it). One that only could not be reached

@@ -699,7 +699,7 @@ MESH__PRIVATE mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
     *wake = mesh_socket__retries(s);
     mesh_socket__hear(s, 0, s->tcp_fd, now >= s->accept_at);
     mesh_socket__hear(s, 1, s->unix_fd, now >= s->accept_at);
-    if (s->event || s->control || s->untold || s->unarmed || !mesh_socket__doze(s)) return MESH_IN_PROGRESS;
+    if (s->event || s->mail.first || s->untold || s->unarmed || !mesh_socket__doze(s)) return MESH_IN_PROGRESS;
     for (c = s->stirred; c; c = c->stir_next)
         if (!c->deadline) return MESH_IN_PROGRESS;
     if (now < s->accept_at && s->accept_at < *wake) *wake = s->accept_at;

@@ -588,7 +588,6 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     s->net = net;
     s->tcp_fd = s->unix_fd = s->ready = -1;
     s->schedstat = -1;
-    s->control_end = &s->control;
     s->slot_free = INT32_MAX;
     s->in_open = 1;
     s->identity = mesh_env_job(mesh_socket__is_local(desc));

@@ -215,18 +215,9 @@ MESH__PRIVATE mesh_status mesh_socket__untold_poll(mesh_socket__impl *s, mesh_co
 
 MESH__PRIVATE mesh_status mesh_socket__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_socket__impl *s = mesh_socket__of(t);
-    mesh_socket__control *m = s->control;
-    if (!m && s->untold) return mesh_socket__untold_poll(s, out);
-    if (!m) return MESH_IN_PROGRESS;
-    s->control = m->next;
-    if (!m->next) s->control_end = &s->control;
-    out->kind = m->kind;
-    out->rank = m->rank;
-    out->nbytes = m->nbytes;
-    out->zero = 0;
-    if (m->nbytes) memcpy(out->data, m + 1, m->nbytes);
-    if (m->kind == MESH_EVENT_MESSAGE || m->kind == MESH_EVENT_ABORT) s->peer[m->rank].controls--;
-    mesh_transport_free(t, m);
+    if (!s->mail.first && s->untold) return mesh_socket__untold_poll(s, out);
+    if (mesh__inbox_take(t, &s->mail, out) != MESH_OK) return MESH_IN_PROGRESS;
+    if (out->kind == MESH_EVENT_MESSAGE || out->kind == MESH_EVENT_ABORT) s->peer[out->rank].controls--;
     return MESH_OK;
 }
 
@@ -293,11 +284,7 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
             mesh_transport_free(t, m);
         }
     }
-    while (s->control) {
-        mesh_socket__control *m = s->control;
-        s->control = m->next;
-        mesh_transport_free(t, m);
-    }
+    mesh__inbox_free(&s->net->base, &s->mail);
     while (s->pulls) mesh_socket__pull_free(s, s->pulls);
     while (s->spare) {
         mesh_socket__ticket *k = s->spare;

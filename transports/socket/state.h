@@ -281,12 +281,6 @@ typedef struct mesh_socket__entry { /* of the address book */
     uint32_t scope;
 } mesh_socket__entry;
 
-typedef struct mesh_socket__control {
-    struct mesh_socket__control *next;
-    int kind, rank;
-    uint32_t nbytes;
-} mesh_socket__control;
-
 typedef struct mesh_socket__helper mesh_socket__helper;
 
 /* What a rank has said of sharing memory. */
@@ -328,8 +322,8 @@ typedef struct mesh_socket__impl {
     mesh_socket__xfer **slot;         /* by the low half of an id */
     uint32_t *generation, *slot_next; /* slot_next: of a free slot the next free one; INT32_MAX: none */
     int nslots, slot_cap, generation_cap, slot_next_cap, slot_free;
-    mesh_socket__control *control, **control_end;
-    uint32_t *dead; /* group ids that are closed, ascending: their late frames are dropped */
+    mesh__inbox mail; /* for the core */
+    uint32_t *dead;   /* group ids that are closed, ascending: their late frames are dropped */
     int ndead, dead_cap;
     uint64_t unix_token;                   /* of unix_fd's address */
     mesh_tuning tuning;                    /* of MESH_TUNING */
