@@ -528,6 +528,7 @@ MESH__RARE void mesh__comm_release(mesh_comm *c) {
     while (impl->registered) mesh__unregister(c, impl->registered);
     for (i = 0; i < impl->ngroups; i++) mesh__group_free(e, impl->group[i]);
     for (i = 0; i < impl->ngraphs; i++) e->t->ops->free(e->t, impl->graphs[i]);
+    mesh_transport_free(e->t, impl->plans);
     mesh_transport_free(e->t, impl->nonce);
     mesh_transport_free(e->t, impl->hosts.run);
     mesh_transport_free(e->t, impl->graphs);

@@ -257,6 +257,7 @@ typedef struct mesh__comm_impl {
     mesh_tuning tuning;
     mesh_topology topology;
     int64_t scratch_cap;
+    void *plans; /* redistribute.h's, one piece of memory */
     mesh__hosts hosts;
     void *table;   /* of a mesh that the comm made itself */
     void **graphs; /* scratch of operations that went into graphs */

@@ -14,7 +14,8 @@ EXAMPLE
     mesh_redistribute(&comm, &rows, &columns);
 
     Bytes go straight from one tensor's memory to the other's, strided at both ends, by the plan of plan.h, which any rank (and
-    `mesh plan`) can print beforehand. The same step again and again: mesh_keep its request, mesh_restart it.
+    `mesh plan`) can print beforehand. A comm keeps the last 64 plans (430 KB from the first on), so that the search is for the first time only. What
+    then is left but the messages, mesh_keep of a request and mesh_restart spare as well.
 
 CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
@@ -268,9 +269,72 @@ MESH__PRIVATE mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *e
     return MESH_OK;
 }
 
+/* Is a layout what the plan begins (0) or ends (1) with? */
+MESH__PRIVATE int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout *l) {
+    int d, same = p->ndim == l->ndim && mesh_equal(&p->at[side], l->on) &&
+                  mesh_spec_equal(side ? &p->to : &p->from, &l->spec);
+    for (d = 0; d < p->ndim && same; d++) same = p->shape[d] == l->shape[d];
+    return same;
+}
+
+/* The plans of the last redistributions: a step comes again and again, and a search takes 5 to 300 us. In sets, found by their key. */
+enum { MESH__PLAN_SETS = 16, MESH__PLANS_OF_SET = 4 };
+typedef struct mesh__plans {
+    uint64_t key[MESH__PLAN_SETS][MESH__PLANS_OF_SET]; /* 0: none */
+    int64_t cap[MESH__PLAN_SETS][MESH__PLANS_OF_SET];
+    unsigned char next[MESH__PLAN_SETS]; /* makes room */
+    mesh_plan plan[MESH__PLAN_SETS][MESH__PLANS_OF_SET];
+} mesh__plans;
+
+MESH__PRIVATE uint64_t mesh__desc_key(const mesh_plan_desc *desc) {
+    uint64_t h = mesh__spec_hash(mesh__spec_hash((uint64_t)desc->elem_bytes, &desc->src->spec), &desc->dst->spec);
+    int d;
+    for (d = 0; d < desc->src->ndim; d++) h = mesh__mix(h, (uint64_t)desc->src->shape[d]);
+    return h | 1;
+}
+
+/* Meshes on a device table other than the comm's: it may be gone by the next call. */
+MESH__PRIVATE int mesh__plan_keeps(const mesh_comm *c, const mesh_plan_desc *d) {
+    const mesh *a = d->src->on, *b = d->dst->on;
+    return (!a->table || a->table == c->on.table) && (!b->table || b->table == c->on.table);
+}
+
+MESH__PRIVATE const mesh_plan *mesh__plan_kept(const mesh_comm *c, const mesh_plan_desc *d) {
+    const mesh__plans *kept = (const mesh__plans *)mesh__impl(c)->plans;
+    uint64_t key = mesh__desc_key(d);
+    int set = (int)(key >> 32) & (MESH__PLAN_SETS - 1), k;
+    for (k = 0; k < MESH__PLANS_OF_SET && kept; k++) {
+        const mesh_plan *p = &kept->plan[set][k];
+        if (kept->key[set][k] == key && kept->cap[set][k] == d->scratch_cap && p->dtype == d->dtype &&
+            p->elem_bytes == d->elem_bytes && mesh__is_plans(p, 0, d->src) && mesh__is_plans(p, 1, d->dst))
+            return p;
+    }
+    return NULL;
+}
+
+/* Without memory for it, it is made again the next time. */
+MESH__PRIVATE void mesh__plan_keep(const mesh_comm *c, const mesh_plan_desc *d, const mesh_plan *p) {
+    mesh__plans *kept = (mesh__plans *)mesh__impl(c)->plans;
+    uint64_t key = mesh__desc_key(d);
+    int set = (int)(key >> 32) & (MESH__PLAN_SETS - 1), k;
+    if (!kept) {
+        kept = (mesh__plans *)mesh_transport_alloc(c->transport, sizeof *kept);
+        if (!kept) return;
+        memset(kept, 0, offsetof(mesh__plans, plan));
+        mesh__impl(c)->plans = kept;
+    }
+    k = kept->next[set];
+    kept->next[set] = (unsigned char)((k + 1) % MESH__PLANS_OF_SET);
+    kept->key[set][k] = key;
+    kept->cap[set][k] = d->scratch_cap;
+    kept->plan[set][k] = *p;
+}
+
+/* keep: plans of before count, and this one will. */
 MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
-                                        const mesh_tensor *dst, mesh_error *err) {
+                                        const mesh_tensor *dst, int keep, mesh_error *err) {
     mesh_plan_desc d;
+    const mesh_plan *before;
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     if (status != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
@@ -279,8 +343,14 @@ MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, con
                           "what is added or of another dtype takes %l bytes of scratch beside a plan's; the comm's "
                           "scratch_cap is %l",
                           -d.scratch_cap, mesh__impl(c)->scratch_cap);
+    keep = keep && mesh__plan_keeps(c, &d);
+    if (keep && (before = mesh__plan_kept(c, &d)) != NULL) {
+        *plan = *before;
+        return MESH_OK;
+    }
     if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
-    return mesh__plan_reducible(plan, err);
+    if ((status = mesh__plan_reducible(plan, err)) == MESH_OK && keep) mesh__plan_keep(c, &d, plan);
+    return status;
 }
 
 MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
@@ -293,16 +363,8 @@ MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan,
                           !plan  ? "the plan"
                           : !src ? "the source"
                                  : "the destination");
-    status = mesh__plan_of(c, plan, src, dst, &why);
+    status = mesh__plan_of(c, plan, src, dst, 0, &why);
     return status == MESH_OK ? status : mesh__fail(err, status, why.rank, "mesh_redistribute_plan: %s", why.text);
-}
-
-/* Is a layout what the plan begins (0) or ends (1) with? */
-MESH__PRIVATE int mesh__is_plans(const mesh_plan *p, int side, const mesh_layout *l) {
-    int d, same = p->ndim == l->ndim && mesh_equal(&p->at[side], l->on) &&
-                  mesh_spec_equal(side ? &p->to : &p->from, &l->spec);
-    for (d = 0; d < p->ndim && same; d++) same = p->shape[d] == l->shape[d];
-    return same;
 }
 
 /* Is a plan that was made before one of these tensors, and possible here? */
@@ -342,7 +404,7 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         if (given)
             status = mesh__given_check(c, &given[i], &src[i], &dst[i], &why);
         else
-            status = mesh__plan_of(c, &made[i], &src[i], &dst[i], &why);
+            status = mesh__plan_of(c, &made[i], &src[i], &dst[i], 1, &why);
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
         shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),

@@ -738,7 +738,97 @@ static void test_shared_memory(void) {
     for (cap = 0; cap < 3; cap++) run_world(TCP, 4, shared_memory_rank, &cap);
 }
 
+/* ---- plans of before ---- */
+
+/* Redistributions in any order, again and again: each goes by the plan that a search of its own finds, and a search is spared. Of a mesh on a
+   device table of its own nothing is known by the next call. */
+static void plans_kept_rank(mesh_transport *t, void *ctx) {
+    static const char *const specs[] = {"a:S(0) b:R", "a:R b:S(0)", "a:S(1) b:S(0)", "a:S(0) b:S(0)", "a:R b:R", "a:S(0)@1 b:S(0)@0", "a:P(sum) b:S(1)"};
+    enum { NSPECS = sizeof specs / sizeof *specs, DRAWS = 400 };
+    test_random r = random_from(77);
+    mesh_comm c, other;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_error err;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *pages = NULL;
+    int64_t last_rows = 0, nbytes;
+    int i, k, known = 0, last_from = -1, last_to = -1, order[4], inverse[4], size = 4;
+    const char *name = "x";
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=-1", NULL, 20 * SECOND)) return;
+    desc.scratch_cap = 500;
+    CHECK_OK(mesh_comm_open(&other, t, &c.on, &desc, &err), err);
+    for (i = 0; i < DRAWS; i++) {
+        int from = random_below(&r, NSPECS), to = random_below(&r, NSPECS - 1), add = random_below(&r, 4) == 0, capped = random_below(&r, 4) == 0;
+        mesh_tensor src, dst;
+        mesh_plan fresh;
+        mesh_plan_desc d;
+        const mesh_plan *kept;
+        mesh_status status;
+        mesh_comm *on = capped ? &other : &c;
+        two_layouts(on, &src, &dst, specs[from], specs[to], 12 + i % 2, 9);
+        dst.add = add;
+        set_part(&src, t->rank, 1);
+        mesh__tensor_desc(on, &src, &dst, &d);
+        kept = mesh__plan_kept(on, &d);
+        known += kept != NULL;
+        status = mesh_redistribute_plan(on, &fresh, &src, &dst, &err);
+        if (status != MESH_OK) { /* the cap */
+            CHECK(capped && add);
+            last_from = from, last_to = to, last_rows = src.layout.shape[0];
+        } else {
+            CHECK_OK(mesh_redistribute(on, &src, &dst), on->error);
+            CHECK_INT(wrong_part(&dst, t->rank, from == NSPECS - 1 ? 2 : 1), 0);
+            CHECK(kept == NULL || kept->hash == fresh.hash);
+            kept = mesh__plan_kept(on, &d);
+            CHECK(kept != NULL && kept->hash == fresh.hash);
+        }
+        free(src.data), free(dst.data);
+    }
+    CHECK_INT(posix_memalign(&pages, page, 6 * page), 0);
+    CHECK(known > DRAWS / 3); /* of 84 different ones and more, in the room of 64 for each comm */
+    for (i = 0; i < 6; i++) {
+        mesh_tensor src, dst;
+        mesh_desc turned = MESH_ZERO;
+        mesh_table *table = (mesh_table *)(void *)((unsigned char *)pages + (size_t)i * page);
+        mesh m;
+        for (k = 0; k < 4; k++) order[k] = i % 2 ? 3 - k : (k + i / 2) % 4;
+        CHECK_OK(mesh_table_make(table, order, 4, inverse, 4, &err), err);
+        turned.table = table;
+        turned.shape = &size, turned.names = &name, turned.naxes = 1;
+        CHECK_OK(mesh_make(&m, &turned, &err), err);
+        two_layouts(&c, &src, &dst, "a:S(0) b:S(0)", "a:R b:R", 64, 9);
+        free(src.data), free(dst.data);
+        src.layout.on = dst.layout.on = &m;
+        CHECK_OK(mesh_spec_parse(&src.layout.spec, &m, "x:S(0)", 2, &err), err);
+        CHECK_OK(mesh_spec_parse(&dst.layout.spec, &m, "x:S(1)", 2, &err), err);
+        src.data = calloc(64 * 9, 4), dst.data = calloc(64 * 9, 4);
+        set_part(&src, t->rank, 1);
+        CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+        CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+        free(src.data), free(dst.data);
+        CHECK_INT(mprotect(table, page, PROT_NONE), 0);
+    }
+    CHECK(last_from >= 0);
+    for (i = 0; i < 2; i++) { /* its plan is kept now, and takes more than the cap leaves beside what is added */
+        mesh_tensor src, dst;
+        two_layouts(&other, &src, &dst, specs[last_from], specs[last_to], last_rows, 9);
+        dst.add = i;
+        CHECK_INT(mesh_redistribute_scratch_bytes(&other, &src, &dst, 1, &nbytes, &err), i ? MESH_ERR_MEMORY : MESH_OK);
+        free(src.data), free(dst.data);
+    }
+    mesh_comm_close(&other);
+    mesh_comm_close(&c);
+    CHECK_INT(mprotect(pages, 6 * page, PROT_READ | PROT_WRITE), 0);
+    free(pages);
+}
+static void test_plans_kept(void) {
+    run_world(SIM, 4, plans_kept_rank, NULL);
+    run_world(TCP, 4, plans_kept_rank, NULL);
+}
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/plans_kept", test_plans_kept, 0},
     {"redistribute/orders_of_dims", test_orders_of_dims, 0},
     {"redistribute/transposed", test_transposed, 0},
     {"redistribute/shared_memory", test_shared_memory, 0},
