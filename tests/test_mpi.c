@@ -177,7 +177,7 @@ static void test_tags(void) {
     mesh_request r[2];
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
     s = (mesh_mpi__impl *)net.impl;
-    most = s->high_at - MESH_MPI__PLACES - 1;
+    most = s->high_at - MESH_MPI__GIVEN_AWAY - 1;
     if (most > MESH__TAGS) most = MESH__TAGS;
     other = net.base.rank ^ 1;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
@@ -198,7 +198,7 @@ static void test_tags(void) {
         }
         for (k = 0; k < 2 && other < net.base.size; k++) CHECK_OK(mesh_wait(r[k]), c.error);
         MPI_Barrier(MPI_COMM_WORLD); /* what is refused ends everybody's comm */
-        if (most + MESH_MPI__PLACES + 1 < MESH__TAGS && other < net.base.size) {
+        if (most + MESH_MPI__GIVEN_AWAY + 1 < MESH__TAGS && other < net.base.size) {
             snprintf(axes, sizeof axes, "x#%ld", (long)most + 1);
             CHECK_INT(mesh_sendrecv(&c, axes, other, &v, 1, other, &got, 1, MESH_I32), MESH_ERR_UNSUPPORTED);
             CHECK_HAS(c.error.text, "; it has for those below");

@@ -66,8 +66,8 @@ MESH__PRIVATE int mesh_mpi__tag(const mesh_mpi__impl *s, mesh_mpi__links *links,
     uint64_t what = mesh__mix(mesh__mix(p->channel >> 32, p->check), x->nbytes);
     if (p->channel & MESH__TAGGED && (uint32_t)p->channel < MESH__PAYLOAD && place >= s->ordered_at) {
         int64_t n = place - s->tagged_at, down = MESH__TAGS - n;
-        if (n < s->high_at - MESH_MPI__PLACES) return (int)(s->high_at + n);
-        return down < MESH_MPI__PLACES && down < s->high_at ? (int)(2 * s->high_at - 1 - down) : -1;
+        if (n < s->high_at - MESH_MPI__GIVEN_AWAY) return (int)(s->high_at + n);
+        return down < MESH_MPI__GIVEN_AWAY && down < s->high_at ? (int)(2 * s->high_at - 1 - down) : -1;
     }
     if (links != s->whole && !place)
         what = mesh__mix(what, (x->direction == MESH_SEND ? links->told : links->heard)[x->index]++);
@@ -124,7 +124,7 @@ MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, mesh
         use->serial = ++s->receives;
         use->receives = MESH_MPI__AHEAD;
         if (g->stray && mesh_mpi__has_come(s, i)) return MPI_SUCCESS;
-        if (x->nbytes > MESH_MPI__SMALL || use->tag >= s->high_at) {
+        if (use->tag >= s->high_at || (x->nbytes > MESH_MPI__SMALL && s->check_bits < MESH_MPI__CERTAIN)) {
             use->receives = MESH_MPI__HELD;
             g->held++;
             return MPI_SUCCESS;
@@ -151,8 +151,8 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
             mesh_error why;
             mesh__fail(&why, MESH_ERR_UNSUPPORTED, t->rank,
                        "MPI has no room for tag %u; it has for those below %l here", p->channel & MESH__TAGS,
-                       s->high_at > 2 * MESH_MPI__PLACES ? s->high_at - MESH_MPI__PLACES
-                                                         : s->ordered_at - s->tagged_at);
+                       s->high_at > 2 * MESH_MPI__GIVEN_AWAY ? s->high_at - MESH_MPI__GIVEN_AWAY
+                                                             : s->ordered_at - s->tagged_at);
             mesh_mpi__ticket_fail(k, &why);
             return MESH_OK;
         }
