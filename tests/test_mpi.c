@@ -97,6 +97,41 @@ static void conform_mpi(int native) {
 static void test_native(void) { conform_mpi(1); }
 static void test_scheduled(void) { conform_mpi(0); }
 
+/* What is MPI's: not a minimum in which somebody's is not a number, nor counts that are no int in bytes. */
+static void test_native_limits(void) {
+    const size_t most = INT_MAX / sizeof(float);
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_call call;
+    volatile float zero = 0;
+    float v, least;
+    int i, opened;
+    setenv("MESH_MPI_NATIVE", "1", 1);
+    opened = open_mpi(&net, MPI_COMM_WORLD);
+    unsetenv("MESH_MPI_NATIVE");
+    if (!opened) return;
+    if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        void *group = mesh__group_find(mesh__impl(&c), "x")->handle;
+        for (i = 0; i < net.base.size; i++) {
+            v = net.base.rank == i ? zero / zero : 1.f;
+            CHECK_OK(mesh_all_reduce(&c, NULL, &v, &least, 1, MESH_F32, i % 2 ? MESH_MIN : MESH_MAX), c.error);
+            CHECK(least != least);
+        }
+        call = mesh__call(MESH_CALL_ALL_REDUCE, &v, &least, most, MESH_F32, MESH_SUM, 0);
+        call.elem_bytes = sizeof(float);
+        CHECK_INT(net.base.ops->collective(&net.base, group, &call, NULL), MESH_OK);
+        call.count = most + 1;
+        CHECK_INT(net.base.ops->collective(&net.base, group, &call, NULL), MESH_ERR_UNSUPPORTED);
+        call.kind = MESH_CALL_ALL_GATHER;
+        call.count = most / (size_t)net.base.size;
+        CHECK_INT(net.base.ops->collective(&net.base, group, &call, NULL), MESH_OK);
+        call.count++;
+        CHECK_INT(net.base.ops->collective(&net.base, group, &call, NULL), MESH_ERR_UNSUPPORTED);
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
 static void test_transport(void) {
     mesh_mpi net;
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
@@ -486,9 +521,34 @@ static void test_mpi_refused(void) {
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
+/* A rank is killed among operations, where the launcher lets the others live: each names it at the deadline, and closes. Alone in its job; 0: as it should be. */
+static int rank_killed(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    int v = 1, sum, i, last, bad;
+    if (!open_mpi(&net, MPI_COMM_WORLD) || !open_comm(&net.base, &c, "x=-1", NULL, 2 * SECOND)) return 1;
+    last = net.base.size - 1;
+    for (i = 0; i < 100 && status == MESH_OK; i++) {
+        if (i == 50 && net.base.rank == last) raise(SIGKILL);
+        status = mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM);
+    }
+    CHECK_INT(status, MESH_ERR_TIMEOUT);
+    CHECK_INT(c.error.rank, last);
+    CHECK_HAS(c.error.text, "does not answer");
+    mesh_comm_close(&c);
+    CHECK_INT(mesh_mpi_close(&net), MESH_ERR_TIMEOUT);
+    bad = test_failures;
+    if (net.base.rank) MPI_Send(&bad, 1, MPI_INT, 0, 0, MPI_COMM_WORLD); /* MPI works on among them */
+    for (i = 1; i < last && !net.base.rank; i++) MPI_Recv(&v, 1, MPI_INT, i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE), bad += v;
+    if (!net.base.rank) printf("killed: %d checks failed on the other ranks\n", bad), fflush(stdout);
+    return bad != 0;
+}
+
 static const test_case tests[] = {
     {"mpi/refused", test_mpi_refused, 0},
     {"mpi/native", test_native, 0},
+    {"mpi/native_limits", test_native_limits, 0},
     {"mpi/scheduled", test_scheduled, 0},
     {"mpi/transport", test_transport, 0},
     {"mpi/comms", test_comms, 0},
@@ -579,6 +639,7 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     world_elsewhere = world_of_mpi;
+    if (argc > 1 && !strcmp(argv[1], "--killed")) alarm(100), _exit(rank_killed()); /* MPI_Finalize would wait for it */
     if (argc > 2 && !strcmp(argv[1], "--limit")) limit = (unsigned)atoi(argv[2]), argc -= 2, argv += 2;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         int bad, all;
