@@ -330,11 +330,10 @@ MESH__PRIVATE void mesh__plan_keep(const mesh_comm *c, const mesh_plan_desc *d, 
     kept->plan[set][k] = *p;
 }
 
-/* keep: plans of before count, and this one will. */
-MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
-                                        const mesh_tensor *dst, int keep, mesh_error *err) {
+/* keep: plans of before count, and this one will. Its room is `plan` where nothing was kept. */
+MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, const mesh_plan **out,
+                                        const mesh_tensor *src, const mesh_tensor *dst, int keep, mesh_error *err) {
     mesh_plan_desc d;
-    const mesh_plan *before;
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     if (status != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
@@ -344,10 +343,8 @@ MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, con
                           "scratch_cap is %l",
                           -d.scratch_cap, mesh__impl(c)->scratch_cap);
     keep = keep && mesh__plan_keeps(c, &d);
-    if (keep && (before = mesh__plan_kept(c, &d)) != NULL) {
-        *plan = *before;
-        return MESH_OK;
-    }
+    if (keep && (*out = mesh__plan_kept(c, &d)) != NULL) return MESH_OK;
+    *out = plan;
     if ((status = mesh_plan_make(plan, &d, err)) != MESH_OK) return status;
     if ((status = mesh__plan_reducible(plan, err)) == MESH_OK && keep) mesh__plan_keep(c, &d, plan);
     return status;
@@ -355,6 +352,7 @@ MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, con
 
 MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan, const mesh_tensor *src,
                                             const mesh_tensor *dst, mesh_error *err) {
+    const mesh_plan *made;
     mesh_error why;
     mesh_status status;
     if (!c || !c->impl) return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_redistribute_plan: the comm is not open");
@@ -363,7 +361,7 @@ MESH_API mesh_status mesh_redistribute_plan(const mesh_comm *c, mesh_plan *plan,
                           !plan  ? "the plan"
                           : !src ? "the source"
                                  : "the destination");
-    status = mesh__plan_of(c, plan, src, dst, 0, &why);
+    status = mesh__plan_of(c, plan, &made, src, dst, 0, &why);
     return status == MESH_OK ? status : mesh__fail(err, status, why.rank, "mesh_redistribute_plan: %s", why.text);
 }
 
@@ -400,11 +398,15 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         t->elem[1] = mesh__tensor_elem(&dst[i]);
         t->add = dst[i].add != 0;
         memset(&call, 0, sizeof call);
-        t->plan = given ? &given[i] : &made[i];
+        t->plan = given ? &given[i] : NULL;
         if (given)
             status = mesh__given_check(c, &given[i], &src[i], &dst[i], &why);
         else
-            status = mesh__plan_of(c, &made[i], &src[i], &dst[i], 1, &why);
+            status = mesh__plan_of(c, &made[i], &t->plan, &src[i], &dst[i], 1, &why);
+        if (status == MESH_OK && count > 1 && !given && t->plan != &made[i]) { /* those behind it may take its place */
+            made[i] = *t->plan;
+            t->plan = &made[i];
+        }
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
         shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),
@@ -481,6 +483,12 @@ MESH__PRIVATE int mesh__as_collective(const mesh_comm *c, const mesh__task *t, c
     return 1;
 }
 
+/* Is it but one move from here to there? */
+MESH__PRIVATE int mesh__takes_no_scratch(const mesh__task *t, int count) {
+    return count == 1 && t->plan->nsteps == 1 && t->plan->step[0].kind == MESH_STEP_MOVE && !t->add && !t->width &&
+           !mesh__is_mixed(t);
+}
+
 /* Build a schedule, dry or in earnest. */
 MESH__PRIVATE void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int count) {
     int64_t cap = mesh__impl(c)->scratch_cap;
@@ -541,11 +549,12 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         mesh_transport_free(t, task);
         return mesh__call_start(c, axes, &call, r);
     }
-    if (status == MESH_OK) {
+    b.task = task;
+    b.rank = t->rank;
+    if (scratch) *scratch = 0;
+    if (status == MESH_OK && !mesh__takes_no_scratch(task, count)) {
         saved = task + count;
         memcpy(saved, task, (size_t)count * sizeof *task);
-        b.task = task;
-        b.rank = t->rank;
         b.dry = 1;
         none.t = t;
         b.s = &none;

@@ -744,7 +744,8 @@ static void test_shared_memory(void) {
    device table of its own nothing is known by the next call. */
 static void plans_kept_rank(mesh_transport *t, void *ctx) {
     static const char *const specs[] = {"a:S(0) b:R", "a:R b:S(0)", "a:S(1) b:S(0)", "a:S(0) b:S(0)", "a:R b:R", "a:S(0)@1 b:S(0)@0", "a:P(sum) b:S(1)"};
-    enum { NSPECS = sizeof specs / sizeof *specs, DRAWS = 400 };
+    enum { NSPECS = sizeof specs / sizeof *specs, DRAWS = 400, LIST = 150 };
+    mesh_tensor list[2][LIST];
     test_random r = random_from(77);
     mesh_comm c, other;
     mesh_comm_desc desc = MESH_ZERO;
@@ -785,6 +786,15 @@ static void plans_kept_rank(mesh_transport *t, void *ctx) {
         }
         free(src.data), free(dst.data);
     }
+    for (i = 0; i < LIST; i++) {
+        two_layouts(&c, &list[0][i], &list[1][i], specs[i % NSPECS], specs[(i + 3) % (NSPECS - 1)], 4 + i / 2, 9);
+        set_part(&list[0][i], t->rank, 1);
+    }
+    for (k = 0; k < 3; k++) { /* more than there is room for: what the first ones found makes room for the last ones */
+        CHECK_OK(mesh_redistribute_many(&c, list[0], list[1], k == 1 ? 40 : LIST), c.error);
+        for (i = 0; i < LIST; i++) CHECK_INT(wrong_part(&list[1][i], t->rank, i % NSPECS == NSPECS - 1 ? 2 : 1), 0);
+    }
+    for (i = 0; i < LIST; i++) free(list[0][i].data), free(list[1][i].data);
     CHECK_INT(posix_memalign(&pages, page, 6 * page), 0);
     CHECK(known > DRAWS / 3); /* of 84 different ones and more, in the room of 64 for each comm */
     for (i = 0; i < 6; i++) {

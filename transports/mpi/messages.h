@@ -144,9 +144,11 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
     if (!mesh_mpi__room(s, p->count) || !(k = mesh_mpi__ticket_new(s, g))) return MESH_ERR_MEMORY;
     ticket->impl = k;
     ticket->id = p->channel;
-    for (i = 0; i < p->count; i++) {
-        const mesh_xfer *x = &p->xfer[i];
-        int tag = mesh_mpi__tag(s, g, p, x, place);
+    for (i = 0; i < 2 * p->count; i++) { /* receives first: nothing comes before them that need not */
+        const mesh_xfer *x = &p->xfer[i % p->count];
+        int tag;
+        if ((x->direction == MESH_SEND) != (i >= p->count)) continue;
+        tag = mesh_mpi__tag(s, g, p, x, place);
         if (tag < 0) { /* said by test, which has room for why; as what MPI refuses */
             mesh_error why;
             mesh__fail(&why, MESH_ERR_UNSUPPORTED, t->rank,
@@ -164,6 +166,7 @@ MESH__PRIVATE mesh_status mesh_mpi__post(mesh_transport *t, const mesh_post *p, 
     }
     if (code != MPI_SUCCESS) {
         mesh_error why;
+        i %= p->count;
         mesh_mpi__fail(&why, p->xfer[i].rank, p->xfer[i].direction == MESH_SEND ? "MPI_Isend" : "MPI_Irecv", code);
         mesh_mpi__take_back(s, k);
         mesh_mpi__ticket_fail(k, &why);
