@@ -24,13 +24,11 @@ enum {
     MESH_MPI__YIELD_NS = 1000000,  /* and then others get the core */
     MESH_MPI__MISFIT_NS = 1000000, /* between two looks for messages that fit nothing */
     MESH_MPI__MISFIT_BYTES = 12,   /* the communicator's serial, the tag */
-    MESH_MPI__PLACES = 4096,       /* in a group's order that tags tell apart; */
-    MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell, */
-    MESH_MPI__CERTAIN = 16,        /* and this many to trust MPI with the memory of a receive */
-    MESH_MPI__GIVEN_AWAY = 65536,  /* tags that the library gives away, at most */
+    MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
+    MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
     MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
     MESH_MPI__VOTE_BYTES = 56,
-    MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead whatever its tag tells */
+    MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; larger ones meet their message here first */
 };
 #define MESH_MPI__PATIENCE INT64_C(60000000000)
 #define MESH_MPI__DROWSY INT64_C(1000000000)
