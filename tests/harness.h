@@ -185,7 +185,7 @@ typedef struct test_topic {
 
 typedef struct test_options {
     int list, default_limit_s, jobs;
-    const char *const *filters, *but[32];
+    const char *const *filters, *but[64];
     int nfilters, nbut;
 } test_options;
 

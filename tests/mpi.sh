@@ -146,12 +146,12 @@ for mpi in openmpi mpich; do
         echo "skip: $cc is missing"
         continue
     fi
-    c99="-std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wshadow -Wno-unused-function"
+    c99="${MPI_CFLAGS:--O1} -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wshadow -Wno-unused-function"
     # shellcheck disable=SC2086
     {
-        $cc $c99 -Og -g tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread &
-        $cc $c99 -O1 -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread && $cc $c99 -O1 -DWITH_MPI examples/heat.c -o "$build/heat_over_$mpi" -lpthread &&
-            $cc $c99 -O1 -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread && $cc $c99 -O1 -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
+        $cc $c99 -g tests/test_mpi.c -o "$build/test_mpi_$mpi" -lpthread &
+        $cc $c99 -I. examples/mpi/heat.c -o "$build/heat_$mpi" -lpthread && $cc $c99 -DWITH_MPI examples/heat.c -o "$build/heat_over_$mpi" -lpthread &&
+            $cc $c99 -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread && $cc $c99 -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
         told $? "the examples with $cc" ""
         wait $!
         told $? "tests/test_mpi.c with $cc" ""
