@@ -256,7 +256,7 @@ static int measure_all(const wishes *w, const char *setting) {
 int main(int argc, char **argv) {
     wishes w = {
         "all_reduce,all_reduce_in_place,all_gather,all_to_all,broadcast,reduce_scatter,sendrecv,barrier," PEERS_BUSY
-        ",rows_to_columns,blocks_to_columns,blocks_to_rows,S0S1_to_S1S0",
+        ",rows_to_columns,blocks_to_columns,blocks_to_rows,S0S1_to_S1S0,narrow_to_columns",
         "2,4,8",
         "8,1024,65536,1048576,16777216,67108864",
         "shared,alloc,unix,tcp",

@@ -65,7 +65,7 @@ static void *get(size_t nbytes) {
 }
 
 static void prepare(const layout *l, void *src, void *dst) {
-    static const int64_t sizes[2] = {LAYOUT_SIDE, LAYOUT_SIDE};
+    const int64_t sizes[2] = {layout_rows(l), layout_columns(l)};
     must(mesh_tensor_make(&source, &comm.on, l->from, MESH_F32, 2, sizes, &comm.error));
     must(mesh_tensor_make(&target, &comm.on, l->to, MESH_F32, 2, sizes, &comm.error));
     source.data = src;

@@ -1,4 +1,4 @@
-/* A matrix of 4096 x 4096 f32 that goes from one layout to another, 64 MiB in all: by mesh_redistribute (contender_mesh.c) and by
+/* A matrix of 4096 x 4096 f32 (narrow: 65536 x 256) that goes from one layout to another, 64 MiB in all: by mesh_redistribute (contender_mesh.c) and by
    MPI_Alltoallw with subarray types (contender_alltoallw.c). Axes of a mesh and of a layout stand from the outermost to the innermost. */
 #ifndef LAYOUTS_H
 #define LAYOUTS_H
@@ -22,6 +22,9 @@ static const layout layouts[] = {
     {"blocks_to_rows", 8, "a=4,b=2", "a:S(0) b:S(1)", "a:S(0) b:S(0)"},
     {"S0S1_to_S1S0", 4, "a=2,b=2", "a:S(0) b:S(1)", "a:S(1) b:S(0)"},
     {"S0S1_to_S1S0", 8, "a=4,b=2", "a:S(0) b:S(1)", "a:S(1) b:S(0)"},
+    {"narrow_to_columns", 2, "a=2", "a:S(0)", "a:S(1)"},
+    {"narrow_to_columns", 4, "a=4", "a:S(0)", "a:S(1)"},
+    {"narrow_to_columns", 8, "a=8", "a:S(0)", "a:S(1)"},
 };
 enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
@@ -33,13 +36,16 @@ static const layout *layout_find(const char *name, int ranks) {
     return NULL;
 }
 
-/* Rows and columns of a rank: where they begin, and how many. */
+static int layout_rows(const layout *l) { return strncmp(l->name, "narrow", 6) ? LAYOUT_SIDE : 16 * LAYOUT_SIDE; }
+static int layout_columns(const layout *l) { return LAYOUT_BYTES / 4 / layout_rows(l); }
+
+/* Rows and columns of a rank: where they begin, and how many; the columns of all. */
 typedef struct layout_box {
-    int first[2], count[2];
+    int first[2], count[2], columns;
 } layout_box;
 
 static layout_box layout_box_of(const layout *l, const char *spec, int rank) {
-    layout_box b = {{0, 0}, {LAYOUT_SIDE, LAYOUT_SIDE}};
+    layout_box b = {{0, 0}, {layout_rows(l), layout_columns(l)}, layout_columns(l)};
     const char *axis = l->mesh, *place = strchr(spec, '(');
     int below = l->ranks;
     for (; place; place = strchr(place + 1, '('), axis += strcspn(axis, ","), axis += *axis == ',') {
@@ -55,7 +61,7 @@ static size_t layout_bytes(const layout_box *b) { return (size_t)b->count[0] * (
 
 /* Every element is its own place in the matrix: all are integers below 2^24. */
 static float layout_value(const layout_box *b, int row, int column) {
-    return (float)((b->first[0] + row) * LAYOUT_SIDE + b->first[1] + column);
+    return (float)((b->first[0] + row) * b->columns + b->first[1] + column);
 }
 
 static void layout_fill(const layout_box *b, float *p) {

@@ -71,7 +71,7 @@ enum { CONTENDERS = sizeof contenders / sizeof contenders[0], FLOOR = CONTENDERS
 static const char *const peers_ops[] = {"all_reduce",  "all_reduce_in_place", "all_gather",        "all_to_all",
                                         "broadcast",   "reduce_scatter",      "sendrecv",          "barrier",
                                         PEERS_BUSY,    "rows_to_columns",     "blocks_to_columns", "blocks_to_rows",
-                                        "S0S1_to_S1S0"};
+                                        "S0S1_to_S1S0", "narrow_to_columns"};
 enum { PEERS_OPS = sizeof peers_ops / sizeof peers_ops[0] };
 
 typedef struct sample {

@@ -123,7 +123,7 @@ static void write_layouts(FILE *f) {
         if (!any++) {
             fprintf(
                 f,
-                "\n## A matrix from layout to layout\n\n4096 x 4096 f32, 64 MiB in all: mesh_redistribute, planned once (mesh_keep), beside "
+                "\n## A matrix from layout to layout\n\n4096 x 4096 f32 (narrow: 65536 x 256), 64 MiB in all: mesh_redistribute, planned once (mesh_keep), beside "
                 "MPI_Alltoallw with subarray types, made once.\nBlocks are 2 x 2 on 4 ranks and 4 x 2 on 8. memcpy: as many processes copy "
                 "the bytes of the matrix, each its part, in memory of its own.\n\n");
             put_head(f, "| layouts | ranks", 1);

@@ -376,6 +376,23 @@ MESH__PRIVATE mesh__cursor mesh__cursor_on(const mesh_xfer *x) {
     return c;
 }
 
+/* The same from an offset on, below nbytes. */
+MESH__PRIVATE mesh__cursor mesh__cursor_at(const mesh_xfer *x, uint64_t offset) {
+    mesh__cursor c = mesh__cursor_on(x);
+    const mesh_block *b = x->block;
+    uint64_t run = c.left, index = offset / run, count;
+    int k;
+    for (k = b ? b->ndim - 1 : -1; k >= 0; k--) {
+        count = (uint64_t)b->dim[k].count;
+        c.at[k] = (int64_t)(index % count);
+        c.row += c.at[k] * b->dim[k].stride;
+        index /= count;
+    }
+    c.p = c.row + offset % run;
+    c.left = run - offset % run;
+    return c;
+}
+
 MESH__PRIVATE void mesh__cursor_move(mesh__cursor *c, uint64_t n) {
     const mesh_block *b = c->x->block;
     int k;

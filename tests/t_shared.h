@@ -473,6 +473,60 @@ static void test_shared_loans(void) {
     for (own = 0; own < 2; own++) run_world(SHARED, 2, shared_loans_rank, &own);
 }
 
+/* Runs that no frame ends between, too short to be named to the kernel, or longer; contiguous on one side; large and past the caches. */
+static void shared_runs_rank(mesh_transport *t, void *ctx) {
+    static const struct {
+        int run, step, rows, whole;
+    } cases[] = {{3000, 4001, 900, 0}, {700, 701, 5000, 0}, {60, 100, 50001, 1}, {3000, 3001, 900, 2}, {1, 2, 70000, 0}};
+    mesh_comm c;
+    mesh_error err;
+    size_t k;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < sizeof cases / sizeof *cases; k++) {
+        int step = cases[k].step, run = cases[k].run, i, at, wrong = 0;
+        size_t span = (size_t)step * (size_t)cases[k].rows, n = (size_t)run * (size_t)cases[k].rows;
+        unsigned char *a = (unsigned char *)malloc(span), *b = (unsigned char *)malloc(span);
+        mesh_block block = MESH_ZERO;
+        mesh_xfer x[2];
+        block.run = (uint64_t)run, block.ndim = 1, block.dim[0].count = cases[k].rows, block.dim[0].stride = step;
+        x[0] = conf_xfer(MESH_SEND, !t->rank, a, n, cases[k].whole == 1 ? NULL : &block);
+        x[1] = conf_xfer(MESH_RECV, !t->rank, b, n, cases[k].whole == 2 ? NULL : &block);
+        for (i = 0; i < cases[k].rows; i++) /* byte `at` of row i, wherever it lies */
+            for (at = 0; at < run; at++) a[(size_t)i * (size_t)(cases[k].whole == 1 ? run : step) + (size_t)at] = (unsigned char)(i * 7 + at + t->rank);
+        memset(b, 0, span);
+        CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+        for (i = 0; i < cases[k].rows; i++)
+            for (at = 0; at < run; at++) wrong += b[(size_t)i * (size_t)(cases[k].whole == 2 ? run : step) + (size_t)at] != (unsigned char)(i * 7 + at + !t->rank);
+        for (i = 0; i < cases[k].rows && cases[k].whole != 2; i++)
+            for (at = run; at < step; at++) wrong += b[(size_t)i * (size_t)step + (size_t)at] != 0;
+        if (wrong) test_fail(__FILE__, __LINE__, "case %d: %d bytes are wrong", (int)k, wrong);
+        free(a), free(b);
+    }
+    {
+        enum { LARGE = MESH_SOCKET__STREAMS + 4097 };
+        unsigned char *a = NULL, *b = (unsigned char *)calloc(LARGE, 1);
+        size_t i, wrong = 0;
+        void *p;
+        CHECK_OK(mesh_alloc(t, LARGE, &p, &err), err);
+        for (a = (unsigned char *)p, i = 0; i < LARGE && !t->rank; i++) a[i] = (unsigned char)(i * 31 >> 7);
+        if (t->rank)
+            CHECK_OK(mesh_recv(&c, NULL, 0, b, LARGE, MESH_BYTES), c.error);
+        else
+            CHECK_OK(mesh_send(&c, NULL, 1, a, LARGE, MESH_BYTES), c.error);
+        for (i = 0; i < LARGE && t->rank; i++) wrong += b[i] != (unsigned char)(i * 31 >> 7);
+        CHECK_INT((int)wrong, 0);
+        CHECK_OK(mesh_free(t, p, &err), err);
+        free(b);
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_runs(void) {
+    static const int lanes[] = {SHARED, UNIX, TCP};
+    int k;
+    for (k = 0; k < 3; k++) run_world(lanes[k], 2, shared_runs_rank, NULL);
+}
+
 /* A message is taken back after it was offered, and its memory used again: it is not received. */
 static void shared_withdrawn_rank(mesh_transport *t, void *ctx) {
     enum { N = 1 << 20 };
@@ -565,6 +619,7 @@ static const test_case shared_tests[] = {
     {"shared/left", test_shared_left, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
+    {"shared/runs", test_shared_runs, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
 };
 #endif

@@ -17,8 +17,7 @@ enum {
     MESH_SOCKET__FEW_BYTES = 24,     /* of one that travels beside its flag */
     MESH_SOCKET__MEDIUM = 64 * 1024, /* of one that is shown at once, without a stage */
     MESH_SOCKET__STAGE = 256 * 1024, /* of a chunk, as far as elements allow */
-    MESH_SOCKET__STAGES = 4,
-    MESH_SOCKET__STREAMS = 32 << 20 /* of a result that goes past the caches */
+    MESH_SOCKET__STAGES = 4
 };
 
 enum { MESH_SOCKET__OWN_SEND = 1, MESH_SOCKET__OWN_RECV = 2 };

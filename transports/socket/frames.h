@@ -73,9 +73,9 @@ MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__co
     mesh__copy_text(c->why, sizeof c->why, "no memory for a frame");
 }
 
-/* Runs so short that copying them costs less than naming each to the kernel. */
-MESH__PRIVATE int mesh_socket__is_fine(const mesh_xfer *x) {
-    return x->block && x->block->ndim && x->block->run < 1024;
+/* Runs so short that copying them costs less than naming each to the kernel; through a ring none is named. */
+MESH__PRIVATE int mesh_socket__is_fine(const mesh_xfer *x, const mesh_socket__ring *ring) {
+    return !ring && x->block && x->block->ndim && x->block->run < 1024;
 }
 
 /* Can a frame begin on this connection now, with nothing before it? */
@@ -124,7 +124,8 @@ MESH__PRIVATE int mesh_socket__dispatch(mesh_socket__impl *s, mesh_socket__peer 
     unsigned char *to;
     if (n > MESH_SOCKET__LEND && p->conn->ring_out && mesh_socket__lend(s, p, x)) return 1;
     if (may && mesh_socket__put_short(s, p->conn, x)) return mesh_socket__eager_sent(s, p, x);
-    if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x) && mesh_socket__is_idle(s, p->conn)) {
+    if (may && n > MESH_SOCKET__COPIED && !mesh_socket__is_fine(&x->x, p->conn->ring_out) &&
+        mesh_socket__is_idle(s, p->conn)) {
         mesh_socket__conn *c = p->conn; /* straight from the caller's memory */
         c->frame = x;
         c->frame_left = (size_t)n;
@@ -165,7 +166,7 @@ MESH__PRIVATE int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__con
     c->frame_left = left < MESH_SOCKET__CHUNK ? (size_t)left : (size_t)MESH_SOCKET__CHUNK;
     c->head_left = MESH_SOCKET__HEADER;
     mesh_socket__header(c->head, MESH_SOCKET__F_DATA, (uint32_t)c->frame_left, 0, 0, x->remote, x->moved);
-    if (mesh_socket__is_fine(&x->x)) {
+    if (mesh_socket__is_fine(&x->x, c->ring_out)) {
         size_t n = c->frame_left;
         /* The frame goes from a copy: its part of the message is done with. Without memory it goes from where it is, in more pieces. */
         if (mesh_socket__frame_detach(s, c) && (x->moved += n) == x->x.nbytes) {
@@ -184,7 +185,6 @@ MESH__PRIVATE int mesh_socket__next_frame(mesh_socket__impl *s, mesh_socket__con
 /* The pieces to write next. Returns their number. */
 MESH__PRIVATE int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
     int n = 0;
-    size_t at = 0;
     if (!c->frame && !c->spare && c->out_len > c->out_at) {
         v[n].iov_base = c->out + c->out_at;
         v[n++].iov_len = c->socket_left ? c->socket_left : c->out_len - c->out_at;
@@ -199,13 +199,9 @@ MESH__PRIVATE int mesh_socket__gather(mesh_socket__conn *c, struct iovec *v) {
         v[n++].iov_len = c->spare_len - c->spare_at;
         return n;
     }
-    while (c->frame && at < c->frame_left && n < MESH_SOCKET__IOVS) {
-        uint64_t run;
-        void *from = mesh_xfer_at(&c->frame->x, c->frame->moved + at, &run);
-        if (run > c->frame_left - at) run = c->frame_left - at;
-        v[n].iov_base = from;
-        v[n++].iov_len = (size_t)run;
-        at += (size_t)run;
+    if (c->frame && c->frame_left) {
+        mesh__cursor from = mesh__cursor_at(&c->frame->x, c->frame->moved);
+        n += mesh_socket__runs(&from, c->frame_left, v + n, MESH_SOCKET__IOVS - n);
     }
     return n;
 }
@@ -882,17 +878,15 @@ MESH__PRIVATE int mesh_socket__room(mesh_socket__conn *c, struct iovec *v, size_
     if (c->in_at) memmove(c->in, c->in + c->in_at, c->in_len - c->in_at);
     c->in_len -= c->in_at;
     c->in_at = 0;
-    while (c->rx_left && c->rx_to && !mesh_socket__is_fine(&c->rx_to->x) && *direct < c->rx_left &&
-           k < MESH_SOCKET__IOVS) {
-        uint64_t run;
-        v[k].iov_base = mesh_xfer_at(&c->rx_to->x, c->rx_to->moved + *direct, &run);
-        if (run > c->rx_left - *direct) run = c->rx_left - *direct;
-        v[k++].iov_len = (size_t)run;
-        *direct += (size_t)run;
+    if (c->rx_left && c->rx_to && !mesh_socket__is_fine(&c->rx_to->x, c->ring_in)) {
+        mesh__cursor to = mesh__cursor_at(&c->rx_to->x, c->rx_to->moved);
+        int i;
+        k = mesh_socket__runs(&to, c->rx_left, v, MESH_SOCKET__IOVS);
+        for (i = 0; i < k; i++) *direct += v[i].iov_len;
     }
     room = MESH_SOCKET__RBUF - c->in_len;
     if (room > MESH_SOCKET__AHEAD) room = MESH_SOCKET__AHEAD;
-    if (!c->rx_left || *direct == c->rx_left || !c->rx_to || mesh_socket__is_fine(&c->rx_to->x)) {
+    if (!c->rx_left || *direct == c->rx_left || !c->rx_to || mesh_socket__is_fine(&c->rx_to->x, c->ring_in)) {
         v[k].iov_base = c->in + c->in_len;
         v[k++].iov_len = room;
     } else {

@@ -98,7 +98,7 @@ MESH__PRIVATE int mesh_socket__better_read(const mesh_socket__direct *op, int mo
     int divided = moves && op->shape == MESH_SOCKET__BLOCKS;
     if (op->medium) return moves && n == 2 && (divided ? nbytes / n : nbytes) >= few * MESH_SOCKET__LEND;
     if (divided || op->kind == MESH_CALL_GATHER) return 1;
-    if (op->kind == MESH_CALL_BROADCAST) return n == 2 && nbytes <= MESH_SOCKET__PULL_PIECE / 2;
+    if (op->kind == MESH_CALL_BROADCAST) return n == 2 && nbytes <= MESH_SOCKET__PULL_PIECE;
     if (op->kind == MESH_CALL_ALL_GATHER && n > 2 && n * nbytes <= 2 * MESH_SOCKET__PULL_PIECE) return 0;
     return n == 2 || nbytes / (op->sliced ? n : 1) <= MESH_SOCKET__PULL_PIECE;
 }

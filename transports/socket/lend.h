@@ -21,7 +21,8 @@ enum {
     MESH_SOCKET__LOAN_WIRE = 36 + MESH_MAX_DIMS * 16,
     MESH_SOCKET__LEND = 16 * 1024,     /* from here on shared memory is lent, */
     MESH_SOCKET__LEND_OWN = 48 * 1024, /* a process's own, */
-    MESH_SOCKET__LEND_RUN = 4096       /* in runs of at least so much */
+    MESH_SOCKET__LEND_RUN = 4096,      /* in runs of at least so much */
+    MESH_SOCKET__STREAMS = 32 << 20    /* of a result that goes past the caches */
 };
 
 /* Where a message lies. */
@@ -161,10 +162,10 @@ MESH__PRIVATE int mesh_socket__is_lent(const mesh_socket__impl *s, int rank, con
     return l->entry < MESH_SOCKET__LOANS && MESH_SOCKET__SEE(&place->lent[l->entry]) == l->id;
 }
 
-/* Runs of a block from where a cursor stands, together at most `most` bytes. The cursor goes behind them. */
-MESH__PRIVATE int mesh_socket__runs(mesh__cursor *c, uint64_t most, struct iovec *v) {
+/* Runs of a block from where a cursor stands, at most `room` and together `most` bytes. The cursor goes behind them. */
+MESH__PRIVATE int mesh_socket__runs(mesh__cursor *c, uint64_t most, struct iovec *v, int room) {
     int n = 0;
-    while (most && n < MESH_SOCKET__PULL_RUNS) {
+    while (most && n < room) {
         uint64_t run = c->left < most ? c->left : most;
         v[n].iov_base = c->p;
         v[n++].iov_len = (size_t)run;
@@ -178,7 +179,8 @@ MESH__PRIVATE int mesh_socket__runs(mesh__cursor *c, uint64_t most, struct iovec
 MESH__PRIVATE int64_t mesh_socket__pull_own(mesh_socket__impl *s, mesh_socket__pull *q, uint64_t most) {
     struct iovec to[MESH_SOCKET__PULL_RUNS], from[MESH_SOCKET__PULL_RUNS];
     mesh__cursor src = q->src, dst = q->dst;
-    int nfrom = mesh_socket__runs(&src, most, from), nto = mesh_socket__runs(&dst, most, to);
+    int nfrom = mesh_socket__runs(&src, most, from, MESH_SOCKET__PULL_RUNS),
+        nto = mesh_socket__runs(&dst, most, to, MESH_SOCKET__PULL_RUNS);
     int64_t n = mesh_socket__read_process((uint32_t)s->book[q->to->x.rank].process, to, nto, from, nfrom), left;
     for (left = n; left > 0;) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
@@ -195,7 +197,10 @@ MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most)
     while (most) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
         if (run > most) run = most;
-        memcpy(q->dst.p, q->src.p, (size_t)run);
+        if (q->from.nbytes >= MESH_SOCKET__STREAMS && run >= MESH_SOCKET__LEND_RUN)
+            mesh__copy_stream(q->dst.p, q->src.p, (size_t)run);
+        else
+            memcpy(q->dst.p, q->src.p, (size_t)run);
         mesh__cursor_move(&q->src, run);
         mesh__cursor_move(&q->dst, run);
         most -= run;

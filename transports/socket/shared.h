@@ -17,8 +17,8 @@
 #include "state.h"
 
 enum {
-    MESH_SOCKET__RING = 32 * 1024,
-    MESH_SOCKET__RING_PIECE = 8 * 1024, /* shown, or given free, at once: the other side works meanwhile */
+    MESH_SOCKET__RING = 64 * 1024,
+    MESH_SOCKET__RING_PIECE = 16 * 1024, /* shown, or given free, at once: the other side works meanwhile */
     MESH_SOCKET__PAGE = 4096,
     MESH_SOCKET__LOANS = 61,    /* messages that a rank has others read at once */
     MESH_SOCKET__LISTED = 2028, /* groups that a rank may have open at once */
