@@ -505,10 +505,11 @@ static void shared_runs_rank(mesh_transport *t, void *ctx) {
     }
     {
         enum { LARGE = MESH_SOCKET__STREAMS + 4097 };
-        unsigned char *a = NULL, *b = (unsigned char *)calloc(LARGE, 1);
+        unsigned char *a, *b = (unsigned char *)calloc(LARGE, 1);
         size_t i, wrong = 0;
-        void *p;
+        void *p = NULL;
         CHECK_OK(mesh_alloc(t, LARGE, &p, &err), err);
+        if (!p || !b) return;
         for (a = (unsigned char *)p, i = 0; i < LARGE && !t->rank; i++) a[i] = (unsigned char)(i * 31 >> 7);
         if (t->rank)
             CHECK_OK(mesh_recv(&c, NULL, 0, b, LARGE, MESH_BYTES), c.error);

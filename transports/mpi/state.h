@@ -28,7 +28,7 @@ enum {
     MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
     MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
     MESH_MPI__VOTE_BYTES = 56,
-    MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; larger ones meet their message here first */
+    MESH_MPI__SMALL = 2048 /* bytes of a receive that MPI is told of ahead; of a larger one where its post has gaps */
 };
 #define MESH_MPI__PATIENCE INT64_C(60000000000)
 #define MESH_MPI__DROWSY INT64_C(1000000000)
