@@ -696,6 +696,38 @@ static void test_silent_strangers(void) {
     mend_processes(2, silent_process, NULL);
 }
 
+/* Who is waited for is said once, before the deadline's error says it: on rank 0, and on one that does not find it. */
+static char hint_text[1024];
+static void hint_log(void *ctx, int level, const char *text) {
+    size_t used = strlen(hint_text);
+    (void)ctx;
+    if (level <= 1) snprintf(hint_text + used, sizeof hint_text - used, "%s\n", text);
+}
+static void test_hint(void) {
+    int rank;
+    for (rank = 0; rank < 2; rank++) {
+        mesh_socket_desc d = MESH_ZERO;
+        mesh_socket net;
+        mesh_error err;
+        char want[200];
+        mend_fd = listen_loopback(AF_INET, &mend_port);
+        d = socket_desc(rank, 3, mend_port, mend_fd);
+        if (rank) close(mend_fd);
+        d.open_timeout_ns = SECOND;
+        d.log = hint_log;
+        hint_text[0] = 0;
+        CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
+        CHECK_HAS(err.text, "MESH_OPEN_TIMEOUT");
+        snprintf(want, sizeof want,
+                 rank ? "mesh_socket_open: rank 1 cannot reach rank 0 at 127.0.0.1 port %d (Connection refused)"
+                      : "mesh_socket_open: at 127.0.0.1 port %d, 1 of 3 ranks have come; waiting up to ",
+                 mend_port);
+        CHECK_HAS(hint_text, want);
+        CHECK_HAS(hint_text, rank ? "; trying up to " : " s more for ranks 1, 2");
+        CHECK(strchr(hint_text, '\n') == hint_text + strlen(hint_text) - 1);
+    }
+}
+
 /* Too few descriptors for the world: said at open, before anyone is waited for. */
 static void few_files_process(int rank, void *ctx) {
     mesh_socket_desc d = socket_desc(rank, 8, mend_port, 0);
@@ -835,6 +867,7 @@ static const test_case joining_tests[] = {
     {"joining/stranger_cost", test_stranger_cost, 0},
     {"joining/silent_strangers", test_silent_strangers, 0},
     {"joining/few_files", test_few_files, 0},
+    {"joining/hint", test_hint, 0},
     {"joining/refused_told", test_refused_told, 0},
     {"joining/credit", test_credit, 0},
     {"joining/offers", test_offers, 0},

@@ -802,6 +802,42 @@ static void listener(int is_unix) {
 static void test_listener_tcp(void) { listener(0); }
 static void test_listener_unix(void) { listener(1); }
 
+/* A rank that calls while it leaves: it hangs up when it has said hello, or has its welcome, and says nothing. It has closed, as far as rank 1
+   can know. One that has said something is lost; so is one that rank 1 hears of from rank 0. */
+static void half_called(int is_unix, int welcomed, int says) {
+    rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    mesh_transport *t;
+    double end = test_now() + 20;
+    int fd = rogue_join();
+    mesh_control m;
+    rogue_talk k;
+    rogue_turn(is_unix);
+    right.job = rogue_job;
+    talk_start(&k, &right);
+    CHECK(talk_greet(&k));
+    talk_prove(&k);
+    talk_send(&k, k.c2, 120);
+    if (welcomed) CHECK_STR(talk_hear(&k), "welcome");
+    if (says) rogue_frame(k.fd, W_EAGER, 8, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, "a word..", 8);
+    close(k.fd);
+    t = honest_of(1);
+    memset(&m, 0, sizeof m);
+    m.kind = -1;
+    while (t->ops->control_poll(t, &m) == MESH_IN_PROGRESS && test_now() < end) rogue_pump();
+    CHECK_INT(m.kind, says ? MESH_EVENT_LOST : MESH_EVENT_CLOSED);
+    CHECK_INT(m.rank, ROGUE);
+    honest_message(__LINE__, 0, 1, 1000);
+    close(fd);
+    honest_event(__LINE__, 0, MESH_EVENT_LOST, ROGUE, mesh_socket__left);
+    if (!says) honest_event(__LINE__, 1, MESH_EVENT_LOST, ROGUE, mesh_socket__left);
+    honest_down();
+}
+static void test_half_called(void) {
+    int is_unix, i;
+    for (is_unix = 0; is_unix < 2; is_unix++)
+        for (i = 0; i < 3; i++) half_called(is_unix, i > 0, i > 1);
+}
+
 /* What was right in one opening is wrong in the next, to the same port, secret and name: nonces are drawn anew. */
 static void test_replay(void) {
     static const rogue_hello right = {1, 2, HELLO_JOINS, 0, 0};
@@ -1321,6 +1357,7 @@ static const test_case rogue_tests[] = {
     {"rogue/acceptor", test_acceptor, 0},
     {"rogue/listener_tcp", test_listener_tcp, 0},
     {"rogue/listener_unix", test_listener_unix, 0},
+    {"rogue/half_called", test_half_called, 0},
     {"rogue/replay", test_replay, 0},
     {"rogue/dialer", test_dialer, 0},
     {"rogue/dialer_slow", test_dialer_slow, 0},

@@ -1276,7 +1276,8 @@ static void test_leaves_nothing(void) {
 static void law_environment(const char *text) {
     static const char *const more[] = {
         "MPI_LOCALRANKID", "MPI_LOCALNRANKS",  "PMIX_NAMESPACE", "PMI_JOBID",  "TORCHELASTIC_RUN_ID",
-        "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+        "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MESH_OPEN_TIMEOUT"};
     char copy[512], *p, *equals;
     size_t i;
     clear_environment();
@@ -1393,6 +1394,14 @@ static void test_variables(void) {
               &net); /* it needs nobody */
     mesh_socket_close(&net);
     law_alone(__LINE__, "MESH_TIMEOUT=soon", NULL, "MESH_TIMEOUT is \"soon\"", &net);
+    law_alone(__LINE__, "MESH_OPEN_TIMEOUT=soon", NULL, "mesh_socket_open: MESH_OPEN_TIMEOUT is \"soon\"", &net);
+    before = mesh_socket__clock();
+    law_alone(__LINE__, "MESH_OPEN_TIMEOUT=3600", NULL, NULL, &net);
+    after = mesh_socket__clock();
+    CHECK(mesh_socket__of(&net.base)->open_deadline - before >= 3600 * SECOND);
+    CHECK(mesh_socket__of(&net.base)->open_deadline - after <= 3600 * SECOND);
+    CHECK_INT(net.base.timeout_ns, 0);
+    mesh_socket_close(&net);
     before = mesh_socket__clock();
     law_alone(__LINE__, "MESH_SOCKET_LANES=tcp", NULL, NULL, &net);
     after = mesh_socket__clock();
@@ -1404,7 +1413,7 @@ static void test_variables(void) {
     d.lanes = MESH_SOCKET_TCP;
     d.open_timeout_ns = 5;
     before = mesh_socket__clock();
-    law_alone(__LINE__, "MESH_SOCKET_LANES=auto", &d, NULL, &net);
+    law_alone(__LINE__, "MESH_SOCKET_LANES=auto MESH_OPEN_TIMEOUT=3600", &d, NULL, &net);
     CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_TCP); /* the description's word comes first */
     CHECK(mesh_socket__of(&net.base)->open_deadline - mesh_socket__clock() <= 5);
     mesh_socket_close(&net);

@@ -49,6 +49,7 @@ CONCEPTS
                 the library. User ops and mesh_transport.trace may run on it. Linux; with glibc before 2.34 define MESH_SOCKET_THREADS,
                 and link with -lpthread.
     MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
+    MESH_OPEN_TIMEOUT  Seconds until every rank has come. After 5 s it is logged who has not.
     MESH_TUNING A file with a tuning table (see mesh_tuning_row; `mesh bench --tune` writes one): which algorithm serves which call.
 
 ERRORS
@@ -69,14 +70,14 @@ extern "C" {
 enum { MESH_SOCKET_AUTO = 0, MESH_SOCKET_TCP = 1, MESH_SOCKET_UNIX = 2 };
 
 typedef struct mesh_socket_desc {
-    int rank, size;          /* size 0: both from the environment */
-    int local_rank;          /* used with size */
-    const char *address;     /* of rank 0, a name or number; NULL: from the environment */
-    int port;                /* of rank 0; 0: from the environment */
-    const char *secret;      /* NULL: MESH_SECRET, else the file MESH_SECRET_FILE; "": none */
-    int insecure;            /* 1: go beyond loopback without a secret */
+    int rank, size;      /* size 0: both from the environment */
+    int local_rank;      /* used with size */
+    const char *address; /* of rank 0, a name or number; NULL: from the environment */
+    int port;            /* of rank 0; 0: from the environment */
+    const char *secret;  /* NULL: MESH_SECRET, else the file MESH_SECRET_FILE; "": none */
+    int insecure;        /* 1: go beyond loopback without a secret */
     int lanes; /* MESH_SOCKET_TCP: TCP even on one host; MESH_SOCKET_UNIX: no shared memory; 0: MESH_SOCKET_LANES (auto, unix, tcp) */
-    int64_t open_timeout_ns; /* until every rank has come; 0: 60 s */
+    int64_t open_timeout_ns; /* until every rank has come; 0: MESH_OPEN_TIMEOUT (seconds), else 60 s */
     int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
     int progress_thread; /* 1: what was started goes on while the program computes; 0: MESH_PROGRESS_THREAD, else not */
     mesh_allocator allocator;

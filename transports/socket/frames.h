@@ -900,6 +900,7 @@ MESH__PRIVATE int mesh_socket__room(mesh_socket__conn *c, struct iovec *v, size_
 MESH__PRIVATE void mesh_socket__came(mesh_socket__impl *s, mesh_socket__conn *c, size_t n, size_t direct) {
     size_t got = n < direct ? n : direct;
     s->event = 1;
+    c->silent = 0;
     if (direct) {
         c->rx_to->moved += got;
         c->rx_left -= got;

@@ -135,6 +135,7 @@ MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn 
         return;
     }
     c->rank = rank;
+    c->silent = !joins && !moves; /* who joins does not leave before it hears the verdict */
     if (joins && me == 0) {
         mesh_socket__entry_read(&s->book[rank], hello + 16);
         s->joined++;

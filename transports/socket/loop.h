@@ -150,6 +150,7 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
     if (c->rx.type != MESH_SOCKET__F_EAGER || c->rx.length > have - MESH_SOCKET__HEADER ||
         p->lent + c->rx.length + MESH_SOCKET__HEADER > MESH_SOCKET__CREDIT || mesh_socket__is_dead(s, c->rx.channel))
         return 0;
+    c->silent = 0;
     if ((x = mesh_socket__find_posted(p, c->rx.channel)) != NULL) {
         if (x->x.nbytes != c->rx.length || x->check != c->rx.check) return 0;
         mesh_socket__list_remove(&p->posted, x);
@@ -301,7 +302,7 @@ MESH__PRIVATE void mesh_socket__accept(mesh_socket__impl *s, int listener) {
 
 /* A connection has ended: what that means depends on who was at the other end, and how far it had come. */
 MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn *c) {
-    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator,
+    int rank = c->rank, was_up = c->state == MESH_SOCKET__UP, initiator = c->initiator, silent = c->silent,
         gave_way = c->broken == MESH_SOCKET__GAVE_WAY, is_unix = c->is_unix,
         connecting = c->state == MESH_SOCKET__CONNECTING, refused = c->refused;
     char why[256];
@@ -318,8 +319,8 @@ MESH__PRIVATE void mesh_socket__conn_end(mesh_socket__impl *s, mesh_socket__conn
     if (rank < 0 || replaced) return;
     if (s->in_open) mesh__copy_text(s->last, sizeof s->last, why);
     p = &s->peer[rank];
-    if (was_up) {
-        mesh_socket__gone(s, rank, MESH_EVENT_LOST, why, NULL);
+    if (was_up) { /* whether a silent one was lost rank 0 knows */
+        mesh_socket__gone(s, rank, silent ? MESH_EVENT_CLOSED : MESH_EVENT_LOST, why, NULL);
         mesh_socket__peer_fail(s, rank, why);
         return;
     }
@@ -587,6 +588,7 @@ MESH__PRIVATE void mesh_socket__expire(mesh_socket__impl *s, mesh_socket__conn *
     if (up) { /* it may be alive */
         mesh_socket__frame_send(s, c, MESH_SOCKET__F_GIVEN_UP, 0, 0, 0, 0, c->doubt, (uint32_t)strlen(c->doubt));
         mesh_socket__flush(s, c);
+        c->silent = 0; /* it is this rank that hangs up */
     }
     mesh_socket__conn_failed(c, up ? c->doubt : "it did not finish the handshake", 0);
 }

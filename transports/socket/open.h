@@ -155,18 +155,42 @@ MESH__RARE void mesh_socket__listen_unix(mesh_socket__impl *s) {
     s->unix_token = mine->token;
 }
 
-MESH__RARE mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
+/* Those that have not come, as text; the least of them. */
+MESH__RARE int mesh_socket__absent(const mesh_socket__impl *s, char *text, size_t cap) {
     int ranks[32], n = 0, i;
-    char who[200];
-    mesh__text t = mesh__text_on(who, sizeof who);
+    mesh__text t = mesh__text_on(text, cap);
     for (i = 1; i < s->net->base.size; i++)
         if (!s->peer[i].conn && n < 32) ranks[n++] = i;
     mesh__put_ranks(&t, ranks, n);
+    return n ? ranks[0] : -1;
+}
+
+MESH__RARE mesh_status mesh_socket__missing(mesh_socket__impl *s, const char *at, mesh_error *err) {
+    char who[200];
+    int rank = mesh_socket__absent(s, who, sizeof who);
     return mesh__fail(
-        err, MESH_ERR_TIMEOUT, ranks[0],
-        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s%s; start every rank, with one MASTER_ADDR and port",
+        err, MESH_ERR_TIMEOUT, rank,
+        "mesh_socket_open: %d of %d ranks came to %s before the deadline; missing: %s%s%s%s; start every rank, with one MASTER_ADDR and port, or give them longer (MESH_OPEN_TIMEOUT, in seconds)",
         s->joined + 1, s->net->base.size, at, who, s->stranger[0] ? " (dropped meanwhile: " : "",
         s->stranger[0] ? s->stranger : "", s->stranger[0] ? ")" : "");
+}
+
+/* Who starts ranks by hand is told, once, what is waited for. */
+MESH__RARE void mesh_socket__hint(mesh_socket__impl *s, const char *address, int port) {
+    int64_t now = mesh_socket__clock(), left = (s->open_deadline - now + 999999999) / 1000000000;
+    char who[200];
+    if (now < s->hint_at || now > s->open_deadline) return;
+    s->hint_at = INT64_MAX;
+    if (s->net->base.rank == 0) {
+        mesh_socket__absent(s, who, sizeof who);
+        mesh_socket__log(s, 1,
+                         "mesh_socket_open: at %s port %d, %d of %d ranks have come; waiting up to %l s more for %s",
+                         address, port, s->joined + 1, s->net->base.size, left, who);
+    } else if (!s->peer[0].conn) {
+        mesh_socket__log(s, 1,
+                         "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d (%s); trying up to %l s more",
+                         s->net->base.rank, address, port, s->last[0] ? s->last : "no answer", left);
+    }
 }
 
 /* Is this how one says loopback, and nothing else? */
@@ -292,6 +316,7 @@ MESH__RARE mesh_status mesh_socket__open_lead(mesh_socket__impl *s, const mesh_e
     while (s->joined < size - 1) {
         int64_t left = s->open_deadline - mesh_socket__clock();
         mesh_error why;
+        mesh_socket__hint(s, w->address, w->port);
         status = mesh_socket__lost_early(s, &why);
         if (s->starved)
             status = mesh__fail(&why, MESH_ERR_MEMORY, 0, "mesh_socket_open: rank 0 has no memory for those that join");
@@ -386,6 +411,7 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
         if (s->refusal[0])
             return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
                               w->port, s->refusal);
+        mesh_socket__hint(s, w->address, w->port);
         if (left <= 0) {
             if (p->conn)
                 return mesh__fail(
@@ -394,7 +420,7 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
                     s->net->base.rank, s->net->base.size);
             return mesh__fail(
                 err, MESH_ERR_TIMEOUT, 0,
-                "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right?",
+                "mesh_socket_open: rank %d cannot reach rank 0 at %s port %d: %s; is rank 0 running, are MASTER_ADDR and the port right? (MESH_OPEN_TIMEOUT, in seconds, gives it longer)",
                 s->net->base.rank, w->address, w->port, s->last[0] ? s->last : "no answer");
         }
         if (p->gone)
@@ -591,8 +617,6 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     s->slot_free = INT32_MAX;
     s->in_open = 1;
     s->identity = mesh_env_job(mesh_socket__is_local(desc));
-    s->open_deadline =
-        mesh_socket__clock() + (desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000));
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where->size);
     s->peer = (mesh_socket__peer *)mesh_transport_alloc(&net->base, sizeof *s->peer * (size_t)where->size);
     s->restless = (int *)mesh_transport_alloc(&net->base, sizeof *s->restless * (size_t)where->size);
@@ -616,6 +640,7 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
     char file[300];
     int bad = 0, seconds = 0;
+    int64_t allowed = INT64_C(60000000000);
     mesh_status status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
     s->secret_bytes = secret ? strlen(secret) : 0;
     s->lanes = desc->lanes                          ? desc->lanes
@@ -634,6 +659,12 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     mesh_socket__wipe(file, sizeof file);
     if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
         s->net->base.timeout_ns = (int64_t)seconds * 1000000000;
+    if (desc->open_timeout_ns > 0)
+        allowed = desc->open_timeout_ns;
+    else if (status == MESH_OK && mesh_socket__env_int("MESH_OPEN_TIMEOUT", &seconds, err, &bad) && seconds)
+        allowed = (int64_t)seconds * 1000000000;
+    s->open_deadline = mesh_socket__clock() + allowed;
+    s->hint_at = s->open_deadline - (allowed < INT64_C(10000000000) ? allowed / 2 : allowed - INT64_C(5000000000));
     s->threaded = desc->progress_thread;
     mesh_socket__env_int("MESH_PROGRESS_THREAD", &s->threaded, err, &bad);
     if (bad) status = MESH_ERR_ARGUMENT;

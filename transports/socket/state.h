@@ -240,7 +240,8 @@ enum { MESH_SOCKET__JOINS = 0, MESH_SOCKET__CALLS, MESH_SOCKET__MOVES };
 
 struct mesh_socket__conn {
     int fd, state, initiator, rank, await, is_unix, broken; /* rank: -1 until known; await: of the handshake */
-    int mute; /* the peer reads no more; what it wrote may still be unread */
+    int mute;   /* the peer reads no more; what it wrote may still be unread */
+    int silent; /* it called, and has said nothing since: where it hangs up, it may be closing */
     int64_t deadline;
     unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
     unsigned char greet[512];   /* handshake bytes being read */
@@ -336,9 +337,10 @@ typedef struct mesh_socket__impl {
     unsigned together;
     int64_t part_at; /* looks that saw it; when it may be left again */
     int schedstat; /* Linux: where the kernel says for how long this thread had no core; -1: not opened, -2: it does not */
-    int64_t yield_cost, sleep_cost;   /* ns, as they were lately; see patience.h */
-    int64_t looked;                   /* when connections were last asked for silence */
-    int64_t open_deadline, accept_at; /* accept_at: no new connections before: too many strangers, or no descriptors */
+    int64_t yield_cost, sleep_cost; /* ns, as they were lately; see patience.h */
+    int64_t looked;                 /* when connections were last asked for silence */
+    int64_t open_deadline, hint_at; /* hint_at: when it is said who is waited for */
+    int64_t accept_at;              /* accept_at: no new connections before: too many strangers, or no descriptors */
     struct sockaddr_storage master, address[8]; /* all that rank 0's name stands for; master: the one in use */
     socklen_t master_len, address_len[8];
     int naddresses;
