@@ -104,6 +104,13 @@ enum {
     MESH__RETIRED  /* until the transport closes */
 };
 
+/* What a schedule was built from, where the same may be asked for again: redistribute.h's. */
+typedef struct mesh__origin {
+    uint64_t plan;          /* its stamp; 0: nothing */
+    unsigned char *base[2]; /* of source and destination */
+    int64_t stride[2][MESH_MAX_DIMS];
+} mesh__origin;
+
 typedef struct mesh__op {
     mesh__schedule schedule;
     mesh_comm *comm;
@@ -121,6 +128,7 @@ typedef struct mesh__op {
     int64_t next_ask, ask_wait, say;
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
+    mesh__origin origin;
     uint64_t sent, received;
     uint32_t progress; /* counts every post and step that ended */
     uint32_t serial;   /* of all operations started, this one */
@@ -202,6 +210,8 @@ typedef struct mesh__engine {
     mesh__op **op; /* by slot */
     int nops, op_cap;
     mesh__op *unused;                   /* free slots */
+    mesh__op *rested;                   /* the same, whose schedules may come again: the last first */
+    uint64_t stamps;                    /* plans kept so far, of all comms */
     mesh__op *detached, **detached_end; /* in the order they were waited for */
     int ndetached;
     int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
@@ -423,15 +433,47 @@ MESH__PRIVATE void mesh__scratch_to_graph(mesh__engine *e, mesh__op *op) {
     }
 }
 
+/* A free slot keeps its schedule. Of more than so many, or so much, those that were not used for longest make room. */
+enum { MESH__RESTED = 16, MESH__RESTED_XFERS = 4096 };
+MESH__PRIVATE void mesh__op_rest(mesh__engine *e, mesh__op *op) {
+    mesh__op **at = &e->rested;
+    int n, xfers = 0;
+    op->next_unused = e->rested;
+    e->rested = op;
+    for (n = 0; *at && n < MESH__RESTED && (xfers += (*at)->schedule.nxfers) <= MESH__RESTED_XFERS; n++)
+        at = &(*at)->next_unused;
+    while ((op = *at) != NULL) {
+        *at = op->next_unused;
+        op->next_unused = e->unused;
+        e->unused = op;
+    }
+}
+
 MESH__PRIVATE void mesh__op_release(mesh__engine *e, mesh__op *op) {
     if (op->comm && mesh__op_captured(op)) mesh__scratch_to_graph(e, op);
     op->state = op->orphaned ? MESH__RETIRED : MESH__FREE;
     op->kept = op->detached = 0;
     op->comm = NULL;
     if (op->orphaned) return;
-    op->next_unused = e->unused;
-    e->unused = op;
+    if (op->origin.plan && !op->schedule.out_of_memory) {
+        mesh__op_rest(e, op);
+    } else {
+        op->next_unused = e->unused;
+        e->unused = op;
+    }
     mesh__scratch_free(&op->schedule, MESH__SCRATCH_KEPT);
+}
+
+/* A slot whose schedule was built from this, whatever the addresses; NULL: none. */
+MESH__PRIVATE mesh__op *mesh__op_again(mesh__engine *e, const mesh__origin *from) {
+    mesh__op **at = &e->rested, *op;
+    while ((op = *at) != NULL &&
+           (op->origin.plan != from->plan || memcmp(op->origin.stride, from->stride, sizeof from->stride) != 0))
+        at = &op->next_unused;
+    if (!op) return NULL;
+    *at = op->next_unused;
+    if (++op->generation == 0) op->generation = 1;
+    return op;
 }
 
 /* A free slot, its arrays kept from the operation that used it before. */
@@ -449,6 +491,7 @@ MESH__PRIVATE mesh__op *mesh__op_take(mesh__engine *e) {
     }
     mesh__schedule_begin(&op->schedule, e->t);
     op->tag = 0;
+    op->origin.plan = 0;
     if (++op->generation == 0) op->generation = 1;
     return op;
 }

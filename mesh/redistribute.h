@@ -282,7 +282,8 @@ enum { MESH__PLAN_SETS = 16, MESH__PLANS_OF_SET = 4 };
 typedef struct mesh__plans {
     uint64_t key[MESH__PLAN_SETS][MESH__PLANS_OF_SET]; /* 0: none */
     int64_t cap[MESH__PLAN_SETS][MESH__PLANS_OF_SET];
-    unsigned char next[MESH__PLAN_SETS]; /* makes room */
+    uint64_t stamp[MESH__PLAN_SETS][MESH__PLANS_OF_SET]; /* no other plan has had it */
+    unsigned char next[MESH__PLAN_SETS];                 /* makes room */
     mesh_plan plan[MESH__PLAN_SETS][MESH__PLANS_OF_SET];
 } mesh__plans;
 
@@ -328,6 +329,17 @@ MESH__PRIVATE void mesh__plan_keep(const mesh_comm *c, const mesh_plan_desc *d, 
     kept->key[set][k] = key;
     kept->cap[set][k] = d->scratch_cap;
     kept->plan[set][k] = *p;
+    kept->stamp[set][k] = ++mesh__impl(c)->engine->stamps;
+}
+
+/* 0: it is none of those. */
+MESH__PRIVATE uint64_t mesh__plan_stamp(const mesh_comm *c, const mesh_plan *p) {
+    const mesh__plans *kept = (const mesh__plans *)mesh__impl(c)->plans;
+    int set;
+    for (set = 0; set < MESH__PLAN_SETS && kept; set++)
+        if (p >= kept->plan[set] && p < kept->plan[set] + MESH__PLANS_OF_SET)
+            return kept->stamp[set][p - kept->plan[set]];
+    return 0;
 }
 
 /* keep: plans of before count, and this one will. Its room is `plan` where nothing was kept. */
@@ -385,7 +397,7 @@ MESH__PRIVATE mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
 MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
                                            int count, mesh_error *err) {
-    int i, k, shared, rank = c->transport->rank;
+    int i, k, rank = c->transport->rank;
     for (i = 0; i < count; i++) {
         mesh_status status = MESH_OK;
         mesh_error why;
@@ -409,13 +421,13 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         }
         if (status == MESH_OK) status = mesh__tensor_place(&src[i], "source", rank, &t->at[0], &why);
         if (status == MESH_OK) status = mesh__tensor_place(&dst[i], "destination", rank, &t->last, &why);
-        shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),
-                                                    t->last.base, mesh__place_bytes(&t->last, t->elem[1]));
+        t->shared = status == MESH_OK && mesh__overlap(t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]),
+                                                       t->last.base, mesh__place_bytes(&t->last, t->elem[1]));
         if (status == MESH_OK) {
             mesh__place_view(&t->at[0], t->plan, 0, rank);
             mesh__place_view(&t->last, t->plan, 1, rank);
         }
-        if (shared && (t->add || mesh__is_mixed(t) || !mesh__in_place(t, rank)))
+        if (t->shared && (t->add || mesh__is_mixed(t) || !mesh__in_place(t, rank)))
             status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank, "source and destination overlap in memory, and %s",
                                 t->add              ? "what arrives is to be added: give it memory of its own"
                                 : mesh__is_mixed(t) ? "are of two dtypes: give them memory of their own"
@@ -496,6 +508,39 @@ MESH__PRIVATE void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int 
     mesh__add_tasks(b, count, cap);
 }
 
+/* What its schedule is built from. Returns 0 where it is not one that may come again: those are single moves between memory apart. */
+MESH__PRIVATE int mesh__task_origin(const mesh_comm *c, const mesh__task *t, int count, mesh__origin *o) {
+    const mesh__place_of *at[2];
+    int side, d;
+    if (!(c->transport->caps & MESH_CAP_STRIDED) || !mesh__takes_no_scratch(t, count) || t->shared ||
+        !(o->plan = mesh__plan_stamp(c, t->plan)))
+        return 0;
+    at[0] = &t->at[0];
+    at[1] = &t->last;
+    memset(o->stride, 0, sizeof o->stride);
+    for (side = 0; side < 2; side++) {
+        o->base[side] = at[side]->base;
+        for (d = 0; d < at[side]->box.ndim; d++) o->stride[side][d] = at[side]->stride[d];
+    }
+    return 1;
+}
+
+/* A schedule built before serves, at the addresses of now. NULL: there is none. */
+MESH__PRIVATE mesh__op *mesh__redistribute_again(mesh_comm *c, const mesh__origin *o) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = mesh__op_again(e, o);
+    intptr_t by[2];
+    int i;
+    if (!op) return NULL;
+    for (i = 0; i < 2; i++) by[i] = (intptr_t)((uintptr_t)o->base[i] - (uintptr_t)op->origin.base[i]);
+    for (i = 0; i < op->schedule.nxfers && (by[0] || by[1]); i++) {
+        mesh_xfer *x = &op->schedule.xfer[i];
+        x->base = (void *)((uintptr_t)x->base + (uintptr_t)by[x->direction != MESH_SEND]);
+    }
+    mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
+    return op;
+}
+
 /* The operation of a redistribution whose scratch a dry build has told. NULL: no memory. */
 MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, const mesh_tensor *src, int count) {
     mesh__engine *e = mesh__impl(c)->engine;
@@ -533,6 +578,8 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     mesh__task *task = NULL, *saved;
     mesh_status status = MESH_OK;
     mesh_call call;
+    mesh__origin from;
+    int again;
     char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
     memset(&b, 0, sizeof b);
     memset(&none, 0, sizeof none);
@@ -564,8 +611,11 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
         if (scratch) *scratch = b.most + b.fixed ? (int64_t)(b.most + b.fixed) + 64 : 0; /* 64: for alignment */
         memcpy(task, saved, (size_t)count * sizeof *task);
     }
-    if (status == MESH_OK && r && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)
+    again = status == MESH_OK && r && mesh__task_origin(c, task, count, &from);
+    if (again) op = mesh__redistribute_again(c, &from);
+    if (status == MESH_OK && r && !op && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
+    if (again && op) op->origin = from;
     mesh_transport_free(t, b.item);
     mesh_transport_free(t, b.after);
     mesh_transport_free(t, b.chain);

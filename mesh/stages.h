@@ -29,6 +29,7 @@ typedef struct mesh__task {
     mesh_dtype dtype[2];      /* of source and destination */
     int64_t elem[2];          /* bytes of their elements */
     int add;                  /* what arrives is added to the destination */
+    int shared;               /* source and destination share memory */
     mesh__place_of at[2];     /* the layout reached: at[step & 1]; the next one: the other */
     mesh__place_of last;      /* the last layout: the destination, or a copy */
     mesh__place_of given[2];  /* where an end is a copy: what it is a copy of; else its base is NULL */

@@ -85,6 +85,7 @@ static void check_engine(mesh_transport *t) {
     }
     for (op = e->detached; op; op = op->next_detached) detached++;
     for (op = e->unused; op; op = op->next_unused) unused++;
+    for (op = e->rested; op; op = op->next_unused) unused++;
     CHECK_INT(e->nactive, active);
     CHECK_INT(e->nissued, issued);
     CHECK_INT(e->ndetached, detached);

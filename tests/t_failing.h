@@ -491,7 +491,7 @@ static void failing_cool(failing_rank *k) {
     }
     mesh_transport_free(t, e->op);
     e->op = NULL;
-    e->unused = NULL;
+    e->unused = e->rested = NULL;
     e->nops = e->op_cap = 0;
     for (i = 0; i < s->nslots; i++)
         if (s->slot[i]) return;

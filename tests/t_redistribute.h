@@ -837,7 +837,106 @@ static void test_plans_kept(void) {
     run_world(TCP, 4, plans_kept_rank, NULL);
 }
 
+/* The schedules of before serve again, at other addresses: in any order, several at once, of two comms, with strides that differ here and there,
+   in place and added between, kept and prepared. What they find there is theirs alone. */
+enum { AGAIN_SPECS = 5, AGAIN_MOST = 3 };
+static int rested(const mesh__engine *e) {
+    const mesh__op *op = e->rested;
+    int n = 0;
+    for (; op; op = op->next_unused) n++;
+    return n;
+}
+static void schedules_kept_rank(mesh_transport *t, void *ctx) {
+    static const char *const specs[AGAIN_SPECS] = {"a:S(0) b:S(1)", "b:S(0)", "a:S(1) b:S(0)", "a:S(0)@1 b:S(0)@0", "a:S(2) b:S(0)"};
+    static const int64_t shapes[2][3] = {{9, 6, 8}, {5, 11, 4}};
+    test_random same = random_from(91);
+    mesh_comm c[2];
+    mesh_error err;
+    mesh__engine *e;
+    int round, again = 0, i, k;
+    (void)ctx;
+    if (!open_comm(t, &c[0], "a=2,b=2", NULL, 20 * SECOND) || !open_comm(t, &c[1], "a=2,b=2", NULL, 20 * SECOND)) return;
+    e = mesh__impl(&c[0])->engine;
+    for (round = 0; round < 300 && !test_failures; round++) {
+        uint64_t now = round % 9 < 3 ? (uint64_t)round / 9 : (uint64_t)random_below(&same, 12); /* now and then a new one, thrice */
+        test_random what = random_from(now);
+        mesh_comm *on = &c[random_below(&what, 2)];
+        const int64_t *shape = shapes[random_below(&what, 2)];
+        any_part p[AGAIN_MOST][2];
+        mesh_request r[AGAIN_MOST];
+        int from = random_below(&what, AGAIN_SPECS), to = random_below(&what, AGAIN_SPECS);
+        int count = 1 + random_below(&same, AGAIN_MOST), add = random_below(&same, 5) == 0, kept = random_below(&same, 4);
+        for (i = 0; i < count; i++) {
+            test_random lay = random_from((uint64_t)random_below(&same, 2));
+            for (k = 0; k < 2; k++) {
+                CHECK_OK(mesh_tensor_make(&p[i][k].t, &on->on, specs[k ? to : from], MESH_F32, 3, shape, &err), err);
+                any_lay(&p[i][k], &lay, t->rank);
+                p[i][k].t.data = malloc((size_t)p[i][k].bytes);
+                memset(p[i][k].t.data, 0, (size_t)p[i][k].bytes);
+            }
+            if (from == to && random_below(&same, 2)) { /* in place */
+                free(p[i][1].t.data);
+                p[i][1] = p[i][0];
+            } else {
+                p[i][1].t.add = add;
+            }
+            any_visit(&p[i][0], t->rank, 1, 1, 0);
+        }
+        for (i = 0; i < count; i++) {
+            int before = rested(e);
+            if (kept == 2 && i == 0) {
+                CHECK_OK(mesh_prepare(on), on->error);
+                CHECK_OK(mesh_redistribute_start(on, &p[i][0].t, &p[i][1].t, &r[i]), on->error);
+                CHECK_OK(mesh_restart(r[i]), on->error);
+            } else {
+                CHECK_OK(mesh_redistribute_start(on, &p[i][0].t, &p[i][1].t, &r[i]), on->error);
+            }
+            again += rested(e) < before;
+            if (kept == 1) CHECK_OK(mesh_keep(r[i]), on->error);
+        }
+        for (i = 0; i < count; i++) CHECK_OK(mesh_wait(r[i]), on->error);
+        for (i = 0; i < count && kept == 1; i++) {
+            if (!p[i][1].t.add) CHECK_OK(mesh_restart(r[i]), on->error);
+            if (!p[i][1].t.add) CHECK_OK(mesh_wait(r[i]), on->error);
+            CHECK_OK(mesh_release(r[i]), on->error);
+        }
+        if (kept == 2) CHECK_OK(mesh_release(r[0]), on->error);
+        for (i = 0; i < count; i++) {
+            CHECK_INT(any_visit(&p[i][1], t->rank, 0, 1, 0), 0);
+            if (p[i][1].t.data != p[i][0].t.data) free(p[i][1].t.data);
+            free(p[i][0].t.data);
+        }
+    }
+    CHECK(again > 150);
+    CHECK_INT(rested(e), MESH__RESTED);
+    mesh_comm_close(&c[1]);
+    for (i = 0; i < 40 && !test_failures; i++) { /* the same call, and a barrier between that does not take its slot; another comm's plans are gone */
+        mesh_tensor src, dst;
+        mesh_request r[2];
+        memset(r, 0, sizeof r);
+        if (i % 10 == 5) CHECK_OK(mesh_comm_open(&c[1], t, &c[0].on, NULL, &err), err);
+        two_layouts(&c[i % 10 == 5], &src, &dst, "b:S(0)", "a:S(1) b:S(0)", 64, 9);
+        set_part(&src, t->rank, 1);
+        for (k = 0; k < 2; k++) {
+            CHECK_OK(mesh_redistribute_start(src.layout.on == &c[0].on ? &c[0] : &c[1], &src, &dst, &r[k]), c[0].error);
+            CHECK_OK(mesh_wait(r[k]), c[0].error);
+            CHECK_OK(mesh_barrier(&c[0], NULL), c[0].error);
+        }
+        CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+        if (i % 10 != 5 && i > 0) CHECK(r[0].slot == r[1].slot && r[0].generation != r[1].generation);
+        free(src.data), free(dst.data);
+        if (i % 10 == 5) mesh_comm_close(&c[1]);
+    }
+    mesh_comm_close(&c[0]);
+}
+static void test_schedules_kept(void) {
+    run_world(SIM, 4, schedules_kept_rank, NULL);
+    run_world(TCP, 4, schedules_kept_rank, NULL);
+    run_world(SHARED, 4, schedules_kept_rank, NULL);
+}
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/schedules_kept", test_schedules_kept, 0},
     {"redistribute/plans_kept", test_plans_kept, 0},
     {"redistribute/orders_of_dims", test_orders_of_dims, 0},
     {"redistribute/transposed", test_transposed, 0},
