@@ -846,6 +846,23 @@ static int rested(const mesh__engine *e) {
     for (; op; op = op->next_unused) n++;
     return n;
 }
+/* Of schedules together larger than there is room for, the last ones stay; one that is larger alone does not. */
+static void rested_memory(mesh__engine *e) {
+    static const int xfers[] = {1000, 2000, 1500, 596, 1, MESH__RESTED_XFERS, MESH__RESTED_XFERS + 1}, left[] = {1, 2, 2, 3, 3, 1, 0};
+    mesh__op *rest = e->rested, *unused = e->unused, op[sizeof xfers / sizeof *xfers];
+    size_t i;
+    e->rested = e->unused = NULL;
+    memset(op, 0, sizeof op);
+    for (i = 0; i < sizeof xfers / sizeof *xfers; i++) {
+        op[i].schedule.nxfers = xfers[i];
+        mesh__op_rest(e, &op[i]);
+        CHECK_INT(rested(e), left[i]);
+        CHECK(!left[i] || e->rested == &op[i]);
+    }
+    for (i = 0; e->unused; e->unused = e->unused->next_unused) i++;
+    CHECK_INT(i, sizeof op / sizeof *op); /* what made room is free */
+    e->rested = rest, e->unused = unused;
+}
 static void schedules_kept_rank(mesh_transport *t, void *ctx) {
     static const char *const specs[AGAIN_SPECS] = {"a:S(0) b:S(1)", "b:S(0)", "a:S(1) b:S(0)", "a:S(0)@1 b:S(0)@0", "a:S(2) b:S(0)"};
     static const int64_t shapes[2][3] = {{9, 6, 8}, {5, 11, 4}};
@@ -909,6 +926,7 @@ static void schedules_kept_rank(mesh_transport *t, void *ctx) {
     }
     CHECK(again > 150);
     CHECK_INT(rested(e), MESH__RESTED);
+    rested_memory(e);
     mesh_comm_close(&c[1]);
     for (i = 0; i < 40 && !test_failures; i++) { /* the same call, and a barrier between that does not take its slot; another comm's plans are gone */
         mesh_tensor src, dst;
