@@ -803,7 +803,7 @@ static void test_listener_tcp(void) { listener(0); }
 static void test_listener_unix(void) { listener(1); }
 
 /* A rank that calls while it leaves: it hangs up when it has said hello, or has its welcome, and says nothing. It has closed, as far as rank 1
-   can know. One that has said something is lost; so is one that rank 1 hears of from rank 0. */
+   can know. One that has said something is lost; so is one that rank 1 hears of from rank 0, before it hangs up or after. */
 static void half_called(int is_unix, int welcomed, int says) {
     rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
     mesh_transport *t;
@@ -832,10 +832,35 @@ static void half_called(int is_unix, int welcomed, int says) {
     if (!says) honest_event(__LINE__, 1, MESH_EVENT_LOST, ROGUE, mesh_socket__left);
     honest_down();
 }
+static void half_called_lost(int is_unix) {
+    rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    mesh_transport *t;
+    double end = test_now() + 20;
+    int fd = rogue_join();
+    mesh_socket__impl *s;
+    rogue_talk k;
+    rogue_turn(is_unix);
+    right.job = rogue_job;
+    talk_start(&k, &right);
+    CHECK(talk_greet(&k));
+    talk_prove(&k);
+    talk_send(&k, k.c2, 120);
+    CHECK_STR(talk_hear(&k), "welcome");
+    t = honest_of(1);
+    s = mesh_socket__of(t);
+    close(fd);
+    honest_event(__LINE__, 0, MESH_EVENT_LOST, ROGUE, mesh_socket__left);
+    while (s->peer[ROGUE].conn && !s->peer[ROGUE].conn->doubt[0] && test_now() < end) rogue_pump();
+    close(k.fd);
+    honest_event(__LINE__, 1, MESH_EVENT_LOST, ROGUE, mesh_socket__left);
+    honest_down();
+}
 static void test_half_called(void) {
     int is_unix, i;
-    for (is_unix = 0; is_unix < 2; is_unix++)
+    for (is_unix = 0; is_unix < 2; is_unix++) {
         for (i = 0; i < 3; i++) half_called(is_unix, i > 0, i > 1);
+        half_called_lost(is_unix);
+    }
 }
 
 /* What was right in one opening is wrong in the next, to the same port, secret and name: nonces are drawn anew. */

@@ -779,9 +779,11 @@ MESH__PRIVATE int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *
     if (f->a >= (uint64_t)s->net->base.size || (int)f->a == s->net->base.rank) return 1;
     if (c->doubt[0]) return 1; /* testimony of one who is doubted */
     for (i = 0; i < f->length; i++) mesh__put_char(&t, (char)f->data[i]);
-    if (s->peer[f->a].conn && s->peer[f->a].conn != c) /* what it sent may be unread; its end will show, or else soon */
+    if (s->peer[f->a].conn &&
+        s->peer[f->a].conn != c) { /* what it sent may be unread; its end will show, or else soon */
+        s->peer[f->a].conn->silent = 0;
         mesh_socket__doubt(s->peer[f->a].conn, text);
-    else
+    } else
         mesh_socket__gone(s, (int)f->a, MESH_EVENT_LOST, text, c);
     return 1;
 }

@@ -241,7 +241,7 @@ enum { MESH_SOCKET__JOINS = 0, MESH_SOCKET__CALLS, MESH_SOCKET__MOVES };
 struct mesh_socket__conn {
     int fd, state, initiator, rank, await, is_unix, broken; /* rank: -1 until known; await: of the handshake */
     int mute;   /* the peer reads no more; what it wrote may still be unread */
-    int silent; /* it called, and has said nothing since: where it hangs up, it may be closing */
+    int silent; /* it called, and nothing was heard from it or of it since: where it hangs up, it may be closing */
     int64_t deadline;
     unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
     unsigned char greet[512];   /* handshake bytes being read */
