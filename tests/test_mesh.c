@@ -64,6 +64,8 @@
 #include "t_comm_laws.h"
 #include "t_calls.h"
 #include "t_sockets.h"
+#include "t_connections.h"
+#include "t_opening.h"
 #include "t_rogue.h"
 #include "t_rogue_frames.h"
 #include "t_failing.h"
@@ -108,6 +110,8 @@ int main(int argc, char **argv) {
         TOPIC(law_tests),
         TOPIC(call_tests),
         TOPIC(sockets_tests),
+        TOPIC(connections_tests),
+        TOPIC(opening_tests),
         TOPIC(rogue_tests),
         TOPIC(rogue_frame_tests),
         TOPIC(failing_tests),

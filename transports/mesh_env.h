@@ -70,18 +70,21 @@ static const char *const mesh__env_names[4][4] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""}};
 
-/* A number from the environment. 1: it is there; 0: it is not, or empty; -1: it is no number. */
-MESH__RARE int mesh__env_int(const char *name, int *out, mesh_error *err) {
+/* A number from the environment; of: "number", or of what. 1: it is there; 0: it is not, or empty; -1: it is no number. */
+MESH__RARE int mesh__env_number(const char *name, const char *of, int *out, mesh_error *err) {
     const char *text = getenv(name), *p = text;
     int64_t v = 0;
     if (!text || !*text) return 0;
     for (; mesh__is_digit(*p) && v <= INT32_MAX; p++) v = v * 10 + (*p - '0');
     if (*p || v > INT32_MAX) {
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is \"%s\", which is no number from 0 to %d", name, text, INT32_MAX);
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is \"%s\", which is no %s from 0 to %d", name, text, of, INT32_MAX);
         return -1;
     }
     *out = (int)v;
     return 1;
+}
+MESH__RARE int mesh__env_int(const char *name, int *out, mesh_error *err) {
+    return mesh__env_number(name, "number", out, err);
 }
 
 /* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */

@@ -12,9 +12,9 @@
 /* ---- // >>environment ---- */
 
 /* A number from the environment. Returns 1 if it is there; an error where it is no number. */
-MESH__RARE int mesh_socket__env_int(const char *name, int *out, mesh_error *err, int *bad) {
+MESH__RARE int mesh_socket__env_number(const char *name, const char *of, int *out, mesh_error *err, int *bad) {
     mesh_error why;
-    int found = mesh__env_int(name, out, &why);
+    int found = mesh__env_number(name, of, out, &why);
     if (found < 0) mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: %s", why.text);
     *bad |= found < 0;
     return found > 0;
@@ -657,16 +657,17 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     else if (status == MESH_OK)
         memcpy(s->secret, secret ? secret : "", s->secret_bytes);
     mesh_socket__wipe(file, sizeof file);
-    if (status == MESH_OK && mesh_socket__env_int("MESH_TIMEOUT", &seconds, err, &bad))
+    if (status == MESH_OK && mesh_socket__env_number("MESH_TIMEOUT", "number of seconds", &seconds, err, &bad))
         s->net->base.timeout_ns = (int64_t)seconds * 1000000000;
     if (desc->open_timeout_ns > 0)
         allowed = desc->open_timeout_ns;
-    else if (status == MESH_OK && mesh_socket__env_int("MESH_OPEN_TIMEOUT", &seconds, err, &bad) && seconds)
+    else if (status == MESH_OK &&
+             mesh_socket__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &seconds, err, &bad) && seconds)
         allowed = (int64_t)seconds * 1000000000;
     s->open_deadline = mesh_socket__clock() + allowed;
     s->hint_at = s->open_deadline - (allowed < INT64_C(10000000000) ? allowed / 2 : allowed - INT64_C(5000000000));
     s->threaded = desc->progress_thread;
-    mesh_socket__env_int("MESH_PROGRESS_THREAD", &s->threaded, err, &bad);
+    mesh_socket__env_number("MESH_PROGRESS_THREAD", "number", &s->threaded, err, &bad);
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
@@ -860,7 +861,7 @@ MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket
     if (desc->listen_fd > 0)
         inherited = desc->listen_fd;
     else if (where->rank == 0)
-        mesh_socket__env_int("MESH_LISTEN_FD", &inherited, err, &bad);
+        mesh_socket__env_number("MESH_LISTEN_FD", "number", &inherited, err, &bad);
     unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
     mesh_socket__listen_unix(s);
     return where->rank == 0 ? mesh_socket__open_lead(s, where, inherited, desc->insecure, err)

@@ -1,0 +1,567 @@
+/* How a rank of the socket transport finds its job: the environment, addresses, opening. Uses t_sockets.h's ranks. */
+#ifndef T_OPENING_H
+#define T_OPENING_H
+
+/* ---- the environment: every launcher's variables, and what comes before what ---- */
+
+/* "A=1 B=x": and nothing else that a launcher, or a user, could have said. */
+static void law_environment(const char *text) {
+    static const char *const more[] = {
+        "MPI_LOCALRANKID", "MPI_LOCALNRANKS",  "PMIX_NAMESPACE", "PMI_JOBID",  "TORCHELASTIC_RUN_ID",
+        "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "MESH_OPEN_TIMEOUT"};
+    char copy[512], *p, *equals;
+    size_t i;
+    clear_environment();
+    for (i = 0; i < sizeof more / sizeof more[0]; i++) unsetenv(more[i]);
+    snprintf(copy, sizeof copy, "%s", text);
+    for (p = strtok(copy, " "); p; p = strtok(NULL, " "))
+        if ((equals = strchr(p, '=')) != NULL) *equals = 0, setenv(p, equals + 1, 1);
+}
+typedef struct place_case {
+    const char *environment;
+    int given; /* of the description: 0 nothing; else rank 2 of 5, local rank 3, and bits: 2 a port, 4 an address */
+    int rank, size, local_rank, port;
+    const char *address, *error;
+} place_case;
+static void test_places(void) {
+    static const place_case cases[] = {
+        {"", 0, 0, 1, -1, 29400, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
+        {"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=h MASTER_PORT=1", 0, 0, 1, 0, 1, "h", NULL},
+        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=3 SLURM_PROCID=7 SLURM_NTASKS=9 SLURM_LOCALID=5 SLURM_STEP_ID=0", 0, 1, 4, 3,
+         29400, "127.0.0.1", NULL},
+        {"OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=7 OMPI_COMM_WORLD_LOCAL_RANK=2 PMI_RANK=1 PMI_SIZE=2 MESH_PORT=1",
+         0, 6, 7, 2, 1, "127.0.0.1", NULL},
+        {"PMI_RANK=2 PMI_SIZE=3 MPI_LOCALRANKID=1 MASTER_PORT=65535", 0, 2, 3, 1, 65535, "127.0.0.1", NULL},
+        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_LOCALID=1 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MESH_PORT=9", 0, 2,
+         3, 1, 9, "n2", NULL},
+        {"SLURM_PROCID=2 SLURM_NTASKS=3 SLURM_STEP_ID=4 SLURM_STEP_NODELIST=n[2-3] MASTER_ADDR=a MESH_PORT=9", 0, 2, 3,
+         -1, 9, "a", NULL},
+        {"SLURM_PROCID=2 SLURM_STEP_ID=4", 0, 0, 1, -1, 29400, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 SLURM_STEP_NODELIST=n[2-3]", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
+        {"RANK= WORLD_SIZE= MESH_PORT= MASTER_PORT=3 MASTER_ADDR= PMI_RANK=0 PMI_SIZE=2", 0, 0, 2, -1, 3, "127.0.0.1",
+         NULL},
+        {"RANK=1 WORLD_SIZE=4 MESH_PORT=65535", 0, 1, 4, -1, 65535, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 4, -1, 101, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 TORCHELASTIC_USE_AGENT_STORE=False", 0, 1, 4, -1, 100, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=100 MESH_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True", 0, 1, 4, -1, 7,
+         "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 TORCHELASTIC_RUN_ID=none", 0, 1, 4, -1, 29400, "127.0.0.1", NULL},
+        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a MESH_PORT=7", 1, 2, 5, 3, 7, "a", NULL},
+        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a MESH_PORT=7 MASTER_PORT=8", 1 | 2, 2, 5, 3, 4321, "a", NULL},
+        {"RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a MESH_PORT=7", 1 | 4, 2, 5, 3, 7, "given", NULL},
+        {"RANK=x WORLD_SIZE=4", 1 | 2 | 4, 2, 5, 3, 4321, "given", NULL},
+        {"RANK=2147483647 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "rank 2147483647 of a world of 4 (from RANK)"},
+        {"RANK=2147483648 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"2147483648\", which is no number"},
+        {"RANK=4294967297 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"4294967297\", which is no number"},
+        {"RANK=-1 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"-1\", which is no number"},
+        {"RANK=0 WORLD_SIZE=0", 0, 0, 0, 0, 0, NULL, "rank 0 of a world of 0"},
+        {"WORLD_SIZE=4 PMI_RANK=1 PMI_SIZE=2", 0, 0, 0, 0, 0, NULL, "WORLD_SIZE is set, but RANK is not"},
+        {"OMPI_COMM_WORLD_RANK=1", 0, 0, 0, 0, 0, NULL, "OMPI_COMM_WORLD_RANK is set, but OMPI_COMM_WORLD_SIZE is not"},
+        {"RANK=1 WORLD_SIZE=4 MESH_PORT=0", 0, 0, 0, 0, 0, NULL, "port 0;"},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=0", 0, 0, 0, 0, 0, NULL, "port 0;"},
+        {"RANK=1 WORLD_SIZE=4 MESH_PORT=65536", 0, 0, 0, 0, 0, NULL, "port 65536;"},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=65535 TORCHELASTIC_USE_AGENT_STORE=True", 0, 0, 0, 0, 0, NULL, "port 65536;"},
+        {"RANK=1 WORLD_SIZE=4 MESH_PORT=x MASTER_PORT=7", 0, 0, 0, 0, 0, NULL, "MESH_PORT is \"x\""},
+        {"RANK=1 WORLD_SIZE=4 MASTER_PORT=7.", 0, 0, 0, 0, 0, NULL, "MASTER_PORT is \"7.\""},
+    };
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const place_case *c = &cases[i];
+        int failed = test_failures;
+        mesh_socket_desc d = MESH_ZERO;
+        mesh_env w;
+        mesh_error err;
+        mesh_status status;
+        if (c->given) d.rank = 2, d.size = 5, d.local_rank = 3;
+        if (c->given & 2) d.port = 4321;
+        if (c->given & 4) d.address = "given";
+        law_environment(c->environment);
+        err.text[0] = 0;
+        status = mesh_socket__who(&d, &w, &err);
+        CHECK_INT(status, c->error ? MESH_ERR_ARGUMENT : MESH_OK);
+        if (c->error) {
+            CHECK_HAS(err.text, c->error);
+        } else {
+            CHECK_INT(w.rank, c->rank);
+            CHECK_INT(w.size, c->size);
+            CHECK_INT(w.local_rank, c->local_rank);
+            CHECK_INT(w.port, c->port);
+            CHECK_STR(w.address, c->address);
+        }
+        if (test_failures != failed) test_fail(__FILE__, __LINE__, "with \"%s\"", c->environment);
+    }
+}
+
+static int law_file(char *path, const char *text, size_t n) {
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && write(fd, text, n) == (ssize_t)n);
+    close(fd);
+    return fd >= 0;
+}
+/* A world of one, with this environment: opened, or refused with this text. */
+static void law_alone(int line, const char *environment, const mesh_socket_desc *d, const char *error,
+                      mesh_socket *net) {
+    mesh_error err;
+    mesh_status status;
+    law_environment(environment);
+    err.text[0] = 0;
+    status = mesh_socket_open(net, d, &err);
+    if (status != (error ? MESH_ERR_ARGUMENT : MESH_OK) || (error && !strstr(err.text, error)))
+        test_fail(__FILE__, line, "\"%s\": %s: %s", environment, mesh_status_text(status), err.text);
+}
+static void test_variables(void) {
+    static const int lengths[] = {1, 7, 8, 9, 63, 64, 65, 255};
+    mesh_socket_desc d = MESH_ZERO;
+    mesh_socket net;
+    char empty[] = "/tmp/mesh-law-XXXXXX", full[] = "/tmp/mesh-law-XXXXXX", lines[] = "/tmp/mesh-law-XXXXXX", text[400],
+         *long_text = (char *)malloc(16384);
+    int64_t before, after;
+    size_t i;
+    law_alone(__LINE__, "MESH_TIMEOUT=3600", NULL, NULL, &net);
+    CHECK_INT(net.base.timeout_ns, INT64_C(3600000000000));
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MASTER_ADDR=no.such.host.invalid MESH_LISTEN_FD=0", NULL, NULL,
+              &net); /* it needs nobody */
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_TIMEOUT=soon", NULL, "MESH_TIMEOUT is \"soon\", which is no number of seconds from 0", &net);
+    law_alone(__LINE__, "MESH_OPEN_TIMEOUT=soon", NULL, "mesh_socket_open: MESH_OPEN_TIMEOUT is \"soon\", which is no number of seconds from 0",
+              &net);
+    before = mesh_socket__clock();
+    law_alone(__LINE__, "MESH_OPEN_TIMEOUT=3600", NULL, NULL, &net);
+    after = mesh_socket__clock();
+    CHECK(mesh_socket__of(&net.base)->open_deadline - before >= 3600 * SECOND);
+    CHECK(mesh_socket__of(&net.base)->open_deadline - after <= 3600 * SECOND);
+    CHECK_INT(net.base.timeout_ns, 0);
+    mesh_socket_close(&net);
+    before = mesh_socket__clock();
+    law_alone(__LINE__, "MESH_SOCKET_LANES=tcp", NULL, NULL, &net);
+    after = mesh_socket__clock();
+    CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_TCP);
+    CHECK(mesh_socket__of(&net.base)->open_deadline - before >= 60 * SECOND);
+    CHECK(mesh_socket__of(&net.base)->open_deadline - after <= 60 * SECOND);
+    CHECK_INT(net.base.timeout_ns, 0);
+    mesh_socket_close(&net);
+    d.lanes = MESH_SOCKET_TCP;
+    d.open_timeout_ns = 5;
+    before = mesh_socket__clock();
+    law_alone(__LINE__, "MESH_SOCKET_LANES=auto MESH_OPEN_TIMEOUT=3600", &d, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_TCP); /* the description's word comes first */
+    CHECK(mesh_socket__of(&net.base)->open_deadline - mesh_socket__clock() <= 5);
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_SOCKET_LANES=auto", NULL, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_AUTO);
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_SOCKET_LANES=shm", NULL, "MESH_SOCKET_LANES is \"shm\"", &net);
+    /* Secrets: every byte of one, where it is to be found, and what is none. */
+    for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        memset(text, 'a' + (int)i, sizeof text);
+        text[lengths[i]] = 0;
+        memset(&d, 0, sizeof d);
+        d.secret = text;
+        law_alone(__LINE__, "MESH_SECRET=other", &d, NULL, &net);
+        CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, lengths[i]);
+        CHECK(!memcmp(mesh_socket__of(&net.base)->secret, text, (size_t)lengths[i]));
+        mesh_socket_close(&net);
+    }
+    memset(text, 'b', sizeof text);
+    text[256] = 0;
+    law_alone(__LINE__, "", &d, "the secret has 256 bytes; at most 255", &net);
+    d.secret = "";
+    law_alone(__LINE__, "MESH_SECRET=other MESH_SECRET_FILE=/nowhere", &d, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 0);
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_SECRET=other MESH_SECRET_FILE=/nowhere", NULL, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 5);
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_SECRET_FILE=/nowhere", NULL, "MESH_SECRET_FILE names \"/nowhere\"", &net);
+    if (law_file(empty, "\r\n\n", 3) && law_file(full, "two words\r\n", 11)) {
+        snprintf(text, sizeof text, "MESH_SECRET_FILE=%s", empty);
+        law_alone(__LINE__, text, NULL, "it is empty", &net);
+        snprintf(text, sizeof text, "MESH_SECRET_FILE=%s", full);
+        law_alone(__LINE__, text, NULL, NULL, &net);
+        CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 9);
+        mesh_socket_close(&net);
+    }
+    /* A tuning table is used, whole. */
+    memset(long_text, '\n', 16384);
+    CHECK(law_file(lines, long_text, 16383));
+    snprintf(text, sizeof text, "MESH_TUNING=%s", lines);
+    law_alone(__LINE__, text, NULL, "longer than 16 KiB", &net);
+    CHECK_INT(truncate(lines, 0), 0);
+    law_alone(__LINE__, text, NULL, NULL, &net);
+    CHECK(net.base.tuning == &mesh_socket__of(&net.base)->tuning);
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_TUNING=/nowhere", NULL, "MESH_TUNING names \"/nowhere\"", &net);
+    law_alone(__LINE__, "MESH_TUNING=/", NULL, "MESH_TUNING names \"/\"", &net);
+    law_alone(__LINE__, "", NULL, NULL, &net);
+    CHECK(net.base.tuning == NULL);
+    mesh_socket_close(&net);
+    unlink(empty), unlink(full), unlink(lines);
+    free(long_text);
+    { /* A trace that was closed is whole: an array. */
+        char dir[] = "/tmp/mesh-law-XXXXXX", file[64], *last;
+        FILE *f;
+        size_t n = 0;
+        CHECK(mkdtemp(dir) != NULL);
+        snprintf(text, sizeof text, "MESH_TRACE=%s", dir);
+        law_alone(__LINE__, text, NULL, NULL, &net);
+        mesh_socket_close(&net);
+        snprintf(file, sizeof file, "%s/rank-0.json", dir);
+        if ((f = fopen(file, "r")) != NULL) {
+            n = fread(text, 1, sizeof text - 1, f);
+            fclose(f);
+        }
+        text[n] = 0;
+        for (last = text + n; last > text && (last[-1] == '\n' || last[-1] == ' ');) *--last = 0;
+        CHECK(text[0] == '[' && last > text && last[-1] == ']');
+        unlink(file), rmdir(dir);
+    }
+}
+
+/* Keys of every length, messages of many; Python's hmac says the same. */
+static void test_hmac_lengths(void) {
+    unsigned char key[256], message[70], mac[32];
+    mesh_socket__sha all;
+    char text[65];
+    int n, i;
+    memset(message, 'm', sizeof message);
+    mesh_socket__sha_start(&all);
+    for (n = 0; n < 256; n++) {
+        const void *piece = message;
+        size_t nbytes = (size_t)(n % 70);
+        for (i = 0; i < n; i++) key[i] = (unsigned char)(i * 7 + n);
+        mesh_socket__hmac(key, (size_t)n, &piece, &nbytes, 1, mac);
+        mesh_socket__sha_add(&all, mac, 32);
+    }
+    mesh_socket__sha_end(&all, mac);
+    hex(mac, 32, text);
+    CHECK_STR(text, "64a25fac34d9a6367ab3a0e6ddedbb1581da07a6a2bdb0da1bf0c9b979d6ad98");
+}
+
+/* ---- addresses ---- */
+
+static void test_addresses(void) {
+    static const struct {
+        const char *text;
+        int loopback;
+    } pool[] = {{"127.0.0.1", 1},
+                {"127.255.0.9", 1},
+                {"128.0.0.1", 0},
+                {"126.0.0.1", 0},
+                {"0.0.0.0", 0},
+                {"10.0.0.127", 0},
+                {"::1", 1},
+                {"::", 0},
+                {"::2", 0},
+                {"::ffff:127.0.0.1", 1},
+                {"::ffff:10.0.0.1", 0},
+                {"::ffff:1.127.0.1", 0},
+                {"fe80::1", 0},
+                {"2001:db8::127", 0}};
+    static const char *const loopback[] = {"localhost", "127.0.0.1", "127.9.8.7", "::1"},
+                             *const others[] = {"1.127.0.0", "127x.example", "1270.example", "localhost.example", "::2",
+                                                "",          "node"};
+    test_random rng = random_from(31);
+    size_t i;
+    int k;
+    for (i = 0; i < sizeof pool / sizeof pool[0]; i++) {
+        struct sockaddr_storage a;
+        memset(&a, 0, sizeof a);
+        a.ss_family = strchr(pool[i].text, ':') ? AF_INET6 : AF_INET;
+        CHECK_INT(inet_pton(a.ss_family, pool[i].text,
+                            a.ss_family == AF_INET ? (void *)&((struct sockaddr_in *)&a)->sin_addr
+                                                   : (void *)&((struct sockaddr_in6 *)&a)->sin6_addr),
+                  1);
+        if (mesh_socket__is_loopback((struct sockaddr *)&a) != pool[i].loopback)
+            test_fail(__FILE__, __LINE__, "%s: loopback or not?", pool[i].text);
+    }
+    for (i = 0; i < 4; i++)
+        if (!mesh_socket__names_loopback(loopback[i])) test_fail(__FILE__, __LINE__, "%s is loopback", loopback[i]);
+    for (i = 0; i < 7; i++)
+        if (mesh_socket__names_loopback(others[i])) test_fail(__FILE__, __LINE__, "%s may be another host", others[i]);
+    for (k = 0; k < 50; k++) { /* what the book says of a rank is what was written, and where it is reached */
+        mesh_socket__entry e, back;
+        unsigned char wire[MESH_SOCKET__ENTRY];
+        struct sockaddr_storage a;
+        socklen_t length = 0;
+        memset(&e, 0, sizeof e), memset(&back, 0, sizeof back);
+        for (i = 0; i < 16; i++) e.addr[i] = (unsigned char)random_next(&rng);
+        e.port = (uint16_t)random_next(&rng), e.family = k % 2 ? 4 : 6;
+        e.host = random_next(&rng), e.token = random_next(&rng), e.cores = random_next(&rng);
+        e.process = random_next(&rng), e.scope = (uint32_t)random_next(&rng);
+        mesh_socket__entry_write(wire, &e);
+        mesh_socket__entry_read(&back, wire);
+        CHECK(!memcmp(&e, &back, sizeof e));
+        CHECK(wire[16] == (e.port & 255) && wire[17] == e.port >> 8 && wire[24] == (e.host & 255));
+        mesh_socket__sockaddr(&e, &a, &length);
+        if (e.family == 4) {
+            const struct sockaddr_in *in = (struct sockaddr_in *)&a;
+            CHECK(length == sizeof *in && in->sin_family == AF_INET && ntohs(in->sin_port) == e.port &&
+                  !memcmp(&in->sin_addr, e.addr, 4));
+        } else {
+            const struct sockaddr_in6 *in = (struct sockaddr_in6 *)&a;
+            CHECK(length == sizeof *in && in->sin6_family == AF_INET6 && ntohs(in->sin6_port) == e.port &&
+                  !memcmp(&in->sin6_addr, e.addr, 16) && in->sin6_scope_id == e.scope);
+        }
+    }
+}
+
+/* A rank's place on its host, by the launcher's word or by who else is there; ranks that share cores are crowded. */
+static void test_neighbours(void) {
+    static const uint64_t hosts[4] = {5, 9, 5, 5};
+    static const int places[4] = {0, 0, 1, 2};
+    mesh_env w;
+    uint64_t bits;
+    int i, k, cores = mesh_env_cores(&bits);
+    law_open(4, MESH_SOCKET_AUTO);
+    for (i = 0; i < 4; i++) CHECK_INT(law[i].net.local_rank, 0); /* what the description says */
+    memset(&w, 0, sizeof w);
+    for (i = 0; i < 4; i++) {
+        mesh_socket__entry *book = law_impl(i)->book;
+        for (k = 0; k < 4; k++) book[k].host = hosts[k], book[k].cores = bits;
+        w.local_rank = -1;
+        mesh_socket__neighbours(law_impl(i), &w);
+        CHECK_INT(law[i].net.local_rank, places[i]);
+        CHECK_INT(law_impl(i)->crowded, (i == 1 ? 1 : 3) > cores ? (3 + cores - 1) / cores : 0);
+        w.local_rank = 7;
+        mesh_socket__neighbours(law_impl(i), &w);
+        CHECK_INT(law[i].net.local_rank, 7);
+    }
+    law_close();
+}
+
+/* The limit of open files is raised as far as is needed and allowed, and never lowered. */
+static void test_files(void) {
+    struct rlimit limit, now;
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < 400) {
+        fprintf(stderr, "    few files are allowed: not tested\n");
+        return;
+    }
+    limit.rlim_cur = 40;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    mesh_socket__raise_files(100);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &now), 0);
+    CHECK_INT(now.rlim_cur, 328);
+    mesh_socket__raise_files(10);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &now), 0);
+    CHECK_INT(now.rlim_cur, 328);
+    limit.rlim_cur = limit.rlim_max = 350;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    mesh_socket__raise_files(10000);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &now), 0);
+    CHECK_INT(now.rlim_cur, 350);
+}
+
+/* ---- opening ---- */
+
+/* What is inherited is a socket that listens, on loopback where there is no secret. */
+static void test_inherited(void) {
+    mesh_socket_desc d;
+    mesh_socket net;
+    mesh_error err;
+    struct sockaddr_in any;
+    int port, fd[2], listener, insecure;
+    law_environment("");
+    CHECK_INT(pipe(fd), 0);
+    d = socket_desc(0, 2, 1, fd[0]);
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "is no listening socket");
+    close(fd[0]), close(fd[1]);
+    d.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "is no listening socket");
+    close(d.listen_fd);
+    for (insecure = 0; insecure < 3; insecure++) { /* 2: with a secret */
+        memset(&any, 0, sizeof any);
+        any.sin_family = AF_INET;
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(bind(listener, (struct sockaddr *)&any, sizeof any) == 0 && listen(listener, 5) == 0);
+        d.listen_fd = listener;
+        d.secret = insecure == 2 ? "s" : "";
+        d.insecure = insecure == 1;
+        d.open_timeout_ns = 1;
+        CHECK_INT(mesh_socket_open(&net, &d, &err), insecure ? MESH_ERR_TIMEOUT : MESH_ERR_ARGUMENT);
+        if (!insecure) CHECK_HAS(err.text, "beyond loopback, and there is no secret");
+        if (!insecure) close(listener);
+    }
+    listener = listen_loopback(AF_INET, &port); /* loopback needs none */
+    d.listen_fd = listener;
+    d.secret = "", d.insecure = 0;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
+}
+
+/* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. Somebody else on this
+   host may take it in between: then once more. */
+static int comes_first(void) {
+    int port, fd = listen_loopback(AF_INET, &port), first, i, on = 1, have = 0;
+    char hello[MESH_SOCKET__C1];
+    ssize_t n;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* what was accepted has it too */
+    law_n = 2;
+    for (i = 0; i < 2; i++) {
+        law[i].desc = socket_desc(i, 2, port, 0);
+        law[i].desc.log = law_quiet;
+        law[i].desc.open_timeout_ns = (i ? 3 : 20) * SECOND;
+    }
+    law_begin(1);
+    first = accept(fd, NULL, NULL); /* somebody else, who hangs up */
+    CHECK(first >= 0);
+    while (have < MESH_SOCKET__C1 && (n = recv(first, hello, sizeof hello, 0)) > 0) have += (int)n;
+    close(fd);
+    close(first); /* with nothing unread: it lingers */
+    law_begin(0);
+    for (i = 0; i < 2; i++) law_end(i);
+    if (law[0].status == MESH_ERR_TRANSPORT && strstr(law[0].err.text, "cannot listen")) return 0;
+    for (i = 0; i < 2; i++) CHECK_OK(law[i].status, law[i].err);
+    law_close();
+    return 1;
+}
+static void test_comes_first(void) {
+    int i;
+    for (i = 0; i < 4; i++)
+        if (comes_first()) return;
+    test_fail(__FILE__, __LINE__, "rank 0 cannot listen where another connection has just ended: %s", law[0].err.text);
+}
+
+/* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
+static size_t fatal_size;
+static int fatal_left, fatal_dies;
+static void *fatal_alloc(void *ctx, size_t n) {
+    (void)ctx;
+    if (n == fatal_size && --fatal_left == 0) {
+        if (fatal_dies) _exit(0);
+        return NULL;
+    }
+    return malloc(n);
+}
+static void fatal_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+static void fatal_open(int ranks, size_t size, int times, int dies, mesh_status status, const char *want) {
+    mesh_error err;
+    mesh_socket net;
+    int port, fd = listen_loopback(AF_INET, &port), state;
+    mesh_socket_desc d = socket_desc(0, ranks, port, fd);
+    int64_t deadline;
+    pid_t pid;
+    d.open_timeout_ns = 10 * SECOND;
+    fflush(NULL);
+    if ((pid = fork()) == 0) {
+        mesh_socket_desc e = socket_desc(1, ranks, port, 0);
+        close(fd);
+        fatal_size = size, fatal_left = times, fatal_dies = dies;
+        e.allocator.alloc = fatal_alloc, e.allocator.free = fatal_free;
+        if (mesh_socket_open(&net, &e, &err)) _exit(1);
+        mesh_socket_close(&net);
+        _exit(0);
+    }
+    deadline = mesh_socket__clock() + d.open_timeout_ns;
+    err.text[0] = 0;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), status);
+    if (want) CHECK_HAS(err.text, want);
+    CHECK(mesh_socket__clock() < deadline); /* who is gone, or stays, is not waited for to the end */
+    mesh_socket_close(&net);
+    CHECK(test_wait_child(pid, test_now() + 20, &state) && WIFEXITED(state) && WEXITSTATUS(state) == 0);
+}
+static void test_lost_early(void) {
+    fatal_open(3, MESH_SOCKET__RBUF, 1, 1, MESH_ERR_PEER, "rank 1 came and was lost again before all had come");
+}
+static void test_lost_moving(void) { fatal_open(2, sizeof(mesh_socket__conn), 2, 1, MESH_OK, NULL); }
+static void test_stays(void) { fatal_open(2, sizeof(mesh_socket__conn), 2, 0, MESH_OK, NULL); }
+
+/* A book is what rank 0 says while this rank opens, and as long as the world: nothing else is. */
+static void test_book_only(void) {
+    static const uint64_t length[] = {
+        0, 1, MESH_SOCKET__ENTRY, 2 * MESH_SOCKET__ENTRY - 1, 2 * MESH_SOCKET__ENTRY, 3 * MESH_SOCKET__ENTRY};
+    mesh_socket__conn c;
+    int opening, rank;
+    size_t i;
+    law_open(2, MESH_SOCKET_UNIX);
+    memset(&c, 0, sizeof c);
+    for (opening = 0; opening < 2; opening++)
+        for (rank = 0; rank < 2; rank++)
+            for (i = 0; i < 6; i++) {
+                c.rx.type = MESH_SOCKET__F_BOOK, c.rx.length = (uint32_t)length[i];
+                c.rank = rank;
+                law_impl(1)->in_open = opening;
+                CHECK_INT(mesh_socket__frame_valid(law_impl(1), &c), opening && rank == 0 && i == 4);
+            }
+    law_impl(1)->in_open = 0;
+    law_close();
+}
+
+/* Ranks that want TCP, and ranks that do not, are one world; nobody waits for a Unix-domain socket that is not there. */
+static void some_tcp(int rank, mesh_socket_desc *d) {
+    d->lanes = rank % 2 ? MESH_SOCKET_TCP : MESH_SOCKET_AUTO;
+    d->open_timeout_ns = 10 * SECOND;
+}
+static void test_mixed_lanes(void) {
+    int64_t deadline = mesh_socket__clock() + 10 * SECOND;
+    int a, b;
+    law_open_as(4, 0, some_tcp);
+    CHECK(mesh_socket__clock() < deadline);
+    for (a = 0; a < 4; a++)
+        for (b = 0; b < a; b++) {
+            law_meet(a, b);
+            CHECK_INT(law_peer(a, b)->conn->is_unix, !(a % 2) && !(b % 2));
+        }
+    law_balanced(__LINE__);
+    law_close();
+}
+
+/* A connection over TCP: small messages do not wait. To another host, one that falls silent is found within 20 s; on this host nothing is sent
+   to find out, for it is never silent to itself. */
+static void test_tcp_options(void) {
+    mesh_socket__conn *c;
+    struct sockaddr_in elsewhere;
+    int i, value[5] = {0, 0, 0, 0, 0};
+    socklen_t length;
+    memset(&elsewhere, 0, sizeof elsewhere);
+    elsewhere.sin_family = AF_INET;
+    law_open(2, MESH_SOCKET_TCP);
+    for (i = 0; i < 2; i++) {
+        c = law_peer(i, 1 - i)->conn;
+        length = sizeof value[0], getsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &value[0], &length);
+        CHECK(value[0] && c->is_near);
+        length = sizeof value[1], getsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &value[1], &length);
+        CHECK_INT(value[1], 0);
+        law_impl(i)->book[1 - i].host ^= 1; /* as if it were elsewhere */
+        c->is_near = 0;
+        mesh_socket__tune(c->fd, (struct sockaddr *)(void *)&elsewhere);
+        mesh_socket__place_known(law_impl(i), c);
+        CHECK_INT(c->is_near, 0);
+        length = sizeof value[1], getsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &value[1], &length);
+        CHECK_INT(value[1], 1);
+#if MESH_SOCKET__LINUX
+        length = sizeof value[2], getsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &value[2], &length);
+        length = sizeof value[3], getsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &value[3], &length);
+        length = sizeof value[4], getsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &value[4], &length);
+        CHECK(value[2] + value[3] * value[4] <= 20 && value[2] > 0);
+#endif
+        CHECK(fcntl(c->fd, F_GETFL) & O_NONBLOCK);
+    }
+    law_close();
+}
+
+static const test_case opening_tests[] = {
+    {"sockets/places", test_places, 0},
+    {"sockets/variables", test_variables, 0},
+    {"sockets/hmac_lengths", test_hmac_lengths, 0},
+    {"sockets/addresses", test_addresses, 0},
+    {"sockets/neighbours", test_neighbours, 0},
+    {"sockets/files", test_files, 0},
+    {"sockets/inherited", test_inherited, 0},
+    {"sockets/comes_first", test_comes_first, 0},
+    {"sockets/lost_early", test_lost_early, 0},
+    {"sockets/lost_moving", test_lost_moving, 0},
+    {"sockets/stays", test_stays, 0},
+    {"sockets/book_only", test_book_only, 0},
+    {"sockets/mixed_lanes", test_mixed_lanes, 0},
+    {"sockets/tcp_options", test_tcp_options, 0},
+};
+
+#endif
