@@ -62,6 +62,8 @@
 #include "t_split.h"
 #include "t_hosts.h"
 #include "t_comm_laws.h"
+#include "t_comm_told.h"
+#include "t_comm_waits.h"
 #include "t_calls.h"
 #include "t_sockets.h"
 #include "t_connections.h"
@@ -108,6 +110,8 @@ int main(int argc, char **argv) {
         TOPIC(schedule_tests),
         TOPIC(refused_tests),
         TOPIC(law_tests),
+        TOPIC(comm_told_tests),
+        TOPIC(comm_waits_tests),
         TOPIC(call_tests),
         TOPIC(sockets_tests),
         TOPIC(connections_tests),
