@@ -976,6 +976,126 @@ static void test_closed_groups(void) {
     law_close();
 }
 
+/* ---- broadcasts and scatters in shared memory: what receivers have not begun their source copies, from the end, when it has its turn ---- */
+
+enum { HELPED_ROOT = 1, HELPED_COUNT = 40 * 65536 + 5 };
+static void *helped_group[3];
+static int32_t *helped_send, *helped_recv[3];
+static mesh_ticket helped_ticket[3];
+
+static mesh_socket__rest *helped_rest(int rank) {
+    mesh_socket__handle *g = (mesh_socket__handle *)helped_group[rank];
+    return &g->cell[g->index]->rest[g->numbers & 1];
+}
+static uint32_t helped_done(int rank) { return (uint32_t)MESH_SOCKET__SEE(&helped_rest(rank)->done); }
+
+static void helped_begin(int rank, int kind, size_t count) {
+    mesh_call c;
+    memset(&c, 0, sizeof c);
+    c.kind = kind, c.dtype = MESH_I32, c.elem_bytes = 4, c.root = HELPED_ROOT, c.count = count;
+    c.send = rank == HELPED_ROOT ? helped_send : NULL;
+    c.recv = kind == MESH_CALL_BROADCAST && rank == HELPED_ROOT ? helped_send : helped_recv[rank];
+    c.channel = UINT64_C(77) << 32 | 1, c.check = 5;
+    memset(helped_recv[rank], 0x5a, count * 4);
+    CHECK_INT(law_of(rank)->ops->collective(law_of(rank), helped_group[rank], &c, &helped_ticket[rank]), MESH_OK);
+    law_keep(rank, &helped_ticket[rank]);
+}
+static void helped_check(int rank, int kind, size_t count) {
+    const int32_t *from = kind == MESH_CALL_SCATTER ? helped_send + (size_t)rank * count : helped_send;
+    CHECK(!memcmp(helped_recv[rank], from, count * 4));
+}
+static void test_helped(void) {
+    static const int kinds[] = {MESH_CALL_BROADCAST, MESH_CALL_SCATTER};
+    mesh_error why;
+    mesh m;
+    void *p;
+    int i, k, kind;
+    uint32_t taken = 0;
+    int32_t *own;
+    size_t at, count;
+    law_open(3, MESH_SOCKET_AUTO);
+    if (!MESH_SOCKET__SHARES || !law_impl(0)->shared) {
+        law_close();
+        return;
+    }
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &why), why);
+    for (i = 0; i < 3; i++) {
+        CHECK_INT(law_of(i)->ops->group_open(law_of(i), NULL, 77, &m, 0, i, INT64_MAX, &helped_group[i], &why), MESH_OK);
+        CHECK_OK(mesh_alloc(law_of(i), HELPED_COUNT * 4, &p, &why), why);
+        helped_recv[i] = (int32_t *)p;
+    }
+    CHECK_OK(mesh_alloc(law_of(HELPED_ROOT), HELPED_COUNT * 12, &p, &why), why);
+    helped_send = (int32_t *)p;
+    for (at = 0; at < (size_t)HELPED_COUNT * 3; at++) helped_send[at] = (int32_t)at * 7;
+    /* a source that has no turn is not waited for */
+    helped_begin(HELPED_ROOT, MESH_CALL_BROADCAST, HELPED_COUNT);
+    helped_begin(0, MESH_CALL_BROADCAST, HELPED_COUNT);
+    helped_begin(2, MESH_CALL_BROADCAST, HELPED_COUNT);
+    for (i = 0; i < 3; i += 2) {
+        mesh_status status = MESH_IN_PROGRESS;
+        for (k = 0; k < 1000 && (status = law_test(i, &helped_ticket[i], &why)) == MESH_IN_PROGRESS; k++) law_step(i);
+        CHECK_INT(status, MESH_OK);
+        helped_check(i, MESH_CALL_BROADCAST, HELPED_COUNT);
+    }
+    CHECK_INT(law_ended(HELPED_ROOT, &helped_ticket[HELPED_ROOT]), MESH_OK);
+    /* one that has serves each receiver in turn, until nothing is left; then they end */
+    for (kind = 0; kind < 2; kind++)
+        for (count = HELPED_COUNT; count > HELPED_COUNT - 3; count--) {
+            uint32_t chunks = (uint32_t)(kinds[kind] == MESH_CALL_BROADCAST ? (count + 65535) / 65536 : (count + 21844) / 21845);
+            for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, kinds[kind], count);
+            law_step(2), law_step(0);
+            for (k = 0; k < 100; k++) {
+                int ahead = (int)helped_done(0) - (int)helped_done(2);
+                CHECK(ahead >= -1 && ahead <= 1);
+                law_step(HELPED_ROOT);
+            }
+            for (i = 0; i < 3; i += 2) {
+                uint64_t left = MESH_SOCKET__SEE(&helped_rest(i)->left);
+                CHECK_INT((uint32_t)left, left >> 32);
+                CHECK_INT(helped_done(i), chunks - (uint32_t)left);
+                CHECK(helped_done(i) > 0);
+            }
+            for (i = 0; i < 3; i++) {
+                CHECK_INT(law_ended(i, &helped_ticket[i]), MESH_OK);
+                if (i != HELPED_ROOT || kinds[kind] == MESH_CALL_SCATTER) helped_check(i, kinds[kind], count);
+            }
+        }
+    /* what the source has taken is waited for */
+    for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, MESH_CALL_BROADCAST, HELPED_COUNT);
+    CHECK_INT(mesh_socket__take_chunk(helped_rest(0), 1, &taken), 1);
+    for (k = 0; k < 1000; k++) law_pump();
+    CHECK_INT(law_test(0, &helped_ticket[0], &why), MESH_IN_PROGRESS);
+    CHECK(helped_recv[0][taken * (size_t)65536] == 0x5a5a5a5a);
+    at = (size_t)taken * 65536;
+    memcpy(helped_recv[0] + at, helped_send + at, (HELPED_COUNT - at < 65536 ? HELPED_COUNT - at : 65536) * 4);
+    MESH_SOCKET__SHOW(&helped_rest(0)->done, MESH_SOCKET__SEE(&helped_rest(0)->done) + 1);
+    for (i = 0; i < 3; i++) CHECK_INT(law_ended(i, &helped_ticket[i]), MESH_OK);
+    helped_check(0, MESH_CALL_BROADCAST, HELPED_COUNT);
+    CHECK_OK(mesh_free(law_of(HELPED_ROOT), p, &why), why);
+    /* nobody takes from memory that has to be shown first */
+    helped_send = own = (int32_t *)malloc(HELPED_COUNT * 4);
+    for (at = 0; at < (size_t)HELPED_COUNT; at++) helped_send[at] = (int32_t)at * 5;
+    for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, MESH_CALL_BROADCAST, HELPED_COUNT);
+    for (i = 0; i < 3; i++) {
+        CHECK_INT(law_ended(i, &helped_ticket[i]), MESH_OK);
+        if (i != HELPED_ROOT) helped_check(i, MESH_CALL_BROADCAST, HELPED_COUNT);
+    }
+    free(own);
+    /* a receiver that gives up: its memory is the program's again */
+    CHECK_OK(mesh_alloc(law_of(HELPED_ROOT), HELPED_COUNT * 4, &p, &why), why);
+    helped_send = (int32_t *)p;
+    for (at = 0; at < (size_t)HELPED_COUNT; at++) helped_send[at] = (int32_t)at;
+    for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, MESH_CALL_BROADCAST, HELPED_COUNT);
+    CHECK_INT(law_of(0)->ops->cancel(law_of(0), &helped_ticket[0]), MESH_OK);
+    CHECK_INT(law_ended(0, &helped_ticket[0]), MESH_ERR_CANCELED);
+    CHECK(MESH_SOCKET__SEE(&helped_rest(0)->left) == 0);
+    memset(helped_recv[0], 9, HELPED_COUNT * 4);
+    for (k = 0; k < 100; k++) law_step(HELPED_ROOT), law_step(2);
+    for (at = 0; at < HELPED_COUNT && helped_recv[0][at] == 0x09090909; at++) {}
+    CHECK_INT((int)at, HELPED_COUNT);
+    law_close();
+}
+
 static const test_case sockets_tests[] = {
     {"sockets/messages_tcp", test_messages_tcp, 0},
     {"sockets/messages_unix", test_messages_unix, 0},
@@ -996,6 +1116,7 @@ static const test_case sockets_tests[] = {
     {"sockets/controls_order", test_controls_order, 0},
     {"sockets/last_words", test_last_words, 0},
     {"sockets/closed_groups", test_closed_groups, 0},
+    {"sockets/helped", test_helped, 0},
 };
 
 #endif

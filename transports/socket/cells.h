@@ -2,8 +2,8 @@
 
    Includes loop.h. Knows no frame.
 
-   Each member of a group has a cell, which it alone writes and the others read. The operations of a group run one after the other, with a
-   number; each begins with `arrived`, the even or the odd one, becoming that number. A rank that begins one has read all it needs of the one before, so what it has
+   Each member of a group has a cell, which it alone writes (but for `rest`) and the others read. The operations of a group run one after the
+   other, with a number; each begins with `arrived`, the even or the odd one, becoming that number. A rank that begins one has read all it needs of the one before, so what it has
    shown for operation k may be written over once everybody has arrived at k + 1: two of everything will do.
 */
 
@@ -30,11 +30,19 @@ typedef struct mesh_socket__shown {
     unsigned char few[MESH_SOCKET__FEW_BYTES];
 } mesh_socket__shown;
 
+/* Chunks that a receiver takes from the front and its source from the back. */
+typedef struct mesh_socket__rest {
+    uint64_t left; /* the first that nobody has taken, 32 bits, and the one behind the last; 0 of what has ended */
+    uint64_t done; /* how many the source has copied */
+} mesh_socket__rest;
+
 typedef struct mesh_socket__cell {
     uint32_t id;        /* of the group */
     uint32_t withdrawn; /* the operation that it has given up; 0: none */
     uint32_t put, used; /* chunks, of all operations */
-    unsigned char apart[112];
+    unsigned char apart[48];
+    mesh_socket__rest rest[2];
+    unsigned char apart_too[32];
     mesh_socket__shown shown[2];
     unsigned char slot[2][MESH_SOCKET__SLOT];
 } mesh_socket__cell;
@@ -71,6 +79,8 @@ struct mesh_socket__direct {
         pushes; /* stores go past the caches; how it goes is known; results are written to all members */
     int medium; /* it is shown at once */
     int own;    /* as in what is shown */
+    int helped; /* its source copies some of it */
+    int helps;  /* the last member that this rank has helped */
     uint32_t number;
     uint64_t check;
     size_t total, length, each; /* elements: of a block (of all where it is sliced); of a block; of a chunk of one */

@@ -50,7 +50,9 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
         MESH_SOCKET__SHOW(&mine->withdrawn, op->number);
         mesh_socket__tell(s, g);
     }
-    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV)) /* a rank that is stopped may go on, and write there */
+    if (op->helped) MESH_SOCKET__SHOW(&mine->rest[op->number & 1].left, (uint64_t)0);
+    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV) &&
+        (op->sliced || op->helped)) /* a rank that is stopped may go on, and write there */
         mesh_socket__detach(s, op->recv_at);
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
@@ -312,7 +314,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     op->ticket.direct = 1;
     op->group = g;
     op->next = NULL;
-    op->began = op->streams = op->own = op->settled = op->pushes = op->sliced = op->part = 0;
+    op->began = op->streams = op->own = op->settled = op->pushes = op->sliced = op->part = op->helped = op->helps = 0;
     op->put = op->used = op->chunks = 0;
     op->send_at = op->recv_at = op->stage_at = 0;
     op->stage = NULL;

@@ -4,7 +4,8 @@
 
    A rank shows a chunk (`put`: where it is the program's own memory, that the others cannot read, by copying it to its stage), and uses what all have
    shown (`used`: it combines its block of what they have, or copies what it is to have). An all_reduce is both in turn: each combines its
-   slice, and then copies the others'. Where all receive into shared memory it writes its slice into all of it at once.
+   slice, and then copies the others'. Where all receive into shared memory it writes its slice into all of it at once. The root of a broadcast or
+   scatter has nothing to do but to wait: what others receive into shared memory it copies too, as far as it is awake, from the end.
 */
 
 /* ==================================================================================================================== */
@@ -115,6 +116,11 @@ MESH__PRIVATE int mesh_socket__stage_for(mesh_socket__impl *s, mesh_socket__dire
     return op->stage != NULL;
 }
 
+/* Does all of it come from one member? */
+MESH__INLINE int mesh_socket__has_source(const mesh_socket__direct *op) {
+    return op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER;
+}
+
 /* Show where this rank's memory is. Returns 0 without memory for a stage. */
 MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__direct *op, mesh_socket__shown *shown) {
     const mesh_call *c = &op->call;
@@ -138,6 +144,8 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
     if (op->shows && !op->send_at && all_read && moves)
         op->send_at = (uint64_t)(uintptr_t)c->send, op->own |= MESH_SOCKET__OWN_SEND;
     if (op->sliced && !c->buffers) op->recv_at = mesh_socket__shared_at(s->shared, c->recv, sends);
+    if (mesh_socket__has_source(op) && op->uses && !op->shows && !op->medium && !c->buffers)
+        op->recv_at = mesh_socket__shared_at(s->shared, c->recv, op->total * c->elem_bytes);
     if (op->sliced && !op->recv_at && all_read)
         op->recv_at = (uint64_t)(uintptr_t)c->recv, op->own |= MESH_SOCKET__OWN_RECV;
     if (((op->shows && !op->send_at) || (op->sliced && !op->recv_at && !op->medium)) &&
@@ -161,11 +169,24 @@ MESH__PRIVATE void mesh_socket__begin_part(mesh_socket__direct *op) {
     MESH_SOCKET__SHOW(&mine->put, op->base + op->put);
 }
 
+/* What this rank is to receive from the source's memory into memory that the source sees as well is left to both. */
+MESH__PRIVATE void mesh_socket__share_rest(mesh_socket__direct *op) {
+    mesh_socket__rest *rest = &op->group->cell[op->group->index]->rest[op->number & 1];
+    int own;
+    if (!mesh_socket__has_source(op) || !op->recv_at || op->chunks < 2 ||
+        !mesh_socket__source_of(op, op->call.root, &own))
+        return;
+    op->helped = 1;
+    MESH_SOCKET__SHOW(&rest->done, (uint64_t)0);
+    MESH_SOCKET__SHOW(&rest->left, (uint64_t)op->chunks);
+}
+
 /* All have come: where they all receive into shared memory, each writes its slice into all of it. */
 MESH__PRIVATE void mesh_socket__settle_how(mesh_socket__direct *op) {
     const mesh_socket__handle *g = op->group;
     int j;
     op->settled = 1;
+    mesh_socket__share_rest(op);
     op->streams = op->total * op->call.elem_bytes >= MESH_SOCKET__STREAMS;
     for (j = 0; j < g->n; j++) {
         const mesh_socket__shown *shown = &g->cell[j]->shown[op->number & 1];
@@ -250,7 +271,7 @@ MESH__PRIVATE int mesh_socket__copy_shown(mesh_socket__impl *s, mesh_socket__dir
 MESH__PRIVATE int mesh_socket__copy_chunk(mesh_socket__impl *s, mesh_socket__direct *op, uint32_t c, size_t n) {
     mesh_socket__handle *g = op->group;
     size_t at = (size_t)c * op->each;
-    int k, one = op->kind == MESH_CALL_BROADCAST || op->kind == MESH_CALL_SCATTER;
+    int k, one = mesh_socket__has_source(op);
     for (k = 0; k < g->n; k++) { /* each begins with another: they do not all read from one at once */
         int j = (g->index + k) % g->n, to = one ? 0 : j;
         size_t part = mesh_socket__span(op, mesh_socket__block_for_me(op, j), c, n);
@@ -292,6 +313,62 @@ MESH__PRIVATE int mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__dire
     return 1;
 }
 
+/* ---- // >>what is left: a receiver copies it from the front, its source from the back ---- */
+
+/* Take the first chunk, or the last. Returns 0 where none is left. */
+MESH__PRIVATE int mesh_socket__take_chunk(mesh_socket__rest *rest, int last, uint32_t *c) {
+    uint64_t left = MESH_SOCKET__SEE(&rest->left);
+    do {
+        uint32_t first = (uint32_t)(left >> 32), end = (uint32_t)left;
+        if (first == end) return 0;
+        *c = last ? end - 1 : first;
+    } while (!MESH_SOCKET__TURN(&rest->left, &left, last ? left - 1 : left + (UINT64_C(1) << 32)));
+    return 1;
+}
+
+/* The source's turn: the last chunk of one of those that receive from it. Returns 0 where there is none. */
+MESH__PRIVATE int mesh_socket__help(mesh_socket__impl *s, mesh_socket__direct *op) {
+    const mesh_socket__handle *g = op->group;
+    size_t elem = op->call.elem_bytes;
+    uint32_t c;
+    int k;
+    if (!mesh_socket__has_source(op) || g->index != op->call.root || !op->send_at) return 0;
+    for (k = 0; k < g->n; k++) {
+        int j = (op->helps + 1 + k) % g->n;
+        mesh_socket__rest *rest = &g->cell[j]->rest[op->number & 1];
+        const unsigned char *from = (const unsigned char *)op->call.send;
+        unsigned char *to;
+        size_t at, n;
+        if (j == g->index || !mesh_socket__take_chunk(rest, 1, &c)) continue;
+        op->helps = j;
+        at = (size_t)c * op->each;
+        n = mesh_socket__span(op, 0, c, op->each);
+        from += ((op->shape == MESH_SOCKET__BLOCKS ? (size_t)j * op->length : 0) + at) * elem;
+        to = s->shared->base + g->cell[j]->shown[op->number & 1].recv + at * elem;
+        if (op->streams)
+            mesh__copy_stream(to, from, n * elem);
+        else
+            memcpy(to, from, n * elem);
+        MESH_SOCKET__SHOW(&rest->done, MESH_SOCKET__SEE(&rest->done) + 1);
+        return 1;
+    }
+    return 0;
+}
+
+/* The receiver's. Returns 0 where the source has yet to finish what it has taken; -1 where it cannot be read. */
+MESH__PRIVATE int mesh_socket__use_rest(mesh_socket__impl *s, mesh_socket__direct *op) {
+    mesh_socket__rest *rest = &op->group->cell[op->group->index]->rest[op->number & 1];
+    uint32_t c;
+    if (mesh_socket__take_chunk(rest, 0, &c)) {
+        if (!mesh_socket__copy_chunk(s, op, c, op->each)) return -1;
+        op->used++;
+        return 1;
+    }
+    if (MESH_SOCKET__SEE(&rest->done) != op->chunks - op->used) return 0;
+    op->used = op->chunks;
+    return 1;
+}
+
 /* ---- // >>moves ---- */
 
 /* Another's own memory was not to be read. If its process has ended, that is soon to be heard. */
@@ -315,11 +392,18 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         MESH_SOCKET__SHOW(&mine->put, op->base + op->put);
         return 1;
     }
+    if (op->used < op->chunks && op->helped) {
+        int used = mesh_socket__use_rest(s, op);
+        if (used < 0) return mesh_socket__unreadable(s, op);
+        if (used && op->used == op->chunks) MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
+        return used;
+    }
     if (op->used < op->chunks && mesh_socket__all_at(op, MESH_SOCKET__ALL_PUT, op->base + op->used + 1)) {
         if (!mesh_socket__use_chunk(s, op)) return mesh_socket__unreadable(s, op);
         MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
         return 1;
     }
+    if (mesh_socket__help(s, op)) return 1;
     if (op->put < op->chunks || op->used < op->chunks || !op->sliced || op->medium || op->pushes || op->part) return 0;
     op->part = 1;
     op->base += op->chunks;

@@ -84,6 +84,7 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SEE(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define MESH_SOCKET__SWAP(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
+#define MESH_SOCKET__TURN(p, was, v) __atomic_compare_exchange_n(p, was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define MESH_SOCKET__FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define MESH_SOCKET__WAS_READ() __atomic_thread_fence(__ATOMIC_ACQUIRE) /* what was read before is not read later */
 #define MESH_SOCKET__ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)    /* of what the compiler writes */
@@ -92,6 +93,7 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SEE(p) (*(p))
 #define MESH_SOCKET__SHOW(p, v) (*(p) = (v))
 #define MESH_SOCKET__SWAP(p, v) (*(p))
+#define MESH_SOCKET__TURN(p, was, v) (*(p) == *(was))
 #define MESH_SOCKET__FENCE() ((void)0)
 #define MESH_SOCKET__WAS_READ() ((void)0)
 #define MESH_SOCKET__ORDER() ((void)0)
