@@ -1011,6 +1011,7 @@ static void test_helped(void) {
     void *p;
     int i, k, kind;
     uint32_t taken = 0;
+    mesh_socket__impl *waits;
     int32_t *own;
     size_t at, count;
     law_open(3, MESH_SOCKET_AUTO);
@@ -1029,6 +1030,7 @@ static void test_helped(void) {
     for (at = 0; at < (size_t)HELPED_COUNT * 3; at++) helped_send[at] = (int32_t)at * 7;
     /* a source that has no turn is not waited for */
     helped_begin(HELPED_ROOT, MESH_CALL_BROADCAST, HELPED_COUNT);
+    CHECK_INT(mesh_socket__copying(law_impl(HELPED_ROOT)), 0); /* nobody copies yet */
     helped_begin(0, MESH_CALL_BROADCAST, HELPED_COUNT);
     helped_begin(2, MESH_CALL_BROADCAST, HELPED_COUNT);
     for (i = 0; i < 3; i += 2) {
@@ -1060,6 +1062,21 @@ static void test_helped(void) {
                 if (i != HELPED_ROOT || kinds[kind] == MESH_CALL_SCATTER) helped_check(i, kinds[kind], count);
             }
         }
+    /* who waits for others that copy does not sleep for as long as they may need */
+    waits = law_impl(HELPED_ROOT);
+    waits->long_waits = 1, waits->crowded = 0, waits->sleep_cost = 0, waits->yield_cost = 1000000;
+    CHECK_INT(mesh_socket__copying(waits), 0);
+    CHECK(!mesh_socket__perseveres(waits, 20, 50001));
+    for (count = 100000; count <= HELPED_COUNT; count += HELPED_COUNT - 100000) {
+        size_t ns = (count == 100000 ? count * 4 : 2 << 20) / 8;
+        for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + 1 + i) % 3, MESH_CALL_BROADCAST, count);
+        CHECK_INT(mesh_socket__copying(waits), ns);
+        waits->long_waits = 1, waits->crowded = 0, waits->sleep_cost = 0, waits->yield_cost = 1000000;
+        CHECK(mesh_socket__perseveres(waits, 20, 49999 + (int64_t)ns));
+        CHECK(!mesh_socket__perseveres(waits, 20, 50000 + (int64_t)ns));
+        for (i = 0; i < 3; i++) CHECK_INT(law_ended(i, &helped_ticket[i]), MESH_OK);
+    }
+    waits->crowded = 1;
     /* what the source has taken is waited for */
     for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, MESH_CALL_BROADCAST, HELPED_COUNT);
     CHECK_INT(mesh_socket__take_chunk(helped_rest(0), 1, &taken), 1);

@@ -51,8 +51,8 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
         mesh_socket__tell(s, g);
     }
     if (op->helped) MESH_SOCKET__SHOW(&mine->rest[op->number & 1].left, (uint64_t)0);
-    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV) &&
-        (op->sliced || op->helped)) /* a rank that is stopped may go on, and write there */
+    /* a rank that is stopped may go on, and write there */
+    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV) && (op->sliced || op->helped))
         mesh_socket__detach(s, op->recv_at);
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
@@ -221,6 +221,18 @@ MESH__PRIVATE int mesh_socket__direct_poll(mesh_socket__impl *s) {
     }
     if (any) s->event = 1;
     return any;
+}
+
+/* ns that others may well need for what they are copying now. */
+MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s) {
+    const mesh_socket__handle *g;
+    size_t most = 0;
+    for (g = s->busy; g; g = g->next) {
+        size_t bytes = g->head->settled ? g->head->total * g->head->call.elem_bytes : 0;
+        if (bytes > most) most = bytes;
+    }
+    if (most > MESH_SOCKET__AWAITED) most = MESH_SOCKET__AWAITED;
+    return (int64_t)most / MESH_SOCKET__BYTES_PER_NS;
 }
 
 /* Members that an operation waits for, which are not here yet. Those with which there is no connection get one: else nobody would notice their end. */

@@ -6,7 +6,8 @@
    it is back when that one's slice ends, some ms later, and then the rank that waits for this one has gone to sleep as well. So both ways to
    give the core away are timed: a yield from its call to its return, a sleep by what the kernel says that the thread waited for a core when it could
    have run. (Where nothing tells on which core the others are, over sockets, more than a sleep's usual cost is not spun: it might be theirs. With two
-   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once, and who has no turn for long sleeps.
+   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Who waits for others to copy spins for as long as they may need:
+   the calls to sleep and to wake would interrupt them, and a root that slept made a broadcast of 1 MB take up to twice as long. Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once, and who has no turn for long sleeps.
 */
 
 /* ==================================================================================================================== */
@@ -17,6 +18,8 @@
 enum {
     MESH_SOCKET__SPINS = 16,        /* looks before the first yield */
     MESH_SOCKET__SPIN_NS = 50000,   /* and for so long, where a sleep costs nothing more */
+    MESH_SOCKET__AWAITED = 2 << 20, /* bytes that others copy, at most, for which it is longer: */
+    MESH_SOCKET__BYTES_PER_NS = 8,
     MESH_SOCKET__DEAREST = 4000000, /* ns; no cost counts for more */
     MESH_SOCKET__TOGETHER = 16,     /* looks, on one core with another rank, before it is left; */
     MESH_SOCKET__PART_NS = 5000000, /* not more often than so */
@@ -92,6 +95,8 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     mesh_socket__spread(s->shared);
 }
 
+MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s); /* direct.h */
+
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;
@@ -100,7 +105,9 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
         sched_yield();
         return 1;
     }
-    if (spun >= MESH_SOCKET__SPIN_NS + (s->shared ? 2 * s->sleep_cost : 0)) return 0;
+    if (spun >= MESH_SOCKET__SPIN_NS + (s->shared ? 2 * s->sleep_cost : 0) &&
+        spun >= MESH_SOCKET__SPIN_NS + mesh_socket__copying(s))
+        return 0;
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
     s->on_one_core = s->shared && mesh_socket__meets_on_core(s->shared);
