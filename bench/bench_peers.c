@@ -11,8 +11,10 @@
 #include "peers.h"
 #include "peers_chart.h"
 #include "peers_report.h"
+#include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define USAGE                                                                                                \
@@ -266,6 +268,7 @@ int main(int argc, char **argv) {
     double begun = contender_now();
     int n, status = 0;
     if (!read_wishes(&w, argc, argv) || !choose(lane, split(w.lanes, lane))) return 2;
+    if (mkdir(w.dir, 0777) && errno != EEXIST) return perror(w.dir), 1;
     n = read_csv(w.dir, before, sizeof before);
     if (w.again && !n) return fprintf(stderr, "bench_peers: no measurements in %s/peers.csv\n", w.dir), 1;
     if (!w.again) {

@@ -1024,9 +1024,14 @@ static void test_helped(void) {
         CHECK_INT(law_of(i)->ops->group_open(law_of(i), NULL, 77, &m, 0, i, INT64_MAX, &helped_group[i], &why), MESH_OK);
         CHECK_OK(mesh_alloc(law_of(i), HELPED_COUNT * 4, &p, &why), why);
         helped_recv[i] = (int32_t *)p;
+        law_impl(i)->crowded = 1; /* one look at a time, on any machine */
     }
     CHECK_OK(mesh_alloc(law_of(HELPED_ROOT), HELPED_COUNT * 12, &p, &why), why);
     helped_send = (int32_t *)p;
+    if (sizeof(void *) < 8 && !mesh_socket__shared_at(law_impl(HELPED_ROOT)->shared, p, HELPED_COUNT * 12)) {
+        law_close(); /* a small address space has less to share */
+        return;
+    }
     for (at = 0; at < (size_t)HELPED_COUNT * 3; at++) helped_send[at] = (int32_t)at * 7;
     /* a source that has no turn is not waited for */
     helped_begin(HELPED_ROOT, MESH_CALL_BROADCAST, HELPED_COUNT);

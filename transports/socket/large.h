@@ -188,9 +188,10 @@ MESH__PRIVATE void mesh_socket__settle_how(mesh_socket__direct *op) {
     op->settled = 1;
     mesh_socket__share_rest(op);
     op->streams = op->total * op->call.elem_bytes >= MESH_SOCKET__STREAMS;
+    if (!op->sliced) return; /* it need not have met all */
     for (j = 0; j < g->n; j++) {
         const mesh_socket__shown *shown = &g->cell[j]->shown[op->number & 1];
-        if (!op->sliced || !shown->recv || shown->own & MESH_SOCKET__OWN_RECV) return;
+        if (!shown->recv || shown->own & MESH_SOCKET__OWN_RECV) return;
     }
     op->pushes = 1;
 }
