@@ -802,21 +802,25 @@ static void listener(int is_unix) {
 static void test_listener_tcp(void) { listener(0); }
 static void test_listener_unix(void) { listener(1); }
 
+/* Up to its hello. */
+static void half_call(rogue_talk *k, int is_unix) {
+    rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
+    rogue_turn(is_unix);
+    right.job = rogue_job;
+    talk_start(k, &right);
+    CHECK(talk_greet(k));
+    talk_prove(k);
+    talk_send(k, k->c2, 120);
+}
 /* A rank that calls while it leaves: it hangs up when it has said hello, or has its welcome, and says nothing. It has closed, as far as rank 1
    can know. One that has said something is lost; so is one that rank 1 hears of from rank 0, before it hangs up or after. */
 static void half_called(int is_unix, int welcomed, int says) {
-    rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
     mesh_transport *t;
     double end = test_now() + 20;
     int fd = rogue_join();
     mesh_control m;
     rogue_talk k;
-    rogue_turn(is_unix);
-    right.job = rogue_job;
-    talk_start(&k, &right);
-    CHECK(talk_greet(&k));
-    talk_prove(&k);
-    talk_send(&k, k.c2, 120);
+    half_call(&k, is_unix);
     if (welcomed) CHECK_STR(talk_hear(&k), "welcome");
     if (says) rogue_frame(k.fd, W_EAGER, 8, ROGUE_CHANNEL(1), ROGUE_CHECK, 0, "a word..", 8);
     close(k.fd);
@@ -833,18 +837,12 @@ static void half_called(int is_unix, int welcomed, int says) {
     honest_down();
 }
 static void half_called_lost(int is_unix) {
-    rogue_hello right = {ROGUE, 3, HELLO_CALLS, 1, 0};
     mesh_transport *t;
     double end = test_now() + 20;
     int fd = rogue_join();
     mesh_socket__impl *s;
     rogue_talk k;
-    rogue_turn(is_unix);
-    right.job = rogue_job;
-    talk_start(&k, &right);
-    CHECK(talk_greet(&k));
-    talk_prove(&k);
-    talk_send(&k, k.c2, 120);
+    half_call(&k, is_unix);
     CHECK_STR(talk_hear(&k), "welcome");
     t = honest_of(1);
     s = mesh_socket__of(t);

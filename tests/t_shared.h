@@ -182,6 +182,44 @@ static void test_shared_calls(void) {
     for (n = 2; n <= SHARED_RANKS; n++) run_world(SHARED, n, shared_calls_rank, &rounds);
 }
 
+/* What a root copies for its receivers is there when they end, of its own memory or shared. */
+static void shared_helped_rank(mesh_transport *t, void *ctx) {
+    enum { TIMES = 60, CHUNK = 65536, COUNT = 16 * CHUNK }; /* elements that are copied at once; beyond the last: some more */
+    int own = *(int *)ctx, round, bad = 0, root = t->size - 1;
+    size_t count = own ? 4 * CHUNK : COUNT + 3, k;
+    uint32_t *a, *b;
+    mesh_error err;
+    mesh_comm c;
+    void *p;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, count * 4, &p, &err), err);
+    a = own ? (uint32_t *)malloc(count * 4) : (uint32_t *)p;
+    CHECK_OK(mesh_alloc(t, count * 4, &p, &err), err);
+    b = (uint32_t *)p;
+    for (round = 0; round < TIMES && !bad; round++) {
+        for (k = 0; k < count; k++) a[k] = (uint32_t)(k * 5 + (size_t)round);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_broadcast(&c, NULL, a, t->rank == root ? a : b, count, MESH_U32, root), c.error);
+        if (t->rank == root) continue;
+        for (k = CHUNK - 1; k < count; k += CHUNK) bad |= b[k] != a[k]; /* at once: it may be under way */
+        bad |= memcmp(a, b, count * 4) != 0;
+        CHECK_INT(bad, 0);
+        if (bad) test_fail(__FILE__, __LINE__, "in round %d", round);
+    }
+    mesh_comm_close(&c);
+    CHECK_OK(mesh_free(t, b, &err), err);
+    if (own)
+        free(a);
+    else
+        CHECK_OK(mesh_free(t, a, &err), err);
+}
+static void test_shared_helped(void) {
+    int own, n;
+    if (!MESH_SOCKET__SHARES) return;
+    for (n = 2; n < 4; n++)
+        for (own = 0; own < 2; own++) run_world(SHARED, n, shared_helped_rank, &own);
+}
+
 /* Lists, and an op of the user's that does not commute: affine maps, each after those of the ranks before. */
 static void shared_compose(void *inout, const void *in, size_t count, void *ctx) {
     uint32_t *b = (uint32_t *)inout;
@@ -617,7 +655,7 @@ static void test_shared_none(void) {
 
 static const test_case shared_tests[] = {
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
-    {"shared/left", test_shared_left, 0},
+    {"shared/left", test_shared_left, 0},           {"shared/helped", test_shared_helped, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/runs", test_shared_runs, 0},

@@ -1011,6 +1011,7 @@ static void test_helped(void) {
     void *p;
     int i, k, kind;
     uint32_t taken = 0;
+    unsigned char *view;
     mesh_socket__impl *waits;
     int32_t *own;
     size_t at, count;
@@ -1108,10 +1109,14 @@ static void test_helped(void) {
     helped_send = (int32_t *)p;
     for (at = 0; at < (size_t)HELPED_COUNT; at++) helped_send[at] = (int32_t)at;
     for (i = 0; i < 3; i++) helped_begin((HELPED_ROOT + i) % 3, MESH_CALL_BROADCAST, HELPED_COUNT);
+    view = law_impl(HELPED_ROOT)->shared->base +
+           mesh_socket__shared_at(law_impl(0)->shared, helped_recv[0], HELPED_COUNT * 4);
+    CHECK_INT(mesh_socket__take_chunk(helped_rest(0), 1, &taken), 1); /* the source is stopped here */
     CHECK_INT(law_of(0)->ops->cancel(law_of(0), &helped_ticket[0]), MESH_OK);
     CHECK_INT(law_ended(0, &helped_ticket[0]), MESH_ERR_CANCELED);
     CHECK(MESH_SOCKET__SEE(&helped_rest(0)->left) == 0);
     memset(helped_recv[0], 9, HELPED_COUNT * 4);
+    memset(view, 8, HELPED_COUNT * 4); /* and goes on */
     for (k = 0; k < 100; k++) law_step(HELPED_ROOT), law_step(2);
     for (at = 0; at < HELPED_COUNT && helped_recv[0][at] == 0x09090909; at++) {}
     CHECK_INT((int)at, HELPED_COUNT);

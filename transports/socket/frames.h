@@ -775,16 +775,18 @@ MESH__PRIVATE int mesh_socket__on_rings(mesh_socket__impl *s, mesh_socket__conn 
 MESH__PRIVATE int mesh_socket__on_lost(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__frame *f) {
     char text[257];
     mesh__text t = mesh__text_on(text, (size_t)f->length + 1);
+    mesh_socket__conn *theirs;
     uint32_t i;
     if (f->a >= (uint64_t)s->net->base.size || (int)f->a == s->net->base.rank) return 1;
     if (c->doubt[0]) return 1; /* testimony of one who is doubted */
+    theirs = s->peer[f->a].conn;
     for (i = 0; i < f->length; i++) mesh__put_char(&t, (char)f->data[i]);
-    if (s->peer[f->a].conn &&
-        s->peer[f->a].conn != c) { /* what it sent may be unread; its end will show, or else soon */
-        s->peer[f->a].conn->silent = 0;
-        mesh_socket__doubt(s->peer[f->a].conn, text);
-    } else
+    if (theirs && theirs != c) { /* what it sent may be unread; its end will show, or else soon */
+        theirs->silent = 0;
+        mesh_socket__doubt(theirs, text);
+    } else {
         mesh_socket__gone(s, (int)f->a, MESH_EVENT_LOST, text, c);
+    }
     return 1;
 }
 
