@@ -39,17 +39,17 @@ BENCHES = bench_mesh bench_native bench_plans bench_persistent bench_scale bench
 default: $(B)/mesh
 all: $(B)/mesh $(B)/test_mesh $(B)/test_nccl $(B)/bench_gpu $(BENCHES:%=$(B)/%) $(EXAMPLES:%=$(B)/%) $(TRAIN_CUDA)
 
-$(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(HEADERS) | $(B)
+$(B)/mesh: tools/mesh.c $(wildcard tools/*.h) tests/conformance.h $(wildcard tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE) $< -o $@
 
-$(B)/test_mesh: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
+$(B)/test_mesh: $(wildcard tests/*.c tests/*.h tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE_TEST) tests/test_mesh.c -o $@ -lpthread
 
 # The NCCL transport over a stand-in for libnccl and libcudart.
 $(B)/fake/libnccl.so.2: $(wildcard $(FAKE)/*.* $(FAKE)/include/*) transports/kernels/mesh_nccl.cu $(HEADERS) | $(B)
 	CC="$(CC)" sh $(FAKE)/build.sh $(B)/fake $(FLAGS)
 
-$(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wildcard tests/*.h) $(HEADERS) | $(B)
+$(B)/test_nccl: tests/test_nccl.c tools/share_gpu.h $(B)/fake/libnccl.so.2 $(wildcard tests/*.h tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE_TEST) -Wno-unused-function -I$(FAKE)/include $< -o $@ -L$(B)/fake -l:libcudart.so.13 '-Wl,-rpath,$$ORIGIN/fake' -ldl -lpthread
 
 $(GPU_EXAMPLES:%=$(B)/%): $(B)/%: examples/%.c $(HEADERS) | $(B)
@@ -133,7 +133,7 @@ ifneq ($(TRAIN_CUDA),)
 	$(B)/mesh run -n $(GPUS) -- $(B)/train_gpt_cuda --device cuda --mesh dp=-1 --steps 20 --against $(B)/gpu.csv
 endif
 
-$(B)/test_gpu: tests/test_nccl.c tools/share_gpu.h $(wildcard tests/*.h) $(HEADERS) | $(B)
+$(B)/test_gpu: tests/test_nccl.c tools/share_gpu.h $(wildcard tests/*.h tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function -DMESH_TEST_GPU $(GPU_HEADERS) $< -o $@ -L$(CUDA_HOME)/lib64 -lcudart '-Wl,-rpath,$(CUDA_HOME)/lib64' -ldl -lpthread
 
 # Beside raw NCCL calls, which run in processes of their own, and rows copied by kernels beside 2-D copies. GPUS: ranks; BENCH="--max 64M"
@@ -213,7 +213,7 @@ FAULTS_TABLE ?= docs/faults.md
 faults: $(B)/faults
 	$(B)/faults --trials $(TRIALS) --seed $(SEED) --jobs 2 --table $(FAULTS_TABLE) --csv $(B)/faults.csv
 
-$(B)/faults: $(wildcard tests/*.c tests/*.h) $(HEADERS) | $(B)
+$(B)/faults: $(wildcard tests/*.c tests/*.h tests/conformance/*.h) $(HEADERS) | $(B)
 	$(COMPILE) -Wno-unused-function tests/faults.c -o $@ -lpthread
 
 # Jobs over hosts in network namespaces (root): cables, slow and lossy links, delay. See tests/hosts.sh.
