@@ -28,6 +28,8 @@
 #endif
 #include "harness.h"
 #include "t_mesh.h"
+#include "t_mesh_goldens.h"
+#include "t_mesh_refused.h"
 #include "t_spec.h"
 #include "t_plan.h"
 #include "t_plans.h"
@@ -65,6 +67,7 @@
 #include "t_comm_told.h"
 #include "t_comm_waits.h"
 #include "t_calls.h"
+#include "t_sim.h"
 #include "t_sockets.h"
 #include "t_connections.h"
 #include "t_opening.h"
@@ -77,6 +80,8 @@ int main(int argc, char **argv) {
     /* clang-format off */
     static const test_topic topics[] = {
         TOPIC(mesh_tests),
+        TOPIC(mesh_golden_tests),
+        TOPIC(mesh_refused_tests),
         TOPIC(spec_tests),
         TOPIC(plan_tests),
         TOPIC(plans_tests),
@@ -113,6 +118,7 @@ int main(int argc, char **argv) {
         TOPIC(comm_told_tests),
         TOPIC(comm_waits_tests),
         TOPIC(call_tests),
+        TOPIC(sim_tests),
         TOPIC(sockets_tests),
         TOPIC(connections_tests),
         TOPIC(opening_tests),
