@@ -170,6 +170,24 @@ static void golden_end(golden_file *g) {
     free(g);
 }
 
+/* A golden list "a;b;c" as an axes text "a,b,c". */
+static void commas(char *to, const char *from, size_t cap) {
+    size_t i;
+    for (i = 0; from[i] && i + 1 < cap; i++) to[i] = from[i] == ';' ? ',' : from[i];
+    to[i] = 0;
+}
+
+/* And as numbers. Returns how many. */
+static int int_list(const char *text, int *out, int cap) {
+    int n = 0;
+    while (*text && n < cap) {
+        char *end;
+        out[n++] = (int)strtol(text, &end, 10);
+        text = *end ? end + 1 : end;
+    }
+    return n;
+}
+
 /* ---- running ---- */
 
 typedef struct test_topic {

@@ -11,6 +11,7 @@ told() { # STATUS NAME OUTPUT
     else
         failed=$((failed + 1)) && printf 'FAIL %s\n%s\n' "$2" "$3"
     fi
+    return "$1"
 }
 
 run() { # RANKS PROGRAM ... on the MPI at hand
@@ -154,7 +155,7 @@ for mpi in openmpi mpich; do
             $cc $c99 -DWITH_MPI examples/fft.c -o "$build/fft_$mpi" -lm -lpthread && $cc $c99 -DWITH_MPI examples/train_gpt.c -o "$build/train_gpt_$mpi" -lm -lpthread
         told $? "the examples with $cc" ""
         wait $!
-        told $? "tests/test_mpi.c with $cc" ""
+        told $? "tests/test_mpi.c with $cc" "" || continue
     }
     compiles
     starts

@@ -2,25 +2,6 @@
 #ifndef T_MESH_GOLDENS_H
 #define T_MESH_GOLDENS_H
 
-/* ---- goldens ---- */
-
-/* A golden list "a;b;c" as an axes text "a,b,c". */
-static void commas(char *to, const char *from, size_t cap) {
-    size_t i;
-    for (i = 0; from[i] && i + 1 < cap; i++) to[i] = from[i] == ';' ? ',' : from[i];
-    to[i] = 0;
-}
-
-static int int_list(const char *text, int *out, int cap) {
-    int n = 0;
-    while (*text && n < cap) {
-        char *end;
-        out[n++] = (int)strtol(text, &end, 10);
-        text = *end ? end + 1 : end;
-    }
-    return n;
-}
-
 /* PyTorch joins the names of flattened axes whatever their length; ours has 15 bytes, so the test calls those "flat". */
 static void names_fit(char *names) {
     char out[256] = "";
