@@ -445,7 +445,9 @@ typedef struct mesh__lane { /* a rank */
     int at, runs;           /* actions before `at` are done */
     int64_t end;            /* of the one that runs */
     mesh__way way[2];       /* to the next rank, to the one before; both are the first where there are two ranks */
-    int hint[2][3];         /* where an action that was needed stood: backward or forward, own list or a neighbour's */
+    int hint
+        [2][3]
+        [2]; /* where an action that was needed stood: backward or forward, own list or a neighbour's, even or odd chunk */
 } mesh__lane;
 
 /* Called when an action begins. */
@@ -467,14 +469,20 @@ MESH__PRIVATE const mesh_action *mesh__lane_action(const mesh_schedule *s, int r
     return s->first[r] + at < s->first[r + 1] ? &s->action[s->first[r] + at] : NULL;
 }
 
-/* Where in a rank's list the forward, or the backward (of the input), of a pair stands: from a hint on, and round. It is there. */
+/* Is it the forward, or the backward (of the input), of a pair? */
+MESH__PRIVATE int mesh__makes(const mesh_action *a, int forward, int chunk, int micro) {
+    return a->micro == micro && a->chunk == chunk &&
+           (forward ? a->kind == MESH_FORWARD : a->kind == MESH_BACKWARD || a->kind == MESH_BACKWARD_INPUT);
+}
+
+/* Where in a rank's list that stands: from a hint on, both ways. It is there. */
 MESH__PRIVATE int mesh__lane_find(const mesh_schedule *s, int r, int forward, int chunk, int micro, int *hint) {
-    int n = s->first[r + 1] - s->first[r], i = *hint < n ? *hint : 0;
-    for (;; i = i + 1 < n ? i + 1 : 0) {
-        const mesh_action *a = &s->action[s->first[r] + i];
-        if (a->micro == micro && a->chunk == chunk &&
-            (forward ? a->kind == MESH_FORWARD : a->kind == MESH_BACKWARD || a->kind == MESH_BACKWARD_INPUT))
-            return *hint = i;
+    const mesh_action *list = &s->action[s->first[r]];
+    int n = s->first[r + 1] - s->first[r], up = *hint < n ? *hint : 0, down = up;
+    for (;;) {
+        if (up < n && mesh__makes(&list[up], forward, chunk, micro)) return *hint = up;
+        if (down >= 0 && mesh__makes(&list[down], forward, chunk, micro)) return *hint = down;
+        up++, down--;
     }
 }
 
@@ -490,8 +498,9 @@ MESH__PRIVATE int mesh__pipe_has(mesh__pipe *k, int r, int stage, int forward, i
     int from = mesh__stage_rank(s, stage), way = mesh__way_of(s, from, r);
     need->rank = from;
     need->forward = forward;
-    need->place = mesh__lane_find(s, from, forward, stage / s->ranks, micro,
-                                  &k->lane[r].hint[forward][from == r ? 2 : mesh__way_of(s, r, from)]);
+    need->place =
+        mesh__lane_find(s, from, forward, stage / s->ranks, micro,
+                        &k->lane[r].hint[forward][from == r ? 2 : mesh__way_of(s, r, from)][stage / s->ranks & 1]);
     return need->place < (from == r ? k->lane[r].at : k->lane[from].way[way].at);
 }
 
@@ -583,7 +592,7 @@ MESH__PRIVATE void mesh__pipe_start(mesh__pipe *k, const mesh_schedule *s, const
             lane->way[i].at = lane->way[i].busy = 0;
             lane->way[i].waiting[0] = lane->way[i].waiting[1] = 0;
         }
-        for (i = 0; i < 6; i++) lane->hint[i / 3][i % 3] = 0;
+        for (i = 0; i < 12; i++) lane->hint[i / 6][i / 2 % 3][i % 2] = 0;
     }
 }
 
@@ -709,10 +718,10 @@ enum { MESH__DRAW_TIMES = 512 }; /* columns at most */
 typedef struct mesh__gantt {
     const mesh_schedule *s;
     mesh__text *t;
-    int64_t unit;    /* ps of a column */
-    int64_t span;    /* of the whole */
-    int rank, width; /* the row being drawn; characters of a column */
-    int64_t column;
+    int64_t unit;     /* ps of a column */
+    int64_t span;     /* of the whole */
+    int width, label; /* characters of a column; those before the first */
+    size_t row;       /* those of a row, its end included */
 } mesh__gantt;
 
 MESH__PRIVATE int64_t mesh__common(int64_t a, int64_t b) {
@@ -737,28 +746,28 @@ MESH__PRIVATE int64_t mesh__gantt_unit(const mesh_schedule *s, const mesh_stage_
     return unit && makespan / unit <= MESH__DRAW_TIMES ? unit : least;
 }
 
-MESH__PRIVATE void mesh__gantt_idle(mesh__gantt *g, int64_t until) {
-    for (; g->column < until; g->column++) {
-        int i;
+/* One action, over the empty columns in which it begins; one that has none of its own is left out. */
+MESH__PRIVATE void mesh__gantt_text(void *ctx, int rank, const mesh_action *a, int64_t start, int64_t end) {
+    mesh__gantt *g = (mesh__gantt *)ctx;
+    char name[16];
+    mesh__text l = mesh__text_on(name, sizeof name);
+    size_t i, at = (size_t)rank * g->row + (size_t)g->label + (size_t)(start / g->unit) * (size_t)g->width,
+              n = (size_t)(end / g->unit - start / g->unit) * (size_t)g->width;
+    if (!n) return;
+    mesh__put(&l, "%c%d", "FBBW"[a->kind], (int)a -> micro);
+    if (g->s->chunks > 1) mesh__put_char(&l, (char)('a' + a->chunk % 26));
+    for (i = 0; i < n && at + i + 1 < g->t->cap; i++) g->t->buf[at + i] = i + 1 == n ? ' ' : i < l.len ? name[i] : '-';
+}
+
+/* A row in which nothing is done. */
+MESH__PRIVATE void mesh__gantt_row(const mesh__gantt *g, int rank, int64_t columns) {
+    int i;
+    mesh__put(g->t, "rank %w  ", mesh__digits(g->s->ranks - 1), rank);
+    while (columns--) {
         mesh__put_char(g->t, '.');
         for (i = 1; i < g->width; i++) mesh__put_char(g->t, ' ');
     }
-}
-
-/* One action of the row, in the columns in which it begins; one that has none of its own is left out. */
-MESH__PRIVATE void mesh__gantt_text(void *ctx, int rank, const mesh_action *a, int64_t start, int64_t end) {
-    mesh__gantt *g = (mesh__gantt *)ctx;
-    char label[16];
-    mesh__text l = mesh__text_on(label, sizeof label);
-    size_t i;
-    if (rank != g->rank || end / g->unit <= g->column) return;
-    mesh__gantt_idle(g, start / g->unit);
-    mesh__put(&l, "%c%d", "FBBW"[a->kind], (int)a -> micro);
-    if (g->s->chunks > 1) mesh__put_char(&l, (char)('a' + a->chunk % 26));
-    for (i = 0; i + 1 < (size_t)(end / g->unit - g->column) * (size_t)g->width; i++)
-        mesh__put_char(g->t, i < l.len ? label[i] : '-');
-    mesh__put_char(g->t, ' ');
-    g->column = end / g->unit;
+    mesh__put_char(g->t, '\n');
 }
 
 /* The schedule is whole, and its costs are; what it reports without the caller's arrays. 0: it is wrong, and the text says so. */
@@ -777,21 +786,19 @@ MESH_API size_t mesh_schedule_draw(const mesh_schedule *s, const mesh_stage_cost
     mesh_schedule_report r;
     mesh__pipe k;
     mesh__gantt g = MESH_ZERO;
+    int i;
     if (!mesh__gantt_time(s, cost, &t, &r)) return t.len;
     g.s = s;
     g.t = &t;
     g.unit = mesh__gantt_unit(s, cost, r.makespan_ps);
     g.width = 2 + mesh__digits(s->micros - 1) + (s->chunks > 1);
-    for (; g.rank < s->ranks; g.rank++) {
-        g.column = 0;
-        mesh__put(&t, "rank %w  ", mesh__digits(s->ranks - 1), g.rank);
-        mesh__pipe_start(&k, s, cost, 0);
-        k.seen = mesh__gantt_text;
-        k.ctx = &g;
-        mesh__pipe_run(&k, "", NULL);
-        mesh__gantt_idle(&g, r.makespan_ps / g.unit);
-        mesh__put_char(&t, '\n');
-    }
+    g.label = 7 + mesh__digits(s->ranks - 1);
+    g.row = (size_t)g.label + (size_t)(r.makespan_ps / g.unit) * (size_t)g.width + 1;
+    for (i = 0; i < s->ranks; i++) mesh__gantt_row(&g, i, r.makespan_ps / g.unit);
+    mesh__pipe_start(&k, s, cost, 0);
+    k.seen = mesh__gantt_text;
+    k.ctx = &g;
+    mesh__pipe_run(&k, "", NULL);
     return t.len;
 }
 

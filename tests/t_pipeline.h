@@ -311,6 +311,27 @@ static void test_clock(void) {
     CHECK(timed > 500);
 }
 
+/* Large schedules take no more than their actions: where a search or a drawing takes the square of them, this takes hours. */
+static void test_large_schedules(void) {
+    static const struct {
+        const char *kind;
+        int p, m, v;
+    } large[] = {{"zb-v", 256, 1024, 2}, {"zb-v", 2, 65535, 2}, {"interleaved", 1, 65535, 2}, {"1f1b", 512, 2048, 1}};
+    size_t i;
+    for (i = 0; i < sizeof large / sizeof large[0]; i++) {
+        int p = large[i].p, m = large[i].m;
+        mesh_schedule s;
+        mesh_schedule_report r = MESH_ZERO;
+        mesh_error err;
+        void *memory = pipeline_make(&s, large[i].kind, p, m, large[i].v);
+        CHECK_OK(mesh_schedule_time(&s, NULL, &r, &err), err);
+        CHECK_INT(r.busy_ps, (int64_t)3 * m * large[i].v);
+        CHECK_INT(r.makespan_ps - r.busy_ps, large[i].v == 1 ? 3 * (p - 1) : p - 1);
+        CHECK(mesh_schedule_draw(&s, NULL, NULL, 0) > (size_t)p * 256);
+        free(memory);
+    }
+}
+
 /* ---- pictures ---- */
 
 /* With costs of 1 every cell of a row says what happens then. */
@@ -837,7 +858,7 @@ static const test_case pipeline_tests[] = {
     {"pipeline/formulas", test_formulas, 0},
     {"pipeline/slips", test_slips, 60},
     {"pipeline/clock", test_clock, 60},
-    {"pipeline/drawing", test_drawing, 0},
+    {"pipeline/drawing", test_drawing, 0},              {"pipeline/large", test_large_schedules, 0},
     {"pipeline/refused", test_schedule_refused, 0},
     {"pipeline/many", test_many_micros, 0},
     {"pipeline/run", test_run, 90},

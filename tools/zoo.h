@@ -53,12 +53,13 @@ typedef struct zoo_options {
 
 enum { ZOO_TENSORS = 40 };
 
-/* A row: a tensor, where it rests and where it is used. times: how often a step moves it forward, and backward. */
+/* A row: a tensor, where it rests and where it is used. times: how often a step moves it forward, and backward. ring: 0, or the ranks of one along
+   which its parts travel; back they travel again, and then their gradients, which end where they began. */
 typedef struct zoo_tensor {
     const char *name;
     mesh_layout rest, use;
     double forward, backward;
-    const char *note;
+    int ring;
 } zoo_tensor;
 
 typedef struct zoo_table {
@@ -173,9 +174,7 @@ static void zoo_attention(zoo_table *t, const mesh_layout *h, double layers) {
     zoo_set(&keys, "sp", mesh_shard(2));
     zoo_set(&keys, "cp", mesh_replicate());
     k = zoo_made(t, "k, v", MESH_LOCAL_EINSUM, "bsc,hdc->bshd", h, wkv, NULL, &keys, 2 * layers);
-    if (o->ring && zoo_has(&o->m, "cp")) {
-        t->row[t->n - 1].note = "in a ring: a part at a time comes from the one before";
-    }
+    if (o->ring && zoo_has(&o->m, "cp")) t->row[t->n - 1].ring = o->m.axis[mesh_axis_find(&o->m, "cp")].size;
     shape[2] = d->heads;
     use = zoo_activation(o, 4, shape, mesh_shard(2)); /* and back: the sequence in parts */
     if (d->kv_heads == d->heads) {
@@ -314,6 +313,10 @@ static void zoo_line_make(const zoo_options *o, const zoo_tensor *r, zoo_line *l
         fprintf(stderr, "mesh zoo: %s\n", err.text), exit(1);
     line->go = zoo_way(o, &r->rest, &r->use, line->forward, sizeof line->forward);
     line->back = zoo_way(o, &grad_use, &grad_rest, line->backward, sizeof line->backward);
+    if (r->ring < 2) return;
+    line->back = line->go + line->back / (r->ring - 1) * r->ring;
+    snprintf(line->forward, sizeof line->forward, "%d shifts cp", r->ring - 1);
+    snprintf(line->backward, sizeof line->backward, "%d + %d shifts cp", r->ring - 1, r->ring);
 }
 
 static void zoo_print(zoo_table *t) {
@@ -346,7 +349,7 @@ static void zoo_print(zoo_table *t) {
         printf("%-14s %-14s %-*s %-*s", r->name, l->shape, rest, l->rest, use, l->use);
         if (l->go) printf(" forward %g x %s %lld%s", r->forward, l->forward, (long long)l->go, l->back ? ";" : "");
         if (l->back) printf(" backward %g x %s %lld", r->backward, l->backward, (long long)l->back);
-        printf("%s%s%s\n", l->go || l->back ? "" : " nothing", r->note ? "; " : "", r->note ? r->note : "");
+        puts(l->go || l->back ? "" : " nothing");
     }
 }
 
