@@ -26,7 +26,10 @@
 #include "../transports/mesh_nccl.h"
 #endif
 #include "train_gpt_table.h"
+#include <errno.h>
 #include <limits.h>
+#include <stdarg.h>
+#include <sys/stat.h>
 
 PER_RANK mesh_transport *host; /* over memory of the host: of this process, or of the simulator */
 
@@ -483,6 +486,35 @@ static void stages_init(rank_stages *r, const options *o) {
     r->batch = o->batch / o->micro;
 }
 
+/* The host's memory of what is kept for the backward; the device's is the transport's. */
+static void passes_free(rank_stages *r, model *g) {
+    int slot, i;
+    for (slot = 0; slot < r->slots; slot++) {
+        pass *a = g->saved[slot];
+        if (!a) continue;
+        for (i = 0; i < a->nlayers; i++) {
+            free(a->layers[i].kept.p);
+            if (!a->layers[i].grads || a->layers[i].grads == &a->grads) continue;
+            free(a->layers[i].grads->p), free(a->layers[i].grads);
+        }
+        free(a->grads.p), free(a->layers), free(a);
+        g->saved[slot] = NULL;
+    }
+}
+
+static void stages_close(rank_stages *r, int chunks) {
+    int k;
+    for (k = 0; k < chunks; k++) {
+        model *g = &r->stage[k];
+        passes_free(r, g);
+        must(mesh_buckets_close(&g->weights)), must(mesh_buckets_close(&g->weights_back)),
+            must(mesh_buckets_close(&g->grads));
+        if (g->moe) mesh_moe_close(g->moe);
+        free(g->moe), free(g->saved);
+    }
+    free(r->stage), free(r->memory[0]), free(r->memory[1]);
+}
+
 /* ---- checkpoints: weights and moments by name, whatever mesh they are on --------------------------------------------------------- */
 
 typedef struct named_tensors {
@@ -637,8 +669,7 @@ static void sample(rank_stages *r, int bytes) {
     shape[0] = copies, shape[1] = T, shape[2] = VOCAB;
     cut = activation(2, shape, mesh_replicate());
     mesh_layout_box(&cut, rank_here(), &box);
-    for (k = 0; k < g->o.chunks; k++)
-        memset(r->stage[k].saved, 0, (size_t)r->slots * sizeof(pass *)); /* of another batch */
+    for (k = 0; k < g->o.chunks; k++) passes_free(r, &r->stage[k]); /* they are of another batch */
     r->batch = copies, r->samples = 1, r->each = (int)mesh_box_count(&box);
     n = (int)strlen(prompt);
     tokens = (int *)device_memory((size_t)r->each * sizeof *tokens);
@@ -769,6 +800,8 @@ static const char *shown(const mesh *m) {
 
 static double seconds(void) { return (double)mesh_now(host) * 1e-9; }
 
+enum { MOST_BATCH = 65536, MOST_CONTEXT = 1024, MOST_LAYERS = 40, MOST_CHANNELS = 65536, MOST_HEADS = 1024 };
+
 static int usage(int status) {
     fprintf(
         status ? stderr : stdout,
@@ -838,11 +871,11 @@ static int parse_options(options *o, int argc, char **argv) {
                      {"--resume", &o->resume, NULL, 0, 0, NULL},
                      {"--topology", &o->topology, NULL, 0, 0, NULL},
                      {"--steps", NULL, &o->steps, 1, 1000000, NULL},
-                     {"--batch", NULL, &o->batch, 1, 65536, NULL},
-                     {"--context", NULL, &o->context, 16, 1024, NULL},
-                     {"--layers", NULL, &o->layers, 1, 40, NULL},
-                     {"--channels", NULL, &o->channels, 1, 65536, NULL},
-                     {"--heads", NULL, &o->heads, 1, 1024, NULL},
+                     {"--batch", NULL, &o->batch, 1, MOST_BATCH, NULL},
+                     {"--context", NULL, &o->context, 16, MOST_CONTEXT, NULL},
+                     {"--layers", NULL, &o->layers, 1, MOST_LAYERS, NULL},
+                     {"--channels", NULL, &o->channels, 1, MOST_CHANNELS, NULL},
+                     {"--heads", NULL, &o->heads, 1, MOST_HEADS, NULL},
                      {"--seed", NULL, &o->seed, 1, INT_MAX, NULL},
                      {"--micro", NULL, &o->micro, 1, 65536, NULL},
                      {"--zero", NULL, &o->zero, 0, 3, NULL},
@@ -928,43 +961,53 @@ static int crowd_of(const options *o, const mesh *stage, mesh *m) {
     return 1;
 }
 
-/* Does `what` divide by the product of axes? Else the nearest that does is told. */
-static int divides(const mesh *m, const char *option, int what, const char *each, int by) {
-    if (what % by == 0) return 1;
-    fprintf(stderr, "train_gpt: %s %d does not divide by %s = %d on the mesh %s; %d does\n", option, what, each, by,
-            shown(m), (what / by + 1) * by);
+/* What every rank finds, the first one says. */
+static int refuse(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (host->rank == 0) fputs("train_gpt: ", stderr), vfprintf(stderr, format, args), fputc('\n', stderr);
+    va_end(args);
     return 0;
 }
 
+/* Does `what`, at most `most`, divide by the product of axes? Else the nearest that does is told. */
+static int divides(const mesh *m, const char *option, int what, int most, const char *each, int by) {
+    int below = what / by * by,
+        near = below && (what - below < by - what % by || below + by > most) ? below : below + by;
+    if (what % by == 0) return 1;
+    if (near > most)
+        return refuse("%s %d does not divide by %s = %d on the mesh %s; nothing up to %d does", option, what, each, by,
+                      shown(m), most);
+    return refuse("%s %d does not divide by %s = %d on the mesh %s; %d does", option, what, each, by, shown(m), near);
+}
+
 static int fits(const options *o, const mesh *m) {
-    int cp = ways(m, "cp"), tp = ways(m, "tp"), cut = o->sp || o->experts, shard = ways(m, "dp_shard") * cp * tp, ep;
-    for (ep = o->ep; shard % ep; ep--) {}
+    int cp = ways(m, "cp"), tp = ways(m, "tp"), cut = o->sp || o->experts, shard = ways(m, "dp_shard") * cp * tp, ep,
+        off;
+    for (off = 0; shard % (o->ep - off) && shard % (o->ep + off); off++) {}
+    ep = shard % (o->ep - off) ? o->ep + off : o->ep - off;
     if (ep != o->ep)
-        return fprintf(stderr, "train_gpt: --ep %d does not divide dp_shard x cp x tp = %d on the mesh %s; %d does\n",
-                       o->ep, shard, shown(m), ep),
-               0;
+        return refuse("--ep %d does not divide dp_shard x cp x tp = %d on the mesh %s; %d does", o->ep, shard, shown(m),
+                      ep);
     if (o->ep > 1 && o->experts < o->ep)
-        return fprintf(stderr, "train_gpt: --ep %d, and --experts %d: each of those ranks has one or more\n", o->ep,
-                       o->experts),
-               0;
+        return refuse("--ep %d, and --experts %d: each of those ranks has one or more", o->ep, o->experts);
     if (o->experts && o->experts < o->top_k)
-        return fprintf(stderr, "train_gpt: --top-k %d of --experts %d: there are not as many\n", o->top_k, o->experts),
-               0;
+        return refuse("--top-k %d of --experts %d: there are not as many", o->top_k, o->experts);
     if (o->ring && mesh_axis_find(m, "cp") < 0)
-        return fprintf(stderr, "train_gpt: --ring goes along an axis cp, which the mesh %s has not\n", shown(m)), 0;
+        return refuse("--ring goes along an axis cp, which the mesh %s has not", shown(m));
+    if (ways(m, "pp") * o->chunks > MOST_LAYERS)
+        return refuse("%d x %d stages on the mesh %s are more than layers can be, %d", ways(m, "pp"), o->chunks,
+                      shown(m), MOST_LAYERS);
     if (o->layers < ways(m, "pp") * o->chunks)
-        return fprintf(stderr, "train_gpt: --layers %d are fewer than the stages, %d x %d; give %d or more\n",
-                       o->layers, ways(m, "pp"), o->chunks, ways(m, "pp") * o->chunks),
-               0;
+        return refuse("--layers %d are fewer than the stages, %d x %d; give %d or more", o->layers, ways(m, "pp"),
+                      o->chunks, ways(m, "pp") * o->chunks);
     if (strcmp(o->schedule, "1f1b") && strcmp(o->schedule, "gpipe") && strcmp(o->schedule, "interleaved") &&
         strcmp(o->schedule, "zb-h1") && strcmp(o->schedule, "zb-v"))
-        return fprintf(stderr, "train_gpt: --schedule %s: it is 1f1b, gpipe, interleaved, zb-h1 or zb-v\n",
-                       o->schedule),
-               0;
-    return divides(m, "--batch", o->batch, "micro and dp", o->micro * data_ways(m)) &&
-           divides(m, "--context", o->context, cut ? "cp and tp" : "cp", cp * (cut ? tp : 1)) &&
-           divides(m, "--channels", o->channels, "--heads", o->heads) &&
-           divides(m, "--heads", o->heads, o->ulysses ? "tp and cp" : "tp", tp * (o->ulysses ? cp : 1));
+        return refuse("--schedule %s: it is 1f1b, gpipe, interleaved, zb-h1 or zb-v", o->schedule);
+    return divides(m, "--batch", o->batch, MOST_BATCH, "micro and dp", o->micro * data_ways(m)) &&
+           divides(m, "--context", o->context, MOST_CONTEXT, cut ? "cp and tp" : "cp", cp * (cut ? tp : 1)) &&
+           divides(m, "--channels", o->channels, MOST_CHANNELS, "--heads", o->heads) &&
+           divides(m, "--heads", o->heads, MOST_HEADS, o->ulysses ? "tp and cp" : "tp", tp * (o->ulysses ? cp : 1));
 }
 
 #ifdef TRAIN_GPT_CUDA
@@ -1032,13 +1075,19 @@ typedef struct record {
     int compared;
 } record;
 
+static void die_of(const char *option, const char *path, const char *what) {
+    char said[1200];
+    snprintf(said, sizeof said, "%s: cannot %s %.900s: %s", option, what, path, strerror(errno));
+    die(said);
+}
+
 static void record_open(record *h, const options *o, int first) {
     double loss, norm;
     int step;
     memset(h, 0, sizeof *h);
     if (host->rank) return;
-    if (o->log && !(h->log = fopen(o->log, "w"))) die("cannot write the file of --log");
-    if (o->against && !(h->other = fopen(o->against, "r"))) die("cannot read the file of --against");
+    if (o->log && !(h->log = fopen(o->log, "w"))) die_of("--log", o->log, "write");
+    if (o->against && !(h->other = fopen(o->against, "r"))) die_of("--against", o->against, "read");
     if (h->log) fprintf(h->log, "step,loss,norm\n");
     for (step = 0; step < first && h->other; step++) earlier(h->other, &loss, &norm);
     printf(h->other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
@@ -1113,12 +1162,19 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
 static int run_rank(mesh_transport *t, const options *o) {
     rank_stages r;
     record h;
-    int k, lead, first = 0, wrong;
+    int lead, first = 0, wrong;
+    struct stat there;
     host = t;
     lead = t->rank == 0;
     if (!open_mesh(o)) return 1;
     stages_init(&r, o);
     if (o->resume) first = resume(&r, o->resume);
+    if (first >= o->steps) {
+        char said[120];
+        snprintf(said, sizeof said, "the checkpoint of --resume is at step %d of --steps %d; give %d or more", first,
+                 o->steps, first + 1);
+        die(said);
+    }
     if (lead)
         printf("%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step\n", t->size,
                t->size > 1 ? "s" : "", shown(&world.on), r.stage[0].at_rest, o->batch, o->context);
@@ -1128,12 +1184,14 @@ static int run_rank(mesh_transport *t, const options *o) {
         explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
         if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
     }
+    if (o->save && lead && stat(o->save, &there) == 0 && !S_ISDIR(there.st_mode))
+        die("--save names a file; it takes a folder");
     record_open(&h, o, first);
     train_all(&r, o, first, &h);
     if (o->save) save(&r, o->save, o->steps);
     wrong = record_close(&h, lead ? o->steps - first : 0);
     if (o->sample) sample(&r, o->sample);
-    for (k = 0; k < o->chunks && o->experts; k++) mesh_moe_close(r.stage[k].moe);
+    stages_close(&r, o->chunks);
     if (o->experts) mesh_comm_close(&crowd);
     mesh_comm_close(&comm);
     mesh_comm_close(&world);

@@ -463,6 +463,7 @@ typedef struct pass {
     int64_t heads_stride[4];
     float *last_hat, *last_rstd, *work;
     layer_pass *layers;
+    int nlayers;
     int first_layer, slot;
     void *pool
         [64]; /* gradients of a layer's: those of another are not alive at the same time, unless the weights' half comes later */
@@ -726,6 +727,7 @@ static void pass_init(pass *a, const model *g, int64_t batch, int slot) {
     a->first_layer = g->lo == 0 ? 0 : g->lo - 1;
     layers = (g->hi == g->nsegments ? o->layers : g->hi - 1) - a->first_layer;
     a->layers = (layer_pass *)allocate((size_t)layers, sizeof *a->layers);
+    a->nlayers = layers;
     for (i = 0; i < layers; i++) layer_init(g, a, &a->layers[i]);
     all = (size_t)extent_here(&a->flow_whole, 0) * (size_t)extent_here(&a->flow_whole, 1);
     linear =

@@ -72,6 +72,9 @@ step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
+refuses "a plan of half bytes" "no whole number of bytes: 1.5" $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
+refuses "a plan of two sizes" "--dtype and --elem-bytes: one of them" $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 4 --dtype bf16 "dp:S(0)" "dp:R"
+refuses "a plan of no size" "no shape" $mesh plan --mesh dp=4 --shape 99999999999999999999 "dp:S(0)" "dp:R"
 refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 100x64 "dp:X" "dp:R"
 
 command -v python3 >/dev/null && step "zoo: the textbook's bytes" python3 tests/zoo.py $mesh
@@ -80,7 +83,11 @@ refuses "a parallelism that is none" "no such parallelism" $mesh zoo megatron --
 refuses "a parallelism without its axis" "tp needs an axis \"tp\"" $mesh zoo tp --mesh dp=4
 printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
-refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts" $mesh zoo ep --mesh dp=4 --ep 3
+refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts; 2 does" $mesh zoo ep --mesh dp=4 --ep 3
+refuses "more ways than heads" "12 heads, 12 kv_heads, 24 ways" $mesh zoo tp --mesh tp=24
+refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo zero1 --mesh dp=4 --zero 3
+refuses "data parallelism without its axis" 'zero1 needs an axis "dp", "dp_shard" or "dp_replicate" in the mesh: pp=2' $mesh zoo zero1 --mesh pp=2
+step "zoo says why a schedule is none" bash -c "$mesh zoo --mesh pp=3 --json | $json | grep -q 'why.*interleaved with 4 micro-batches'"
 
 command -v python3 >/dev/null && step "auto: every way, by formulas, published runs" python3 tests/auto.py $mesh
 auto="$mesh auto --model $out/auto.model --cluster $out/auto.cluster"
@@ -105,13 +112,27 @@ auto_line 4 "auto-4.model:9: more than one value; a line is NAME VALUE: batch 3 
 auto_line 5 "auto-5.model:9: a number from 0 to 999999 is expected: published_tflops fast" model "published_tflops fast"
 auto_line 6 "auto-6.model:9: expected 1f1b, interleaved, gpipe or zb-h1: published_schedule zero" model "published_schedule zero"
 auto_line 7 "auto-7.model:9: a line of 399 bytes or more" model "source $(printf %0400d 0)"
-auto_line 1 "auto-1.cluster:9: a number above 0 and below 1e6 is expected: flops -3" cluster "flops -3"
+auto_line 1 "auto-1.cluster:9: a number from 1e-6 to 1e6 is expected: flops -3" cluster "flops -3"
+auto_line 7 "a number from 1e-6 to 1e6 is expected: flops 1e-310" cluster "flops 1e-310"
+auto_line 8 "auto-8.cluster: 1000000 devices, hosts times devices_per_host; 999999 at most" cluster "hosts 250000"
 auto_line 2 "auto-2.cluster:9: no such name; a cluster has hosts" cluster "nodes 3"
 auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "hosts 1.5"
 auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
 auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
 auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
+auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
+auto_line 9 "7 kv_heads do not divide 8 heads; 4 do" model "kv_heads 7"
+printf 'layers 6\nhidden 64\0garbage\n' >$out/auto-zero.model
+refuses "auto: a byte 0" "auto-zero.model:2: a byte 0: this is no text" ${auto/auto.model/auto-zero.model}
+refuses "auto: a directory" "Is a directory: /tmp" ${auto/$out\/auto.model//tmp}
+refuses "auto: no text, and no end" "a byte 0" ${auto/$out\/auto.model//dev/zero}
+for word in layers hidden heads sequence batch; do
+    sed "/^$word/d" $out/auto.model >$out/auto-no-$word.model
+    refuses "auto: a model without $word" "auto-no-$word.model lacks a line: $word" ${auto/auto.model/auto-no-$word.model}
+done
+sed '/^kv_heads/d;/^ffn/d' $out/auto.model >$out/auto-follows.model
+step "auto: what follows from what is said" bash -c "$auto >$out/auto-said.txt && ${auto/auto.model/auto-follows.model} | cmp - $out/auto-said.txt && grep -q '6 layers, hidden 512, ffn 2048, 8 heads of 64 (8 of keys)' $out/auto-said.txt"
 refuses "auto: a cluster without its memory" "auto-less.cluster lacks a line: memory, in GB" ${auto/auto.cluster/auto-less.cluster}
 refuses "auto: no such file" "No such file" $mesh auto --model $out/none --cluster $out/auto.cluster
 refuses "auto without a cluster" "expected --model FILE and --cluster FILE" $mesh auto --model $out/auto.model
@@ -168,8 +189,23 @@ refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpiru
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
+# a rank that is killed leaves its trace; a broken line is no event of the whole
+rm -rf "$out/killed"
+refuses "a job with a rank that is killed" "rank 2 was lost" env MESH_TRACE=$out/killed $mesh run -n 3 -- bash -c 'trace=$1; shift
+    [ $RANK = 2 ] || exec "$@"
+    "$@" & until grep -qs "\"halo" $trace/rank-2.json; do sleep 0.1; done; kill -9 $!; wait $!' killed $out/killed $build/heat --mesh x=3 --steps 2000000000
+settle
+step "its trace" bash -c "printf '\n,{\"ph\":\"X\",\"dur\":4x5}\n' >>$out/killed/rank-1.json; $mesh trace $out/killed >$out/killed.txt && grep -q '^3 ranks' $out/killed.txt && grep -q 'no whole event' $out/killed.txt && grep -q halo $out/killed/rank-2.json && $json <$out/killed/trace.json >/dev/null"
 
 refuses "run without a program" "no program to run" $mesh run -n 2
+refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
+step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
+for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
+[ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do
+    refuses "no room for what is printed: $what" "No space left" bash -c "$mesh $what 2>&1 >/dev/full"
+done
+refuses "a log that is no directory" "cannot write /dev/null/rank-0.out: Not a directory" $mesh run -n 2 --log /dev/null echo hi
+step "nohup" bash -c "rm -f $out/nohup; mkfifo $out/nohup; nohup $mesh run -n 2 --bare -- sh -c 'echo started >$out/nohup; sleep 1' >/dev/null 2>&1 & read -r w <$out/nohup; kill -HUP \$!; wait \$!"
 refuses "a failing rank" "rank 1 exited with status 7" $mesh run -n 3 -- sh -c '[ $RANK != 1 ] || exit 7; sleep 20'
 refuses "an idle job" "no output for 1 s; ending ranks 0 1" $mesh run -n 2 --idle-timeout 1 -- sleep 20
 step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'echo started >$out/word; exec sleep 20' & read -r w <$out/word; rm $out/word; kill -TERM \$!; wait \$!; [ \$? = 143 ]"

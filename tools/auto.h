@@ -8,7 +8,8 @@ static const char auto_help[] =
     "micro-batches, schedules (1f1b, interleaved, gpipe, zb-h1), recomputation; and prints the meshes with the shortest predicted step\n"
     "that fit into memory, each with its best settings. tp is innermost, then cp, pp, dp; ep takes the ranks of a stage another way.\n"
     "What the prediction assumes and leaves out, and how far it is from published runs: docs/auto.md.\n\n"
-    "  --model FILE     lines of NAME VALUE as mesh zoo --model (batch: sequences of a step), and\n"
+    "  --model FILE     lines of NAME VALUE as mesh zoo --model (layers, hidden, heads, sequence and batch, sequences of a step, have to\n"
+    "                   be there), and\n"
     "      flash 1            attention keeps no scores       causal 1       it computes no more than half of them\n"
     "      gradient_bytes 4   of a gradient that is summed     dropout 0      there is none\n"
     "      devices N          how many of the cluster's\n"
@@ -293,7 +294,7 @@ static void auto_run(auto_search *s) {
             }
         }
     }
-    qsort(s->best, s->n, sizeof *s->best, auto_faster);
+    if (s->n) qsort(s->best, s->n, sizeof *s->best, auto_faster);
 }
 
 /* Where the published choices stand: behind the best of each other mesh that is faster. */
@@ -340,16 +341,17 @@ static void auto_print_line(const auto_result *r) {
 
 /* Nothing is left: what refused, and what was the smallest. */
 static int auto_print_none(const auto_search *s) {
-    int k;
+    int k, free_of = s->fix.zero < 0 && s->fix.recompute < 0;
     for (k = 0; !s->too_large && k < s->nrules; k++)
         fprintf(stderr, "mesh auto: %s (%ld refused so)\n", s->rules[k].text, s->rules[k].times);
     if (s->too_large)
         fprintf(
             stderr,
             "mesh auto: nothing fits into memory: the smallest of %ld ways (tp %ld, cp %ld, pp %ld, dp %ld) needs %.1f GB, "
-            "%.1f more than there are; more devices, a smaller batch or --fix without zero and recompute may do\n",
+            "%.1f more than there are; more devices%s a smaller batch%s may do\n",
             s->too_large, s->smallest.tp, s->smallest.cp, s->smallest.pp, s->smallest.dp, s->least / 1e9,
-            (s->least - auto_limit(s)) / 1e9);
+            (s->least - auto_limit(s)) / 1e9, free_of ? " or" : ",",
+            free_of ? "" : " or --fix without zero and recompute");
     if (!s->nrules && !s->too_large) fprintf(stderr, "mesh auto: nothing is left of --fix; take some of it away\n");
     return 1;
 }
@@ -394,6 +396,7 @@ static void auto_print_all_json(const auto_search *s, size_t n) {
 }
 
 static int auto_print(const auto_search *s) {
+    const zoo_model *d = &s->zoo.model;
     size_t i, n = s->n < (size_t)s->top ? s->n : (size_t)s->top;
     if (!s->n && !(s->json && s->own_found)) {
         auto_print_published(s);
@@ -403,6 +406,10 @@ static int auto_print(const auto_search *s) {
         auto_print_all_json(s, n);
         return 0;
     }
+    printf(
+        "%ld layers, hidden %ld, ffn %ld, %ld heads of %ld (%ld of keys), vocabulary %ld, %ld sequences of %ld, elements of %ld bytes\n",
+        d->layers, d->hidden, d->ffn, d->heads, d->head_width, d->kv_heads, d->vocabulary, d->batch, d->sequence,
+        d->bytes);
     printf(
         "%ld devices (%s), %.1f GB each: %ld ways tried, %ld of them too large; the best of %zu meshes, seconds of a step\n",
         s->devices, s->cluster.source, auto_limit(s) / 1e9, s->tried, s->too_large, s->n);
@@ -443,8 +450,8 @@ static const char *auto_cluster_line(void *to, const char *name, const char *val
     if (i == 7)
         return "no such name; a cluster has hosts devices_per_host memory reserve bandwidth flops efficiency topology source";
     v = strtod(value, &end);
-    if (*end || !(v >= 0 && v < 1e6) || (v <= 0 && strcmp(name, "reserve")))
-        return "a number above 0 and below 1e6 is expected";
+    if (*end || !(v >= 0 && v < 1e6) || (v < 1e-6 && strcmp(name, "reserve")))
+        return "a number from 1e-6 to 1e6 is expected";
     if (i < 2 && v != (double)(long)v) return "a whole number is expected";
     if (!strcmp(name, "efficiency") && v > 1) return "a part of the peak is expected, at most 1";
     *(double *)(void *)((char *)c + fields[i].at) = v * fields[i].unit;
@@ -466,6 +473,11 @@ static int auto_read_cluster(auto_cluster *c, const char *path) {
     if (lacks) {
         snprintf(said, sizeof said, "%s lacks a line", path);
         return wrong("auto", said, lacks);
+    }
+    if (c->hosts * c->devices_per_host > 999999) {
+        snprintf(said, sizeof said, "%s: %.0f devices, hosts times devices_per_host; 999999 at most", path,
+                 c->hosts * c->devices_per_host);
+        return wrong("auto", said, NULL);
     }
     if (c->reserve < c->memory) return 0;
     snprintf(said, sizeof said, "%s: reserve is the whole memory of %g GB or more; say less", path, c->memory / 1e9);
@@ -578,7 +590,7 @@ static int command_auto(const char *self, int argc, char **argv) {
     s.top = 10;
     if ((status = auto_arguments(&s, argc, argv, &model, &cluster, &batch)) != 0)
         return status > 0 ? status : fputs(auto_help, stdout) < 0;
-    if ((status = zoo_read_model(&s.zoo.model, &s.run, model, "auto")) != 0 ||
+    if ((status = zoo_read_model(&s.zoo.model, &s.run, model, "auto", 1)) != 0 ||
         (status = auto_read_cluster(&s.cluster, cluster)) != 0)
         return status;
     if (s.run.experts <= 0) s.run.experts = -1;

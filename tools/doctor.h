@@ -10,11 +10,27 @@ typedef struct doctor {
     int json, worst, lines;
 } doctor;
 
+/* How many bytes the character at s has in UTF-8; 0: it is none. */
+static int doctor_utf8(const char *s) {
+    unsigned char c = (unsigned char)*s;
+    int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0, i;
+    for (i = 1; i < n; i++)
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    if ((c == 0xe0 && (unsigned char)s[1] < 0xa0) || (c == 0xed && (unsigned char)s[1] > 0x9f)) return 0;
+    if ((c == 0xf0 && (unsigned char)s[1] < 0x90) || (c == 0xf4 && (unsigned char)s[1] > 0x8f)) return 0;
+    return n;
+}
+
 static void doctor_json_text(const char *s) {
+    int n;
     putchar('"');
-    for (; *s; s++) {
+    for (; *s; s += n ? n : 1) {
+        n = doctor_utf8(s);
         if (*s == '"' || *s == '\\') putchar('\\');
-        if ((unsigned char)*s >= 32) putchar(*s);
+        if (!n || (n == 1 && (unsigned char)*s < 32))
+            fputs("\\ufffd", stdout);
+        else
+            printf("%.*s", n, s);
     }
     putchar('"');
 }
@@ -61,7 +77,11 @@ static void doctor_limits(doctor *d) {
     uint64_t bits;
     doctor_say(d, DOCTOR_OK, "cores", NULL, "%d; with more ranks than that, waiting yields instead of spinning",
                mesh_env_cores(&bits));
-    if (getenv("OMP_NUM_THREADS"))
+    if (getenv("OMP_NUM_THREADS") &&
+        strspn(getenv("OMP_NUM_THREADS"), "0123456789, ") != strlen(getenv("OMP_NUM_THREADS")))
+        doctor_say(d, DOCTOR_WARN, "threads", "unset it, or give a number of threads",
+                   "OMP_NUM_THREADS=%s is no list of numbers", getenv("OMP_NUM_THREADS"));
+    else if (getenv("OMP_NUM_THREADS"))
         doctor_say(d, DOCTOR_OK, "threads", NULL, "OMP_NUM_THREADS=%s in each rank", getenv("OMP_NUM_THREADS"));
     else
         doctor_say(

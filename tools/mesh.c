@@ -75,30 +75,40 @@ static const struct {
                 {"auto", command_auto},     {"draw", command_draw},  {"table", command_table},
                 {"doctor", command_doctor}, {"trace", command_trace}};
 
+/* A descriptor that is opened later must not be 0, 1 or 2, where the ranks have theirs. */
+static void fill_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
+/* The exit status: what was printed has to be there. */
+static int ended(const char *command, int status) {
+    if (!fflush(stdout) && !ferror(stdout)) return status;
+    fprintf(stderr, "mesh%s%s: cannot write to stdout: %s\n", *command ? " " : "", command, strerror(errno));
+    return status ? status : 1;
+}
+
 int main(int argc, char **argv) {
     static const char names[] =
         "run, test, bench, plan, zoo, schedule, auto, draw, table, trace or doctor; see mesh --help";
     size_t i;
+    fill_streams();
     if (argc < 2) {
         fprintf(stderr, "mesh: no command: %s\n", names);
         return 2;
     }
     if (is_help(argv[1])) {
         fputs(usage_text, stdout);
-        return 0;
+        return ended("", 0);
     }
     if (!strcmp(argv[1], "--version")) {
         puts("mesh " MESH_VERSION);
-        return 0;
+        return ended("", 0);
     }
-    for (i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        int status;
-        if (strcmp(argv[1], commands[i].name)) continue;
-        status = commands[i].run(argv[0], argc - 2, argv + 2);
-        if (!fflush(stdout) && !ferror(stdout)) return status;
-        fprintf(stderr, "mesh %s: cannot write to stdout: %s\n", argv[1], strerror(errno));
-        return status ? status : 1;
-    }
+    for (i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (!strcmp(argv[1], commands[i].name)) return ended(argv[1], commands[i].run(argv[0], argc - 2, argv + 2));
     for (i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (nearly(argv[1], commands[i].name)) {
             fprintf(stderr, "mesh: no command \"%s\"; did you mean mesh %s?\n", argv[1], commands[i].name);

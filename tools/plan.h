@@ -22,8 +22,8 @@ static int plan_shape(const char *text, int64_t *shape) {
     char *end;
     if (!strcmp(text, "scalar")) return 0;
     for (;; text = end + 1) {
-        long long v = strtoll(text, &end, 10);
-        if (end == text || v < 0 || n == MESH_MAX_DIMS) return -1;
+        long long v = (errno = 0, strtoll(text, &end, 10));
+        if (end == text || v < 0 || errno || n == MESH_MAX_DIMS) return -1;
         shape[n++] = v;
         if (!*end) return n;
         if (*end != 'x' && *end != ',') return -1;
@@ -36,7 +36,8 @@ static int64_t plan_bytes(const char *text) {
     double v = strtod(text, &end);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : *end ? -1 : 0;
     if (end == text || shift < 0 || (shift && end[1]) || !(v >= 0) || v > 1e12) return -1;
-    return (int64_t)(v * (double)(INT64_C(1) << shift));
+    v *= (double)(INT64_C(1) << shift);
+    return v < 9e18 && v == (double)(int64_t)v ? (int64_t)v : -1;
 }
 
 static void plan_print(const mesh_plan *p, size_t (*print)(const mesh_plan *, char *, size_t)) {
@@ -106,7 +107,7 @@ static int command_plan(const char *self, int argc, char **argv) {
     mesh_layout from, to;
     int64_t shape[MESH_MAX_DIMS + 1];
     mesh_error err;
-    int ndim, i, n, json = 0, strict = 0, nspecs = 0, origin = 0;
+    int ndim, i, n, json = 0, strict = 0, nspecs = 0, origin = 0, dtype = -1;
     (void)self;
     for (i = 0; i < argc; i++) {
         const char *arg = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -131,14 +132,13 @@ static int command_plan(const char *self, int argc, char **argv) {
         } else if (!strcmp(arg, "--dtype")) {
             for (n = 0; n < MESH_DTYPE_COUNT && strcmp(value, mesh_dtype_name((mesh_dtype)n)); n++) {}
             if (n == MESH_DTYPE_COUNT) return wrong("plan", "no such dtype (f32, bf16, i64, ...)", value);
-            d.dtype = (mesh_dtype)n;
+            dtype = n;
         } else if (!strcmp(arg, "--elem-bytes")) {
             d.elem_bytes = plan_bytes(value);
-            d.dtype = MESH_BYTES;
-            if (d.elem_bytes < 1) return wrong("plan", "no number of bytes", value);
+            if (d.elem_bytes < 1) return wrong("plan", "no whole number of bytes", value);
         } else if (!strcmp(arg, "--cap")) {
             d.scratch_cap = plan_bytes(value);
-            if (d.scratch_cap < 1) return wrong("plan", "no number of bytes (64M)", value);
+            if (d.scratch_cap < 1) return wrong("plan", "no whole number of bytes (64M)", value);
         } else if (!strcmp(arg, "--topology")) {
             if (mesh_topology_parse(&topology, value, &err)) return wrong("plan", err.text, NULL);
             d.topology = &topology;
@@ -156,6 +156,8 @@ static int command_plan(const char *self, int argc, char **argv) {
             "plan",
             "expected --mesh, --shape and two specs, as in mesh plan --mesh dp=4 --shape 1024x64 \"dp:S(0)\" \"dp:S(1)\"",
             NULL);
+    if (dtype >= 0 && d.elem_bytes) return wrong("plan", "--dtype and --elem-bytes: one of them", NULL);
+    if (dtype >= 0 || d.elem_bytes) d.dtype = d.elem_bytes ? MESH_BYTES : (mesh_dtype)dtype;
     if ((ndim = plan_shape(shape_text, shape)) < 0)
         return wrong("plan", "no shape (8192x8192, at most 8 dims)", shape_text);
     if (mesh_parse(&src, mesh_text, 0, &err)) return wrong("plan", err.text, NULL);

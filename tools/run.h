@@ -40,6 +40,7 @@ typedef struct input { /* what comes over stdin, a piece at a time for all who r
 } input;
 
 static volatile sig_atomic_t caught, passed_on; /* a signal that ends the job; one that is only for the ranks */
+static int unwritten;                           /* what a rank printed could not be passed on: errno, said once */
 static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
 static void on_news(int sig) { passed_on = sig; }
@@ -77,6 +78,10 @@ static void write_all(int fd, const char *p, size_t n) {
         done = write(fd, p, n < PIECE ? n : PIECE);
         if (done < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (done < 0 && errno == EPIPE && !caught) caught = SIGPIPE;
+        if (done < 0 && errno != EPIPE && !unwritten) {
+            unwritten = errno;
+            fprintf(stderr, "mesh run: cannot write what the ranks print: %s\n", strerror(errno));
+        }
         if (done <= 0) return;
         p += done;
         n -= (size_t)done;
@@ -339,6 +344,8 @@ static int start_ranks(const run_options *o, rank *ranks, char **command) {
         fprintf(stderr, "mesh run: cannot make the directory %s: %s\n", o->log, strerror(errno));
         return -1;
     }
+    if (o->log && (r = open_log(o, 0, 0)) < 0) return -1;
+    if (o->log) close(r);
     if ((j.listener = listen_here(&j.port)) < 0) {
         fprintf(stderr, "mesh run: no port on loopback: %s\n", strerror(errno));
         return -1;
@@ -406,11 +413,13 @@ static int describe_end(int r, int status, int64_t age_ms) {
 
 static void catch_signals(void) {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}, news[] = {SIGUSR1, SIGUSR2, SIGTSTP};
-    struct sigaction action;
+    struct sigaction action, was;
     size_t i;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) sigaction(ends[i], &action, NULL);
+    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) /* nohup's is ignored, by the ranks as well */
+        if (ends[i] != SIGHUP || (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN))
+            sigaction(ends[i], &action, NULL);
     action.sa_handler = on_news;
     for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaction(news[i], &action, NULL);
     signal(SIGPIPE, SIG_IGN);
@@ -525,7 +534,8 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         }
     }
     free(polls);
-    return polls ? result : wrong("run", "no memory for the ranks", NULL);
+    if (!polls) return wrong("run", "no memory for the ranks", NULL);
+    return unwritten && !result ? 1 : result;
 }
 
 static int run_job(const run_options *o, char **command) {
@@ -596,19 +606,28 @@ static int within_mpi(int ranks) {
     return 1;
 }
 
-/* "app" that is a program here, and none on the PATH: it was meant as "./app". */
-static int suggest_here(const char *program) {
+static int on_path(const char *program) {
     const char *path = getenv("PATH"), *end;
     char full[4096];
-    if (strchr(program, '/')) return 0;
     for (path = path ? path : ""; *path; path = *end ? end + 1 : end) {
         end = strchr(path, ':') ? strchr(path, ':') : path + strlen(path);
         snprintf(full, sizeof full, "%.*s/%s", (int)(end - path), path, program);
-        if (access(full, X_OK) == 0) return 0;
+        if (access(full, X_OK) == 0) return 1;
     }
-    if (access(program, X_OK) != 0) return 0;
-    fprintf(stderr, "mesh run: there is no %s on the PATH, but one here; write ./%s\n", program, program);
-    return 1;
+    return 0;
+}
+
+/* Can it be run? Said once, and not by every rank. "app" that is a program here, and none on the PATH, was meant as "./app". */
+static int runnable(const char *program) {
+    if (*program && (strchr(program, '/') ? access(program, X_OK) == 0 : on_path(program))) return 1;
+    if (!*program)
+        fprintf(stderr, "mesh run: the program's name is empty\n");
+    else if (!strchr(program, '/') && access(program, X_OK) == 0)
+        fprintf(stderr, "mesh run: there is no %s on the PATH, but one here; write ./%s\n", program, program);
+    else
+        fprintf(stderr, "mesh run: cannot run %s: %s\n", program,
+                strchr(program, '/') ? strerror(errno) : "it is not on the PATH");
+    return 0;
 }
 
 static int command_run(const char *self, int argc, char **argv) {
@@ -663,7 +682,8 @@ static int command_run(const char *self, int argc, char **argv) {
     if (i >= argc) return wrong("run", "no program to run", NULL);
     if (o.only >= o.ranks || o.in >= o.ranks)
         return wrong("run", "--only and --stdin take ranks from 0 to RANKS - 1", NULL);
-    if (suggest_here(argv[i]) || within_mpi(o.ranks)) return 2;
+    if (within_mpi(o.ranks)) return 2;
+    if (!runnable(argv[i])) return 127;
     return run_job(&o, argv + i);
 }
 

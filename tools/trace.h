@@ -23,8 +23,8 @@ typedef struct trace_events {
 
 /* The clocks of ranks beside rank 0's. */
 typedef struct trace_clocks {
-    int compared, not_compared;
-    int64_t within; /* ns; the greatest */
+    int compared, not_compared, cut; /* cut: lines that are no event */
+    int64_t within;                  /* ns; the greatest */
 } trace_clocks;
 
 /* An event of one of our own files: they have one a line, always in this order, and times as integers on both sides of a point. */
@@ -59,13 +59,42 @@ static int trace_read_clock(FILE *f, int64_t *offset, int64_t *within) {
         at += sizeof name - 1;
         sign = *at;
         found = sscanf(at + (sign == '-'), "%lld.%3d,\"within_us\":%lld.%3d", &us, &ns, &within_us, &within_ns) == 4 &&
-                us >= 0 && us < TRACE_MOST_US && ns >= 0 && within_us >= 0 && within_us < TRACE_MOST_US && within_ns >= 0;
+                us >= 0 && us < TRACE_MOST_US && ns >= 0 && within_us >= 0 && within_us < TRACE_MOST_US &&
+                within_ns >= 0;
         if (!found) continue;
         *offset = (us * 1000 + ns) * (sign == '-' ? -1 : 1);
         *within = within_us * 1000 + within_ns;
     }
     rewind(f);
     return found;
+}
+
+/* Is a text one value of JSON? Where it ends, or NULL. */
+static const char *trace_json(const char *p, int depth) {
+    char close = *p == '{' ? '}' : ']';
+    size_t n;
+    if (*p == '"') {
+        for (p++; *p && *p != '"' && (unsigned char)*p >= ' '; p++)
+            if (*p == '\\' && !*++p) return NULL;
+        return *p == '"' ? p + 1 : NULL;
+    }
+    if (*p != '{' && *p != '[') {
+        if ((n = strspn(p, "-0123456789")) != 0) {
+            if (strspn(p, "-") > 1 || !strchr("0123456789", p[n - 1])) return NULL;
+            return p[n] != '.' ? p + n : (p += n + 1, (n = strspn(p, "0123456789")) != 0) ? p + n : NULL;
+        }
+        return !strncmp(p, "null", 4) || !strncmp(p, "true", 4) ? p + 4 : !strncmp(p, "false", 5) ? p + 5 : NULL;
+    }
+    if (depth > 8) return NULL;
+    for (p++; *p != close; p += *p == ',') {
+        p += strspn(p, " ");
+        if (close == '}') {
+            if (*p != '"' || !(p = trace_json(p, depth + 1)) || *p++ != ':') return NULL;
+            p += strspn(p, " ");
+        }
+        if (!(p = trace_json(p, depth + 1)) || (*p != ',' && *p != close) || (*p == ',' && p[1] == close)) return NULL;
+    }
+    return p + 1;
 }
 
 /* A line with its time moved. */
@@ -113,8 +142,11 @@ static int trace_read(const char *path, trace_events *all, trace_clocks *clocks,
         whole = line[0] == ']';
         trace_event v;
         while (length && from[length - 1] == ',') length--;
-        if (!length || from[0] != '{' || from[length - 1] != '}')
-            continue; /* the end, or a line cut short by the end of its rank */
+        if (!length || from[0] != '{') continue; /* the end */
+        if (trace_json(from, 0) != from + length) {
+            clocks->cut++; /* by the end of its rank */
+            continue;
+        }
         fputs((*written)++ ? ",\n" : "[", out);
         trace_write_moved(out, from, length, offset);
         if (!trace_read_line(from, &v)) continue;
@@ -224,14 +256,34 @@ static void trace_say_clocks(const trace_clocks *c) {
     if (c->not_compared > 0)
         printf("%d rank%s not compared clocks with rank 0: their times are their hosts'\n", c->not_compared,
                c->not_compared > 1 ? "s have" : " has");
+    if (c->cut) printf("%d line%s no whole event, and left out\n", c->cut, c->cut > 1 ? "s are" : " is");
     puts("");
+}
+
+/* The job of the first rank that says one: rank 0's, but where its file is empty. `first` is that rank's file. */
+static int trace_of_job(const char *dir, char *job, size_t cap, char *first, size_t room) {
+    DIR *d = opendir(dir);
+    struct dirent *entry;
+    long least = TRACE_MOST_RANKS;
+    while (d && (entry = readdir(d)) != NULL) {
+        char path[1024], other[64], *end;
+        long its = !strncmp(entry->d_name, "rank-", 5) ? strtol(entry->d_name + 5, &end, 10) : -1;
+        if (its < 0 || its >= least || strcmp(end, ".json")) continue;
+        snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        if (!trace_job(path, other, sizeof other)) continue;
+        least = its;
+        snprintf(job, cap, "%s", other);
+        snprintf(first, room, "rank-%ld.json", its);
+    }
+    if (d) closedir(d);
+    return least < TRACE_MOST_RANKS;
 }
 
 /* Merge what is in a directory, and say what it says. Returns the exit status. */
 static int trace_merge(const char *dir) {
-    char path[1024], part[1024], job[64];
+    char path[1024], part[1024], job[64], of[64];
     trace_events all = {NULL, 0, 0};
-    trace_clocks clocks = {0, -1, 0}; /* rank 0 has nothing to compare */
+    trace_clocks clocks = {0, -1, 0, 0}; /* rank 0 has nothing to compare */
     FILE *out;
     DIR *d;
     struct dirent *entry;
@@ -240,8 +292,7 @@ static int trace_merge(const char *dir) {
         fprintf(stderr, "mesh trace: cannot read %s: %s\n", dir, strerror(errno));
         return 1;
     }
-    snprintf(path, sizeof path, "%s/rank-0.json", dir);
-    if (!trace_job(path, job, sizeof job)) {
+    if (!trace_of_job(dir, job, sizeof job, of, sizeof of)) {
         fprintf(stderr, "mesh trace: no trace in %s: run the job with MESH_TRACE=%s\n", dir, dir);
         closedir(d);
         return 1;
@@ -258,8 +309,12 @@ static int trace_merge(const char *dir) {
         size_t length = strlen(entry->d_name);
         if (strncmp(entry->d_name, "rank-", 5) || length < 11 || strcmp(entry->d_name + length - 5, ".json")) continue;
         snprintf(name, sizeof name, "%s/%s", dir, entry->d_name);
-        if (!trace_job(name, other, sizeof other) || strcmp(job, other)) {
-            fprintf(stderr, "mesh trace: %s is of another job than rank-0.json, and left out\n", name);
+        if (!trace_job(name, other, sizeof other)) {
+            fprintf(stderr, "mesh trace: %s is empty, or no trace: its rank was ended before it had opened\n", name);
+            continue;
+        }
+        if (strcmp(job, other)) {
+            fprintf(stderr, "mesh trace: %s is of another job than %s, and left out\n", name, of);
             continue;
         }
         files++;

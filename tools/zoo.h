@@ -21,7 +21,8 @@ static const char zoo_help[] =
     "    all       every axis of the mesh, with --sp and --zero\n"
     "  --sp --zero 0..3 --ring --ep N     with `all`\n"
     "  --model FILE   lines of NAME VALUE: layers hidden ffn heads kv_heads head_width vocabulary sequence batch micro\n"
-    "                 experts top_k bytes, mlp_matrices (2, or 3 where it is gated); what mesh auto reads beside is let be\n"
+    "                 experts top_k bytes, mlp_matrices (2, or 3 where it is gated); what mesh auto reads beside is let be. Not said:\n"
+    "                 kv_heads are heads, head_width is hidden / heads, ffn 4 hidden, all else GPT-2's\n"
     "  --topology TEXT    as mesh plan\n"
     "  --json         the same for programs\n";
 
@@ -42,7 +43,7 @@ typedef struct zoo_run {
 typedef struct zoo_options {
     int zero, sp, ring, json;
     long ep;
-    const char *name;
+    const char *name, *mesh_text;
     const mesh_topology *topology;
     mesh m;      /* of one stage */
     mesh sparse; /* of experts: efsdp, ep */
@@ -377,7 +378,8 @@ static void zoo_print_schedules(const zoo_options *o) {
             printf("%s\n {\"schedule\": \"%s\", \"chunks\": %d, \"bubble\": %.6f, \"in_flight\": %d, \"messages\": %d}",
                    k ? "," : "", kinds[k], chunks, bubble, r.peak, messages);
         else if (o->json)
-            printf("%s\n {\"schedule\": \"%s\", \"refused\": true}", k ? "," : "", kinds[k]);
+            printf("%s\n {\"schedule\": \"%s\", \"refused\": true, \"why\": \"%s\"}", k ? "," : "", kinds[k],
+                   memory ? err.text : "no memory");
         else if (made)
             printf("%-12s %6d  %6.4f  %9d  %d\n", kinds[k], chunks, bubble, r.peak, messages);
         else
@@ -481,7 +483,10 @@ static int zoo_read_lines(const char *command, const char *path,
         const char *what = NULL;
         char *hash = strchr(line, '#');
         number_of++;
-        if (strlen(line) == sizeof line - 1 && line[sizeof line - 2] != '\n') what = "a line of 399 bytes or more";
+        if (strlen(line) == sizeof line - 1 && line[sizeof line - 2] != '\n')
+            what = "a line of 399 bytes or more";
+        else if (!strchr(line, '\n') && !feof(f))
+            what = "a byte 0: this is no text";
         if (hash) *hash = 0;
         line[strcspn(line, "\r\n")] = 0;
         at = 0;
@@ -492,10 +497,11 @@ static int zoo_read_lines(const char *command, const char *path,
         if (!what && !(what = take(to, name, value, line + at))) continue;
         fclose(f);
         snprintf(said, sizeof said, "%s:%d: %s", path, number_of, what);
-        return wrong(command, said, strlen(line) < 100 ? line : NULL);
+        return wrong(command, said, *line && strlen(line) < 100 ? line : NULL);
     }
+    number_of = ferror(f) ? errno : 0;
     fclose(f);
-    return 0;
+    return number_of ? wrong(command, strerror(number_of), path) : 0;
 }
 
 static const char *const zoo_schedules[] = {"1f1b", "interleaved", "gpipe", "zb-h1"};
@@ -524,19 +530,47 @@ static const char *zoo_model_line(void *to, const char *name, const char *value,
     if (i == ZOO_WORDS) return "no such name; those that --help lists are";
     word = zoo_word(r->run, i);
     *word = strtod(value, &end);
-    return !*end && *word >= 0 && *word < 1e6 ? NULL : "a number from 0 to 999999 is expected";
+    if (*end || !(*word >= 0 && *word < 1e6)) return "a number from 0 to 999999 is expected";
+    return *word == (double)(long)*word || !strcmp(name, "published_tflops") ? NULL : "a whole number is expected";
 }
 
-static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command) {
+/* What a file does not say follows from what it says, or is GPT-2's; of layers, hidden, heads, sequence, batch, where they are `needed`, nothing does. Then: do the
+   heads divide? 0, or the status of a message. */
+static int zoo_complete(zoo_model *d, const char *path, const char *command, int needed) {
+    static const char *const needs[] = {"layers", "hidden", "heads", "sequence", "batch"};
+    char said[300];
+    size_t i, k;
+    for (i = 0; i < ZOO_FIELDS; i++)
+        for (k = 0; k < 5 && needed; k++)
+            if (!strcmp(zoo_fields[i].name, needs[k]) && *zoo_field(d, i) < 0) {
+                snprintf(said, sizeof said, "%s lacks a line", path);
+                return wrong(command, said, needs[k]);
+            }
+    if (d->heads < 0) d->heads = 12;
+    if (d->hidden < 0) d->hidden = 64 * d->heads;
+    if (d->head_width < 0) d->head_width = d->hidden < d->heads ? 1 : d->hidden / d->heads;
+    if (d->kv_heads < 0) d->kv_heads = d->heads;
+    if (d->ffn < 0) d->ffn = 4 * d->hidden;
+    for (i = 0; i < ZOO_FIELDS; i++)
+        if (*zoo_field(d, i) < 0) *zoo_field(d, i) = zoo_fields[i].usual;
+    if (d->heads % d->kv_heads == 0) return 0;
+    for (k = (size_t)d->kv_heads; d->heads % (long)k; k--) {}
+    snprintf(said, sizeof said, "%s: %ld kv_heads do not divide %ld heads; %zu do", path, d->kv_heads, d->heads, k);
+    return wrong(command, said, NULL);
+}
+
+static int zoo_read_model(zoo_model *d, zoo_run *run, const char *path, const char *command, int needed) {
     zoo_reading r;
     size_t i;
+    int status;
     r.d = d, r.run = run;
-    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = zoo_fields[i].usual;
+    for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(d, i) = -1;
     for (i = 0; i < ZOO_WORDS; i++) *zoo_word(run, i) = -1;
     run->experts = 0;
     run->schedule = -1;
     run->source[0] = 0;
-    return zoo_read_lines(command, path, zoo_model_line, &r);
+    status = zoo_read_lines(command, path, zoo_model_line, &r);
+    return status ? status : zoo_complete(d, path, command, needed);
 }
 
 /* What a name asks of the mesh, and of the options. 0, or the status of a message. */
@@ -559,14 +593,23 @@ static int zoo_choose(zoo_options *o) {
                      o->name);
     for (axis = 0; axis < 3; axis++) data |= zoo_has(&o->m, zoo_data_axes[axis]);
     if (names[i].axis && !(strcmp(names[i].axis, "dp") ? zoo_has(&o->m, names[i].axis) : data)) {
-        snprintf(said, sizeof said, "%s needs an axis \"%s\" in the mesh", o->name, names[i].axis);
-        return wrong("zoo", said, mesh__show(&o->m).text);
+        snprintf(said, sizeof said, "%s needs an axis \"%s\"%s in the mesh", o->name, names[i].axis,
+                 strcmp(names[i].axis, "dp") ? "" : ", \"dp_shard\" or \"dp_replicate\"");
+        return wrong("zoo", said, o->mesh_text);
     }
-    if (!strcmp(o->name, "pp") && o->pp < 2)
-        return wrong("zoo", "pp needs an axis \"pp\" in the mesh", mesh__show(&o->m).text);
+    if (!strcmp(o->name, "pp") && o->pp < 2) return wrong("zoo", "pp needs an axis \"pp\" in the mesh", o->mesh_text);
     if (!strcmp(o->name, "ep") && o->ep < 2)
         return wrong("zoo", "ep needs --ep N, how many ways experts are cut", NULL);
-    if (names[i].zero) o->zero = names[i].zero;
+    if (names[i].axis && !strncmp(names[i].axis, "dp", 2) && o->zero >= 0 && o->zero != names[i].zero) {
+        snprintf(said, sizeof said, "%s is --zero %d; leave it out, or take zero1 to zero3, or all, with", o->name,
+                 names[i].zero);
+        return wrong("zoo", said,
+                     o->zero ? o->zero == 1   ? "--zero 1"
+                               : o->zero == 2 ? "--zero 2"
+                                              : "--zero 3"
+                             : "--zero 0");
+    }
+    if (names[i].zero || o->zero < 0) o->zero = names[i].zero;
     o->sp |= names[i].sp;
     o->ring |= names[i].ring;
     return 0;
@@ -577,7 +620,7 @@ static int zoo_meshes(zoo_options *o) {
     static const char *const known[] = {"pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp"};
     mesh_error err;
     mesh stage;
-    char text[64];
+    char text[120];
     long cut = 1;
     int i;
     size_t k;
@@ -587,12 +630,10 @@ static int zoo_meshes(zoo_options *o) {
             return wrong("zoo", "an axis that is none of pp dp dp_replicate dp_shard cp sp tp", o->m.axis[i].name);
     }
     for (i = 0; i < o->m.naxes; i++) /* grouped queries: a rank's heads of q belong to its heads of k and v */
-        if ((!strcmp(o->m.axis[i].name, "tp") || !strcmp(o->m.axis[i].name, "sp")) &&
-            o->model.kv_heads != o->model.heads)
-            cut *= o->m.axis[i].size;
-    if (o->model.heads % o->model.kv_heads || o->model.kv_heads % cut) {
+        if (!strcmp(o->m.axis[i].name, "tp") || !strcmp(o->m.axis[i].name, "sp")) cut *= o->m.axis[i].size;
+    if (o->model.kv_heads % cut) {
         snprintf(text, sizeof text, "%ld heads, %ld kv_heads, %ld ways", o->model.heads, o->model.kv_heads, cut);
-        return wrong("zoo", "kv_heads have to divide heads, and tp and sp together the kv_heads", text);
+        return wrong("zoo", "tp and sp together have to divide the kv_heads", text);
     }
     o->pp = 1;
     if (zoo_has(&o->m, "pp")) {
@@ -602,8 +643,10 @@ static int zoo_meshes(zoo_options *o) {
     }
     if (o->ep <= 1) return 0;
     if (o->m.size % o->ep || o->model.experts % o->ep) {
-        snprintf(text, sizeof text, "%ld ways, %d ranks of a stage, %ld experts", o->ep, o->m.size, o->model.experts);
-        return wrong("zoo", "--ep divides neither the ranks of a stage nor the experts, or one of them not", text);
+        for (cut = o->ep; o->m.size % cut || o->model.experts % cut; cut--) {}
+        snprintf(text, sizeof text, "%ld ways, %d ranks of a stage, %ld experts; %ld does", o->ep, o->m.size,
+                 o->model.experts, cut);
+        return wrong("zoo", "--ep has to divide the ranks of a stage and the experts", text);
     }
     snprintf(text, sizeof text, "efsdp=%ld,ep=%ld", o->m.size / o->ep, o->ep);
     return mesh_parse(&o->sparse, text, 0, &err) ? wrong("zoo", err.text, NULL) : 0;
@@ -619,6 +662,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
     int i, status;
     (void)self;
     for (i = 0; i < ZOO_FIELDS; i++) *zoo_field(&o.model, (size_t)i) = zoo_fields[i].usual;
+    o.zero = -1;
     for (i = 0; i < argc; i++) {
         const char *arg = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         int takes = !strcmp(arg, "--mesh") || !strcmp(arg, "--model") || !strcmp(arg, "--zero") ||
@@ -631,7 +675,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
         if (!strcmp(arg, "--mesh")) {
             mesh_text = value;
         } else if (!strcmp(arg, "--model")) {
-            if ((status = zoo_read_model(&o.model, &run, value, "zoo")) != 0) return status;
+            if ((status = zoo_read_model(&o.model, &run, value, "zoo", 0)) != 0) return status;
         } else if (!strcmp(arg, "--zero")) {
             if (strlen(value) != 1 || *value < '0' || *value > '3')
                 return wrong("zoo", "--zero is 0, 1, 2 or 3", value);
@@ -658,6 +702,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
     }
     if (!o.name) o.name = "all";
     if (!mesh_text) return wrong("zoo", "expected --mesh, as in mesh zoo tp --mesh dp=4,tp=8", NULL);
+    o.mesh_text = mesh_text;
     if (mesh_parse(&o.m, mesh_text, 0, &err)) return wrong("zoo", err.text, NULL);
     if ((status = zoo_meshes(&o)) != 0 || (status = zoo_choose(&o)) != 0) return status;
     if (!o.json) {

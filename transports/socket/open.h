@@ -497,8 +497,8 @@ MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
     s->crowded = here > cores ? (here + cores - 1) / cores : 0;
 }
 
-/* An event a line, in Chrome's trace format: a file without its end, of a rank that was killed, is good to read too. Operations under way at once are on tracks of
-   their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
+/* An event a line, in Chrome's trace format, in the file as it happens: one without its end, of a rank that was killed, is good to read too. Operations under way
+   at once are on tracks of their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
    as integers: a locale may have a comma where JSON wants a point. */
 MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
@@ -511,6 +511,7 @@ MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
         (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence,
         (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op,
         (int)v->status);
+    fflush(s->trace);
 }
 
 MESH__RARE void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
@@ -900,6 +901,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
             s->trace,
             "[{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\",\"job\":\"%08lx%08lx\",\"world\":%d}}",
             where.rank, where.rank, (unsigned long)(s->job >> 32), (unsigned long)(s->job & 0xffffffffu), where.size);
+    if (s->trace) fflush(s->trace);
     if (s->threaded && where.size > 1 && (status = mesh_socket__helper_start(s, err)) != MESH_OK) {
         mesh_socket__close(&net->base, NULL);
         return status;
