@@ -448,6 +448,42 @@ static void test_shared_alloc(void) {
     if (MESH_SOCKET__SHARES) run_world(SHARED, 2, shared_alloc_rank, NULL);
 }
 
+/* A rank whose part is done closes the comm, and after the last one the transport, before others have opened it: they still get what it gave. */
+static void shared_at_once_rank(mesh_transport *t, void *ctx) {
+    int round, k, listed, n = t->size, what = *(int *)ctx;
+    for (round = 0; round < 40 && !test_failures; round++) {
+        int root = round % n, mine[8] = {0}, got[8] = {0};
+        mesh_comm c;
+        mesh_request r;
+        mesh_status status;
+        if (!open_comm(t, &c, "a=-1", NULL, 20 * SECOND)) return;
+        for (k = 0; k < n; k++) mine[k] = 100 * t->rank + k;
+        status = what == 0   ? mesh_reduce_start(&c, NULL, mine, got, 8, MESH_I32, MESH_SUM, root, &r)
+                 : what == 1 ? mesh_gather_start(&c, NULL, mine, got, 1, MESH_I32, root, &r)
+                 : what == 2 ? mesh_broadcast_start(&c, NULL, mine, got, 8, MESH_I32, root, &r)
+                             : mesh_scatter_start(&c, NULL, mine, got, 1, MESH_I32, root, &r);
+        CHECK_OK(status, c.error);
+        if (status == MESH_OK) CHECK_OK(mesh_wait(r), c.error);
+        for (k = 0; k < n && what == 0 && t->rank == root; k++) CHECK_INT(got[k], 50 * n * (n - 1) + n * k);
+        for (k = 0; k < n && what == 1 && t->rank == root; k++) CHECK_INT(got[k], 100 * k);
+        for (k = 0; k < n && what == 2; k++) CHECK_INT(got[k], 100 * root + k);
+        if (what == 3) CHECK_INT(got[0], 100 * root + t->rank);
+        CHECK_OK(mesh_comm_close(&c), c.error);
+        if (round % 20 != 19 || !open_comm(t, &c, "a=-1", NULL, 20 * SECOND)) continue;
+        CHECK_OK(mesh_barrier(&c, NULL), c.error); /* now all have closed those before */
+        mesh_socket__sweep(mesh_socket__of(t));
+        for (k = 0, listed = 0; k < MESH_SOCKET__LISTED; k++)
+            listed += mesh_socket__place_of(shared_of(t), shared_of(t)->me)->listed[k].id != 0;
+        CHECK_INT(listed, 1);
+        CHECK_OK(mesh_comm_close(&c), c.error);
+    }
+}
+static void test_shared_at_once(void) {
+    int n, what;
+    for (n = 2; n <= 4 && MESH_SOCKET__SHARES; n++)
+        for (what = 0; what < 4; what++) run_world(SHARED, n, shared_at_once_rank, &what);
+}
+
 /* Groups come and go: their cells are memory again when nobody reads them any more. */
 static void shared_groups_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -733,6 +769,7 @@ static const test_case shared_tests[] = {
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/runs", test_shared_runs, 0},           {"shared/even", test_shared_even, 0},
+    {"shared/at_once", test_shared_at_once, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
 };
 #endif

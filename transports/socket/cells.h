@@ -59,7 +59,6 @@ typedef struct mesh_socket__handle {
     mesh_socket__direct *head, **tail;             /* to be run in this order */
     mesh_socket__direct *spare;
     unsigned char *slots;             /* for messages of medium size, of even and odd numbers; NULL: none yet */
-    uint64_t waits_for;               /* closed: members (by sharer) that may still read its cell */
     struct mesh_socket__handle *next; /* among those with operations, or those that are closed */
 } mesh_socket__handle;
 

@@ -355,21 +355,16 @@ MESH__PRIVATE void mesh_socket__sweep(mesh_socket__impl *s) {
     mesh_socket__handle **at = &s->closed, *g;
     int j;
     while ((g = *at) != NULL) {
-        int left = 0;
-        for (j = 0; j < g->n; j++) {
-            uint64_t bit = (uint64_t)1 << g->sharer[j];
-            if (!(g->waits_for & bit)) continue;
-            if (s->peer[s->shared->rank[g->sharer[j]]].gone || !mesh_socket__has_open(s->shared, g->sharer[j], g->id))
-                g->waits_for &= ~bit;
-            else
-                left = 1;
-        }
-        if (left) {
+        mesh_socket__listed *mine = mesh_socket__my_entry(s->shared, g->id, g->id);
+        for (j = 0; j < g->n; j++)
+            if (s->peer[s->shared->rank[g->sharer[j]]].gone)
+                MESH_SOCKET__CLEAR(&mine->readers, (uint64_t)1 << g->sharer[j]);
+        if (MESH_SOCKET__SEE(&mine->readers)) {
             at = &g->next;
             continue;
         }
         *at = g->next;
-        MESH_SOCKET__SHOW(&mesh_socket__my_entry(s->shared, g->id, g->id)->id, 0u);
+        MESH_SOCKET__SHOW(&mine->id, 0u);
         mesh_socket__heap_give(s, g->cell[g->index]);
         if (g->slots) mesh_socket__heap_give(s, g->slots);
         mesh_transport_free(&s->net->base, g);
@@ -380,6 +375,7 @@ MESH__PRIVATE void mesh_socket__sweep(mesh_socket__impl *s) {
 MESH__PRIVATE mesh_status mesh_socket__direct_open(mesh_socket__impl *s, mesh_socket__handle *g, const mesh *m,
                                                    mesh_error *why) {
     mesh_socket__cell *cell;
+    uint64_t readers = 0;
     int i, me = -1;
     if (!s->sharing || !m || m->size < 2 || m->size > s->shared->n) return MESH_OK;
     for (i = 0; i < m->size; i++) {
@@ -396,28 +392,21 @@ MESH__PRIVATE mesh_status mesh_socket__direct_open(mesh_socket__impl *s, mesh_so
     g->index = me;
     g->cell[me] = cell;
     g->n = m->size;
-    if (mesh_socket__list_cell(s->shared, g->id, (uint64_t)((unsigned char *)cell - s->shared->base))) return MESH_OK;
+    for (i = 0; i < g->n; i++) readers |= i == me ? 0 : (uint64_t)1 << g->sharer[i];
+    if (mesh_socket__list_cell(s->shared, g->id, (uint64_t)((unsigned char *)cell - s->shared->base), readers))
+        return MESH_OK;
     mesh_socket__heap_give(s, cell);
     return mesh__fail(why, MESH_ERR_MEMORY, -1,
                       "mesh_socket: this rank has %d groups open on one host, and can have no more; close comms",
                       (int)MESH_SOCKET__LISTED);
 }
 
-/* Who still reads its cell may do so. Returns 1 where the handle lives until then. */
+/* Who still reads its cell, or is going to, may do so. Returns 1 where the handle lives until then. */
 MESH__PRIVATE int mesh_socket__direct_close(mesh_socket__impl *s, mesh_socket__handle *g) {
-    mesh_socket__listed *mine;
-    int j;
     mesh_transport_free(&s->net->base, g->spare);
     if (!g->n) return 0;
     while (g->head) mesh_socket__direct_fail(s, g->head, MESH_ERR_CANCELED, -1, "the group was closed");
-    mine = mesh_socket__my_entry(s->shared, g->id, g->id);
-    MESH_SOCKET__SHOW(&mine->state, (uint32_t)MESH_SOCKET__IS_CLOSING);
-    MESH_SOCKET__FENCE();
-    for (j = 0; j < g->n; j++)
-        if (j != g->index && mesh_socket__has_open(s->shared, g->sharer[j], g->id))
-            g->waits_for |= (uint64_t)1 << g->sharer[j];
-    mine->readers = g->waits_for;
-    MESH_SOCKET__SHOW(&mine->state, (uint32_t)MESH_SOCKET__IS_CLOSED);
+    mesh_socket__close_cell(s->shared, mesh_socket__my_entry(s->shared, g->id, g->id));
     g->next = s->closed;
     s->closed = g;
     mesh_socket__sweep(s);

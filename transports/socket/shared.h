@@ -36,12 +36,13 @@ struct mesh_socket__ring {
     unsigned char bytes[MESH_SOCKET__RING];
 };
 
-/* A group that a rank has open, or has closed while others may still read its cell. */
-enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSING, MESH_SOCKET__IS_CLOSED };
+/* A group that a rank has open, or has closed while others may still read its cell: those that have it open, and those that are about to open it. */
+enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSED };
 
 typedef struct mesh_socket__listed {
-    uint32_t id, state;   /* id 0: free */
-    uint64_t at, readers; /* its cell; CLOSED: who may read it, a bit for each index */
+    uint32_t id, state; /* id 0: free */
+    uint64_t at,
+        readers; /* its cell; who may still read it, a bit for each index, taken away by that one when it closes the group */
     uint64_t zero;
 } mesh_socket__listed;
 
@@ -84,6 +85,7 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SEE(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
 #define MESH_SOCKET__SWAP(p, v) __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST)
+#define MESH_SOCKET__CLEAR(p, bits) ((void)__atomic_fetch_and(p, ~(bits), __ATOMIC_SEQ_CST))
 #define MESH_SOCKET__TURN(p, was, v) __atomic_compare_exchange_n(p, was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define MESH_SOCKET__FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define MESH_SOCKET__WAS_READ() __atomic_thread_fence(__ATOMIC_ACQUIRE) /* what was read before is not read later */
@@ -93,6 +95,7 @@ struct mesh_socket__shared {
 #define MESH_SOCKET__SEE(p) (*(p))
 #define MESH_SOCKET__SHOW(p, v) (*(p) = (v))
 #define MESH_SOCKET__SWAP(p, v) (*(p))
+#define MESH_SOCKET__CLEAR(p, bits) ((void)(*(p) &= ~(bits)))
 #define MESH_SOCKET__TURN(p, was, v) (*(p) == *(was))
 #define MESH_SOCKET__FENCE() ((void)0)
 #define MESH_SOCKET__WAS_READ() ((void)0)
@@ -582,12 +585,12 @@ MESH__PRIVATE mesh_socket__listed *mesh_socket__my_entry(mesh_socket__shared *h,
     return NULL;
 }
 
-/* List a cell of this rank's. Returns 0 where it has too many groups. */
-MESH__PRIVATE int mesh_socket__list_cell(mesh_socket__shared *h, uint32_t id, uint64_t at) {
+/* List a cell of this rank's, which `readers` may read. Returns 0 where it has too many groups. */
+MESH__PRIVATE int mesh_socket__list_cell(mesh_socket__shared *h, uint32_t id, uint64_t at, uint64_t readers) {
     mesh_socket__listed *l = mesh_socket__my_entry(h, id, 0);
     if (!l) return 0;
     l->at = at;
-    l->readers = 0;
+    l->readers = readers;
     l->state = MESH_SOCKET__IS_OPEN;
     MESH_SOCKET__SHOW(&l->id, id);
     MESH_SOCKET__FENCE(); /* before this rank looks for others' */
@@ -605,17 +608,24 @@ MESH__PRIVATE mesh_socket__listed *mesh_socket__entry_of(const mesh_socket__shar
     return NULL;
 }
 
-/* Where another rank has its cell; 0: it has not opened the group, or has closed it without knowing that this one would still read there. */
+/* Where another rank has its cell; 0: it has not opened the group, or this one has closed it. */
 MESH__PRIVATE uint64_t mesh_socket__listed_at(const mesh_socket__shared *h, int index, uint32_t id) {
     mesh_socket__listed *l = mesh_socket__entry_of(h, index, id);
-    uint32_t state = l ? MESH_SOCKET__SEE(&l->state) : (uint32_t)MESH_SOCKET__IS_CLOSING;
-    if (state == MESH_SOCKET__IS_OPEN || (state == MESH_SOCKET__IS_CLOSED && l->readers >> h->me & 1)) return l->at;
-    return 0;
+    return l && MESH_SOCKET__SEE(&l->readers) >> h->me & 1 ? l->at : 0;
 }
 
-/* Has another rank the group open? */
-MESH__PRIVATE int mesh_socket__has_open(const mesh_socket__shared *h, int index, uint32_t id) {
-    mesh_socket__listed *l = mesh_socket__entry_of(h, index, id);
-    return l && MESH_SOCKET__SEE(&l->state) == MESH_SOCKET__IS_OPEN;
+/* This rank has closed a group and reads no other's cell any more; who has closed it too reads none of this one's. Who has not opened it has no
+   entry: it keeps one until this rank has given up its bit there, and gets to its own later. */
+MESH__PRIVATE void mesh_socket__close_cell(const mesh_socket__shared *h, mesh_socket__listed *mine) {
+    int i;
+    MESH_SOCKET__SHOW(&mine->state, (uint32_t)MESH_SOCKET__IS_CLOSED);
+    MESH_SOCKET__FENCE();
+    for (i = 0; i < h->n; i++) {
+        mesh_socket__listed *its = i == h->me ? NULL : mesh_socket__entry_of(h, i, mine->id);
+        if (!its) continue;
+        MESH_SOCKET__CLEAR(&its->readers, (uint64_t)1 << h->me);
+        if (MESH_SOCKET__SEE(&its->state) == MESH_SOCKET__IS_CLOSED)
+            MESH_SOCKET__CLEAR(&mine->readers, (uint64_t)1 << i);
+    }
 }
 #endif /* MESH_SOCKET_SHARED_IMPLEMENTED */
