@@ -21,11 +21,11 @@ CONVENTIONS
     Every rank of the comm calls with the same shapes and layouts; a rank that is in one of the meshes only gives NULL for the other data.
     Source and destination do not overlap in memory, but where one is a part of the other: each element of the smaller lies where it lies in the
     larger (a gradient reduced onto this rank's shard of the same buffer, weights gathered around their shard; the same data in both where every
-    rank's part is the same box, as of R, I and P). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
+    rank's part is the same box, as of R and I, and of P where it keeps its summand). Then the source is lost. A list is one operation: what goes from one rank to another goes as few messages.
     dst.add: what arrives is added to what is there: the result is that of a redistribution to memory of its own, added.
     Floats of two dtypes (f16, bf16, f32, f64; host memory): summands travel in the source's, are added in the wider (f32 of f16 and bf16) and rounded
     once to the destination's, in which what is reduced travels on. Where nothing is reduced the narrower travels. Neither overlaps its source.
-    Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower.
+    Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower; under a scratch cap of the wider.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
@@ -163,7 +163,6 @@ MESH__PRIVATE int mesh__lies_in(const mesh__place_of *a, const mesh__place_of *b
 /* Source and destination share memory. Can that be, element by element; and is nothing received where something else is still to be sent from? */
 MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
     mesh_moves it;
-    mesh_box both;
     int k, rounds = mesh__in_rounds(t->plan);
     if (!mesh__lies_in(&t->at[0], &t->last) && !mesh__lies_in(&t->last, &t->at[0])) return 0;
     for (k = 0; k < t->plan->nsteps && rounds; k++) {
@@ -171,9 +170,7 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
         if (it.made_partial) return 0;
     }
     if (t->plan->step[0].kind == MESH_STEP_REDUCE) return 1; /* what comes is staged */
-    for (mesh_moves_start(&it, t->plan, 0, rank, -1); mesh_moves_next(&it);)
-        if (it.kind == MESH_MOVE_RECV && mesh_box_intersect(&both, &it.box, &it.from)) return 0;
-    return 1;
+    return mesh__receives_apart(t->plan, 0, rank);
 }
 
 /* Does what one task receives overlap what another receives or sends? */
@@ -257,6 +254,7 @@ MESH__PRIVATE void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src,
     d->elem_bytes = in > out ? in : out;
     more = mesh__largest_part(dst, d->elem_bytes);
     if (mixed) more = mesh__add64(more, mesh__add64(mesh__largest_part(src, d->elem_bytes), more));
+    more = mesh__add64(more, 64); /* for alignment, where the plan has none of its own */
     d->scratch_cap = more < d->scratch_cap ? d->scratch_cap - more : -more;
 }
 
@@ -429,9 +427,11 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
         }
         if (t->shared && (t->add || mesh__is_mixed(t) || !mesh__in_place(t, rank)))
             status = mesh__fail(&why, MESH_ERR_ARGUMENT, rank, "source and destination overlap in memory, and %s",
-                                t->add              ? "what arrives is to be added: give it memory of its own"
-                                : mesh__is_mixed(t) ? "are of two dtypes: give them memory of their own"
-                                                    : "neither is a part of the other there");
+                                t->add ? "what arrives is to be added: give it memory of its own"
+                                : mesh__is_mixed(t)
+                                    ? "are of two dtypes: give them memory of their own"
+                                    : "neither is a part of the other there, or what arrives is another summand "
+                                      "of what is still to be sent; give it memory of its own");
         if (status != MESH_OK) {
             if (count > 1)
                 mesh__fail(err, status, why.rank, "tensor %d: %s", i, why.text);

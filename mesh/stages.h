@@ -529,6 +529,16 @@ MESH__PRIVATE void mesh__add_wait_of(mesh__builder *b, int before) {
 }
 MESH__PRIVATE int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->s->nsteps; }
 
+/* Does nothing that a step brings this rank lie in the box that it holds before it? A partial tensor that goes to another mesh may bring another summand of
+   the very elements that this rank has still to send. */
+MESH__PRIVATE int mesh__receives_apart(const mesh_plan *p, int step, int rank) {
+    mesh_moves it;
+    mesh_box both;
+    for (mesh_moves_start(&it, p, step, rank, -1); mesh_moves_next(&it);)
+        if (it.kind == MESH_MOVE_RECV && mesh_box_intersect(&both, &it.box, &it.from)) return 0;
+    return 1;
+}
+
 /* Where this rank's box of the layout that a step makes goes: the destination, in it, or scratch. */
 MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     const mesh_plan *p = t->plan;
@@ -550,7 +560,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     inside &= !mesh__adds_reduced(t) && mesh__dtype_at(t, step + 1) == mesh__dtype_at(t, p->nsteps);
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
     for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];
-    if (inside) { /* where it will be in the end anyway */
+    if (inside && mesh__receives_apart(p, step + 1, b->rank)) { /* where it will be in the end anyway */
         *to = t->last;
         return;
     }

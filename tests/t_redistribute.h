@@ -13,6 +13,67 @@ static void redistribute_on(int backend, int problems) {
 }
 
 static void test_redistribute_sim(void) { redistribute_on(SIM, 600); }
+
+/* The same where every message waits for its receiver: what is sent out of memory that is also received into shows. */
+static void test_redistribute_late(void) {
+    int ranks, problems = 100;
+    for (ranks = 4; ranks <= 10; ranks += 3) {
+        mesh_sim_desc d = sim_desc(ranks);
+        mesh_error err;
+        d.eager_bytes = 1;
+        CHECK_OK(mesh_sim_run(&d, redistribute_rank, &problems, &err), err);
+        test_failures += conformance_failures;
+    }
+}
+
+/* Partial over all 8 ranks, to partial over 2 of the same ranks in another order, where levels make a plan of several steps: on its way a rank holds one
+   half of the sums and gets the other. */
+static void redistribute_summands_rank(mesh_transport *t, void *ctx) {
+    uint64_t *mine = (uint64_t *)calloc(8 * 17 * 5, sizeof *mine), *got = (uint64_t *)calloc(8 * 17 * 5, sizeof *got);
+    const int64_t shape[] = {8, 17, 5};
+    const char *names[] = {"a", "b", "half"};
+    int sizes[] = {2, 2, 2}, ranks[8], inverse[8], i, k, me = t->rank;
+    test_random r = {*(uint64_t *)ctx};
+    mesh_desc d = MESH_ZERO;
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_topology levels;
+    mesh_table table;
+    mesh_tensor src, dst;
+    mesh_error err;
+    mesh from, to;
+    mesh_comm c;
+    for (i = 0; i < 8; i++) ranks[i] = i;
+    for (i = 7; i > 0; i--) k = random_below(&r, i + 1), inverse[0] = ranks[i], ranks[i] = ranks[k], ranks[k] = inverse[0];
+    CHECK_OK(mesh_table_make(&table, ranks, 8, inverse, 8, &err), err);
+    d.shape = sizes, d.names = names, d.naxes = 3, d.table = &table, d.first_fastest = 1;
+    CHECK_OK(mesh_make(&to, &d, &err), err);
+    CHECK_OK(mesh_parse(&from, "all=8", 8, &err), err);
+    CHECK_OK(mesh_topology_parse(&levels, "4:100us:1GB/s,8:1ms:100MB/s,*:10ms:10MB/s", &err), err);
+    desc.topology = &levels;
+    if (mesh_comm_open(&c, t, &from, &desc, &err)) {
+        test_fail(__FILE__, __LINE__, "%s", err.text);
+        return;
+    }
+    CHECK_OK(mesh_tensor_make(&src, &from, "all:P(sum)", MESH_U64, 3, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &to, "half:P(sum)", MESH_U64, 3, shape, &err), err);
+    src.data = mine, dst.data = got;
+    for (i = 0; i < 8 * 17 * 5; i++) mine[i] = (uint64_t)1 << 4 * me;
+    CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+    memset(mine, 0, 8 * 17 * 5 * sizeof *mine);
+    CHECK_OK(mesh_all_reduce(&c, NULL, got, mine, 8 * 17 * 5, MESH_U64, MESH_SUM), c.error);
+    for (i = 0; i < 8 * 17 * 5; i++) CHECK(mine[i] == 4 * UINT64_C(0x11111111)); /* a summand is on 4 ranks */
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    free(mine), free(got);
+}
+static void test_redistribute_summands(void) {
+    uint64_t seed;
+    for (seed = 1; seed <= 8; seed++) {
+        mesh_sim_desc d = sim_desc(8);
+        mesh_error err;
+        d.eager_bytes = 1;
+        CHECK_OK(mesh_sim_run(&d, redistribute_summands_rank, &seed, &err), err);
+    }
+}
 static void test_redistribute_tcp(void) { redistribute_on(TCP, 80); }
 static void test_redistribute_unix(void) { redistribute_on(UNIX, 40); }
 static void test_redistribute_shared(void) { redistribute_on(SHARED, 40); }
@@ -959,7 +1020,7 @@ static const test_case redistribute_tests[] = {
     {"redistribute/orders_of_dims", test_orders_of_dims, 0},
     {"redistribute/transposed", test_transposed, 0},
     {"redistribute/shared_memory", test_shared_memory, 0},
-    {"redistribute/sim", test_redistribute_sim, 0},
+    {"redistribute/late", test_redistribute_late, 0}, {"redistribute/summands", test_redistribute_summands, 0}, {"redistribute/sim", test_redistribute_sim, 0},
     {"redistribute/tcp", test_redistribute_tcp, 0},
     {"redistribute/unix", test_redistribute_unix, 0}, {"redistribute/shared", test_redistribute_shared, 0},
     {"redistribute/lists", test_lists_of_tensors, 0},
