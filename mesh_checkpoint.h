@@ -82,7 +82,8 @@ typedef struct mesh_checkpoint {
    ranks are the comm's, with the same shape, dtype and layout. desc may be NULL. The folder is made if its parent is there. */
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
-/* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: STATE, of one of them. */
+/* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
+   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
 /* Collective: wait until all have written, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the

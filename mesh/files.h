@@ -19,8 +19,10 @@ CONCEPTS
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 #if !defined(O_CLOEXEC)
 #error \
@@ -153,6 +155,29 @@ MESH__PRIVATE mesh_status mesh__sync_close(int fd, int failed, const char *path,
 MESH__PRIVATE mesh_status mesh__sync_folder(const char *folder, mesh_error *err) {
     int fd = mesh__open(folder, O_RDONLY);
     return fd < 0 ? mesh__file_failed(err, "open", folder) : mesh__sync_close(fd, 0, folder, err);
+}
+
+enum { MESH__LOCK_NAPS = 1000 }; /* of 10 ms */
+
+/* Who commits into a folder does so alone, on this host, where the file system knows such locks: into *lock a descriptor, whose close (and the end of its
+   process) gives it up. STATE: the folder cannot be opened, or another holds it for long. */
+MESH__PRIVATE mesh_status mesh__folder_lock(const char *folder, int *lock, mesh_error *err) {
+    int naps = 0;
+    if ((*lock = mesh__open(folder, O_RDONLY)) < 0) return mesh__file_failed(err, "open", folder);
+#if defined(LOCK_EX)
+    while (flock(*lock, LOCK_EX | LOCK_NB) && (errno == EINTR || errno == EWOULDBLOCK)) {
+        struct timespec nap;
+        nap.tv_sec = 0, nap.tv_nsec = 10000000;
+        nanosleep(&nap, NULL);
+        if (++naps < MESH__LOCK_NAPS) continue;
+        close(*lock);
+        return mesh__fail(err, MESH_ERR_STATE, -1,
+                          "%s: another save is taking the checkpoint's place there for %d s: stopped?", folder,
+                          MESH__LOCK_NAPS / 100);
+    }
+#endif
+    (void)naps;
+    return MESH_OK;
 }
 
 /* A new file of nbytes that begins with these n, on the disk. flags: O_EXCL or O_TRUNC. */

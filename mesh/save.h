@@ -187,9 +187,9 @@ MESH__PRIVATE int64_t mesh__file_number(const char *name) {
     return mesh__same(p, ".safetensors") ? v : -1;
 }
 
-/* Look through a folder: the greatest number of a save's files there; those with another than `keep` are removed, if that is not -1. -1: the folder
-   cannot be read. */
-MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t keep) {
+/* Look through a folder: the greatest number of a save's files there; those before `first` are removed: later ones are of a save that is under way. -1: the
+   folder cannot be read. */
+MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t first) {
     char path[MESH__PATH_BYTES];
     struct dirent *entry;
     int64_t most = 0, number;
@@ -198,7 +198,7 @@ MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t keep) {
     while ((entry = readdir(d)) != NULL) {
         if ((number = mesh__file_number(entry->d_name)) < 0) continue;
         if (number > most) most = number;
-        if (keep >= 0 && number != keep && mesh__path(path, folder, entry->d_name, NULL) == MESH_OK) unlink(path);
+        if (number < first && mesh__path(path, folder, entry->d_name, NULL) == MESH_OK) unlink(path);
     }
     closedir(d);
     return most;
@@ -242,7 +242,7 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, co
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
             "there is a %s, which other readers take before an index; remove it, or save to another folder", path);
-    if ((number = mesh__folder_sweep(folder, -1)) < 0) return mesh__file_failed(err, "opendir", folder);
+    if ((number = mesh__folder_sweep(folder, 0)) < 0) return mesh__file_failed(err, "opendir", folder);
     if (number >= (int64_t)UINT32_MAX)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds the last of all numbers of saves, ffffffff", folder);
     if ((order = (int *)mesh_transport_alloc(c->t, ((size_t)c->n + 1) * sizeof *order)) == NULL)
@@ -509,8 +509,19 @@ MESH__PRIVATE void mesh__save_launch(mesh__save *s) {
     if (!s->threaded) mesh__save_main(s);
 }
 
+/* A save that was begun later, and has taken the place of the checkpoint, has removed this one's files. */
+MESH__PRIVATE mesh_status mesh__files_there(const mesh__save *s, mesh_error *err) {
+    char path[MESH__PATH_BYTES];
+    int i;
+    for (i = 0; i < s->catalog.nfiles; i++)
+        if (mesh__path(path, s->folder, s->catalog.file[i].name, err) != MESH_OK || access(path, F_OK))
+            return mesh__fail(err, MESH_ERR_STATE, -1,
+                              "%s is gone: a save into this folder that was begun later is the checkpoint now", path);
+    return MESH_OK;
+}
+
 /* The new checkpoint takes the old one's place: files are on the disk, as are their names, before the index is, and it before it is renamed. */
-MESH__PRIVATE mesh_status mesh__commit(mesh__save *s, mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     char path[MESH__PATH_BYTES], aside[MESH__PATH_BYTES];
     mesh__bytes index = MESH_ZERO;
     mesh_status status;
@@ -525,6 +536,7 @@ MESH__PRIVATE mesh_status mesh__commit(mesh__save *s, mesh_error *err) {
         status = mesh__fail(err, index.failed ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
                             "an index of %d bytes, at most %d: %s", index.len, MESH__HEADER_MOST,
                             index.failed ? "no memory" : "fewer tensors, or shorter names and text");
+    if (status == MESH_OK) status = mesh__files_there(s, err);
     if (status == MESH_OK) status = mesh__sync_folder(s->folder, err);
     if (status == MESH_OK) {
         status = mesh__file_make(aside, O_TRUNC, index.p, index.len, index.len, err);
@@ -535,6 +547,15 @@ MESH__PRIVATE mesh_status mesh__commit(mesh__save *s, mesh_error *err) {
     if (status != MESH_OK) return status;
     s->made = 0;
     if ((status = mesh__sync_folder(s->folder, err)) == MESH_OK) mesh__folder_sweep(s->folder, (int64_t)s->number);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__commit(mesh__save *s, mesh_error *err) {
+    int lock;
+    mesh_status status = mesh__folder_lock(s->folder, &lock, err);
+    if (status != MESH_OK) return status;
+    status = mesh__commit_locked(s, err);
+    close(lock);
     return status;
 }
 

@@ -844,6 +844,48 @@ static void test_checkpoint_abandoned(void) {
     folder_end();
 }
 
+/* Two saves under way into one folder: who commits first keeps the files of one that was begun later, and not of one that was begun before, which is told. What is
+   loaded is whole at every moment. */
+static void saved_twice_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[2] = {31, 8};
+    int later_first = *(const int *)ctx, k, i, status;
+    mesh_comm c;
+    mesh_error err;
+    mesh_named w;
+    mesh_checkpoint s[2];
+    float value[31 * 8];
+    if (!open_comm(t, &c, "a=-1", NULL, 30 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&w.tensor, &c.on, "a:S(0)", MESH_F32, 2, shape, &err), err);
+    w.name = "w", w.tensor.data = value;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < 31 * 8; i++) value[i] = (float)k;
+        if (k)
+            CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &w, 1, NULL, &s[k - 1]), c.error);
+        else
+            CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &w, 1, NULL), c.error);
+    }
+    for (k = 0; k < 2; k++) {
+        int which = later_first ? 1 - k : k, want = later_first ? 2 : which + 1;
+        status = mesh_checkpoint_wait(&s[which]);
+        CHECK_INT(status, later_first && k ? MESH_ERR_STATE : MESH_OK);
+        if (status) CHECK_HAS(c.error.text, "a save into this folder that was begun later");
+        CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &w, 1, NULL), c.error);
+        CHECK(value[0] == (float)want && value[7] == (float)want);
+    }
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_twice(void) {
+    static char names[32][300];
+    int later_first, ranks;
+    for (later_first = 0; later_first < 2; later_first++)
+        for (ranks = 1; ranks < 3; ranks++) {
+            folder_new();
+            run_world(ranks % 2 ? SIM : TCP, ranks, saved_twice_rank, &later_first);
+            CHECK_INT(folder_list(names), 2); /* one file, and the index */
+            folder_end();
+        }
+}
+
 /* A part that is larger than a load's buffer, in long runs and in short ones. */
 static void saved_large_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {2600, 3001};
@@ -945,5 +987,6 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/torn", test_checkpoint_torn, 0},       {"checkpoint/hands", test_checkpoint_hands, 0},
     {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
+    {"checkpoint/twice", test_checkpoint_twice, 0},
 };
 #endif
