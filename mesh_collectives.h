@@ -228,11 +228,6 @@ MESH_API mesh_status mesh_reduce_scatter_many_start(mesh_comm *c, const char *ax
 
 /* ---- // >>start: checks, then a schedule ---- */
 
-MESH__PRIVATE int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
-    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-    return an && bn && x < y + bn && y < x + an;
-}
-
 /* Do the blocks of a v-call's receive side overlap? One after another, which is usual, is seen in one pass. */
 MESH__PRIVATE int mesh__v_overlap(const size_t *counts, const size_t *offsets, int n) {
     size_t end = 0;
@@ -246,15 +241,6 @@ MESH__PRIVATE int mesh__v_overlap(const size_t *counts, const size_t *offsets, i
             if (counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] && offsets[k] < offsets[i] + counts[i])
                 return 1;
     return 0;
-}
-
-MESH__PRIVATE int mesh__gathers(int single) {
-    return single == MESH_CALL_ALL_GATHER || single == MESH_CALL_ALL_GATHER_V || single == MESH_CALL_GATHER ||
-           single == MESH_CALL_GATHER_V;
-}
-MESH__PRIVATE int mesh__scatters(int single) {
-    return single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_REDUCE_SCATTER_V || single == MESH_CALL_SCATTER ||
-           single == MESH_CALL_SCATTER_V;
 }
 
 /* Elements that a call reads of one buffer and writes to it on this rank; SIZE_MAX: they overflow. `view`: its counts and offsets. */
@@ -695,13 +681,17 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
                                                   const mesh_comm_desc *desc, mesh_error *err) {
     mesh_status status;
     const mesh__engine *e = mesh__impl(c)->engine;
+    mesh_error why = MESH_ZERO;
     int i, *all;
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i] == result)
             return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
     all = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)c->on.size * sizeof *all);
     memset(result, 0, sizeof *result);
-    if (!all)
+    status = desc ? mesh__desc_check(desc, "mesh_comm_split", &why) : MESH_OK;
+    if (status != MESH_OK) /* the others would open theirs, and wait */
+        status = mesh__comm_broken(c, status, c->transport->rank, "%s", why.text);
+    else if (!all)
         status = mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_comm_split: no memory for colors");
     else
         status = mesh__split_gather(c, color, key, all);

@@ -538,6 +538,21 @@ MESH__RARE void mesh__comm_release(mesh_comm *c) {
     c->impl = NULL;
 }
 
+/* What a description says by itself. */
+MESH__RARE mesh_status mesh__desc_check(const mesh_comm_desc *desc, const char *function, mesh_error *err) {
+    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: desc.%s is %l; ns, and 0 is as built in", function,
+                          desc->timeout_ns < 0 ? "timeout_ns" : "ask_ns",
+                          desc->timeout_ns < 0 ? desc->timeout_ns : desc->ask_ns);
+    if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: a tuning table of %d rows; at most %d", function,
+                          desc->tuning->nrows, (int)MESH_MAX_TUNING);
+    if (desc->scratch_cap < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: scratch_cap is %l; 0 means any", function,
+                          desc->scratch_cap);
+    return desc->topology ? mesh_topology_check(desc->topology, err) : MESH_OK;
+}
+
 /* What can be seen to be wrong without another rank. */
 MESH__RARE mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, const mesh *m,
                                         const mesh_comm_desc *desc, mesh_error *err) {
@@ -558,15 +573,7 @@ MESH__RARE mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, c
             return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(m, i),
                               "mesh_comm_open: the mesh \"%s\" holds rank %d, but the world has %d ranks",
                               mesh__show(m).text, mesh_rank_at(m, i), t->size);
-    if (desc->timeout_ns < 0 || desc->ask_ns < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a negative time in the description");
-    if (desc->tuning && (desc->tuning->nrows < 0 || desc->tuning->nrows > MESH_MAX_TUNING))
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: a tuning table of %d rows; at most %d",
-                          desc->tuning->nrows, (int)MESH_MAX_TUNING);
-    if (desc->scratch_cap < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: scratch_cap is %l; 0 means any",
-                          desc->scratch_cap);
-    return desc->topology ? mesh_topology_check(desc->topology, err) : MESH_OK;
+    return mesh__desc_check(desc, "mesh_comm_open", err);
 }
 
 /* A comm that is about to open: an engine, and what the description says. MEMORY: nothing is left of it. */

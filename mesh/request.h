@@ -54,8 +54,8 @@ MESH_API mesh_status mesh_keep(mesh_request r);
 /* The next _start in this comm is not started: it gives a kept request that rests, its schedule built. Local: nothing is sent, it takes no place in any
    order, and other ranks may start it as they like. What mesh_keep cannot keep is refused. Blocking calls between do not count. STATE. */
 MESH_API mesh_status mesh_prepare(mesh_comm *c);
-/* Other buffers for a kept request that rests: from its next restart on. What was in place stays so: both buffers move by as much. A NULL leaves that
-   one. Collectives of one buffer each way; send, recv, sendrecv, shift. ARGUMENT, UNSUPPORTED (lists, tensors, any other), STATE: not kept, or
+/* Other buffers for a kept request that rests: from its next restart on. What was in place stays so: both are given, and move by as much; what was not may not
+   overlap. A NULL leaves that one. Collectives of one buffer each way; send, recv, sendrecv, shift. ARGUMENT, UNSUPPORTED (lists, tensors, any other), STATE: not kept, or
    under way; the comm does not fail. */
 MESH_API mesh_status mesh_rebind(mesh_request r, const void *send, void *recv);
 MESH_API mesh_status mesh_restart(mesh_request r);
@@ -170,6 +170,7 @@ MESH__PRIVATE void mesh__request_clear(mesh_request *r) {
 MESH_API mesh_status mesh_wait_all(mesh_request *list, int n) {
     mesh_status status = MESH_OK;
     int i;
+    if (n < 0 || (n && !list)) return MESH_ERR_ARGUMENT;
     for (i = 0; i < n; i++) {
         mesh__op *op = mesh__request_op(list[i]);
         mesh_status ended = !list[i].generation || (op && mesh__op_rests(op)) ? MESH_OK : mesh_wait(list[i]);
@@ -194,7 +195,11 @@ MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int *
             mesh__op *op = mesh__request_op(list[i]);
             if (!list[i].generation) continue;
             *which = i;
-            if (!op) return mesh__request_none(list[i], "mesh_wait_any");
+            if (!op) {
+                mesh_status status = mesh__request_none(list[i], "mesh_wait_any");
+                mesh__request_clear(&list[i]);
+                return status;
+            }
             if (mesh__op_rests(op)) continue;
             if (e && e != mesh__impl(list[i].comm)->engine)
                 return mesh__fail(&list[i].comm->error, MESH_ERR_ARGUMENT, -1,
@@ -221,6 +226,7 @@ MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which) {
     int i, none;
     if (!which) which = &none;
     *which = -1;
+    if (n < 0 || (n && !list)) return MESH_ERR_ARGUMENT;
     for (i = 0; i < n && !list[i].generation; i++) {}
     if (i >= n) return MESH_OK;
     MESH__ALONE(list[i].comm, MESH__CALLER, mesh__wait_any_inside(list, n, which));
@@ -242,9 +248,10 @@ MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until) {
 }
 
 MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
-    mesh_status status = mesh__enter(t, NULL, "progress");
-    mesh__engine *e = (mesh__engine *)t->engine;
+    mesh_status status = t ? mesh__enter(t, NULL, "progress") : MESH_ERR_ARGUMENT;
+    mesh__engine *e;
     if (status != MESH_OK) return status;
+    e = (mesh__engine *)t->engine;
     if (e) {
         mesh__poll(e);
         mesh__progress(e, until);
@@ -329,9 +336,58 @@ MESH__PRIVATE void *mesh__rebound(const mesh__schedule *s, const void *p, intptr
     return (void *)(at + (uintptr_t)(at >= send && (at < recv || send >= recv) ? send_by : recv_by));
 }
 
-/* Point to point: what is sent, and what is received. */
-MESH__PRIVATE void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
-    int i;
+/* How far memory of a schedule reaches from the buffer that begins nearest before it. */
+MESH__PRIVATE void mesh__reaches(const mesh__schedule *s, const void *p, size_t nbytes, size_t reach[2]) {
+    uintptr_t at = (uintptr_t)p, send = (uintptr_t)s->call.send, recv = (uintptr_t)s->call.recv;
+    int received = !(at >= send && (at < recv || send >= recv));
+    if (!p || mesh__is_scratch(s, p)) return;
+    nbytes += at - (received ? recv : send);
+    if (nbytes > reach[received]) reach[received] = nbytes;
+}
+
+/* Bytes from the beginning of what a collective sends, and of what it receives, that it may touch. */
+MESH__PRIVATE void mesh__reach(const mesh__schedule *s, const mesh__group *g, size_t reach[2]) {
+    int kind = s->call.kind, rooted = mesh__call_is(kind, MESH_ROOTED), away = rooted && g->index != s->call.root, i;
+    size_t one = s->call.count * s->call.elem_bytes, all = one * (size_t)g->on.size;
+    reach[0] = reach[1] = 0;
+    if (!mesh__call_is(kind, MESH_BY_COUNTS)) {
+        reach[0] = mesh__scatters(kind) || kind == MESH_CALL_ALL_TO_ALL ? all : one;
+        reach[1] = mesh__gathers(kind) || kind == MESH_CALL_ALL_TO_ALL ? all : one;
+        if (away) reach[kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER] = 0;
+        return;
+    }
+    for (i = 0; i < s->nxfers; i++) mesh__reaches(s, s->xfer[i].base, (size_t)s->xfer[i].nbytes, reach);
+    for (i = 0; i < s->nsteps; i++) {
+        const mesh__step *step = &s->step[i];
+        size_t nbytes = step->as.on.n;
+        if (step->kind != MESH__REDUCE && step->kind != MESH__COPY && step->kind != MESH__DIVIDE &&
+            step->kind != MESH__SWAP)
+            continue;
+        if (step->kind == MESH__REDUCE || step->kind == MESH__DIVIDE) nbytes *= s->elem_bytes;
+        mesh__reaches(s, step->as.on.dst, nbytes, reach);
+        mesh__reaches(s, step->as.on.src, nbytes, reach);
+    }
+}
+
+MESH__PRIVATE mesh_status mesh__rebind_overlaps(mesh_request r, int kind) {
+    return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
+                      "mesh_rebind: the new send and recv overlap, and %s was not made in place; start another",
+                      mesh__call_name(kind));
+}
+
+/* Point to point: what is sent, and what is received. 0: they would overlap, and nothing has changed. */
+MESH__PRIVATE int mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
+    const void *at[2] = {NULL, NULL};
+    size_t nbytes[2] = {0, 0};
+    int i, copied = 0;
+    for (i = 0; i < s->nsteps; i++) copied |= s->step[i].kind == MESH__COPY;
+    for (i = 0; i < s->nxfers && !copied; i++) {
+        int received = s->xfer[i].direction != MESH_SEND;
+        const void *to = received ? recv : send;
+        at[received] = to ? to : s->xfer[i].base;
+        nbytes[received] = (size_t)s->xfer[i].nbytes;
+    }
+    if (!copied && mesh__overlap(at[0], nbytes[0], at[1], nbytes[1])) return 0;
     for (i = 0; i < s->nxfers; i++) {
         mesh_xfer *x = &s->xfer[i];
         void *to = x->direction == MESH_SEND ? (void *)(uintptr_t)send : recv;
@@ -339,6 +395,7 @@ MESH__PRIVATE void mesh__rebind_p2p(mesh__schedule *s, const void *send, void *r
     }
     for (i = 0; i < s->nsteps; i++) /* in place it is copied first */
         if (s->step[i].kind == MESH__COPY && send) s->step[i].as.on.src = send;
+    return 1;
 }
 
 MESH__PRIVATE void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t recv_by) {
@@ -363,6 +420,7 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
     mesh__op *op = mesh__request_op(r);
     mesh__schedule *s;
     intptr_t send_by, recv_by;
+    size_t reach[2];
     int kind;
     if (!op) return mesh__request_none(r, "mesh_rebind");
     if (op->kept && op->detached) mesh__op_recall(mesh__impl(r.comm)->engine, op);
@@ -373,8 +431,7 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
     s = &op->schedule;
     kind = s->call.kind;
     if (kind == MESH_CALL_SEND || kind == MESH_CALL_RECV || kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) {
-        mesh__rebind_p2p(s, send, recv);
-        return MESH_OK;
+        return mesh__rebind_p2p(s, send, recv) ? MESH_OK : mesh__rebind_overlaps(r, kind);
     }
     if (mesh__call_is(kind, MESH_P2P) || kind == MESH_CALL_REDISTRIBUTE || kind == MESH_CALL_BARRIER ||
         mesh__single_kind(kind) != kind)
@@ -386,6 +443,10 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
         return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
                           "mesh_rebind: %s is in place; give buffers that lie to each other as before",
                           mesh__call_name(kind));
+    mesh__reach(s, op->group, reach);
+    if (!s->call.in_place && mesh__overlap((const void *)((uintptr_t)s->call.send + (uintptr_t)send_by), reach[0],
+                                           (const void *)((uintptr_t)s->call.recv + (uintptr_t)recv_by), reach[1]))
+        return mesh__rebind_overlaps(r, kind);
     mesh__rebind(s, send_by, recv_by);
     return MESH_OK;
 }

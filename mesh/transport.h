@@ -662,6 +662,20 @@ MESH__PRIVATE int mesh__call_is(int kind, int property) {
     return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
 }
 
+MESH__PRIVATE int mesh__gathers(int single) {
+    return single == MESH_CALL_ALL_GATHER || single == MESH_CALL_ALL_GATHER_V || single == MESH_CALL_GATHER ||
+           single == MESH_CALL_GATHER_V;
+}
+MESH__PRIVATE int mesh__scatters(int single) {
+    return single == MESH_CALL_REDUCE_SCATTER || single == MESH_CALL_REDUCE_SCATTER_V || single == MESH_CALL_SCATTER ||
+           single == MESH_CALL_SCATTER_V;
+}
+
+MESH__PRIVATE int mesh__overlap(const void *a, size_t an, const void *b, size_t bn) {
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return an && bn && x < y + bn && y < x + an;
+}
+
 /* Nothing but a meeting of all ranks of the group. */
 MESH__PRIVATE int mesh__is_meeting(int kind) {
     return kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN || kind == MESH_CALL_REGISTER;

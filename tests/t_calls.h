@@ -591,7 +591,22 @@ static void waits_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_wait_any(r, 6, &which), MESH_OK);
     CHECK_INT(which, 3);
     CHECK_INT(r[3].generation, kept.generation);
+    /* one that is no more is consumed too: those behind it have their turn */
     CHECK_INT(mesh_release(kept), MESH_OK);
+    CHECK_OK(mesh_barrier_start(&c[0], NULL, &r[0]), c[0].error);
+    CHECK_INT(mesh_wait(r[0]), MESH_OK);
+    memset(&r[0], 0, sizeof r[0]);
+    CHECK_INT(mesh_wait_any(r, 6, &which), MESH_ERR_STATE);
+    CHECK_INT(which, 3);
+    CHECK_HAS(c[0].error.text, "mesh_wait_any: no such request");
+    CHECK_INT(mesh_wait_any(r, 6, &which), MESH_OK);
+    CHECK_INT(which, -1);
+    CHECK_INT(mesh_wait_all(NULL, 3), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_wait_any(NULL, 3, NULL), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_wait_all(r, -1), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_wait_any(r, -1, &which), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_wait_all(NULL, 0), MESH_OK);
+    CHECK_INT(mesh_progress(NULL, 0), MESH_ERR_ARGUMENT);
     memset(r, 0, sizeof r);
     /* any: in the order in which they end, whatever the comm */
     for (i = 0; i < 3; i++) {

@@ -276,6 +276,14 @@ static void rebind_rank(mesh_transport *t, void *ctx) {
             CHECK(!memcmp(want, to, 3 * N * 4));
             if (test_failures) return;
             if (round < 2) continue;
+            if (kind < 10) { /* and what was not is not: each rank sees what it would send and receive itself */
+                int alone = me == 1 ? kind == 5 : kind == 6 || kind == 9; /* it does only one of both, or nothing */
+                CHECK_INT(mesh_rebind(r, out, NULL), alone ? MESH_OK : MESH_ERR_ARGUMENT);
+                if (!alone) CHECK_HAS(c.error.text, "the new send and recv overlap, and");
+                if (alone) CHECK_OK(mesh_rebind(r, in, NULL), c.error);
+                CHECK_INT(mesh_rebind(r, buffer[1][0] + 1, buffer[1][0]), alone ? MESH_OK : MESH_ERR_ARGUMENT);
+                if (!alone) CHECK_OK(mesh_rebind(r, in + 2 * N, out), c.error);
+            }
             if (kind == 10 || kind == 12) { /* what was in place stays so */
                 CHECK_INT(mesh_rebind(r, buffer[0][0], buffer[1][1]), MESH_ERR_ARGUMENT);
                 CHECK_HAS(c.error.text, "is in place; give buffers that lie to each other as before");

@@ -78,6 +78,24 @@ static void split_rank(mesh_transport *t, void *ctx) {
     CHECK(!none.impl);
     mesh_comm_close(&c);
 }
+/* A description that is wrong on one rank: all hear it at once, and none waits for the new comm to open. */
+static void split_wrong_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, part;
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_error err = MESH_ZERO;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 600 * SECOND)) return;
+    d.timeout_ns = t->rank ? 600 * SECOND : -1;
+    CHECK_INT(mesh_comm_split(&part, &c, 0, 0, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_comm_split: desc.timeout_ns is -1; ns, and 0 is as built in");
+    CHECK(!part.impl);
+    mesh_comm_close(&c);
+}
+static void test_split_wrong(void) {
+    run_world(SIM, 3, split_wrong_rank, NULL);
+    run_world(TCP, 3, split_wrong_rank, NULL);
+}
+
 static void test_split(void) {
     int b;
     for (b = 0; b < BACKENDS; b++) run_world(b, 6, split_rank, NULL);
@@ -190,6 +208,6 @@ static void test_memory_of_transport(void) {
 }
 
 static const test_case split_tests[] = {
-    {"split/comms", test_split, 0}, {"split/abort", test_given_up, 0}, {"split/memory", test_memory_of_transport, 0},
+    {"split/wrong", test_split_wrong, 0}, {"split/comms", test_split, 0}, {"split/abort", test_given_up, 0}, {"split/memory", test_memory_of_transport, 0},
 };
 #endif
