@@ -689,6 +689,58 @@ static void test_shared_none(void) {
     }
 }
 
+/* Two operations of two comms in halves of one block: one is given up by its deadline, and takes its half out of what is shared, and no more: the other has the
+   right sums. Nothing is held when they have ended, whichever side is shared; what is given back can be had again, but for that half. */
+static void shared_halves_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 18 };
+    mesh_comm c[2];
+    mesh_request r[2];
+    mesh_error err;
+    mesh_socket__shared *h = shared_of(t);
+    int32_t *both, *mine = (int32_t *)malloc(N * 4);
+    void *p = NULL, *again = NULL;
+    int i, k, me = t->rank;
+    (void)ctx;
+    for (i = 0; i < N; i++) mine[i] = i;
+    if (!open_comm(t, &c[0], "x=2", NULL, SECOND / 4) || !open_comm(t, &c[1], "y=2", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
+    both = (int32_t *)p;
+    for (k = 0; k < 2; k++) { /* shared to ordinary, and back */
+        for (i = 0; i < 2 * N; i++) both[i] = i;
+        CHECK_OK(mesh_all_reduce(&c[1], NULL, k ? mine : both, k ? both : mine, N, MESH_I32, MESH_SUM), c[1].error);
+        CHECK_INT(k ? both[N - 1] : mine[N - 1], k ? 4 * (N - 1) : 2 * (N - 1));
+        CHECK_INT(h->block[mesh_socket__block_at(h, p)].holds, 0);
+    }
+    for (i = 0; i < 2 * N; i++) both[i] = i + me;
+    if (!me) {
+        for (k = 0; k < 2; k++)
+            CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * N, both + k * N, N, MESH_I32, MESH_SUM, &r[k]), c[k].error);
+        CHECK_INT(mesh_wait(r[0]), MESH_ERR_TIMEOUT);
+        CHECK(h->block[mesh_socket__block_at(h, p)].own_end > 0);
+        world_say(0);
+        CHECK_OK(mesh_wait(r[1]), c[1].error);
+    } else {
+        world_await(0, 1);
+        CHECK_OK(mesh_all_reduce(&c[1], NULL, both + N, both + N, N, MESH_I32, MESH_SUM), c[1].error);
+    }
+    for (i = k = 0; i < N; i++) k += both[N + i] != 2 * (N + i) + 1;
+    CHECK_INT(k, 0);
+    for (i = k = 0; i < N; i++) k += both[i] != i + me;
+    CHECK_INT(k, 0);
+    CHECK_INT(h->block[mesh_socket__block_at(h, p)].holds, 0);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    CHECK_OK(mesh_alloc(t, N * 4, &again, &err), err);
+    if (!me) CHECK(again == (void *)(both + N)); /* behind what is nobody's */
+    CHECK_OK(mesh_free(t, again, &err), err);
+    mesh_comm_close(&c[0]);
+    mesh_comm_close(&c[1]);
+    free(mine);
+}
+static void test_shared_halves(void) {
+    enum { NOBODY = 2 }; /* processes in any case: one takes memory out of its mapping */
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_halves_rank, NULL, NOBODY);
+}
+
 /* ---- where ranks are more than cores ---- */
 
 #if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity) && defined(SYS_getcpu)
@@ -769,7 +821,7 @@ static const test_case shared_tests[] = {
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/runs", test_shared_runs, 0},           {"shared/even", test_shared_even, 0},
-    {"shared/at_once", test_shared_at_once, 0},
+    {"shared/at_once", test_shared_at_once, 0},     {"shared/halves", test_shared_halves, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
 };
 #endif

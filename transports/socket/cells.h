@@ -85,6 +85,7 @@ struct mesh_socket__direct {
     size_t total, length, each; /* elements: of a block (of all where it is sliced); of a block; of a chunk of one */
     uint32_t base, chunks, put, used;    /* base: the group's chunks before */
     uint64_t send_at, recv_at, stage_at; /* as in what is shown */
+    uint64_t recv_bytes;                 /* of what others may write to, behind recv_at */
     unsigned char *stage;
     size_t stage_bytes; /* of one of its chunks */
 };

@@ -17,8 +17,8 @@ enum {
 
 MESH__PRIVATE void mesh_socket__direct_leave(mesh_socket__impl *s, mesh_socket__direct *op) {
     mesh_socket__handle *g = op->group, **at = &s->busy;
-    if (!op->own) mesh_socket__release_hold(s->shared, op->send_at);
-    mesh_socket__release_hold(s->shared, op->recv_at);
+    if (!(op->own & MESH_SOCKET__OWN_SEND)) mesh_socket__release_hold(s->shared, op->send_at);
+    if (!(op->own & MESH_SOCKET__OWN_RECV)) mesh_socket__release_hold(s->shared, op->recv_at);
     if (op->stage && !op->medium) mesh_socket__stage_give(s, op->stage);
     op->stage = NULL;
     op->send_at = op->recv_at = 0;
@@ -32,6 +32,34 @@ MESH__PRIVATE void mesh_socket__direct_end(mesh_socket__impl *s, mesh_socket__di
     mesh_socket__direct_leave(s, op);
     op->ticket.left = 0;
     s->event = 1;
+}
+
+MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__direct *op, mesh_status status, int rank,
+                                         const char *format, ...);
+
+/* Is it one whose memory others write to? */
+MESH__INLINE int mesh_socket__is_written(const mesh_socket__direct *op) {
+    return op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV) && (op->sliced || op->helped);
+}
+
+/* A rank that is stopped may go on, and write to what it was shown: that is taken out of what is shared. What others write to the same pages for another
+   operation would not come: it fails as well. */
+MESH__RARE void mesh_socket__direct_detach(mesh_socket__impl *s, const mesh_socket__direct *op) {
+    uint64_t at = op->recv_at, nbytes = op->recv_bytes;
+    mesh_socket__handle *g;
+    mesh_socket__direct *other;
+    mesh_socket__detach(s, &at, &nbytes);
+    for (g = s->busy; g; g = g->next)
+        for (other = g->head; other; other = other->next) {
+            if (other == op || !other->ticket.left || !mesh_socket__is_written(other) ||
+                other->recv_at >= at + nbytes || at >= other->recv_at + other->recv_bytes)
+                continue;
+            mesh_socket__direct_fail(s, other, op->ticket.status, op->ticket.why.rank,
+                                     "its memory is in one page with that of an operation that was given up: %s",
+                                     op->ticket.why.text);
+            mesh_socket__direct_detach(s, op); /* lists have changed */
+            return;
+        }
 }
 
 /* It ends without being complete: who has not read what it showed is told so. */
@@ -51,9 +79,8 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
         mesh_socket__tell(s, g);
     }
     if (op->helped) MESH_SOCKET__SHOW(&mine->rest[op->number & 1].left, (uint64_t)0);
-    /* a rank that is stopped may go on, and write there */
-    if (op->recv_at && !(op->own & MESH_SOCKET__OWN_RECV) && (op->sliced || op->helped))
-        mesh_socket__detach(s, op->recv_at);
+    MESH_SOCKET__FENCE(); /* before the program, or another operation, writes there again */
+    if (op->began && mesh_socket__is_written(op)) mesh_socket__direct_detach(s, op);
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
         return;

@@ -143,14 +143,16 @@ MESH__PRIVATE int mesh_socket__show_large(mesh_socket__impl *s, mesh_socket__dir
         op->send_at = mesh_socket__shared_at(s->shared, c->send, sends);
     if (op->shows && !op->send_at && all_read && moves)
         op->send_at = (uint64_t)(uintptr_t)c->send, op->own |= MESH_SOCKET__OWN_SEND;
-    if (op->sliced && !c->buffers) op->recv_at = mesh_socket__shared_at(s->shared, c->recv, sends);
-    if (mesh_socket__has_source(op) && op->uses && !op->shows && !op->medium && !c->buffers)
-        op->recv_at = mesh_socket__shared_at(s->shared, c->recv, op->total * c->elem_bytes);
+    op->recv_bytes = op->sliced ? sends : op->total * c->elem_bytes;
+    if ((op->sliced || (mesh_socket__has_source(op) && op->uses && !op->shows && !op->medium)) && !c->buffers)
+        op->recv_at = mesh_socket__shared_at(s->shared, c->recv, op->recv_bytes);
     if (op->sliced && !op->recv_at && all_read)
         op->recv_at = (uint64_t)(uintptr_t)c->recv, op->own |= MESH_SOCKET__OWN_RECV;
     if (((op->shows && !op->send_at) || (op->sliced && !op->recv_at && !op->medium)) &&
-        !mesh_socket__stage_for(s, op, second > op->stage_bytes ? second : op->stage_bytes))
+        !mesh_socket__stage_for(s, op, second > op->stage_bytes ? second : op->stage_bytes)) {
+        op->send_at = op->recv_at = 0; /* nobody holds them */
         return 0;
+    }
     if (!(op->own & MESH_SOCKET__OWN_SEND)) mesh_socket__hold(s->shared, op->send_at);
     if (!(op->own & MESH_SOCKET__OWN_RECV)) mesh_socket__hold(s->shared, op->recv_at);
     shown->send = op->send_at;

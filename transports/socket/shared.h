@@ -62,7 +62,8 @@ typedef struct mesh_socket__block {
     uint64_t at, nbytes; /* in the file */
     int used, holds;     /* holds: operations that use it; */
     int unwanted;        /* it is given back when they have ended */
-    int detached;        /* its memory is this process's own by now, and what was its place in the file nobody's */
+    uint64_t own_at,
+        own_end; /* of it what is this process's own memory by now, and its place in the file nobody's; 0, 0: nothing */
 } mesh_socket__block;
 
 struct mesh_socket__shared {
@@ -365,10 +366,14 @@ MESH__RARE int mesh_socket__own(const mesh_socket__shared *h, uint64_t at, uint6
     return 0;
 }
 
-/* Give back memory of the process's own. */
+/* Give back memory of the process's own, and what the file has in its place. */
 MESH__RARE void mesh_socket__drop(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    enum { DONTNEED = 4 };
+    enum { DONTNEED = 4, PUNCH_HOLE_KEEP_SIZE = 3 };
     long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)DONTNEED);
+#if defined(SYS_fallocate)
+    if (sizeof(long) == 8)
+        status |= syscall(SYS_fallocate, (long)h->fd, (long)PUNCH_HOLE_KEEP_SIZE, (long)at, (long)nbytes);
+#endif
     (void)status;
 }
 
@@ -497,12 +502,32 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
     return h->base + at;
 }
 
-/* A block is free again, one with its neighbours. Its pages go back to the kernel where they are many. */
+/* What stands at `at` and behind in block k is a block of its own, used as well. Returns 1 if there is something before it. */
+MESH__PRIVATE int mesh_socket__block_cut(mesh_socket__shared *h, int k, uint64_t at) {
+    uint64_t end = h->block[k].at + h->block[k].nbytes;
+    if (at > h->block[k].at && at < end) {
+        mesh_socket__block_insert(h, k + 1, at, end - at, 1);
+        h->block[k].nbytes = at - h->block[k].at;
+    }
+    return at > h->block[k].at;
+}
+
+/* A block is free again, one with its neighbours. Its pages go back to the kernel where they are many. What of it is this process's own goes back as well,
+   and its place is never used again: a rank that was given up may still write there. */
 MESH__PRIVATE void mesh_socket__block_free(mesh_socket__shared *h, int k) {
     mesh_socket__block *b = &h->block[k];
-    if (b->detached) { /* its place is never used again */
-        mesh_socket__drop(h, b->at, b->nbytes);
-        b->unwanted = 1;
+    uint64_t from = b->own_at, to = b->own_end, end = b->at + b->nbytes;
+    if (to) {
+        int lost, tail;
+        b->own_at = b->own_end = 0;
+        mesh_socket__drop(h, from, to - from);
+        if (h->nblocks + 2 > h->block_cap) from = b->at, to = end; /* no memory to tell its parts apart */
+        tail = to < end;
+        mesh_socket__block_cut(h, k, to);
+        lost = k + mesh_socket__block_cut(h, k, from);
+        h->block[lost].unwanted = 1;
+        if (tail) mesh_socket__block_free(h, lost + 1);
+        if (lost > k) mesh_socket__block_free(h, k);
         return;
     }
     if (b->nbytes >= 1 << 20) mesh_socket__unback(h, b->at, b->nbytes);
@@ -541,25 +566,42 @@ MESH__PRIVATE uint64_t mesh_socket__shared_at(const mesh_socket__shared *h, cons
     int k;
     if (at < base || at - base >= h->nbytes) return 0;
     k = mesh_socket__block_find(h, (uint64_t)(at - base));
-    if (k < 0 || !h->block[k].used || h->block[k].detached ||
+    if (k < 0 || !h->block[k].used || h->block[k].own_end ||
         nbytes > h->block[k].at + h->block[k].nbytes - (uint64_t)(at - base))
         return 0;
     return (uint64_t)(at - base);
 }
 
-/* The memory of the block with what lies at `at` is this process's own from now on, at the same address, with the same contents. (Without memory
-   for that it stays where it is.) */
-MESH__RARE void mesh_socket__detach(mesh_socket__impl *s, uint64_t at) {
+/* The pages of a range are this process's own from now on, at the same addresses, with the same contents; those of its block that were so stay it, with what
+   lies between. Returns the range; without memory for that it is empty, and they stay where they are. */
+MESH__RARE void mesh_socket__detach(mesh_socket__impl *s, uint64_t *at, uint64_t *nbytes) {
     mesh_socket__shared *h = s->shared;
-    int k = mesh_socket__block_find(h, at);
-    if (k < 0 || h->block[k].detached) return;
-    if (mesh_socket__own(h, h->block[k].at, h->block[k].nbytes))
-        h->block[k].detached = 1;
-    else
-        mesh_socket__log(
-            s, 1,
-            "mesh_socket: no memory to take %u bytes out of what is shared: a rank that was given up may still write there",
-            h->block[k].nbytes);
+    int k = mesh_socket__block_find(h, *at), done;
+    mesh_socket__block *b = &h->block[k < 0 ? 0 : k];
+    uint64_t from = *at / MESH_SOCKET__PAGE * MESH_SOCKET__PAGE,
+             to = (*at + *nbytes + MESH_SOCKET__PAGE - 1) / MESH_SOCKET__PAGE * MESH_SOCKET__PAGE;
+    *nbytes = 0;
+    if (k < 0) return;
+    if (from < b->at) from = b->at;
+    if (to > b->at + b->nbytes) to = b->at + b->nbytes;
+    if (!b->own_end) {
+        done = mesh_socket__own(h, from, to - from);
+    } else {
+        if (from > b->own_at) from = b->own_at;
+        if (to < b->own_end) to = b->own_end;
+        done = (from == b->own_at || mesh_socket__own(h, from, b->own_at - from)) &&
+               (to == b->own_end || mesh_socket__own(h, b->own_end, to - b->own_end));
+    }
+    if (done) {
+        *at = b->own_at = from;
+        *nbytes = to - from;
+        b->own_end = to;
+        return;
+    }
+    mesh_socket__log(
+        s, 1,
+        "mesh_socket: no memory to take %u bytes out of what is shared: a rank that was given up may still write there",
+        to - from);
 }
 
 /* An operation uses the block with what lies at `at` (0: none), or does so no more. */
