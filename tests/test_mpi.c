@@ -193,6 +193,50 @@ static void test_many_under_way(void) {
     free(in), free(out), free(r);
 }
 
+/* While a receive waits, another message stands in its place. One like its own is a later one of the same operation; of another length it may be so for as long as a
+   large message takes; then it is what came instead. (It stands there by this test: MPI does not say whether a receive has met its message.) */
+static void test_suspected(void) {
+    enum { BYTES = 20000000 };
+    mesh_mpi net;
+    mesh_mpi__impl *s;
+    mesh_ticket ticket;
+    mesh_error why = MESH_ZERO;
+    mesh_xfer x;
+    void *memory = calloc(BYTES, 1);
+    int k, asked;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    s = (mesh_mpi__impl *)net.impl;
+    if (net.base.rank < 2 && net.base.size > 1) {
+        x = conf_xfer(net.base.rank ? MESH_RECV : MESH_SEND, !net.base.rank, memory, BYTES, NULL);
+        if (!net.base.rank) MPI_Recv(&k, 0, MPI_INT, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        CHECK_INT(conf_post(&net.base, 0, 1, &x, 1, &ticket), MESH_OK);
+        if (net.base.rank) {
+            mesh_mpi__stray *m = (mesh_mpi__stray *)calloc(1, sizeof *m);
+            mesh_mpi__use *use = &s->use[s->nrequests - 1];
+            m->index = use->index, m->tag = use->tag, m->nbytes = use->nbytes, m->message = MPI_MESSAGE_NULL;
+            use->links->stray = m;
+            for (k = 0; k < 4; k++) { /* like it; as long, for a moment; gone; as long, and long enough */
+                int64_t start = mesh_now(&net.base);
+                m->nbytes = use->nbytes - (k > 0);
+                use->links->stray = k == 2 ? NULL : m;
+                for (asked = 0; mesh_now(&net.base) < start + (k % 2 ? SECOND / 4 : SECOND / 2) || asked < 4; asked++) {
+                    s->misfits_at = 0;
+                    if (k == 3 && use->suspected) use->suspected = start - 2 * SECOND;
+                    CHECK_OK(mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 100), why);
+                }
+                if (k < 3) CHECK_INT(net.base.ops->test(&net.base, &ticket, &why), MESH_IN_PROGRESS);
+            }
+            use->links->stray = NULL, use->links->stray_end = &use->links->stray;
+            free(m);
+            MPI_Send(&k, 0, MPI_INT, 0, 3, MPI_COMM_WORLD);
+        }
+        CHECK_INT(conf_finish(&net.base, &ticket), MESH_ERR_MISMATCH);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    mesh_mpi_close(&net);
+    free(memory);
+}
+
 /* Comms come and go: their communicators are used again. */
 static void test_comms(void) {
     mesh_mpi net;
@@ -480,6 +524,12 @@ static void test_leftover(void) {
         mesh_comm_close(&c);
     }
     if (net.base.rank == 1) CHECK_INT(v, 2);
+    for (k = 0, i = comms_now; k < 12 && net.base.size > 1; k++) { /* one new communicator, and not one for each comm */
+        if (!open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) break;
+        CHECK_OK(mesh_barrier(&c, "x"), c.error);
+        mesh_comm_close(&c);
+    }
+    CHECK(comms_now <= i + 2);
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
@@ -679,6 +729,7 @@ static const test_case tests[] = {
     {"mpi/scheduled", test_scheduled, 0},
     {"mpi/transport", test_transport, 0},
     {"mpi/many_under_way", test_many_under_way, 0},
+    {"mpi/suspected", test_suspected, 0},
     {"mpi/comms", test_comms, 0},
     {"mpi/halves", test_two_halves, 0},
     {"mpi/tags", test_tags, 0},

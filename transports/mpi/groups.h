@@ -212,6 +212,7 @@ MESH__RARE mesh_status mesh_mpi__group_open(mesh_transport *t, void *parent, uin
     status = mesh_mpi__agree(s, rank, n, &v, deadline, why);
     if (status == MESH_OK) {
         if ((v.serial & ~made) > s->serial) s->serial = v.serial & ~made;
+        if (v.serial & made && g) g->used = g->spoilt = 1; /* else the same one would be proposed for ever */
         g = v.serial & made ? NULL : mesh_mpi__links_find(s, rank, n, v.serial);
         if (!g) status = mesh_mpi__links_make(s, rank, n, v.serial & ~made, &g, why);
     }

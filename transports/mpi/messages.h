@@ -89,7 +89,14 @@ MESH__RARE void mesh_mpi__take_back(mesh_mpi__impl *s, mesh_mpi__ticket *k) {
         if (ended) use->links->held--;
         if (ended && use->type != MPI_BYTE) MPI_Type_free(&use->type);
         if (use->receives == MESH_MPI__AHEAD) MPI_Cancel(&s->request[i]);
-        if (!ended && MPI_Test(&s->request[i], &ended, &status) != MPI_SUCCESS) ended = 1;
+        if (!ended) {
+            int canceled = 1;
+            if (MPI_Test(&s->request[i], &ended, &status) != MPI_SUCCESS)
+                ended = 1;
+            else if (ended && use->receives)
+                MPI_Test_cancelled(&status, &canceled);
+            if (!canceled) use->links->received++; /* it had come */
+        }
         k->left--;
         use->ticket = NULL;
         if (ended) {

@@ -18,11 +18,13 @@ enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
 /* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. */
 enum { MESH_MPI__GOODBYE = 100, MESH_MPI__MISFIT };
 enum {
-    MESH_MPI__HEAD = 8,            /* of a control message: kind, bytes */
-    MESH_MPI__PIECE = 1 << 30,     /* bytes of a piece of what is larger than an int counts */
-    MESH_MPI__SPINS = 64,          /* looks between two readings of the clock */
-    MESH_MPI__YIELD_NS = 1000000,  /* and then others get the core */
-    MESH_MPI__MISFIT_NS = 1000000, /* between two looks for messages that fit nothing */
+    MESH_MPI__HEAD = 8,                 /* of a control message: kind, bytes */
+    MESH_MPI__PIECE = 1 << 30,          /* bytes of a piece of what is larger than an int counts */
+    MESH_MPI__SPINS = 64,               /* looks between two readings of the clock */
+    MESH_MPI__YIELD_NS = 1000000,       /* and then others get the core */
+    MESH_MPI__MISFIT_NS = 1000000,      /* between two looks for messages that fit nothing */
+    MESH_MPI__SUSPECTED_NS = 200000000, /* one does when it has stood for so long, and */
+    MESH_MPI__SUSPECTED_PER_BYTE = 10,
     MESH_MPI__MISFIT_BYTES = 12,   /* the communicator's serial, the tag */
     MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
     MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
@@ -57,15 +59,16 @@ enum {
 typedef struct mesh_mpi__use {
     mesh_mpi__ticket *ticket; /* NULL: nobody waits for it any more, or a control message */
     struct mesh_mpi__links *links;
-    int rank;             /* the peer; -1: a collective */
-    int index, tag;       /* as MPI has them */
-    int receives;         /* how */
-    uint64_t nbytes;      /* that are to be received, */
-    void *base;           /* and where: */
-    MPI_Datatype type;    /* count of this; not MPI_BYTE: freed once MPI has it */
-    int count, suspected; /* suspected: a message seems to stand in its place */
-    uint64_t serial;      /* of the receive: equal ones meet their messages in order */
-    void *memory;         /* freed with it: a control message, what an orphan works on */
+    int rank;          /* the peer; -1: a collective */
+    int index, tag;    /* as MPI has them */
+    int receives;      /* how */
+    uint64_t nbytes;   /* that are to be received, */
+    void *base;        /* and where: */
+    MPI_Datatype type; /* count of this; not MPI_BYTE: freed once MPI has it */
+    int count;
+    int64_t suspected; /* since when a message seems to stand in its place; 0: none does */
+    uint64_t serial;   /* of the receive: equal ones meet their messages in order */
+    void *memory;      /* freed with it: a control message, what an orphan works on */
 } mesh_mpi__use;
 
 /* A message that has come before its receive, taken out of MPI's hands, which would show the first one only. */
@@ -439,9 +442,10 @@ MESH__PRIVATE int64_t mesh_mpi__place_of(const mesh_mpi__impl *s, int tag) {
     return tag >= s->high_at ? tag : tag >> s->check_bits;
 }
 
-/* Has a rank sent something else than a receive expects of it? Messages of a rank come in order, so that one which stands in this place, and fits nothing,
-   came instead. (Twice: MPI may have met the right one a moment ago.) */
+/* Has a rank sent something else than a receive expects of it? Messages of a rank come in order, so that one which stands in this place, and fits nothing, came
+   instead. But MPI does not say that a receive has met its message, which may be long under way while a later one of the same operation stands already. */
 MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
+    int64_t now = mesh_mpi__clock();
     mesh_mpi__links *g;
     int i;
     for (g = s->links; g; g = g->next)
@@ -454,9 +458,15 @@ MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
         if (!use->ticket || use->ticket->status != MESH_OK) continue;
         if (use->receives != MESH_MPI__AHEAD && use->receives != MESH_MPI__HELD) continue;
         for (m = use->links->stray; m; m = m->next)
-            if (m->index == use->index && mesh_mpi__place_of(s, m->tag) == mesh_mpi__place_of(s, use->tag)) break;
-        use->suspected = m ? use->suspected + 1 : 0;
-        if (use->suspected < 2) continue;
+            if (m->index == use->index && (m->tag != use->tag || m->nbytes != use->nbytes) &&
+                mesh_mpi__place_of(s, m->tag) == mesh_mpi__place_of(s, use->tag))
+                break;
+        if (!m || !use->suspected) {
+            use->suspected = m ? now : 0;
+            continue;
+        }
+        if (now - use->suspected < MESH_MPI__SUSPECTED_NS + (int64_t)use->nbytes * MESH_MPI__SUSPECTED_PER_BYTE)
+            continue;
         mesh_mpi__wrong(s, use, MPI_SUCCESS, m->nbytes);
         mesh__put64(said, use->links->serial);
         mesh__put32(said + 8, (uint32_t)m->tag);
