@@ -545,7 +545,8 @@ MESH__PRIVATE void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__l
                   *in = mesh__scratch(s, bytes * (size_t)n);
     if (s->out_of_memory) return;
     for (i = 0; i < n; i++)
-        mesh__add_copy(s, turned + (size_t)i * bytes, b->send.part->base + (size_t)((me + i) % n) * bytes, bytes);
+        mesh__add_copy(s, turned + (size_t)i * bytes, mesh__byte(b->send.part->base, (size_t)((me + i) % n) * bytes),
+                       bytes);
     for (k = 1; k < n; k *= 2) {
         size_t some = 0;
         for (i = 0; i < n; i++)
@@ -558,7 +559,8 @@ MESH__PRIVATE void mesh__build_bruck_all_to_all(mesh__schedule *s, const mesh__l
             if (i & k) mesh__add_copy(s, turned + (size_t)i * bytes, in + some++ * bytes, bytes);
     }
     for (i = 0; i < n; i++)
-        mesh__add_copy(s, b->recv.part->base + (size_t)((me - i + n) % n) * bytes, turned + (size_t)i * bytes, bytes);
+        mesh__add_copy(s, mesh__byte(b->recv.part->base, (size_t)((me - i + n) % n) * bytes),
+                       turned + (size_t)i * bytes, bytes);
 }
 
 MESH__PRIVATE void mesh__build_all_to_all(mesh__schedule *s, const mesh__layout *b, int algorithm) {
@@ -617,7 +619,8 @@ MESH__PRIVATE void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout
     if (!held) return;
     if (gather) mesh__add_copy(s, held, own->part->base, bytes);
     for (i = 0; !gather && rel == 0 && i < n; i++)
-        mesh__add_copy(s, held + (size_t)i * bytes, all->part->base + (size_t)((b->root + i) % n) * bytes, bytes);
+        mesh__add_copy(s, held + (size_t)i * bytes, mesh__byte(all->part->base, (size_t)((b->root + i) % n) * bytes),
+                       bytes);
     if (!gather && rel) {
         mesh__add_post(s);
         mesh__add_xfer(s, MESH_RECV, (rel - mask + b->root) % n, held, bytes * (size_t)below);
@@ -638,7 +641,8 @@ MESH__PRIVATE void mesh__build_tree_rooted(mesh__schedule *s, const mesh__layout
         mesh__add_wait(s);
     }
     for (i = 0; gather && rel == 0 && i < n; i++)
-        mesh__add_copy(s, all->part->base + (size_t)((b->root + i) % n) * bytes, held + (size_t)i * bytes, bytes);
+        mesh__add_copy(s, mesh__byte(all->part->base, (size_t)((b->root + i) % n) * bytes), held + (size_t)i * bytes,
+                       bytes);
     if (!gather) mesh__add_copy(s, own->part->base, held, bytes);
 }
 
@@ -678,8 +682,8 @@ MESH__PRIVATE void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout 
     for (j = 0; j < segments; j++) {
         mesh__range r = mesh__segment_of(all, b->segment, j);
         unsigned char *got = in + (j & 1) * slot, *next = out + (j & 1) * slot;
-        unsigned char *result = b->recv.part->base + r.at * s->elem_bytes,
-                      *mine = b->send.part->base + r.at * s->elem_bytes;
+        unsigned char *result = mesh__byte(b->recv.part->base, r.at * s->elem_bytes),
+                      *mine = mesh__byte(b->send.part->base, r.at * s->elem_bytes);
         mesh__add_wait_before(s, post + 1); /* segment j has come, and j-2 has gone */
         mesh__add_copy(s, next, mine, r.count * s->elem_bytes);
         if (me) mesh__add_reduce(s, next, got, r.count, 1);

@@ -104,9 +104,9 @@ MESH__PRIVATE void mesh__many_copy(mesh__schedule *s, int i, int end, unsigned c
         for (k = 0; k < blocks; k++) {
             unsigned char *inside = packed + (size_t)k * count * s->elem_bytes + at;
             if (receive)
-                mesh__add_copy(s, (unsigned char *)b->recv + (size_t)k * bytes, inside, bytes);
+                mesh__add_copy(s, mesh__byte(b->recv, (size_t)k * bytes), inside, bytes);
             else
-                mesh__add_copy(s, inside, (const unsigned char *)b->send + (size_t)k * bytes, bytes);
+                mesh__add_copy(s, inside, mesh__byte(b->send, (size_t)k * bytes), bytes);
         }
         at += bytes;
     }

@@ -351,6 +351,8 @@ MESH__PRIVATE void mesh__schedule_pack(mesh__schedule *s) {
     const mesh__step *last = s->nsteps ? &s->step[s->nsteps - 1] : NULL;
     int k, twins = 0, wait = last && (last->kind != MESH__WAIT || last->as.wait.before < s->nsteps - 1);
     if (s->out_of_memory) return;
+    for (k = 0; k < s->nxfers; k++) /* one run, or none */
+        if (!mesh__is_strided(&s->xfer[k])) s->xfer[k].block = NULL;
     for (k = 0; k < s->nxfers && !mesh__is_strided(&s->xfer[k]); k++) {}
     if (k == s->nxfers) return;
     if (wait) mesh__add_wait(s);
@@ -551,13 +553,18 @@ MESH__PRIVATE size_t mesh__segments(mesh__range r, size_t segment) {
     return r.count ? (r.count + segment - 1) / segment : 1;
 }
 
+/* Behind a buffer's beginning; of none, which has no elements, none. */
+MESH__INLINE unsigned char *mesh__byte(const void *p, size_t at) {
+    return p ? (unsigned char *)(uintptr_t)p + at : NULL;
+}
+
 /* The first contiguous run of a range; the range goes on behind it. Its elements are returned (0 for an empty range), *p is where they are. */
 MESH__INLINE size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
     int low = 0, high = v->nparts - 1;
     const mesh__part *part;
     size_t inside, n;
     if (v->kind == MESH__COUNTS) {
-        *p = v->part->base + (v->offsets[r->block] + r->at) * s->elem_bytes;
+        *p = mesh__byte(v->part->base, (v->offsets[r->block] + r->at) * s->elem_bytes);
         n = r->count;
         r->at += n;
         r->count = 0;

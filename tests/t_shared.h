@@ -423,6 +423,11 @@ static void shared_alloc_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_free(t, p, &err), err);
     CHECK_INT(mesh_free(t, p, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "was freed before");
+    { /* all that a program may have: then its own memory, and groups and chunks go on */
+        uint64_t left = h->nblocks ? 0 : h->heap;
+        for (i = 0; i < h->nblocks; i++) left += h->block[i].used ? 0 : h->block[i].nbytes;
+        CHECK(mesh_socket__spares(h, left - (8 << 20)) && !mesh_socket__spares(h, left - (8 << 20) + 1) && !mesh_socket__spares(h, UINT64_MAX));
+    }
     /* given back while it is read: it stays until it is no more */
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_alloc(t, 1 << 20, &p, &err), err);

@@ -662,7 +662,7 @@ static void conf_exchange(conf_case *c) {
     conf_memory m = conf_memory_of(t, c->comm);
     int32_t *a = (int32_t *)(void *)conf_new(&m, N * BYTES), *row = (int32_t *)(void *)conf_new(&m, BYTES);
     int32_t *self = (int32_t *)(void *)conf_new(&m, BYTES), i;
-    mesh_block column;
+    mesh_block column, flat; /* flat: one run, which is no stride */
     mesh_xfer x[4];
     mesh_request r = MESH_ZERO;
     int next = (c->me + 1) % c->n, last = (c->me + c->n - 1) % c->n;
@@ -676,7 +676,9 @@ static void conf_exchange(conf_case *c) {
     column.dim[0].count = N;
     column.dim[0].stride = BYTES;
     x[0] = conf_xfer(MESH_SEND, next, conf_at(&m, a + 5), BYTES, &column);
-    x[1] = conf_xfer(MESH_RECV, last, conf_at(&m, row), BYTES, NULL);
+    memset(&flat, 0, sizeof flat);
+    flat.run = BYTES;
+    x[1] = conf_xfer(MESH_RECV, last, conf_at(&m, row), BYTES, &flat);
     x[2] = conf_xfer(MESH_SEND, c->me, conf_at(&m, a + 6), BYTES, &column);
     x[3] = conf_xfer(MESH_RECV, c->me, conf_at(&m, self), BYTES, NULL);
     if (c->n == 1) { /* everything is to oneself: in order */

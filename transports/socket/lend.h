@@ -139,7 +139,8 @@ MESH__PRIVATE int mesh_socket__loan_make(mesh_socket__impl *s, mesh_socket__xfer
     if (k == MESH_SOCKET__LOANS) return 0;
     l->entry = k;
     x->loan = 1 + (int)k;
-    if (!l->own) mesh_socket__hold(s->shared, l->at);
+    x->lent_at = l->own ? 0 : l->at;
+    mesh_socket__hold(s->shared, x->lent_at);
     MESH_SOCKET__SHOW(&mine->lent[k], x->id);
     return 1;
 }
@@ -149,7 +150,7 @@ MESH__PRIVATE void mesh_socket__loan_end(mesh_socket__impl *s, mesh_socket__xfer
     if (!x->loan) return;
     MESH_SOCKET__SHOW(&mesh_socket__place_of(s->shared, s->shared->me)->lent[x->loan - 1], (uint64_t)0);
     MESH_SOCKET__FENCE();
-    mesh_socket__release_hold(s->shared, mesh_socket__shared_at(s->shared, x->x.base, 1));
+    mesh_socket__release_hold(s->shared, x->lent_at);
     x->loan = 0;
 }
 

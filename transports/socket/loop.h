@@ -645,11 +645,12 @@ MESH__PRIVATE void mesh_socket__round(mesh_socket__impl *s, int timeout_ms) {
 
 /* Until something comes, or for so many ns. */
 MESH__PRIVATE void mesh_socket__sleep(mesh_socket__impl *s, int64_t ns) {
-    int64_t before = s->crowded ? -1 : mesh_socket__delay(s);
+    int64_t before = s->crowded ? -1 : mesh_socket__delay(s), after;
     if (!mesh_socket__doze(s)) return;
     mesh_socket__round(s, ns > INT64_C(1000000000) ? 1000 : ns > 0 ? (int)((ns + 999999) / 1000000) : 0);
     mesh_socket__wake(s);
-    if (before >= 0) mesh_socket__learn(&s->sleep_cost, mesh_socket__delay(s) - before);
+    after = before >= 0 ? mesh_socket__delay(s) : -1;
+    if (after >= before && before >= 0) mesh_socket__learn(&s->sleep_cost, after - before);
 }
 
 MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadline) {

@@ -346,6 +346,9 @@ MESH__PRIVATE mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     int64_t limit, told, quiet, patience;
     int i, busy = 1;
     if (!s) return MESH_OK;
+    if ((status = mesh__enter(t, why, "socket_close")) != MESH_OK)
+        return status; /* another thread is in it, or this one */
+    mesh__leave(t);
     mesh_socket__helper_stop(s);
     patience = mesh_transport_patience(t);
     if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
@@ -400,8 +403,9 @@ MESH__PRIVATE int mesh_socket__locality(mesh_transport *t, int rank) {
 
 /* Memory that the others on this host can read, as long as there is some. */
 MESH__PRIVATE mesh_status mesh_socket__alloc(mesh_transport *t, uint64_t nbytes, unsigned flags, void **out) {
+    mesh_socket__impl *s = mesh_socket__of(t);
     (void)flags;
-    *out = mesh_socket__heap_take(mesh_socket__of(t), nbytes);
+    *out = mesh_socket__spares(s->shared, nbytes) ? mesh_socket__heap_take(s, nbytes) : NULL;
     return *out ? MESH_OK : MESH_ERR_UNSUPPORTED;
 }
 

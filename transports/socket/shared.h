@@ -20,8 +20,9 @@ enum {
     MESH_SOCKET__RING = 64 * 1024,
     MESH_SOCKET__RING_PIECE = 16 * 1024, /* shown, or given free, at once: the other side works meanwhile */
     MESH_SOCKET__PAGE = 4096,
-    MESH_SOCKET__LOANS = 61,    /* messages that a rank has others read at once */
-    MESH_SOCKET__LISTED = 2028, /* groups that a rank may have open at once */
+    MESH_SOCKET__RESERVE = 8 << 20, /* bytes of a heap at most that a program cannot have */
+    MESH_SOCKET__LOANS = 61,        /* messages that a rank has others read at once */
+    MESH_SOCKET__LISTED = 2028,     /* groups that a rank may have open at once */
     MESH_SOCKET__LINE = 64,
     MESH_SOCKET__WIDE = 2 << 20 /* blocks as large as this begin at a huge page */
 };
@@ -81,7 +82,7 @@ struct mesh_socket__shared {
 
 /* ---- // >>words that others see ---- */
 
-#if defined(__GNUC__) || defined(__clang__)
+#if defined(__GCC_ATOMIC_LLONG_LOCK_FREE) && __GCC_ATOMIC_LLONG_LOCK_FREE == 2 /* a lock would be each process's own */
 #define MESH_SOCKET__SHARES MESH_SOCKET__LINUX
 #define MESH_SOCKET__SEE(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define MESH_SOCKET__SHOW(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
@@ -487,7 +488,11 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
         at = (b->at + align - 1) / align * align;
         if (!b->used && at + nbytes <= b->at + b->nbytes) break;
     }
-    if (k == h->nblocks || mesh_socket__back(h, at, nbytes) != 0) return NULL;
+    if (k == h->nblocks) return NULL;
+    if (mesh_socket__back(h, at, nbytes) != 0) {
+        mesh_socket__unback(h, at, nbytes);
+        return NULL;
+    }
     if (at > b->at) { /* what lies before it stays free */
         mesh_socket__block_insert(h, k + 1, at, b->at + b->nbytes - at, 0);
         h->block[k].nbytes = at - h->block[k].at;
@@ -500,6 +505,17 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
     }
     h->block[k].used = 1;
     return h->base + at;
+}
+
+/* May a program have so much of the heap? The rest is for groups and chunks, which go on when it has all that it may have. */
+MESH__PRIVATE int mesh_socket__spares(const mesh_socket__shared *h, uint64_t nbytes) {
+    uint64_t left = 0, rest;
+    int k;
+    if (!h) return 0;
+    for (k = 0; k < h->nblocks; k++) left += h->block[k].used ? 0 : h->block[k].nbytes;
+    if (!h->nblocks) left = h->heap;
+    rest = h->heap / 4 < (uint64_t)MESH_SOCKET__RESERVE ? h->heap / 4 : (uint64_t)MESH_SOCKET__RESERVE;
+    return nbytes <= left && left - nbytes >= rest;
 }
 
 /* What stands at `at` and behind in block k is a block of its own, used as well. Returns 1 if there is something before it. */
@@ -653,7 +669,9 @@ MESH__PRIVATE mesh_socket__listed *mesh_socket__entry_of(const mesh_socket__shar
 /* Where another rank has its cell; 0: it has not opened the group, or this one has closed it. */
 MESH__PRIVATE uint64_t mesh_socket__listed_at(const mesh_socket__shared *h, int index, uint32_t id) {
     mesh_socket__listed *l = mesh_socket__entry_of(h, index, id);
-    return l && MESH_SOCKET__SEE(&l->readers) >> h->me & 1 ? l->at : 0;
+    uint64_t at = l && MESH_SOCKET__SEE(&l->readers) >> h->me & 1 ? l->at : 0;
+    MESH_SOCKET__WAS_READ();
+    return at && MESH_SOCKET__SEE(&l->id) == id ? at : 0; /* not of another group that has it by now */
 }
 
 /* This rank has closed a group and reads no other's cell any more; who has closed it too reads none of this one's. Who has not opened it has no

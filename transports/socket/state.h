@@ -166,6 +166,7 @@ typedef struct mesh_socket__xfer {
     mesh_socket__ticket *ticket;
     int matched, done;
     int loan;                       /* 1 + its entry among those that this rank lends; 0: it is sent */
+    uint64_t lent_at;               /* of memory that is held for it */
     struct mesh_socket__xfer *next; /* in a peer's list */
 } mesh_socket__xfer;
 
