@@ -770,9 +770,14 @@ MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
 
 MESH_API mesh_status mesh_comm_close(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER, mesh__comm_close_inside(c)); }
 
+MESH__RARE mesh_status mesh__comm_closed(mesh_comm *c, const char *function) {
+    return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1, "%s: the comm is not open", function) : MESH_ERR_STATE;
+}
+
 MESH__RARE mesh_status mesh__op_add_inside(mesh_comm *c, const mesh_user_op *user, mesh_op *op) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
-    if (!impl || c->failed) return MESH_ERR_STATE;
+    if (!impl) return mesh__comm_closed(c, "mesh_op_add");
+    if (c->failed) return (mesh_status)c->error.status;
     if (!user || !user->combine || !op)
         return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_op_add: %s is NULL",
                           !user ? "the description"
@@ -794,7 +799,7 @@ MESH_API mesh_status mesh_op_add(mesh_comm *c, const mesh_user_op *user, mesh_op
 }
 
 MESH__RARE mesh_status mesh__abort_inside(mesh_comm *c, const char *why) {
-    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!c || !c->impl) return mesh__comm_closed(c, "mesh_abort");
     if (c->failed) return (mesh_status)c->error.status;
     mesh__comm_broken(c, MESH_ERR_CANCELED, c->transport->rank, "%s: rank %d gave up%s%s", mesh__impl(c)->name,
                       c->transport->rank, why && *why ? ": " : "", mesh__or_empty(why));

@@ -311,7 +311,7 @@ MESH__PRIVATE mesh_status mesh__keep_inside(mesh_request r) {
 MESH_API mesh_status mesh_keep(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__keep_inside(r)); }
 
 MESH__PRIVATE mesh_status mesh__prepare_inside(mesh_comm *c) {
-    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!c || !c->impl) return mesh__comm_closed(c, "mesh_prepare");
     if (c->failed) return (mesh_status)c->error.status;
     mesh__impl(c)->preparing = 1;
     return MESH_OK;

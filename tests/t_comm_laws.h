@@ -798,9 +798,16 @@ static void requests_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&other, "elsewhere"), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_barrier_start(&other, NULL, &r[0]), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_barrier_start(&other, NULL, NULL), MESH_ERR_ARGUMENT);
-    CHECK_INT(mesh_op_add(&other, &user, &ops[0]), MESH_ERR_STATE);
+    CHECK_INT(mesh_op_add(&other, &user, &ops[0]), MESH_ERR_ARGUMENT);
     CHECK_HAS(other.error.text, "nowhere");
     CHECK_INT(mesh_comm_close(&other), MESH_OK);
+    CHECK_INT(mesh_op_add(&other, &user, &ops[0]), MESH_ERR_STATE);
+    CHECK_HAS(other.error.text, "mesh_op_add: the comm is not open");
+    CHECK_INT(mesh_abort(&other, NULL), MESH_ERR_STATE);
+    CHECK_HAS(other.error.text, "mesh_abort: the comm is not open");
+    CHECK_INT(mesh_prepare(&other), MESH_ERR_STATE);
+    CHECK_HAS(other.error.text, "mesh_prepare: the comm is not open");
+    CHECK_INT(mesh_abort(NULL, NULL), MESH_ERR_STATE);
 }
 static void test_requests(void) { run_world(SIM, 2, requests_rank, NULL); }
 

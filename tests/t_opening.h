@@ -154,6 +154,9 @@ static void test_variables(void) {
     CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_AUTO);
     mesh_socket_close(&net);
     law_alone(__LINE__, "MESH_SOCKET_LANES=shm", NULL, "MESH_SOCKET_LANES is \"shm\"", &net);
+    d.lanes = 9;
+    law_alone(__LINE__, "", &d, "desc.lanes is 9; it is MESH_SOCKET_AUTO, _TCP or _UNIX", &net);
+    d.lanes = 0;
     /* Secrets: every byte of one, where it is to be found, and what is none. */
     for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         memset(text, 'a' + (int)i, sizeof text);

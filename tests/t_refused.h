@@ -713,8 +713,8 @@ static void test_tensor_fields(void) { run_world(SIM, 4, tensor_fields_rank, NUL
 static void open_refused_rank(mesh_transport *t, void *ctx) {
     static const struct {
         const char *says;
-    } want[] = {{"negative time"},
-                {"negative time"},
+    } want[] = {{"desc.timeout_ns is -1; ns, and 0 is as built in"},
+                {"desc.ask_ns is -1; ns, and 0 is as built in"},
                 {"a tuning table of 49 rows"},
                 {"a tuning table of -1 rows"},
                 {"scratch_cap is -1"},

@@ -195,7 +195,7 @@ refuses "a job with a rank that is killed" "rank 2 was lost" env MESH_TRACE=$out
     [ $RANK = 2 ] || exec "$@"
     "$@" & until grep -qs "\"halo" $trace/rank-2.json; do sleep 0.1; done; kill -9 $!; wait $!' killed $out/killed $build/heat --mesh x=3 --steps 2000000000
 settle
-step "its trace" bash -c "printf '\n,{\"ph\":\"X\",\"dur\":4x5}\n' >>$out/killed/rank-1.json; $mesh trace $out/killed >$out/killed.txt && grep -q '^3 ranks' $out/killed.txt && grep -q 'no whole event' $out/killed.txt && grep -q halo $out/killed/rank-2.json && $json <$out/killed/trace.json >/dev/null"
+step "its trace" bash -c "printf ',\n{\"ph\":\"X\",\"dur\":4x5}\n' >>$out/killed/rank-1.json; $mesh trace $out/killed >$out/killed.txt && grep -q '^3 ranks' $out/killed.txt && grep -q 'no whole event' $out/killed.txt && grep -q halo $out/killed/rank-2.json && $json <$out/killed/trace.json >/dev/null"
 
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
@@ -205,7 +205,7 @@ for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed strea
     refuses "no room for what is printed: $what" "No space left" bash -c "$mesh $what 2>&1 >/dev/full"
 done
 refuses "a log that is no directory" "cannot write /dev/null/rank-0.out: Not a directory" $mesh run -n 2 --log /dev/null echo hi
-step "nohup" bash -c "rm -f $out/nohup; mkfifo $out/nohup; nohup $mesh run -n 2 --bare -- sh -c 'echo started >$out/nohup; sleep 1' >/dev/null 2>&1 & read -r w <$out/nohup; kill -HUP \$!; wait \$!"
+step "nohup" bash -c "rm -f $out/nohup; mkfifo $out/nohup; nohup $mesh run -n 2 --bare --timeout 20 -- sh -c '[ \$RANK = 1 ] || echo started >$out/nohup; sleep 1' >/dev/null 2>&1 & read -r w <$out/nohup; kill -HUP \$!; wait \$!"
 refuses "a failing rank" "rank 1 exited with status 7" $mesh run -n 3 -- sh -c '[ $RANK != 1 ] || exit 7; sleep 20'
 refuses "an idle job" "no output for 1 s; ending ranks 0 1" $mesh run -n 2 --idle-timeout 1 -- sleep 20
 step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'echo started >$out/word; exec sleep 20' & read -r w <$out/word; rm $out/word; kill -TERM \$!; wait \$!; [ \$? = 143 ]"

@@ -651,6 +651,9 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     if (status == MESH_OK && s->secret_bytes >= sizeof s->secret)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: the secret has %d bytes; at most %d",
                             (int)s->secret_bytes, (int)sizeof s->secret - 1);
+    else if (status == MESH_OK && (desc->lanes < MESH_SOCKET_AUTO || desc->lanes > MESH_SOCKET_UNIX))
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                            "mesh_socket_open: desc.lanes is %d; it is MESH_SOCKET_AUTO, _TCP or _UNIX", desc->lanes);
     else if (status == MESH_OK && lanes && !mesh__same(lanes, "tcp") && !mesh__same(lanes, "unix") &&
              !mesh__same(lanes, "auto"))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
