@@ -746,6 +746,36 @@ static void test_shared_halves(void) {
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_halves_rank, NULL, NOBODY);
 }
 
+/* A rank that has written where it should not shows memory outside of its heap: it is named, and takes no other with it. */
+static void shared_garbage_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 18 };
+    mesh_comm c;
+    mesh_request r;
+    mesh_error err;
+    void *p = NULL;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, N * 4, &p, &err), err);
+    memset(p, 0, N * 4);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank) {
+        mesh_socket__impl *s = mesh_socket__of(t);
+        CHECK_OK(mesh_all_reduce_start(&c, NULL, p, p, N, MESH_F32, MESH_SUM, &r), c.error);
+        s->busy->cell[s->busy->index]->shown[s->busy->head->number & 1].recv = (uint64_t)1 << 45;
+        world_say(0);
+        world_await(0, 2);
+        _exit(0);
+    }
+    world_await(0, 1);
+    CHECK_INT(mesh_all_reduce(&c, NULL, p, p, N, MESH_F32, MESH_SUM), MESH_ERR_PEER);
+    CHECK_HAS(c.error.text, "rank 1 shows memory that it does not have");
+    world_say(0);
+    mesh_comm_close(&c);
+}
+static void test_shared_garbage(void) {
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_garbage_rank, NULL, 1);
+}
+
 /* ---- where ranks are more than cores ---- */
 
 #if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity) && defined(SYS_getcpu)
@@ -827,6 +857,7 @@ static const test_case shared_tests[] = {
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/runs", test_shared_runs, 0},           {"shared/even", test_shared_even, 0},
     {"shared/at_once", test_shared_at_once, 0},     {"shared/halves", test_shared_halves, 0},
+    {"shared/garbage", test_shared_garbage, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
 };
 #endif

@@ -74,7 +74,7 @@ struct mesh_socket__direct {
     int shows, uses;        /* does this rank? */
     int sliced;             /* an all_reduce: blocks are slices of one array, the last ones shorter */
     int part;               /* of a sliced one: 0 each combines its slice, 1 all copy the others' */
-    int streams, settled,
+    int streams, settled, told,
         pushes; /* stores go past the caches; how it goes is known; results are written to all members */
     int medium; /* it is shown at once */
     int own;    /* as in what is shown */

@@ -353,7 +353,8 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     op->ticket.direct = 1;
     op->group = g;
     op->next = NULL;
-    op->began = op->streams = op->own = op->settled = op->pushes = op->sliced = op->part = op->helped = op->helps = 0;
+    op->began = op->streams = op->own = op->settled = op->told = op->pushes = op->sliced = op->part = op->helped =
+        op->helps = 0;
     op->put = op->used = op->chunks = 0;
     op->send_at = op->recv_at = op->stage_at = 0;
     op->stage = NULL;

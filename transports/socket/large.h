@@ -347,7 +347,10 @@ MESH__PRIVATE int mesh_socket__help(mesh_socket__impl *s, mesh_socket__direct *o
         at = (size_t)c * op->each;
         n = mesh_socket__span(op, 0, c, op->each);
         from += ((op->shape == MESH_SOCKET__BLOCKS ? (size_t)j * op->length : 0) + at) * elem;
-        to = s->shared->base + g->cell[j]->shown[op->number & 1].recv + at * elem;
+        to =
+            mesh_socket__told_memory(s->shared, g->sharer[j], g->cell[j]->shown[op->number & 1].recv, op->total * elem);
+        if (!to) return 0; /* overwritten there: see mesh_socket__told_well */
+        to += at * elem;
         if (op->streams)
             mesh__copy_stream(to, from, n * elem);
         else
@@ -384,6 +387,30 @@ MESH__RARE int mesh_socket__unreadable(mesh_socket__impl *s, mesh_socket__direct
     return 0;
 }
 
+/* Has who is read shown memory of its own? (A program that writes where it should not may have overwritten that, and takes no other with it.) */
+MESH__RARE int mesh_socket__told_well(mesh_socket__impl *s, mesh_socket__direct *op) {
+    const mesh_socket__handle *g = op->group;
+    size_t least = op->total * op->call.elem_bytes,
+           stages = op->medium ? (size_t)MESH_SOCKET__MEDIUM : MESH_SOCKET__STAGES * op->stage_bytes;
+    int j;
+    for (j = 0; j < g->n; j++) {
+        const mesh_socket__shown *shown = g->cell[j] ? &g->cell[j]->shown[op->number & 1] : NULL;
+        int of = g->sharer[j];
+        if (j == g->index || !mesh_socket__relates(op, j) || !shown) continue;
+        if ((!shown->send || shown->own & MESH_SOCKET__OWN_SEND ||
+             mesh_socket__told_memory(s->shared, of, shown->send, least)) &&
+            (!shown->recv || shown->own & MESH_SOCKET__OWN_RECV ||
+             mesh_socket__told_memory(s->shared, of, shown->recv, least)) &&
+            (!shown->stage || mesh_socket__told_memory(s->shared, of, shown->stage, stages)))
+            continue;
+        mesh_socket__direct_fail(s, op, MESH_ERR_PEER, s->shared->rank[of],
+                                 "rank %d shows memory that it does not have: what it shares was overwritten there",
+                                 s->shared->rank[of]);
+        return 0;
+    }
+    return op->told = 1;
+}
+
 /* One move of a large operation, if one can be made: 1. */
 MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *op) {
     mesh_socket__cell *mine = op->group->cell[op->group->index];
@@ -396,12 +423,15 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         return 1;
     }
     if (op->used < op->chunks && op->helped) {
-        int used = mesh_socket__use_rest(s, op);
+        int used;
+        if (!op->told && !mesh_socket__told_well(s, op)) return 0;
+        used = mesh_socket__use_rest(s, op);
         if (used < 0) return mesh_socket__unreadable(s, op);
         if (used && op->used == op->chunks) MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
         return used;
     }
     if (op->used < op->chunks && mesh_socket__all_at(op, MESH_SOCKET__ALL_PUT, op->base + op->used + 1)) {
+        if (!op->told && !mesh_socket__told_well(s, op)) return 0;
         if (!mesh_socket__use_chunk(s, op)) return mesh_socket__unreadable(s, op);
         MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
         return 1;

@@ -42,8 +42,8 @@ enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSED };
 
 typedef struct mesh_socket__listed {
     uint32_t id, state; /* id 0: free */
-    uint64_t at,
-        readers; /* its cell; who may still read it, a bit for each index, taken away by that one when it closes the group */
+    /* Where its cell is; who may still read it, a bit for each index, which that one takes away when it closes the group. */
+    uint64_t at, readers;
     uint64_t zero;
 } mesh_socket__listed;
 
@@ -63,8 +63,8 @@ typedef struct mesh_socket__block {
     uint64_t at, nbytes; /* in the file */
     int used, holds;     /* holds: operations that use it; */
     int unwanted;        /* it is given back when they have ended */
-    uint64_t own_at,
-        own_end; /* of it what is this process's own memory by now, and its place in the file nobody's; 0, 0: nothing */
+    /* What of it is this process's own memory by now, and its place in the file nobody's; 0, 0: nothing. */
+    uint64_t own_at, own_end;
 } mesh_socket__block;
 
 struct mesh_socket__shared {
