@@ -53,6 +53,11 @@ MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint6
 /* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 
+/* Ranks of the world that are lost or have closed their transport, as far as this rank has heard by now (mesh_progress hears more), in ascending order: as many
+   as there is room for. Returns how many there are; -1: another thread is in the library. Each survivor hears of each, but not at once: who opens a comm of the
+   rest (a mesh over a table of them) too early has MISMATCH or PEER, asks again and opens again. */
+MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room);
+
 /* ---- streams, on GPUs ---- */
 
 /* From now on this stream is the caller's, until another is or the comm is closed: it lives so long. Operations start after what is on it; the
@@ -830,6 +835,22 @@ MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint6
 
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
     return mesh__history_put(c && c->impl ? mesh__impl(c)->engine : NULL, buf, cap);
+}
+
+MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room) {
+    mesh__engine *e;
+    int rank, i, n = 0;
+    if (!t || mesh__enter(t, NULL, "lost_ranks") != MESH_OK) return -1;
+    e = (mesh__engine *)t->engine;
+    if (e) mesh__control(e);
+    for (rank = 0; e && e->ngone && rank < t->size; rank++) {
+        for (i = 0; i < e->ngone && e->gone[i].rank != rank; i++) {}
+        if (i == e->ngone) continue;
+        if (n < room && ranks) ranks[n] = rank;
+        n++;
+    }
+    mesh__leave(t);
+    return n;
 }
 
 /* ---- // >>calls: where every start begins and ends ---- */

@@ -577,6 +577,48 @@ static void test_halted(void) {
     for (dead = 0; dead < 3; dead++) run_world(SIM, 3, halted_rank, &dead);
 }
 
+/* Two ranks are gone at once: every other one comes to know both, and goes on in a comm of the rest. */
+static void lost_two_rank(mesh_transport *t, void *ctx) {
+    int first = *(const int *)ctx, lost[5], rest[3], inverse[5], three = 3, n = 0, k, one = 1, sum = 0;
+    const char *name = "rest";
+    mesh_table table;
+    mesh_desc d = MESH_ZERO;
+    mesh_error err;
+    mesh_comm c;
+    mesh m;
+    int64_t end;
+    CHECK_INT(mesh_lost_ranks(t, lost, 5), 0);
+    CHECK_INT(mesh_lost_ranks(NULL, lost, 5), -1);
+    if (!open_comm(t, &c, "x=5", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == first || t->rank == 3) _exit(0);
+    CHECK_INT(mesh_all_reduce(&c, NULL, &one, &sum, 1, MESH_I32, MESH_SUM), MESH_ERR_PEER);
+    mesh_comm_close(&c);
+    end = mesh_now(t) + 60 * SECOND;
+    while (mesh_lost_ranks(t, NULL, 0) < 2 && mesh_now(t) < end) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    CHECK_INT(mesh_lost_ranks(t, lost, 1), 2);
+    CHECK_INT(mesh_lost_ranks(t, lost, 5), 2);
+    CHECK(lost[0] == first && lost[1] == 3);
+    for (k = 0; k < 5; k++)
+        if (k != first && k != 3) rest[n++] = k;
+    CHECK_OK(mesh_table_make(&table, rest, 3, inverse, 5, &err), err);
+    d.shape = &three, d.names = &name, d.naxes = 1, d.table = &table;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    if (mesh_comm_open(&c, t, &m, NULL, &err)) {
+        test_fail(__FILE__, __LINE__, "rank %d: %s", t->rank, err.text);
+        return;
+    }
+    CHECK_OK(mesh_all_reduce(&c, NULL, &one, &sum, 1, MESH_I32, MESH_SUM), c.error);
+    CHECK_INT(sum, 3);
+    mesh_comm_close(&c);
+}
+static void test_lost_two(void) {
+    static const int backends[] = {TCP, UNIX, SHARED};
+    int k, first;
+    for (k = 0; k < 3; k++)
+        for (first = 0; first < 2; first++) run_world_but(backends[k], 5, lost_two_rank, &first, 3);
+}
+
 /* ---- deadlines ---- */
 
 static void late_rank(mesh_transport *t, void *ctx) {
@@ -1428,6 +1470,7 @@ static void test_sim_replay(void) {
 }
 
 static const test_case fault_tests[] = {
+    {"faults/lost_two", test_lost_two, 0},
     {"faults/disagree_sim", test_disagree_sim, 0},
     {"faults/disagree_tcp", test_disagree_tcp, 0},
     {"faults/disagree_shared", test_disagree_shared, 0},
