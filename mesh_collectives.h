@@ -308,8 +308,11 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     status = mesh__buffer_extents(c, g, call, count, counts, offsets, &send_count, &recv_count);
     if (status != MESH_OK) return status;
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s%u elements of %s per rank overflow", which,
-                            (uint64_t)count, mesh_dtype_name((mesh_dtype)call->dtype));
+        return mesh__call_is(kind, MESH_BY_COUNTS)
+                   ? mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "counts and offsets of elements of %s overflow",
+                                  mesh_dtype_name((mesh_dtype)call->dtype))
+                   : mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%s%u elements of %s per rank overflow", which,
+                                  (uint64_t)count, mesh_dtype_name((mesh_dtype)call->dtype));
     if (((kind == MESH_CALL_ALL_GATHER_V || kind == MESH_CALL_ALL_TO_ALL_V) ||
          (kind == MESH_CALL_GATHER_V && at_root)) &&
         mesh__v_overlap(call->recv_counts, call->recv_offsets, g->on.size))
@@ -369,6 +372,9 @@ MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
             call->op - MESH__USER_OP, mesh_dtype_name((mesh_dtype)call->dtype));
     if (!call->elem_bytes)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "dtype %d is none; see MESH_DTYPES", call->dtype);
+    if (mesh__call_is(kind, MESH_REDUCES) && !call->user_op && (unsigned)call->op >= MESH_OP_COUNT)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "op %d is none; see MESH_REDUCTIONS and mesh_op_add",
+                            call->op);
     if (mesh__call_is(kind, MESH_REDUCES) && !call->user_op && !mesh__reducible(call->dtype, call->op) &&
         !mesh__reduces_fp8(c->transport, call))
         return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes, "%s of %s is not supported; see MESH_REDUCTIONS",

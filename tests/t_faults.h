@@ -914,7 +914,7 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
                 {MESH_ERR_ARGUMENT, "counts is NULL at the root"},
                 {MESH_ERR_UNSUPPORTED, "avg has no meaning in a scan"},
                 {MESH_ERR_UNSUPPORTED, "minloc of f16"},
-                {MESH_ERR_UNSUPPORTED, "unknown op of f32"},
+                {MESH_ERR_ARGUMENT, "is none; see MESH_REDUCTIONS and mesh_op_add"},
                 {MESH_ERR_ARGUMENT, "buffer 1: send is NULL with 4 elements"},
                 {MESH_ERR_ARGUMENT, "-1 buffers"},
                 {MESH_ERR_ARGUMENT, "the mesh \"dp=2,tp=2\" has no axis \"pp\""},
