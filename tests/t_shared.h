@@ -776,86 +776,12 @@ static void test_shared_garbage(void) {
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_garbage_rank, NULL, 1);
 }
 
-/* ---- where ranks are more than cores ---- */
-
-#if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity) && defined(SYS_getcpu)
-enum { EVEN_RANKS = 5 };
-
-static int even_core(void) {
-    unsigned core = 0;
-    syscall(SYS_getcpu, &core, NULL, NULL);
-    return (int)core;
-}
-
-/* As rank 0 of 5 where a core has 3 at most, all seen on `together` of one core, waits 16 times. */
-static void even_waits(mesh_socket__impl *s, int together) {
-    int i;
-    for (i = 0; i < EVEN_RANKS; i++) mesh_socket__place_of(s->shared, i)->core = i < together ? (uint32_t)even_core() + 1 : 0;
-    s->part_at = 0;
-    for (i = 0; i < 16; i++) mesh_socket__even(s, 1, 0);
-}
-
-/* More ranks than its share are on a core: they leave it, each time later, but for where it lasted; and come back where a program that computes is. */
-static void test_shared_even(void) {
-    mesh_socket__mask all, one, now;
-    mesh_socket__impl *s = (mesh_socket__impl *)calloc(1, sizeof *s);
-    mesh_socket__shared *h = (mesh_socket__shared *)calloc(1, sizeof *h);
-    int core, here, tries;
-    memset(&all, 0, sizeof all), memset(&one, 0, sizeof one), memset(&now, 0, sizeof now);
-    h->n = EVEN_RANKS;
-    h->base = (unsigned char *)calloc(1, (size_t)mesh_socket__rings_at(EVEN_RANKS));
-    s->shared = h;
-    s->crowded = 3;
-    CHECK(mesh_socket__allowed(&all) > 0);
-    for (core = 0; core < MESH_SOCKET__CORES; core++) {
-        if (!mesh_socket__allows(&all, core)) continue;
-        for (tries = 0, here = -1; here != core && tries < 1000; tries++) mesh_socket__to_core(core), here = even_core();
-        CHECK_INT(here, core);
-    }
-    mesh_socket__to_core(MESH_SOCKET__CORES - 1); /* one that it may not use */
-    mesh_socket__allowed(&now);
-    CHECK(!memcmp(&now, &all, sizeof now)); /* bound to none */
-    here = even_core();
-    one.bits[here / MESH_SOCKET__MASK_BITS] = 1UL << here % MESH_SOCKET__MASK_BITS;
-    CHECK_INT(syscall(SYS_sched_setaffinity, 0L, (long)sizeof one, one.bits), 0); /* so that it stays where the test has it */
-    here = even_core();
-    even_waits(s, 3);
-    CHECK_INT(s->came_from, 0);
-    even_waits(s, 4);
-    CHECK_INT(s->came_from, here + 1);
-    CHECK_INT(s->part_ns, 2 * MESH_SOCKET__PART_NS);
-    CHECK(s->part_at > mesh_socket__clock());
-    mesh_socket__even(s, 2, MESH_SOCKET__SLICE_NS - 1);
-    mesh_socket__even(s, 3, 2 * (MESH_SOCKET__SLICE_NS - 1));
-    CHECK_INT(s->came_from, here + 1);
-    mesh_socket__even(s, 4, 3 * MESH_SOCKET__SLICE_NS - 2); /* a slice from look to look */
-    CHECK_INT(s->came_from, 0);
-    CHECK_INT(s->part_ns, 2 * MESH_SOCKET__PART_NS + MESH_SOCKET__HOGGED_NS);
-    CHECK(s->part_at > mesh_socket__clock() + MESH_SOCKET__HOGGED_NS / 2);
-    mesh_socket__even(s, 5, 9 * MESH_SOCKET__SLICE_NS); /* of its own core that is known */
-    CHECK_INT(s->part_ns, 2 * MESH_SOCKET__PART_NS + MESH_SOCKET__HOGGED_NS);
-    for (tries = 0; tries < 9; tries++) even_waits(s, 5);
-    CHECK(s->part_ns == MESH_SOCKET__PART_MOST_NS);
-    even_waits(s, 2);
-    CHECK(s->part_ns == MESH_SOCKET__PART_MOST_NS / 2 && !s->came_from);
-    for (tries = 0; tries < 20; tries++) even_waits(s, 1);
-    CHECK_INT(s->part_ns, MESH_SOCKET__PART_NS);
-    s->part_at = INT64_MAX;
-    for (tries = 0; tries < 64; tries++) mesh_socket__even(s, 1, 0);
-    CHECK_INT(s->came_from, 0);
-    CHECK_INT(syscall(SYS_sched_setaffinity, 0L, (long)sizeof all, all.bits), 0);
-    free(h->base), free(h), free(s);
-}
-#else
-static void test_shared_even(void) {}
-#endif
-
 static const test_case shared_tests[] = {
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
     {"shared/left", test_shared_left, 0},           {"shared/helped", test_shared_helped, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
-    {"shared/runs", test_shared_runs, 0},           {"shared/even", test_shared_even, 0},
+    {"shared/runs", test_shared_runs, 0},
     {"shared/at_once", test_shared_at_once, 0},     {"shared/halves", test_shared_halves, 0},
     {"shared/garbage", test_shared_garbage, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},

@@ -20,15 +20,11 @@ enum {
     MESH_SOCKET__SPIN_NS = 50000,   /* and for so long, where a sleep costs nothing more */
     MESH_SOCKET__AWAITED = 2 << 20, /* bytes that others copy, at most, for which it is longer: */
     MESH_SOCKET__BYTES_PER_NS = 8,
-    MESH_SOCKET__DEAREST = 4000000,  /* ns; no cost counts for more */
-    MESH_SOCKET__TOGETHER = 16,      /* looks, on one core with another rank, before it is left; */
-    MESH_SOCKET__PART_NS = 5000000,  /* not more often than so */
-    MESH_SOCKET__SLICE_NS = 1000000, /* a yield of so long was not to a rank that waits */
-    MESH_SOCKET__HOGGED_NS = 500000000,
+    MESH_SOCKET__DEAREST = 4000000, /* ns; no cost counts for more */
+    MESH_SOCKET__TOGETHER = 16,     /* looks, on one core with another rank, before it is left; */
+    MESH_SOCKET__PART_NS = 5000000, /* not more often than so */
     MESH_SOCKET__DELAY_BYTES = 96
 };
-
-#define MESH_SOCKET__PART_MOST_NS INT64_C(8000000000)
 
 /* ns that this thread has been ready to run, and had no core; -1: the kernel does not say. */
 MESH__PRIVATE int64_t mesh_socket__delay(mesh_socket__impl *s) {
@@ -67,49 +63,27 @@ MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
     mesh_socket__learn(&s->yield_cost, mesh_socket__clock() - from);
 }
 
-#if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity) && defined(SYS_getcpu)
-enum { MESH_SOCKET__MASK_BITS = 8 * (int)sizeof(unsigned long), MESH_SOCKET__CORES = 4096 };
-typedef struct mesh_socket__mask {
-    unsigned long bits[MESH_SOCKET__CORES / MESH_SOCKET__MASK_BITS];
-} mesh_socket__mask;
-
-/* The cores that this thread may use. Returns the bytes that the kernel has for them, or less than 1. */
-MESH__PRIVATE long mesh_socket__allowed(mesh_socket__mask *m) {
-    return syscall(SYS_sched_getaffinity, 0L, (long)sizeof *m, m->bits);
-}
-
-MESH__PRIVATE int mesh_socket__allows(const mesh_socket__mask *m, int core) {
-    return (int)(m->bits[core / MESH_SOCKET__MASK_BITS] >> core % MESH_SOCKET__MASK_BITS & 1);
-}
-
-/* To a core, and bound to none. */
-MESH__RARE void mesh_socket__to_core(int core) {
-    mesh_socket__mask allowed, one;
-    long bytes = mesh_socket__allowed(&allowed), status;
-    if (core >= 8 * bytes || !mesh_socket__allows(&allowed, core)) return;
-    memset(&one, 0, sizeof one);
-    one.bits[core / MESH_SOCKET__MASK_BITS] = 1UL << core % MESH_SOCKET__MASK_BITS;
-    status = syscall(SYS_sched_setaffinity, 0L, bytes, one.bits);
-    status |= syscall(SYS_sched_setaffinity, 0L, bytes, allowed.bits);
-    (void)status;
-}
-
 /* The sockets of the opening wake a rank on its waker's core, a program that computes takes the other one, and the kernel leaves those together
-   that never sleep for long: here each goes to a core of its own; where there are more ranks, neighbours in number to different ones. */
+   that never sleep for long: here each goes to a core of its own. It is bound to none. */
 MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
-    mesh_socket__mask allowed;
-    long bytes = mesh_socket__allowed(&allowed);
-    int core, n = 0, mine;
-    for (core = 0; core < 8 * bytes; core++) n += mesh_socket__allows(&allowed, core);
+#if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity)
+    enum { BITS = 8 * (int)sizeof(unsigned long), CORES = 4096 };
+    unsigned long allowed[CORES / BITS], one[CORES / BITS];
+    long bytes = syscall(SYS_sched_getaffinity, 0L, (long)sizeof allowed, allowed), status;
+    int i, n = 0, mine;
+    for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / BITS] >> i % BITS & 1);
     if (n < 2) return;
     mine = h->n <= n ? (int)((int64_t)h->me * n / h->n) : h->me % n;
-    for (core = 0; !mesh_socket__allows(&allowed, core) || mine--;) core++;
-    mesh_socket__to_core(core);
-}
+    for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
+    memset(one, 0, sizeof one);
+    one[i / BITS] = 1UL << i % BITS;
+    status = syscall(SYS_sched_setaffinity, 0L, bytes, one);
+    status |= syscall(SYS_sched_setaffinity, 0L, bytes, allowed);
+    (void)status;
 #else
-MESH__RARE void mesh_socket__to_core(int core) { (void)core; }
-MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) { (void)h; }
+    (void)h;
 #endif
+}
 
 /* Again on one core with another rank: it should not last, for beside it each message costs a change of ranks. */
 MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
@@ -121,41 +95,12 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     mesh_socket__spread(s->shared);
 }
 
-/* Where ranks outnumber the cores, and a core has more of them than its share, they spread again: less often where the kernel takes them back, as it does beside
-   a program that computes. One whose yield over there took a slice of such a program's goes back itself. */
-MESH__PRIVATE void mesh_socket__even(mesh_socket__impl *s, int looks, int64_t spun) {
-    int64_t gap = spun - s->spun, now;
-    s->spun = spun;
-    if (looks > 1) {
-        if (gap < MESH_SOCKET__SLICE_NS || !s->came_from) return;
-        mesh_socket__to_core(s->came_from - 1);
-        s->came_from = 0;
-        s->part_ns += MESH_SOCKET__HOGGED_NS;
-        s->part_at = mesh_socket__clock() + s->part_ns;
-        return;
-    }
-    if (++s->together % MESH_SOCKET__TOGETHER) return;
-    now = mesh_socket__clock();
-    if (now < s->part_at) return;
-    s->came_from = 0;
-    if (mesh_socket__many_on_core(s->shared) > s->crowded) {
-        s->came_from = (int)mesh_socket__place_of(s->shared, s->shared->me)->core;
-        s->part_ns *= 2;
-        mesh_socket__spread(s->shared);
-    } else
-        s->part_ns /= 2;
-    if (s->part_ns > MESH_SOCKET__PART_MOST_NS) s->part_ns = MESH_SOCKET__PART_MOST_NS;
-    if (s->part_ns < MESH_SOCKET__PART_NS) s->part_ns = MESH_SOCKET__PART_NS;
-    s->part_at = now + s->part_ns;
-}
-
 MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s); /* direct.h */
 
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;
     if (s->crowded) {
-        if (s->shared) mesh_socket__even(s, looks, spun);
         if (looks > 2 && (!s->shared || spun > (int64_t)s->crowded * (2 * MESH_SOCKET__SPIN_NS))) return 0;
         sched_yield();
         return 1;

@@ -178,16 +178,6 @@ MESH__PRIVATE int mesh_socket__meets_on_core(mesh_socket__shared *h) {
     return 0;
 }
 
-/* How many ranks, itself included, were last seen on this rank's core. */
-MESH__PRIVATE int mesh_socket__many_on_core(mesh_socket__shared *h) {
-    int i, many = 0;
-    uint32_t core;
-    mesh_socket__meets_on_core(h); /* shows where it is */
-    core = mesh_socket__place_of(h, h->me)->core;
-    for (i = 0; i < h->n && core; i++) many += MESH_SOCKET__SEE(&mesh_socket__place_of(h, i)->core) == core;
-    return many;
-}
-
 /* ---- // >>who sleeps and who writes ---- */
 
 enum { MESH_SOCKET__BARRIER_NOW = 2, MESH_SOCKET__BARRIER_REGISTER = 4 }; /* of membarrier: GLOBAL_EXPEDITED */
