@@ -450,6 +450,12 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
     return 0;
 }
 
+/* A save that was begun later, and has taken the place of the checkpoint, has removed this one's files. */
+MESH__RARE mesh_status mesh__file_gone(mesh_error *err, const char *path) {
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "%s is gone: a save into this folder that was begun later is the checkpoint now", path);
+}
+
 /* Shares are in the order of names, and so of files. */
 MESH__PRIVATE void *mesh__save_main(void *ctx) {
     mesh__save *s = (mesh__save *)ctx;
@@ -459,7 +465,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
         file = s->catalog.tensor[s->share[i].tensor].file;
         if ((s->status = mesh__path(path, s->folder, s->catalog.file[file].name, &s->why)) != MESH_OK) break;
         if ((fd = mesh__open(path, O_WRONLY)) < 0) {
-            s->status = mesh__file_failed(&s->why, "open", path);
+            s->status = errno == ENOENT ? mesh__file_gone(&s->why, path) : mesh__file_failed(&s->why, "open", path);
             break;
         }
         for (failed = 0; i < s->nshares && !failed && s->catalog.tensor[s->share[i].tensor].file == file; i++)
@@ -509,14 +515,13 @@ MESH__PRIVATE void mesh__save_launch(mesh__save *s) {
     if (!s->threaded) mesh__save_main(s);
 }
 
-/* A save that was begun later, and has taken the place of the checkpoint, has removed this one's files. */
+/* Are this save's files still there? */
 MESH__PRIVATE mesh_status mesh__files_there(const mesh__save *s, mesh_error *err) {
     char path[MESH__PATH_BYTES];
     int i;
     for (i = 0; i < s->catalog.nfiles; i++)
         if (mesh__path(path, s->folder, s->catalog.file[i].name, err) != MESH_OK || access(path, F_OK))
-            return mesh__fail(err, MESH_ERR_STATE, -1,
-                              "%s is gone: a save into this folder that was begun later is the checkpoint now", path);
+            return mesh__file_gone(err, path);
     return MESH_OK;
 }
 
