@@ -445,9 +445,8 @@ typedef struct mesh__lane { /* a rank */
     int at, runs;           /* actions before `at` are done */
     int64_t end;            /* of the one that runs */
     mesh__way way[2];       /* to the next rank, to the one before; both are the first where there are two ranks */
-    int hint
-        [2][3]
-        [2]; /* where an action that was needed stood: backward or forward, own list or a neighbour's, even or odd chunk */
+    /* Where an action that was needed stood: backward or forward, own list or a neighbour's, even or odd chunk. */
+    int hint[2][3][2];
 } mesh__lane;
 
 /* Called when an action begins. */

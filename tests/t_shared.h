@@ -426,6 +426,9 @@ static void shared_alloc_rank(mesh_transport *t, void *ctx) {
     { /* all that a program may have: then its own memory, and groups and chunks go on */
         uint64_t left = h->nblocks ? 0 : h->heap;
         for (i = 0; i < h->nblocks; i++) left += h->block[i].used ? 0 : h->block[i].nbytes;
+        CHECK_OK(mesh_alloc(t, (size_t)left - (8 << 20) + 1, &p, &err), err);
+        CHECK_INT(mesh_socket__block_at(h, p), -1);
+        CHECK_OK(mesh_free(t, p, &err), err);
         CHECK(mesh_socket__spares(h, left - (8 << 20)) && !mesh_socket__spares(h, left - (8 << 20) + 1) && !mesh_socket__spares(h, UINT64_MAX));
     }
     /* given back while it is read: it stays until it is no more */

@@ -2,6 +2,8 @@
 #ifndef TOOL_DOCTOR_H
 #define TOOL_DOCTOR_H
 
+#include "../mesh/safetensors.h"
+
 #include <sys/statvfs.h>
 
 enum { DOCTOR_OK, DOCTOR_WARN, DOCTOR_ERROR };
@@ -10,22 +12,12 @@ typedef struct doctor {
     int json, worst, lines;
 } doctor;
 
-/* How many bytes the character at s has in UTF-8; 0: it is none. */
-static int doctor_utf8(const char *s) {
-    unsigned char c = (unsigned char)*s;
-    int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0, i;
-    for (i = 1; i < n; i++)
-        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-    if ((c == 0xe0 && (unsigned char)s[1] < 0xa0) || (c == 0xed && (unsigned char)s[1] > 0x9f)) return 0;
-    if ((c == 0xf0 && (unsigned char)s[1] < 0x90) || (c == 0xf4 && (unsigned char)s[1] > 0x8f)) return 0;
-    return n;
-}
-
 static void doctor_json_text(const char *s) {
+    const char *end = s + strlen(s);
     int n;
     putchar('"');
     for (; *s; s += n ? n : 1) {
-        n = doctor_utf8(s);
+        n = mesh__utf8(s, end);
         if (*s == '"' || *s == '\\') putchar('\\');
         if (!n || (n == 1 && (unsigned char)*s < 32))
             fputs("\\ufffd", stdout);

@@ -2,6 +2,7 @@
 #ifndef TOOL_TRACE_H
 #define TOOL_TRACE_H
 
+#include "../mesh/safetensors.h"
 #include <dirent.h>
 
 /* What is beyond these is a broken file's. */
@@ -69,32 +70,15 @@ static int trace_read_clock(FILE *f, int64_t *offset, int64_t *within) {
     return found;
 }
 
-/* Is a text one value of JSON? Where it ends, or NULL. */
-static const char *trace_json(const char *p, int depth) {
-    char close = *p == '{' ? '}' : ']';
-    size_t n;
-    if (*p == '"') {
-        for (p++; *p && *p != '"' && (unsigned char)*p >= ' '; p++)
-            if (*p == '\\' && !*++p) return NULL;
-        return *p == '"' ? p + 1 : NULL;
-    }
-    if (*p != '{' && *p != '[') {
-        if ((n = strspn(p, "-0123456789")) != 0) {
-            if (strspn(p, "-") > 1 || !strchr("0123456789", p[n - 1])) return NULL;
-            return p[n] != '.' ? p + n : (p += n + 1, (n = strspn(p, "0123456789")) != 0) ? p + n : NULL;
-        }
-        return !strncmp(p, "null", 4) || !strncmp(p, "true", 4) ? p + 4 : !strncmp(p, "false", 5) ? p + 5 : NULL;
-    }
-    if (depth > 8) return NULL;
-    for (p++; *p != close; p += *p == ',') {
-        p += strspn(p, " ");
-        if (close == '}') {
-            if (*p != '"' || !(p = trace_json(p, depth + 1)) || *p++ != ':') return NULL;
-            p += strspn(p, " ");
-        }
-        if (!(p = trace_json(p, depth + 1)) || (*p != ',' && *p != close) || (*p == ',' && p[1] == close)) return NULL;
-    }
-    return p + 1;
+/* Is a line one value of JSON? */
+static int trace_is_json(const char *line, size_t n) {
+    char copy[2048]; /* strings are decoded where they stand */
+    mesh__json j;
+    if (n >= sizeof copy) return 0;
+    memcpy(copy, line, n);
+    j = mesh__json_of(copy, n);
+    mesh__json_skip(&j, 0);
+    return mesh__json_end(&j, "", NULL) == MESH_OK;
 }
 
 /* A line with its time moved. */
@@ -143,7 +127,7 @@ static int trace_read(const char *path, trace_events *all, trace_clocks *clocks,
         trace_event v;
         while (length && from[length - 1] == ',') length--;
         if (!length || from[0] != '{') continue; /* the end */
-        if (trace_json(from, 0) != from + length) {
+        if (!trace_is_json(from, length)) {
             clocks->cut++; /* by the end of its rank */
             continue;
         }
