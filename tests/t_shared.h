@@ -744,9 +744,40 @@ static void shared_halves_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c[1]);
     free(mine);
 }
+/* And where the two have a page in common the other one fails too, for what is written there would not come. */
+static void shared_page_rank(mesh_transport *t, void *ctx) {
+    enum { N = 1 << 18 };
+    mesh_comm c[2];
+    mesh_request r[2];
+    mesh_error err;
+    int32_t *both;
+    void *p = NULL;
+    int k;
+    (void)ctx;
+    if (!open_comm(t, &c[0], "x=2", NULL, SECOND / 4) || !open_comm(t, &c[1], "y=2", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
+    both = (int32_t *)p;
+    memset(both, 0, 2 * N * 4);
+    CHECK_OK(mesh_barrier(&c[1], NULL), c[1].error);
+    if (!t->rank) {
+        for (k = 0; k < 2; k++)
+            CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * (N - 3), both + k * (N - 3), N - 3, MESH_I32, MESH_SUM, &r[k]),
+                     c[k].error);
+        CHECK_INT(mesh_wait(r[0]), MESH_ERR_TIMEOUT);
+        CHECK_INT(mesh_wait(r[1]), MESH_ERR_TRANSPORT);
+        CHECK_HAS(c[1].error.text, "in one page with that of an operation that was given up");
+    } else {
+        world_await(0, 1);
+        CHECK(mesh_all_reduce(&c[1], NULL, both + N - 3, both + N - 3, N - 3, MESH_I32, MESH_SUM) != MESH_OK);
+    }
+    if (!t->rank) world_say(0);
+    mesh_comm_close(&c[0]);
+    mesh_comm_close(&c[1]);
+}
 static void test_shared_halves(void) {
     enum { NOBODY = 2 }; /* processes in any case: one takes memory out of its mapping */
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_halves_rank, NULL, NOBODY);
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_page_rank, NULL, NOBODY);
 }
 
 /* A rank that has written where it should not shows memory outside of its heap: it is named, and takes no other with it. */

@@ -54,9 +54,9 @@ MESH__RARE void mesh_socket__direct_detach(mesh_socket__impl *s, const mesh_sock
             if (other == op || !other->ticket.left || !mesh_socket__is_written(other) ||
                 other->recv_at >= at + nbytes || at >= other->recv_at + other->recv_bytes)
                 continue;
-            mesh_socket__direct_fail(s, other, op->ticket.status, op->ticket.why.rank,
-                                     "its memory is in one page with that of an operation that was given up: %s",
-                                     op->ticket.why.text);
+            mesh_socket__direct_fail(s, other, MESH_ERR_TRANSPORT, s->net->base.rank,
+                                     "its memory is in one page with that of an operation that was given up; give "
+                                     "operations that are under way at once pages of their own");
             mesh_socket__direct_detach(s, op); /* lists have changed */
             return;
         }
@@ -80,6 +80,7 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
     }
     if (op->helped) MESH_SOCKET__SHOW(&mine->rest[op->number & 1].left, (uint64_t)0);
     MESH_SOCKET__FENCE(); /* before the program, or another operation, writes there again */
+    op->ticket.left = 0;  /* those that fail with it do not fail it again */
     if (op->began && mesh_socket__is_written(op)) mesh_socket__direct_detach(s, op);
     if (g->head == op) {
         mesh_socket__direct_end(s, op);
@@ -88,7 +89,6 @@ MESH__RARE void mesh_socket__direct_fail(mesh_socket__impl *s, mesh_socket__dire
     while (*at != op) at = &(*at)->next;
     *at = op->next;
     if (!*at) g->tail = at;
-    op->ticket.left = 0;
     s->event = 1;
 }
 
