@@ -333,6 +333,10 @@ MESH__PRIVATE uint32_t mesh__remembered(const mesh__engine *e) {
 /* The place of a collective in its group's order; 0: a channel of messages. */
 MESH__PRIVATE uint32_t mesh__sequence(uint64_t channel) { return channel & MESH__TAGGED ? 0 : (uint32_t)channel; }
 
+/* Has a count come to `to`? 0: nothing to come to. Counts wrap, sequences at half of that. */
+MESH__INLINE int mesh__come_to(uint32_t count, uint32_t to) { return !to || count - to < MESH__TAGGED; }
+MESH__INLINE int mesh__sequence_come_to(uint32_t sequence, uint32_t to) { return (sequence - to) << 1 < MESH__TAGGED; }
+
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 MESH__PRIVATE void mesh__put_record(mesh__text *t, const mesh__record *r) {
     mesh__put(t, "%s(", mesh__call_name(r->kind));
@@ -622,8 +626,11 @@ MESH__PRIVATE int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
         for (x = 0; step->kind == MESH__POST && x < step->as.post.count; x++) {
             const mesh_xfer *xfer = &s->xfer[step->as.post.first + x];
             mesh__stream *stream = mesh__stream_of(e->t, op->group, op->tag, xfer->index);
+            uint32_t *count;
             if (!stream) return 0;
-            op->ordinal[step->as.post.first + x] = ++stream->count[xfer->direction];
+            count = &stream->count[xfer->direction];
+            *count += *count == UINT32_MAX ? 2 : 1; /* 0: no number */
+            op->ordinal[step->as.post.first + x] = *count;
         }
     }
     return 1;

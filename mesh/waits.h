@@ -49,7 +49,7 @@ MESH__PRIVATE void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
             *recvs = stream->count[MESH_RECV];
             return;
         }
-        if (impl->group[channel >> 32 & 255]->sequence >= (uint32_t)channel)
+        if (mesh__sequence_come_to(impl->group[channel >> 32 & 255]->sequence, (uint32_t)channel))
             *sends = *recvs = UINT32_MAX; /* ended, unless found below */
     }
     for (i = 0; i < e->nops; i++) {
@@ -69,15 +69,17 @@ MESH__PRIVATE void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uin
 
 /* What one operation of this rank has posted to and from a rank: what it can be waiting for. */
 MESH__PRIVATE void mesh__op_posted(mesh__engine *e, const mesh__op *op, int rank, uint32_t *sends, uint32_t *recvs) {
-    int x;
+    int x, any[2] = {0, 0};
     if (mesh__sequence(op->channel)) {
         mesh__posted(e, op->channel, rank, sends, recvs);
         return;
     }
     *sends = *recvs = 0;
     for (x = 0; x < op->schedule.nxfers; x++) {
-        uint32_t *count = op->schedule.xfer[x].direction == MESH_SEND ? sends : recvs;
-        if (op->schedule.xfer[x].rank == rank && op->ordinal[x] > *count) *count = op->ordinal[x];
+        int is_send = op->schedule.xfer[x].direction == MESH_SEND;
+        uint32_t *count = is_send ? sends : recvs;
+        if (op->schedule.xfer[x].rank != rank || !op->ordinal[x]) continue;
+        if (!any[is_send]++ || mesh__come_to(op->ordinal[x], *count)) *count = op->ordinal[x];
     }
 }
 
@@ -213,8 +215,9 @@ MESH__RARE void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
         return;
     mesh__compare_calls(e, from, &asked);
     mesh__posted(e, asked.channel, from, &sends, &recvs);
-    called = mesh__sequence(asked.channel) ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
-                                           : sends >= mesh__get32(d + 12) && recvs >= mesh__get32(d + 8);
+    called = mesh__sequence(asked.channel)
+                 ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
+                 : mesh__come_to(sends, mesh__get32(d + 12)) && mesh__come_to(recvs, mesh__get32(d + 8));
     memset(here, 0, sizeof here);
     mesh__put32(here, MESH__MSG_HERE);
     mesh__put32(here + 4, mesh__get32(d + 4));
@@ -330,7 +333,9 @@ MESH__RARE int mesh__node_of(mesh__engine *e, int subject, uint64_t channel, uin
     int ranks[MESH__WALK_PENDING], i;
     mesh__op *op = NULL;
     mesh__posted(e, channel, subject, &my_sends, &my_recvs);
-    if (my_sends >= recvs && my_recvs >= sends) return 0;
+    if (mesh__sequence(channel) ? my_sends >= recvs && my_recvs >= sends
+                                : mesh__come_to(my_sends, recvs) && mesh__come_to(my_recvs, sends))
+        return 0;
     for (i = 0; i < e->nops && mesh__sequence(channel); i++)
         if (e->op[i]->state == MESH__ACTIVE && e->op[i]->channel == channel) op = e->op[i];
     if (!op) op = e->waiting;

@@ -424,18 +424,26 @@ static void test_two_disputes(void) {
 
 /* ---- bytes that are under way are no reason to accuse, though their sender waits for their receiver ---- */
 
+static const uint32_t numbers_before[] = {0, 0, UINT32_MAX - 1, UINT32_C(3000000000), 0}; /* they come round behind UINT32_MAX */
+
 static void under_way_rank(mesh_transport *t, void *ctx) {
-    int how = *(int *)ctx, v = 7, got = 0;
+    int how = *(int *)ctx, v = 7, got = 0, sends = how > 1 ? 2 : 1, i;
     mesh_comm pair, all;
     if (t->rank < 2 && !open_some(t, &pair, 0, 2, 60 * SECOND)) return;
     if (!open_some(t, &all, 0, 3, 60 * SECOND)) return;
     if (t->rank < 2) { /* what rank 1 sends rank 0 here takes 5 s; it has sent it, and goes on */
-        if (how == 0)
-            CHECK_OK(mesh_broadcast(&pair, NULL, &v, &got, 1, MESH_I32, 1), pair.error);
-        else if (t->rank)
-            CHECK_OK(mesh_send(&pair, NULL, 0, &v, 1, MESH_I32), pair.error);
-        else
-            CHECK_OK(mesh_recv(&pair, NULL, 1, &got, 1, MESH_I32), pair.error);
+        if (how > 0 && how < 4) {
+            mesh__stream *to = mesh__stream_of(t, mesh__impl(&pair)->group[0], 0, 1 - t->rank);
+            to->count[MESH_SEND] = to->count[MESH_RECV] = numbers_before[how];
+        }
+        if (how == 4) mesh__impl(&pair)->group[0]->sequence = MESH__TAGGED - 2;
+        for (i = 0; i < sends; i++)
+            if (how == 0 || how == 4)
+                CHECK_OK(mesh_broadcast(&pair, NULL, &v, &got, 1, MESH_I32, 1), pair.error);
+            else if (t->rank)
+                CHECK_OK(mesh_send(&pair, NULL, 0, &v, 1, MESH_I32), pair.error);
+            else
+                CHECK_OK(mesh_recv(&pair, NULL, 1, &got, 1, MESH_I32), pair.error);
     }
     if (t->rank == 0) { /* then it serves those who wait for it */
         CHECK_INT(got, 7);
@@ -451,7 +459,7 @@ static void under_way_rank(mesh_transport *t, void *ctx) {
 }
 static void test_under_way(void) {
     int how;
-    for (how = 0; how < 2; how++) {
+    for (how = 0; how < 5; how++) {
         mesh_sim_fault fault = MESH_ZERO;
         mesh_sim_desc d = sim_desc(3);
         mesh_error err;
@@ -691,6 +699,30 @@ static void closed_early_rank(mesh_transport *t, void *ctx) {
 }
 static void test_closed_early(void) { run_world(SIM, 2, closed_early_rank, NULL); }
 
+/* ---- numbers of messages that came round ---- */
+
+static void came_round_rank(mesh_transport *t, void *ctx) {
+    uint32_t before = *(uint32_t *)ctx;
+    int i, k, v = 1, got, other = 1 - t->rank;
+    mesh_comm c;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    for (i = 0; i < 4; i++) {
+        CHECK_OK(mesh_sendrecv(&c, NULL, other, &v, 1, other, &got, 1, MESH_I32), c.error);
+        for (k = 0; k < mesh__impl(&c)->group[0]->stream_room && !i; k++)
+            if (mesh__impl(&c)->group[0]->stream[k].used) {
+                mesh__impl(&c)->group[0]->stream[k].count[MESH_SEND] = before;
+                mesh__impl(&c)->group[0]->stream[k].count[MESH_RECV] = before;
+            }
+    }
+    CHECK_INT(mesh_recv(&c, NULL, other, &got, 1, MESH_I32), MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "rank 0 waits for rank 1 in recv(1 x i32)");
+    mesh_comm_close(&c);
+}
+static void test_came_round(void) {
+    uint32_t before;
+    for (before = UINT32_MAX; before > UINT32_MAX - 6; before--) run_world(SIM, 2, came_round_rank, &before);
+}
+
 static const test_case comm_waits_tests[] = {
     {"comm/turned", test_turned, 0},
     {"comm/rolls", test_rolls, 0},
@@ -711,6 +743,7 @@ static const test_case comm_waits_tests[] = {
     {"comm/by_hand", test_by_hand, 0},
     {"comm/layers", test_layers, 0},
     {"comm/closed_early", test_closed_early, 0},
+    {"comm/came_round", test_came_round, 0},
 };
 
 #endif

@@ -3,6 +3,7 @@
 #define T_SHARED_H
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 static mesh_socket__shared *shared_of(mesh_transport *t) { return mesh_socket__of(t)->shared; }
 
@@ -810,6 +811,55 @@ static void test_shared_garbage(void) {
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_garbage_rank, NULL, 1);
 }
 
+/* ---- what it takes beyond the program's memory ---- */
+
+/* Bytes of this process that are not the file's: pages that it wrote itself. */
+static int64_t shared_private_bytes(void) {
+    char line[256];
+    int64_t kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "RssAnon:", 8)) kib = strtoll(line + 8, NULL, 10);
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+static void shared_beyond_rank(mesh_transport *t, void *ctx) {
+    enum { MOST = 16 << 20 };
+    unsigned char *a = (unsigned char *)malloc(MOST), *b = (unsigned char *)malloc(MOST);
+    int64_t before, own, peers = t->size - 1, allowed = (4 << 20) + peers * (64 << 10);
+    size_t n, each;
+    struct stat file;
+    mesh_comm c;
+    (void)ctx;
+    memset(a, 1, MOST);
+    memset(b, 2, MOST);
+    before = shared_private_bytes();
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    for (n = 8; n <= MOST; n *= 128) {
+        each = n / (size_t)t->size;
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, b, n / 4, MESH_F32, MESH_SUM), c.error);
+        CHECK_OK(mesh_reduce_scatter(&c, NULL, a, b, each / 4, MESH_F32, MESH_SUM), c.error);
+        CHECK_OK(mesh_all_gather(&c, NULL, a, b, each, MESH_U8), c.error);
+        CHECK_OK(mesh_all_to_all(&c, NULL, a, b, each, MESH_U8), c.error);
+        CHECK_OK(mesh_broadcast(&c, NULL, a, b, n, MESH_U8, 0), c.error);
+        CHECK_OK(mesh_shift(&c, "x", 1, 1, a, b, n, MESH_U8), c.error);
+        CHECK_OK(mesh_shift(&c, "x", -1, 1, a, b, n, MESH_U8), c.error);
+    }
+    own = shared_private_bytes() - before;
+    CHECK(before > 0 && fstat(shared_of(t)->fd, &file) == 0);
+    CHECK_INT(own < 0 ? 0 : own > allowed, 0);
+    CHECK_INT((int64_t)file.st_blocks * 512 / t->size + own > allowed, 0);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+    free(a);
+    free(b);
+}
+static void test_shared_beyond(void) {
+    int n;
+    for (n = 2; n <= 5 && MESH_SOCKET__SHARES; n++) run_world_but(SHARED, n, shared_beyond_rank, NULL, n);
+}
+
 static const test_case shared_tests[] = {
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
     {"shared/left", test_shared_left, 0},           {"shared/helped", test_shared_helped, 0},
@@ -817,7 +867,7 @@ static const test_case shared_tests[] = {
     {"shared/groups", test_shared_groups, 0},       {"shared/loans", test_shared_loans, 0},
     {"shared/runs", test_shared_runs, 0},
     {"shared/at_once", test_shared_at_once, 0},     {"shared/halves", test_shared_halves, 0},
-    {"shared/garbage", test_shared_garbage, 0},
+    {"shared/garbage", test_shared_garbage, 0},     {"shared/beyond", test_shared_beyond, 0},
     {"shared/withdrawn", test_shared_withdrawn, 0}, {"shared/none", test_shared_none, 0},
 };
 #endif

@@ -33,6 +33,7 @@ MESH__PRIVATE void mesh_socket__bell(mesh_socket__impl *s, int rank) {
 MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__ring *r = c->ring_out;
     mesh_socket__peer *p = &s->peer[c->rank];
+    unsigned char *bytes = mesh_socket__ring_bytes(s->shared, r);
     struct iovec v[MESH_SOCKET__IOVS];
     int any = 0;
     while (!c->broken && !c->mute &&
@@ -49,7 +50,7 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
         n = mesh_socket__gather(c, v);
         for (i = 0; i < n && put < room; i++) {
             uint32_t part = v[i].iov_len < room - put ? (uint32_t)v[i].iov_len : room - put;
-            mesh_socket__ring_put(p, r, put, v[i].iov_base, part);
+            mesh_socket__ring_put(p, bytes, put, v[i].iov_base, part);
             put += part;
         }
         mesh_socket__ring_show(p, r, put);
@@ -63,17 +64,19 @@ MESH__PRIVATE void mesh_socket__write_ring(mesh_socket__impl *s, mesh_socket__co
 MESH__PRIVATE int mesh_socket__put_short(mesh_socket__impl *s, mesh_socket__conn *c, const mesh_socket__xfer *x) {
     mesh_socket__ring *r = c->ring_out;
     mesh_socket__peer *p = &s->peer[c->rank];
+    unsigned char *bytes;
     unsigned char head[MESH_SOCKET__HEADER];
     uint64_t n = x->x.nbytes, at, run;
     uint32_t whole = (uint32_t)n + MESH_SOCKET__HEADER;
     if (!r || c->socket_left || n + MESH_SOCKET__HEADER > MESH_SOCKET__RING_PIECE || !mesh_socket__is_idle(s, c) ||
         mesh_socket__ring_room(p, r, whole) < whole)
         return 0;
+    bytes = mesh_socket__ring_bytes(s->shared, r);
     mesh_socket__header(head, MESH_SOCKET__F_EAGER, (uint32_t)n, x->channel, x->check, 0, 0);
-    mesh_socket__ring_put(p, r, 0, head, MESH_SOCKET__HEADER);
+    mesh_socket__ring_put(p, bytes, 0, head, MESH_SOCKET__HEADER);
     for (at = 0; at < n; at += run) {
         const void *from = mesh_xfer_at(&x->x, at, &run);
-        mesh_socket__ring_put(p, r, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
+        mesh_socket__ring_put(p, bytes, MESH_SOCKET__HEADER + (uint32_t)at, from, (uint32_t)run);
     }
     mesh_socket__ring_show(p, r, whole);
     mesh_socket__bell(s, c->rank);
@@ -139,12 +142,13 @@ MESH__PRIVATE void mesh_socket__read_greeting(mesh_socket__impl *s, mesh_socket_
 MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket__conn *c, uint32_t have) {
     const mesh_socket__ring *r = c->ring_in;
     mesh_socket__peer *p = &s->peer[c->rank];
+    const unsigned char *bytes = mesh_socket__ring_bytes(s->shared, r);
     unsigned char head[MESH_SOCKET__HEADER];
     mesh__wire w;
     mesh_socket__xfer *x;
     uint64_t at, run;
     if (c->rx_left || c->in_len != c->in_at || have < MESH_SOCKET__HEADER) return 0;
-    mesh_socket__ring_take(p, r, 0, head, MESH_SOCKET__HEADER);
+    mesh_socket__ring_take(p, bytes, 0, head, MESH_SOCKET__HEADER);
     w = mesh__reading(head);
     mesh_socket__header_wire(&w, &c->rx);
     if (c->rx.type != MESH_SOCKET__F_EAGER || c->rx.length > have - MESH_SOCKET__HEADER ||
@@ -156,7 +160,7 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
         mesh_socket__list_remove(&p->posted, x);
         for (at = 0; at < c->rx.length; at += run) {
             void *to = mesh_xfer_at(&x->x, at, &run);
-            mesh_socket__ring_take(p, r, MESH_SOCKET__HEADER + (uint32_t)at, to, (uint32_t)run);
+            mesh_socket__ring_take(p, bytes, MESH_SOCKET__HEADER + (uint32_t)at, to, (uint32_t)run);
         }
         x->matched = 1;
         mesh_socket__xfer_done(s, x);
@@ -165,7 +169,7 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
     } else {
         mesh_socket__early *m = mesh_socket__early_new(s, c, c->rx.length);
         if (!m) return 0;
-        mesh_socket__ring_take(p, r, MESH_SOCKET__HEADER, m + 1, c->rx.length);
+        mesh_socket__ring_take(p, bytes, MESH_SOCKET__HEADER, m + 1, c->rx.length);
         mesh_socket__early_add(p, m);
         p->lent += c->rx.length + MESH_SOCKET__HEADER;
         s->event = 1;
@@ -177,6 +181,7 @@ MESH__PRIVATE uint32_t mesh_socket__take_short(mesh_socket__impl *s, mesh_socket
 MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__conn *c) {
     mesh_socket__ring *r = c->ring_in;
     mesh_socket__peer *p = &s->peer[c->rank];
+    const unsigned char *bytes = mesh_socket__ring_bytes(s->shared, r);
     int rounds;
     for (rounds = 0; rounds < 64 && !c->broken && !c->starved; rounds++) {
         struct iovec v[MESH_SOCKET__IOVS + 1];
@@ -189,7 +194,7 @@ MESH__PRIVATE void mesh_socket__read_ring(mesh_socket__impl *s, mesh_socket__con
         n = whole ? 0 : mesh_socket__room(c, v, &direct, &ask);
         for (i = 0; i < n && taken < have; i++) {
             uint32_t part = v[i].iov_len < have - taken ? (uint32_t)v[i].iov_len : have - taken;
-            mesh_socket__ring_take(p, r, taken, v[i].iov_base, part);
+            mesh_socket__ring_take(p, bytes, taken, v[i].iov_base, part);
             taken += part;
         }
         if (mesh_socket__ring_free(p, r, taken)) mesh_socket__bell(s, c->rank);

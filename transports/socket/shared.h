@@ -4,7 +4,8 @@
 
    The first of the ranks that share makes the file and passes it on (open.h). It is sparse: what nobody has touched takes no memory.
        places   of each rank, a page: is it asleep; and where its cells are, of each group that is open
-       rings    for each rank to each other one, MESH_SOCKET__RING bytes of what goes from one to the other
+       rings    for each rank to each other one: how far what goes from one to the other is written, and read
+       bytes    of each ring, MESH_SOCKET__RING
        heaps    of each rank: mesh_alloc, and what operations on shared memory need
    A rank writes into its own place and heap, into the rings that begin at it, and in an all_reduce into what the others receive, where all
    of that is shared. If such a one fails, who receives takes its memory out of the file: a rank that is stopped and goes on later spoils nothing
@@ -27,14 +28,13 @@ enum {
     MESH_SOCKET__WIDE = 2 << 20 /* blocks as large as this begin at a huge page */
 };
 
-/* A stream of bytes. Positions count all that went through, and wrap. */
+/* A stream of bytes, which stand apart, so that none of them shares a page with another's. Positions count all that went through, and wrap. */
 struct mesh_socket__ring {
     uint32_t written; /* by who sends, as what follows */
     uint32_t full;    /* it has more to send than there was room for */
     unsigned char apart[120];
     uint32_t read; /* by who receives */
     unsigned char apart_too[124];
-    unsigned char bytes[MESH_SOCKET__RING];
 };
 
 /* A group that a rank has open, or has closed while others may still read its cell: those that have it open, and those that are about to open it. */
@@ -135,8 +135,13 @@ struct mesh_socket__shared {
 
 MESH__PRIVATE uint64_t mesh_socket__rings_at(int n) { return (uint64_t)n * sizeof(mesh_socket__place); }
 
-MESH__PRIVATE uint64_t mesh_socket__heaps_at(int n) {
+MESH__PRIVATE uint64_t mesh_socket__bytes_at(int n) {
     uint64_t end = mesh_socket__rings_at(n) + (uint64_t)n * (uint64_t)n * sizeof(mesh_socket__ring);
+    return (end + MESH_SOCKET__PAGE - 1) / MESH_SOCKET__PAGE * MESH_SOCKET__PAGE;
+}
+
+MESH__PRIVATE uint64_t mesh_socket__heaps_at(int n) {
+    uint64_t end = mesh_socket__bytes_at(n) + (uint64_t)n * (uint64_t)n * MESH_SOCKET__RING;
     return (end + MESH_SOCKET__WIDE - 1) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
 }
 
@@ -147,6 +152,11 @@ MESH__PRIVATE mesh_socket__place *mesh_socket__place_of(const mesh_socket__share
 MESH__PRIVATE mesh_socket__ring *mesh_socket__ring_of(const mesh_socket__shared *h, int from, int to) {
     uint64_t k = (uint64_t)from * (uint64_t)h->n + (uint64_t)to;
     return (mesh_socket__ring *)(void *)(h->base + mesh_socket__rings_at(h->n) + k * sizeof(mesh_socket__ring));
+}
+
+MESH__INLINE unsigned char *mesh_socket__ring_bytes(const mesh_socket__shared *h, const mesh_socket__ring *r) {
+    const mesh_socket__ring *first = mesh_socket__ring_of(h, 0, 0);
+    return h->base + mesh_socket__bytes_at(h->n) + (uint64_t)(r - first) * MESH_SOCKET__RING;
 }
 
 MESH__PRIVATE uint64_t mesh_socket__heap_at(const mesh_socket__shared *h, int index) {
@@ -222,15 +232,15 @@ MESH__PRIVATE uint32_t mesh_socket__ring_room(mesh_socket__peer *p, mesh_socket_
 }
 
 /* Put n bytes behind those that are not shown yet, `ahead` of them: there is room. */
-MESH__INLINE void mesh_socket__ring_put(const mesh_socket__peer *p, mesh_socket__ring *r, uint32_t ahead,
+MESH__INLINE void mesh_socket__ring_put(const mesh_socket__peer *p, unsigned char *bytes, uint32_t ahead,
                                         const void *from, uint32_t n) {
     uint32_t at = (p->ring_written + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
     if (n <= first) {
-        mesh__copy_few(r->bytes + at, from, n);
+        mesh__copy_few(bytes + at, from, n);
         return;
     }
-    memcpy(r->bytes + at, from, first);
-    memcpy(r->bytes, (const unsigned char *)from + first, n - first);
+    memcpy(bytes + at, from, first);
+    memcpy(bytes, (const unsigned char *)from + first, n - first);
 }
 
 /* n bytes more are shown. What was written is counted apart: the line where the peer looks for it is the peer's each time it has looked. */
@@ -244,15 +254,15 @@ MESH__INLINE uint32_t mesh_socket__ring_holds(const mesh_socket__peer *p, mesh_s
 }
 
 /* Take n bytes, `ahead` of which were taken and not yet read: they are there. */
-MESH__INLINE void mesh_socket__ring_take(const mesh_socket__peer *p, const mesh_socket__ring *r, uint32_t ahead,
+MESH__INLINE void mesh_socket__ring_take(const mesh_socket__peer *p, const unsigned char *bytes, uint32_t ahead,
                                          void *to, uint32_t n) {
     uint32_t at = (p->ring_read + ahead) % MESH_SOCKET__RING, first = MESH_SOCKET__RING - at;
     if (n <= first) {
-        mesh__copy_few(to, r->bytes + at, n);
+        mesh__copy_few(to, bytes + at, n);
         return;
     }
-    memcpy(to, r->bytes + at, first);
-    memcpy((unsigned char *)to + first, r->bytes, n - first);
+    memcpy(to, bytes + at, first);
+    memcpy((unsigned char *)to + first, bytes, n - first);
 }
 
 /* n bytes are read. Every so often they are given free, which who writes looks at seldom: 1 where it waits for that. What is never shown is a piece at
