@@ -688,7 +688,7 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
     mesh_status status;
     const mesh__engine *e = mesh__impl(c)->engine;
     mesh_error why = MESH_ZERO;
-    int i, *all;
+    int i, *all, failed = c->failed;
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i] == result)
             return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
@@ -700,7 +700,7 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
     else if (!all)
         status = mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_comm_split: no memory for colors");
     else
-        status = mesh__split_gather(c, color, key, all);
+        status = mesh__composed(c, "comm_split", failed, mesh__split_gather(c, color, key, all));
     if (status != MESH_OK && err) *err = c->error;
     if (status == MESH_OK && color >= 0) status = mesh__split_open(result, c, all, color, desc, err);
     mesh_transport_free(c->transport, all);

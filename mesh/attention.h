@@ -459,18 +459,23 @@ MESH__PRIVATE mesh_status mesh__ring_run(mesh__ring *r) {
 
 MESH__PRIVATE mesh_status mesh__ring_start(mesh_comm *c, const char *axis, const mesh_attention *a, mesh__ring *r,
                                            int back) {
-    MESH__ALONE(c, back ? "ring_attention_backward" : "ring_attention", mesh__ring_begin(c, axis, a, r, back));
+    MESH__ALONE_COMPOSED(c, back ? "ring_attention_backward" : "ring_attention", mesh__ring_begin(c, axis, a, r, back));
+}
+
+MESH__PRIVATE mesh_status mesh__ring_end(mesh_comm *c, mesh_status status, int back) {
+    const char *name = back ? "ring_attention_backward" : "ring_attention";
+    MESH__ALONE(c, name, mesh__composed(c, name, 0, status));
 }
 
 MESH_API mesh_status mesh_ring_attention(mesh_comm *c, const char *axis, const mesh_attention *a) {
     mesh__ring r;
     mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 0) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_run(&r) : status;
+    return status == MESH_OK ? mesh__ring_end(c, mesh__ring_run(&r), 0) : status;
 }
 
 MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis, const mesh_attention *a) {
     mesh__ring r;
     mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 1) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_run(&r) : status;
+    return status == MESH_OK ? mesh__ring_end(c, mesh__ring_run(&r), 1) : status;
 }
 #endif /* MESH_ATTENTION_IMPLEMENTED */

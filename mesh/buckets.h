@@ -216,7 +216,7 @@ MESH_API mesh_status mesh_buckets_open(mesh_buckets *b, mesh_comm *c, const mesh
     if (b) memset(b, 0, sizeof *b);
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_buckets_open: the comm is not open");
-    MESH__ALONE(c, MESH__CALLER, mesh__buckets_open(b, c, src, dst, n, desc));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__buckets_open(b, c, src, dst, n, desc));
 }
 
 /* The comm of buckets that are open; an error's text where they are not, or it is not. */
@@ -252,7 +252,7 @@ MESH__PRIVATE mesh_status mesh__buckets_ready(mesh_buckets *b, int i) {
 MESH_API mesh_status mesh_buckets_ready(mesh_buckets *b, int i) {
     mesh_status status = mesh__buckets_usable(b, i, 0, "mesh_buckets_ready");
     if (status != MESH_OK) return status;
-    MESH__ALONE(b->comm, MESH__CALLER, mesh__buckets_ready(b, i));
+    MESH__ALONE_COMPOSED(b->comm, MESH__CALLER, mesh__buckets_ready(b, i));
 }
 
 MESH__PRIVATE mesh_status mesh__buckets_wait(mesh_buckets *b, int i) {
@@ -278,7 +278,7 @@ MESH__PRIVATE mesh_status mesh__buckets_wait(mesh_buckets *b, int i) {
 MESH_API mesh_status mesh_buckets_wait(mesh_buckets *b, int i) {
     mesh_status status = mesh__buckets_usable(b, i, -1, "mesh_buckets_wait");
     if (status != MESH_OK) return status;
-    MESH__ALONE(b->comm, MESH__CALLER, mesh__buckets_wait(b, i));
+    MESH__ALONE_COMPOSED(b->comm, MESH__CALLER, mesh__buckets_wait(b, i));
 }
 
 MESH_API int mesh_buckets_of(const mesh_buckets *b, int k, int *first, int *end) {
@@ -308,6 +308,6 @@ MESH__RARE mesh_status mesh__buckets_close(mesh_buckets *b) {
 MESH_API mesh_status mesh_buckets_close(mesh_buckets *b) {
     mesh_comm *c = b ? b->comm : NULL;
     if (!b || !b->impl) return MESH_OK;
-    MESH__ALONE(c, MESH__CALLER, mesh__buckets_close(b));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__buckets_close(b));
 }
 #endif /* MESH_BUCKETS_IMPLEMENTED */

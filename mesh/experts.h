@@ -231,7 +231,7 @@ MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, 
     if (m) memset(m, 0, sizeof *m);
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_moe_open: the comm is not open");
-    MESH__ALONE(c, MESH__CALLER, mesh__moe_open(m, c, axes, d));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__moe_open(m, c, axes, d));
 }
 
 MESH_API mesh_status mesh_moe_close(mesh_moe *m) {
@@ -560,20 +560,20 @@ MESH__PRIVATE int mesh__moe_shut(const mesh_moe *m) { return !m || !m->impl || !
 MESH_API mesh_status mesh_moe_dispatch(mesh_moe *m, int slot, const void *tokens, int64_t ntokens,
                                        const int32_t *expert, mesh_moe_rows *rows) {
     if (mesh__moe_shut(m)) return MESH_ERR_STATE;
-    MESH__ALONE(m->comm, MESH__CALLER, mesh__moe_dispatch(m, slot, tokens, ntokens, expert, rows));
+    MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_dispatch(m, slot, tokens, ntokens, expert, rows));
 }
 MESH_API mesh_status mesh_moe_combine(mesh_moe *m, int slot, const void *out, const float *weight, void *tokens) {
     if (mesh__moe_shut(m)) return MESH_ERR_STATE;
-    MESH__ALONE(m->comm, MESH__CALLER, mesh__moe_combine(m, slot, out, weight, tokens));
+    MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_combine(m, slot, out, weight, tokens));
 }
 MESH_API mesh_status mesh_moe_combine_backward(mesh_moe *m, int slot, const void *grad_tokens, const void *out,
                                                const float *weight, void *grad_out, float *grad_weight) {
     if (mesh__moe_shut(m)) return MESH_ERR_STATE;
-    MESH__ALONE(m->comm, MESH__CALLER,
-                mesh__moe_combine_backward(m, slot, grad_tokens, out, weight, grad_out, grad_weight));
+    MESH__ALONE_COMPOSED(m->comm, MESH__CALLER,
+                         mesh__moe_combine_backward(m, slot, grad_tokens, out, weight, grad_out, grad_weight));
 }
 MESH_API mesh_status mesh_moe_dispatch_backward(mesh_moe *m, int slot, const void *grad_rows, void *grad_tokens) {
     if (mesh__moe_shut(m)) return MESH_ERR_STATE;
-    MESH__ALONE(m->comm, MESH__CALLER, mesh__moe_dispatch_backward(m, slot, grad_rows, grad_tokens));
+    MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_dispatch_backward(m, slot, grad_rows, grad_tokens));
 }
 #endif /* MESH_EXPERTS_IMPLEMENTED */

@@ -139,6 +139,14 @@ MESH__RARE mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int r
     return status;
 }
 
+/* A call that is made of others ends with `status`: what one of those has told then begins with its name. failed: the comm had failed before. */
+MESH__PRIVATE mesh_status mesh__composed(mesh_comm *c, const char *name, int failed, mesh_status status) {
+    char was[MESH_ERROR_BYTES];
+    if (status == MESH_OK || failed || c->error.status != (int)status || strstr(c->error.text, name)) return status;
+    memcpy(was, c->error.text, sizeof was);
+    return mesh__fail(&c->error, status, c->error.rank, "mesh_%s: %s", name, was);
+}
+
 /* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */
 MESH__RARE mesh_status mesh__refuse(mesh_comm *c, mesh_status status, int kind, const char *axes, const char *format,
                                     ...) {

@@ -350,7 +350,7 @@ MESH__PRIVATE mesh_status mesh__load_inside(mesh_comm *c, const char *folder, co
 
 MESH_API mesh_status mesh_checkpoint_load(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d) {
-    MESH__ALONE(c, MESH__CALLER, mesh__load_inside(c, folder, list, n, d));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__load_inside(c, folder, list, n, d));
 }
 
 /* The first rank's: a value of the index's metadata, or of the single file's. *found NULL: none. It stays in l's memory. */
@@ -426,6 +426,6 @@ MESH__PRIVATE mesh_status mesh__text_inside(mesh_comm *c, const char *folder, co
 
 MESH_API mesh_status mesh_checkpoint_text(mesh_comm *c, const char *folder, const char *key, char *buf, size_t cap,
                                           int64_t *length) {
-    MESH__ALONE(c, MESH__CALLER, mesh__text_inside(c, folder, key, buf, cap, length));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__text_inside(c, folder, key, buf, cap, length));
 }
 #endif /* MESH_LOAD_IMPLEMENTED */

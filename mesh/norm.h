@@ -157,9 +157,9 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
 }
 
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm) {
-    MESH__ALONE(c, "norm", mesh__norm_inside(c, list, n, NULL, norm, "mesh_norm"));
+    MESH__ALONE_COMPOSED(c, "norm", mesh__norm_inside(c, list, n, NULL, norm, "mesh_norm"));
 }
 MESH_API mesh_status mesh_clip(mesh_comm *c, const mesh_tensor *list, int n, double max, double *norm) {
-    MESH__ALONE(c, "clip", mesh__norm_inside(c, list, n, &max, norm, "mesh_clip"));
+    MESH__ALONE_COMPOSED(c, "clip", mesh__norm_inside(c, list, n, &max, norm, "mesh_clip"));
 }
 #endif /* MESH_NORM_IMPLEMENTED */

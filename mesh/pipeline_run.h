@@ -439,6 +439,10 @@ MESH__PRIVATE mesh_status mesh__pipeline_begin(mesh__pipeline *p, mesh__group **
     MESH__ALONE(p->comm, "pipeline_run", mesh__pipeline_begin_inside(p, g));
 }
 
+MESH__PRIVATE mesh_status mesh__pipeline_end(mesh_comm *c, mesh_status status) {
+    MESH__ALONE(c, "pipeline_run", mesh__composed(c, "pipeline_run", 0, status));
+}
+
 /* What must be the same on every rank along the axis: the schedule, and the sizes of what travels. */
 MESH__PRIVATE void mesh__pipeline_hash(const mesh__pipeline *p, uint64_t hash[2]) {
     const mesh_schedule *s = p->s;
@@ -502,6 +506,6 @@ MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mes
     if (status == MESH_OK) status = mesh__pipeline_settle(&p, mesh__pipeline_acts(&p));
     mesh_free(c->transport, p.arena, NULL);
     mesh_transport_free(c->transport, p.state);
-    return status;
+    return mesh__pipeline_end(c, status);
 }
 #endif /* MESH_PIPELINE_RUN_IMPLEMENTED */

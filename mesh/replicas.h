@@ -217,6 +217,6 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n) {
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_check_replicas: the comm is not open");
-    MESH__ALONE(c, MESH__CALLER, mesh__replicas_inside(c, list, n));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__replicas_inside(c, list, n));
 }
 #endif /* MESH_REPLICAS_IMPLEMENTED */

@@ -650,12 +650,12 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s) {
     if (s) s->comm = NULL, s->impl = NULL;
-    MESH__ALONE(c, "checkpoint_save_start",
-                mesh__save_start_inside(c, folder, list, n, d, s, "mesh_checkpoint_save_start"));
+    MESH__ALONE_COMPOSED(c, "checkpoint_save_start",
+                         mesh__save_start_inside(c, folder, list, n, d, s, "mesh_checkpoint_save_start"));
 }
 
 MESH__PRIVATE mesh_status mesh__save_end(mesh_comm *c, mesh__save *s, const char *function) {
-    MESH__ALONE(c, function + sizeof "mesh_" - 1, mesh__save_wait_inside(c, s, function));
+    MESH__ALONE_COMPOSED(c, function + sizeof "mesh_" - 1, mesh__save_wait_inside(c, s, function));
 }
 
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s) {
@@ -676,6 +676,6 @@ MESH__PRIVATE mesh_status mesh__save_whole(mesh_comm *c, const char *folder, con
 
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d) {
-    MESH__ALONE(c, MESH__CALLER, mesh__save_whole(c, folder, list, n, d));
+    MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__save_whole(c, folder, list, n, d));
 }
 #endif /* MESH_SAVE_IMPLEMENTED */

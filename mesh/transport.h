@@ -464,6 +464,13 @@ MESH__PRIVATE void mesh__leave(mesh_transport *t) {
         return status_;                                                              \
     } while (0)
 
+/* The same for one that makes other calls in its turn. */
+#define MESH__ALONE_COMPOSED(comm, name, call)                              \
+    do {                                                                    \
+        int failed_ = (comm) && (comm)->failed;                             \
+        MESH__ALONE(comm, name, mesh__composed(comm, name, failed_, call)); \
+    } while (0)
+
 /* The same for one that starts an operation: a refused one leaves no request. */
 #define MESH__ALONE_START(comm, name, request, call)           \
     do {                                                       \

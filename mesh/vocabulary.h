@@ -286,7 +286,7 @@ MESH__PRIVATE mesh_status mesh__cross_entropy(mesh_comm *c, const mesh_loss *l) 
 
 MESH_API mesh_status mesh_cross_entropy(mesh_comm *c, const mesh_loss *l) {
     if (!c) return MESH_ERR_ARGUMENT;
-    MESH__ALONE(c, "cross_entropy", mesh__cross_entropy(c, l));
+    MESH__ALONE_COMPOSED(c, "cross_entropy", mesh__cross_entropy(c, l));
 }
 
 /* ---- // >>embedding ---- */

@@ -284,10 +284,103 @@ static void test_norm_refused(void) {
     run_world(TCP, 2, norm_refused_rank, NULL);
 }
 
+/* ---- calls that make other calls: what one of those tells is told of them ---- */
+
+enum { OF_SPLIT, OF_NORM, OF_CLIP, OF_LOSS, OF_RING, OF_MOE, OF_PIPELINE, OF_REPLICAS, OF_SAVE, OF_LOAD, OF_TEXT, OF_BUCKETS, OF_ENDS };
+
+static void nested_block(void *ctx, const mesh_attention_part *part) { (void)ctx, (void)part; }
+static int nested_stage(void *ctx, const mesh_stage_call *call, int ncalls) { return (void)ctx, (void)call, ncalls - 1; }
+
+/* This rank is in a call of many, the other in a barrier. */
+static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, const mesh_tensor *sums, float *room) {
+    static const int32_t ids[8] = {0};
+    static char memory[1 << 14];
+    mesh_comm part;
+    mesh_error err;
+    mesh_named named;
+    mesh_schedule schedule;
+    mesh_stage stage = MESH_ZERO;
+    mesh_attention a = MESH_ZERO;
+    mesh_loss loss = MESH_ZERO;
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe moe;
+    mesh_moe_rows rows;
+    mesh_buckets b;
+    mesh_status status;
+    double norm;
+    named.name = "x", named.tensor = *x;
+    loss.logits = x, loss.targets = ids, loss.loss = room;
+    a.batch = a.heads = a.kv_heads = a.width = 1, a.sequence = 2, a.dtype = MESH_F32;
+    a.q = a.k = a.v = x->data, a.out = room, a.lse = room + 8, a.forward = a.backward = nested_block;
+    d.experts = 2, d.top_k = d.width = 1, d.max_tokens = 8, d.dtype = MESH_F32;
+    stage.run = nested_stage, stage.nbytes = 4;
+    switch (what) {
+    case OF_SPLIT: return mesh_comm_split(&part, c, 0, 0, NULL, &err);
+    case OF_NORM: return mesh_norm(c, x, 1, &norm);
+    case OF_CLIP: return mesh_clip(c, x, 1, 1, &norm);
+    case OF_LOSS: return mesh_cross_entropy(c, &loss);
+    case OF_RING: return mesh_ring_attention(c, "x", &a);
+    case OF_REPLICAS: return mesh_check_replicas(c, &named, 1);
+    case OF_SAVE: return mesh_checkpoint_save(c, "/nonexistent/folder", &named, 1, NULL);
+    case OF_LOAD: return mesh_checkpoint_load(c, "/nonexistent/folder", &named, 1, NULL);
+    case OF_TEXT: return mesh_checkpoint_text(c, "/nonexistent/folder", "x", (char *)room, 4, NULL);
+    case OF_MOE:
+        CHECK_OK(mesh_moe_open(&moe, c, "x", &d), c->error);
+        status = mesh_moe_dispatch(&moe, 0, x->data, 4, ids, &rows);
+        mesh_moe_close(&moe);
+        return status;
+    case OF_PIPELINE:
+        CHECK_OK(mesh_schedule_make(&schedule, "gpipe", 2, 2, 1, memory, sizeof memory, &err), err);
+        return mesh_pipeline_run(c, "x", &schedule, &stage);
+    default:
+        CHECK_OK(mesh_buckets_open(&b, c, sums, x, 1, NULL), c->error);
+        status = mesh_buckets_ready(&b, 0);
+        if (status == MESH_OK) status = mesh_buckets_wait(&b, -1);
+        mesh_buckets_close(&b);
+        return status;
+    }
+}
+
+static void nested_rank(mesh_transport *t, void *ctx) {
+    static const char *const name[] = {"comm_split",     "norm",         "clip",           "cross_entropy",   "ring_attention",  "moe_dispatch",
+                                       "pipeline_run", "check_replicas", "checkpoint_save", "checkpoint_load", "checkpoint_text", "buckets_"};
+    static const int64_t shape[2] = {4, 8};
+    int what = *(int *)ctx;
+    float in[32] = {0}, room[32] = {0};
+    mesh_tensor x, sums;
+    mesh_comm c;
+    mesh_error err;
+    char text[MESH_ERROR_BYTES];
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_group_open(&c, "x"), c.error);
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(1)", MESH_F32, 2, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&sums, &c.on, "x:P(sum)", MESH_F32, 2, shape, &err), err);
+    x.data = sums.data = in;
+    if (what == OF_BUCKETS) x.data = room;
+    if (t->rank == 0) {
+        snprintf(text, sizeof text, "mesh_%s", name[what]);
+        CHECK_INT(nested_call(&c, what, &x, &sums, room), MESH_ERR_MISMATCH);
+        if (strncmp(c.error.text, text, strlen(text)) && what != OF_PIPELINE) test_fail(__FILE__, __LINE__, "%s: %s", text, c.error.text);
+        CHECK_HAS(c.error.text, name[what]);
+        CHECK_HAS(c.error.text, "barrier");
+        memcpy(text, c.error.text, sizeof text);
+        CHECK_INT(mesh_norm(&c, &x, 1, NULL), MESH_ERR_MISMATCH); /* it failed before: told as it was */
+        CHECK(!strcmp(text, c.error.text));
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_MISMATCH);
+    }
+    mesh_comm_close(&c);
+}
+static void test_nested(void) {
+    int what;
+    for (what = 0; what < OF_ENDS; what++) run_world(SIM, 2, nested_rank, &what);
+}
+
 static const test_case parallel_tests[] = {
     {"parallel/philox", test_philox, 0},    {"parallel/functions", test_functions, 0},
     {"parallel/moments", test_moments, 60}, {"parallel/layouts", test_random_layouts, 0},
     {"parallel/norm", test_norm, 60},       {"parallel/norm_refused", test_norm_refused, 60},
+    {"parallel/nested", test_nested, 60},
 };
 
 #endif
