@@ -18,7 +18,7 @@ typedef struct mesh__load {
     mesh_transport *t;
     mesh_comm *comm;
     const char *folder;
-    mesh__bytes index, text; /* the first rank's index; what all get, see mesh__reads_add */
+    mesh__bytes index, text; /* the first rank's index; what all get: its folder, then see mesh__reads_add */
     mesh__catalog catalog;
     char *buffer;
     mesh__crc crc;
@@ -105,7 +105,7 @@ MESH__PRIVATE mesh_status mesh__folder_read(mesh__load *l, mesh__catalog *named,
 
 MESH__PRIVATE mesh_status mesh__reads_parse(mesh__load *l, mesh_error *err) {
     mesh__catalog *c = &l->catalog;
-    char *p = l->text.p, *end = p + l->text.len;
+    char *end = l->text.p + l->text.len, *p = l->text.p + strlen(l->text.p) + 1;
     mesh_status status = MESH_OK;
     int twice;
     while (p < end && status == MESH_OK) {
@@ -146,6 +146,30 @@ MESH__PRIVATE mesh_status mesh__index_holds(const mesh__load *l, const mesh__cat
     return MESH_OK;
 }
 
+/* A rank that gives another name of a folder than the first: does that one hold the same? */
+MESH__PRIVATE mesh_status mesh__folder_same(mesh__load *l, mesh_error *err) {
+    size_t name = strlen(l->text.p) + 1;
+    mesh__load other = *l;
+    mesh__catalog named;
+    mesh_status status;
+    if (mesh__same(l->text.p, l->folder)) return MESH_OK;
+    memset(&other.index, 0, sizeof other.index);
+    memset(&other.text, 0, sizeof other.text);
+    memset(&named, 0, sizeof named);
+    other.index.t = other.text.t = named.t = l->t;
+    status = mesh__folder_read(&other, &named, err);
+    if (status == MESH_OK && other.text.failed) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for headers");
+    if (status == MESH_OK && ((size_t)other.text.len != (size_t)l->text.len - name ||
+                              memcmp(other.text.p, l->text.p + name, (size_t)other.text.len)))
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                            "%s holds another checkpoint than rank %d's %s; give every rank the same folder", l->folder,
+                            mesh_rank_at(&l->comm->on, 0), l->text.p);
+    mesh_transport_free(l->t, other.index.p);
+    mesh_transport_free(l->t, other.text.p);
+    mesh__catalog_free(&named);
+    return status;
+}
+
 /* Read on the first rank, read through on all. */
 MESH__PRIVATE mesh_status mesh__load_open(mesh__load *l, const char *function) {
     mesh_comm *c = l->comm;
@@ -156,6 +180,7 @@ MESH__PRIVATE mesh_status mesh__load_open(mesh__load *l, const char *function) {
     int first = mesh_index_of(&c->on, c->transport->rank) == 0;
     memset(&named, 0, sizeof named);
     named.t = l->t;
+    if (first) mesh__bytes_add(&l->text, l->folder, strlen(l->folder) + 1);
     if (first) status = mesh__folder_read(l, &named, &why);
     if (status == MESH_OK && l->text.failed) status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for headers");
     met = mesh__agree(c, function, status, &why);
@@ -167,7 +192,8 @@ MESH__PRIVATE mesh_status mesh__load_open(mesh__load *l, const char *function) {
     if (met == MESH_OK) {
         if (!first) mesh__bytes_add(&l->text, o.data, o.nbytes);
         status = l->text.failed ? mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for headers")
-                                : mesh__reads_parse(l, &why);
+                                : mesh__folder_same(l, &why);
+        if (status == MESH_OK) status = mesh__reads_parse(l, &why);
         if (status == MESH_OK && first) status = mesh__index_holds(l, &named, &why);
         met = mesh__agree(c, function, status, &why);
     }
@@ -213,16 +239,29 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
                       names, lacks > 3 ? ", ..." : "");
 }
 
+/* A file of the first rank's, as this one finds it. Returns the descriptor, or -1. */
+MESH__PRIVATE int mesh__held_open(const mesh__load *l, const mesh__held *f, char path[MESH__PATH_BYTES],
+                                  mesh_error *err) {
+    int64_t nbytes;
+    int fd = mesh__path(path, l->folder, f->name, err) == MESH_OK ? mesh__file_open(path, &nbytes, err) : -1;
+    if (fd < 0 || nbytes == f->nbytes) return fd;
+    close(fd);
+    mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+               "%s has %l bytes here, and %l on rank %d: another folder of that name, or it is being written", path,
+               nbytes, f->nbytes, mesh_rank_at(&l->comm->on, 0));
+    return -1;
+}
+
 /* This rank's part of the bytes of one file: the summand of their checksum. */
 MESH__PRIVATE mesh_status mesh__file_sum(mesh__load *l, const mesh__held *f, uint32_t *sum, mesh_error *err) {
     char path[MESH__PATH_BYTES];
-    int64_t n = l->comm->on.size, k = mesh_index_of(&l->comm->on, l->t->rank), now = 0, nbytes,
+    int64_t n = l->comm->on.size, k = mesh_index_of(&l->comm->on, l->t->rank), now = 0,
             at = f->nbytes / n * k + (k < f->nbytes % n ? k : f->nbytes % n),
             end = at + f->nbytes / n + (k < f->nbytes % n);
-    mesh_status status = at < end ? mesh__path(path, l->folder, f->name, err) : MESH_OK;
+    mesh_status status = MESH_OK;
     int fd;
-    if (at == end || status != MESH_OK) return status;
-    if ((fd = mesh__file_open(path, &nbytes, err)) < 0) return (mesh_status)err->status;
+    if (at == end) return status;
+    if ((fd = mesh__held_open(l, f, path, err)) < 0) return (mesh_status)err->status;
     for (; at < end && status == MESH_OK; at += now) {
         now = end - at < MESH__IO_BYTES ? end - at : (int64_t)MESH__IO_BYTES;
         if (mesh__read_at(fd, l->buffer, now, at)) status = mesh__file_failed(err, "pread", path);
@@ -250,7 +289,8 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
         uint32_t is = f->has_crc ? mesh__crc_whole(&l->crc, sum[i], f->nbytes) : f->crc;
         if (is != f->crc)
             status = mesh__fail(&why, MESH_ERR_ARGUMENT, -1,
-                                "%s/%s has changed since it was written: its CRC-32C is %x, the index says %x",
+                                "%s/%s has changed since it was written: its CRC-32C is %x, the index says %x "
+                                "(or some ranks have another folder of that name)",
                                 l->folder, f->name, (uint64_t)is, (uint64_t)f->crc);
     }
     mesh_transport_free(l->t, sum);
@@ -283,7 +323,6 @@ MESH__PRIVATE mesh_status mesh__parts_read(mesh__load *l, const mesh_named *list
     char path[MESH__PATH_BYTES];
     mesh_status status = MESH_OK;
     int i, k, fd = -1, open_file = -1;
-    int64_t nbytes;
     for (i = 0; i < n && status == MESH_OK; i++) {
         const mesh__saved *s;
         if ((k = mesh__catalog_find(&l->catalog, list[i].name)) < 0 ||
@@ -293,8 +332,7 @@ MESH__PRIVATE mesh_status mesh__parts_read(mesh__load *l, const mesh_named *list
         if (s->file != open_file) {
             if (fd >= 0) close(fd);
             fd = -1, open_file = s->file;
-            if ((status = mesh__path(path, l->folder, l->catalog.file[s->file].name, err)) != MESH_OK) break;
-            if ((fd = mesh__file_open(path, &nbytes, err)) < 0) return (mesh_status)err->status;
+            if ((fd = mesh__held_open(l, &l->catalog.file[s->file], path, err)) < 0) return (mesh_status)err->status;
         }
         if (mesh__part_read(l, &list[i].tensor, s, fd)) status = mesh__file_failed(err, "pread", path);
     }

@@ -886,6 +886,67 @@ static void test_checkpoint_twice(void) {
         }
 }
 
+/* Ranks that load from folders which are not the same. In its own process each of them: it goes where its "here" is. */
+static void saved_apart_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shapes[2][1] = {{6}, {7}};
+    static const char *const saved[] = {"one", "two", "one/here", "two/here"};
+    char folder[4][400], again[410], was[400];
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    int k;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    n.name = "w";
+    for (k = 0; k < 4; k++) {
+        float data[7] = {(float)k, (float)k, (float)k, (float)k};
+        snprintf(folder[k], sizeof folder[k], "%s/%s", checkpoint_folder, saved[k]);
+        CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[k == 3], &err), err);
+        n.tensor.data = data;
+        CHECK_OK(mesh_checkpoint_save(&c, folder[k], &n, 1, NULL), c.error);
+    }
+    for (k = 0; k < 3; k++) {
+        float data[7] = {9, 9, 9, 9, 9, 9, 9};
+        CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[0], &err), err);
+        n.tensor.data = data;
+        snprintf(again, sizeof again, "%s/./", folder[0]);
+        if (k == 2) {
+            CHECK(getcwd(was, sizeof was) && !chdir(folder[t->rank]));
+            CHECK_INT(mesh_checkpoint_load(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
+            CHECK_HAS(c.error.text, "bytes here, and ");
+            CHECK_HAS(c.error.text, "another folder of that name");
+            CHECK(!chdir(was));
+        } else if (k == 1) {
+            CHECK_OK(mesh_checkpoint_load(&c, t->rank ? again : folder[0], &n, 1, NULL), c.error);
+            CHECK(data[0] == 0 && data[2] == 0);
+            continue;
+        } else {
+            CHECK_INT(mesh_checkpoint_load(&c, folder[t->rank], &n, 1, NULL), MESH_ERR_ARGUMENT);
+            CHECK_HAS(c.error.text, "rank 1: ");
+            CHECK_HAS(c.error.text, "/two holds another checkpoint than rank 0's ");
+        }
+        CHECK(data[0] == 9 && data[2] == 9);
+    }
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_apart(void) {
+    enum { NOBODY = 2 };
+    static char names[32][300], inner[256];
+    static const char *const part[] = {"one/here", "two/here", "one", "two"};
+    int i, k, n;
+    folder_new();
+    run_world_but(TCP, 2, saved_apart_rank, NULL, NOBODY);
+    snprintf(inner, sizeof inner, "%s", checkpoint_folder);
+    for (i = 0; i < 4; i++) {
+        snprintf(checkpoint_folder, sizeof checkpoint_folder, "%.200s/%s", inner, part[i]);
+        n = folder_list(names);
+        for (k = 0; k < n; k++) unlink(names[k]);
+        rmdir(checkpoint_folder);
+    }
+    snprintf(checkpoint_folder, sizeof checkpoint_folder, "%s", inner);
+    folder_end();
+}
+
 /* A part that is larger than a load's buffer, in long runs and in short ones. */
 static void saved_large_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {2600, 3001};
@@ -988,5 +1049,6 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
     {"checkpoint/twice", test_checkpoint_twice, 0},
+    {"checkpoint/apart", test_checkpoint_apart, 0},
 };
 #endif
