@@ -228,10 +228,11 @@ MESH__PRIVATE int mesh__catalog_place(mesh__catalog *c, int *order, int64_t file
     return files;
 }
 
-/* The first rank's, for all: how many files, the save's number; then each file's first bytes, its header with the length before it. */
+/* The first rank's, for all: how many files, the save's number, the folder's inode and name; then each file's first bytes, its header with the length
+   before it. */
 MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, const char *folder, int64_t file_bytes,
                                             mesh_error *err) {
-    unsigned char head[8] = {0};
+    unsigned char head[16] = {0};
     int *order, files, i, begin;
     int64_t number;
     char path[MESH__PATH_BYTES];
@@ -243,6 +244,7 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, co
             err, MESH_ERR_ARGUMENT, -1,
             "there is a %s, which other readers take before an index; remove it, or save to another folder", path);
     if ((number = mesh__folder_sweep(folder, 0)) < 0) return mesh__file_failed(err, "opendir", folder);
+    if (stat(folder, &s)) return mesh__file_failed(err, "stat", folder);
     if (number >= (int64_t)UINT32_MAX)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds the last of all numbers of saves, ffffffff", folder);
     if ((order = (int *)mesh_transport_alloc(c->t, ((size_t)c->n + 1) * sizeof *order)) == NULL)
@@ -251,7 +253,9 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, co
     mesh_transport_free(c->t, order);
     mesh__put32(head, (uint32_t)files);
     mesh__put32(head + 4, (uint32_t)number + 1);
-    mesh__bytes_add(b, head, 8);
+    mesh__put64(head + 8, (uint64_t)s.st_ino);
+    mesh__bytes_add(b, head, sizeof head);
+    mesh__bytes_add(b, folder, strlen(folder) + 1);
     for (i = 0; i < files; i++) {
         begin = b->len;
         mesh__header_write(b, c, i);
@@ -314,6 +318,16 @@ MESH__PRIVATE mesh_status mesh__lists_agree(mesh_comm *c, mesh__save *s, const c
 /* ---- // >>a save: from a bundle to what this rank writes ---- */
 
 /* Read the names' copy of the bundle: the files, their sizes, their tensors. */
+MESH__PRIVATE char *mesh__bundle_headers(char *bundle) { return bundle + 16 + strlen(bundle + 16) + 1; }
+
+/* Is this rank's folder the first rank's? Where the names are the same it is taken to be; of others the inode tells. */
+MESH__PRIVATE mesh_status mesh__bundle_folder(const mesh__save *s, uint64_t inode, const char *name, mesh_error *err) {
+    struct stat mine;
+    if (mesh__same(s->folder, name) || (!stat(s->folder, &mine) && (uint64_t)mine.st_ino == inode)) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is not the first rank's %s; give every rank the same folder",
+                      s->folder, name);
+}
+
 MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
     unsigned char *p = (unsigned char *)s->names.p, *at;
     mesh__catalog *c = &s->catalog;
@@ -327,7 +341,8 @@ MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
     if (!s->file_names || !s->sum || !mesh__grow(s->t, (void **)&c->file, &c->files_cap, files, sizeof *c->file))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d files", files);
     memset(s->sum, 0, ((size_t)files + 1) * sizeof *s->sum);
-    for (i = 0, at = p + 8; i < files && status == MESH_OK; i++) {
+    status = mesh__bundle_folder(s, mesh__get64(p + 8), (const char *)p + 16, err);
+    for (i = 0, at = (unsigned char *)mesh__bundle_headers(s->names.p); i < files && status == MESH_OK; i++) {
         mesh__held *f = &c->file[c->nfiles++];
         uint64_t length = mesh__get64(at);
         memset(f, 0, sizeof *f);
@@ -452,8 +467,11 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
 
 /* A save that was begun later, and has taken the place of the checkpoint, has removed this one's files. */
 MESH__RARE mesh_status mesh__file_gone(mesh_error *err, const char *path) {
-    return mesh__fail(err, MESH_ERR_STATE, -1,
-                      "%s is gone: a save into this folder that was begun later is the checkpoint now", path);
+    return mesh__fail(
+        err, MESH_ERR_STATE, -1,
+        "%s is gone: a save into this folder that was begun later is the checkpoint now, or it never was there: "
+        "every rank gives the same folder",
+        path);
 }
 
 /* Shares are in the order of names, and so of files. */
@@ -480,7 +498,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
 /* The first rank makes the files, each with its header and of its size. */
 MESH__PRIVATE mesh_status mesh__files_make(mesh__save *s, mesh_error *err) {
     char path[MESH__PATH_BYTES];
-    const char *at = s->bundle.p + 8;
+    const char *at = mesh__bundle_headers(s->bundle.p);
     mesh_status status = MESH_OK;
     int i;
     for (i = 0; i < s->catalog.nfiles && status == MESH_OK; i++) {

@@ -891,6 +891,7 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
     static const int64_t shapes[2][1] = {{6}, {7}};
     static const char *const saved[] = {"one", "two", "one/here", "two/here"};
     char folder[4][400], again[410], was[400];
+    float zeros[7] = {0};
     mesh_named n;
     mesh_comm c;
     mesh_error err;
@@ -905,11 +906,20 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
         n.tensor.data = data;
         CHECK_OK(mesh_checkpoint_save(&c, folder[k], &n, 1, NULL), c.error);
     }
+    for (k = 0; k < 2; k++) { /* rank 1 writes into no other checkpoint, and neither is there a new one */
+        snprintf(again, sizeof again, "%s/none", checkpoint_folder);
+        CHECK_INT(mesh_checkpoint_save(&c, k && t->rank ? again : folder[t->rank], &n, 1, NULL), MESH_ERR_ARGUMENT);
+        CHECK_HAS(c.error.text, "rank 1: ");
+        CHECK_HAS(c.error.text, "give every rank the same folder");
+    }
+    snprintf(again, sizeof again, "%s/./", folder[0]);
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[0], &err), err);
+    n.tensor.data = zeros;
+    CHECK_OK(mesh_checkpoint_save(&c, t->rank ? again : folder[0], &n, 1, NULL), c.error);
     for (k = 0; k < 3; k++) {
         float data[7] = {9, 9, 9, 9, 9, 9, 9};
         CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[0], &err), err);
         n.tensor.data = data;
-        snprintf(again, sizeof again, "%s/./", folder[0]);
         if (k == 2) {
             CHECK(getcwd(was, sizeof was) && !chdir(folder[t->rank]));
             CHECK_INT(mesh_checkpoint_load(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
