@@ -39,6 +39,7 @@
 #include "t_layout.h"
 #include "t_mutants.h"
 #include "t_faults.h"
+#include "t_lost.h"
 #include "t_redistribute.h"
 #include "t_tensors.h"
 #include "t_parallel.h"
@@ -94,6 +95,7 @@ int main(int argc, char **argv) {
         TOPIC(comm_tests),
         TOPIC(mutant_tests),
         TOPIC(fault_tests),
+        TOPIC(lost_tests),
         TOPIC(redistribute_tests),
         TOPIC(tensor_tests),
         TOPIC(parallel_tests),

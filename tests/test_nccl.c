@@ -13,11 +13,13 @@
 #include "t_nccl_alike.h"
 #include "t_nccl_given.h"
 #include "t_nccl_laws.h"
+#include "t_nccl_failures.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(nccl_tests), TOPIC(nccl_alike_tests), TOPIC(nccl_given_tests),
                                         TOPIC(fake_nccl_tests), TOPIC(fake_nccl_given_tests),
-                                        TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests)};
+                                        TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests),
+                                        TOPIC(fake_nccl_failure_tests)};
     int listing = argc > 1 && !strcmp(argv[1], "--list");
     fake_libraries(argv[0]);
     world_limit_s = 380;
@@ -27,5 +29,5 @@ int main(int argc, char **argv) {
                gpu_devices() < 8 ? "; where ranks outnumber them they share: correctness only" : "");
         if (!gpu_devices()) return fprintf(stderr, "test_nccl: no GPU: cudaGetDeviceCount finds none\n"), 1;
     }
-    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? 7 : 3);
+    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? 8 : 3);
 }

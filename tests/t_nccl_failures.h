@@ -1,0 +1,564 @@
+/* NCCL over the stand-in: what fails, where, and who is told. Uses t_nccl_laws.h. */
+#ifndef T_NCCL_FAILURES_H
+#define T_NCCL_FAILURES_H
+
+/* ---- failures ---- */
+
+/* One of the calls that make up a collective is refused: the comm ends, and the next one works. */
+static void part_refused_rank(mesh_transport *t, void *ctx) {
+    static const size_t counts[3] = {3, 4, 5};
+    mesh_comm c;
+    mesh_status status;
+    float *a, *b;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    b = device_floats(&c, 100, 2);
+    status = mesh_barrier(&c, NULL); /* nobody's memory comes after the failure, but the barrier's end may */
+    if (status == MESH_OK) status = mesh_all_gather_v(&c, NULL, a, b, counts, NULL, MESH_F32);
+    if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK(status == MESH_ERR_TRANSPORT || (t->rank != 1 && status == MESH_ERR_CANCELED));
+    CHECK_HAS(c.error.text, "unhandled system error");
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
+    mesh_comm_close(&c);
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 3));
+    mesh_free(c.transport, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_part_refused(void) { run_gpus_with(3, part_refused_rank, NULL, "FAKE_NCCL_FAIL", "1:ncclBroadcast:3"); }
+
+/* A rank is lost: what it is not in goes on, and a rank that is blocked in CUDA is let go of at its deadline. */
+static void apart_rank(mesh_transport *t, void *ctx) {
+    mesh_comm all, pair;
+    mesh_error err;
+    mesh m;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &all, "x=3", NULL, 20 * SECOND)) return;
+    if (t->rank < 2) {
+        CHECK_OK(mesh_parse(&m, "y=2", 2, &err), err);
+        CHECK_OK(mesh_comm_open(&pair, t, &m, NULL, &err), err);
+    }
+    CHECK_OK(mesh_barrier(&all, NULL), all.error);
+    if (t->rank == 2) kill(getpid(), SIGKILL);
+    CHECK_INT(mesh_barrier(&all, NULL), MESH_ERR_PEER);
+    a = device_floats(&pair, 100, 1);
+    for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&pair, NULL, a, a, 100, MESH_F32, MESH_SUM), pair.error);
+    CHECK(device_holds(&pair, a, 100, 32));
+    mesh_free(pair.transport, a, &pair.error);
+    mesh_comm_close(&all);
+    CHECK_OK(mesh_comm_close(&pair), pair.error);
+}
+static void test_apart(void) {
+    gpu_job job = job_of(apart_rank, NULL);
+    run_world_but(UNIX, 3, gpu_rank, &job, 2);
+}
+static void blocked_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    cudaStream_t stream;
+    mesh_status status = MESH_OK;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 0) {
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+        CHECK_INT(cudaStreamSynchronize(stream), cudaSuccess); /* rank 1 does not call: the watchdog ends it */
+    }
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&c);
+    }
+    CHECK(status == MESH_ERR_TIMEOUT);
+    mesh_comm_close(&c);
+    cudaStreamDestroy(stream);
+}
+static void test_blocked(void) { run_gpus(2, blocked_rank, NULL); } /* takes the second, and the watchdog's two */
+
+/* Without a watchdog the ranks compare their calls when they are in the library; two comms that differ in nothing but their calls are told apart. */
+static void unwatched_rank(mesh_transport *t, void *ctx) {
+    mesh_comm one, two;
+    mesh_status status = MESH_OK;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &one, "x=4", NULL, 20 * SECOND) || !open_comm(t, &two, "x=4", NULL, 20 * SECOND)) return;
+    a = device_floats(&one, 4000, 1); /* not of the one that ends */
+    for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&one, NULL, a, a, 999, MESH_F32, MESH_MAX), one.error);
+    status = mesh_all_reduce(&two, NULL, a, a, t->rank == 1 ? 1000 : 999, MESH_F32, MESH_MAX); /* heard by 2, which is not the last */
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&two);
+    }
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(two.error.text, "1000 x f32");
+    CHECK_OK(mesh_comm_sync(&one), one.error);
+    mesh_free(one.transport, a, &one.error);
+    mesh_comm_close(&two);
+    CHECK_OK(mesh_comm_close(&one), one.error);
+}
+static void test_unwatched(void) {
+    gpu_job job = job_of(unwatched_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 4, gpu_rank, &job);
+}
+
+/* What another rank has told is compared as far as this one has come; a call is named only behind one that was the same. */
+static mesh_nccl__comm *law_whole(mesh_comm *c) {
+    const mesh_nccl__group *g = mesh_nccl__of(c->transport)->group;
+    while (g && g->id != c->id << 8) g = g->next;
+    return g ? g->c : NULL;
+}
+static void law_theirs(mesh_nccl__comm *k, uint64_t last, int wrong_from) { /* as this rank's own until call `wrong_from` of the last eight */
+    mesh_nccl__history *h = &k->past;
+    unsigned char *d = h->theirs;
+    int i, level;
+    mesh__put32(d, MESH_NCCL__MSG_HISTORY);
+    mesh__put32(d + 4, MESH_NCCL__TOLD);
+    for (level = 0; level < MESH_NCCL__LEVELS; level++) mesh__put64(d + 16 + level * MESH_NCCL__PAST_BYTES, level ? 0 : last);
+    for (i = 0; i < MESH_NCCL__TOLD; i++) {
+        uint64_t at = (last - MESH_NCCL__TOLD + 1 + (uint64_t)i) % MESH_NCCL__RECENT;
+        mesh__record record = h->recent[at];
+        if (i >= wrong_from) record.count += 7;
+        mesh__put64(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES, h->past[0][at].history ^ (uint64_t)(i >= wrong_from));
+        mesh__record_write(d + MESH_NCCL__HISTORY_HEAD + i * MESH_NCCL__CALL_BYTES + 8, &record);
+    }
+    h->has_theirs = 1;
+}
+static void compared_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    int named = *(const int *)ctx, i;
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    float *a;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    for (i = 0; i < 20; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    k = law_whole(&c);
+    CHECK(k != NULL);
+    if (t->rank == 0) {
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        law_theirs(k, k->past.position + 2, 6); /* wrong is what this rank has not called yet */
+        mesh_nccl__history_compare(s, k);
+        CHECK(k->life != MESH_NCCL__ENDED && k->past.has_theirs);
+        law_theirs(k, k->past.position, named ? 3 : 0);
+        mesh_nccl__history_compare(s, k);
+        CHECK(k->life == MESH_NCCL__ENDED);
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    }
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&c);
+    }
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    if (named && t->rank == 0) /* rank 1 has called nothing else */
+        CHECK_HAS(c.error.text, "all_reduce(107 x f32, max)");
+    if (!named)
+        CHECK_HAS(c.error.text, "no longer remember where");
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_compared(void) {
+    int named;
+    for (named = 0; named < 2; named++) {
+        gpu_job job = job_of(compared_rank, &named);
+        job.desc.no_watchdog = 1;
+        run_world(UNIX, 2, gpu_rank, &job);
+    }
+}
+
+/* A barrier is judged when it is over, and not when what was called before it is. */
+static void judged_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_request r[2];
+    mesh_comm c;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r[0]), c.error);
+    if (t->rank == 1) world_await(0, 1);
+    CHECK_OK(mesh_barrier_start(&c, NULL, &r[1]), c.error);
+    CHECK_OK(mesh_wait_host(r[0]), c.error);
+    world_say(0); /* rank 0's, first: its barrier cannot be over */
+    CHECK_OK(mesh_wait_host(r[1]), c.error);
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+    }
+    pthread_mutex_lock(&s->lock);
+    CHECK(!law_whole(&c)->past.disagreed && !s->inside);
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(c.transport, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_judged(void) { run_gpus(2, judged_rank, NULL); }
+
+/* A device that fails ends what is under way on it, and says whose it is. */
+static cudaError_t law_broken_query(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorLaunchFailure;
+}
+static void broken_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaError_t (*query)(cudaEvent_t);
+    mesh_request r;
+    mesh_comm c;
+    mesh_status status;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    pthread_mutex_lock(&s->lock);
+    query = s->api.cudaEventQuery;
+    if (t->rank == 1) s->api.cudaEventQuery = law_broken_query;
+    pthread_mutex_unlock(&s->lock);
+    status = mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_SUM, &r);
+    if (status == MESH_OK) status = mesh_wait_host(r);
+    while (status == MESH_OK) status = mesh_comm_sync(&c);
+    CHECK(status == MESH_ERR_TRANSPORT || (t->rank == 0 && status == MESH_ERR_CANCELED));
+    CHECK_INT(c.error.rank, 1);
+    CHECK_HAS(c.error.text, "the device: ");
+    pthread_mutex_lock(&s->lock);
+    s->api.cudaEventQuery = query;
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_broken_device(void) { run_gpus(2, broken_rank, NULL); }
+
+/* What is asked of CUDA: a stream waits where there is something to wait for, and only there. */
+static mesh_nccl__api law_api;
+static int law_waits, law_records, law_devices;
+static cudaError_t law_wait(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    law_waits++;
+    return law_api.cudaStreamWaitEvent(stream, event, flags);
+}
+static cudaError_t law_record(cudaEvent_t event, cudaStream_t stream) {
+    law_records++;
+    return law_api.cudaEventRecord(event, stream);
+}
+static cudaError_t law_device_get(int *device) {
+    law_devices++;
+    return law_api.cudaGetDevice(device);
+}
+static cudaError_t law_not_ready(cudaEvent_t event) {
+    (void)event;
+    return cudaErrorNotReady;
+}
+static void asked_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_request r;
+    mesh_comm c;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_ticket ticket;
+    int64_t due;
+    float *a, *b;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_INT(mesh_comm_stream(&c, stream), MESH_OK);
+    a = device_floats(&c, 100, 1);
+    b = device_floats(&c, 100, 1);
+    k = law_whole(&c);
+    law_api = s->api;
+    s->api.cudaStreamWaitEvent = law_wait, s->api.cudaEventRecord = law_record, s->api.cudaGetDevice = law_device_get;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    law_waits = law_devices = 0;
+    due = k->due;
+    for (i = 0; i < 5; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_INT(law_waits, 0);   /* on the stream of the one before it */
+    CHECK_INT(law_devices, 5); /* each is inside once */
+    CHECK(k->issued - k->marked == 6 && k->due == due && k->last_due > due); /* the first that has no mark is the first due */
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    pthread_mutex_lock(&s->lock);
+    law_records = 0;
+    mesh_nccl__mark_now(s, k); /* not into the program's graph */
+    CHECK(law_records == 0 && k->marked != k->issued);
+    pthread_mutex_unlock(&s->lock);
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r), c.error);
+    law_waits = 0;
+    CHECK_OK(mesh_wait(r), c.error);
+    CHECK_INT(law_waits, 1); /* in the graph the stream comes behind what was started */
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    if (t->rank == 1) world_await(0, 1); /* so that what rank 0 has started is under way */
+    CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 100, MESH_F32, MESH_MAX, &r), c.error);
+    law_waits = 0;
+    CHECK_OK(mesh_all_reduce(&c, NULL, b, b, 100, MESH_F32, MESH_MAX), c.error);
+    if (t->rank == 0) CHECK_INT(law_waits, 1); /* the caller's stream, behind it */
+    world_say(0);
+    CHECK_OK(mesh_wait_host(r), c.error);
+    CHECK_OK(t->rank ? mesh_send(&c, NULL, 0, a, 2, MESH_F32) : mesh_recv(&c, NULL, 1, a, 2, MESH_F32), c.error); /* connects */
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 0) { /* what has failed on the host may still be under way on the device */
+        mesh_post p;
+        mesh_xfer x;
+        mesh_error why;
+        memset(&p, 0, sizeof p), memset(&x, 0, sizeof x), memset(&ticket, 0, sizeof ticket);
+        x.base = a, x.nbytes = 8, x.direction = MESH_RECV, x.rank = x.index = 1;
+        p.xfer = &x, p.count = 1, p.group = s->group;
+        CHECK_INT(t->ops->post(t, &p, &ticket), MESH_OK); /* rank 1 does not send it */
+        s->api.cudaEventQuery = law_not_ready;
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__mark_now(s, k);
+        mesh_nccl__end(s, k, MESH_ERR_CANCELED, 0, "for a test");
+        pthread_mutex_unlock(&s->lock);
+        CHECK_INT(t->ops->test(t, &ticket, &why), MESH_IN_PROGRESS);
+        s->api.cudaEventQuery = law_api.cudaEventQuery;
+        while (t->ops->test(t, &ticket, &why) == MESH_IN_PROGRESS) t->ops->progress(t, t->ops->now(t) + SECOND / 100);
+        CHECK_INT(t->ops->test(t, &ticket, &why), MESH_ERR_CANCELED);
+        CHECK_HAS(why.text, "for a test");
+    }
+    s->api = law_api;
+    mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error);
+    mesh_comm_close(&c);
+    cudaStreamDestroy(stream);
+}
+static void test_asked(void) {
+    gpu_job job = job_of(asked_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
+/* Staging grows with what goes through it. */
+static void staging_rank(mesh_transport *t, void *ctx) {
+    static const size_t counts[] = {10, 200000, 500, 900000, 3000000};
+    mesh_comm c;
+    mesh_nccl__comm *k;
+    size_t i, held = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    for (i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float *a = device_floats(&c, 2 * counts[i], (float)t->rank);
+        CHECK_OK(mesh_all_to_all(&c, NULL, a, a, counts[i], MESH_F32), c.error); /* in place, from a copy */
+        CHECK(device_holds(&c, a, counts[i], 0) && device_holds(&c, a + counts[i], counts[i], 1));
+        CHECK(k->staging && k->staging->nbytes >= 8 * counts[i] && k->staging->nbytes >= held);
+        held = k->staging ? (size_t)k->staging->nbytes : 0;
+        mesh_free(c.transport, a, &c.error);
+    }
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_staging(void) { run_gpus(2, staging_rank, NULL); }
+
+/* Memory is registered on every rank or on none. */
+static void half_registered_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    void *handle = NULL;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 1 << 20, 1);
+    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    CHECK(!s->registration); /* rank 1's NCCL has refused */
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1 << 20, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 1 << 20, 3));
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    CHECK(s->registration != NULL);
+    CHECK_INT(mesh_unregister(&c, handle), MESH_OK);
+    mesh_free(c.transport, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_half_registered(void) {
+    gpu_job job = job_of(half_registered_rank, NULL);
+    job.set[0][0] = "FAKE_NCCL_VERSION", job.set[0][1] = "22600";
+    job.set[1][0] = "FAKE_NCCL_FAIL", job.set[1][1] = "1:ncclCommRegister:1";
+    run_world(UNIX, 3, gpu_rank, &job);
+}
+
+/* In debug mode both ends of a message say its length before NCCL is asked. */
+static void lengths_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float *a;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    status = t->rank ? mesh_recv(&c, NULL, 0, a, 7, MESH_F32) : mesh_send(&c, NULL, 1, a, 6, MESH_F32);
+    while (status == MESH_OK) status = mesh_comm_sync(&c);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "send(6 x f32");
+    CHECK_HAS(c.error.text, "recv(7 x f32");
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_lengths(void) { run_gpus_with(2, lengths_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
+/* Communicators are told apart by their numbers on every rank, also where some ranks have made more of them than others. */
+static void numbers_rank(mesh_transport *t, void *ctx) {
+    static const int two = 2;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    const mesh_nccl__comm *k, *other;
+    mesh_comm pair[3], all[2];
+    mesh_desc d = MESH_ZERO;
+    mesh_error err;
+    mesh m;
+    int i;
+    (void)ctx;
+    d.shape = &two, d.naxes = 1, d.origin = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    for (i = 0; i < 3 && t->rank; i++) CHECK_OK(mesh_comm_open(&pair[i], t, &m, NULL, &err), err);
+    for (i = 0; i < 2; i++) /* the first has what mesh_nccl_open made */
+        if (!open_comm(t, &all[i], "x=3", NULL, 20 * SECOND)) return;
+    for (k = s->comm; k; k = k->next)
+        for (other = k->next; other; other = other->next) CHECK(!k->serial || k->serial != other->serial);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_comm_close(&all[i]), all[i].error);
+    for (i = 0; i < 3 && t->rank; i++) CHECK_OK(mesh_comm_close(&pair[i]), pair[i].error);
+}
+static void test_numbers(void) { run_gpus(3, numbers_rank, NULL); }
+
+/* Who has called is not named, though it computes now and only its watchdog can answer: by a collective of NCCL's, by messages. */
+static void rolled_rank(mesh_transport *t, void *ctx) {
+    int messages = *(int *)ctx;
+    mesh_comm c;
+    mesh_request r;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 2 * SECOND)) return;
+    a = device_floats(&c, 12, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank < 2)
+        CHECK_OK(messages ? mesh_scan_start(&c, NULL, a, a + 6, 6, MESH_F32, MESH_SUM, &r)
+                          : mesh_all_reduce_start(&c, NULL, a, a, 12, MESH_F32, MESH_SUM, &r),
+                 c.error);
+    if (t->rank == 0) {
+        CHECK_INT(mesh_wait_host(r), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 2);
+        CHECK(!strstr(c.error.text, "rank 1"));
+        world_say(1);
+    } else {
+        world_await(1, 1);
+    }
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_rolled(void) {
+    int messages;
+    for (messages = 0; messages < 2; messages++) run_gpus(3, rolled_rank, &messages);
+}
+
+/* A barrier that has no place for a verdict, as in a graph, says nothing to those that have one. */
+static void neutral_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    int i, way;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    for (way = 0; way < 2; way++) { /* one of them has none; both have */
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        pthread_mutex_lock(&s->lock);
+        for (i = 0; i < MESH_NCCL__BARRIERS && t->rank == 0; i++) k->past.barrier[i] = way ? 0 : UINT64_MAX;
+        pthread_mutex_unlock(&s->lock);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+    }
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_neutral(void) { run_gpus(2, neutral_rank, NULL); }
+
+/* What NCCL says of a group's calls, it says at the group's end. */
+static ncclResult_t law_group_end(void) {
+    law_api.ncclGroupEnd();
+    return ncclInvalidUsage;
+}
+static void group_end_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_buffer list[2];
+    mesh_comm c;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    for (i = 0; i < 2; i++) list[i].send = list[i].recv = a + 50 * i, list[i].count = 50;
+    CHECK_OK(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    law_api = s->api;
+    s->api.ncclGroupEnd = law_group_end;
+    CHECK_INT(mesh_all_reduce_many(&c, NULL, list, 2, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
+    CHECK_HAS(c.error.text, "invalid usage");
+    s->api.ncclGroupEnd = law_api.ncclGroupEnd; /* only that: threads of the transport read the others */
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_group_end(void) { run_gpus(2, group_end_rank, NULL); }
+
+/* Kernels are used where every rank has them: one without memory for them is enough, and its reason is told. */
+static void *no_ptx(void *ctx, size_t n) {
+    (void)ctx;
+    return n == MESH__PTX_BYTES + 1 ? NULL : malloc(n ? n : 1);
+}
+static void no_ptx_free(void *ctx, void *p) {
+    (void)ctx;
+    free(p);
+}
+static void no_kernels_rank(mesh_transport *boot, void *ctx) {
+    mesh_nccl gpu;
+    mesh_nccl__state *s;
+    mesh_comm c;
+    mesh_error err;
+    float *a;
+    (void)ctx;
+    if (boot->rank == 1) boot->allocator.alloc = no_ptx, boot->allocator.free = no_ptx_free;
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    s = mesh_nccl__of(&gpu.base);
+    CHECK_INT(s->has_kernels, 0);
+    CHECK_HAS(s->no_kernels, boot->rank == 1 ? "no memory for the kernels" : "another rank has none");
+    if (!open_comm(&gpu.base, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, 3));
+    mesh_free(c.transport, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+}
+static void test_no_kernels(void) { run_world(UNIX, 3, no_kernels_rank, NULL); }
+
+static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/part_refused", test_part_refused, 60},
+    {"nccl/fake/apart", test_apart, 60},
+    {"nccl/fake/blocked", test_blocked, 60},
+    {"nccl/fake/unwatched", test_unwatched, 60},
+    {"nccl/fake/compared", test_compared, 60},
+    {"nccl/fake/judged", test_judged, 60},
+    {"nccl/fake/asked", test_asked, 60},
+    {"nccl/fake/broken_device", test_broken_device, 60},
+    {"nccl/fake/staging", test_staging, 60},
+    {"nccl/fake/half_registered", test_half_registered, 60},
+    {"nccl/fake/lengths", test_lengths, 60},
+    {"nccl/fake/numbers", test_numbers, 60},
+    {"nccl/fake/rolled", test_rolled, 60},
+    {"nccl/fake/group_end", test_group_end, 60},
+    {"nccl/fake/neutral", test_neutral, 60},
+    {"nccl/fake/no_kernels", test_no_kernels, 60},
+};
+
+#endif
