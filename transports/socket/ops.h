@@ -76,6 +76,7 @@ MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
         x->id = x->remote = x->moved = 0;
         x->ticket = k;
         x->matched = x->done = x->loan = 0;
+        x->in = NULL;
         x->next = NULL;
     }
     for (i = 0; i < post->count && k->left; i++) {

@@ -165,9 +165,11 @@ typedef struct mesh_socket__xfer {
     uint64_t channel, check, id, remote, moved; /* id: ours on the wire; remote: the peer's; moved: bytes so far */
     mesh_socket__ticket *ticket;
     int matched, done;
-    int loan;                       /* 1 + its entry among those that this rank lends; 0: it is sent */
-    uint64_t lent_at;               /* of memory that is held for it */
-    struct mesh_socket__xfer *next; /* in a peer's list */
+    int loan;         /* 1 + its entry among those that this rank lends; 0: it is sent */
+    uint64_t lent_at; /* of memory that is held for it */
+    /* In a peer's list: which, what is behind it, and what points to it. */
+    struct mesh_socket__list *in;
+    struct mesh_socket__xfer *next, **at;
 } mesh_socket__xfer;
 
 struct mesh_socket__ticket {
@@ -186,7 +188,7 @@ typedef struct mesh_socket__early {
     int is_offer, is_lent; /* is_lent: a mesh_socket__loan follows */
 } mesh_socket__early;
 
-typedef struct mesh_socket__list {
+typedef struct mesh_socket__list { /* of messages, in order; each may leave it at any time */
     mesh_socket__xfer *head, **tail;
 } mesh_socket__list;
 
@@ -443,17 +445,22 @@ MESH__PRIVATE void mesh_socket__frame_send(mesh_socket__impl *s, mesh_socket__co
 
 MESH__PRIVATE void mesh_socket__list_add(mesh_socket__list *l, mesh_socket__xfer *x) {
     if (!l->head) l->tail = &l->head;
+    x->in = l;
     x->next = NULL;
+    x->at = l->tail;
     *l->tail = x;
     l->tail = &x->next;
 }
 
+/* Returns 0 where it is not in that list. */
 MESH__PRIVATE int mesh_socket__list_remove(mesh_socket__list *l, mesh_socket__xfer *x) {
-    mesh_socket__xfer **at = &l->head;
-    while (*at && *at != x) at = &(*at)->next;
-    if (!*at) return 0;
-    *at = x->next;
-    if (!x->next) l->tail = at;
+    if (x->in != l) return 0;
+    x->in = NULL;
+    *x->at = x->next;
+    if (x->next)
+        x->next->at = x->at;
+    else
+        l->tail = x->at;
     return 1;
 }
 
