@@ -252,9 +252,16 @@ MESH__PRIVATE void mesh__ring_merge(float *out, float *lse, const float *out_par
     int64_t row;
     int i;
     for (row = 0; row < rows; row++, out += width, out_part += width) {
+        static const uint32_t nothing = 0xff800000u; /* -infinity: this part sees no keys */
         double a = (double)lse[row], b = (double)lse_part[row], most = a > b ? a : b, ea = mesh__exp(a - most),
                eb = mesh__exp(b - most), sum = ea + eb;
         float wa = (float)(ea / sum), wb = (float)(eb / sum);
+        if (!memcmp(&lse_part[row], &nothing, 4)) continue;
+        if (!memcmp(&lse[row], &nothing, 4)) {
+            memcpy(out, out_part, (size_t)width * sizeof *out);
+            lse[row] = lse_part[row];
+            continue;
+        }
         for (i = 0; i < width; i++) out[i] = wa * out[i] + wb * out_part[i];
         lse[row] = (float)(most + mesh__ln(sum));
     }

@@ -18,12 +18,24 @@ DO THIS
 #if defined(MESH_IMPLEMENTATION) && !defined(MESH_FUNCTIONS_IMPLEMENTED)
 #define MESH_FUNCTIONS_IMPLEMENTED
 
+#define MESH__INFINITE UINT64_C(0x7ff0000000000000) /* the bits; above it, the sign away: no number */
+
+MESH__INLINE uint64_t mesh__double_bits(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+MESH__INLINE double mesh__double_of(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+MESH__INLINE int mesh__is_finite(double x) { return (mesh__double_bits(x) & MESH__INFINITE) != MESH__INFINITE; }
+
 MESH__PRIVATE double mesh__sqrt(double x) {
     double y = x, scale = 1;
-    uint64_t bits;
     int i;
-    memcpy(&bits, &x, sizeof bits); /* clients compile with -Ofast: what is no number is seen by its bits */
-    if ((bits >> 52 & 2047) == 2047 || x <= 0) return (bits >> 52 & 2047) == 2047 ? x : 0;
+    if (!mesh__is_finite(x) || x <= 0) return mesh__is_finite(x) ? 0 : x;
     for (; y >= 4; y /= 4) scale *= 2;
     for (; y < 1; y *= 4) scale /= 2;
     x = y;
@@ -32,10 +44,14 @@ MESH__PRIVATE double mesh__sqrt(double x) {
     return y * scale;
 }
 
-/* The natural logarithm of x above 0: of x = m * 2^e, 1/sqrt(2) <= m < sqrt(2), as 2 artanh((m - 1) / (m + 1)). */
+/* The natural logarithm: of x = m * 2^e, 1/sqrt(2) <= m < sqrt(2), as 2 artanh((m - 1) / (m + 1)). Of 0 -infinity, of what is below it no number; of
+   infinity and of no number what they are. */
 MESH__PRIVATE double mesh__ln(double x) {
+    uint64_t bits = mesh__double_bits(x);
     double s, square, sum = 0;
     int e = 0, k;
+    if (!(bits << 1)) return mesh__double_of(MESH__INFINITE | UINT64_C(1) << 63);
+    if (bits >= MESH__INFINITE) return bits >> 63 ? mesh__double_of(MESH__INFINITE + 1) : x;
     for (; x >= 1.4142135623730951; x /= 2) e++;
     for (; x < 0.7071067811865476; x *= 2) e--;
     s = (x - 1) / (x + 1);
@@ -58,11 +74,12 @@ MESH__PRIVATE void mesh__turn_of(double x, double *cosine, double *sine) {
     *sine = eighth >= 4 ? -s : s;
 }
 
-/* e^x, to 1e-13; 0 below the least normal number, the greatest number above what there is. x = k ln 2 + r, |r| <= ln 2 / 2. */
+/* e^x, to 1e-13; 0 below the least normal number, the greatest number above what there is; no number of no number. x = k ln 2 + r, |r| <= ln 2 / 2. */
 MESH__PRIVATE double mesh__exp(double x) {
     double r, sum = 1;
     uint64_t bits;
     int k, i;
+    if ((mesh__double_bits(x) & ~(UINT64_C(1) << 63)) > MESH__INFINITE) return x;
     if (!(x > -708)) return 0;
     if (x > 709) return 1.7976931348623157e308;
     k = (int)(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5));
@@ -73,11 +90,12 @@ MESH__PRIVATE double mesh__exp(double x) {
     return 2 * (sum * r);
 }
 
-/* e^x of x <= 0 in float, to 2e-7; 0 below -87. Without a branch or a table: loops of it become vectors. */
+/* e^x of x <= 0 in float, to 2e-7; 0 below -87, no number of no number. Without a branch or a table: loops of it become vectors. */
 MESH__INLINE float mesh__exp_below(float x) {
     float at = x > -87.0f ? x : -87.0f, r, sum, power;
     int k = (int)(at * 1.44269504f - 0.5f);
-    uint32_t bits = (uint32_t)(k + 127) << 23;
+    uint32_t bits = (uint32_t)(k + 127) << 23, of_x;
+    memcpy(&of_x, &x, sizeof of_x);
     r = at - (float)k * 0.693359375f + (float)k * 2.12194440e-4f; /* ln 2, its upper bits apart */
     memcpy(&power, &bits, sizeof power);
     sum = 1.98412698e-4f;
@@ -88,6 +106,7 @@ MESH__INLINE float mesh__exp_below(float x) {
     sum = sum * r + 0.5f;
     sum = sum * r + 1;
     sum = sum * r + 1;
-    return x > -87.0f ? sum * power : 0;
+    sum = x > -87.0f ? sum * power : 0;
+    return (of_x & 0x7fffffffu) > 0x7f800000u ? x : sum;
 }
 #endif /* MESH_FUNCTIONS_IMPLEMENTED */

@@ -20,11 +20,11 @@ extern "C" {
 
 /* The 2-norm of all tensors of all ranks' lists, every element of the whole once, whatever its layout: what is replicated counts on one rank. Lists may
    differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64 in the host's
-   memory; squares are added in f64. One all_reduce of one number over the whole comm. ARGUMENT: an axis that is partial (reduce first),
+   memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole comm. ARGUMENT: an axis that is partial (reduce first),
    another dtype, data that is NULL; then every rank fails. UNSUPPORTED: memory that is not the host's. */
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm);
-/* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is no number
-   scales nothing. */
+/* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is infinite or no number
+   scales nothing: look at it. ARGUMENT too: a max that is not above 0. */
 MESH_API mesh_status mesh_clip(mesh_comm *c, const mesh_tensor *list, int n, double max, double *norm);
 
 #ifdef __cplusplus
@@ -75,20 +75,58 @@ MESH__PRIVATE int mesh__runs_next(mesh__runs *r) {
     return 1;
 }
 
-/* Add the squares of a run, or scale it (by a factor that is not 0). */
-MESH__PRIVATE double mesh__run_squares(mesh_dtype dtype, unsigned char *p, int64_t count, double factor) {
-    double v[128], sum[4] = {0, 0, 0, 0};
+/* Sums of squares: of numbers whose squares are neither too large nor too small for an f64, of the larger ones times MESH__NORM_TINY, of the smaller ones
+   over it, each squared then (J. L. Blue 1978). */
+enum { MESH__NORM_MIDDLE, MESH__NORM_LARGE, MESH__NORM_SMALL, MESH__NORM_SUMS };
+#define MESH__NORM_TINY 2.4099198651028841e-181 /* 2^-600 */
+#define MESH__NORM_HUGE 4.1495155688809930e180  /* 2^600 */
+
+MESH__PRIVATE void mesh__far_square(double v, double sum[MESH__NORM_SUMS]) {
+    double large = v * MESH__NORM_TINY, small = v * MESH__NORM_HUGE;
+    if (v > 1e150 || v < -1e150)
+        sum[MESH__NORM_LARGE] += large * large;
+    else
+        sum[MESH__NORM_SMALL] += small * small;
+}
+
+/* Add the squares of a run. */
+MESH__PRIVATE void mesh__run_squares(mesh_dtype dtype, const unsigned char *p, int64_t count,
+                                     double sum[MESH__NORM_SUMS]) {
+    double v[128], part[4] = {0, 0, 0, 0};
     size_t bytes = mesh_dtype_bytes(dtype);
     while (count) {
         size_t n = count < 128 ? (size_t)count : 128, i;
         mesh__widen(MESH_F64, v, dtype, p, n);
-        for (i = 0; i < n && factor == 0; i++) sum[i & 3] += v[i] * v[i];
-        for (i = 0; i < n && factor != 0; i++) v[i] *= factor;
-        if (factor != 0) mesh__narrow(dtype, p, MESH_F64, v, n);
+        for (i = 0; i < n && dtype == MESH_F64; i++) {
+            double size = v[i] < 0 ? -v[i] : v[i];
+            if ((size < 1e-140 || size > 1e150) && mesh__is_finite(v[i])) mesh__far_square(v[i], sum), v[i] = 0;
+        }
+        for (i = 0; i < n; i++) part[i & 3] += v[i] * v[i];
         p += n * bytes;
         count -= (int64_t)n;
     }
-    return sum[0] + sum[1] + (sum[2] + sum[3]);
+    sum[MESH__NORM_MIDDLE] += part[0] + part[1] + (part[2] + part[3]);
+}
+
+MESH__PRIVATE double mesh__norm_of(const double sum[MESH__NORM_SUMS]) {
+    double middle = sum[MESH__NORM_MIDDLE], large = sum[MESH__NORM_LARGE], small = sum[MESH__NORM_SMALL];
+    if (!mesh__is_finite(middle)) return middle;
+    if (large > 0) return mesh__sqrt(large + middle * MESH__NORM_TINY * MESH__NORM_TINY) * MESH__NORM_HUGE;
+    if (middle > 0) return mesh__sqrt(middle + small * MESH__NORM_TINY * MESH__NORM_TINY);
+    return mesh__sqrt(small) * MESH__NORM_TINY;
+}
+
+MESH__PRIVATE void mesh__run_scale(mesh_dtype dtype, unsigned char *p, int64_t count, double factor) {
+    double v[128];
+    size_t bytes = mesh_dtype_bytes(dtype);
+    while (count) {
+        size_t n = count < 128 ? (size_t)count : 128, i;
+        mesh__widen(MESH_F64, v, dtype, p, n);
+        for (i = 0; i < n; i++) v[i] *= factor;
+        mesh__narrow(dtype, p, MESH_F64, v, n);
+        p += n * bytes;
+        count -= (int64_t)n;
+    }
 }
 
 MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor *t, mesh_error *err) {
@@ -120,7 +158,7 @@ MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor
 MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *list, int n, const double *max,
                                             double *norm, const char *function) {
     int i, rank;
-    double sum = 0, whole;
+    double sum[MESH__NORM_SUMS] = {0, 0, 0}, whole;
     mesh__group *g = NULL;
     mesh_request none;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
@@ -140,17 +178,17 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
                                      why.text);
         if (mesh_index_of(t->layout.on, rank) < 0 || mesh__layout_first(&t->layout, rank) != rank) continue;
         if (mesh__runs_start(&r, t, rank)) do
-                sum += mesh__run_squares(t->dtype, r.p, r.count, 0);
+                mesh__run_squares(t->dtype, r.p, r.count, sum);
             while (mesh__runs_next(&r));
     }
-    status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_F64, MESH_SUM);
+    status = mesh_all_reduce(c, NULL, sum, sum, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
     if (status != MESH_OK) return status;
-    whole = mesh__sqrt(whole);
+    whole = mesh__norm_of(sum);
     if (norm) *norm = whole;
-    for (i = 0; i < n && max && whole > *max; i++) {
+    for (i = 0; i < n && max && mesh__is_finite(whole) && whole > *max; i++) {
         mesh__runs r;
         if (mesh__runs_start(&r, &list[i], rank)) do
-                mesh__run_squares(list[i].dtype, r.p, r.count, *max / whole);
+                mesh__run_scale(list[i].dtype, r.p, r.count, *max / whole);
             while (mesh__runs_next(&r));
     }
     return MESH_OK;

@@ -51,7 +51,8 @@ typedef struct mesh_loss {
     /* This rank's rows that were not ignored. NULL. */
     int64_t *counted;
 } mesh_loss;
-/* One all_reduce (max) of a float per row, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
+/* A logit that is no number or +infinity makes its row's loss and gradient no number, and so does a row of nothing but -infinity.
+   One all_reduce (max) of a float per row and 4, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
    column (named). STATE: the group is not open. UNSUPPORTED: another dtype, memory that is not the host's. Every rank fails, nothing is written. */
 MESH_API mesh_status mesh_cross_entropy(mesh_comm *c, const mesh_loss *l);
 
@@ -124,7 +125,7 @@ MESH__PRIVATE int64_t mesh__logits_target(const mesh__logits *g, int64_t row) {
 }
 
 MESH__PRIVATE float mesh__logits_most(const mesh__logits *g, int64_t row) {
-    float v[MESH__LOGITS], most = -3.4e38f;
+    float v[MESH__LOGITS], most = -3.40282346638528859812e38f;
     int64_t k, i, n;
     for (k = 0; k < g->columns; k += n) {
         n = mesh__logits_piece(g, row, k, v);
@@ -226,12 +227,43 @@ MESH__PRIVATE void mesh__logits_axes(const mesh_tensor *t, char *text, size_t ca
             mesh__put(&list, "%s%s", list.len ? "," : "", t->layout.on->axis[k].name);
 }
 
+/* What the ranks along the vocabulary's axes have in common, in numbers whose greatest are each rank's own where all have the same. */
+enum { MESH__SAID = 4 };
+
+MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, float said[MESH__SAID]) {
+    const mesh_layout *l = &g->l->logits->layout;
+    uint64_t h[2] = {1, 1};
+    uint32_t smoothing;
+    int64_t row;
+    int k;
+    memcpy(&smoothing, &g->l->smoothing, sizeof smoothing);
+    h[0] = mesh__mix(mesh__mix(h[0], (uint64_t)l->shape[0]), (uint64_t)l->shape[1]);
+    h[0] = mesh__mix(mesh__mix(mesh__mix(h[0], (uint64_t)g->vocabulary), smoothing), (uint64_t)g->l->logits->dtype);
+    for (k = 0; k < l->on->naxes; k++)
+        h[0] = mesh__mix(h[0], (uint64_t)l->spec.axis[k].kind << 32 | (uint32_t)l->spec.axis[k].dim);
+    for (row = 0; row < g->box.shape[0]; row++) h[1] = mesh__mix(h[1], (uint32_t)g->l->targets[row]);
+    for (k = 0; k < 2; k++) {
+        said[k] = (float)(h[k] >> 40); /* 24 bits are exact */
+        said[2 + k] = -said[k];
+    }
+}
+
 MESH__PRIVATE mesh_status mesh__logits_run(mesh_comm *c, const mesh__logits *g, const char *axes) {
     const mesh_loss *l = g->l;
     int64_t row, rows = g->box.shape[0], counted = 0;
     mesh_status status = MESH_OK;
     for (row = 0; row < rows; row++) g->most[row] = mesh__logits_most(g, row);
-    if (*axes) status = mesh_all_reduce(c, axes, g->most, g->most, (size_t)rows, MESH_F32, MESH_MAX);
+    if (*axes) {
+        float *said = g->most + rows;
+        mesh__logits_say(g, said);
+        status = mesh_all_reduce(c, axes, g->most, g->most, (size_t)rows + MESH__SAID, MESH_F32, MESH_MAX);
+        if (status == MESH_OK && (said[0] != -said[2] || said[1] != -said[3]))
+            status = mesh__comm_broken(
+                c, MESH_ERR_MISMATCH, -1, "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there",
+                axes,
+                said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
+                                    : "other targets");
+    }
     if (status != MESH_OK) return status;
     for (row = 0; row < rows; row++) mesh__logits_sums(g, row);
     if (*axes) status = mesh_all_reduce(c, axes, g->sums, g->sums, (size_t)(rows * g->of_row), MESH_F32, MESH_SUM);
@@ -274,11 +306,11 @@ MESH__PRIVATE mesh_status mesh__cross_entropy(mesh_comm *c, const mesh_loss *l) 
     g.stride[1] = l->logits->strides ? l->logits->strides[1] : 1;
     g.of_row = l->smoothing > 0 ? 3 : 2;
     rows = (size_t)g.box.shape[0];
-    g.most = (float *)mesh_transport_alloc(c->transport, (rows * 4 + 1) * sizeof *g.most);
+    g.most = (float *)mesh_transport_alloc(c->transport, (rows * 4 + MESH__SAID) * sizeof *g.most);
     if (!g.most)
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_cross_entropy: no memory for %u rows",
                                  (uint64_t)rows);
-    g.sums = g.most + rows;
+    g.sums = g.most + rows + MESH__SAID;
     status = mesh__logits_run(c, &g, axes);
     mesh_transport_free(c->transport, g.most);
     return status;

@@ -289,6 +289,29 @@ static void test_around(void) {
     world_threaded = 0;
 }
 
+/* Scores that are infinite or no number, and rows that see no key of a part, or of none. */
+static void test_ring_merge(void) {
+    float infinite = 3e38f, none;
+    int i;
+    infinite *= 10, none = infinite - infinite;
+    for (i = 0; i < 8; i++) {
+        float a[2] = {1, 2}, b[2] = {3, 4}, lse_a = 0, lse_b = 0;
+        if (i == 0) lse_a = -infinite, a[0] = a[1] = none;
+        if (i == 1) lse_b = -infinite, b[0] = b[1] = none;
+        if (i == 2) lse_a = lse_b = -infinite, a[0] = a[1] = b[0] = b[1] = 0;
+        if (i == 3) lse_a = none;
+        if (i == 4) lse_b = none;
+        if (i == 5) lse_a = infinite;
+        if (i == 6) lse_b = infinite;
+        mesh__ring_merge(a, &lse_a, b, &lse_b, 1, 2);
+        if (i == 0) CHECK(a[0] == 3 && a[1] == 4 && lse_a == 0);
+        if (i == 1) CHECK(a[0] == 1 && a[1] == 2 && lse_a == 0);
+        if (i == 2) CHECK(a[0] == 0 && a[1] == 0 && lse_a == -infinite);
+        if (i > 2 && i < 7) CHECK(a[0] != a[0] && a[1] != a[1] && lse_a != lse_a);
+        if (i == 7) CHECK(a[0] == 2 && a[1] == 3 && lse_a > 0.693147f && lse_a < 0.693148f);
+    }
+}
+
 /* What travels: keys and values of all other ranks; going back their gradients, in f32, to their home too. */
 static void ring_bytes_rank(mesh_transport *t, void *ctx) {
     ring_problem p;
@@ -420,6 +443,7 @@ static const test_case attention_tests[] = {
     {"attention/runs", test_sequence_runs, 0},
     {"attention/ring", test_around, 120},
     {"attention/bytes", test_ring_bytes, 60},
+    {"attention/merge", test_ring_merge, 0},
     {"attention/refused", test_ring_refused, 60},
 };
 

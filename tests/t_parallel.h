@@ -60,6 +60,10 @@ static void test_functions(void) {
         none = infinite - infinite;
         CHECK(mesh__sqrt(infinite) == infinite);
         CHECK(mesh__sqrt(none) != mesh__sqrt(none));
+        CHECK(mesh__ln(infinite) == infinite && mesh__ln(0) == -infinite && mesh__ln(none) != mesh__ln(none));
+        CHECK(mesh__ln(-1) != mesh__ln(-1) && mesh__ln(-infinite) != mesh__ln(-infinite) && mesh__ln(4.9e-324) < -744.4);
+        CHECK(mesh__exp(none) != mesh__exp(none) && mesh__exp(-infinite) == 0);
+        CHECK(mesh__exp_below((float)none) != mesh__exp_below((float)none) && mesh__exp_below((float)-infinite) == 0);
         CHECK(mesh__sqrt(0) == 0 && mesh__sqrt(4) == 2 && mesh__sqrt(1e-300) > 0.99e-150 &&
               mesh__sqrt(1e300) < 1.01e150);
     }
@@ -376,11 +380,57 @@ static void test_nested(void) {
     for (what = 0; what < OF_ENDS; what++) run_world(SIM, 2, nested_rank, &what);
 }
 
+/* Numbers whose squares no f64 holds; an infinite norm scales nothing. On every rank another part of what is far out. */
+static void norm_far_rank(mesh_transport *t, void *ctx) {
+    static const double v[][6] = {{1e200, 1e200, 1e200, 1e200, 1e200, 0},   {1e-200, 1e-200, 1e-200, 1e-200, 1e-200, 0},
+                                  {3e160, 4e160, 1e-200, 5, 1e-170, -5},     {3e-160, -4e-160, 0, 1e-300, 0, 0},
+                                  {3, 1e-160, 1e-200, -4, 1e-140, 1e-141},   {3e-141, 4e-141, 3e-139, 0, 0, -4e-139},
+                                  {6e153, 8e153, 0, 1e140, 1, 0},            {1.7e308, -1.7e308, 0, 0, 1.7e308, 1.7e308}};
+    static const double want[] = {2.23606797749978981e200, 2.23606797749978981e-200, 5e160, 5e-160, 5, 5.0002499937503124e-139, 1e154, 0};
+    static const int64_t shape[1] = {6};
+    size_t k;
+    mesh_comm c;
+    mesh_error err;
+    double infinite = 1e308, none, norm, part[6];
+    mesh_tensor x;
+    int i;
+    (void)ctx;
+    infinite *= 10, none = infinite - infinite;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", MESH_F64, 1, shape, &err), err);
+    x.data = part;
+    for (k = 0; k < sizeof v / sizeof v[0]; k++) {
+        mesh_box box;
+        int64_t count = mesh_tensor_box(&x, t->rank, &box);
+        for (i = 0; i < count; i++) part[i] = v[k][box.offset[0] + i];
+        CHECK_OK(mesh_clip(&c, &x, 1, want[k] > 0 ? want[k] / 4 : 1, &norm), c.error);
+        if (want[k] > 0 ? norm / want[k] > 1 + 1e-14 || norm / want[k] < 1 - 1e-14 : norm != infinite)
+            test_fail(__FILE__, __LINE__, "the norm is %.17g, not %.17g", norm, want[k]);
+        for (i = 0; i < count; i++) {
+            double is = v[k][box.offset[0] + i] * (want[k] > 0 ? 0.25 : 1), off = part[i] - is;
+            if (off > 1e-14 * (is < 0 ? -is : is) || off < -1e-14 * (is < 0 ? -is : is))
+                test_fail(__FILE__, __LINE__, "%zu: clipped to %g, not %g", k, part[i], is);
+        }
+    }
+    for (k = 0; k < 2; k++) {
+        for (i = 0; i < 6; i++) part[i] = 3;
+        if (t->rank == t->size - 1) part[0] = k ? none : infinite;
+        CHECK_OK(mesh_clip(&c, &x, 1, 1, &norm), c.error);
+        CHECK(k ? norm != norm : norm == infinite);
+        CHECK(t->rank == t->size - 1 || part[0] == 3);
+    }
+    mesh_comm_close(&c);
+}
+static void test_norm_far(void) {
+    run_world(SIM, 1, norm_far_rank, NULL);
+    run_world(SIM, 3, norm_far_rank, NULL);
+}
+
 static const test_case parallel_tests[] = {
     {"parallel/philox", test_philox, 0},    {"parallel/functions", test_functions, 0},
     {"parallel/moments", test_moments, 60}, {"parallel/layouts", test_random_layouts, 0},
     {"parallel/norm", test_norm, 60},       {"parallel/norm_refused", test_norm_refused, 60},
-    {"parallel/nested", test_nested, 60},
+    {"parallel/nested", test_nested, 60},   {"parallel/norm_far", test_norm_far, 60},
 };
 
 #endif

@@ -166,7 +166,7 @@ static void test_loss(void) {
     run_world(TCP, 4, loss_rank, &few);
 }
 
-/* What travels, and that ranks along the vocabulary get the same bits: a float per row, then two; three where smoothed. */
+/* What travels, and that ranks along the vocabulary get the same bits: a float per row and 4, then two; three where smoothed. */
 static void loss_bytes_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {64, 96};
     float part[64 * 48], loss[64], others[2][64];
@@ -189,13 +189,96 @@ static void loss_bytes_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_cross_entropy(&c, &l), c.error);
         CHECK_INT(mesh_comm_bytes(&c, "a", &after, NULL), MESH_OK);
         CHECK_INT(after - before,
-                  64 * 4 * (smoothed ? 4 : 3)); /* two ranks: what an all_reduce of n bytes sends is n */
+                  64 * 4 * (smoothed ? 4 : 3) + 16); /* two ranks: what an all_reduce of n bytes sends is n */
         CHECK_OK(mesh_all_gather(&c, "a", loss, others, 64, MESH_F32), c.error);
         CHECK(!memcmp(others[0], others[1], sizeof others[0]));
         CHECK_INT(mesh_comm_close(&c), MESH_OK);
     }
 }
 static void test_loss_bytes(void) { run_world(SIM, 2, loss_bytes_rank, NULL); }
+
+/* Logits that are infinite or no number, and the least of all: on one rank, the whole row, in the target's column or not. */
+static void loss_broken_rank(mesh_transport *t, void *ctx) {
+    enum { ROWS = 10, COLUMNS = 300 };
+    static const int64_t shape[2] = {ROWS, COLUMNS};
+    static float part[4][ROWS * COLUMNS], gradient[4][ROWS * COLUMNS];
+    float loss[ROWS], infinite = 3e38f, none, ln = 5.70378247465620f; /* ln 300 */
+    int32_t targets[ROWS] = {7, 7, 7, 7, 7, 7, 7, 7, 7, -1};
+    int64_t row, k, width;
+    mesh_loss l = MESH_ZERO;
+    mesh_tensor x;
+    mesh_comm c;
+    mesh_error err;
+    mesh_box box;
+    (void)ctx;
+    infinite *= 10, none = infinite - infinite;
+    if (!open_comm(t, &c, "a=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "a:S(1)", MESH_F32, 2, shape, &err), err);
+    x.data = part[t->rank];
+    mesh_tensor_box(&x, t->rank, &box);
+    width = box.shape[1];
+    for (row = 0; row < ROWS; row++)
+        for (k = 0; k < width; k++) {
+            int64_t column = box.offset[1] + k;
+            part[t->rank][row * width + k] = row == 0   ? column == 290 ? infinite : 1
+                                             : row == 1 ? column == 7 ? infinite : 1
+                                             : row == 2 ? column == 299 ? none : 1
+                                             : row == 3 ? column == 7 ? none : 1
+                                             : row == 4 ? -infinite
+                                             : row == 5 ? none
+                                             : row == 6 ? -3.40282346638528859812e38f
+                                             : row == 7 ? column % 2 ? -infinite : 2
+                                             : row == 8 ? column == 7 ? -3.4028e38f : column == 150 ? 3.4e38f : 0
+                                                        : none;
+        }
+    l.logits = &x, l.targets = targets, l.loss = loss, l.gradient = gradient[t->rank];
+    for (k = 0; k < 2; k++) {
+        if (k) l.smoothing = 0.1f;
+        CHECK_OK(mesh_cross_entropy(&c, &l), c.error);
+        for (row = 0; row < 6; row++) {
+            CHECK(loss[row] != loss[row]);
+            CHECK(gradient[t->rank][row * width] != gradient[t->rank][row * width]);
+        }
+        CHECK(loss[6] > ln * 0.999999f && loss[6] < ln * 1.000001f);
+        CHECK(k ? loss[7] != loss[7] || loss[7] > 1e30f : loss[7] > 1e30f); /* the target is a column that cannot be */
+        CHECK(k || loss[8] > 3e38f);
+        CHECK(loss[9] == 0 && gradient[t->rank][9 * width] == 0);
+    }
+    mesh_comm_close(&c);
+}
+static void test_loss_broken(void) {
+    run_world(SIM, 1, loss_broken_rank, NULL);
+    run_world(SIM, 2, loss_broken_rank, NULL);
+    run_world(SIM, 4, loss_broken_rank, NULL);
+}
+
+/* Ranks along the vocabulary that have something else. */
+static void loss_differs_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shapes[2][2] = {{4, 6}, {4, 8}};
+    int what;
+    (void)ctx;
+    for (what = 0; what < 5; what++) {
+        int32_t targets[4] = {0, 1, 2, 3};
+        float part[48] = {0}, loss[4] = {-1, -1, -1, -1};
+        int odd = t->rank == 1;
+        mesh_loss l = MESH_ZERO;
+        mesh_tensor logits;
+        mesh_comm c;
+        mesh_error err;
+        if (!open_comm(t, &c, "a=2", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_tensor_make(&logits, &c.on, "a:S(1)", odd && what == 2 ? MESH_BF16 : MESH_F32, 2, shapes[odd && what == 0], &err), err);
+        logits.data = part;
+        l.logits = &logits, l.targets = targets, l.loss = loss, l.vocabulary = odd && what == 1 ? 5 : 6;
+        if (odd && what == 3) l.smoothing = 1e-9f;
+        if (what == 3 && !odd) l.smoothing = 1.1e-9f;
+        if (odd && what == 4) targets[3] = -1;
+        CHECK_INT(mesh_cross_entropy(&c, &l), MESH_ERR_MISMATCH);
+        CHECK_HAS(c.error.text, what == 4 ? "the ranks along \"a\" have other targets" : "other layouts or dtypes of the logits, vocabularies or smoothings");
+        CHECK(loss[0] == -1);
+        mesh_comm_close(&c);
+    }
+}
+static void test_loss_differs(void) { run_world(SIM, 2, loss_differs_rank, NULL); }
 
 static void loss_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {4, 6}, cube[3] = {4, 6, 2};
@@ -410,6 +493,7 @@ static void test_lookup_refused(void) {
 static const test_case vocabulary_tests[] = {
     {"vocabulary/exponential", test_exponential, 0}, {"vocabulary/loss", test_loss, 120},
     {"vocabulary/loss_bytes", test_loss_bytes, 60},  {"vocabulary/loss_refused", test_loss_refused, 60},
+    {"vocabulary/loss_broken", test_loss_broken, 60}, {"vocabulary/loss_differs", test_loss_differs, 60},
     {"vocabulary/lookup", test_lookup, 60},          {"vocabulary/lookup_refused", test_lookup_refused, 0},
 };
 
