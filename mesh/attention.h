@@ -76,7 +76,8 @@ typedef struct mesh_attention_part {
     float *grad_q, *grad_k, *grad_v; /* backward: add. Dense */
 } mesh_attention_part;
 
-/* Positions that rank `index` of `ranks` holds: *count runs of them (at most two), each first[i] and length[i] in the whole sequence. Returns their sum. */
+/* Positions that rank `index` of `ranks` holds: *count runs of them (at most two), each first[i] and length[i] in the whole sequence. Returns their sum;
+   -1, and no runs: there is no such rank, or no such sequence. */
 MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int index, int64_t first[2],
                                     int64_t length[2], int *count);
 /* axis: an open group. Every rank of it calls with the same numbers. ARGUMENT: numbers that do not fit (with those that would); NULL.
@@ -97,13 +98,15 @@ MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis
 MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int index, int64_t first[2],
                                     int64_t length[2], int *count) {
     int zigzag = order == MESH_SEQUENCE_ZIGZAG, i;
-    int64_t chunks = (int64_t)ranks * (1 + zigzag), size = (sequence + chunks - 1) / chunks, sum = 0;
+    int64_t chunks = (int64_t)ranks * (1 + zigzag), size, sum = 0;
+    *count = 0;
+    if (sequence < 0 || ranks < 1 || index < 0 || index >= ranks) return -1;
+    size = sequence / chunks + (sequence % chunks != 0);
     *count = 1 + zigzag;
     for (i = 0; i < *count; i++) {
-        int64_t chunk = i ? chunks - 1 - index : index, end;
-        first[i] = chunk * size < sequence ? chunk * size : sequence;
-        end = (chunk + 1) * size < sequence ? (chunk + 1) * size : sequence;
-        length[i] = end - first[i];
+        int64_t chunk = i ? chunks - 1 - index : index;
+        first[i] = size && chunk <= sequence / size ? chunk * size : sequence;
+        length[i] = sequence - first[i] < size ? sequence - first[i] : size;
         sum += length[i];
     }
     return sum;
@@ -150,7 +153,7 @@ MESH__PRIVATE size_t mesh__ring_elems(const mesh__ring *r, int64_t positions) {
 
 MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attention *a, int n, int index, int back,
                                            mesh_error *err) {
-    int64_t limit = INT64_MAX / 64, all, chunks = 2 * (int64_t)n, first[2], length[2], held;
+    int64_t limit = INT64_MAX / 64, all, batch, chunks = 2 * (int64_t)n, first[2], length[2], held;
     int rank = c->transport->rank, count;
     if (!a) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the attention is NULL");
     if (c->transport->caps & MESH_CAP_DEVICE)
@@ -171,7 +174,8 @@ MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attent
                           "zigzag over %d ranks cuts the sequence in %l, which %l does not divide by; %l or %l do", n,
                           chunks, a->sequence, a->sequence / chunks * chunks, (a->sequence / chunks + 1) * chunks);
     all = (int64_t)a->heads * a->width;
-    if (a->batch && (all > limit / a->batch || (a->sequence && all * a->batch > limit / a->sequence)))
+    batch = a->batch ? a->batch : 1;
+    if (all > limit / batch || (a->sequence && all * batch > limit / a->sequence))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%d x %d x %l x %d elements are too many to count", a->batch,
                           a->heads, a->sequence, a->width);
     held = mesh_sequence_runs(a->sequence, a->order, n, index, first, length, &count);

@@ -170,7 +170,10 @@ MESH__RARE void mesh__moe_free(mesh__moe *m) {
 MESH__RARE int mesh__moe_memory(mesh__moe *m) {
     size_t n = (size_t)m->n, per = (size_t)m->per, experts = (size_t)m->experts, e = (size_t)m->d.experts;
     size_t asked = (size_t)(m->d.max_tokens * m->d.top_k);
+    uint64_t most = 16 * ((uint64_t)m->d.max_tokens * (uint64_t)m->d.top_k + (uint64_t)m->n * (uint64_t)m->per) +
+                    64 * ((uint64_t)m->d.experts + (uint64_t)m->n);
     int i;
+    if (most > SIZE_MAX / 2) return 0;
     m->slot = (mesh__moe_slot *)mesh_transport_alloc(m->t, (size_t)m->d.slots * sizeof *m->slot);
     m->by_expert = (int64_t *)mesh_transport_alloc(m->t, e * 8 + 2 * n * per * 8 + 4 * n * sizeof(size_t));
     if (m->slot) memset(m->slot, 0, (size_t)m->d.slots * sizeof *m->slot);
@@ -211,16 +214,17 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         if (!m->d.align) m->d.align = 1;
         if (!m->d.slots) m->d.slots = 1;
         m->n = g->on.size;
-        m->per = (d->experts + m->n - 1) / m->n;
-        m->first = m->per * g->index < d->experts ? m->per * g->index : d->experts;
-        last = m->first + m->per < d->experts ? m->first + m->per : d->experts;
+        m->per = (d->experts - 1) / m->n + 1;
+        m->first = g->index <= d->experts / m->per ? m->per * g->index : d->experts;
+        last = d->experts - m->first < m->per ? d->experts : m->first + m->per;
         m->experts = last - m->first;
         m->row = (size_t)d->width * mesh_dtype_bytes(d->dtype);
     }
     if (!m || !mesh__moe_memory(m)) {
         if (m) mesh__moe_free(m);
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
-                                 "mesh_moe_open: no memory for %d slots of %l tokens", d->slots, d->max_tokens);
+                                 "mesh_moe_open: no memory for %d experts and %d slots of %l tokens", d->experts,
+                                 d->slots ? d->slots : 1, d->max_tokens);
     }
     moe->comm = c;
     moe->impl = m;
@@ -555,25 +559,29 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch_backward(mesh_moe *moe, int slot, c
 }
 
 /* Is it open? */
-MESH__PRIVATE int mesh__moe_shut(const mesh_moe *m) { return !m || !m->impl || !m->comm->impl; }
+MESH__PRIVATE int mesh__moe_shut(const mesh_moe *m, const char *call) {
+    if (m && m->impl && m->comm->impl) return 0;
+    if (m && m->impl) mesh__fail(&m->comm->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", call);
+    return 1;
+}
 
 MESH_API mesh_status mesh_moe_dispatch(mesh_moe *m, int slot, const void *tokens, int64_t ntokens,
                                        const int32_t *expert, mesh_moe_rows *rows) {
-    if (mesh__moe_shut(m)) return MESH_ERR_STATE;
+    if (mesh__moe_shut(m, MESH__CALLER)) return MESH_ERR_STATE;
     MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_dispatch(m, slot, tokens, ntokens, expert, rows));
 }
 MESH_API mesh_status mesh_moe_combine(mesh_moe *m, int slot, const void *out, const float *weight, void *tokens) {
-    if (mesh__moe_shut(m)) return MESH_ERR_STATE;
+    if (mesh__moe_shut(m, MESH__CALLER)) return MESH_ERR_STATE;
     MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_combine(m, slot, out, weight, tokens));
 }
 MESH_API mesh_status mesh_moe_combine_backward(mesh_moe *m, int slot, const void *grad_tokens, const void *out,
                                                const float *weight, void *grad_out, float *grad_weight) {
-    if (mesh__moe_shut(m)) return MESH_ERR_STATE;
+    if (mesh__moe_shut(m, MESH__CALLER)) return MESH_ERR_STATE;
     MESH__ALONE_COMPOSED(m->comm, MESH__CALLER,
                          mesh__moe_combine_backward(m, slot, grad_tokens, out, weight, grad_out, grad_weight));
 }
 MESH_API mesh_status mesh_moe_dispatch_backward(mesh_moe *m, int slot, const void *grad_rows, void *grad_tokens) {
-    if (mesh__moe_shut(m)) return MESH_ERR_STATE;
+    if (mesh__moe_shut(m, MESH__CALLER)) return MESH_ERR_STATE;
     MESH__ALONE_COMPOSED(m->comm, MESH__CALLER, mesh__moe_dispatch_backward(m, slot, grad_rows, grad_tokens));
 }
 #endif /* MESH_EXPERTS_IMPLEMENTED */

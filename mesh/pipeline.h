@@ -361,10 +361,14 @@ MESH__PRIVATE mesh_status mesh__pipeline_read(const mesh_schedule *s, int *backw
     if (s->order != MESH_STAGES_LOOP && s->order != MESH_STAGES_V)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the order of stages is %d; it is MESH_STAGES_LOOP or _V",
                           function, s->order);
+    for (r = 0; r < s->ranks; r++) { /* before an action is read */
+        int64_t most = (int64_t)3 * s->micros * s->chunks;
+        if (s->first[r] < 0 || s->first[r + 1] < s->first[r] || s->first[r + 1] - s->first[r] > most)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, r,
+                              "%s: rank %d: its actions are %d up to %d; `first` must rise, by %l at most", function, r,
+                              s->first[r], s->first[r + 1], most);
+    }
     for (*backward = r = 0; r < s->ranks; r++) {
-        if (s->first[r] < 0 || s->first[r + 1] < s->first[r])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, r, "%s: rank %d: its actions are %d up to %d; `first` must rise",
-                              function, r, s->first[r], s->first[r + 1]);
         for (i = s->first[r]; i < s->first[r + 1]; i++) {
             const mesh_action *a = &s->action[i];
             if (a->kind > MESH_BACKWARD_WEIGHT || a->chunk >= s->chunks || a->micro >= s->micros)

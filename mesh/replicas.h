@@ -20,7 +20,7 @@ extern "C" {
    apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, host
    memory. One all_reduce of one number; where it says that something differs, one all_gather finds what.
    MISMATCH, the same text on every rank: the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
-   the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that is NULL. UNSUPPORTED: memory that is not the
+   the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that is NULL or stands twice. UNSUPPORTED: memory that is not the
    host's. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
 
@@ -37,10 +37,11 @@ MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, i
 typedef struct mesh__replica {
     uint64_t name, bits; /* hashes */
     uint64_t first;      /* the rank that holds it first */
+    uint64_t copies;     /* ranks that hold it */
     uint64_t at;         /* in this rank's list */
     uint64_t text[5];    /* of the name, as much as fits */
 } mesh__replica;
-enum { MESH__REPLICA_WORDS = 9 };
+enum { MESH__REPLICA_WORDS = 10 };
 
 /* A number of so many bytes: its bits are the same on hosts of either byte order. */
 MESH__PRIVATE uint64_t mesh__bits_at(const unsigned char *p, size_t width) {
@@ -78,13 +79,17 @@ MESH__PRIVATE int mesh__replicas_of(const mesh_layout *l) {
     return n;
 }
 
-MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named *named, mesh_error *err) {
+MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named *list, int at, mesh_error *err) {
+    const mesh_named *named = &list[at];
     const mesh_tensor *t = &named->tensor;
     int i, rank = c->transport->rank;
     mesh_box box;
     if (c->transport->caps & MESH_CAP_DEVICE)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
     if (!named->name) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "its name is NULL");
+    for (i = 0; i < at; i++)
+        if (mesh__same(list[i].name, named->name))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "\"%s\" is tensor %d's name too", named->name, i);
     if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     for (i = 0; i < t->layout.on->naxes; i++)
         if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
@@ -122,7 +127,8 @@ MESH__PRIVATE uint64_t mesh__replicas_say(const mesh_comm *c, const mesh_named *
         r->first = (uint64_t)mesh__layout_first(&t->layout, rank);
         r->bits = mesh__bits_hash(t, rank);
         factor = mesh__mix(r->name, r->first) | 1;
-        others = (uint64_t)mesh__replicas_of(&t->layout) - 1;
+        r->copies = (uint64_t)mesh__replicas_of(&t->layout);
+        others = r->copies - 1;
         sum += factor * (r->first == (uint64_t)rank ? r->bits * others : (uint64_t)0 - r->bits);
     }
     return sum;
@@ -135,6 +141,27 @@ MESH__PRIVATE const mesh__replica *mesh__replica_first(const mesh__replica *r, c
     size_t i;
     for (i = 0; i < counts[index] / MESH__REPLICA_WORDS; i++)
         if (list[i].name == r->name) return &list[i];
+    return NULL;
+}
+
+/* Which tensor do fewer ranks list than hold it? *rank: one that does, or -1. */
+MESH__RARE const mesh__replica *mesh__replica_alone(const mesh__replica *all, const size_t *counts,
+                                                    const size_t *offsets, const mesh_comm *c, int *rank) {
+    int i, other;
+    size_t k;
+    for (i = 0; i < c->on.size; i++)
+        for (k = 0; k < counts[i] / MESH__REPLICA_WORDS; k++) {
+            const mesh__replica *r = &all[offsets[i] / MESH__REPLICA_WORDS + k], *theirs;
+            uint64_t found = 0;
+            if (r->first == UINT64_MAX) continue;
+            for (other = 0; other < c->on.size; other++) {
+                theirs = mesh__replica_first(r, all, counts, offsets, other);
+                found += theirs && theirs->first == r->first;
+            }
+            *rank = mesh_rank_at(&c->on, i);
+            if (found < r->copies) return r;
+        }
+    *rank = -1;
     return NULL;
 }
 
@@ -171,15 +198,17 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
         mesh__comm_broken(c, status, t->rank, "mesh_check_replicas: no memory for %d tensors", n);
     if (status == MESH_OK) {
         char name[sizeof found->text + 1] = "";
-        for (k = 0; found && k < sizeof found->text; k++) name[k] = (char)(found->text[k / 8] >> k % 8 * 8);
+        const mesh__replica *named = found ? found : mesh__replica_alone(all, counts, offsets, c, &worst);
+        for (k = 0; named && k < sizeof named->text; k++) name[k] = (char)(named->text[k / 8] >> k % 8 * 8);
         status =
-            found ? mesh__comm_broken(
-                        c, MESH_ERR_MISMATCH, worst,
-                        "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the first that "
-                        "holds that part",
-                        name, worst, (int)found->first)
-                  : mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
-                                      "mesh_check_replicas: a name stands in the list of some ranks of its mesh only");
+            found ? mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
+                                      "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the "
+                                      "first that holds that part",
+                                      name, worst, (int)found->first)
+                  : mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
+                                      "mesh_check_replicas: \"%s\" stands in the list of rank %d, but not of all ranks "
+                                      "of its mesh",
+                                      name, worst);
     }
     mesh_transport_free(t, counts);
     mesh_transport_free(t, words);
@@ -201,7 +230,7 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
                                  "mesh_check_replicas: %d tensors, and the list is NULL, or of fewer than none", n);
     for (i = 0; i < n; i++) {
         mesh_error why;
-        status = mesh__replicas_check(c, &list[i], &why);
+        status = mesh__replicas_check(c, list, i, &why);
         if (status != MESH_OK)
             return mesh__comm_broken(c, status, rank, "mesh_check_replicas: tensor %d: %s", i, why.text);
     }

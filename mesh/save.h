@@ -213,7 +213,7 @@ MESH__PRIVATE int mesh__saved_after(const void *ctx, int a, int b) {
 /* Give each tensor of a catalog its file and place: by name, wide dtypes first within a file so that each is aligned. Returns how many files. */
 MESH__PRIVATE int mesh__catalog_place(mesh__catalog *c, int *order, int64_t file_bytes) {
     int64_t held = 0;
-    int i, files = c->n > 0;
+    int i, files = 1; /* of no tensors too: its name is the save's place among others */
     for (i = 0; i < c->n; i++) {
         if (held && c->tensor[i].nbytes > file_bytes - held) files++, held = 0;
         held += c->tensor[i].nbytes;
@@ -648,12 +648,26 @@ MESH__PRIVATE mesh_status mesh__save_start_inside(mesh_comm *c, const char *fold
     return MESH_OK;
 }
 
+/* Do all ranks wait for the same save? */
+MESH__PRIVATE mesh_status mesh__save_same(mesh_comm *c, const mesh__save *s, const char *function) {
+    uint32_t number[2];
+    mesh_status met;
+    number[0] = s->number;
+    number[1] = ~s->number;
+    met = mesh_all_reduce(c, NULL, number, number, 2, MESH_U32, MESH_MAX);
+    if (met != MESH_OK || number[0] == ~number[1]) return met;
+    return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
+                      "%s: ranks wait for other saves, of numbers %u to %u; wait for them in one order on all ranks",
+                      function, (uint64_t)~number[1], (uint64_t)number[0]);
+}
+
 /* Until the thread has ended. Where the comm is no more, what it wrote is removed. */
 MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, const char *function) {
     mesh_error why = MESH_ZERO;
     mesh_status status = mesh__checkpoint_begin(c, function);
     int files = s->catalog.nfiles;
     if (s->threaded) pthread_join(s->thread, NULL);
+    if (status == MESH_OK) status = mesh__save_same(c, s, function);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
     if (status == MESH_OK) status = mesh_all_reduce(c, NULL, s->sum, s->sum, (size_t)files, MESH_U32, MESH_XOR);
     if (status == MESH_OK) {

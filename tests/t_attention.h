@@ -382,7 +382,7 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 7) r.a.grad_v = NULL;
         if (bad && what == 8) r.a.dtype = MESH_F64;
         if (bad && what == 9) r.a.heads = 0;
-        if (bad && what == 10) r.a.sequence = INT64_MAX / 70;
+        if (bad && what == 10) r.a.sequence = INT64_MAX / 70, r.a.batch = 0;
         status = wrong[what].back ? mesh_ring_attention_backward(&c, "cp", &r.a)
                                   : mesh_ring_attention(&c, "cp", bad && what == 11 ? NULL : &r.a);
         CHECK_INT(status, wrong[what].status);
@@ -435,6 +435,14 @@ static void test_sequence_runs(void) {
                 }
                 for (k = 0; k < sequence; k++) CHECK_INT(seen[k], 1);
             }
+    for (order = 0; order < 2; order++) { /* numbers at the end of what there are */
+        CHECK_INT(mesh_sequence_runs(INT64_MAX, order, 4, 3, first, length, &count), INT64_MAX / 4 + order);
+        CHECK_INT(mesh_sequence_runs(8, order, 0, 0, first, length, &count), -1);
+        CHECK_INT(mesh_sequence_runs(8, order, 2, 2, first, length, &count), -1);
+        CHECK_INT(mesh_sequence_runs(8, order, 2, -1, first, length, &count), -1);
+        CHECK_INT(mesh_sequence_runs(-8, order, 2, 0, first, length, &count), -1);
+        CHECK_INT(count, 0);
+    }
     CHECK_INT(mesh_sequence_runs(16, MESH_SEQUENCE_ZIGZAG, 4, 1, first, length, &count), 4);
     CHECK(first[0] == 2 && first[1] == 12 && length[0] == 2 && length[1] == 2);
 }

@@ -874,6 +874,60 @@ static void saved_twice_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
+/* Ranks that wait for two saves in another order: told, and what was the checkpoint stays. A save of nothing has its place among the others too. */
+static void saved_across_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[2] = {31, 8};
+    static const char *const none[] = {"step", "0", NULL}, *const some[] = {"step", "1", NULL};
+    mesh_checkpoint s[2];
+    mesh_checkpoint_desc d = MESH_ZERO;
+    float value[31 * 8];
+    char step[8];
+    int64_t length;
+    mesh_named w;
+    mesh_comm c;
+    mesh_error err;
+    int i, k;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=-1", NULL, 30 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&w.tensor, &c.on, "a:S(0)", MESH_F32, 2, shape, &err), err);
+    w.name = "w", w.tensor.data = value;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < 31 * 8; i++) value[i] = (float)k;
+        if (k)
+            CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &w, 1, NULL, &s[k - 1]), c.error);
+        else
+            CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &w, 1, NULL), c.error);
+    }
+    for (k = 0; k < 2 && t->size > 1; k++) {
+        CHECK_INT(mesh_checkpoint_wait(&s[t->rank ? 1 - k : k]), MESH_ERR_MISMATCH);
+        CHECK_HAS(c.error.text, "mesh_checkpoint_wait: ranks wait for other saves, of numbers 2 to 3; wait for them in one order");
+    }
+    for (k = 0; k < 2 && t->size == 1; k++) CHECK_OK(mesh_checkpoint_wait(&s[k]), c.error);
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &w, 1, NULL), c.error);
+    CHECK(value[0] == (t->size > 1 ? 0 : 2));
+    d.text = none;
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &w, 0, &d, &s[0]), c.error);
+    d.text = some;
+    CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &w, 1, &d), c.error);
+    CHECK_INT(mesh_checkpoint_wait(&s[0]), MESH_ERR_STATE);
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &w, 1, NULL), c.error);
+    d.text = none;
+    CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, NULL, 0, &d), c.error);
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, NULL, 0, NULL), c.error);
+    CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "step", step, sizeof step, &length), c.error);
+    CHECK(!strcmp(step, "0"));
+    mesh_comm_close(&c);
+}
+
+static void test_checkpoint_across(void) {
+    int ranks;
+    for (ranks = 1; ranks < 4; ranks++) {
+        folder_new();
+        run_world(ranks % 2 ? SIM : TCP, ranks, saved_across_rank, NULL);
+        folder_end();
+    }
+}
+
 static void test_checkpoint_twice(void) {
     static char names[32][300];
     int later_first, ranks;
@@ -1060,5 +1114,6 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
     {"checkpoint/twice", test_checkpoint_twice, 0},
     {"checkpoint/apart", test_checkpoint_apart, 0},
+    {"checkpoint/across", test_checkpoint_across, 0},
 };
 #endif

@@ -436,10 +436,18 @@ static void test_schedule_refused(void) {
     t = s, t.order = 7;
     CHECK_INT(mesh_schedule_check(&t, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "the order of stages is 7");
-    t = s, t.micros = 1;
-    CHECK_INT(mesh_schedule_check(&t, 0, &err), MESH_ERR_ARGUMENT);
+    ((mesh_action *)(uintptr_t)s.action)[1].micro = 2;
+    CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text,
-              "rank 0, place 1: kind 0, chunk 0, micro-batch 1; there are 4 kinds, 1 chunks, 1 micro-batches");
+              "rank 0, place 1: kind 0, chunk 0, micro-batch 2; there are 4 kinds, 1 chunks, 2 micro-batches");
+    CHECK_OK(mesh_schedule_make(&s, "zb-h1", 2, 2, 1, memory, n, &err), err);
+    for (i = 0; i < 4; i++) { /* no action is read before it is known where they lie */
+        static const int far[4][3] = {{0, 1000000, 12}, {0, 6, 1000000}, {-1, 6, 12}, {6, 12, 5}};
+        t = s, t.first = far[i];
+        CHECK_INT(mesh_schedule_check(&t, 0, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "`first` must rise, by 6 at most");
+        CHECK_INT(mesh_schedule_time(&t, NULL, &report, &err), MESH_ERR_ARGUMENT);
+    }
     ((mesh_action *)(uintptr_t)s.action)[5].kind = MESH_BACKWARD; /* the weights' half of the last, become both */
     CHECK_INT(mesh_schedule_check(&s, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "rank 0, place 5: the backward of micro-batch 1 (stage 0) is done twice");

@@ -119,11 +119,12 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {8};
     static const char *const said[] = {"tensor 0: \"w\" is partial along \"x\"", "tensor 0: the data of \"w\" is NULL",
                                        "tensor 0: its name is NULL", "-1 tensors, and the list is NULL",
-                                       "a name stands in the list of some ranks of its mesh only"};
+                                       "\"w\" stands in the list of rank 0, but not of all ranks of its mesh",
+                                       "tensor 1: \"w\" is tensor 0's name too"};
     int what;
     (void)ctx;
-    for (what = 0; what < 5; what++) {
-        mesh_named named;
+    for (what = 0; what < 6; what++) {
+        mesh_named named, twice[2];
         mesh_comm c;
         mesh_error err;
         float room[8] = {1, 2, 3};
@@ -135,13 +136,15 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 0) named.tensor.layout.spec.axis[0] = mesh_partial(MESH_SUM);
         if (bad && what == 1) named.tensor.data = NULL;
         if (bad && what == 2) named.name = NULL;
-        CHECK_INT(mesh_check_replicas(&c, &named,
+        twice[0] = twice[1] = named;
+        CHECK_INT(mesh_check_replicas(&c, twice,
                                       bad && what == 3   ? -1
                                       : bad && what == 4 ? 0
+                                      : bad && what == 5 ? 2
                                                          : 1),
                   what == 4 ? MESH_ERR_MISMATCH : MESH_ERR_ARGUMENT);
         CHECK_HAS(c.error.text, said[what]);
-        if (what < 4) CHECK_INT(c.error.rank, 1);
+        if (what != 4) CHECK_INT(c.error.rank, 1);
         mesh_comm_close(&c);
     }
 }
