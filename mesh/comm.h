@@ -144,9 +144,9 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
 
 MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
-    mesh_status status = mesh__enter(t, NULL, "transport_detach");
+    mesh_status status = t->ops ? mesh__enter(t, NULL, "transport_detach") : MESH_OK;
     int i;
-    if (status != MESH_OK) return status;
+    if (status != MESH_OK || !t->ops) return status;
     if (!e) {
         mesh__leave(t);
         return MESH_OK;
@@ -690,7 +690,8 @@ MESH__RARE mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, c
 
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
                                     mesh_error *err) {
-    mesh_status status = mesh__enter(t, err, "comm_open");
+    mesh_status status = t ? mesh__enter(t, err, "comm_open")
+                           : mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: the transport is NULL");
     if (status != MESH_OK) return status;
     status = mesh__comm_open_inside(c, t, m, desc, err);
     mesh__leave(t);

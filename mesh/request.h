@@ -33,9 +33,9 @@ MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which);
 /* As mesh_wait_host, but IN_PROGRESS when the transport's clock (mesh_now) comes to `until` first: the request lives on. */
 MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until);
 /* The library's turn: everything that is under way on the transport moves, until something has happened or the clock comes to `until` (0: at once).
-   OK. STATE: another thread is inside. */
+   OK. STATE: another thread is inside, or the transport is not open. */
 MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until);
-/* The transport's clock, in ns: what deadlines are on. */
+/* The transport's clock, in ns: what deadlines are on; 0: it is not open. */
 MESH_API int64_t mesh_now(mesh_transport *t);
 /* For programs that wait in a loop of their own (poll, epoll, libuv): the descriptor that becomes readable when the library has something to do.
    It is the transport's, for its life; it is waited for, never read. -1: there is none (the simulator, NCCL, systems without epoll). */
@@ -263,9 +263,9 @@ MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
     return MESH_OK;
 }
 
-MESH_API int64_t mesh_now(mesh_transport *t) { return t->ops->now(t); }
+MESH_API int64_t mesh_now(mesh_transport *t) { return t && t->ops ? t->ops->now(t) : 0; }
 
-MESH_API int mesh_fd(mesh_transport *t) { return MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
+MESH_API int mesh_fd(mesh_transport *t) { return t && t->ops && MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
 
 /* When time brings something, by `wake` at the latest. */
 MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
@@ -281,10 +281,11 @@ MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
 }
 
 MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake) {
-    mesh_status status = mesh__enter(t, NULL, "arm");
-    mesh__engine *e = (mesh__engine *)t->engine;
+    mesh_status status = t ? mesh__enter(t, NULL, "arm") : MESH_ERR_ARGUMENT;
+    mesh__engine *e;
     int64_t at = INT64_MAX;
     if (status != MESH_OK) return status;
+    e = (mesh__engine *)t->engine;
     status = MESH_ERR_UNSUPPORTED;
     if (MESH__HAS(t->ops, arm)) {
         if (e) mesh__poll(e);

@@ -412,8 +412,8 @@ MESH__PRIVATE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err,
         call, other ? other : "comm_open");
 }
 
-/* Enter a public call; calls nest. STATE where another thread is inside, or where a user's op calls back; nothing of the transport's was touched
-   then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
+/* Enter a public call; calls nest. STATE where another thread is inside, where a user's op calls back, or where the transport is not open; nothing of
+   the transport's was touched then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
 MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
     uintptr_t me = (uintptr_t)&errno; /* each thread's own */
     if (!t) return MESH_OK;
@@ -422,6 +422,9 @@ MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const c
         t->inside.depth++;
         return MESH_OK;
     }
+    if (!t->ops)
+        return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_%s: the transport is not open (it failed to, or was closed)",
+                          call);
     while (!mesh__claim(&t->inside.thread, me)) {
         uintptr_t holder = MESH__LOAD(&t->inside.thread);
         if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))

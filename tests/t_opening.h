@@ -394,6 +394,11 @@ static void test_inherited(void) {
     d.listen_fd = listener;
     d.secret = "", d.insecure = 0;
     CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
+    check_shut(&net.base);
+    d = socket_desc(0, 1, 1, -1);
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    CHECK_INT(mesh_socket_close(&net), MESH_OK);
+    check_shut(&net.base);
 }
 
 /* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. Somebody else on this

@@ -783,9 +783,11 @@ static void open_refused_rank(mesh_transport *t, void *ctx) {
             t->ops = whole;
         }
         t->ops = NULL;
-        CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_ARGUMENT);
+        check_shut(t);
         t->ops = whole;
     }
+    CHECK_INT(mesh_comm_open(&c, NULL, &m, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_comm_open: the transport is NULL");
 }
 static void test_open_refused(void) { run_world(SIM, 2, open_refused_rank, NULL); }
 

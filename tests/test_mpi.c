@@ -689,6 +689,7 @@ static void test_mpi_refused(void) {
     CHECK_HAS(err.text, "MPI_COMM_NULL");
     CHECK(net.impl == NULL);
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    check_shut(&net.base);
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         CHECK_INT(mesh_all_reduce(&c, "zz", &v, &v, 1, MESH_I32, MESH_SUM), MESH_ERR_ARGUMENT);
@@ -696,6 +697,7 @@ static void test_mpi_refused(void) {
         mesh_comm_close(&c);
     }
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    check_shut(&net.base);
 }
 
 /* A rank is killed among operations, where the launcher lets the others live: each names it at the deadline, and closes. Alone in its job; 0: as it should be. */

@@ -233,4 +233,28 @@ static int open_comm(mesh_transport *t, mesh_comm *c, const char *text, const ch
     return 1;
 }
 
+/* A transport that failed to open, or was closed: every call says so. */
+static void check_shut(mesh_transport *t) {
+    mesh m;
+    mesh_comm c = MESH_ZERO;
+    mesh_error err;
+    int64_t wake;
+    int ranks[4];
+    void *p = NULL;
+    CHECK(!t->ops);
+    CHECK_OK(mesh_parse(&m, "x=1", 1, &err), err);
+    CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_comm_open: the transport is not open (it failed to, or was closed)");
+    CHECK_INT(mesh_alloc(t, 8, &p, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_alloc: the transport is not open");
+    CHECK_INT(mesh_free(t, &p, &err), MESH_ERR_STATE);
+    CHECK_INT(mesh_progress(t, 0), MESH_ERR_STATE);
+    CHECK_INT(mesh_arm(t, &wake), MESH_ERR_STATE);
+    CHECK_INT(mesh_fd(t), -1);
+    CHECK_INT(mesh_now(t), 0);
+    CHECK_INT(mesh_lost_ranks(t, ranks, 4), -1);
+    CHECK_INT(mesh_transport_detach(t), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+
 #endif

@@ -81,6 +81,7 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
         MPI_Errhandler_free(&mesh_mpi__world.before);
     }
     s->net->impl = NULL;
+    t->ops = NULL;
     mesh_transport_free(t, s);
 }
 

@@ -153,6 +153,7 @@ MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
         mesh_transport_free(s->boot, mail);
     }
     s->n->impl = NULL;
+    s->n->base.ops = NULL;
     mesh_transport_free(s->boot, s->gone);
     if (hung) return; /* a thread that is left may still look at the lock */
     pthread_mutex_destroy(&s->boot_lock);

@@ -609,7 +609,10 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     net->base.log = desc->log ? desc->log : mesh_socket__warn;
     net->base.log_ctx = desc->log_ctx;
     s = (mesh_socket__impl *)mesh_transport_alloc(&net->base, sizeof *s);
-    if (!s) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    if (!s) {
+        net->base.ops = NULL;
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
+    }
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;

@@ -325,6 +325,7 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s->peer);
     mesh_socket__wipe(s->secret, sizeof s->secret);
     s->net->impl = NULL;
+    t->ops = NULL;
     mesh_transport_free(t, s);
 }
 
