@@ -144,9 +144,9 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
 
 MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
-    mesh_status status = t->ops ? mesh__enter(t, NULL, "transport_detach") : MESH_OK;
+    mesh_status status = mesh__is_shut(t) ? MESH_OK : mesh__enter(t, NULL, "transport_detach");
     int i;
-    if (status != MESH_OK || !t->ops) return status;
+    if (status != MESH_OK || mesh__is_shut(t)) return status;
     if (!e) {
         mesh__leave(t);
         return MESH_OK;

@@ -263,9 +263,9 @@ MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
     return MESH_OK;
 }
 
-MESH_API int64_t mesh_now(mesh_transport *t) { return t && t->ops ? t->ops->now(t) : 0; }
+MESH_API int64_t mesh_now(mesh_transport *t) { return t && !mesh__is_shut(t) ? t->ops->now(t) : 0; }
 
-MESH_API int mesh_fd(mesh_transport *t) { return t && t->ops && MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
+MESH_API int mesh_fd(mesh_transport *t) { return t && !mesh__is_shut(t) && MESH__HAS(t->ops, fd) ? t->ops->fd(t) : -1; }
 
 /* When time brings something, by `wake` at the latest. */
 MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {

@@ -315,6 +315,8 @@ typedef struct mesh_inside {
     void (*yield)(void);
     int (*leaving)(mesh_transport *t);
     void (*wake)(mesh_transport *t);
+    /* The transport's: 0 in a process that was forked from the one that opened it, else 1. NULL: nobody can tell. */
+    const unsigned char *alive;
 } mesh_inside;
 
 struct mesh_transport { /* the first member of every transport */
@@ -397,9 +399,17 @@ MESH__PRIVATE int mesh__claim(uintptr_t *thread, uintptr_t me) {
 MESH__PRIVATE int mesh__claim(uintptr_t *thread, uintptr_t me) { return *thread ? 0 : (*thread = me, 1); }
 #endif
 
-/* Why nobody else may come in now: another thread is inside, or a user's op calls back. Both calls are named. */
-MESH__PRIVATE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, const char *call) {
+/* Can it be used at all? */
+MESH__INLINE int mesh__is_shut(const mesh_transport *t) { return !t->ops || (t->inside.alive && !*t->inside.alive); }
+
+/* Why nobody may come in now: it is not open here, another thread is inside, or a user's op calls back. Both calls are named. */
+MESH__RARE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, const char *call) {
     const char *other = MESH__LOAD(&t->inside.call);
+    if (mesh__is_shut(t))
+        return mesh__fail(
+            err, MESH_ERR_STATE, -1, "mesh_%s: the transport is not open%s", call,
+            t->ops ? " in this process, a fork of the one that opened it; close it here, and open one of its own"
+                   : " (it failed to, or was closed)");
     if (MESH__LOAD(&t->inside.thread) == (uintptr_t)&errno)
         return mesh__fail(
             err, MESH_ERR_STATE, -1,
@@ -422,9 +432,7 @@ MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const c
         t->inside.depth++;
         return MESH_OK;
     }
-    if (!t->ops)
-        return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_%s: the transport is not open (it failed to, or was closed)",
-                          call);
+    if (mesh__is_shut(t)) return mesh__inside_error(t, err, call);
     while (!mesh__claim(&t->inside.thread, me)) {
         uintptr_t holder = MESH__LOAD(&t->inside.thread);
         if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))

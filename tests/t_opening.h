@@ -395,6 +395,10 @@ static void test_inherited(void) {
     d.secret = "", d.insecure = 0;
     CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
     check_shut(&net.base);
+    d = socket_desc(0, 2, 1, 0);
+    setenv("MESH_LISTEN_FD", "abc", 1);
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "MESH_LISTEN_FD");
     d = socket_desc(0, 1, 1, -1);
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     CHECK_INT(mesh_socket_close(&net), MESH_OK);
@@ -555,6 +559,64 @@ static void test_tcp_options(void) {
     law_close();
 }
 
+/* A child of a rank's process: it closes there what it has from its parent, which goes on; it can do nothing else with it. */
+static void forked_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    int v = 1, sum = 0, i, status = -1;
+    void *p = NULL;
+    mesh_error err;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 4096, &p, &err), err);
+    for (i = 0; i < 3; i++) {
+        pid_t child;
+        CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
+        CHECK_INT(sum, t->size);
+        if ((child = fork()) == 0) {
+            int known = t->inside.alive != NULL, bad = 0;
+            if (known && i) {
+                bad |= mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM) != MESH_ERR_STATE ? 1 : 0;
+                bad |= !strstr(c.error.text, "mesh_all_reduce: the transport is not open in this process, a fork of") ? 2 : 0;
+                bad |= mesh_progress(t, 0) != MESH_ERR_STATE || mesh_fd(t) != -1 ? 4 : 0;
+                bad |= mesh_comm_close(&c) != MESH_ERR_STATE ? 8 : 0;
+            }
+            bad |= mesh_socket_close(mesh_socket__of(t)->net) != MESH_OK || t->ops ? 16 : 0;
+            _exit(bad);
+        }
+        CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK_INT(status, 0);
+    }
+    CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
+    CHECK_INT(sum, t->size);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_forked(void) {
+    enum { NOBODY = 3 }; /* processes in any case */
+    run_world_but(TCP, 3, forked_rank, NULL, NOBODY);
+    run_world_but(UNIX, 3, forked_rank, NULL, NOBODY);
+    run_world_but(SHARED, 3, forked_rank, NULL, NOBODY);
+}
+
+/* Where a program has closed its first descriptors no socket becomes one of them. */
+static void test_standard(void) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        mesh_socket net;
+        mesh_socket_desc d = socket_desc(0, 1, 1, -1);
+        struct stat null, is;
+        int fd, bad = 0;
+        for (fd = 0; fd < 3; fd++) close(fd);
+        bad |= mesh_socket_open(&net, &d, NULL) != MESH_OK ? 1 : 0;
+        bad |= stat("/dev/null", &null) ? 2 : 0;
+        for (fd = 0; fd < 3; fd++) bad |= fstat(fd, &is) || is.st_rdev != null.st_rdev || !S_ISCHR(is.st_mode) ? 4 << fd : 0;
+        bad |= mesh_socket_close(&net) != MESH_OK ? 32 : 0;
+        _exit(bad);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+}
+
 static const test_case opening_tests[] = {
     {"sockets/places", test_places, 0},
     {"sockets/variables", test_variables, 0},
@@ -570,6 +632,8 @@ static const test_case opening_tests[] = {
     {"sockets/book_only", test_book_only, 0},
     {"sockets/mixed_lanes", test_mixed_lanes, 0},
     {"sockets/tcp_options", test_tcp_options, 0},
+    {"sockets/forked", test_forked, 0},
+    {"sockets/standard", test_standard, 0},
 };
 
 #endif

@@ -596,6 +596,13 @@ MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const ch
     return MESH_OK;
 }
 
+/* Where the program has closed stdin, stdout or stderr they become /dev/null: else a connection would be one of them, and be written to. */
+MESH__RARE void mesh_socket__fill_standard(void) {
+    int fd;
+    for (fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) return;
+}
+
 /* An endpoint of nothing yet. MEMORY: nothing is left of it. */
 MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_desc *desc, const mesh_env *where,
                                           mesh_error *err) {
@@ -619,6 +626,9 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     s->tcp_fd = s->unix_fd = s->ready = -1;
     s->schedstat = -1;
     s->slot_free = INT32_MAX;
+    s->opened_by = (int64_t)getpid();
+    mesh_socket__alive_make(s);
+    mesh_socket__fill_standard();
     s->in_open = 1;
     s->identity = mesh_env_job(mesh_socket__is_local(desc));
     s->book = (mesh_socket__entry *)mesh_transport_alloc(&net->base, sizeof *s->book * (size_t)where->size);
@@ -870,6 +880,7 @@ MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket
     else if (where->rank == 0)
         mesh_socket__env_number("MESH_LISTEN_FD", "number", &inherited, err, &bad);
     unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
+    if (bad) return MESH_ERR_ARGUMENT;
     mesh_socket__listen_unix(s);
     return where->rank == 0 ? mesh_socket__open_lead(s, where, inherited, desc->insecure, err)
                             : mesh_socket__open_follow(s, where, err);
