@@ -56,7 +56,8 @@ ERRORS
 
 MEMORY
     From the transport's allocator. Buffers of an operation belong to it from start until wait or test returns something other
-    than MESH_IN_PROGRESS; after that, errors included, they are never touched.
+    than MESH_IN_PROGRESS; after that, errors included, they are never touched
+    (but of what MPI cannot take back: see mesh_mpi.h).
 
 THREADS
     One thread at a time per transport: who comes while another thread is inside, or calls from a user's op, gets MESH_ERR_STATE with both

@@ -142,6 +142,14 @@ MESH_API int64_t mesh_transport_patience(const mesh_transport *t) {
     return e && e->longest && e->longest < most ? e->longest : most;
 }
 
+/* What operations that were given up work on is left to a transport that still writes there. */
+MESH__RARE void mesh__retired_leave(mesh_transport *t) {
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int i;
+    for (i = 0; e && i < e->nops; i++)
+        if (e->op[i]->state == MESH__RETIRED) memset(&e->op[i]->schedule, 0, sizeof e->op[i]->schedule);
+}
+
 MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
     mesh_status status = mesh__is_shut(t) ? MESH_OK : mesh__enter(t, NULL, "transport_detach");

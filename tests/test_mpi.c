@@ -8,6 +8,7 @@
 #include "../transports/mesh_mpi.h"
 #include "harness.h"
 #include "worlds.h"
+#include "../mesh_checkpoint.h"
 #include "t_mesh.h"
 #include "t_spec.h"
 #include "t_plan.h"
@@ -235,6 +236,70 @@ static void test_suspected(void) {
     MPI_Barrier(MPI_COMM_WORLD);
     mesh_mpi_close(&net);
     free(memory);
+}
+
+/* A message stands in the place of a receive that MPI may have met already: its sender is asked, as often as it says that the right one comes. */
+static mesh_mpi__use *use_of(const mesh_mpi__impl *s, const mesh_ticket *ticket) {
+    int i;
+    for (i = 1; i < s->nrequests; i++)
+        if (s->use[i].ticket == ticket->impl) return &s->use[i];
+    return NULL;
+}
+
+static void test_asks(void) {
+    mesh_mpi net;
+    mesh_mpi__impl *s;
+    mesh_mpi__use *use;
+    mesh_mpi__stray *m = (mesh_mpi__stray *)calloc(1, sizeof *m);
+    mesh_ticket ticket;
+    mesh_error why = MESH_ZERO;
+    mesh_xfer x;
+    char memory[8];
+    int tag, came, k, last = 0, told = 0, denied = 0;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    s = (mesh_mpi__impl *)net.impl;
+    if (net.base.rank == 0 && net.base.size > 1) { /* a receive that nothing meets stands for a send that is under way */
+        x = conf_xfer(MESH_RECV, 1, memory, 8, NULL);
+        CHECK_INT(conf_post(&net.base, 7, 1, &x, 1, &ticket), MESH_OK);
+        tag = s->use[s->nrequests - 1].tag;
+        use_of(s, &ticket)->receives = MESH_MPI__NONE;
+        MPI_Send(&tag, 1, MPI_INT, 1, 3, MPI_COMM_WORLD);
+        for (k = 3; k < 5; k++) {
+            for (came = 0; !came; MPI_Iprobe(1, k, MPI_COMM_WORLD, &came, MPI_STATUS_IGNORE))
+                CHECK_OK(mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000), why);
+            MPI_Recv(&tag, 1, MPI_INT, 1, k, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            use_of(s, &ticket)->receives = MESH_MPI__AHEAD;
+        }
+        net.base.ops->cancel(&net.base, &ticket);
+        while (net.base.ops->test(&net.base, &ticket, &why) == MESH_IN_PROGRESS) mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000);
+    } else if (net.base.rank == 1) {
+        MPI_Recv(&tag, 1, MPI_INT, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        x = conf_xfer(MESH_RECV, 0, memory, 8, NULL);
+        CHECK_INT(conf_post(&net.base, 5, 1, &x, 1, &ticket), MESH_OK);
+        use = use_of(s, &ticket);
+        CHECK_INT(use->receives, MESH_MPI__AHEAD);
+        m->index = use->index, m->tag = tag ^ 1, m->nbytes = 1, m->message = MPI_MESSAGE_NULL;
+        use->tag = tag;
+        use->links->stray = m;
+        while ((use = use_of(s, &ticket)) != NULL && use->ticket->status == MESH_OK) {
+            int64_t aged = mesh_mpi__clock() - 2 * SECOND;
+            if (use->suspected > aged && last && use->asks == MESH_MPI__UNASKED && ++told == 2)
+                MPI_Send(&tag, 1, MPI_INT, 0, 3, MPI_COMM_WORLD);
+            denied |= use->asks == MESH_MPI__DENIED;
+            CHECK(!denied || told >= 2);
+            last = use->suspected != 0;
+            s->misfits_at = 0;
+            if (use->suspected) use->suspected = aged;
+            mesh_progress(&net.base, mesh_now(&net.base) + SECOND / 1000);
+        }
+        CHECK(told >= 2 && denied);
+        s->whole->stray = NULL, s->whole->stray_end = &s->whole->stray;
+        CHECK_INT(conf_finish(&net.base, &ticket), MESH_ERR_MISMATCH);
+        MPI_Send(&tag, 1, MPI_INT, 0, 4, MPI_COMM_WORLD);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    mesh_mpi_close(&net);
+    free(m);
 }
 
 /* Comms come and go: their communicators are used again. */
@@ -679,7 +744,16 @@ static void test_late_opener(void) {
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
+static void own_handler(MPI_Comm *comm, int *code, ...) { (void)comm, (void)code; }
+static int key_fails(MPI_Comm comm, int key, void *extra, void *in, void *out, int *flag) {
+    (void)comm, (void)key, (void)extra, (void)in, (void)out, (void)flag;
+    return MPI_ERR_OTHER;
+}
+
 static void test_mpi_refused(void) {
+    MPI_Errhandler before, own, now;
+    MPI_Comm copy;
+    int key;
     mesh_mpi net;
     mesh_error err;
     mesh_comm c;
@@ -690,6 +764,24 @@ static void test_mpi_refused(void) {
     CHECK(net.impl == NULL);
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
     check_shut(&net.base);
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    MPI_Comm_create_errhandler(own_handler, &own);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, own);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &now);
+    CHECK(now == own); /* set meanwhile, it stays */
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
+    MPI_Errhandler_free(&own), MPI_Errhandler_free(&now), MPI_Errhandler_free(&before);
+    MPI_Comm_create_keyval(key_fails, MPI_COMM_NULL_DELETE_FN, &key, NULL);
+    MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+    MPI_Comm_set_attr(copy, key, &key);
+    CHECK(mesh_mpi_open(&net, copy, &err) != MESH_OK);
+    CHECK_HAS(err.text, "MPI_Comm_idup");
+    check_shut(&net.base);
+    MPI_Comm_delete_attr(copy, key);
+    MPI_Comm_free(&copy);
+    MPI_Comm_free_keyval(&key);
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         CHECK_INT(mesh_all_reduce(&c, "zz", &v, &v, 1, MESH_I32, MESH_SUM), MESH_ERR_ARGUMENT);
@@ -732,6 +824,7 @@ static const test_case tests[] = {
     {"mpi/transport", test_transport, 0},
     {"mpi/many_under_way", test_many_under_way, 0},
     {"mpi/suspected", test_suspected, 0},
+    {"mpi/asks", test_asks, 0},
     {"mpi/comms", test_comms, 0},
     {"mpi/halves", test_two_halves, 0},
     {"mpi/tags", test_tags, 0},

@@ -38,8 +38,9 @@ ERRORS
     As on every transport, as far as MPI goes. Its own collectives do not compare calls (Open MPI 4.1 even writes beyond memory that is too short): there
     ranks that disagree are told by the deadline, which asks all what they are in. Most MPIs end the whole job when a process dies; where one goes on,
     the library says what MPI says. Errors of MPI are returned, not fatal, from mesh_mpi_open to mesh_mpi_close, on MPI_COMM_WORLD as well (Open MPI
-    reports some there). A message that nobody has received, and a collective of MPI's that was given up, stay MPI's until mesh_mpi_close: what was
-    sent from there, and a collective's buffers, must then live as long. Where a rank does not close, communicators are left to MPI_Finalize.
+    reports some there). A message that nobody has received, a collective of MPI's that was given up, and a receive that was given up when it
+    had met its message (MPI takes no such one back; it is waited for 0.2 s) stay MPI's until mesh_mpi_close, or until MPI_Finalize where that is TIMEOUT: their
+    buffers must then live as long, and what was being received may still be written there. Where a rank does not close, communicators are left to MPI_Finalize.
     Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline: for the communicator of a group whose ranks have just
     agreed on it.
 */
@@ -59,10 +60,11 @@ typedef struct mesh_mpi {
 
 /* Every rank of an intracommunicator calls it; it stays the caller's. STATE: MPI is not initialised, or is finalised, or knows of this rank alone where a
    launcher started several (mesh run, or another MPI's). ARGUMENT: no intracommunicator.
-   TIMEOUT: not all of its ranks have called it within 60 s. On error nothing is open. */
+   TIMEOUT: not all of its ranks have called it within 60 s; a collective of MPI's that this rank began is then still under way on the communicator, where no
+   other may follow. On error nothing is open. */
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err);
-/* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most: messages that
-   nobody has received are received then. TIMEOUT: the others do not come. */
+/* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most, and 1 s where
+   something has failed: messages that nobody has received are received then. TIMEOUT: the others do not come. STATE: MPI is finalised already. */
 MESH_API mesh_status mesh_mpi_close(mesh_mpi *net);
 /* A communicator of the group's ranks, in its order, for other libraries. Every rank of the group calls it. It is a copy, the library's until
    mesh_mpi_close; the same one each time. Errors of MPI on it are returned. STATE: no such group, or not over MPI. TIMEOUT: not all of them call it. */

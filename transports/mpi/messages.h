@@ -97,6 +97,10 @@ MESH__RARE void mesh_mpi__take_back(mesh_mpi__impl *s, mesh_mpi__ticket *k) {
                 MPI_Test_cancelled(&status, &canceled);
             if (!canceled) use->links->received++; /* it had come */
         }
+        if (!ended && use->receives == MESH_MPI__AHEAD) { /* it has met its message, which is coming in */
+            use->receives = MESH_MPI__MET;
+            if (now < k->until) continue;
+        }
         k->left--;
         use->ticket = NULL;
         if (ended) {

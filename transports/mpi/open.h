@@ -76,8 +76,11 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
     mesh_transport_free(t, s->which);
     mesh_transport_free(t, s->host);
     mesh_transport_free(t, s->gone);
-    if (--mesh_mpi__world.open == 0) {
-        MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
+    if (--mesh_mpi__world.open == 0) { /* unless the program has set one of its own meanwhile */
+        MPI_Errhandler now = MPI_ERRHANDLER_NULL;
+        MPI_Comm_get_errhandler(MPI_COMM_WORLD, &now);
+        if (now == MPI_ERRORS_RETURN) MPI_Comm_set_errhandler(MPI_COMM_WORLD, mesh_mpi__world.before);
+        if (now != MPI_ERRHANDLER_NULL) MPI_Errhandler_free(&now);
         MPI_Errhandler_free(&mesh_mpi__world.before);
     }
     s->net->impl = NULL;
@@ -87,11 +90,18 @@ MESH__RARE void mesh_mpi__release(mesh_mpi__impl *s, int others_may_send) {
 
 MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
     mesh_mpi__impl *s = mesh_mpi__of(t);
-    int64_t patience = mesh_transport_patience(t), start = mesh_mpi__clock(), now = start, last = 0;
+    mesh__engine *e = (mesh__engine *)t->engine;
+    int64_t patience = e && e->failed ? mesh_transport_patience(t) : MESH_MPI__PATIENCE, start = mesh_mpi__clock(),
+            now = start, last = 0;
     mesh_mpi__links *g;
-    mesh_status status = mesh_transport_detach(t);
+    mesh_status status = mesh__enter(t, why, "mpi_close");
     int i, code, ended = 0;
     if (status != MESH_OK) return status;
+    mesh__leave(t);
+    MPI_Finalized(&ended);
+    if (ended)
+        return mesh__fail(why, MESH_ERR_STATE, -1, "mesh_mpi_close: MPI is finalised; call it before MPI_Finalize");
+    while (e && e->ncomms) mesh_comm_close(e->comm[e->ncomms - 1]);
     for (i = 0; i < t->size; i++)
         if (i != t->rank && s->gone[i] != MESH_EVENT_LOST) mesh_mpi__say(s, i, MESH_MPI__GOODBYE, NULL, 0);
     while (!s->broken && now - start < patience) {
@@ -111,6 +121,8 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
         status = mesh__fail(why, MESH_ERR_TIMEOUT, i, "mesh_mpi_close: rank %d has not closed within %l ms", i,
                             patience / 1000000);
     }
+    if (s->nrequests > 1) mesh__retired_leave(t);
+    mesh_transport_detach(t);
     ended = s->request[0] == MPI_REQUEST_NULL;
     code = ended ? MPI_SUCCESS : MPI_Cancel(&s->request[0]); /* nothing comes any more */
     if (!ended && code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
@@ -172,13 +184,18 @@ MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *functio
 MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, MPI_Comm comm, MPI_Comm *out,
                                       int64_t deadline, mesh_error *err) {
     MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(t, sizeof *made);
+    MPI_Errhandler before;
     MPI_Request r;
     mesh_status status;
     int code;
     if (!made) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "%s: no memory", function);
+    MPI_Comm_get_errhandler(comm, &before);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); /* what goes wrong here is returned, not fatal; */
     code = MPI_Comm_idup(comm, made, &r);
     status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, function, &r, deadline, err)
-                                 : mesh_mpi__fail(err, -1, function, code);
+                                 : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
+    MPI_Comm_set_errhandler(comm, before); /* then the program's handler is in its place again */
+    MPI_Errhandler_free(&before);
     if (status == MESH_ERR_TIMEOUT) return status;
     if (status == MESH_OK) *out = *made;
     mesh_transport_free(t, made);

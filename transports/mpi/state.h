@@ -15,8 +15,9 @@
 
 /* Tags on the communicator beside the data. */
 enum { MESH_MPI__CONTROL, MESH_MPI__VOTE, MESH_MPI__VERDICT };
-/* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. */
-enum { MESH_MPI__GOODBYE = 100, MESH_MPI__MISFIT };
+/* Kinds of control messages of this transport's own, behind the core's. MISFIT: what you sent does not fit what I expect of you. ASK: are you still sending
+   this? COMES, COMES_NOT: the answers. */
+enum { MESH_MPI__GOODBYE = 100, MESH_MPI__MISFIT, MESH_MPI__ASK, MESH_MPI__COMES, MESH_MPI__COMES_NOT };
 enum {
     MESH_MPI__HEAD = 8,                 /* of a control message: kind, bytes */
     MESH_MPI__PIECE = 1 << 30,          /* bytes of a piece of what is larger than an int counts */
@@ -25,7 +26,7 @@ enum {
     MESH_MPI__MISFIT_NS = 1000000,      /* between two looks for messages that fit nothing */
     MESH_MPI__SUSPECTED_NS = 200000000, /* one does when it has stood for so long, and */
     MESH_MPI__SUSPECTED_PER_BYTE = 10,
-    MESH_MPI__MISFIT_BYTES = 12,   /* the communicator's serial, the tag */
+    MESH_MPI__MISFIT_BYTES = 12,   /* as of ASK and its answers: the communicator's serial, the tag */
     MESH_MPI__PLACES = 65536,      /* in a group's order that tags tell apart; */
     MESH_MPI__SURE = 8,            /* their other bits say what a message is for, which this many are enough to tell */
     MESH_MPI__LAST_NS = 200000000, /* for what is under way once all have closed */
@@ -55,6 +56,9 @@ enum {
     MESH_MPI__MET
 }; /* none; MPI knows of it; it does not; its message is here */
 
+/* What the sender of a suspected receive's message has said. */
+enum { MESH_MPI__UNASKED, MESH_MPI__ASKED, MESH_MPI__DENIED };
+
 /* What a request is for. */
 typedef struct mesh_mpi__use {
     mesh_mpi__ticket *ticket; /* NULL: nobody waits for it any more, or a control message */
@@ -67,6 +71,7 @@ typedef struct mesh_mpi__use {
     MPI_Datatype type; /* count of this; not MPI_BYTE: freed once MPI has it */
     int count;
     int64_t suspected; /* since when a message seems to stand in its place; 0: none does */
+    int asks;          /* whether its own message is under way: */
     uint64_t serial;   /* of the receive: equal ones meet their messages in order */
     void *memory;      /* freed with it: a control message, what an orphan works on */
 } mesh_mpi__use;
@@ -233,6 +238,33 @@ MESH__RARE void mesh_mpi__misfit(mesh_mpi__impl *s, int rank) {
     }
 }
 
+MESH__PRIVATE mesh_status mesh_mpi__say(mesh_mpi__impl *s, int rank, int kind, const void *data, size_t nbytes);
+
+MESH__RARE mesh_status mesh_mpi__say_of(mesh_mpi__impl *s, int rank, int kind, uint64_t serial, int tag) {
+    unsigned char said[MESH_MPI__MISFIT_BYTES];
+    mesh__put64(said, serial);
+    mesh__put32(said + 8, (uint32_t)tag);
+    return mesh_mpi__say(s, rank, kind, said, sizeof said);
+}
+
+/* A rank asks whether this one is still sending it what it waits for, or has the answer. */
+MESH__RARE void mesh_mpi__asked(mesh_mpi__impl *s, int rank, int kind) {
+    uint64_t serial = mesh__get64(s->heard + MESH_MPI__HEAD);
+    int tag = (int)mesh__get32(s->heard + MESH_MPI__HEAD + 8), i, comes = 0;
+    for (i = 1; i < s->nrequests; i++) {
+        mesh_mpi__use *use = &s->use[i];
+        if (!use->links || use->rank != rank || use->tag != tag || use->links->serial != serial) continue;
+        if (kind == MESH_MPI__ASK) {
+            comes |= !use->receives;
+        } else if (use->receives == MESH_MPI__AHEAD && use->asks == MESH_MPI__ASKED) {
+            use->asks = kind == MESH_MPI__COMES ? MESH_MPI__UNASKED : MESH_MPI__DENIED;
+            use->suspected = mesh_mpi__clock(); /* what was sent before the answer has time to be here */
+        }
+    }
+    if (kind == MESH_MPI__ASK)
+        mesh_mpi__say_of(s, rank, comes ? MESH_MPI__COMES : MESH_MPI__COMES_NOT, serial, tag); /* else it waits on */
+}
+
 /* One has come. Without memory for it, it stays where it is until there is some, and nothing more is listened to. */
 MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
     int kind = (int)mesh__get32(s->heard), goodbye = kind == MESH_MPI__GOODBYE;
@@ -241,6 +273,8 @@ MESH__PRIVATE void mesh_mpi__heard(mesh_mpi__impl *s, int rank) {
     s->unkept = 0;
     if (kind == MESH_MPI__MISFIT) {
         if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__misfit(s, rank);
+    } else if (kind >= MESH_MPI__ASK && kind <= MESH_MPI__COMES_NOT) {
+        if (nbytes == MESH_MPI__MISFIT_BYTES) mesh_mpi__asked(s, rank, kind);
     } else if (mesh__inbox_add(&s->net->base, &s->mail, goodbye ? (int)MESH_EVENT_CLOSED : kind, rank,
                                s->heard + MESH_MPI__HEAD, nbytes)) {
         s->event = 1;
@@ -443,7 +477,7 @@ MESH__PRIVATE int64_t mesh_mpi__place_of(const mesh_mpi__impl *s, int tag) {
 }
 
 /* Has a rank sent something else than a receive expects of it? Messages of a rank come in order, so that one which stands in this place, and fits nothing, came
-   instead. But MPI does not say that a receive has met its message, which may be long under way while a later one of the same operation stands already. */
+   instead. But MPI does not say that a receive has met its message, which may be long under way while a later one stands already: its sender is asked. */
 MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
     int64_t now = mesh_mpi__clock();
     mesh_mpi__links *g;
@@ -453,7 +487,6 @@ MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
     mesh_mpi__look(s);
     for (i = 1; i < s->nrequests; i++) {
         mesh_mpi__use *use = &s->use[i];
-        unsigned char said[MESH_MPI__MISFIT_BYTES];
         const mesh_mpi__stray *m;
         if (!use->ticket || use->ticket->status != MESH_OK) continue;
         if (use->receives != MESH_MPI__AHEAD && use->receives != MESH_MPI__HELD) continue;
@@ -463,14 +496,21 @@ MESH__RARE void mesh_mpi__misfits(mesh_mpi__impl *s) {
                 break;
         if (!m || !use->suspected) {
             use->suspected = m ? now : 0;
+            use->asks = MESH_MPI__UNASKED;
             continue;
         }
+        if (use->asks == MESH_MPI__ASKED && !s->gone[use->rank]) continue;
         if (now - use->suspected < MESH_MPI__SUSPECTED_NS + (int64_t)use->nbytes * MESH_MPI__SUSPECTED_PER_BYTE)
             continue;
+        if (use->receives == MESH_MPI__AHEAD && use->asks == MESH_MPI__UNASKED && !s->gone[use->rank]) {
+            int rank = use->rank;
+            use->asks = MESH_MPI__ASKED;
+            if (mesh_mpi__say_of(s, rank, MESH_MPI__ASK, use->links->serial, use->tag) != MESH_OK)
+                s->use[i].asks = MESH_MPI__UNASKED;
+            continue;
+        }
         mesh_mpi__wrong(s, use, MPI_SUCCESS, m->nbytes);
-        mesh__put64(said, use->links->serial);
-        mesh__put32(said + 8, (uint32_t)m->tag);
-        mesh_mpi__say(s, use->rank, MESH_MPI__MISFIT, said, sizeof said); /* else its deadline tells it */
+        mesh_mpi__say_of(s, use->rank, MESH_MPI__MISFIT, use->links->serial, m->tag); /* else its deadline tells it */
     }
 }
 
