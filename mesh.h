@@ -24,8 +24,8 @@ CONCEPTS
     index   a mesh is also a list: index i is the i-th rank in row-major order of its axes (last axis fastest).
     group   the ranks that differ only along some axes. Axes are named in one text, "dp,cp"; a group of several axes
             numbers its ranks row-major in the order WRITTEN. NULL means every axis, "" means none (a group of one).
-            Every list of names is read alike: "dp, cp" is "dp,cp", and so is "cp-dp": dashes go from the fastest axis
-            to the slowest, as Megatron writes them.
+            Every such list, of axes, groups or an order, is read alike: "dp, cp" is "dp,cp", and so is "cp-dp": dashes
+            go from the fastest axis to the slowest, as Megatron writes them. (Specs name axes with commas alone.)
 
 CONVENTIONS
     Ranks are int, from 0. The first axis named is the slowest unless mesh_desc.first_fastest says otherwise.

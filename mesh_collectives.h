@@ -601,9 +601,7 @@ MESH__PRIVATE mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes
     mesh_error why = MESH_ZERO;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_GROUP_OPEN, &r, &whole);
     if (status != MESH_OK) return status;
-    if (!axes)
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, MESH_CALL_GROUP_OPEN, axes,
-                            "axes is NULL; the whole mesh is always open");
+    if (!axes) return MESH_OK; /* the whole mesh always is */
     if (mesh__group_find(mesh__impl(c), axes)) return MESH_OK;
     if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK)
         return mesh__comm_broken(c, status, why.rank >= 0 ? why.rank : c->transport->rank,

@@ -38,7 +38,7 @@ typedef struct mesh_degrees {
 MESH_API mesh_status mesh_from_degrees(mesh *m, const mesh_degrees *degrees, const char *order, mesh_error *err);
 
 /* Factor `size` into `ndims` dims as close to each other as possible, non-increasing; dims given above 0 are kept.
-   ARGUMENT: size < 1, a negative dim, fixed dims that do not divide size. Source: MPI_Dims_create, MPI-4.1 section 8.5.2;
+   ARGUMENT: size < 1, more than 16 dims, a negative dim, fixed dims that do not divide size. Source: MPI_Dims_create, MPI-4.1 section 8.5.2;
    where implementations differ, the smallest largest dim wins, then the smallest second (as MPICH). */
 MESH_API mesh_status mesh_dims_create(int size, int ndims, int *dims, mesh_error *err);
 

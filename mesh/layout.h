@@ -53,8 +53,9 @@ MESH_API mesh_status mesh_layout_make(mesh_layout *l, const mesh *on, const mesh
 MESH_API mesh_status mesh_layout_set(mesh_layout *l, const char *axis, mesh_place place, mesh_error *err);
 /* What the above refuse, of a layout that was made by hand. All below, and plans, expect it to hold. */
 MESH_API mesh_status mesh_layout_check(const mesh_layout *l, mesh_error *err);
-/* 1 if they are one by another name: the same ranks, each with the same box, and the same ranks' summands are added by the same op.
-   (So nothing has to move; two meshes may be two factorings of one set of ranks.) O(axes) where mesh and spec are the same, else O(ranks * axes). */
+/* 1 if they are one by another name: the same ranks, each with the same box, and the same ranks' summands are added by the same op (of no elements: some op
+   alike, or none). (So nothing has to move; two meshes may be two factorings of one set of ranks.) O(axes) where mesh and spec are the same, else
+   O(ranks * axes). */
 MESH_API int mesh_layout_equal(const mesh_layout *a, const mesh_layout *b);
 
 /* ---- boxes ------------------------------------------------------------------------------------------------------- */

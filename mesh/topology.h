@@ -37,8 +37,8 @@ MESH_API mesh_status mesh_topology_check(const mesh_topology *t, mesh_error *err
    ranks: of a unit, "*" all; latency: a decimal with ns, us or ms; bandwidth: a decimal with MB/s or GB/s, or "*": bytes cost nothing. ARGUMENT: where
    the text is none, and as mesh_topology_check. */
 MESH_API mesh_status mesh_topology_parse(mesh_topology *t, const char *text, mesh_error *err);
-/* What mesh_topology_parse reads as the same again; numbers set by hand that it would not read become the nearest that it does. Returns the length
-   of the whole text; at most cap - 1 bytes and a terminator are written. A topology of no levels is "". */
+/* What mesh_topology_parse reads as the same again; numbers set by hand that it would not read become near ones that it does. Returns the length
+   of the whole text; at most cap - 1 bytes and a terminator are written. A topology of no levels is "", which is none to mesh_topology_parse. */
 MESH_API size_t mesh_topology_format(const mesh_topology *t, char *buf, size_t cap);
 
 #ifdef __cplusplus

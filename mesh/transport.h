@@ -12,7 +12,7 @@ DO THIS
 #ifndef MESH_TRANSPORT_H
 #define MESH_TRANSPORT_H
 
-#ifndef MESH_NO_STDLIB
+#ifndef MESH_NO_STDLIB /* declarations for where there is none; the implementation needs one */
 #include <errno.h>
 #include <stdlib.h>
 #endif

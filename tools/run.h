@@ -578,7 +578,9 @@ static const char run_help[] =
     "                   what makes NCCL go over its sockets, unless it is set; for correctness only\n"
     "  --timeout S      end everything after S seconds\n"
     "  --idle-timeout S end everything when no rank has printed anything for S seconds\n\n"
-    "Exit status: that of the first rank that fails (128 + signal), 124 after a timeout, 2 for wrong usage, else 0.\n";
+    "Exit status: that of the first rank that is seen to fail (128 + signal; of several that end within the same\n"
+    "moment, one of them), 124 after a timeout, 127 where PROGRAM cannot be run, 128 + signal where mesh run itself\n"
+    "is told to end, 2 for wrong usage, else 0.\n";
 
 /* The value of an option "-n 8", "-n8" or "--nproc-per-node=8", or NULL: it is another. *i moves on to what was used. */
 static const char *value_of(const char *name, int argc, char **argv, int *i, int *missing) {
