@@ -698,7 +698,7 @@ MESH__RARE mesh_status mesh__comm_open_inside(mesh_comm *c, mesh_transport *t, c
 
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
                                     mesh_error *err) {
-    mesh_status status = t ? mesh__enter(t, err, "comm_open")
+    mesh_status status = t ? mesh__enter_open(t, err, "comm_open")
                            : mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_comm_open: the transport is NULL");
     if (status != MESH_OK) return status;
     status = mesh__comm_open_inside(c, t, m, desc, err);
@@ -849,7 +849,7 @@ MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
 MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room) {
     mesh__engine *e;
     int rank, i, n = 0;
-    if (!t || mesh__enter(t, NULL, "lost_ranks") != MESH_OK) return -1;
+    if (!t || mesh__enter_open(t, NULL, "lost_ranks") != MESH_OK) return -1;
     e = (mesh__engine *)t->engine;
     if (e) mesh__control(e);
     for (rank = 0; e && e->ngone && rank < t->size; rank++) {
@@ -1000,7 +1000,7 @@ MESH__PRIVATE mesh_status mesh__alloc_inside(mesh_transport *t, size_t nbytes, v
 MESH_API mesh_status mesh_alloc(mesh_transport *t, size_t nbytes, void **p, mesh_error *err) {
     mesh_status status;
     if (!t || !p) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_alloc: %s is NULL", t ? "p" : "the transport");
-    if ((status = mesh__enter(t, err, "alloc")) != MESH_OK) return status;
+    if ((status = mesh__enter_open(t, err, "alloc")) != MESH_OK) return status;
     status = mesh__alloc_inside(t, nbytes, p, err);
     mesh__leave(t);
     return status;
@@ -1011,7 +1011,7 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
     mesh__memory *m;
     if (!p) return MESH_OK;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_free: the transport is NULL");
-    if ((status = mesh__enter(t, err, "free")) != MESH_OK) return status;
+    if ((status = mesh__enter_open(t, err, "free")) != MESH_OK) return status;
     m = (mesh__memory *)(void *)((unsigned char *)p - sizeof *m);
     status = MESH__HAS(t->ops, free) ? t->ops->free(t, p) : MESH_ERR_UNSUPPORTED;
     if (status != MESH_ERR_UNSUPPORTED) {

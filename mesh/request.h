@@ -248,7 +248,7 @@ MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until) {
 }
 
 MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until) {
-    mesh_status status = t ? mesh__enter(t, NULL, "progress") : MESH_ERR_ARGUMENT;
+    mesh_status status = t ? mesh__enter_open(t, NULL, "progress") : MESH_ERR_ARGUMENT;
     mesh__engine *e;
     if (status != MESH_OK) return status;
     e = (mesh__engine *)t->engine;
@@ -281,7 +281,7 @@ MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
 }
 
 MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake) {
-    mesh_status status = t ? mesh__enter(t, NULL, "arm") : MESH_ERR_ARGUMENT;
+    mesh_status status = t ? mesh__enter_open(t, NULL, "arm") : MESH_ERR_ARGUMENT;
     mesh__engine *e;
     int64_t at = INT64_MAX;
     if (status != MESH_OK) return status;

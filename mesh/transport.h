@@ -422,8 +422,8 @@ MESH__RARE mesh_status mesh__inside_error(mesh_transport *t, mesh_error *err, co
         call, other ? other : "comm_open");
 }
 
-/* Enter a public call; calls nest. STATE where another thread is inside, where a user's op calls back, or where the transport is not open; nothing of
-   the transport's was touched then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
+/* Enter a public call; calls nest. STATE where another thread is inside, where a user's op calls back, or in a fork of the process that opened it; nothing
+   of the transport's was touched then. The transport's own thread is waited for. t may be NULL. `call` lives on, and is without its "mesh_". */
 MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const char *call) {
     uintptr_t me = (uintptr_t)&errno; /* each thread's own */
     if (!t) return MESH_OK;
@@ -432,7 +432,7 @@ MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const c
         t->inside.depth++;
         return MESH_OK;
     }
-    if (mesh__is_shut(t)) return mesh__inside_error(t, err, call);
+    if (t->inside.alive && !*t->inside.alive) return mesh__inside_error(t, err, call);
     while (!mesh__claim(&t->inside.thread, me)) {
         uintptr_t holder = MESH__LOAD(&t->inside.thread);
         if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))
@@ -445,6 +445,11 @@ MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const c
     MESH__STORE(&t->inside.call, call);
     t->inside.depth = 1;
     return MESH_OK;
+}
+
+/* The same for a call that names a transport, which may not be open. */
+MESH__PRIVATE mesh_status mesh__enter_open(mesh_transport *t, mesh_error *err, const char *call) {
+    return t->ops ? mesh__enter(t, err, call) : mesh__inside_error(t, err, call);
 }
 
 MESH__PRIVATE void mesh__leave(mesh_transport *t) {
