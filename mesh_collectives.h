@@ -687,7 +687,7 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
     mesh_status status;
     const mesh__engine *e = mesh__impl(c)->engine;
     mesh_error why = MESH_ZERO;
-    int i, *all, failed = c->failed;
+    int i, *all, failed = (int)c->failed;
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i] == result)
             return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");

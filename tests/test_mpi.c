@@ -750,10 +750,25 @@ static int key_fails(MPI_Comm comm, int key, void *extra, void *in, void *out, i
     return MPI_ERR_OTHER;
 }
 
-static void test_mpi_refused(void) {
-    MPI_Errhandler before, own, now;
+/* What goes wrong in MPI while a communicator is copied is returned. */
+static void test_copies(void) {
     MPI_Comm copy;
     int key;
+    mesh_mpi net;
+    mesh_error err;
+    MPI_Comm_create_keyval(key_fails, MPI_COMM_NULL_DELETE_FN, &key, NULL);
+    MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+    MPI_Comm_set_attr(copy, key, &key);
+    CHECK(mesh_mpi_open(&net, copy, &err) != MESH_OK);
+    CHECK_HAS(err.text, "MPI_Comm_idup");
+    check_shut(&net.base);
+    MPI_Comm_delete_attr(copy, key);
+    MPI_Comm_free(&copy);
+    MPI_Comm_free_keyval(&key);
+}
+
+static void test_mpi_refused(void) {
+    MPI_Errhandler before, own, now;
     mesh_mpi net;
     mesh_error err;
     mesh_comm c;
@@ -773,15 +788,6 @@ static void test_mpi_refused(void) {
     CHECK(now == own); /* set meanwhile, it stays */
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
     MPI_Errhandler_free(&own), MPI_Errhandler_free(&now), MPI_Errhandler_free(&before);
-    MPI_Comm_create_keyval(key_fails, MPI_COMM_NULL_DELETE_FN, &key, NULL);
-    MPI_Comm_dup(MPI_COMM_WORLD, &copy);
-    MPI_Comm_set_attr(copy, key, &key);
-    CHECK(mesh_mpi_open(&net, copy, &err) != MESH_OK);
-    CHECK_HAS(err.text, "MPI_Comm_idup");
-    check_shut(&net.base);
-    MPI_Comm_delete_attr(copy, key);
-    MPI_Comm_free(&copy);
-    MPI_Comm_free_keyval(&key);
     if (!open_mpi(&net, MPI_COMM_WORLD)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         CHECK_INT(mesh_all_reduce(&c, "zz", &v, &v, 1, MESH_I32, MESH_SUM), MESH_ERR_ARGUMENT);
@@ -818,6 +824,7 @@ static int rank_killed(void) {
 
 static const test_case tests[] = {
     {"mpi/refused", test_mpi_refused, 0},
+    {"mpi/copies", test_copies, 0},
     {"mpi/native", test_native, 0},
     {"mpi/native_limits", test_native_limits, 0},
     {"mpi/scheduled", test_scheduled, 0},

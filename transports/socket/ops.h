@@ -276,9 +276,10 @@ MESH__PRIVATE void mesh_socket__wipe(void *p, size_t n) {
 MESH__RARE void mesh_socket__alive_make(mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX && defined(SYS_madvise)
     enum { WIPE_ON_FORK = 18 }; /* MADV_WIPEONFORK, of Linux 4.14, which strict C hides */
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    long bytes = sysconf(_SC_PAGESIZE);
+    size_t page = bytes > 0 ? (size_t)bytes : 0;
     unsigned char *at;
-    if ((s->alive = mesh_transport_alloc(&s->net->base, 2 * page)) == NULL) return;
+    if (!page || (s->alive = mesh_transport_alloc(&s->net->base, 2 * page)) == NULL) return;
     at = (unsigned char *)s->alive + (page - (uintptr_t)s->alive % page) % page;
     memset(at, 1, page);
     if (syscall(SYS_madvise, (long)(uintptr_t)at, (long)page, (long)WIPE_ON_FORK) == 0) s->net->base.inside.alive = at;
