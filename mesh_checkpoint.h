@@ -79,7 +79,8 @@ typedef struct mesh_checkpoint {
 } mesh_checkpoint;
 
 /* Save a list of tensors. Every rank of the comm calls; lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose
-   ranks are the comm's, with the same shape, dtype and layout. desc may be NULL. The folder is made if its parent is there. */
+   ranks are the comm's, with the same shape, dtype and layout. desc may be NULL. The folder is made if its parent is there; it is the same
+   on every rank, by whatever name: else ARGUMENT, and nothing is written. */
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
 /* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
@@ -87,11 +88,12 @@ MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, cons
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
 /* Collective: wait until all have written, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
-   comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. */
+   comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
+   for other saves; these make no checkpoint. */
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);
 
-/* Fill the tensors of a list from a folder: what any mesh saved, a folder of Hugging Face's with an index, or one with a single model.safetensors. Lists
-   may differ between ranks in any way. Everything is checked first: after ARGUMENT no tensor has changed anywhere. After STATE (a disk that fails between the
+/* Fill the tensors of a list from a folder: what any mesh saved, a folder of Hugging Face's with an index, or one with a single model.safetensors. The
+   folder is the same on every rank. Lists may differ between ranks in any way. Everything is checked first: after ARGUMENT no tensor has changed anywhere. After STATE (a disk that fails between the
    check and the reading) some may. Strides of a tensor need not be dense. */
 MESH_API mesh_status mesh_checkpoint_load(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);

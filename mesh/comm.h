@@ -54,7 +54,7 @@ MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint6
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 
 /* Ranks of the world that are lost or have closed their transport, as far as this rank has heard by now (mesh_progress hears more), in ascending order: as many
-   as there is room for. Returns how many there are; -1: t is NULL, or another thread is in the library. Each survivor hears of each, but not at once: who opens a comm of the
+   as there is room for. Returns how many there are; -1: t is NULL or not open, or another thread is in the library. Each survivor hears of each, but not at once: who opens a comm of the
    rest (a mesh over a table of them) too early has MISMATCH or PEER, asks again and opens again. */
 MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room);
 
@@ -152,9 +152,10 @@ MESH__RARE void mesh__retired_leave(mesh_transport *t) {
 
 MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
-    mesh_status status = mesh__is_shut(t) ? MESH_OK : mesh__enter(t, NULL, "transport_detach");
+    mesh_status status;
     int i;
-    if (status != MESH_OK || mesh__is_shut(t)) return status;
+    if (mesh__is_shut(t)) return MESH_OK;
+    if ((status = mesh__enter(t, NULL, "transport_detach")) != MESH_OK) return status;
     if (!e) {
         mesh__leave(t);
         return MESH_OK;

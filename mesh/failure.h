@@ -141,10 +141,13 @@ MESH__RARE mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int r
 
 /* A call that is made of others ends with `status`: what one of those has told then begins with its name. failed: the comm had failed before. */
 MESH__PRIVATE mesh_status mesh__composed(mesh_comm *c, const char *name, int failed, mesh_status status) {
-    char was[MESH_ERROR_BYTES];
-    if (status == MESH_OK || failed || c->error.status != (int)status || strstr(c->error.text, name)) return status;
+    char was[MESH_ERROR_BYTES], whole[64];
+    mesh__text t = mesh__text_on(whole, sizeof whole);
+    if (status == MESH_OK || failed || c->error.status != (int)status) return status;
+    mesh__put(&t, "mesh_%s", name);
+    if (strstr(c->error.text, whole)) return status;
     memcpy(was, c->error.text, sizeof was);
-    return mesh__fail(&c->error, status, c->error.rank, "mesh_%s: %s", name, was);
+    return mesh__fail(&c->error, status, c->error.rank, "%s: %s", whole, was);
 }
 
 /* A call that this rank got wrong fails the comm everywhere: the others would wait for it. */

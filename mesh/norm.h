@@ -20,11 +20,12 @@ extern "C" {
 
 /* The 2-norm of all tensors of all ranks' lists, every element of the whole once, whatever its layout: what is replicated counts on one rank. Lists may
    differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64 in the host's
-   memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole comm. ARGUMENT: an axis that is partial (reduce first),
-   another dtype, data that is NULL; then every rank fails. UNSUPPORTED: memory that is not the host's. */
+   memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole comm.
+   ARGUMENT: an axis that is partial (reduce first), another dtype, data that is NULL; then every rank fails. UNSUPPORTED: memory that is not the
+   host's. */
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm);
-/* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is infinite or no number
-   scales nothing: look at it. ARGUMENT too: a max that is not above 0. */
+/* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is
+   infinite or no number scales nothing: look at it. ARGUMENT too: a max that is not above 0. */
 MESH_API mesh_status mesh_clip(mesh_comm *c, const mesh_tensor *list, int n, double max, double *norm);
 
 #ifdef __cplusplus

@@ -20,8 +20,8 @@ extern "C" {
    apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, host
    memory. One all_reduce of one number; where it says that something differs, one all_gather finds what.
    MISMATCH, the same text on every rank: the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
-   the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that is NULL or stands twice. UNSUPPORTED: memory that is not the
-   host's. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
+   or a name that not all ranks of its mesh list; the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that
+   is NULL or stands twice. UNSUPPORTED: memory that is not the host's. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
 
 #ifdef __cplusplus
@@ -79,17 +79,13 @@ MESH__PRIVATE int mesh__replicas_of(const mesh_layout *l) {
     return n;
 }
 
-MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named *list, int at, mesh_error *err) {
-    const mesh_named *named = &list[at];
+MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named *named, mesh_error *err) {
     const mesh_tensor *t = &named->tensor;
     int i, rank = c->transport->rank;
     mesh_box box;
     if (c->transport->caps & MESH_CAP_DEVICE)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
     if (!named->name) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "its name is NULL");
-    for (i = 0; i < at; i++)
-        if (mesh__same(list[i].name, named->name))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "\"%s\" is tensor %d's name too", named->name, i);
     if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     for (i = 0; i < t->layout.on->naxes; i++)
         if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
@@ -217,7 +213,7 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
 }
 
 MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *list, int n) {
-    int i, rank;
+    int i, k, rank;
     uint64_t sum, whole = 0;
     mesh__group *g = NULL;
     mesh_request none;
@@ -230,14 +226,20 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
                                  "mesh_check_replicas: %d tensors, and the list is NULL, or of fewer than none", n);
     for (i = 0; i < n; i++) {
         mesh_error why;
-        status = mesh__replicas_check(c, list, i, &why);
+        status = mesh__replicas_check(c, &list[i], &why);
         if (status != MESH_OK)
             return mesh__comm_broken(c, status, rank, "mesh_check_replicas: tensor %d: %s", i, why.text);
     }
     say = (mesh__replica *)mesh_transport_alloc(c->transport, (size_t)n * sizeof *say + 8);
     if (!say) return mesh__comm_broken(c, MESH_ERR_MEMORY, rank, "mesh_check_replicas: no memory for %d tensors", n);
     sum = mesh__replicas_say(c, list, n, say);
-    status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_U64, MESH_SUM);
+    for (i = 1; i < n && status == MESH_OK; i++)
+        for (k = 0; k < i && status == MESH_OK; k++)
+            if (say[k].name == say[i].name)
+                status = mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,
+                                           "mesh_check_replicas: tensor %d: \"%s\" is tensor %d's name too", i,
+                                           list[i].name, k);
+    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_U64, MESH_SUM);
     if (status == MESH_OK && whole) status = mesh__replicas_find(c, say, n);
     mesh_transport_free(c->transport, say);
     return status;

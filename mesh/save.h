@@ -317,7 +317,6 @@ MESH__PRIVATE mesh_status mesh__lists_agree(mesh_comm *c, mesh__save *s, const c
 
 /* ---- // >>a save: from a bundle to what this rank writes ---- */
 
-/* Read the names' copy of the bundle: the files, their sizes, their tensors. */
 MESH__PRIVATE char *mesh__bundle_headers(char *bundle) { return bundle + 16 + strlen(bundle + 16) + 1; }
 
 /* Is this rank's folder the first rank's? Where the names are the same it is taken to be; of others the inode tells. */
@@ -328,6 +327,7 @@ MESH__PRIVATE mesh_status mesh__bundle_folder(const mesh__save *s, uint64_t inod
                       s->folder, name);
 }
 
+/* Read the names' copy of the bundle: the files, their sizes, their tensors. */
 MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
     unsigned char *p = (unsigned char *)s->names.p, *at;
     mesh__catalog *c = &s->catalog;

@@ -51,9 +51,10 @@ typedef struct mesh_loss {
     /* This rank's rows that were not ignored. NULL. */
     int64_t *counted;
 } mesh_loss;
-/* A logit that is no number or +infinity makes its row's loss and gradient no number, and so does a row of nothing but -infinity.
+/* A logit that is no number or +infinity makes the loss and gradient of its row, where that counts, no number, and so does a row of nothing but -infinity.
    One all_reduce (max) of a float per row and 4, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
-   column (named). STATE: the group is not open. UNSUPPORTED: another dtype, memory that is not the host's. Every rank fails, nothing is written. */
+   column (named). STATE: the group is not open. UNSUPPORTED: another dtype, memory that is not the host's. MISMATCH: the ranks along the axes that
+   shard the vocabulary have other layouts, dtypes, vocabularies, smoothings or targets. Every rank fails, nothing is written. */
 MESH_API mesh_status mesh_cross_entropy(mesh_comm *c, const mesh_loss *l);
 
 /* Rows of a table, and back. Local: along axes that shard its rows the result is P(sum) (zero where the row is elsewhere), its gradient R there. Along axes

@@ -844,26 +844,32 @@ static void test_checkpoint_abandoned(void) {
     folder_end();
 }
 
+/* A tensor of 31 x 8 numbers, saved as all 0, and two saves of it begun: of all 1, of all 2. */
+static void save_thrice(mesh_comm *c, mesh_named *w, float value[31 * 8], mesh_checkpoint s[2]) {
+    static const int64_t shape[2] = {31, 8};
+    mesh_error err;
+    int i, k;
+    CHECK_OK(mesh_tensor_make(&w->tensor, &c->on, "a:S(0)", MESH_F32, 2, shape, &err), err);
+    w->name = "w", w->tensor.data = value;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < 31 * 8; i++) value[i] = (float)k;
+        if (k)
+            CHECK_OK(mesh_checkpoint_save_start(c, checkpoint_folder, w, 1, NULL, &s[k - 1]), c->error);
+        else
+            CHECK_OK(mesh_checkpoint_save(c, checkpoint_folder, w, 1, NULL), c->error);
+    }
+}
+
 /* Two saves under way into one folder: who commits first keeps the files of one that was begun later, and not of one that was begun before, which is told. What is
    loaded is whole at every moment. */
 static void saved_twice_rank(mesh_transport *t, void *ctx) {
-    static const int64_t shape[2] = {31, 8};
-    int later_first = *(const int *)ctx, k, i, status;
+    int later_first = *(const int *)ctx, k, status;
     mesh_comm c;
-    mesh_error err;
     mesh_named w;
     mesh_checkpoint s[2];
     float value[31 * 8];
     if (!open_comm(t, &c, "a=-1", NULL, 30 * SECOND)) return;
-    CHECK_OK(mesh_tensor_make(&w.tensor, &c.on, "a:S(0)", MESH_F32, 2, shape, &err), err);
-    w.name = "w", w.tensor.data = value;
-    for (k = 0; k < 3; k++) {
-        for (i = 0; i < 31 * 8; i++) value[i] = (float)k;
-        if (k)
-            CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &w, 1, NULL, &s[k - 1]), c.error);
-        else
-            CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &w, 1, NULL), c.error);
-    }
+    save_thrice(&c, &w, value, s);
     for (k = 0; k < 2; k++) {
         int which = later_first ? 1 - k : k, want = later_first ? 2 : which + 1;
         status = mesh_checkpoint_wait(&s[which]);
@@ -874,9 +880,20 @@ static void saved_twice_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
+static void test_checkpoint_twice(void) {
+    static char names[32][300];
+    int later_first, ranks;
+    for (later_first = 0; later_first < 2; later_first++)
+        for (ranks = 1; ranks < 3; ranks++) {
+            folder_new();
+            run_world(ranks % 2 ? SIM : TCP, ranks, saved_twice_rank, &later_first);
+            CHECK_INT(folder_list(names), 2); /* one file, and the index */
+            folder_end();
+        }
+}
+
 /* Ranks that wait for two saves in another order: told, and what was the checkpoint stays. A save of nothing has its place among the others too. */
 static void saved_across_rank(mesh_transport *t, void *ctx) {
-    static const int64_t shape[2] = {31, 8};
     static const char *const none[] = {"step", "0", NULL}, *const some[] = {"step", "1", NULL};
     mesh_checkpoint s[2];
     mesh_checkpoint_desc d = MESH_ZERO;
@@ -885,19 +902,10 @@ static void saved_across_rank(mesh_transport *t, void *ctx) {
     int64_t length;
     mesh_named w;
     mesh_comm c;
-    mesh_error err;
-    int i, k;
+    int k;
     (void)ctx;
     if (!open_comm(t, &c, "a=-1", NULL, 30 * SECOND)) return;
-    CHECK_OK(mesh_tensor_make(&w.tensor, &c.on, "a:S(0)", MESH_F32, 2, shape, &err), err);
-    w.name = "w", w.tensor.data = value;
-    for (k = 0; k < 3; k++) {
-        for (i = 0; i < 31 * 8; i++) value[i] = (float)k;
-        if (k)
-            CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &w, 1, NULL, &s[k - 1]), c.error);
-        else
-            CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &w, 1, NULL), c.error);
-    }
+    save_thrice(&c, &w, value, s);
     for (k = 0; k < 2 && t->size > 1; k++) {
         CHECK_INT(mesh_checkpoint_wait(&s[t->rank ? 1 - k : k]), MESH_ERR_MISMATCH);
         CHECK_HAS(c.error.text, "mesh_checkpoint_wait: ranks wait for other saves, of numbers 2 to 3; wait for them in one order");
@@ -926,18 +934,6 @@ static void test_checkpoint_across(void) {
         run_world(ranks % 2 ? SIM : TCP, ranks, saved_across_rank, NULL);
         folder_end();
     }
-}
-
-static void test_checkpoint_twice(void) {
-    static char names[32][300];
-    int later_first, ranks;
-    for (later_first = 0; later_first < 2; later_first++)
-        for (ranks = 1; ranks < 3; ranks++) {
-            folder_new();
-            run_world(ranks % 2 ? SIM : TCP, ranks, saved_twice_rank, &later_first);
-            CHECK_INT(folder_list(names), 2); /* one file, and the index */
-            folder_end();
-        }
 }
 
 /* Ranks that load from folders which are not the same. In its own process each of them: it goes where its "here" is. */

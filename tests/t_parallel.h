@@ -377,6 +377,12 @@ static void nested_rank(mesh_transport *t, void *ctx) {
 }
 static void test_nested(void) {
     int what;
+    mesh_comm c = MESH_ZERO;
+    mesh__fail(&c.error, MESH_ERR_PEER, 1, "all_reduce on \"norm\""); /* the name of an axis is not the call's */
+    mesh__composed(&c, "norm", 0, MESH_ERR_PEER);
+    CHECK(!strcmp(c.error.text, "mesh_norm: all_reduce on \"norm\"") && c.error.rank == 1);
+    mesh__composed(&c, "norm", 0, MESH_ERR_PEER);
+    CHECK(!strncmp(c.error.text, "mesh_norm: all", 14));
     for (what = 0; what < OF_ENDS; what++) run_world(SIM, 2, nested_rank, &what);
 }
 

@@ -39,8 +39,9 @@ ERRORS
     ranks that disagree are told by the deadline, which asks all what they are in. Most MPIs end the whole job when a process dies; where one goes on,
     the library says what MPI says. Errors of MPI are returned, not fatal, from mesh_mpi_open to mesh_mpi_close, on MPI_COMM_WORLD as well (Open MPI
     reports some there). A message that nobody has received, a collective of MPI's that was given up, and a receive that was given up when it
-    had met its message (MPI takes no such one back; it is waited for 0.2 s) stay MPI's until mesh_mpi_close, or until MPI_Finalize where that is TIMEOUT: their
-    buffers must then live as long, and what was being received may still be written there. Where a rank does not close, communicators are left to MPI_Finalize.
+    had met its message (MPI takes no such one back; it is waited for 0.2 s) stay MPI's until mesh_mpi_close, or until MPI_Finalize where that is
+    TIMEOUT: their buffers must then live as long, and what was being received may still be written there. Where a rank does not close, communicators
+    are left to MPI_Finalize.
     Nothing is aborted: MPI_Abort is the program's. One wait is MPI's own, without a deadline: for the communicator of a group whose ranks have just
     agreed on it.
 */

@@ -56,7 +56,7 @@ ERRORS
     The peer that is lost is named on every rank: by those connected to it, which tell those they are connected to. On one host that is
     when its process ends (Linux), over TCP when its connections do: a program that forks calls mesh_socket_close in the child, or
     execs, for a child that outlives the rank keeps them open. There that closes descriptors and mappings, says nothing to anybody and is OK; every
-    other call is STATE in a child (Linux 4.14 and later). Where a connection breaks between two living ranks one of them is given
+    other call is STATE in a child (Linux 4.14 and later). Of stdin, stdout and stderr those that are closed as it opens become /dev/null. Where a connection breaks between two living ranks one of them is given
     up; comms without that one go on. Another host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about
     20 s; one whose program is slow is not.
 

@@ -71,7 +71,7 @@ typedef struct mesh_mpi__use {
     MPI_Datatype type; /* count of this; not MPI_BYTE: freed once MPI has it */
     int count;
     int64_t suspected; /* since when a message seems to stand in its place; 0: none does */
-    int asks;          /* whether its own message is under way: */
+    int asks;          /* what its sender says then: MESH_MPI__UNASKED, ... */
     uint64_t serial;   /* of the receive: equal ones meet their messages in order */
     void *memory;      /* freed with it: a control message, what an orphan works on */
 } mesh_mpi__use;
