@@ -37,6 +37,9 @@ unit() { # the tests of test_mpi.c
         esac
     done < <(run "$1" "$build/test_mpi_$mpi")
     [ $ended = 1 ] || told 1 "the tests on $1 ranks of $mpi come to their end" ""
+    line=$(run "$1" "$build/test_mpi_$mpi" --late)
+    grep -q "^closed late: 0 checks failed" <<<"$line"
+    told $? "a transport that is closed behind MPI_Finalize, on $1 ranks of $mpi" "$line"
     [ "$mpi" = openmpi ] && [ "$1" -gt 2 ] || return # MPICH ends the job with its rank
     line=$(run "$1" --enable-recovery "$build/test_mpi_$mpi" --killed)
     grep -q "^killed: 0 checks failed" <<<"$line"

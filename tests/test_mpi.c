@@ -822,6 +822,19 @@ static int rank_killed(void) {
     return bad != 0;
 }
 
+/* A transport that is closed too late. In a job of its own; 0: as it should be. */
+static int closed_late(void) {
+    static mesh_mpi net;
+    mesh_error err;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return 1;
+    MPI_Finalize();
+    CHECK_INT(net.base.ops->close(&net.base, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_mpi_close: MPI is finalised; call it before MPI_Finalize");
+    CHECK_INT(mesh_mpi_close(&net), MESH_ERR_STATE);
+    if (!net.base.rank) printf("closed late: %d checks failed\n", test_failures), fflush(stdout);
+    return test_failures != 0;
+}
+
 static const test_case tests[] = {
     {"mpi/refused", test_mpi_refused, 0},
     {"mpi/copies", test_copies, 0},
@@ -922,6 +935,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     world_elsewhere = world_of_mpi;
     if (argc > 1 && !strcmp(argv[1], "--killed")) alarm(100), _exit(rank_killed()); /* MPI_Finalize would wait for it */
+    if (argc > 1 && !strcmp(argv[1], "--late")) alarm(100), _exit(closed_late());
     if (argc > 2 && !strcmp(argv[1], "--limit")) limit = (unsigned)atoi(argv[2]), argc -= 2, argv += 2;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         int bad, all;
