@@ -124,8 +124,8 @@ typedef struct mesh__op {
     uint32_t ring;           /* which of all operations remembered it is; see mesh__history_of */
     int64_t start, deadline; /* where it is timed */
     int timed;
-    /* While it is blocked in: when to ask the others, again after how long; when to say so. */
-    int64_t next_ask, ask_wait, say;
+    /* While it is blocked in: when to ask the others, again after how long; when to say so, and how long it will have waited then. */
+    int64_t next_ask, ask_wait, say, say_wait;
     int64_t gone_until; /* when it gives up on a rank that has closed; 0: none */
     struct mesh__op *next_unused;
     mesh__origin origin;
@@ -959,7 +959,8 @@ MESH__PRIVATE void mesh__op_wait_until(mesh__engine *e, mesh__op *op, int64_t un
     if (op->state == MESH__ACTIVE && !op->next_ask) { /* the first time it is waited for */
         op->ask_wait = impl->ask;
         op->next_ask = mesh__now(e) + op->ask_wait;
-        op->say = op->next_ask - op->ask_wait + MESH__SAY_NS;
+        op->say_wait = MESH__SAY_NS;
+        op->say = op->next_ask - op->ask_wait + op->say_wait;
     }
     while (op->state == MESH__ACTIVE && op->generation == generation) {
         int64_t now, wake;

@@ -566,13 +566,14 @@ MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
 
 /* ---- // >>blocked ---- */
 
-/* Said once, when an operation has waited for long: a rank that is only slow is no error. */
+/* Said when an operation has waited for long, and for twice as long: a rank that is only slow is no error. */
 MESH__RARE void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
     char text[400];
     int ranks[MESH__WALK_PENDING], n;
     mesh__text t = mesh__text_on(text, sizeof text);
     if (!e->t->log) return;
-    mesh__put(&t, "%s: rank %d has waited for 10 s in ", mesh__impl(op->comm)->name, e->t->rank);
+    mesh__put(&t, "%s: rank %d has waited for %l s in ", mesh__impl(op->comm)->name, e->t->rank,
+              op->say_wait / 1000000000);
     mesh__put_record(&t, &op->record);
     if (e->t->caps & MESH_CAP_PENDING) {
         n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
@@ -598,7 +599,7 @@ MESH__PRIVATE int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now) {
     if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
     if (now >= op->say) {
         mesh__say_waiting(e, op);
-        op->say = INT64_MAX;
+        for (; op->say <= now; op->say_wait *= 2) op->say += op->say_wait;
     }
     if (op->say < wake) wake = op->say;
     return now >= op->deadline ? now + 1000000 : wake; /* past it the roll is called */

@@ -1018,7 +1018,7 @@ static int stop_what;
 static void stop_log(void *ctx, int level, const char *text) {
     unsigned char what = (unsigned char)stop_what;
     (void)ctx, (void)level;
-    if (strstr(text, "has waited for 10 s in") && strstr(text, "rank 1") && strstr(text, failing_name(stop_what)))
+    if (strstr(text, "has waited for ") && strstr(text, "rank 1") && strstr(text, failing_name(stop_what)))
         CHECK(write(stop_shared.word[1], &what, 1) == 1);
 }
 
