@@ -8,9 +8,9 @@ WARN = -Wall -Wextra -Wshadow
 ifeq ($(config),debug)
 FLAGS = -g -O0
 else ifeq ($(config),sanitize)
-FLAGS = -g -Og -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FLAGS = -g1 -Og -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 else ifeq ($(config),thread)
-FLAGS = -g -Og -fsanitize=thread -DMESH_TEST_ONE_MAPPING
+FLAGS = -g1 -Og -fsanitize=thread -DMESH_TEST_ONE_MAPPING
 else ifeq ($(config),coverage)
 FLAGS = -g -O0 --coverage
 else ifeq ($(config),release)
