@@ -566,7 +566,7 @@ MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
 
 /* ---- // >>blocked ---- */
 
-/* Said when an operation has waited for long, and for twice as long: a rank that is only slow is no error. */
+/* Said when an operation has waited for long, and again after twice as long: a rank that is only slow is no error. */
 MESH__RARE void mesh__say_waiting(mesh__engine *e, const mesh__op *op) {
     char text[400];
     int ranks[MESH__WALK_PENDING], n;

@@ -115,25 +115,21 @@ static void law_pump(void) {
             exit(1);                                                              \
         }                                                                         \
     } while (0)
-/* Nothing waits to be sent, and no kernel holds what was. */
-static int law_is_still(void) {
+/* Has any connection bytes to be sent, or its kernel some that are not acknowledged (TIOCOUTQ), or not read (FIONREAD)? */
+static int law_holds(unsigned long which) {
     int i, k, bytes;
     for (i = 0; i < law_n; i++)
         for (k = 0; law[i].net.impl && k < law_impl(i)->nconns; k++) {
             const mesh_socket__conn *c = law_impl(i)->conn[k];
-            if (c->frame || c->out_at != c->out_len) return 0;
-            if (ioctl(c->fd, TIOCOUTQ, &bytes) == 0 && bytes) return 0;
-            if (ioctl(c->fd, FIONREAD, &bytes) == 0 && bytes) return 0;
+            if (c->frame || c->out_at != c->out_len || (ioctl(c->fd, which, &bytes) == 0 && bytes)) return 1;
         }
-    return 1;
+    return 0;
 }
-/* Whatever is under way has come: TCP on a busy host hands over some of it late. */
+/* Whatever is under way has come: TCP on a busy host hands over some of it late. First what was sent: it is what others read then. */
 static void law_settle(void) {
-    double end = test_now() + 10;
     int i;
-    do {
-        for (i = 0; i < 200; i++) law_pump();
-    } while (!law_is_still() && test_now() < end);
+    for (i = 0; i < 200; i++) law_pump();
+    LAW_UNTIL(!law_holds(TIOCOUTQ) && !law_holds(FIONREAD));
 }
 
 static void law_post(int rank, int direction, int peer, void *base, uint64_t nbytes, const mesh_block *block,
