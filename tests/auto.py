@@ -78,11 +78,11 @@ def check_search():
         m = {**MODEL, **change}
         want = list(ways(m, 4, 4 * hosts))
         said = auto(m, dict(hosts=hosts))
-        got = {(r["tp"], r["cp"], r["pp"], r["ep"], r["dp"]) for r in said["rows"]}
+        got, wanted = {(r["tp"], r["cp"], r["pp"], r["ep"], r["dp"]) for r in said["rows"]}, set(want)
         why = [f"{said['tried']} ways, brute force {len(want)}"] if said["tried"] != len(want) else []
         if got != {w[:5] for w in want}: why.append(f"meshes that differ: {sorted(got ^ {w[:5] for w in want})}")
         names = ("tp", "cp", "pp", "ep", "dp", "dp_shard", "zero", "sp", "micro", "schedule", "chunks", "recompute")
-        why += [f"no way of brute force: {r}" for r in said["rows"] if tuple(r[n] for n in names) not in set(want)]
+        why += [f"no way of brute force: {r}" for r in said["rows"] if tuple(r[n] for n in names) not in wanted]
         law(f"the search has every way: {change} on {4 * hosts}", why)
     for change, hosts in ((dict(experts=4), 2), (dict(experts=6, layers=4, batch=24), 3)):
         m = {**MODEL, "layers": 2, "batch": 8, "top_k": 2, **change}

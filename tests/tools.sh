@@ -4,10 +4,23 @@ set -u
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 out=$build/tools
+: "${JOBS:=$(($(nproc) + 1))}" # many steps wait for most of their time
 . tests/steps.sh
 mesh=$build/mesh
 json="python3 -m json.tool"
 command -v python3 >/dev/null || { echo "skip: python3 reads no JSON here"; json=cat; }
+
+# a rank that is killed leaves its trace; a broken line is no event of the whole
+rm -rf "$out/killed"
+refuses "a job with a rank that is killed" "rank 2 was lost" env MESH_TRACE=$out/killed $mesh run -n 3 -- bash -c 'trace=$1; shift
+    [ $RANK = 2 ] || exec "$@"
+    "$@" & until grep -qs "\"halo" $trace/rank-2.json; do sleep 0.1; done; kill -9 $!; wait $!' killed $out/killed $build/heat --mesh x=3 --steps 2000000000
+settle
+step "its trace" bash -c "printf ',\n{\"ph\":\"X\",\"dur\":4x5}\n' >>$out/killed/rank-1.json; $mesh trace $out/killed >$out/killed.txt && grep -q '^3 ranks' $out/killed.txt && grep -q 'no whole event' $out/killed.txt && grep -q halo $out/killed/rank-2.json && $json <$out/killed/trace.json >/dev/null"
+
+# the longest first, beside the others
+command -v python3 >/dev/null && step "train_gpt: every parallelism as one rank" python3 tests/train.py $build
+command -v python3 >/dev/null && step "auto: every way, by formulas, published runs" python3 tests/auto.py $mesh
 
 # README's program, with the headers copied as it says
 rm -rf "$out/yours" && mkdir -p "$out/yours" && eval "$(sed -n 's|^\(cp -r .*\)~/yours/$|\1|p' README.md) $out/yours/"
@@ -89,7 +102,6 @@ refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo 
 refuses "data parallelism without its axis" 'zero1 needs an axis "dp", "dp_shard" or "dp_replicate" in the mesh: pp=2' $mesh zoo zero1 --mesh pp=2
 step "zoo says why a schedule is none" bash -c "$mesh zoo --mesh pp=3 --json | $json | grep -q 'why.*interleaved with 4 micro-batches'"
 
-command -v python3 >/dev/null && step "auto: every way, by formulas, published runs" python3 tests/auto.py $mesh
 auto="$mesh auto --model $out/auto.model --cluster $out/auto.cluster"
 printf 'layers 6\nheads 8 # of 64\nkv_heads 8\nhidden 512\nffn 2048\nsequence 256\nbatch 24\nsource a test\n' >$out/auto.model
 printf 'hosts 2\ndevices_per_host 4\nmemory 16\nbandwidth 1000\nflops 100\nefficiency 0.5\ntopology 4:3us:100GB/s,*:8us:10GB/s\nsource a test\n' >$out/auto.cluster
@@ -189,13 +201,6 @@ refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpiru
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
-# a rank that is killed leaves its trace; a broken line is no event of the whole
-rm -rf "$out/killed"
-refuses "a job with a rank that is killed" "rank 2 was lost" env MESH_TRACE=$out/killed $mesh run -n 3 -- bash -c 'trace=$1; shift
-    [ $RANK = 2 ] || exec "$@"
-    "$@" & until grep -qs "\"halo" $trace/rank-2.json; do sleep 0.1; done; kill -9 $!; wait $!' killed $out/killed $build/heat --mesh x=3 --steps 2000000000
-settle
-step "its trace" bash -c "printf ',\n{\"ph\":\"X\",\"dur\":4x5}\n' >>$out/killed/rank-1.json; $mesh trace $out/killed >$out/killed.txt && grep -q '^3 ranks' $out/killed.txt && grep -q 'no whole event' $out/killed.txt && grep -q halo $out/killed/rank-2.json && $json <$out/killed/trace.json >/dev/null"
 
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
@@ -212,7 +217,6 @@ step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'ec
 step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
-command -v python3 >/dev/null && step "train_gpt: every parallelism as one rank" python3 tests/train.py $build
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved
