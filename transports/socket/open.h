@@ -484,17 +484,20 @@ MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh
 
 /* This rank's place among those on this host, and how many ranks each of its cores is shared by. */
 MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
-    int i, here = 0, before = 0, cores, me = s->net->base.rank;
+    int i, before = 0, cores, me = s->net->base.rank;
     uint64_t mine = s->book[me].cores, bits;
+    s->near = s->place = 0;
     for (i = 0; i < s->net->base.size; i++)
         if (i == me || s->book[i].host == s->book[me].host) {
             uint64_t theirs = s->book[i].cores;
-            here += i == me || !mine || !theirs || (mine & theirs) != 0;
+            int near = i == me || !mine || !theirs || (mine & theirs) != 0;
+            s->near += near;
+            s->place += near && i < me;
             before += i < me;
         }
     s->net->local_rank = w->local_rank >= 0 ? w->local_rank : before;
     cores = mesh_env_cores(&bits);
-    s->crowded = here > cores ? (here + cores - 1) / cores : 0;
+    s->crowded = s->near > cores ? (s->near + cores - 1) / cores : 0;
 }
 
 /* An event a line, in Chrome's trace format, in the file as it happens: one without its end, of a rank that was killed, is good to read too. Operations under way
@@ -851,7 +854,6 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     if (!s->sharing) mesh_socket__unshare(s);
     if (s->sharing) mesh_socket__probe(s);
     if (s->sharing) mesh_socket__all_call(s->shared);
-    if (s->sharing && !s->crowded) mesh_socket__spread(s->shared);
     s->net->base.ops = mesh_socket__ops(s->sharing);
     for (i = 0; i < s->nconns && s->sharing; i++) {
         mesh_socket__conn *c = s->conn[i];
@@ -913,6 +915,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         mesh_socket__release(s);
         return status;
     }
+    if (!s->crowded && s->near > 1) mesh_socket__spread(s);
     if (s->trace)
         fprintf(
             s->trace,

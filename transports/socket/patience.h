@@ -65,7 +65,7 @@ MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
 
 /* The sockets of the opening wake a rank on its waker's core, a program that computes takes the other one, and the kernel leaves those together
    that never sleep for long: here each goes to a core of its own. It is bound to none. */
-MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
+MESH__RARE void mesh_socket__spread(const mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity)
     enum { BITS = 8 * (int)sizeof(unsigned long), CORES = 4096 };
     unsigned long allowed[CORES / BITS], one[CORES / BITS];
@@ -73,7 +73,7 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
     int i, n = 0, mine;
     for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / BITS] >> i % BITS & 1);
     if (n < 2) return;
-    mine = h->n <= n ? (int)((int64_t)h->me * n / h->n) : h->me % n;
+    mine = s->near <= n ? (int)((int64_t)s->place * n / s->near) : s->place % n;
     for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
     memset(one, 0, sizeof one);
     one[i / BITS] = 1UL << i % BITS;
@@ -81,7 +81,7 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__shared *h) {
     status |= syscall(SYS_sched_setaffinity, 0L, bytes, allowed);
     (void)status;
 #else
-    (void)h;
+    (void)s;
 #endif
 }
 
@@ -92,7 +92,7 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     now = mesh_socket__clock();
     if (now < s->part_at) return;
     s->part_at = now + MESH_SOCKET__PART_NS;
-    mesh_socket__spread(s->shared);
+    mesh_socket__spread(s);
 }
 
 MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s); /* direct.h */

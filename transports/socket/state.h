@@ -311,7 +311,8 @@ typedef struct mesh_socket__impl {
     int lanes, tcp_fd, unix_fd, joined, in_open, closing, threaded;
     int64_t opened_by; /* a process */
     void *alive;       /* memory of inside.alive; see mesh_socket__alive_make */
-    int crowded;       /* so many ranks share a core; 0: each has its own */
+    int near, place;   /* so many ranks share this one's cores; its place among them */
+    int crowded;       /* so many share a core; 0: each has its own */
     int ready;         /* Linux: an epoll of processes, and of all that is waited for once that is many; -1: none */
     int wide;     /* that is many: a descriptor in an epoll costs a little with each message, asking all costs more */
     int hears[2]; /* are the listeners (tcp_fd, unix_fd) in it? */
