@@ -248,6 +248,8 @@ int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags);
 int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags) {
     return failing_call(FAIL_AT_ACCEPT) ? -1 : accept4(fd, a, length, flags);
 }
+static unsigned long failing_cores[2][16]; /* what the last two calls bound a thread to, */
+static int failing_bindings;                /* of so many */
 long failing_syscall(long number, ...);
 long failing_syscall(long number, ...) {
     long a[6] = {0, 0, 0, 0, 0, 0};
@@ -263,6 +265,8 @@ long failing_syscall(long number, ...) {
     va_start(args, number);
     for (i = 0; i < given; i++) a[i] = va_arg(args, long);
     va_end(args);
+    if (number == SYS_sched_setaffinity && a[1] <= (long)sizeof failing_cores[0])
+        memcpy(failing_cores[failing_bindings++ % 2], (const void *)a[2], (size_t)a[1]);
     return failing_call(FAIL_AT_SYSCALL) ? -1 : syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 #define accept4(fd, a, n, flags) failing_accept4(fd, a, n, flags)

@@ -312,8 +312,44 @@ static void test_pinned(void) {
     mend_fd = listen_loopback(AF_INET, &mend_port);
     mend_processes(3, pinned_process, NULL);
 }
+/* Ranks that have a core each go to it when they have met, and are bound to none; whatever they speak over. */
+static void apart_process(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    unsigned long mask[16] = {0}, one[16] = {0};
+    int n = 0, core;
+    mesh_socket net;
+    mesh_error err;
+    while (mend_core(n) >= 0) n++;
+    core = mend_core(rank * n / 2);
+    one[(size_t)core / (8 * sizeof *one)] = 1ul << (size_t)core % (8 * sizeof *one);
+    CHECK(syscall(SYS_sched_getaffinity, 0, sizeof mask, mask) > 0);
+    d.lanes = *(int *)ctx;
+    failing_bindings = 0;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return;
+    if (!mesh_socket__of(&net.base)->crowded) {
+        CHECK_INT(failing_bindings, 2);
+        CHECK(!memcmp(failing_cores[0], one, sizeof one));
+        CHECK(!memcmp(failing_cores[1], mask, sizeof mask));
+    } else
+        CHECK_INT(failing_bindings, 0);
+    mesh_socket_close(&net);
+}
+static void test_apart(void) {
+    static int lanes[] = {MESH_SOCKET_TCP, MESH_SOCKET_UNIX, MESH_SOCKET_AUTO};
+    int i;
+    if (mend_core(1) < 0) {
+        fprintf(stderr, "    one core: not tested\n");
+        return;
+    }
+    for (i = 0; i < 3; i++) {
+        mend_fd = listen_loopback(AF_INET, &mend_port);
+        mend_processes(2, apart_process, &lanes[i]);
+    }
+}
 #else
 static void test_pinned(void) {}
+static void test_apart(void) {}
 #endif
 
 /* ---- 14: lanes ---- */
@@ -855,6 +891,7 @@ static const test_case joining_tests[] = {
     {"joining/lost_without_memory", test_lost_without_memory, 0},
     {"joining/refusal", test_refusal, 0},
     {"joining/pinned", test_pinned, 0},
+    {"joining/apart", test_apart, 0},
     {"joining/lanes", test_lanes, 0},
     {"joining/jobs", test_jobs, 0},
     {"joining/jobs_mpich", test_jobs_mpich, 0},
