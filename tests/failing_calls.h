@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -248,8 +249,8 @@ int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags);
 int failing_accept4(int fd, struct sockaddr *a, socklen_t *length, int flags) {
     return failing_call(FAIL_AT_ACCEPT) ? -1 : accept4(fd, a, length, flags);
 }
-static unsigned long failing_cores[2][16]; /* what the last two calls bound a thread to, */
-static int failing_bindings;                /* of so many */
+static __thread unsigned long failing_cores[2][16]; /* what the last two calls bound this thread to, */
+static __thread int failing_bindings;                /* of so many */
 long failing_syscall(long number, ...);
 long failing_syscall(long number, ...) {
     long a[6] = {0, 0, 0, 0, 0, 0};
