@@ -285,7 +285,7 @@ static int mend_core(int k) {
     unsigned long mask[16] = {0};
     int i;
     if (syscall(SYS_sched_getaffinity, 0, sizeof mask, mask) < 0) return -1;
-    for (i = 0; i < 1024; i++)
+    for (i = 0; i < (int)(8 * sizeof mask); i++)
         if (mask[i / (8 * sizeof *mask)] >> i % (8 * sizeof *mask) & 1 && k-- == 0) return i;
     return -1;
 }
