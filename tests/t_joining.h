@@ -278,6 +278,7 @@ static void test_refusal(void) {
 /* ---- 13: waiting ---- */
 
 #if MESH_SOCKET__LINUX
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 extern long syscall(long number, ...);
 /* The k-th core that this process may use, or -1. */
@@ -347,9 +348,96 @@ static void test_apart(void) {
         mend_processes(2, apart_process, &lanes[i]);
     }
 }
+/* Over sockets the kernel is asked where the others are, when the core was dear. Rank 1 computes on rank 0's core, then on another, then sleeps; its name
+   has what a careless reader takes for the fields behind it. */
+static void bind_to(int core) {
+    unsigned long mask[16] = {0};
+    mask[(size_t)core / (8 * sizeof *mask)] = 1ul << (size_t)core % (8 * sizeof *mask);
+    CHECK_INT(syscall(SYS_sched_setaffinity, 0, sizeof mask, mask), 0);
+}
+static int persists(mesh_socket__impl *s, int64_t spun) { /* as it is decided when a sleep and a yield have cost 1 ms each */
+    s->long_waits = 1, s->crowded = 0, s->ask_at = 0;
+    s->sleep_cost = s->yield_cost = 1000000;
+    return mesh_socket__perseveres(s, 20, spun);
+}
+static void cores_process(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    int here = mend_core(0), there = mend_core(1);
+    double end = test_now() + 10;
+    mesh_socket__impl *s;
+    mesh_socket__entry *other;
+    uint64_t process;
+    unsigned pid;
+    mesh_socket net;
+    mesh_error err;
+    (void)ctx;
+    d.lanes = MESH_SOCKET_TCP;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return;
+    s = mesh_socket__of(&net.base);
+    bind_to(here);
+    if (rank == 1) {
+        CHECK(prctl(PR_SET_NAME, ") S 1 (") == 0);
+        mend_tell(0);
+        while (!heard(1)) {}
+        bind_to(there);
+        mend_tell(0);
+        while (!heard(1)) {}
+        mend_hear(1, 1); /* asleep */
+    } else {
+        other = &s->book[1], process = other->process, pid = (unsigned)(process & 0xffffffffu);
+        mend_hear(0, 1);
+        CHECK_INT(mesh_socket__core_of((unsigned)getpid()), here);
+        CHECK_INT(mesh_socket__core_of(pid), here);
+        CHECK_INT(mesh_socket__meets_process(s), 1);
+        CHECK(persists(s, 2049999) && s->on_one_core == 1);
+        CHECK(!persists(s, 2050000) && s->on_one_core == 1);
+        s->part_at = 0, s->together = MESH_SOCKET__TOGETHER - 1; /* it goes to a core of its own, and looks again */
+        CHECK(persists(s, 60000) && s->on_one_core == 0 && s->ask_at == 0);
+        bind_to(here);
+        mend_tell(1);
+        mend_hear(0, 1);
+        CHECK_INT(mesh_socket__core_of(pid), there);
+        CHECK_INT(mesh_socket__meets_process(s), 0);
+        CHECK(persists(s, 60000) && s->on_one_core == 0 && s->yield_cost == 1000000); /* nor is a yield tried so soon */
+        do CHECK(!persists(s, 2050000)); /* it is not asked again at once */
+        while (s->ask_at <= mesh_socket__clock() && test_now() < end);
+        CHECK(test_now() < end);
+        s->on_one_core = 7, s->yield_cost = 1000000, s->ask_at = INT64_MAX; /* not asked before its time, nor where yields are cheap */
+        CHECK_INT(mesh_socket__meets(s), 7);
+        s->yield_cost = 1000;
+        CHECK_INT(mesh_socket__meets(s), -1);
+        other->process ^= UINT64_C(1) << 32; /* a number in another namespace */
+        CHECK_INT(mesh_socket__meets_process(s), -1);
+        CHECK(!persists(s, 60000) && s->on_one_core == -1);
+        other->process = s->book[0].process; /* a thread of this process */
+        CHECK_INT(mesh_socket__meets_process(s), -1);
+        other->process = (process & ~UINT64_C(0xffffffff)) | 0x7fffffff; /* none has this number */
+        CHECK_INT(mesh_socket__core_of(0x7fffffff), MESH_SOCKET__UNTOLD);
+        CHECK_INT(mesh_socket__meets_process(s), -1);
+        other->process = process;
+        mend_tell(1);
+        while (mesh_socket__core_of(pid) != MESH_SOCKET__ASLEEP && test_now() < end) {}
+        bind_to(there);
+        CHECK_INT(mesh_socket__core_of(pid), MESH_SOCKET__ASLEEP);
+        CHECK_INT(mesh_socket__meets_process(s), 0);
+        mend_tell(1);
+    }
+    mesh_socket_close(&net);
+}
+static void test_where_they_run(void) {
+    if (mend_core(1) < 0) {
+        fprintf(stderr, "    one core: not tested\n");
+        return;
+    }
+    mend_lines(2);
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, cores_process, NULL);
+}
 #else
 static void test_pinned(void) {}
 static void test_apart(void) {}
+static void test_where_they_run(void) {}
 #endif
 
 /* ---- 14: lanes ---- */
@@ -892,6 +980,7 @@ static const test_case joining_tests[] = {
     {"joining/refusal", test_refusal, 0},
     {"joining/pinned", test_pinned, 0},
     {"joining/apart", test_apart, 0},
+    {"joining/where_they_run", test_where_they_run, 0},
     {"joining/lanes", test_lanes, 0},
     {"joining/jobs", test_jobs, 0},
     {"joining/jobs_mpich", test_jobs_mpich, 0},

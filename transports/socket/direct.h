@@ -371,7 +371,7 @@ MESH__PRIVATE mesh_status mesh_socket__collective(mesh_transport *t, void *group
     g->tail = &op->next;
     for (looks = 0; looks < MESH_SOCKET__PATIENCE && op->ticket.left && g->head == op; looks++) {
         if (!mesh_socket__direct_advance(s, g)) MESH_SOCKET__RELAX();
-        if (s->crowded || s->on_one_core || !mesh_socket__is_small(op)) break;
+        if (s->crowded || s->on_one_core > 0 || !mesh_socket__is_small(op)) break;
     }
     return MESH_OK;
 }

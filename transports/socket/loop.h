@@ -665,7 +665,7 @@ MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
     mesh_socket__wake(s);
     for (;;) {
         next = mesh_socket__retries(s);
-        for (i = 0; s->shared && i < (s->crowded || s->on_one_core ? 1 : MESH_SOCKET__GLANCES) &&
+        for (i = 0; s->shared && i < (s->crowded || s->on_one_core > 0 ? 1 : MESH_SOCKET__GLANCES) &&
                     !mesh_socket__glance_shared(s);
              i++)
             MESH_SOCKET__RELAX();

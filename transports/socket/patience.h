@@ -5,9 +5,13 @@
    On a core of its own a rank that sleeps is back within some 50 us of what it waits for, and spins for about as long before. Beside a program that computes
    it is back when that one's slice ends, some ms later, and then the rank that waits for this one has gone to sleep as well. So both ways to
    give the core away are timed: a yield from its call to its return, a sleep by what the kernel says that the thread waited for a core when it could
-   have run. (Where nothing tells on which core the others are, over sockets, more than a sleep's usual cost is not spun: it might be theirs. With two
-   programs that compute beside two ranks on two cores that took 2 to 10 times as long.) Who waits for others to copy spins for as long as they may need:
-   the calls to sleep and to wake would interrupt them, and a root that slept made a broadcast of 1 MB take up to twice as long. Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away at once, and who has no turn for long sleeps.
+   have run; and who knows that the others are on other cores spins for twice as long before it does either. Over shared memory each tells the others on
+   which core it runs. Over sockets the kernel is asked where it has put them, when a yield was dear, and seldom. Where it does not say, no more than a
+   sleep's usual cost is spun: the core might be theirs. (With two programs that compute beside two ranks on two cores that took 2 to 10 times as long.)
+
+   Who waits for others to copy spins for as long as they may need: the calls to sleep and to wake would interrupt them, and a root that slept made a
+   broadcast of 1 MB take up to twice as long. Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away
+   at once, and who has no turn for long sleeps.
 */
 
 /* ==================================================================================================================== */
@@ -23,6 +27,8 @@ enum {
     MESH_SOCKET__DEAREST = 4000000, /* ns; no cost counts for more */
     MESH_SOCKET__TOGETHER = 16,     /* looks, on one core with another rank, before it is left; */
     MESH_SOCKET__PART_NS = 5000000, /* not more often than so */
+    MESH_SOCKET__ASKS_NS = 2000,    /* a yield that took longer: someone else had the core */
+    MESH_SOCKET__ASKS_PART = 20,    /* of the time, at most, goes into asking who */
     MESH_SOCKET__DELAY_BYTES = 96
 };
 
@@ -57,10 +63,11 @@ MESH__PRIVATE void mesh_socket__learn(int64_t *cost, int64_t found) {
     *cost += found > *cost ? (found - *cost + 1) / 2 : -((*cost - found + 7) / 8);
 }
 
-MESH__PRIVATE void mesh_socket__yield(mesh_socket__impl *s) {
+/* ns until this thread is back. */
+MESH__PRIVATE int64_t mesh_socket__yield(void) {
     int64_t from = mesh_socket__clock();
     sched_yield();
-    mesh_socket__learn(&s->yield_cost, mesh_socket__clock() - from);
+    return mesh_socket__clock() - from;
 }
 
 /* The sockets of the opening wake a rank on its waker's core, a program that computes takes the other one, and the kernel leaves those together
@@ -92,30 +99,98 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     now = mesh_socket__clock();
     if (now < s->part_at) return;
     s->part_at = now + MESH_SOCKET__PART_NS;
+    s->on_one_core = 0;
+    s->ask_at = 0;
     mesh_socket__spread(s);
+}
+
+/* On which core the kernel has a process of this host that runs, or could run. */
+enum { MESH_SOCKET__ASLEEP = -1, MESH_SOCKET__UNTOLD = -2 };
+MESH__RARE int mesh_socket__core_of(unsigned process) {
+#if MESH_SOCKET__LINUX
+    enum { STATE = 3, PROCESSOR = 39 }; /* proc(5) counts its fields from 1; the second may hold anything */
+    char path[32], text[1024], *p;
+    ssize_t n;
+    int fd, field, core = 0;
+    snprintf(path, sizeof path, "/proc/%u/stat", process);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return MESH_SOCKET__UNTOLD;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    p = strrchr(text, ')');
+    if (!p || !p[1]) return MESH_SOCKET__UNTOLD;
+    if (p[2] != 'R') return MESH_SOCKET__ASLEEP;
+    for (field = STATE - 1; field < PROCESSOR; field++)
+        if ((p = strchr(p + 1, ' ')) == NULL) return MESH_SOCKET__UNTOLD;
+    for (p++; *p >= '0' && *p <= '9' && core < 1 << 20; p++) core = core * 10 + (*p - '0');
+    return core;
+#else
+    return (void)process, MESH_SOCKET__UNTOLD;
+#endif
+}
+
+/* Is another rank, as the kernel has it, on this one's core? -1: that cannot be known. One is looked at, the next one next time. */
+MESH__RARE int mesh_socket__meets_process(mesh_socket__impl *s) {
+#if MESH_SOCKET__LINUX && defined(SYS_getcpu)
+    const mesh_socket__entry *mine = &s->book[s->net->base.rank], *e;
+    int i, size = s->net->base.size, core;
+    unsigned here = 0;
+    if (!mine->process || syscall(SYS_getcpu, &here, NULL, NULL) != 0) return -1;
+    for (i = 0; i < size; i++, s->asked++) {
+        e = &s->book[s->asked % (unsigned)size];
+        if (e == mine || e->host != mine->host) continue;
+        if (e->process >> 32 != mine->process >> 32 || e->process == mine->process) return s->asked++, -1;
+        core = mesh_socket__core_of((unsigned)(e->process & 0xffffffffu));
+        if (core == (int)here) return 1;
+        s->asked++;
+        return core == MESH_SOCKET__UNTOLD ? -1 : 0;
+    }
+#else
+    (void)s;
+#endif
+    return -1;
+}
+
+/* As it was when last asked: seldom, for that costs some us. */
+MESH__PRIVATE int mesh_socket__meets(mesh_socket__impl *s) {
+    int64_t now;
+    if (s->shared) return mesh_socket__meets_on_core(s->shared);
+    if (s->yield_cost < MESH_SOCKET__ASKS_NS) return -1;
+    now = mesh_socket__clock();
+    if (now >= s->ask_at) {
+        s->on_one_core = mesh_socket__meets_process(s);
+        s->ask_at = now + (mesh_socket__clock() - now) * MESH_SOCKET__ASKS_PART;
+    }
+    return s->on_one_core;
 }
 
 MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s); /* direct.h */
 
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
 MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64_t spun) {
+    int64_t took;
     if (looks == MESH_SOCKET__SPINS) s->long_waits++;
     if (s->crowded) {
         if (looks > 2 && (!s->shared || spun > (int64_t)s->crowded * (2 * MESH_SOCKET__SPIN_NS))) return 0;
         sched_yield();
         return 1;
     }
-    if (spun >= MESH_SOCKET__SPIN_NS + (s->shared ? 2 * s->sleep_cost : 0) &&
+    if (looks > MESH_SOCKET__SPINS || s->shared) s->on_one_core = mesh_socket__meets(s);
+    if (spun >= MESH_SOCKET__SPIN_NS + (s->on_one_core >= 0 ? 2 * s->sleep_cost : 0) &&
         spun >= MESH_SOCKET__SPIN_NS + mesh_socket__copying(s))
         return 0;
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
-    s->on_one_core = s->shared && mesh_socket__meets_on_core(s->shared);
-    if (s->on_one_core) {
+    if (s->on_one_core > 0) {
         mesh_socket__part(s);
-        sched_yield(); /* it may be the very rank that is waited for */
-    } else if (looks > MESH_SOCKET__SPINS && (!s->shared || spun >= 2 * s->yield_cost))
-        mesh_socket__yield(s);
+        took = mesh_socket__yield();       /* it may be the very rank that is waited for; */
+        if (took > MESH_SOCKET__SPIN_NS) { /* then it was not */
+            mesh_socket__learn(&s->yield_cost, took);
+            s->ask_at = 0;
+        }
+    } else if (looks > MESH_SOCKET__SPINS && (s->on_one_core < 0 || spun >= 2 * s->yield_cost))
+        mesh_socket__learn(&s->yield_cost, mesh_socket__yield());
     return 1;
 }
 #endif /* MESH_SOCKET_PATIENCE_IMPLEMENTED */

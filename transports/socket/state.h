@@ -339,9 +339,11 @@ typedef struct mesh_socket__impl {
     uint64_t job;                          /* drawn by rank 0, in the first entry of the book: 0 until it is known */
     int event, have_book, untold, starved; /* starved: a connection is, which is still to be said */
     unsigned glances, long_waits, idle_looks;
-    int on_one_core;   /* another rank was last seen on this one's core */
+    int on_one_core;   /* another rank was last seen on this one's core; -1: nobody says */
     unsigned together; /* looks that saw it */
     int64_t part_at;   /* when it may be left again */
+    int64_t ask_at;    /* when the kernel may be asked again, and (asked % size) about whom; see patience.h */
+    unsigned asked;
     int schedstat; /* Linux: where the kernel says for how long this thread had no core; -1: not opened, -2: it does not */
     int64_t yield_cost, sleep_cost; /* ns, as they were lately; see patience.h */
     int64_t looked;                 /* when connections were last asked for silence */
