@@ -367,6 +367,7 @@ static void cores_process(int rank, void *ctx) {
     mesh_socket__impl *s;
     mesh_socket__entry *other;
     uint64_t process;
+    int64_t ran;
     unsigned pid;
     mesh_socket net;
     mesh_error err;
@@ -387,11 +388,26 @@ static void cores_process(int rank, void *ctx) {
     } else {
         other = &s->book[1], process = other->process, pid = (unsigned)(process & 0xffffffffu);
         mend_hear(0, 1);
+        s->waits = 7;
+        CHECK_INT(mesh_socket__progress(&net.base, 0), MESH_OK);
+        CHECK_INT(s->waits, 8);
         CHECK_INT(mesh_socket__core_of((unsigned)getpid()), here);
         CHECK_INT(mesh_socket__core_of(pid), here);
         CHECK_INT(mesh_socket__meets_process(s), 1);
+        s->part_at = INT64_MAX;
         CHECK(persists(s, 2049999) && s->on_one_core == 1);
         CHECK(!persists(s, 2050000) && s->on_one_core == 1);
+        CHECK(s->other_ran > 0);
+        for (ran = 0; ran < 2; ran++) { /* a third had the core, or it was the other's: only then they stay */
+            s->long_waits = 1, s->together = 1, s->part_at = 0, s->on_one_core = 1;
+            do {
+                s->sleep_cost = s->yield_cost = 1000000, s->ask_at = INT64_MAX, s->together = 1;
+                s->other_ran = ran ? 0 : INT64_MAX / 2;
+                CHECK(mesh_socket__perseveres(s, 20, 60000));
+            } while (s->ask_at && test_now() < end);
+            CHECK_INT(s->on_one_core, ran);
+            bind_to(here);
+        }
         s->part_at = 0, s->together = MESH_SOCKET__TOGETHER - 1; /* it goes to a core of its own, and looks again */
         CHECK(persists(s, 60000) && s->on_one_core == 0 && s->ask_at == 0);
         bind_to(here);
@@ -421,6 +437,15 @@ static void cores_process(int rank, void *ctx) {
         bind_to(there);
         CHECK_INT(mesh_socket__core_of(pid), MESH_SOCKET__ASLEEP);
         CHECK_INT(mesh_socket__meets_process(s), 0);
+        s->asked = 1, ran = mesh_socket__ran(pid);
+        CHECK(ran > 0);
+        s->other_ran = ran - 499999;
+        CHECK(mesh_socket__was_third(s, 1000000));
+        s->other_ran = ran - 500000;
+        CHECK(!mesh_socket__was_third(s, 1000000));
+        other->process = (process & ~UINT64_C(0xffffffff)) | 0x7fffffff;
+        CHECK(!mesh_socket__was_third(s, 1000000));
+        other->process = process;
         mend_tell(1);
     }
     mesh_socket_close(&net);
@@ -434,8 +459,60 @@ static void test_where_they_run(void) {
     mend_fd = listen_loopback(AF_INET, &mend_port);
     mend_processes(2, cores_process, NULL);
 }
+/* How long a wait may last before it becomes a sleep, as the kernel says (here: a file) that the thread was without a core. */
+static int pressed_after(mesh_socket__impl *s, int64_t delay) {
+    char text[64];
+    int n = snprintf(text, sizeof text, "123456 %lld 7\n", (long long)delay);
+    CHECK_INT(pwrite(s->schedstat, text, (size_t)n, 0), n);
+    s->press_at = 0;
+    return mesh_socket__is_pressed(s);
+}
+static int outlasts(mesh_socket__impl *s, int on_one_core, int64_t spun) {
+    s->on_one_core = on_one_core, s->ask_at = INT64_MAX, s->long_waits = 1, s->press_at = INT64_MAX;
+    s->sleep_cost = 10000, s->yield_cost = 1000000, s->other_ran = -1;
+    return mesh_socket__perseveres(s, 20, spun);
+}
+static void test_spun(void) {
+    enum { DELAY = 1000000000 };
+    FILE *file = tmpfile();
+    mesh_socket__impl *s = (mesh_socket__impl *)calloc(1, sizeof *s);
+    CHECK(file && s);
+    CHECK(mesh_socket__number("12 345 6", 0) == 12 && mesh_socket__number("12 345 6", 1) == 345);
+    CHECK(mesh_socket__number("12", 1) == -1 && mesh_socket__number("", 0) == -1 && mesh_socket__number("", 1) == -1);
+    s->schedstat = fileno(file);
+    CHECK(!pressed_after(s, DELAY)); /* what was before nobody asked is not counted */
+    CHECK(!pressed_after(s, DELAY + MESH_SOCKET__PRESS_NS / 2));
+    CHECK(!pressed_after(s, DELAY + MESH_SOCKET__PRESS_NS));
+    CHECK(pressed_after(s, DELAY + MESH_SOCKET__PRESS_NS + 1));
+    CHECK(pressed_after(s, DELAY + MESH_SOCKET__PRESS_NS + 1));
+    s->press_from -= MESH_SOCKET__RELIEF_NS;
+    CHECK(!pressed_after(s, DELAY + MESH_SOCKET__PRESS_NS + 2));
+    s->press_from -= MESH_SOCKET__RELIEF_NS;
+    CHECK(!pressed_after(s, DELAY + 2 * MESH_SOCKET__PRESS_NS)); /* counted anew from here */
+    CHECK(!pressed_after(s, DELAY + 3 * MESH_SOCKET__PRESS_NS));
+    CHECK(pressed_after(s, DELAY + 4 * MESH_SOCKET__PRESS_NS));
+    s->is_pressed = 7, s->press_at = INT64_MAX; /* not asked before its time */
+    CHECK_INT(mesh_socket__is_pressed(s), 7);
+    s->schedstat = -2, s->press_at = 0, s->is_pressed = 0;
+    CHECK_INT(mesh_socket__is_pressed(s), 1); /* the kernel does not say */
+
+    s->is_pressed = 0, s->waits = 100, s->long_wait = 100 - MESH_SOCKET__RARELY;
+    CHECK(outlasts(s, 0, 70000) && outlasts(s, 0, 1999999)); /* the same wait all along */
+    CHECK(outlasts(s, 0, 2049999) && !outlasts(s, 0, 2050000));
+    CHECK(outlasts(s, 1, 69999) && !outlasts(s, 1, 70000));
+    CHECK(outlasts(s, -1, 49999) && !outlasts(s, -1, 50000));
+    s->is_pressed = 1;
+    CHECK(!outlasts(s, 0, 70000));
+    s->is_pressed = 0, s->waits += MESH_SOCKET__RARELY - 1; /* such waits are usual here */
+    CHECK(outlasts(s, 0, 69999) && !outlasts(s, 0, 70000) && !outlasts(s, 0, 80000));
+    s->waits += MESH_SOCKET__RARELY;
+    CHECK(outlasts(s, 0, 80000));
+    fclose(file);
+    free(s);
+}
 #else
 static void test_pinned(void) {}
+static void test_spun(void) {}
 static void test_apart(void) {}
 static void test_where_they_run(void) {}
 #endif
@@ -981,6 +1058,7 @@ static const test_case joining_tests[] = {
     {"joining/pinned", test_pinned, 0},
     {"joining/apart", test_apart, 0},
     {"joining/where_they_run", test_where_they_run, 0},
+    {"joining/spun", test_spun, 0},
     {"joining/lanes", test_lanes, 0},
     {"joining/jobs", test_jobs, 0},
     {"joining/jobs_mpich", test_jobs_mpich, 0},

@@ -1082,6 +1082,7 @@ static void test_helped(void) {
         }
     /* who waits for others that copy does not sleep for as long as they may need */
     waits = law_impl(HELPED_ROOT);
+    waits->is_pressed = 1, waits->press_at = INT64_MAX; /* nor for a slice */
     waits->long_waits = 1, waits->crowded = 0, waits->sleep_cost = 0, waits->yield_cost = 1000000;
     CHECK_INT(mesh_socket__copying(waits), 0);
     CHECK(!mesh_socket__perseveres(waits, 20, 50001));

@@ -662,6 +662,7 @@ MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
     mesh_socket__impl *s = mesh_socket__of(t);
     int64_t start = 0, now, next;
     int spins = 0, i;
+    s->waits++;
     mesh_socket__wake(s);
     for (;;) {
         next = mesh_socket__retries(s);

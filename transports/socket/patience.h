@@ -9,6 +9,10 @@
    which core it runs. Over sockets the kernel is asked where it has put them, when a yield was dear, and seldom. Where it does not say, no more than a
    sleep's usual cost is spun: the core might be theirs. (With two programs that compute beside two ranks on two cores that took 2 to 10 times as long.)
 
+   A rank whose core nobody else wants, as the kernel's count of its own waiting shows, finds sleeping cheap, and yet loses by it: the kernel wakes it on the
+   core of who wakes it, where the program computes. It spins for as long as the other may be away, which is what a yield cost when it had that core.
+   Not where such waits are usual: then the other computes. And if both do it, each beside a program of its own, they take turns at waiting.
+
    Who waits for others to copy spins for as long as they may need: the calls to sleep and to wake would interrupt them, and a root that slept made a
    broadcast of 1 MB take up to twice as long. Where ranks outnumber the cores, or two are on one, it is another rank that gets it: then it is given away
    at once, and who has no turn for long sleeps.
@@ -24,33 +28,39 @@ enum {
     MESH_SOCKET__SPIN_NS = 50000,   /* and for so long, where a sleep costs nothing more */
     MESH_SOCKET__AWAITED = 2 << 20, /* bytes that others copy, at most, for which it is longer: */
     MESH_SOCKET__BYTES_PER_NS = 8,
-    MESH_SOCKET__DEAREST = 4000000, /* ns; no cost counts for more */
-    MESH_SOCKET__TOGETHER = 16,     /* looks, on one core with another rank, before it is left; */
-    MESH_SOCKET__PART_NS = 5000000, /* not more often than so */
-    MESH_SOCKET__ASKS_NS = 2000,    /* a yield that took longer: someone else had the core */
-    MESH_SOCKET__ASKS_PART = 20,    /* of the time, at most, goes into asking who */
+    MESH_SOCKET__DEAREST = 4000000,   /* ns; no cost counts for more */
+    MESH_SOCKET__TOGETHER = 16,       /* looks, on one core with another rank, before it is left; */
+    MESH_SOCKET__PART_NS = 5000000,   /* not more often than so */
+    MESH_SOCKET__ASKS_NS = 2000,      /* a yield that took longer: someone else had the core */
+    MESH_SOCKET__ASKS_PART = 20,      /* of the time, at most, goes into asking who */
+    MESH_SOCKET__RARELY = 64,         /* waits from one that is long to the next */
+    MESH_SOCKET__PRESS_NS = 500000,   /* without a core, */
+    MESH_SOCKET__RELIEF_NS = 5000000, /* in so long */
     MESH_SOCKET__DELAY_BYTES = 96
 };
+
+/* The numbers of a line, "run delay slices": the one after so many others; -1: there is none. */
+MESH__PRIVATE int64_t mesh_socket__number(const char *p, int others) {
+    int64_t value = 0;
+    for (; others && *p; p++) others -= *p == ' ';
+    if (*p < '0' || *p > '9') return -1;
+    for (; *p >= '0' && *p <= '9'; p++) value = value * 10 + (*p - '0');
+    return value;
+}
 
 /* ns that this thread has been ready to run, and had no core; -1: the kernel does not say. */
 MESH__PRIVATE int64_t mesh_socket__delay(mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX
     char text[MESH_SOCKET__DELAY_BYTES];
-    const char *p = text;
-    int64_t ns = 0;
     ssize_t n;
     if (s->schedstat == -1) {
         s->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
         if (s->schedstat < 0) s->schedstat = -2;
     }
     if (s->schedstat < 0) return -1;
-    n = pread(s->schedstat, text, sizeof text - 1, 0); /* "run delay slices" */
-    if (n <= 0) return -1;
-    text[n] = 0;
-    while (*p && *p != ' ') p++;
-    if (!*p) return -1;
-    for (p++; *p >= '0' && *p <= '9'; p++) ns = ns * 10 + (*p - '0');
-    return ns;
+    n = pread(s->schedstat, text, sizeof text - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    return mesh_socket__number(text, 1);
 #else
     (void)s;
     return -1;
@@ -92,11 +102,9 @@ MESH__RARE void mesh_socket__spread(const mesh_socket__impl *s) {
 #endif
 }
 
-/* Again on one core with another rank: it should not last, for beside it each message costs a change of ranks. */
+/* On one core with another rank: it should not last, for beside it each message costs a change of ranks. */
 MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
-    int64_t now;
-    if (++s->together % MESH_SOCKET__TOGETHER) return;
-    now = mesh_socket__clock();
+    int64_t now = mesh_socket__clock();
     if (now < s->part_at) return;
     s->part_at = now + MESH_SOCKET__PART_NS;
     s->on_one_core = 0;
@@ -104,20 +112,27 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     mesh_socket__spread(s);
 }
 
+/* What /proc/PROCESS/NAME says; its length, 0: nothing. */
+MESH__RARE size_t mesh_socket__read_proc(unsigned process, const char *name, char *text, size_t cap) {
+    char path[48];
+    ssize_t n;
+    int fd;
+    snprintf(path, sizeof path, "/proc/%u/%s", process, name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    n = fd < 0 ? 0 : read(fd, text, cap - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+    return n > 0 ? (size_t)n : 0;
+}
+
 /* On which core the kernel has a process of this host that runs, or could run. */
 enum { MESH_SOCKET__ASLEEP = -1, MESH_SOCKET__UNTOLD = -2 };
 MESH__RARE int mesh_socket__core_of(unsigned process) {
 #if MESH_SOCKET__LINUX
     enum { STATE = 3, PROCESSOR = 39 }; /* proc(5) counts its fields from 1; the second may hold anything */
-    char path[32], text[1024], *p;
-    ssize_t n;
-    int fd, field, core = 0;
-    snprintf(path, sizeof path, "/proc/%u/stat", process);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return MESH_SOCKET__UNTOLD;
-    n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = 0;
+    char text[1024], *p;
+    int field, core = 0;
+    mesh_socket__read_proc(process, "stat", text, sizeof text);
     p = strrchr(text, ')');
     if (!p || !p[1]) return MESH_SOCKET__UNTOLD;
     if (p[2] != 'R') return MESH_SOCKET__ASLEEP;
@@ -128,6 +143,12 @@ MESH__RARE int mesh_socket__core_of(unsigned process) {
 #else
     return (void)process, MESH_SOCKET__UNTOLD;
 #endif
+}
+
+/* ns that a process has had a core, up to when it last lost one; -1: the kernel does not say. */
+MESH__RARE int64_t mesh_socket__ran(unsigned process) {
+    char text[MESH_SOCKET__DELAY_BYTES];
+    return mesh_socket__read_proc(process, "schedstat", text, sizeof text) ? mesh_socket__number(text, 0) : -1;
 }
 
 /* Is another rank, as the kernel has it, on this one's core? -1: that cannot be known. One is looked at, the next one next time. */
@@ -141,8 +162,8 @@ MESH__RARE int mesh_socket__meets_process(mesh_socket__impl *s) {
         e = &s->book[s->asked % (unsigned)size];
         if (e == mine || e->host != mine->host) continue;
         if (e->process >> 32 != mine->process >> 32 || e->process == mine->process) return s->asked++, -1;
-        core = mesh_socket__core_of((unsigned)(e->process & 0xffffffffu));
-        if (core == (int)here) return 1;
+        core = mesh_socket__core_of((unsigned)e->process);
+        if (core == (int)here) return s->other_ran = mesh_socket__ran((unsigned)e->process), 1;
         s->asked++;
         return core == MESH_SOCKET__UNTOLD ? -1 : 0;
     }
@@ -150,6 +171,14 @@ MESH__RARE int mesh_socket__meets_process(mesh_socket__impl *s) {
     (void)s;
 #endif
     return -1;
+}
+
+/* While this thread had given the core away for so long: had a third one it, not the rank that it was given to? */
+MESH__RARE int mesh_socket__was_third(mesh_socket__impl *s, int64_t took) {
+    int64_t ran;
+    if (s->shared || s->other_ran < 0) return 0;
+    ran = mesh_socket__ran((unsigned)s->book[s->asked % (unsigned)s->net->base.size].process);
+    return ran >= 0 && ran - s->other_ran < took / 2;
 }
 
 /* As it was when last asked: seldom, for that costs some us. */
@@ -165,6 +194,37 @@ MESH__PRIVATE int mesh_socket__meets(mesh_socket__impl *s) {
     return s->on_one_core;
 }
 
+/* Did no other wait outlast a sleep's cost for many waits? Where ranks wait for each other's computing, most do. */
+MESH__PRIVATE int mesh_socket__is_rare(mesh_socket__impl *s) {
+    if (s->long_wait != s->waits) {
+        s->is_rare = s->waits - s->long_wait >= MESH_SOCKET__RARELY;
+        s->long_wait = s->waits;
+    }
+    return s->is_rare;
+}
+
+/* Do others want this thread's core? Noticed at once, and believed for a while. */
+MESH__PRIVATE int mesh_socket__is_pressed(mesh_socket__impl *s) {
+    int64_t now = mesh_socket__clock(), delay;
+    int pressed;
+    if (now < s->press_at) return s->is_pressed;
+    delay = mesh_socket__delay(s);
+    pressed = delay < 0 || (s->press_from && delay - s->delayed > MESH_SOCKET__PRESS_NS);
+    if (pressed || now - s->press_from > MESH_SOCKET__RELIEF_NS) {
+        s->is_pressed = pressed;
+        s->delayed = delay;
+        s->press_from = now;
+    }
+    s->press_at = now + (mesh_socket__clock() - now) * MESH_SOCKET__ASKS_PART;
+    return s->is_pressed;
+}
+
+/* A rank beside a program that computes is away for a slice now and then. Who has a core to itself spins for so long. */
+MESH__PRIVATE int mesh_socket__spins_a_slice(mesh_socket__impl *s, int64_t spun) {
+    return !s->on_one_core && spun < MESH_SOCKET__SPIN_NS + 2 * s->yield_cost && mesh_socket__is_rare(s) &&
+           !mesh_socket__is_pressed(s);
+}
+
 MESH__PRIVATE int64_t mesh_socket__copying(const mesh_socket__impl *s); /* direct.h */
 
 /* After so many looks since `start` that found nothing: 1 to look again, perhaps after a yield; 0 to sleep. */
@@ -178,16 +238,17 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
     }
     if (looks > MESH_SOCKET__SPINS || s->shared) s->on_one_core = mesh_socket__meets(s);
     if (spun >= MESH_SOCKET__SPIN_NS + (s->on_one_core >= 0 ? 2 * s->sleep_cost : 0) &&
-        spun >= MESH_SOCKET__SPIN_NS + mesh_socket__copying(s))
+        spun >= MESH_SOCKET__SPIN_NS + mesh_socket__copying(s) && !mesh_socket__spins_a_slice(s, spun))
         return 0;
     /* Now and then it sleeps at once, where that is cheap: the kernel wakes who sleeps on a core that is free. */
     if (looks >= MESH_SOCKET__SPINS && s->long_waits % 32 == 0 && s->sleep_cost < MESH_SOCKET__SPIN_NS) return 0;
     if (s->on_one_core > 0) {
-        mesh_socket__part(s);
+        if (++s->together % MESH_SOCKET__TOGETHER == 0) mesh_socket__part(s);
         took = mesh_socket__yield();       /* it may be the very rank that is waited for; */
         if (took > MESH_SOCKET__SPIN_NS) { /* then it was not */
             mesh_socket__learn(&s->yield_cost, took);
             s->ask_at = 0;
+            if (mesh_socket__was_third(s, took)) mesh_socket__part(s);
         }
     } else if (looks > MESH_SOCKET__SPINS && (s->on_one_core < 0 || spun >= 2 * s->yield_cost))
         mesh_socket__learn(&s->yield_cost, mesh_socket__yield());

@@ -343,7 +343,14 @@ typedef struct mesh_socket__impl {
     unsigned together; /* looks that saw it */
     int64_t part_at;   /* when it may be left again */
     int64_t ask_at;    /* when the kernel may be asked again, and (asked % size) about whom; see patience.h */
+    int64_t other_ran; /* ns that the one seen there had had a core; -1: the kernel does not say */
     unsigned asked;
+    unsigned waits, long_wait; /* long_wait: which of the waits was the last that outlasted a sleep's cost; */
+    int is_rare;               /* it came long after the one before */
+    int is_pressed;            /* others want this thread's core: */
+    int64_t delayed;           /* it had been without one for so many ns */
+    int64_t press_from;        /* by then; 0: the kernel never said */
+    int64_t press_at;          /* when it may be asked again */
     int schedstat; /* Linux: where the kernel says for how long this thread had no core; -1: not opened, -2: it does not */
     int64_t yield_cost, sleep_cost; /* ns, as they were lately; see patience.h */
     int64_t looked;                 /* when connections were last asked for silence */
