@@ -10,7 +10,7 @@
    sleep's usual cost is spun: the core might be theirs. (With two programs that compute beside two ranks on two cores that took 2 to 10 times as long.)
 
    A rank whose core nobody else wants, as the kernel's count of its own waiting shows, finds sleeping cheap, and yet loses by it: the kernel wakes it on the
-   core of who wakes it, where the program computes. It spins for as long as the other may be away, which is what a yield cost when it had that core.
+   core of who wakes it, where the program computes. It spins for twice as long as the other may be away, which is what a yield cost when it had that core.
    Not where such waits are usual: then the other computes. And if both do it, each beside a program of its own, they take turns at waiting.
 
    Who waits for others to copy spins for as long as they may need: the calls to sleep and to wake would interrupt them, and a root that slept made a
@@ -39,7 +39,7 @@ enum {
     MESH_SOCKET__DELAY_BYTES = 96
 };
 
-/* The numbers of a line, "run delay slices": the one after so many others; -1: there is none. */
+/* Of a line of numbers, as schedstat's "run delay slices", the one after so many others; -1: there is none. */
 MESH__PRIVATE int64_t mesh_socket__number(const char *p, int others) {
     int64_t value = 0;
     for (; others && *p; p++) others -= *p == ' ';
@@ -112,8 +112,8 @@ MESH__PRIVATE void mesh_socket__part(mesh_socket__impl *s) {
     mesh_socket__spread(s);
 }
 
-/* What /proc/PROCESS/NAME says; its length, 0: nothing. */
-MESH__RARE size_t mesh_socket__read_proc(unsigned process, const char *name, char *text, size_t cap) {
+/* What /proc/PROCESS/NAME says, so much of it as there is room for; "": nothing. */
+MESH__RARE void mesh_socket__read_proc(unsigned process, const char *name, char *text, size_t cap) {
     char path[48];
     ssize_t n;
     int fd;
@@ -122,7 +122,6 @@ MESH__RARE size_t mesh_socket__read_proc(unsigned process, const char *name, cha
     n = fd < 0 ? 0 : read(fd, text, cap - 1);
     if (fd >= 0) close(fd);
     text[n > 0 ? n : 0] = 0;
-    return n > 0 ? (size_t)n : 0;
 }
 
 /* On which core the kernel has a process of this host that runs, or could run. */
@@ -148,7 +147,8 @@ MESH__RARE int mesh_socket__core_of(unsigned process) {
 /* ns that a process has had a core, up to when it last lost one; -1: the kernel does not say. */
 MESH__RARE int64_t mesh_socket__ran(unsigned process) {
     char text[MESH_SOCKET__DELAY_BYTES];
-    return mesh_socket__read_proc(process, "schedstat", text, sizeof text) ? mesh_socket__number(text, 0) : -1;
+    mesh_socket__read_proc(process, "schedstat", text, sizeof text);
+    return mesh_socket__number(text, 0);
 }
 
 /* Is another rank, as the kernel has it, on this one's core? -1: that cannot be known. One is looked at, the next one next time. */
@@ -219,7 +219,7 @@ MESH__PRIVATE int mesh_socket__is_pressed(mesh_socket__impl *s) {
     return s->is_pressed;
 }
 
-/* A rank beside a program that computes is away for a slice now and then. Who has a core to itself spins for so long. */
+/* A rank beside a program that computes is away for a slice now and then. Who has a core to itself spins for up to two. */
 MESH__PRIVATE int mesh_socket__spins_a_slice(mesh_socket__impl *s, int64_t spun) {
     return !s->on_one_core && spun < MESH_SOCKET__SPIN_NS + 2 * s->yield_cost && mesh_socket__is_rare(s) &&
            !mesh_socket__is_pressed(s);
@@ -245,7 +245,7 @@ MESH__PRIVATE int mesh_socket__perseveres(mesh_socket__impl *s, int looks, int64
     if (s->on_one_core > 0) {
         if (++s->together % MESH_SOCKET__TOGETHER == 0) mesh_socket__part(s);
         took = mesh_socket__yield();       /* it may be the very rank that is waited for; */
-        if (took > MESH_SOCKET__SPIN_NS) { /* then it was not */
+        if (took > MESH_SOCKET__SPIN_NS) { /* then it was not, or it computed */
             mesh_socket__learn(&s->yield_cost, took);
             s->ask_at = 0;
             if (mesh_socket__was_third(s, took)) mesh_socket__part(s);
