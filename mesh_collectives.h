@@ -289,6 +289,19 @@ MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
     return MESH_OK;
 }
 
+/* Small ones, in place or apart by all that they could be of: most are, and need no more of a check. */
+MESH__INLINE int mesh__buffer_is_plain(const mesh__group *g, mesh_call *call, const void *send, const void *recv,
+                                       size_t count) {
+    enum { FEW = 1 << 14, SMALL = 1 << 10, RANKS = 1 << 6 }; /* whose product has room in 32 bits */
+    size_t most = count * call->elem_bytes * (size_t)g->on.size;
+    if (!send || !recv || count > (size_t)FEW || call->elem_bytes > (size_t)SMALL || g->on.size > RANKS ||
+        mesh__call_is(call->kind, MESH_BY_COUNTS))
+        return 0;
+    if (send != recv || call->kind != MESH_CALL_ALL_REDUCE) return !mesh__overlap(send, most, recv, most);
+    call->in_place = count != 0;
+    return 1;
+}
+
 /* One buffer of a call: NULL, overflow, overlap. `which`: for messages about a list, "" otherwise. */
 MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_call *call, const void *send,
                                              const void *recv, size_t count, const char *which) {
@@ -297,15 +310,9 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     int gathers = mesh__gathers(single), scatters = mesh__scatters(single);
     size_t elem = call->elem_bytes, send_count, recv_count, own = count * (size_t)g->index;
     const void *shared; /* where in-place data has to be */
-    enum { FEW = 1 << 14 };
     const size_t *counts = kind == MESH_CALL_SCATTER_V ? call->send_counts : call->recv_counts,
                  *offsets = kind == MESH_CALL_SCATTER_V ? call->send_offsets : call->recv_offsets;
     mesh_status status;
-    if (send && recv && count <= (size_t)FEW && elem <= (size_t)FEW && g->on.size <= 64 &&
-        !mesh__call_is(kind, MESH_BY_COUNTS)) { /* apart by all that they could be of: most small ones are */
-        size_t most = count * elem * (size_t)g->on.size;
-        if (!mesh__overlap(send, most, recv, most)) return MESH_OK;
-    }
     status = mesh__buffer_extents(c, g, call, count, counts, offsets, &send_count, &recv_count);
     if (status != MESH_OK) return status;
     if (send_count == SIZE_MAX || recv_count == SIZE_MAX)
@@ -396,6 +403,7 @@ MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
                             o ? "the object's data is NULL with %u bytes" : "the object is NULL",
                             (uint64_t)(o ? o->nbytes : 0));
     }
+    if (!call->nbuffers && mesh__buffer_is_plain(g, call, call->send, call->recv, call->count)) return MESH_OK;
     if (!call->nbuffers) return mesh__buffer_check(c, g, call, call->send, call->recv, call->count, "");
     for (i = 0; i < call->nbuffers; i++) {
         char which[32];
@@ -488,6 +496,7 @@ MESH__PRIVATE int mesh__own_args(mesh__engine *e, mesh__op *op, mesh_call *call)
     const size_t **counts[4];
     size_t n = (size_t)op->group->on.size * sizeof(size_t), total = (size_t)call->nbuffers * sizeof *call->buffers, i;
     unsigned char *at;
+    if (!call->nbuffers && !mesh__call_is(call->kind, MESH_BY_COUNTS)) return 1;
     counts[0] = &call->send_counts, counts[1] = &call->send_offsets;
     counts[2] = &call->recv_counts, counts[3] = &call->recv_offsets;
     for (i = 0; i < 4; i++) total += *counts[i] ? n : 0;
@@ -802,7 +811,7 @@ MESH__PRIVATE void mesh__blocking(mesh_comm *c, int blocking) {
     if (status == MESH_OK) status = end(r);                             \
     mesh__leave(t);                                                     \
     return status
-#define MESH__BLOCKING(start) MESH__BLOCKING_BY(start, mesh_wait)
+#define MESH__BLOCKING(start) MESH__BLOCKING_BY(start, mesh__wait_inside)
 
 MESH_API mesh_status mesh_all_reduce_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_op op, mesh_request *r) {
@@ -1011,7 +1020,7 @@ MESH_API mesh_status mesh_barrier_start(mesh_comm *c, const char *axes, mesh_req
 }
 
 MESH_API mesh_status mesh_barrier(mesh_comm *c, const char *axes) {
-    MESH__BLOCKING_BY(mesh_barrier_start(c, axes, &r), mesh_wait_host);
+    MESH__BLOCKING_BY(mesh_barrier_start(c, axes, &r), mesh__wait_host_inside);
 }
 
 /* ---- // >>many buffers ---- */

@@ -527,10 +527,10 @@ MESH__PRIVATE uint64_t mesh__count_told(const mesh__op *op) {
                                                      : call->count;
 }
 
-MESH__PRIVATE void mesh__record_of_op(const mesh__op *op, mesh__record *r) {
+MESH__INLINE void mesh__record_of_op(const mesh__op *op, uint64_t count, mesh__record *r) {
     const mesh_call *call = &op->schedule.call;
     r->channel = op->channel;
-    r->count = mesh__count_told(op);
+    r->count = count;
     r->kind = (uint8_t)call->kind;
     r->dtype = (uint8_t)call->dtype;
     r->op = (uint8_t)call->op;
@@ -547,6 +547,7 @@ MESH__PRIVATE void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     int alike = !p2p                                       ? call->kind
                 : mesh__call_is(call->kind, MESH_VARIABLE) ? (int)MESH_CALL_SEND_V
                                                            : (int)MESH_CALL_SEND;
+    uint64_t count = mesh__count_told(op);
     uint64_t check =
         (uint64_t)(uint8_t)alike | (uint64_t)(uint8_t)call->dtype << 8 | (uint64_t)(uint16_t)call->op << 16;
     mesh__op_join_group(op, c, g);
@@ -565,15 +566,15 @@ MESH__PRIVATE void mesh__op_identify(mesh__engine *e, mesh__op *op, mesh_comm *c
     check = mesh__mix(p2p ? 0 : g->fingerprint, check);
     if (call->op >= MESH__USER_OP) check = mesh__mix(check, call->elem_bytes);
     if (call->nbuffers) check = mesh__mix(check, op->shape);
-    if (!p2p) g->history = check = mesh__mix(mesh__mix(check, mesh__count_told(op)), g->history);
+    if (!p2p) g->history = check = mesh__mix(mesh__mix(check, count), g->history);
     op->check = check;
     op->schedule.call.channel = op->channel;
     op->schedule.call.check = check;
     op->schedule.call.record = &op->record;
     op->timed = 0;
     op->deadline = INT64_MAX;
-    mesh__record_of_op(op, &op->record);
-    mesh__record_of_op(op, &h->record); /* written twice: reading back what was just written would wait for it */
+    mesh__record_of_op(op, count, &op->record);
+    mesh__record_of_op(op, count, &h->record); /* written twice: reading back what was just written would wait for it */
     op->ring = e->ring_count++;
     h->comm = (int)c->id;
     h->status = MESH_IN_PROGRESS;

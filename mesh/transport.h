@@ -682,7 +682,7 @@ MESH__PRIVATE int mesh__call_is(int kind, int property) {
 #define MESH_X(name, text, flags) flags,
     static const uint8_t properties[] = {MESH_CALLS(MESH_X)};
 #undef MESH_X
-    return kind >= 0 && kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
+    return (unsigned)kind < MESH_CALL_COUNT && (properties[kind] & property) != 0;
 }
 
 MESH__PRIVATE int mesh__gathers(int single) {
