@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -33,7 +34,8 @@ typedef struct failing_files {
     int kinds, at, times; /* of these calls the at-th, counted from 1, and how many more in a row */
     int error;            /* an errno, or FILE_DIES */
     int pieces;           /* 1: at most 7 bytes are moved, and every third call is interrupted */
-    volatile int calls, odd;
+    int lock, naps; /* a descriptor by which the folder's lock is held (0: none), given up at that nap; naps take no time then */
+    volatile int calls, odd, napped;
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
 
@@ -86,6 +88,12 @@ FILES_ONE(FILE_DIR, mkdir, (const char *path, mode_t mode), (path, mode))
 static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
     return files_fail(FILE_THREAD) ? EAGAIN : pthread_create(t, NULL, f, ctx);
 }
+static inline int files_nap(const struct timespec *t, struct timespec *left) {
+    failing_files *p = files_plan;
+    if (!p || !p->lock) return nanosleep(t, left);
+    if (++p->napped == p->naps) close(p->lock); /* and the lock is free */
+    return 0;
+}
 
 #define pwrite(fd, data, n, at) files_pwrite(fd, data, n, at)
 #define pread(fd, data, n, at) files_pread(fd, data, n, at)
@@ -99,6 +107,7 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 #define mkdir(path, mode) files_mkdir(path, mode)
 #ifndef MESH_TEST_SINGLE /* there transports come through here too */
 #define pthread_create(t, how, f, ctx) files_thread(t, f, ctx)
+#define nanosleep(t, left) files_nap(t, left)
 #endif
 
 #endif

@@ -9,3 +9,6 @@
 #undef opendir
 #undef mkdir
 #undef pthread_create
+#ifndef MESH_TEST_SINGLE
+#undef nanosleep
+#endif

@@ -482,6 +482,30 @@ static void test_checkpoint_killed(void) {
     folder_end();
 }
 
+#if defined(LOCK_EX) && !defined(MESH_TEST_SINGLE)
+/* Another save is taking its place in the folder: this one goes on when that has, or gives up, and the old checkpoint is whole. */
+static void test_checkpoint_locked(void) {
+    static char names[32][300];
+    int last, wrong;
+    folder_new();
+    for (last = 0; last < 2; last++) {
+        failing_files plan = MESH_ZERO;
+        int before = state_begin();
+        int64_t is;
+        plan.lock = open(checkpoint_folder, O_RDONLY);
+        CHECK(plan.lock > 0 && !flock(plan.lock, LOCK_EX));
+        plan.naps = last ? MESH__LOCK_NAPS - 1 : MESH__LOCK_NAPS + 1;
+        is = state_saved_over(&plan, "another save is taking the checkpoint's place there for 10 s", &wrong);
+        CHECK_INT(wrong, !last);
+        CHECK_INT(is, 1 + last);
+        CHECK_INT(plan.napped, last ? plan.naps : MESH__LOCK_NAPS);
+        CHECK_INT(folder_list(names), before);
+        if (!last) close(plan.lock);
+    }
+    folder_end();
+}
+#endif
+
 /* Calls that move little and are interrupted, and a thread that does not start, change nothing. */
 static void test_checkpoint_short(void) {
     failing_files plan = MESH_ZERO;
@@ -1109,6 +1133,9 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
     {"checkpoint/twice", test_checkpoint_twice, 0},
+#if defined(LOCK_EX) && !defined(MESH_TEST_SINGLE)
+    {"checkpoint/locked", test_checkpoint_locked, 0},
+#endif
     {"checkpoint/apart", test_checkpoint_apart, 0},
     {"checkpoint/across", test_checkpoint_across, 0},
 };
