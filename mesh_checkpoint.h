@@ -80,14 +80,14 @@ typedef struct mesh_checkpoint {
 
 /* Save a list of tensors. Every rank of the comm calls; lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose
    ranks are the comm's, with the same shape, dtype and layout. desc may be NULL. The folder is made if its parent is there; it is the same
-   on every rank, by whatever name: else ARGUMENT, and nothing is written. */
+   on every rank, by whatever name: else ARGUMENT, and nothing is written (each looks for a file that the first has just made there). */
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
 /* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
    was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
-/* Collective: wait until all have written, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
+/* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
    comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
    for other saves; these make no checkpoint. */
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);

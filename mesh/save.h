@@ -34,14 +34,16 @@ typedef struct mesh__save {
     mesh__catalog catalog;
     char *file_names;
     uint32_t number;
+    uint64_t mark; /* no other save has it */
     mesh__piece *share;
     int nshares, first; /* first: is this the comm's first rank, which makes the files and the index? */
     int made;           /* files that this rank has made and that no index names yet */
+    int marked;         /* its mark is in the folder */
     char *data, *folder;
     mesh__bytes text; /* the index's metadata, as written */
     mesh__crc crc;
-    uint32_t *sum; /* per file, of what this rank has written; then of all */
-    int threaded;
+    uint32_t *sum;       /* per file, of what this rank has written; then of all */
+    int threaded, ended; /* ended: the thread, or what it would have done, is over */
     pthread_t thread;
     mesh_status status; /* of the writing */
     mesh_error why;
@@ -170,18 +172,45 @@ MESH__PRIVATE void mesh__file_name(char *name, int i, int files, uint32_t number
     mesh__put(&t, ".safetensors");
 }
 
-/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>.safetensors", which only we write; -1: it is another name. */
+/* ".mesh-0000000a-<16 hex>": a save's mark, an empty file that the first rank makes and the others look for: are their folders one? */
+MESH__PRIVATE mesh_status mesh__mark_path(char *path, const mesh__save *s, mesh_error *err) {
+    char name[MESH__FILE_NAME];
+    mesh__text t = mesh__text_on(name, sizeof name);
+    mesh__put(&t, ".mesh-");
+    mesh__put_padded(&t, s->number, 16, 8);
+    mesh__put(&t, "-");
+    mesh__put_padded(&t, (uint32_t)(s->mark >> 32), 16, 8);
+    mesh__put_padded(&t, (uint32_t)s->mark, 16, 8);
+    return mesh__path(path, s->folder, name, err);
+}
+
+/* Digits, hex ones too if they may be, into *v. Returns how many. */
+MESH__PRIVATE int mesh__digits_read(const char **at, int hex, int64_t *v) {
+    const char *p = *at, *begin = p;
+    uint64_t value = 0;
+    for (; mesh__is_digit(*p) || (hex && *p >= 'a' && *p <= 'f'); p++)
+        value = value * 16 + (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+    *v = (int64_t)value;
+    *at = p;
+    return (int)(p - begin);
+}
+
+/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>.safetensors" or in a mark, which only we write; -1: it is another name. */
 MESH__PRIVATE int64_t mesh__file_number(const char *name) {
     const char *p = name;
-    int64_t v = 0;
+    int64_t v = 0, mark;
     int part, digits;
+    if (!strncmp(p, ".mesh-", 6)) {
+        p += 6;
+        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, &mark) == 16 && !*p ? v
+                                                                                                                : -1;
+    }
     if (strncmp(p, "model", 5)) return -1;
     for (p += 5, part = 0; part < 3; part++) {
         if (part == 1 && strncmp(p, "-of", 3)) return -1;
         p += part == 1 ? 3 : 0;
         if (*p++ != '-') return -1;
-        for (digits = 0, v = 0; mesh__is_digit(*p) || (part == 2 && *p >= 'a' && *p <= 'f'); p++, digits++)
-            v = v * 16 + (*p <= '9' ? *p - '0' : *p - 'a' + 10);
+        digits = mesh__digits_read(&p, part == 2, &v);
         if (digits < 5 || digits > 9 || (part == 2 && digits != 8)) return -1;
     }
     return mesh__same(p, ".safetensors") ? v : -1;
@@ -228,10 +257,35 @@ MESH__PRIVATE int mesh__catalog_place(mesh__catalog *c, int *order, int64_t file
     return files;
 }
 
-/* The first rank's, for all: how many files, the save's number, the folder's inode and name; then each file's first bytes, its header with the length
+/* What no other save has had: of the time, this process and the folder. */
+MESH__PRIVATE uint64_t mesh__mark_make(const mesh__save *s, const struct stat *folder) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return mesh__mix(mesh__mix(mesh__mix((uint64_t)now.tv_sec, (uint64_t)now.tv_nsec), (uint64_t)getpid()),
+                     mesh__mix((uint64_t)folder->st_ino ^ (uint64_t)folder->st_dev << 32, (uint64_t)(uintptr_t)s));
+}
+
+MESH__PRIVATE mesh_status mesh__mark_put(mesh__save *s, mesh_error *err) {
+    char path[MESH__PATH_BYTES];
+    mesh_status status = mesh__mark_path(path, s, err);
+    int fd;
+    if (status != MESH_OK) return status;
+    if ((fd = mesh__open(path, O_WRONLY | O_CREAT | O_EXCL)) < 0) return mesh__file_failed(err, "open", path);
+    s->marked = 1;
+    return close(fd) && errno != EINTR ? mesh__file_failed(err, "close", path) : MESH_OK;
+}
+
+MESH__PRIVATE void mesh__mark_remove(mesh__save *s) {
+    char path[MESH__PATH_BYTES];
+    if (s->marked && mesh__mark_path(path, s, NULL) == MESH_OK) unlink(path);
+    s->marked = 0;
+}
+
+/* The first rank's, for all: how many files, the save's number and mark, the folder's name; then each file's first bytes, its header with the length
    before it. */
-MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, const char *folder, int64_t file_bytes,
-                                            mesh_error *err) {
+MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, int64_t file_bytes, mesh_error *err) {
+    mesh__bytes *b = &save->bundle;
+    const char *folder = save->folder;
     unsigned char head[16] = {0};
     int *order, files, i, begin;
     int64_t number;
@@ -252,8 +306,10 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, co
     files = mesh__catalog_place(c, order, file_bytes > 0 ? file_bytes : INT64_C(1) << 32);
     mesh_transport_free(c->t, order);
     mesh__put32(head, (uint32_t)files);
-    mesh__put32(head + 4, (uint32_t)number + 1);
-    mesh__put64(head + 8, (uint64_t)s.st_ino);
+    save->number = (uint32_t)number + 1;
+    save->mark = mesh__mark_make(save, &s);
+    mesh__put32(head + 4, save->number);
+    mesh__put64(head + 8, save->mark);
     mesh__bytes_add(b, head, sizeof head);
     mesh__bytes_add(b, folder, strlen(folder) + 1);
     for (i = 0; i < files; i++) {
@@ -263,7 +319,8 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__bytes *b, mesh__catalog *c, co
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "a header of %d bytes; at most %d: give smaller file_bytes",
                               b->len - begin - 8, MESH__HEADER_MOST);
     }
-    return b->failed ? mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for headers of %d tensors", c->n) : MESH_OK;
+    if (b->failed) return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for headers of %d tensors", c->n);
+    return mesh__mark_put(save, err);
 }
 
 MESH__PRIVATE mesh_status mesh__text_check(const char *const *text, mesh_error *err) {
@@ -298,7 +355,7 @@ MESH__PRIVATE mesh_status mesh__lists_agree(mesh_comm *c, mesh__save *s, const c
     if (met == MESH_OK) met = mesh__lists_gather(c, function, &mine, &all, sizes);
     if (met == MESH_OK && s->first) {
         status = mesh__lists_join(c, &joined, all.p, sizes, &why);
-        if (status == MESH_OK) status = mesh__bundle_make(&s->bundle, &joined, s->folder, file_bytes, &why);
+        if (status == MESH_OK) status = mesh__bundle_make(s, &joined, file_bytes, &why);
     }
     if (met == MESH_OK) met = mesh__agree(c, function, status, &why);
     if (met == MESH_OK) {
@@ -319,12 +376,16 @@ MESH__PRIVATE mesh_status mesh__lists_agree(mesh_comm *c, mesh__save *s, const c
 
 MESH__PRIVATE char *mesh__bundle_headers(char *bundle) { return bundle + 16 + strlen(bundle + 16) + 1; }
 
-/* Is this rank's folder the first rank's? Where the names are the same it is taken to be; of others the inode tells. */
-MESH__PRIVATE mesh_status mesh__bundle_folder(const mesh__save *s, uint64_t inode, const char *name, mesh_error *err) {
-    struct stat mine;
-    if (mesh__same(s->folder, name) || (!stat(s->folder, &mine) && (uint64_t)mine.st_ino == inode)) return MESH_OK;
-    return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is not the first rank's %s; give every rank the same folder",
-                      s->folder, name);
+/* Is this rank's folder the first rank's, whatever both are called? Then its mark is there. */
+MESH__PRIVATE mesh_status mesh__bundle_folder(const mesh__save *s, const char *name, mesh_error *err) {
+    char path[MESH__PATH_BYTES];
+    mesh_status status = mesh__mark_path(path, s, err);
+    if (status != MESH_OK || !access(path, F_OK)) return status;
+    return mesh__fail(
+        err, MESH_ERR_ARGUMENT, -1,
+        "%s is not the first rank's %s: what that has just made there is not here; give every rank the same "
+        "folder, by its whole path",
+        s->folder, name);
 }
 
 /* Read the names' copy of the bundle: the files, their sizes, their tensors. */
@@ -336,12 +397,13 @@ MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
     if (s->names.failed) return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the names of tensors");
     files = (int)mesh__get32(p);
     s->number = mesh__get32(p + 4);
+    s->mark = mesh__get64(p + 8);
     s->file_names = (char *)mesh_transport_alloc(s->t, (size_t)files * MESH__FILE_NAME + 1);
     s->sum = (uint32_t *)mesh_transport_alloc(s->t, ((size_t)files + 1) * sizeof *s->sum);
     if (!s->file_names || !s->sum || !mesh__grow(s->t, (void **)&c->file, &c->files_cap, files, sizeof *c->file))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d files", files);
     memset(s->sum, 0, ((size_t)files + 1) * sizeof *s->sum);
-    status = mesh__bundle_folder(s, mesh__get64(p + 8), (const char *)p + 16, err);
+    status = mesh__bundle_folder(s, (const char *)p + 16, err);
     for (i = 0, at = (unsigned char *)mesh__bundle_headers(s->names.p); i < files && status == MESH_OK; i++) {
         mesh__held *f = &c->file[c->nfiles++];
         uint64_t length = mesh__get64(at);
@@ -492,6 +554,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
         file = mesh__sync_close(fd, failed, path, failed ? NULL : &s->why);
         if (!failed) s->status = (mesh_status)file;
     }
+    MESH__STORE(&s->ended, 1);
     return NULL;
 }
 
@@ -519,6 +582,7 @@ MESH__PRIVATE mesh_status mesh__files_make(mesh__save *s, mesh_error *err) {
 /* Remove what was made. */
 MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
     char path[MESH__PATH_BYTES];
+    mesh__mark_remove(s);
     for (; s->made > 0; s->made--)
         if (mesh__path(path, s->folder, s->catalog.file[s->made - 1].name, NULL) == MESH_OK) unlink(path);
 }
@@ -596,6 +660,7 @@ MESH__PRIVATE mesh_status mesh__save_prepare(mesh_comm *c, mesh__save *s, const 
     status = mesh__bundle_read(s, &why);
     if (status == MESH_OK) status = mesh__votes_cast(&v, s, list, n, &why);
     met = mesh__agree(c, function, status, &why);
+    mesh__mark_remove(s);
     count = (size_t)s->catalog.n;
     if (met == MESH_OK) met = mesh_all_reduce(c, NULL, v.low, v.low, count, MESH_U64, MESH_MIN);
     if (met == MESH_OK) met = mesh_all_reduce(c, NULL, v.high, v.high, count, MESH_U64, MESH_MAX);
@@ -648,17 +713,36 @@ MESH__PRIVATE mesh_status mesh__save_start_inside(mesh_comm *c, const char *fold
     return MESH_OK;
 }
 
-/* Do all ranks wait for the same save? */
-MESH__PRIVATE mesh_status mesh__save_same(mesh_comm *c, const mesh__save *s, const char *function) {
-    uint32_t number[2];
+/* Has the thread ended, or does it within so many ns? */
+MESH__PRIVATE int mesh__save_ended(const mesh__save *s, int64_t within) {
+    struct timespec nap;
+    int64_t slept = 0, ns = 50000;
+    for (; !MESH__LOAD(&s->ended) && slept < within; slept += ns, ns = ns < 5000000 ? 2 * ns : ns) {
+        nap.tv_sec = 0, nap.tv_nsec = (long)ns;
+        nanosleep(&nap, NULL);
+    }
+    return MESH__LOAD(&s->ended);
+}
+
+/* Until all ranks have written, the slowest disk's too: they say so again and again, so that no call of theirs waits for a disk and comes to its deadline.
+   Do all ranks wait for the same save? */
+MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, const char *function) {
+    int64_t within = mesh__impl(c)->timeout / 8;
+    uint64_t said[3];
     mesh_status met;
-    number[0] = s->number;
-    number[1] = ~s->number;
-    met = mesh_all_reduce(c, NULL, number, number, 2, MESH_U32, MESH_MAX);
-    if (met != MESH_OK || number[0] == ~number[1]) return met;
-    return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
-                      "%s: ranks wait for other saves, of numbers %u to %u; wait for them in one order on all ranks",
-                      function, (uint64_t)~number[1], (uint64_t)number[0]);
+    if (within > INT64_C(1000000000)) within = INT64_C(1000000000);
+    do {
+        said[0] = mesh__save_ended(s, within) ? 0 : 1;
+        said[1] = s->mark;
+        said[2] = ~s->mark;
+        met = mesh_all_reduce(c, NULL, said, said, 3, MESH_U64, MESH_MAX);
+        if (met == MESH_OK && said[1] != ~said[2])
+            return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
+                              "%s: ranks wait for other saves, this one for number %u into %s; wait for them in one "
+                              "order on all ranks",
+                              function, (uint64_t)s->number, s->folder);
+    } while (met == MESH_OK && said[0]);
+    return met;
 }
 
 /* Until the thread has ended. Where the comm is no more, what it wrote is removed. */
@@ -666,8 +750,8 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     mesh_error why = MESH_ZERO;
     mesh_status status = mesh__checkpoint_begin(c, function);
     int files = s->catalog.nfiles;
+    if (status == MESH_OK) status = mesh__save_meet(c, s, function);
     if (s->threaded) pthread_join(s->thread, NULL);
-    if (status == MESH_OK) status = mesh__save_same(c, s, function);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
     if (status == MESH_OK) status = mesh_all_reduce(c, NULL, s->sum, s->sum, (size_t)files, MESH_U32, MESH_XOR);
     if (status == MESH_OK) {

@@ -35,6 +35,7 @@ typedef struct failing_files {
     int error;            /* an errno, or FILE_DIES */
     int pieces;           /* 1: at most 7 bytes are moved, and every third call is interrupted */
     int lock, naps; /* a descriptor by which the folder's lock is held (0: none), given up at that nap; naps take no time then */
+    int gate; /* where it is not 0, a descriptor: the first write waits until it can be read */
     volatile int calls, odd, napped;
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
@@ -61,6 +62,9 @@ static int files_interrupted(void) {
 }
 
 static inline ssize_t files_pwrite(int fd, const void *data, size_t n, off_t at) {
+    char word;
+    if (files_plan && files_plan->gate && read(files_plan->gate, &word, 1) != 1) _exit(8);
+    if (files_plan) files_plan->gate = 0;
     if (files_interrupted()) return -1;
     if (files_fail(FILE_WRITE)) {
         if (errno != FILE_DIES_WITHIN) return -1;
@@ -90,7 +94,7 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 }
 static inline int files_nap(const struct timespec *t, struct timespec *left) {
     failing_files *p = files_plan;
-    if (!p || !p->lock) return nanosleep(t, left);
+    if (!p || !p->lock || t->tv_nsec < 10000000) return nanosleep(t, left); /* shorter ones wait for the thread that writes */
     if (++p->napped == p->naps) close(p->lock); /* and the lock is free */
     return 0;
 }

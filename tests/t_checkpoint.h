@@ -190,7 +190,7 @@ static int folder_list(char names[32][300]) {
     struct dirent *e;
     int n = 0;
     while (d && (e = readdir(d)) != NULL)
-        if (e->d_name[0] != '.' && n < 32) snprintf(names[n++], 300, "%.90s/%.200s", checkpoint_folder, e->d_name);
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n < 32) snprintf(names[n++], 300, "%.90s/%.200s", checkpoint_folder, e->d_name);
     if (d) closedir(d);
     return n;
 }
@@ -203,6 +203,18 @@ static void folder_empty(void) {
 static void folder_end(void) {
     folder_empty();
     rmdir(checkpoint_folder);
+}
+/* Folders in it too, the inner ones first. */
+static void folder_end_with(const char *const *part, int n) {
+    char outer[256];
+    int i;
+    snprintf(outer, sizeof outer, "%s", checkpoint_folder);
+    for (i = 0; i < n; i++) {
+        snprintf(checkpoint_folder, sizeof checkpoint_folder, "%.200s/%s", outer, part[i]);
+        folder_end();
+    }
+    snprintf(checkpoint_folder, sizeof checkpoint_folder, "%s", outer);
+    folder_end();
 }
 
 /* The first data file's path. */
@@ -932,7 +944,8 @@ static void saved_across_rank(mesh_transport *t, void *ctx) {
     save_thrice(&c, &w, value, s);
     for (k = 0; k < 2 && t->size > 1; k++) {
         CHECK_INT(mesh_checkpoint_wait(&s[t->rank ? 1 - k : k]), MESH_ERR_MISMATCH);
-        CHECK_HAS(c.error.text, "mesh_checkpoint_wait: ranks wait for other saves, of numbers 2 to 3; wait for them in one order");
+        CHECK_HAS(c.error.text, "mesh_checkpoint_wait: ranks wait for other saves, this one for number ");
+        CHECK_HAS(c.error.text, "wait for them in one order on all ranks");
     }
     for (k = 0; k < 2 && t->size == 1; k++) CHECK_OK(mesh_checkpoint_wait(&s[k]), c.error);
     CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &w, 1, NULL), c.error);
@@ -951,12 +964,53 @@ static void saved_across_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 
+/* The same of two folders, whose saves have the same number. */
+static void saved_beside_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[] = {31};
+    mesh_checkpoint s[2];
+    char folder[2][300];
+    float value[2][31];
+    mesh_named w[2];
+    mesh_error err;
+    mesh_comm c;
+    int k, i, round;
+    (void)ctx;
+    if (!open_comm(t, &c, "a=-1", NULL, 30 * SECOND)) return;
+    for (k = 0; k < 2; k++) {
+        snprintf(folder[k], sizeof folder[k], "%s/%d", checkpoint_folder, k);
+        w[k].name = "w";
+        CHECK_OK(mesh_tensor_make(&w[k].tensor, &c.on, "a:S(0)", MESH_F32, 1, shape, &err), err);
+        w[k].tensor.data = value[k];
+    }
+    for (round = 0; round < 2; round++) {
+        for (k = 0; k < 2; k++) {
+            for (i = 0; i < 31; i++) value[k][i] = (float)(100 * k + round);
+            CHECK_OK(mesh_checkpoint_save_start(&c, folder[k], &w[k], 1, NULL, &s[k]), c.error);
+        }
+        for (k = 0; k < 2; k++)
+            CHECK_INT(mesh_checkpoint_wait(&s[round && t->rank == 1 ? 1 - k : k]),
+                      round ? MESH_ERR_MISMATCH : MESH_OK);
+        if (round) CHECK_HAS(c.error.text, "ranks wait for other saves, this one for number 2 into ");
+    }
+    for (k = 0; k < 2; k++) {
+        memset(value[k], 0, sizeof value[k]);
+        CHECK_OK(mesh_checkpoint_load(&c, folder[k], &w[k], 1, NULL), c.error);
+        CHECK(value[k][0] == (float)(100 * k));
+    }
+    mesh_comm_close(&c);
+}
+
 static void test_checkpoint_across(void) {
+    static const char *const parts[] = {"0", "1"};
     int ranks;
     for (ranks = 1; ranks < 4; ranks++) {
         folder_new();
         run_world(ranks % 2 ? SIM : TCP, ranks, saved_across_rank, NULL);
         folder_end();
+        if (ranks == 1) continue;
+        folder_new();
+        run_world(ranks % 2 ? SIM : TCP, ranks, saved_beside_rank, NULL);
+        folder_end_with(parts, 2);
     }
 }
 
@@ -996,6 +1050,9 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
         n.tensor.data = data;
         if (k == 2) {
             CHECK(getcwd(was, sizeof was) && !chdir(folder[t->rank]));
+            CHECK_INT(mesh_checkpoint_save(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
+            CHECK_HAS(c.error.text, "rank 1: here is not the first rank's here: ");
+            CHECK_HAS(c.error.text, "give every rank the same folder, by its whole path");
             CHECK_INT(mesh_checkpoint_load(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
             CHECK_HAS(c.error.text, "bytes here, and ");
             CHECK_HAS(c.error.text, "another folder of that name");
@@ -1015,19 +1072,52 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
 }
 static void test_checkpoint_apart(void) {
     enum { NOBODY = 2 };
-    static char names[32][300], inner[256];
     static const char *const part[] = {"one/here", "two/here", "one", "two"};
-    int i, k, n;
     folder_new();
     run_world_but(TCP, 2, saved_apart_rank, NULL, NOBODY);
-    snprintf(inner, sizeof inner, "%s", checkpoint_folder);
-    for (i = 0; i < 4; i++) {
-        snprintf(checkpoint_folder, sizeof checkpoint_folder, "%.200s/%s", inner, part[i]);
-        n = folder_list(names);
-        for (k = 0; k < n; k++) unlink(names[k]);
-        rmdir(checkpoint_folder);
-    }
-    snprintf(checkpoint_folder, sizeof checkpoint_folder, "%s", inner);
+    folder_end_with(part, 4);
+}
+
+/* A disk that is slower than the comm's patience with a call is waited for, in calls that end: the others hear of it again and again. Here the second rank's first write
+   begins when the first rank has heard so twice. */
+typedef struct saved_slowly {
+    int gate[2], heard;
+} saved_slowly;
+static void saved_slowly_heard(void *ctx, const mesh_trace_event *v) {
+    saved_slowly *s = (saved_slowly *)ctx;
+    if (!strcmp(v->call, "all_reduce") && v->count == 3 && ++s->heard == 2) CHECK(write(s->gate[1], "", 1) == 1);
+}
+static void saved_slowly_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {6};
+    saved_slowly *s = (saved_slowly *)ctx;
+    failing_files plan = MESH_ZERO;
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    mesh_checkpoint saving;
+    if (!open_comm(t, &c, "x=2", NULL, 8 * SECOND)) return;
+    n.name = "w";
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.gate = s->gate[0];
+    if (t->rank) files_plan = &plan;
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &n, 1, NULL, &saving), c.error);
+    if (!t->rank) t->trace = saved_slowly_heard, t->trace_ctx = s;
+    CHECK_OK(mesh_checkpoint_wait(&saving), c.error);
+    t->trace = NULL;
+    files_plan = NULL;
+    CHECK(t->rank || s->heard >= 3);
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, NULL), c.error);
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_slowly(void) {
+    saved_slowly s = MESH_ZERO;
+    folder_new();
+    CHECK(!pipe(s.gate));
+    run_world(TCP, 2, saved_slowly_rank, &s);
+    close(s.gate[0]);
+    close(s.gate[1]);
     folder_end();
 }
 
@@ -1138,5 +1228,6 @@ static const test_case checkpoint_tests[] = {
 #endif
     {"checkpoint/apart", test_checkpoint_apart, 0},
     {"checkpoint/across", test_checkpoint_across, 0},
+    {"checkpoint/slowly", test_checkpoint_slowly, 0},
 };
 #endif
