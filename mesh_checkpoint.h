@@ -158,10 +158,10 @@ MESH__PRIVATE mesh_status mesh__named_check(const mesh_comm *c, const mesh_named
     int k;
     if (!name || !*name || mesh__same(name, "__metadata__") || !mesh__is_utf8(name))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "tensor %d: its name is %s", i,
-                          !name          ? "NULL"
-                          : !*name       ? "empty"
-                          : *name == '_' ? "\"__metadata__\", which the format keeps for itself"
-                                         : "no UTF-8");
+                          !name                  ? "NULL"
+                          : !*name               ? "empty"
+                          : !mesh__is_utf8(name) ? "no UTF-8"
+                                                 : "\"__metadata__\", which the format keeps for itself");
     if (mesh_layout_check(&t->layout, &why) != MESH_OK ||
         mesh__tensor_place(t, "its tensor", c->transport->rank, &place, &why) != MESH_OK)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\": %s", name, why.text);

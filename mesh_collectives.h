@@ -145,7 +145,7 @@ MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void 
 MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_request *r);
 /* send_counts[i] elements at send_offsets[i] go to rank i, recv_counts[i] from it arrive at recv_offsets[i] (NULL offsets: one after another).
-   What i sends me must be what I receive from i: MISMATCH else. Not in place. */
+   What i sends me must be what I receive from i: MISMATCH else, ARGUMENT where i is I. Not in place. */
 MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts,
                                        const size_t *send_offsets, void *recv, const size_t *recv_counts,
                                        const size_t *recv_offsets, mesh_dtype d);
@@ -274,6 +274,11 @@ MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
         if (!call->send_counts || !call->recv_counts)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes, "%s is NULL",
                                 call->send_counts ? "recv_counts" : "send_counts");
+        if (call->send_counts[g->index] != call->recv_counts[g->index])
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, g->axes,
+                                "send_counts[%d] is %u and recv_counts[%d] %u: both are this rank's block to itself",
+                                g->index, (uint64_t)call->send_counts[g->index], g->index,
+                                (uint64_t)call->recv_counts[g->index]);
         *send = mesh__v_extent(call->send_counts, call->send_offsets, n, elem);
         *recv = mesh__v_extent(call->recv_counts, call->recv_offsets, n, elem);
         break;
@@ -398,6 +403,9 @@ MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
                             "root %d is outside the group of %d; it is an index in the group", call->root, g->on.size);
     if (kind == MESH_CALL_BROADCAST_OBJECT) {
         const mesh_object *o = (const mesh_object *)call->recv;
+        if (o && g->index == call->root && ((uint64_t)o->nbytes >> MESH__LENGTH_BITS || o->nbytes > SIZE_MAX / 2))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes: an object has less than 1 TiB",
+                                (uint64_t)o->nbytes);
         if (o && (o->data || !o->nbytes || g->index != call->root)) return MESH_OK;
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
                             o ? "the object's data is NULL with %u bytes" : "the object is NULL",
@@ -601,6 +609,11 @@ MESH__PRIVATE mesh_call mesh__call(int kind, const void *send, void *recv, size_
     return call;
 }
 
+/* Is what starts from here on waited for at once? */
+MESH__PRIVATE void mesh__blocking(mesh_comm *c, int blocking) {
+    if (c && c->impl) mesh__impl(c)->blocking = blocking;
+}
+
 /* ---- // >>groups ---- */
 
 MESH__PRIVATE mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes) {
@@ -617,7 +630,9 @@ MESH__PRIVATE mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes
                                  "mesh_group_open(\"%s\"): %s", axes, why.text);
     axes = mesh__impl(c)->group[mesh__impl(c)->ngroups - 1]->axes; /* however each rank has written it */
     call.count = (size_t)(mesh__hash_text(2, axes) & 0x7fffffff);
+    mesh__blocking(c, 1);
     status = mesh__call_start(c, NULL, &call, &r);
+    mesh__blocking(c, 0);
     return status == MESH_OK ? mesh_wait(r) : status;
 }
 
@@ -751,7 +766,9 @@ MESH__PRIVATE mesh_status mesh__register_inside(mesh_comm *c, void *p, size_t nb
     made = (mesh__registration *)mesh_transport_alloc(c->transport,
                                                       sizeof *made + (size_t)impl->ngroups * sizeof made->handle[0]);
     if (!made) return mesh__refuse(c, MESH_ERR_MEMORY, MESH_CALL_REGISTER, NULL, "no memory for a handle");
+    mesh__blocking(c, 1);
     status = mesh__call_start(c, NULL, &call, &r);
+    mesh__blocking(c, 0);
     if (status == MESH_OK) status = mesh_wait_host(r);
     made->ngroups = 0;
     for (i = 0; i < impl->ngroups && status == MESH_OK && MESH__HAS(c->transport->ops, memory_register); i++) {
@@ -791,10 +808,6 @@ MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle) {
 }
 
 /* ---- // >>collectives ---- */
-
-MESH__PRIVATE void mesh__blocking(mesh_comm *c, int blocking) {
-    if (c && c->impl) mesh__impl(c)->blocking = blocking;
-}
 
 /* Start, and wait for it by `end`, as one call for who else may come. */
 #define MESH__BLOCKING_BY(start, end)                                   \

@@ -701,8 +701,16 @@ MESH__PRIVATE void mesh__build_chain_scan(mesh__schedule *s, const mesh__layout 
 
 /* ---- // >>choice: which algorithm serves a call ---- */
 
-/* The algorithm of a call, and the elements its pipelines move in one step. */
-MESH__PRIVATE int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t *segment) {
+enum { MESH__SEGMENTS = 1 << 16 }; /* of a pipeline at most: more elements (by mistake, too) go in larger ones */
+
+/* The elements that a pipeline moves in one step: of so many bytes, out of so many elements in all. */
+MESH__PRIVATE size_t mesh__segment_for(const mesh__schedule *s, size_t bytes, size_t total) {
+    size_t segment = bytes / s->elem_bytes, least = total / MESH__SEGMENTS + 1;
+    return segment > least ? segment : least;
+}
+
+/* The algorithm of a call, and the elements its pipelines move in one step. `total`: elements of the larger side, the same on every rank. */
+MESH__PRIVATE int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, size_t total, size_t *segment) {
     const mesh_tuning *t = s->tuning;
     int n = s->size, i, levels = s->host && !s->ordered;
     mesh_tuning_row chosen = mesh__built_in(kind, n, bytes);
@@ -717,7 +725,7 @@ MESH__PRIVATE int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, 
         if (row->segment) chosen.segment = row->segment;
         break;
     }
-    *segment = chosen.segment / s->elem_bytes ? chosen.segment / s->elem_bytes : 1;
+    *segment = mesh__segment_for(s, chosen.segment, total);
     return chosen.algorithm;
 }
 #endif /* MESH_ALGORITHMS_IMPLEMENTED */

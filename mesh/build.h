@@ -30,8 +30,9 @@ typedef struct mesh_object {
 #define MESH_BUILD_IMPLEMENTED
 
 enum {
-    MESH__PACKED = 64 * 1024,    /* buffers of a list up to this size are copied together */
-    MESH__OBJECT_CHAIN = 1 << 20 /* objects beyond this size travel in segments */
+    MESH__PACKED = 64 * 1024,     /* buffers of a list up to this size are copied together */
+    MESH__OBJECT_CHAIN = 1 << 20, /* objects beyond this size travel in segments */
+    MESH__LENGTH_BITS = 40        /* of a length that travels: less than 1 TiB */
 };
 
 /* Make room for a received object of so many bytes. Returns 0 without memory. */
@@ -58,7 +59,7 @@ MESH__PRIVATE mesh_status mesh__extend_object(mesh__schedule *s, const void *hea
     part = mesh__part_of(o->data, o->nbytes);
     v = mesh__view_of(&part, 1, MESH__CHUNKS, 1);
     if (nbytes > MESH__OBJECT_CHAIN && s->on->size > 2)
-        mesh__build_chain(s, &v, s->call.root, MESH__OBJECT_CHAIN / 2);
+        mesh__build_chain(s, &v, s->call.root, mesh__segment_for(s, MESH__OBJECT_CHAIN / 2, (size_t)nbytes));
     else if (nbytes)
         mesh__build_tree(s, &v, s->call.root);
     return s->out_of_memory ? MESH_ERR_MEMORY : MESH_OK;
@@ -172,7 +173,8 @@ MESH__PRIVATE void mesh__build_native(mesh__schedule *s, mesh__layout *b, int ki
     int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
     size_t bytes =
         (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
-    algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes, &b->segment);
+    algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes,
+                             b->send.total > b->recv.total ? b->send.total : b->recv.total, &b->segment);
     if (s->size == 1) {
         mesh__build_alone(s, b);
         return;

@@ -31,7 +31,7 @@ typedef struct mesh_comm_desc {
 } mesh_comm_desc;
 
 /* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
-   the mesh must stay alive. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
+   the mesh must stay alive, and *c, which is not moved, until the comm or the transport is closed. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
    lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
    PEER. On error nothing is open. */
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
@@ -131,7 +131,6 @@ MESH__PRIVATE mesh__engine *mesh__engine_get(mesh_transport *t) {
 MESH__RARE void mesh__memory_free(mesh__engine *e, mesh__memory *m) {
     *m->at = m->next;
     if (m->next) m->next->at = m->at;
-    m->at = NULL;
     mesh_transport_free(e->t, m->raw);
 }
 
@@ -979,7 +978,6 @@ MESH__PRIVATE mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void 
     if (!raw) return MESH_ERR_MEMORY;
     m = (mesh__memory *)(void *)(at - sizeof *m);
     m->raw = raw;
-    m->engine = e;
     m->at = &e->memory;
     m->next = e->memory;
     if (m->next) m->next->at = &m->next;
@@ -1013,13 +1011,13 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
     if (!p) return MESH_OK;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_free: the transport is NULL");
     if ((status = mesh__enter_open(t, err, "free")) != MESH_OK) return status;
-    m = (mesh__memory *)(void *)((unsigned char *)p - sizeof *m);
     status = MESH__HAS(t->ops, free) ? t->ops->free(t, p) : MESH_ERR_UNSUPPORTED;
-    if (status != MESH_ERR_UNSUPPORTED) {
-    } else if (m->at && m->engine == (const mesh__engine *)t->engine)
-        mesh__memory_free((mesh__engine *)t->engine, m), status = MESH_OK;
-    else
-        status = MESH_ERR_ARGUMENT;
+    if (status == MESH_ERR_UNSUPPORTED) { /* what is no block is not looked into */
+        m = t->engine ? ((mesh__engine *)t->engine)->memory : NULL;
+        while (m && m != (mesh__memory *)(void *)((unsigned char *)p - sizeof *m)) m = m->next;
+        if (m) mesh__memory_free((mesh__engine *)t->engine, m);
+        status = m ? MESH_OK : MESH_ERR_ARGUMENT;
+    }
     mesh__leave(t);
     return status == MESH_OK
                ? status

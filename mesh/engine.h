@@ -239,9 +239,8 @@ typedef struct mesh__engine {
 
 /* What stands before a block of memory that mesh_alloc took from the host, in a list of all. */
 typedef struct mesh__memory {
-    struct mesh__memory *next, **at; /* at: what points here; NULL: it is no such block */
+    struct mesh__memory *next, **at; /* at: what points here */
     void *raw;
-    const struct mesh__engine *engine;
 } mesh__memory;
 
 /* Memory that the transport has registered, for each group. */

@@ -95,10 +95,29 @@ MESH__PRIVATE uint32_t mesh__crc_whole(const mesh__crc *c, uint32_t sum, int64_t
 
 enum { MESH__PATH_BYTES = 1024, MESH__IO_BYTES = 1 << 22 /* a read's buffer */ };
 
+/* A path as errors show it: of a long one the begin and the end, so that what follows has room. */
+typedef struct mesh__short_path {
+    char text[208];
+} mesh__short_path;
+MESH__RARE mesh__short_path mesh__path_short(const char *path) {
+    enum { BEGIN = 60, END = 140 };
+    mesh__short_path s;
+    mesh__text t = mesh__text_on(s.text, sizeof s.text);
+    size_t n = strlen(path);
+    if (n < sizeof s.text) {
+        memcpy(s.text, path, n + 1);
+        return s;
+    }
+    memcpy(s.text, path, BEGIN);
+    t.len = BEGIN;
+    mesh__put(&t, "...%s", path + n - END);
+    return s;
+}
+
 /* STATE, with the call, the file and errno's words. */
 MESH__RARE mesh_status mesh__file_failed(mesh_error *err, const char *call, const char *path) {
     int error = errno;
-    return mesh__fail(err, MESH_ERR_STATE, -1, "%s %s: %s", call, path, strerror(error));
+    return mesh__fail(err, MESH_ERR_STATE, -1, "%s %s: %s", call, mesh__path_short(path).text, strerror(error));
 }
 
 /* "folder/name"; name "": the folder. ARGUMENT: it is too long. */
@@ -172,8 +191,8 @@ MESH__PRIVATE mesh_status mesh__folder_lock(const char *folder, int *lock, mesh_
         if (++naps < MESH__LOCK_NAPS) continue;
         close(*lock);
         return mesh__fail(err, MESH_ERR_STATE, -1,
-                          "%s: another save is taking the checkpoint's place there for %d s: stopped?", folder,
-                          MESH__LOCK_NAPS / 100);
+                          "%s: another save is taking the checkpoint's place there for %d s: stopped?",
+                          mesh__path_short(folder).text, MESH__LOCK_NAPS / 100);
     }
 #endif
     (void)naps;
@@ -198,7 +217,7 @@ MESH__PRIVATE mesh_status mesh__file_make(const char *path, int flags, const voi
 MESH__PRIVATE mesh_status mesh__file_read(mesh__bytes *b, int fd, const char *path, int64_t at, int64_t n,
                                           mesh_error *err) {
     if (b->failed || n > INT32_MAX / 2 - b->len || !mesh__grow(b->t, (void **)&b->p, &b->cap, b->len + (int)n + 1, 1))
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for %l bytes", path, n);
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for %l bytes", mesh__path_short(path).text, n);
     if (mesh__read_at(fd, b->p + b->len, n, at)) return mesh__file_failed(err, "pread", path);
     b->len += (int)n;
     b->p[b->len] = 0;
@@ -212,11 +231,11 @@ MESH__PRIVATE int mesh__file_open(const char *path, int64_t *nbytes, mesh_error 
     if (fd >= 0 && !fstat(fd, &s) && S_ISREG(s.st_mode)) return *nbytes = (int64_t)s.st_size, fd;
     if (fd >= 0) {
         close(fd);
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is no file", path);
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is no file", mesh__path_short(path).text);
         return -1;
     }
     if (errno == ENOENT || errno == ENOTDIR)
-        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "there is no %s", path);
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1, "there is no %s", mesh__path_short(path).text);
     else
         mesh__file_failed(err, "open", path);
     return -1;

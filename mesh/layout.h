@@ -239,6 +239,26 @@ MESH_API mesh_status mesh_layout_check(const mesh_layout *l, mesh_error *err) {
     return mesh__layout_check(l, "mesh_layout_check", err);
 }
 
+/* Is a rank's part what the caller thinks it is? */
+MESH__PRIVATE mesh_status mesh__local_check(const mesh_tensor *t, const char *which, int rank, const mesh_box *box,
+                                            mesh_error *err) {
+    int d;
+    for (d = t->layout.ndim - 1; d >= 0 && t->local_shape; d--)
+        if (t->local_shape[d] != box->shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
+                              t->local_shape[d], d, rank, box->shape[d], t->layout.shape[d]);
+    return MESH_OK;
+}
+
+/* A tensor's layout, and its local shape where it says one. */
+MESH__PRIVATE mesh_status mesh__tensor_check(const mesh_tensor *t, int rank, mesh_error *err) {
+    mesh_status status = mesh_layout_check(&t->layout, err);
+    mesh_box box;
+    if (status != MESH_OK || !t->local_shape || mesh_layout_box(&t->layout, rank, &box) < 0) return status;
+    return mesh__local_check(t, "the tensor", rank, &box, err);
+}
+
 /* The axes of a dim are numbered anew from 0, without gaps. But for one axis, those from `at` on make room for it. */
 MESH__PRIVATE void mesh__orders_close(mesh_spec *s, int dim, int axis, int at) {
     uint8_t list[256];

@@ -131,7 +131,7 @@ MESH__PRIVATE void mesh__levels_all_reduce(mesh__schedule *s, const mesh__layout
     s->undivided = 0;
     if (l->local < l->columns && (mine.count || !l->local)) {
         mesh_tuning_row row = mesh__built_in(MESH_CALL_ALL_REDUCE, l->nhosts, mine.count * s->elem_bytes);
-        across.segment = row.segment / s->elem_bytes ? row.segment / s->elem_bytes : 1;
+        across.segment = mesh__segment_for(s, row.segment, mine.count);
         mesh__scope_column(s, l);
         across.send = across.recv = mesh__view_cut(s, &in.recv, mine, part, l->nhosts);
         mesh__build_all_reduce(s, &across, row.algorithm);

@@ -58,14 +58,14 @@ MESH__PRIVATE mesh_status mesh__reads_add(mesh__load *l, const mesh__held *f, me
     if (fd < 0) return (mesh_status)err->status;
     if (f->nbytes >= 0 && f->nbytes != nbytes)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s has %l bytes, but the index says %l (torn, or another)",
-                            path, nbytes, f->nbytes);
+                            mesh__path_short(path).text, nbytes, f->nbytes);
     else if (nbytes >= 8 && mesh__read_at(fd, length, 8, 0))
         status = mesh__file_failed(err, "pread", path);
     n = mesh__get64(length);
     if (status == MESH_OK && (nbytes < 8 || n > MESH__HEADER_MOST || (int64_t)n > nbytes - 8))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                            "%s: a header of %u bytes in a file of %l; at most %d (torn, or no safetensors)", path, n,
-                            nbytes, MESH__HEADER_MOST);
+                            "%s: a header of %u bytes in a file of %l; at most %d (torn, or no safetensors)",
+                            mesh__path_short(path).text, n, nbytes, MESH__HEADER_MOST);
     if (status == MESH_OK) {
         mesh__put64(head, (uint64_t)strlen(f->name) + 1);
         mesh__put64(head + 8, n);
@@ -93,8 +93,8 @@ MESH__PRIVATE mesh_status mesh__folder_read(mesh__load *l, mesh__catalog *named,
         char path[MESH__PATH_BYTES];
         if ((status = mesh__path(path, l->folder, MESH__SINGLE, err)) != MESH_OK) return status;
         if (stat(path, &s))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds no checkpoint: neither %s nor %s (%s)", l->folder,
-                              MESH__INDEX, MESH__SINGLE, strerror(errno));
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds no checkpoint: neither %s nor %s (%s)",
+                              mesh__path_short(l->folder).text, MESH__INDEX, MESH__SINGLE, strerror(errno));
         if (!mesh__file_called(named, single)) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for a file");
     }
     for (i = 0; i < named->nfiles && status == MESH_OK; i++) status = mesh__reads_add(l, &named->file[i], err);
@@ -162,8 +162,8 @@ MESH__PRIVATE mesh_status mesh__folder_same(mesh__load *l, mesh_error *err) {
     if (status == MESH_OK && ((size_t)other.text.len != (size_t)l->text.len - name ||
                               memcmp(other.text.p, l->text.p + name, (size_t)other.text.len)))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                            "%s holds another checkpoint than rank %d's %s; give every rank the same folder", l->folder,
-                            mesh_rank_at(&l->comm->on, 0), l->text.p);
+                            "%s holds another checkpoint than rank %d's %s; give every rank the same folder",
+                            mesh__path_short(l->folder).text, mesh_rank_at(&l->comm->on, 0), l->text.p);
     mesh_transport_free(l->t, other.index.p);
     mesh_transport_free(l->t, other.text.p);
     mesh__catalog_free(&named);
@@ -235,8 +235,8 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
     }
     if (!lacks || (d && d->partial)) return MESH_OK;
     return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                      "%s lacks %d of %d tensors: %s%s; desc.partial leaves them as they are", l->folder, lacks, n,
-                      names, lacks > 3 ? ", ..." : "");
+                      "%s lacks %d of %d tensors: %s%s; desc.partial leaves them as they are",
+                      mesh__path_short(l->folder).text, lacks, n, names, lacks > 3 ? ", ..." : "");
 }
 
 /* A file of the first rank's, as this one finds it. Returns the descriptor, or -1. */
@@ -247,8 +247,8 @@ MESH__PRIVATE int mesh__held_open(const mesh__load *l, const mesh__held *f, char
     if (fd < 0 || nbytes == f->nbytes) return fd;
     close(fd);
     mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-               "%s has %l bytes here, and %l on rank %d: another folder of that name, or it is being written", path,
-               nbytes, f->nbytes, mesh_rank_at(&l->comm->on, 0));
+               "%s has %l bytes here, and %l on rank %d: another folder of that name, or it is being written",
+               mesh__path_short(path).text, nbytes, f->nbytes, mesh_rank_at(&l->comm->on, 0));
     return -1;
 }
 
@@ -291,7 +291,7 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
             status = mesh__fail(&why, MESH_ERR_ARGUMENT, -1,
                                 "%s/%s has changed since it was written: its CRC-32C is %x, the index says %x "
                                 "(or some ranks have another folder of that name)",
-                                l->folder, f->name, (uint64_t)is, (uint64_t)f->crc);
+                                mesh__path_short(l->folder).text, f->name, (uint64_t)is, (uint64_t)f->crc);
     }
     mesh_transport_free(l->t, sum);
     return met == MESH_OK ? mesh__agree(l->comm, function, status, &why) : met;

@@ -135,7 +135,7 @@ MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor
     mesh_box box;
     if (c->transport->caps & MESH_CAP_DEVICE)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
-    if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     if (!mesh__converts(t->dtype))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "it is %s; norms are of f16, bf16, f32 and f64",
                           mesh_dtype_name(t->dtype));

@@ -281,6 +281,7 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
                             "what is received overlaps what is sent or received beside it");
     if (to_self && (status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
+    call.in_place = in_place;
     op->schedule.call = call;
     op->tag = tag;
     mesh__op_identify(e, op, c, g);
@@ -390,8 +391,6 @@ MESH_API mesh_status mesh_exchange(mesh_comm *c, const char *axes, const mesh_xf
 }
 
 /* ---- // >>messages of unknown length: 8 bytes that say it and which channel the rest comes on, and the rest, if there is any ---- */
-
-enum { MESH__LENGTH_BITS = 40 };
 
 typedef struct mesh__message {
     int to, from; /* indices; -1: that half is left out */

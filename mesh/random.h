@@ -105,7 +105,7 @@ MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, const 
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function,
                           f.normal ? "mean or deviation is infinite or no number, or the deviation is below 0"
                                    : "low, high or what lies between them is infinite or no number");
-    if (mesh_layout_check(&t->layout, &why) != MESH_OK)
+    if (mesh__tensor_check(t, rank, &why) != MESH_OK)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function, why.text);
     if (!mesh__converts(t->dtype))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the tensor is %s; f16, bf16, f32 and f64 are filled",

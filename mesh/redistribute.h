@@ -98,7 +98,7 @@ MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh
 MESH__PRIVATE mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
                                              mesh_error *err) {
     mesh_box box;
-    int d, ndim = t->layout.ndim;
+    int ndim = t->layout.ndim;
     int64_t elem = mesh__tensor_elem(t);
     memset(&box, 0, sizeof box);
     box.ndim = ndim;
@@ -108,12 +108,7 @@ MESH__PRIVATE mesh_status mesh__tensor_place(const mesh_tensor *t, const char *w
         return MESH_OK;
     }
     *p = mesh__dense(t->data, &box, elem);
-    for (d = ndim - 1; d >= 0; d--) {
-        if (t->local_shape && t->local_shape[d] != box.shape[d])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "%s: the local shape has %l in dim %d, but by its spec rank %d holds %l of %l", which,
-                              t->local_shape[d], d, rank, box.shape[d], t->layout.shape[d]);
-    }
+    if (mesh__local_check(t, which, rank, &box, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     if (t->strides && mesh_box_count(&box) &&
         mesh__strides_place(t->strides, &box, elem, p->stride, which, rank, err) != MESH_OK)
         return MESH_ERR_ARGUMENT;

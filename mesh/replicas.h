@@ -86,7 +86,7 @@ MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named
     if (c->transport->caps & MESH_CAP_DEVICE)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
     if (!named->name) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "its name is NULL");
-    if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     for (i = 0; i < t->layout.on->naxes; i++)
         if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,

@@ -380,15 +380,14 @@ MESH__PRIVATE mesh_status mesh__rebind_overlaps(mesh_request r, int kind) {
 MESH__PRIVATE int mesh__rebind_p2p(mesh__schedule *s, const void *send, void *recv) {
     const void *at[2] = {NULL, NULL};
     size_t nbytes[2] = {0, 0};
-    int i, copied = 0;
-    for (i = 0; i < s->nsteps; i++) copied |= s->step[i].kind == MESH__COPY;
-    for (i = 0; i < s->nxfers && !copied; i++) {
+    int i;
+    for (i = 0; i < s->nxfers && !s->call.in_place; i++) {
         int received = s->xfer[i].direction != MESH_SEND;
         const void *to = received ? recv : send;
         at[received] = to ? to : s->xfer[i].base;
         nbytes[received] = (size_t)s->xfer[i].nbytes;
     }
-    if (!copied && mesh__overlap(at[0], nbytes[0], at[1], nbytes[1])) return 0;
+    if (!s->call.in_place && mesh__overlap(at[0], nbytes[0], at[1], nbytes[1])) return 0;
     for (i = 0; i < s->nxfers; i++) {
         mesh_xfer *x = &s->xfer[i];
         void *to = x->direction == MESH_SEND ? (void *)(uintptr_t)send : recv;
@@ -417,6 +416,12 @@ MESH__PRIVATE void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t re
     }
 }
 
+MESH__RARE mesh_status mesh__rebind_apart(mesh_request r, int kind) {
+    return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
+                      "mesh_rebind: %s is in place; give buffers that lie to each other as before",
+                      mesh__call_name(kind));
+}
+
 MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, void *recv) {
     mesh__op *op = mesh__request_op(r);
     mesh__schedule *s;
@@ -432,6 +437,7 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
     s = &op->schedule;
     kind = s->call.kind;
     if (kind == MESH_CALL_SEND || kind == MESH_CALL_RECV || kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) {
+        if (s->call.in_place && send != recv) return mesh__rebind_apart(r, kind);
         return mesh__rebind_p2p(s, send, recv) ? MESH_OK : mesh__rebind_overlaps(r, kind);
     }
     if (mesh__call_is(kind, MESH_P2P) || kind == MESH_CALL_REDISTRIBUTE || kind == MESH_CALL_BARRIER ||
@@ -440,10 +446,7 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
                           "mesh_rebind: %s has not one buffer each way; start another", mesh__call_name(kind));
     send_by = send && s->call.send ? (intptr_t)((uintptr_t)send - (uintptr_t)s->call.send) : 0;
     recv_by = recv && s->call.recv ? (intptr_t)((uintptr_t)recv - (uintptr_t)s->call.recv) : 0;
-    if (s->call.in_place && send_by != recv_by)
-        return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
-                          "mesh_rebind: %s is in place; give buffers that lie to each other as before",
-                          mesh__call_name(kind));
+    if (s->call.in_place && send_by != recv_by) return mesh__rebind_apart(r, kind);
     mesh__reach(s, op->group, reach);
     if (!s->call.in_place && mesh__overlap((const void *)((uintptr_t)s->call.send + (uintptr_t)send_by), reach[0],
                                            (const void *)((uintptr_t)s->call.recv + (uintptr_t)recv_by), reach[1]))

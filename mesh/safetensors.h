@@ -312,12 +312,15 @@ typedef struct mesh__catalog {
     mesh__saved *tensor;
     mesh__held *file;
     int n, cap, nfiles, files_cap;
+    int *called, called_room; /* files by the hash of their names, as 1 + their place; 0: none. See mesh__file_called */
 } mesh__catalog;
 
 MESH__PRIVATE void mesh__catalog_free(mesh__catalog *c) {
     mesh_transport_free(c->t, c->tensor);
     mesh_transport_free(c->t, c->file);
-    c->tensor = NULL, c->file = NULL, c->n = c->cap = c->nfiles = c->files_cap = 0;
+    mesh_transport_free(c->t, c->called);
+    c->tensor = NULL, c->file = NULL, c->called = NULL;
+    c->n = c->cap = c->nfiles = c->files_cap = c->called_room = 0;
 }
 
 /* Bytes of a shape; -1: more than there can be. */
@@ -472,22 +475,22 @@ MESH__PRIVATE void mesh__saved_write(mesh__bytes *b, const mesh__saved *s) {
     mesh__bytes_put(b, "],\"data_offsets\":[%l,%l]}", s->begin, s->begin + s->nbytes);
 }
 
-/* The 8 bytes and the header of file number `file`, padded so that data begin at a multiple of 8. */
-MESH__PRIVATE void mesh__header_write(mesh__bytes *b, const mesh__catalog *c, int file) {
+/* The 8 bytes and the header of the file that tensor i is the first of, padded so that data begin at a multiple of 8. Returns the first tensor of the next. */
+MESH__PRIVATE int mesh__header_write(mesh__bytes *b, const mesh__catalog *c, int file, int i) {
     unsigned char length[8] = {0};
-    int i, begin = b->len;
+    int begin = b->len;
     mesh__bytes_add(b, length, 8);
     mesh__bytes_put(b, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (i = 0; i < c->n; i++) {
-        if (c->tensor[i].file != file) continue;
+    for (; i < c->n && c->tensor[i].file == file; i++) {
         mesh__bytes_put(b, ",");
         mesh__saved_write(b, &c->tensor[i]);
     }
     mesh__bytes_put(b, "}");
     while (!b->failed && (b->len - begin) % 8) mesh__bytes_put(b, " ");
-    if (b->failed) return;
+    if (b->failed) return i;
     mesh__put64(length, (uint64_t)(b->len - begin - 8));
     memcpy(b->p + begin, length, 8);
+    return i;
 }
 
 /* Keys and values by turns, ended by NULL, as members that others stand before. */
@@ -532,13 +535,32 @@ MESH__PRIVATE int mesh__is_file_name(const char *s) {
     return !*p && p > s && p - s < 256 && !mesh__same(s, ".") && !mesh__same(s, "..");
 }
 
+/* Where a file's place stands, or would. An index may name very many, to do harm: the hash is another in each process. */
+MESH__PRIVATE int *mesh__called_at(const mesh__catalog *c, const char *name) {
+    uint64_t h = mesh__hash_text((uint64_t)(uintptr_t)c->t, name), mask = (uint64_t)c->called_room - 1;
+    while (c->called[h & mask] && !mesh__same(c->file[c->called[h & mask] - 1].name, name)) h++;
+    return &c->called[h & mask];
+}
+
+/* NULL: no memory. */
 MESH__PRIVATE mesh__held *mesh__file_called(mesh__catalog *c, char *name) {
-    int i;
+    int i, *at;
     mesh__held *f;
-    for (i = c->nfiles - 1; i >= 0; i--)
-        if (mesh__same(c->file[i].name, name)) return &c->file[i];
+    if (2 * c->nfiles >= c->called_room) { /* half of it stays free */
+        int room = c->called_room ? 2 * c->called_room : 16,
+            *wider = (int *)mesh_transport_alloc(c->t, (size_t)room * sizeof *wider);
+        if (!wider) return NULL;
+        memset(wider, 0, (size_t)room * sizeof *wider);
+        mesh_transport_free(c->t, c->called);
+        c->called = wider;
+        c->called_room = room;
+        for (i = 0; i < c->nfiles; i++) *mesh__called_at(c, c->file[i].name) = i + 1;
+    }
+    at = mesh__called_at(c, name);
+    if (*at) return &c->file[*at - 1];
     if (!mesh__grow(c->t, (void **)&c->file, &c->files_cap, c->nfiles + 1, sizeof *c->file)) return NULL;
     f = &c->file[c->nfiles++];
+    *at = c->nfiles;
     memset(f, 0, sizeof *f);
     f->name = name;
     f->nbytes = -1;

@@ -287,7 +287,7 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
     mesh__bytes *b = &save->bundle;
     const char *folder = save->folder;
     unsigned char head[16] = {0};
-    int *order, files, i, begin;
+    int *order, files, i, begin, tensor = 0;
     int64_t number;
     char path[MESH__PATH_BYTES];
     struct stat s;
@@ -296,7 +296,8 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
     if (!stat(path, &s))
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
-            "there is a %s, which other readers take before an index; remove it, or save to another folder", path);
+            "there is a %s, which other readers take before an index; remove it, or save to another folder",
+            mesh__path_short(path).text);
     if ((number = mesh__folder_sweep(folder, 0)) < 0) return mesh__file_failed(err, "opendir", folder);
     if (stat(folder, &s)) return mesh__file_failed(err, "stat", folder);
     if (number >= (int64_t)UINT32_MAX)
@@ -314,7 +315,7 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
     mesh__bytes_add(b, folder, strlen(folder) + 1);
     for (i = 0; i < files; i++) {
         begin = b->len;
-        mesh__header_write(b, c, i);
+        tensor = mesh__header_write(b, c, i, tensor);
         if (b->len - begin - 8 > MESH__HEADER_MOST)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "a header of %d bytes; at most %d: give smaller file_bytes",
                               b->len - begin - 8, MESH__HEADER_MOST);
@@ -385,7 +386,7 @@ MESH__PRIVATE mesh_status mesh__bundle_folder(const mesh__save *s, const char *n
         err, MESH_ERR_ARGUMENT, -1,
         "%s is not the first rank's %s: what that has just made there is not here; give every rank the same "
         "folder, by its whole path",
-        s->folder, name);
+        mesh__path_short(s->folder).text, mesh__path_short(name).text);
 }
 
 /* Read the names' copy of the bundle: the files, their sizes, their tensors. */
@@ -533,7 +534,7 @@ MESH__RARE mesh_status mesh__file_gone(mesh_error *err, const char *path) {
         err, MESH_ERR_STATE, -1,
         "%s is gone: a save into this folder that was begun later is the checkpoint now, or it never was there: "
         "every rank gives the same folder",
-        path);
+        mesh__path_short(path).text);
 }
 
 /* Shares are in the order of names, and so of files. */
@@ -571,7 +572,8 @@ MESH__PRIVATE mesh_status mesh__files_make(mesh__save *s, mesh_error *err) {
         status = mesh__file_make(path, O_EXCL, at, f->data, f->nbytes, err);
         if (status != MESH_OK && errno == EEXIST)
             return mesh__fail(err, MESH_ERR_STATE, -1,
-                              "%s is there already: another save into this folder is under way", path);
+                              "%s is there already: another save into this folder is under way",
+                              mesh__path_short(path).text);
         s->made = i + 1;
         s->sum[i] = mesh__crc_place(&s->crc, at, (size_t)f->data, f->nbytes - f->data);
         at += f->data;
@@ -740,7 +742,7 @@ MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, con
             return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
                               "%s: ranks wait for other saves, this one for number %u into %s; wait for them in one "
                               "order on all ranks",
-                              function, (uint64_t)s->number, s->folder);
+                              function, (uint64_t)s->number, mesh__path_short(s->folder).text);
     } while (met == MESH_OK && said[0]);
     return met;
 }

@@ -549,9 +549,7 @@ MESH__PRIVATE mesh__range mesh__segment_of(mesh__range r, size_t segment, size_t
     return mesh__range_of(r.block, r.at + at, r.count - at < segment ? r.count - at : segment);
 }
 
-MESH__PRIVATE size_t mesh__segments(mesh__range r, size_t segment) {
-    return r.count ? (r.count + segment - 1) / segment : 1;
-}
+MESH__PRIVATE size_t mesh__segments(mesh__range r, size_t segment) { return r.count ? (r.count - 1) / segment + 1 : 1; }
 
 /* Behind a buffer's beginning; of none, which has no elements, none. */
 MESH__INLINE unsigned char *mesh__byte(const void *p, size_t at) {

@@ -432,7 +432,7 @@ MESH__INLINE mesh_status mesh__enter(mesh_transport *t, mesh_error *err, const c
         t->inside.depth++;
         return MESH_OK;
     }
-    if (t->inside.alive && !*t->inside.alive) return mesh__inside_error(t, err, call);
+    if (mesh__is_shut(t)) return mesh__inside_error(t, err, call);
     while (!mesh__claim(&t->inside.thread, me)) {
         uintptr_t holder = MESH__LOAD(&t->inside.thread);
         if (holder && (!t->inside.yield || holder != MESH__LOAD(&t->inside.helper)))

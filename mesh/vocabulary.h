@@ -187,7 +187,7 @@ MESH__PRIVATE mesh_status mesh__logits_check(mesh_comm *c, const mesh_loss *l, m
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the logits are NULL");
     if (c->transport->caps & MESH_CAP_DEVICE)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the logits are in memory that is not the host's");
-    if (mesh_layout_check(&t->layout, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     if (!mesh_equal(t->layout.on, &c->on))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the logits are on the mesh \"%s\", the comm on \"%s\"",
                           mesh__show(t->layout.on).text, mesh__show(&c->on).text);
@@ -337,7 +337,7 @@ MESH__PRIVATE int mesh__lookup_check(const mesh_lookup *l, int rank, int backwar
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: %s NULL; %l ids", function, t ? "ids are" : "the table is",
                           t ? l->nids : 0),
                0;
-    if (mesh_layout_check(&t->layout, &why) != MESH_OK)
+    if (mesh__tensor_check(t, rank, &why) != MESH_OK)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: %s", function, why.text), 0;
     if (t->layout.ndim != 2)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: the table has %d dims; it is vocabulary x width", function,

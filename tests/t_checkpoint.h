@@ -141,6 +141,43 @@ static void test_checkpoint_hostile(void) {
     CHECK(taken > 1000 && taken < 90000);
 }
 
+/* An index of very many files, each with two tensors: every tensor is in its own, in the order in which they were named. */
+static void test_checkpoint_many_files(void) {
+    enum { FILES = 30000, EACH = 32 };
+    char *text = (char *)malloc(FILES * 2 * EACH + 64), *at = text;
+    mesh__catalog c = MESH_ZERO;
+    mesh_error err;
+    int i, wrong = 0;
+    at += sprintf(at, "{\"weight_map\":{");
+    for (i = 0; i < 2 * FILES; i++) at += sprintf(at, "%s\"%d\":\"f%d\"", i ? "," : "", i, i % FILES * 7 % FILES);
+    at += sprintf(at, "}}");
+    c.t = &checkpoint_alone;
+    CHECK_OK(mesh__index_read(&c, text, (size_t)(at - text), &err), err);
+    CHECK_INT(c.nfiles, FILES);
+    CHECK_INT(c.n, 2 * FILES);
+    for (i = 0; i < c.n; i++) wrong += c.tensor[i].file != i % FILES || atoi(c.file[i % FILES].name + 1) != i % FILES * 7 % FILES;
+    CHECK_INT(wrong, 0);
+    mesh__catalog_free(&c);
+    free(text);
+}
+
+/* Of a long path the begin and the end are shown, and what the system said. */
+static void test_checkpoint_long_path(void) {
+    char path[1000];
+    mesh_error err;
+    memset(path, 'd', sizeof path - 1);
+    path[0] = '/', path[sizeof path - 1] = 0;
+    memcpy(path + sizeof path - 5, "last", 4);
+    errno = ENOENT;
+    CHECK_INT(mesh__file_failed(&err, "mkdir", path), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mkdir /ddddddddd");
+    CHECK_HAS(err.text, "dd...dd");
+    CHECK_HAS(err.text, "ddlast: ");
+    CHECK_HAS(err.text, strerror(ENOENT));
+    path[207] = 0;
+    CHECK(!strcmp(mesh__path_short(path).text, path));
+}
+
 /* Strings come back as they were: what is written is read, escapes of any kind are their characters. */
 static void test_checkpoint_strings(void) {
     static const char raw[] = "\"\\u00e9\\ud83d\\ude00\\/\\b\\f\\n\\r\\t\\\\\\\"\\u20ac\\u007f\"",
@@ -693,6 +730,7 @@ static void test_checkpoint_hands(void) {
         {"__metadata__", "x:R", "which the format keeps for itself", MESH_U8, 0, 0, 0, 4},
         {"", "x:R", "its name is empty", MESH_U8, 0, 0, 0, 4},
         {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4},
+        {"_\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4},
         {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4},
         {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4}};
     static const char header[] =
@@ -1223,6 +1261,8 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
     {"checkpoint/twice", test_checkpoint_twice, 0},
+    {"checkpoint/many_files", test_checkpoint_many_files, 0},
+    {"checkpoint/long_path", test_checkpoint_long_path, 0},
 #if defined(LOCK_EX) && !defined(MESH_TEST_SINGLE)
     {"checkpoint/locked", test_checkpoint_locked, 0},
 #endif

@@ -647,6 +647,8 @@ static void everything_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_alloc(c.transport, 1000, &p, &c.error), MESH_OK);
     memset(p, 7, 1000);
     CHECK_INT(mesh_free(c.transport, p, &c.error), MESH_OK);
+    CHECK_INT(mesh_free(c.transport, p, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "is not mesh_alloc's of this transport, or was freed before");
     CHECK_INT(mesh_alloc(c.transport, SIZE_MAX - 64, &p, &c.error), MESH_ERR_MEMORY);
     CHECK_HAS(c.error.text, "mesh_alloc: no memory for ");
     CHECK_INT(mesh_alloc(c.transport, SIZE_MAX, &p, &c.error), MESH_ERR_MEMORY);

@@ -239,17 +239,17 @@ static void test_host_choice(void) {
         mesh__schedule s;
         memset(&s, 0, sizeof s);
         s.size = 8, s.elem_bytes = 4, s.scattered = cases[i].scattered;
-        CHECK(mesh__choose(&s, cases[i].kind, cases[i].bytes, &segment) != MESH_ALGORITHM_LEVELS);
+        CHECK(mesh__choose(&s, cases[i].kind, cases[i].bytes, 0, &segment) != MESH_ALGORITHM_LEVELS);
         s.host = host, s.nhosts = 2;
-        if ((mesh__choose(&s, cases[i].kind, cases[i].bytes, &segment) == MESH_ALGORITHM_LEVELS) != cases[i].levels)
+        if ((mesh__choose(&s, cases[i].kind, cases[i].bytes, 0, &segment) == MESH_ALGORITHM_LEVELS) != cases[i].levels)
             test_fail(__FILE__, __LINE__, "case %d", (int)i);
         s.ordered = 1;
-        CHECK(mesh__choose(&s, cases[i].kind, cases[i].bytes, &segment) != MESH_ALGORITHM_LEVELS);
+        CHECK(mesh__choose(&s, cases[i].kind, cases[i].bytes, 0, &segment) != MESH_ALGORITHM_LEVELS);
         s.ordered = 0, s.tuning = &tuning;
         tuning.nrows = 1, tuning.row[0].call = MESH_CALL_ALL_REDUCE, tuning.row[0].algorithm = MESH_ALGORITHM_RING;
         tuning.row[0].ranks = UINT16_MAX, tuning.row[0].bytes = UINT64_MAX;
         if (cases[i].kind == MESH_CALL_ALL_REDUCE)
-            CHECK_INT(mesh__choose(&s, cases[i].kind, cases[i].bytes, &segment), MESH_ALGORITHM_RING);
+            CHECK_INT(mesh__choose(&s, cases[i].kind, cases[i].bytes, 0, &segment), MESH_ALGORITHM_RING);
     }
 }
 

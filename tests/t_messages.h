@@ -223,14 +223,14 @@ static void test_message_in_place(void) {
 /* ---- kept requests with other buffers ---- */
 
 static void rebind_rank(mesh_transport *t, void *ctx) {
-    enum { N = 5000, KINDS = 13 };
+    enum { N = 5000, KINDS = 14 };
     int n = t->size, me = t->rank, next = (me + 1) % n, last = (me + n - 1) % n, kind, round, k;
     size_t counts[3] = {7, 0, 40}, offsets[3] = {100, 0, 5};
     int32_t *buffer[2][2], *want = (int32_t *)malloc(3 * N * 4);
     mesh_comm c;
     mesh_request r;
     (void)ctx;
-    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=3,y=1", NULL, 20 * SECOND)) return;
     for (k = 0; k < 4; k++) buffer[k / 2][k % 2] = (int32_t *)malloc(3 * N * 4);
     for (kind = 0; kind < KINDS; kind++)
         for (round = 0; round < 3;
@@ -262,7 +262,8 @@ static void rebind_rank(mesh_transport *t, void *ctx) {
                              : kind == 9 ? mesh_shift_start(&c, NULL, 1, 0, in, to, many, MESH_I32, &fresh)
                              : kind == 10
                                  ? mesh_all_gather_start(&c, NULL, in + many * (size_t)me, in, many, MESH_I32, &fresh)
-                             : kind == 11 ? mesh_shift_start(&c, NULL, 1, 1, in, in, many, MESH_I32, &fresh)
+                             : kind == 11 ? mesh_shift_start(&c, "x", 1, 1, in, in, many, MESH_I32, &fresh)
+                             : kind == 13 ? mesh_shift_start(&c, "y", 1, 1, in, in, many, MESH_I32, &fresh)
                                           : mesh_all_reduce_start(&c, NULL, in, in, many, MESH_I32, MESH_SUM, &fresh);
                     CHECK_INT(status, MESH_OK);
                     if (!again) { /* the first round: kept from here on */
@@ -284,7 +285,8 @@ static void rebind_rank(mesh_transport *t, void *ctx) {
                 CHECK_INT(mesh_rebind(r, buffer[1][0] + 1, buffer[1][0]), alone ? MESH_OK : MESH_ERR_ARGUMENT);
                 if (!alone) CHECK_OK(mesh_rebind(r, in + 2 * N, out), c.error);
             }
-            if (kind == 10 || kind == 12) { /* what was in place stays so */
+            if (kind >= 10) { /* what was in place stays so */
+                if (kind % 2) CHECK_INT(mesh_rebind(r, buffer[0][0], NULL), MESH_ERR_ARGUMENT);
                 CHECK_INT(mesh_rebind(r, buffer[0][0], buffer[1][1]), MESH_ERR_ARGUMENT);
                 CHECK_HAS(c.error.text, "is in place; give buffers that lie to each other as before");
             }
@@ -480,6 +482,7 @@ static void prepared_rank(mesh_transport *t, void *ctx) {
     mesh_comm c, alone;
     mesh m;
     mesh_desc one = MESH_ZERO;
+    void *memory, *handle;
     mesh_object object = MESH_ZERO;
     mesh_error err;
     static const int size = 1;
@@ -488,7 +491,7 @@ static void prepared_rank(mesh_transport *t, void *ctx) {
     uint64_t sent = 0, before = 0;
     int k, i, round, me = t->rank, n = t->size, prepares = me != 1;
     (void)ctx;
-    if (!open_comm(t, &c, "x=4", NULL, 20 * SECOND)) return;
+    if (!open_comm(t, &c, "x=4,y=1", NULL, 20 * SECOND)) return;
     for (i = 0; i < N * 4; i++) a[i] = 100 * me + i;
     mesh_comm_bytes(&c, NULL, &before, NULL);
     for (round = 0; round < 3; round++)
@@ -540,6 +543,11 @@ static void prepared_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_prepare(&c), MESH_OK);
     mesh_comm_bytes(&c, NULL, &before, NULL);
     CHECK_OK(mesh_all_reduce(&c, NULL, a, other, N, MESH_I32, MESH_SUM), c.error); /* at once */
+    CHECK_INT(other[1], 604);
+    CHECK_OK(mesh_group_open(&c, "y,x"), c.error); /* these too: they are waited for */
+    CHECK_OK(mesh_alloc(t, 4096, &memory, &err), err);
+    CHECK_OK(mesh_register(&c, memory, 4096, &handle), c.error);
+    CHECK_OK(mesh_all_reduce(&c, "y,x", a, other, N, MESH_I32, MESH_SUM), c.error);
     CHECK_INT(other[1], 604);
     CHECK_OK(mesh_barrier_start(&c, NULL, &kept), c.error);
     CHECK_INT(mesh_wait(kept), MESH_ERR_STATE);

@@ -581,6 +581,10 @@ static void forked_rank(mesh_transport *t, void *ctx) {
                 bad |= mesh_comm_close(&c) != MESH_ERR_STATE ? 8 : 0;
             }
             bad |= mesh_socket_close(mesh_socket__of(t)->net) != MESH_OK || t->ops ? 16 : 0;
+            if (known && i) { /* and afterwards */
+                bad |= mesh_barrier(&c, NULL) != MESH_ERR_STATE || mesh_comm_close(&c) != MESH_ERR_STATE ? 32 : 0;
+                bad |= mesh_abort(&c, NULL) != MESH_ERR_STATE || mesh_copy(&c, &v, &sum, 4) != MESH_ERR_STATE ? 64 : 0;
+            }
             _exit(bad);
         }
         CHECK(child > 0 && waitpid(child, &status, 0) == child);

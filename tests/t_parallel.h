@@ -170,6 +170,11 @@ static void test_random_layouts(void) {
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "the data is NULL, but rank 0 holds 2 elements");
         CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
+        shape[0] = 3;
+        t.data = &m;
+        t.local_shape = shape;
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "mesh_random_uniform: the tensor: the local shape has 3 in dim 0, but by its spec rank 0 holds 2 of 4");
     }
 }
 
@@ -255,10 +260,12 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {8};
     static const char *const said[] = {"mesh_norm: tensor 1: it is partial along \"x\"",
                                        "mesh_norm: tensor 1: it is i32", "mesh_norm: tensor 1: the data is NULL",
-                                       "mesh_clip: max is not above 0", "mesh_norm: norm is NULL"};
+                                       "mesh_clip: max is not above 0", "mesh_norm: norm is NULL",
+                                       "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0"};
+    static const int64_t nine[1] = {9};
     int what;
     (void)ctx;
-    for (what = 0; what < 5; what++) {
+    for (what = 0; what < 6; what++) {
         mesh_tensor list[2];
         mesh_comm c;
         mesh_error err;
@@ -272,6 +279,7 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
         if (t->rank == 1 && what == 0) list[1].layout.spec.axis[0] = mesh_partial(MESH_SUM);
         if (t->rank == 1 && what == 1) list[1].dtype = MESH_I32;
         if (t->rank == 1 && what == 2) list[1].data = NULL;
+        if (t->rank == 1 && what == 5) list[1].local_shape = nine;
         if (what == 3)
             status = mesh_clip(&c, list, 2, t->rank == 1 ? 0 : 1, &norm);
         else

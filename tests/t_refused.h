@@ -101,7 +101,7 @@ static int call_spans(const mesh_call *call, int n, int me, stretch *send, stret
         send->n = counts_extent(call->send_counts, call->send_offsets, n, me, &own);
         recv->n = counts_extent(call->recv_counts, call->recv_offsets, n, me, &own);
         *place = NULL;
-        return !counts_meet(call->recv_counts, call->recv_offsets, n);
+        return !counts_meet(call->recv_counts, call->recv_offsets, n) && call->send_counts[me] == call->recv_counts[me];
     case MESH_CALL_GATHER_V:
         recv->n = root ? counts_extent(call->recv_counts, call->recv_offsets, n, me, &own) : 0;
         if (root) *is = r + own;
@@ -345,6 +345,50 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
 static void test_p2p_refused(void) { run_world(SIM, 3, p2p_refused_rank, NULL); }
 
 /* ---- arguments, one wrong at a time, at the bound ---- */
+
+/* What one rank takes for very much: a pipeline of it is of no more pieces than any, and the ranks tell each other. */
+static void absurd_rank(mesh_transport *t, void *ctx) {
+    static float a[64];
+    const size_t counts[3] = {1, 2, 3}, more[3] = {1, 2, 4};
+    size_t absurd = SIZE_MAX / 64;
+    mesh_comm c;
+    mesh_object o = MESH_ZERO;
+    mesh_status status;
+    int bad = t->rank == 2, k;
+    (void)ctx;
+    for (k = 0; k < 4; k++) {
+        if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+        if (k == 0)
+            status = mesh_broadcast(&c, NULL, a, a, bad ? absurd : 10, MESH_F32, 0);
+        else if (k == 1)
+            status = mesh_all_to_all_v(&c, NULL, a, bad ? more : counts, NULL, a + 32, bad ? counts : more, NULL, MESH_F32);
+        else {
+            o.data = bad ? (void *)a : NULL, o.nbytes = bad ? k == 2 ? SIZE_MAX : SIZE_MAX / 2 + 1 : 0;
+            status = mesh_broadcast_object(&c, NULL, &o, 2);
+        }
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL); /* a root waits for nobody */
+        if (status != (k ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH)) test_fail(__FILE__, __LINE__, "%d on rank %d: %d, %s", k, t->rank, status, c.error.text);
+        if (k == 1) CHECK_HAS(c.error.text, "mesh_all_to_all_v(\"x\"): send_counts[2] is ");
+        if (k > 1) CHECK_HAS(c.error.text, "bytes: an object has less than 1 TiB");
+        mesh_comm_close(&c);
+    }
+    {
+        mesh__schedule s = MESH_ZERO;
+        mesh__range r = mesh__range_of(0, 0, SIZE_MAX);
+        s.elem_bytes = 4;
+        CHECK_INT(mesh__segment_for(&s, 1 << 16, 1000), 1 << 14);
+        CHECK_INT(mesh__segment_for(&s, 3, 1000), 1);
+        CHECK(mesh__segments(r, mesh__segment_for(&s, 1 << 16, SIZE_MAX)) <= MESH__SEGMENTS);
+        CHECK_INT(mesh__segments(r, SIZE_MAX), 1);
+        r.count = 17;
+        CHECK_INT(mesh__segments(r, 8), 3);
+    }
+}
+static void test_absurd(void) {
+    run_world(SIM, 3, absurd_rank, NULL);
+    run_world(TCP, 3, absurd_rank, NULL);
+    run_world(SHARED, 3, absurd_rank, NULL);
+}
 
 static void bounds_rank(mesh_transport *t, void *ctx) {
     static float a[64], b[64];
@@ -792,6 +836,7 @@ static void open_refused_rank(mesh_transport *t, void *ctx) {
 static void test_open_refused(void) { run_world(SIM, 2, open_refused_rank, NULL); }
 
 static const test_case refused_tests[] = {
+    {"refused/absurd", test_absurd, 0},
     {"refused/overlap", test_overlap, 0},
     {"refused/overlap_lists", test_overlap_lists, 0},
     {"refused/overlap_xfers", test_overlap_xfers, 0},

@@ -120,10 +120,12 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
     static const char *const said[] = {"tensor 0: \"w\" is partial along \"x\"", "tensor 0: the data of \"w\" is NULL",
                                        "tensor 0: its name is NULL", "-1 tensors, and the list is NULL",
                                        "\"w\" stands in the list of rank 0, but not of all ranks of its mesh",
-                                       "tensor 1: \"w\" is tensor 0's name too"};
+                                       "tensor 1: \"w\" is tensor 0's name too",
+                                       "tensor 0: the tensor: the local shape has 4 in dim 0"};
+    static const int64_t four[1] = {4};
     int what;
     (void)ctx;
-    for (what = 0; what < 6; what++) {
+    for (what = 0; what < 7; what++) {
         mesh_named named, twice[2];
         mesh_comm c;
         mesh_error err;
@@ -136,6 +138,7 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 0) named.tensor.layout.spec.axis[0] = mesh_partial(MESH_SUM);
         if (bad && what == 1) named.tensor.data = NULL;
         if (bad && what == 2) named.name = NULL;
+        if (bad && what == 6) named.tensor.local_shape = four;
         twice[0] = twice[1] = named;
         CHECK_INT(mesh_check_replicas(&c, twice,
                                       bad && what == 3   ? -1

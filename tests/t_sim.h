@@ -346,11 +346,35 @@ static void test_sim_seeds(void) {
     }
 }
 
+/* What was closed says so to whatever comes. */
+static void sim_closed_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm c;
+    mesh_error err;
+    void *p;
+    (void)ctx;
+    CHECK_OK(mesh_parse(&m, "x=2", 2, &err), err);
+    CHECK_OK(mesh_alloc(t, 8, &p, &err), err);
+    CHECK_INT(mesh_sim_close(t), MESH_OK);
+    CHECK_INT(mesh_sim_close(t), MESH_OK);
+    CHECK_INT(mesh_progress(t, 0), MESH_ERR_STATE);
+    CHECK_INT(mesh_alloc(t, 8, &p, &err), MESH_ERR_STATE);
+    CHECK_HAS(err.text, "mesh_alloc: the transport is not open");
+    CHECK_INT(mesh_lost_ranks(t, NULL, 0), -1);
+    CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_STATE);
+}
+static void test_sim_closed(void) {
+    mesh_sim_desc d = sim_desc(2);
+    mesh_error err;
+    CHECK_OK(mesh_sim_run(&d, sim_closed_rank, NULL, &err), err);
+}
+
 static const test_case sim_tests[] = {
     {"sim/cost", test_sim_cost, 0},
     {"sim/fifo", test_sim_fifo, 0},
     {"sim/hits", test_sim_hits, 0},
     {"sim/death", test_sim_death, 0},
+    {"sim/closed", test_sim_closed, 0},
     {"sim/memory", test_sim_memory, 0},
     {"sim/mismatch", test_sim_mismatch, 0},
     {"sim/seeds", test_sim_seeds, 0},

@@ -297,10 +297,11 @@ static void loss_refused_rank(mesh_transport *t, void *ctx) {
         {"mesh_cross_entropy: the logits have 3 dims; they are rows x vocabulary", MESH_ERR_ARGUMENT},
         {"mesh_cross_entropy: the logits are on the mesh \"b=2\", the comm on \"a=2\"", MESH_ERR_ARGUMENT},
         {"mesh_cross_entropy: the loss is NULL", MESH_ERR_ARGUMENT},
+        {"mesh_cross_entropy: the tensor: the local shape has 6 in dim 1, but by its spec rank 1 holds 3 of 6", MESH_ERR_ARGUMENT},
     };
     int what;
     (void)ctx;
-    for (what = 0; what < 11; what++) {
+    for (what = 0; what < 12; what++) {
         int32_t targets[4] = {0, 1, 2, 3};
         float part[48] = {0}, loss[4] = {-1, -1, -1, -1};
         int bad = t->rank == 1;
@@ -319,6 +320,7 @@ static void loss_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 3) l.logits = NULL;
         if (bad && what == 4) l.targets = NULL;
         if (bad && what == 5) logits.data = NULL;
+        if (bad && what == 11) logits.local_shape = shape;
         if (bad && what == 6) logits.dtype = MESH_I32;
         if (bad && what == 7) logits.layout.spec.axis[0] = mesh_partial(MESH_SUM);
         if (bad && what == 8) CHECK_OK(mesh_tensor_make(&logits, &c.on, "a:S(1)", MESH_F32, 3, cube, &err), err);
@@ -442,7 +444,7 @@ static void test_lookup(void) {
 }
 
 static void test_lookup_refused(void) {
-    static const int64_t shape[2] = {5, 3}, line[1] = {5};
+    static const int64_t shape[3] = {5, 3, 5}, line[1] = {5};
     int32_t ids[2] = {4, 5};
     float part[15] = {0}, out[6] = {-1};
     mesh_tensor t, flat;
@@ -460,6 +462,10 @@ static void test_lookup_refused(void) {
     CHECK_HAS(err.text, "mesh_embedding_backward: id 1 is 5, of a vocabulary of 5");
     CHECK(out[0] == -1 && part[12] == 0);
     ids[1] = 0;
+    t.local_shape = shape + 1;
+    CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_embedding: the tensor: the local shape has ");
+    t.local_shape = NULL;
     l.table = &flat;
     CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "the table has 1 dims");

@@ -71,7 +71,7 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
 MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns);
 /* Inside a rank: die. Every later call of this rank fails; the others notice after detect_ns. */
 MESH_API void mesh_sim_die(mesh_transport *t);
-/* Inside a rank: orderly goodbye before returning (returning does it too). */
+/* Inside a rank: orderly goodbye before returning (returning does it too: comms that are still open then have to outlive the function). */
 MESH_API mesh_status mesh_sim_close(mesh_transport *t);
 
 #ifdef __cplusplus
@@ -679,6 +679,7 @@ MESH__PRIVATE mesh_status mesh_sim__close(mesh_transport *t, mesh_error *why) {
     }
     s->closed = 1;
     mesh_sim__leave(s);
+    t->ops = NULL; /* not open any more */
     return MESH_OK;
 }
 
