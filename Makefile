@@ -199,7 +199,7 @@ install:
 
 uninstall:
 	rm -f $(addprefix $(INCLUDE)/,$(HEADERS))
-	-rmdir $(addprefix $(INCLUDE)/,$(filter-out ./,$(sort $(dir $(HEADERS)))))
+	-printf '%s\n' $(addprefix $(INCLUDE)/,$(filter-out ./,$(sort $(dir $(HEADERS))))) | sort -r | xargs rmdir
 	rm -f $(PKGCONFIG)/mesh.h.pc $(CMAKE)/mesh.h-config.cmake $(DESTDIR)$(prefix)/bin/mesh
 	-rmdir $(CMAKE)
 

@@ -388,7 +388,7 @@ MESH__PRIVATE mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     if (go < 0) go = 0;
     if (come > INT32_MAX) come = INT32_MAX;
     if (go > INT32_MAX) go = INT32_MAX;
-    c.messages = (int)(come > go ? come : go);
+    c.messages = c.bytes ? (int)(come > go ? come : go) : 0;
     c.ps = 0;
     if (!c.bytes && c.summands == 1) return c;
     if (same && (along = mesh__moved_digits(route)).n) {

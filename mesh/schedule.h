@@ -133,7 +133,7 @@ MESH__PRIVATE void mesh__scope(mesh__schedule *s, const int *member, int size, i
     s->member = member;
 }
 
-MESH__INLINE mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
+MESH__PRIVATE mesh__step *mesh__step_add(mesh__schedule *s, int kind) {
     mesh__step *step;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->step, &s->step_cap, s->nsteps + 1, sizeof *s->step)) {
         s->out_of_memory = 1;
@@ -157,7 +157,7 @@ MESH__PRIVATE void mesh__add_wait_before(mesh__schedule *s, int before) {
 MESH__PRIVATE void mesh__add_wait(mesh__schedule *s) { mesh__add_wait_before(s, s->nsteps); }
 
 /* An xfer, of the post begun last unless another step came since. `index` is the peer's in the scope. */
-MESH__INLINE void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
+MESH__PRIVATE void mesh__add_xfer(mesh__schedule *s, int direction, int index, const void *base, size_t nbytes) {
     mesh_xfer *x;
     if (s->out_of_memory || !mesh__grow(s->t, (void **)&s->xfer, &s->xfer_cap, s->nxfers + 1, sizeof *s->xfer)) {
         s->out_of_memory = 1;
@@ -557,7 +557,7 @@ MESH__INLINE unsigned char *mesh__byte(const void *p, size_t at) {
 }
 
 /* The first contiguous run of a range; the range goes on behind it. Its elements are returned (0 for an empty range), *p is where they are. */
-MESH__INLINE size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
+MESH__PRIVATE size_t mesh__run(const mesh__schedule *s, const mesh__view *v, mesh__range *r, unsigned char **p) {
     int low = 0, high = v->nparts - 1;
     const mesh__part *part;
     size_t inside, n;

@@ -75,17 +75,17 @@ MESH__RARE mesh_status mesh__topology_check_as(const mesh_topology *t, const cha
         const mesh_level *level = &t->level[l];
         if (level->ranks < 1 || (l > 0 && level->ranks < level[-1].ranks))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: level %d has units of %d ranks; levels go from the innermost out", function, l,
+                              "%s: level %d has units of %d ranks; levels go from the innermost out", function, l + 1,
                               level->ranks);
         if (l > 0 && l < t->nlevels - 1 && level->ranks % level[-1].ranks)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "%s: level %d has units of %d ranks, no multiple of the %d of the level within", function,
-                              l, level->ranks, level[-1].ranks);
+                              l + 1, level->ranks, level[-1].ranks);
         if (level->latency_ps < 0 || level->ps_per_byte_16 < 0 || level->ps_per_byte_16 > INT64_C(1) << 40)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "%s: level %d: a latency of %l ps, %l ps per byte in 16.16; neither is "
                               "negative, and a byte takes less than 2^24 ps",
-                              function, l, level->latency_ps, level->ps_per_byte_16);
+                              function, l + 1, level->latency_ps, level->ps_per_byte_16);
     }
     return MESH_OK;
 }

@@ -951,7 +951,7 @@ static void test_plan_errors(void) {
     CHECK_HAS(err.text, "mesh_topology_check: 9 levels");
     t.nlevels = 2, t.level[0].ranks = 8, t.level[1].ranks = 4;
     CHECK_INT(mesh_topology_check(&t, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "level 1 has units of 4 ranks");
+    CHECK_HAS(err.text, "level 2 has units of 4 ranks");
     t.level[1].ranks = 64, t.level[1].latency_ps = -1;
     CHECK_INT(mesh_topology_check(&t, &err), MESH_ERR_ARGUMENT);
 }

@@ -669,7 +669,7 @@ static void test_topology_text(void) {
         {"8:2us:1GB/s;", "expected \",\" or the end at \";\""},
         {"8:2us:1GB/s,", "level 2 of \"8:2us:1GB/s,\": expected a number of ranks"},
         {"1:1ns:*,2:1ns:*,4:1ns:*,8:1ns:*,16:1ns:*,32:1ns:*,64:1ns:*,128:1ns:*,256:1ns:*", "at most 8 levels"},
-        {"8:2us:1GB/s,4:2us:1GB/s", "level 1 has units of 4 ranks; levels go from the innermost out"},
+        {"8:2us:1GB/s,4:2us:1GB/s", "level 2 has units of 4 ranks; levels go from the innermost out"},
     };
     test_random r = random_from(77);
     mesh_topology t, back, untouched;

@@ -85,7 +85,7 @@ step "plan" bash -c "$mesh plan --mesh dp=8,tp=8 --shape 8192x8192 --dtype bf16 
 step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --shape 100x7 'dp:P(sum)' '[tp] [*]' | $json | grep -q '\"steps\": \\['"
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
-refuses "a plan of half bytes" "no whole number of bytes: 1.5" $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
+refuses "a plan of half bytes" '--elem-bytes takes a whole number of bytes from 1 to 10^12, not "1.5"' $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
 refuses "a plan of two sizes" "--dtype and --elem-bytes: one of them" $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 4 --dtype bf16 "dp:S(0)" "dp:R"
 refuses "a plan of no size" "no shape" $mesh plan --mesh dp=4 --shape 99999999999999999999 "dp:S(0)" "dp:R"
 refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 100x64 "dp:X" "dp:R"
@@ -98,6 +98,9 @@ printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts; 2 does" $mesh zoo ep --mesh dp=4 --ep 3
 refuses "more ways than heads" "12 heads, 12 kv_heads, 24 ways" $mesh zoo tp --mesh tp=24
+refuses "stages that do not divide" "pp = 5 divides neither the 12 layers nor, tables counted as layers, 14; nearest that do: 4 or 6, or 2 or 7" $mesh zoo pp --mesh pp=5
+printf 'experts 4\ntop_k 8\n' >$out/many.model
+refuses "more experts of a token than there are" "top_k 8 of 4 experts; 4 at most" $mesh zoo dp --mesh dp=4 --model $out/many.model
 refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo zero1 --mesh dp=4 --zero 3
 refuses "data parallelism without its axis" 'zero1 needs an axis "dp", "dp_shard" or "dp_replicate" in the mesh: pp=2' $mesh zoo zero1 --mesh pp=2
 step "zoo says why a schedule is none" bash -c "$mesh zoo --mesh pp=3 --json | $json | grep -q 'why.*interleaved with 4 micro-batches'"
@@ -152,6 +155,8 @@ refuses "auto: an option that is none" "unknown option: --fast" $auto --fast
 refuses "auto: a value is missing" "a value is missing after: --top" $auto --top
 refuses "auto: no number" "a whole number from 1 to 999999 is expected: few" $auto --top few
 refuses "auto: more devices than there are" "9 devices, but the cluster has 8; take as many or fewer" $auto --devices 9
+refuses "auto: a dp that cannot be" "dp = 3 does not divide the devices (8); nearest that do: 2 or 4" $auto --fix dp=3
+refuses "auto: what flash attention has not" "recompute = 1 (selective) computes again the scores" $mesh auto --model examples/models/llama3-405b-8k-8192.model --cluster examples/clusters/llama3.cluster --fix recompute=1
 refuses "auto: --fix of no such name" "not: width" $auto --fix width=3
 refuses "auto: --fix of no such value" "zero 0 to 3" $auto --fix tp=2,zero=4
 refuses "auto: --fix that is none" "--fix takes NAME=VALUE,... as in tp=8,schedule=1f1b: tp" $auto --fix tp
@@ -167,7 +172,7 @@ refuses "auto: chunks that do not divide" "chunks = 2 does not divide a stage's 
 refuses "auto: micro-batches that do not go round" "pp = 2 does not divide micro-batches, as interleaving asks, (3)" $auto --fix pp=2,dp=4,micro=2,chunks=3
 refuses "auto: settings that contradict" "interleaved has more than 1 chunk, every other schedule 1" $auto --fix pp=2,dp=4,schedule=gpipe,chunks=3
 refuses "auto: nothing to cut, and cut" "zero 1 to 3 want dp_shard > 1" $auto --fix dp_shard=1,zero=2
-refuses "auto: a mesh that is none" "nothing is left of --fix" $auto --fix tp=1,cp=1,pp=1,dp=4
+refuses "auto: a mesh that is none" "dp = 4, but 8 devices leave 8 beside tp 1, cp 1, pp 1" $auto --fix tp=1,cp=1,pp=1,dp=4
 refuses "auto: nothing fits" "more than there are; more devices" bash -c "sed 's/^memory.*/memory 0.01/' $out/auto.cluster >$out/auto-small.cluster; ${auto/auto.cluster/auto-small.cluster}"
 
 step "schedule: 1f1b's bubble is the formula's" bash -c "$mesh schedule --kind 1f1b -p 4 -m 8 | grep -q 'bubble 0.3750, and (p - 1) / m = 0.3750'"

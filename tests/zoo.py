@@ -55,10 +55,10 @@ for n in 2, 8:
     dp = f"dp={n}"
     check("dp", ["--mesh", dp], {}, weights(2 * cut(n)), [("weight q", "backward", "all_reduce dp"), ("weight q", "rest", "dp:I"), ("weight q", "use", "dp:R")])
     check("zero1", ["--mesh", dp], weights(cut(n)), weights(cut(n)), [("weight q", "forward", "all_gather dp"), ("weight q", "backward", "reduce_scatter dp")])
-    check("zero3", ["--mesh", dp], weights(2 * cut(n)), weights(cut(n)))
+    check("zero3", ["--mesh", dp], weights(cut(n)), weights(2 * cut(n)), [("weight q", "backward", "all_gather dp, reduce_scatter dp")])
 for r, n in (2, 4), (4, 2):
-    check("hsdp", ["--mesh", f"dp_replicate={r},dp_shard={n}"], weights(2 * cut(n)), weights(cut(n) + 2 * cut(r) / n),
-          [("weight q", "backward", "reduce_scatter dp_shard, all_reduce dp_replicate")])
+    check("hsdp", ["--mesh", f"dp_replicate={r},dp_shard={n}"], weights(cut(n)), weights(2 * cut(n) + 2 * cut(r) / n),
+          [("weight q", "backward", "all_gather dp_shard, reduce_scatter dp_shard, all_reduce dp_replicate")])
 for n in 2, 4:
     sums = {t: 2 * cut(n) * stream for t in ("embedding", "attention out", "down")}
     check("tp", ["--mesh", f"tp={n}"], sums, {"norm": 2 * cut(n) * stream},
@@ -82,6 +82,25 @@ said = zoo("all", "--mesh", "pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2", "--sp", 
 why = "" if said["stages"] == 2 and any(r["rest"] == "efsdp:S(1) ep:S(0)" for r in said["rows"]) and said["tokens_to_experts"] > 0 else "no experts' rows"
 passed, failed = passed + (not why), failed + bool(why)
 print(f"{'FAIL' if why else 'ok  '} all at once{why and ': ' + why}")
+# a stage's bytes: the worst of the first, which has the token table, the last, which has the head, and those between; where pp does not divide the layers, both
+# tables count as layers, and an end has one less
+def inner(x, end): return sum(n * e * (2 * x + 1 if t == "weight norms" else 2 * x if t == "weight k, v" else 0 if t in ("token table", "weight head") else x) for t, n in block.items()) + end
+for pp, most in ((2, inner(2, block["weight head"] * e)), (3, max(inner(2, 0), inner(2, 0) * 1 / 2 + block["weight head"] * e))):
+    said = zoo("pp", "--mesh", f"pp={pp},dp=2")
+    why = "" if abs(said["backward_bytes"] - most) < 1e-3 * most else f"{said['backward_bytes']}, the textbook {most:.0f}"
+    passed, failed = passed + (not why), failed + bool(why)
+    print(f"{'FAIL' if why else 'ok  '} the worst of {pp} stages{why and ': ' + why}")
+# few heads of k and v, cut over more ranks than there are: along another dim, evenly
+g = 4
+few = tempfile.NamedTemporaryFile("w", suffix=".model")
+few.write(f"layers {L}\nhidden {c}\nffn {f}\nheads {h}\nkv_heads {g}\nhead_width {d}\nvocabulary {v}\nsequence {s}\nbatch {b}\nbytes {e}\n")
+few.flush()
+said = {r["tensor"]: r for r in zoo("zero3", "--mesh", "dp=8,tp=4", model=few)["rows"]}
+for t, n in (("weight q", h), ("weight k, v", g)):
+    want = times[t] * c * n * d // 4 * e * cut(8)
+    why = "" if abs(said[t]["forward_bytes"] - want) < 1 else f"{said[t]}, the textbook {want:.0f}"
+    passed, failed = passed + (not why), failed + bool(why)
+    print(f"{'FAIL' if why else 'ok  '} {t} of few heads{why and ': ' + why}")
 # every schedule of the stages by its paper's formula, where forward and both halves of the backward cost the same
 for p, m in ((2, 4), (4, 8), (4, 6)):
     for row in zoo("pp", "--mesh", f"pp={p}", model=model_of(m))["schedules"]:

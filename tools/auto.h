@@ -25,14 +25,6 @@ static const char auto_help[] =
 
 /* ---- rules ---- */
 
-/* The values around one that do: of those that divide n. */
-static void auto_nearest(char *text, size_t cap, long n, long value) {
-    long below = value < n ? value : n, above = below;
-    while (below > 1 && n % below) below--;
-    while (above < n && n % above) above++;
-    snprintf(text, cap, above != below ? "%ld or %ld" : "%ld", below, above);
-}
-
 /* A rule refuses a choice: count it, keep its first text. */
 static int auto_refuse(auto_search *s, const char *rule, const char *text) {
     int i;
@@ -52,7 +44,7 @@ static int auto_refuse(auto_search *s, const char *rule, const char *text) {
 static int auto_divides(auto_search *s, const char *name, long value, long n, const char *of) {
     char near[64], text[200], rule[24];
     if (value > 0 && n % value == 0) return 1;
-    auto_nearest(near, sizeof near, n, value);
+    zoo_nearest(near, sizeof near, n, value);
     snprintf(text, sizeof text, "%s = %ld does not divide %s (%ld); nearest that do: %s", name, value, of, n, near);
     snprintf(rule, sizeof rule, "%s/%.16s", name, of);
     return auto_refuse(s, rule, text);
@@ -66,7 +58,7 @@ static int auto_tp_fits(auto_search *s, long tp) {
         !auto_divides(s, "tp", tp, d->kv_heads, "kv_heads") || !auto_divides(s, "tp", tp, d->ffn, "ffn"))
         return 0;
     if (host % tp == 0) return 1;
-    auto_nearest(near, sizeof near, host, tp);
+    zoo_nearest(near, sizeof near, host, tp);
     snprintf(text, sizeof text, "tp = %ld does not fit within a host of %ld devices; nearest that do: %s", tp, host,
              near);
     return auto_refuse(s, "tp/host", text);
@@ -81,18 +73,13 @@ static int auto_cp_fits(auto_search *s, const auto_choice *c) {
 
 static int auto_pp_fits(auto_search *s, const auto_choice *c) {
     const zoo_model *d = &s->zoo.model;
-    char near[48], more[48], text[240];
+    char text[240];
     if (!auto_divides(s, "pp", c->pp, s->devices / c->tp / c->cp, "devices / tp / cp")) return 0;
     if (c->pp > MESH_SCHEDULE_RANKS) {
         snprintf(text, sizeof text, "pp = %ld, but a schedule has at most %d ranks", c->pp, (int)MESH_SCHEDULE_RANKS);
         return auto_refuse(s, "pp/ranks", text);
     }
-    if (d->layers % c->pp == 0 || ((d->layers + 2) % c->pp == 0 && (d->layers + 2) / c->pp > 1)) return 1;
-    auto_nearest(near, sizeof near, d->layers, c->pp);
-    auto_nearest(more, sizeof more, d->layers + 2, c->pp);
-    snprintf(text, sizeof text,
-             "pp = %ld divides neither the %ld layers nor, tables counted as layers, %ld; nearest that do: %s, or %s",
-             c->pp, d->layers, d->layers + 2, near, more);
+    if (zoo_pp_fits(d, c->pp, text, sizeof text)) return 1;
     return auto_refuse(s, "pp/layers", text);
 }
 
@@ -104,7 +91,7 @@ static int auto_ep_fits(auto_search *s, const auto_choice *c) {
         !auto_divides(s, "ep", c->ep, s->devices / c->pp, "a stage's ranks"))
         return 0;
     if (auto_meshes(s, c)) return 1;
-    auto_nearest(near, sizeof near, c->tp * c->cp, c->ep);
+    zoo_nearest(near, sizeof near, c->tp * c->cp, c->ep);
     snprintf(text, sizeof text, "ep = %ld crosses tp x cp = %ld; nearest that do not: %s, or a multiple of that", c->ep,
              c->tp * c->cp, near);
     return auto_refuse(s, "ep/crosses", text);
@@ -179,7 +166,7 @@ static void auto_schedules(auto_search *s, auto_choice *c, const auto_table *w, 
                            const auto_moves *between) {
     long chunks[AUTO_LIST], stage, m = s->zoo.model.batch / c->dp / c->micro;
     int n, k;
-    stage = (s->zoo.model.layers + (s->zoo.model.layers % c->pp ? 2 : 0)) / c->pp;
+    stage = zoo_stage_layers(&s->zoo.model, c->pp);
     n = auto_candidates(c->pp > 1 || s->fix.chunks > 1 ? s->fix.chunks : 1, stage, chunks);
     for (k = 0; k < n; k++) {
         c->chunks = chunks[k];
@@ -269,7 +256,13 @@ static void auto_degrees(auto_search *s, auto_choice *c) {
     long ep[AUTO_LIST];
     int n, k;
     c->dp = s->devices / c->tp / c->cp / c->pp;
-    if (s->fix.dp > 0 && c->dp != s->fix.dp) return;
+    if (s->fix.dp > 0 && c->dp != s->fix.dp) {
+        char text[200];
+        snprintf(text, sizeof text, "dp = %ld, but %ld devices leave %ld beside tp %ld, cp %ld, pp %ld", s->fix.dp,
+                 s->devices, c->dp, c->tp, c->cp, c->pp);
+        auto_refuse(s, "dp/devices", text);
+        return;
+    }
     if (!auto_divides(s, "dp", c->dp, s->zoo.model.batch, "the batch")) return;
     n = auto_candidates(s->fix.ep >= 0 || s->run.experts > 0 ? s->fix.ep : 1, s->zoo.model.experts, ep);
     for (k = 0; k < n; k++) c->ep = ep[k], auto_mesh(s, c);
@@ -280,6 +273,12 @@ static void auto_run(auto_search *s) {
     int i, j, k, ntp = auto_candidates(s->fix.tp, s->devices, tp), ncp, npp;
     auto_choice c;
     memset(&c, 0, sizeof c);
+    if (s->fix.dp > 0 && !auto_divides(s, "dp", s->fix.dp, s->devices, "the devices")) return;
+    if (s->fix.recompute == AUTO_SELECTIVE && s->run.flash > 0) {
+        auto_refuse(s, "recompute",
+                    "recompute = 1 (selective) computes again the scores that flash attention has not kept; 0 or 2 do");
+        return;
+    }
     for (i = 0; i < ntp; i++) {
         c.tp = tp[i];
         if (!auto_tp_fits(s, c.tp)) continue;

@@ -440,13 +440,13 @@ static int command_bench(const char *self, int argc, char **argv) {
             *(argv[i][3] == 'i' ? &least : argv[i][2] == 'f' ? &factor : &most) = v;
         } else if (!strcmp(argv[i], "-n") || !strcmp(argv[i], "--iters")) {
             long v = number(value);
-            if (v < 0) return wrong("bench", "expected a positive number after", argv[i]);
+            if (v < 0) return wrong_value("bench", argv[i], "a whole number from 1 to 999999", value);
             *(argv[i][1] == 'n' ? &n : &b.iters) = (int)v;
         } else if (!strcmp(argv[i], "--root") || !strcmp(argv[i], "--warmup")) {
             char *end;
             long v = strtol(value, &end, 10);
             if (*end || v < 0 || v > 1000000)
-                return wrong("bench", "expected a number that is not negative after", argv[i]);
+                return wrong_value("bench", argv[i], "a whole number from 0 to 1000000", value);
             *(argv[i][2] == 'r' ? &b.root : &b.warmup) = (int)v;
         } else {
             return wrong("bench", "unknown option", argv[i]);
@@ -466,7 +466,7 @@ static int command_bench(const char *self, int argc, char **argv) {
     b.op = (mesh_op)i;
     if (!call) call = tune ? "all" : "all_reduce";
     if (strcmp(call, "all") && (only = bench_find(call, bench_kind_name, BENCH_KINDS)) < 0)
-        return wrong("bench", "no call", call);
+        return wrong("bench", "no such call (all, or one that the list of --help has)", call);
     chosen = b.op;
     if (!text && !n && !in_job()) return wrong("bench", "how many ranks? -n RANKS or --mesh dp=2,tp=2", NULL);
     if (!text) {
@@ -500,7 +500,7 @@ static int command_bench(const char *self, int argc, char **argv) {
                     b.n < 1
                         ? "mesh bench: the mesh \"%s\" has no group \"%s\"; --axes takes its axes' names, or several "
                           "with commas\n"
-                    : b.root >= b.n ? "mesh bench: root is outside the group\n"
+                    : b.root >= b.n ? "mesh bench: --root is beyond the last rank of the group\n"
                                     : "mesh bench: no memory for the buffers\n",
                     text, axes);
         status = 2;

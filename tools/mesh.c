@@ -33,6 +33,12 @@ static int wrong(const char *command, const char *what, const char *value) {
     return 2;
 }
 
+/* An option's value that it does not take. */
+static int wrong_value(const char *command, const char *option, const char *takes, const char *value) {
+    fprintf(stderr, "mesh %s: %s takes %s, not \"%s\"; see mesh %s --help\n", command, option, takes, value, command);
+    return 2;
+}
+
 static int is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
 
 /* A whole positive number, or -1. */

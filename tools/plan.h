@@ -118,7 +118,7 @@ static int command_plan(const char *self, int argc, char **argv) {
             fputs(plan_help, stdout);
             return 0;
         }
-        if (takes && !value) return wrong("plan", "a value is missing after", arg);
+        if (takes && (!value || !strncmp(value, "--", 2))) return wrong("plan", "a value is missing after", arg);
         if (!strcmp(arg, "--json")) {
             json = 1;
         } else if (!strcmp(arg, "--strict")) {
@@ -135,10 +135,11 @@ static int command_plan(const char *self, int argc, char **argv) {
             dtype = n;
         } else if (!strcmp(arg, "--elem-bytes")) {
             d.elem_bytes = plan_bytes(value);
-            if (d.elem_bytes < 1) return wrong("plan", "no whole number of bytes", value);
+            if (d.elem_bytes < 1) return wrong_value("plan", arg, "a whole number of bytes from 1 to 10^12", value);
         } else if (!strcmp(arg, "--cap")) {
             d.scratch_cap = plan_bytes(value);
-            if (d.scratch_cap < 1) return wrong("plan", "no whole number of bytes (64M)", value);
+            if (d.scratch_cap < 1)
+                return wrong_value("plan", arg, "a whole number of bytes from 1 to 10^12 (64M)", value);
         } else if (!strcmp(arg, "--topology")) {
             if (mesh_topology_parse(&topology, value, &err)) return wrong("plan", err.text, NULL);
             d.topology = &topology;

@@ -652,21 +652,22 @@ static int command_run(const char *self, int argc, char **argv) {
         }
         for (k = 0; k < sizeof counts / sizeof counts[0] && !v; k++) v = value_of(counts[k], argc, argv, &i, &missing);
         if (v) {
-            if ((o.ranks = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+            if ((o.ranks = (int)number(v)) < 0) return wrong_value("run", arg, "a whole number from 1 to 999999", v);
         } else if ((v = value_of("--timeout", argc, argv, &i, &missing)) != NULL) {
-            if ((o.timeout_s = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+            if ((o.timeout_s = (int)number(v)) < 0)
+                return wrong_value("run", arg, "a whole number from 1 to 999999", v);
         } else if ((v = value_of("--idle-timeout", argc, argv, &i, &missing)) != NULL) {
-            if ((o.idle_s = (int)number(v)) < 0) return wrong("run", "expected a positive number after", arg);
+            if ((o.idle_s = (int)number(v)) < 0) return wrong_value("run", arg, "a whole number from 1 to 999999", v);
         } else if ((v = value_of("--only", argc, argv, &i, &missing)) != NULL) {
             o.only = strcmp(v, "0") ? (int)number(v) : 0;
-            if (o.only < 0) return wrong("run", "expected a rank after", arg);
+            if (o.only < 0) return wrong_value("run", arg, "a rank", v);
         } else if ((v = value_of("--stdin", argc, argv, &i, &missing)) != NULL) {
             o.in = !strcmp(v, "all")    ? STDIN_ALL
                    : !strcmp(v, "none") ? STDIN_NONE
                    : strcmp(v, "0")     ? (int)number(v)
                                         : 0;
             if (o.in < 0 && strcmp(v, "all") && strcmp(v, "none"))
-                return wrong("run", "expected a rank, all or none after", arg);
+                return wrong_value("run", arg, "a rank, all or none", v);
         } else if ((v = value_of("--log", argc, argv, &i, &missing)) != NULL) {
             o.log = v;
         } else if (!strcmp(arg, "--bare")) {

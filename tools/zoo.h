@@ -54,13 +54,17 @@ typedef struct zoo_options {
 
 enum { ZOO_TENSORS = 40 };
 
+/* The stages that have a tensor. */
+typedef enum zoo_end { ZOO_EVERY, ZOO_FIRST, ZOO_LAST } zoo_end;
+
 /* A row: a tensor, where it rests and where it is used. times: how often a step moves it forward, and backward. ring: 0, or the ranks of one along
    which its parts travel; back they travel again, and then their gradients, which end where they began. */
 typedef struct zoo_tensor {
     const char *name;
     mesh_layout rest, use;
     double forward, backward;
-    int ring;
+    int ring, again; /* again: gathered once more going back */
+    zoo_end end;
 } zoo_tensor;
 
 typedef struct zoo_table {
@@ -105,15 +109,33 @@ static mesh_layout zoo_weight(const zoo_options *o, int ndim, const int64_t *sha
     return l;
 }
 
+/* Does this axis cut weights at rest? */
+static int zoo_cuts(const zoo_options *o, const char *axis) {
+    return o->zero > 0 && (!strcmp(axis, "dp_shard") || !strcmp(axis, "dp"));
+}
+
+/* The dim that they cut: the first that comes out even. */
+static int zoo_cut_dim(const zoo_options *o, const mesh_layout *use) {
+    int d, i;
+    for (d = 0; d < use->ndim; d++) {
+        int64_t parts = 1;
+        for (i = 0; i < use->on->naxes; i++)
+            if (zoo_cuts(o, use->on->axis[i].name) ||
+                (use->spec.axis[i].kind == MESH_SHARD && use->spec.axis[i].dim == d))
+                parts *= use->on->axis[i].size;
+        if (use->shape[d] % parts == 0) return d;
+    }
+    return 0;
+}
+
 /* Where it rests: whole on every rank, its gradient too; or in parts over the data axes that cut (after tp). */
 static mesh_layout zoo_at_rest(const zoo_options *o, const mesh_layout *use) {
     mesh_layout l = *use;
-    int i, cuts = o->zero > 0;
+    int i, dim = zoo_cut_dim(o, use);
     for (i = 0; i < l.on->naxes; i++) {
         const char *axis = l.on->axis[i].name;
-        int shards = !strcmp(axis, "dp_shard") || (!strcmp(axis, "dp") && cuts);
         if (!strcmp(axis, "tp") && l.spec.axis[i].kind == MESH_SHARD) continue;
-        zoo_set(&l, axis, shards && cuts ? mesh_shard(0) : mesh_invariant());
+        zoo_set(&l, axis, zoo_cuts(o, axis) ? mesh_shard(dim) : mesh_invariant());
     }
     return l;
 }
@@ -135,9 +157,12 @@ static const mesh_layout *zoo_weight_row(zoo_table *t, const char *name, int ndi
                                          double times) {
     mesh_layout use = zoo_weight(t->o, ndim, shape, tp), rest = zoo_at_rest(t->o, &use);
     zoo_tensor *r = zoo_row(t, name, &rest, &use, times);
-    if (t->o->zero == 3) r->forward = 2 * times; /* for each use: forward, and again backward */
+    r->again = t->o->zero == 3;
     return &r->use;
 }
+
+/* The row made last is of one end of the pipeline alone. */
+static void zoo_row_at(zoo_table *t, zoo_end end) { t->row[t->n - 1].end = end; }
 
 /* What a computation makes of operands where they are used, as a row that is used otherwise. Where it is wrong that is told, and all ends. */
 static const mesh_layout *zoo_made(zoo_table *t, const char *name, mesh_local_kind kind, const char *letters,
@@ -154,6 +179,29 @@ static const mesh_layout *zoo_made(zoo_table *t, const char *name, mesh_local_ki
     }
     t->checked++;
     return &zoo_row(t, name, &made, use, times)->use;
+}
+
+/* Layers of a stage: where pp does not divide them, the tables count as one layer each. */
+static long zoo_stage_layers(const zoo_model *d, long pp) { return (d->layers + (d->layers % pp ? 2 : 0)) / pp; }
+
+/* The values around one that do: of those that divide n. */
+static void zoo_nearest(char *text, size_t cap, long n, long value) {
+    long below = value < n ? value : n, above = below;
+    while (below > 1 && n % below) below--;
+    while (above < n && n % above) above++;
+    snprintf(text, cap, above != below ? "%ld or %ld" : "%ld", below, above);
+}
+
+/* Can the layers be cut into so many stages? Why not goes to text. */
+static int zoo_pp_fits(const zoo_model *d, long pp, char *text, size_t cap) {
+    char near[48], more[48];
+    if (d->layers % pp == 0 || ((d->layers + 2) % pp == 0 && (d->layers + 2) / pp > 1)) return 1;
+    zoo_nearest(near, sizeof near, d->layers, pp);
+    zoo_nearest(more, sizeof more, d->layers + 2, pp);
+    snprintf(text, cap,
+             "pp = %ld divides neither the %ld layers nor, tables counted as layers, %ld; nearest that do: %s, or %s",
+             pp, d->layers, d->layers + 2, near, more);
+    return 0;
 }
 
 /* ---- the block ---- */
@@ -217,13 +265,13 @@ static void zoo_experts(zoo_table *t, double layers) {
     rest = use;
     zoo_set(&rest, "efsdp", o->zero ? mesh_shard(1) : mesh_invariant());
     r = zoo_row(t, "weight experts", &rest, &use, (double)d->mlp_matrices * layers);
-    if (o->zero == 3) r->forward *= 2;
+    r->again = o->zero == 3;
 }
 
 static void zoo_build(zoo_table *t) {
     zoo_options *o = t->o;
     const zoo_model *d = &o->model;
-    double layers = (double)d->layers / (double)o->pp;
+    double layers = (double)zoo_stage_layers(d, o->pp);
     int64_t x[3] = {d->batch, d->sequence, d->hidden}, one_hot[3] = {d->batch, d->sequence, d->vocabulary},
             table[2] = {d->vocabulary, d->hidden}, c[1] = {d->hidden};
     mesh_place between = o->sp ? mesh_shard(1) : mesh_invariant();
@@ -231,7 +279,9 @@ static void zoo_build(zoo_table *t) {
                 ids = zoo_activation(o, 3, one_hot, mesh_shard(2)), use, rest;
     const mesh_layout *embed, *norm, *h, *head;
     embed = zoo_weight_row(t, "token table", 2, table, mesh_shard(0), 1);
+    zoo_row_at(t, ZOO_FIRST);
     zoo_made(t, "embedding", MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, embed, NULL, &flow, 1);
+    zoo_row_at(t, ZOO_FIRST);
     /* A norm's weight is used as what it scales lies: beside an invariant flow it is invariant, beside parts its gradient is summed. */
     norm = zoo_weight_row(t, "weight norms", 1, c, o->sp ? mesh_replicate() : mesh_invariant(), 2 * layers + 1);
     h = zoo_made(t, "norm", MESH_LOCAL_MAP, "bsC,C->bsC", &flow, norm, NULL, &whole, 2 * layers + 1);
@@ -241,12 +291,15 @@ static void zoo_build(zoo_table *t) {
     else
         zoo_mlp(t, h, layers);
     head = zoo_weight_row(t, "weight head", 2, table, mesh_shard(0), 1);
+    zoo_row_at(t, ZOO_LAST);
     zoo_made(t, "logits", MESH_LOCAL_EINSUM, "bsc,vc->bsv", h, head, NULL, NULL, 1);
+    zoo_row_at(t, ZOO_LAST);
     { /* the sum of exp and the target's logit, of each row */
         int64_t rows[3] = {d->batch, d->sequence, 2};
         mesh_layout sums = zoo_activation(o, 3, rows, mesh_partial(MESH_SUM)),
                     ends = zoo_activation(o, 3, rows, mesh_invariant());
         zoo_row(t, "loss, of rows", &sums, &ends, 1);
+        zoo_row_at(t, ZOO_LAST);
         use = zoo_layout(&o->m, 0, NULL);
         rest = use;
         {
@@ -258,6 +311,7 @@ static void zoo_build(zoo_table *t) {
             }
         }
         zoo_row(t, "loss", &rest, &use, 1);
+        zoo_row_at(t, ZOO_LAST);
     }
 }
 
@@ -314,13 +368,39 @@ static void zoo_line_make(const zoo_options *o, const zoo_tensor *r, zoo_line *l
         fprintf(stderr, "mesh zoo: %s\n", err.text), exit(1);
     line->go = zoo_way(o, &r->rest, &r->use, line->forward, sizeof line->forward);
     line->back = zoo_way(o, &grad_use, &grad_rest, line->backward, sizeof line->backward);
+    if (r->again && line->go) {
+        char way[300];
+        snprintf(way, sizeof way, "%s", line->backward);
+        snprintf(line->backward, sizeof line->backward, "%.140s, %.140s", line->forward, way);
+        line->back += line->go;
+    }
     if (r->ring < 2) return;
     line->back = line->go + line->back / (r->ring - 1) * r->ring;
     snprintf(line->forward, sizeof line->forward, "%d shifts cp", r->ring - 1);
     snprintf(line->backward, sizeof line->backward, "%d + %d shifts cp", r->ring - 1, r->ring);
 }
 
+/* What the rank moves that moves most: of the first stage, of the last, or of one between. Where tables count as layers, an end has one layer less. */
+static void zoo_worst(zoo_table *t, const zoo_line *line) {
+    zoo_options *o = t->o;
+    double way[3][2] = {{0, 0}, {0, 0}, {0, 0}}, part[2], layers = (double)zoo_stage_layers(&o->model, o->pp);
+    double less = o->model.layers % o->pp ? (layers - 1) / layers : 1;
+    int i, end;
+    for (i = 0; i < t->n; i++) {
+        way[t->row[i].end][0] += (double)line[i].go * t->row[i].forward;
+        way[t->row[i].end][1] += (double)line[i].back * t->row[i].backward;
+    }
+    for (end = ZOO_EVERY; end <= ZOO_LAST; end++) {
+        for (i = 0; i < 2; i++) {
+            part[i] = way[ZOO_EVERY][i] * (end == ZOO_EVERY ? 1 : less) + (end == ZOO_EVERY ? 0 : way[end][i]);
+            if (o->pp == 1 && end == ZOO_LAST) part[i] += way[ZOO_FIRST][i];
+        }
+        if (part[0] + part[1] > o->forward + o->backward) o->forward = part[0], o->backward = part[1];
+    }
+}
+
 static void zoo_print(zoo_table *t) {
+    static const char *const stages[] = {"every", "first", "last"};
     static zoo_line line[ZOO_TENSORS];
     zoo_options *o = t->o;
     int i, rest = 7, use = 10;
@@ -328,9 +408,8 @@ static void zoo_print(zoo_table *t) {
         zoo_line_make(o, &t->row[i], &line[i]);
         if ((int)strlen(line[i].rest) > rest) rest = (int)strlen(line[i].rest);
         if ((int)strlen(line[i].use) > use) use = (int)strlen(line[i].use);
-        o->forward += (double)line[i].go * t->row[i].forward;
-        o->backward += (double)line[i].back * t->row[i].backward;
     }
+    zoo_worst(t, line);
     if (o->json)
         printf("{\"name\": \"%s\", \"mesh\": \"%s\", \"stages\": %ld, \"checked\": %d, \"rows\": [", o->name,
                mesh__show(&o->m).text, o->pp, t->checked);
@@ -341,8 +420,8 @@ static void zoo_print(zoo_table *t) {
         const zoo_tensor *r = &t->row[i];
         const zoo_line *l = &line[i];
         if (o->json) {
-            printf("%s\n {\"tensor\": \"%s\", \"shape\": \"%s\", \"rest\": \"%s\", \"use\": \"%s\"", i ? "," : "",
-                   r->name, l->shape, l->rest, l->use);
+            printf("%s\n {\"tensor\": \"%s\", \"stage\": \"%s\", \"shape\": \"%s\", \"rest\": \"%s\", \"use\": \"%s\"",
+                   i ? "," : "", r->name, stages[r->end], l->shape, l->rest, l->use);
             printf(", \"forward\": \"%s\", \"forward_bytes\": %.0f, \"backward\": \"%s\", \"backward_bytes\": %.0f}",
                    l->forward, (double)l->go * r->forward, l->backward, (double)l->back * r->backward);
             continue;
@@ -401,7 +480,7 @@ static void zoo_print_rest(const zoo_table *t) {
     boundary = o->pp > 1 ? tokens * (double)d->hidden * (double)d->bytes : 0;
     if (o->ep > 1)
         dispatch = 2 * tokens * (double)d->top_k * (double)d->hidden * (double)d->bytes * (double)(o->ep - 1) /
-                   (double)o->ep * (double)d->layers / (double)o->pp;
+                   (double)o->ep * (double)zoo_stage_layers(d, o->pp);
     if (o->json) {
         printf(
             "],\n \"forward_bytes\": %.0f, \"backward_bytes\": %.0f, \"between_stages\": %.0f, \"tokens_to_experts\": %.0f",
@@ -551,8 +630,14 @@ static int zoo_complete(zoo_model *d, const char *path, const char *command, int
     if (d->head_width < 0) d->head_width = d->hidden < d->heads ? 1 : d->hidden / d->heads;
     if (d->kv_heads < 0) d->kv_heads = d->heads;
     if (d->ffn < 0) d->ffn = 4 * d->hidden;
+    if (d->top_k < 0 && d->experts > 0 && d->experts < 2) d->top_k = d->experts;
     for (i = 0; i < ZOO_FIELDS; i++)
         if (*zoo_field(d, i) < 0) *zoo_field(d, i) = zoo_fields[i].usual;
+    if (d->top_k > d->experts) {
+        snprintf(said, sizeof said, "%s: top_k %ld of %ld experts; %ld at most", path, d->top_k, d->experts,
+                 d->experts);
+        return wrong(command, said, NULL);
+    }
     if (d->heads % d->kv_heads == 0) return 0;
     for (k = (size_t)d->kv_heads; d->heads % (long)k; k--) {}
     snprintf(said, sizeof said, "%s: %ld kv_heads do not divide %ld heads; %zu do", path, d->kv_heads, d->heads, k);
@@ -637,7 +722,9 @@ static int zoo_meshes(zoo_options *o) {
     }
     o->pp = 1;
     if (zoo_has(&o->m, "pp")) {
+        char why[240];
         o->pp = o->m.axis[mesh_axis_find(&o->m, "pp")].size;
+        if (!zoo_pp_fits(&o->model, o->pp, why, sizeof why)) return wrong("zoo", why, NULL);
         if (mesh_fix(&stage, &o->m, "pp", 0, &err)) return wrong("zoo", err.text, NULL);
         o->m = stage;
     }

@@ -32,7 +32,7 @@ CONCEPTS
                 per pair of ranks, over a Unix-domain socket where both are on one host (MESH_SOCKET_LANES=tcp: always TCP).
     shared      Linux: up to 64 ranks on one host have memory in common (an anonymous file, passed over those sockets; gone with the last of
                 them). Messages between them, and collectives of groups that lie on the host, go through it; mesh_alloc gives memory that the
-                others read where it is. Nobody writes into what is another's. MESH_SOCKET_LANES=unix: without. Where the kernel gives none,
+                others read and write where it is. MESH_SOCKET_LANES=unix: without. Where the kernel gives none,
                 that is logged and it is sockets.
     secret      Both ends of every connection prove that they know the job's secret (HMAC-SHA-256 over two nonces) before any other
                 byte is read: MESH_SECRET, made by `mesh run`, or the file that MESH_SECRET_FILE names. Without one only loopback is

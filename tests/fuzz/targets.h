@@ -4,6 +4,10 @@
 
 #include <limits.h>
 #include "../t_comm.h"
+static int wrong_value(const char *command, const char *option, const char *takes, const char *value) {
+    (void)takes;
+    return wrong(command, option, value);
+}
 #include "../../tools/plan.h"
 #include "bytes.h"
 #include "fuzz_mesh.h"
