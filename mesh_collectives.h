@@ -625,7 +625,7 @@ MESH__PRIVATE mesh_status mesh__group_open_inside(mesh_comm *c, const char *axes
     if (status != MESH_OK) return status;
     if (!axes) return MESH_OK; /* the whole mesh always is */
     if (mesh__group_find(mesh__impl(c), axes)) return MESH_OK;
-    if ((status = mesh__group_add(c, axes, strlen(axes), &why)) != MESH_OK)
+    if ((status = mesh__group_add(c, "its axes", axes, strlen(axes), &why)) != MESH_OK)
         return mesh__comm_broken(c, status, why.rank >= 0 ? why.rank : c->transport->rank,
                                  "mesh_group_open(\"%s\"): %s", axes, why.text);
     axes = mesh__impl(c)->group[mesh__impl(c)->ngroups - 1]->axes; /* however each rank has written it */
@@ -792,7 +792,7 @@ MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **
 
 MESH__PRIVATE mesh_status mesh__unregister_inside(mesh_comm *c, void *handle) {
     mesh__registration *r;
-    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!c || !c->impl) return mesh__comm_closed(c, "mesh_unregister");
     if (!handle) return MESH_OK;
     for (r = mesh__impl(c)->registered; r && r != (mesh__registration *)handle; r = r->next) {}
     if (r) mesh__unregister(c, r);
@@ -1022,6 +1022,7 @@ MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_
 }
 
 MESH_API void mesh_object_free(mesh_comm *c, mesh_object *o) {
+    if (!c || !o) return;
     if (o->room) mesh_transport_free(c->transport, o->data);
     o->data = NULL;
     o->nbytes = o->room = 0;

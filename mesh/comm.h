@@ -213,8 +213,9 @@ MESH__PRIVATE mesh__group *mesh__group_find(const mesh__comm_impl *impl, const c
     return mesh__group_called(impl, text);
 }
 
-/* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. */
-MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t length, mesh_error *err) {
+/* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. function: whose the errors are. */
+MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *function, const char *axes, size_t length,
+                                       mesh_error *err) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     mesh__group *g;
@@ -223,17 +224,25 @@ MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t le
     uint8_t list[MESH_MAX_AXES];
     mesh_status status;
     int n;
-    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
+    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for a group", function);
     memcpy(text, axes, length);
     text[length] = 0;
-    if ((n = mesh__axes(&c->on, text, list, "", NULL)) >= 0) text[0] = 0; /* else it is left as it is, to be named */
-    mesh__put_axes(&t, &c->on, list, n);                                  /* never longer */
+    if ((n = mesh__axes(&c->on, text, list, function, err)) < 0) {
+        mesh_transport_free(e->t, text);
+        return MESH_ERR_ARGUMENT;
+    }
+    text[0] = 0;
+    mesh__put_axes(&t, &c->on, list, n); /* never longer */
     g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
     if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
+        status = impl->ngroups < MESH__MAX_GROUPS
+                     ? mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for the group \"%s\"", function, text)
+                     : mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: \"%s\" is one group more than the %d that a comm may have; open another comm",
+                                  function, text, MESH__MAX_GROUPS);
         mesh_transport_free(e->t, text);
         mesh_transport_free(e->t, g);
-        return mesh__fail(err, impl->ngroups < MESH__MAX_GROUPS ? MESH_ERR_MEMORY : MESH_ERR_ARGUMENT, -1,
-                          "mesh_comm_open: group \"%s\": no memory, or more than %d groups", axes, MESH__MAX_GROUPS);
+        return status;
     }
     memset(g, 0, sizeof *g);
     g->axes = text;
@@ -247,7 +256,7 @@ MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *axes, size_t le
     g->host = mesh__hosts_group(e->t, &impl->hosts, &c->on, &g->on, &g->nhosts, &g->scattered);
     if (g->nhosts < 0) {
         mesh__group_free(e, g);
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_comm_open: no memory for a group");
+        return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for a group", function);
     }
     g->index = mesh_index_of(&g->on, e->t->rank);
     g->id = c->id << 8 | (uint32_t)impl->ngroups;
@@ -509,14 +518,15 @@ MESH__RARE mesh_status mesh__open_groups(mesh_comm *c, const mesh_comm_desc *des
     uint8_t list[MESH_MAX_AXES];
     int i;
     mesh__put_axes(&t, &c->on, list, mesh__axes(&c->on, NULL, list, "", NULL));
-    if ((status = mesh__group_add(c, all, t.len, err)) != MESH_OK) return status;
+    if ((status = mesh__group_add(c, "mesh_comm_open", all, t.len, err)) != MESH_OK) return status;
     for (i = 0; i < c->on.naxes && c->on.naxes > 1; i++)
-        if ((status = mesh__group_add(c, c->on.axis[i].name, strlen(c->on.axis[i].name), err)) != MESH_OK)
+        if ((status = mesh__group_add(c, "mesh_comm_open", c->on.axis[i].name, strlen(c->on.axis[i].name), err)) !=
+            MESH_OK)
             return status;
     for (p = desc->groups; p && *p;) {
         size_t length = 0;
         while (p[length] && p[length] != ';') length++;
-        if ((status = mesh__group_add(c, p, length, err)) != MESH_OK) return status;
+        if ((status = mesh__group_add(c, "mesh_comm_open: desc.groups", p, length, err)) != MESH_OK) return status;
         p += length + (p[length] == ';');
     }
     return MESH_OK;
@@ -577,6 +587,9 @@ MESH__RARE mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, c
         if (e->comm[i] == c)
             return mesh__fail(err, MESH_ERR_STATE, -1,
                               "mesh_comm_open: this comm is open already; close it first, or use another");
+    if (m->size < 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: the mesh has no ranks; make it with mesh_parse, mesh_make or another call");
     if (mesh_index_of(m, t->rank) < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, t->rank,
                           "mesh_comm_open: rank %d is not in the mesh \"%s\"; only its ranks open it", t->rank,
@@ -945,7 +958,7 @@ MESH__PRIVATE mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
 
 MESH__PRIVATE mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
     int i;
-    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!c || !c->impl) return mesh__comm_closed(c, "mesh_comm_stream");
     if (mesh__impl(c)->stream == stream) return MESH_OK;
     mesh__impl(c)->stream = stream;
     for (i = 0; i < mesh__impl(c)->ngroups && MESH__HAS(c->transport->ops, fence) && !c->failed; i++)
@@ -959,7 +972,7 @@ MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream) {
 
 MESH__PRIVATE mesh_status mesh__comm_sync_inside(mesh_comm *c) {
     mesh__engine *e;
-    if (!c || !c->impl) return MESH_ERR_STATE;
+    if (!c || !c->impl) return mesh__comm_closed(c, "mesh_comm_sync");
     e = mesh__impl(c)->engine;
     mesh__comm_settle(c);
     for (mesh__poll(e); mesh__impl(c)->disputing; mesh__poll(e)) mesh__progress(e, mesh__impl(c)->dispute_until);
@@ -1053,7 +1066,7 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void 
     void *group;
     mesh_error why = MESH_ZERO;
     mesh_status status = MESH_OK;
-    if (!impl) return MESH_ERR_STATE;
+    if (!impl) return mesh__comm_closed(c, "mesh_copy");
     if (nbytes && (!dst || !src))
         return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_copy: %s is NULL", dst ? "src" : "dst");
     t = c->transport;

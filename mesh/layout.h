@@ -504,10 +504,13 @@ MESH_API mesh_status mesh_layout_counts(const mesh_layout *l, const char *axes, 
     uint8_t list[MESH_MAX_AXES];
     mesh group;
     mesh_box box;
-    mesh_status status = mesh_group_through(&group, l->on, axes, rank, err);
+    mesh_status status;
     int i, d, n, dim;
     size_t at = 0, outer = 1;
-    if (status != MESH_OK) return status;
+    if (!l || !counts)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_layout_counts: the %s NULL",
+                          l ? "counts are" : "layout is");
+    if ((status = mesh_group_through(&group, l->on, axes, rank, err)) != MESH_OK) return status;
     n = mesh__axes(l->on, axes, list, "", NULL);
     if ((dim = mesh__counts_dim(&l->spec, list, n)) < 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
@@ -597,6 +600,7 @@ MESH_API mesh_status mesh_tensor_make(mesh_tensor *t, const mesh *on, const char
                                       const int64_t *shape, mesh_error *err) {
     mesh_tensor r = MESH_ZERO;
     mesh_status status;
+    if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tensor_make: the tensor is NULL");
     if (!mesh_dtype_bytes(dtype))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tensor_make: dtype %d; see MESH_DTYPES", (int)dtype);
     status = mesh__layout_parse_as(&r.layout, on, spec, ndim, shape, "mesh_tensor_make", err);

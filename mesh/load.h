@@ -36,7 +36,11 @@ MESH__PRIVATE mesh_status mesh__text_read(mesh__bytes *b, const char *folder, co
     int fd;
     *there = 1;
     if (status != MESH_OK) return status;
-    if (stat(path, &s) && errno == ENOENT) return *there = 0, MESH_OK;
+    if (stat(path, &s)) {
+        if (errno == ENOENT) return *there = 0, MESH_OK;
+        if (errno == ENOTDIR && !stat(folder, &s))
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s is no folder", mesh__path_short(folder).text);
+    }
     if ((fd = mesh__file_open(path, &nbytes, err)) < 0) return err ? (mesh_status)err->status : MESH_ERR_STATE;
     if (nbytes > MESH__HEADER_MOST)
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s has %l bytes; at most %d", path, nbytes, MESH__HEADER_MOST);
@@ -128,8 +132,10 @@ MESH__PRIVATE mesh_status mesh__reads_parse(mesh__load *l, mesh_error *err) {
     if ((twice = mesh__catalog_sort(c)) == -2)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d tensors", c->n);
     if (twice > 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the tensor \"%s\" is in %s and in %s", c->tensor[twice].name,
-                          c->file[c->tensor[twice - 1].file].name, c->file[c->tensor[twice].file].name);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the tensor \"%s\" is in %s and %s%s", c->tensor[twice].name,
+                          c->file[c->tensor[twice - 1].file].name,
+                          c->tensor[twice - 1].file == c->tensor[twice].file ? "once more in " : "in ",
+                          c->file[c->tensor[twice].file].name);
     return MESH_OK;
 }
 

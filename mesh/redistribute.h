@@ -628,8 +628,8 @@ MESH__PRIVATE mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
     mesh_status status = mesh__call_begin(c, NULL, kind, r, &g);
     if (status != MESH_OK) return status;
     if (count < 0 || (count && (!src || !dst)))
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d tensors%s", count,
-                            count < 0 ? "" : ", and the list is NULL");
+        return count < 0 ? mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d tensors; 0 or more", count)
+                         : mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%s is NULL", src ? "dst" : "src");
     memset(&why, 0, sizeof why);
     status = mesh__redistribute_start(c, plans, src, dst, count, NULL, r, &why);
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);

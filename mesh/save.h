@@ -39,6 +39,7 @@ typedef struct mesh__save {
     int nshares, first; /* first: is this the comm's first rank, which makes the files and the index? */
     int made;           /* files that this rank has made and that no index names yet */
     int marked;         /* its mark is in the folder */
+    int made_folder;    /* the folder was not there */
     char *data, *folder;
     mesh__bytes text; /* the index's metadata, as written */
     mesh__crc crc;
@@ -292,7 +293,8 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
     char path[MESH__PATH_BYTES];
     struct stat s;
     if (mesh__path(path, folder, MESH__SINGLE, err) != MESH_OK) return MESH_ERR_ARGUMENT;
-    if (mkdir(folder, 0777) && errno != EEXIST) return mesh__file_failed(err, "mkdir", folder);
+    if ((save->made_folder = !mkdir(folder, 0777)) == 0 && errno != EEXIST)
+        return mesh__file_failed(err, "mkdir", folder);
     if (!stat(path, &s))
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
@@ -587,6 +589,7 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
     mesh__mark_remove(s);
     for (; s->made > 0; s->made--)
         if (mesh__path(path, s->folder, s->catalog.file[s->made - 1].name, NULL) == MESH_OK) unlink(path);
+    if (s->made_folder) rmdir(s->folder); /* if nothing else is in it */
 }
 
 /* The thread, or where there is none the same here. */
@@ -634,7 +637,7 @@ MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     }
     mesh_transport_free(s->t, index.p);
     if (status != MESH_OK) return status;
-    s->made = 0;
+    s->made = s->made_folder = 0;
     if ((status = mesh__sync_folder(s->folder, err)) == MESH_OK) mesh__folder_sweep(s->folder, (int64_t)s->number);
     return status;
 }

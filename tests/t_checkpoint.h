@@ -1065,6 +1065,11 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
     n.name = "w";
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[0], &err), err);
+    n.tensor.data = zeros;
+    CHECK_INT(mesh_checkpoint_save(&c, t->rank ? "/" : checkpoint_folder, &n, 1, NULL), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK(!access(checkpoint_folder, F_OK)); /* it was there before, if empty */
     for (k = 0; k < 4; k++) {
         float data[7] = {(float)k, (float)k, (float)k, (float)k};
         snprintf(folder[k], sizeof folder[k], "%s/%s", checkpoint_folder, saved[k]);
@@ -1078,6 +1083,9 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(c.error.text, "rank 1: ");
         CHECK_HAS(c.error.text, "give every rank the same folder");
     }
+    CHECK_INT(mesh_checkpoint_save(&c, t->rank ? folder[1] : again, &n, 1, NULL), MESH_ERR_ARGUMENT);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK(access(again, F_OK)); /* nor a folder for it */
     snprintf(again, sizeof again, "%s/./", folder[0]);
     CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shapes[0], &err), err);
     n.tensor.data = zeros;

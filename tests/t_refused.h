@@ -765,7 +765,7 @@ static void open_refused_rank(mesh_transport *t, void *ctx) {
                 {"is not in the mesh"},
                 {"holds rank 2, but the world has 2 ranks"},
                 {"mesh_topology_check"},
-                {"more than 255 groups"}};
+                {"is one group more than the 255 that a comm may have"}};
     mesh m;
     mesh_comm c;
     mesh_error err;

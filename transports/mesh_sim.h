@@ -802,6 +802,12 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
     if (!desc || !main || desc->ranks < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d ranks; at least 1, and a function to run",
                           desc ? desc->ranks : 0);
+    if (desc->latency_ns < 0 || desc->jitter_ns < 0 || desc->ps_per_byte < 0 || desc->detect_ns < 0)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: none "
+            "may be negative",
+            desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns);
     memset(&w, 0, sizeof w);
     w.desc = *desc;
     if (!w.desc.latency_ns) w.desc.latency_ns = 1000;

@@ -658,7 +658,9 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     char file[300];
     int bad = 0, seconds = 0;
     int64_t allowed = INT64_C(60000000000);
-    mesh_status status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
+    mesh_status status;
+    if (lanes && !*lanes) lanes = NULL;
+    status = secret ? MESH_OK : mesh_socket__secret_file(file, sizeof file, &secret, err);
     s->secret_bytes = secret ? strlen(secret) : 0;
     s->lanes = desc->lanes                          ? desc->lanes
                : lanes && mesh__same(lanes, "tcp")  ? MESH_SOCKET_TCP
