@@ -213,26 +213,38 @@ MESH__PRIVATE mesh__group *mesh__group_find(const mesh__comm_impl *impl, const c
     return mesh__group_called(impl, text);
 }
 
+/* A list of axes as messages and records write it, in memory of its own; NULL: the error is filled. */
+MESH__RARE char *mesh__group_text(const mesh_comm *c, const char *function, const char *axes, size_t length,
+                                  mesh_error *err) {
+    char *text = (char *)mesh_transport_alloc(c->transport, length + 1);
+    mesh__text t = mesh__text_on(text, length + 1);
+    uint8_t list[MESH_MAX_AXES];
+    int n;
+    if (!text) {
+        mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for a group", function);
+        return NULL;
+    }
+    memcpy(text, axes, length);
+    text[length] = 0;
+    if ((n = mesh__axes(&c->on, text, list, function, err)) < 0) {
+        mesh_transport_free(c->transport, text);
+        return NULL;
+    }
+    text[0] = 0;
+    mesh__put_axes(&t, &c->on, list, n); /* never longer */
+    return text;
+}
+
 /* Add a list of axes to the comm's groups. ARGUMENT, MEMORY, or what the transport says. function: whose the errors are. */
 MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *function, const char *axes, size_t length,
                                        mesh_error *err) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
     mesh__group *g;
-    char *text = (char *)mesh_transport_alloc(e->t, length + 1);
-    mesh__text t = mesh__text_on(text, length + 1);
-    uint8_t list[MESH_MAX_AXES];
+    mesh_error why = MESH_ZERO;
+    char *text = mesh__group_text(c, function, axes, length, err ? err : &why);
     mesh_status status;
-    int n;
-    if (!text) return mesh__fail(err, MESH_ERR_MEMORY, -1, "%s: no memory for a group", function);
-    memcpy(text, axes, length);
-    text[length] = 0;
-    if ((n = mesh__axes(&c->on, text, list, function, err)) < 0) {
-        mesh_transport_free(e->t, text);
-        return MESH_ERR_ARGUMENT;
-    }
-    text[0] = 0;
-    mesh__put_axes(&t, &c->on, list, n); /* never longer */
+    if (!text) return (mesh_status)(err ? err : &why)->status;
     g = impl->ngroups < MESH__MAX_GROUPS ? (mesh__group *)mesh_transport_alloc(e->t, sizeof *g) : NULL;
     if (!g || !mesh__grow(e->t, (void **)&impl->group, &impl->group_cap, impl->ngroups + 1, sizeof *impl->group)) {
         status = impl->ngroups < MESH__MAX_GROUPS

@@ -237,6 +237,63 @@ static void test_doubt_once(void) {
     law_close();
 }
 
+/* A message whose group is closed when half of it has come is dropped with the rest, and its room is there again. */
+static void half_come_rank(mesh_transport *t, void *ctx) {
+    enum { BYTES = 40000, FIRST = 1000 };
+    mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_comm c;
+    int k, left, v = 0, sum;
+    (void)ctx;
+    for (k = 0; k < 3; k++) {
+        uint64_t channel;
+        if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
+        channel = (uint64_t)mesh__impl(&c)->group[0]->id << 32 | MESH__TAGGED | 5;
+        if (t->rank == 1) {
+            mesh_socket__conn *from = s->peer[0].conn;
+            uint64_t lent = s->peer[0].lent;
+            while (from->in_len != from->in_at) mesh_socket__parse(s, from);
+            from->in_at = 0, from->in_len = MESH_SOCKET__HEADER + FIRST;
+            mesh_socket__header(from->in, MESH_SOCKET__F_EAGER, BYTES, channel, 1, 0, 0);
+            memset(from->in + MESH_SOCKET__HEADER, 0, FIRST);
+            mesh_socket__parse(s, from);
+            mesh_comm_close(&c);
+            for (left = BYTES - FIRST; left > 0; left -= 3000) {
+                from->in_at = 0, from->in_len = 3000;
+                mesh_socket__parse(s, from);
+            }
+            CHECK(s->peer[0].early == NULL);
+            CHECK(s->peer[0].lent <= lent + MESH_SOCKET__HEADER);
+        } else {
+            mesh_comm_close(&c);
+        }
+    }
+}
+static void test_half_come(void) { run_world(TCP, 2, half_come_rank, NULL); }
+
+/* Bytes of a message that was not asked for as bytes are refused: its memory may be the caller's again. */
+static void test_not_asked_for(void) {
+    enum { BYTES = 300000 };
+    char *out = (char *)calloc(2, BYTES);
+    mesh_ticket sent, got;
+    int i, found = 0;
+    law_open(2, MESH_SOCKET_TCP);
+    law_settle();
+    law_post(1, MESH_RECV, 0, out + BYTES, BYTES, NULL, 1, &got);
+    law_post(0, MESH_SEND, 1, out, BYTES, NULL, 1, &sent);
+    for (i = 0; i < 10000 && !found; i++) {
+        law_step(i % 2 == 0);
+        found = law_impl(1)->nslots > 0 && law_impl(1)->slot[0] != NULL;
+    }
+    CHECK(found && law_impl(1)->slot[0]->accepted);
+    if (found) law_impl(1)->slot[0]->accepted = 0;
+    for (i = 0; i < 100000 && law_peer(1, 0)->conn; i++) law_step(i % 2);
+    CHECK(law_peer(1, 0)->conn == NULL);
+    CHECK(law_ended(1, &got) == MESH_ERR_PEER);
+    free(out);
+    law_close();
+}
+
 /* ---- close: what was sent arrives, nothing is left open or allocated ---- */
 
 static int law_live; /* allocations that have not been freed */
@@ -466,6 +523,8 @@ static const test_case connections_tests[] = {
     {"sockets/said_last", test_said_last, 0},
     {"sockets/watched", test_watched, 0},
     {"sockets/close_in_vain", test_close_in_vain, 0},
+    {"sockets/half_come", test_half_come, 0},
+    {"sockets/not_asked_for", test_not_asked_for, 0},
 };
 
 #endif

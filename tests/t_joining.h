@@ -748,6 +748,21 @@ static void test_dialer_first(void) {
     close(mend_fd);
 }
 
+/* A deadline for ever is one. */
+static void for_ever_process(int rank, void *ctx) {
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    (void)ctx;
+    d.open_timeout_ns = INT64_MAX;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    mesh_socket_close(&net);
+}
+static void test_for_ever(void) {
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, for_ever_process, NULL);
+}
+
 /* The secret may come from a file; its last newline is not part of it. */
 static void secret_file_process(int rank, void *ctx) {
     mesh_socket net;
@@ -1066,6 +1081,7 @@ static const test_case joining_tests[] = {
     {"joining/opened_twice", test_opened_twice, 0},
     {"joining/dialer_first", test_dialer_first, 0},
     {"joining/secret_file", test_secret_file, 0},
+    {"joining/for_ever", test_for_ever, 0},
     {"joining/secret_wiped", test_secret_wiped, 0},
     {"joining/other_user", test_other_user, 0},
     {"joining/stranger_cost", test_stranger_cost, 0},

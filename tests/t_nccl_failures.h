@@ -528,7 +528,9 @@ static void no_kernels_rank(mesh_transport *boot, void *ctx) {
     float *a;
     (void)ctx;
     if (boot->rank == 1) boot->allocator.alloc = no_ptx, boot->allocator.free = no_ptx_free;
+    boot->timeout_ns = 77 * SECOND; /* MESH_TIMEOUT's */
     CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    CHECK_INT(gpu.base.timeout_ns, 77 * SECOND);
     s = mesh_nccl__of(&gpu.base);
     CHECK_INT(s->has_kernels, 0);
     CHECK_HAS(s->no_kernels, boot->rank == 1 ? "no memory for the kernels" : "another rank has none");

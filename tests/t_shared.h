@@ -775,6 +775,145 @@ static void shared_page_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c[0]);
     mesh_comm_close(&c[1]);
 }
+/* Operations of two groups whose memory has a page in common, and a rank is lost: both fail, the one by the other's hand, and nobody with them. */
+static void shared_lost_page_rank(mesh_transport *t, void *ctx) {
+    enum { N = 30000 };
+    mesh_comm c[2];
+    mesh_request r[2];
+    mesh_error err;
+    float *both;
+    void *p = NULL;
+    int k;
+    (void)ctx;
+    if (!open_comm(t, &c[0], "x=3", NULL, 60 * SECOND) || !open_comm(t, &c[1], "y=3", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
+    both = (float *)p;
+    memset(both, 0, 2 * N * 4);
+    for (k = 0; k < 2; k++) CHECK_OK(mesh_barrier(&c[k], NULL), c[k].error);
+    if (t->rank == 2) {
+        world_await(0, 2);
+        kill(getpid(), SIGKILL);
+    }
+    for (k = 0; k < 2; k++)
+        CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * N, both + k * N, N, MESH_F32, MESH_SUM, &r[k]), c[k].error);
+    world_say(0);
+    for (k = 0; k < 2; k++) {
+        CHECK_INT(mesh_wait(r[k]), MESH_ERR_PEER);
+        CHECK_HAS(c[k].error.text, "rank 2 was lost");
+    }
+    for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);
+}
+
+/* The same where the other rank gives one of the two up. */
+static void shared_given_page_rank(mesh_transport *t, void *ctx) {
+    enum { N = 30000 };
+    mesh_comm c[2];
+    mesh_request r[2];
+    mesh_error err;
+    float *both;
+    void *p = NULL;
+    int k, first = *(const int *)ctx;
+    if (!open_comm(t, &c[0], "x=2", NULL, 60 * SECOND) || !open_comm(t, &c[1], "y=2", NULL, 60 * SECOND)) return;
+    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
+    both = (float *)p;
+    memset(both, 0, 2 * N * 4);
+    for (k = 0; k < 2; k++) CHECK_OK(mesh_barrier(&c[k], NULL), c[k].error);
+    if (!t->rank) {
+        for (k = 0; k < 2; k++)
+            CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * N, both + k * N, N, MESH_F32, MESH_SUM, &r[k]), c[k].error);
+        world_say(0);
+        CHECK(mesh_wait(r[first]) != MESH_OK);
+        CHECK(mesh_wait(r[1 - first]) != MESH_OK);
+        world_say(1);
+    } else {
+        world_await(0, 1);
+        CHECK_OK(mesh_all_reduce_start(&c[1], NULL, both + N, both + N, N, MESH_F32, MESH_SUM, &r[1]), c[1].error);
+        CHECK_INT(mesh_comm_close(&c[1]), MESH_ERR_STATE);
+        world_await(1, 1);
+    }
+    for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);
+}
+
+/* Numbers of operations come round: a group that has only broadcast, or gathered, for 2^31 of them goes on. Here both ranks' numbers are set to just before. */
+static void shared_round_rank(mesh_transport *t, void *ctx) {
+    enum { CALLS = 3000, BEFORE = 0x7ffffff0 };
+    mesh_comm c, other;
+    int kind, i, k, wrong = 0;
+    (void)ctx;
+    for (kind = 0; kind < 2; kind++) {
+        mesh_socket__handle *h;
+        int64_t v[8], all[16];
+        if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND) || !open_comm(t, &other, "y=2", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        CHECK_OK(mesh_barrier(&other, NULL), other.error);
+        h = (mesh_socket__handle *)mesh__impl(&c)->group[0]->handle;
+        h->numbers = BEFORE, h->all_at = 0;
+        for (k = 0; k < 2; k++) h->cell[h->index]->shown[k].arrived = BEFORE;
+        CHECK_OK(mesh_barrier(&other, NULL), other.error);
+        for (i = 0; i < CALLS && !test_failures; i++) {
+            for (k = 0; k < 8; k++) v[k] = kind || !t->rank ? 10 * i + (kind ? t->rank : 0) : -1;
+            CHECK_OK(kind ? mesh_gather(&c, NULL, v, all, 8, MESH_I64, 0) : mesh_broadcast(&c, NULL, v, v, 8, MESH_I64, 0), c.error);
+            for (k = 0; k < 8; k++) wrong += v[k] != 10 * i + (kind ? t->rank : 0);
+            for (k = 0; k < 16 && kind && !t->rank; k++) wrong += all[k] != 10 * i + k / 8;
+        }
+        CHECK_INT(wrong, 0);
+        mesh_comm_close(&c);
+        mesh_comm_close(&other);
+    }
+}
+
+/* And so do the generations of a message's number on the wire, of which 0 is none. */
+static void shared_generation_rank(mesh_transport *t, void *ctx) {
+    enum { N = 100000 };
+    mesh_socket__impl *s = mesh_socket__of(t);
+    char *p = (char *)calloc(1, N);
+    mesh_comm c;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 6; i++) {
+        CHECK_OK(t->rank ? mesh_recv(&c, NULL, 0, p, N, MESH_BYTES) : mesh_send(&c, NULL, 1, p, N, MESH_BYTES), c.error);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        if (s->nslots) CHECK(s->slot[0] == NULL && s->generation[0]);
+        if (i == 2 && s->nslots) s->generation[0] = UINT32_MAX - 1;
+    }
+    CHECK(s->nslots && s->generation[0] < 9);
+    free(p);
+    mesh_comm_close(&c);
+}
+/* What the kernel does not let a rank read any more, in the midst of a message, is asked for and comes as bytes. */
+static void shared_unread_rank(mesh_transport *t, void *ctx) {
+    enum { N = 6000000 };
+    failing_plan plan = MESH_ZERO;
+    unsigned char *p = (unsigned char *)malloc(N);
+    mesh_comm c;
+    int i, k, wrong = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < N; i++) p[i] = (unsigned char)(t->rank ? 0 : i * 7 + i / 1000 + k);
+        plan.kinds = FAIL_SYSCALL, plan.at = k, plan.times = 1 << 20, plan.error = EPERM, plan.calls = plan.failed = 0;
+        if (t->rank && k) failing_now = &plan;
+        CHECK_OK(t->rank ? mesh_recv(&c, NULL, 0, p, N, MESH_BYTES) : mesh_send(&c, NULL, 1, p, N, MESH_BYTES), c.error);
+        failing_now = NULL;
+        for (i = 0; i < N; i++) wrong += p[i] != (unsigned char)(i * 7 + i / 1000 + k);
+        CHECK_INT(wrong, 0);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    }
+    free(p);
+    mesh_comm_close(&c);
+}
+static void test_shared_rounds(void) {
+    enum { NOBODY = 2 };
+    int first;
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 3, shared_lost_page_rank, NULL, 2);
+    for (first = 0; first < 2 && MESH_SOCKET__SHARES; first++)
+        run_world_but(SHARED, 2, shared_given_page_rank, &first, NOBODY);
+    if (MESH_SOCKET__SHARES) run_world(SHARED, 2, shared_round_rank, NULL);
+    run_world(SHARED, 2, shared_generation_rank, NULL);
+    run_world(SHARED, 2, shared_unread_rank, NULL);
+}
+
 static void test_shared_halves(void) {
     enum { NOBODY = 2 }; /* processes in any case: one takes memory out of its mapping */
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_halves_rank, NULL, NOBODY);
@@ -861,6 +1000,7 @@ static void test_shared_beyond(void) {
 }
 
 static const test_case shared_tests[] = {
+    {"shared/rounds", test_shared_rounds, 60},
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
     {"shared/left", test_shared_left, 0},           {"shared/helped", test_shared_helped, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},

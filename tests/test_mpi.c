@@ -86,13 +86,20 @@ static void world_of_mpi(int backend, int ranks, rank_main f, void *ctx) {
 
 static void conform_mpi(int native) {
     mesh_mpi net;
+    mesh_error err;
     setenv("MESH_MPI_NATIVE", native ? "1" : "0", 1);
+    setenv("MESH_TIMEOUT", "77x", 1);
+    CHECK_INT(mesh_mpi_open(&net, MPI_COMM_WORLD, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_mpi_open: MESH_TIMEOUT is \"77x\"");
+    setenv("MESH_TIMEOUT", "77", 1);
     if (open_mpi(&net, MPI_COMM_WORLD)) {
+        CHECK_INT(net.base.timeout_ns, 77 * SECOND);
         conformance_collectives(&net.base, "a=-1", NULL, NULL, 3001);
         if (net.base.size == 4) conformance_collectives(&net.base, "a=2,b=2", "b,a", NULL, 501);
         conformance_redistribute(&net.base, 3, 40, 400);
         CHECK_INT(mesh_mpi_close(&net), MESH_OK);
     }
+    unsetenv("MESH_TIMEOUT");
     unsetenv("MESH_MPI_NATIVE");
 }
 static void test_native(void) { conform_mpi(1); }

@@ -277,19 +277,25 @@ static void doctor_address(doctor *d, const mesh_env *where) {
 static void doctor_trace(doctor *d) {
     const char *dir = getenv("MESH_TRACE");
     struct stat st;
+    int made;
     if (!dir || !*dir) return;
-    if (stat(dir, &st) == 0 ? !S_ISDIR(st.st_mode) || access(dir, W_OK) : mkdir(dir, 0777) != 0)
+    made = stat(dir, &st) != 0 && mkdir(dir, 0777) == 0;
+    if (!made && (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || access(dir, W_OK)))
         doctor_say(d, DOCTOR_ERROR, "trace", "name a directory that can be written, below one that exists",
                    "MESH_TRACE=%s cannot be written", dir);
     else
         doctor_say(d, DOCTOR_OK, "trace", NULL, "every rank writes into %s", dir);
+    if (made) rmdir(dir); /* only looked at */
 }
 
 static void doctor_environment(doctor *d) {
     static const mesh_socket_desc none = MESH_ZERO;
-    const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES");
+    static const char *const numbers[] = {"MESH_TIMEOUT", "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD"};
+    const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES"), *secret = getenv("MESH_SECRET"),
+               *file = getenv("MESH_SECRET_FILE");
     mesh_env where;
     mesh_error err;
+    int i;
     if (mesh_socket__who(&none, &where, &err) != MESH_OK)
         doctor_say(d, DOCTOR_ERROR, "launcher", "set the variable right, or unset it to run alone", "%s", err.text);
     else if (where.launcher == MESH_LAUNCHER_NONE)
@@ -299,14 +305,26 @@ static void doctor_environment(doctor *d) {
                    where.address, where.port);
     if (where.launcher != MESH_LAUNCHER_NONE) doctor_address(d, &where);
     doctor_trace(d);
-    if (!getenv("MESH_SECRET"))
-        doctor_say(d, DOCTOR_OK, "secret", NULL,
-                   "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
-    else
-        doctor_say(d, strlen(getenv("MESH_SECRET")) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
-                   strlen(getenv("MESH_SECRET")) < 16 ? "use 32 random hex digits" : NULL, "MESH_SECRET has %d bytes",
-                   (int)strlen(getenv("MESH_SECRET")));
-    if (lanes && strcmp(lanes, "tcp") && strcmp(lanes, "unix") && strcmp(lanes, "auto"))
+    if (!secret || !*secret) {
+        if (file && *file && access(file, R_OK))
+            doctor_say(d, DOCTOR_ERROR, "secret", "name a file that can be read, or unset it",
+                       "MESH_SECRET_FILE=%s: %s", file, strerror(errno));
+        else if (file && *file)
+            doctor_say(d, DOCTOR_OK, "secret", NULL, "in MESH_SECRET_FILE=%s", file);
+        else
+            doctor_say(d, DOCTOR_OK, "secret", NULL,
+                       "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
+    } else {
+        doctor_say(d, strlen(secret) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
+                   strlen(secret) < 16 ? "use 32 random hex digits" : NULL, "MESH_SECRET has %d bytes",
+                   (int)strlen(secret));
+    }
+    for (i = 0; i < 3; i++) {
+        int seconds;
+        if (mesh__env_number(numbers[i], "number", &seconds, &err) < 0)
+            doctor_say(d, DOCTOR_ERROR, "numbers", "unset it, or give a whole number", "%s", err.text);
+    }
+    if (lanes && *lanes && strcmp(lanes, "tcp") && strcmp(lanes, "unix") && strcmp(lanes, "auto"))
         doctor_say(d, DOCTOR_ERROR, "lanes", "it is auto, unix or tcp", "MESH_SOCKET_LANES=%s", lanes);
     if (tuning && *tuning) {
         mesh_socket net;

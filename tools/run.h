@@ -284,10 +284,13 @@ static int private_pipe(int *ends) {
 }
 
 static int open_log(const run_options *o, int r, int which) {
-    char path[1024];
+    char path[4096];
     int fd;
     if (!o->log) return -1;
-    snprintf(path, sizeof path, "%s/rank-%d.%s", o->log, r, which ? "err" : "out");
+    if (snprintf(path, sizeof path, "%s/rank-%d.%s", o->log, r, which ? "err" : "out") >= (int)sizeof path) {
+        fprintf(stderr, "mesh run: --log: a path of %zu bytes is too long; at most about 4,000\n", strlen(o->log));
+        return -1;
+    }
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) fprintf(stderr, "mesh run: cannot write %s: %s\n", path, strerror(errno));
     return fd;

@@ -30,7 +30,8 @@ CONCEPTS
                 results are the same bits as over sockets. Where a network reduces by itself MESH_MPI_NATIVE=1, the same on all ranks, has MPI's serve what they can. They
                 cannot serve what MPI has not (bf16 and f16, lists, averages' division), what it defines otherwise (minimum and maximum of floats: a NaN
                 is passed on here), more than 2^31 - 1 elements, and forms with counts per rank.
-    groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks.
+    groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks, in
+                the same order, until the transport closes: a program that opens groups of ever other ranks comes to the most that MPI has (MPICH: 2,048).
     waiting     MPI cannot sleep until something comes. Who waits asks it again and again, leaves its core to others where ranks outnumber the cores or after
                 1 ms, and sleeps for 0.1 ms at a time after a second.
 

@@ -295,7 +295,8 @@ MESH__RARE mesh_status mesh_mpi__singleton(mesh_error *err) {
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err) {
     mesh_mpi__impl *s;
     mesh_status status;
-    int up = 0, down = 0, inter = 0;
+    mesh_error why;
+    int up = 0, down = 0, inter = 0, seconds = 0;
     if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the transport is NULL");
     memset(net, 0, sizeof *net);
     MPI_Initialized(&up);
@@ -306,6 +307,8 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
                           up ? "finalised" : "not initialised");
     if (comm == MPI_COMM_NULL)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
+    if (mesh__env_number("MESH_TIMEOUT", "number of seconds", &seconds, &why) < 0)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: %s", why.text);
     if ((status = mesh_mpi__singleton(err)) != MESH_OK) return status;
     if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s)))
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
@@ -323,6 +326,7 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     MPI_Comm_size(comm, &net->base.size);
     net->base.ops = &mesh_mpi__ops;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CANCEL;
+    net->base.timeout_ns = (int64_t)seconds * 1000000000;
     status = inter ? mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first")
                    : mesh_mpi__begin(s, comm, err);
     if (status != MESH_OK) mesh_mpi__release(s, 1);
@@ -338,7 +342,9 @@ MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out
     mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
     mesh_mpi__links *links = g ? (mesh_mpi__links *)g->handle : NULL;
     mesh_status status;
-    if (!out) return MESH_ERR_ARGUMENT;
+    if (!out)
+        return c ? mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_mpi_comm: the place for the communicator is NULL")
+                 : MESH_ERR_ARGUMENT;
     *out = MPI_COMM_NULL;
     if (!links || c->transport->ops != &mesh_mpi__ops)
         return c ? mesh__fail(&c->error, MESH_ERR_STATE, -1,

@@ -473,6 +473,7 @@ MESH__RARE mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *boot
     n->base.allocator = bootstrap->allocator;
     n->base.log = bootstrap->log;
     n->base.log_ctx = bootstrap->log_ctx;
+    n->base.timeout_ns = bootstrap->timeout_ns;
     n->base.trace = bootstrap->trace; /* it has no operations of its own, and the same clock */
     n->base.trace_ctx = bootstrap->trace_ctx;
     n->base.trace_clock = bootstrap->trace_clock;

@@ -214,6 +214,7 @@ MESH__PRIVATE int mesh_socket__direct_advance(mesh_socket__impl *s, mesh_socket_
     if (!op->began) {
         for (j = 0; (int32_t)(g->all_at - (op->number - 1)) < 0 && j < g->n; j++)
             if (j != g->index && !mesh_socket__has_arrived(s, g, j, op->number - 1)) return 0;
+        if ((int32_t)(g->all_at - (op->number - 1)) < 0) g->all_at = op->number - 1; /* never 2^31 behind */
         mesh_socket__direct_begin(s, op);
         if (!op->ticket.left) return 1;
     }
@@ -242,9 +243,9 @@ MESH__PRIVATE int mesh_socket__direct_advance(mesh_socket__impl *s, mesh_socket_
 MESH__PRIVATE int mesh_socket__direct_poll(mesh_socket__impl *s) {
     mesh_socket__handle *g, *next;
     int any = 0;
-    for (g = s->busy; g; g = next) {
+    for (g = s->busy; g; g = next) { /* one that fails may take the next ones off */
         next = g->next;
-        any |= mesh_socket__direct_advance(s, g);
+        if (g->head) any |= mesh_socket__direct_advance(s, g);
     }
     if (any) s->event = 1;
     return any;

@@ -391,6 +391,7 @@ MESH__PRIVATE void mesh_socket__accept_offer(mesh_socket__impl *s, mesh_socket__
     }
     r->matched = 1;
     if (r->x.nbytes == 0) mesh_socket__xfer_done(s, r); /* offered for want of credit */
+    r->accepted = 1;
     if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
     s->event = 1;
 }
@@ -455,6 +456,7 @@ MESH__RARE void mesh_socket__pull_fails(mesh_socket__impl *s, mesh_socket__pull 
     uint64_t offer = q->send_id;
     mesh_socket__pull_free(s, q);
     r->moved = 0;
+    r->accepted = 1;
     if (c && !c->broken) mesh_socket__frame_send(s, c, MESH_SOCKET__F_ACCEPT, 0, 0, offer, r->id, NULL, 0);
 }
 
@@ -514,6 +516,8 @@ MESH__PRIVATE void mesh_socket__frame_end(mesh_socket__impl *s, mesh_socket__con
                 mesh_socket__list_remove(&p->posted, r);
                 if (mesh_socket__agrees(s, r, c->rx_early->nbytes, c->rx_early->check))
                     mesh_socket__deliver(s, r, (unsigned char *)(c->rx_early + 1));
+                mesh_transport_free(&s->net->base, c->rx_early);
+            } else if (mesh_socket__is_dead(s, c->rx.channel)) { /* its group was closed while the bytes came in */
                 mesh_transport_free(&s->net->base, c->rx_early);
             } else {
                 mesh_socket__early_add(p, c->rx_early);
@@ -693,9 +697,10 @@ MESH__PRIVATE int mesh_socket__on_data(mesh_socket__impl *s, mesh_socket__conn *
     mesh_socket__xfer *x = mesh_socket__id_find(s, f->a, c->rank, MESH_RECV);
     c->rx_left = f->length;
     c->rx_to = x;
-    if (x && (x->moved != f->b || f->b + f->length > x->x.nbytes)) {
+    if (x && (!x->accepted || x->moved != f->b || f->b + f->length > x->x.nbytes)) {
         c->rx_to = NULL;
-        mesh_socket__conn_failed(c, "it sent bytes that were not next", 0);
+        mesh_socket__conn_failed(c, x->accepted ? "it sent bytes that were not next" : "it sent bytes that it lends",
+                                 0);
     }
     return 1;
 }

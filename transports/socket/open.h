@@ -686,6 +686,7 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     else if (status == MESH_OK &&
              mesh_socket__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &seconds, err, &bad) && seconds)
         allowed = (int64_t)seconds * 1000000000;
+    if (allowed > MESH__FOREVER_NS) allowed = MESH__FOREVER_NS;
     s->open_deadline = mesh_socket__clock() + allowed;
     s->hint_at = s->open_deadline - (allowed < INT64_C(10000000000) ? allowed / 2 : allowed - INT64_C(5000000000));
     s->threaded = desc->progress_thread;

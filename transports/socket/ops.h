@@ -75,7 +75,7 @@ MESH__PRIVATE mesh_status mesh_socket__post(mesh_transport *t, const mesh_post *
         x->check = post->check;
         x->id = x->remote = x->moved = 0;
         x->ticket = k;
-        x->matched = x->done = x->loan = 0;
+        x->matched = x->done = x->accepted = x->loan = 0;
         x->in = NULL;
         x->next = NULL;
     }

@@ -164,9 +164,9 @@ typedef struct mesh_socket__xfer {
     mesh_block block;
     uint64_t channel, check, id, remote, moved; /* id: ours on the wire; remote: the peer's; moved: bytes so far */
     mesh_socket__ticket *ticket;
-    int matched, done;
-    int loan;         /* 1 + its entry among those that this rank lends; 0: it is sent */
-    uint64_t lent_at; /* of memory that is held for it */
+    int matched, done, accepted; /* accepted: the peer was asked for its bytes */
+    int loan;                    /* 1 + its entry among those that this rank lends; 0: it is sent */
+    uint64_t lent_at;            /* of memory that is held for it */
     /* In a peer's list: which, what is behind it, and what points to it. */
     struct mesh_socket__list *in;
     struct mesh_socket__xfer *next, **at;
@@ -497,7 +497,8 @@ MESH__PRIVATE int mesh_socket__id_take(mesh_socket__impl *s, mesh_socket__xfer *
         s->slot_free = INT32_MAX;
     }
     s->slot[k] = x;
-    x->id = (uint64_t)++s->generation[k] << 32 | (uint32_t)k;
+    if (!++s->generation[k]) s->generation[k] = 1; /* an id is never 0 */
+    x->id = (uint64_t)s->generation[k] << 32 | (uint32_t)k;
     return 1;
 }
 
