@@ -206,7 +206,7 @@ refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpiru
 refuses "doctor: a secret's file that is none" '"level":"ERROR"' env MESH_SECRET_FILE=$out/none $mesh doctor --json
 refuses "doctor: a number that is none" 'MESH_TIMEOUT is' env MESH_TIMEOUT=abc $mesh doctor
 step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $mesh doctor | grep -E 'ERROR|MESH_SECRET has'"
-refuses "a path for logs that is too long" "is too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
+refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
