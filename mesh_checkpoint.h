@@ -31,6 +31,7 @@ ERRORS
         ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
         STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays
         MISMATCH   ranks that have a tensor of one name in different layouts
+        TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
         UNSUPPORTED  a comm with device memory: copy the parts to the host, and save over a comm of a host's transport
     A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays;
     a load may have begun to read into tensors.

@@ -145,7 +145,7 @@ MESH_API mesh_status mesh_all_to_all(mesh_comm *c, const char *axes, const void 
 MESH_API mesh_status mesh_all_to_all_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                            mesh_dtype d, mesh_request *r);
 /* send_counts[i] elements at send_offsets[i] go to rank i, recv_counts[i] from it arrive at recv_offsets[i] (NULL offsets: one after another).
-   What i sends me must be what I receive from i: MISMATCH else, ARGUMENT where i is I. Not in place. */
+   What i sends me must be what I receive from i: MISMATCH else (ARGUMENT: my own two counts of my block to myself). Not in place. */
 MESH_API mesh_status mesh_all_to_all_v(mesh_comm *c, const char *axes, const void *send, const size_t *send_counts,
                                        const size_t *send_offsets, void *recv, const size_t *recv_counts,
                                        const size_t *recv_offsets, mesh_dtype d);

@@ -31,8 +31,8 @@ typedef struct mesh_comm_desc {
 } mesh_comm_desc;
 
 /* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
-   the mesh must stay alive, and *c, which is not moved, until the comm or the transport is closed. ARGUMENT: this rank is not in the mesh, the mesh reaches beyond the world, bad groups, a transport that
-   lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
+   the mesh must stay alive, and *c, which is not moved, until the comm or the transport is closed. ARGUMENT: this rank is not in the
+   mesh, the mesh reaches beyond the world, bad groups, a transport that lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
    PEER. On error nothing is open. */
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
                                     mesh_error *err);

@@ -19,6 +19,8 @@ DO THIS
 
 enum { MESH__SHARE_WHOLE = 1 << 16 }; /* bytes: smaller parts are written by one replica, not cut */
 
+#define MESH__DISK_NS INT64_C(600000000000) /* a disk that has taken nothing for so long is given up */
+
 /* What this rank writes of a tensor. */
 typedef struct mesh__piece {
     int tensor; /* in the catalog */
@@ -45,6 +47,7 @@ typedef struct mesh__save {
     mesh__crc crc;
     uint32_t *sum;       /* per file, of what this rank has written; then of all */
     int threaded, ended; /* ended: the thread, or what it would have done, is over */
+    uint32_t moved;      /* what the disk has taken so far: pieces, files */
     pthread_t thread;
     mesh_status status; /* of the writing */
     mesh_error why;
@@ -525,6 +528,7 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
     for (e = 0; e < share->count; e += count, p += count * elem) {
         int64_t at = file->data + saved->begin + mesh__strip_at(&w, share->first + e, share->count - e, &count) * elem;
         if (mesh__write_at(fd, p, count * elem, at)) return -1;
+        MESH__STORE(&s->moved, s->moved + 1);
         s->sum[saved->file] ^= mesh__crc_place(&s->crc, p, (size_t)(count * elem), file->nbytes - at - count * elem);
     }
     return 0;
@@ -556,6 +560,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
         if (failed) s->status = mesh__file_failed(&s->why, "pwrite", path);
         file = mesh__sync_close(fd, failed, path, failed ? NULL : &s->why);
         if (!failed) s->status = (mesh_status)file;
+        MESH__STORE(&s->moved, s->moved + 1);
     }
     MESH__STORE(&s->ended, 1);
     return NULL;
@@ -730,17 +735,31 @@ MESH__PRIVATE int mesh__save_ended(const mesh__save *s, int64_t within) {
 }
 
 /* Until all ranks have written, the slowest disk's too: they say so again and again, so that no call of theirs waits for a disk and comes to its deadline.
-   Do all ranks wait for the same save? */
+   TIMEOUT: a disk has taken nothing for MESH__DISK_NS. Do all ranks wait for the same save? */
 MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, const char *function) {
-    int64_t within = mesh__impl(c)->timeout / 8;
+    mesh__engine *e = mesh__impl(c)->engine;
+    int64_t within = mesh__impl(c)->timeout / 8, since = mesh__now(e);
+    uint32_t moved = MESH__LOAD(&s->moved);
     uint64_t said[3];
     mesh_status met;
     if (within > INT64_C(1000000000)) within = INT64_C(1000000000);
     do {
-        said[0] = mesh__save_ended(s, within) ? 0 : 1;
+        int ended = mesh__save_ended(s, within);
+        if (MESH__LOAD(&s->moved) != moved) moved = MESH__LOAD(&s->moved), since = mesh__now(e);
+        said[0] =
+            ended
+                ? 0
+                : 1; /* of all that still write, the one that has waited for longest for its disk, in s, and its rank */
+        if (!ended) said[0] += (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(uint32_t)e->t->rank;
         said[1] = s->mark;
         said[2] = ~s->mark;
         met = mesh_all_reduce(c, NULL, said, said, 3, MESH_U64, MESH_MAX);
+        if (met == MESH_OK && said[0] >> 32 >= (uint64_t)(MESH__DISK_NS / 1000000000)) {
+            int rank = (int)(uint32_t)(said[0] - 1);
+            return mesh__fail(&c->error, MESH_ERR_TIMEOUT, rank,
+                              "%s: the disk of rank %d has taken nothing of %s for %u s: look after it, and save again",
+                              function, rank, mesh__path_short(s->folder).text, said[0] >> 32);
+        }
         if (met == MESH_OK && said[1] != ~said[2])
             return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
                               "%s: ranks wait for other saves, this one for number %u into %s; wait for them in one "
@@ -750,13 +769,22 @@ MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, con
     return met;
 }
 
+/* The thread's end. 0: its disk holds it; it is left alone, with the save's memory. */
+MESH__PRIVATE int mesh__save_join(mesh__save *s, int64_t within) {
+    if (!s->threaded) return 1;
+    if (!mesh__save_ended(s, within)) return pthread_detach(s->thread), 0;
+    pthread_join(s->thread, NULL);
+    return 1;
+}
+
 /* Until the thread has ended. Where the comm is no more, what it wrote is removed. */
 MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, const char *function) {
     mesh_error why = MESH_ZERO;
     mesh_status status = mesh__checkpoint_begin(c, function);
-    int files = s->catalog.nfiles;
+    int files = s->catalog.nfiles, stuck;
     if (status == MESH_OK) status = mesh__save_meet(c, s, function);
-    if (s->threaded) pthread_join(s->thread, NULL);
+    stuck = !mesh__save_join(
+        s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
     if (status == MESH_OK) status = mesh_all_reduce(c, NULL, s->sum, s->sum, (size_t)files, MESH_U32, MESH_XOR);
     if (status == MESH_OK) {
@@ -764,7 +792,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
         status = mesh__agree(c, function, committed, &why);
     }
     mesh__files_unmake(s);
-    mesh__save_free(s);
+    if (!stuck) mesh__save_free(s);
     return status;
 }
 

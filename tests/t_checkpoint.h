@@ -1128,11 +1128,39 @@ static void test_checkpoint_apart(void) {
    begins when the first rank has heard so twice. */
 typedef struct saved_slowly {
     int gate[2], heard;
+    volatile int64_t late; /* above 0: how far the second rank's clock goes ahead when it has said so once, the gate shut */
 } saved_slowly;
 static void saved_slowly_heard(void *ctx, const mesh_trace_event *v) {
     saved_slowly *s = (saved_slowly *)ctx;
     if (!strcmp(v->call, "all_reduce") && v->count == 3 && ++s->heard == 2) CHECK(write(s->gate[1], "", 1) == 1);
 }
+/* And a disk that takes nothing for long is given up, with the rank's name. */
+#if !defined(MESH_TEST_SINGLE)
+static volatile int64_t saved_never_late;
+static void saved_never_heard(void *ctx, const mesh_trace_event *v) {
+    if (!strcmp(v->call, "all_reduce") && v->count == 3) saved_never_late = ((saved_slowly *)ctx)->late;
+}
+static void saved_never_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {6};
+    static failing_files plan; /* the thread's, which stays */
+    float data[6] = {1, 2, 3, 4, 5, 6};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    if (!open_comm(t, &c, "x=2", NULL, 8 * SECOND)) return;
+    n.name = "w";
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.gate = ((saved_slowly *)ctx)->gate[0];
+    saved_never_late = 0;
+    if (t->rank) files_plan = &plan, failing_late = &saved_never_late, t->trace = saved_never_heard, t->trace_ctx = ctx;
+    CHECK_INT(mesh_checkpoint_save(&c, checkpoint_folder, &n, 1, NULL), MESH_ERR_TIMEOUT);
+    CHECK_HAS(c.error.text, "mesh_checkpoint_save: the disk of rank 1 has taken nothing of ");
+    CHECK_INT(c.error.rank, 1);
+    failing_late = NULL, t->trace = NULL;
+    mesh_comm_close(&c);
+}
+#endif
 static void saved_slowly_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {6};
     saved_slowly *s = (saved_slowly *)ctx;
@@ -1162,6 +1190,16 @@ static void test_checkpoint_slowly(void) {
     folder_new();
     CHECK(!pipe(s.gate));
     run_world(TCP, 2, saved_slowly_rank, &s);
+#if !defined(MESH_TEST_SINGLE)
+    {
+        enum { NOBODY = 2 }; /* processes in any case: a thread stays */
+        static char names[32][300];
+        int before = folder_list(names);
+        s.late = MESH__DISK_NS + SECOND;
+        if (!TEST_SANITIZED) run_world_but(TCP, 2, saved_never_rank, &s, NOBODY); /* its memory stays, too */
+        CHECK_INT(folder_list(names), before);
+    }
+#endif
     close(s.gate[0]);
     close(s.gate[1]);
     folder_end();

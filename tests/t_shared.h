@@ -5,17 +5,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TEST_SANITIZED 1
-#endif
-#endif
-#ifndef TEST_SANITIZED
-#define TEST_SANITIZED 0
-#endif
-
 static mesh_socket__shared *shared_of(mesh_transport *t) { return mesh_socket__of(t)->shared; }
 
 /* ---- the calls, on memory of every kind, against what they mean ---- */
@@ -775,59 +764,60 @@ static void shared_page_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c[0]);
     mesh_comm_close(&c[1]);
 }
-/* Operations of two groups whose memory has a page in common, and a rank is lost: both fail, the one by the other's hand, and nobody with them. */
-static void shared_lost_page_rank(mesh_transport *t, void *ctx) {
-    enum { N = 30000 };
-    mesh_comm c[2];
-    mesh_request r[2];
+/* Two comms, and memory of which each is to reduce a half; the halves have a page in common. NULL: they did not open. */
+enum { SHARED_HALF = 30000 };
+static float *shared_one_page(mesh_transport *t, mesh_comm *c) {
     mesh_error err;
-    float *both;
     void *p = NULL;
     int k;
-    (void)ctx;
-    if (!open_comm(t, &c[0], "x=3", NULL, 60 * SECOND) || !open_comm(t, &c[1], "y=3", NULL, 60 * SECOND)) return;
-    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
-    both = (float *)p;
-    memset(both, 0, 2 * N * 4);
+    if (!open_comm(t, &c[0], "x=-1", NULL, 60 * SECOND) || !open_comm(t, &c[1], "y=-1", NULL, 60 * SECOND)) return NULL;
+    CHECK_OK(mesh_alloc(t, 2 * SHARED_HALF * 4, &p, &err), err);
+    memset(p, 0, 2 * SHARED_HALF * 4);
     for (k = 0; k < 2; k++) CHECK_OK(mesh_barrier(&c[k], NULL), c[k].error);
+    return (float *)p;
+}
+static void shared_half_start(mesh_comm *c, float *both, int k, mesh_request *r) {
+    float *half = both + k * SHARED_HALF;
+    CHECK_OK(mesh_all_reduce_start(&c[k], NULL, half, half, SHARED_HALF, MESH_F32, MESH_SUM, r), c[k].error);
+}
+
+/* Operations of two groups whose memory has a page in common, and a rank is lost: both fail, for that or by the other's hand, and nobody with them. */
+static void shared_lost_page_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c[2];
+    mesh_request r[2];
+    float *both = shared_one_page(t, c);
+    int k;
+    (void)ctx;
+    if (!both) return;
     if (t->rank == 2) {
         world_await(0, 2);
         kill(getpid(), SIGKILL);
     }
-    for (k = 0; k < 2; k++)
-        CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * N, both + k * N, N, MESH_F32, MESH_SUM, &r[k]), c[k].error);
+    for (k = 0; k < 2; k++) shared_half_start(c, both, k, &r[k]);
     world_say(0);
     for (k = 0; k < 2; k++) {
-        CHECK_INT(mesh_wait(r[k]), MESH_ERR_PEER);
-        CHECK_HAS(c[k].error.text, "rank 2 was lost");
+        CHECK(mesh_wait(r[k]) != MESH_OK);
+        CHECK(strstr(c[k].error.text, "rank 2 was lost") || strstr(c[k].error.text, "in one page with that of"));
     }
     for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);
 }
 
 /* The same where the other rank gives one of the two up. */
 static void shared_given_page_rank(mesh_transport *t, void *ctx) {
-    enum { N = 30000 };
     mesh_comm c[2];
     mesh_request r[2];
-    mesh_error err;
-    float *both;
-    void *p = NULL;
+    float *both = shared_one_page(t, c);
     int k, status[2], first = *(const int *)ctx;
-    if (!open_comm(t, &c[0], "x=2", NULL, 60 * SECOND) || !open_comm(t, &c[1], "y=2", NULL, 60 * SECOND)) return;
-    CHECK_OK(mesh_alloc(t, 2 * N * 4, &p, &err), err);
-    both = (float *)p;
-    memset(both, 0, 2 * N * 4);
-    for (k = 0; k < 2; k++) CHECK_OK(mesh_barrier(&c[k], NULL), c[k].error);
+    if (!both) return;
     if (!t->rank) {
-        for (k = 0; k < 2; k++)
-            CHECK_OK(mesh_all_reduce_start(&c[k], NULL, both + k * N, both + k * N, N, MESH_F32, MESH_SUM, &r[k]), c[k].error);
+        for (k = 0; k < 2; k++) shared_half_start(c, both, k, &r[k]);
         world_say(0);
         for (k = 0; k < 2; k++) status[k ? 1 - first : first] = mesh_wait(r[k ? 1 - first : first]);
         CHECK(status[0] != MESH_OK); /* the other may have come to its end before it was given up */
         world_say(1);
     } else {
         world_await(0, 1);
-        CHECK_OK(mesh_all_reduce_start(&c[1], NULL, both + N, both + N, N, MESH_F32, MESH_SUM, &r[1]), c[1].error);
+        shared_half_start(c, both, 1, &r[1]);
         if (mesh_comm_close(&c[1]) == MESH_ERR_STATE) world_await(1, 1);
     }
     for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);

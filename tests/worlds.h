@@ -8,6 +8,17 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED 1
+#endif
+#endif
+#ifndef TEST_SANITIZED
+#define TEST_SANITIZED 0
+#endif
+
 typedef void (*rank_main)(mesh_transport *t, void *ctx);
 
 enum { SIM, SIM_FREE, TCP, UNIX, SHARED, BACKENDS };
