@@ -1,11 +1,12 @@
 /* What this library adds to NCCL: its calls beside NCCL's own, in turns. One rank per GPU:
-       build/mesh run -n 8 -- build/bench_gpu [--what calls,host,packing] [--max 256M] [--rounds 7] [--csv FILE] [--no-watchdog]
+       build/mesh run -n 8 -- build/bench_gpu [--what calls,host,packing,kernels] [--max 256M] [--rounds 7] [--csv FILE] [--no-watchdog]
    calls    each call of this library beside the same one of NCCL ("raw"), in the columns of nccl-tests; medians, of the slowest rank.
             `time` is the device's, between two events with 20 calls between them; `host` the host's while it enqueues those.
    host     what a call of one element costs the host, beside the bare ncclAllReduce; and the library alone: the same with functions
             that do nothing in the place of NCCL's and CUDA's.
    packing  rows, twice as far apart as they are wide (`count` bytes), to one piece and back: the kernel beside cudaMemcpy2DAsync
-            ("raw"), whatever their width, for MESH_NCCL__NARROW.
+            ("raw"), first within a cache, then beyond it.
+   kernels  reductions and divisions, beside a copy ("raw") that reads and writes as many bytes in all; busbw counts those.
    ratio is raw us / time us: 1.00 is as fast, above it we are faster.
    Raw NCCL runs in a process of its own beside each rank, the baseline, with nothing of ours in its environment. The two take turns
    batch by batch; whose turn it is not has nothing on the GPU: clocks and temperature are alike for both.
@@ -457,7 +458,7 @@ static void measure_host(void) {
 
 /* ---- // >>packing ---- */
 
-/* As mesh_nccl__move does below MESH_NCCL__NARROW. */
+/* As mesh_nccl__move does. */
 static cudaError_t move_by_kernel(void *dst, const mesh_block *db, const void *src, const mesh_block *sb, size_t size) {
     int unit = mesh_nccl__unit(mesh_nccl__bits(dst, db) | mesh_nccl__bits(src, sb) | size);
     mesh__kernel_args args;
@@ -514,7 +515,7 @@ static int measure_packing(size_t total) {
     c.count = total;
     c.block.ndim = 1;
     heading("packing");
-    for (width = 4; width <= 65536 && state->has_kernels; width *= 4) {
+    for (width = 4; width <= total / 16 && state->has_kernels; width *= 4) {
         double us[FIGURES], wrong;
         c.block.run = width;
         c.block.dim[0].count = (int64_t)(total / width);
@@ -531,8 +532,81 @@ static int measure_packing(size_t total) {
         }
     }
     if (me == 0 && state->has_kernels && !only_check)
-        printf("the kernel is faster up to rows of %zu bytes (pack) and %zu (unpack); MESH_NCCL__NARROW is %d\n",
-               narrow[0], narrow[1], (int)MESH_NCCL__NARROW);
+        printf("the kernel is faster up to rows of %zu bytes (pack) and %zu (unpack)\n", narrow[0], narrow[1]);
+    if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
+    must(mesh_free(comm.transport, rows, &comm.error));
+    free(host);
+    return bad;
+}
+
+/* ---- // >>kernels ---- */
+
+static const struct {
+    mesh_dtype dtype;
+    int divide;
+} kernels[] = {{MESH_F32, 0}, {MESH_F64, 0}, {MESH_F16, 0}, {MESH_BF16, 0}, {MESH_U8, 0},  {MESH_I32, 0},
+               {MESH_I64, 0}, {MESH_F32, 3}, {MESH_F64, 3}, {MESH_F16, 3},  {MESH_BF16, 3}};
+
+/* rows += dense, or rows /= 3, of count bytes. */
+static void run_kernel(const contest *c) {
+    mesh_dtype dtype = kernels[c->kind].dtype;
+    must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
+    pthread_mutex_lock(&state->lock);
+    must_cuda(mesh_nccl__combine(state, state->world.c, MESH_SUM, (int)dtype, rows, NULL, dense, NULL,
+                                 c->count / mesh_dtype_bytes(dtype), kernels[c->kind].divide));
+    pthread_mutex_unlock(&state->lock);
+}
+/* A copy that reads and writes as much in all: a reduction reads two and writes one, a division one and one. */
+static void copy_as_much(const contest *c) {
+    size_t nbytes = kernels[c->kind].divide ? c->count : c->count / 2 * 3;
+    must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
+    pthread_mutex_lock(&state->lock);
+    must_cuda(lib.cudaMemcpyAsync(rows + 2 * c->count, rows, nbytes, cudaMemcpyDefault, state->world.c->on));
+    pthread_mutex_unlock(&state->lock);
+}
+
+/* What the CPU makes of the same bytes (no NaN has them, in any dtype). */
+static double check_kernel(const contest *c, unsigned char *host) {
+    mesh_dtype dtype = kernels[c->kind].dtype;
+    unsigned char *more = host + c->count, *got = more + c->count;
+    double wrong = 0;
+    size_t i;
+    for (i = 0; i < 2 * c->count; i++) host[i] = (unsigned char)((i * 2654435761u >> 13) & 0x3f);
+    must(mesh_copy(&comm, rows, host, c->count));
+    must(mesh_copy(&comm, dense, more, c->count));
+    run_kernel(c);
+    must(mesh_copy(&comm, got, rows, c->count));
+    if (kernels[c->kind].divide)
+        mesh__divide((int)dtype, host, c->count / mesh_dtype_bytes(dtype), kernels[c->kind].divide);
+    else
+        mesh__reduce(MESH_SUM, (int)dtype, host, more, c->count / mesh_dtype_bytes(dtype));
+    for (i = 0; i < c->count; i++) wrong += host[i] != got[i];
+    slowest(&wrong, 1);
+    return wrong;
+}
+
+static int measure_kernels(size_t total) {
+    unsigned char *host = (unsigned char *)malloc(3 * total);
+    size_t k;
+    int bad = 0;
+    if (!host) stop("no memory", NULL);
+    must(mesh_alloc(comm.transport, 4 * total, (void **)&rows, &comm.error));
+    dense = rows + total;
+    heading("kernels");
+    for (k = 0; k < sizeof kernels / sizeof *kernels && state->has_kernels; k++) {
+        int divide = kernels[k].divide;
+        double us[FIGURES], wrong;
+        contest c = MESH_ZERO;
+        c.run = run_kernel;
+        c.rival = copy_as_much;
+        c.kind = (int)k;
+        c.count = total;
+        wrong = check_kernel(&c, host);
+        bad |= wrong > 0;
+        if (!only_check) measure(&c, us);
+        row("kernels", total, total / mesh_dtype_bytes(kernels[k].dtype), mesh_dtype_name(kernels[k].dtype),
+            divide ? "divide" : "sum", only_check ? NULL : us, divide ? 2 : 3, wrong);
+    }
     if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
     must(mesh_free(comm.transport, rows, &comm.error));
     free(host);
@@ -664,7 +738,7 @@ typedef struct options {
 static int usage(void) {
     return fprintf(
                stderr,
-               "bench_gpu [--what calls,host,packing] [--max 256M] [--rounds 1..%d] [--csv FILE] [--no-watchdog]\n"
+               "bench_gpu [--what calls,host,packing,kernels] [--max 256M] [--rounds 1..%d] [--csv FILE] [--no-watchdog]\n"
                "          [--shared] [--raw plain|registered|window]\n"
                "  --shared  ranks share GPUs (mesh run --share-gpu): results are checked, nothing is compared\n"
                "  --raw     how NCCL knows raw NCCL's memory: not at all (the default), ncclCommRegister, a symmetric window\n",
@@ -683,7 +757,7 @@ static size_t size_of(const char *text) {
 static int parse(options *o, int argc, char **argv) {
     int i;
     memset(o, 0, sizeof *o);
-    o->what = "calls,host,packing";
+    o->what = "calls,host,packing,kernels";
     o->max = SIZE_MAX;
     for (i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -860,7 +934,10 @@ int main(int argc, char **argv) {
     if (strstr(o.what, "calls") && !refused) bad |= measure_calls(o.max);
     if (strstr(o.what, "host") && !refused) measure_host();
     if (strstr(o.what, "packing") && !refused) bad |= measure_packing((size_t)(fake ? 1 : 16) << 20);
+    if (strstr(o.what, "packing") && !refused && !fake && !only_check)
+        bad |= measure_packing((size_t)128 << 20); /* not in a cache */
     if (bad && me == 0) printf("some results are wrong\n");
+    if (strstr(o.what, "kernels") && !refused) bad |= measure_kernels((size_t)(fake ? 1 : 128) << 20);
     if (csv) fclose(csv);
     if (beside_nccl) bad |= baseline_end(!refused);
     close_all();

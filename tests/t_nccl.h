@@ -277,8 +277,8 @@ static void kept_rank(mesh_transport *t, void *ctx) {
     CHECK(device_holds(&c, a, N, 1));
     CHECK(device_holds(&c, b, N, 1));
     CHECK(device_holds(&c, d, N, (float)t->rank));
-    for (i = 0; i < 3000; i++)
-        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 16, MESH_F32, MESH_MAX), c.error); /* never waited for */
+    for (i = 0; i < (ON_FAKE ? 3000 : 300); i++) /* never waited for; ranks that share a GPU take 30 ms for each */
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 16, MESH_F32, MESH_MAX), c.error);
     CHECK_OK(mesh_comm_sync(&c), c.error);
     mesh_free(c.transport, a, &c.error), mesh_free(c.transport, b, &c.error), mesh_free(c.transport, d, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
@@ -355,7 +355,7 @@ static void graph_rank(mesh_transport *t, void *ctx) {
 }
 static void test_graph(void) { run_gpus(4, graph_rank, NULL); }
 
-/* Strided messages: narrow rows go through kernels, wide ones and whole arrays through copies. */
+/* Strided messages: rows go through kernels, whole arrays through copies. */
 static void strided_rank(mesh_transport *t, void *ctx) {
     enum { ROWS = 37, PITCH = 40000 };
     static const int widths[] = {4, 12, 64, 1000, 8192, 30000};

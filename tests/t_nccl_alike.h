@@ -208,42 +208,65 @@ static void connect_rank(mesh_transport *t, void *ctx) {
 }
 static void test_connect(void) { run_gpus(4, connect_rank, NULL); }
 
-/* A comm opens in a thread of its own, on the transport's device, while another stream is being captured. */
+/* A comm opens in a thread of its own, on the transport's device, while another thread captures a stream: well where the capture is its
+   thread's own business; told, and nothing left of it, where it is the whole program's. */
 static void *open_elsewhere(void *arg) {
     mesh_comm *c = (mesh_comm *)arg;
     mesh_transport *t = c->transport;
+    mesh_comm_desc desc;
+    mesh_error err;
+    mesh m;
     int device = -1;
-    if (!open_comm(t, c, "dp=2,tp=2", NULL, 20 * SECOND)) return NULL;
+    memset(&desc, 0, sizeof desc);
+    desc.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=2", 4, &err), err);
+    mesh_comm_open(c, t, &m, &desc, &c->error);
     CHECK_INT(cudaGetDevice(&device), cudaSuccess);
     if (ON_FAKE) CHECK_INT(device, t->rank);
-    return c;
+    return NULL;
 }
 
 static void elsewhere_rank(mesh_transport *t, void *ctx) {
+    enum cudaStreamCaptureMode mode = *(enum cudaStreamCaptureMode *)ctx;
+    int whole = mode == cudaStreamCaptureModeGlobal;
     mesh_comm c;
     cudaStream_t stream;
-    cudaGraph_t graph;
+    cudaGraph_t graph = NULL;
     pthread_t thread;
-    void *opened = NULL;
     float *a;
-    (void)ctx;
     memset(&c, 0, sizeof c);
     c.transport = t;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_INT(cudaStreamBeginCapture(stream, mode), cudaSuccess);
+    world_meet(t); /* all capture */
     CHECK_INT(pthread_create(&thread, NULL, open_elsewhere, &c), 0);
-    pthread_join(thread, &opened);
-    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    if (!opened) return;
+    pthread_join(thread, NULL);
+    world_meet(t);
+    if (whole) {
+        CHECK_INT(c.error.status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "open before, or capture with cudaStreamCaptureModeThreadLocal");
+        cudaStreamEndCapture(stream, &graph); /* broken, on the ranks where NCCL came so far */
+        cudaGetLastError();
+        if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
+    } else {
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        if (!c.impl) test_fail(__FILE__, __LINE__, "rank %d, mode %d: %s", t->rank, (int)mode, c.error.text);
+        if (!c.impl) return;
+    }
     a = device_floats(&c, 100, 1);
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, (float)t->size));
     mesh_free(c.transport, a, &c.error);
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
-    cudaGraphDestroy(graph);
+    if (graph) cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
 }
-static void test_elsewhere(void) { run_gpus(4, elsewhere_rank, NULL); }
+static void test_elsewhere(void) {
+    enum cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal,
+                                          cudaStreamCaptureModeRelaxed};
+    int i;
+    for (i = 0; i < 3; i++) run_gpus(4, elsewhere_rank, &modes[i]);
+}
 
 /* The caller's stream may be destroyed once another is set, or the comm closed; what was put on it is still seen to its end. */
 static void streams_end_rank(mesh_transport *t, void *ctx) {

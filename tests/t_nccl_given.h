@@ -53,6 +53,7 @@ static ncclComm_t given_make(const given_api *api, const given_job *job, int ran
     if (rank == 0) CHECK_INT(api->GetUniqueId(job->id), ncclSuccess);
     if (rank == 0) world_say(0);
     world_await(0, 1);
+    if (!ON_FAKE && job->ranks > gpu_devices()) share_gpu("mesh", rank);
     CHECK_INT(cudaSetDevice(ON_FAKE ? rank : rank % gpu_devices()), cudaSuccess);
     r = api->CommInitRankConfig(&comm, job->ranks, *job->id, rank, &config);
     while (r == ncclInProgress) api->CommGetAsyncError(comm, &r);

@@ -27,6 +27,7 @@ int main(int argc, char **argv) {
     if (!listing && !ON_FAKE) {
         printf("on NCCL, %d GPU%s%s\n", gpu_devices(), gpu_devices() == 1 ? "" : "s",
                gpu_devices() < 8 ? "; where ranks outnumber them they share: correctness only" : "");
+        test_jobs = gpu_devices() < 8 ? 3 * gpu_devices() : 24; /* a rank takes half a GiB of its GPU, and its turns */
         if (!gpu_devices()) return fprintf(stderr, "test_nccl: no GPU: cudaGetDeviceCount finds none\n"), 1;
     }
     return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? 8 : 3);

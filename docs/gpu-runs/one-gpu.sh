@@ -134,7 +134,7 @@ machine() {
     echo "slice      $1"
     echo "date       $(date -u +%Y-%m-%dT%H:%MZ)"
     echo "commit     $commit"
-    echo "sources    sha256 $(cat mesh*.h transports/*.h tests/*.[ch] examples/*.[ch]* bench/bench_gpu.c tools/* | sha256sum | cut -c1-16) of mesh*.h transports/*.h tests/*.[ch] examples/*.[ch]* bench/bench_gpu.c tools/*"
+    echo "sources    sha256 $(find mesh* transports tests examples bench tools Makefile -type f | LC_ALL=C sort | xargs cat | sha256sum | cut -c1-16) of mesh*, transports, tests, examples, bench, tools, Makefile"
     echo "GPU        $(gpu name), $(gpu memory.total), compute capability $(gpu compute_cap)"
     echo "driver     $(gpu driver_version)"
     echo "libcudart  $MESH_CUDART_LIBRARY"

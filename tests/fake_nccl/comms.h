@@ -272,6 +272,19 @@ static ncclResult_t check_ready(ncclComm_t c, const char *who) {
     return ncclSuccess;
 }
 
+/* NCCL makes a comm on threads of its own, which allocate and wait: a capture of the global mode, whosever, forbids it and is broken (seen with
+   2.28.3). */
+static ncclResult_t refused_by_capture(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    void *nothing = NULL;
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cudaError_t error = cudaHostAlloc(&nothing, 0, cudaHostAllocDefault);
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (!error) return ncclSuccess;
+    cudaGetLastError();
+    return fail(ncclUnhandledCudaError, "Cuda failure '%s'", cudaGetErrorString(error));
+}
+
 /* ---- Init ------------------------------------------------------------------------------------------------------- */
 
 ncclResult_t ncclGetVersion(int *version) {
@@ -389,6 +402,8 @@ typedef struct init_job {
 
 static ncclResult_t init_run(job *self) {
     ncclComm_t c = self->comm;
+    ncclResult_t refused = refused_by_capture();
+    if (refused) return refused;
     while (injected("FAKE_NCCL_INIT_HANG", NULL) && !atomic_load(&c->aborted)) pause_us(1000);
     if (atomic_load(&c->aborted)) return fail(ncclInternalError, "init was aborted");
     return comm_attach(c, ((init_job *)self)->id, &c->aborted);
@@ -454,13 +469,14 @@ static ncclResult_t derive(derive_job *d, ncclComm_t *out) {
     int first, index;
     while ((hangs || atomic_load(&parent->pending)) && !atomic_load(&parent->aborted)) pause_us(hangs ? 1000 : 50);
     if (atomic_load(&parent->aborted)) return fail(ncclInternalError, "split was aborted");
+    ncclResult_t code = refused_by_capture();
+    if (code) return code;
     for (int rank = 0; rank < parent->nranks; rank++) same.count = same.count * 31 + (size_t)d->members[rank];
     mine->color = d->color;
     mine->key = d->key;
     if (!barrier_pass(parent, meet, d->members, same, &parent->aborted))
         return fail(ncclInternalError, "split was aborted");
     int count = color_members(parent, d->members, d->color, &first, &index);
-    ncclResult_t code = ncclSuccess;
     if (d->color >= 0 && first == parent->rank) code = segment_make(&mine->child);
     if (!barrier_pass(parent, meet, d->members, same, &parent->aborted))
         return fail(ncclInternalError, "split was aborted");
@@ -499,7 +515,8 @@ static ncclResult_t derive_start(ncclComm_t parent, const char *members, int col
     d->shrinks = shrinks;
     for (int rank = 0; rank < parent->nranks; rank++) d->members[rank] = members ? members[rank] : 1;
     *child = NULL;
-    return job_start(parent, &d->base);
+    code = job_start(parent, &d->base);
+    return code == ncclInProgress ? ncclSuccess : code; /* it has begun: the parent says when it is done */
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config) {

@@ -177,9 +177,10 @@ static void *mesh_nccl__branch_main(void *arg) {
     int left;
     b->api.cudaSetDevice(b->device);
     r = b->api.ncclCommSplit(b->given, 0, b->key, &b->made, &b->config);
+    if (r == ncclSuccess) r = ncclInProgress; /* so NCCL answers for a non-blocking one too, which has only begun */
     while (r == ncclInProgress && asked == ncclSuccess) {
-        mesh_nccl__nap(100000);
         asked = b->api.ncclCommGetAsyncError(b->given, &r);
+        if (r == ncclInProgress) mesh_nccl__nap(100000);
     }
     pthread_mutex_lock(&b->lock);
     b->result = asked != ncclSuccess ? asked : r;

@@ -402,7 +402,7 @@ MESH__RARE mesh_status mesh_nccl__device(mesh_nccl__state *s, const mesh_nccl_de
     return r == cudaSuccess ? MESH_OK : mesh_nccl__cuda_fail(s, err, "the device's context", r);
 }
 
-/* Kernels are a help, not a need: without them narrow rows go slower and some reductions are refused. */
+/* Kernels are a help, not a need: without them rows go slower and some reductions are refused. */
 MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
 #define MESH_X(name) #name,
     static const char *const names[] = {MESH_KERNELS(MESH_X)};

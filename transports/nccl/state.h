@@ -98,7 +98,6 @@ typedef struct mesh_nccl__api {
 
 enum {
     MESH_NCCL__FLOOR = 21800,
-    MESH_NCCL__NARROW = 8192, /* bytes of a row below which a kernel copies faster than a 2-D copy does */
     MESH_NCCL__VOTE_BYTES = 512,
     MESH_NCCL__GRACE_NS =
         2000000000,             /* the watchdog's patience beyond a deadline: the engine says more, if it is inside */
@@ -310,9 +309,14 @@ MESH__PRIVATE mesh_status mesh_nccl__cuda_fail(mesh_nccl__state *s, mesh_error *
 
 MESH__PRIVATE mesh_status mesh_nccl__fail(mesh_nccl__state *s, mesh_error *err, const char *what, ncclResult_t r) {
     const char *last = s->api.ncclGetLastError(NULL);
-    return mesh__fail(err, MESH_ERR_TRANSPORT, s->boot->rank, "%s: %s%s%s%s", what, s->api.ncclGetErrorString(r),
-                      last && *last ? "; NCCL's last warning (perhaps an old one): \"" : "", last && *last ? last : "",
-                      last && *last ? "\"" : "");
+    int told = last && *last;
+    int captured = r == ncclUnhandledCudaError && told && strstr(last, "is capturing");
+    return mesh__fail(err, MESH_ERR_TRANSPORT, s->boot->rank, "%s: %s%s%s%s%s", what, s->api.ncclGetErrorString(r),
+                      told ? "; NCCL's last warning (perhaps an old one): \"" : "", told ? last : "", told ? "\"" : "",
+                      captured
+                          ? "; NCCL makes no communicator while any thread captures a stream: open before, or capture "
+                            "with cudaStreamCaptureModeThreadLocal"
+                          : "");
 }
 
 /* This rank's device becomes the calling thread's: what is made there belongs to it. */
