@@ -1028,7 +1028,9 @@ static int open_mesh(const options *o) {
 #ifdef TRAIN_GPT_CUDA
     if (!strcmp(o->device, "cuda")) {
 #ifndef TRAIN_GPT_SHIM /* a test, which runs the kernels on the CPU */
-        if (mesh_nccl_open(&gpu, host, NULL, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+        mesh_nccl_desc on_gpu = MESH_ZERO;
+        on_gpu.launch_order = 1; /* a pipeline's messages, gradients and what a layer calls are under way at once */
+        if (mesh_nccl_open(&gpu, host, &on_gpu, &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
         transport = &gpu.base;
 #endif
         dev = cuda_device(gpu.device, &desc.stream);

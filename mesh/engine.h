@@ -94,6 +94,11 @@ typedef struct mesh__group {
     int nstreams, stream_room;
     uint32_t payloads;            /* messages of a length that the receiver does not know, sent so far */
     int *host, nhosts, scattered; /* host of each member; NULL: levels would change nothing. See mesh__schedule */
+    struct {
+        void *memory; /* of pipelines on a device */
+        size_t nbytes;
+        uint64_t agreed; /* hash of the schedule that all ranks had the last time; 0: none */
+    } kept;
 } mesh__group;
 
 enum {

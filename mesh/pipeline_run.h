@@ -33,7 +33,7 @@ typedef struct mesh_stage {
     void *ctx;
     size_t nbytes;          /* between stages; buffers are the pipeline's, aligned to 64 */
     const size_t *boundary; /* bytes between stage k and k + 1; NULL: nbytes */
-    int inbox;              /* activations, and gradients, that may wait here from each neighbour; 0: 2 */
+    int inbox;              /* activations, and gradients, that are received ahead from each neighbour; 0: 2 */
 } mesh_stage;
 
 /* One step of a schedule, whose ranks are those along the axis; every group along it is a pipeline of its own. Blocking; every rank of the comm calls it.
@@ -41,10 +41,14 @@ typedef struct mesh_stage {
    both overlap with what the callback computes (sockets: behind its back with desc.progress_thread). Messages are of bytes, under two tags of the
    library's own; their deadline is the comm's, and a receive's counts from where it is started, ahead. Memory: from the transport's allocator, by the
    schedule's peaks and inbox; given back at the end.
+   Where messages match in the order of issue (NCCL) there are no tags: all ranks issue theirs in one order, that in which they would be made if every
+   action cost the same; so none waits for ever, whatever the actions really cost, and whatever collectives the callback issues between them. A receive
+   is started ahead as far as that order has it before the rank's next send. On GPUs buffers are the device's, and nothing waits on the host but the
+   barrier at the end: the callback puts work on the comm's stream. The buffers stay the group's until it closes, and ranks compare schedules when one
+   has another than the last time (one that alone has: MISMATCH within about a second, by what it calls, or TIMEOUT).
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank
-   along the axis, told before anything runs. STATE and PEER: the callback, with its stage and micro-batch. MEMORY. UNSUPPORTED: transports that match
-   messages in the order of issue, or whose memory is not the host's (GPUs), where there is more than one stage. Then the comm fails. It ends with a barrier along the axis: OK on all of
-   its ranks or on none. */
+   along the axis, told before anything runs. STATE and PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a
+   barrier along the axis: OK on all of its ranks or on none. */
 MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mesh_schedule *s, const mesh_stage *stage);
 
 #ifdef __cplusplus
@@ -75,6 +79,7 @@ typedef struct mesh__feed {
     int nfree;
     mesh__letter *letter;
     int waiting, next; /* letters; where in the peer's list to look for the one after them */
+    int ahead;         /* the most letters that wait at once */
 } mesh__feed;
 
 typedef struct mesh__outbox {
@@ -83,6 +88,24 @@ typedef struct mesh__outbox {
     void *buffer[MESH__OUTBOX];
     mesh_request request[MESH__OUTBOX];
 } mesh__outbox;
+
+/* A message of this rank's in the order of issue: what rank `from` makes at place `at` of its list. */
+typedef struct mesh__turn {
+    int64_t end; /* when, if every action cost the same */
+    int from, at;
+    int user; /* place in this rank's list: what sends it, or what takes it */
+} mesh__turn;
+
+/* This rank's messages in the order of issue, and how far they are issued. */
+typedef struct mesh__turns {
+    mesh__turn *turn; /* NULL: messages have tags */
+    int *place;       /* the turns, sorted */
+    int *input;       /* of each action of the list: the place of what it takes; -1: nothing comes */
+    int n, next;      /* places; those before `next` are issued */
+    int at, acted;    /* the action that is due; 1: it has run */
+} mesh__turns;
+
+enum { MESH__TURN_OVER, MESH__TURN_RECV, MESH__TURN_ACT, MESH__TURN_SEND };
 
 typedef struct mesh__stash { /* a slot */
     int used, chunk, micro;
@@ -100,8 +123,12 @@ typedef struct mesh__pipeline {
     mesh__feed feed[MESH__SIDES][2]; /* gradients, activations */
     mesh__outbox outbox[2][2];
     mesh__stash *slot;
+    mesh__turns turns;
+    mesh__outbox *leaving; /* of the action that has run: where its message lies; NULL: it has none */
+    const char *over[2];   /* the axis with a tag, or without */
     char tag[2][MESH_MAX_AXES * MESH_NAME_BYTES + 12];
-    void *state, *arena; /* what the pointers point into */
+    void *state, *arena;     /* what the pointers point into */
+    unsigned char *compared; /* two numbers of this rank, then of each along the axis */
 } mesh__pipeline;
 
 /* ---- // >>sizes ---- */
@@ -170,10 +197,11 @@ MESH__PRIVATE void mesh__pipeline_lay(mesh__pipeline *p, size_t *state, size_t *
     int side, sort, i;
     *state = *arena = 0;
     p->slot = (mesh__stash *)mesh__carve(in, state, (size_t)p->peak * sizeof *p->slot);
+    p->compared = (unsigned char *)mesh__carve(data, arena, 16 * ((size_t)p->s->ranks + 1));
     for (side = 0; side < MESH__SIDES; side++)
         for (sort = 0; sort < 2; sort++) {
             mesh__feed *f = &p->feed[side][sort];
-            int n = f->peer < 0 ? 0 : f->most + (side == MESH__HERE ? 0 : p->inbox);
+            int n = f->peer < 0 ? 0 : f->most + (side == MESH__HERE ? 0 : f->ahead);
             f->buffer = (void **)mesh__carve(in, state, (size_t)n * sizeof *f->buffer);
             f->letter = (mesh__letter *)mesh__carve(in, state, (size_t)n * sizeof *f->letter);
             for (i = 0; i < n; i++) {
@@ -183,6 +211,151 @@ MESH__PRIVATE void mesh__pipeline_lay(mesh__pipeline *p, size_t *state, size_t *
             for (i = 0; side < MESH__HERE && i < MESH__OUTBOX; i++)
                 p->outbox[side][sort].buffer[i] = mesh__carve(data, arena, p->outbox[side][sort].nbytes);
         }
+}
+
+/* ---- // >>the order of issue: without tags ----
+
+   Two ranks match messages in the order of issue, and a device may do one rank's strictly one after another. So all ranks issue in one order of all
+   messages: of when each would be made if every action cost the same. Whatever an action needs was made before it begins, by that clock, and what it
+   makes comes after it ends: the earliest message that is not through waits for nothing later, on either of its ranks. */
+
+typedef struct mesh__ends {
+    int rank, ranks, n[3];
+    int64_t *end[3]; /* of this rank's actions, the next one's, the one's before */
+} mesh__ends;
+
+MESH__PRIVATE int mesh__ends_list(const mesh__ends *e, int rank) {
+    if (rank == e->rank) return 0;
+    if (rank == (e->rank + 1) % e->ranks) return 1;
+    return rank == (e->rank + e->ranks - 1) % e->ranks ? 2 : -1;
+}
+
+MESH__PRIVATE void mesh__ends_see(void *ctx, int rank, const mesh_action *a, int64_t start, int64_t end) {
+    mesh__ends *e = (mesh__ends *)ctx;
+    int list = mesh__ends_list(e, rank);
+    (void)a, (void)start;
+    if (list >= 0) e->end[list][e->n[list]++] = end;
+}
+
+MESH__PRIVATE int mesh__turn_after(const void *ctx, int a, int b) {
+    const mesh__turn *x = (const mesh__turn *)ctx + a, *y = (const mesh__turn *)ctx + b;
+    if (x->end != y->end) return x->end > y->end;
+    return x->from != y->from ? x->from > y->from : x->at > y->at;
+}
+
+MESH__PRIVATE void mesh__turn_add(mesh__turns *o, int from, int at, int user, const mesh__ends *ends) {
+    mesh__turn *t = &o->turn[o->n];
+    t->end = ends->end[mesh__ends_list(ends, from)][at];
+    t->from = from;
+    t->at = at;
+    t->user = user;
+    o->place[o->n] = o->n;
+    o->n++;
+}
+
+/* The clock runs; this rank's messages are sorted by it. ends: of its own list and its neighbours'. */
+MESH__PRIVATE void mesh__turns_fill(mesh__pipeline *p, mesh__ends *ends) {
+    const mesh_schedule *s = p->s;
+    mesh__turns *o = &p->turns;
+    mesh__pipe k;
+    int i, hint[3][2] = {{0, 0}, {0, 0}, {0, 0}};
+    mesh__pipe_start(&k, s, NULL, 0);
+    k.seen = mesh__ends_see;
+    k.ctx = ends;
+    mesh__pipe_run(&k, "mesh_pipeline_run", NULL); /* it has been checked */
+    for (i = 0; i < ends->n[0]; i++) {
+        const mesh_action *a = mesh__lane_action(s, p->rank, i);
+        int forward = a->kind == MESH_FORWARD, from = mesh__action_peer(s, p->rank, a, -1);
+        o->input[i] = -1;
+        if (from >= 0)
+            mesh__turn_add(o, from,
+                           mesh__lane_find(s, from, forward, mesh__action_stage(s, p->rank, a, -1) / s->ranks, a->micro,
+                                           &hint[mesh__ends_list(ends, from)][forward]),
+                           i, ends);
+        if (mesh__action_peer(s, p->rank, a, 1) >= 0) mesh__turn_add(o, p->rank, i, i, ends);
+    }
+    mesh__sort(o->place, o->n, mesh__turn_after, o->turn);
+    for (i = 0; i < o->n; i++)
+        if (o->turn[o->place[i]].from != p->rank) o->input[o->turn[o->place[i]].user] = i;
+}
+
+/* 0: no memory. */
+MESH__PRIVATE int mesh__turns_make(mesh__pipeline *p) {
+    const mesh_schedule *s = p->s;
+    mesh__turns *o = &p->turns;
+    mesh__ends ends;
+    size_t n[3], total = 0, own;
+    int64_t *end;
+    int i;
+    memset(&ends, 0, sizeof ends);
+    ends.rank = p->rank;
+    ends.ranks = s->ranks;
+    for (i = 0; i < 3; i++) {
+        int r = (p->rank + (i == 2 ? s->ranks - 1 : i)) % s->ranks;
+        n[i] = (size_t)(s->first[r + 1] - s->first[r]);
+        total += n[i];
+    }
+    own = n[0];
+    o->turn = (mesh__turn *)mesh_transport_alloc(p->comm->transport, 2 * own * sizeof *o->turn + total * sizeof *end +
+                                                                         3 * own * sizeof *o->place);
+    if (!o->turn) return 0;
+    end = (int64_t *)(void *)(o->turn + 2 * own);
+    o->place = (int *)(void *)(end + total);
+    o->input = o->place + 2 * own;
+    for (i = 0; i < 3; end += n[i++]) ends.end[i] = end;
+    mesh__turns_fill(p, &ends);
+    return 1;
+}
+
+/* Where a message that comes is put. */
+MESH__PRIVATE mesh__feed *mesh__turn_feed(mesh__pipeline *p, const mesh__turn *t) {
+    const mesh_action *a = mesh__lane_action(p->s, t->from, t->at);
+    return mesh__feed_of(p, mesh__stage_of(p->s, t->from, a->chunk), a->kind == MESH_FORWARD);
+}
+
+/* What this rank issues next: to receive *turn, the action `at`, or what that has made: then `at` is the one behind. A receive comes when its action is
+   due, before a send that stands behind it, and earlier if the inbox has room. */
+MESH__PRIVATE int mesh__turns_next(mesh__pipeline *p, const mesh__turn **turn) {
+    mesh__turns *o = &p->turns;
+    for (;;) {
+        const mesh_action *a = mesh__lane_action(p->s, p->rank, o->at);
+        int sends = a && o->acted && mesh__action_peer(p->s, p->rank, a, 1) >= 0;
+        const mesh__turn *t = *turn = o->next < o->n ? &o->turn[o->place[o->next]] : NULL;
+        if (!a) return MESH__TURN_OVER;
+        if (t && t->from != p->rank && (!o->acted || sends) &&
+            (sends || o->input[o->at] >= o->next || mesh__turn_feed(p, t)->waiting < p->inbox)) {
+            o->next++;
+            return MESH__TURN_RECV;
+        }
+        if (!o->acted) {
+            o->acted = 1;
+            return MESH__TURN_ACT;
+        }
+        MESH_ASSERT(!sends || (t && t->user == o->at));
+        o->acted = 0;
+        o->at++;
+        if (!sends) continue;
+        o->next++;
+        return MESH__TURN_SEND;
+    }
+}
+
+/* How many letters wait at once. With tags it is the inbox. */
+MESH__PRIVATE void mesh__turns_measure(mesh__pipeline *p) {
+    const mesh__turn *t;
+    int i, what;
+    for (i = 0; i < 2 * MESH__SIDES; i++) p->feed[i / 2][i % 2].ahead = p->turns.turn ? 0 : p->inbox;
+    while (p->turns.turn && (what = mesh__turns_next(p, &t)) != MESH__TURN_OVER) {
+        const mesh_action *a = mesh__lane_action(p->s, p->rank, p->turns.at);
+        mesh__feed *f;
+        if (what == MESH__TURN_RECV) {
+            f = mesh__turn_feed(p, t);
+            if (++f->waiting > f->ahead) f->ahead = f->waiting;
+        } else if (what == MESH__TURN_ACT && p->turns.input[p->turns.at] >= 0) {
+            mesh__feed_of(p, mesh__action_stage(p->s, p->rank, a, -1), a->kind == MESH_FORWARD)->waiting--;
+        }
+    }
+    p->turns.next = p->turns.at = p->turns.acted = 0;
 }
 
 /* ---- // >>failing ---- */
@@ -228,28 +401,36 @@ MESH__RARE void mesh__pipeline_at(mesh__pipeline *p, const mesh_action *a) {
 
 /* ---- // >>messages ---- */
 
+/* Start to receive what the peer makes by an action. */
+MESH__PRIVATE mesh_status mesh__feed_start(mesh__pipeline *p, mesh__feed *f, const mesh_action *a) {
+    mesh__letter *l = &f->letter[f->waiting];
+    int forward = a->kind == MESH_FORWARD;
+    mesh_status status;
+    l->stage = mesh__stage_of(p->s, f->peer, a->chunk);
+    l->micro = a->micro;
+    l->buffer = f->buffer[f->nfree - 1];
+    status = mesh_recv_start(p->comm, p->over[forward], f->peer, l->buffer, mesh__boundary(p, l->stage, forward),
+                             MESH_BYTES, &l->request);
+    if (status != MESH_OK) return status;
+    f->nfree--;
+    f->waiting++;
+    return MESH_OK;
+}
+
 /* Start the receives that the inbox has room for, in the order in which the peer sends. */
 MESH__PRIVATE mesh_status mesh__feed_fill(mesh__pipeline *p, mesh__feed *f, int forward) {
     const mesh_schedule *s = p->s;
-    while (f->waiting < p->inbox) {
+    mesh_status status = MESH_OK;
+    while (f->waiting < p->inbox && status == MESH_OK) {
         const mesh_action *a;
-        mesh__letter *l = &f->letter[f->waiting];
-        mesh_status status;
         while ((a = mesh__lane_action(s, f->peer, f->next)) != NULL &&
                ((a->kind == MESH_FORWARD) != forward || mesh__action_peer(s, f->peer, a, 1) != p->rank))
             f->next++;
         if (!a) return MESH_OK;
-        l->stage = mesh__stage_of(s, f->peer, a->chunk);
-        l->micro = a->micro;
-        l->buffer = f->buffer[f->nfree - 1];
-        status = mesh_recv_start(p->comm, p->tag[forward], f->peer, l->buffer, mesh__boundary(p, l->stage, forward),
-                                 MESH_BYTES, &l->request);
-        if (status != MESH_OK) return status;
-        f->nfree--;
+        status = mesh__feed_start(p, f, a);
         f->next++;
-        f->waiting++;
     }
-    return MESH_OK;
+    return status;
 }
 
 /* Wait for what a stage made of a micro-batch. The checker knows that it is among those that wait. */
@@ -266,7 +447,7 @@ MESH__PRIVATE mesh_status mesh__feed_take(mesh__pipeline *p, mesh__feed *f, int 
     }
     *buffer = f->letter[i].buffer;
     for (f->waiting--; i < f->waiting; i++) f->letter[i] = f->letter[i + 1];
-    return f == &p->feed[MESH__HERE][forward] ? MESH_OK : mesh__feed_fill(p, f, forward);
+    return f == &p->feed[MESH__HERE][forward] || p->turns.turn ? MESH_OK : mesh__feed_fill(p, f, forward);
 }
 
 /* A buffer for what an action makes for stage `to`: in the outbox *o, once its last message has gone, or (*o is NULL) handed over here. */
@@ -319,14 +500,14 @@ MESH__PRIVATE mesh_status mesh__pipeline_act(mesh__pipeline *p, const mesh_actio
     int forward = a->kind == MESH_FORWARD, returned;
     int from = mesh__action_stage(s, p->rank, a, -1), to = mesh__action_stage(s, p->rank, a, 1);
     mesh__stash *slot = mesh__pipeline_slot(p, a);
-    mesh__outbox *o = NULL;
     mesh_stage_call call = MESH_ZERO;
     void *made = NULL;
     mesh_status status = MESH_OK;
+    p->leaving = NULL;
     if (from >= 0)
         status = mesh__feed_take(p, mesh__feed_of(p, from, forward), forward, from, a->micro,
                                  forward ? &slot->in : &slot->grad_out);
-    if (status == MESH_OK && to >= 0) status = mesh__pipeline_room(p, a, to, &o, &made);
+    if (status == MESH_OK && to >= 0) status = mesh__pipeline_room(p, a, to, &p->leaving, &made);
     if (status != MESH_OK) return status;
     call.kind = a->kind;
     call.chunk = a->chunk;
@@ -340,25 +521,42 @@ MESH__PRIVATE mesh_status mesh__pipeline_act(mesh__pipeline *p, const mesh_actio
     call.grad_in = forward ? NULL : made;
     returned = p->stage->run(p->stage->ctx, &call, 1);
     if (returned || p->comm->failed) return mesh__pipeline_stop(p, a, returned);
-    if (o) {
-        status = mesh_send_start(p->comm, p->tag[forward], mesh__stage_rank(s, to), made,
-                                 mesh__boundary(p, call.stage, forward), MESH_BYTES, &o->request[o->next]);
-        o->next = (o->next + 1) % MESH__OUTBOX;
-    }
     if (mesh__is_last(p, a)) mesh__pipeline_release(p, slot, call.stage);
     return status;
 }
 
+/* What an action has made leaves, if it is for another rank. */
+MESH__PRIVATE mesh_status mesh__pipeline_send(mesh__pipeline *p, const mesh_action *a) {
+    int forward = a->kind == MESH_FORWARD, at;
+    mesh__outbox *o = p->leaving;
+    if (!o) return MESH_OK;
+    at = o->next;
+    o->next = (at + 1) % MESH__OUTBOX;
+    return mesh_send_start(p->comm, p->over[forward], mesh__action_peer(p->s, p->rank, a, 1), o->buffer[at],
+                           mesh__boundary(p, mesh__stage_of(p->s, p->rank, a->chunk), forward), MESH_BYTES,
+                           &o->request[at]);
+}
+
 MESH__PRIVATE mesh_status mesh__pipeline_acts(mesh__pipeline *p) {
     const mesh_schedule *s = p->s;
+    const mesh_action *a = NULL;
+    const mesh__turn *turn;
     mesh_status status = MESH_OK;
-    int i;
-    for (i = 0; i < 2 * MESH__HERE && status == MESH_OK; i++)
+    int i, what;
+    for (i = 0; i < 2 * MESH__HERE && status == MESH_OK && !p->turns.turn; i++)
         if (p->feed[i / 2][i % 2].peer >= 0) status = mesh__feed_fill(p, &p->feed[i / 2][i % 2], i % 2);
-    for (i = s->first[p->rank]; i < s->first[p->rank + 1] && status == MESH_OK; i++) {
-        status = mesh__pipeline_act(p, &s->action[i]);
-        if (status != MESH_OK && status != MESH_ERR_STATE) mesh__pipeline_at(p, &s->action[i]);
+    for (i = s->first[p->rank]; i < s->first[p->rank + 1] && status == MESH_OK && !p->turns.turn; i++) {
+        status = mesh__pipeline_act(p, a = &s->action[i]);
+        if (status == MESH_OK) status = mesh__pipeline_send(p, a);
     }
+    while (p->turns.turn && status == MESH_OK && (what = mesh__turns_next(p, &turn)) != MESH__TURN_OVER) {
+        a = mesh__lane_action(s, p->rank, p->turns.at - (what == MESH__TURN_SEND));
+        if (what == MESH__TURN_RECV)
+            status = mesh__feed_start(p, mesh__turn_feed(p, turn), mesh__lane_action(s, turn->from, turn->at));
+        else
+            status = what == MESH__TURN_ACT ? mesh__pipeline_act(p, a) : mesh__pipeline_send(p, a);
+    }
+    if (status != MESH_OK && status != MESH_ERR_STATE) mesh__pipeline_at(p, a);
     if (status != MESH_OK) return status;
     status = mesh_barrier(p->comm, p->axis); /* whom nobody needs any more hears, too, that another failed */
     if (status != MESH_OK) mesh__pipeline_at(p, NULL);
@@ -408,11 +606,6 @@ MESH__PRIVATE mesh_status mesh__pipeline_begin_inside(mesh__pipeline *p, mesh__g
     mesh_status status = mesh__pipeline_axis(p, g);
     int i;
     if (status != MESH_OK) return status;
-    if (p->comm->transport->caps & (MESH_CAP_ORDERED | MESH_CAP_DEVICE) && (!s || s->ranks != 1 || s->chunks != 1)) {
-        mesh__put(&t, "the transport (%s) matches messages in the order of issue, or has memory that is not the host's",
-                  p->comm->transport->ops->name);
-        return mesh__pipeline_fail_inside(p, MESH_ERR_UNSUPPORTED, p->comm->transport->rank, text);
-    }
     if (!p->stage || !p->stage->run)
         return mesh__pipeline_fail_inside(p, MESH_ERR_ARGUMENT, p->comm->transport->rank,
                                           p->stage ? "stage.run is NULL" : "the stage is NULL");
@@ -430,8 +623,12 @@ MESH__PRIVATE mesh_status mesh__pipeline_begin_inside(mesh__pipeline *p, mesh__g
     for (i = 0; i < 2; i++) {
         t = mesh__text_on(p->tag[i], sizeof p->tag[i]);
         mesh__put(&t, "%s#%d", p->axis ? p->axis : "", (int)MESH__PIPELINE_TAG + i);
+        p->over[i] = p->comm->transport->caps & MESH_CAP_ORDERED ? p->axis : p->tag[i];
     }
+    if (p->comm->transport->caps & MESH_CAP_ORDERED && !mesh__turns_make(p))
+        return mesh__pipeline_fail_inside(p, MESH_ERR_MEMORY, p->comm->transport->rank, "no memory to order messages");
     mesh__pipeline_measure(p);
+    mesh__turns_measure(p);
     return MESH_OK;
 }
 
@@ -457,14 +654,20 @@ MESH__PRIVATE void mesh__pipeline_hash(const mesh__pipeline *p, uint64_t hash[2]
     for (i = 0; i + 1 < s->ranks * s->chunks; i++) hash[1] = mesh__mix(hash[1], (uint64_t)mesh__boundary(p, i, 1));
 }
 
-MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, const mesh__group *g) {
-    mesh_transport *t = p->comm->transport;
-    uint64_t mine[2], *all = (uint64_t *)mesh_transport_alloc(t, (size_t)g->on.size * sizeof mine);
+/* On a device only where this rank's differs from what was the same on all the last time: what it takes to read is waited for on the host. */
+MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, mesh__group *g) {
+    mesh_comm *c = p->comm;
+    uint64_t mine[2], *all;
+    size_t n = (size_t)g->on.size;
     mesh_status status;
     int i, differs;
-    if (!all) return mesh__pipeline_fail(p, MESH_ERR_MEMORY, t->rank, "no memory to compare schedules");
     mesh__pipeline_hash(p, mine);
-    status = mesh_all_gather(p->comm, p->axis, mine, all, 2, MESH_U64);
+    if (g->kept.agreed && g->kept.agreed == (mesh__mix(mine[0], mine[1]) | 1)) return MESH_OK;
+    if (!(all = (uint64_t *)mesh_transport_alloc(c->transport, n * sizeof mine)))
+        return mesh__pipeline_fail(p, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare schedules");
+    status = mesh_copy(c, p->compared, mine, sizeof mine);
+    if (status == MESH_OK) status = mesh_all_gather(c, p->axis, p->compared, p->compared + sizeof mine, 2, MESH_U64);
+    if (status == MESH_OK) status = mesh_copy(c, all, p->compared + sizeof mine, n * sizeof mine);
     for (i = 1; i < g->on.size && status == MESH_OK; i++) {
         char why[100];
         mesh__text w = mesh__text_on(why, sizeof why);
@@ -475,15 +678,42 @@ MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, const mesh__gr
                   mesh_rank_at(&g->on, 0));
         status = mesh__pipeline_fail(p, MESH_ERR_MISMATCH, mesh_rank_at(&g->on, i), why);
     }
-    mesh_transport_free(t, all);
+    mesh_transport_free(c->transport, all);
+    if (status == MESH_OK && c->transport->caps & MESH_CAP_DEVICE) g->kept.agreed = mesh__mix(mine[0], mine[1]) | 1;
     return status;
+}
+
+/* The state and the buffers. A device's stay the group's: taking and giving back would wait for it. 0: no memory. */
+MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p, mesh__group *g) {
+    mesh_transport *t = p->comm->transport;
+    int device = (t->caps & MESH_CAP_DEVICE) != 0;
+    size_t state, arena;
+    mesh__pipeline_lay(p, &state, &arena);
+    if (!(p->state = mesh_transport_alloc(t, state))) return 0;
+    memset(p->state, 0, state);
+    if (device && g->kept.nbytes < arena) {
+        if (g->kept.memory) mesh_free(t, g->kept.memory, NULL);
+        memset(&g->kept, 0, sizeof g->kept);
+    }
+    p->arena = g->kept.memory;
+    if (!p->arena && mesh_alloc(t, arena, &p->arena, NULL) != MESH_OK) p->arena = NULL;
+    if (!p->arena) return 0;
+    if (device) g->kept.memory = p->arena, g->kept.nbytes = arena > g->kept.nbytes ? arena : g->kept.nbytes;
+    mesh__pipeline_lay(p, &state, &arena);
+    return 1;
+}
+
+MESH__PRIVATE void mesh__pipeline_give(mesh__pipeline *p, const mesh__group *g) {
+    mesh_transport *t = p->comm->transport;
+    if (p->arena && (!g || p->arena != g->kept.memory)) mesh_free(t, p->arena, NULL);
+    mesh_transport_free(t, p->state);
+    mesh_transport_free(t, p->turns.turn);
 }
 
 MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mesh_schedule *s,
                                        const mesh_stage *stage) {
     mesh__pipeline p;
     mesh__group *g = NULL;
-    size_t state, arena;
     mesh_status status;
     memset(&p, 0, sizeof p);
     p.comm = c;
@@ -491,21 +721,19 @@ MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mes
     p.s = s;
     p.stage = stage;
     if ((status = mesh__pipeline_begin(&p, &g)) != MESH_OK) return status;
-    mesh__pipeline_lay(&p, &state, &arena);
-    p.state = mesh_transport_alloc(c->transport, state);
-    if (!p.state || mesh_alloc(c->transport, arena, &p.arena, NULL) != MESH_OK) {
+    if (mesh__pipeline_take(&p, g)) {
+        status = mesh__pipeline_agree(&p, g); /* whom something fails so far has not come here: nobody has begun */
+        if (status == MESH_OK) status = mesh__pipeline_settle(&p, mesh__pipeline_acts(&p));
+        status = mesh__pipeline_end(c, status);
+    } else {
         char why[80];
+        size_t state, arena;
         mesh__text t = mesh__text_on(why, sizeof why);
+        mesh__pipeline_lay(&p, &state, &arena);
         mesh__put(&t, "no memory for %u bytes of messages", (uint64_t)arena);
-        mesh_transport_free(c->transport, p.state);
-        return mesh__pipeline_fail(&p, MESH_ERR_MEMORY, c->transport->rank, why);
+        status = mesh__pipeline_fail(&p, MESH_ERR_MEMORY, c->transport->rank, why);
     }
-    memset(p.state, 0, state);
-    mesh__pipeline_lay(&p, &state, &arena);
-    status = mesh__pipeline_agree(&p, g); /* whom something fails so far has not come here: nobody has begun */
-    if (status == MESH_OK) status = mesh__pipeline_settle(&p, mesh__pipeline_acts(&p));
-    mesh_free(c->transport, p.arena, NULL);
-    mesh_transport_free(c->transport, p.state);
-    return mesh__pipeline_end(c, status);
+    mesh__pipeline_give(&p, g);
+    return status;
 }
 #endif /* MESH_PIPELINE_RUN_IMPLEMENTED */

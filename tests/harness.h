@@ -24,7 +24,7 @@ typedef struct test_case {
 
 static uint64_t test_seed = 1;
 static int test_long;              /* --long: the sizes of scale, every pair instead of a sample */
-static int test_jobs; /* so many at a time where --jobs does not say; 0 is by the cores */
+static int test_side_by_side; /* so many at a time where --jobs does not say; 0 is by the cores */
 static volatile int test_failures; /* of this process, all threads */
 
 static void test_fail(const char *file, int line, const char *format, ...) {
@@ -362,7 +362,7 @@ static int test_main(int argc, char **argv, const char *program, const test_topi
     size_t topic;
     memset(&o, 0, sizeof o);
     o.default_limit_s = 120;
-    o.jobs = test_jobs ? test_jobs : 2 * test_cores(); /* many tests wait for most of their time */
+    o.jobs = test_side_by_side ? test_side_by_side : 2 * test_cores(); /* many tests wait for most of their time */
     for (i = 1; i < argc; i++) {
         if (argv[i][0] != '-') {
             argv[++o.nfilters] = argv[i];

@@ -667,6 +667,97 @@ static void test_run(void) {
     world_threaded = 0;
 }
 
+/* What a rank issues, without tags. */
+typedef struct issue_of {
+    int what, from, at;
+} issue_of;
+
+static int issue_all(mesh__pipeline *p, issue_of **list) {
+    int n = 0, room = 3 * (p->s->first[p->rank + 1] - p->s->first[p->rank]), what;
+    const mesh__turn *t;
+    *list = (issue_of *)malloc((size_t)room * sizeof **list);
+    while ((what = mesh__turns_next(p, &t)) != MESH__TURN_OVER && n < room) {
+        issue_of *i = &(*list)[n++];
+        i->what = what;
+        i->at = what == MESH__TURN_RECV ? t->at : p->turns.at - (what == MESH__TURN_SEND);
+        i->from = what == MESH__TURN_RECV ? t->from : p->rank;
+        if (what == MESH__TURN_RECV) {
+            mesh__feed *f = mesh__turn_feed(p, t);
+            CHECK(++f->waiting <= f->ahead);
+        } else if (what == MESH__TURN_ACT && p->turns.input[p->turns.at] >= 0) {
+            const mesh_action *a = mesh__lane_action(p->s, p->rank, p->turns.at);
+            CHECK(p->turns.input[p->turns.at] < p->turns.next); /* it has been received */
+            mesh__feed_of(p, mesh__action_stage(p->s, p->rank, a, -1), a->kind == MESH_FORWARD)->waiting--;
+        }
+    }
+    return n;
+}
+
+/* A rank does one thing after the other, and a message needs both ends at once: still all come to their end. */
+static void issue_strictly(const mesh_schedule *s, int inbox, int most[2]) {
+    static mesh_transport t;
+    static mesh_comm c;
+    mesh__pipeline *p = (mesh__pipeline *)calloc((size_t)s->ranks, sizeof *p);
+    issue_of **list = (issue_of **)calloc((size_t)s->ranks, sizeof *list);
+    int *n = (int *)calloc((size_t)s->ranks, sizeof *n), *at = (int *)calloc((size_t)s->ranks, sizeof *at);
+    mesh_stage stage = MESH_ZERO;
+    int r, i, moved = 1;
+    c.transport = &t;
+    stage.nbytes = 8;
+    most[0] = most[1] = 0;
+    for (r = 0; r < s->ranks; r++) {
+        p[r].comm = &c, p[r].s = s, p[r].stage = &stage, p[r].rank = r, p[r].inbox = inbox;
+        for (i = 0; i < 2 * MESH__SIDES; i++) p[r].feed[i / 2][i % 2].peer = -1;
+        CHECK(mesh__turns_make(&p[r]));
+        mesh__pipeline_measure(&p[r]);
+        mesh__turns_measure(&p[r]);
+        for (i = 0; i < 2 * MESH__SIDES; i++)
+            if (p[r].feed[i / 2][i % 2].ahead > most[i % 2]) most[i % 2] = p[r].feed[i / 2][i % 2].ahead;
+        n[r] = issue_all(&p[r], &list[r]);
+    }
+    while (moved)
+        for (moved = r = 0; r < s->ranks; r++) {
+            const issue_of *x = &list[r][at[r]], *y;
+            if (at[r] == n[r] || x->what == MESH__TURN_SEND) continue;
+            if (x->what == MESH__TURN_RECV) {
+                y = &list[x->from][at[x->from]];
+                if (at[x->from] == n[x->from] || y->what != MESH__TURN_SEND || y->at != x->at) continue;
+                if (mesh__action_peer(s, x->from, mesh__lane_action(s, x->from, x->at), 1) != r) continue;
+                at[x->from]++;
+            }
+            at[r]++;
+            moved = 1;
+        }
+    for (r = 0; r < s->ranks; r++) {
+        if (at[r] != n[r]) test_fail(__FILE__, __LINE__, "%d ranks, %d micros, %d chunks, inbox %d: rank %d waits for ever at %d of %d", s->ranks, s->micros, s->chunks, inbox, r, at[r], n[r]);
+        mesh_transport_free(&t, p[r].turns.turn);
+        free(list[r]);
+    }
+    free(p), free(list), free(n), free(at);
+}
+
+static void test_run_strict(void) {
+    test_random r = random_from(76);
+    int round, most[2];
+    mesh_schedule s;
+    void *memory;
+    for (round = 0; round < 600 && !test_failures; round++) {
+        int p = 1 + random_below(&r, 9), inbox = random_below(&r, 4);
+        memory = affine_schedule(&r, &s, p, inbox);
+        issue_strictly(&s, inbox ? inbox : 2, most);
+        free(memory);
+    }
+    memory = pipeline_make(&s, "1f1b", 8, 64, 1); /* no more waits than the inbox says */
+    issue_strictly(&s, 2, most);
+    CHECK_INT(most[0], 2);
+    CHECK_INT(most[1], 2);
+    free(memory);
+    memory = pipeline_make(&s, "forward", 4, 200, 1);
+    issue_strictly(&s, 3, most);
+    CHECK_INT(most[1], 3);
+    free(memory);
+}
+
 /* Messages that do not fit into what is on its way: a buffer is written again only when it has gone. */
 static void run_large_rank(mesh_transport *t, void *ctx) {
     test_random r = random_from(75);
@@ -809,7 +900,6 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
         {MESH_ERR_ARGUMENT, "mesh_schedule_check: inbox is -3"},
         {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"zz\"): "},
         {MESH_ERR_STATE, "mesh_pipeline_run(\"pp,dp\"): this group is not open; list it in mesh_comm_desc.groups"},
-        {MESH_ERR_UNSUPPORTED, "matches messages in the order of issue"},
         {MESH_ERR_MEMORY, "mesh_pipeline_run(\"pp\"): no memory for"},
     };
     static const mesh_allocator modest = {modest_alloc, modest_free, NULL};
@@ -823,7 +913,6 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
         mesh_comm c;
         mesh_schedule s;
         mesh_stage stage;
-        uint32_t caps = t->caps;
         mesh_allocator usual = t->allocator;
         void *memory = pipeline_make(&s, what == 0 && odd ? "zb-h1" : "gpipe", what == 5 && odd ? 2 : 3, 4, 1);
         mesh_action *action = (mesh_action *)(uintptr_t)s.action;
@@ -837,9 +926,8 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
         if (odd && what == 6) action[0].kind = MESH_BACKWARD, action[4].kind = MESH_FORWARD;
         if (odd && what == 7) s.action = NULL;
         if (odd && what == 8) stage.inbox = -3;
-        if (odd && what == 11) t->caps |= MESH_CAP_ORDERED;
-        if (what == 12) own->boundary[0] = 2 * MODEST;
-        if (odd && what == 12) t->allocator = modest;
+        if (what == 11) own->boundary[0] = 2 * MODEST;
+        if (odd && what == 11) t->allocator = modest;
         CHECK_INT(mesh_pipeline_run(&c,
                                     odd && what == 9    ? "zz"
                                     : odd && what == 10 ? "pp,dp"
@@ -848,7 +936,6 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
                   want[what].status);
         CHECK_HAS(c.error.text, want[what].said);
         CHECK_INT(c.error.rank, 1);
-        t->caps = caps;
         t->allocator = usual;
         mesh_comm_close(&c);
         CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), MESH_ERR_STATE);
@@ -870,6 +957,7 @@ static const test_case pipeline_tests[] = {
     {"pipeline/refused", test_schedule_refused, 0},
     {"pipeline/many", test_many_micros, 0},
     {"pipeline/run", test_run, 90},
+    {"pipeline/run_strict", test_run_strict, 0},
     {"pipeline/run_large", test_run_large, 90},
     {"pipeline/run_beside", test_run_beside, 60},
     {"pipeline/stage_fails", test_stage_fails, 60},

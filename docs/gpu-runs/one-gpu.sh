@@ -6,6 +6,7 @@
 # Ranks share the GPU by NCCL_HOSTID (`mesh run --share-gpu`): for correctness only.
 #   OUT      default docs/gpu-runs/DATE-GPU
 #   LIMIT    seconds of a slice; default 480
+#   SHORT    short tests in a slice; default 6
 #   COMMIT   what to record where there is no .git
 #   MESH_NCCL_LIBRARY, MESH_CUDART_LIBRARY, CUDA_HOME   where they are not found: the loader's paths, CUDA's toolkit, Python's wheels
 #   TRIAL=1  allow tests/fake_nccl in their place, to try this script; OUT is then build-one-gpu/trial
@@ -15,6 +16,8 @@ B=build-one-gpu
 home=$B/cuda # links to what was found, laid out as CUDA's toolkit
 PATH=$PATH:/usr/local/nvidia/bin
 LIMIT=${LIMIT:-480}
+SHORT=${SHORT:-6}
+text=$B/text # of the last command
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 export LC_ALL=C
 
@@ -105,14 +108,14 @@ build() { # build TARGET...
 
 # ---- one command
 
-# run COMMAND...: its text and seconds; a status other than 0 is a problem. Its text is in $B/text then.
+# run COMMAND...: its text and seconds; a status other than 0 is a problem. Its text is in $text then.
 run() {
     local start=$EPOCHREALTIME status=0
     echo "\$ $*"
-    "$@" >$B/text 2>&1 || status=$?
-    cat $B/text
+    "$@" >$text 2>&1 || status=$?
+    cat $text
     awk -v a="$start" -v b="$EPOCHREALTIME" -v s=$status 'BEGIN { printf "(status %d, %.1f s)\n\n", s, b - a }'
-    if grep -qE '(over|on) sockets' $B/text; then problem "fell back to sockets: $*"; fi
+    if grep -qE '(over|on) sockets' $text; then problem "fell back to sockets: $*"; fi
     [ $status = 0 ] || problem "status $status: $*"
 }
 problems=0
@@ -120,7 +123,7 @@ problem() { problems=$((problems + 1)) && echo "problem: $*"; }
 # has COUNT PATTERN: so many lines of the last command's text match.
 has() {
     local n
-    n=$(grep -cE -- "$2" $B/text || true)
+    n=$(grep -cE -- "$2" $text || true)
     [ "$n" = "$1" ] || problem "$n lines with \"$2\", expected $1"
 }
 
@@ -157,14 +160,14 @@ slice_versions() {
     has 1 'over nccl'
 }
 
-# The tests of slice N: six short ones, which have 60 s each, or one that may take minutes where ranks share.
+# The tests of slice N: SHORT short ones, which have 60 s each, or one that may take minutes where ranks share.
 members() {
-    "$B/test_gpu" --list | awk -v n="$1" '
+    "$B/test_gpu" --list | awk -v n="$1" -v six="$SHORT" '
         /\/(conformance|redistribute)_/ { long[++longs] = $0; next }
         { short[++shorts] = $0 }
         END {
-            full = int((shorts + 5) / 6)
-            for (i = 6 * n - 5; i <= 6 * n && i <= shorts; i++) print short[i]
+            full = int((shorts + six - 1) / six)
+            for (i = six * (n - 1) + 1; i <= six * n && i <= shorts; i++) print short[i]
             if (n > full && n - full <= longs) print long[n - full]
         }'
 }
@@ -178,7 +181,7 @@ slice_tests() {
     has 1 '^on NCCL, [1-9]'
     has 0 '^(FAIL|skip)'
     for name in "${names[@]}"; do
-        grep -qE "^ok   $name +[0-9]" $B/text || problem "$name did not end well, or did not run"
+        grep -qE "^ok   $name +[0-9]" $text || problem "$name did not end well, or did not run"
     done
 }
 
@@ -207,9 +210,11 @@ slice_train() {
     done
     build mesh train_gpt_cuda
     run $B/train_gpt_cuda --steps 20 --log $B/cpu.csv
-    for m in dp=1,tp=1 dp=2,tp=1 dp=1,tp=2 dp=2,tp=2; do
-        local dp=${m:3:1} tp=${m: -1}
-        run $B/mesh run -n $((dp * tp)) --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh $m --steps 20 --against $B/cpu.csv
+    for m in dp=1 dp=2 tp=2 pp=2 pp=2,tp=2 dp=2,tp=2 "pp=2 --schedule zb-h1 --micro 4" "dp_shard=2,tp=2 --sp --zero 3"; do
+        local axes=${m%% *} n=1 k
+        for k in ${axes//[^0-9]/ }; do n=$((n * k)); done
+        # shellcheck disable=SC2086
+        run $B/mesh run -n "$n" --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh $m --steps 20 --against $B/cpu.csv
         has 1 'largest relative difference'
     done
 }
@@ -229,8 +234,8 @@ slice_bench() {
 refuses() { # refuses TEXT COMMAND...
     local status=0
     echo "\$ ${*:2}"
-    "${@:2}" >$B/text 2>&1 || status=$?
-    cat $B/text
+    "${@:2}" >$text 2>&1 || status=$?
+    cat $text
     echo "(status $status, which is as it should be: it is not 0)"
     echo
     [ $status != 0 ] || problem "gave figures that say nothing: ${*:2}"
@@ -255,18 +260,19 @@ prepare() {
     mkdir -p "$OUT"
 }
 
-# What a test that was cut off has left behind; nothing else is made from this path.
+# What a test of this slice that was cut off has left behind: slices may run side by side.
 end_leftovers() {
     local p
     for p in /proc/[0-9]*; do
-        case $(readlink "$p/exe" 2>/dev/null) in "$PWD/$B"/*) kill -9 "${p#/proc/}" 2>/dev/null || true ;; esac
+        case $(readlink "$p/exe" 2>/dev/null) in "$PWD/$B"/*) ;; *) continue ;; esac
+        if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "ONE_GPU_SLICE=$1"; then kill -9 "${p#/proc/}" 2>/dev/null || true; fi
     done
 }
 
 slice() { # slice NAME: its text goes to a file, its last line says how it went
     local file="$OUT/one-gpu-$1.txt" status=0 start=$SECONDS verdict
-    timeout -k 10 "$LIMIT" bash "$0" inside "$1" >"$file" 2>&1 </dev/null || status=$?
-    end_leftovers
+    ONE_GPU_SLICE=$1 timeout -k 10 "$LIMIT" bash "$0" inside "$1" >"$file" 2>&1 </dev/null || status=$?
+    end_leftovers "$1"
     sed -i "s|$PWD|.|g" "$file"
     case ${HOME:-/} in / | /root) ;; *) sed -i "s|$HOME|~|g" "$file" ;; esac
     case $status in
@@ -286,6 +292,7 @@ slice() { # slice NAME: its text goes to a file, its last line says how it went
 }
 
 if [ "${1:-}" = inside ]; then
+    text=$B/text-$2
     prepare
     machine "$2"
     case $2 in
