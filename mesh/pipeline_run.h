@@ -42,10 +42,10 @@ typedef struct mesh_stage {
    library's own; their deadline is the comm's, and a receive's counts from where it is started, ahead. Memory: from the transport's allocator, by the
    schedule's peaks and inbox; given back at the end.
    Where messages match in the order of issue (NCCL) there are no tags: all ranks issue theirs in one order, that in which they would be made if every
-   action cost the same; so none waits for ever, whatever the actions really cost, and whatever collectives the callback issues between them. A receive
-   is started ahead as far as that order has it before the rank's next send. On GPUs buffers are the device's, and nothing waits on the host but the
-   barrier at the end: the callback puts work on the comm's stream. The buffers stay the group's until it closes, and ranks compare schedules when one
-   has another than the last time (one that alone has: MISMATCH within about a second, by what it calls, or TIMEOUT).
+   action cost the same; so none waits for ever, whatever the actions really cost, and whatever collectives the callback issues between them (of other
+   groups: with mesh_nccl_desc.launch_order). A receive is started ahead as far as that order has it before the rank's next send. On GPUs buffers are the
+   device's, and nothing waits on the host but the barrier at the end: the callback puts work on the comm's stream. The buffers stay the group's until it
+   closes, and ranks compare schedules when one has another than the last time (if one alone has: MISMATCH within about a second, by what it calls).
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank
    along the axis, told before anything runs. STATE and PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a
    barrier along the axis: OK on all of its ranks or on none. */

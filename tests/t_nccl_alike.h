@@ -147,7 +147,8 @@ static void history_rank(mesh_transport *t, void *ctx) {
 }
 static void test_history(void) {
     int what;
-    for (what = 0; what < 4; what++) run_gpus(4, history_rank, &what);
+    for (what = 0; what < 4; what++)
+        if (ON_FAKE || what != 2) run_gpus(4, history_rank, &what); /* 5000 calls of ranks that share a GPU take minutes */
 }
 
 /* Two ranks' histories by hand: equal ones agree however far one is ahead, others do not, wherever they are compared. */

@@ -82,15 +82,15 @@ lay_out() {
         root=${root%/}
         for f in "$root"/include/*; do
             [ "$root" != /usr ] || case ${f##*/} in nccl*) ;; *) continue ;; esac
-            [ ! -e "$f" ] || [ -e "$home/include/${f##*/}" ] || ln -s "$f" "$home/include/${f##*/}"
+            [ ! -e "$f" ] || ln -sn "$f" "$home/include/${f##*/}" 2>/dev/null || true
         done
         for f in "$root"/lib64/libcublas*.so* "$root"/lib/libcublas*.so*; do
-            [ ! -e "$f" ] || [ -e "$home/lib64/${f##*/}" ] || ln -s "$f" "$home/lib64/${f##*/}"
+            [ ! -e "$f" ] || ln -sn "$f" "$home/lib64/${f##*/}" 2>/dev/null || true
         done
     done
     for name in libcublas libcublasLt; do
         for f in "$home/lib64/$name".so.*; do
-            [ ! -e "$f" ] || [ -e "$home/lib64/$name.so" ] || ln -s "${f##*/}" "$home/lib64/$name.so"
+            [ ! -e "$f" ] || ln -sn "${f##*/}" "$home/lib64/$name.so" 2>/dev/null || true
         done
     done
 }
