@@ -98,6 +98,7 @@ typedef struct mesh__group {
         void *memory; /* of pipelines on a device */
         size_t nbytes;
         uint64_t agreed; /* hash of the schedule that all ranks had the last time; 0: none */
+        uint64_t ring;   /* of ring attention's numbers, the last that all had; 0: none */
     } kept;
 } mesh__group;
 

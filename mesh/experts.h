@@ -22,7 +22,7 @@ CONVENTIONS
     micro-batch in flight. Routing as in GShard (Lepikhin et al. 2020), without its capacity unless one is given.
 */
 #if !defined(MESH_EXPERTS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPERTS_IMPLEMENTED))
-#include "../mesh_collectives.h"
+#include "alike.h"
 #include "layout.h"
 #endif
 
@@ -54,8 +54,8 @@ typedef struct mesh_moe_rows { /* the slot's memory, until it is dispatched agai
     const uint8_t *kept;          /* tokens x k: 0 dropped, or none was asked for */
 } mesh_moe_rows;
 
-/* axes: an open group. Every rank of it opens with the same numbers; nothing is sent. ARGUMENT, UNSUPPORTED (a dtype; memory that is not the
-   host's), STATE, MEMORY: on every rank. */
+/* axes: an open group. Every rank of it opens, with the same experts, top_k, width, dtype and capacity, which are compared. ARGUMENT, UNSUPPORTED (a dtype;
+   memory that is not the host's), STATE, MEMORY, MISMATCH (the number, by name): on every rank. */
 MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, const mesh_moe_desc *d);
 /* Before the transport's close. OK if it is closed already. */
 MESH_API mesh_status mesh_moe_close(mesh_moe *m);
@@ -193,6 +193,16 @@ MESH__RARE int mesh__moe_memory(mesh__moe *m) {
     return 1;
 }
 
+MESH__RARE mesh_status mesh__moe_alike(mesh_comm *c, const char *axes, const mesh__group *g, const mesh_moe_desc *d) {
+    mesh__number said[5] = {{"experts", 0}, {"top_k", 0}, {"width", 0}, {"dtype", 0}, {"capacity", 0}};
+    said[0].value = d->experts;
+    said[1].value = d->top_k;
+    said[2].value = d->width;
+    said[3].value = (int64_t)d->dtype;
+    said[4].value = d->capacity;
+    return mesh__alike(c, "mesh_moe_open", axes, g, said, 5);
+}
+
 MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *axes, const mesh_moe_desc *d) {
     mesh__group *g = NULL;
     mesh_request none;
@@ -225,6 +235,10 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
                                  "mesh_moe_open: no memory for %d experts and %d slots of %l tokens", d->experts,
                                  d->slots ? d->slots : 1, d->max_tokens);
+    }
+    if ((status = mesh__moe_alike(c, axes, g, d)) != MESH_OK) {
+        mesh__moe_free(m);
+        return status;
     }
     moe->comm = c;
     moe->impl = m;

@@ -693,7 +693,8 @@ MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p, mesh__group *g) {
     memset(p->state, 0, state);
     if (device && g->kept.nbytes < arena) {
         if (g->kept.memory) mesh_free(t, g->kept.memory, NULL);
-        memset(&g->kept, 0, sizeof g->kept);
+        g->kept.memory = NULL;
+        g->kept.nbytes = 0;
     }
     p->arena = g->kept.memory;
     if (!p->arena && mesh_alloc(t, arena, &p->arena, NULL) != MESH_OK) p->arena = NULL;

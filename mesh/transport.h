@@ -308,6 +308,7 @@ typedef struct mesh_inside {
     const char *call;
     int depth;
     int combining; /* a mesh_user_op is running */
+    int lent;      /* transports that stand on this one, and close before it */
     /* A thread of the transport's own (0: none), which works in short turns: callers wait for it with `yield`, while `wanted` is set. `leaving` is asked
        by the last caller inside whether it is to be woken, which is done when that one has left. */
     uintptr_t helper;

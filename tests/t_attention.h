@@ -325,6 +325,7 @@ static void ring_bytes_rank(mesh_transport *t, void *ctx) {
     if (!open_comm(t, &c, "cp=-1", NULL, 20 * SECOND)) return;
     ring_part_make(&p, t->size, t->rank, &r);
     r.a.ctx = &seen;
+    CHECK_OK(mesh_ring_attention(&c, "cp", &r.a), c.error); /* the first compares numbers */
     CHECK_INT(mesh_comm_bytes(&c, "cp", &at[0], NULL), MESH_OK);
     CHECK_OK(mesh_ring_attention(&c, "cp", &r.a), c.error);
     CHECK_INT(mesh_comm_bytes(&c, "cp", &at[1], NULL), MESH_OK);
@@ -338,6 +339,50 @@ static void ring_bytes_rank(mesh_transport *t, void *ctx) {
 static void test_ring_bytes(void) {
     run_world(SIM, 2, ring_bytes_rank, NULL);
     run_world(SIM, 4, ring_bytes_rank, NULL);
+}
+
+/* One number of rank 1's is another: in its first ring and, where all had agreed before, in a later one. */
+static void ring_differs(mesh_transport *t) {
+    static const char *const says[] = {"rank 1 has batch 2, rank 0 has 1",    "rank 1 has heads 8, rank 0 has 4",
+                                       "rank 1 has kv_heads 4, rank 0 has 2", "rank 1 has width 5, rank 0 has 4",
+                                       "rank 1 has sequence 16, rank 0 has 8", "rank 1 has dtype 3, rank 0 has 0",
+                                       "rank 1 has order 1, rank 0 has 0",    "rank 1 has causal 1, rank 0 has 0"};
+    int what, later;
+    for (what = 0; what < 16; what++) {
+        ring_problem p;
+        ring_part r;
+        ring_seen seen = MESH_ZERO;
+        mesh_comm c;
+        mesh_status status;
+        int bad = t->rank == 1;
+        later = what >= 8;
+        memset(&p, 0, sizeof p);
+        p.batch = 2, p.heads = 8, p.kv_heads = 4, p.width = 5, p.sequence = 16, p.dtype = MESH_F32; /* room for all */
+        if (!open_comm(t, &c, "cp=-1", NULL, 20 * SECOND)) return;
+        ring_part_make(&p, t->size, t->rank, &r);
+        r.a.ctx = &seen;
+        r.a.batch = 1, r.a.heads = 4, r.a.kv_heads = 2, r.a.width = 4, r.a.sequence = 8;
+        if (later) CHECK_OK(mesh_ring_attention(&c, "cp", &r.a), c.error);
+        if (later) CHECK_OK(mesh_ring_attention_backward(&c, "cp", &r.a), c.error);
+        if (bad) {
+            int *const fields[] = {&r.a.batch, &r.a.heads, &r.a.kv_heads, &r.a.width, NULL, NULL, &r.a.order, &r.a.causal};
+            const int values[] = {2, 8, 4, 5, 0, 0, MESH_SEQUENCE_ZIGZAG, 1};
+            if (fields[what % 8]) *fields[what % 8] = values[what % 8];
+            if (what % 8 == 4) r.a.sequence = 16;
+            if (what % 8 == 5) r.a.dtype = MESH_BF16;
+        }
+        status = mesh_ring_attention(&c, "cp", &r.a);
+        if (later) {
+            CHECK(status != MESH_OK);
+        } else {
+            CHECK_INT(status, MESH_ERR_MISMATCH);
+            CHECK_HAS(c.error.text, says[what]);
+            CHECK_HAS(c.error.text, "mesh_ring_attention(\"cp\")");
+            CHECK_INT(c.error.rank, 1);
+        }
+        ring_part_free(&r);
+        mesh_comm_close(&c);
+    }
 }
 
 static void ring_refused_rank(mesh_transport *t, void *ctx) {
@@ -393,20 +438,7 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         ring_part_free(&r);
         mesh_comm_close(&c);
     }
-    { /* ranks whose numbers differ */
-        ring_problem p;
-        ring_part r;
-        ring_seen seen = MESH_ZERO;
-        mesh_comm c;
-        memset(&p, 0, sizeof p);
-        p.batch = 1, p.heads = p.kv_heads = 2, p.width = 4 + t->rank, p.sequence = 8, p.dtype = MESH_F32;
-        if (!open_comm(t, &c, "cp=-1", NULL, 20 * SECOND)) return;
-        ring_part_make(&p, t->size, t->rank, &r);
-        r.a.ctx = &seen;
-        CHECK_INT(mesh_ring_attention(&c, "cp", &r.a), MESH_ERR_MISMATCH);
-        ring_part_free(&r);
-        mesh_comm_close(&c);
-    }
+    ring_differs(t);
 }
 static void test_ring_refused(void) {
     mesh_comm none = MESH_ZERO;

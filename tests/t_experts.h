@@ -264,10 +264,15 @@ static void experts_refused_rank(mesh_transport *t, void *ctx) {
         {"mesh_moe_combine_backward: slot 0 is dispatched; combine it first", MESH_ERR_STATE},
         {"mesh_moe_dispatch_backward: slot 0 is empty", MESH_ERR_STATE},
         {"mesh_moe_combine: the tokens are NULL", MESH_ERR_ARGUMENT},
+        {"mesh_moe_open(\"ep\"): rank 1 has experts 6, rank 0 has 4; it is the same on every rank", MESH_ERR_MISMATCH},
+        {"rank 1 has top_k 1, rank 0 has 2", MESH_ERR_MISMATCH},
+        {"rank 1 has width 2, rank 0 has 3", MESH_ERR_MISMATCH},
+        {"rank 1 has dtype 3, rank 0 has 0", MESH_ERR_MISMATCH},
+        {"rank 1 has capacity 7, rank 0 has 0", MESH_ERR_MISMATCH},
     };
     int what;
     (void)ctx;
-    for (what = 0; what < 12; what++) {
+    for (what = 0; what < (int)(sizeof wrong / sizeof *wrong); what++) {
         int32_t asked[8] = {0, 1, 2, 3, 0, 1, 2, 3};
         float tokens[12] = {0}, out[3 * 64] = {0}, weight[8] = {0}, grad[8];
         int bad = t->rank == 1;
@@ -282,6 +287,11 @@ static void experts_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 1) d.capacity = -1;
         if (bad && what == 2) d.dtype = MESH_I32;
         if (bad && what == 6) asked[3] = 4;
+        if (bad && what == 12) d.experts = 6;
+        if (bad && what == 13) d.top_k = 1;
+        if (bad && what == 14) d.width = 2;
+        if (bad && what == 15) d.dtype = MESH_BF16;
+        if (bad && what == 16) d.capacity = 7;
         status = mesh_moe_open(&m, &c, "ep", bad && what == 3 ? NULL : &d);
         if (status == MESH_OK && !(bad && (what == 8 || what == 10)))
             status = mesh_moe_dispatch(&m, bad && what == 4, tokens, bad && what == 5 ? 5 : 4,

@@ -77,6 +77,7 @@ static void gpu_rank(mesh_transport *boot, void *ctx) {
     }
     job->f(&gpu.base, job->ctx);
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    CHECK_INT(boot->inside.lent, 0);
 }
 
 static gpu_job job_of(rank_main f, void *ctx) {

@@ -387,6 +387,23 @@ static void pieces_rank(mesh_transport *t, void *ctx) {
 }
 static void test_pieces(void) { run_gpus(4, pieces_rank, NULL); }
 
+/* The sockets beneath do not close before: that is told, and all goes on. */
+static void beneath_rank(mesh_transport *t, void *ctx) {
+    mesh_transport *boot = mesh_nccl__of(t)->boot;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_INT(boot->ops->close(boot, NULL), MESH_ERR_STATE);
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK(device_holds(&c, a, 100, (float)t->size));
+    mesh_free(t, a, NULL);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(boot->inside.lent, 1);
+}
+static void test_beneath(void) { run_gpus(2, beneath_rank, NULL); }
+
 static const test_case nccl_alike_tests[] = {
     {"nccl/local_memory", test_local_memory, 60},
     {"nccl/register", test_register, 60},
@@ -397,6 +414,7 @@ static const test_case nccl_alike_tests[] = {
     {"nccl/elsewhere", test_elsewhere, 60},
     {"nccl/streams_end", test_streams_end, 60},
     {"nccl/pieces", test_pieces, 60},
+    {"nccl/beneath", test_beneath, 60},
 };
 
 static const test_case fake_nccl_alike_tests[] = {

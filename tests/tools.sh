@@ -196,6 +196,7 @@ step "test dp=2,tp=2" $mesh test --mesh dp=2,tp=2
 step "test over TCP" env MESH_SOCKET_LANES=tcp $mesh test --mesh a=3
 step "bench of everything" $mesh bench --mesh dp=2,tp=2 --call all --max 4K --factor 64 --iters 3
 step "bench of a group" $mesh bench --mesh dp=3,tp=2 --axes tp,dp --call all --dtype f64 --op minloc --root 2 --max 4K --factor 64 --iters 3 --csv
+refuses "bench --tune: told before it measures" "cannot write /nowhere/t.txt" $mesh bench -n 2 --tune /nowhere/t.txt
 step "bench, tuned" bash -c "$mesh bench -n 2 --tune $out/tuned.txt --max 64 && MESH_TUNING=$out/tuned.txt $mesh bench -n 2 --call all --max 4K --factor 64 --iters 3 --json | tail -1 | grep -q ']\$'"
 refuses "a wrong tuning table" "no algorithm" env MESH_TUNING=<(echo "all_reduce ranks<=* bytes<=* bruck") $build/hello
 
@@ -209,10 +210,16 @@ step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $me
 refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
+step "trace: files that are not there" bash -c "rm -rf $out/fewer && cp -r $out/trace $out/fewer && rm $out/fewer/rank-1.json $out/fewer/rank-2.json && $mesh trace $out/fewer 2>&1 | grep -q 'no file of rank 1 to 2: on another host'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
 
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
+step "a directory is said once" bash -c "[ \"\$($mesh run -n 3 $out 2>&1)\" = 'mesh run: cannot run $out: it is a directory' ]"
+printf '#!/nowhere/sh\necho\n' >$out/script && chmod +x $out/script
+step "a missing interpreter is said once" bash -c "[ \"\$($mesh run -n 3 $out/script 2>&1)\" = 'mesh run: cannot run $out/script: its first line asks for /nowhere/sh, which is not there' ]"
+printf '#! /bin/sh\necho \$RANK\n' >$out/script
+step "a script" bash -c "[ \"\$($mesh run -n 2 $out/script 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
 [ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do

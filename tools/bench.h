@@ -379,6 +379,19 @@ static int bench_write_table(const mesh_tuning *table, const char *path) {
     return !ok;
 }
 
+/* Known before hours are measured: a file that can be written. What is there stays. */
+static int bench_can_write(const char *path) {
+    int there = access(path, F_OK) == 0;
+    FILE *f = fopen(path, "a");
+    if (!f) {
+        fprintf(stderr, "mesh bench: cannot write %s: %s\n", path, strerror(errno));
+        return 0;
+    }
+    fclose(f);
+    if (!there) remove(path);
+    return 1;
+}
+
 static const char bench_usage[] =
     "usage: mesh bench -n RANKS | --mesh dp=2,tp=2 [option ...]\n\n"
     "Times an operation over a range of sizes, out of place and in place, and checks every value; the columns are nccl-tests'.\n"
@@ -475,12 +488,15 @@ static int command_bench(const char *self, int argc, char **argv) {
     }
     if (!in_job()) {
         if (mesh_parse(&m, text, 0, &err)) return wrong("bench", err.text, NULL);
+        if (tune && !bench_can_write(tune)) return 1;
         return start_job(self, m.size, "bench", argc, argv);
     }
     if (mesh_socket_open(&net, NULL, &err)) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
+    if (tune && net.base.rank == 0 && !bench_can_write(tune))
+        return 1; /* a job's: the others hear that this rank is lost */
     if (axes && strchr(axes, ',')) desc.groups = axes;
     if (mesh_parse(&m, text, net.base.size, &err) || mesh_comm_open(&comm, &net.base, &m, &desc, &err)) {
         if (net.base.rank == 0) fprintf(stderr, "mesh bench: %s\n", err.text);

@@ -622,8 +622,33 @@ static int on_path(const char *program) {
     return 0;
 }
 
+/* What a script's first line says is to read it, and is not there; else NULL. */
+static const char *lacks_interpreter(const char *program, char name[256]) {
+    FILE *f = fopen(program, "r");
+    size_t begin = 2, n;
+    int missing = 0;
+    if (!f) return NULL;
+    if (fgets(name, 256, f) && name[0] == '#' && name[1] == '!') {
+        while (name[begin] == ' ' || name[begin] == '\t') begin++;
+        n = strcspn(name + begin, " \t\r\n");
+        memmove(name, name + begin, n);
+        name[n] = 0;
+        missing = *name && access(name, X_OK) != 0;
+    }
+    fclose(f);
+    return missing ? name : NULL;
+}
+
 /* Can it be run? Said once, and not by every rank. "app" that is a program here, and none on the PATH, was meant as "./app". */
 static int runnable(const char *program) {
+    char name[256];
+    struct stat is;
+    if (strchr(program, '/') && stat(program, &is) == 0 && S_ISDIR(is.st_mode))
+        return fprintf(stderr, "mesh run: cannot run %s: it is a directory\n", program), 0;
+    if (strchr(program, '/') && access(program, X_OK) == 0 && lacks_interpreter(program, name))
+        return fprintf(stderr, "mesh run: cannot run %s: its first line asks for %s, which is not there\n", program,
+                       name),
+               0;
     if (*program && (strchr(program, '/') ? access(program, X_OK) == 0 : on_path(program))) return 1;
     if (!*program)
         fprintf(stderr, "mesh run: the program's name is empty\n");

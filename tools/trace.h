@@ -263,8 +263,26 @@ static int trace_of_job(const char *dir, char *job, size_t cap, char *first, siz
     return least < TRACE_MOST_RANKS;
 }
 
+/* Ranks that the events speak of and whose file is not there. */
+static void trace_say_missing(const unsigned char *there, const trace_events *all) {
+    int r, last, most = 0, shown = 0;
+    size_t i;
+    for (i = 0; i < all->n; i++)
+        if (all->event[i].ranks > most) most = all->event[i].ranks;
+    for (r = 0; r < TRACE_MOST_RANKS; r++)
+        if (there[r] && r >= most) most = r + 1;
+    for (r = 0; r < most && r < TRACE_MOST_RANKS; r = last) {
+        for (last = r + 1; last < most && last < TRACE_MOST_RANKS && there[last] == there[r]; last++) {}
+        if (there[r]) continue;
+        fprintf(stderr, shown++ ? ", %d" : "mesh trace: no file of rank %d", r);
+        if (last > r + 1) fprintf(stderr, " to %d", last - 1);
+    }
+    if (shown) fprintf(stderr, ": on another host, or lost before it had opened\n");
+}
+
 /* Merge what is in a directory, and say what it says. Returns the exit status. */
 static int trace_merge(const char *dir) {
+    static unsigned char there[TRACE_MOST_RANKS];
     char path[1024], part[1024], job[64], of[64];
     trace_events all = {NULL, 0, 0};
     trace_clocks clocks = {0, -1, 0, 0}; /* rank 0 has nothing to compare */
@@ -302,6 +320,10 @@ static int trace_merge(const char *dir) {
             continue;
         }
         files++;
+        {
+            long its = strtol(entry->d_name + 5, NULL, 10);
+            if (its >= 0 && its < TRACE_MOST_RANKS) there[its] = 1;
+        }
         if (!trace_read(name, &all, &clocks, out, &written))
             fprintf(stderr, "mesh trace: %s is not closed: its rank was ended, or runs\n", name);
     }
@@ -319,6 +341,7 @@ static int trace_merge(const char *dir) {
         free(all.event);
         return 1;
     }
+    trace_say_missing(there, &all);
     printf("%d ranks, %zu events: %s\n", files, all.n, path);
     trace_say_clocks(&clocks);
     qsort(all.event, all.n, sizeof *all.event, trace_by_kind);

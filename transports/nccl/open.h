@@ -154,6 +154,7 @@ MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
     }
     s->n->impl = NULL;
     s->n->base.ops = NULL;
+    s->boot->inside.lent--;
     mesh_transport_free(s->boot, s->gone);
     if (hung) return; /* a thread that is left may still look at the lock */
     pthread_mutex_destroy(&s->boot_lock);
@@ -456,6 +457,7 @@ MESH__RARE mesh_nccl__state *mesh_nccl__begin(mesh_nccl *n, mesh_transport *boot
     s->gone = gone;
     s->n = n;
     s->boot = bootstrap;
+    bootstrap->inside.lent++;
     s->mail_end = &s->mail;
     s->debug = desc->debug || (debug && *debug && *debug != '0');
     s->max_ctas = desc->max_ctas;
