@@ -384,6 +384,19 @@ static void test_shared_stopped(void) {
 
 /* ---- memory ---- */
 
+/* Block behind block, what is said to be free is, and nothing before `first` is. */
+static void heap_is_whole(const mesh_socket__shared *h) {
+    uint64_t left = 0;
+    int k;
+    for (k = 0; k < h->nblocks; k++) {
+        const mesh_socket__block *b = &h->block[k];
+        if (k) CHECK(b->at == b[-1].at + b[-1].nbytes && (b->used || b[-1].used));
+        if (!b->used) left += b->nbytes;
+        if (!b->used) CHECK(k >= h->first);
+    }
+    if (h->nblocks) CHECK(left == h->left);
+}
+
 static void shared_alloc_rank(mesh_transport *t, void *ctx) {
     enum { BLOCKS = 60 };
     mesh_socket__shared *h = shared_of(t);
@@ -399,6 +412,7 @@ static void shared_alloc_rank(mesh_transport *t, void *ctx) {
     if (h->heap > 64 << 20) h->heap = 64 << 20; /* so that it comes to an end */
     for (round = 0; round < 3000 && !test_failures; round++) {
         i = random_below(&r, BLOCKS);
+        heap_is_whole(h);
         if (block[i]) {
             for (k = 0; k < bytes[i]; k += 1 + bytes[i] / 7) CHECK_INT(block[i][k], (unsigned char)i);
             CHECK_OK(mesh_free(t, block[i], &err), err);

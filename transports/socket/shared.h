@@ -77,6 +77,8 @@ struct mesh_socket__shared {
         [MESH_SOCKET__SHARERS]; /* eventfds, by which they wake each other: who is woken through a socket comes to its waker's core */
     mesh_socket__block *block;
     int nblocks, block_cap;
+    int first;     /* blocks before it are in use: where to look for a free one */
+    uint64_t left; /* bytes of free blocks */
     uint64_t probe; /* read by the others, to see whether they can */
 };
 
@@ -465,10 +467,12 @@ MESH__PRIVATE void mesh_socket__block_insert(mesh_socket__shared *h, int k, uint
     h->block[k].at = at;
     h->block[k].nbytes = nbytes;
     h->block[k].used = used;
+    if (k < h->first) h->first = k;
 }
 
 MESH__PRIVATE void mesh_socket__block_remove(mesh_socket__shared *h, int k) {
     memmove(h->block + k, h->block + k + 1, (size_t)(--h->nblocks - k) * sizeof *h->block);
+    if (k < h->first) h->first = k;
 }
 
 /* Memory of this rank's that the others can map; NULL: there is none left, or the kernel gives none. */
@@ -482,8 +486,12 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
         !mesh__grow(&s->net->base, (void **)&h->block, &h->block_cap, h->nblocks + 3, sizeof *h->block))
         return NULL;
     nbytes = (nbytes + unit - 1) / unit * unit;
-    if (!h->nblocks) mesh_socket__block_insert(h, 0, mesh_socket__heap_at(h, h->me), h->heap, 0);
-    for (k = 0; k < h->nblocks; k++) {
+    if (!h->nblocks) {
+        mesh_socket__block_insert(h, 0, mesh_socket__heap_at(h, h->me), h->heap, 0);
+        h->left = h->heap;
+    }
+    while (h->first < h->nblocks && h->block[h->first].used) h->first++;
+    for (k = h->first; k < h->nblocks; k++) {
         b = &h->block[k];
         at = (b->at + align - 1) / align * align;
         if (!b->used && at + nbytes <= b->at + b->nbytes) break;
@@ -504,16 +512,15 @@ MESH__PRIVATE unsigned char *mesh_socket__heap_take(mesh_socket__impl *s, uint64
         h->block[k].nbytes = nbytes;
     }
     h->block[k].used = 1;
+    h->left -= nbytes;
     return h->base + at;
 }
 
 /* May a program have so much of the heap? The rest is for groups and chunks, which go on when it has all that it may have. */
 MESH__PRIVATE int mesh_socket__spares(const mesh_socket__shared *h, uint64_t nbytes) {
-    uint64_t left = 0, rest;
-    int k;
+    uint64_t left, rest;
     if (!h) return 0;
-    for (k = 0; k < h->nblocks; k++) left += h->block[k].used ? 0 : h->block[k].nbytes;
-    if (!h->nblocks) left = h->heap;
+    left = h->nblocks ? h->left : h->heap;
     rest = h->heap / 4 < (uint64_t)MESH_SOCKET__RESERVE ? h->heap / 4 : (uint64_t)MESH_SOCKET__RESERVE;
     return nbytes <= left && left - nbytes >= rest;
 }
@@ -548,6 +555,8 @@ MESH__PRIVATE void mesh_socket__block_free(mesh_socket__shared *h, int k) {
     }
     if (b->nbytes >= 1 << 20) mesh_socket__unback(h, b->at, b->nbytes);
     b->used = b->unwanted = 0;
+    h->left += b->nbytes;
+    if (k < h->first) h->first = k;
     if (k + 1 < h->nblocks && !h->block[k + 1].used) {
         b->nbytes += h->block[k + 1].nbytes;
         mesh_socket__block_remove(h, k + 1);
