@@ -173,7 +173,8 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
         mesh_transport_free(t, e->op[i]);
     }
     mesh__inbox_free(e->t, &e->mail);
-    while (e->memory) mesh__memory_free(e, e->memory);
+    for (i = 0; i < MESH__MEMORIES; i++)
+        while (e->memory[i]) mesh__memory_free(e, e->memory[i]);
     mesh_transport_free(t, e->op);
     mesh_transport_free(t, e->comm);
     for (i = 0; i < e->ngone; i++) mesh_transport_free(t, e->gone[i].why);
@@ -1003,6 +1004,11 @@ MESH_API mesh_status mesh_comm_sync(mesh_comm *c) { MESH__ALONE(c, MESH__CALLER,
 
 /* ---- // >>memory of the transport ---- */
 
+/* The list that a block stands in. */
+MESH__PRIVATE mesh__memory **mesh__memories(mesh__engine *e, const void *p) {
+    return &e->memory[mesh__mix(0, (uint64_t)(uintptr_t)p) % MESH__MEMORIES];
+}
+
 MESH__PRIVATE mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void **p) {
     enum { LINE = 64, HEAD = (sizeof(mesh__memory) + LINE - 1) / LINE * LINE };
     void *raw = nbytes < SIZE_MAX - HEAD - LINE ? mesh_transport_alloc(e->t, nbytes + HEAD + LINE) : NULL;
@@ -1011,10 +1017,10 @@ MESH__PRIVATE mesh_status mesh__alloc_host(mesh__engine *e, size_t nbytes, void 
     if (!raw) return MESH_ERR_MEMORY;
     m = (mesh__memory *)(void *)(at - sizeof *m);
     m->raw = raw;
-    m->at = &e->memory;
-    m->next = e->memory;
+    m->at = mesh__memories(e, at);
+    m->next = *m->at;
     if (m->next) m->next->at = &m->next;
-    e->memory = m;
+    *m->at = m;
     *p = at;
     return MESH_OK;
 }
@@ -1046,7 +1052,7 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
     if ((status = mesh__enter_open(t, err, "free")) != MESH_OK) return status;
     status = MESH__HAS(t->ops, free) ? t->ops->free(t, p) : MESH_ERR_UNSUPPORTED;
     if (status == MESH_ERR_UNSUPPORTED) { /* what is no block is not looked into */
-        m = t->engine ? ((mesh__engine *)t->engine)->memory : NULL;
+        m = t->engine ? *mesh__memories((mesh__engine *)t->engine, p) : NULL;
         while (m && m != (mesh__memory *)(void *)((unsigned char *)p - sizeof *m)) m = m->next;
         if (m) mesh__memory_free((mesh__engine *)t->engine, m);
         status = m ? MESH_OK : MESH_ERR_ARGUMENT;

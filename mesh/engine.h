@@ -209,6 +209,8 @@ typedef struct mesh__clock {
     int64_t came, time, time_within;
 } mesh__clock;
 
+enum { MESH__MEMORIES = 256 };
+
 typedef struct mesh__engine {
     mesh_transport *t;
     mesh_comm **comm;
@@ -237,9 +239,9 @@ typedef struct mesh__engine {
     mesh__inbox mail;
     mesh__walk *walk; /* allocated when first needed */
     uint32_t walks;
-    int failed;                  /* a comm did */
-    int64_t longest;             /* deadline of its comms' operations */
-    struct mesh__memory *memory; /* of mesh_alloc */
+    int failed;                                  /* a comm did */
+    int64_t longest;                             /* deadline of its comms' operations */
+    struct mesh__memory *memory[MESH__MEMORIES]; /* of mesh_alloc: lists, by address */
     mesh__clock clock;
 } mesh__engine;
 

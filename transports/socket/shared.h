@@ -77,8 +77,8 @@ struct mesh_socket__shared {
         [MESH_SOCKET__SHARERS]; /* eventfds, by which they wake each other: who is woken through a socket comes to its waker's core */
     mesh_socket__block *block;
     int nblocks, block_cap;
-    int first;     /* blocks before it are in use: where to look for a free one */
-    uint64_t left; /* bytes of free blocks */
+    int first;      /* blocks before it are in use: where to look for a free one */
+    uint64_t left;  /* bytes of free blocks */
     uint64_t probe; /* read by the others, to see whether they can */
 };
 
