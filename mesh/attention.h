@@ -81,11 +81,11 @@ typedef struct mesh_attention_part {
    -1, and no runs: there is no such rank, or no such sequence. */
 MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int index, int64_t first[2],
                                     int64_t length[2], int *count);
-/* axis: an open group. Every rank of it calls with the same numbers, which are compared where a rank's are others than the last time (MISMATCH: the number,
-   by name). ARGUMENT: numbers that do not fit (with those that would); NULL. UNSUPPORTED: another dtype, memory that is not the host's. MEMORY. Then
-   every rank fails. Bytes sent per rank: keys and values of all others, and 64 for each where numbers are compared. */
+/* axis: an open group. Every rank of it calls with the same batch, heads, kv_heads, width, sequence, dtype, order and causal, which are compared (MISMATCH:
+   the number, by name). ARGUMENT: numbers that do not fit (with those that would); NULL. UNSUPPORTED: another dtype, memory that is not the host's. MEMORY.
+   Then every rank fails. Bytes sent per rank: keys and values of all others, and 64 of what is compared for each of them. */
 MESH_API mesh_status mesh_ring_attention(mesh_comm *c, const char *axis, const mesh_attention *a);
-/* By the out and lse of the forward. Bytes sent per rank: keys and values of all others, and their gradients in f32 of all ranks. */
+/* By the out and lse of the forward. Bytes sent per rank: keys and values of all others, their gradients in f32 of all ranks, and what is compared. */
 MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis, const mesh_attention *a);
 
 #ifdef __cplusplus
@@ -423,14 +423,11 @@ MESH__PRIVATE void mesh__ring_measure(mesh__ring *r) {
     }
 }
 
-/* All ranks compare the numbers where this one's are not those of its last ring along the group, which were alike. */
-MESH__PRIVATE mesh_status mesh__ring_alike(const mesh__ring *r, const char *function, mesh__group *g) {
+/* All ranks compare the numbers: what one has otherwise would be computed with wrong positions, and told by nobody. */
+MESH__PRIVATE mesh_status mesh__ring_alike(const mesh__ring *r, const char *function, const mesh__group *g) {
     const mesh_attention *a = r->a;
     mesh__number said[8] = {{"batch", 0},    {"heads", 0}, {"kv_heads", 0}, {"width", 0},
                             {"sequence", 0}, {"dtype", 0}, {"order", 0},    {"causal", 0}};
-    mesh_status status;
-    uint64_t hash = 8;
-    int i;
     said[0].value = a->batch;
     said[1].value = a->heads;
     said[2].value = a->kv_heads;
@@ -439,11 +436,7 @@ MESH__PRIVATE mesh_status mesh__ring_alike(const mesh__ring *r, const char *func
     said[5].value = (int64_t)a->dtype;
     said[6].value = a->order;
     said[7].value = a->causal != 0;
-    for (i = 0; i < 8; i++) hash = mesh__mix(hash, (uint64_t)said[i].value);
-    if (g->kept.ring == (hash | 1)) return MESH_OK;
-    status = mesh__alike(r->c, function, r->axis, g, said, 8);
-    if (status == MESH_OK) g->kept.ring = hash | 1;
-    return status;
+    return mesh__alike(r->c, function, r->axis, g, said, 8);
 }
 
 /* The group, and the numbers. */

@@ -194,7 +194,7 @@ MESH__RARE void mesh__group_free(mesh__engine *e, mesh__group *g) {
     mesh_transport_free(e->t, (void *)(uintptr_t)g->axes);
     mesh_transport_free(e->t, g->stream);
     mesh_transport_free(e->t, g->host);
-    if (g->kept.memory) mesh_free(e->t, g->kept.memory, NULL);
+    mesh_transport_free(e->t, g->kept.turns);
     mesh_transport_free(e->t, g);
 }
 

@@ -94,11 +94,12 @@ typedef struct mesh__group {
     int nstreams, stream_room;
     uint32_t payloads;            /* messages of a length that the receiver does not know, sent so far */
     int *host, nhosts, scattered; /* host of each member; NULL: levels would change nothing. See mesh__schedule */
-    struct {
-        void *memory; /* of pipelines on a device */
-        size_t nbytes;
-        uint64_t agreed; /* hash of the schedule that all ranks had the last time; 0: none */
-        uint64_t ring;   /* of ring attention's numbers, the last that all had; 0: none */
+    struct {                      /* pipelines' */
+        uint64_t checked;         /* hash of the schedule that was checked last; 0: none */
+        uint64_t agreed;          /* of the one that all ranks had the last time, on a device */
+        uint64_t sorted;          /* of the one whose messages stand in `turns` */
+        void *turns;
+        int nturns;
     } kept;
 } mesh__group;
 

@@ -43,12 +43,14 @@ typedef struct mesh_stage {
    schedule's peaks and inbox; given back at the end.
    Where messages match in the order of issue (NCCL) there are no tags: all ranks issue theirs in one order, that in which they would be made if every
    action cost the same; so none waits for ever, whatever the actions really cost, and whatever collectives the callback issues between them (of other
-   groups: with mesh_nccl_desc.launch_order). A receive is started ahead as far as that order has it before the rank's next send. On GPUs buffers are the
-   device's, and nothing waits on the host but the barrier at the end: the callback puts work on the comm's stream. The buffers stay the group's until it
-   closes, and ranks compare schedules when one has another than the last time (if one alone has: MISMATCH within about a second, by what it calls).
+   groups: with mesh_nccl_desc.launch_order; all pipelines of the comm have one schedule and inbox then). A receive is started ahead as far as that order
+   has it before the rank's next send. On GPUs buffers are the device's, and nothing waits on the host but the barrier at the end: the callback puts work
+   on the comm's stream.
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank
-   along the axis, told before anything runs. STATE and PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a
-   barrier along the axis: OK on all of its ranks or on none. */
+   along the axis (without tags: another schedule or inbox on any rank of the comm), told before anything runs. On GPUs ranks compare only where one's
+   schedule is another than the last time: if one alone has changed, others may have run all of theirs before they hear of it, by what it calls. STATE and
+   PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a barrier along the axis: OK on all of its ranks or on
+   none. */
 MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mesh_schedule *s, const mesh_stage *stage);
 
 #ifdef __cplusplus
@@ -127,8 +129,9 @@ typedef struct mesh__pipeline {
     mesh__outbox *leaving; /* of the action that has run: where its message lies; NULL: it has none */
     const char *over[2];   /* the axis with a tag, or without */
     char tag[2][MESH_MAX_AXES * MESH_NAME_BYTES + 12];
+    uint64_t hash;           /* of schedule and inbox */
     void *state, *arena;     /* what the pointers point into */
-    unsigned char *compared; /* two numbers of this rank, then of each along the axis */
+    unsigned char *compared; /* two numbers of this rank, then of each of the comm */
 } mesh__pipeline;
 
 /* ---- // >>sizes ---- */
@@ -197,7 +200,7 @@ MESH__PRIVATE void mesh__pipeline_lay(mesh__pipeline *p, size_t *state, size_t *
     int side, sort, i;
     *state = *arena = 0;
     p->slot = (mesh__stash *)mesh__carve(in, state, (size_t)p->peak * sizeof *p->slot);
-    p->compared = (unsigned char *)mesh__carve(data, arena, 16 * ((size_t)p->s->ranks + 1));
+    p->compared = (unsigned char *)mesh__carve(data, arena, 16 * ((size_t)p->comm->on.size + 1));
     for (side = 0; side < MESH__SIDES; side++)
         for (sort = 0; sort < 2; sort++) {
             mesh__feed *f = &p->feed[side][sort];
@@ -279,12 +282,18 @@ MESH__PRIVATE void mesh__turns_fill(mesh__pipeline *p, mesh__ends *ends) {
         if (o->turn[o->place[i]].from != p->rank) o->input[o->turn[o->place[i]].user] = i;
 }
 
-/* 0: no memory. */
-MESH__PRIVATE int mesh__turns_make(mesh__pipeline *p) {
+/* Where the parts of the memory at `turn` lie; `total` actions' ends between them. */
+MESH__PRIVATE void mesh__turns_lay(mesh__turns *o, size_t own, size_t total) {
+    o->place = (int *)(void *)((int64_t *)(void *)(o->turn + 2 * own) + total);
+    o->input = o->place + 2 * own;
+}
+
+/* The messages in their order; those of the group's last schedule are kept. 0: no memory. */
+MESH__PRIVATE int mesh__turns_get(mesh__pipeline *p, mesh__group *g) {
     const mesh_schedule *s = p->s;
     mesh__turns *o = &p->turns;
     mesh__ends ends;
-    size_t n[3], total = 0, own;
+    size_t n[3], total = 0;
     int64_t *end;
     int i;
     memset(&ends, 0, sizeof ends);
@@ -295,15 +304,23 @@ MESH__PRIVATE int mesh__turns_make(mesh__pipeline *p) {
         n[i] = (size_t)(s->first[r + 1] - s->first[r]);
         total += n[i];
     }
-    own = n[0];
-    o->turn = (mesh__turn *)mesh_transport_alloc(p->comm->transport, 2 * own * sizeof *o->turn + total * sizeof *end +
-                                                                         3 * own * sizeof *o->place);
+    if (g->kept.turns && g->kept.sorted == p->hash) {
+        o->turn = (mesh__turn *)g->kept.turns;
+        o->n = g->kept.nturns;
+        mesh__turns_lay(o, n[0], total);
+        return 1;
+    }
+    mesh_transport_free(p->comm->transport, g->kept.turns);
+    o->turn = (mesh__turn *)mesh_transport_alloc(p->comm->transport, 2 * n[0] * sizeof *o->turn + total * sizeof *end +
+                                                                         3 * n[0] * sizeof *o->place);
+    g->kept.turns = o->turn;
     if (!o->turn) return 0;
-    end = (int64_t *)(void *)(o->turn + 2 * own);
-    o->place = (int *)(void *)(end + total);
-    o->input = o->place + 2 * own;
+    end = (int64_t *)(void *)(o->turn + 2 * n[0]);
+    mesh__turns_lay(o, n[0], total);
     for (i = 0; i < 3; end += n[i++]) ends.end[i] = end;
     mesh__turns_fill(p, &ends);
+    g->kept.sorted = p->hash;
+    g->kept.nturns = o->n;
     return 1;
 }
 
@@ -582,6 +599,18 @@ MESH__PRIVATE mesh_status mesh__pipeline_settle(mesh__pipeline *p, mesh_status s
 
 /* ---- // >>beginning ---- */
 
+/* Of a schedule that is whole. */
+MESH__PRIVATE uint64_t mesh__schedule_hash(const mesh_schedule *s, int inbox) {
+    uint64_t hash = mesh__mix(mesh__mix((uint64_t)s->ranks, (uint64_t)s->micros),
+                              (uint64_t)s->chunks << 1 | (uint64_t)(s->order == MESH_STAGES_V));
+    int i;
+    for (i = 0; i < s->ranks; i++) hash = mesh__mix(hash, (uint64_t)(s->first[i + 1] - s->first[i]));
+    for (i = s->first[0]; i < s->first[s->ranks]; i++)
+        hash = mesh__mix(hash, (uint64_t)s->action[i].micro << 16 | (uint64_t)s->action[i].chunk << 8 |
+                                   (uint64_t)s->action[i].kind);
+    return mesh__mix(hash, (uint64_t)inbox) | 1;
+}
+
 MESH__PRIVATE mesh_status mesh__pipeline_axis(mesh__pipeline *p, mesh__group **g) {
     mesh_comm *c = p->comm;
     mesh_error why;
@@ -609,8 +638,13 @@ MESH__PRIVATE mesh_status mesh__pipeline_begin_inside(mesh__pipeline *p, mesh__g
     if (!p->stage || !p->stage->run)
         return mesh__pipeline_fail_inside(p, MESH_ERR_ARGUMENT, p->comm->transport->rank,
                                           p->stage ? "stage.run is NULL" : "the stage is NULL");
-    if ((status = mesh_schedule_check(s, p->stage->inbox, &err)) != MESH_OK)
-        return mesh__pipeline_fail_inside(p, status, p->comm->transport->rank, err.text);
+    if (p->stage->inbox >= 0) status = mesh__pipeline_whole(s, "mesh_schedule_check", &err);
+    if (p->stage->inbox >= 0 && status == MESH_OK)
+        p->hash = mesh__schedule_hash(s, p->stage->inbox ? p->stage->inbox : 2);
+    if (status == MESH_OK && (!p->hash || p->hash != (*g)->kept.checked))
+        status = mesh_schedule_check(s, p->stage->inbox, &err);
+    if (status != MESH_OK) return mesh__pipeline_fail_inside(p, status, p->comm->transport->rank, err.text);
+    (*g)->kept.checked = p->hash;
     if ((*g)->on.size != s->ranks) {
         mesh__put(&t, "the schedule is for %d ranks, the axis has %d", s->ranks, (*g)->on.size);
         return mesh__pipeline_fail_inside(p, MESH_ERR_ARGUMENT, p->comm->transport->rank, text);
@@ -625,7 +659,7 @@ MESH__PRIVATE mesh_status mesh__pipeline_begin_inside(mesh__pipeline *p, mesh__g
         mesh__put(&t, "%s#%d", p->axis ? p->axis : "", (int)MESH__PIPELINE_TAG + i);
         p->over[i] = p->comm->transport->caps & MESH_CAP_ORDERED ? p->axis : p->tag[i];
     }
-    if (p->comm->transport->caps & MESH_CAP_ORDERED && !mesh__turns_make(p))
+    if (p->comm->transport->caps & MESH_CAP_ORDERED && !mesh__turns_get(p, *g))
         return mesh__pipeline_fail_inside(p, MESH_ERR_MEMORY, p->comm->transport->rank, "no memory to order messages");
     mesh__pipeline_measure(p);
     mesh__turns_measure(p);
@@ -640,75 +674,84 @@ MESH__PRIVATE mesh_status mesh__pipeline_end(mesh_comm *c, mesh_status status) {
     MESH__ALONE(c, "pipeline_run", mesh__composed(c, "pipeline_run", 0, status));
 }
 
-/* What must be the same on every rank along the axis: the schedule, and the sizes of what travels. */
-MESH__PRIVATE void mesh__pipeline_hash(const mesh__pipeline *p, uint64_t hash[2]) {
-    const mesh_schedule *s = p->s;
-    int i;
-    hash[0] = mesh__mix(mesh__mix((uint64_t)s->ranks, (uint64_t)s->micros),
-                        (uint64_t)s->chunks << 1 | (uint64_t)(s->order == MESH_STAGES_V));
-    for (i = 0; i < s->ranks; i++) hash[0] = mesh__mix(hash[0], (uint64_t)(s->first[i + 1] - s->first[i]));
-    for (i = s->first[0]; i < s->first[s->ranks]; i++)
-        hash[0] = mesh__mix(hash[0], (uint64_t)s->action[i].micro << 16 | (uint64_t)s->action[i].chunk << 8 |
-                                         (uint64_t)s->action[i].kind);
-    hash[1] = (uint64_t)p->inbox;
-    for (i = 0; i + 1 < s->ranks * s->chunks; i++) hash[1] = mesh__mix(hash[1], (uint64_t)mesh__boundary(p, i, 1));
-}
-
-/* On a device only where this rank's differs from what was the same on all the last time: what it takes to read is waited for on the host. */
-MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, mesh__group *g) {
+/* Gather two numbers of each rank of a group, `on`, and compare as many of them as are to be the same. */
+MESH__PRIVATE mesh_status mesh__pipeline_compare(mesh__pipeline *p, const char *axes, const mesh *on,
+                                                 const uint64_t mine[2], int numbers) {
     mesh_comm *c = p->comm;
-    uint64_t mine[2], *all;
-    size_t n = (size_t)g->on.size;
+    size_t n = (size_t)on->size, each = 2 * sizeof *mine;
+    uint64_t *all = (uint64_t *)mesh_transport_alloc(c->transport, n * each);
     mesh_status status;
     int i, differs;
-    mesh__pipeline_hash(p, mine);
-    if (g->kept.agreed && g->kept.agreed == (mesh__mix(mine[0], mine[1]) | 1)) return MESH_OK;
-    if (!(all = (uint64_t *)mesh_transport_alloc(c->transport, n * sizeof mine)))
-        return mesh__pipeline_fail(p, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare schedules");
-    status = mesh_copy(c, p->compared, mine, sizeof mine);
-    if (status == MESH_OK) status = mesh_all_gather(c, p->axis, p->compared, p->compared + sizeof mine, 2, MESH_U64);
-    if (status == MESH_OK) status = mesh_copy(c, all, p->compared + sizeof mine, n * sizeof mine);
-    for (i = 1; i < g->on.size && status == MESH_OK; i++) {
+    if (!all) return mesh__pipeline_fail(p, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare schedules");
+    status = mesh_copy(c, p->compared, mine, each);
+    if (status == MESH_OK) status = mesh_all_gather(c, axes, p->compared, p->compared + each, 2, MESH_U64);
+    if (status == MESH_OK) status = mesh_copy(c, all, p->compared + each, n * each);
+    for (i = 1; i < on->size && status == MESH_OK; i++) {
         char why[100];
         mesh__text w = mesh__text_on(why, sizeof why);
-        differs = all[2 * i] != all[0] ? 1 : all[2 * i + 1] != all[1] ? 2 : 0;
+        differs = all[2 * i] != all[0] ? 1 : numbers == 2 && all[2 * i + 1] != all[1] ? 2 : 0;
         if (!differs) continue;
-        mesh__put(&w, "rank %d has %s than rank %d", mesh_rank_at(&g->on, i),
-                  differs == 1 ? "another schedule" : "other bytes between stages, or another inbox,",
-                  mesh_rank_at(&g->on, 0));
-        status = mesh__pipeline_fail(p, MESH_ERR_MISMATCH, mesh_rank_at(&g->on, i), why);
+        mesh__put(&w, "rank %d has %s than rank %d", mesh_rank_at(on, i),
+                  differs == 1 ? "another schedule, or another inbox," : "other bytes between stages",
+                  mesh_rank_at(on, 0));
+        status = mesh__pipeline_fail(p, MESH_ERR_MISMATCH, mesh_rank_at(on, i), why);
     }
     mesh_transport_free(c->transport, all);
+    return status;
+}
+
+/* What must be the same: along the axis schedule, inbox and the sizes of what travels; without tags schedule and inbox in the whole comm, for a callback's
+   collectives stand between messages that are in one order. On a device only where this rank's are others than the last time: what it takes to read is
+   waited for on the host. */
+MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, mesh__group *g) {
+    mesh_comm *c = p->comm;
+    uint64_t mine[2];
+    mesh_status status;
+    int i;
+    mine[0] = p->hash;
+    for (mine[1] = 1, i = 0; i + 1 < p->s->ranks * p->s->chunks; i++)
+        mine[1] = mesh__mix(mine[1], (uint64_t)mesh__boundary(p, i, 1));
+    if (g->kept.agreed && g->kept.agreed == (mesh__mix(mine[0], mine[1]) | 1)) return MESH_OK;
+    status = mesh__pipeline_compare(p, p->axis, &g->on, mine, 2);
+    if (status == MESH_OK && c->transport->caps & MESH_CAP_ORDERED && g->on.size < c->on.size)
+        status = mesh__pipeline_compare(p, NULL, &c->on, mine, 1);
     if (status == MESH_OK && c->transport->caps & MESH_CAP_DEVICE) g->kept.agreed = mesh__mix(mine[0], mine[1]) | 1;
     return status;
 }
 
-/* The state and the buffers. A device's stay the group's: taking and giving back would wait for it. 0: no memory. */
-MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p, mesh__group *g) {
+/* A device's memory is the transport's scratch: taking and giving back ordinary memory would wait for all that the device does, other comms' too. */
+MESH__PRIVATE mesh_status mesh__pipeline_scratch(mesh__pipeline *p, size_t nbytes) {
     mesh_transport *t = p->comm->transport;
-    int device = (t->caps & MESH_CAP_DEVICE) != 0;
+    MESH__ALONE(p->comm, "pipeline_run", t->ops->alloc(t, nbytes, 0, &p->arena));
+}
+MESH__PRIVATE mesh_status mesh__pipeline_scratch_back(mesh__pipeline *p) {
+    mesh_transport *t = p->comm->transport;
+    MESH__ALONE(p->comm, "pipeline_run", t->ops->free(t, p->arena));
+}
+
+/* The state and the buffers. 0: no memory. */
+MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p) {
+    mesh_transport *t = p->comm->transport;
     size_t state, arena;
     mesh__pipeline_lay(p, &state, &arena);
     if (!(p->state = mesh_transport_alloc(t, state))) return 0;
     memset(p->state, 0, state);
-    if (device && g->kept.nbytes < arena) {
-        if (g->kept.memory) mesh_free(t, g->kept.memory, NULL);
-        g->kept.memory = NULL;
-        g->kept.nbytes = 0;
-    }
-    p->arena = g->kept.memory;
-    if (!p->arena && mesh_alloc(t, arena, &p->arena, NULL) != MESH_OK) p->arena = NULL;
+    if ((t->caps & MESH_CAP_DEVICE ? mesh__pipeline_scratch(p, arena) : mesh_alloc(t, arena, &p->arena, NULL)) !=
+        MESH_OK)
+        p->arena = NULL;
     if (!p->arena) return 0;
-    if (device) g->kept.memory = p->arena, g->kept.nbytes = arena > g->kept.nbytes ? arena : g->kept.nbytes;
     mesh__pipeline_lay(p, &state, &arena);
     return 1;
 }
 
-MESH__PRIVATE void mesh__pipeline_give(mesh__pipeline *p, const mesh__group *g) {
+/* After a failure a device may still write into its memory: it stays the transport's. */
+MESH__PRIVATE void mesh__pipeline_give(mesh__pipeline *p) {
     mesh_transport *t = p->comm->transport;
-    if (p->arena && (!g || p->arena != g->kept.memory)) mesh_free(t, p->arena, NULL);
+    if (p->arena && !(t->caps & MESH_CAP_DEVICE))
+        mesh_free(t, p->arena, NULL);
+    else if (p->arena && !p->comm->failed)
+        mesh__pipeline_scratch_back(p);
     mesh_transport_free(t, p->state);
-    mesh_transport_free(t, p->turns.turn);
 }
 
 MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mesh_schedule *s,
@@ -722,7 +765,7 @@ MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mes
     p.s = s;
     p.stage = stage;
     if ((status = mesh__pipeline_begin(&p, &g)) != MESH_OK) return status;
-    if (mesh__pipeline_take(&p, g)) {
+    if (mesh__pipeline_take(&p)) {
         status = mesh__pipeline_agree(&p, g); /* whom something fails so far has not come here: nobody has begun */
         if (status == MESH_OK) status = mesh__pipeline_settle(&p, mesh__pipeline_acts(&p));
         status = mesh__pipeline_end(c, status);
@@ -734,7 +777,7 @@ MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mes
         mesh__put(&t, "no memory for %u bytes of messages", (uint64_t)arena);
         status = mesh__pipeline_fail(&p, MESH_ERR_MEMORY, c->transport->rank, why);
     }
-    mesh__pipeline_give(&p, g);
+    mesh__pipeline_give(&p);
     return status;
 }
 #endif /* MESH_PIPELINE_RUN_IMPLEMENTED */

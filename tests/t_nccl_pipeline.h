@@ -147,7 +147,7 @@ static void pipe_rank(mesh_transport *t, void *ctx) {
             CHECK_HAS(c.error.text, "forward of micro-batch 3");
         } else if (job->what == PIPE_DIFFERS) {
             CHECK_INT(status, MESH_ERR_MISMATCH);
-            CHECK_HAS(c.error.text, "has another schedule than rank 0");
+            CHECK_HAS(c.error.text, "has another schedule, or another inbox, than rank 0");
         } else {
             CHECK_INT(status, MESH_ERR_MISMATCH);
         }
@@ -165,6 +165,59 @@ static void pipes(const char *on, int ranks, int what, const char *name, const c
     job.what = what;
     run_gpus_in_order(ranks, pipe_rank, &job, name, value);
 }
+
+/* Two comms of one transport: closing the one that ran a pipeline does not wait for the other's operation, to which the other rank comes later. */
+static void pipe_beside_rank(mesh_transport *t, void *ctx) {
+    mesh_comm a, b;
+    doubler d;
+    mesh_request r;
+    mesh_schedule s;
+    mesh_stage stage = MESH_ZERO;
+    mesh_error err;
+    unsigned char memory[4096];
+    float *x;
+    (void)ctx;
+    if (!open_comm(t, &a, "dp=1,pp=2", NULL, 20 * SECOND) || !open_comm(t, &b, "x=2", NULL, 20 * SECOND)) return;
+    x = device_floats(&b, 100, 1);
+    doubler_open(&d, &a);
+    CHECK_OK(mesh_schedule_make(&s, "1f1b", 2, PIPE_MICROS, 1, memory, sizeof memory, &err), err);
+    stage.run = doubler_run, stage.ctx = &d, stage.nbytes = PIPE_N * sizeof(float);
+    CHECK_OK(mesh_pipeline_run(&a, "pp", &s, &stage), a.error);
+    world_meet(t);
+    if (t->rank == 0) CHECK_OK(mesh_all_reduce_start(&b, NULL, x, x, 100, MESH_F32, MESH_SUM, &r), b.error);
+    if (t->rank == 0) CHECK_INT(mesh_comm_close(&a), MESH_OK);
+    world_meet(t); /* rank 0 has closed */
+    if (t->rank == 1) CHECK_OK(mesh_all_reduce_start(&b, NULL, x, x, 100, MESH_F32, MESH_SUM, &r), b.error);
+    CHECK_OK(mesh_wait(r), b.error);
+    CHECK(device_holds(&b, x, 100, 2));
+    if (t->rank == 1) CHECK_INT(mesh_comm_close(&a), MESH_OK);
+    d.c = &b;
+    doubler_close(&d);
+    mesh_free(t, x, NULL);
+    CHECK_INT(mesh_comm_close(&b), MESH_OK);
+}
+static void test_pipeline_beside(void) { run_gpus_in_order(2, pipe_beside_rank, NULL, NULL, NULL); }
+
+/* Pipelines side by side have one inbox: told before anything runs. */
+static void pipe_inboxes_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    doubler d;
+    mesh_schedule s;
+    mesh_stage stage = MESH_ZERO;
+    mesh_error err;
+    unsigned char memory[4096];
+    (void)ctx;
+    if (!open_comm(t, &c, "dp=2,pp=2", NULL, 20 * SECOND)) return;
+    doubler_open(&d, &c);
+    CHECK_OK(mesh_schedule_make(&s, "1f1b", 2, PIPE_MICROS, 1, memory, sizeof memory, &err), err);
+    stage.run = doubler_run, stage.ctx = &d, stage.nbytes = PIPE_N * sizeof(float);
+    stage.inbox = mesh_comm_index(&c, "dp") ? 4 : 2;
+    CHECK_INT(mesh_pipeline_run(&c, "pp", &s, &stage), MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "rank 2 has another schedule, or another inbox, than rank 0");
+    doubler_close(&d);
+    mesh_comm_close(&c);
+}
+static void test_pipeline_inboxes(void) { run_gpus_in_order(4, pipe_inboxes_rank, NULL, NULL, NULL); }
 
 static void test_pipeline_2(void) { pipes("dp=1,pp=2", 2, PIPE_WELL, NULL, NULL); }
 static void test_pipeline_4(void) { pipes("dp=2,pp=2", 4, PIPE_WELL, NULL, NULL); }
@@ -184,6 +237,8 @@ static const test_case nccl_pipeline_tests[] = {
     {"nccl/pipeline_3", test_pipeline_3, 60},
     {"nccl/pipeline_4", test_pipeline_4, 60},
     {"nccl/pipeline_wrong", test_pipeline_wrong, 60},
+    {"nccl/pipeline_beside", test_pipeline_beside, 60},
+    {"nccl/pipeline_inboxes", test_pipeline_inboxes, 60},
 };
 static const test_case fake_nccl_pipeline_tests[] = {
     {"nccl/fake/pipeline_8", test_pipeline_8, 60},

@@ -698,6 +698,7 @@ static void issue_strictly(const mesh_schedule *s, int inbox, int most[2]) {
     static mesh_transport t;
     static mesh_comm c;
     mesh__pipeline *p = (mesh__pipeline *)calloc((size_t)s->ranks, sizeof *p);
+    mesh__group *g = (mesh__group *)calloc((size_t)s->ranks, sizeof *g);
     issue_of **list = (issue_of **)calloc((size_t)s->ranks, sizeof *list);
     int *n = (int *)calloc((size_t)s->ranks, sizeof *n), *at = (int *)calloc((size_t)s->ranks, sizeof *at);
     mesh_stage stage = MESH_ZERO;
@@ -708,7 +709,7 @@ static void issue_strictly(const mesh_schedule *s, int inbox, int most[2]) {
     for (r = 0; r < s->ranks; r++) {
         p[r].comm = &c, p[r].s = s, p[r].stage = &stage, p[r].rank = r, p[r].inbox = inbox;
         for (i = 0; i < 2 * MESH__SIDES; i++) p[r].feed[i / 2][i % 2].peer = -1;
-        CHECK(mesh__turns_make(&p[r]));
+        CHECK(mesh__turns_get(&p[r], &g[r]));
         mesh__pipeline_measure(&p[r]);
         mesh__turns_measure(&p[r]);
         for (i = 0; i < 2 * MESH__SIDES; i++)
@@ -730,10 +731,10 @@ static void issue_strictly(const mesh_schedule *s, int inbox, int most[2]) {
         }
     for (r = 0; r < s->ranks; r++) {
         if (at[r] != n[r]) test_fail(__FILE__, __LINE__, "%d ranks, %d micros, %d chunks, inbox %d: rank %d waits for ever at %d of %d", s->ranks, s->micros, s->chunks, inbox, r, at[r], n[r]);
-        mesh_transport_free(&t, p[r].turns.turn);
+        mesh_transport_free(&t, g[r].kept.turns);
         free(list[r]);
     }
-    free(p), free(list), free(n), free(at);
+    free(p), free(list), free(n), free(at), free(g);
 }
 
 static void test_run_strict(void) {
@@ -889,9 +890,9 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
         mesh_status status;
         const char *said;
     } want[] = {
-        {MESH_ERR_MISMATCH, "mesh_pipeline_run(\"pp\"): rank 1 has another schedule than rank 0"},
-        {MESH_ERR_MISMATCH, "rank 1 has other bytes between stages, or another inbox, than rank 0"},
-        {MESH_ERR_MISMATCH, "rank 1 has other bytes between stages, or another inbox, than rank 0"},
+        {MESH_ERR_MISMATCH, "mesh_pipeline_run(\"pp\"): rank 1 has another schedule, or another inbox, than rank 0"},
+        {MESH_ERR_MISMATCH, "rank 1 has other bytes between stages than rank 0"},
+        {MESH_ERR_MISMATCH, "rank 1 has another schedule, or another inbox, than rank 0"},
         {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): stage.run is NULL"},
         {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): the stage is NULL"},
         {MESH_ERR_ARGUMENT, "mesh_pipeline_run(\"pp\"): the schedule is for 2 ranks, the axis has 3"},

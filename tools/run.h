@@ -630,7 +630,7 @@ static const char *lacks_interpreter(const char *program, char name[256]) {
     if (!f) return NULL;
     if (fgets(name, 256, f) && name[0] == '#' && name[1] == '!') {
         while (name[begin] == ' ' || name[begin] == '\t') begin++;
-        n = strcspn(name + begin, " \t\r\n");
+        n = strcspn(name + begin, " \t\n");
         memmove(name, name + begin, n);
         name[n] = 0;
         missing = *name && access(name, X_OK) != 0;
@@ -646,8 +646,8 @@ static int runnable(const char *program) {
     if (strchr(program, '/') && stat(program, &is) == 0 && S_ISDIR(is.st_mode))
         return fprintf(stderr, "mesh run: cannot run %s: it is a directory\n", program), 0;
     if (strchr(program, '/') && access(program, X_OK) == 0 && lacks_interpreter(program, name))
-        return fprintf(stderr, "mesh run: cannot run %s: its first line asks for %s, which is not there\n", program,
-                       name),
+        return fprintf(stderr, "mesh run: cannot run %s: its first line asks for %.*s, which is not there%s\n", program,
+                       (int)strcspn(name, "\r"), name, strchr(name, '\r') ? ": its lines end in CR LF" : ""),
                0;
     if (*program && (strchr(program, '/') ? access(program, X_OK) == 0 : on_path(program))) return 1;
     if (!*program)

@@ -98,11 +98,14 @@ soname() { # libcudart.so.13 of libcudart.so.13.0.96
     basename "$1" | sed 's/\(\.so\.[0-9]*\).*/\1/'
 }
 
-build() { # build TARGET...
+build() { # build TARGET...; slices that run side by side do so one after the other
     local cap
+    exec 9>$B/lock
+    flock 9 2>/dev/null || true
     cap=$(gpu compute_cap)
     [[ $cap =~ ^[0-9]+\.[0-9]+$ ]] || cap=8.0
     run make -s -j"$(nproc)" B=$B CUDA_HOME="$PWD/$home" NVCC="$nvcc" NVCC_ARCH="sm_${cap/./}" "${@/#/$B/}"
+    exec 9>&-
     [ $problems = 0 ] || exit 1
 }
 
@@ -251,10 +254,14 @@ prepare() {
     nvcc=$({ command -v nvcc; roots | sed 's|/*$|/bin/nvcc|'; } | while read -r n; do if "$n" --version >/dev/null 2>&1; then echo "$n"; fi; done | first)
     [ $stand_in = 0 ] || nvcc=
     local now="$MESH_CUDART_LIBRARY $MESH_NCCL_LIBRARY $nvcc"
+    mkdir -p $B
+    exec 9>$B/lock
+    flock 9 2>/dev/null || true
     if [ "$(cat $B/made-with 2>/dev/null)" != "$now" ]; then rm -rf $B/cuda $B/test_gpu $B/bench_gpu $B/gpu_* $B/train_gpt_c*; fi
     mkdir -p $B
     echo "$now" >$B/made-with
     lay_out
+    exec 9>&-
     if [ $stand_in = 1 ]; then OUT=${OUT:-$B/trial}; fi
     OUT=${OUT:-docs/gpu-runs/$(date -u +%Y-%m-%d)-$(gpu name | tr -cs 'A-Za-z0-9\n' -)}
     mkdir -p "$OUT"
