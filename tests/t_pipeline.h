@@ -919,8 +919,9 @@ static void run_refused_rank(mesh_transport *t, void *ctx) {
         mesh_action *action = (mesh_action *)(uintptr_t)s.action;
         if (!open_comm(t, &c, "dp=1,pp=-1", NULL, 20 * SECOND)) return;
         stage = affine_stage(own, &r, &s, t->rank % s.ranks, 0);
-        own->fail_stage = 0, own->fail_micro = 0, own->fail_kind = MESH_FORWARD; /* if it ran, it would fail */
         stage.boundary = own->boundary;
+        if (what == 6) CHECK_OK(mesh_pipeline_run(&c, "pp", &s, &stage), c.error); /* another one was checked before */
+        own->fail_stage = 0, own->fail_micro = 0, own->fail_kind = MESH_FORWARD; /* if it ran, it would fail */
         if (odd && what == 1) own->boundary[1] += 8;
         if (odd && what == 2) stage.inbox = 3;
         if (odd && what == 3) stage.run = NULL;
