@@ -720,6 +720,9 @@ MESH__PRIVATE mesh_status mesh__pipeline_agree(mesh__pipeline *p, mesh__group *g
 }
 
 /* A device's memory is the transport's scratch: taking and giving back ordinary memory would wait for all that the device does, other comms' too. */
+MESH__PRIVATE int mesh__pipeline_has_scratch(const mesh_transport *t) {
+    return t->caps & MESH_CAP_DEVICE && MESH__HAS(t->ops, alloc) && MESH__HAS(t->ops, free);
+}
 MESH__PRIVATE mesh_status mesh__pipeline_scratch(mesh__pipeline *p, size_t nbytes) {
     mesh_transport *t = p->comm->transport;
     MESH__ALONE(p->comm, "pipeline_run", t->ops->alloc(t, nbytes, 0, &p->arena));
@@ -736,7 +739,7 @@ MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p) {
     mesh__pipeline_lay(p, &state, &arena);
     if (!(p->state = mesh_transport_alloc(t, state))) return 0;
     memset(p->state, 0, state);
-    if ((t->caps & MESH_CAP_DEVICE ? mesh__pipeline_scratch(p, arena) : mesh_alloc(t, arena, &p->arena, NULL)) !=
+    if ((mesh__pipeline_has_scratch(t) ? mesh__pipeline_scratch(p, arena) : mesh_alloc(t, arena, &p->arena, NULL)) !=
         MESH_OK)
         p->arena = NULL;
     if (!p->arena) return 0;
@@ -747,7 +750,7 @@ MESH__PRIVATE int mesh__pipeline_take(mesh__pipeline *p) {
 /* After a failure a device may still write into its memory: it stays the transport's. */
 MESH__PRIVATE void mesh__pipeline_give(mesh__pipeline *p) {
     mesh_transport *t = p->comm->transport;
-    if (p->arena && !(t->caps & MESH_CAP_DEVICE))
+    if (p->arena && !mesh__pipeline_has_scratch(t))
         mesh_free(t, p->arena, NULL);
     else if (p->arena && !p->comm->failed)
         mesh__pipeline_scratch_back(p);
