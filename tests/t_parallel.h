@@ -298,10 +298,16 @@ static void test_norm_refused(void) {
 
 /* ---- calls that make other calls: what one of those tells is told of them ---- */
 
-enum { OF_SPLIT, OF_NORM, OF_CLIP, OF_LOSS, OF_RING, OF_MOE, OF_PIPELINE, OF_REPLICAS, OF_SAVE, OF_LOAD, OF_TEXT, OF_BUCKETS, OF_ENDS };
+enum { OF_SPLIT, OF_NORM, OF_CLIP, OF_LOSS, OF_RING, OF_MOE, OF_PIPELINE, OF_REPLICAS, OF_SAVE, OF_LOAD, OF_TEXT, OF_BUCKETS, OF_MOE_OPEN, OF_ENDS };
 
 static void nested_block(void *ctx, const mesh_attention_part *part) { (void)ctx, (void)part; }
 static int nested_stage(void *ctx, const mesh_stage_call *call, int ncalls) { return (void)ctx, (void)call, ncalls - 1; }
+
+static mesh_status nested_moe(mesh_comm *c, mesh_moe *moe) {
+    mesh_moe_desc d = MESH_ZERO;
+    d.experts = 2, d.top_k = d.width = 1, d.max_tokens = 8, d.dtype = MESH_F32;
+    return mesh_moe_open(moe, c, "x", &d);
+}
 
 /* This rank is in a call of many, the other in a barrier. */
 static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, const mesh_tensor *sums, float *room) {
@@ -314,7 +320,6 @@ static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, con
     mesh_stage stage = MESH_ZERO;
     mesh_attention a = MESH_ZERO;
     mesh_loss loss = MESH_ZERO;
-    mesh_moe_desc d = MESH_ZERO;
     mesh_moe moe;
     mesh_moe_rows rows;
     mesh_buckets b;
@@ -324,7 +329,6 @@ static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, con
     loss.logits = x, loss.targets = ids, loss.loss = room;
     a.batch = a.heads = a.kv_heads = a.width = 1, a.sequence = 2, a.dtype = MESH_F32;
     a.q = a.k = a.v = x->data, a.out = room, a.lse = room + 8, a.forward = a.backward = nested_block;
-    d.experts = 2, d.top_k = d.width = 1, d.max_tokens = 8, d.dtype = MESH_F32;
     stage.run = nested_stage, stage.nbytes = 4;
     switch (what) {
     case OF_SPLIT: return mesh_comm_split(&part, c, 0, 0, NULL, &err);
@@ -336,8 +340,9 @@ static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, con
     case OF_SAVE: return mesh_checkpoint_save(c, "/nonexistent/folder", &named, 1, NULL);
     case OF_LOAD: return mesh_checkpoint_load(c, "/nonexistent/folder", &named, 1, NULL);
     case OF_TEXT: return mesh_checkpoint_text(c, "/nonexistent/folder", "x", (char *)room, 4, NULL);
+    case OF_MOE_OPEN: return nested_moe(c, &moe);
     case OF_MOE:
-        CHECK_OK(mesh_moe_open(&moe, c, "x", &d), c->error);
+        CHECK_OK(nested_moe(c, &moe), c->error);
         status = mesh_moe_dispatch(&moe, 0, x->data, 4, ids, &rows);
         mesh_moe_close(&moe);
         return status;
@@ -355,7 +360,7 @@ static mesh_status nested_call(mesh_comm *c, int what, const mesh_tensor *x, con
 
 static void nested_rank(mesh_transport *t, void *ctx) {
     static const char *const name[] = {"comm_split",     "norm",         "clip",           "cross_entropy",   "ring_attention",  "moe_dispatch",
-                                       "pipeline_run", "check_replicas", "checkpoint_save", "checkpoint_load", "checkpoint_text", "buckets_"};
+                                       "pipeline_run", "check_replicas", "checkpoint_save", "checkpoint_load", "checkpoint_text", "buckets_", "moe_open"};
     static const int64_t shape[2] = {4, 8};
     int what = *(int *)ctx;
     float in[32] = {0}, room[32] = {0};
@@ -379,7 +384,10 @@ static void nested_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(mesh_norm(&c, &x, 1, NULL), MESH_ERR_MISMATCH); /* it failed before: told as it was */
         CHECK(!strcmp(text, c.error.text));
     } else {
+        mesh_moe moe = MESH_ZERO;
+        if (what == OF_MOE) CHECK_OK(nested_moe(&c, &moe), c.error);
         CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_MISMATCH);
+        mesh_moe_close(&moe);
     }
     mesh_comm_close(&c);
 }
