@@ -216,9 +216,9 @@ refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
 step "a directory is said once" bash -c "[ \"\$($mesh run -n 3 $out 2>&1)\" = 'mesh run: cannot run $out: it is a directory' ]"
-printf '#!/nowhere/sh\necho\n' >$out/script && chmod +x $out/script
-step "a missing interpreter is said once" bash -c "[ \"\$($mesh run -n 3 $out/script 2>&1)\" = 'mesh run: cannot run $out/script: its first line asks for /nowhere/sh, which is not there' ]"
-printf '#! /bin/sh\necho \$RANK\n' >$out/script
+printf '#!/nowhere/sh\necho\n' >$out/lacking && chmod +x $out/lacking
+step "a missing interpreter is said once" bash -c "[ \"\$($mesh run -n 3 $out/lacking 2>&1)\" = 'mesh run: cannot run $out/lacking: its first line asks for /nowhere/sh, which is not there' ]"
+printf '#! /bin/sh\necho $RANK\n' >$out/script && chmod +x $out/script
 step "a script" bash -c "[ \"\$($mesh run -n 2 $out/script 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
