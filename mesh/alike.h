@@ -28,6 +28,7 @@ MESH__PRIVATE mesh_status mesh__alike(mesh_comm *c, const char *function, const 
     uint64_t mine[MESH__NUMBERS], *all;
     mesh_status status;
     int i, k;
+    MESH_ASSERT(n <= MESH__NUMBERS);
     if (g->on.size == 1) return MESH_OK;
     for (i = 0; i < n; i++) mine[i] = (uint64_t)said[i].value;
     all = (uint64_t *)mesh_transport_alloc(c->transport, (size_t)g->on.size * (size_t)n * sizeof *all);

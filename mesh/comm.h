@@ -77,7 +77,7 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err);
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes);
 
 /* For transports, first in their close function: closes the comms that are still open and lets go of the transport. STATE: another thread
-   is inside the library, a user's op calls, or another transport (mesh_nccl) still stands on this one; nothing is closed. */
+   is inside the library, a user's op calls, or another transport still stands on this one; nothing is closed. */
 MESH_API mesh_status mesh_transport_detach(mesh_transport *t);
 /* For transports, before that: how long close may wait for other ranks, in ns. A second where a comm has failed, else the deadline of its
    comms, 30 s at most. */
@@ -157,8 +157,7 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     if ((status = mesh__enter(t, NULL, "transport_detach")) != MESH_OK) return status;
     if (t->inside.lent) {
         if (t->log)
-            t->log(t->log_ctx, 0,
-                   "a transport is not closed: another one (mesh_nccl) still stands on it; close that first");
+            t->log(t->log_ctx, 0, "a transport is not closed: another one still stands on it; close that first");
         mesh__leave(t);
         return MESH_ERR_STATE;
     }

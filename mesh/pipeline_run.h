@@ -41,9 +41,9 @@ typedef struct mesh_stage {
    both overlap with what the callback computes (sockets: behind its back with desc.progress_thread). Messages are of bytes, under two tags of the
    library's own; their deadline is the comm's, and a receive's counts from where it is started, ahead. Memory: from the transport's allocator, by the
    schedule's peaks and inbox; given back at the end.
-   Where messages match in the order of issue (NCCL) there are no tags: all ranks issue theirs in one order, that in which they would be made if every
+   Where messages match in the order of issue (GPUs) there are no tags: all ranks issue theirs in one order, that in which they would be made if every
    action cost the same; so none waits for ever, whatever the actions really cost, and whatever collectives the callback issues between them (of other
-   groups: with mesh_nccl_desc.launch_order; all pipelines of the comm have one schedule and inbox then). A receive is started ahead as far as that order
+   groups: where the transport has the device take groups in their order; all pipelines of the comm have one schedule and inbox then). A receive is started ahead as far as that order
    has it before the rank's next send. On GPUs buffers are the device's, and nothing waits on the host but the barrier at the end: the callback puts work
    on the comm's stream.
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank

@@ -746,11 +746,8 @@ MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, con
     do {
         int ended = mesh__save_ended(s, within);
         if (MESH__LOAD(&s->moved) != moved) moved = MESH__LOAD(&s->moved), since = mesh__now(e);
-        said[0] =
-            ended
-                ? 0
-                : 1; /* of all that still write, the one that has waited for longest for its disk, in s, and its rank */
-        if (!ended) said[0] += (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(uint32_t)e->t->rank;
+        /* Of all that still write, the one that has waited for longest for its disk: s, and its rank + 1. 0: none does. */
+        said[0] = ended ? 0 : (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(e->t->rank + 1);
         said[1] = s->mark;
         said[2] = ~s->mark;
         met = mesh_all_reduce(c, NULL, said, said, 3, MESH_U64, MESH_MAX);

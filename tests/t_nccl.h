@@ -356,10 +356,10 @@ static void graph_rank(mesh_transport *t, void *ctx) {
 }
 static void test_graph(void) { run_gpus(4, graph_rank, NULL); }
 
-/* Strided messages: rows go through kernels, whole arrays through copies. */
+/* Strided messages: rows go through kernels, whole arrays through copies; to oneself, long odd rows through copies too. */
 static void strided_rank(mesh_transport *t, void *ctx) {
     enum { ROWS = 37, PITCH = 40000 };
-    static const int widths[] = {4, 12, 64, 1000, 8192, 30000};
+    static const int widths[] = {4, 12, 64, 1000, 8191, 8192, 8193, 8194, 30000};
     mesh_comm c;
     unsigned char *host = (unsigned char *)malloc(ROWS * PITCH), *got = (unsigned char *)malloc(ROWS * PITCH);
     void *p = NULL;
@@ -370,8 +370,9 @@ static void strided_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_alloc(c.transport, ROWS * PITCH, &p, &c.error), c.error);
-    for (k = 0; k < 6; k++) {
-        int wrong = 0;
+    for (k = 0; k < (int)(sizeof widths / sizeof *widths); k++) {
+        int wrong = 0, odd = widths[k] > 8192 && widths[k] % 4;
+        int self = widths[k] % 4 || widths[k] == 8192;
         for (i = 0; i < ROWS * PITCH; i++) host[i] = (unsigned char)((i * 7 + i / 255 + t->rank * 90 + k) & 255);
         CHECK_OK(mesh_copy(&c, p, host, ROWS * PITCH), c.error);
         memset(&block, 0, sizeof block);
@@ -403,6 +404,18 @@ static void strided_rank(mesh_transport *t, void *ctx) {
                 }
             CHECK_INT(wrong, 0);
         }
+        if (!self) continue;
+        CHECK_OK(mesh_copy(&c, p, host, ROWS * PITCH), c.error);
+        x[0].rank = x[1].rank = t->rank;
+        fake_counts(before);
+        CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+        fake_counts(after);
+        if (ON_FAKE) CHECK_INT(after[5] - before[5], !odd);
+        if (ON_FAKE) CHECK_INT(after[6] - before[6], odd);
+        CHECK_OK(mesh_copy(&c, got, p, ROWS * PITCH), c.error);
+        for (wrong = i = 0; i < ROWS; i++)
+            wrong += memcmp(got + (i + 1) * PITCH - widths[k] - 4, host + i * PITCH, (size_t)widths[k]) != 0;
+        CHECK_INT(wrong, 0);
     }
     mesh_free(c.transport, p, &c.error);
     free(host);

@@ -36,7 +36,7 @@ CONCEPTS
                 and comm then outlive the graph).
     order       NCCL has no tags: ranks start the operations of their groups, and point-to-point ones too, in one consistent order.
                 A send and a receive that two ranks exchange go into one call (mesh_sendrecv, mesh_exchange, mesh_shift). Where operations
-                of several groups are started at once, desc.launch_order (NCCL_LAUNCH_ORDER_IMPLICIT=1, from 2.26) keeps them from waiting
+                of several groups are started at once (a pipeline's messages beside what its stages call), desc.launch_order (NCCL_LAUNCH_ORDER_IMPLICIT=1, from 2.26) keeps them from waiting
                 for each other on a device; it holds for everything in the process that uses NCCL, so it is off unless asked for.
     communicator  One per ordered list of ranks and comm, shared by the comm's groups with that list; when the comm is closed it is kept for
                 the next one with that list, until mesh_nccl_close. A program that has an ncclComm_t of all ranks gives it (desc.comm): what
