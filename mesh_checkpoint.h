@@ -32,9 +32,12 @@ ERRORS
         STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
-        UNSUPPORTED  a comm with device memory: copy the parts to the host, and save over a comm of a host's transport
     A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays;
     a load may have begun to read into tensors.
+
+DEVICES
+    On GPUs tensors are in the device's memory, as everywhere: a save copies this rank's share to the host, after what is on the caller's stream, and
+    training goes on; a load copies what was read there. A tensor whose elements do not lie side by side is packed on the device, 4 MiB at a time.
 
 MEMORY
     A save holds this rank's share (of the whole bytes one part in so many as ranks) until mesh_checkpoint_wait; a load 4 MiB and the headers. From the
@@ -50,6 +53,7 @@ BEHIND IT
 */
 #if !defined(MESH_CHECKPOINT_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_CHECKPOINT_IMPLEMENTED))
 #include "mesh_collectives.h"
+#include "mesh/host_bytes.h"
 #include "mesh/redistribute.h"
 #include "mesh/files.h"
 #endif
@@ -61,7 +65,7 @@ BEHIND IT
 extern "C" {
 #endif
 
-/* Names (mesh_named, of mesh/layout.h) are UTF-8, not "" nor "__metadata__". Tensors: R, I or S, P is ARGUMENT; in the host's memory; dtypes:
+/* Names (mesh_named, of mesh/layout.h) are UTF-8, not "" nor "__metadata__". Tensors: R, I or S, P is ARGUMENT; in the transport's memory; dtypes:
    f64 f32 f16 bf16, i64 i32 i16 i8, u64 u32 u16 u8, f8e4m3 f8e5m2; BOOL, which Python may have written, is read as u8. */
 typedef struct mesh_checkpoint_desc {
     /* of tensors in a file at most, but that a larger one has a file of its own; 0: 4 GiB. The first rank's */
@@ -121,7 +125,9 @@ MESH_API mesh_status mesh_checkpoint_text(mesh_comm *c, const char *folder, cons
 MESH__PRIVATE mesh_status mesh__agree(mesh_comm *c, const char *function, mesh_status status, const mesh_error *why) {
     int32_t mine = status == MESH_OK ? INT32_MAX : (int32_t)mesh_index_of(&c->on, c->transport->rank), first;
     unsigned char said[8 + MESH_ERROR_BYTES] = {0};
-    mesh_status met = mesh_all_reduce(c, NULL, &mine, &first, 1, MESH_I32, MESH_MIN);
+    mesh_status met;
+    first = mine;
+    met = mesh__host_all_reduce(c, &first, 1, MESH_I32, MESH_MIN);
     if (met != MESH_OK || first == INT32_MAX) return met;
     if (mine == first) {
         mesh__text t = mesh__text_on((char *)said + 8, MESH_ERROR_BYTES);
@@ -129,7 +135,7 @@ MESH__PRIVATE mesh_status mesh__agree(mesh_comm *c, const char *function, mesh_s
         mesh__put32(said + 4, (uint32_t)c->transport->rank);
         mesh__put(&t, "%s: rank %d: %s", function, c->transport->rank, why->text);
     }
-    if ((met = mesh_broadcast(c, NULL, said, said, sizeof said, MESH_BYTES, (int)first)) != MESH_OK) return met;
+    if ((met = mesh__host_broadcast(c, NULL, said, sizeof said, (int)first)) != MESH_OK) return met;
     said[sizeof said - 1] = 0;
     return mesh__fail(&c->error, (mesh_status)(int32_t)mesh__get32(said), (int)mesh__get32(said + 4), "%s",
                       (const char *)said + 8);
@@ -140,12 +146,6 @@ MESH__PRIVATE mesh_status mesh__checkpoint_begin(mesh_comm *c, const char *funct
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "%s: the comm is not open", function);
     if (c->failed) return (mesh_status)c->error.status;
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(
-            &c->error, MESH_ERR_UNSUPPORTED, -1,
-            "%s: the transport (%s) has device memory: copy the parts to the host, and call with a comm of a "
-            "host's transport (mesh_socket.h)",
-            function, c->transport->ops->name);
     return MESH_OK;
 }
 
@@ -250,8 +250,8 @@ MESH__PRIVATE int64_t mesh__strip_at(const mesh__strip *w, int64_t e, int64_t mo
 }
 
 /* Elements first .. first + n of this rank's part to a dense buffer, or (load) from one of a dtype `from`. */
-MESH__PRIVATE void mesh__part_copy(const mesh_tensor *t, const mesh_box *box, int64_t first, int64_t n, void *buffer,
-                                   int load, mesh_dtype from) {
+MESH__PRIVATE void mesh__part_copy_here(const mesh_tensor *t, const mesh_box *box, int64_t first, int64_t n,
+                                        void *buffer, int load, mesh_dtype from) {
     mesh__strip w = mesh__strip_of(box, t->strides, box->shape, 0);
     size_t elem = mesh_dtype_bytes(t->dtype), other = mesh_dtype_bytes(from);
     unsigned char *p = (unsigned char *)buffer;
@@ -265,6 +265,111 @@ MESH__PRIVATE void mesh__part_copy(const mesh_tensor *t, const mesh_box *box, in
         else
             mesh__convert(t->dtype, at, from, p, (size_t)count, -1);
     }
+}
+
+/* ---- // >>parts in a device's memory ---- */
+
+enum {
+    MESH__SIDE_BY_SIDE =
+        1 << 16, /* bytes: runs from this on are copied one by one; shorter ones are packed on the device before */
+    MESH__PACKED_BYTES = 1 << 22
+};
+
+/* Rows of the outermost dim that are packed together: `rows` of them, from `at` on. */
+typedef struct mesh__slab {
+    mesh_block block;
+    unsigned char *base;
+    int64_t first, count; /* elements */
+} mesh__slab;
+
+/* Slabs cut the elements of a strip into parts of MESH__PACKED_BYTES, or of a row where that is longer. */
+MESH__PRIVATE mesh__slab mesh__slab_at(const mesh__strip *w, void *data, size_t elem, int64_t e) {
+    mesh__slab s;
+    int64_t row = 1, rows;
+    int d, outer = 0;
+    memset(&s, 0, sizeof s);
+    while (outer < w->ndim - 1 && w->shape[outer] == 1) outer++;
+    for (d = outer + 1; d < w->ndim; d++) row *= w->shape[d];
+    rows = MESH__PACKED_BYTES / (row * (int64_t)elem);
+    if (rows < 1) rows = 1;
+    s.first = e / (row * rows) * row * rows;
+    if (rows > w->shape[outer] - s.first / row) rows = w->shape[outer] - s.first / row;
+    s.count = rows * row;
+    s.base = (unsigned char *)data + (w->origin + s.first / row * w->stride[outer]) * (int64_t)elem;
+    s.block.run = elem;
+    s.block.ndim = w->ndim - outer;
+    for (d = outer; d < w->ndim; d++) {
+        s.block.dim[d - outer].count = d == outer ? rows : w->shape[d];
+        s.block.dim[d - outer].stride = w->stride[d] * (int64_t)elem;
+    }
+    return s;
+}
+
+/* The same, of elements that do not lie side by side: a slab at a time is packed on the device. What a load does not fill of it stays as it was. */
+MESH__PRIVATE mesh_status mesh__part_copy_packed(mesh_comm *c, const mesh_tensor *t, const mesh__strip *w,
+                                                 int64_t first, int64_t n, unsigned char *buffer, int load) {
+    size_t elem = mesh_dtype_bytes(t->dtype);
+    int64_t e, count;
+    mesh_status status = MESH_OK;
+    for (e = first; e < first + n && status == MESH_OK; e += count) {
+        mesh__slab s = mesh__slab_at(w, t->data, elem, e);
+        uint64_t nbytes = (uint64_t)s.count * elem;
+        size_t some;
+        unsigned char *there;
+        void *p;
+        count = s.first + s.count - e < first + n - e ? s.first + s.count - e : first + n - e;
+        some = (size_t)count * elem;
+        if ((status = mesh__scratch_of(c, nbytes, &p)) != MESH_OK)
+            return mesh__fail(&c->error, status, c->transport->rank, "no memory of the device for %u bytes", nbytes);
+        there = (unsigned char *)p + (size_t)(e - s.first) * elem;
+        if (!load || count < s.count) status = mesh__copy_inside(c, p, NULL, s.base, &s.block, nbytes);
+        if (status == MESH_OK) status = load ? mesh_copy(c, there, buffer, some) : mesh_copy(c, buffer, there, some);
+        if (status == MESH_OK && load) status = mesh__copy_inside(c, s.base, &s.block, p, NULL, nbytes);
+        mesh__scratch_give(c, p);
+        buffer += some;
+    }
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__part_copy_there(mesh_comm *c, const mesh_tensor *t, const mesh_box *box, int64_t first,
+                                                int64_t n, unsigned char *buffer, int load) {
+    mesh__strip w = mesh__strip_of(box, t->strides, box->shape, 0);
+    size_t elem = mesh_dtype_bytes(t->dtype);
+    int64_t e, count;
+    mesh_status status = MESH_OK;
+    if (w.run < mesh_box_count(box) && (size_t)w.run * elem < MESH__SIDE_BY_SIDE)
+        return mesh__part_copy_packed(c, t, &w, first, n, buffer, load);
+    for (e = first; e < first + n && status == MESH_OK; e += count) {
+        unsigned char *at = (unsigned char *)t->data + mesh__strip_at(&w, e, first + n - e, &count) * (int64_t)elem;
+        status = load ? mesh_copy(c, at, buffer, (size_t)count * elem) : mesh_copy(c, buffer, at, (size_t)count * elem);
+        buffer += (size_t)count * elem;
+    }
+    return status;
+}
+
+/* Elements first .. first + n of this rank's part to a dense buffer, or (load) from one of a dtype `from`, of the host. */
+MESH__PRIVATE mesh_status mesh__part_copy(mesh_comm *c, const mesh_tensor *t, const mesh_box *box, int64_t first,
+                                          int64_t n, void *buffer, int load, mesh_dtype from) {
+    void *converted;
+    mesh_status status;
+    if (!mesh__by_device(c)) {
+        mesh__part_copy_here(t, box, first, n, buffer, load, from);
+        return MESH_OK;
+    }
+    if (!load || from == t->dtype) return mesh__part_copy_there(c, t, box, first, n, (unsigned char *)buffer, load);
+    converted = mesh_transport_alloc(c->transport, (size_t)n * mesh_dtype_bytes(t->dtype));
+    if (!converted)
+        return mesh__fail(&c->error, MESH_ERR_MEMORY, c->transport->rank, "no memory to convert %l elements", n);
+    mesh__convert(t->dtype, converted, from, buffer, (size_t)n, -1);
+    status = mesh__part_copy_there(c, t, box, first, n, (unsigned char *)converted, load);
+    mesh_transport_free(c->transport, converted);
+    return status;
+}
+
+/* What mesh__part_copy told in c->error, of the tensor it was about. */
+MESH__PRIVATE mesh_status mesh__part_failed(const mesh_comm *c, const char *name, mesh_error *err) {
+    mesh_error why = c->error;
+    return mesh__fail(err, (mesh_status)why.status, -1, "\"%s\": %s", name, why.text);
 }
 
 /* Files are little-endian. */

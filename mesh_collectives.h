@@ -187,8 +187,8 @@ MESH_API mesh_status mesh_exscan(mesh_comm *c, const char *axes, const void *sen
 MESH_API mesh_status mesh_exscan_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                        mesh_dtype d, mesh_op op, mesh_request *r);
 /* Every rank ends with root's object, whose size only root knows. At root o->data and o->nbytes are given. Elsewhere o begins as all
-   zero, or as an object received before, whose memory is used again; memory is the transport's. Host memory only. Cannot be kept
-   (mesh_keep: UNSUPPORTED): its schedule is not known before it runs. */
+   zero, or as an object received before, whose memory is used again; it is memory of the host. On GPUs the host waits for it, and there is no started
+   form (UNSUPPORTED). Cannot be kept (mesh_keep: UNSUPPORTED): its schedule is not known before it runs. */
 MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root);
 MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes, mesh_object *o, int root,
                                                  mesh_request *r);
@@ -373,6 +373,23 @@ MESH__PRIVATE int mesh__reduces_fp8(const mesh_transport *t, const mesh_call *ca
            call->kind != MESH_CALL_EXSCAN;
 }
 
+MESH__PRIVATE mesh_status mesh__root_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
+    if (call->root >= 0 && call->root < g->on.size) return MESH_OK;
+    return mesh__refuse(c, MESH_ERR_ARGUMENT, call->kind, g->axes,
+                        "root %d is outside the group of %d; it is an index in the group", call->root, g->on.size);
+}
+
+MESH__PRIVATE mesh_status mesh__object_check(mesh_comm *c, mesh__group *g, const mesh_call *call) {
+    const mesh_object *o = (const mesh_object *)call->recv;
+    if (o && g->index == call->root && ((uint64_t)o->nbytes >> MESH__LENGTH_BITS || o->nbytes > SIZE_MAX / 2))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, call->kind, g->axes, "%u bytes: an object has less than 1 TiB",
+                            (uint64_t)o->nbytes);
+    if (o && (o->data || !o->nbytes || g->index != call->root)) return MESH_OK;
+    return mesh__refuse(c, MESH_ERR_ARGUMENT, call->kind, g->axes,
+                        o ? "the object's data is NULL with %u bytes" : "the object is NULL",
+                        (uint64_t)(o ? o->nbytes : 0));
+}
+
 /* Check a collective's arguments; the comm fails if they are wrong. */
 MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_call *call) {
     const char *axes = g->axes;
@@ -398,19 +415,8 @@ MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
         (call->user_op || mesh__is_loc(call->op) || kind == MESH_CALL_BROADCAST_OBJECT))
         return mesh__refuse(c, MESH_ERR_UNSUPPORTED, kind, axes,
                             "the transport (%s) has device memory, and this needs the host's", c->transport->ops->name);
-    if (mesh__call_is(kind, MESH_ROOTED) && (call->root < 0 || call->root >= g->on.size))
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                            "root %d is outside the group of %d; it is an index in the group", call->root, g->on.size);
-    if (kind == MESH_CALL_BROADCAST_OBJECT) {
-        const mesh_object *o = (const mesh_object *)call->recv;
-        if (o && g->index == call->root && ((uint64_t)o->nbytes >> MESH__LENGTH_BITS || o->nbytes > SIZE_MAX / 2))
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes: an object has less than 1 TiB",
-                                (uint64_t)o->nbytes);
-        if (o && (o->data || !o->nbytes || g->index != call->root)) return MESH_OK;
-        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                            o ? "the object's data is NULL with %u bytes" : "the object is NULL",
-                            (uint64_t)(o ? o->nbytes : 0));
-    }
+    if (mesh__call_is(kind, MESH_ROOTED) && mesh__root_check(c, g, call) != MESH_OK) return MESH_ERR_ARGUMENT;
+    if (kind == MESH_CALL_BROADCAST_OBJECT) return mesh__object_check(c, g, call);
     if (!call->nbuffers && mesh__buffer_is_plain(g, call, call->send, call->recv, call->count)) return MESH_OK;
     if (!call->nbuffers) return mesh__buffer_check(c, g, call, call->send, call->recv, call->count, "");
     for (i = 0; i < call->nbuffers; i++) {
@@ -1017,10 +1023,6 @@ MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes,
     return mesh__call_start(c, axes, &call, r);
 }
 
-MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root) {
-    MESH__BLOCKING(mesh_broadcast_object_start(c, axes, o, root, &r));
-}
-
 MESH_API void mesh_object_free(mesh_comm *c, mesh_object *o) {
     if (!c || !o) return;
     if (o->room) mesh_transport_free(c->transport, o->data);
@@ -1108,6 +1110,7 @@ MESH_API mesh_status mesh_reduce_scatter_many(mesh_comm *c, const char *axes, co
     (!defined(MESH_REDISTRIBUTE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REDISTRIBUTE_IMPLEMENTED)))
 #define MESH__BEHIND_COLLECTIVES
 #include "mesh/p2p.h"
+#include "mesh/host_bytes.h"
 #include "mesh/redistribute.h"
 #undef MESH__BEHIND_COLLECTIVES
 #endif

@@ -362,7 +362,9 @@ typedef struct rank_stages {
     const int *tokens, *targets; /* of all micro-batches; of sampling one */
     int64_t batch;               /* sequences of a micro-batch */
     int slots, each, samples;    /* each: this rank's tokens of a micro-batch */
-    double *sums;
+    double *loss;                /* of this rank's rows, on the device */
+    mesh_tensor *grads;
+    int ngrads;
 } rank_stages;
 
 static pass *saved_in(rank_stages *r, model *g, int slot) {
@@ -388,7 +390,7 @@ static int run_action(void *ctx, const mesh_stage_call *call, int ncalls) {
         if (g->o.zero == 3) weights_end(g, 0);
         if (r->samples || g->hi < g->nsegments) return 0;
         logits = logits_of(g, a);
-        must(dev->cross_entropy(&comm, &r->sums[0], &logits, r->targets + call->micro * r->each,
+        must(dev->cross_entropy(&comm, r->loss, &logits, r->targets + call->micro * r->each,
                                 (float)(1 / ((double)g->o.batch * g->o.context))));
         return 0;
     }
@@ -415,23 +417,14 @@ static void run_schedule(rank_stages *r, const mesh_schedule *schedule) {
     for (k = 0; k < o->chunks && o->zero < 3; k++) weights_end(&r->stage[k], 0);
 }
 
-/* Along the axes that do not cut a layout, the first holds for all. */
-static int first_holder(const mesh_layout *l) {
-    int coord[MESH_MAX_AXES], i;
-    mesh_coords_of(l->on, NULL, rank_here(), coord);
-    for (i = 0; i < l->on->naxes; i++)
-        if (l->spec.axis[i].kind != MESH_SHARD && coord[i]) return 0;
-    return 1;
-}
-
 /* Returns the mean loss. */
 static double train_step(rank_stages *r, int step, double *norm) {
     adam_desc d = {5e-4f * (step < 20 ? (float)(step + 1) / 20 : 1), 0.9f, 0.99f, 1e-5f, 0, 0};
     const options *o = &r->stage[0].o;
-    double sums[2];
-    int i, k;
+    double loss;
+    int k;
     d.a_bias = 1 - powf(d.a, (float)(step + 1)), d.b_bias = 1 - powf(d.b, (float)(step + 1));
-    dev->zero(r->sums, sizeof sums);
+    dev->zero(r->loss, sizeof loss);
     for (k = 0; k < o->chunks; k++) {
         model *g = &r->stage[k];
         dev->zero(g->grad, g->at_rest * sizeof(float));
@@ -439,27 +432,20 @@ static double train_step(rank_stages *r, int step, double *norm) {
         g->backwards = 0;
     }
     run_schedule(r, &r->schedule);
-    /* Every element and every row once; mesh_norm would do it in the host's memory. */
-    for (k = 0; k < o->chunks; k++)
-        for (i = 0; i < r->stage[k].n; i++) {
-            const parameter *p = &r->stage[k].all[i];
-            if (first_holder(&p->rest.layout) && p->rest.data)
-                dev->add_squares(&r->sums[1], data(&p->rest_grad), local(&p->rest.layout));
-        }
-    if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&r->sums[0], sizeof(double));
-    if (mesh_all_reduce(&world, NULL, r->sums, r->sums, 2, MESH_F64, MESH_SUM) != MESH_OK) die(world.error.text);
+    if (mesh_norm(&world, r->grads, r->ngrads, norm) != MESH_OK) die(world.error.text); /* every element once */
+    if (mesh_comm_index(&comm, "tp") > 0) dev->zero(r->loss, sizeof loss);              /* and every row */
+    if (mesh_all_reduce(&world, NULL, r->loss, r->loss, 1, MESH_F64, MESH_SUM) != MESH_OK) die(world.error.text);
     for (k = 0; k < o->chunks; k++) {
         model *g = &r->stage[k];
         dev->adam(g->param, g->m, g->v, g->grad, g->at_rest, d);
     }
-    must(mesh_copy(&comm, sums, r->sums, sizeof sums));
-    *norm = sqrt(sums[1]);
-    return sums[0] / ((double)o->batch * o->context);
+    must(mesh_copy(&comm, &loss, r->loss, sizeof loss));
+    return loss / ((double)o->batch * o->context);
 }
 
 /* This rank's stages, and the schedule. */
 static void stages_init(rank_stages *r, const options *o) {
-    int p = mesh_comm_size(&world, "pp"), index = mesh_comm_index(&world, "pp"), k, micros[2], splits = 0;
+    int p = mesh_comm_size(&world, "pp"), index = mesh_comm_index(&world, "pp"), i, k, n, micros[2], splits = 0;
     const char *kinds[2];
     mesh_error err;
     mesh_schedule_report report = MESH_ZERO;
@@ -477,12 +463,16 @@ static void stages_init(rank_stages *r, const options *o) {
     for (k = 0; k < r->schedule.first[p]; k++) splits |= r->schedule.action[k].kind == MESH_BACKWARD_WEIGHT;
     check(mesh_schedule_time(&r->schedule, NULL, &report, &err), &err);
     r->slots = report.peak;
-    r->sums = (double *)device_memory(2 * sizeof(double));
+    r->loss = (double *)device_memory(sizeof(double));
     r->stage = (model *)allocate((size_t)o->chunks, sizeof *r->stage);
     for (k = 0; k < o->chunks; k++) {
         r->stage[k].splits = splits;
         model_init(&r->stage[k], o, mesh_schedule_stage(&r->schedule, index, k), p * o->chunks, r->slots);
+        r->ngrads += r->stage[k].n;
     }
+    r->grads = (mesh_tensor *)allocate((size_t)r->ngrads, sizeof *r->grads);
+    for (k = 0, n = 0; k < o->chunks; k++)
+        for (i = 0; i < r->stage[k].n; i++) r->grads[n++] = r->stage[k].all[i].rest_grad;
     r->batch = o->batch / o->micro;
 }
 
@@ -512,7 +502,7 @@ static void stages_close(rank_stages *r, int chunks) {
         if (g->moe) mesh_moe_close(g->moe);
         free(g->moe), free(g->saved);
     }
-    free(r->stage), free(r->memory[0]), free(r->memory[1]);
+    free(r->stage), free(r->grads), free(r->memory[0]), free(r->memory[1]);
 }
 
 /* ---- checkpoints: weights and moments by name, whatever mesh they are on --------------------------------------------------------- */

@@ -373,20 +373,6 @@ static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *l
     return MESH_OK;
 }
 
-enum { PIECE = 4096 }; /* elements of a warp */
-
-static __global__ void add_squares_kernel(double *sum, const float *x, size_t n) {
-    size_t from = (size_t)blockIdx.x * PIECE, to = from + PIECE < n ? from + PIECE : n;
-    double s = 0;
-    for (size_t i = from + threadIdx.x; i < to; i += 32) s += (double)x[i] * (double)x[i];
-    s = warp_sum(s);
-    if (threadIdx.x == 0) atomicAdd(sum, s);
-}
-
-static void add_squares(double *sum, const float *x, size_t n) {
-    ROWS(add_squares_kernel, (n + PIECE - 1) / PIECE, sum, x, n);
-}
-
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
 extern "C" const device *cuda_device(int number, void **stream_out) {
@@ -410,7 +396,6 @@ extern "C" const device *cuda_device(int number, void **stream_out) {
                                residual,
                                bias_backward,
                                cross_entropy,
-                               add_squares,
                                adam};
     check(cudaSetDevice(number), "cudaSetDevice");
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");

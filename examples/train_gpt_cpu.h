@@ -369,13 +369,6 @@ static void bias_backward(float *dbias, const float *dout, int rows, int n) {
         for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
 }
 
-static void add_squares(double *sum, const float *x, size_t n) {
-    double s = *sum;
-    size_t i;
-    for (i = 0; i < n; i++) s += (double)x[i] * (double)x[i];
-    *sum = s;
-}
-
 static void adam(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {
     size_t i;
     for (i = 0; i < n; i++) {
@@ -405,6 +398,5 @@ static const device cpu = {1,
                            residual,
                            bias_backward,
                            cross_entropy,
-                           add_squares,
                            adam};
 #endif

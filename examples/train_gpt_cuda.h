@@ -54,7 +54,6 @@ typedef struct device {
     void (*bias_backward)(float *dbias, const float *dout, int rows, int n);
     /* *sum += the cross-entropy of each row; logits become its gradient, scaled. Communicates where the logits are cut along the vocabulary. */
     mesh_status (*cross_entropy)(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets, float scale);
-    void (*add_squares)(double *sum, const float *x, size_t n);
     void (*adam)(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d);
 } device;
 

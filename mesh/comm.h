@@ -1085,7 +1085,9 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
-MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+/* Blocks: between two places of the transport's memory. */
+MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_block *db, const void *src,
+                                            const mesh_block *sb, size_t nbytes) {
     mesh__comm_impl *impl = c ? mesh__impl(c) : NULL;
     mesh_transport *t;
     void *group;
@@ -1103,7 +1105,7 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void 
     group = impl->group[0]->handle;
     if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, impl->stream, MESH_FENCE_ON);
     if (status == MESH_OK) status = mesh__group_settle(c, group, &why); /* a copy to the host's memory may block */
-    if (status == MESH_OK && nbytes) status = t->ops->copy(t, group, dst, NULL, src, NULL, nbytes);
+    if (status == MESH_OK && nbytes) status = t->ops->copy(t, group, dst, db, src, sb, nbytes);
     if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
     if (c->failed) return (mesh_status)c->error.status;
     if (status == MESH_OK) return MESH_OK;
@@ -1112,6 +1114,6 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const void 
 }
 
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
-    MESH__ALONE(c, MESH__CALLER, mesh__copy_inside(c, dst, src, nbytes));
+    MESH__ALONE(c, MESH__CALLER, mesh__copy_inside(c, dst, NULL, src, NULL, nbytes));
 }
 #endif /* MESH_COMM_IMPLEMENTED */

@@ -289,7 +289,7 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
         if (l->catalog.file[i].has_crc) status = mesh__file_sum(l, &l->catalog.file[i], &sum[i], &why);
     }
     met = mesh__agree(l->comm, function, status, &why);
-    if (met == MESH_OK) met = mesh_all_reduce(l->comm, NULL, sum, sum, (size_t)files, MESH_U32, MESH_XOR);
+    if (met == MESH_OK) met = mesh__host_all_reduce(l->comm, sum, (size_t)files, MESH_U32, MESH_XOR);
     for (i = 0; i < files && met == MESH_OK && status == MESH_OK; i++) {
         const mesh__held *f = &l->catalog.file[i];
         uint32_t is = f->has_crc ? mesh__crc_whole(&l->crc, sum[i], f->nbytes) : f->crc;
@@ -305,8 +305,10 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
 
 /* ---- // >>reading ---- */
 
-/* This rank's part of a tensor, a buffer of its elements at a time. */
-MESH__PRIVATE int mesh__part_read(mesh__load *l, const mesh_tensor *t, const mesh__saved *s, int fd) {
+/* This rank's part of a tensor, a buffer of its elements at a time, from a file that is open. */
+MESH__PRIVATE mesh_status mesh__part_read(mesh__load *l, const mesh_named *named, const mesh__saved *s, int fd,
+                                          const char *path, mesh_error *err) {
+    const mesh_tensor *t = &named->tensor;
     mesh_box box;
     int64_t total = mesh_layout_box(&t->layout, l->t->rank, &box), first, n, e, count,
             elem = (int64_t)mesh_dtype_bytes((mesh_dtype)s->dtype);
@@ -317,12 +319,13 @@ MESH__PRIVATE int mesh__part_read(mesh__load *l, const mesh_tensor *t, const mes
         for (e = 0; e < n; e += count) {
             int64_t at = mesh__strip_at(&w, first + e, n - e, &count) * elem;
             if (mesh__read_at(fd, l->buffer + e * elem, count * elem, l->catalog.file[s->file].data + s->begin + at))
-                return -1;
+                return mesh__file_failed(err, "pread", path);
         }
         mesh__part_turn(l->buffer, n, (mesh_dtype)s->dtype);
-        mesh__part_copy(t, &box, first, n, l->buffer, 1, (mesh_dtype)s->dtype);
+        if (mesh__part_copy(l->comm, t, &box, first, n, l->buffer, 1, (mesh_dtype)s->dtype) != MESH_OK)
+            return mesh__part_failed(l->comm, named->name, err);
     }
-    return 0;
+    return MESH_OK;
 }
 
 MESH__PRIVATE mesh_status mesh__parts_read(mesh__load *l, const mesh_named *list, int n, mesh_error *err) {
@@ -340,7 +343,7 @@ MESH__PRIVATE mesh_status mesh__parts_read(mesh__load *l, const mesh_named *list
             fd = -1, open_file = s->file;
             if ((fd = mesh__held_open(l, &l->catalog.file[s->file], path, err)) < 0) return (mesh_status)err->status;
         }
-        if (mesh__part_read(l, &list[i].tensor, s, fd)) status = mesh__file_failed(err, "pread", path);
+        status = mesh__part_read(l, &list[i], s, fd, path, err);
     }
     if (fd >= 0) close(fd);
     return status;
@@ -383,7 +386,7 @@ MESH__PRIVATE mesh_status mesh__load_inside(mesh_comm *c, const char *folder, co
         status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for a buffer of %d bytes", MESH__IO_BYTES);
     met = mesh__agree(c, function, status, &why);
     checks = !d || !d->unchecked;
-    if (met == MESH_OK) met = mesh_broadcast(c, NULL, &checks, &checks, 1, MESH_I32, 0);
+    if (met == MESH_OK) met = mesh__host_broadcast(c, NULL, &checks, sizeof checks, 0);
     if (met == MESH_OK) met = mesh__load_open(l, function);
     if (met == MESH_OK) met = mesh__agree(c, function, mesh__wanted_check(l, list, n, d, &why), &why);
     if (met == MESH_OK && checks) met = mesh__sums_check(l, function);

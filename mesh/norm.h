@@ -1,12 +1,12 @@
 /* mesh/norm.h - the norm of tensors in any layouts, every element once; clipping. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h, layout.h and functions.h.
+   Includes host_bytes.h, layout.h and functions.h.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
 */
 #if !defined(MESH_NORM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_NORM_IMPLEMENTED))
-#include "../mesh_collectives.h"
+#include "host_bytes.h"
 #include "layout.h"
 #include "functions.h"
 #endif
@@ -19,10 +19,11 @@ extern "C" {
 #endif
 
 /* The 2-norm of all tensors of all ranks' lists, every element of the whole once, whatever its layout: what is replicated counts on one rank. Lists may
-   differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64 in the host's
-   memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole comm.
-   ARGUMENT: an axis that is partial (reduce first), another dtype, data that is NULL; then every rank fails. UNSUPPORTED: memory that is not the
-   host's. */
+   differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64, in
+   the transport's memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole
+   comm. On GPUs it comes after what is on the caller's stream, and the host waits for it, and the scaling of mesh_clip comes on that stream.
+   ARGUMENT: an axis that is partial (reduce first), another dtype, data that is NULL; then every rank fails. STATE: the stream is being captured.
+   UNSUPPORTED: a transport whose memory is not the host's, without kernels for it. */
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm);
 /* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is
    infinite or no number scales nothing: look at it. ARGUMENT too: a max that is not above 0. */
@@ -130,11 +131,19 @@ MESH__PRIVATE void mesh__run_scale(mesh_dtype dtype, unsigned char *p, int64_t c
     }
 }
 
+/* Is the tensors' memory the transport's, who adds up and scales there? */
+MESH__PRIVATE int mesh__norm_there_is(const mesh_transport *t) {
+    return t->caps & MESH_CAP_DEVICE && MESH__HAS(t->ops, squares) && MESH__HAS(t->ops, scale);
+}
+
 MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor *t, mesh_error *err) {
     int i, rank = c->transport->rank;
     mesh_box box;
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
+    if (c->transport->caps & MESH_CAP_DEVICE && !mesh__norm_there_is(c->transport))
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank,
+                          "the transport (%s) has memory that is not the host's, and no "
+                          "kernels for it",
+                          c->transport->ops->name);
     if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     if (!mesh__converts(t->dtype))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "it is %s; norms are of f16, bf16, f32 and f64",
@@ -156,10 +165,122 @@ MESH__PRIVATE mesh_status mesh__norm_check(const mesh_comm *c, const mesh_tensor
     return MESH_OK;
 }
 
+/* Does this rank count a tensor? */
+MESH__PRIVATE int mesh__norm_counts(const mesh_tensor *t, int rank) {
+    return mesh_index_of(t->layout.on, rank) >= 0 && mesh__layout_first(&t->layout, rank) == rank;
+}
+
+/* ---- in the host's memory ---- */
+
+MESH__PRIVATE mesh_status mesh__norm_here(mesh_comm *c, const mesh_tensor *list, int n, double sum[MESH__NORM_SUMS]) {
+    int i, rank = c->transport->rank;
+    for (i = 0; i < n; i++) {
+        mesh__runs r;
+        if (mesh__norm_counts(&list[i], rank) && mesh__runs_start(&r, &list[i], rank)) do
+                mesh__run_squares(list[i].dtype, r.p, r.count, sum);
+            while (mesh__runs_next(&r));
+    }
+    return mesh_all_reduce(c, NULL, sum, sum, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
+}
+
+MESH__PRIVATE void mesh__clip_here(mesh_comm *c, const mesh_tensor *list, int n, double factor) {
+    int i;
+    for (i = 0; i < n; i++) {
+        mesh__runs r;
+        if (mesh__runs_start(&r, &list[i], c->transport->rank)) do
+                mesh__run_scale(list[i].dtype, r.p, r.count, factor);
+            while (mesh__runs_next(&r));
+    }
+}
+
+/* ---- in the transport's ---- */
+
+/* This rank's parts; all: those that other ranks count, too. */
+MESH__PRIVATE int mesh__norm_parts(const mesh_tensor *list, int n, int rank, int all, mesh_part *parts) {
+    int i, d, k = 0;
+    for (i = 0; i < n; i++) {
+        const mesh_tensor *t = &list[i];
+        int64_t elem = mesh__tensor_elem(t);
+        mesh_part *p = &parts[k];
+        mesh__runs r;
+        if ((!all && !mesh__norm_counts(t, rank)) || !mesh__runs_start(&r, t, rank)) continue;
+        memset(p, 0, sizeof *p);
+        p->base = t->data;
+        p->dtype = t->dtype;
+        p->count = (uint64_t)mesh_box_count(&r.box);
+        p->block.run = (uint64_t)(r.count * elem);
+        p->block.ndim = r.outer;
+        for (d = 0; d < r.outer; d++)
+            p->block.dim[d].count = r.box.shape[d], p->block.dim[d].stride = r.stride[d] * elem;
+        k++;
+    }
+    return k;
+}
+
+/* What is enqueued next in the comm's first group comes on the caller's stream. STATE: where a host cannot wait for it. */
+MESH__PRIVATE mesh_status mesh__norm_stream(mesh_comm *c, mesh_error *why) {
+    mesh_transport *t = c->transport;
+    void *group = mesh__impl(c)->group[0]->handle;
+    mesh_status status = MESH_OK;
+    mesh_ticket ticket;
+    mesh_post mark;
+    memset(&mark, 0, sizeof mark);
+    mark.group = group;
+    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, mesh__impl(c)->stream, MESH_FENCE_ON);
+    if (status == MESH_OK) status = t->ops->post(t, &mark, &ticket);
+    if (status != MESH_OK) return mesh__fail(why, status, t->rank, "%s", mesh_status_text(status));
+    if (ticket.id == MESH_TICKET_CAPTURED)
+        return mesh__fail(
+            why, MESH_ERR_STATE, t->rank,
+            "the caller's stream is being captured, and a norm comes to the host; call outside of the capture");
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
+                                           double sum[MESH__NORM_SUMS], const char *function) {
+    mesh_transport *t = c->transport;
+    void *sums = NULL;
+    mesh_error why;
+    mesh_status status = mesh__norm_stream(c, &why);
+    if (status != MESH_OK) return mesh__fail(&c->error, status, why.rank, "%s: %s", function, why.text);
+    if ((status = mesh__scratch_take(c, MESH_SQUARES_BYTES, &sums)) != MESH_OK) return status;
+    status =
+        t->ops->squares(t, mesh__impl(c)->group[0]->handle, parts, mesh__norm_parts(list, n, t->rank, 0, parts), sums);
+    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, sums, sums, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
+    if (status == MESH_OK) status = mesh__host_copy(c, sum, sums, MESH__NORM_SUMS * sizeof *sum);
+    mesh__scratch_give(c, sums);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
+                                           double factor, const char *function) {
+    mesh_transport *t = c->transport;
+    mesh_error why;
+    mesh_status status = mesh__norm_stream(c, &why);
+    if (status != MESH_OK) return mesh__fail(&c->error, status, why.rank, "%s: %s", function, why.text);
+    return t->ops->scale(t, mesh__impl(c)->group[0]->handle, parts, mesh__norm_parts(list, n, t->rank, 1, parts),
+                         factor);
+}
+
+/* ---- either ---- */
+
+MESH__PRIVATE mesh_status mesh__norm_of_parts(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
+                                              const double *max, double *norm, const char *function) {
+    double sum[MESH__NORM_SUMS] = {0, 0, 0}, whole;
+    mesh_status status = parts ? mesh__norm_there(c, list, n, parts, sum, function) : mesh__norm_here(c, list, n, sum);
+    if (status != MESH_OK) return status;
+    whole = mesh__norm_of(sum);
+    if (norm) *norm = whole;
+    if (!max || !mesh__is_finite(whole) || !(whole > *max)) return MESH_OK;
+    if (parts) return mesh__clip_there(c, list, n, parts, *max / whole, function);
+    mesh__clip_here(c, list, n, *max / whole);
+    return MESH_OK;
+}
+
 MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *list, int n, const double *max,
                                             double *norm, const char *function) {
     int i, rank;
-    double sum[MESH__NORM_SUMS] = {0, 0, 0}, whole;
+    mesh_part *parts = NULL;
     mesh__group *g = NULL;
     mesh_request none;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
@@ -171,28 +292,18 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
                                                        : "norm is NULL");
     rank = c->transport->rank;
     for (i = 0; i < n; i++) {
-        const mesh_tensor *t = &list[i];
-        mesh__runs r;
         mesh_error why;
-        if ((status = mesh__norm_check(c, t, &why)) != MESH_OK)
+        if ((status = mesh__norm_check(c, &list[i], &why)) != MESH_OK)
             return mesh__comm_broken(c, status, why.rank < 0 ? rank : why.rank, "%s: tensor %d: %s", function, i,
                                      why.text);
-        if (mesh_index_of(t->layout.on, rank) < 0 || mesh__layout_first(&t->layout, rank) != rank) continue;
-        if (mesh__runs_start(&r, t, rank)) do
-                mesh__run_squares(t->dtype, r.p, r.count, sum);
-            while (mesh__runs_next(&r));
     }
-    status = mesh_all_reduce(c, NULL, sum, sum, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
-    if (status != MESH_OK) return status;
-    whole = mesh__norm_of(sum);
-    if (norm) *norm = whole;
-    for (i = 0; i < n && max && mesh__is_finite(whole) && whole > *max; i++) {
-        mesh__runs r;
-        if (mesh__runs_start(&r, &list[i], rank)) do
-                mesh__run_scale(list[i].dtype, r.p, r.count, *max / whole);
-            while (mesh__runs_next(&r));
+    if (mesh__norm_there_is(c->transport)) {
+        parts = (mesh_part *)mesh_transport_alloc(c->transport, ((size_t)n + 1) * sizeof *parts);
+        if (!parts) return mesh__comm_broken(c, MESH_ERR_MEMORY, rank, "%s: no memory for %d tensors", function, n);
     }
-    return MESH_OK;
+    status = mesh__norm_of_parts(c, list, n, parts, max, norm, function);
+    mesh_transport_free(c->transport, parts);
+    return status;
 }
 
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm) {

@@ -118,8 +118,7 @@ MESH__PRIVATE mesh_status mesh__lists_gather(mesh_comm *c, const char *function,
     mesh_status status = MESH_OK, met;
     if (first && (counts = (uint64_t *)mesh_transport_alloc(c->transport, (size_t)n * sizeof *counts)) == NULL)
         status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for the sizes of %d lists", n);
-    if ((met = mesh__agree(c, function, status, &why)) == MESH_OK)
-        met = mesh_gather(c, NULL, &size, counts, 1, MESH_U64, 0);
+    if ((met = mesh__agree(c, function, status, &why)) == MESH_OK) met = mesh__host_gather(c, &size, counts);
     for (i = 0, size = 0; i < n && first && met == MESH_OK; i++) {
         sizes[i] = (size_t)counts[i];
         size += counts[i];
@@ -129,7 +128,7 @@ MESH__PRIVATE mesh_status mesh__lists_gather(mesh_comm *c, const char *function,
         (size > INT32_MAX / 2 || !mesh__grow(all->t, (void **)&all->p, &all->cap, (int)size + 1, 1)))
         status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for lists of %u bytes", size);
     if (met == MESH_OK) met = mesh__agree(c, function, status, &why);
-    if (met == MESH_OK) met = mesh_gather_v(c, NULL, mine->p, (size_t)mine->len, all->p, sizes, NULL, MESH_BYTES, 0);
+    if (met == MESH_OK) met = mesh__host_gather_v(c, mine->p, (size_t)mine->len, all->p, sizes);
     return met;
 }
 
@@ -486,7 +485,7 @@ MESH__PRIVATE mesh_status mesh__votes_count(const mesh__votes *v, const mesh__sa
 }
 
 /* Copy this rank's shares, one after the other, as they are in files. */
-MESH__PRIVATE mesh_status mesh__pieces_copy(mesh__save *s, const mesh__votes *v, const mesh_named *list,
+MESH__PRIVATE mesh_status mesh__pieces_copy(mesh_comm *c, mesh__save *s, const mesh__votes *v, const mesh_named *list,
                                             mesh_error *err) {
     int64_t total = 0, at = 0;
     int k, n = 0, pass;
@@ -504,7 +503,8 @@ MESH__PRIVATE mesh_status mesh__pieces_copy(mesh__save *s, const mesh__votes *v,
             }
             share.data = s->data + at;
             at += (share.count * (int64_t)mesh_dtype_bytes(t->dtype) + 15) & ~INT64_C(15);
-            mesh__part_copy(t, &share.box, share.first, share.count, share.data, 0, t->dtype);
+            if (mesh__part_copy(c, t, &share.box, share.first, share.count, share.data, 0, t->dtype) != MESH_OK)
+                return mesh__part_failed(c, list[v->mine[k]].name, err);
             mesh__part_turn(share.data, share.count, t->dtype);
             s->share[s->nshares++] = share;
         }
@@ -672,11 +672,11 @@ MESH__PRIVATE mesh_status mesh__save_prepare(mesh_comm *c, mesh__save *s, const 
     met = mesh__agree(c, function, status, &why);
     mesh__mark_remove(s);
     count = (size_t)s->catalog.n;
-    if (met == MESH_OK) met = mesh_all_reduce(c, NULL, v.low, v.low, count, MESH_U64, MESH_MIN);
-    if (met == MESH_OK) met = mesh_all_reduce(c, NULL, v.high, v.high, count, MESH_U64, MESH_MAX);
-    if (met == MESH_OK) met = mesh_all_reduce(c, NULL, v.holders, v.holders, count, MESH_I32, MESH_SUM);
+    if (met == MESH_OK) met = mesh__host_all_reduce(c, v.low, count, MESH_U64, MESH_MIN);
+    if (met == MESH_OK) met = mesh__host_all_reduce(c, v.high, count, MESH_U64, MESH_MAX);
+    if (met == MESH_OK) met = mesh__host_all_reduce(c, v.holders, count, MESH_I32, MESH_SUM);
     if (met == MESH_OK) status = mesh__votes_count(&v, s, list, &why);
-    if (met == MESH_OK && status == MESH_OK) status = mesh__pieces_copy(s, &v, list, &why);
+    if (met == MESH_OK && status == MESH_OK) status = mesh__pieces_copy(c, s, &v, list, &why);
     mesh_transport_free(s->t, v.memory);
     if (met == MESH_OK) met = mesh__agree(c, function, status, &why);
     mesh__crc_make(&s->crc);
@@ -750,7 +750,7 @@ MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, con
         said[0] = ended ? 0 : (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(e->t->rank + 1);
         said[1] = s->mark;
         said[2] = ~s->mark;
-        met = mesh_all_reduce(c, NULL, said, said, 3, MESH_U64, MESH_MAX);
+        met = mesh__host_all_reduce(c, said, 3, MESH_U64, MESH_MAX);
         if (met == MESH_OK && said[0] >> 32 >= (uint64_t)(MESH__DISK_NS / 1000000000)) {
             int rank = (int)(uint32_t)(said[0] - 1);
             return mesh__fail(&c->error, MESH_ERR_TIMEOUT, rank,
@@ -783,7 +783,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
-    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, s->sum, s->sum, (size_t)files, MESH_U32, MESH_XOR);
+    if (status == MESH_OK) status = mesh__host_all_reduce(c, s->sum, (size_t)files, MESH_U32, MESH_XOR);
     if (status == MESH_OK) {
         mesh_status committed = s->first ? mesh__commit(s, &why) : MESH_OK;
         status = mesh__agree(c, function, committed, &why);

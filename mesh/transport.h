@@ -64,7 +64,7 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
    id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
    (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free (also where they say
-   UNSUPPORTED: none left, none of theirs), memory_*, locality (every rank has a host of its own), arm and fd (nobody can wait for a
+   UNSUPPORTED: none left, none of theirs), squares and scale (no norms of device memory), memory_*, locality (every rank has a host of its own), arm and fd (nobody can wait for a
    descriptor).
 
    group_open   Called by every rank of a comm for the same list of axes: `group` is this rank's, `color` says which of those along
@@ -82,6 +82,10 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
                 call to call. Ranks need not agree: the core takes the first rank's answers for everybody's.
    arm          IN_PROGRESS: there is work now, call progress. OK: the descriptor that `fd` names becomes readable when there is, and *wake is when to
                 call progress at the latest (INT64_MAX: no need). The descriptor is the transport's; it is waited for, never read.
+   squares      The sums of the squares of a list of parts, f16, bf16, f32 or f64: of numbers whose squares are neither too large nor too small for an
+                f64, of the larger ones times 2^-600, of the smaller ones times 2^600: the first three f64 of `sums`, MESH_SQUARES_BYTES of alloc's
+                scratch, the rest of which it works in.
+   scale        Every element of a list of parts times a factor: in f64, rounded once.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
@@ -222,6 +226,14 @@ enum {
 typedef enum mesh_call_kind { MESH_CALLS(MESH_X) MESH_CALL_COUNT } mesh_call_kind;
 #undef MESH_X
 
+/* Elements of a tensor in the transport's memory. */
+typedef struct mesh_part {
+    void *base;
+    mesh_block block; /* in bytes; of no dims: contiguous */
+    uint64_t count;   /* elements */
+    int dtype, zero;
+} mesh_part;
+
 typedef struct mesh_allocator {
     void *(*alloc)(void *ctx, size_t nbytes);
     void (*free)(void *ctx, void *p);
@@ -262,10 +274,13 @@ typedef struct mesh_ops {
     int (*locality)(mesh_transport *t, int rank);
     mesh_status (*arm)(mesh_transport *t, int64_t *wake);
     int (*fd)(mesh_transport *t); /* -1: none */
+    mesh_status (*squares)(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums);
+    mesh_status (*scale)(mesh_transport *t, void *group, const mesh_part *list, int n, double factor);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
-#define MESH_OPS_BARE NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define MESH_OPS_BARE \
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
@@ -274,6 +289,7 @@ typedef struct mesh_ops {
 enum { MESH_FENCE_AFTER = 0, MESH_FENCE_ON = 1 };
 /* For buffers of operations: memory that peers can be shown. Else scratch, often of the same sizes. */
 enum { MESH_ALLOC_BUFFER = 1 };
+enum { MESH_SQUARES_BYTES = 1 << 22 };
 
 /* What a transport can do beyond the required, and what the core does where a bit is not set. */
 enum {

@@ -373,6 +373,8 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  NULL,
                                  NULL,
                                  NULL,
+                                 NULL,
+                                 NULL,
                                  NULL};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;
@@ -421,7 +423,90 @@ static void test_device_redistribute(void) {
     for (i = 0; i < 6; i++) device_world(sizes[i], redistribute_rank, &problems);
 }
 
+/* Saved from a device's memory and from a host's, loaded into either: the same files. */
+static void test_device_checkpoint(void) {
+    static const char *const meshes[] = {"a=1", "a=3", "a=2,b=2", "a=2,b=3"};
+    test_random r = random_from(78);
+    int i;
+    folder_new();
+    for (i = 0; i < 24 && !test_failures; i++) {
+        state_run run = MESH_ZERO;
+        run.mesh = meshes[random_below(&r, 4)];
+        run.shapes = random_next(&r), run.layouts = random_next(&r), run.save = i;
+        run.file_bytes = i % 3 ? 2000 : 0;
+        run.started = i % 2;
+        if (i % 3 != 2)
+            device_world(state_world(run.mesh), state_rank, &run);
+        else
+            state_go(SIM, &run);
+        run.loads = 1, run.layouts = random_next(&r), run.mesh = meshes[random_below(&r, 4)];
+        if (i % 3 != 1)
+            device_world(state_world(run.mesh), state_rank, &run);
+        else
+            state_go(SIM, &run);
+    }
+    folder_end();
+}
+
+/* Elements that do not lie side by side, in more than one slab; floats of another dtype; a tensor of one dim. */
+static void device_slabs_rank(mesh_transport *t, void *ctx) {
+    enum { ROWS = 700, COLS = 801, LONG = 1500001 };
+    static const int64_t shape[2] = {ROWS, COLS}, length[1] = {LONG}, skewed[2] = {1, ROWS + 3}, every_other[1] = {2},
+                         rows[2] = {40000, 1};
+    mesh_comm c;
+    mesh_named list[2];
+    size_t nbytes[2] = {(size_t)(ROWS + 3) * COLS * 8, (size_t)LONG * 4};
+    unsigned char *host[2];
+    int i, what;
+    int64_t e;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (what = 0; what < 2; what++) { /* load: the second tensor as f16; rows apart from each other */
+        memset(list, 0, sizeof list);
+        list[0].name = "column-major", list[1].name = "long";
+        CHECK_OK(mesh_tensor_make(&list[0].tensor, &c.on, "x:R", what ? MESH_F64 : MESH_F32, 2, shape, &c.error), c.error);
+        CHECK_OK(mesh_tensor_make(&list[1].tensor, &c.on, "x:R", MESH_F16, 1, length, &c.error), c.error);
+        list[0].tensor.strides = what ? rows : skewed;
+        if (!what) list[1].tensor.strides = every_other;
+        nbytes[0] = what ? (size_t)ROWS * 40000 * 8 : (size_t)(ROWS + 3) * COLS * 4;
+        for (i = 0; i < 2; i++) {
+            host[i] = (unsigned char *)calloc(1, nbytes[i] + 8);
+            CHECK_OK(mesh_alloc(t, nbytes[i] + 8, &list[i].tensor.data, &c.error), c.error);
+        }
+        for (e = 0; e < ROWS * COLS && !what; e++) ((float *)(void *)host[0])[e % COLS * (ROWS + 3) + e / COLS] = (float)e;
+        for (e = 0; e < LONG && !what; e++) ((uint16_t *)(void *)host[1])[2 * e] = mesh__f16_of_f32((float)(e % 2000));
+        for (i = 0; i < 2; i++) CHECK_OK(mesh_copy(&c, list[i].tensor.data, host[i], nbytes[i]), c.error);
+        if (what) {
+            mesh_checkpoint_desc d = MESH_ZERO;
+            int64_t wrong = 0;
+            d.convert = 1;
+            CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, list, 2, &d), c.error);
+            for (i = 0; i < 2; i++) CHECK_OK(mesh_copy(&c, host[i], list[i].tensor.data, nbytes[i]), c.error);
+            for (e = 0; e < ROWS * 40000; e++) {
+                double want = e % 40000 < COLS ? (double)(float)(e / 40000 * COLS + e % 40000) : 0;
+                wrong += ((double *)(void *)host[0])[e] != want;
+            }
+            for (e = 0; e < LONG; e++) wrong += ((uint16_t *)(void *)host[1])[e] != mesh__f16_of_f32((float)(e % 2000));
+            CHECK_INT(wrong, 0);
+        } else {
+            CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, list, 2, NULL), c.error);
+        }
+        for (i = 0; i < 2; i++) {
+            CHECK_OK(mesh_free(t, list[i].tensor.data, &c.error), c.error);
+            free(host[i]);
+        }
+    }
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_device_slabs(void) {
+    folder_new();
+    device_world(2, device_slabs_rank, NULL);
+    folder_end();
+}
+
 static const test_case device_tests[] = {
+    {"device/checkpoint", test_device_checkpoint, 0},
+    {"device/slabs", test_device_slabs, 0},
     {"device/conformance", test_device_conformance, 0},
     {"device/redistribute", test_device_redistribute, 0},
 };

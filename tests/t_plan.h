@@ -1,5 +1,6 @@
 /* mesh/plan.h and its rooms: every plan run by a one-thread interpreter over index arrays, bytes beside the bound and PyTorch's, every error. */
 
+#include "floats.h"
 #include "plan_hash.h"
 
 enum { PLAN_RANKS = 64, PLAN_ELEMS = 4096 };
@@ -36,14 +37,6 @@ static int plan_partial_index(const mesh *m, const mesh_spec *s, int rank, int *
     return index;
 }
 
-/* The index in the whole tensor of element k of a box. */
-static int64_t plan_linear_in(int ndim, const int64_t *shape, const mesh_box *box, int64_t k) {
-    int64_t at[MESH_MAX_DIMS], linear = 0;
-    int d;
-    for (d = ndim - 1; d >= 0; d--) at[d] = box->offset[d] + k % box->shape[d], k /= box->shape[d];
-    for (d = 0; d < ndim; d++) linear = linear * shape[d] + at[d];
-    return linear;
-}
 static int64_t plan_linear(const mesh_plan *p, const mesh_box *box, int64_t k) {
     return plan_linear_in(p->view.ndim, p->view.shape, box, k);
 }

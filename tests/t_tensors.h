@@ -19,22 +19,6 @@ static double float_rounded(mesh_dtype d, double v) {
     if (whole - v > 0.5 || (whole - v == 0.5 && (int64_t)whole % 2)) whole--;
     return whole * q;
 }
-static double float_at(mesh_dtype d, const void *p, int64_t i) {
-    if (d == MESH_F64) return ((const double *)p)[i];
-    if (d == MESH_F32) return (double)((const float *)p)[i];
-    return (double)(d == MESH_F16 ? mesh__f32_of_f16(((const uint16_t *)p)[i])
-                                  : mesh__f32_of_bf16(((const uint16_t *)p)[i]));
-}
-/* v is a value of the dtype. */
-static void float_put(mesh_dtype d, void *p, int64_t i, double v) {
-    if (d == MESH_F64) ((double *)p)[i] = v;
-    if (d == MESH_F32) ((float *)p)[i] = (float)v;
-    if (d == MESH_F16) ((uint16_t *)p)[i] = mesh__f16_of_f32((float)v);
-    if (d == MESH_BF16) ((uint16_t *)p)[i] = mesh__bf16_of_f32((float)v);
-}
-
-static const mesh_dtype float_dtypes[4] = {MESH_F16, MESH_BF16, MESH_F32, MESH_F64};
-
 /* Conversions by the kernels: every bit pattern of the small ones, ties, numbers that two roundings would get wrong, infinities. */
 static void test_convert(void) {
     test_random r = random_from(77);
@@ -123,22 +107,6 @@ static double tensor_whole(const tensor_problem *p, int64_t at) {
 
 /* What lies in the destination before. */
 static double tensor_before(const tensor_problem *p, int64_t at) { return (double)((at * 3 + p->salt) % 11) - 5; }
-
-static mesh_layout tensor_layout(test_random *r, const mesh *m, int ndim, const int64_t *shape, int op) {
-    mesh_layout l;
-    mesh_error err;
-    int i;
-    CHECK_OK(mesh_layout_make(&l, m, NULL, ndim, shape, &err), err);
-    for (i = 0; i < m->naxes; i++) {
-        int kind = random_below(r, 5);
-        mesh_place place = kind == 0            ? mesh_partial((mesh_op)op)
-                           : kind == 1          ? mesh_invariant()
-                           : kind == 2 || !ndim ? mesh_replicate()
-                                                : mesh_shard(random_below(r, ndim));
-        CHECK_OK(mesh_layout_set(&l, m->axis[i].name, place, &err), err);
-    }
-    return l;
-}
 
 /* Check this rank's part of a destination that is not partial. */
 static int tensor_wrong(const tensor_problem *p, const mesh_tensor *t, const int64_t *strides, int rank,

@@ -69,8 +69,8 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("a slot that is not cleared", TABLE, "dev->zero(g->grad_slot[segment & 1], g->slot_bytes);", "", 2, "dp_shard=2 --zero 3 --layers 3", None),
     ("weights a layer late", TABLE, "must(mesh_buckets_wait(b, listed(g, segment, back)));", "if (!ahead) must(mesh_buckets_wait(b, listed(g, segment, back)));",
      2, "dp_shard=2 --zero 3", None),
-    ("replicas counted in the norm", NET, "if (first_holder(&p->rest.layout) &&", "if (", 2, "tp=2", None),
-    ("the loss counted by every rank of tp", NET, 'if (mesh_comm_index(&comm, "tp") > 0) dev->zero(&r->sums[0], sizeof(double));', "",
+    ("a gradient left out of the norm", NET, "mesh_norm(&world, r->grads, r->ngrads, norm)", "mesh_norm(&world, r->grads, r->ngrads - 1, norm)", 2, "tp=2", None),
+    ("the loss counted by every rank of tp", NET, 'if (mesh_comm_index(&comm, "tp") > 0) dev->zero(r->loss, sizeof loss);', "",
      2, "tp=2", None),
     ("positions from the start on every rank", TABLE, 'l = with(l, "cp", mesh_shard(0));', "", 2, "cp=2", "the table is wrong: adding positions"),
     ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
@@ -85,7 +85,7 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("memory of one layer's gradients for all, where the weights' half is later", TABLE, "if (a->splits) return device_memory(nbytes);", "",
      2, "pp=2 --micro 4 --schedule zb-h1 --layers 4", None),
     ("the schedule's stages in a loop where they are a V", NET, "mesh_schedule_stage(&r->schedule, index, k)", "k * p + index", 2, "pp=2 --micro 4 --schedule zb-v --layers 4", None),
-    ("a loss that is no number", NET, "*norm = sqrt(sums[1]);", "*norm = sqrt(-sums[1]);", 2, "dp=2", None),
+    ("a loss that is no number", NET, "must(mesh_copy(&comm, &loss, r->loss, sizeof loss));", "*norm = sqrt(-*norm), loss = *norm;", 2, "dp=2", None),
     ("the router's weights whole and invariant beside cut tokens", TABLE, """if (r->cut == 'S') return with(l, "tp", mesh_replicate());""",
      """if (r->cut == 'S') return with(l, "tp", mesh_invariant());""", 2, "tp=2 --ep 1", "the table is wrong: the router"),
     ("experts' gradients of the own tokens only", TABLE, "if (r->cut == 'X') return experts_layout(n, shape, mesh_replicate());",
@@ -94,8 +94,8 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
     ("tokens' gradients through the router alone", NET, "dev->residual(data(&s->whole2.g), through, NULL, tokens, C);", "", 2, "dp_shard=2 --ep 2", None),
     ("the first expert's bias for all of a rank's", NET, "P(g, w, EACH_UP_B) + x.up_b, x.rows", "P(g, w, EACH_UP_B), x.rows", 2, "dp_shard=2 --ep 2", None),
     ("experts' gradients added where the second expert's belong", NET, "G(g, w, EACH_DOWN_B) + x.down_b, x.grad_out", "G(g, w, EACH_DOWN_B), x.grad_out", 2, "tp=2 --ep 2", None),
-    ("experts counted by every rank in the norm", NET, "if (first_holder(&p->rest.layout) &&", "if ((p->row->cut == 'X' || first_holder(&p->rest.layout)) &&",
-     2, "dp_shard=2 --ep 1", None),
+    ("the norm of the first chunk only", NET, "mesh_norm(&world, r->grads, r->ngrads, norm)", "mesh_norm(&world, r->grads, r->stage[0].n, norm)",
+     2, "pp=2 --micro 4 --schedule zb-v --layers 4", None),
 ]
 
 

@@ -742,6 +742,8 @@ MESH__PRIVATE const mesh_ops *mesh_sim__ops(void) {
                                  NULL,
                                  mesh_sim__locality,
                                  NULL,
+                                 NULL,
+                                 NULL,
                                  NULL};
     return &ops;
 }

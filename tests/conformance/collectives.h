@@ -462,7 +462,7 @@ static void conf_objects(conf_case *c, size_t large) {
         given.data = bytes;
         given.nbytes = n;
         mine = c->me == root ? &given : &o;
-        if (k % 2) {
+        if (k % 2 || conf_has(t, MESH_CAP_DEVICE)) {
             CONFORM_CALL(mesh_broadcast_object(c->comm, c->axes, mine, root), c->comm);
         } else {
             CONFORM_CALL(mesh_broadcast_object_start(c->comm, c->axes, mine, root, &r), c->comm);
@@ -872,9 +872,9 @@ static void conf_group(mesh_comm *comm, const char *axes, size_t large, const me
         if (!k && on_host) conf_reductions(&c, large, MESH_MINLOC);
     }
     conf_exchange(&c);
-    if (on_host) conf_objects(&c, large);
+    conf_objects(&c, large);
     for (k = 0; k < 4 && on_host; k++) conf_user_ops(&c, ops[0], ops[1], k < 3 ? counts[k] : large);
-    if (!on_host) conf_left_out(c.t, "minloc, maxloc, ops of one's own, broadcast_object (they need host memory)");
+    if (!on_host) conf_left_out(c.t, "minloc, maxloc, ops of one's own, broadcast_object_start (they need host memory)");
     conf_free_room(&c);
 }
 

@@ -1,4 +1,4 @@
-/* mesh_nccl.cu - what mesh_nccl.h runs on a GPU: moves, zeros, reductions, divisions. Part of mesh.h 0.1.0. MIT licence. */
+/* mesh_nccl.cu - what mesh_nccl.h runs on a GPU: moves, zeros, reductions, divisions, sums of squares, scaling. Part of mesh.h 0.1.0. MIT licence. */
 /*
 One source, two readers. `ptx.sh` compiles it with nvcc to the PTX in ../mesh_nccl_ptx.h; nobody who uses mesh.h runs nvcc. Without
 __CUDACC__ it is C99 and C++11 (gcc or clang): each kernel is then static void name(parameter, thread, threads), with a pointer to its
@@ -30,10 +30,11 @@ typedef struct mesh__kernel_args {
     unsigned long long count;    /* units in all; of a block with dims run * product of its counts */
     mesh__kernel_block to, from;
     int to_ndim, from_ndim; /* 0: contiguous, and the block is not read */
-    int op;                 /* of reductions: mesh_op, but for minloc and maxloc */
+    int op;                 /* of reductions: mesh_op, but for minloc and maxloc; of squares: 0: slots are set, 1: added to; of fold: slots of dst */
     int divide;             /* of divisions: the divisor, not 0 */
+    double factor;          /* of scaling */
 } mesh__kernel_args;
-typedef char mesh__kernel_args_are_312_bytes[sizeof(mesh__kernel_args) == 312 ? 1 : -1];
+typedef char mesh__kernel_args_are_320_bytes[sizeof(mesh__kernel_args) == 320 ? 1 : -1];
 
 /* The kernels' names. A kernel's single parameter is a mesh__kernel_args, that of mesh_move_few and mesh_move_many a mesh__batch (of which
    they read the first 4,096 and 32,760 bytes). Grids and blocks have one dim, of any size (theirs: blocks of at most 512). */
@@ -45,6 +46,8 @@ typedef char mesh__kernel_args_are_312_bytes[sizeof(mesh__kernel_args) == 312 ? 
     X(mesh_reduce_i32) X(mesh_reduce_u32) X(mesh_reduce_f32) X(mesh_reduce_i64) X(mesh_reduce_u64) X(mesh_reduce_f64) \
     X(mesh_reduce_c64) X(mesh_reduce_c128)                                                                          \
     X(mesh_divide_f16) X(mesh_divide_bf16) X(mesh_divide_f32) X(mesh_divide_f64)                                    \
+    X(mesh_squares_f16) X(mesh_squares_bf16) X(mesh_squares_f32) X(mesh_squares_f64) X(mesh_fold)                   \
+    X(mesh_scale_f16) X(mesh_scale_bf16) X(mesh_scale_f32) X(mesh_scale_f64)                                        \
     X(mesh_move_few) X(mesh_move_many)
 /* clang-format on */
 
@@ -561,6 +564,103 @@ MESH__K_LANES(mesh_divide_bf16, mesh__k2, 0, mesh__k_bf16_of_f32(mesh__k_f32_of_
 MESH__K_ELEMENTS_ALONE(mesh_divide_f32, mesh__k4, mesh__k_bits32(mesh__k_f32(x) / (float)a.divide))
 MESH__K_ELEMENTS_ALONE(mesh_divide_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) / (double)a.divide))
 
+/* ---- // >>norms: sums of squares, scaling --------------------------------------------------------------------------------------- */
+
+/* A thread's: of numbers whose squares an f64 holds, of larger ones times 2^-600, of smaller ones times 2^600; as mesh/norm.h has them. */
+typedef struct MESH__K_ANY mesh__k_sums {
+    uint64_t part[3];
+} mesh__k_sums;
+
+MESH__K_DEVICE void mesh__k_square(double *sum, double v, int any_f64) {
+    const double size = v < 0 ? -v : v;
+    if (any_f64 && (size < 1e-140 || size > 1e150) && size <= 1.7976931348623157e308) {
+        const int large = size > 1;
+        const double near = v * (large ? 2.4099198651028841e-181 : 4.1495155688809930e180), square = near * near;
+        sum[1] += large ? square : 0;
+        sum[2] += large ? 0 : square;
+    } else {
+        sum[0] += v * v;
+    }
+}
+
+/* Number k of the 16 bytes. */
+#define MESH__K_NUMBER_f16(v, k) (double)mesh__k_f32_of_f16((v).word[(k) / 2] >> 16 * ((k) % 2) & 0xffff)
+#define MESH__K_NUMBER_bf16(v, k) (double)mesh__k_f32_of_bf16((v).word[(k) / 2] >> 16 * ((k) % 2) & 0xffff)
+#define MESH__K_NUMBER_f32(v, k) (double)mesh__k_f32((v).word[k])
+#define MESH__K_NUMBER_f64(v, k) mesh__k_f64((uint64_t)(v).word[2 * (k)] | (uint64_t)(v).word[2 * (k) + 1] << 32)
+
+/* Slot t of dst: what thread t adds up; of no elements: nothing. Where src is contiguous and aligned a thread takes 16 bytes at a time: first come those, then the elements left
+   over. */
+#define MESH__K_SQUARES(name, T, any_f64)                                                                       \
+    MESH__K_KERNEL(mesh_squares_##name) {                                                                       \
+        const uint32_t per = 16 / sizeof(T);                                                                    \
+        const uint64_t words = a.from_ndim || a.src % 16 ? 0 : a.count / per, single = words * per - words;     \
+        mesh__k_sums *slot = MESH__K_AT(mesh__k_sums, a.dst + MESH__K_THREAD * sizeof(mesh__k_sums));           \
+        double sum[3] = MESH_ZERO;                                                                              \
+        uint64_t i;                                                                                             \
+        uint32_t k;                                                                                             \
+        MESH__K_EACH(i, a.count - single) {                                                                     \
+            mesh__k16 v = MESH_ZERO;                                                                            \
+            if (i < words) {                                                                                    \
+                v = *MESH__K_AT(const mesh__k16, a.src + i * 16);                                               \
+                MESH__K_EVERY                                                                                   \
+                for (k = 0; k < per; k++) mesh__k_square(sum, MESH__K_NUMBER_##name(v, k), any_f64);            \
+            } else {                                                                                            \
+                const uint64_t x = *MESH__K_AT(const T, MESH__K_FROM(i + single, sizeof(T)));                   \
+                v.word[0] = (uint32_t)x, v.word[1] = (uint32_t)(x >> 32);                                       \
+                mesh__k_square(sum, MESH__K_NUMBER_##name(v, 0), any_f64);                                      \
+            }                                                                                                   \
+        }                                                                                                       \
+        MESH__K_EVERY                                                                                           \
+        for (k = 0; k < 3 && a.count; k++) slot->part[k] = mesh__k_bits64(a.op ? mesh__k_f64(slot->part[k]) + sum[k] : sum[k]); \
+    }
+MESH__K_SQUARES(f16, mesh__k2, 0)
+MESH__K_SQUARES(bf16, mesh__k2, 0)
+MESH__K_SQUARES(f32, mesh__k4, 0)
+MESH__K_SQUARES(f64, mesh__k8, 1)
+
+/* Slot t of dst = slots t, t + op, t + 2 * op, ... of the `count` of src, added up by thread t. */
+MESH__K_KERNEL(mesh_fold) {
+    const uint64_t outs = (uint64_t)a.op;
+    uint64_t t, i;
+    int j, k;
+    MESH__K_EACH(t, outs) {
+        mesh__k_sums *slot = MESH__K_AT(mesh__k_sums, a.dst + t * sizeof(mesh__k_sums));
+        double sum[3] = MESH_ZERO;
+        MESH__K_ONCE
+        for (i = t; i < a.count; i += MESH__K_AHEAD * outs) {
+            mesh__k_sums v[MESH__K_AHEAD];
+            MESH__K_EVERY
+            for (j = 0; j < MESH__K_AHEAD; j++) { /* what is read beyond the last is the thread's first, and not added */
+                const uint64_t at = i + (uint64_t)j * outs;
+                v[j] = *MESH__K_AT(const mesh__k_sums, a.src + (at < a.count ? at : t) * sizeof(mesh__k_sums));
+            }
+            MESH__K_EVERY
+            for (j = 0; j < MESH__K_AHEAD; j++) {
+                MESH__K_EVERY
+                for (k = 0; k < 3; k++) sum[k] += i + (uint64_t)j * outs < a.count ? mesh__k_f64(v[j].part[k]) : 0;
+            }
+        }
+        MESH__K_EVERY
+        for (k = 0; k < 3; k++) slot->part[k] = mesh__k_bits64(sum[k]);
+    }
+}
+
+/* Rounded to odd, so that what is rounded again, to a half, comes out as if it had been rounded once. */
+MESH__K_DEVICE float mesh__k_f32_odd(double v) {
+    const float f = (float)v;
+    const double back = (double)f;
+    const uint32_t u = mesh__k_bits32(f);
+    if (back == v || v != v) return f;
+    return mesh__k_f32((u - ((back < 0 ? -back : back) > (v < 0 ? -v : v))) | 1);
+}
+
+/* Products in f64, rounded once. */
+MESH__K_LANES(mesh_scale_f16, mesh__k2, 0, mesh__k_f16_of_f32(mesh__k_f32_odd((double)mesh__k_f32_of_f16(x) * a.factor)))
+MESH__K_LANES(mesh_scale_bf16, mesh__k2, 0, mesh__k_bf16_of_f32(mesh__k_f32_odd((double)mesh__k_f32_of_bf16(x) * a.factor)))
+MESH__K_ELEMENTS_ALONE(mesh_scale_f32, mesh__k4, mesh__k_bits32((float)((double)mesh__k_f32(x) * a.factor)))
+MESH__K_ELEMENTS_ALONE(mesh_scale_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) * a.factor))
+
 #undef MESH__K_DEVICE
 #undef MESH__K_KERNEL
 #undef MESH__K_BATCH
@@ -582,3 +682,8 @@ MESH__K_ELEMENTS_ALONE(mesh_divide_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) 
 #undef MESH__K_ELEMENTS_ALONE
 #undef MESH__K_LANES
 #undef MESH__K_COMPLEX
+#undef MESH__K_SQUARES
+#undef MESH__K_NUMBER_f16
+#undef MESH__K_NUMBER_bf16
+#undef MESH__K_NUMBER_f32
+#undef MESH__K_NUMBER_f64

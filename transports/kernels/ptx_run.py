@@ -157,6 +157,16 @@ def instruction(opcode, ops):
         return put(a[0])
     if name == "not":
         return put(lambda m: ~a[0](m))
+    if name == "bfi" and kind[0] == "b":  # a[3] bits of a[0] at bit a[2] of a[1]
+
+        def insert(m):
+            at, n = a[2](m) & 0xFF, a[3](m) & 0xFF
+            field = ((1 << n) - 1) << at & mask
+            return a[1](m) & ~field | a[0](m) << at & field
+
+        return put(insert)
+    if name == "neg" and kind[0] == "f":
+        return put(lambda m: a[0](m) ^ 1 << bits - 1)
     if name == "neg":
         return put(lambda m: -a[0](m))
     if name == "selp":
@@ -164,6 +174,8 @@ def instruction(opcode, ops):
     if name == "setp":
         if len(part) != 3:
             raise SystemExit("ptx_run: " + opcode)
+        if part[1] == "nan":
+            return put(lambda m: any(math.isnan(number(x(m), bits)) for x in a[:2]), True)
         how, unordered = (part[1], False) if part[1] in COMPARE else (part[1][:-1], True)
         f = COMPARE[how]
         if kind[0] == "f":
@@ -192,6 +204,8 @@ def instruction(opcode, ops):
             if target == "f32":
                 return put(lambda m: pack(struct.unpack("<e", (a[0](m) & 0xFFFF).to_bytes(2, "little"))[0], 32), 0xFFFFFFFF)
             return put(lambda m: pack(number(a[0](m), 32), 16), 0xFFFF)
+        if (target, source, middle) in (("f64", "f32", []), ("f32", "f64", ["rn"])):
+            return put(lambda m: pack(number(a[0](m), from_bits), to_bits), (1 << to_bits) - 1)
         if target[0] == "f" and source == "s32" and middle == ["rn"]:
             return put(lambda m: pack(float(signed(a[0](m), 32)), to_bits), (1 << to_bits) - 1)
         if target[0] in "us" and source[0] in "us" and not middle:

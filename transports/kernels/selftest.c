@@ -1,4 +1,4 @@
-/* selftest.c - mesh_nccl.cu, compiled as C, against mesh__reduce, mesh__divide and memcpy. Part of mesh.h 0.1.0. MIT licence. */
+/* selftest.c - mesh_nccl.cu, compiled as C, against mesh__reduce, mesh__divide, mesh__narrow and memcpy. Part of mesh.h 0.1.0. MIT licence. */
 /*
     cc -std=c99 -O2 -ffp-contract=off -Wall -Wextra -Wno-unused-function transports/kernels/selftest.c -o build/kernels
     build/kernels [seed]                                            the last line is "N passed, N failed"
@@ -19,19 +19,21 @@ bit; only where a sum, a product or a quotient is a NaN any NaN will do. A batch
 enum { ROOM = 1 << 16, MARGIN = 64 };
 
 typedef void kernel(const void *parameter, unsigned long long thread, unsigned long long threads);
-typedef enum kind { MOVE, ZERO, REDUCE, DIVIDE } kind;
+typedef enum kind { MOVE, ZERO, REDUCE, DIVIDE, SCALE, SQUARES } kind;
 
 typedef struct job {
     const char *name;
     kernel *run;
     kind kind;
-    int dtype; /* reductions, divisions */
+    int dtype; /* but for moves and zeros */
     uint32_t width, align;
 } job;
 
 #define JOB_MOVE(w) {"mesh_move_" #w, mesh_move_##w, MOVE, 0, w, w}, {"mesh_zero_" #w, mesh_zero_##w, ZERO, 0, w, w}
 #define JOB_REDUCE(t, T, w, a) {"mesh_reduce_" #t, mesh_reduce_##t, REDUCE, MESH_##T, w, a}
 #define JOB_DIVIDE(t, T, w) {"mesh_divide_" #t, mesh_divide_##t, DIVIDE, MESH_##T, w, w}
+#define JOB_SCALE(t, T, w) {"mesh_scale_" #t, mesh_scale_##t, SCALE, MESH_##T, w, w}
+#define JOB_SQUARES(t, T, w) {"mesh_squares_" #t, mesh_squares_##t, SQUARES, MESH_##T, w, w}
 static const job jobs[] = {JOB_MOVE(1),
                            JOB_MOVE(2),
                            JOB_MOVE(4),
@@ -54,8 +56,16 @@ static const job jobs[] = {JOB_MOVE(1),
                            JOB_DIVIDE(f16, F16, 2),
                            JOB_DIVIDE(bf16, BF16, 2),
                            JOB_DIVIDE(f32, F32, 4),
-                           JOB_DIVIDE(f64, F64, 8)};
+                           JOB_DIVIDE(f64, F64, 8),
+                           JOB_SCALE(f16, F16, 2),
+                           JOB_SCALE(bf16, BF16, 2),
+                           JOB_SCALE(f32, F32, 4),
+                           JOB_SCALE(f64, F64, 8)};
 enum { JOBS = sizeof jobs / sizeof *jobs };
+
+static const job squares_jobs[] = {JOB_SQUARES(f16, F16, 2), JOB_SQUARES(bf16, BF16, 2), JOB_SQUARES(f32, F32, 4), JOB_SQUARES(f64, F64, 8)};
+static const job fold_job = {"mesh_fold", mesh_fold, SQUARES, MESH_F64, 8, 8};
+enum { SQUARES_JOBS = sizeof squares_jobs / sizeof *squares_jobs };
 
 typedef struct batch_job {
     const char *name;
@@ -99,7 +109,7 @@ static uint64_t value(uint32_t bytes, int exponent) {
 }
 
 static int exponent_bits(const job *j) {
-    if (j->kind != REDUCE && j->kind != DIVIDE) return 0;
+    if (j->kind == MOVE || j->kind == ZERO) return 0;
     switch (j->dtype) {
     case MESH_F16: return 5;
     case MESH_BF16:
@@ -178,6 +188,12 @@ static void one(const job *j, const mesh__kernel_args *a, unsigned char *dst, co
     case ZERO: memset(d, 0, j->width); break;
     case REDUCE: mesh__reduce(a->op, j->dtype, d, s, 1); break;
     case DIVIDE: mesh__divide(j->dtype, d, 1, a->divide); break;
+    default: {
+        double v[1];
+        mesh__widen(MESH_F64, v, (mesh_dtype)j->dtype, d, 1);
+        v[0] *= a->factor;
+        mesh__narrow((mesh_dtype)j->dtype, d, MESH_F64, v, 1);
+    }
     }
     memcpy(dst, d, j->width);
 }
@@ -219,7 +235,7 @@ static void print_vector(const job *j, const mesh__kernel_args *a, unsigned grid
     mesh__kernel_args b = *a;
     b.dst = (UINT64_C(1) << 44) + (a->dst - (uintptr_t)dst.bytes);
     b.src = (UINT64_C(1) << 45) + (a->src - (uintptr_t)src.bytes);
-    printf("run %s %u %u %u %u %d %d\n", j->name, grid, block, cta, tid, all, nan ? (int)(j->align) : 0);
+    printf("run %s %u %u %u %u %d %d\n", j->name, grid, block, cta, tid, all, !nan ? 0 : j->kind == SQUARES ? 8 : (int)j->align);
     print_hex("args", &b, sizeof b);
     print_hex("dst", before.bytes, dst_bytes);
     print_hex("src", src.bytes, src_bytes);
@@ -237,7 +253,7 @@ static void report(const job *j, const mesh__kernel_args *a, unsigned long long 
 static void check(const job *j, mesh__kernel_args a, unsigned grid, unsigned block, unsigned cta, unsigned tid, int all, uint64_t dst_bytes,
                   uint64_t src_bytes) {
     unsigned long long threads = (unsigned long long)grid * block, first = (unsigned long long)cta * block + tid, t, i;
-    int nan = exponent_bits(j) && (j->kind == DIVIDE || (a.op != MESH_MIN && a.op != MESH_MAX));
+    int nan = exponent_bits(j) && (j->kind == DIVIDE || j->kind == SCALE || (a.op != MESH_MIN && a.op != MESH_MAX));
     memcpy(before.bytes, dst.bytes, ROOM);
     memcpy(want.bytes, dst.bytes, ROOM);
     for (i = all ? 0 : first; i < a.count; i += all ? 1 : threads) {
@@ -271,11 +287,14 @@ static void check(const job *j, mesh__kernel_args a, unsigned grid, unsigned blo
 static mesh__kernel_args arguments(const job *j, int op) {
     static const int divisors[] = {1, 2, 3, 5, 7, 8, 10, 64, 1000, 65537, 16777217, 2147483647};
     mesh__kernel_args a;
+    uint64_t factor;
     memset(&a, 0x5a, sizeof a); /* what a kernel has no use for is not read */
     a.dst = (uintptr_t)dst.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
     a.src = (uintptr_t)src.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
     a.op = op;
     a.divide = divisors[below(sizeof divisors / sizeof *divisors)];
+    factor = below(4) ? value(8, 11) : (UINT64_C(1023) << 52) - draw() % (UINT64_C(16) << 52); /* 2^-16 to 1 */
+    memcpy(&a.factor, &factor, sizeof factor);
     return a;
 }
 
@@ -320,6 +339,149 @@ static void huge(const job *j, int op) {
     a.count = count;
     check(j, a, 2147483647u, 1024, (unsigned)below(2147483647), (unsigned)below(1024), 0, 2 * MARGIN + 105 * j->width,
           2 * MARGIN + 105 * j->width);
+}
+
+/* ---- sums of squares ---------------------------------------------------------------------------------------------------------- */
+
+static void add_square(double sum[3], const job *j, const unsigned char *at) {
+    uint64_t aligned[1];
+    double v[1], size;
+    memcpy(aligned, at, j->width);
+    mesh__widen(MESH_F64, v, (mesh_dtype)j->dtype, aligned, 1);
+    size = v[0] < 0 ? -v[0] : v[0];
+    if (j->dtype != MESH_F64 || (size >= 1e-140 && size <= 1e150) || !(size - size == 0))
+        sum[0] += v[0] * v[0];
+    else if (size > 1)
+        sum[1] += v[0] * 2.4099198651028841e-181 * (v[0] * 2.4099198651028841e-181);
+    else
+        sum[2] += v[0] * 4.1495155688809930e180 * (v[0] * 4.1495155688809930e180);
+}
+
+/* All threads of a launch, each with its slot. */
+static void squares(const job *j, uint64_t count, int strided) {
+    unsigned grid = (unsigned)(1 + below(6)), block = (unsigned)(1 + below(6)), t, k;
+    uint64_t per = 16 / j->width, words, bytes = count * j->width, u;
+    mesh__kernel_args a = arguments(j, (int)below(2));
+    fill(j, src.bytes);
+    fill(&fold_job, dst.bytes);
+    if (below(3)) /* numbers whose sums are none of the extremes */
+        for (u = 0; u < ROOM; u += 8) {
+            double d = (double)draw() * 1e-18;
+            memcpy(dst.bytes + u, &d, 8);
+        }
+    a.dst = (uintptr_t)dst.bytes + MARGIN + below(2) * 8;
+    a.count = count;
+    a.from_ndim = 0;
+    if (strided) {
+        do bytes = layout(count, j, &a.from, &a.from_ndim);
+        while (bytes > ROOM - 256);
+    }
+    words = a.from_ndim || a.src % 16 ? 0 : count / per;
+    memcpy(before.bytes, dst.bytes, ROOM);
+    memcpy(want.bytes, dst.bytes, ROOM);
+    for (t = 0; t < grid * block; t++) {
+        unsigned char *slot = want.bytes + (a.dst - (uintptr_t)dst.bytes) + 24 * (uint64_t)t;
+        unsigned char *from = src.bytes + (a.src - (uintptr_t)src.bytes);
+        double sum[3] = {0, 0, 0}, was[3];
+        for (u = t; u < count - words * per + words; u += grid * block)
+            if (u < words)
+                for (k = 0; k < per; k++) add_square(sum, j, from + u * 16 + k * j->width);
+            else
+                add_square(sum, j, unit(from, &a.from, a.from_ndim, u + words * per - words, count, j->width));
+        memcpy(was, slot, sizeof was);
+        for (k = 0; k < 3 && count; k++) was[k] = a.op ? was[k] + sum[k] : sum[k];
+        memcpy(slot, was, sizeof was);
+    }
+    if (vectors) {
+        print_vector(j, &a, grid, block, 0, 0, 1, 1, 2 * MARGIN + 24 * (uint64_t)grid * block, 2 * MARGIN + bytes);
+        return;
+    }
+    for (t = grid * block; t-- > 0;) j->run(&a, t, grid * block);
+    one_nan(dst.bytes, 8, 11);
+    one_nan(want.bytes, 8, 11);
+    if (memcmp(dst.bytes, want.bytes, ROOM)) report(j, &a, grid * block);
+    *(memcmp(dst.bytes, want.bytes, ROOM) ? &failed : &passed) += 1;
+}
+
+/* One thread of very many, with the only slot that is there. */
+static void huge_squares(const job *j) {
+    static const long long extents[4] = {(1ll << 33) + 1, 7, 1 << 10, 5};
+    unsigned cta = (unsigned)below(2147483647), tid = (unsigned)below(1024);
+    uint64_t threads = UINT64_C(2147483647) * 1024, first = (uint64_t)cta * 1024 + tid, u;
+    int k, turn = (int)below(4);
+    double sum[3] = {0, 0, 0};
+    mesh__kernel_args a = arguments(j, 0);
+    fill(j, src.bytes);
+    fill(&fold_job, dst.bytes);
+    a.dst = (uintptr_t)dst.bytes + MARGIN - first * 24;
+    a.from.run = a.count = 3;
+    a.from_ndim = 4;
+    for (k = 0; k < 4; k++) {
+        long long extent = extents[(k + turn) % 4];
+        a.from.count[k] = extent;
+        a.from.stride[k] = extent == 7 ? 3 * (long long)j->width : extent == 5 ? 21 * (long long)j->width : 0;
+        a.count *= (uint64_t)extent;
+    }
+    memcpy(before.bytes, dst.bytes, ROOM);
+    memcpy(want.bytes, dst.bytes, ROOM);
+    for (u = first; u < a.count; u += threads)
+        add_square(sum, j, unit(src.bytes + (a.src - (uintptr_t)src.bytes), &a.from, 4, u, a.count, j->width));
+    memcpy(want.bytes + MARGIN, sum, sizeof sum);
+    if (vectors) {
+        print_vector(j, &a, 2147483647u, 1024, cta, tid, 0, 1, 2 * MARGIN + 24, 2 * MARGIN + 105 * j->width);
+        return;
+    }
+    j->run(&a, first, threads);
+    one_nan(dst.bytes, 8, 11);
+    one_nan(want.bytes, 8, 11);
+    if (memcmp(dst.bytes, want.bytes, ROOM)) report(j, &a, threads);
+    *(memcmp(dst.bytes, want.bytes, ROOM) ? &failed : &passed) += 1;
+}
+
+static void fold(uint64_t count, int outs) {
+    unsigned grid = (unsigned)(1 + below(4)), block = (unsigned)(1 + below(4)), t, k;
+    mesh__kernel_args a = arguments(&fold_job, outs);
+    uint64_t i;
+    fill(&fold_job, src.bytes);
+    fill(&fold_job, dst.bytes);
+    if (below(3))
+        for (i = 0; i < ROOM; i += 8) {
+            double d = (double)draw() * 1e-18;
+            memcpy(src.bytes + i, &d, 8);
+        }
+    a.dst = (uintptr_t)dst.bytes + MARGIN;
+    a.src = (uintptr_t)src.bytes + MARGIN;
+    a.count = count;
+    memcpy(before.bytes, dst.bytes, ROOM);
+    memcpy(want.bytes, dst.bytes, ROOM);
+    for (t = 0; t < (unsigned)outs; t++) {
+        double sum[3] = {0, 0, 0}, slot[3];
+        for (i = t; i < count; i += (unsigned)outs) {
+            memcpy(slot, src.bytes + MARGIN + 24 * i, sizeof slot);
+            for (k = 0; k < 3; k++) sum[k] += slot[k];
+        }
+        memcpy(want.bytes + MARGIN + 24 * t, sum, sizeof sum);
+    }
+    if (vectors) {
+        print_vector(&fold_job, &a, grid, block, 0, 0, 1, 1, 2 * MARGIN + 24 * (uint64_t)outs, 2 * MARGIN + 24 * count);
+        return;
+    }
+    for (t = grid * block; t-- > 0;) mesh_fold(&a, t, grid * block);
+    one_nan(dst.bytes, 8, 11);
+    one_nan(want.bytes, 8, 11);
+    if (memcmp(dst.bytes, want.bytes, ROOM)) report(&fold_job, &a, grid * block);
+    *(memcmp(dst.bytes, want.bytes, ROOM) ? &failed : &passed) += 1;
+}
+
+static void norms(int rounds) {
+    int i, round;
+    for (i = 0; i < SQUARES_JOBS; i++)
+        for (round = 0; round < rounds; round++) {
+            squares(&squares_jobs[i], below(vectors ? 60 : 1500), 0);
+            squares(&squares_jobs[i], 1 + below(vectors ? 60 : 1500), 1);
+            huge_squares(&squares_jobs[i]);
+        }
+    for (round = 0; round < rounds; round++) fold(1 + below(200), 1 + (int)below(40));
 }
 
 /* ---- batches ---------------------------------------------------------------------------------------------------------------- */
@@ -646,6 +808,8 @@ static void text(void) {
         int found = strstr(joined, names[i]) != NULL;
         int tested = 0, k;
         for (k = 0; k < JOBS; k++) tested |= strncmp(jobs[k].name, names[i] + 7, strlen(jobs[k].name)) == 0;
+        for (k = 0; k < SQUARES_JOBS; k++) tested |= strncmp(squares_jobs[k].name, names[i] + 7, strlen(squares_jobs[k].name)) == 0;
+        tested |= strncmp(fold_job.name, names[i] + 7, strlen(fold_job.name)) == 0;
         for (k = 0; k < BATCH_JOBS; k++) tested |= strncmp(batch_jobs[k].name, names[i] + 7, strlen(batch_jobs[k].name)) == 0;
         if (!found || !tested) printf("FAIL text: \"%s\": %s\n", names[i], found ? "no test" : "not there");
         *(found && tested ? &passed : &failed) += 1;
@@ -677,6 +841,7 @@ int main(int argc, char **argv) {
             }
         }
     }
+    norms(vectors ? 8 : 400);
     batches(vectors ? 6 : 400);
     if (!vectors) printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

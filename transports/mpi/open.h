@@ -161,6 +161,8 @@ static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
                                        NULL,
                                        mesh_mpi__locality,
                                        NULL,
+                                       NULL,
+                                       NULL,
                                        NULL};
 
 /* Until all ranks of a communicator have come to what this is a request of. */

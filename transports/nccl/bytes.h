@@ -171,4 +171,106 @@ MESH__PRIVATE mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int 
     mesh_nccl__leave(s, g->c);
     return MESH_OK;
 }
+
+/* ---- // >>norms: sums of squares, scaling ---- */
+
+/* Slots: one per thread of a launch, folded into ever fewer: so many, in bytes from `sums` on. */
+enum {
+    MESH_NCCL__SLOTS = 512 * 256,
+    MESH_NCCL__SLOT = 3 * 8, /* bytes */
+    MESH_NCCL__FOLDS = 3,
+    MESH_NCCL__SLOTS_AT = 256
+};
+typedef char mesh_nccl__slots_have_room
+    [MESH_NCCL__SLOTS_AT + (MESH_NCCL__SLOTS + 2048 + 32) * MESH_NCCL__SLOT <= MESH_SQUARES_BYTES ? 1 : -1];
+
+MESH__PRIVATE int mesh_nccl__is_contiguous(const mesh_part *p) { return !p->block.ndim; }
+
+/* Thread blocks that have something to do, at 16 bytes a thread where that may be. */
+MESH__PRIVATE uint64_t mesh_nccl__squares_blocks(const mesh_part *list, int n) {
+    uint64_t most = 1;
+    int i;
+    for (i = 0; i < n; i++) {
+        uint64_t units = list[i].count;
+        if (mesh_nccl__is_contiguous(&list[i])) units = units * mesh_dtype_bytes((mesh_dtype)list[i].dtype) / 16;
+        if (units / 256 + 1 > most) most = units / 256 + 1;
+    }
+    return most < MESH_NCCL__SLOTS / 256 ? most : MESH_NCCL__SLOTS / 256;
+}
+
+MESH__PRIVATE cudaError_t mesh_nccl__put_squares(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_part *list, int n,
+                                                 void *sums) {
+    static const int kernel[] = {MESH_NCCL__mesh_squares_f32, MESH_NCCL__mesh_squares_f64, MESH_NCCL__mesh_squares_f16,
+                                 MESH_NCCL__mesh_squares_bf16};
+    static const uint64_t folds[MESH_NCCL__FOLDS] = {2048, 32, 1};
+    uint64_t blocks = mesh_nccl__squares_blocks(list, n), slots = blocks * 256, to;
+    mesh__kernel_args args;
+    cudaError_t r = cudaSuccess;
+    int i, some = 0;
+    if (!s->has_kernels) return cudaErrorNotSupported;
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)sums + MESH_NCCL__SLOTS_AT;
+    for (i = 0; i < n && r == cudaSuccess; i++) {
+        if (!list[i].count) continue;
+        args.src = (uint64_t)(uintptr_t)list[i].base;
+        args.count = list[i].count;
+        args.op = some++;
+        mesh_nccl__kernel_block(&args.from, &args.from_ndim, &list[i].block,
+                                mesh_dtype_bytes((mesh_dtype)list[i].dtype));
+        if (args.op > 1) args.op = 1;
+        r = mesh_nccl__launch_on(s, c->on, kernel[list[i].dtype], &args, blocks);
+    }
+    if (!some) return s->api.cudaMemsetAsync(sums, 0, MESH_NCCL__SLOT, c->on);
+    args.from_ndim = 0;
+    for (i = 0; i < MESH_NCCL__FOLDS && r == cudaSuccess; i++) {
+        if (slots <= folds[i] && folds[i] > 1) continue;
+        to = folds[i] > 1 ? args.dst + slots * MESH_NCCL__SLOT : (uint64_t)(uintptr_t)sums;
+        args.src = args.dst;
+        args.dst = to;
+        args.count = slots;
+        args.op = (int)folds[i];
+        slots = folds[i];
+        r = mesh_nccl__launch_on(s, c->on, MESH_NCCL__mesh_fold, &args, (folds[i] + 255) / 256);
+    }
+    return r;
+}
+
+MESH__PRIVATE cudaError_t mesh_nccl__put_scale(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_part *list, int n,
+                                               double factor) {
+    static const int kernel[] = {MESH_NCCL__mesh_scale_f32, MESH_NCCL__mesh_scale_f64, MESH_NCCL__mesh_scale_f16,
+                                 MESH_NCCL__mesh_scale_bf16};
+    mesh__kernel_args args;
+    cudaError_t r = s->has_kernels ? cudaSuccess : cudaErrorNotSupported;
+    int i;
+    memset(&args, 0, sizeof args);
+    args.factor = factor;
+    for (i = 0; i < n && r == cudaSuccess; i++) {
+        args.dst = (uint64_t)(uintptr_t)list[i].base;
+        args.count = list[i].count;
+        mesh_nccl__kernel_block(&args.to, &args.to_ndim, &list[i].block, mesh_dtype_bytes((mesh_dtype)list[i].dtype));
+        r = mesh_nccl__launch(s, c, kernel[list[i].dtype], &args);
+    }
+    return r;
+}
+
+MESH__PRIVATE mesh_status mesh_nccl__squares(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "a norm", mesh_nccl__put_squares(s, g->c, list, n, sums));
+    mesh_nccl__leave(s, g->c);
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh_nccl__scale(mesh_transport *t, void *group, const mesh_part *list, int n,
+                                           double factor) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "clipping", mesh_nccl__put_scale(s, g->c, list, n, factor));
+    mesh_nccl__leave(s, g->c);
+    return MESH_OK;
+}
 #endif /* MESH_NCCL_BYTES_IMPLEMENTED */

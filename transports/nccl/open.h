@@ -255,7 +255,9 @@ MESH__RARE const mesh_ops *mesh_nccl__ops(void) {
                                  mesh_nccl__control_flush,
                                  mesh_nccl__locality,
                                  NULL,
-                                 NULL};
+                                 NULL,
+                                 mesh_nccl__squares,
+                                 mesh_nccl__scale};
     return &ops;
 }
 

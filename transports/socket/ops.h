@@ -494,7 +494,9 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops(int sharing) {
                                     mesh_socket__control_flush,
                                     mesh_socket__locality,
                                     mesh_socket__arm,
-                                    mesh_socket__fd};
+                                    mesh_socket__fd,
+                                    NULL,
+                                    NULL};
     static const mesh_ops ops = {sizeof(mesh_ops),
                                  MESH_ABI,
                                  "socket",
@@ -522,7 +524,9 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops(int sharing) {
                                  mesh_socket__control_flush,
                                  mesh_socket__locality,
                                  mesh_socket__arm,
-                                 mesh_socket__fd};
+                                 mesh_socket__fd,
+                                 NULL,
+                                 NULL};
     return sharing ? &shared : &ops;
 }
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */

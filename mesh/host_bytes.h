@@ -1,0 +1,140 @@
+/* mesh/host_bytes.h - collectives of the host's bytes over any comm: where memory is a device's, by way of it. Part of mesh.h 0.1.0. MIT licence.
+
+   Includes mesh_collectives.h. Knows nothing of what the bytes are.
+
+DO THIS
+    Nothing: mesh_collectives.h includes it.
+*/
+#if !defined(MESH_HOST_BYTES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_HOST_BYTES_IMPLEMENTED))
+#include "../mesh_collectives.h"
+#endif
+
+#ifndef MESH_HOST_BYTES_H
+#define MESH_HOST_BYTES_H
+#endif
+
+/* ==================================================================================================================== */
+#if defined(MESH_IMPLEMENTATION) && !defined(MESH_HOST_BYTES_IMPLEMENTED)
+#define MESH_HOST_BYTES_IMPLEMENTED
+
+/* All of these: every rank of the group calls, from inside of a call, and waits on the host. What fails on one rank fails on every one. */
+
+MESH__PRIVATE int mesh__by_device(const mesh_comm *c) { return (c->transport->caps & MESH_CAP_DEVICE) != 0; }
+
+/* The device's scratch, for one rank. After a failure of the comm the device may still write there: it stays the transport's. */
+MESH__PRIVATE mesh_status mesh__scratch_of(mesh_comm *c, uint64_t nbytes, void **p) {
+    mesh_transport *t = c->transport;
+    *p = NULL;
+    if (!MESH__HAS(t->ops, alloc) || !MESH__HAS(t->ops, free) || !MESH__HAS(t->ops, copy)) return MESH_ERR_UNSUPPORTED;
+    return t->ops->alloc(t, nbytes ? nbytes : 1, 0, p);
+}
+MESH__PRIVATE void mesh__scratch_give(mesh_comm *c, void *p) {
+    if (p && !c->failed) c->transport->ops->free(c->transport, p);
+}
+
+/* Without it every rank fails. */
+MESH__PRIVATE mesh_status mesh__scratch_take(mesh_comm *c, uint64_t nbytes, void **p) {
+    mesh_status status = mesh__scratch_of(c, nbytes, p);
+    if (status == MESH_OK) return status;
+    return mesh__comm_broken(c, status, c->transport->rank, "no memory of the device for %u bytes", nbytes);
+}
+
+/* mesh_copy, whose failure is everybody's. */
+MESH__PRIVATE mesh_status mesh__host_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {
+    mesh_status status = mesh_copy(c, dst, src, nbytes);
+    mesh_error why;
+    if (status == MESH_OK || c->failed) return status;
+    why = c->error;
+    return mesh__comm_broken(c, status, c->transport->rank, "%s", why.text);
+}
+
+MESH__PRIVATE mesh_status mesh__host_all_reduce(mesh_comm *c, void *v, size_t count, mesh_dtype d, mesh_op op) {
+    size_t nbytes = count * mesh_dtype_bytes(d);
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_all_reduce(c, NULL, v, v, count, d, op);
+    status = mesh__scratch_take(c, nbytes, &p);
+    if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes);
+    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, p, p, count, d, op);
+    if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__host_broadcast(mesh_comm *c, const char *axes, void *v, size_t nbytes, int root) {
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_broadcast(c, axes, v, v, nbytes, MESH_BYTES, root);
+    status = mesh__scratch_take(c, nbytes, &p);
+    if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes); /* what lies elsewhere goes nowhere */
+    if (status == MESH_OK) status = mesh_broadcast(c, axes, p, p, nbytes, MESH_BYTES, root);
+    if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+/* nbytes of mine come to index 0, one rank's after the other's: counts[i] of index i, which are read there. */
+MESH__PRIVATE mesh_status mesh__host_gather_v(mesh_comm *c, const void *mine, size_t nbytes, void *all,
+                                              const size_t *counts) {
+    int i, root = mesh_index_of(&c->on, c->transport->rank) == 0;
+    size_t total = 0, at = (nbytes + 15) & ~(size_t)15;
+    unsigned char *send;
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_gather_v(c, NULL, mine, nbytes, all, counts, NULL, MESH_BYTES, 0);
+    for (i = 0; root && i < c->on.size; i++) total += counts[i];
+    status = mesh__scratch_take(c, (uint64_t)at + total, &p);
+    send = (unsigned char *)p;
+    if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
+    if (status == MESH_OK)
+        status = mesh_gather_v(c, NULL, send, nbytes, root ? send + at : NULL, counts, NULL, MESH_BYTES, 0);
+    if (status == MESH_OK) status = mesh__host_copy(c, all, send + at, total); /* of none: what was sent is gone */
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+/* A number of each rank, at index 0. */
+MESH__PRIVATE mesh_status mesh__host_gather(mesh_comm *c, const uint64_t *mine, uint64_t *all) {
+    int root = mesh_index_of(&c->on, c->transport->rank) == 0;
+    size_t n = root ? (size_t)c->on.size : 0;
+    uint64_t *send;
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_gather(c, NULL, mine, all, 1, MESH_U64, 0);
+    status = mesh__scratch_take(c, (n + 1) * sizeof *mine, &p);
+    send = (uint64_t *)p;
+    if (status == MESH_OK) status = mesh__host_copy(c, send, mine, sizeof *mine);
+    if (status == MESH_OK) status = mesh_gather(c, NULL, send, root ? send + 1 : NULL, 1, MESH_U64, 0);
+    if (status == MESH_OK) status = mesh__host_copy(c, all, send + 1, n * sizeof *mine);
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+/* Its length, then its bytes. */
+MESH__PRIVATE mesh_status mesh__host_object(mesh_comm *c, const char *axes, mesh_object *o, int root) {
+    mesh__group *g = NULL;
+    mesh_request none;
+    uint64_t nbytes;
+    mesh_status status = mesh__call_begin(c, axes, MESH_CALL_BROADCAST_OBJECT, &none, &g);
+    mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, o, 0, MESH_BYTES, MESH_SUM, root);
+    if (status == MESH_OK) status = mesh__root_check(c, g, &call);
+    if (status == MESH_OK) status = mesh__object_check(c, g, &call);
+    if (status != MESH_OK) return status;
+    nbytes = g->index == root ? (uint64_t)o->nbytes : 0;
+    status = mesh__host_broadcast(c, axes, &nbytes, sizeof nbytes, root);
+    if (status == MESH_OK && g->index != root && !mesh__object_room(c->transport, o, nbytes))
+        status =
+            mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "no memory for an object of %u bytes", nbytes);
+    if (status == MESH_OK && nbytes) status = mesh__host_broadcast(c, axes, o->data, (size_t)nbytes, root);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__object_by_way(mesh_comm *c, const char *axes, mesh_object *o, int root) {
+    MESH__ALONE_COMPOSED(c, "broadcast_object", mesh__host_object(c, axes, o, root));
+}
+
+MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root) {
+    if (c && c->impl && mesh__by_device(c)) return mesh__object_by_way(c, axes, o, root);
+    MESH__BLOCKING(mesh_broadcast_object_start(c, axes, o, root, &r));
+}
+#endif /* MESH_HOST_BYTES_IMPLEMENTED */
