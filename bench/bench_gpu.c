@@ -6,7 +6,7 @@
             that do nothing in the place of NCCL's and CUDA's.
    packing  rows, twice as far apart as they are wide (`count` bytes), to one piece and back: the kernel beside cudaMemcpy2DAsync
             ("raw"), first within a cache, then beyond it.
-   kernels  reductions and divisions, beside a copy ("raw") that reads and writes as many bytes in all; busbw counts those.
+   kernels  reductions, divisions, squares, scaling, beside a copy ("raw") that reads and writes as many bytes in all; busbw counts those.
    ratio is raw us / time us: 1.00 is as fast, above it we are faster.
    Raw NCCL runs in a process of its own beside each rank, the baseline, with nothing of ours in its environment. The two take turns
    batch by batch; whose turn it is not has nothing on the GPU: clocks and temperature are alike for both.
@@ -16,6 +16,7 @@
 #include "../mesh.h"
 #include "../mesh_collectives.h"
 #include "../transports/mesh_socket.h"
+#include "../mesh_parallel.h"
 #include "../transports/mesh_nccl.h"
 #include <stdio.h>
 #include <sys/wait.h>
@@ -471,39 +472,65 @@ static cudaError_t move_by_kernel(void *dst, const mesh_block *db, const void *s
     return mesh_nccl__launch(state, state->world.c, (int)MESH_NCCL__mesh_move_1 + unit, &args);
 }
 
-static void run_copy(const contest *c, int is_kernel) {
+/* As mesh_nccl__pack does, whose copies' other sides are contiguous. */
+static cudaError_t move_by_batch(void *dst, const mesh_block *db, const void *src, const mesh_block *sb, size_t size) {
+    mesh__kernel_args args;
+    uint64_t chunks;
+    memset(&args, 0, sizeof args);
+    args.dst = (uint64_t)(uintptr_t)dst;
+    args.src = (uint64_t)(uintptr_t)src;
+    args.count = size;
+    mesh_nccl__kernel_block(&args.to, &args.to_ndim, db, 1);
+    mesh_nccl__kernel_block(&args.from, &args.from_ndim, sb, 1);
+    mesh__batch_begin(&state->batch, MESH__BATCH_FEW);
+    mesh__batch_add(&state->batch, &args);
+    chunks = mesh__batch_end(&state->batch);
+    return mesh_nccl__launch_on(state, state->world.c->on, (int)MESH_NCCL__mesh_move_few, state->batch.word, chunks);
+}
+
+enum { BY_ROWS, BY_KERNEL, BY_BATCH };
+static void run_copy(const contest *c, int by) {
     const mesh_block *db = c->kind ? &c->block : NULL, *sb = c->kind ? NULL : &c->block;
     void *dst = c->kind ? rows : dense, *src = c->kind ? dense : rows;
     must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
     pthread_mutex_lock(&state->lock);
-    must_cuda(is_kernel ? move_by_kernel(dst, db, src, sb, c->count)
-                        : mesh_nccl__copy_rows(state, state->world.c, dst, db, src, sb, c->count));
+    must_cuda(by == BY_KERNEL  ? move_by_kernel(dst, db, src, sb, c->count)
+              : by == BY_BATCH ? move_by_batch(dst, db, src, sb, c->count)
+                               : mesh_nccl__copy_rows(state, state->world.c, dst, db, src, sb, c->count));
     pthread_mutex_unlock(&state->lock);
 }
-static void copy_by_kernel(const contest *c) { run_copy(c, 1); }
-static void copy_by_rows(const contest *c) { run_copy(c, 0); }
+static void copy_by_kernel(const contest *c) { run_copy(c, BY_KERNEL); }
+static void copy_by_batch(const contest *c) { run_copy(c, BY_BATCH); }
+static void copy_by_rows(const contest *c) { run_copy(c, BY_ROWS); }
 
 /* There and back, each way: the rows are as before, and what is between them is left. */
-static double check_copies(contest c, uint32_t *host) {
-    size_t i, words = c.count / 2, width = (size_t)c.block.run / 4;
+static double check_copies(contest c, unsigned char *host) {
+    static void (*const ways[])(const contest *) = {copy_by_kernel, copy_by_batch, copy_by_rows};
+    size_t i, nbytes = 2 * c.count;
     double wrong = 0;
-    int is_raw;
-    for (is_raw = 0; is_raw < 2; is_raw++) {
-        for (i = 0; i < words; i++) host[i] = (uint32_t)i;
-        must(mesh_copy(&comm, rows, host, 4 * words));
+    int way;
+    for (way = 0; way < 3; way++) {
+        for (i = 0; i < nbytes; i++) host[i] = (unsigned char)(i * 2654435761u >> 13);
+        must(mesh_copy(&comm, rows, host, nbytes));
         for (c.kind = 0; c.kind < 2; c.kind++) {
-            (is_raw ? c.rival : c.run)(&c);
-            if (c.kind == 0) must_cuda(lib.cudaMemsetAsync(rows, 0xee, 4 * words, stream));
+            ways[way](&c);
+            if (c.kind == 0) must_cuda(lib.cudaMemsetAsync(rows, 0xee, nbytes, stream));
         }
-        must(mesh_copy(&comm, host, rows, 4 * words));
-        for (i = 0; i < words; i++) wrong += host[i] != (i / width % 2 ? 0xeeeeeeeeu : (uint32_t)i);
+        must(mesh_copy(&comm, host, rows, nbytes));
+        for (i = 0; i < nbytes; i++)
+            wrong += host[i] != (i / c.block.run % 2 ? 0xee : (unsigned char)(i * 2654435761u >> 13));
     }
     slowest(&wrong, 1);
     return wrong;
 }
 
+/* Multiples of 4 bytes; between them rows that a kernel moves 1 and 2 bytes at a time. */
+static size_t next_width(size_t width) {
+    return width == 1 ? 4 : width % 4 == 0 ? width * 4 + 2 : width % 4 == 2 ? width + 1 : width - 3;
+}
+
 static int measure_packing(size_t total) {
-    uint32_t *host = (uint32_t *)malloc(2 * total);
+    unsigned char *host = (unsigned char *)malloc(2 * total);
     size_t width, narrow[2] = {0, 0};
     int bad = 0, leads[2] = {1, 1};
     contest c = MESH_ZERO;
@@ -512,11 +539,11 @@ static int measure_packing(size_t total) {
     dense = rows + 2 * total;
     c.run = copy_by_kernel;
     c.rival = copy_by_rows;
-    c.count = total;
     c.block.ndim = 1;
     heading("packing");
-    for (width = 4; width <= total / 16 && state->has_kernels; width *= 4) {
+    for (width = 1; width <= total / 16 && state->has_kernels; width = next_width(width)) {
         double us[FIGURES], wrong;
+        c.count = total / width * width;
         c.block.run = width;
         c.block.dim[0].count = (int64_t)(total / width);
         c.block.dim[0].stride = (int64_t)(2 * width);
@@ -525,10 +552,15 @@ static int measure_packing(size_t total) {
         for (c.kind = 0; c.kind < 2; c.kind++) {
             if (!only_check) {
                 measure(&c, us);
-                leads[c.kind] &= us[TIME] < us[RAW_TIME];
-                if (leads[c.kind]) narrow[c.kind] = width;
+                if (width % 4 == 0) leads[c.kind] &= us[TIME] < us[RAW_TIME];
+                if (width % 4 == 0 && leads[c.kind]) narrow[c.kind] = width;
             }
-            row("packing", total, width, "u8", c.kind ? "unpack" : "pack", only_check ? NULL : us, 1, wrong);
+            row("packing", c.count, width, "u8", c.kind ? "unpack" : "pack", only_check ? NULL : us, 1, wrong);
+            if (only_check) continue;
+            c.run = copy_by_batch;
+            measure(&c, us);
+            c.run = copy_by_kernel;
+            row("packing", c.count, width, "u8", c.kind ? "batch unpack" : "batch pack", us, 1, wrong);
         }
     }
     if (me == 0 && state->has_kernels && !only_check)
@@ -541,49 +573,72 @@ static int measure_packing(size_t total) {
 
 /* ---- // >>kernels ---- */
 
+typedef enum work { SUM, DIVIDE, SQUARES, SCALE } work;
+static const char *const works[] = {"sum", "divide", "squares", "scale"};
+static const int passes[] = {3, 2, 1, 2}; /* over the bytes: those it reads and those it writes */
 static const struct {
     mesh_dtype dtype;
-    int divide;
-} kernels[] = {{MESH_F32, 0}, {MESH_F64, 0}, {MESH_F16, 0}, {MESH_BF16, 0}, {MESH_U8, 0},  {MESH_I32, 0},
-               {MESH_I64, 0}, {MESH_F32, 3}, {MESH_F64, 3}, {MESH_F16, 3},  {MESH_BF16, 3}};
+    work work;
+} kernels[] = {{MESH_F32, SUM},     {MESH_F64, SUM},     {MESH_F16, SUM},     {MESH_BF16, SUM},    {MESH_U8, SUM},
+               {MESH_I32, SUM},     {MESH_I64, SUM},     {MESH_F32, DIVIDE},  {MESH_F64, DIVIDE},  {MESH_F16, DIVIDE},
+               {MESH_BF16, DIVIDE}, {MESH_F32, SQUARES}, {MESH_F64, SQUARES}, {MESH_F16, SQUARES}, {MESH_BF16, SQUARES},
+               {MESH_F32, SCALE},   {MESH_F64, SCALE},   {MESH_F16, SCALE},   {MESH_BF16, SCALE}};
+static void *sums; /* of squares */
 
-static int divisor; /* 1 where it is timed: repeated, another would leave numbers that no longer are any */
+static int divisor; /* and factor; 1 where it is timed: repeated, another would leave numbers that no longer are any */
 
-/* rows += dense, or rows /= divisor, of count bytes. */
+/* rows += dense, rows /= divisor, rows *= divisor, of count bytes; or the sum of the squares of rows. */
 static void run_kernel(const contest *c) {
     mesh_dtype dtype = kernels[c->kind].dtype;
+    work does = kernels[c->kind].work;
+    mesh_part part;
+    memset(&part, 0, sizeof part);
+    part.base = rows;
+    part.dtype = (int)dtype;
+    part.count = c->count / mesh_dtype_bytes(dtype);
     must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
     pthread_mutex_lock(&state->lock);
-    must_cuda(mesh_nccl__combine(state, state->world.c, MESH_SUM, (int)dtype, rows, NULL, dense, NULL,
-                                 c->count / mesh_dtype_bytes(dtype), kernels[c->kind].divide ? divisor : 0));
+    must_cuda(does == SQUARES ? mesh_nccl__put_squares(state, state->world.c, &part, 1, sums)
+              : does == SCALE ? mesh_nccl__put_scale(state, state->world.c, &part, 1, divisor)
+                             : mesh_nccl__combine(state, state->world.c, MESH_SUM, (int)dtype, rows, NULL, dense, NULL,
+                                                  part.count, does == DIVIDE ? divisor : 0));
     pthread_mutex_unlock(&state->lock);
 }
-/* A copy that reads and writes as much in all: a reduction reads two and writes one, a division one and one. */
+/* A copy that reads and writes as much in all. */
 static void copy_as_much(const contest *c) {
-    size_t nbytes = kernels[c->kind].divide ? c->count : c->count / 2 * 3;
+    size_t nbytes = c->count / 2 * (size_t)passes[kernels[c->kind].work];
     must(mesh_nccl__fence(&gpu.base, NULL, stream, MESH_FENCE_ON));
     pthread_mutex_lock(&state->lock);
     must_cuda(lib.cudaMemcpyAsync(rows + 2 * c->count, rows, nbytes, cudaMemcpyDefault, state->world.c->on));
     pthread_mutex_unlock(&state->lock);
 }
 
+static double squares_differ(mesh_dtype dtype, const unsigned char *host, size_t nbytes) {
+    double want[MESH__NORM_SUMS] = {0, 0, 0}, got[MESH__NORM_SUMS], off;
+    must(mesh_copy(&comm, got, sums, sizeof got));
+    mesh__run_squares(dtype, host, (int64_t)(nbytes / mesh_dtype_bytes(dtype)), want);
+    off = mesh__norm_of(got) / mesh__norm_of(want) - 1;
+    return off > 1e-12 || off < -1e-12 || off != off;
+}
+
 /* What the CPU makes of the same bytes (no NaN has them, in any dtype). */
 static double check_kernel(const contest *c, unsigned char *host) {
     mesh_dtype dtype = kernels[c->kind].dtype;
+    work does = kernels[c->kind].work;
     unsigned char *more = host + c->count, *got = more + c->count;
+    size_t i, count = c->count / mesh_dtype_bytes(dtype);
     double wrong = 0;
-    size_t i;
     for (i = 0; i < 2 * c->count; i++) host[i] = (unsigned char)((i * 2654435761u >> 13) & 0x3f);
     must(mesh_copy(&comm, rows, host, c->count));
     must(mesh_copy(&comm, dense, more, c->count));
-    divisor = kernels[c->kind].divide;
+    divisor = 3;
     run_kernel(c);
     divisor = 1;
+    if (does == SQUARES) wrong = squares_differ(dtype, host, c->count);
     must(mesh_copy(&comm, got, rows, c->count));
-    if (kernels[c->kind].divide)
-        mesh__divide((int)dtype, host, c->count / mesh_dtype_bytes(dtype), kernels[c->kind].divide);
-    else
-        mesh__reduce(MESH_SUM, (int)dtype, host, more, c->count / mesh_dtype_bytes(dtype));
+    if (does == DIVIDE) mesh__divide((int)dtype, host, count, 3);
+    if (does == SUM) mesh__reduce(MESH_SUM, (int)dtype, host, more, count);
+    if (does == SCALE) mesh__run_scale(dtype, host, (int64_t)count, 3);
     for (i = 0; i < c->count; i++) wrong += host[i] != got[i];
     slowest(&wrong, 1);
     return wrong;
@@ -595,10 +650,11 @@ static int measure_kernels(size_t total) {
     int bad = 0;
     if (!host) stop("no memory", NULL);
     must(mesh_alloc(comm.transport, 4 * total, (void **)&rows, &comm.error));
+    must(mesh_alloc(comm.transport, MESH_SQUARES_BYTES, &sums, &comm.error));
     dense = rows + total;
     heading("kernels");
     for (k = 0; k < sizeof kernels / sizeof *kernels && state->has_kernels; k++) {
-        int divide = kernels[k].divide;
+        work does = kernels[k].work;
         double us[FIGURES], wrong;
         contest c = MESH_ZERO;
         c.run = run_kernel;
@@ -608,11 +664,12 @@ static int measure_kernels(size_t total) {
         wrong = check_kernel(&c, host);
         bad |= wrong > 0;
         if (!only_check) measure(&c, us);
-        row("kernels", total, total / mesh_dtype_bytes(kernels[k].dtype), mesh_dtype_name(kernels[k].dtype),
-            divide ? "divide" : "sum", only_check ? NULL : us, divide ? 2 : 3, wrong);
+        row("kernels", total, total / mesh_dtype_bytes(kernels[k].dtype), mesh_dtype_name(kernels[k].dtype), works[does],
+            only_check ? NULL : us, passes[does], wrong);
     }
     if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
     must(mesh_free(comm.transport, rows, &comm.error));
+    must(mesh_free(comm.transport, sums, &comm.error));
     free(host);
     return bad;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mesh.h on one GPU, without a network: what can be answered there, in slices that each end within 8 minutes.
-#     bash docs/gpu-runs/one-gpu.sh all | list | SLICE...      SLICE: versions, tests-1 ... tests-N, examples, train, bench
+#     bash docs/gpu-runs/one-gpu.sh all | list | SLICE...      SLICE: versions, tests-1 ... tests-N, only-PART (of tests' names), examples, train, bench
 # Each slice writes OUT/one-gpu-SLICE.txt: machine, versions, every command with its text and seconds, and as its last line PASS, NOT RUN or
 # FAIL with what was wrong. Falling back to sockets, a test that did not run and a missing GPU are failures. Status 1 if a slice failed.
 # Ranks share the GPU by NCCL_HOSTID (`mesh run --share-gpu`): for correctness only.
@@ -158,7 +158,9 @@ slice_versions() {
     if [ -n "$nvcc" ]; then run "$nvcc" --version; else echo "nvcc       none" && echo; fi
     echo "headers    $(readlink -f $home/include/nccl.h 2>/dev/null || echo "nccl.h of tests/fake_nccl/include (types only)")"
     echo
-    build gpu_hello
+    local all=(mesh test_gpu bench_gpu gpu_hello gpu_redistribute)
+    if can_train; then all+=(train_gpt_cuda); fi
+    build "${all[@]}" # side by side, for the other slices too
     run $B/gpu_hello --device cuda # it says which NCCL
     has 1 'over nccl'
 }
@@ -175,11 +177,14 @@ members() {
         }'
 }
 
-slice_tests() {
+slice_tests() { # slice_tests N, or only-PART: those whose name has it
     local name names
     build test_gpu
-    mapfile -t names < <(members "$1")
-    [ ${#names[@]} != 0 ] || { problem "there is no tests-$1; see list" && return; }
+    case $1 in
+    only-*) mapfile -t names < <("$B/test_gpu" --list | grep -F -- "${1#only-}" || true) ;;
+    *) mapfile -t names < <(members "$1") ;;
+    esac
+    [ ${#names[@]} != 0 ] || { problem "there is no test for $1; see list" && return; }
     run "$B/test_gpu" "${names[@]}"
     has 1 '^on NCCL, [1-9]'
     has 0 '^(FAIL|skip)'
@@ -203,14 +208,20 @@ slice_examples() {
     done
 }
 
-# On the CPU, on the GPU, and on ranks that share it: the same losses.
-slice_train() {
+# Why train_gpt_cuda cannot be built here; or nothing, and the status says it can.
+can_train() {
     local m
-    if [ $stand_in = 1 ]; then not_run "the stand-in runs no CUDA kernels"; fi
-    if [ -z "$nvcc" ]; then not_run "no nvcc, which compiles its kernels"; fi
+    if [ $stand_in = 1 ]; then echo "the stand-in runs no CUDA kernels" && return 1; fi
+    if [ -z "$nvcc" ]; then echo "no nvcc, which compiles its kernels" && return 1; fi
     for m in include/nccl.h include/cublas_v2.h lib64/libcublas.so; do
-        if [ ! -e "$home/$m" ]; then not_run "no ${m##*/} beside nvcc, which its build needs"; fi
+        if [ ! -e "$home/$m" ]; then echo "no ${m##*/} beside nvcc, which its build needs" && return 1; fi
     done
+}
+
+# On the CPU, on the GPU, and on ranks that share it: the same losses. Saved by GPUs, gone on with by a CPU.
+slice_train() {
+    local m why
+    why=$(can_train) || not_run "$why"
     build mesh train_gpt_cuda
     run $B/train_gpt_cuda --steps 20 --log $B/cpu.csv
     for m in dp=1 dp=2 tp=2 pp=2 pp=2,tp=2 dp=2,tp=2 "pp=2 --schedule zb-h1 --micro 4" "dp_shard=2,tp=2 --sp --zero 3"; do
@@ -220,14 +231,21 @@ slice_train() {
         run $B/mesh run -n "$n" --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh $m --steps 20 --against $B/cpu.csv
         has 1 'largest relative difference'
     done
+    rm -rf $B/saved
+    run $B/mesh run -n 2 --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh dp_shard=2 --zero 3 --steps 10 --save $B/saved
+    run $B/train_gpt_cuda --steps 20 --resume $B/saved --against $B/cpu.csv
+    has 1 'largest relative difference'
+    run $B/mesh run -n 2 --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh tp=2 --steps 20 --resume $B/saved --against $B/cpu.csv
+    has 1 'largest relative difference'
 }
 not_run() { echo "NOT RUN: $*" && exit 3; }
 
 # Kernels beside 2-D copies are a matter of one GPU. Beside NCCL nothing is: there the results are checked, and that it says so.
 slice_bench() {
     build mesh bench_gpu
-    run $B/bench_gpu --what packing
+    run $B/bench_gpu --what packing,kernels --rounds 3
     has 1 'the kernel is faster up to rows'
+    has 0 'some results are wrong'
     run $B/mesh run -n 2 --idle-timeout 120 --share-gpu -- $B/bench_gpu --shared
     has 1 'ranks, NCCL'
     has 0 'some results are wrong'
@@ -304,6 +322,7 @@ if [ "${1:-}" = inside ]; then
     machine "$2"
     case $2 in
     tests-*) slice_tests "${2#tests-}" ;;
+    only-*) slice_tests "$2" ;;
     *) "slice_$2" ;;
     esac
     [ $problems = 0 ]
@@ -313,7 +332,7 @@ fi
 for name in "$@"; do
     case $name in
     all | list | versions | examples | train | bench) ;;
-    tests-[0-9] | tests-[0-9][0-9]) ;;
+    tests-[0-9] | tests-[0-9][0-9] | only-*) ;;
     *) die "no slice \"$name\"; see list" ;;
     esac
 done

@@ -497,35 +497,53 @@ MESH__K_DEVICE uint32_t mesh__k_bf16(int op, uint32_t x, uint32_t y) {
         }                                                     \
     }
 
-/* Either, for elements T of 1 or 2 bytes (has_src 0: x alone). Where all is contiguous and aligned a thread takes a word of 4 bytes at a
-   time: first come words, then the elements left over. */
-#define MESH__K_LANES(name, T, has_src, result)                                                           \
-    MESH__K_KERNEL(name) {                                                                                \
-        const uint32_t width = sizeof(T), ones = 0xffffffffu >> (32 - 8 * width);                         \
-        const uint64_t bases = has_src ? a.dst | a.src : a.dst;                                           \
-        const int strided = has_src ? a.to_ndim | a.from_ndim : a.to_ndim;                                \
-        const uint64_t words = strided || bases % 4 ? 0 : a.count / (4 / width);                          \
-        const uint64_t single = words * (4 / width) - words; /* from unit to element, behind the words */ \
-        uint64_t i;                                                                                       \
-        MESH__K_EACH(i, a.count - single) {                                                               \
-            const int word = i < words;                                                                   \
-            const uint64_t at = word ? i * (4 / width) : i + single;                                      \
-            const uint64_t to = MESH__K_TO(at, width), from = has_src ? MESH__K_FROM(at, width) : to;     \
-            const uint32_t xs = word ? *MESH__K_AT(const mesh__k4, to) : *MESH__K_AT(const T, to);        \
-            uint32_t ys = 0, results = 0, lane;                                                           \
-            if (has_src) ys = word ? *MESH__K_AT(const mesh__k4, from) : *MESH__K_AT(const T, from);      \
-            MESH__K_ONCE                                                                                  \
-            for (lane = 0; lane < (word ? 32 : 8 * width); lane += 8 * width) {                           \
-                const uint32_t x = xs >> lane & ones, y = ys >> lane & ones;                              \
-                (void)y;                                                                                  \
-                const uint32_t r = (result);                                                              \
-                results |= (r & ones) << lane;                                                            \
-            }                                                                                             \
-            if (word)                                                                                     \
-                *MESH__K_AT(mesh__k4, to) = results;                                                      \
-            else                                                                                          \
-                *MESH__K_AT(T, to) = (T)results;                                                          \
-        }                                                                                                 \
+/* Either, for elements T of 1, 2 or 4 bytes (has_src 0: x alone). Where all is contiguous a thread takes 16 bytes of dst at a time, of src as they come,
+   if they come in words: first come those, then the elements before and behind them. A loop's turn moves the words on, so that each is the first once:
+   one copy of the code, and nothing is indexed. */
+#define MESH__K_LANES(name, T, has_src, result)                                                                   \
+    MESH__K_KERNEL(name) {                                                                                        \
+        const uint32_t width = sizeof(T), per = 16 / width, ones = 0xffffffffu >> (32 - 8 * width);               \
+        const int strided = has_src ? a.to_ndim | a.from_ndim : a.to_ndim;                                        \
+        const uint64_t head = (0 - a.dst) % 16 / width;                                                           \
+        const int none = strided || a.count < head || (has_src && (a.dst ^ a.src) % 4);                           \
+        const uint64_t wide = none ? 0 : (a.count - head) / per, single = wide * per - wide;                      \
+        uint64_t i;                                                                                               \
+        MESH__K_EACH(i, a.count - single) {                                                                       \
+            const int is_wide = i < wide;                                                                         \
+            const uint64_t rest = i - wide, at = is_wide ? head + i * per : rest + (rest < head ? 0 : wide * per); \
+            const uint64_t to = MESH__K_TO(at, width), from = has_src ? MESH__K_FROM(at, width) : to;             \
+            mesh__k16 xs = MESH_ZERO, ys = MESH_ZERO;                                                             \
+            uint32_t word, lane, k;                                                                               \
+            if (is_wide) {                                                                                        \
+                xs = *MESH__K_AT(const mesh__k16, to);                                                            \
+                if (has_src && from % 16 == 0) {                                                                  \
+                    ys = *MESH__K_AT(const mesh__k16, from);                                                      \
+                } else if (has_src) {                                                                             \
+                    MESH__K_EVERY                                                                                 \
+                    for (k = 0; k < 4; k++) ys.word[k] = *MESH__K_AT(const mesh__k4, from + 4 * k);               \
+                }                                                                                                 \
+            } else {                                                                                              \
+                xs.word[0] = *MESH__K_AT(const T, to);                                                            \
+                if (has_src) ys.word[0] = *MESH__K_AT(const T, from);                                             \
+            }                                                                                                     \
+            MESH__K_ONCE                                                                                          \
+            for (word = 0; word < (is_wide ? 4 : 1); word++) {                                                    \
+                uint32_t results = 0;                                                                             \
+                MESH__K_ONCE                                                                                      \
+                for (lane = 0; lane < (is_wide ? 32 : 8 * width); lane += 8 * width) {                            \
+                    const uint32_t x = xs.word[0] >> lane & ones, y = ys.word[0] >> lane & ones;                  \
+                    (void)y;                                                                                      \
+                    const uint32_t r = (result);                                                                  \
+                    results |= (r & ones) << lane;                                                                \
+                }                                                                                                 \
+                xs.word[0] = xs.word[1], xs.word[1] = xs.word[2], xs.word[2] = xs.word[3], xs.word[3] = results;  \
+                ys.word[0] = ys.word[1], ys.word[1] = ys.word[2], ys.word[2] = ys.word[3];                        \
+            }                                                                                                     \
+            if (is_wide)                                                                                          \
+                *MESH__K_AT(mesh__k16, to) = xs;                                                                  \
+            else                                                                                                  \
+                *MESH__K_AT(T, to) = (T)xs.word[3];                                                               \
+        }                                                                                                         \
     }
 
 /* The operands of a product in mesh__reduce's order: one for both ranks, should a host's compiler fuse multiplication and addition. */
@@ -549,9 +567,9 @@ MESH__K_LANES(mesh_reduce_i16, mesh__k2, 1, mesh__k_integer32(a.op, x, y, 0x8000
 MESH__K_LANES(mesh_reduce_u16, mesh__k2, 1, mesh__k_integer32(a.op, x, y, 0))
 MESH__K_LANES(mesh_reduce_f16, mesh__k2, 1, mesh__k_f16(a.op, x, y))
 MESH__K_LANES(mesh_reduce_bf16, mesh__k2, 1, mesh__k_bf16(a.op, x, y))
-MESH__K_ELEMENTS(mesh_reduce_i32, mesh__k4, mesh__k_integer32(a.op, x, y, 0x80000000u))
-MESH__K_ELEMENTS(mesh_reduce_u32, mesh__k4, mesh__k_integer32(a.op, x, y, 0))
-MESH__K_ELEMENTS(mesh_reduce_f32, mesh__k4, mesh__k_real32(a.op, x, y))
+MESH__K_LANES(mesh_reduce_i32, mesh__k4, 1, mesh__k_integer32(a.op, x, y, 0x80000000u))
+MESH__K_LANES(mesh_reduce_u32, mesh__k4, 1, mesh__k_integer32(a.op, x, y, 0))
+MESH__K_LANES(mesh_reduce_f32, mesh__k4, 1, mesh__k_real32(a.op, x, y))
 MESH__K_ELEMENTS(mesh_reduce_i64, mesh__k8, mesh__k_integer64(a.op, x, y, UINT64_C(0x8000000000000000)))
 MESH__K_ELEMENTS(mesh_reduce_u64, mesh__k8, mesh__k_integer64(a.op, x, y, 0))
 MESH__K_ELEMENTS(mesh_reduce_f64, mesh__k8, mesh__k_real64(a.op, x, y))
@@ -561,7 +579,7 @@ MESH__K_COMPLEX(mesh_reduce_c128, mesh__kc128, double, mesh__k_f64, mesh__k_bits
 /* Quotients are rounded once, to nearest (halves: once more, to the half). */
 MESH__K_LANES(mesh_divide_f16, mesh__k2, 0, mesh__k_f16_of_f32(mesh__k_f32_of_f16(x) / (float)a.divide))
 MESH__K_LANES(mesh_divide_bf16, mesh__k2, 0, mesh__k_bf16_of_f32(mesh__k_f32_of_bf16(x) / (float)a.divide))
-MESH__K_ELEMENTS_ALONE(mesh_divide_f32, mesh__k4, mesh__k_bits32(mesh__k_f32(x) / (float)a.divide))
+MESH__K_LANES(mesh_divide_f32, mesh__k4, 0, mesh__k_bits32(mesh__k_f32(x) / (float)a.divide))
 MESH__K_ELEMENTS_ALONE(mesh_divide_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) / (double)a.divide))
 
 /* ---- // >>norms: sums of squares, scaling --------------------------------------------------------------------------------------- */
@@ -658,7 +676,7 @@ MESH__K_DEVICE float mesh__k_f32_odd(double v) {
 /* Products in f64, rounded once. */
 MESH__K_LANES(mesh_scale_f16, mesh__k2, 0, mesh__k_f16_of_f32(mesh__k_f32_odd((double)mesh__k_f32_of_f16(x) * a.factor)))
 MESH__K_LANES(mesh_scale_bf16, mesh__k2, 0, mesh__k_bf16_of_f32(mesh__k_f32_odd((double)mesh__k_f32_of_bf16(x) * a.factor)))
-MESH__K_ELEMENTS_ALONE(mesh_scale_f32, mesh__k4, mesh__k_bits32((float)((double)mesh__k_f32(x) * a.factor)))
+MESH__K_LANES(mesh_scale_f32, mesh__k4, 0, mesh__k_bits32((float)((double)mesh__k_f32(x) * a.factor)))
 MESH__K_ELEMENTS_ALONE(mesh_scale_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) * a.factor))
 
 #undef MESH__K_DEVICE
