@@ -240,7 +240,7 @@ static void measure(const contest *c, double us[FIGURES]) {
 
 static void heading(const char *name) {
     if (me == 0)
-        printf("\n# %s\n%12s %12s %5s %6s %10s %8s %8s %8s %10s %8s %8s %6s %7s\n", name, "size", "count", "type", "op",
+        printf("\n# %s\n%12s %12s %5s %7s %10s %8s %8s %8s %10s %8s %8s %6s %7s\n", name, "size", "count", "type", "op",
                "time us", "algbw", "busbw", "host us", "raw us", "raw bus", "raw host", "ratio", "#wrong");
 }
 
@@ -250,7 +250,7 @@ static void row(const char *what, size_t bytes, size_t count, const char *type, 
     double bw, raw_bw, ratio;
     if (!us) {
         if (me == 0)
-            printf("%12zu %12zu %5s %6s %10s %8s %8s %8s %10s %8s %8s %6s %7.0f\n", bytes, count, type, op, "-", "-",
+            printf("%12zu %12zu %5s %7s %10s %8s %8s %8s %10s %8s %8s %6s %7.0f\n", bytes, count, type, op, "-", "-",
                    "-", "-", "-", "-", "-", "-", wrong);
         if (csv) fprintf(csv, "%s,%d,%zu,%zu,%s,%s,,,,,,,,,%.0f\n", what, n, bytes, count, type, op, wrong);
         return;
@@ -259,7 +259,7 @@ static void row(const char *what, size_t bytes, size_t count, const char *type, 
     raw_bw = us[RAW_TIME] > 0 ? (double)bytes / us[RAW_TIME] * 1e-3 : 0;
     ratio = us[TIME] > 0 ? us[RAW_TIME] / us[TIME] : 0;
     if (me == 0 && us[TIME] > 0)
-        printf("%12zu %12zu %5s %6s %10.2f %8.2f %8.2f %8.2f %10.2f %8.2f %8.2f %6.2f %7.0f\n", bytes, count, type, op,
+        printf("%12zu %12zu %5s %7s %10.2f %8.2f %8.2f %8.2f %10.2f %8.2f %8.2f %6.2f %7.0f\n", bytes, count, type, op,
                us[TIME], bw, bw * bus, us[HOST], us[RAW_TIME], raw_bw * bus, us[RAW_HOST], ratio, wrong);
     if (csv)
         fprintf(csv, "%s,%d,%zu,%zu,%s,%s,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.0f\n", what, n, bytes, count, type,
@@ -503,22 +503,24 @@ static void copy_by_kernel(const contest *c) { run_copy(c, BY_KERNEL); }
 static void copy_by_batch(const contest *c) { run_copy(c, BY_BATCH); }
 static void copy_by_rows(const contest *c) { run_copy(c, BY_ROWS); }
 
-/* There and back, each way: the rows are as before, and what is between them is left. */
+/* There and back, each way: the rows are as before, and what is between them is left. host: what there was, and room for what there is. */
 static double check_copies(contest c, unsigned char *host) {
     static void (*const ways[])(const contest *) = {copy_by_kernel, copy_by_batch, copy_by_rows};
-    size_t i, nbytes = 2 * c.count;
+    size_t width = (size_t)c.block.run, nbytes = 2 * c.count, i, k;
+    unsigned char *got = host + nbytes;
     double wrong = 0;
     int way;
     for (way = 0; way < 3; way++) {
-        for (i = 0; i < nbytes; i++) host[i] = (unsigned char)(i * 2654435761u >> 13);
         must(mesh_copy(&comm, rows, host, nbytes));
         for (c.kind = 0; c.kind < 2; c.kind++) {
             ways[way](&c);
             if (c.kind == 0) must_cuda(lib.cudaMemsetAsync(rows, 0xee, nbytes, stream));
         }
-        must(mesh_copy(&comm, host, rows, nbytes));
-        for (i = 0; i < nbytes; i++)
-            wrong += host[i] != (i / c.block.run % 2 ? 0xee : (unsigned char)(i * 2654435761u >> 13));
+        must(mesh_copy(&comm, got, rows, nbytes));
+        for (i = 0; i < nbytes; i += 2 * width) {
+            wrong += memcmp(host + i, got + i, width) != 0;
+            for (k = i + width; k < i + 2 * width; k++) wrong += got[k] != 0xee;
+        }
     }
     slowest(&wrong, 1);
     return wrong;
@@ -530,8 +532,8 @@ static size_t next_width(size_t width) {
 }
 
 static int measure_packing(size_t total) {
-    unsigned char *host = (unsigned char *)malloc(2 * total);
-    size_t width, narrow[2] = {0, 0};
+    unsigned char *host = (unsigned char *)malloc(4 * total);
+    size_t width, i, narrow[2] = {0, 0};
     int bad = 0, leads[2] = {1, 1};
     contest c = MESH_ZERO;
     if (!host) stop("no memory", NULL);
@@ -540,6 +542,7 @@ static int measure_packing(size_t total) {
     c.run = copy_by_kernel;
     c.rival = copy_by_rows;
     c.block.ndim = 1;
+    for (i = 0; i < 2 * total; i++) host[i] = (unsigned char)(i * 2654435761u >> 13);
     heading("packing");
     for (width = 1; width <= total / 16 && state->has_kernels; width = next_width(width)) {
         double us[FIGURES], wrong;
@@ -560,7 +563,7 @@ static int measure_packing(size_t total) {
             c.run = copy_by_batch;
             measure(&c, us);
             c.run = copy_by_kernel;
-            row("packing", c.count, width, "u8", c.kind ? "batch unpack" : "batch pack", us, 1, wrong);
+            row("packing", c.count, width, "u8", c.kind ? "unpacks" : "packs", us, 1, wrong);
         }
     }
     if (me == 0 && state->has_kernels && !only_check)
@@ -600,8 +603,8 @@ static void run_kernel(const contest *c) {
     pthread_mutex_lock(&state->lock);
     must_cuda(does == SQUARES ? mesh_nccl__put_squares(state, state->world.c, &part, 1, sums)
               : does == SCALE ? mesh_nccl__put_scale(state, state->world.c, &part, 1, divisor)
-                             : mesh_nccl__combine(state, state->world.c, MESH_SUM, (int)dtype, rows, NULL, dense, NULL,
-                                                  part.count, does == DIVIDE ? divisor : 0));
+                              : mesh_nccl__combine(state, state->world.c, MESH_SUM, (int)dtype, rows, NULL, dense, NULL,
+                                                   part.count, does == DIVIDE ? divisor : 0));
     pthread_mutex_unlock(&state->lock);
 }
 /* A copy that reads and writes as much in all. */
@@ -664,8 +667,8 @@ static int measure_kernels(size_t total) {
         wrong = check_kernel(&c, host);
         bad |= wrong > 0;
         if (!only_check) measure(&c, us);
-        row("kernels", total, total / mesh_dtype_bytes(kernels[k].dtype), mesh_dtype_name(kernels[k].dtype), works[does],
-            only_check ? NULL : us, passes[does], wrong);
+        row("kernels", total, total / mesh_dtype_bytes(kernels[k].dtype), mesh_dtype_name(kernels[k].dtype),
+            works[does], only_check ? NULL : us, passes[does], wrong);
     }
     if (me == 0 && !state->has_kernels) printf("no kernels: %s\n", state->no_kernels);
     must(mesh_free(comm.transport, rows, &comm.error));

@@ -1,9 +1,9 @@
 /* mesh/alike.h - numbers that every rank of a group must give alike: compared, and told by name. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h. Knows nothing of what the numbers are for.
+   Includes host_bytes.h. Knows nothing of what the numbers are for.
 */
 #if !defined(MESH_ALIKE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ALIKE_IMPLEMENTED))
-#include "../mesh_collectives.h"
+#include "host_bytes.h"
 #endif
 
 #ifndef MESH_ALIKE_H
@@ -21,7 +21,7 @@ typedef struct mesh__number {
 
 enum { MESH__NUMBERS = 16 }; /* numbers at most */
 
-/* Every rank of the group calls, from inside of a call; memory is the host's. MISMATCH: the first number that differs, by its name, on the first rank where
+/* Every rank of the group calls, from inside of a call. MISMATCH: the first number that differs, by its name, on the first rank where
    it does. The comm fails then, on every rank. */
 MESH__PRIVATE mesh_status mesh__alike(mesh_comm *c, const char *function, const char *axes, const mesh__group *g,
                                       const mesh__number *said, int n) {
@@ -35,7 +35,7 @@ MESH__PRIVATE mesh_status mesh__alike(mesh_comm *c, const char *function, const 
     if (!all)
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "%s: no memory to compare %d ranks", function,
                                  g->on.size);
-    status = mesh_all_gather(c, axes, mine, all, (size_t)n, MESH_U64);
+    status = mesh__host_all_gather(c, axes, g->on.size, mine, all, (size_t)n, MESH_U64);
     for (k = 1; k < g->on.size && status == MESH_OK; k++)
         for (i = 0; i < n && status == MESH_OK; i++)
             if (all[k * n + i] != all[i])

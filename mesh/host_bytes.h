@@ -61,14 +61,52 @@ MESH__PRIVATE mesh_status mesh__host_all_reduce(mesh_comm *c, void *v, size_t co
     return status;
 }
 
-MESH__PRIVATE mesh_status mesh__host_broadcast(mesh_comm *c, const char *axes, void *v, size_t nbytes, int root) {
+MESH__PRIVATE mesh_status mesh__host_broadcast(mesh_comm *c, const char *axes, void *v, size_t count, mesh_dtype d,
+                                               int root) {
+    size_t nbytes = count * mesh_dtype_bytes(d);
     void *p;
     mesh_status status;
-    if (!mesh__by_device(c)) return mesh_broadcast(c, axes, v, v, nbytes, MESH_BYTES, root);
+    if (!mesh__by_device(c)) return mesh_broadcast(c, axes, v, v, count, d, root);
     status = mesh__scratch_take(c, nbytes, &p);
     if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes); /* what lies elsewhere goes nowhere */
-    if (status == MESH_OK) status = mesh_broadcast(c, axes, p, p, nbytes, MESH_BYTES, root);
+    if (status == MESH_OK) status = mesh_broadcast(c, axes, p, p, count, d, root);
     if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+/* Every rank of a group of n gets the `count` of each. */
+MESH__PRIVATE mesh_status mesh__host_all_gather(mesh_comm *c, const char *axes, int n, const void *mine, void *all,
+                                                size_t count, mesh_dtype d) {
+    size_t nbytes = count * mesh_dtype_bytes(d);
+    unsigned char *send;
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_all_gather(c, axes, mine, all, count, d);
+    status = mesh__scratch_take(c, nbytes * ((uint64_t)n + 1), &p);
+    send = (unsigned char *)p + nbytes * (size_t)n;
+    if (status == MESH_OK) status = mesh__host_copy(c, send, mine, nbytes);
+    if (status == MESH_OK) status = mesh_all_gather(c, axes, send, p, count, d);
+    if (status == MESH_OK) status = mesh__host_copy(c, all, p, nbytes * (size_t)n);
+    mesh__scratch_give(c, p);
+    return status;
+}
+
+/* Every rank of the comm gets the counts[i] of index i, one rank's after the other's. */
+MESH__PRIVATE mesh_status mesh__host_all_gather_v(mesh_comm *c, const void *mine, void *all, const size_t *counts,
+                                                  mesh_dtype d) {
+    int i, me = mesh_index_of(&c->on, c->transport->rank);
+    size_t total = 0, nbytes = counts[me] * mesh_dtype_bytes(d);
+    unsigned char *send;
+    void *p;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_all_gather_v(c, NULL, mine, all, counts, NULL, d);
+    for (i = 0; i < c->on.size; i++) total += counts[i] * mesh_dtype_bytes(d);
+    status = mesh__scratch_take(c, (uint64_t)total + nbytes, &p);
+    send = (unsigned char *)p + total;
+    if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
+    if (status == MESH_OK) status = mesh_all_gather_v(c, NULL, send, p, counts, NULL, d);
+    if (status == MESH_OK) status = mesh__host_copy(c, all, p, total);
     mesh__scratch_give(c, p);
     return status;
 }
@@ -121,11 +159,11 @@ MESH__PRIVATE mesh_status mesh__host_object(mesh_comm *c, const char *axes, mesh
     if (status == MESH_OK) status = mesh__object_check(c, g, &call);
     if (status != MESH_OK) return status;
     nbytes = g->index == root ? (uint64_t)o->nbytes : 0;
-    status = mesh__host_broadcast(c, axes, &nbytes, sizeof nbytes, root);
+    status = mesh__host_broadcast(c, axes, &nbytes, 1, MESH_U64, root);
     if (status == MESH_OK && g->index != root && !mesh__object_room(c->transport, o, nbytes))
         status =
             mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "no memory for an object of %u bytes", nbytes);
-    if (status == MESH_OK && nbytes) status = mesh__host_broadcast(c, axes, o->data, (size_t)nbytes, root);
+    if (status == MESH_OK && nbytes) status = mesh__host_broadcast(c, axes, o->data, (size_t)nbytes, MESH_BYTES, root);
     return status;
 }
 

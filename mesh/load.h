@@ -386,7 +386,7 @@ MESH__PRIVATE mesh_status mesh__load_inside(mesh_comm *c, const char *folder, co
         status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for a buffer of %d bytes", MESH__IO_BYTES);
     met = mesh__agree(c, function, status, &why);
     checks = !d || !d->unchecked;
-    if (met == MESH_OK) met = mesh__host_broadcast(c, NULL, &checks, sizeof checks, 0);
+    if (met == MESH_OK) met = mesh__host_broadcast(c, NULL, &checks, 1, MESH_I32, 0);
     if (met == MESH_OK) met = mesh__load_open(l, function);
     if (met == MESH_OK) met = mesh__agree(c, function, mesh__wanted_check(l, list, n, d, &why), &why);
     if (met == MESH_OK && checks) met = mesh__sums_check(l, function);

@@ -1,12 +1,12 @@
 /* mesh/replicas.h - what is replicated has the same bits on every rank: a check. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes norm.h (its walk over a part's memory).
+   Includes parts.h.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
 */
 #if !defined(MESH_REPLICAS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_REPLICAS_IMPLEMENTED))
-#include "norm.h"
+#include "parts.h"
 #endif
 
 #ifndef MESH_REPLICAS_H
@@ -17,11 +17,11 @@ extern "C" {
 #endif
 
 /* What is R or I must have the same bits on every rank that holds it: kernels whose sums have no order break that without a word, and training drifts
-   apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, host
-   memory. One all_reduce of one number; where it says that something differs, one all_gather finds what.
+   apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, in
+   the transport's memory (a device's comes to the host, 4 MiB at a time). One all_reduce of one number; where it says that something differs, one all_gather finds what.
    MISMATCH, the same text on every rank: the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
    or a name that not all ranks of its mesh list; the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that
-   is NULL or stands twice. UNSUPPORTED: memory that is not the host's. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
+   is NULL or stands twice. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
 
 #ifdef __cplusplus
@@ -54,22 +54,35 @@ MESH__PRIVATE uint64_t mesh__bits_at(const unsigned char *p, size_t width) {
     return memcpy(&wide, p, 8), wide;
 }
 
-/* Element by element in the part's order, whatever its strides. */
-MESH__PRIVATE uint64_t mesh__bits_hash(const mesh_tensor *t, int rank) {
+/* Element by element, of bits that lie side by side. */
+MESH__PRIVATE uint64_t mesh__bits_mix(uint64_t h, const mesh_tensor *t, const unsigned char *p, size_t count) {
     size_t elem = (size_t)mesh__tensor_elem(t), width = mesh_dtype_bytes(t->dtype), at, e;
     int pair = t->dtype == MESH_F64_I32; /* 8 bytes, 4, and 4 that are nothing */
-    uint64_t h = 0;
-    mesh__runs r;
     if (t->dtype == MESH_BYTES) width = 1;
     if (mesh__is_complex((int)t->dtype)) width /= 2;
     if (pair) width = 8;
-    if (!mesh__runs_start(&r, t, rank)) return h;
-    do
-        for (e = 0; e < (size_t)r.count; e++)
-            for (at = 0; at < elem; at += width)
-                h = mesh__mix(h, mesh__bits_at(r.p + e * elem + at, pair && at ? 4 : width));
-    while (mesh__runs_next(&r));
+    for (e = 0; e < count; e++)
+        for (at = 0; at < elem; at += width) h = mesh__mix(h, mesh__bits_at(p + e * elem + at, pair && at ? 4 : width));
     return h;
+}
+
+/* This rank's part in its order, whatever its strides: by way of a buffer of mesh__bits_room(t) bytes. */
+MESH__PRIVATE size_t mesh__bits_room(const mesh_tensor *t) {
+    size_t elem = (size_t)mesh__tensor_elem(t);
+    return elem < MESH__PACKED_BYTES ? MESH__PACKED_BYTES / elem * elem : elem;
+}
+MESH__PRIVATE mesh_status mesh__bits_hash(mesh_comm *c, const mesh_tensor *t, void *buffer, uint64_t *h) {
+    mesh_box box;
+    int64_t count = mesh_layout_box(&t->layout, c->transport->rank, &box), first, n;
+    mesh_status status = MESH_OK;
+    *h = 0;
+    for (first = 0; first < count && status == MESH_OK; first += n) {
+        n = (int64_t)(mesh__bits_room(t) / (size_t)mesh__tensor_elem(t));
+        if (n > count - first) n = count - first;
+        status = mesh__part_copy(c, t, &box, first, n, buffer, 0, t->dtype);
+        *h = mesh__bits_mix(*h, t, (const unsigned char *)buffer, (size_t)n);
+    }
+    return status;
 }
 
 /* Ranks that hold the same part. */
@@ -83,8 +96,6 @@ MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named
     const mesh_tensor *t = &named->tensor;
     int i, rank = c->transport->rank;
     mesh_box box;
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the tensors are in memory that is not the host's");
     if (!named->name) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "its name is NULL");
     if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     for (i = 0; i < t->layout.on->naxes; i++)
@@ -105,9 +116,11 @@ MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named
 
 /* This rank's words, and what they add up to: 0 over all ranks if replicas are alike (the first counts once for each other one, which count against
    it; each tensor and part by a factor of its own, so that two that differ do not make each other good). */
-MESH__PRIVATE uint64_t mesh__replicas_say(const mesh_comm *c, const mesh_named *list, int n, mesh__replica *say) {
+MESH__PRIVATE mesh_status mesh__replicas_say(mesh_comm *c, const mesh_named *list, int n, void *buffer,
+                                             mesh__replica *say, uint64_t *whole) {
     uint64_t sum = 0;
     int i, rank = c->transport->rank;
+    mesh_status status;
     for (i = 0; i < n; i++) {
         const mesh_tensor *t = &list[i].tensor;
         mesh__replica *r = &say[i];
@@ -121,13 +134,14 @@ MESH__PRIVATE uint64_t mesh__replicas_say(const mesh_comm *c, const mesh_named *
         r->first = UINT64_MAX; /* it holds nothing */
         if (mesh_index_of(t->layout.on, rank) < 0) continue;
         r->first = (uint64_t)mesh__layout_first(&t->layout, rank);
-        r->bits = mesh__bits_hash(t, rank);
+        if ((status = mesh__bits_hash(c, t, buffer, &r->bits)) != MESH_OK) return status;
         factor = mesh__mix(r->name, r->first) | 1;
         r->copies = (uint64_t)mesh__replicas_of(&t->layout);
         others = r->copies - 1;
         sum += factor * (r->first == (uint64_t)rank ? r->bits * others : (uint64_t)0 - r->bits);
     }
-    return sum;
+    *whole = sum;
+    return MESH_OK;
 }
 
 /* What rank `holder` says of the tensor that `r` is a replica of. NULL: nothing. */
@@ -172,7 +186,7 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
     uint64_t *words = (uint64_t *)mesh_transport_alloc(t, (size_t)size * sizeof *words);
     mesh__replica *all = NULL;
     mesh_status status = counts && words ? MESH_OK : MESH_ERR_MEMORY;
-    if (status == MESH_OK) status = mesh_all_gather(c, NULL, &mine, words, 1, MESH_U64);
+    if (status == MESH_OK) status = mesh__host_all_gather(c, NULL, size, &mine, words, 1, MESH_U64);
     for (i = 0; status == MESH_OK && i < size; i++) {
         counts[i] = (size_t)words[i];
         offsets[i] = total;
@@ -180,7 +194,7 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
     }
     if (status == MESH_OK && (all = (mesh__replica *)mesh_transport_alloc(t, total * 8 + 8)) == NULL)
         status = MESH_ERR_MEMORY;
-    if (status == MESH_OK) status = mesh_all_gather_v(c, NULL, say, all, counts, offsets, MESH_U64);
+    if (status == MESH_OK) status = mesh__host_all_gather_v(c, say, all, counts, MESH_U64);
     for (i = 0; status == MESH_OK && i < size; i++)
         for (k = 0; k < counts[i] / MESH__REPLICA_WORDS; k++) {
             const mesh__replica *r = &all[offsets[i] / MESH__REPLICA_WORDS + k], *first = NULL;
@@ -212,9 +226,29 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
     return status;
 }
 
+/* With a buffer for the longest piece of a part. What goes wrong on one rank fails everywhere. */
+MESH__PRIVATE mesh_status mesh__replicas_read(mesh_comm *c, const mesh_named *list, int n, mesh__replica *say,
+                                              uint64_t *whole) {
+    size_t room = 1;
+    void *buffer;
+    mesh_status status = MESH_ERR_MEMORY;
+    mesh_error why;
+    int i;
+    for (i = 0; i < n; i++)
+        if (mesh__bits_room(&list[i].tensor) > room) room = mesh__bits_room(&list[i].tensor);
+    if ((buffer = mesh_transport_alloc(c->transport, room)) == NULL)
+        mesh__fail(&c->error, status, c->transport->rank, "no memory for a buffer of %u bytes", (uint64_t)room);
+    else
+        status = mesh__replicas_say(c, list, n, buffer, say, whole);
+    mesh_transport_free(c->transport, buffer);
+    if (status == MESH_OK || c->failed) return status;
+    why = c->error;
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_check_replicas: %s", why.text);
+}
+
 MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *list, int n) {
     int i, k, rank;
-    uint64_t sum, whole = 0;
+    uint64_t whole = 0;
     mesh__group *g = NULL;
     mesh_request none;
     mesh__replica *say;
@@ -232,14 +266,14 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
     }
     say = (mesh__replica *)mesh_transport_alloc(c->transport, (size_t)n * sizeof *say + 8);
     if (!say) return mesh__comm_broken(c, MESH_ERR_MEMORY, rank, "mesh_check_replicas: no memory for %d tensors", n);
-    sum = mesh__replicas_say(c, list, n, say);
+    status = mesh__replicas_read(c, list, n, say, &whole);
     for (i = 1; i < n && status == MESH_OK; i++)
         for (k = 0; k < i && status == MESH_OK; k++)
             if (say[k].name == say[i].name)
                 status = mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,
                                            "mesh_check_replicas: tensor %d: \"%s\" is tensor %d's name too", i,
                                            list[i].name, k);
-    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, &sum, &whole, 1, MESH_U64, MESH_SUM);
+    if (status == MESH_OK) status = mesh__host_all_reduce(c, &whole, 1, MESH_U64, MESH_SUM);
     if (status == MESH_OK && whole) status = mesh__replicas_find(c, say, n);
     mesh_transport_free(c->transport, say);
     return status;

@@ -282,6 +282,9 @@ typedef struct mesh_ops {
 #define MESH_OPS_BARE \
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
+/* ... the last two of them. */
+#define MESH_OPS_NO_NORMS NULL, NULL
+
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX
 /* The id of a ticket that ended with an error, whose messages may still be read. */

@@ -374,8 +374,7 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  NULL,
                                  NULL,
                                  NULL,
-                                 NULL,
-                                 NULL};
+                                 MESH_OPS_NO_NORMS};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;
     device_queue *q;
@@ -450,9 +449,9 @@ static void test_device_checkpoint(void) {
 
 /* Elements that do not lie side by side, in more than one slab; floats of another dtype; a tensor of one dim. */
 static void device_slabs_rank(mesh_transport *t, void *ctx) {
-    enum { ROWS = 700, COLS = 801, LONG = 1500001 };
+    enum { ROWS = 1500, COLS = 801, LONG = 1500001 };
     static const int64_t shape[2] = {ROWS, COLS}, length[1] = {LONG}, skewed[2] = {1, ROWS + 3}, every_other[1] = {2},
-                         rows[2] = {40000, 1};
+                         rows[2] = {1000, 1};
     mesh_comm c;
     mesh_named list[2];
     size_t nbytes[2] = {(size_t)(ROWS + 3) * COLS * 8, (size_t)LONG * 4};
@@ -468,7 +467,7 @@ static void device_slabs_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_tensor_make(&list[1].tensor, &c.on, "x:R", MESH_F16, 1, length, &c.error), c.error);
         list[0].tensor.strides = what ? rows : skewed;
         if (!what) list[1].tensor.strides = every_other;
-        nbytes[0] = what ? (size_t)ROWS * 40000 * 8 : (size_t)(ROWS + 3) * COLS * 4;
+        nbytes[0] = what ? (size_t)ROWS * 1000 * 8 : (size_t)(ROWS + 3) * COLS * 4;
         for (i = 0; i < 2; i++) {
             host[i] = (unsigned char *)calloc(1, nbytes[i] + 8);
             CHECK_OK(mesh_alloc(t, nbytes[i] + 8, &list[i].tensor.data, &c.error), c.error);
@@ -482,8 +481,8 @@ static void device_slabs_rank(mesh_transport *t, void *ctx) {
             d.convert = 1;
             CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, list, 2, &d), c.error);
             for (i = 0; i < 2; i++) CHECK_OK(mesh_copy(&c, host[i], list[i].tensor.data, nbytes[i]), c.error);
-            for (e = 0; e < ROWS * 40000; e++) {
-                double want = e % 40000 < COLS ? (double)(float)(e / 40000 * COLS + e % 40000) : 0;
+            for (e = 0; e < ROWS * 1000; e++) {
+                double want = e % 1000 < COLS ? (double)(float)(e / 1000 * COLS + e % 1000) : 0;
                 wrong += ((double *)(void *)host[0])[e] != want;
             }
             for (e = 0; e < LONG; e++) wrong += ((uint16_t *)(void *)host[1])[e] != mesh__f16_of_f32((float)(e % 2000));
@@ -504,7 +503,51 @@ static void test_device_slabs(void) {
     folder_end();
 }
 
+/* Replicas in a device's memory: alike, and where one rank's last element differs; parts of more than a buffer, and strided ones. A norm has no
+   kernels here. */
+static void device_replicas_rank(mesh_transport *t, void *ctx) {
+    enum { LONG = 2300000 };
+    static const int64_t length[1] = {LONG}, small[2] = {3, 5}, strides[2] = {12, 2};
+    int what;
+    (void)ctx;
+    for (what = 0; what < 4; what++) {
+        mesh_comm c;
+        mesh_named list[2];
+        float *host = (float *)calloc(LONG, sizeof *host);
+        double norm;
+        int i;
+        memset(list, 0, sizeof list);
+        if (!open_comm(t, &c, "a=2,b=-1", NULL, 20 * SECOND)) return;
+        list[0].name = "long", list[1].name = "small";
+        CHECK_OK(mesh_tensor_make(&list[0].tensor, &c.on, "b:R", MESH_F32, 1, length, &c.error), c.error);
+        CHECK_OK(mesh_tensor_make(&list[1].tensor, &c.on, "a:S(0) b:R", MESH_F32, 2, small, &c.error), c.error);
+        list[1].tensor.strides = strides;
+        for (i = 0; i < 2; i++) {
+            CHECK_OK(mesh_alloc(t, LONG * sizeof *host, &list[i].tensor.data, &c.error), c.error);
+            if (what == 2 && i && t->rank == 1) host[1] = 7; /* between elements */
+            if (what == 1 && !i && t->rank == 1) host[LONG - 1] = 7;
+            if (what == 3 && i && t->rank == 1) host[8] = 7;
+            CHECK_OK(mesh_copy(&c, list[i].tensor.data, host, LONG * sizeof *host), c.error);
+        }
+        if (what == 0 || what == 2) {
+            CHECK_OK(mesh_check_replicas(&c, list, 2), c.error);
+        } else {
+            CHECK_INT(mesh_check_replicas(&c, list, 2), MESH_ERR_MISMATCH);
+            CHECK_HAS(c.error.text, what == 1 ? "\"long\" has other bits on rank 1 than on rank 0" : "\"small\" has other bits on rank 1 than on rank 0");
+        }
+        if (what == 0) {
+            CHECK_INT(mesh_norm(&c, &list[0].tensor, 1, &norm), MESH_ERR_UNSUPPORTED);
+            CHECK_HAS(c.error.text, "mesh_norm: tensor 0: the transport (device) has memory that is not the host's, and no kernels for it");
+        }
+        for (i = 0; i < 2; i++) mesh_free(t, list[i].tensor.data, &c.error);
+        free(host);
+        mesh_comm_close(&c);
+    }
+}
+static void test_device_replicas(void) { device_world(4, device_replicas_rank, NULL); }
+
 static const test_case device_tests[] = {
+    {"device/replicas", test_device_replicas, 0},
     {"device/checkpoint", test_device_checkpoint, 0},
     {"device/slabs", test_device_slabs, 0},
     {"device/conformance", test_device_conformance, 0},

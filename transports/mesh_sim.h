@@ -743,8 +743,7 @@ MESH__PRIVATE const mesh_ops *mesh_sim__ops(void) {
                                  mesh_sim__locality,
                                  NULL,
                                  NULL,
-                                 NULL,
-                                 NULL};
+                                 MESH_OPS_NO_NORMS};
     return &ops;
 }
 
