@@ -91,11 +91,12 @@ MESH__PRIVATE void mesh__far_square(double v, double sum[MESH__NORM_SUMS]) {
         sum[MESH__NORM_SMALL] += small * small;
 }
 
-/* Add the squares of a run. */
+/* Add the squares of a run, some thousand at a time: a long sum rounds each of its steps. */
 MESH__PRIVATE void mesh__run_squares(mesh_dtype dtype, const unsigned char *p, int64_t count,
                                      double sum[MESH__NORM_SUMS]) {
     double v[128], part[4] = {0, 0, 0, 0};
     size_t bytes = mesh_dtype_bytes(dtype);
+    int pieces = 0;
     while (count) {
         size_t n = count < 128 ? (size_t)count : 128, i;
         mesh__widen(MESH_F64, v, dtype, p, n);
@@ -106,8 +107,10 @@ MESH__PRIVATE void mesh__run_squares(mesh_dtype dtype, const unsigned char *p, i
         for (i = 0; i < n; i++) part[i & 3] += v[i] * v[i];
         p += n * bytes;
         count -= (int64_t)n;
+        if (++pieces % 64 && count) continue;
+        sum[MESH__NORM_MIDDLE] += part[0] + part[1] + (part[2] + part[3]);
+        part[0] = part[1] = part[2] = part[3] = 0;
     }
-    sum[MESH__NORM_MIDDLE] += part[0] + part[1] + (part[2] + part[3]);
 }
 
 MESH__PRIVATE double mesh__norm_of(const double sum[MESH__NORM_SUMS]) {

@@ -56,11 +56,13 @@ ERRORS
     As on every transport. A watchdog thread listens while the program computes or blocks in CUDA: a rank that is lost, an operation
     whose deadline has passed (mesh_comm_desc.timeout_ns, and 2 s more) or NCCL's own error ends the communicators concerned, so that
     streams go on (with data that mean nothing) and the next mesh call says why. "NCCL's last warning" is quoted as what NCCL gives:
-    this process's last one, perhaps an old one. A rank that is stuck inside a call of NCCL's (which connects when first needed) is given
-    2 s to come back by itself, then its communicator is aborted under it: NCCL promises nothing then, but nothing else would free it.
+    this process's last one, perhaps an old one. A rank that is stuck inside a call of NCCL's (which connects when first needed) is called back by
+    revoking its communicator (2.28.7) or aborting it in a group (2.22), which frees it when the rank has come back. Where it has not within 2 s, and with
+    older versions, it is aborted under the rank: NCCL promises nothing then, but nothing else would free it.
 
 WHAT IT DOES NOT DO
-    minloc, maxloc, user ops, broadcast of objects: host memory only. i16, u16, and, or, xor, complex products and scans go through
+    minloc, maxloc, user ops and the started form of an object's broadcast: host memory only. Of mesh_parallel.h: experts, ring attention, the vocabulary's
+    cross-entropy (norms, clipping, replicas, pipelines, buckets and checkpoints take device memory). i16, u16, and, or, xor, complex products and scans go through
     sends and receives and small kernels. fp8 is reduced from NCCL 2.24 and compute capability 9.0 on, without avg.
 */
 #include <cuda_runtime_api.h>

@@ -29,6 +29,7 @@ struct ncclComm {
     atomic_int ending;  /* destroy or abort was called */
     atomic_int stop;    /* operations end: aborted, or while a revoke is under way */
     atomic_int aborted; /* everything ends */
+    atomic_int stays;   /* until the end of the group that aborts it */
     atomic_int state;   /* of the last call: ncclInProgress, success, or its error */
     atomic_int fault;   /* found by an operation; 0: none */
     atomic_int callers; /* the program's threads inside a call */
@@ -67,7 +68,7 @@ static ncclComm_t call_enter(ncclComm_t c, const char *who) {
     if (!c) return c;
     atomic_fetch_add(&c->callers, 1);
     check_usable(c, who);
-    if (atomic_load(&c->aborted)) atomic_fetch_add(&unsafe_aborts, 1);
+    if (atomic_load(&c->aborted) && !atomic_load(&c->stays)) atomic_fetch_add(&unsafe_aborts, 1);
     return c;
 }
 
@@ -585,9 +586,11 @@ typedef struct group {
 static __thread group open_group;
 
 /* Since 2.22, the ends of comms wait for the end of the group, and then for each other. */
+static int group_will_defer(void) { return open_group.depth && library_version() >= 22200; }
+
 static int group_defers_end(ncclComm_t c) {
     group *g = &open_group;
-    if (!g->depth || library_version() < 22200) return 0;
+    if (!group_will_defer()) return 0;
     g->ends = realloc(g->ends, (g->nends + 1) * sizeof *g->ends);
     if (!g->ends) fake_die("out of host memory");
     g->ends[g->nends++] = c;
@@ -673,7 +676,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     ENTER(0);
     if (!comm) return ncclSuccess;
     comm_begin_end(comm, __func__);
-    if (atomic_load(&comm->callers)) atomic_fetch_add(&unsafe_aborts, 1);
+    if (group_will_defer())
+        atomic_store(&comm->stays, 1);
+    else if (atomic_load(&comm->callers))
+        atomic_fetch_add(&unsafe_aborts, 1);
     comm_stop(comm, 1);
     while (atomic_load(&comm->inside) || atomic_load(&comm->revoking)) pause_us(100); /* joins the job */
     return comm_end_or_defer(comm);

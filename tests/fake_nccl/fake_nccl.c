@@ -367,7 +367,10 @@ static ncclResult_t group_end(void) {
     ncclResult_t code = ended.error;
     if (!code && ended.count) code = group_launch(ended.operations, ended.count);
     for (size_t i = 0; i < ended.nends; i++) comm_say_leaving(ended.ends[i]);
-    for (size_t i = 0; i < ended.nends; i++) comm_end(ended.ends[i]);
+    for (size_t i = 0; i < ended.nends; i++) {
+        if (atomic_load(&ended.ends[i]->callers)) atomic_fetch_add(&unsafe_aborts, 1);
+        comm_end(ended.ends[i]);
+    }
     free(ended.operations);
     free(ended.ends);
     return code;

@@ -165,6 +165,22 @@ static void revoke_of_hanging_call(int misses, int blocking) {
     EQUAL(fake_unsafe_aborts(), misses && blocking && rank == 0);
 }
 
+/* An abort in an open group ends the call of another thread at once; the comm is freed at the group's end. */
+static void law_abort_in_group_ends_calls(void) {
+    ncclComm_t comm = must_open(1);
+    later l;
+    setenv("FAKE_NCCL_ENQUEUE_HANG", "0:1", 1);
+    reduced_int = new_memory(4);
+    later_start(&l, reduce_int, comm);
+    sleep_ms(HANG_MS);
+    EQUAL(atomic_load(&l.done), rank);
+    EQUAL(ncclGroupStart(), ncclSuccess);
+    EQUAL(ncclCommAbort(comm), ncclSuccess);
+    EQUAL(later_join(&l), rank ? ncclSuccess : ncclInternalError);
+    EQUAL(ncclGroupEnd(), ncclSuccess);
+    EQUAL(fake_unsafe_aborts(), 0);
+}
+
 static void law_revoke_ends_calls(void) { revoke_of_hanging_call(0, 1); }
 static void law_revoke_misses_calls(void) { revoke_of_hanging_call(1, 1); }
 static void law_revoke_misses_jobs(void) { revoke_of_hanging_call(1, 0); }

@@ -117,6 +117,7 @@ static const struct law {
     {"an abort waits for graphs", law_abort_waits_for_graphs, 2, 0, -1},
     {"a revoke waits and clears", law_revoke_waits_and_clears, 2, 0, -1},
     {"a revoke ends hanging calls", law_revoke_ends_calls, 2, 0, -1},
+    {"an abort in a group ends calls", law_abort_in_group_ends_calls, 2, 0, -1},
     {"a revoke may miss calls", law_revoke_misses_calls, 2, 0, -1},
     {"a revoke may miss jobs", law_revoke_misses_jobs, 2, 0, -1},
     {"destroy is collective", law_destroy_is_collective, 5, 0, 4},

@@ -242,7 +242,7 @@ MESH__PRIVATE void mesh_nccl__batch_launch(mesh_nccl__state *s, mesh_nccl__comm 
     mesh__batch_begin(&s->batch, MESH__BATCH_MANY);
 }
 
-/* Copy the strided messages of one direction between their arrays and the staging: by one kernel, where there are kernels. */
+/* Copy the strided messages of one direction between their arrays and the staging: by one kernel, but for those that a copy takes better. */
 MESH__PRIVATE void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_post *p, unsigned char *staging,
                                    int direction) {
     const char *what = direction == MESH_SEND ? "packing" : "unpacking";
@@ -258,7 +258,7 @@ MESH__PRIVATE void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, cons
         if (!mesh__is_strided(x)) continue;
         at += ((size_t)x->nbytes + 255) & ~(size_t)255;
         if (x->direction != direction) continue;
-        if (!s->has_kernels) {
+        if (mesh_nccl__by_copy(s, mesh_nccl__unit(mesh_nccl__bits(x->base, x->block) | x->nbytes), x->block->run)) {
             const mesh_block *to = direction == MESH_SEND ? NULL : x->block, *from = to ? NULL : x->block;
             mesh_nccl__put(s, what, mesh_nccl__move(s, c, dst, to, src, from, x->nbytes));
             continue;

@@ -98,7 +98,9 @@ typedef struct mesh_nccl__api {
 
 enum {
     MESH_NCCL__FLOOR = 21800,
-    MESH_NCCL__ODD_ROW = 8192, /* bytes of a row from which a 2-D copy takes what a kernel would take byte by byte */
+    MESH_NCCL__ODD_ROW =
+        128, /* bytes of a row from which a 2-D copy is faster than a kernel that takes 1 byte at a time */
+    MESH_NCCL__EVEN_ROW = 512, /* ... that takes 2 */
     MESH_NCCL__VOTE_BYTES = 512,
     MESH_NCCL__GRACE_NS =
         2000000000,             /* the watchdog's patience beyond a deadline: the engine says more, if it is inside */

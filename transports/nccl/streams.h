@@ -92,25 +92,32 @@ MESH__PRIVATE void mesh_nccl__poll(mesh_nccl__state *s, mesh_nccl__comm *c, int 
     if (c->completed != before) s->news = 1;
 }
 
-/* The main thread may be inside a call with the communicator: it is revoked, which leaves it in place (2.28.7), and given time to come back,
-   before it is aborted, which frees it. */
+/* The main thread may be inside a call with the communicator: that call is ended first, and the communicator left in place until the thread has come
+   back, or 2 s have passed. By revoking it (2.28.7), or by an abort in an open group, which NCCL frees it at the end of (from 2.22 on). */
+MESH__PRIVATE int mesh_nccl__stop_inside(mesh_nccl__stop *stop) {
+    struct timespec until;
+    int late = 0, grouped = !stop->api.ncclCommRevoke && stop->s->n->nccl_version >= 22200;
+    if (stop->api.ncclCommRevoke) stop->api.ncclCommRevoke(stop->comm, 0);
+    if (grouped) stop->api.ncclGroupStart();
+    if (grouped) stop->api.ncclCommAbort(stop->comm);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    pthread_mutex_lock(&stop->s->lock);
+    while (stop->s->inside == stop->of && !late)
+        late = pthread_cond_timedwait(&stop->s->out, &stop->s->lock, &until) != 0;
+    pthread_mutex_unlock(&stop->s->lock);
+    return grouped;
+}
+
 static void *mesh_nccl__stop_main(void *arg) {
     mesh_nccl__stop *stop = (mesh_nccl__stop *)arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     stop->api.cudaThreadExchangeStreamCaptureMode(&mode);
     stop->api.cudaSetDevice(stop->device);
-    if (stop->s) {
-        struct timespec until;
-        int late = 0;
-        if (stop->api.ncclCommRevoke) stop->api.ncclCommRevoke(stop->comm, 0);
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 2;
-        pthread_mutex_lock(&stop->s->lock);
-        while (stop->s->inside == stop->of && !late)
-            late = pthread_cond_timedwait(&stop->s->out, &stop->s->lock, &until) != 0;
-        pthread_mutex_unlock(&stop->s->lock);
-    }
-    stop->api.ncclCommAbort(stop->comm);
+    if (stop->s && mesh_nccl__stop_inside(stop))
+        stop->api.ncclGroupEnd();
+    else
+        stop->api.ncclCommAbort(stop->comm);
     if (stop->late && *stop->late) stop->api.ncclCommAbort(*stop->late);
     pthread_mutex_lock(&stop->lock);
     stop->over = 1;
