@@ -18,6 +18,7 @@ CONCEPTS
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -199,9 +200,34 @@ MESH__PRIVATE mesh_status mesh__folder_lock(const char *folder, int *lock, mesh_
     return MESH_OK;
 }
 
-/* A new file of nbytes that begins with these n, on the disk. flags: O_EXCL or O_TRUNC. */
-MESH__PRIVATE mesh_status mesh__file_make(const char *path, int flags, const void *data, int64_t n, int64_t nbytes,
-                                          mesh_error *err) {
+/* A process with a limit on its files' sizes (ulimit -f) is sent a signal that ends it, unless it is blocked: then the call says EFBIG. */
+typedef struct mesh__unsignaled {
+    sigset_t before;
+    int pending; /* from before: not ours */
+} mesh__unsignaled;
+
+MESH__PRIVATE void mesh__unsignaled_begin(mesh__unsignaled *u) {
+    sigset_t one;
+    sigpending(&u->before);
+    u->pending = sigismember(&u->before, SIGXFSZ);
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &one, &u->before);
+}
+MESH__PRIVATE void mesh__unsignaled_end(const mesh__unsignaled *u) {
+    sigset_t now;
+    int sent;
+    sigpending(&now);
+    if (!u->pending && sigismember(&now, SIGXFSZ)) {
+        sigemptyset(&now);
+        sigaddset(&now, SIGXFSZ);
+        sigwait(&now, &sent);
+    }
+    pthread_sigmask(SIG_SETMASK, &u->before, NULL);
+}
+
+MESH__PRIVATE mesh_status mesh__file_make_inside(const char *path, int flags, const void *data, int64_t n,
+                                                 int64_t nbytes, mesh_error *err) {
     int fd = mesh__open(path, O_WRONLY | O_CREAT | flags), failed;
     mesh_status status = MESH_OK;
     if (fd < 0) return mesh__file_failed(err, "open", path);
@@ -211,6 +237,17 @@ MESH__PRIVATE mesh_status mesh__file_make(const char *path, int flags, const voi
         failed = 1, status = mesh__file_failed(err, "ftruncate", path);
     if (failed) return mesh__sync_close(fd, 1, path, NULL), status;
     return mesh__sync_close(fd, 0, path, err);
+}
+
+/* A new file of nbytes that begins with these n, on the disk. flags: O_EXCL or O_TRUNC. */
+MESH__PRIVATE mesh_status mesh__file_make(const char *path, int flags, const void *data, int64_t n, int64_t nbytes,
+                                          mesh_error *err) {
+    mesh__unsignaled u;
+    mesh_status status;
+    mesh__unsignaled_begin(&u);
+    status = mesh__file_make_inside(path, flags, data, n, nbytes, err);
+    mesh__unsignaled_end(&u);
+    return status;
 }
 
 /* Append n bytes of an open file. */

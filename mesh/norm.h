@@ -209,7 +209,7 @@ MESH__PRIVATE int mesh__norm_parts(const mesh_tensor *list, int n, int rank, int
         if ((!all && !mesh__norm_counts(t, rank)) || !mesh__runs_start(&r, t, rank)) continue;
         memset(p, 0, sizeof *p);
         p->base = t->data;
-        p->dtype = t->dtype;
+        p->dtype = (int)t->dtype;
         p->count = (uint64_t)mesh_box_count(&r.box);
         p->block.run = (uint64_t)(r.count * elem);
         p->block.ndim = r.outer;

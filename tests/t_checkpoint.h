@@ -1087,6 +1087,37 @@ static void test_checkpoint_memory(void) {
     folder_end();
 }
 
+/* A limit on the sizes of files (ulimit -f): told, and nobody is ended by its signal; without it the next save is made. */
+static void limited_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {300000};
+    struct rlimit limit;
+    mesh_comm c;
+    mesh_named x;
+    sigset_t pending;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    memset(&x, 0, sizeof x);
+    x.name = "x";
+    CHECK_OK(mesh_tensor_make(&x.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &c.error), c.error);
+    x.tensor.data = calloc(300000, 4);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = 200000;
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_INT(mesh_checkpoint_save(&c, checkpoint_folder, &x, 1, NULL), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "File too large");
+    CHECK(!sigpending(&pending) && !sigismember(&pending, SIGXFSZ));
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_OK(mesh_checkpoint_save(&c, checkpoint_folder, &x, 1, NULL), c.error);
+    free(x.tensor.data);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_checkpoint_limited(void) {
+    folder_new();
+    run_world(UNIX, 2, limited_rank, NULL);
+    folder_end();
+}
+
 static const test_case checkpoint_tests[] = {
     {"checkpoint/crc", test_checkpoint_crc, 0},         {"checkpoint/header", test_checkpoint_header, 0},
     {"checkpoint/hostile", test_checkpoint_hostile, 0}, {"checkpoint/strings", test_checkpoint_strings, 0},
@@ -1104,5 +1135,6 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/apart", test_checkpoint_apart, 0},
     {"checkpoint/across", test_checkpoint_across, 0},
     {"checkpoint/slowly", test_checkpoint_slowly, 0},
+    {"checkpoint/limited", test_checkpoint_limited, 0},
 };
 #endif
