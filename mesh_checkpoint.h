@@ -29,7 +29,8 @@ CONCEPTS
 ERRORS
     They are alike on every rank of the comm, which they leave as it was: training goes on. err.rank is the first rank that has one; the text is in comm->error.
         ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
-        STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays
+        STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays.
+                   On GPUs: the caller's stream is being captured
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
     A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays;
@@ -146,7 +147,7 @@ MESH__PRIVATE mesh_status mesh__checkpoint_begin(mesh_comm *c, const char *funct
     if (!c) return MESH_ERR_ARGUMENT;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "%s: the comm is not open", function);
     if (c->failed) return (mesh_status)c->error.status;
-    return MESH_OK;
+    return mesh__on_stream(c);
 }
 
 /* ---- // >>lists ---- */

@@ -187,8 +187,8 @@ MESH_API mesh_status mesh_exscan(mesh_comm *c, const char *axes, const void *sen
 MESH_API mesh_status mesh_exscan_start(mesh_comm *c, const char *axes, const void *send, void *recv, size_t count,
                                        mesh_dtype d, mesh_op op, mesh_request *r);
 /* Every rank ends with root's object, whose size only root knows. At root o->data and o->nbytes are given. Elsewhere o begins as all
-   zero, or as an object received before, whose memory is used again; it is memory of the host. On GPUs the host waits for it, and there is no started
-   form (UNSUPPORTED). Cannot be kept (mesh_keep: UNSUPPORTED): its schedule is not known before it runs. */
+   zero, or as an object received before, whose memory is used again; it is memory of the host. On GPUs the host waits for it (STATE: the
+   caller's stream is being captured), and there is no started form (UNSUPPORTED). Cannot be kept (mesh_keep: UNSUPPORTED): its schedule is not known before it runs. */
 MESH_API mesh_status mesh_broadcast_object(mesh_comm *c, const char *axes, mesh_object *o, int root);
 MESH_API mesh_status mesh_broadcast_object_start(mesh_comm *c, const char *axes, mesh_object *o, int root,
                                                  mesh_request *r);

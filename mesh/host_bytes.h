@@ -21,6 +21,30 @@ DO THIS
 
 MESH__PRIVATE int mesh__by_device(const mesh_comm *c) { return (c->transport->caps & MESH_CAP_DEVICE) != 0; }
 
+/* From inside of mesh_NAME: what is enqueued next in the comm's first group comes on the caller's stream. STATE, and the comm stays, while that is being
+   captured: every rank asks before anything else. */
+MESH__PRIVATE mesh_status mesh__on_stream(mesh_comm *c) {
+    mesh_transport *t = c->transport;
+    void *group = mesh__impl(c)->group[0]->handle;
+    mesh_status status = MESH_OK;
+    mesh_ticket ticket;
+    mesh_post mark;
+    if (!mesh__by_device(c)) return MESH_OK;
+    memset(&mark, 0, sizeof mark);
+    mark.group = group;
+    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, mesh__impl(c)->stream, MESH_FENCE_ON);
+    if (status == MESH_OK) status = t->ops->post(t, &mark, &ticket);
+    if (status != MESH_OK)
+        return mesh__comm_broken(c, status, t->rank, "mesh_%s: the caller's stream: %s", t->inside.call,
+                                 mesh_status_text(status));
+    if (ticket.id == MESH_TICKET_CAPTURED)
+        return mesh__fail(
+            &c->error, MESH_ERR_STATE, t->rank,
+            "mesh_%s: the caller's stream is being captured, and this waits on the host; call it outside of the capture",
+            t->inside.call);
+    return MESH_OK;
+}
+
 /* The device's scratch, for one rank. After a failure of the comm the device may still write there: it stays the transport's. */
 MESH__PRIVATE mesh_status mesh__scratch_of(mesh_comm *c, uint64_t nbytes, void **p) {
     mesh_transport *t = c->transport;
@@ -36,7 +60,12 @@ MESH__PRIVATE void mesh__scratch_give(mesh_comm *c, void *p) {
 MESH__PRIVATE mesh_status mesh__scratch_take(mesh_comm *c, uint64_t nbytes, void **p) {
     mesh_status status = mesh__scratch_of(c, nbytes, p);
     if (status == MESH_OK) return status;
-    return mesh__comm_broken(c, status, c->transport->rank, "no memory of the device for %u bytes", nbytes);
+    if (status == MESH_ERR_UNSUPPORTED)
+        return mesh__comm_broken(c, status, c->transport->rank,
+                                 "mesh_%s: the transport (%s) has device memory, and no alloc, free or copy for it",
+                                 c->transport->inside.call, c->transport->ops->name);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s: no memory of the device for %u bytes; free some",
+                             c->transport->inside.call, nbytes);
 }
 
 /* mesh_copy, whose failure is everybody's. */
@@ -45,17 +74,23 @@ MESH__PRIVATE mesh_status mesh__host_copy(mesh_comm *c, void *dst, const void *s
     mesh_error why;
     if (status == MESH_OK || c->failed) return status;
     why = c->error;
-    return mesh__comm_broken(c, status, c->transport->rank, "%s", why.text);
+    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s: %s", c->transport->inside.call, why.text);
+}
+
+/* A started operation, on the host: its own errors, who is awaited among them, and memory that nothing writes any more. */
+MESH__PRIVATE mesh_status mesh__host_wait(mesh_status started, const mesh_request *r) {
+    return started == MESH_OK ? mesh_wait_host(*r) : started;
 }
 
 MESH__PRIVATE mesh_status mesh__host_all_reduce(mesh_comm *c, void *v, size_t count, mesh_dtype d, mesh_op op) {
     size_t nbytes = count * mesh_dtype_bytes(d);
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_all_reduce(c, NULL, v, v, count, d, op);
     status = mesh__scratch_take(c, nbytes, &p);
     if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes);
-    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, p, p, count, d, op);
+    if (status == MESH_OK) status = mesh__host_wait(mesh_all_reduce_start(c, NULL, p, p, count, d, op, &r), &r);
     if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
     mesh__scratch_give(c, p);
     return status;
@@ -66,10 +101,11 @@ MESH__PRIVATE mesh_status mesh__host_broadcast(mesh_comm *c, const char *axes, v
     size_t nbytes = count * mesh_dtype_bytes(d);
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_broadcast(c, axes, v, v, count, d, root);
     status = mesh__scratch_take(c, nbytes, &p);
     if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes); /* what lies elsewhere goes nowhere */
-    if (status == MESH_OK) status = mesh_broadcast(c, axes, p, p, count, d, root);
+    if (status == MESH_OK) status = mesh__host_wait(mesh_broadcast_start(c, axes, p, p, count, d, root, &r), &r);
     if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
     mesh__scratch_give(c, p);
     return status;
@@ -82,11 +118,12 @@ MESH__PRIVATE mesh_status mesh__host_all_gather(mesh_comm *c, const char *axes, 
     unsigned char *send;
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_all_gather(c, axes, mine, all, count, d);
     status = mesh__scratch_take(c, nbytes * ((uint64_t)n + 1), &p);
     send = (unsigned char *)p + nbytes * (size_t)n;
     if (status == MESH_OK) status = mesh__host_copy(c, send, mine, nbytes);
-    if (status == MESH_OK) status = mesh_all_gather(c, axes, send, p, count, d);
+    if (status == MESH_OK) status = mesh__host_wait(mesh_all_gather_start(c, axes, send, p, count, d, &r), &r);
     if (status == MESH_OK) status = mesh__host_copy(c, all, p, nbytes * (size_t)n);
     mesh__scratch_give(c, p);
     return status;
@@ -100,12 +137,13 @@ MESH__PRIVATE mesh_status mesh__host_all_gather_v(mesh_comm *c, const void *mine
     unsigned char *send;
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_all_gather_v(c, NULL, mine, all, counts, NULL, d);
     for (i = 0; i < c->on.size; i++) total += counts[i] * mesh_dtype_bytes(d);
     status = mesh__scratch_take(c, (uint64_t)total + nbytes, &p);
     send = (unsigned char *)p + total;
     if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
-    if (status == MESH_OK) status = mesh_all_gather_v(c, NULL, send, p, counts, NULL, d);
+    if (status == MESH_OK) status = mesh__host_wait(mesh_all_gather_v_start(c, NULL, send, p, counts, NULL, d, &r), &r);
     if (status == MESH_OK) status = mesh__host_copy(c, all, p, total);
     mesh__scratch_give(c, p);
     return status;
@@ -119,14 +157,16 @@ MESH__PRIVATE mesh_status mesh__host_gather_v(mesh_comm *c, const void *mine, si
     unsigned char *send;
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_gather_v(c, NULL, mine, nbytes, all, counts, NULL, MESH_BYTES, 0);
     for (i = 0; root && i < c->on.size; i++) total += counts[i];
     status = mesh__scratch_take(c, (uint64_t)at + total, &p);
     send = (unsigned char *)p;
     if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
     if (status == MESH_OK)
-        status = mesh_gather_v(c, NULL, send, nbytes, root ? send + at : NULL, counts, NULL, MESH_BYTES, 0);
-    if (status == MESH_OK) status = mesh__host_copy(c, all, send + at, total); /* of none: what was sent is gone */
+        status = mesh__host_wait(
+            mesh_gather_v_start(c, NULL, send, nbytes, root ? send + at : NULL, counts, NULL, MESH_BYTES, 0, &r), &r);
+    if (status == MESH_OK && total) status = mesh__host_copy(c, all, send + at, total);
     mesh__scratch_give(c, p);
     return status;
 }
@@ -138,13 +178,33 @@ MESH__PRIVATE mesh_status mesh__host_gather(mesh_comm *c, const uint64_t *mine, 
     uint64_t *send;
     void *p;
     mesh_status status;
+    mesh_request r;
     if (!mesh__by_device(c)) return mesh_gather(c, NULL, mine, all, 1, MESH_U64, 0);
     status = mesh__scratch_take(c, (n + 1) * sizeof *mine, &p);
     send = (uint64_t *)p;
     if (status == MESH_OK) status = mesh__host_copy(c, send, mine, sizeof *mine);
-    if (status == MESH_OK) status = mesh_gather(c, NULL, send, root ? send + 1 : NULL, 1, MESH_U64, 0);
-    if (status == MESH_OK) status = mesh__host_copy(c, all, send + 1, n * sizeof *mine);
+    if (status == MESH_OK)
+        status = mesh__host_wait(mesh_gather_start(c, NULL, send, root ? send + 1 : NULL, 1, MESH_U64, 0, &r), &r);
+    if (status == MESH_OK && root) status = mesh__host_copy(c, all, send + 1, n * sizeof *mine);
     mesh__scratch_give(c, p);
+    return status;
+}
+
+/* The exclusive or of all ranks', into v: gathered, for a device may have no kernel for it. */
+MESH__PRIVATE mesh_status mesh__host_xor(mesh_comm *c, uint32_t *v, size_t count) {
+    uint32_t *all;
+    size_t i, n = (size_t)c->on.size;
+    mesh_status status;
+    if (!mesh__by_device(c)) return mesh_all_reduce(c, NULL, v, v, count, MESH_U32, MESH_XOR);
+    all = (uint32_t *)mesh_transport_alloc(c->transport, (n * count + 1) * sizeof *all);
+    if (!all)
+        return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
+                                 "mesh_%s: no memory for %u numbers of %u ranks", c->transport->inside.call,
+                                 (uint64_t)count, (uint64_t)n);
+    status = mesh__host_all_gather(c, NULL, c->on.size, v, all, count, MESH_U32);
+    memset(v, 0, count * sizeof *v);
+    for (i = 0; i < n * count && status == MESH_OK; i++) v[i % count] ^= all[i];
+    mesh_transport_free(c->transport, all);
     return status;
 }
 
@@ -155,14 +215,15 @@ MESH__PRIVATE mesh_status mesh__host_object(mesh_comm *c, const char *axes, mesh
     uint64_t nbytes;
     mesh_status status = mesh__call_begin(c, axes, MESH_CALL_BROADCAST_OBJECT, &none, &g);
     mesh_call call = mesh__call(MESH_CALL_BROADCAST_OBJECT, NULL, o, 0, MESH_BYTES, MESH_SUM, root);
+    if (status == MESH_OK) status = mesh__on_stream(c);
     if (status == MESH_OK) status = mesh__root_check(c, g, &call);
     if (status == MESH_OK) status = mesh__object_check(c, g, &call);
     if (status != MESH_OK) return status;
     nbytes = g->index == root ? (uint64_t)o->nbytes : 0;
     status = mesh__host_broadcast(c, axes, &nbytes, 1, MESH_U64, root);
     if (status == MESH_OK && g->index != root && !mesh__object_room(c->transport, o, nbytes))
-        status =
-            mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "no memory for an object of %u bytes", nbytes);
+        status = mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
+                                   "mesh_broadcast_object: no memory for an object of %u bytes", nbytes);
     if (status == MESH_OK && nbytes) status = mesh__host_broadcast(c, axes, o->data, (size_t)nbytes, MESH_BYTES, root);
     return status;
 }

@@ -289,7 +289,7 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
         if (l->catalog.file[i].has_crc) status = mesh__file_sum(l, &l->catalog.file[i], &sum[i], &why);
     }
     met = mesh__agree(l->comm, function, status, &why);
-    if (met == MESH_OK) met = mesh__host_all_reduce(l->comm, sum, (size_t)files, MESH_U32, MESH_XOR);
+    if (met == MESH_OK) met = mesh__host_xor(l->comm, sum, (size_t)files);
     for (i = 0; i < files && met == MESH_OK && status == MESH_OK; i++) {
         const mesh__held *f = &l->catalog.file[i];
         uint32_t is = f->has_crc ? mesh__crc_whole(&l->crc, sum[i], f->nbytes) : f->crc;

@@ -220,36 +220,25 @@ MESH__PRIVATE int mesh__norm_parts(const mesh_tensor *list, int n, int rank, int
     return k;
 }
 
-/* What is enqueued next in the comm's first group comes on the caller's stream. STATE: where a host cannot wait for it. */
-MESH__PRIVATE mesh_status mesh__norm_stream(mesh_comm *c, mesh_error *why) {
-    mesh_transport *t = c->transport;
-    void *group = mesh__impl(c)->group[0]->handle;
-    mesh_status status = MESH_OK;
-    mesh_ticket ticket;
-    mesh_post mark;
-    memset(&mark, 0, sizeof mark);
-    mark.group = group;
-    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, mesh__impl(c)->stream, MESH_FENCE_ON);
-    if (status == MESH_OK) status = t->ops->post(t, &mark, &ticket);
-    if (status != MESH_OK) return mesh__fail(why, status, t->rank, "%s", mesh_status_text(status));
-    if (ticket.id == MESH_TICKET_CAPTURED)
-        return mesh__fail(
-            why, MESH_ERR_STATE, t->rank,
-            "the caller's stream is being captured, and a norm comes to the host; call outside of the capture");
-    return MESH_OK;
+/* What a transport says of its part, which fails everywhere. */
+MESH__PRIVATE mesh_status mesh__norm_said(mesh_comm *c, mesh_status status, const char *function) {
+    if (status == MESH_OK) return status;
+    return mesh__comm_broken(c, status, c->transport->rank, "%s: the transport (%s) says: %s", function,
+                             c->transport->ops->name, mesh_status_text(status));
 }
 
 MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
                                            double sum[MESH__NORM_SUMS], const char *function) {
     mesh_transport *t = c->transport;
-    void *sums = NULL;
-    mesh_error why;
-    mesh_status status = mesh__norm_stream(c, &why);
-    if (status != MESH_OK) return mesh__fail(&c->error, status, why.rank, "%s: %s", function, why.text);
-    if ((status = mesh__scratch_take(c, MESH_SQUARES_BYTES, &sums)) != MESH_OK) return status;
-    status =
-        t->ops->squares(t, mesh__impl(c)->group[0]->handle, parts, mesh__norm_parts(list, n, t->rank, 0, parts), sums);
-    if (status == MESH_OK) status = mesh_all_reduce(c, NULL, sums, sums, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
+    void *sums = NULL, *group = mesh__impl(c)->group[0]->handle;
+    mesh_request r;
+    mesh_status status = mesh__scratch_take(c, MESH_SQUARES_BYTES, &sums);
+    if (status != MESH_OK) return status;
+    status = mesh__norm_said(c, t->ops->squares(t, group, parts, mesh__norm_parts(list, n, t->rank, 0, parts), sums),
+                             function);
+    if (status == MESH_OK)
+        status =
+            mesh__host_wait(mesh_all_reduce_start(c, NULL, sums, sums, MESH__NORM_SUMS, MESH_F64, MESH_SUM, &r), &r);
     if (status == MESH_OK) status = mesh__host_copy(c, sum, sums, MESH__NORM_SUMS * sizeof *sum);
     mesh__scratch_give(c, sums);
     return status;
@@ -258,11 +247,11 @@ MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list
 MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
                                            double factor, const char *function) {
     mesh_transport *t = c->transport;
-    mesh_error why;
-    mesh_status status = mesh__norm_stream(c, &why);
-    if (status != MESH_OK) return mesh__fail(&c->error, status, why.rank, "%s: %s", function, why.text);
-    return t->ops->scale(t, mesh__impl(c)->group[0]->handle, parts, mesh__norm_parts(list, n, t->rank, 1, parts),
-                         factor);
+    void *group = mesh__impl(c)->group[0]->handle;
+    mesh_status status = mesh__on_stream(c);
+    if (status != MESH_OK) return status;
+    return mesh__norm_said(c, t->ops->scale(t, group, parts, mesh__norm_parts(list, n, t->rank, 1, parts), factor),
+                           function);
 }
 
 /* ---- either ---- */
@@ -301,6 +290,7 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
                                      why.text);
     }
     if (mesh__norm_there_is(c->transport)) {
+        if ((status = mesh__on_stream(c)) != MESH_OK) return status;
         parts = (mesh_part *)mesh_transport_alloc(c->transport, ((size_t)n + 1) * sizeof *parts);
         if (!parts) return mesh__comm_broken(c, MESH_ERR_MEMORY, rank, "%s: no memory for %d tensors", function, n);
     }

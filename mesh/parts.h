@@ -82,27 +82,31 @@ enum {
     MESH__PACKED_BYTES = 1 << 22
 };
 
-/* Rows of the outermost dim that are packed together: `rows` of them, from `at` on. */
+/* Elements that are packed together: some rows of a dim, all of the dims within it, at one place of those around it. */
 typedef struct mesh__slab {
     mesh_block block;
     unsigned char *base;
     int64_t first, count; /* elements */
 } mesh__slab;
 
-/* Slabs cut the elements of a strip into parts of MESH__PACKED_BYTES, or of a row where that is longer. */
+/* The slab that holds element e: slabs cut the elements of a strip into parts of MESH__PACKED_BYTES at most. */
 MESH__PRIVATE mesh__slab mesh__slab_at(const mesh__strip *w, void *data, size_t elem, int64_t e) {
     mesh__slab s;
-    int64_t row = 1, rows;
-    int d, outer = 0;
+    int64_t row = 1, rows, most = MESH__PACKED_BYTES / (int64_t)elem, in_dim, around, place = w->origin;
+    int d, outer = w->ndim - 1;
     memset(&s, 0, sizeof s);
-    while (outer < w->ndim - 1 && w->shape[outer] == 1) outer++;
-    for (d = outer + 1; d < w->ndim; d++) row *= w->shape[d];
-    rows = MESH__PACKED_BYTES / (row * (int64_t)elem);
-    if (rows < 1) rows = 1;
-    s.first = e / (row * rows) * row * rows;
-    if (rows > w->shape[outer] - s.first / row) rows = w->shape[outer] - s.first / row;
+    while (outer > 0 && row * w->shape[outer] <= most) row *= w->shape[outer--];
+    rows = most / row > 1 ? most / row : 1;
+    in_dim = e / row % w->shape[outer] / rows * rows; /* the first row's place in its dim */
+    around = e / row / w->shape[outer];
+    s.first = (around * w->shape[outer] + in_dim) * row;
+    for (d = outer - 1; d >= 0; d--) {
+        place += around % w->shape[d] * w->stride[d];
+        around /= w->shape[d];
+    }
+    if (rows > w->shape[outer] - in_dim) rows = w->shape[outer] - in_dim;
     s.count = rows * row;
-    s.base = (unsigned char *)data + (w->origin + s.first / row * w->stride[outer]) * (int64_t)elem;
+    s.base = (unsigned char *)data + (place + in_dim * w->stride[outer]) * (int64_t)elem;
     s.block.run = elem;
     s.block.ndim = w->ndim - outer;
     for (d = outer; d < w->ndim; d++) {
@@ -132,7 +136,7 @@ MESH__PRIVATE mesh_status mesh__part_copy_packed(mesh_comm *c, const mesh_tensor
         if (!load || count < s.count) status = mesh__copy_inside(c, p, NULL, s.base, &s.block, nbytes);
         if (status == MESH_OK) status = load ? mesh_copy(c, there, buffer, some) : mesh_copy(c, buffer, there, some);
         if (status == MESH_OK && load) status = mesh__copy_inside(c, s.base, &s.block, p, NULL, nbytes);
-        mesh__scratch_give(c, p);
+        if (status == MESH_OK || status == MESH_ERR_STATE) mesh__scratch_give(c, p); /* else it may still be written */
         buffer += some;
     }
     return status;

@@ -254,6 +254,7 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
     mesh__replica *say;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &g);
     if (status != MESH_OK) return status;
+    if ((status = mesh__on_stream(c)) != MESH_OK) return status;
     rank = c->transport->rank;
     if (n < 0 || (n && !list))
         return mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,

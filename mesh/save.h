@@ -600,11 +600,15 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
 /* The thread, or where there is none the same here. */
 MESH__PRIVATE void mesh__save_launch(mesh__save *s) {
     sigset_t all, before;
+    mesh__unsignaled u;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     s->threaded = pthread_create(&s->thread, NULL, mesh__save_main, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!s->threaded) mesh__save_main(s);
+    if (s->threaded) return;
+    mesh__unsignaled_begin(&u);
+    mesh__save_main(s);
+    mesh__unsignaled_end(&u);
 }
 
 /* Are this save's files still there? */
@@ -783,7 +787,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
-    if (status == MESH_OK) status = mesh__host_all_reduce(c, s->sum, (size_t)files, MESH_U32, MESH_XOR);
+    if (status == MESH_OK) status = mesh__host_xor(c, s->sum, (size_t)files);
     if (status == MESH_OK) {
         mesh_status committed = s->first ? mesh__commit(s, &why) : MESH_OK;
         status = mesh__agree(c, function, committed, &why);

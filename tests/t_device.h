@@ -447,6 +447,40 @@ static void test_device_checkpoint(void) {
     folder_end();
 }
 
+/* Of each element of a part: where its slab has it; no slab is of more than there is room for. */
+static void test_device_cuts(void) {
+    test_random r = random_from(5);
+    int round, d;
+    for (round = 0; round < 3000 && !test_failures; round++) {
+        static const int64_t sizes[] = {1, 2, 3, 7, 100, 1500, 3001};
+        mesh_box box;
+        int64_t strides[MESH_MAX_DIMS], order[MESH_MAX_DIMS], total = 1, step = 1, e, k;
+        size_t elem = (size_t)1 << random_below(&r, 4);
+        mesh__strip w;
+        mesh__slab s;
+        memset(&box, 0, sizeof box);
+        box.ndim = 1 + random_below(&r, 4);
+        for (d = 0; d < box.ndim; d++) {
+            box.shape[d] = sizes[random_below(&r, 7)], total *= box.shape[d], order[d] = d;
+            k = random_below(&r, d + 1);
+            order[d] = order[k], order[k] = d;
+        }
+        for (d = 0; d < box.ndim; d++) strides[order[d]] = step, step *= box.shape[order[d]] + random_below(&r, 2);
+        w = mesh__strip_of(&box, strides, box.shape, 0);
+        e = (int64_t)(random_next(&r) % (uint64_t)total);
+        s = mesh__slab_at(&w, NULL, elem, e);
+        CHECK(e >= s.first && e < s.first + s.count && s.first + s.count <= total);
+        CHECK(s.count * (int64_t)elem <= MESH__PACKED_BYTES);
+        for (k = 0; k < 40; k++) { /* some elements of it */
+            int64_t in = (int64_t)(random_next(&r) % (uint64_t)s.count), at = in, all = s.first + in, place = 0, want = 0;
+            for (d = s.block.ndim - 1; d >= 0; d--)
+                place += at % s.block.dim[d].count * s.block.dim[d].stride, at /= s.block.dim[d].count;
+            for (d = box.ndim - 1; d >= 0; d--) want += all % box.shape[d] * strides[d], all /= box.shape[d];
+            CHECK_INT((int64_t)(uintptr_t)s.base + place, want * (int64_t)elem);
+        }
+    }
+}
+
 /* Elements that do not lie side by side, in more than one slab; floats of another dtype; a tensor of one dim. */
 static void device_slabs_rank(mesh_transport *t, void *ctx) {
     enum { ROWS = 1500, COLS = 801, LONG = 1500001 };
@@ -503,6 +537,43 @@ static void test_device_slabs(void) {
     folder_end();
 }
 
+/* A rank that does not come: the call says so, and who, where it does not say that another rank waits elsewhere. */
+static void device_absent_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {1000};
+    static const char *const said[] = {"mesh_broadcast_object", "mesh_check_replicas", "mesh_checkpoint_save"};
+    int what = *(int *)ctx, one = 1;
+    mesh_comm c;
+    mesh_named x;
+    mesh_object o = MESH_ZERO;
+    mesh_status status;
+    if (!open_comm(t, &c, "x=-1", NULL, SECOND)) return;
+    memset(&x, 0, sizeof x);
+    x.name = "x";
+    CHECK_OK(mesh_tensor_make(&x.tensor, &c.on, "x:R", MESH_F32, 1, shape, &c.error), c.error);
+    CHECK_OK(mesh_alloc(t, 4000, &x.tensor.data, &c.error), c.error);
+    if (t->rank == 0) o.data = &one, o.nbytes = sizeof one;
+    if (t->rank != 2) {
+        status = what == 0   ? mesh_broadcast_object(&c, "x", &o, 0)
+                 : what == 1 ? mesh_check_replicas(&c, &x, 1)
+                             : mesh_checkpoint_save(&c, checkpoint_folder, &x, 1, NULL);
+        CHECK_INT(status, MESH_ERR_TIMEOUT);
+        CHECK_HAS(c.error.text, said[what]);
+        CHECK_HAS(c.error.text, "deadline of 1000 ms passed");
+        if (what || t->rank == 0) CHECK_INT(c.error.rank, 2);
+    }
+    while (!c.failed) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    mesh_object_free(&c, &o);
+    mesh_free(t, x.tensor.data, &c.error);
+    mesh_comm_close(&c);
+    while (device_of(t)->memory) device_free(t, device_of(t)->memory->shown); /* of what failed, the transport's */
+}
+static void test_device_absent(void) {
+    int what;
+    folder_new();
+    for (what = 0; what < 3; what++) device_world(3, device_absent_rank, &what);
+    folder_end();
+}
+
 /* Replicas in a device's memory: alike, and where one rank's last element differs; parts of more than a buffer, and strided ones. A norm has no
    kernels here. */
 static void device_replicas_rank(mesh_transport *t, void *ctx) {
@@ -547,7 +618,9 @@ static void device_replicas_rank(mesh_transport *t, void *ctx) {
 static void test_device_replicas(void) { device_world(4, device_replicas_rank, NULL); }
 
 static const test_case device_tests[] = {
+    {"device/cuts", test_device_cuts, 0},
     {"device/replicas", test_device_replicas, 0},
+    {"device/absent", test_device_absent, 0},
     {"device/checkpoint", test_device_checkpoint, 0},
     {"device/slabs", test_device_slabs, 0},
     {"device/conformance", test_device_conformance, 0},

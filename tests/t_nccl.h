@@ -404,6 +404,21 @@ static void strided_rank(mesh_transport *t, void *ctx) {
                 }
             CHECK_INT(wrong, 0);
         }
+        if (widths[k] == 129) { /* rows in two dims: a kernel's, whatever their width */
+            mesh_block two = block;
+            two.ndim = 2;
+            two.dim[0].count = 6, two.dim[0].stride = 6 * PITCH;
+            two.dim[1].count = 6, two.dim[1].stride = PITCH;
+            x[0].block = x[1].block = &two;
+            x[0].nbytes = x[1].nbytes = 36 * two.run;
+            fake_counts(before);
+            CHECK_OK(mesh_exchange(&c, NULL, x, 2), c.error);
+            fake_counts(after);
+            if (ON_FAKE) CHECK_INT(after[5] - before[5], 2);
+            CHECK_OK(mesh_barrier(&c, NULL), c.error);
+            x[0].block = x[1].block = &block;
+            x[0].nbytes = x[1].nbytes = (uint64_t)ROWS * block.run;
+        }
         if (!self) continue;
         CHECK_OK(mesh_copy(&c, p, host, ROWS * PITCH), c.error);
         x[0].rank = x[1].rank = t->rank;

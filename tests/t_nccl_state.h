@@ -115,6 +115,7 @@ static void norms_streams_rank(mesh_transport *t, void *ctx) {
     cudaGraph_t graph;
     double norm = 0, bad = 0;
     float *ones, one;
+    mesh_object object = MESH_ZERO;
     (void)ctx;
     CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
@@ -132,6 +133,11 @@ static void norms_streams_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     CHECK_INT(mesh_clip(&c, &x, 1, 1e-6, &bad), MESH_ERR_STATE);
     CHECK_HAS(c.error.text, "mesh_clip: the caller's stream is being captured");
+    object.data = &norm, object.nbytes = sizeof norm;
+    CHECK_INT(mesh_broadcast_object(&c, "x", &object, t->rank), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_broadcast_object: the caller's stream is being captured");
+    CHECK_INT(mesh_checkpoint_save(&c, "/nowhere", NULL, 0, NULL), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_checkpoint_save: the caller's stream is being captured");
     CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
     one = mesh__float_of_bits(0x7fc00000u);
@@ -168,7 +174,8 @@ static void norms_wrong_rank(mesh_transport *t, void *ctx) {
         CHECK_INT(c.error.rank, 1);
     } else {
         CHECK(status == MESH_ERR_PEER || status == MESH_ERR_TIMEOUT);
-        CHECK_HAS(c.error.text, "norm");
+        CHECK_HAS(c.error.text, "mesh_norm");
+        CHECK_INT(c.error.rank, 1);
     }
     mesh_comm_close(&c);
 }

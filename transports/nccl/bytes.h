@@ -50,6 +50,13 @@ MESH__PRIVATE int mesh_nccl__unit(uint64_t bits) {
     return k;
 }
 
+/* Dims of a block that are more than a place. */
+MESH__PRIVATE int mesh_nccl__dims(const mesh_block *b) {
+    int i, n = 0;
+    for (i = 0; b && i < b->ndim; i++) n += b->dim[i].count != 1;
+    return n;
+}
+
 /* A block as rows of a 2-D copy: 1 and where they begin next, or 0 if it has more dims. */
 MESH__PRIVATE int mesh_nccl__rows(const mesh_block *b, uint64_t *width, uint64_t *pitch, uint64_t *rows) {
     int i, found = 0;
@@ -96,8 +103,11 @@ MESH__PRIVATE cudaError_t mesh_nccl__copy_rows(mesh_nccl__state *s, mesh_nccl__c
 
 /* A kernel beats a 2-D copy of rows that are multiples of 4 bytes: on an H100 0.55 to 1.37 TB/s beside 0.04 (rows of 4 bytes) to 1.25 (1 KiB), and 0.83
    from 4 KiB on. What it takes by 2 bytes goes at 0.4 to 0.6 TB/s, by 1 byte at 0.3, and a copy at 0.1 (rows of 66 bytes), 0.39 (259), 0.9 (1 KiB). */
-MESH__PRIVATE int mesh_nccl__by_copy(const mesh_nccl__state *s, int unit, uint64_t row) {
-    return !s->has_kernels || (unit < 2 && row >= (uint64_t)(unit ? MESH_NCCL__EVEN_ROW : MESH_NCCL__ODD_ROW));
+MESH__PRIVATE int mesh_nccl__by_copy(const mesh_nccl__state *s, int unit, uint64_t row, const mesh_block *db,
+                                     const mesh_block *sb) {
+    if (!s->has_kernels) return 1;
+    if (mesh_nccl__dims(db) > 1 || mesh_nccl__dims(sb) > 1) return 0; /* no 2-D copy: a copy of each row */
+    return unit < 2 && row >= (uint64_t)(unit ? MESH_NCCL__EVEN_ROW : MESH_NCCL__ODD_ROW);
 }
 
 MESH__PRIVATE cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *c, void *dst, const mesh_block *db,
@@ -111,7 +121,8 @@ MESH__PRIVATE cudaError_t mesh_nccl__move(mesh_nccl__state *s, mesh_nccl__comm *
     if (row == nbytes && src) return s->api.cudaMemcpyAsync(dst, src, (size_t)nbytes, cudaMemcpyDefault, c->on);
     if (row == nbytes) return s->api.cudaMemsetAsync(dst, 0, (size_t)nbytes, c->on);
     unit = mesh_nccl__unit(mesh_nccl__bits(dst, db) | (src ? mesh_nccl__bits(src, sb) : 0) | nbytes);
-    if (mesh_nccl__by_copy(s, unit, row)) return mesh_nccl__copy_rows(s, c, dst, db, src, sb, nbytes);
+    if (mesh_nccl__by_copy(s, unit, row, db, src ? sb : NULL))
+        return mesh_nccl__copy_rows(s, c, dst, db, src, sb, nbytes);
     memset(&args, 0, sizeof args);
     args.dst = (uint64_t)(uintptr_t)dst;
     args.src = (uint64_t)(uintptr_t)src;

@@ -258,7 +258,8 @@ MESH__PRIVATE void mesh_nccl__pack(mesh_nccl__state *s, mesh_nccl__comm *c, cons
         if (!mesh__is_strided(x)) continue;
         at += ((size_t)x->nbytes + 255) & ~(size_t)255;
         if (x->direction != direction) continue;
-        if (mesh_nccl__by_copy(s, mesh_nccl__unit(mesh_nccl__bits(x->base, x->block) | x->nbytes), x->block->run)) {
+        if (mesh_nccl__by_copy(s, mesh_nccl__unit(mesh_nccl__bits(x->base, x->block) | x->nbytes), x->block->run,
+                               x->block, NULL)) {
             const mesh_block *to = direction == MESH_SEND ? NULL : x->block, *from = to ? NULL : x->block;
             mesh_nccl__put(s, what, mesh_nccl__move(s, c, dst, to, src, from, x->nbytes));
             continue;
