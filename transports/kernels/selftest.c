@@ -291,7 +291,7 @@ static mesh__kernel_args arguments(const job *j, int op) {
     memset(&a, 0x5a, sizeof a); /* what a kernel has no use for is not read */
     a.dst = (uintptr_t)dst.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
     a.src = (uintptr_t)src.bytes + MARGIN + (below(2) ? 0 : below(4) * j->align);
-    if (below(2)) a.src += below(4) * (j->align < 4 ? 4 : j->align);
+    if (below(2) && j->align < 16) a.src += below(4) * (j->align < 4 ? 4 : j->align);
     a.op = op;
     a.divide = divisors[below(sizeof divisors / sizeof *divisors)];
     factor = below(4) ? value(8, 11) : (UINT64_C(1023) << 52) - draw() % (UINT64_C(16) << 52); /* 2^-16 to 1 */
