@@ -208,8 +208,8 @@ typedef struct mesh__unsignaled {
 
 MESH__PRIVATE void mesh__unsignaled_begin(mesh__unsignaled *u) {
     sigset_t one;
-    sigpending(&u->before);
-    u->pending = sigismember(&u->before, SIGXFSZ);
+    sigpending(&one);
+    u->pending = sigismember(&one, SIGXFSZ);
     sigemptyset(&one);
     sigaddset(&one, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &one, &u->before);

@@ -82,112 +82,76 @@ MESH__PRIVATE mesh_status mesh__host_wait(mesh_status started, const mesh_reques
     return started == MESH_OK ? mesh_wait_host(*r) : started;
 }
 
-MESH__PRIVATE mesh_status mesh__host_all_reduce(mesh_comm *c, void *v, size_t count, mesh_dtype d, mesh_op op) {
-    size_t nbytes = count * mesh_dtype_bytes(d);
-    void *p;
-    mesh_status status;
+/* A call that sends `in` bytes of the host's and receives `out`: from scratch to scratch. */
+MESH__PRIVATE mesh_status mesh__by_way(mesh_comm *c, const char *axes, mesh_call *call, uint64_t in, uint64_t out) {
+    const void *from = call->send;
+    void *to = call->recv, *p;
+    uint64_t at = from == to ? 0 : (in + 15) & ~UINT64_C(15);
     mesh_request r;
-    if (!mesh__by_device(c)) return mesh_all_reduce(c, NULL, v, v, count, d, op);
-    status = mesh__scratch_take(c, nbytes, &p);
-    if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes);
-    if (status == MESH_OK) status = mesh__host_wait(mesh_all_reduce_start(c, NULL, p, p, count, d, op, &r), &r);
-    if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
+    mesh_status status = mesh__scratch_take(c, at + out, &p);
+    call->send = p;
+    call->recv = to ? (unsigned char *)p + at : NULL;
+    if (status == MESH_OK && in) status = mesh__host_copy(c, p, from, (size_t)in);
+    if (status == MESH_OK) status = mesh__host_wait(mesh__call_start(c, axes, call, &r), &r);
+    if (status == MESH_OK && out) status = mesh__host_copy(c, to, call->recv, (size_t)out);
     mesh__scratch_give(c, p);
     return status;
 }
 
+MESH__PRIVATE mesh_status mesh__host_all_reduce(mesh_comm *c, void *v, size_t count, mesh_dtype d, mesh_op op) {
+    mesh_call call = mesh__call(MESH_CALL_ALL_REDUCE, v, v, count, d, op, 0);
+    uint64_t nbytes = (uint64_t)count * mesh_dtype_bytes(d);
+    if (!mesh__by_device(c)) return mesh_all_reduce(c, NULL, v, v, count, d, op);
+    return mesh__by_way(c, NULL, &call, nbytes, nbytes);
+}
+
 MESH__PRIVATE mesh_status mesh__host_broadcast(mesh_comm *c, const char *axes, void *v, size_t count, mesh_dtype d,
                                                int root) {
-    size_t nbytes = count * mesh_dtype_bytes(d);
-    void *p;
-    mesh_status status;
-    mesh_request r;
+    mesh_call call = mesh__call(MESH_CALL_BROADCAST, v, v, count, d, MESH_SUM, root);
+    uint64_t nbytes = (uint64_t)count * mesh_dtype_bytes(d);
     if (!mesh__by_device(c)) return mesh_broadcast(c, axes, v, v, count, d, root);
-    status = mesh__scratch_take(c, nbytes, &p);
-    if (status == MESH_OK) status = mesh__host_copy(c, p, v, nbytes); /* what lies elsewhere goes nowhere */
-    if (status == MESH_OK) status = mesh__host_wait(mesh_broadcast_start(c, axes, p, p, count, d, root, &r), &r);
-    if (status == MESH_OK) status = mesh__host_copy(c, v, p, nbytes);
-    mesh__scratch_give(c, p);
-    return status;
+    return mesh__by_way(c, axes, &call, nbytes, nbytes);
 }
 
 /* Every rank of a group of n gets the `count` of each. */
 MESH__PRIVATE mesh_status mesh__host_all_gather(mesh_comm *c, const char *axes, int n, const void *mine, void *all,
                                                 size_t count, mesh_dtype d) {
-    size_t nbytes = count * mesh_dtype_bytes(d);
-    unsigned char *send;
-    void *p;
-    mesh_status status;
-    mesh_request r;
+    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER, mine, all, count, d, MESH_SUM, 0);
+    uint64_t nbytes = (uint64_t)count * mesh_dtype_bytes(d);
     if (!mesh__by_device(c)) return mesh_all_gather(c, axes, mine, all, count, d);
-    status = mesh__scratch_take(c, nbytes * ((uint64_t)n + 1), &p);
-    send = (unsigned char *)p + nbytes * (size_t)n;
-    if (status == MESH_OK) status = mesh__host_copy(c, send, mine, nbytes);
-    if (status == MESH_OK) status = mesh__host_wait(mesh_all_gather_start(c, axes, send, p, count, d, &r), &r);
-    if (status == MESH_OK) status = mesh__host_copy(c, all, p, nbytes * (size_t)n);
-    mesh__scratch_give(c, p);
-    return status;
+    return mesh__by_way(c, axes, &call, nbytes, nbytes * (uint64_t)n);
 }
 
 /* Every rank of the comm gets the counts[i] of index i, one rank's after the other's. */
 MESH__PRIVATE mesh_status mesh__host_all_gather_v(mesh_comm *c, const void *mine, void *all, const size_t *counts,
                                                   mesh_dtype d) {
-    int i, me = mesh_index_of(&c->on, c->transport->rank);
-    size_t total = 0, nbytes = counts[me] * mesh_dtype_bytes(d);
-    unsigned char *send;
-    void *p;
-    mesh_status status;
-    mesh_request r;
+    mesh_call call = mesh__call(MESH_CALL_ALL_GATHER_V, mine, all, 0, d, MESH_SUM, 0);
+    uint64_t total = 0, elem = mesh_dtype_bytes(d);
+    int i;
     if (!mesh__by_device(c)) return mesh_all_gather_v(c, NULL, mine, all, counts, NULL, d);
-    for (i = 0; i < c->on.size; i++) total += counts[i] * mesh_dtype_bytes(d);
-    status = mesh__scratch_take(c, (uint64_t)total + nbytes, &p);
-    send = (unsigned char *)p + total;
-    if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
-    if (status == MESH_OK) status = mesh__host_wait(mesh_all_gather_v_start(c, NULL, send, p, counts, NULL, d, &r), &r);
-    if (status == MESH_OK) status = mesh__host_copy(c, all, p, total);
-    mesh__scratch_give(c, p);
-    return status;
+    call.recv_counts = counts;
+    for (i = 0; i < c->on.size; i++) total += counts[i] * elem;
+    return mesh__by_way(c, NULL, &call, counts[mesh_index_of(&c->on, c->transport->rank)] * elem, total);
 }
 
 /* nbytes of mine come to index 0, one rank's after the other's: counts[i] of index i, which are read there. */
 MESH__PRIVATE mesh_status mesh__host_gather_v(mesh_comm *c, const void *mine, size_t nbytes, void *all,
                                               const size_t *counts) {
+    mesh_call call = mesh__call(MESH_CALL_GATHER_V, mine, all, nbytes, MESH_BYTES, MESH_SUM, 0);
     int i, root = mesh_index_of(&c->on, c->transport->rank) == 0;
-    size_t total = 0, at = (nbytes + 15) & ~(size_t)15;
-    unsigned char *send;
-    void *p;
-    mesh_status status;
-    mesh_request r;
+    uint64_t total = 0;
     if (!mesh__by_device(c)) return mesh_gather_v(c, NULL, mine, nbytes, all, counts, NULL, MESH_BYTES, 0);
+    call.recv_counts = counts;
     for (i = 0; root && i < c->on.size; i++) total += counts[i];
-    status = mesh__scratch_take(c, (uint64_t)at + total, &p);
-    send = (unsigned char *)p;
-    if (status == MESH_OK && nbytes) status = mesh__host_copy(c, send, mine, nbytes);
-    if (status == MESH_OK)
-        status = mesh__host_wait(
-            mesh_gather_v_start(c, NULL, send, nbytes, root ? send + at : NULL, counts, NULL, MESH_BYTES, 0, &r), &r);
-    if (status == MESH_OK && total) status = mesh__host_copy(c, all, send + at, total);
-    mesh__scratch_give(c, p);
-    return status;
+    return mesh__by_way(c, NULL, &call, nbytes, total);
 }
 
 /* A number of each rank, at index 0. */
 MESH__PRIVATE mesh_status mesh__host_gather(mesh_comm *c, const uint64_t *mine, uint64_t *all) {
+    mesh_call call = mesh__call(MESH_CALL_GATHER, mine, all, 1, MESH_U64, MESH_SUM, 0);
     int root = mesh_index_of(&c->on, c->transport->rank) == 0;
-    size_t n = root ? (size_t)c->on.size : 0;
-    uint64_t *send;
-    void *p;
-    mesh_status status;
-    mesh_request r;
     if (!mesh__by_device(c)) return mesh_gather(c, NULL, mine, all, 1, MESH_U64, 0);
-    status = mesh__scratch_take(c, (n + 1) * sizeof *mine, &p);
-    send = (uint64_t *)p;
-    if (status == MESH_OK) status = mesh__host_copy(c, send, mine, sizeof *mine);
-    if (status == MESH_OK)
-        status = mesh__host_wait(mesh_gather_start(c, NULL, send, root ? send + 1 : NULL, 1, MESH_U64, 0, &r), &r);
-    if (status == MESH_OK && root) status = mesh__host_copy(c, all, send + 1, n * sizeof *mine);
-    mesh__scratch_give(c, p);
-    return status;
+    return mesh__by_way(c, NULL, &call, sizeof *mine, root ? (uint64_t)c->on.size * sizeof *mine : 0);
 }
 
 /* The exclusive or of all ranks', into v: gathered, for a device may have no kernel for it. */

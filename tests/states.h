@@ -247,4 +247,26 @@ static int state_world(const char *mesh_text) {
 
 /* On this backend. */
 static void state_go(int backend, state_run *r) { run_world(backend, state_world(r->mesh), state_rank, r); }
+/* Saved from a device's memory and from a host's, loaded into either: the same files. */
+static void states_there_and_back(void (*devices)(int, rank_main, void *), int rounds, uint64_t seed) {
+    static const char *const meshes[] = {"a=1", "a=3", "a=2,b=2"};
+    test_random r = random_from(seed);
+    int i;
+    folder_new();
+    for (i = 0; i < rounds && !test_failures; i++) {
+        state_run run = MESH_ZERO;
+        run.shapes = random_next(&r), run.save = i;
+        run.file_bytes = i % 3 ? 2000 : 0;
+        run.started = i % 2;
+        for (run.loads = 0; run.loads < 2; run.loads++) {
+            run.layouts = random_next(&r);
+            run.mesh = meshes[(i + !run.loads) % 3];
+            if (i % 3 == (run.loads ? 1 : 2))
+                state_go(SIM, &run);
+            else
+                devices(state_world(run.mesh), state_rank, &run);
+        }
+    }
+    folder_end();
+}
 #endif

@@ -422,30 +422,7 @@ static void test_device_redistribute(void) {
     for (i = 0; i < 6; i++) device_world(sizes[i], redistribute_rank, &problems);
 }
 
-/* Saved from a device's memory and from a host's, loaded into either: the same files. */
-static void test_device_checkpoint(void) {
-    static const char *const meshes[] = {"a=1", "a=3", "a=2,b=2", "a=2,b=3"};
-    test_random r = random_from(78);
-    int i;
-    folder_new();
-    for (i = 0; i < 24 && !test_failures; i++) {
-        state_run run = MESH_ZERO;
-        run.mesh = meshes[random_below(&r, 4)];
-        run.shapes = random_next(&r), run.layouts = random_next(&r), run.save = i;
-        run.file_bytes = i % 3 ? 2000 : 0;
-        run.started = i % 2;
-        if (i % 3 != 2)
-            device_world(state_world(run.mesh), state_rank, &run);
-        else
-            state_go(SIM, &run);
-        run.loads = 1, run.layouts = random_next(&r), run.mesh = meshes[random_below(&r, 4)];
-        if (i % 3 != 1)
-            device_world(state_world(run.mesh), state_rank, &run);
-        else
-            state_go(SIM, &run);
-    }
-    folder_end();
-}
+static void test_device_checkpoint(void) { states_there_and_back(device_world, 24, 78); }
 
 /* Of each element of a part: where its slab has it; no slab is of more than there is room for. */
 static void test_device_cuts(void) {

@@ -186,30 +186,7 @@ static void test_norms_wrong(void) {
 
 /* ---- checkpoints ---- */
 
-/* Saved from GPUs and from a host, loaded into either: the same files; here and there strided; the started form, while the tensors change. */
-static void test_checkpoint(void) {
-    static const char *const meshes[] = {"a=1", "a=3", "a=2,b=2"};
-    test_random r = random_from(79);
-    int i;
-    folder_new();
-    for (i = 0; i < 6 && !test_failures; i++) {
-        state_run run = MESH_ZERO;
-        run.mesh = meshes[(i + 1) % 3];
-        run.shapes = random_next(&r), run.layouts = random_next(&r), run.save = i;
-        run.file_bytes = i % 3 ? 2000 : 0;
-        run.started = i % 2;
-        if (i % 3 != 2)
-            run_gpus(state_world(run.mesh), state_rank, &run);
-        else
-            state_go(SIM, &run);
-        run.loads = 1, run.layouts = random_next(&r), run.mesh = meshes[i % 3];
-        if (i % 3 != 1)
-            run_gpus(state_world(run.mesh), state_rank, &run);
-        else
-            state_go(SIM, &run);
-    }
-    folder_end();
-}
+static void test_checkpoint(void) { states_there_and_back(run_gpus, 6, 79); }
 
 /* A folder that is not there, and a rank that is killed while the others save. */
 static void checkpoint_wrong_rank(mesh_transport *t, void *ctx) {

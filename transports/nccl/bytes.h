@@ -228,10 +228,10 @@ MESH__PRIVATE cudaError_t mesh_nccl__put_squares(mesh_nccl__state *s, mesh_nccl_
         if (!list[i].count) continue;
         args.src = (uint64_t)(uintptr_t)list[i].base;
         args.count = list[i].count;
-        args.op = some++;
+        args.op = some;
+        some = 1;
         mesh_nccl__kernel_block(&args.from, &args.from_ndim, &list[i].block,
                                 mesh_dtype_bytes((mesh_dtype)list[i].dtype));
-        if (args.op > 1) args.op = 1;
         r = mesh_nccl__launch_on(s, c->on, kernel[list[i].dtype], &args, blocks);
     }
     if (!some) return s->api.cudaMemsetAsync(sums, 0, MESH_NCCL__SLOT, c->on);
