@@ -6,6 +6,7 @@
      mesh/attention.h      ring attention: keys and values travel
      mesh/experts.h        tokens to experts and back
      mesh/vocabulary.h     cross-entropy and embedding of a vocabulary in parts
+     mesh/rows.h           what these do with rows, wherever their memory is
      mesh/norm.h           norms and clipping that count every element once; mesh/replicas.h: are replicas still the same?
      mesh/random.h         random numbers by global index
 

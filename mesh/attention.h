@@ -1,6 +1,6 @@
 /* mesh/attention.h - ring attention: a sequence over ranks, keys and values travelling round. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes p2p.h and functions.h. Host memory.
+   Includes alike.h, rows.h and p2p.h. Memory is the comm's: the host's, or a GPU's.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -23,8 +23,8 @@ EXAMPLE
 */
 #if !defined(MESH_ATTENTION_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_ATTENTION_IMPLEMENTED))
 #include "alike.h"
+#include "rows.h"
 #include "p2p.h"
-#include "functions.h"
 #endif
 
 #ifndef MESH_ATTENTION_H
@@ -41,7 +41,8 @@ typedef enum mesh_sequence_order {
 } mesh_sequence_order;
 
 struct mesh_attention_part;
-/* Computes with one part. Between two of them the transfers move on; it must call nothing of the library itself. */
+/* Computes with one part. Between two of them the transfers move on; it must call nothing of the library itself. On a GPU it puts that on the comm's stream
+   (mesh_comm_desc.stream), and waits for nothing. */
 typedef void (*mesh_attention_block)(void *ctx, const struct mesh_attention_part *part);
 
 typedef struct mesh_attention {
@@ -58,7 +59,7 @@ typedef struct mesh_attention {
     const void *grad_out;  /* backward: as q */
     void *grad_q, *grad_k, *grad_v; /* backward: written, as q and k */
     mesh_attention_block forward, backward;
-    /* out and lse become those of both parts; rows of `width` floats. NULL: the host's. */
+    /* out and lse become those of both parts; rows of `width` floats. NULL: the library's. */
     void (*merge)(void *ctx, float *out, float *lse, const float *out_part, const float *lse_part, int64_t rows,
                   int width);
     void *ctx;
@@ -82,8 +83,8 @@ typedef struct mesh_attention_part {
 MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int index, int64_t first[2],
                                     int64_t length[2], int *count);
 /* axis: an open group. Every rank of it calls with the same batch, heads, kv_heads, width, sequence, dtype, order and causal, which are compared (MISMATCH:
-   the number, by name). ARGUMENT: numbers that do not fit (with those that would); NULL. UNSUPPORTED: another dtype, memory that is not the host's. MEMORY.
-   Then every rank fails. Bytes sent per rank: keys and values of all others, and 64 of what is compared for each of them. */
+   the number, by name). ARGUMENT: numbers that do not fit (with those that would); NULL. UNSUPPORTED: another dtype, a transport whose memory is not the host's
+   and has no kernels. MEMORY. Then every rank fails. STATE: the comm's stream is being captured; the comm stays. On a GPU the host waits for the result. Bytes sent per rank: keys and values of all others, and 64 of what is compared for each of them. */
 MESH_API mesh_status mesh_ring_attention(mesh_comm *c, const char *axis, const mesh_attention *a);
 /* By the out and lse of the forward. Bytes sent per rank: keys and values of all others, their gradients in f32 of all ranks, and what is compared. */
 MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis, const mesh_attention *a);
@@ -158,8 +159,7 @@ MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attent
     int64_t limit = INT64_MAX / 64, all, batch, chunks = 2 * (int64_t)n, first[2], length[2], held;
     int rank = c->transport->rank, count;
     if (!a) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the attention is NULL");
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "memory that is not the host's");
+    if (mesh__rows_check(c, err) != MESH_OK) return MESH_ERR_UNSUPPORTED;
     if (a->dtype != MESH_F32 && a->dtype != MESH_BF16 && a->dtype != MESH_F16)
         return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "%s; queries, keys and values are f16, bf16 or f32",
                           mesh_dtype_name(a->dtype));
@@ -205,72 +205,112 @@ MESH__PRIVATE unsigned char *mesh__ring_at(const mesh__ring *r, const void *data
     return (unsigned char *)(uintptr_t)data + at * (int64_t)mesh_dtype_bytes(r->a->dtype);
 }
 
+/* The caller's tensor from position `before` on, `length` positions of it, as rows in the order batch, head, position. */
+MESH__PRIVATE mesh_matrix mesh__ring_matrix(const mesh__ring *r, const void *data, const int64_t *stride, int heads,
+                                            int64_t before, int64_t length) {
+    mesh_matrix m = mesh__matrix(data, r->a->dtype, 0);
+    m.base = (unsigned char *)m.base + before * stride[2] * m.step;
+    m.count[0] = length ? length : 1, m.count[1] = heads;
+    m.stride[0] = stride[2] * m.step, m.stride[1] = stride[1] * m.step, m.stride[2] = stride[0] * m.step;
+    return m;
+}
+
+MESH__PRIVATE const char *mesh__ring_name(const mesh__ring *r) {
+    return r->back ? "ring_attention_backward" : "ring_attention";
+}
+
+/* Work on rows. A device's is put there from inside of a call; the host's keeps nobody out: a progress thread moves what travels. */
+MESH__PRIVATE mesh_status mesh__ring_do(mesh__ring *r, const mesh_rows *rows) {
+    if (!mesh__by_device(r->c)) return mesh__rows(r->c, rows);
+    MESH__ALONE(r->c, mesh__ring_name(r), mesh__rows(r->c, rows));
+}
+MESH__PRIVATE mesh_status mesh__ring_zero(mesh__ring *r, void *p, uint64_t nbytes) {
+    if (!mesh__by_device(r->c)) return mesh__rows_zero(r->c, p, nbytes);
+    MESH__ALONE(r->c, mesh__ring_name(r), mesh__rows_zero(r->c, p, nbytes));
+}
+
 /* Floats run by run, as the caller's tensor. */
-MESH__PRIVATE void mesh__ring_give(const mesh__ring *r, void *to, const int64_t *stride, int heads, const float *from) {
-    int64_t before = 0, row, k;
+MESH__PRIVATE mesh_status mesh__ring_give(mesh__ring *r, void *to, const int64_t *stride, int heads,
+                                          const float *from) {
+    int64_t before = 0;
     int i;
-    for (i = 0; i < r->own.count; before += r->own.length[i++])
-        for (row = 0; row < (int64_t)r->a->batch * heads; row++)
-            for (k = 0; k < r->own.length[i]; k++, from += r->a->width)
-                mesh__narrow(r->a->dtype, mesh__ring_at(r, to, stride, heads, row, before + k), MESH_F32, from,
-                             (size_t)r->a->width);
+    mesh_status status = MESH_OK;
+    for (i = 0; i < r->own.count && status == MESH_OK; before += r->own.length[i++]) {
+        mesh_rows rows = MESH_ZERO;
+        rows.op = MESH_ROWS_SUM;
+        rows.terms = 1;
+        rows.rows = (int64_t)r->a->batch * heads * r->own.length[i], rows.width = r->a->width;
+        rows.to = mesh__ring_matrix(r, to, stride, heads, before, r->own.length[i]);
+        rows.from = mesh__matrix(from, MESH_F32, rows.width);
+        status = mesh__ring_do(r, &rows);
+        from += rows.rows * rows.width;
+    }
+    return status;
 }
 
 /* This rank's keys and values, one after the other, to travel. */
-MESH__PRIVATE void mesh__ring_pack(mesh__ring *r) {
-    size_t width = (size_t)r->a->width * mesh_dtype_bytes(r->a->dtype);
-    unsigned char *to = r->block[0];
-    int64_t row, k;
+MESH__PRIVATE mesh_status mesh__ring_pack(mesh__ring *r) {
     int v;
-    for (v = 0; v < 2; v++)
-        for (row = 0; row < r->kv_rows; row++)
-            for (k = 0; k < r->own.positions; k++, to += width)
-                memcpy(to, mesh__ring_at(r, v ? r->a->v : r->a->k, r->kv_stride, r->a->kv_heads, row, k), width);
+    mesh_status status = MESH_OK;
+    for (v = 0; v < 2 && status == MESH_OK; v++) {
+        mesh_rows rows = MESH_ZERO;
+        rows.op = MESH_ROWS_MOVE;
+        rows.rows = r->kv_rows * r->own.positions, rows.width = r->a->width;
+        rows.to = mesh__matrix(r->block[0], r->a->dtype, rows.width);
+        if (v) rows.to.base = r->block[0] + rows.rows * rows.to.stride[2];
+        rows.from = mesh__ring_matrix(r, v ? r->a->v : r->a->k, r->kv_stride, r->a->kv_heads, 0, r->own.positions);
+        status = mesh__ring_do(r, &rows);
+    }
+    return status;
+}
+
+/* The log-sum-exp of each row, to the caller's order or (home 0) run by run. */
+MESH__PRIVATE mesh_status mesh__ring_lse(mesh__ring *r, int home) {
+    int64_t before = 0;
+    int i;
+    mesh_status status = MESH_OK;
+    for (i = 0; i < r->own.count && status == MESH_OK; before += r->own.length[i++]) {
+        mesh_matrix by_run = mesh__matrix(r->lse + before * r->rows, MESH_F32, r->own.length[i]),
+                    whole = mesh__matrix(r->a->lse + before, MESH_F32, r->own.positions);
+        mesh_rows rows = MESH_ZERO;
+        rows.op = MESH_ROWS_MOVE;
+        rows.rows = r->rows, rows.width = r->own.length[i];
+        rows.to = home ? whole : by_run;
+        rows.from = home ? by_run : whole;
+        status = mesh__ring_do(r, &rows);
+    }
+    return status;
 }
 
 /* Of each row the log-sum-exp, run by run, and sum(out * grad_out). */
-MESH__PRIVATE void mesh__ring_rows(mesh__ring *r) {
-    const mesh_attention *a = r->a;
-    float out[64], grad[64], *lse = r->lse, *dot = r->dot;
-    int64_t before = 0, row, k;
-    size_t bytes = mesh_dtype_bytes(a->dtype);
-    int i, at, n;
-    for (i = 0; i < r->own.count; before += r->own.length[i++])
-        for (row = 0; row < r->rows; row++)
-            for (k = before; k < before + r->own.length[i]; k++) {
-                const unsigned char *o = mesh__ring_at(r, a->out, r->q_stride, a->heads, row, k),
-                                    *g = mesh__ring_at(r, a->grad_out, r->q_stride, a->heads, row, k);
-                double sum = 0;
-                for (at = 0; at < a->width; at += n) {
-                    int e;
-                    n = a->width - at < 64 ? a->width - at : 64;
-                    mesh__widen(MESH_F32, out, a->dtype, o + (size_t)at * bytes, (size_t)n);
-                    mesh__widen(MESH_F32, grad, a->dtype, g + (size_t)at * bytes, (size_t)n);
-                    for (e = 0; e < n; e++) sum += (double)out[e] * (double)grad[e];
-                }
-                *lse++ = a->lse[row * r->own.positions + k];
-                *dot++ = (float)sum;
-            }
+MESH__PRIVATE mesh_status mesh__ring_rows(mesh__ring *r) {
+    int64_t before = 0;
+    int i;
+    mesh_status status = mesh__ring_lse(r, 0);
+    for (i = 0; i < r->own.count && status == MESH_OK; before += r->own.length[i++]) {
+        const mesh_attention *a = r->a;
+        mesh_rows rows = MESH_ZERO;
+        rows.op = MESH_ROWS_DOT;
+        rows.rows = r->rows * r->own.length[i], rows.width = a->width;
+        rows.from = mesh__ring_matrix(r, a->out, r->q_stride, a->heads, before, r->own.length[i]);
+        rows.with = mesh__ring_matrix(r, a->grad_out, r->q_stride, a->heads, before, r->own.length[i]);
+        rows.word = r->dot + before * r->rows;
+        status = mesh__ring_do(r, &rows);
+    }
+    return status;
 }
 
-MESH__PRIVATE void mesh__ring_merge(float *out, float *lse, const float *out_part, const float *lse_part, int64_t rows,
-                                    int width) {
-    int64_t row;
-    int i;
-    for (row = 0; row < rows; row++, out += width, out_part += width) {
-        static const uint32_t nothing = 0xff800000u; /* -infinity: this part sees no keys */
-        double a = (double)lse[row], b = (double)lse_part[row], most = a > b ? a : b, ea = mesh__exp(a - most),
-               eb = mesh__exp(b - most), sum = ea + eb;
-        float wa = (float)(ea / sum), wb = (float)(eb / sum);
-        if (!memcmp(&lse_part[row], &nothing, 4)) continue;
-        if (!memcmp(&lse[row], &nothing, 4)) {
-            memcpy(out, out_part, (size_t)width * sizeof *out);
-            lse[row] = lse_part[row];
-            continue;
-        }
-        for (i = 0; i < width; i++) out[i] = wa * out[i] + wb * out_part[i];
-        lse[row] = (float)(most + mesh__ln(sum));
-    }
+/* A part's out and lse become one with those of the parts before it. */
+MESH__PRIVATE mesh_status mesh__ring_merge(mesh__ring *r, float *out, float *lse, const mesh_attention_part *p) {
+    mesh_rows rows = MESH_ZERO;
+    rows.op = MESH_ROWS_MERGE;
+    rows.rows = r->rows * p->queries, rows.width = r->a->width;
+    rows.to = mesh__matrix(out, MESH_F32, rows.width);
+    rows.from = mesh__matrix(p->out, MESH_F32, rows.width);
+    rows.word = lse, rows.weight = p->lse;
+    if (!r->a->merge) return mesh__ring_do(r, &rows);
+    r->a->merge(r->a->ctx, out, lse, p->out, p->lse, rows.rows, r->a->width);
+    return MESH_OK;
 }
 
 /* ---- // >>parts ---- */
@@ -311,26 +351,24 @@ MESH__PRIVATE int mesh__ring_part(const mesh__ring *r, const unsigned char *bloc
 }
 
 /* All parts of this rank's queries with the keys and values of rank `origin`. have[i]: run i of the queries has an out. */
-MESH__PRIVATE void mesh__ring_compute(mesh__ring *r, const unsigned char *block, int origin, int have[2]) {
+MESH__PRIVATE mesh_status mesh__ring_compute(mesh__ring *r, const unsigned char *block, int origin, int have[2]) {
     mesh__runs_of of = mesh__ring_runs(r, origin);
     mesh_attention_part p;
     int i, j;
+    mesh_status status = MESH_OK;
     for (i = 0; i < r->own.count; i++)
-        for (j = 0; j < of.count; j++) {
+        for (j = 0; j < of.count && status == MESH_OK; j++) {
             float *out, *lse;
+            int merges = !r->back && have[i];
             if (!mesh__ring_part(r, block, &of, i, j, &p)) continue;
             out = p.out, lse = p.lse;
-            if (!r->back && have[i]) p.out = r->part_out, p.lse = r->part_lse;
+            if (merges) p.out = r->part_out, p.lse = r->part_lse;
             (r->back ? r->a->backward : r->a->forward)(r->a->ctx, &p);
-            if (!r->back && have[i]) {
-                if (r->a->merge)
-                    r->a->merge(r->a->ctx, out, lse, p.out, p.lse, r->rows * p.queries, r->a->width);
-                else
-                    mesh__ring_merge(out, lse, p.out, p.lse, r->rows * p.queries, r->a->width);
-            }
+            if (merges) status = mesh__ring_merge(r, out, lse, &p);
             have[i] = 1;
             if (r->n > 1) mesh_progress(r->c->transport, 0);
         }
+    return status;
 }
 
 /* ---- // >>rounds ---- */
@@ -341,14 +379,15 @@ MESH__PRIVATE mesh_status mesh__ring_memory(mesh__ring *r) {
     size_t blocks = mesh__ring_elems(r, r->most), rows = (size_t)(r->rows * r->most), each[9], sum = 64;
     unsigned char *p;
     int i;
+    mesh_status status;
     each[0] = each[1] = blocks * mesh_dtype_bytes(a->dtype);
     each[2] = rows * (size_t)a->width * sizeof(float);
     each[3] = each[4] = rows * sizeof(float);
     each[5] = r->back ? 0 : each[2];
     each[6] = each[7] = each[8] = r->back ? blocks * sizeof(float) : 0;
     for (i = 0; i < 9; i++) sum += (each[i] = (each[i] + 63) / 64 * 64);
-    r->memory = mesh_transport_alloc(r->c->transport, sum);
-    if (!r->memory) return MESH_ERR_MEMORY;
+    status = mesh__rows_memory(r->c, sum, &r->memory);
+    if (status != MESH_OK) return status;
     p = (unsigned char *)(((uintptr_t)r->memory + 63) / 64 * 64);
     r->block[0] = p, p += each[0];
     r->block[1] = p, p += each[1];
@@ -357,8 +396,7 @@ MESH__PRIVATE mesh_status mesh__ring_memory(mesh__ring *r) {
     r->dot = r->part_lse = (float *)(void *)p, p += each[4];
     r->part_out = (float *)(void *)p, p += each[5];
     for (i = 0; i < 3; i++, p += each[6]) r->grad[i] = (float *)(void *)p;
-    memset(r->out, 0, each[2]);
-    return MESH_OK;
+    return mesh__rows_zero(r->c, r->out, each[2]);
 }
 
 /* To the next rank what is of `from`, from the one before what is of the rank before that. */
@@ -371,12 +409,18 @@ MESH__PRIVATE mesh_status mesh__ring_pass(mesh__ring *r, const void *send, void 
 
 /* What came of the gradients of `origin`'s keys and values is added to this rank's, and goes on. */
 MESH__PRIVATE mesh_status mesh__ring_homing(mesh__ring *r, int step, int origin) {
-    size_t elems = mesh__ring_elems(r, mesh__ring_runs(r, origin).positions), e;
     float *mine = r->grad[0];
     mesh_status status = MESH_OK;
-    if (step > 0) status = mesh_wait(r->homing);
+    if (step > 0) {
+        mesh_rows rows = MESH_ZERO;
+        rows.op = MESH_ROWS_SUM;
+        rows.terms = rows.add = 1;
+        rows.rows = 2 * r->kv_rows * mesh__ring_runs(r, origin).positions, rows.width = r->a->width;
+        rows.to = mesh__matrix(mine, MESH_F32, rows.width);
+        rows.from = mesh__matrix(r->grad[2], MESH_F32, rows.width);
+        if ((status = mesh_wait(r->homing)) == MESH_OK) status = mesh__ring_do(r, &rows);
+    }
     if (status != MESH_OK) return status;
-    for (e = 0; e < elems && step > 0; e++) mine[e] += r->grad[2][e];
     r->grad[0] = r->grad[1]; /* it has been sent */
     r->grad[1] = mine;
     return mesh__ring_pass(r, mine, r->grad[2], origin, MESH_F32, &r->homing);
@@ -384,17 +428,16 @@ MESH__PRIVATE mesh_status mesh__ring_homing(mesh__ring *r, int step, int origin)
 
 MESH__PRIVATE mesh_status mesh__ring_rounds(mesh__ring *r) {
     int step, have[2] = {0, 0};
-    mesh_status status = MESH_OK;
-    mesh__ring_pack(r);
-    if (r->back) mesh__ring_rows(r);
+    mesh_status status = mesh__ring_pack(r);
+    if (status == MESH_OK && r->back) status = mesh__ring_rows(r);
     for (step = 0; step < r->n && status == MESH_OK; step++) {
         int origin = (r->index + r->n - step) % r->n, last = step + 1 == r->n;
+        size_t elems = mesh__ring_elems(r, mesh__ring_runs(r, origin).positions);
         unsigned char *block = r->block[step & 1];
         if (!last) status = mesh__ring_pass(r, block, r->block[~step & 1], origin, r->a->dtype, &r->moving);
-        if (status != MESH_OK) break;
-        if (r->back) memset(r->grad[0], 0, mesh__ring_elems(r, mesh__ring_runs(r, origin).positions) * sizeof(float));
-        mesh__ring_compute(r, block, origin, have);
-        if (!last) status = mesh_wait(r->moving);
+        if (status == MESH_OK && r->back) status = mesh__ring_zero(r, r->grad[0], elems * sizeof(float));
+        if (status == MESH_OK) status = mesh__ring_compute(r, block, origin, have);
+        if (!last && status == MESH_OK) status = mesh_wait(r->moving);
         if (status == MESH_OK && r->back && r->n > 1) status = mesh__ring_homing(r, step, origin);
     }
     if (status == MESH_OK && r->back && r->n > 1) return mesh_wait(r->homing);
@@ -447,6 +490,7 @@ MESH__PRIVATE mesh_status mesh__ring_begin(mesh_comm *c, const char *axis, const
     mesh_request none;
     mesh_error why;
     mesh_status status = mesh__call_begin(c, axis, MESH_CALL_SENDRECV, &none, &g);
+    if (status == MESH_OK) status = mesh__on_stream(c);
     if (status != MESH_OK) return status;
     memset(r, 0, sizeof *r);
     memset(&why, 0, sizeof why);
@@ -458,33 +502,25 @@ MESH__PRIVATE mesh_status mesh__ring_begin(mesh_comm *c, const char *axis, const
                                  why.text);
     mesh__ring_measure(r);
     if ((status = mesh__ring_alike(r, function, g)) != MESH_OK) return status;
-    if (mesh__ring_memory(r) != MESH_OK)
-        return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "%s(\"%s\"): no memory for %l positions",
-                                 function, axis ? axis : "(all axes)", r->most);
-    return MESH_OK;
+    if ((status = mesh__ring_memory(r)) != MESH_OK && !c->failed)
+        return mesh__comm_broken(c, status, c->transport->rank, "%s(\"%s\"): no memory for %l positions", function,
+                                 axis ? axis : "(all axes)", r->most);
+    return status;
 }
 
 /* The blocks are computed outside of the transport's lock: a progress thread moves what travels meanwhile. */
 MESH__PRIVATE mesh_status mesh__ring_run(mesh__ring *r) {
     const mesh_attention *a = r->a;
-    float *grad;
-    int64_t row, k, before = 0;
-    int i;
+    const float *grad = r->n > 1 ? r->grad[2] : r->grad[0];
     mesh_status status = mesh__ring_rounds(r);
-    const float *lse = r->lse;
-    if (status == MESH_OK && r->back) {
-        grad = r->n > 1 ? r->grad[2] : r->grad[0];
-        mesh__ring_give(r, a->grad_q, r->q_stride, a->heads, r->out);
-        mesh__ring_give(r, a->grad_k, r->kv_stride, a->kv_heads, grad);
-        mesh__ring_give(r, a->grad_v, r->kv_stride, a->kv_heads, grad + mesh__ring_elems(r, r->own.positions) / 2);
-    } else if (status == MESH_OK) {
-        mesh__ring_give(r, a->out, r->q_stride, a->heads, r->out);
-        for (i = 0; i < r->own.count; before += r->own.length[i++])
-            for (row = 0; row < r->rows; row++)
-                for (k = 0; k < r->own.length[i]; k++) a->lse[row * r->own.positions + before + k] = *lse++;
+    if (!r->back) {
+        if (status == MESH_OK) status = mesh__ring_give(r, a->out, r->q_stride, a->heads, r->out);
+        return status == MESH_OK ? mesh__ring_lse(r, 1) : status;
     }
-    mesh_transport_free(r->c->transport, r->memory);
-    return status;
+    if (status == MESH_OK) status = mesh__ring_give(r, a->grad_q, r->q_stride, a->heads, r->out);
+    if (status == MESH_OK) status = mesh__ring_give(r, a->grad_k, r->kv_stride, a->kv_heads, grad);
+    grad += mesh__ring_elems(r, r->own.positions) / 2;
+    return status == MESH_OK ? mesh__ring_give(r, a->grad_v, r->kv_stride, a->kv_heads, grad) : status;
 }
 
 MESH__PRIVATE mesh_status mesh__ring_start(mesh_comm *c, const char *axis, const mesh_attention *a, mesh__ring *r,
@@ -492,20 +528,26 @@ MESH__PRIVATE mesh_status mesh__ring_start(mesh_comm *c, const char *axis, const
     MESH__ALONE_COMPOSED(c, back ? "ring_attention_backward" : "ring_attention", mesh__ring_begin(c, axis, a, r, back));
 }
 
-MESH__PRIVATE mesh_status mesh__ring_end(mesh_comm *c, mesh_status status, int back) {
-    const char *name = back ? "ring_attention_backward" : "ring_attention";
-    MESH__ALONE(c, name, mesh__composed(c, name, 0, status));
+MESH__PRIVATE mesh_status mesh__ring_settle(mesh__ring *r, mesh_status status) {
+    if (status == MESH_OK) status = mesh__rows_settle(r->c);
+    if (mesh__by_device(r->c)) mesh__rows_free(r->c, r->memory);
+    return mesh__composed(r->c, mesh__ring_name(r), 0, status);
+}
+
+MESH__PRIVATE mesh_status mesh__ring_end(mesh__ring *r, mesh_status status) {
+    if (!mesh__by_device(r->c)) mesh__rows_free(r->c, r->memory);
+    MESH__ALONE(r->c, mesh__ring_name(r), mesh__ring_settle(r, status));
 }
 
 MESH_API mesh_status mesh_ring_attention(mesh_comm *c, const char *axis, const mesh_attention *a) {
     mesh__ring r;
     mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 0) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_end(c, mesh__ring_run(&r), 0) : status;
+    return status == MESH_OK ? mesh__ring_end(&r, mesh__ring_run(&r)) : status;
 }
 
 MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis, const mesh_attention *a) {
     mesh__ring r;
     mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 1) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_end(c, mesh__ring_run(&r), 1) : status;
+    return status == MESH_OK ? mesh__ring_end(&r, mesh__ring_run(&r)) : status;
 }
 #endif /* MESH_ATTENTION_IMPLEMENTED */

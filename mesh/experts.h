@@ -1,6 +1,6 @@
 /* mesh/experts.h - tokens to experts and back, forward and backward. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h and layout.h. Host memory.
+   Includes alike.h and rows.h. Rows are in the comm's memory: the host's, or a GPU's.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -19,11 +19,12 @@ CONVENTIONS
     Tokens are this rank's own, sharded over every axis of the comm (replicas would be computed, and counted, once each: slice them first). Expert e is on
     the rank along `axes` that the chunk rule says; ranks may have none. Rows on an expert's rank lie by expert, then by the source's index, then token, then
     k: an order that no rank's speed changes. A slot holds one dispatch until its backward, or the next dispatch into it: one per layer and
-    micro-batch in flight. Routing as in GShard (Lepikhin et al. 2020), without its capacity unless one is given.
+    micro-batch in flight. On a GPU tokens, rows, gradients, expert and weights are in its memory, start, count and kept in the host's; dispatch waits on the
+    host for the counts, the others put their work on the comm's stream. Routing as in GShard (Lepikhin et al. 2020), without its capacity unless one is given.
 */
 #if !defined(MESH_EXPERTS_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_EXPERTS_IMPLEMENTED))
 #include "alike.h"
-#include "layout.h"
+#include "rows.h"
 #endif
 
 #ifndef MESH_EXPERTS_H
@@ -55,12 +56,12 @@ typedef struct mesh_moe_rows { /* the slot's memory, until it is dispatched agai
 } mesh_moe_rows;
 
 /* axes: an open group. Every rank of it opens, with the same experts, top_k, width, dtype and capacity, which are compared. ARGUMENT, UNSUPPORTED (a dtype;
-   memory that is not the host's), STATE, MEMORY, MISMATCH (the number, by name): on every rank. */
+   a transport whose memory is not the host's and has no kernels), STATE, MEMORY, MISMATCH (the number, by name): on every rank. */
 MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, const mesh_moe_desc *d);
 /* Before the transport's close. OK if it is closed already. */
 MESH_API mesh_status mesh_moe_close(mesh_moe *m);
 /* expert: tokens x k global ids, negative: none; one may be asked for twice. Counts travel first, then rows. Memory for what comes is the slot's and grows with
-   it. ARGUMENT: a slot or an id that is none, too many tokens, NULL. MEMORY. Every rank fails. */
+   it. ARGUMENT: a slot or an id that is none, too many tokens, NULL. MEMORY. Every rank fails. STATE, here and below: the comm's stream is being captured; the comm stays. */
 MESH_API mesh_status mesh_moe_dispatch(mesh_moe *m, int slot, const void *tokens, int64_t ntokens,
                                        const int32_t *expert, mesh_moe_rows *rows);
 /* out: what the experts made of the rows, nrows x width, the caller's. tokens: ntokens x width, the sum over k, in k's order, of weight * row, rounded once;
@@ -95,6 +96,11 @@ typedef struct mesh__moe_slot {
     int64_t sent, came; /* rows, without what aligns them */
     int64_t *place;     /* of each token and k: its row on the wire; -1: none */
     uint8_t *kept;
+    mesh__room turns; /* numbers of rows, where rows are; below: which of them */
+    int64_t *asked;   /* of each row on the wire that goes: its token and k */
+    int64_t *stands;  /* of each row at the experts: the row on the wire that comes; -1: none, it aligns */
+    int64_t *came_of; /* of each row on the wire that comes: the row at the experts */
+    int64_t *placed;  /* place */
     int64_t *from;          /* rows that came, by source and local expert */
     int64_t *start, *count; /* of each local expert */
     int64_t *to;            /* rows that went to each rank */
@@ -103,6 +109,7 @@ typedef struct mesh__moe_slot {
 
 typedef struct mesh__moe {
     mesh_transport *t;
+    mesh_comm *c;
     mesh_moe_desc d;
     char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
     int n, per, first, experts; /* ranks; experts of a rank at most; this rank's */
@@ -112,7 +119,9 @@ typedef struct mesh__moe {
     uint64_t *counts;   /* two tables of n x per */
     size_t *v[4];       /* counts and offsets both ways, of an all_to_all_v */
     mesh__room wire[2]; /* by expert and token at the tokens' rank; by source at the experts' */
-    mesh__room word[2]; /* a float of each row, the same way */
+    mesh__room word[3]; /* a float of each row, the same way; products at the experts' */
+    mesh__room one;     /* 1.0f: a weight */
+    mesh__room here;    /* the host's, for what comes from there and goes there */
 } mesh__moe;
 
 MESH__PRIVATE mesh__moe *mesh__moe_of(const mesh_moe *m) { return (mesh__moe *)m->impl; }
@@ -120,10 +129,12 @@ MESH__PRIVATE mesh__moe *mesh__moe_of(const mesh_moe *m) { return (mesh__moe *)m
 /* As calls take them; "": all. */
 MESH__PRIVATE const char *mesh__moe_axes(const mesh__moe *m) { return m->axes[0] ? m->axes : NULL; }
 
+/* What is in it may be lost. Work on what was there is over before that is given back. */
 MESH__PRIVATE int mesh__room_for(mesh__moe *m, mesh__room *r, size_t nbytes) {
     if (nbytes <= r->nbytes && r->p) return 1;
-    mesh_transport_free(m->t, r->p);
-    r->p = mesh_transport_alloc(m->t, nbytes + 64);
+    if (r->p && mesh__rows_settle(m->c) != MESH_OK) return 0;
+    mesh__rows_free(m->c, r->p);
+    if (mesh__rows_memory(m->c, (uint64_t)nbytes + 64, &r->p) != MESH_OK) r->p = NULL;
     r->nbytes = r->p ? nbytes + 64 : 0;
     return r->p != NULL;
 }
@@ -133,8 +144,7 @@ MESH__PRIVATE int mesh__room_for(mesh__moe *m, mesh__room *r, size_t nbytes) {
 MESH__RARE mesh_status mesh__moe_check(mesh_comm *c, const mesh_moe_desc *d, mesh_error *err) {
     int rank = c->transport->rank;
     if (!d) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the desc is NULL");
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "memory that is not the host's");
+    if (mesh__rows_check(c, err) != MESH_OK) return MESH_ERR_UNSUPPORTED;
     if (d->experts < 1 || d->top_k < 1 || d->width < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%d experts, top %d, rows of %d: all are above 0", d->experts,
                           d->top_k, d->width);
@@ -151,16 +161,26 @@ MESH__RARE mesh_status mesh__moe_check(mesh_comm *c, const mesh_moe_desc *d, mes
     return MESH_OK;
 }
 
+/* Rooms of a comm that is closed are the transport's alone. */
+MESH__RARE void mesh__room_free(mesh__moe *m, mesh__room *r) {
+    if (!r->p) return;
+    if (m->t->caps & MESH_CAP_DEVICE && !m->c->impl)
+        m->t->ops->free(m->t, r->p);
+    else
+        mesh__rows_free(m->c, r->p);
+}
+
 MESH__RARE void mesh__moe_free(mesh__moe *m) {
     int i;
     for (i = 0; m->slot && i < m->d.slots; i++) {
         mesh_transport_free(m->t, m->slot[i].place); /* the others lie behind it */
-        mesh_transport_free(m->t, m->slot[i].rows.p);
+        mesh__room_free(m, &m->slot[i].turns);
+        mesh__room_free(m, &m->slot[i].rows);
     }
-    for (i = 0; i < 2; i++) {
-        mesh_transport_free(m->t, m->wire[i].p);
-        mesh_transport_free(m->t, m->word[i].p);
-    }
+    for (i = 0; i < 2; i++) mesh__room_free(m, &m->wire[i]);
+    for (i = 0; i < 3; i++) mesh__room_free(m, &m->word[i]);
+    mesh__room_free(m, &m->one);
+    mesh_transport_free(m->t, m->here.p);
     mesh_transport_free(m->t, m->slot);
     mesh_transport_free(m->t, m->by_expert);
     mesh_transport_free(m->t, m);
@@ -209,7 +229,9 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
     mesh_error why;
     mesh__moe *m;
     int last;
+    static const float one = 1;
     mesh_status status = mesh__call_begin(c, axes, MESH_CALL_ALL_TO_ALL_V, &none, &g);
+    if (status == MESH_OK) status = mesh__on_stream(c);
     if (status != MESH_OK) return status;
     status =
         moe ? mesh__moe_check(c, d, &why) : mesh__fail(&why, MESH_ERR_ARGUMENT, c->transport->rank, "the moe is NULL");
@@ -220,6 +242,7 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         t = mesh__text_on(m->axes, sizeof m->axes);
         mesh__put(&t, "%s", g->axes ? g->axes : "");
         m->t = c->transport;
+        m->c = c;
         m->d = *d;
         if (!m->d.align) m->d.align = 1;
         if (!m->d.slots) m->d.slots = 1;
@@ -230,13 +253,14 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         m->experts = last - m->first;
         m->row = (size_t)d->width * mesh_dtype_bytes(d->dtype);
     }
-    if (!m || !mesh__moe_memory(m)) {
+    if (!m || !mesh__moe_memory(m) || !mesh__room_for(m, &m->one, sizeof one)) {
         if (m) mesh__moe_free(m);
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
                                  "mesh_moe_open: no memory for %d experts and %d slots of %l tokens", d->experts,
                                  d->slots ? d->slots : 1, d->max_tokens);
     }
-    if ((status = mesh__moe_alike(c, axes, g, d)) != MESH_OK) {
+    if ((status = mesh__moe_alike(c, axes, g, d)) != MESH_OK ||
+        (status = mesh__rows_copy(c, m->one.p, &one, sizeof one)) != MESH_OK) {
         mesh__moe_free(m);
         return status;
     }
@@ -252,10 +276,19 @@ MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, 
     MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__moe_open(m, c, axes, d));
 }
 
+MESH__RARE mesh_status mesh__moe_close(mesh__moe *m) {
+    mesh_status status = mesh__rows_settle(m->c);
+    mesh__moe_free(m);
+    return status;
+}
+
 MESH_API mesh_status mesh_moe_close(mesh_moe *m) {
-    if (!m || !m->impl) return MESH_OK;
-    mesh__moe_free(mesh__moe_of(m));
+    mesh__moe *moe = m ? mesh__moe_of(m) : NULL;
+    if (!moe) return MESH_OK;
     memset(m, 0, sizeof *m);
+    if (moe->t->caps & MESH_CAP_DEVICE && moe->c->impl && !moe->c->failed)
+        MESH__ALONE(moe->c, MESH__CALLER, mesh__moe_close(moe));
+    mesh__moe_free(moe);
     return MESH_OK;
 }
 
@@ -278,66 +311,83 @@ MESH__PRIVATE mesh_status mesh__moe_travel(mesh_moe *moe, mesh__moe_slot *s, int
     return mesh_all_to_all_v(moe->comm, mesh__moe_axes(m), send, m->v[0], m->v[1], recv, m->v[2], m->v[3], dtype);
 }
 
-/* At the experts' rank: rows as they travel (by source, then expert) and as experts have them (by expert, then source); `bytes` of each. */
-MESH__PRIVATE void mesh__moe_turn(const mesh__moe *m, const mesh__moe_slot *s, unsigned char *wire, unsigned char *rows,
-                                  size_t bytes, int to_rows) {
-    int i, e;
-    for (i = 0; i < m->n; i++)
-        for (e = 0; e < m->experts; e++) {
-            int64_t n = s->from[i * m->per + e], before = s->start[e];
-            int k;
-            for (k = 0; k < i; k++) before += s->from[k * m->per + e];
-            if (to_rows)
-                memcpy(rows + (size_t)before * bytes, wire, (size_t)n * bytes);
-            else
-                memcpy(wire, rows + (size_t)before * bytes, (size_t)n * bytes);
-            wire += (size_t)n * bytes;
-        }
+/* Rows of `width` elements: to = from, of those of an index. */
+MESH__PRIVATE mesh_status mesh__moe_move(mesh_moe *moe, mesh_dtype dtype, int64_t width, int64_t n, void *to,
+                                         const void *from, const int64_t *index) {
+    mesh_rows r = MESH_ZERO;
+    r.op = MESH_ROWS_MOVE;
+    r.rows = n, r.width = width;
+    r.to = mesh__matrix(to, dtype, width);
+    r.from = mesh__matrix(from, dtype, width);
+    r.index = index;
+    return mesh__rows(moe->comm, &r);
 }
 
 /* Rows of tokens, to where they stand on the wire. */
-MESH__PRIVATE void mesh__moe_pack(const mesh__moe *m, const mesh__moe_slot *s, const void *tokens) {
-    const unsigned char *from = (const unsigned char *)tokens;
-    unsigned char *wire = (unsigned char *)m->wire[0].p;
-    int64_t i;
-    for (i = 0; i < s->ntokens * m->d.top_k; i++)
-        if (s->place[i] >= 0)
-            memcpy(wire + (size_t)s->place[i] * m->row, from + (size_t)(i / m->d.top_k) * m->row, m->row);
+MESH__PRIVATE mesh_status mesh__moe_pack(mesh_moe *moe, const mesh__moe_slot *s, const void *tokens) {
+    mesh__moe *m = mesh__moe_of(moe);
+    mesh_rows r = MESH_ZERO;
+    r.op = MESH_ROWS_MOVE;
+    r.rows = s->sent, r.width = m->d.width;
+    r.to = mesh__matrix(m->wire[0].p, m->d.dtype, r.width);
+    r.from = mesh__matrix(tokens, m->d.dtype, r.width);
+    r.from.stride[1] = r.from.stride[2]; /* choice k of token t is row t * top_k + k: the token's */
+    r.from.stride[2] = 0;
+    r.from.count[0] = m->d.top_k, r.from.count[1] = INT64_MAX;
+    r.index = s->asked;
+    return mesh__rows(moe->comm, &r);
 }
 
 /* Of each token the sum of its rows on the wire, times weight (NULL: 1), in k's order; rounded once. */
-MESH__PRIVATE void mesh__moe_sum(const mesh__moe *m, const mesh__moe_slot *s, const float *weight, void *tokens) {
-    enum { PIECE = 128 };
-    mesh_dtype wide = m->d.dtype == MESH_F64 ? MESH_F64 : MESH_F32;
-    size_t elem = mesh_dtype_bytes(m->d.dtype);
-    double sum64[PIECE], row64[PIECE];
-    float *sum32 = (float *)(void *)sum64, *row32 = (float *)(void *)row64;
-    int64_t token;
-    int at, k, i, n;
-    for (token = 0; token < s->ntokens; token++)
-        for (at = 0; at < m->d.width; at += n) {
-            n = m->d.width - at < PIECE ? m->d.width - at : PIECE;
-            for (i = 0; i < n; i++)
-                if (wide == MESH_F64)
-                    sum64[i] = 0;
-                else
-                    sum32[i] = 0;
-            for (k = 0; k < m->d.top_k; k++) {
-                int64_t asked = token * m->d.top_k + k;
-                float w = weight ? weight[asked] : 1;
-                if (s->place[asked] < 0) continue;
-                mesh__widen(wide, row64, m->d.dtype,
-                            (const unsigned char *)m->wire[0].p + (size_t)s->place[asked] * m->row + (size_t)at * elem,
-                            (size_t)n);
-                for (i = 0; i < n; i++)
-                    if (wide == MESH_F64)
-                        sum64[i] += (double)w * row64[i];
-                    else
-                        sum32[i] += w * row32[i];
+MESH__PRIVATE mesh_status mesh__moe_sum(mesh_moe *moe, const mesh__moe_slot *s, const float *weight, void *tokens) {
+    mesh__moe *m = mesh__moe_of(moe);
+    mesh_rows r = MESH_ZERO;
+    r.op = MESH_ROWS_SUM;
+    r.terms = m->d.top_k;
+    r.rows = s->ntokens, r.width = m->d.width;
+    r.to = mesh__matrix(tokens, m->d.dtype, r.width);
+    r.from = mesh__matrix(m->wire[0].p, m->d.dtype, r.width);
+    r.index = s->placed;
+    r.weight = weight;
+    return mesh__rows(moe->comm, &r);
+}
+
+/* So many bytes of the host's. */
+MESH__PRIVATE void *mesh__moe_here(mesh__moe *m, size_t nbytes) {
+    if (nbytes <= m->here.nbytes && m->here.p) return m->here.p;
+    mesh_transport_free(m->t, m->here.p);
+    m->here.p = mesh_transport_alloc(m->t, nbytes + 64);
+    m->here.nbytes = m->here.p ? nbytes + 64 : 0;
+    return m->here.p;
+}
+
+/* Which row is which, where rows are. 0: no memory. */
+MESH__PRIVATE mesh_status mesh__moe_turns(mesh__moe *m, mesh__moe_slot *s) {
+    int64_t asked = s->ntokens * m->d.top_k, total = s->sent + s->nrows + s->came + asked, i, j, wire = 0;
+    size_t nbytes = (size_t)total * sizeof(int64_t);
+    int64_t *p = NULL, *stands, *came_of;
+    int from, e;
+    if (mesh__room_for(m, &s->turns, nbytes))
+        p = mesh__by_device(m->c) ? (int64_t *)mesh__moe_here(m, nbytes) : (int64_t *)s->turns.p;
+    if (!p) return MESH_ERR_MEMORY;
+    for (i = 0; i < asked; i++)
+        if (s->place[i] >= 0) p[s->place[i]] = i;
+    stands = p + s->sent;
+    came_of = stands + s->nrows;
+    for (i = 0; i < s->nrows; i++) stands[i] = -1;
+    for (e = 0; e < m->experts; e++) m->by_expert[e] = s->start[e];
+    for (from = 0; from < m->n; from++)
+        for (e = 0; e < m->experts; e++)
+            for (j = 0; j < s->from[from * m->per + e]; j++, wire++) {
+                came_of[wire] = m->by_expert[e]++;
+                stands[came_of[wire]] = wire;
             }
-            mesh__narrow(m->d.dtype, (unsigned char *)tokens + (size_t)token * m->row + (size_t)at * elem, wide, sum64,
-                         (size_t)n);
-        }
+    for (i = 0; i < asked; i++) came_of[s->came + i] = s->place[i];
+    s->asked = (int64_t *)s->turns.p;
+    s->stands = s->asked + s->sent;
+    s->came_of = s->stands + s->nrows;
+    s->placed = s->came_of + s->came;
+    return mesh__by_device(m->c) ? mesh__rows_copy(m->c, s->turns.p, p, nbytes) : MESH_OK;
 }
 
 /* ---- // >>calls ---- */
@@ -351,6 +401,7 @@ MESH__PRIVATE mesh_status mesh__moe_begin(mesh_moe *moe, int slot, mesh__moe_sta
     mesh_request none;
     mesh__group *g = NULL;
     mesh_status status = mesh__call_begin(c, mesh__moe_axes(m), MESH_CALL_ALL_TO_ALL_V, &none, &g);
+    if (status == MESH_OK) status = mesh__on_stream(c);
     if (status != MESH_OK) return status;
     if (slot < 0 || slot >= m->d.slots)
         return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: slot %d of %d", function, slot,
@@ -407,13 +458,48 @@ MESH__PRIVATE void mesh__moe_receive(const mesh__moe *m, mesh__moe_slot *s) {
     }
 }
 
+/* The ids of experts on the host, each one that there is or below 0. */
+MESH__PRIVATE mesh_status mesh__moe_expert(mesh_moe *moe, const int32_t **expert, int64_t ntokens,
+                                           const char *function) {
+    mesh__moe *m = mesh__moe_of(moe);
+    mesh_comm *c = moe->comm;
+    int64_t i, asked = ntokens * m->d.top_k;
+    mesh_status status = MESH_OK;
+    if (mesh__by_device(c) && asked) {
+        void *here = mesh__moe_here(m, (size_t)asked * sizeof **expert);
+        if (!here)
+            return mesh__comm_broken(c, MESH_ERR_MEMORY, m->t->rank, "%s: no memory for %l ids of experts", function,
+                                     asked);
+        status = mesh__rows_copy(c, here, *expert, (size_t)asked * sizeof **expert);
+        *expert = (const int32_t *)here;
+    }
+    for (i = 0; i < asked && status == MESH_OK; i++)
+        if ((*expert)[i] >= m->d.experts)
+            status = mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank,
+                                       "%s: choice %d of token %l is expert %d of %d; negative ones are none", function,
+                                       (int)(i % m->d.top_k), i / m->d.top_k, (int)(*expert)[i], m->d.experts);
+    return status;
+}
+
+/* Rooms for what travels and stands. */
+MESH__PRIVATE mesh_status mesh__moe_rooms(mesh__moe *m, mesh__moe_slot *s, const char *function) {
+    mesh_status status = MESH_ERR_MEMORY;
+    if (mesh__room_for(m, &m->wire[0], (size_t)s->sent * m->row) &&
+        mesh__room_for(m, &m->wire[1], (size_t)s->came * m->row) &&
+        mesh__room_for(m, &s->rows, (size_t)s->nrows * m->row))
+        status = mesh__moe_turns(m, s);
+    if (m->c->failed) return (mesh_status)m->c->error.status;
+    return status == MESH_OK ? status
+                             : mesh__comm_broken(m->c, status, m->t->rank, "%s: no memory for %l rows", function,
+                                                 s->nrows);
+}
+
 MESH__PRIVATE mesh_status mesh__moe_dispatch(mesh_moe *moe, int slot, const void *tokens, int64_t ntokens,
                                              const int32_t *expert, mesh_moe_rows *rows) {
     static const char function[] = "mesh_moe_dispatch";
     mesh__moe *m = mesh__moe_of(moe);
     mesh_comm *c = moe->comm;
     mesh__moe_slot *s = NULL;
-    int64_t i;
     mesh_status status = mesh__moe_begin(moe, slot, MESH__MOE_EMPTY, function, &s);
     if (status != MESH_OK) return status;
     if (ntokens < 0 || ntokens > m->d.max_tokens)
@@ -424,27 +510,21 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch(mesh_moe *moe, int slot, const void
                               !rows    ? "rows is NULL"
                               : tokens ? "expert is NULL"
                                        : "the tokens are NULL");
-    for (i = 0; i < ntokens * m->d.top_k; i++)
-        if (expert[i] >= m->d.experts)
-            return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank,
-                                     "%s: choice %d of token %l is expert %d of %d; negative ones are none", function,
-                                     (int)(i % m->d.top_k), i / m->d.top_k, (int)expert[i], m->d.experts);
+    if ((status = mesh__moe_expert(moe, &expert, ntokens, function)) != MESH_OK) return status;
     s->state = MESH__MOE_EMPTY;
     s->ntokens = ntokens;
     s->sent = mesh__moe_route(m, s, expert);
-    status = mesh_all_to_all(c, mesh__moe_axes(m), m->counts, m->counts + m->n * m->per, (size_t)m->per, MESH_U64);
+    status = mesh__host_all_to_all(c, mesh__moe_axes(m), m->n, m->counts, m->counts + m->n * m->per, (size_t)m->per,
+                                   MESH_U64);
     if (status != MESH_OK) return status;
     mesh__moe_receive(m, s);
-    if (!mesh__room_for(m, &m->wire[0], (size_t)s->sent * m->row) ||
-        !mesh__room_for(m, &m->wire[1], (size_t)s->came * m->row) ||
-        !mesh__room_for(m, &s->rows, (size_t)s->nrows * m->row))
-        return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "%s: no memory for %l rows", function,
-                                 s->nrows);
-    mesh__moe_pack(m, s, tokens);
-    status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
+    status = mesh__moe_rooms(m, s, function);
+    if (status == MESH_OK) status = mesh__moe_pack(moe, s, tokens);
+    if (status == MESH_OK)
+        status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
+    if (status == MESH_OK)
+        status = mesh__moe_move(moe, m->d.dtype, m->d.width, s->nrows, s->rows.p, m->wire[1].p, s->stands);
     if (status != MESH_OK) return status;
-    if (m->d.align > 1) memset(s->rows.p, 0, (size_t)s->nrows * m->row);
-    mesh__moe_turn(m, s, (unsigned char *)m->wire[1].p, (unsigned char *)s->rows.p, m->row, 1);
     s->state = MESH__MOE_DISPATCHED;
     rows->data = s->rows.p, rows->nrows = s->nrows;
     rows->first_expert = m->first, rows->nexperts = m->experts;
@@ -453,14 +533,11 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch(mesh_moe *moe, int slot, const void
     return MESH_OK;
 }
 
-/* Rows of the experts' ranks, to the wire at the tokens'. */
-MESH__PRIVATE mesh_status mesh__moe_return(mesh_moe *moe, mesh__moe_slot *s, const void *rows, const char *function) {
+/* Rows of the experts' ranks, to the wire at the tokens'. The wires are as large as any dispatch wanted them. */
+MESH__PRIVATE mesh_status mesh__moe_return(mesh_moe *moe, mesh__moe_slot *s, const void *rows) {
     mesh__moe *m = mesh__moe_of(moe);
-    if (!mesh__room_for(m, &m->wire[0], (size_t)s->sent * m->row) ||
-        !mesh__room_for(m, &m->wire[1], (size_t)s->came * m->row))
-        return mesh__comm_broken(moe->comm, MESH_ERR_MEMORY, m->t->rank, "%s: no memory for %l rows", function,
-                                 s->came);
-    mesh__moe_turn(m, s, (unsigned char *)m->wire[1].p, (unsigned char *)(uintptr_t)rows, m->row, 0);
+    mesh_status status = mesh__moe_move(moe, m->d.dtype, m->d.width, s->came, m->wire[1].p, rows, s->came_of);
+    if (status != MESH_OK) return status;
     return mesh__moe_travel(moe, s, 1, m->d.dtype, m->d.width, m->wire[1].p, m->wire[0].p);
 }
 
@@ -471,63 +548,47 @@ MESH__PRIVATE mesh_status mesh__moe_combine(mesh_moe *moe, int slot, const void 
     if (status != MESH_OK) return status;
     if ((s->came && !out) || (s->ntokens && !tokens))
         return mesh__moe_null(moe, "mesh_moe_combine", s->came && !out ? "out is NULL" : "the tokens are NULL");
-    if ((status = mesh__moe_return(moe, s, out, "mesh_moe_combine")) != MESH_OK) return status;
-    mesh__moe_sum(mesh__moe_of(moe), s, weight, tokens);
-    s->state = MESH__MOE_COMBINED;
-    return MESH_OK;
+    status = mesh__moe_return(moe, s, out);
+    if (status == MESH_OK) status = mesh__moe_sum(moe, s, weight, tokens);
+    if (status == MESH_OK) s->state = MESH__MOE_COMBINED;
+    return status;
 }
 
-/* Of each row its gradient times its weight, and its dot product with out. Both arrays of floats are as the wire is. */
-MESH__PRIVATE void mesh__moe_weigh(const mesh__moe *m, const unsigned char *out, const unsigned char *grad,
-                                   float *weight, unsigned char *grad_out, int64_t rows) {
-    enum { PIECE = 128 };
-    size_t elem = mesh_dtype_bytes(m->d.dtype);
-    int64_t row;
-    int at, i, n;
-    for (row = 0; row < rows; row++) {
-        double g[PIECE], o[PIECE], dot = 0;
-        for (at = 0; at < m->d.width; at += n) {
-            size_t place = (size_t)row * m->row + (size_t)at * elem;
-            n = m->d.width - at < PIECE ? m->d.width - at : PIECE;
-            mesh__widen(MESH_F64, g, m->d.dtype, grad + place, (size_t)n);
-            mesh__widen(MESH_F64, o, m->d.dtype, out + place, (size_t)n);
-            for (i = 0; i < n; i++) {
-                dot += g[i] * o[i];
-                g[i] *= (double)weight[row];
-            }
-            if (grad_out) mesh__narrow(m->d.dtype, grad_out + place, MESH_F64, g, (size_t)n);
-        }
-        weight[row] = (float)dot;
-    }
-}
-
-/* At the experts' rank: weights have come, and the tokens' gradients in wire[1]. Both turn to the experts' order and back. */
-MESH__PRIVATE mesh_status mesh__moe_gradients(mesh_moe *moe, mesh__moe_slot *s, const void *out, void *grad_out) {
+/* The weights, to where their rows stand on the wire. */
+MESH__PRIVATE mesh_status mesh__moe_weights(mesh_moe *moe, const mesh__moe_slot *s, const float *weight) {
     mesh__moe *m = mesh__moe_of(moe);
-    unsigned char *grad, *weight;
-    mesh__room rows = {NULL, 0}, words = {NULL, 0};
-    int ok = mesh__room_for(m, &rows, (size_t)s->nrows * m->row) &&
-             mesh__room_for(m, &words, (size_t)s->nrows * sizeof(float));
-    grad = (unsigned char *)rows.p, weight = (unsigned char *)words.p;
-    if (ok) {
-        int e;
-        memset(grad, 0, (size_t)s->nrows * m->row);
-        mesh__moe_turn(m, s, (unsigned char *)m->wire[1].p, grad, m->row, 1);
-        mesh__moe_turn(m, s, (unsigned char *)m->word[1].p, weight, sizeof(float), 1);
-        if (grad_out) memset(grad_out, 0, (size_t)s->nrows * m->row);
-        for (e = 0; e < m->experts; e++) {
-            size_t at = (size_t)s->start[e];
-            mesh__moe_weigh(m, (const unsigned char *)out + at * m->row, grad + at * m->row,
-                            (float *)(void *)weight + at, grad_out ? (unsigned char *)grad_out + at * m->row : NULL,
-                            s->count[e]);
-        }
-        mesh__moe_turn(m, s, (unsigned char *)m->word[1].p, weight, sizeof(float), 0);
-    }
-    mesh_transport_free(m->t, rows.p);
-    mesh_transport_free(m->t, words.p);
-    return ok ? MESH_OK
-              : mesh__comm_broken(moe->comm, MESH_ERR_MEMORY, m->t->rank,
-                                  "mesh_moe_combine_backward: no memory for %l rows", s->nrows);
+    mesh_rows r = MESH_ZERO;
+    r.op = MESH_ROWS_MOVE;
+    r.rows = s->sent, r.width = 1;
+    r.to = mesh__matrix(m->word[0].p, MESH_F32, 1);
+    r.from = mesh__matrix(weight ? weight : (const float *)m->one.p, MESH_F32, weight ? 1 : 0);
+    r.index = s->asked;
+    return mesh__rows(moe->comm, &r);
+}
+
+/* At the experts' rank, in the wire's order: gradients of tokens have come, and weights. Of each row the product with out, to word[2]; then it times its
+   weight, to grad_out. */
+MESH__PRIVATE mesh_status mesh__moe_gradients(mesh_moe *moe, const mesh__moe_slot *s, const void *out,
+                                              void *grad_out) {
+    mesh__moe *m = mesh__moe_of(moe);
+    mesh_rows dot = MESH_ZERO, weigh = MESH_ZERO;
+    mesh_status status;
+    dot.op = MESH_ROWS_DOT;
+    dot.rows = s->came, dot.width = m->d.width;
+    dot.from = mesh__matrix(out, m->d.dtype, dot.width);
+    dot.with = mesh__matrix(m->wire[1].p, m->d.dtype, dot.width);
+    dot.index = s->came_of;
+    dot.word = (float *)m->word[2].p;
+    status = mesh__rows(moe->comm, &dot);
+    if (status != MESH_OK || !grad_out) return status;
+    weigh.op = MESH_ROWS_SUM;
+    weigh.terms = 1;
+    weigh.rows = s->came, weigh.width = m->d.width;
+    weigh.to = weigh.from = dot.with;
+    weigh.weight = (const float *)m->word[1].p;
+    status = mesh__rows(moe->comm, &weigh);
+    if (status != MESH_OK) return status;
+    return mesh__moe_move(moe, m->d.dtype, m->d.width, s->nrows, grad_out, m->wire[1].p, s->stands);
 }
 
 MESH__PRIVATE mesh_status mesh__moe_combine_backward(mesh_moe *moe, int slot, const void *grad_tokens, const void *out,
@@ -535,27 +596,24 @@ MESH__PRIVATE mesh_status mesh__moe_combine_backward(mesh_moe *moe, int slot, co
     static const char function[] = "mesh_moe_combine_backward";
     mesh__moe *m = mesh__moe_of(moe);
     mesh__moe_slot *s = NULL;
-    int64_t i;
     mesh_status status = mesh__moe_begin(moe, slot, MESH__MOE_COMBINED, function, &s);
     if (status != MESH_OK) return status;
     if ((s->ntokens && !grad_tokens) || (s->came && !out))
         return mesh__moe_null(moe, function, s->came && !out ? "out is NULL" : "grad_tokens is NULL");
-    if (!mesh__room_for(m, &m->wire[0], (size_t)s->sent * m->row) ||
-        !mesh__room_for(m, &m->wire[1], (size_t)s->came * m->row) ||
-        !mesh__room_for(m, &m->word[0], (size_t)s->sent * sizeof(float)) ||
-        !mesh__room_for(m, &m->word[1], (size_t)s->came * sizeof(float)))
+    if (!mesh__room_for(m, &m->word[0], (size_t)s->sent * sizeof(float)) ||
+        !mesh__room_for(m, &m->word[1], (size_t)s->came * sizeof(float)) ||
+        !mesh__room_for(m, &m->word[2], (size_t)s->came * sizeof(float)))
         return mesh__comm_broken(moe->comm, MESH_ERR_MEMORY, m->t->rank, "%s: no memory for %l rows", function,
                                  s->came);
-    mesh__moe_pack(m, s, grad_tokens);
-    for (i = 0; i < s->ntokens * m->d.top_k; i++)
-        if (s->place[i] >= 0) ((float *)m->word[0].p)[s->place[i]] = weight ? weight[i] : 1;
-    status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
+    status = mesh__moe_pack(moe, s, grad_tokens);
+    if (status == MESH_OK) status = mesh__moe_weights(moe, s, weight);
+    if (status == MESH_OK)
+        status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
     if (status == MESH_OK) status = mesh__moe_travel(moe, s, 0, MESH_F32, 1, m->word[0].p, m->word[1].p);
     if (status == MESH_OK) status = mesh__moe_gradients(moe, s, out, grad_out);
-    if (status == MESH_OK) status = mesh__moe_travel(moe, s, 1, MESH_F32, 1, m->word[1].p, m->word[0].p);
-    for (i = 0; status == MESH_OK && grad_weight && i < s->ntokens * m->d.top_k; i++)
-        grad_weight[i] = s->place[i] < 0 ? 0 : ((float *)m->word[0].p)[s->place[i]];
-    return status;
+    if (status == MESH_OK) status = mesh__moe_travel(moe, s, 1, MESH_F32, 1, m->word[2].p, m->word[0].p);
+    if (status != MESH_OK || !grad_weight) return status;
+    return mesh__moe_move(moe, MESH_F32, 1, s->ntokens * m->d.top_k, grad_weight, m->word[0].p, s->placed);
 }
 
 MESH__PRIVATE mesh_status mesh__moe_dispatch_backward(mesh_moe *moe, int slot, const void *grad_rows,
@@ -566,10 +624,10 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch_backward(mesh_moe *moe, int slot, c
     if (status != MESH_OK) return status;
     if ((s->came && !grad_rows) || (s->ntokens && !grad_tokens))
         return mesh__moe_null(moe, function, s->came && !grad_rows ? "grad_rows is NULL" : "grad_tokens is NULL");
-    if ((status = mesh__moe_return(moe, s, grad_rows, function)) != MESH_OK) return status;
-    mesh__moe_sum(mesh__moe_of(moe), s, NULL, grad_tokens);
-    s->state = MESH__MOE_EMPTY;
-    return MESH_OK;
+    status = mesh__moe_return(moe, s, grad_rows);
+    if (status == MESH_OK) status = mesh__moe_sum(moe, s, NULL, grad_tokens);
+    if (status == MESH_OK) s->state = MESH__MOE_EMPTY;
+    return status;
 }
 
 /* Is it open? */

@@ -122,6 +122,15 @@ MESH__PRIVATE mesh_status mesh__host_all_gather(mesh_comm *c, const char *axes, 
     return mesh__by_way(c, axes, &call, nbytes, nbytes * (uint64_t)n);
 }
 
+/* `count` of each rank of a group of n to each. */
+MESH__PRIVATE mesh_status mesh__host_all_to_all(mesh_comm *c, const char *axes, int n, const void *send, void *recv,
+                                                size_t count, mesh_dtype d) {
+    mesh_call call = mesh__call(MESH_CALL_ALL_TO_ALL, send, recv, count, d, MESH_SUM, 0);
+    uint64_t nbytes = (uint64_t)n * count * mesh_dtype_bytes(d);
+    if (!mesh__by_device(c)) return mesh_all_to_all(c, axes, send, recv, count, d);
+    return mesh__by_way(c, axes, &call, nbytes, nbytes);
+}
+
 /* Every rank of the comm gets the counts[i] of index i, one rank's after the other's. */
 MESH__PRIVATE mesh_status mesh__host_all_gather_v(mesh_comm *c, const void *mine, void *all, const size_t *counts,
                                                   mesh_dtype d) {

@@ -64,7 +64,7 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
    Optional members (NULL: absent) and what the core does without them: group_open / group_close (group == NULL is the world; the
    id is the upper 32 bits of the group's channels, and after group_close nothing on them is of interest any more), collective
    (generic schedules), copy and reduce (memcpy and loops on the CPU; device memory needs them), fence, alloc / free (also where they say
-   UNSUPPORTED: none left, none of theirs), squares and scale (no norms of device memory), memory_*, locality (every rank has a host of its own), arm and fd (nobody can wait for a
+   UNSUPPORTED: none left, none of theirs), squares and scale (no norms of device memory), rows (no experts, ring attention and cross-entropy there), memory_*, locality (every rank has a host of its own), arm and fd (nobody can wait for a
    descriptor).
 
    group_open   Called by every rank of a comm for the same list of axes: `group` is this rank's, `color` says which of those along
@@ -86,6 +86,7 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
                 f64, of the larger ones times 2^-600, of the smaller ones times 2^600: the first three f64 of `sums`, MESH_SQUARES_BYTES of alloc's
                 scratch, the rest of which it works in.
    scale        Every element of a list of parts times a factor: in f64, rounded once.
+   rows         What mesh_rows_op says, in the order of issue, as a copy is.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
@@ -234,6 +235,54 @@ typedef struct mesh_part {
     int dtype, zero;
 } mesh_part;
 
+/* Rows of elements in the transport's memory. Row i lies at i % count[0] * stride[0] + i / count[0] % count[1] * stride[1] + i / count[0] / count[1] * stride[2]. */
+typedef struct mesh_matrix {
+    void *base;
+    int64_t stride[3], count[2]; /* in bytes, any; counts above 0 */
+    int64_t step;                /* bytes from an element of a row to the next: an element's, but in logits */
+    int dtype, zero;             /* f16, bf16, f32 or f64; of MOVE any */
+} mesh_matrix;
+
+/* What is done with each row. The last four are the steps of a cross-entropy: of logits x, f16, bf16 or f32, computed in f32. */
+typedef enum mesh_rows_op {
+    /* to = from, bit for bit, of one dtype; of an index below 0: zeros */
+    MESH_ROWS_MOVE = 0,
+    /* to = the sum of `terms` rows of from, in their order, each times its weight (NULL: 1), and of what is there (`add`): in f64 where one of both is, else
+       f32, rounded once. An index below 0: nothing. to may be from, without index and of one term. */
+    MESH_ROWS_SUM,
+    /* word = the sum of the products of from and with, in f64 */
+    MESH_ROWS_DOT,
+    /* Of two parts of a softmax, of f32: to and from, their logarithms of the sums of e^x in word and weight, become one in to and word: lse = ln(e^a + e^b),
+       to = e^(a - lse) to + e^(b - lse) from. A part of -infinity is none. */
+    MESH_ROWS_MERGE,
+    /* word = the greatest of the first `columns` of from that are numbers; of none the least finite float */
+    MESH_ROWS_MOST,
+    /* word: `terms` for each row, over its columns: the sum of e^(x - most); the target's x - most, 0 where it is not here; of 3: the sum of x - most.
+       most: weight. The target's column is target - first. */
+    MESH_ROWS_EXP,
+    /* word = of such sums s, in weight: ln(s0) - s1, smoothed (terms 3): that times 1 - smoothing, and smoothing (ln(s0) - s2 / vocabulary). 0 where the
+       target is below 0. */
+    MESH_ROWS_LOSS,
+    /* to = scale row_scale (e^(x - most) / s0 - smoothing / vocabulary), at the target less scale row_scale (1 - smoothing); beyond the columns, and where the
+       target is below 0, 0. most: weight; s: word. row_scale NULL: 1. to may be from. */
+    MESH_ROWS_GRADIENT
+} mesh_rows_op;
+
+/* All pointers are to the transport's memory, and read until the operation is over; the struct itself during the call only. */
+typedef struct mesh_rows {
+    int op, terms;       /* mesh_rows_op; rows of from for one of to: 1 but of SUM, where it says so */
+    int64_t rows, width; /* of to (of word, where there is no to); elements of a row */
+    mesh_matrix to, from, with;
+    const int64_t *index; /* rows x terms: which row of from. NULL: in order */
+    const float *weight;
+    float *word;
+    const int32_t *target;
+    const float *row_scale;
+    int64_t first, columns, vocabulary;
+    float smoothing, scale;
+    int add, zero;
+} mesh_rows;
+
 typedef struct mesh_allocator {
     void *(*alloc)(void *ctx, size_t nbytes);
     void (*free)(void *ctx, void *p);
@@ -276,14 +325,15 @@ typedef struct mesh_ops {
     int (*fd)(mesh_transport *t); /* -1: none */
     mesh_status (*squares)(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums);
     mesh_status (*scale)(mesh_transport *t, void *group, const mesh_part *list, int n, double factor);
+    mesh_status (*rows)(mesh_transport *t, void *group, const mesh_rows *r);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
 #define MESH_OPS_BARE \
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 
-/* ... the last two of them. */
-#define MESH_OPS_NO_NORMS NULL, NULL
+/* ... the last three of them, which are kernels. */
+#define MESH_OPS_NO_KERNELS NULL, NULL, NULL
 
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX

@@ -1,6 +1,6 @@
 /* mesh/vocabulary.h - a vocabulary over ranks: cross-entropy of sharded logits, rows of a sharded table. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_collectives.h, layout.h and functions.h. Host memory.
+   Includes rows.h and layout.h. Cross-entropy wherever the comm's memory is; lookups in the host's.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -18,9 +18,8 @@ EXAMPLE
     together, travel along the axes that shard the vocabulary, and the gradient needs nothing.
 */
 #if !defined(MESH_VOCABULARY_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_VOCABULARY_IMPLEMENTED))
-#include "../mesh_collectives.h"
+#include "rows.h"
 #include "layout.h"
-#include "functions.h"
 #endif
 
 #ifndef MESH_VOCABULARY_H
@@ -53,8 +52,10 @@ typedef struct mesh_loss {
 } mesh_loss;
 /* A logit that is no number or +infinity makes the loss and gradient of its row, where that counts, no number, and so does a row of nothing but -infinity.
    One all_reduce (max) of a float per row and 4, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
-   column (named). STATE: the group is not open. UNSUPPORTED: another dtype, memory that is not the host's. MISMATCH: the ranks along the axes that
-   shard the vocabulary have other layouts, dtypes, vocabularies, smoothings or targets. Every rank fails, nothing is written. */
+   column (named). STATE: the group is not open; on a GPU: the comm's stream is being captured (the comm stays). UNSUPPORTED: another dtype, a transport whose
+   memory is not the host's and has no kernels. MISMATCH: the ranks along the axes that shard the vocabulary have other layouts, dtypes, vocabularies,
+   smoothings or targets. Every rank fails, nothing is written. On a GPU all pointers but `counted` are to its memory; the comm's stream goes on behind the
+   result, and the host waits for it. */
 MESH_API mesh_status mesh_cross_entropy(mesh_comm *c, const mesh_loss *l);
 
 /* Rows of a table, and back. Local: along axes that shard its rows the result is P(sum) (zero where the row is elsewhere), its gradient R there. Along axes
@@ -91,102 +92,20 @@ MESH_API mesh_status mesh_embedding_backward(const mesh_lookup *l, int rank, mes
 typedef struct mesh__logits {
     const mesh_loss *l;
     mesh_box box;
-    int64_t stride[2];
-    int64_t columns; /* real ones, of this rank */
     int64_t vocabulary;
-    int of_row;  /* numbers of a row that travel: sum of exp, target's logit; with smoothing the sum of logits */
-    float *most; /* per row */
-    float *sums; /* per row, of_row numbers */
+    const int32_t *targets; /* on the host */
+    int32_t *copied;        /* the same, where l's are not there */
+    mesh_rows rows;         /* what the steps have in common */
+    float *most;            /* per row, then MESH__SAID */
+    float *sums;            /* per row: sum of exp, target's logit; with smoothing the sum of logits */
 } mesh__logits;
-
-#define MESH__LOGITS ((int64_t)256) /* columns at a time */
-
-/* Columns of a row, widened, or narrowed. */
-MESH__PRIVATE void mesh__logits_move(const mesh__logits *g, void *data, int64_t row, int64_t column, int64_t n,
-                                     float *v, int write) {
-    mesh_dtype dtype = g->l->logits->dtype;
-    int64_t bytes = (int64_t)mesh_dtype_bytes(dtype), i, run = g->stride[1] == 1 ? n : 1;
-    unsigned char *p = (unsigned char *)data + (row * g->stride[0] + column * g->stride[1]) * bytes;
-    for (i = 0; i < n; i += run, p += g->stride[1] * bytes)
-        if (write)
-            mesh__narrow(dtype, p, MESH_F32, v + i, (size_t)run);
-        else
-            mesh__widen(MESH_F32, v + i, dtype, p, (size_t)run);
-}
-
-MESH__PRIVATE int64_t mesh__logits_piece(const mesh__logits *g, int64_t row, int64_t column, float *v) {
-    int64_t n = g->columns - column < MESH__LOGITS ? g->columns - column : MESH__LOGITS;
-    mesh__logits_move(g, g->l->logits->data, row, column, n, v, 0);
-    return n;
-}
-
-/* The target's column here; not one of them: -1 or beyond. */
-MESH__PRIVATE int64_t mesh__logits_target(const mesh__logits *g, int64_t row) {
-    return g->l->targets[row] - g->box.offset[1];
-}
-
-MESH__PRIVATE float mesh__logits_most(const mesh__logits *g, int64_t row) {
-    float v[MESH__LOGITS], most = -3.40282346638528859812e38f;
-    int64_t k, i, n;
-    for (k = 0; k < g->columns; k += n) {
-        n = mesh__logits_piece(g, row, k, v);
-        for (i = 0; i < n; i++) most = v[i] > most ? v[i] : most;
-    }
-    return most;
-}
-
-MESH__PRIVATE void mesh__logits_sums(const mesh__logits *g, int64_t row) {
-    float v[MESH__LOGITS], most = g->most[row], *sums = &g->sums[row * g->of_row];
-    double exps = 0, logits = 0;
-    int64_t k, i, n, target = mesh__logits_target(g, row);
-    sums[1] = 0;
-    for (k = 0; k < g->columns; k += n) {
-        float e = 0, x = 0;
-        n = mesh__logits_piece(g, row, k, v);
-        if (target >= k && target < k + n) sums[1] = v[target - k] - most;
-        for (i = 0; i < n; i++) e += mesh__exp_below(v[i] - most);
-        for (i = 0; i < n && g->of_row == 3; i++) x += v[i] - most;
-        exps += (double)e;
-        logits += (double)x;
-    }
-    sums[0] = (float)exps;
-    if (g->of_row == 3) sums[2] = (float)logits;
-}
-
-MESH__PRIVATE void mesh__logits_gradient(const mesh__logits *g, int64_t row) {
-    const mesh_loss *l = g->l;
-    float v[MESH__LOGITS], most = g->most[row], part = 1 / g->sums[row * g->of_row],
-                           even = l->smoothing / (float)g->vocabulary,
-                           scale = (l->scale == 0 ? 1 : l->scale) * (l->row_scale ? l->row_scale[row] : 1);
-    int64_t k, i, n, target = mesh__logits_target(g, row), counts = l->targets[row] >= 0;
-    for (k = 0; k < g->box.shape[1]; k += n) { /* those that are not real too */
-        int real = k < g->columns && counts;
-        n = g->box.shape[1] - k < MESH__LOGITS ? g->box.shape[1] - k : MESH__LOGITS;
-        if (real) n = mesh__logits_piece(g, row, k, v);
-        if (real)
-            for (i = 0; i < n; i++) v[i] = scale * (mesh__exp_below(v[i] - most) * part - even);
-        else
-            for (i = 0; i < n; i++) v[i] = 0;
-        if (real && target >= k && target < k + n) v[target - k] -= scale * (1 - l->smoothing);
-        mesh__logits_move(g, l->gradient, row, k, n, v, 1);
-    }
-}
-
-/* The loss of a row, of its sums over the whole vocabulary. */
-MESH__PRIVATE double mesh__logits_loss(const mesh__logits *g, int64_t row) {
-    const float *sums = &g->sums[row * g->of_row];
-    double total = mesh__ln((double)sums[0]), smoothing = (double)g->l->smoothing, loss = total - (double)sums[1];
-    if (g->of_row == 2) return loss;
-    return (1 - smoothing) * loss + smoothing * (total - (double)sums[2] / (double)g->vocabulary);
-}
 
 MESH__PRIVATE mesh_status mesh__logits_check(mesh_comm *c, const mesh_loss *l, mesh__logits *g, mesh_error *err) {
     const mesh_tensor *t = l->logits;
-    int64_t i, count;
+    int64_t count;
     int k, rank = c->transport->rank;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the logits are NULL");
-    if (c->transport->caps & MESH_CAP_DEVICE)
-        return mesh__fail(err, MESH_ERR_UNSUPPORTED, rank, "the logits are in memory that is not the host's");
+    if (mesh__rows_check(c, err) != MESH_OK) return MESH_ERR_UNSUPPORTED;
     if (mesh__tensor_check(t, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     if (!mesh_equal(t->layout.on, &c->on))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the logits are on the mesh \"%s\", the comm on \"%s\"",
@@ -211,12 +130,29 @@ MESH__PRIVATE mesh_status mesh__logits_check(mesh_comm *c, const mesh_loss *l, m
     if ((count > 0 && !t->data) || (g->box.shape[0] > 0 && !l->targets))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the %s NULL, but rank %d holds %l rows",
                           l->targets ? "logits' data is" : "targets are", rank, g->box.shape[0]);
-    for (i = 0; i < g->box.shape[0]; i++)
-        if (l->targets[i] >= g->vocabulary)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "the target of row %l of rank %d is %d, of a vocabulary of %l; negative ones are ignored",
-                              i, rank, (int)l->targets[i], g->vocabulary);
     return MESH_OK;
+}
+
+/* The targets on the host, each a real column or below 0. */
+MESH__PRIVATE mesh_status mesh__logits_targets(mesh_comm *c, mesh__logits *g) {
+    size_t nbytes = (size_t)g->box.shape[0] * sizeof(int32_t);
+    int64_t i;
+    mesh_status status = MESH_OK;
+    g->targets = g->l->targets;
+    if (mesh__by_device(c) && nbytes) {
+        g->targets = g->copied = (int32_t *)mesh_transport_alloc(c->transport, nbytes);
+        if (!g->copied)
+            return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
+                                     "mesh_cross_entropy: no memory for %l targets", g->box.shape[0]);
+        status = mesh__rows_copy(c, g->copied, g->l->targets, nbytes);
+    }
+    for (i = 0; i < g->box.shape[0] && status == MESH_OK; i++)
+        if (g->targets[i] >= g->vocabulary)
+            status = mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank,
+                                       "mesh_cross_entropy: the target of row %l of rank %d is %d, of a vocabulary of "
+                                       "%l; negative ones are ignored",
+                                       i, c->transport->rank, (int)g->targets[i], g->vocabulary);
+    return status;
 }
 
 /* The axes that shard the vocabulary, in the mesh' order, as a call's text; "": none. */
@@ -242,41 +178,93 @@ MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, float said[MESH__SAID
     h[0] = mesh__mix(mesh__mix(mesh__mix(h[0], (uint64_t)g->vocabulary), smoothing), (uint64_t)g->l->logits->dtype);
     for (k = 0; k < l->on->naxes; k++)
         h[0] = mesh__mix(h[0], (uint64_t)l->spec.axis[k].kind << 32 | (uint32_t)l->spec.axis[k].dim);
-    for (row = 0; row < g->box.shape[0]; row++) h[1] = mesh__mix(h[1], (uint32_t)g->l->targets[row]);
+    for (row = 0; row < g->box.shape[0]; row++) h[1] = mesh__mix(h[1], (uint32_t)g->targets[row]);
     for (k = 0; k < 2; k++) {
         said[k] = (float)(h[k] >> 40); /* 24 bits are exact */
         said[2 + k] = -said[k];
     }
 }
 
+/* The greatest logit of each row, over all ranks; and whether these have the same. */
+MESH__PRIVATE mesh_status mesh__logits_most_of_all(mesh_comm *c, const mesh__logits *g, const char *axes) {
+    float said[MESH__SAID];
+    size_t rows = (size_t)g->box.shape[0];
+    mesh_rows most = g->rows;
+    mesh_status status;
+    most.op = MESH_ROWS_MOST;
+    most.word = g->most;
+    status = mesh__rows(c, &most);
+    if (status != MESH_OK || !*axes) return status;
+    mesh__logits_say(g, said);
+    status = mesh__rows_copy(c, g->most + rows, said, sizeof said);
+    if (status == MESH_OK)
+        status = mesh_all_reduce(c, axes, g->most, g->most, rows + MESH__SAID, MESH_F32, MESH_MAX);
+    if (status == MESH_OK) status = mesh__rows_copy(c, said, g->most + rows, sizeof said);
+    if (status == MESH_OK && (said[0] != -said[2] || said[1] != -said[3]))
+        status = mesh__comm_broken(
+            c, MESH_ERR_MISMATCH, -1, "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there",
+            axes,
+            said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
+                                : "other targets");
+    return status;
+}
+
 MESH__PRIVATE mesh_status mesh__logits_run(mesh_comm *c, const mesh__logits *g, const char *axes) {
     const mesh_loss *l = g->l;
-    int64_t row, rows = g->box.shape[0], counted = 0;
-    mesh_status status = MESH_OK;
-    for (row = 0; row < rows; row++) g->most[row] = mesh__logits_most(g, row);
-    if (*axes) {
-        float *said = g->most + rows;
-        mesh__logits_say(g, said);
-        status = mesh_all_reduce(c, axes, g->most, g->most, (size_t)rows + MESH__SAID, MESH_F32, MESH_MAX);
-        if (status == MESH_OK && (said[0] != -said[2] || said[1] != -said[3]))
-            status = mesh__comm_broken(
-                c, MESH_ERR_MISMATCH, -1, "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there",
-                axes,
-                said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
-                                    : "other targets");
-    }
-    if (status != MESH_OK) return status;
-    for (row = 0; row < rows; row++) mesh__logits_sums(g, row);
-    if (*axes) status = mesh_all_reduce(c, axes, g->sums, g->sums, (size_t)(rows * g->of_row), MESH_F32, MESH_SUM);
-    if (status != MESH_OK) return status;
-    for (row = 0; row < rows; row++) {
-        int counts = l->targets[row] >= 0;
-        if (l->loss) l->loss[row] = counts ? (float)mesh__logits_loss(g, row) : 0;
-        if (l->gradient) mesh__logits_gradient(g, row);
-        counted += counts;
-    }
-    if (l->counted) *l->counted = counted;
+    int64_t row;
+    mesh_rows exps = g->rows, loss = g->rows, gradient = g->rows;
+    mesh_status status = mesh__logits_most_of_all(c, g, axes);
+    exps.op = MESH_ROWS_EXP;
+    exps.weight = g->most, exps.word = g->sums;
+    if (status == MESH_OK) status = mesh__rows(c, &exps);
+    if (status == MESH_OK && *axes)
+        status = mesh_all_reduce(c, axes, g->sums, g->sums, (size_t)(exps.rows * exps.terms), MESH_F32, MESH_SUM);
+    loss.op = MESH_ROWS_LOSS;
+    loss.weight = g->sums, loss.word = l->loss;
+    if (status == MESH_OK && l->loss) status = mesh__rows(c, &loss);
+    gradient.op = MESH_ROWS_GRADIENT;
+    gradient.to.base = l->gradient;
+    gradient.weight = g->most, gradient.word = g->sums;
+    if (status == MESH_OK && l->gradient) status = mesh__rows(c, &gradient);
+    if (status == MESH_OK) status = mesh__rows_settle(c);
+    if (status != MESH_OK || !l->counted) return status;
+    for (*l->counted = row = 0; row < exps.rows; row++) *l->counted += g->targets[row] >= 0;
     return MESH_OK;
+}
+
+/* The steps over this rank's part. */
+MESH__PRIVATE void mesh__logits_rows(mesh__logits *g) {
+    const mesh_loss *l = g->l;
+    const mesh_tensor *t = l->logits;
+    mesh_rows *r = &g->rows;
+    int64_t bytes = (int64_t)mesh_dtype_bytes(t->dtype);
+    r->rows = g->box.shape[0], r->width = g->box.shape[1];
+    r->from = mesh__matrix(t->data, t->dtype, r->width);
+    if (t->strides) r->from.stride[2] = t->strides[0] * bytes, r->from.step = t->strides[1] * bytes;
+    r->to = r->from;
+    r->terms = l->smoothing > 0 ? 3 : 2;
+    r->target = l->targets;
+    r->row_scale = l->row_scale;
+    r->first = g->box.offset[1];
+    r->columns = g->vocabulary - r->first;
+    if (r->columns > r->width) r->columns = r->width;
+    if (r->columns < 0) r->columns = 0;
+    r->vocabulary = g->vocabulary;
+    r->smoothing = l->smoothing;
+    r->scale = l->scale == 0 ? 1 : l->scale;
+}
+
+MESH__PRIVATE mesh_status mesh__logits_with_memory(mesh_comm *c, mesh__logits *g, const char *axes) {
+    uint64_t rows = (uint64_t)g->box.shape[0];
+    void *p;
+    mesh_status status = mesh__rows_memory(c, (rows * 4 + MESH__SAID) * sizeof(float), &p);
+    if (status != MESH_OK)
+        return mesh__comm_broken(c, status, c->transport->rank, "mesh_cross_entropy: no memory for %u rows", rows);
+    g->most = (float *)p;
+    g->sums = g->most + rows + MESH__SAID;
+    status = mesh__logits_run(c, g, axes);
+    mesh__rows_free(c, p);
+    return status;
 }
 
 MESH__PRIVATE mesh_status mesh__cross_entropy(mesh_comm *c, const mesh_loss *l) {
@@ -285,8 +273,8 @@ MESH__PRIVATE mesh_status mesh__cross_entropy(mesh_comm *c, const mesh_loss *l) 
     mesh_error why;
     mesh_request none;
     mesh__group *group = NULL;
-    size_t rows;
     mesh_status status = mesh__call_begin(c, NULL, MESH_CALL_ALL_REDUCE, &none, &group);
+    if (status == MESH_OK) status = mesh__on_stream(c);
     if (status != MESH_OK) return status;
     memset(&g, 0, sizeof g);
     memset(&why, 0, sizeof why);
@@ -300,20 +288,10 @@ MESH__PRIVATE mesh_status mesh__cross_entropy(mesh_comm *c, const mesh_loss *l) 
                                  "mesh_cross_entropy: \"%s\" shard the vocabulary, and are no open group; list it in "
                                  "mesh_comm_desc.groups or call mesh_group_open on every rank",
                                  axes);
-    g.columns = g.vocabulary - g.box.offset[1];
-    if (g.columns > g.box.shape[1]) g.columns = g.box.shape[1];
-    if (g.columns < 0) g.columns = 0;
-    g.stride[0] = l->logits->strides ? l->logits->strides[0] : g.box.shape[1];
-    g.stride[1] = l->logits->strides ? l->logits->strides[1] : 1;
-    g.of_row = l->smoothing > 0 ? 3 : 2;
-    rows = (size_t)g.box.shape[0];
-    g.most = (float *)mesh_transport_alloc(c->transport, (rows * 4 + MESH__SAID) * sizeof *g.most);
-    if (!g.most)
-        return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_cross_entropy: no memory for %u rows",
-                                 (uint64_t)rows);
-    g.sums = g.most + rows + MESH__SAID;
-    status = mesh__logits_run(c, &g, axes);
-    mesh_transport_free(c->transport, g.most);
+    mesh__logits_rows(&g);
+    status = mesh__logits_targets(c, &g);
+    if (status == MESH_OK) status = mesh__logits_with_memory(c, &g, axes);
+    mesh_transport_free(c->transport, g.copied);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* mesh_parallel.h: ring attention, against the whole of it by one rank in double. */
 #ifndef T_ATTENTION_H
 #define T_ATTENTION_H
+#include "there.h"
 
 typedef struct ring_problem {
     int batch, heads, kv_heads, width, order, causal, strided, merges, salt;
@@ -71,7 +72,10 @@ static void ring_solve(const ring_problem *p, ring_whole *w) {
 typedef struct ring_seen {
     int64_t work;
     int parts, merges;
+    there_move move; /* how a device's memory is reached; NULL: it is the host's */
+    void *at;
 } ring_seen;
+static there_move ring_move; /* of the transports that the tests run on */
 
 static double ring_elem(const mesh_attention_part *part, const void *data, const int64_t *stride, int b, int h,
                         int64_t at, int e) {
@@ -142,10 +146,22 @@ static void ring_backward(void *ctx, const mesh_attention_part *p) {
             }
 }
 
+/* The same of a part that lies there_list. */
+static void ring_forward_there(void *ctx, const mesh_attention_part *p) {
+    there_part w = MESH_ZERO;
+    w.move = ((ring_seen *)ctx)->move, w.at = ((ring_seen *)ctx)->at;
+    there_compute(&w, p, ring_forward, ctx);
+}
+static void ring_backward_there(void *ctx, const mesh_attention_part *p) {
+    there_part w = MESH_ZERO;
+    w.move = ((ring_seen *)ctx)->move, w.at = ((ring_seen *)ctx)->at;
+    there_compute(&w, p, ring_backward, ctx);
+}
+
 static void ring_own_merge(void *ctx, float *out, float *lse, const float *out_part, const float *lse_part,
                            int64_t rows, int width) {
     ((ring_seen *)ctx)->merges++;
-    mesh__ring_merge(out, lse, out_part, lse_part, rows, width);
+    for (; rows; rows--, out += width, out_part += width) mesh__row_merge(out, lse++, out_part, *lse_part++, width);
 }
 
 /* ---- a rank's part ---- */
@@ -155,6 +171,7 @@ typedef struct ring_part {
     int64_t where[256]; /* of each position of this rank, in the whole */
     int64_t positions;
     void *data[8]; /* q, k, v, grad_out, out, grad_q, grad_k, grad_v */
+    size_t nbytes; /* of each */
 } ring_part;
 
 static void ring_part_make(const ring_problem *p, int n, int index, ring_part *r) {
@@ -178,7 +195,8 @@ static void ring_part_make(const ring_problem *p, int n, int index, ring_part *r
         int64_t dense[3], *stride = kv ? a->kv_stride : a->q_stride;
         dense[2] = p->width, dense[1] = r->positions * p->width, dense[0] = heads * dense[1];
         if (!p->strided) stride = dense;
-        r->data[which] = calloc((size_t)((p->batch + 1) * (r->positions + 1) * (heads + 2) * (p->width + 1)), 4);
+        r->nbytes = (size_t)((p->batch + 1) * (r->positions + 1) * (p->heads + 2) * (p->width + 1)) * 4;
+        r->data[which] = calloc(1, r->nbytes);
         for (b = 0; b < p->batch && which < 4; b++)
             for (h = 0; h < heads; h++)
                 for (k = 0; k < r->positions; k++)
@@ -225,6 +243,25 @@ static void ring_compare(const ring_problem *p, const ring_part *r, const double
                 }
 }
 
+/* Either call, in the comm's memory. */
+static void ring_call(mesh_comm *c, const char *axis, const ring_part *r, ring_seen *seen, int back) {
+    mesh_attention a = r->a;
+    there_list w;
+    w.c = c, w.n = 0;
+    a.ctx = seen;
+    if (there_is(c)) {
+        seen->move = ring_move, seen->at = c->transport;
+        a.forward = ring_forward_there, a.backward = ring_backward_there;
+        a.q = there_in(&w, a.q, r->nbytes), a.k = there_in(&w, a.k, r->nbytes), a.v = there_in(&w, a.v, r->nbytes);
+        a.grad_out = there_in(&w, a.grad_out, r->nbytes), a.out = there_out(&w, a.out, r->nbytes);
+        a.grad_q = there_out(&w, a.grad_q, r->nbytes), a.grad_k = there_out(&w, a.grad_k, r->nbytes);
+        a.grad_v = there_out(&w, a.grad_v, r->nbytes);
+        a.lse = (float *)there_out(&w, a.lse, (size_t)(a.batch * a.heads * r->positions + 1) * sizeof(float));
+    }
+    CHECK_OK(back ? mesh_ring_attention_backward(c, axis, &a) : mesh_ring_attention(c, axis, &a), c->error);
+    there_back(&w);
+}
+
 static void ring_try(mesh_comm *c, const char *axis, const ring_problem *p, int n, int index) {
     ring_part r;
     ring_whole w;
@@ -233,8 +270,8 @@ static void ring_try(mesh_comm *c, const char *axis, const ring_problem *p, int 
     int rank = c->transport->rank;
     ring_solve(p, &w);
     ring_part_make(p, n, index, &r);
-    r.a.ctx = &seen;
-    CHECK_OK(mesh_ring_attention(c, axis, &r.a), c->error);
+    if (there_is(c)) r.a.merge = NULL;
+    ring_call(c, axis, &r, &seen, 0);
     ring_compare(p, &r, w.out, r.a.out, p->heads, rank, "out");
     for (row = 0; row < (int64_t)p->batch * p->heads; row++)
         for (k = 0; k < r.positions; k++) {
@@ -246,8 +283,8 @@ static void ring_try(mesh_comm *c, const char *axis, const ring_problem *p, int 
                   p->causal && p->order != MESH_SEQUENCE_ZIGZAG ? 0
                   : p->causal                                   ? p->sequence * (p->sequence + 1) / 2
                                                                 : p->sequence * p->sequence);
-    CHECK_INT(seen.merges != 0, p->merges && seen.parts > 1 + (p->order == MESH_SEQUENCE_ZIGZAG));
-    CHECK_OK(mesh_ring_attention_backward(c, axis, &r.a), c->error);
+    CHECK_INT(seen.merges != 0, p->merges && !there_is(c) && seen.parts > 1 + (p->order == MESH_SEQUENCE_ZIGZAG));
+    ring_call(c, axis, &r, &seen, 1);
     ring_compare(p, &r, w.grad_q, r.a.grad_q, p->heads, rank, "grad_q");
     ring_compare(p, &r, w.grad_k, r.a.grad_k, p->kv_heads, rank, "grad_k");
     ring_compare(p, &r, w.grad_v, r.a.grad_v, p->kv_heads, rank, "grad_v");
@@ -303,7 +340,7 @@ static void test_ring_merge(void) {
         if (i == 4) lse_b = none;
         if (i == 5) lse_a = infinite;
         if (i == 6) lse_b = infinite;
-        mesh__ring_merge(a, &lse_a, b, &lse_b, 1, 2);
+        mesh__row_merge(a, &lse_a, b, lse_b, 2);
         if (i == 0) CHECK(a[0] == 3 && a[1] == 4 && lse_a == 0);
         if (i == 1) CHECK(a[0] == 1 && a[1] == 2 && lse_a == 0);
         if (i == 2) CHECK(a[0] == 0 && a[1] == 0 && lse_a == -infinite);

@@ -13,7 +13,7 @@ typedef struct device_memory {
     uint64_t nbytes;
 } device_memory;
 
-enum { DEVICE_POST, DEVICE_COPY, DEVICE_REDUCE, DEVICE_WAIT };
+enum { DEVICE_POST, DEVICE_COPY, DEVICE_REDUCE, DEVICE_ROWS, DEVICE_WAIT };
 
 typedef struct device_item {
     struct device_item *next;
@@ -24,6 +24,7 @@ typedef struct device_item {
     mesh_post post;
     mesh_xfer *x; /* of the post; or x[0] to, x[1] from */
     mesh_block *block;
+    mesh_rows rows;
 } device_item;
 
 typedef struct device_queue {
@@ -163,6 +164,9 @@ static mesh_status device_run(device *d, device_queue *q, device_item *i) {
         return MESH_OK;
     case DEVICE_REDUCE:
         if (!q->failed) device_combine(i);
+        return MESH_OK;
+    case DEVICE_ROWS:
+        if (!q->failed) mesh__rows_here(&i->rows);
         return MESH_OK;
     default:
         if (!i->post.count || (q->failed && !i->posted)) return MESH_OK;
@@ -322,6 +326,21 @@ static mesh_status device_reduce(mesh_transport *t, void *group, int op, int dty
     return MESH_OK;
 }
 
+static mesh_status device_rows(mesh_transport *t, void *group, const mesh_rows *r) {
+    device *d = device_of(t);
+    device_item *i = device_issue(device_group_of(d, group)->on, DEVICE_ROWS, 0);
+    i->rows = *r;
+    i->rows.to.base = device_real(d, r->to.base);
+    i->rows.from.base = device_real(d, r->from.base);
+    i->rows.with.base = device_real(d, r->with.base);
+    i->rows.index = (const int64_t *)device_real(d, r->index);
+    i->rows.weight = (const float *)device_real(d, r->weight);
+    i->rows.word = (float *)device_real(d, r->word);
+    i->rows.target = (const int32_t *)device_real(d, r->target);
+    i->rows.row_scale = (const float *)device_real(d, r->row_scale);
+    return MESH_OK;
+}
+
 static device_queue *device_stream(device *d, void *stream) { return stream ? (device_queue *)stream : &d->stream; }
 
 static mesh_status device_fence(mesh_transport *t, void *group, void *stream, int direction) {
@@ -374,7 +393,9 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  NULL,
                                  NULL,
                                  NULL,
-                                 MESH_OPS_NO_NORMS};
+                                 NULL,
+                                 NULL,
+                                 device_rows};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;
     device_queue *q;
@@ -407,6 +428,65 @@ static void device_world(int ranks, rank_main f, void *ctx) {
     run.ctx = ctx;
     CHECK_OK(mesh_sim_run(&d, device_rank, &run, &err), err);
     test_failures += conformance_failures;
+}
+
+/* What a program does with the device by itself, behind what is on the default stream. */
+static void device_move(void *at, void *host, void *there, size_t nbytes, int to_host) {
+    device *d = device_of((mesh_transport *)at);
+    void *real = device_real(d, there);
+    device_pump(d);
+    while (d->stream.first) device_progress(&d->base, device_now(&d->base) + SECOND / 100);
+    CHECK(real != NULL);
+    memcpy(to_host ? host : real, to_host ? real : host, nbytes);
+}
+
+static void test_device_ring(void) {
+    static const int sizes[] = {1, 2, 3, 4, 6};
+    int i, many = 10;
+    ring_move = device_move;
+    for (i = 0; i < 5; i++) device_world(sizes[i], around_rank, &many);
+}
+
+static void test_device_experts(void) {
+    static const int sizes[] = {1, 2, 3, 4, 6, 8};
+    int i, many = 12;
+    for (i = 0; i < 6; i++) device_world(sizes[i], experts_rank, &many);
+}
+
+/* A moe that is closed with work on its memory under way. */
+static void device_moe_rank(mesh_transport *t, void *ctx) {
+    enum { TOKENS = 16, WIDTH = 64 };
+    int32_t asked[TOKENS];
+    float host[TOKENS * WIDTH];
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe_rows rows;
+    mesh_moe m;
+    mesh_comm c;
+    there_list w;
+    int i;
+    void *tokens;
+    (void)ctx;
+    if (!open_comm(t, &c, "ep=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < TOKENS; i++) asked[i] = i % t->size;
+    for (i = 0; i < TOKENS * WIDTH; i++) host[i] = (float)(i + t->rank * 10000);
+    d.experts = t->size, d.top_k = 1, d.width = WIDTH, d.dtype = MESH_F32, d.max_tokens = TOKENS;
+    CHECK_OK(mesh_moe_open(&m, &c, "ep", &d), c.error);
+    w.c = &c, w.n = 0;
+    tokens = there_out(&w, host, sizeof host);
+    CHECK_OK(mesh_moe_dispatch(&m, 0, tokens, TOKENS, (const int32_t *)there_in(&w, asked, sizeof asked), &rows), c.error);
+    CHECK_OK(mesh_moe_combine(&m, 0, rows.data, NULL, tokens), c.error);
+    CHECK_INT(mesh_moe_close(&m), MESH_OK);
+    for (i = 0; i < TOKENS * WIDTH; i++) host[i] = -1;
+    there_back(&w);
+    for (i = 0; i < TOKENS * WIDTH; i++) CHECK(host[i] == (float)(i + t->rank * 10000));
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_device_moe(void) { device_world(4, device_moe_rank, NULL); }
+
+static void test_device_loss(void) {
+    static const int sizes[] = {1, 2, 3, 4, 6};
+    int i, many = 12;
+    for (i = 0; i < 5; i++) device_world(sizes[i], loss_rank, &many);
 }
 
 static void test_device_conformance(void) {
@@ -596,6 +676,10 @@ static void test_device_replicas(void) { device_world(4, device_replicas_rank, N
 
 static const test_case device_tests[] = {
     {"device/cuts", test_device_cuts, 0},
+    {"device/ring", test_device_ring, 0},
+    {"device/experts", test_device_experts, 0},
+    {"device/moe_closed", test_device_moe, 0},
+    {"device/loss", test_device_loss, 0},
     {"device/replicas", test_device_replicas, 0},
     {"device/absent", test_device_absent, 0},
     {"device/checkpoint", test_device_checkpoint, 0},

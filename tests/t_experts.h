@@ -1,6 +1,7 @@
 /* mesh_parallel.h: experts, against one rank that computes everything from the same numbers. */
 #ifndef T_EXPERTS_H
 #define T_EXPERTS_H
+#include "there.h"
 
 enum { EXPERT_TOKENS = 9, EXPERT_RANKS = 8, EXPERT_TOP = 4, EXPERT_WIDTH = 7 };
 typedef struct expert_problem {
@@ -64,7 +65,7 @@ static double expert_out(int e, double x) { return (e + 1) * x + e; }
 
 typedef struct expert_pass {
     expert_problem p;
-    char *tokens, *grads, *out, *grad_out, *grad_rows, *result;
+    char *tokens, *grads, *out, *grad_out, *grad_rows, *result, *came;
     int32_t asked[EXPERT_TOKENS * EXPERT_TOP];
     float weight[EXPERT_TOKENS * EXPERT_TOP], grad_weight[EXPERT_TOKENS * EXPERT_TOP];
     expert_row rows[EXPERT_RANKS * EXPERT_TOKENS * EXPERT_TOP];
@@ -79,14 +80,21 @@ static void expert_check(const expert_pass *x, const char *what, int64_t row, in
               mesh_dtype_name(x->p.d.dtype));
 }
 
+enum {
+    EXPERT_ROOM = (EXPERT_RANKS * EXPERT_TOKENS * EXPERT_TOP + 16 * 8) * EXPERT_WIDTH * 8 /* bytes of an array of rows */
+};
+
 static void expert_dispatch(mesh_moe *m, expert_pass *x, int slot) {
     const expert_problem *p = &x->p;
     int64_t start[16], count[16], nrows, at, covered = 0;
     int i, t, k, n = expert_tokens(p, x->index), per = (p->d.experts + p->ranks - 1) / p->ranks, dropped = 0;
     mesh_dtype d = p->d.dtype;
-    size_t room = (size_t)(EXPERT_RANKS * EXPERT_TOKENS * EXPERT_TOP + 16 * 8) * EXPERT_WIDTH * 8;
-    x->tokens = (char *)calloc(6, room), x->grads = x->tokens + room, x->out = x->grads + room;
+    size_t room = EXPERT_ROOM;
+    there_list put;
+    put.c = m->comm, put.n = 0;
+    x->tokens = (char *)calloc(7, room), x->grads = x->tokens + room, x->out = x->grads + room;
     x->grad_out = x->out + room, x->grad_rows = x->grad_out + room, x->result = x->grad_rows + room;
+    x->came = x->result + room;
     for (t = 0; t < n; t++) {
         for (i = 0; i < p->d.width; i++) {
             float_put(d, x->tokens, t * p->d.width + i, expert_value(p, 2, x->index, t, i));
@@ -99,7 +107,11 @@ static void expert_dispatch(mesh_moe *m, expert_pass *x, int slot) {
         }
     }
     memset(&x->has, 0x55, sizeof x->has);
-    CHECK_OK(mesh_moe_dispatch(m, slot, x->tokens, n, x->asked, &x->has), m->comm->error);
+    CHECK_OK(mesh_moe_dispatch(m, slot, there_in(&put, x->tokens, room), n,
+                               (const int32_t *)there_in(&put, x->asked, sizeof x->asked), &x->has),
+             m->comm->error);
+    there_back(&put);
+    if (m->comm->failed) return;
     CHECK_INT(x->has.first_expert, per * x->index < p->d.experts ? per * x->index : p->d.experts);
     x->nrows = expert_rows(p, x->has.first_expert, x->has.nexperts, x->rows, start, count, &nrows);
     CHECK_INT(x->has.nrows, nrows);
@@ -107,11 +119,16 @@ static void expert_dispatch(mesh_moe *m, expert_pass *x, int slot) {
     for (i = 0; i < x->has.nexperts; i++) CHECK(x->has.start[i] == start[i] && x->has.count[i] == count[i]);
     for (t = 0; t < n; t++)
         for (k = 0; k < p->d.top_k; k++) CHECK_INT(x->has.kept[t * p->d.top_k + k], expert_kept(p, x->index, t, k));
+    if (nrows && there_is(m->comm))
+        CHECK_OK(mesh_copy(m->comm, x->came, x->has.data, (size_t)(nrows * p->d.width) * mesh_dtype_bytes(d)),
+                 m->comm->error);
+    else if (nrows)
+        memcpy(x->came, x->has.data, (size_t)(nrows * p->d.width) * mesh_dtype_bytes(d));
     for (at = 0, k = 0; at < nrows && !test_failures; at++) { /* what is no row is zeros */
         const expert_row *r = k < x->nrows && x->rows[k].at == at ? &x->rows[k++] : NULL;
         for (i = 0; i < p->d.width; i++) {
             double want = r ? expert_value(p, 2, r->rank, r->token, i) : 0;
-            expert_check(x, "what came", at, i, float_at(d, x->has.data, at * p->d.width + i), want);
+            expert_check(x, "what came", at, i, float_at(d, x->came, at * p->d.width + i), want);
             float_put(d, x->out, at * p->d.width + i, r ? expert_out(r->expert, want) : 77);
         }
         covered += r != NULL;
@@ -122,7 +139,13 @@ static void expert_dispatch(mesh_moe *m, expert_pass *x, int slot) {
 static void expert_combine(mesh_moe *m, expert_pass *x, int slot, int weighs) {
     const expert_problem *p = &x->p;
     int t, i, k;
-    CHECK_OK(mesh_moe_combine(m, slot, x->out, weighs ? x->weight : NULL, x->result), m->comm->error);
+    there_list put;
+    put.c = m->comm, put.n = 0;
+    CHECK_OK(mesh_moe_combine(m, slot, there_in(&put, x->out, EXPERT_ROOM),
+                              weighs ? (const float *)there_in(&put, x->weight, sizeof x->weight) : NULL,
+                              there_out(&put, x->result, EXPERT_ROOM)),
+             m->comm->error);
+    there_back(&put);
     for (t = 0; t < expert_tokens(p, x->index) && !test_failures; t++)
         for (i = 0; i < p->d.width; i++) {
             double want = 0, v = expert_value(p, 2, x->index, t, i);
@@ -137,9 +160,14 @@ static void expert_combine(mesh_moe *m, expert_pass *x, int slot, int weighs) {
 static void expert_backward(mesh_moe *m, expert_pass *x, int slot, int weighs) {
     const expert_problem *p = &x->p;
     int t, i, k, r;
-    CHECK_OK(
-        mesh_moe_combine_backward(m, slot, x->grads, x->out, weighs ? x->weight : NULL, x->grad_out, x->grad_weight),
-        m->comm->error);
+    there_list put;
+    put.c = m->comm, put.n = 0;
+    CHECK_OK(mesh_moe_combine_backward(m, slot, there_in(&put, x->grads, EXPERT_ROOM), there_in(&put, x->out, EXPERT_ROOM),
+                                       weighs ? (const float *)there_in(&put, x->weight, sizeof x->weight) : NULL,
+                                       there_out(&put, x->grad_out, EXPERT_ROOM),
+                                       (float *)there_out(&put, x->grad_weight, sizeof x->grad_weight)),
+             m->comm->error);
+    there_back(&put);
     for (r = 0; r < x->nrows && !test_failures; r++) {
         const expert_row *row = &x->rows[r];
         double w = weighs ? (double)expert_weight(p, row->rank, row->token, row->k) : 1;
@@ -158,7 +186,10 @@ static void expert_backward(mesh_moe *m, expert_pass *x, int slot, int weighs) {
                         expert_out(expert_asked(p, x->index, t, k), expert_value(p, 2, x->index, t, i));
             expert_check(x, "a weight's gradient", t, k, (double)x->grad_weight[t * p->d.top_k + k], want);
         }
-    CHECK_OK(mesh_moe_dispatch_backward(m, slot, x->grad_rows, x->result), m->comm->error);
+    CHECK_OK(mesh_moe_dispatch_backward(m, slot, there_in(&put, x->grad_rows, EXPERT_ROOM),
+                                        there_out(&put, x->result, EXPERT_ROOM)),
+             m->comm->error);
+    there_back(&put);
     for (t = 0; t < expert_tokens(p, x->index) && !test_failures; t++)
         for (i = 0; i < p->d.width; i++) {
             double want = 0, g = expert_value(p, 3, x->index, t, i);
@@ -213,7 +244,28 @@ static void test_experts(void) {
     run_world(TCP, 4, experts_rank, &few);
 }
 
-/* What travels: 8 bytes of each expert's count to each other rank, and each row that goes elsewhere once each way. */
+/* One token by one expert, and back: each bit of it, a zero's sign too. */
+static void experts_bits_rank(mesh_transport *t, void *ctx) {
+    static const uint32_t bits[6] = {0x80000000u, 0, 1, 0x80000001u, 0xff7fffffu, 0x7f800000u};
+    static const int32_t asked[1] = {0};
+    uint32_t out[6];
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe_rows rows;
+    mesh_moe m;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "ep=2", NULL, 20 * SECOND)) return;
+    d.experts = 2, d.top_k = 1, d.width = 6, d.dtype = MESH_F32, d.max_tokens = 1;
+    CHECK_OK(mesh_moe_open(&m, &c, "ep", &d), c.error);
+    CHECK_OK(mesh_moe_dispatch(&m, 0, bits, 1, asked, &rows), c.error);
+    CHECK_OK(mesh_moe_combine(&m, 0, rows.data, NULL, out), c.error);
+    CHECK(!memcmp(out, bits, sizeof bits));
+    mesh_moe_close(&m);
+    mesh_comm_close(&c);
+}
+static void test_experts_bits(void) { run_world(SIM, 2, experts_bits_rank, NULL); }
+
+/* What travels: 8 bytes of each expert's count to each other rank, and each row that goes there_list once each way. */
 static void experts_bytes_rank(mesh_transport *t, void *ctx) {
     static const int32_t asked[4] = {0, 1, 1, 1};
     float tokens[4 * 6] = {0}, weight[4] = {1, 1, 1, 1}, out[32 * 6], grad[32 * 6], grad_weight[4];
@@ -320,6 +372,7 @@ static void test_experts_refused(void) {
 
 static const test_case experts_tests[] = {
     {"experts/routes", test_experts, 120},
+    {"experts/bits", test_experts_bits, 0},
     {"experts/bytes", test_experts_bytes, 60},
     {"experts/refused", test_experts_refused, 60},
 };

@@ -2,23 +2,6 @@
 #ifndef T_TENSORS_H
 #define T_TENSORS_H
 
-/* ---- floats of one dtype as doubles ---- */
-
-/* v rounded to a dtype, half to even. */
-static double float_rounded(mesh_dtype d, double v) {
-    int bits = d == MESH_BF16 ? 8 : d == MESH_F16 ? 11 : d == MESH_F32 ? 24 : 53, e = 0;
-    double unit = 1, q, whole;
-    if (d == MESH_F64 || v == 0) return v;
-    while ((v < 0 ? -v : v) >= 2 * unit) unit *= 2, e++;
-    while ((v < 0 ? -v : v) < unit) unit /= 2, e--;
-    if (d == MESH_F16 && e < -14) unit = 1.0 / 16384; /* subnormal */
-    for (q = unit; bits > 1; bits--) q /= 2;
-    v /= q;
-    whole = (double)(int64_t)v;
-    if (v - whole > 0.5 || (v - whole == 0.5 && (int64_t)whole % 2)) whole++;
-    if (whole - v > 0.5 || (whole - v == 0.5 && (int64_t)whole % 2)) whole--;
-    return whole * q;
-}
 /* Conversions by the kernels: every bit pattern of the small ones, ties, numbers that two roundings would get wrong, infinities. */
 static void test_convert(void) {
     test_random r = random_from(77);

@@ -1,6 +1,7 @@
 /* mesh_parallel.h: cross-entropy and embedding over a sharded vocabulary; the exponential. */
 #ifndef T_VOCABULARY_H
 #define T_VOCABULARY_H
+#include "there.h"
 
 static void test_exponential(void) {
     static const double known[][2] = {{0, 1},
@@ -77,11 +78,29 @@ static double loss_gradient(const loss_problem *p, int64_t row, int64_t column, 
             (column == target ? 1 - (double)p->smoothing : 0));
 }
 
+enum { LOSS_ROOM = 2 * LOSS_ROWS * (LOSS_COLUMNS + 3) };
+
+/* The call, in the comm's memory. */
+static void loss_there(mesh_comm *c, const mesh_loss *desc, mesh_tensor t, float *part, float *gradient, float *loss,
+                       int in_place) {
+    mesh_loss l = *desc;
+    there_list w;
+    w.c = c, w.n = 0;
+    t.data = there_out(&w, part, LOSS_ROOM * sizeof *part);
+    l.logits = &t;
+    l.gradient = in_place ? t.data : there_out(&w, gradient, LOSS_ROOM * sizeof *gradient);
+    l.targets = (const int32_t *)there_in(&w, l.targets, LOSS_ROWS * sizeof *l.targets);
+    l.row_scale = (const float *)there_in(&w, l.row_scale, LOSS_ROWS * sizeof *l.row_scale);
+    l.loss = (float *)there_out(&w, loss, LOSS_ROWS * sizeof *loss);
+    CHECK_OK(mesh_cross_entropy(c, &l), c->error);
+    there_back(&w);
+}
+
 static void loss_try(mesh_comm *c, test_random *r) {
     static const char *const columns[] = {"R", "S(1)", "S(1)", "I"}, *const rows[] = {"S(0)", "R", "S(0)", "S(1)"};
     static const mesh_dtype dtypes[] = {MESH_F32, MESH_F32, MESH_BF16, MESH_F16};
-    enum { ROOM = 2 * LOSS_ROWS * (LOSS_COLUMNS + 3) }; /* ranks are threads: nothing static */
-    float *part = (float *)calloc(ROOM, sizeof *part), *gradient = (float *)calloc(ROOM, sizeof *gradient);
+    /* ranks are threads: nothing static */
+    float *part = (float *)calloc(LOSS_ROOM, sizeof *part), *gradient = (float *)calloc(LOSS_ROOM, sizeof *gradient);
     int32_t targets[LOSS_ROWS];
     float weight[LOSS_ROWS], loss[LOSS_ROWS];
     int64_t strides[2], row, k, rows_counted = -1, want = 0;
@@ -111,7 +130,7 @@ static void loss_try(mesh_comm *c, test_random *r) {
     if (strided) t.strides = strides;
     t.data = part;
     if (!strided) strides[0] = box.shape[1], strides[1] = 1;
-    memset(gradient, 0x77, ROOM * sizeof *gradient);
+    memset(gradient, 0x77, LOSS_ROOM * sizeof *gradient);
     for (row = 0; row < box.shape[0]; row++) {
         targets[row] = loss_target(&p, box.offset[0] + row);
         weight[row] = loss_weight(&p, box.offset[0] + row);
@@ -125,7 +144,7 @@ static void loss_try(mesh_comm *c, test_random *r) {
     l.scale = p.scale == 1 && random_below(r, 2) ? 0 : p.scale;
     l.row_scale = p.weighs ? weight : NULL;
     l.gradient = in_place ? part : gradient;
-    CHECK_OK(mesh_cross_entropy(c, &l), c->error);
+    loss_there(c, &l, t, part, gradient, loss, in_place);
     CHECK_INT(rows_counted, want);
     for (row = 0; row < box.shape[0] && !test_failures; row++) {
         double total, of = loss_of_row(&p, box.offset[0] + row, &total), near = (double)loss[row] - of;
@@ -233,8 +252,16 @@ static void loss_broken_rank(mesh_transport *t, void *ctx) {
         }
     l.logits = &x, l.targets = targets, l.loss = loss, l.gradient = gradient[t->rank];
     for (k = 0; k < 2; k++) {
-        if (k) l.smoothing = 0.1f;
-        CHECK_OK(mesh_cross_entropy(&c, &l), c.error);
+        mesh_loss there = l;
+        there_list w;
+        w.c = &c, w.n = 0;
+        if (k) there.smoothing = 0.1f;
+        x.data = there_in(&w, part[t->rank], sizeof part[0]);
+        there.targets = (const int32_t *)there_in(&w, targets, sizeof targets);
+        there.gradient = there_out(&w, gradient[t->rank], sizeof gradient[0]);
+        there.loss = (float *)there_out(&w, loss, sizeof loss);
+        CHECK_OK(mesh_cross_entropy(&c, &there), c.error);
+        there_back(&w);
         for (row = 0; row < 6; row++) {
             CHECK(loss[row] != loss[row]);
             CHECK(gradient[t->rank][row * width] != gradient[t->rank][row * width]);

@@ -14,12 +14,14 @@
 #include "t_nccl_given.h"
 #include "t_nccl_pipeline.h"
 #include "t_nccl_state.h"
+#include "t_nccl_rows.h"
 #include "t_nccl_laws.h"
 #include "t_nccl_failures.h"
 
 int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(nccl_tests), TOPIC(nccl_alike_tests), TOPIC(nccl_given_tests),
-                                        TOPIC(nccl_pipeline_tests), TOPIC(nccl_state_tests), /* these five on GPUs too */
+                                        TOPIC(nccl_pipeline_tests), TOPIC(nccl_state_tests),
+                                        TOPIC(nccl_rows_tests), /* these six on GPUs too */
                                         TOPIC(fake_nccl_pipeline_tests),
                                         TOPIC(fake_nccl_tests), TOPIC(fake_nccl_given_tests),
                                         TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests),
@@ -34,5 +36,5 @@ int main(int argc, char **argv) {
         test_side_by_side = gpu_devices() < 8 ? 3 * gpu_devices() : 24; /* a rank takes half a GiB of its GPU, and its turns */
         if (!gpu_devices()) return fprintf(stderr, "test_nccl: no GPU: cudaGetDeviceCount finds none\n"), 1;
     }
-    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? sizeof topics / sizeof *topics : 5);
+    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? sizeof topics / sizeof *topics : 6);
 }

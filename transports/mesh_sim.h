@@ -743,7 +743,7 @@ MESH__PRIVATE const mesh_ops *mesh_sim__ops(void) {
                                  mesh_sim__locality,
                                  NULL,
                                  NULL,
-                                 MESH_OPS_NO_NORMS};
+                                 MESH_OPS_NO_KERNELS};
     return &ops;
 }
 

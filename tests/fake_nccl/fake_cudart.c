@@ -493,6 +493,12 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 typedef struct mesh__kernel_args {
     unsigned long long dst, src, count;
 } mesh__kernel_args;
+typedef struct mesh__kernel_rows {
+    struct {
+        unsigned long long base;
+    } to, from, with;
+    unsigned long long index, weight, word, target, row_scale;
+} mesh__kernel_rows;
 enum { fake_copy_bytes = sizeof(mesh__kernel_args) };
 static void fake_copy(const void *parameter, unsigned long long thread, unsigned long long threads) {
     const mesh__kernel_args *a = parameter;
@@ -583,16 +589,21 @@ static unsigned long long host_view(unsigned long long address, const char *who)
     return address ? (unsigned long long)(uintptr_t)fake_memory((void *)(uintptr_t)address, 1, 0, who) : 0;
 }
 
-/* A parameter is a mesh__kernel_args, or a mesh__batch of many. */
+/* A parameter is a mesh__kernel_args, a mesh__kernel_rows, or a mesh__batch of many. */
 static void launch_run(void *data) {
     const launch *l = data;
     const char *name = l->kernel->name;
     unsigned long long *own = must_calloc(l->kernel->bytes);
     mesh__kernel_args *one = (mesh__kernel_args *)own;
+    mesh__kernel_rows *rows = (mesh__kernel_rows *)own;
     memcpy(own, l->parameter, l->kernel->bytes);
     if (l->kernel->bytes == sizeof *one) {
         one->dst = host_view(one->dst, name);
         one->src = host_view(one->src, name);
+    } else if (l->kernel->bytes == sizeof *rows) {
+        unsigned long long *at[] = {&rows->to.base, &rows->from.base, &rows->with.base, &rows->index,
+                                    &rows->weight,  &rows->word,      &rows->target,    &rows->row_scale};
+        for (unsigned i = 0; i < sizeof at / sizeof *at; i++) *at[i] = host_view(*at[i], name);
     } else {
         for (unsigned i = 0; i < own[1] >> 32; i++) {
             unsigned long long *move = own + mesh__k_move_at(own, i);

@@ -1,11 +1,12 @@
-/* mesh_nccl.cu - what mesh_nccl.h runs on a GPU: moves, zeros, reductions, divisions, sums of squares, scaling. Part of mesh.h 0.1.0. MIT licence. */
+/* mesh_nccl.cu - what mesh_nccl.h runs on a GPU: moves, zeros, reductions, divisions, sums of squares, scaling, work on rows. Part of mesh.h 0.1.0. MIT licence. */
 /*
 One source, two readers. `ptx.sh` compiles it with nvcc to the PTX in ../mesh_nccl_ptx.h; nobody who uses mesh.h runs nvcc. Without
 __CUDACC__ it is C99 and C++11 (gcc or clang): each kernel is then static void name(parameter, thread, threads), with a pointer to its
 parameter's name_bytes bytes, so that a stand-in for CUDA on the CPU runs the same text, one call per thread.
 
 A kernel is grid-stride: thread t of n does units t, t + n, ... (of batches: thread block t of n does chunks t, t + n, ...): any launch is
-right, and neighbouring threads touch neighbouring units of a run. Every unit is written once, by one thread; no thread waits for another.
+right, and neighbouring threads touch neighbouring units of a run. Every unit is written once, by one thread; no thread waits for another. Rows are
+warps': 32 threads side by side, so that blocks are multiples of 32; where they add up what each has, a warp's first thread does it all on the CPU.
 
 Results are mesh__reduce's and mesh__divide's bit for bit, but for which NaN a sum, product or quotient that is a NaN gives: the GPU has
 one of its own. (min and max give one NaN on every machine.)
@@ -36,7 +37,25 @@ typedef struct mesh__kernel_args {
 } mesh__kernel_args;
 typedef char mesh__kernel_args_are_320_bytes[sizeof(mesh__kernel_args) == 320 ? 1 : -1];
 
-/* The kernels' names. A kernel's single parameter is a mesh__kernel_args, that of mesh_move_few and mesh_move_many a mesh__batch (of which
+/* mesh_matrix and mesh_rows (mesh/transport.h) for kernels. */
+typedef struct mesh__kernel_matrix {
+    unsigned long long base;
+    long long stride[3], count[2], step;
+    int dtype, zero;
+} mesh__kernel_matrix;
+
+typedef struct mesh__kernel_rows {
+    mesh__kernel_matrix to, from, with;
+    unsigned long long index, weight, word, target, row_scale; /* device addresses */
+    long long rows, width;                                     /* width of mesh_rows_move: in units */
+    long long first, columns, vocabulary;
+    float smoothing, scale;
+    int terms, add;
+    int unit, zero; /* of mesh_rows_move: log2 of a unit's bytes, 0 to 4 */
+} mesh__kernel_rows;
+typedef char mesh__kernel_rows_are_296_bytes[sizeof(mesh__kernel_rows) == 296 ? 1 : -1];
+
+/* The kernels' names. A kernel's single parameter is a mesh__kernel_args, of mesh_rows_ a mesh__kernel_rows, that of mesh_move_few and mesh_move_many a mesh__batch (of which
    they read the first 4,096 and 32,760 bytes). Grids and blocks have one dim, of any size (theirs: blocks of at most 512). */
 /* clang-format off */
 #define MESH_KERNELS(X)                                                                                             \
@@ -48,6 +67,8 @@ typedef char mesh__kernel_args_are_320_bytes[sizeof(mesh__kernel_args) == 320 ? 
     X(mesh_divide_f16) X(mesh_divide_bf16) X(mesh_divide_f32) X(mesh_divide_f64)                                    \
     X(mesh_squares_f16) X(mesh_squares_bf16) X(mesh_squares_f32) X(mesh_squares_f64) X(mesh_fold)                   \
     X(mesh_scale_f16) X(mesh_scale_bf16) X(mesh_scale_f32) X(mesh_scale_f64)                                        \
+    X(mesh_rows_move) X(mesh_rows_sum) X(mesh_rows_dot) X(mesh_rows_merge)                                          \
+    X(mesh_rows_most) X(mesh_rows_exp) X(mesh_rows_loss) X(mesh_rows_gradient)                                      \
     X(mesh_move_few) X(mesh_move_many)
 /* clang-format on */
 
@@ -154,6 +175,7 @@ static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH
 #ifdef __CUDACC__
 #define MESH__K_DEVICE static __device__ __forceinline__
 #define MESH__K_KERNEL(name) extern "C" __global__ void name(const mesh__kernel_args a)
+#define MESH__K_ROWS(name) extern "C" __global__ void name(const mesh__kernel_rows a)
 #define MESH__K_BATCH(name, words)      \
     struct name##_words {               \
         unsigned long long word[words]; \
@@ -176,6 +198,15 @@ static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH
         name##_of(a, thread, threads);                                                                        \
     }                                                                                                         \
     static inline void name##_of(mesh__kernel_args a, unsigned long long thread, unsigned long long threads)
+#define MESH__K_ROWS(name)                                                                                    \
+    enum { name##_bytes = sizeof(mesh__kernel_rows) };                                                        \
+    static inline void name##_of(mesh__kernel_rows a, unsigned long long thread, unsigned long long threads); \
+    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {          \
+        mesh__kernel_rows a;                                                                                  \
+        memcpy(&a, parameter, sizeof a);                                                                      \
+        name##_of(a, thread, threads);                                                                        \
+    }                                                                                                         \
+    static inline void name##_of(mesh__kernel_rows a, unsigned long long thread, unsigned long long threads)
 /* Thread blocks of MESH__BATCH_THREADS, but the last one may have fewer. */
 #define MESH__K_BATCH(name, words)                                                                                       \
     enum { name##_bytes = (words) * 8 };                                                                                 \
@@ -679,9 +710,359 @@ MESH__K_LANES(mesh_scale_bf16, mesh__k2, 0, mesh__k_bf16_of_f32(mesh__k_f32_odd(
 MESH__K_LANES(mesh_scale_f32, mesh__k4, 0, mesh__k_bits32((float)((double)mesh__k_f32(x) * a.factor)))
 MESH__K_ELEMENTS_ALONE(mesh_scale_f64, mesh__k8, mesh__k_bits64(mesh__k_f64(x) * a.factor))
 
+/* ---- // >>rows ------------------------------------------------------------------------------------------------------------------- */
+
+enum { MESH__K_LANES_OF = 32, MESH__K_TILE = 128 /* elements of a row that a warp takes at a time */ };
+
+MESH__K_DEVICE uint64_t mesh__k_row(const mesh__kernel_matrix *m, uint64_t row) {
+    uint64_t next, last;
+    if (m->count[0] == 1 && m->count[1] == 1) return m->base + row * (uint64_t)m->stride[2];
+    next = row / (uint64_t)m->count[0];
+    last = next / (uint64_t)m->count[1];
+    return m->base + (row - next * (uint64_t)m->count[0]) * (uint64_t)m->stride[0] +
+           (next - last * (uint64_t)m->count[1]) * (uint64_t)m->stride[1] + last * (uint64_t)m->stride[2];
+}
+
+MESH__K_DEVICE float mesh__k_load(uint64_t address, int dtype) {
+    if (dtype == MESH_F32) return mesh__k_f32(*MESH__K_AT(const mesh__k4, address));
+    if (dtype == MESH_F16) return mesh__k_f32_of_f16(*MESH__K_AT(const mesh__k2, address));
+    return mesh__k_f32_of_bf16(*MESH__K_AT(const mesh__k2, address));
+}
+MESH__K_DEVICE void mesh__k_store(uint64_t address, int dtype, float v) {
+    if (dtype == MESH_F32)
+        *MESH__K_AT(mesh__k4, address) = mesh__k_bits32(v);
+    else
+        *MESH__K_AT(mesh__k2, address) = (mesh__k2)(dtype == MESH_F16 ? mesh__k_f16_of_f32(v) : mesh__k_bf16_of_f32(v));
+}
+MESH__K_DEVICE double mesh__k_load64(uint64_t address, int dtype) {
+    return dtype == MESH_F64 ? mesh__k_f64(*MESH__K_AT(const mesh__k8, address)) : (double)mesh__k_load(address, dtype);
+}
+MESH__K_DEVICE void mesh__k_store64(uint64_t address, int dtype, double v) {
+    if (dtype == MESH_F64)
+        *MESH__K_AT(mesh__k8, address) = mesh__k_bits64(v);
+    else
+        mesh__k_store(address, dtype, dtype == MESH_F32 ? (float)v : mesh__k_f32_odd(v));
+}
+MESH__K_DEVICE float mesh__k_word(uint64_t address, uint64_t i) { return mesh__k_f32(*MESH__K_AT(const mesh__k4, address + i * 4)); }
+
+/* Row k of `from`, of those that an index names; below 0: none. */
+MESH__K_DEVICE int64_t mesh__k_named(const mesh__kernel_rows *a, uint64_t k) {
+    return a->index ? (int64_t)*MESH__K_AT(const mesh__k8, a->index + k * 8) : (int64_t)k;
+}
+
+/* A warp takes a tile of a row at a time: `row`, and `at`, each of the tile's elements in turn. */
+#define MESH__K_TILES                                                                                     \
+    const uint64_t lane = MESH__K_THREAD % MESH__K_LANES_OF, warps = MESH__K_THREADS / MESH__K_LANES_OF,  \
+                   tiles = ((uint64_t)a.width + MESH__K_TILE - 1) / MESH__K_TILE, all = (uint64_t)a.rows * tiles; \
+    uint64_t tile, at;                                                                                    \
+    MESH__K_ONCE                                                                                          \
+    for (tile = MESH__K_THREAD / MESH__K_LANES_OF; tile < all; tile += warps)
+#define MESH__K_TILE_OF                                                                                         \
+    const uint64_t row = tile / tiles, start = (tile - row * tiles) * MESH__K_TILE, left = (uint64_t)a.width - start, \
+                   end = start + (left < MESH__K_TILE ? left : MESH__K_TILE)
+#define MESH__K_ELEMENTS_OF_TILE \
+    MESH__K_ONCE                 \
+    for (at = start + lane; at < end; at += MESH__K_LANES_OF)
+
+#define MESH__K_MOVE_ROW(T)                                                              \
+    do {                                                                                 \
+        MESH__K_ELEMENTS_OF_TILE {                                                       \
+            T v = MESH_ZERO;                                                             \
+            if (from >= 0) v = *MESH__K_AT(const T, source + at * sizeof(T));            \
+            *MESH__K_AT(T, to + at * sizeof(T)) = v;                                     \
+        }                                                                                \
+    } while (0)
+
+MESH__K_ROWS(mesh_rows_move) {
+    MESH__K_TILES {
+        MESH__K_TILE_OF;
+        const int64_t from = mesh__k_named(&a, row);
+        const uint64_t to = mesh__k_row(&a.to, row), source = from < 0 ? 0 : mesh__k_row(&a.from, (uint64_t)from);
+        if (a.unit & 4)
+            MESH__K_MOVE_ROW(mesh__k16);
+        else if (a.unit == 3)
+            MESH__K_MOVE_ROW(mesh__k8);
+        else if (a.unit & 2)
+            MESH__K_MOVE_ROW(mesh__k4);
+        else if (a.unit & 1)
+            MESH__K_MOVE_ROW(mesh__k2);
+        else
+            MESH__K_MOVE_ROW(mesh__k1);
+    }
+}
+
+/* sum: of what is there, if some; load and store of T. */
+#define MESH__K_SUM_ROW(T, load, store)                                                              \
+    do {                                                                                             \
+        MESH__K_ELEMENTS_OF_TILE {                                                                   \
+            const uint64_t place = to + at * (uint64_t)a.to.step;                                    \
+            uint64_t k;                                                                              \
+            int some = a.add;                                                                        \
+            T sum = 0;                                                                               \
+            if (some) sum = load(place, a.to.dtype);                                                 \
+            MESH__K_ONCE                                                                             \
+            for (k = row * (uint64_t)a.terms; k < (row + 1) * (uint64_t)a.terms; k++) {              \
+                const int64_t from = mesh__k_named(&a, k);                                           \
+                T v;                                                                                 \
+                if (from < 0) continue;                                                              \
+                v = load(mesh__k_row(&a.from, (uint64_t)from) + at * (uint64_t)a.from.step, a.from.dtype); \
+                if (a.weight) v = (T)mesh__k_word(a.weight, k) * v;                                  \
+                sum = some ? sum + v : v;                                                            \
+                some = 1;                                                                            \
+            }                                                                                        \
+            store(place, a.to.dtype, sum);                                                           \
+        }                                                                                            \
+    } while (0)
+
+MESH__K_ROWS(mesh_rows_sum) {
+    MESH__K_TILES {
+        MESH__K_TILE_OF;
+        const uint64_t to = mesh__k_row(&a.to, row);
+        if (a.to.dtype == MESH_F64 || a.from.dtype == MESH_F64)
+            MESH__K_SUM_ROW(double, mesh__k_load64, mesh__k_store64);
+        else
+            MESH__K_SUM_ROW(float, mesh__k_load, mesh__k_store);
+    }
+}
+
+/* ---- what a warp adds up ---- */
+
+/* A row for each warp: every thread has its part of `n` sums, they become one, and the first thread ends with it. most: the greatest. */
+enum { MESH__K_PARTS = 3 };
+typedef struct mesh__k_parts {
+    double v[MESH__K_PARTS];
+} mesh__k_parts;
+
+MESH__K_DEVICE double mesh__k_both(double x, double y, int most) { return most ? (x > y ? x : y) : x + y; }
+
+#ifdef __CUDACC__
+MESH__K_DEVICE double mesh__k_shuffle(double x, int other) {
+    const uint64_t bits = mesh__k_bits64(x);
+    const uint32_t low = __shfl_xor_sync(0xffffffffu, (uint32_t)bits, other), high = __shfl_xor_sync(0xffffffffu, (uint32_t)(bits >> 32), other);
+    return mesh__k_f64((uint64_t)high << 32 | low);
+}
+#define MESH__K_WARP(name, n, most, part, ended)                                                                   \
+    MESH__K_ROWS(name) {                                                                                           \
+        const uint64_t lane = MESH__K_THREAD % MESH__K_LANES_OF, warps = MESH__K_THREADS / MESH__K_LANES_OF;       \
+        uint64_t row;                                                                                              \
+        MESH__K_ONCE                                                                                               \
+        for (row = MESH__K_THREAD / MESH__K_LANES_OF; row < (uint64_t)a.rows; row += warps) {                      \
+            mesh__k_parts sum = part(&a, row, lane);                                                               \
+            int other, k;                                                                                          \
+            MESH__K_ONCE                                                                                           \
+            for (other = MESH__K_LANES_OF / 2; other; other /= 2) {                                                \
+                MESH__K_EVERY                                                                                      \
+                for (k = 0; k < (n); k++) sum.v[k] = mesh__k_both(sum.v[k], mesh__k_shuffle(sum.v[k], other), most); \
+            }                                                                                                      \
+            if (lane == 0) ended(&a, row, &sum);                                                                   \
+        }                                                                                                          \
+    }
+#else
+#define MESH__K_WARP(name, n, most, part, ended)                                                                   \
+    MESH__K_ROWS(name) {                                                                                           \
+        const uint64_t warps = MESH__K_THREADS / MESH__K_LANES_OF;                                                 \
+        uint64_t row;                                                                                              \
+        for (row = MESH__K_THREAD / MESH__K_LANES_OF; row < (uint64_t)a.rows && MESH__K_THREAD % MESH__K_LANES_OF == 0; row += warps) { \
+            mesh__k_parts sum[2][MESH__K_LANES_OF];                                                                \
+            int other, k, i, now = 0;                                                                              \
+            for (i = 0; i < MESH__K_LANES_OF; i++) sum[0][i] = part(&a, row, (uint64_t)i);                         \
+            for (other = MESH__K_LANES_OF / 2; other; other /= 2, now ^= 1)                                        \
+                for (i = 0; i < MESH__K_LANES_OF; i++)                                                             \
+                    for (k = 0; k < (n); k++)                                                                      \
+                        sum[!now][i].v[k] = mesh__k_both(sum[now][i].v[k], sum[now][i ^ other].v[k], most);        \
+            ended(&a, row, &sum[now][0]);                                                                          \
+        }                                                                                                          \
+    }
+#endif
+
+MESH__K_DEVICE void mesh__k_word_is(const mesh__kernel_rows *a, uint64_t row, const mesh__k_parts *sum) {
+    *MESH__K_AT(mesh__k4, a->word + row * 4) = mesh__k_bits32((float)sum->v[0]);
+}
+
+MESH__K_DEVICE mesh__k_parts mesh__k_dot(const mesh__kernel_rows *a, uint64_t row, uint64_t lane) {
+    const uint64_t x = mesh__k_row(&a->from, (uint64_t)mesh__k_named(a, row)), y = mesh__k_row(&a->with, row);
+    mesh__k_parts sum = MESH_ZERO;
+    uint64_t at;
+    MESH__K_ONCE
+    for (at = lane; at < (uint64_t)a->width; at += MESH__K_LANES_OF)
+        sum.v[0] += mesh__k_load64(x + at * (uint64_t)a->from.step, a->from.dtype) * mesh__k_load64(y + at * (uint64_t)a->with.step, a->with.dtype);
+    return sum;
+}
+MESH__K_WARP(mesh_rows_dot, 1, 0, mesh__k_dot, mesh__k_word_is)
+
+/* mesh__exp_below (mesh/functions.h), bit for bit. */
+MESH__K_DEVICE float mesh__k_exp_below(float x) {
+    const float at = x > -87.0f ? x : -87.0f;
+    const int k = (int)(at * 1.44269504f - 0.5f);
+    const float power = mesh__k_f32((uint32_t)(k + 127) << 23), r = at - (float)k * 0.693359375f + (float)k * 2.12194440e-4f;
+    float sum = 1.98412698e-4f;
+    sum = sum * r + 1.38888889e-3f;
+    sum = sum * r + 8.33333333e-3f;
+    sum = sum * r + 4.16666667e-2f;
+    sum = sum * r + 1.66666667e-1f;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1;
+    sum = sum * r + 1;
+    sum = x > -87.0f ? sum * power : 0;
+    return (mesh__k_bits32(x) & 0x7fffffffu) > 0x7f800000u ? x : sum;
+}
+
+/* The natural logarithm of 1 to 2, to 1e-7; no number of no number. As 2 artanh((x - 1) / (x + 1)). */
+MESH__K_DEVICE float mesh__k_ln_near(float x) {
+    const float s = (x - 1) / (x + 1), square = s * s;
+    float sum = 1.0f / 15;
+    sum = sum * square + 1.0f / 13;
+    sum = sum * square + 1.0f / 11;
+    sum = sum * square + 1.0f / 9;
+    sum = sum * square + 1.0f / 7;
+    sum = sum * square + 1.0f / 5;
+    sum = sum * square + 1.0f / 3;
+    sum = sum * square + 1;
+    return 2 * s * sum;
+}
+
+/* A thread's elements become those of both parts; v[0]: the logarithm of the sum of both, the same of every thread. In f32, where the CPU has f64. */
+MESH__K_DEVICE mesh__k_parts mesh__k_merge(const mesh__kernel_rows *a, uint64_t row, uint64_t lane) {
+    const uint64_t to = mesh__k_row(&a->to, row), from = mesh__k_row(&a->from, row);
+    const float x = mesh__k_word(a->word, row), y = mesh__k_word(a->weight, row), most = x > y ? x : y;
+    const int none_x = mesh__k_bits32(x) == 0xff800000u, none_y = mesh__k_bits32(y) == 0xff800000u;
+    const float ex = mesh__k_exp_below(x - most), ey = mesh__k_exp_below(y - most), sum = ex + ey, wx = ex / sum, wy = ey / sum;
+    mesh__k_parts whole = MESH_ZERO;
+    uint64_t at;
+    whole.v[0] = (double)(none_y ? x : none_x ? y : most + mesh__k_ln_near(sum));
+    MESH__K_ONCE
+    for (at = lane; at < (uint64_t)a->width && !none_y; at += MESH__K_LANES_OF) {
+        const float u = mesh__k_f32(*MESH__K_AT(const mesh__k4, to + at * 4)), v = mesh__k_f32(*MESH__K_AT(const mesh__k4, from + at * 4));
+        *MESH__K_AT(mesh__k4, to + at * 4) = mesh__k_bits32(none_x ? v : wx * u + wy * v);
+    }
+    return whole;
+}
+MESH__K_WARP(mesh_rows_merge, 1, 1, mesh__k_merge, mesh__k_word_is)
+
+/* ---- cross-entropy ---- */
+
+/* Columns at, at + 32, ... of a row; beyond the last the thread's first. */
+MESH__K_DEVICE void mesh__k_logits(const mesh__kernel_rows *a, uint64_t from, uint64_t at, uint64_t lane, float *v) {
+    int j;
+    MESH__K_EVERY
+    for (j = 0; j < MESH__K_AHEAD; j++) {
+        const uint64_t i = at + (uint64_t)(j * MESH__K_LANES_OF), place = i < (uint64_t)a->columns ? i : lane;
+        v[j] = mesh__k_load(from + place * (uint64_t)a->from.step, a->from.dtype);
+    }
+}
+
+MESH__K_DEVICE mesh__k_parts mesh__k_most(const mesh__kernel_rows *a, uint64_t row, uint64_t lane) {
+    const uint64_t from = mesh__k_row(&a->from, row);
+    mesh__k_parts sum = MESH_ZERO;
+    float most = -3.40282346638528859812e38f;
+    uint64_t at;
+    MESH__K_ONCE
+    for (at = lane; at < (uint64_t)a->columns; at += MESH__K_AHEAD * MESH__K_LANES_OF) {
+        float v[MESH__K_AHEAD];
+        int j;
+        mesh__k_logits(a, from, at, lane, v);
+        MESH__K_EVERY
+        for (j = 0; j < MESH__K_AHEAD; j++) most = v[j] > most ? v[j] : most; /* what is read twice changes nothing */
+    }
+    sum.v[0] = (double)most;
+    return sum;
+}
+MESH__K_WARP(mesh_rows_most, 1, 1, mesh__k_most, mesh__k_word_is)
+
+/* The target's column here; not one of them: beyond all. */
+MESH__K_DEVICE uint64_t mesh__k_target(const mesh__kernel_rows *a, uint64_t row) {
+    const int32_t target = (int32_t)*MESH__K_AT(const mesh__k4, a->target + row * 4);
+    return (uint64_t)((int64_t)target - a->first);
+}
+MESH__K_DEVICE int mesh__k_counts(const mesh__kernel_rows *a, uint64_t row) {
+    return *MESH__K_AT(const mesh__k4, a->target + row * 4) < 0x80000000u;
+}
+
+MESH__K_DEVICE mesh__k_parts mesh__k_exp(const mesh__kernel_rows *a, uint64_t row, uint64_t lane) {
+    const uint64_t from = mesh__k_row(&a->from, row), target = mesh__k_target(a, row);
+    const float most = mesh__k_word(a->weight, row);
+    mesh__k_parts sum = MESH_ZERO;
+    uint64_t at;
+    MESH__K_ONCE
+    for (at = lane; at < (uint64_t)a->columns; at += MESH__K_AHEAD * MESH__K_LANES_OF) {
+        float v[MESH__K_AHEAD];
+        int j;
+        mesh__k_logits(a, from, at, lane, v);
+        MESH__K_EVERY
+        for (j = 0; j < MESH__K_AHEAD; j++) {
+            const uint64_t i = at + (uint64_t)(j * MESH__K_LANES_OF);
+            const int real = i < (uint64_t)a->columns;
+            const float x = v[j] - most, e = mesh__k_exp_below(x);
+            sum.v[0] += real ? (double)e : 0;
+            if (i == target && real) sum.v[1] = (double)x;
+            sum.v[2] += real ? (double)x : 0;
+        }
+    }
+    return sum;
+}
+MESH__K_DEVICE void mesh__k_exp_is(const mesh__kernel_rows *a, uint64_t row, const mesh__k_parts *sum) {
+    const uint64_t word = a->word + row * (uint64_t)a->terms * 4;
+    *MESH__K_AT(mesh__k4, word) = mesh__k_bits32((float)sum->v[0]);
+    *MESH__K_AT(mesh__k4, word + 4) = mesh__k_bits32((float)sum->v[1]);
+    if (a->terms == 3) *MESH__K_AT(mesh__k4, word + 8) = mesh__k_bits32((float)sum->v[2]);
+}
+MESH__K_WARP(mesh_rows_exp, 3, 0, mesh__k_exp, mesh__k_exp_is)
+
+/* mesh__ln (mesh/functions.h) of a float, bit for bit. */
+MESH__K_DEVICE double mesh__k_ln(double v) {
+    const uint64_t bits = mesh__k_bits64(v), one = UINT64_C(1023) << 52;
+    double x = mesh__k_f64((bits & ((UINT64_C(1) << 52) - 1)) | one), s, square, sum = 0;
+    int e = (int)(bits >> 52) - 1023, k;
+    if (!(bits << 1)) return mesh__k_f64(UINT64_C(0xfff) << 52);
+    if (bits >= UINT64_C(0x7ff) << 52) return bits >> 63 ? mesh__k_f64((UINT64_C(0x7ff) << 52) + 1) : v;
+    if (x >= 1.4142135623730951) x = x / 2, e++;
+    s = (x - 1) / (x + 1);
+    square = s * s;
+    MESH__K_ONCE
+    for (k = 21; k >= 1; k -= 2) sum = sum * square + 1.0 / (double)k;
+    return 2 * s * sum + (double)e * 0.6931471805599453;
+}
+
+MESH__K_ROWS(mesh_rows_loss) {
+    uint64_t row;
+    MESH__K_EACH(row, (uint64_t)a.rows) {
+        const uint64_t sums = row * (uint64_t)a.terms;
+        const double total = mesh__k_ln((double)mesh__k_word(a.weight, sums)), smoothing = (double)a.smoothing;
+        double loss = total - (double)mesh__k_word(a.weight, sums + 1);
+        if (a.terms == 3) loss = (1 - smoothing) * loss + smoothing * (total - (double)mesh__k_word(a.weight, sums + 2) / (double)a.vocabulary);
+        *MESH__K_AT(mesh__k4, a.word + row * 4) = mesh__k_counts(&a, row) ? mesh__k_bits32((float)loss) : 0;
+    }
+}
+
+MESH__K_ROWS(mesh_rows_gradient) {
+    MESH__K_TILES {
+        MESH__K_TILE_OF;
+        const uint64_t to = mesh__k_row(&a.to, row), from = mesh__k_row(&a.from, row), target = mesh__k_target(&a, row);
+        const float most = mesh__k_word(a.weight, row), part = 1 / mesh__k_word(a.word, row * (uint64_t)a.terms);
+        const float even = a.smoothing / (float)a.vocabulary, scale = a.scale * (a.row_scale ? mesh__k_word(a.row_scale, row) : 1);
+        const int counts = mesh__k_counts(&a, row);
+        MESH__K_ELEMENTS_OF_TILE {
+            float v = 0;
+            if (counts && at < (uint64_t)a.columns) {
+                v = mesh__k_load(from + at * (uint64_t)a.from.step, a.from.dtype);
+                v = scale * (mesh__k_exp_below(v - most) * part - even);
+                if (at == target) v -= scale * (1 - a.smoothing);
+            }
+            mesh__k_store(to + at * (uint64_t)a.to.step, a.to.dtype, v);
+        }
+    }
+}
+
 #undef MESH__K_DEVICE
 #undef MESH__K_KERNEL
 #undef MESH__K_BATCH
+#undef MESH__K_ROWS
+#undef MESH__K_WARP
+#undef MESH__K_TILES
+#undef MESH__K_TILE_OF
+#undef MESH__K_ELEMENTS_OF_TILE
+#undef MESH__K_MOVE_ROW
+#undef MESH__K_SUM_ROW
 #undef MESH__K_ONCE
 #undef MESH__K_EVERY
 #undef MESH__K_THREAD

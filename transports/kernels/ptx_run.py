@@ -39,6 +39,13 @@ def pack(x, bits):
         return pack(math.copysign(math.inf, x), bits)
 
 
+# A whole number, rounded once: a double of more than 2^53 would be rounded before.
+def from_whole(v, bits):
+    if abs(v) >= 1 << 53:
+        raise SystemExit("ptx_run: a whole number of %d" % v)
+    return pack(float(v), bits)
+
+
 def divide(x, y):
     if y:
         return x / y
@@ -61,6 +68,11 @@ COMPARE = {
     "gt": lambda x, y: x > y,
     "ge": lambda x, y: x >= y,
 }
+
+class Shuffle:
+    def __init__(self, to, value, other, clamp, mask):
+        self.to, self.value, self.other, self.clamp, self.mask = to, value, other, clamp, mask
+
 
 # ---- the text: one closure per instruction, which returns where to go or None -------------------------------------------------------
 
@@ -109,6 +121,10 @@ def instruction(opcode, ops):
     mask = (1 << bits) - 1
     if name == "ret":
         return lambda m: -1
+    if name == "shfl":  # all of a warp come here before any goes on: to, from, lane xor what
+        if part[1:] != ["sync", "bfly", "b32"]:
+            raise SystemExit("ptx_run: %s %s" % (opcode, ops))
+        return Shuffle(ops[0].split("|")[0], *[operand(x) for x in ops[1:]])
     if name in ("ld", "st"):
         n = BYTES[str(bits)]
         memory, value = (ops[0], ops[1]) if name == "st" else (ops[1], ops[0])
@@ -208,6 +224,10 @@ def instruction(opcode, ops):
             return put(lambda m: pack(number(a[0](m), from_bits), to_bits), (1 << to_bits) - 1)
         if target[0] == "f" and source == "s32" and middle == ["rn"]:
             return put(lambda m: pack(float(signed(a[0](m), 32)), to_bits), (1 << to_bits) - 1)
+        if (target, source, middle) == ("s32", "f32", ["rzi"]):
+            return put(lambda m: int(number(a[0](m), 32)), 0xFFFFFFFF)  # of what fits
+        if target[0] == "f" and source in ("s64", "u64") and middle == ["rn"]:
+            return put(lambda m: from_whole(signed(a[0](m), 64) if source[0] == "s" else a[0](m), to_bits), (1 << to_bits) - 1)
         if target[0] in "us" and source[0] in "us" and not middle:
             room = (1 << width_of(to)) - 1
 
@@ -220,10 +240,22 @@ def instruction(opcode, ops):
     if kind[0] == "f" and name in ("add", "sub", "mul", "div") and part[1:-1] == ["rn"]:
         f = divide if name == "div" else ARITHMETIC[name]
         return put(lambda m: pack(f(number(a[0](m), bits), number(a[1](m), bits)), bits))
+    if name == "rcp" and part[1] == "rn":
+        return put(lambda m: pack(divide(1.0, number(a[0](m), bits)), bits))
     if name in ("div", "rem") and kind[0] == "u" and len(part) == 2:
         if name == "div":
             return put(lambda m: (a[0](m) & mask) // (a[1](m) & mask))
         return put(lambda m: (a[0](m) & mask) % (a[1](m) & mask))
+    if name == "max" and kind == "f32" and len(part) == 2:  # of a number and no number the number; of zeros the positive one
+
+        def greater(m):
+            x, y = a[0](m), a[1](m)
+            u, v = number(x, bits), number(y, bits)
+            if math.isnan(u) or math.isnan(v):
+                return pack(v if math.isnan(u) else u, bits)
+            return x if (u, math.copysign(1, u)) > (v, math.copysign(1, v)) else y
+
+        return put(greater)
     if name == "min" and kind[0] == "u" and len(part) == 2:
         return put(lambda m: min(a[0](m) & mask, a[1](m) & mask))
     if name == "mul" and part[1] == "wide":
@@ -263,16 +295,35 @@ def parse(text):
     return kernels, sizes
 
 
+# A thread to its end, or to its next shuffle, which it yields.
 def thread(code, m, reached):
     pc = 0
     while pc >= 0:
         run, _, predicate, negate, _ = code[pc]
         reached.add(pc)
         if predicate is None or m.reg[predicate] != negate:
-            goal = run(m)
+            if isinstance(run, Shuffle):
+                yield run
+                goal = None
+            else:
+                goal = run(m)
             pc = pc + 1 if goal is None else goal
         else:
             pc += 1
+
+
+# Threads side by side; where one shuffles all of the 32 do.
+def warp(code, machines, reached):
+    threads = [thread(code, m, reached) for m in machines]
+    while True:
+        at = [next(t, None) for t in threads]
+        if at == [None] * len(at):
+            return
+        if len(at) != 32 or any(x is not at[0] or x.clamp(m) != 31 or x.mask(m) & 0xFFFFFFFF != 0xFFFFFFFF for x, m in zip(at, machines)):
+            raise Fault("a shuffle that not all threads of the warp come to")
+        values = [at[0].value(m) & 0xFFFFFFFF for m in machines]
+        for i, m in enumerate(machines):
+            m.reg[at[0].to] = values[i ^ at[0].other(m)]
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------------------------
@@ -313,10 +364,12 @@ def main():
         try:
             if len(args) > sizes[name]:  # a batch's unused words are not there, and must not be read
                 raise Fault("%d bytes of arguments for %d" % (len(args), sizes[name]))
-            for c, t in where:
-                m = Machine(args, dst, src)
-                m.reg = {"%ctaid.x": c, "%tid.x": t, "%ntid.x": block, "%nctaid.x": grid}
-                thread(kernels[name], m, reached[name])
+            for i in range(0, len(where), 32):
+                machines = []
+                for c, t in where[i : i + 32]:
+                    machines.append(Machine(args, dst, src))
+                    machines[-1].reg = {"%ctaid.x": c, "%tid.x": t, "%ntid.x": block, "%nctaid.x": grid}
+                warp(kernels[name], machines, reached[name])
         except Fault as fault:
             why = str(fault)
         if nan:

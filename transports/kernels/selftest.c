@@ -9,8 +9,7 @@ A case is a launch over random bytes in random layouts. All of dst's memory is c
 bit; only where a sum, a product or a quotient is a NaN any NaN will do. A batch must do what its moves do one by one.
 */
 #define MESH_IMPLEMENTATION
-#include "../../mesh.h"
-#include "../../mesh/kernels.h"
+#include "../../mesh_parallel.h"
 #include "../mesh_nccl_ptx.h"
 #include "mesh_nccl.cu"
 #include <stdio.h>
@@ -778,6 +777,264 @@ static void batches(int rounds) {
     }
 }
 
+/* ---- rows ----------------------------------------------------------------------------------------------------------------------------- */
+
+/* Against mesh__rows_here: the bits of moves, greatest logits, losses and gradients; of sums that a warp makes in another order, and of what the CPU has in
+   f64, the value. The PTX has the bits of the text here. */
+typedef struct rows_job {
+    const char *name;
+    kernel *run;
+    int op;
+    double near; /* relative; 0: bit for bit */
+} rows_job;
+
+static const rows_job rows_jobs[] = {{"mesh_rows_move", mesh_rows_move, MESH_ROWS_MOVE, 0},
+                                     {"mesh_rows_sum", mesh_rows_sum, MESH_ROWS_SUM, 0},
+                                     {"mesh_rows_dot", mesh_rows_dot, MESH_ROWS_DOT, 1e-6},
+                                     {"mesh_rows_merge", mesh_rows_merge, MESH_ROWS_MERGE, 2e-6},
+                                     {"mesh_rows_most", mesh_rows_most, MESH_ROWS_MOST, 0},
+                                     {"mesh_rows_exp", mesh_rows_exp, MESH_ROWS_EXP, 2e-6},
+                                     {"mesh_rows_loss", mesh_rows_loss, MESH_ROWS_LOSS, 0},
+                                     {"mesh_rows_gradient", mesh_rows_gradient, MESH_ROWS_GRADIENT, 0}};
+enum { ROWS_JOBS = sizeof rows_jobs / sizeof *rows_jobs, ROWS_AT = MARGIN, WORDS_AT = ROOM / 2 };
+
+/* Rows of a matrix in one of the two memories, in an order of dims drawn at random; returns where the next array may begin. */
+static uint64_t rows_matrix(mesh_matrix *m, unsigned char *base, uint64_t at, int dtype, uint64_t rows, uint64_t width, int has_step) {
+    int64_t elem = (int64_t)mesh_dtype_bytes((mesh_dtype)dtype), extent, gap = below(2) ? 0 : (int64_t)below(3) * elem;
+    at = (at + 15) / 16 * 16 + (below(3) ? 0 : below(4) * (uint64_t)elem);
+    *m = mesh__matrix(base + at, (mesh_dtype)dtype, (int64_t)width);
+    if (has_step && below(2)) m->step = elem * (int64_t)(1 + below(2));
+    extent = (int64_t)width * m->step + gap;
+    m->stride[2] = extent;
+    if (below(2) && rows) { /* count[0] x count[1] x the rest, the middle one innermost */
+        m->count[0] = 1 + (int64_t)below(4), m->count[1] = 1 + (int64_t)below(3);
+        m->stride[1] = extent;
+        m->stride[0] = extent * m->count[1];
+        m->stride[2] = m->stride[0] * m->count[0];
+        extent *= m->count[1];
+        return at + (uint64_t)(m->stride[2] * (((int64_t)rows - 1) / (m->count[0] * m->count[1]) + 1));
+    }
+    return at + (uint64_t)extent * rows;
+}
+
+static void rows_numbers(unsigned char *p, uint64_t from, uint64_t bytes, int dtype, int far) { /* -8 to 8, some `far` times as far out */
+    uint64_t elem = mesh_dtype_bytes((mesh_dtype)dtype), i;
+    for (i = from; i + elem <= from + bytes; i += elem) {
+        double v = ((double)below(4096) / 256 - 8) * (below(40) ? 1 : far);
+        float f = (float)v;
+        if (dtype == MESH_F64) memcpy(p + i, &v, sizeof v);
+        if (dtype == MESH_F32) memcpy(p + i, &f, sizeof f);
+        if (dtype == MESH_F16 || dtype == MESH_BF16) mesh__narrow((mesh_dtype)dtype, p + i, MESH_F32, &f, 1);
+    }
+}
+
+/* Memory of `bytes`, behind what there is in src. */
+static void *rows_take(uint64_t *at, uint64_t bytes) {
+    void *p = src.bytes + (*at + 15) / 16 * 16;
+    *at = (*at + 15) / 16 * 16 + bytes;
+    return p;
+}
+
+static void rows_floats(float *p, uint64_t n, double low, double high) {
+    uint64_t i;
+    for (i = 0; i < n; i++) p[i] = (float)(low + (high - low) * (double)below(1000) / 1000);
+}
+
+/* What the op reads besides matrices. */
+static void rows_words(mesh_rows *r, uint64_t *at, uint64_t sources) {
+    static const uint32_t odd[] = {0xff800000u, 0x7fc00000u, 0x7f800000u};
+    uint64_t n = (uint64_t)(r->rows * r->terms), i, sums = n;
+    float *weight = (float *)rows_take(at, (n + 1) * sizeof *weight);
+    float *word = (float *)(void *)(dst.bytes + WORDS_AT);
+    int32_t *target = (int32_t *)rows_take(at, n * sizeof *target);
+    int logits = r->op >= MESH_ROWS_MOST;
+    if (!logits && r->op != MESH_ROWS_MERGE && below(3)) {
+        int64_t *index = (int64_t *)rows_take(at, n * sizeof *index);
+        for (i = 0; i < n; i++) index[i] = below(6) || r->op == MESH_ROWS_DOT ? (int64_t)below(sources) : -1 - (int64_t)below(2);
+        r->index = index;
+    }
+    rows_floats(weight, n, -3, 3);
+    if (r->op == MESH_ROWS_LOSS) rows_floats(weight, n, 0.01, 90);
+    if (r->op == MESH_ROWS_EXP || r->op == MESH_ROWS_GRADIENT) rows_floats(weight, n, 8, 12); /* as great as the greatest */
+    if (r->op != MESH_ROWS_SUM || below(2)) r->weight = weight;
+    if (logits) sums = (uint64_t)r->rows * (r->op == MESH_ROWS_EXP || r->op == MESH_ROWS_GRADIENT ? 3 : 1);
+    rows_floats(word, sums, 0.25, 6);
+    r->word = word;
+    for (i = 0; i < n && r->op == MESH_ROWS_MERGE && below(2); i++) {
+        if (below(4) == 0) memcpy(&weight[i], &odd[below(3)], 4);
+        if (below(4) == 0) memcpy(&word[i], &odd[below(3)], 4);
+    }
+    for (i = 0; i < (uint64_t)r->rows; i++) target[i] = below(5) ? (int32_t)below((uint64_t)r->vocabulary) : -1 - (int32_t)below(100);
+    r->target = target;
+    if (r->op == MESH_ROWS_GRADIENT && below(2)) {
+        float *scale = (float *)rows_take(at, n * sizeof *scale);
+        rows_floats(scale, (uint64_t)r->rows, 0, 2);
+        r->row_scale = scale;
+    }
+}
+
+/* A call over random matrices. to and word are in dst, all else in src; ends where src is used. */
+static uint64_t rows_draw(const rows_job *j, mesh_rows *r) {
+    static const int floats[] = {MESH_F16, MESH_BF16, MESH_F32, MESH_F64}, any[] = {MESH_U8, MESH_F16, MESH_F32, MESH_F64, MESH_C128};
+    int logits = j->op >= MESH_ROWS_MOST, far = j->op == MESH_ROWS_EXP || j->op == MESH_ROWS_GRADIENT ? 1 : 30;
+    int two = j->op == MESH_ROWS_MOVE, d = j->op == MESH_ROWS_MERGE ? MESH_F32 : floats[below(logits ? 3 : 4)];
+    uint64_t rows = below(9), width, at = MARGIN, sources, most;
+    memset(r, 0, sizeof *r);
+    if (two) d = any[below(5)];
+    r->op = j->op;
+    r->terms = j->op == MESH_ROWS_SUM ? 1 + (int)below(4) : logits ? 2 + (int)below(2) : 1;
+    most = 20000 / ((rows * (uint64_t)(j->op == MESH_ROWS_SUM ? r->terms : 1) + 14) * (uint64_t)(two ? 16 : logits ? 8 : j->op == MESH_ROWS_MERGE ? 4 : 8));
+    width = below(most + 1);
+    if (logits && !width) width = 1;
+    r->rows = (int64_t)rows, r->width = (int64_t)width;
+    sources = rows * (uint64_t)(j->op == MESH_ROWS_SUM ? r->terms : 1) + 2;
+    at = rows_matrix(&r->from, src.bytes, at, d, sources, width, logits);
+    rows_numbers(src.bytes, MARGIN, at - MARGIN, two ? MESH_F32 : d, far);
+    if (j->op == MESH_ROWS_DOT) {
+        uint64_t start = (at + 15) / 16 * 16;
+        int other = floats[below(4)];
+        at = rows_matrix(&r->with, src.bytes, start, other, rows, width, 0);
+        rows_numbers(src.bytes, start, at - start, other, far);
+    }
+    if (j->op == MESH_ROWS_SUM) d = floats[below(4)];
+    rows_numbers(dst.bytes, MARGIN, WORDS_AT - MARGIN, two ? MESH_F32 : d, far);
+    rows_matrix(&r->to, dst.bytes, MARGIN, d, rows, width, logits);
+    r->add = j->op == MESH_ROWS_SUM && below(3) == 0;
+    r->columns = (int64_t)below(width + 1);
+    r->first = (int64_t)below(50);
+    r->vocabulary = r->first + (int64_t)width + (int64_t)below(20);
+    r->smoothing = r->terms == 3 ? 0.1f : 0;
+    r->scale = below(2) ? 1 : 0.125f;
+    rows_words(r, &at, sources);
+    if (j->op == MESH_ROWS_GRADIENT && below(2)) { /* in place */
+        r->from = r->to;
+    } else if (j->op == MESH_ROWS_SUM && r->terms == 1 && !r->index && below(2)) {
+        r->from = r->to;
+    }
+    return at;
+}
+
+static mesh__kernel_matrix rows_kernel_matrix(const mesh_matrix *m) {
+    mesh__kernel_matrix k;
+    int i;
+    memset(&k, 0x5a, sizeof k);
+    k.base = (uintptr_t)m->base;
+    for (i = 0; i < 3; i++) k.stride[i] = m->stride[i];
+    for (i = 0; i < 2; i++) k.count[i] = m->count[i];
+    k.step = m->step;
+    k.dtype = m->dtype;
+    return k;
+}
+
+static mesh__kernel_rows rows_parameter(const mesh_rows *r) {
+    mesh__kernel_rows a;
+    memset(&a, 0x5a, sizeof a); /* what a kernel has no use for is not read */
+    a.to = rows_kernel_matrix(&r->to), a.from = rows_kernel_matrix(&r->from), a.with = rows_kernel_matrix(&r->with);
+    a.index = (uintptr_t)r->index, a.weight = (uintptr_t)r->weight, a.word = (uintptr_t)r->word;
+    a.target = (uintptr_t)r->target, a.row_scale = (uintptr_t)r->row_scale;
+    a.rows = r->rows, a.width = r->width, a.first = r->first, a.columns = r->columns, a.vocabulary = r->vocabulary;
+    a.smoothing = r->smoothing, a.scale = r->scale, a.terms = r->terms, a.add = r->add;
+    if (r->op == MESH_ROWS_MOVE) {
+        uint64_t bytes = (uint64_t)r->width * mesh_dtype_bytes((mesh_dtype)r->to.dtype), bits = bytes | a.to.base | a.from.base;
+        int i;
+        for (i = 0; i < 3; i++) bits |= (uint64_t)a.to.stride[i] | (uint64_t)a.from.stride[i];
+        for (a.unit = 0; a.unit < 4 && !(bits >> a.unit & 1); a.unit++) {}
+        a.width = (long long)(bytes >> a.unit);
+    }
+    return a;
+}
+
+static unsigned long long rows_moved(unsigned long long p) {
+    if (p >= (uintptr_t)dst.bytes && p < (uintptr_t)dst.bytes + ROOM) return (UINT64_C(1) << 44) + (p - (uintptr_t)dst.bytes);
+    if (p >= (uintptr_t)src.bytes && p < (uintptr_t)src.bytes + ROOM) return (UINT64_C(1) << 45) + (p - (uintptr_t)src.bytes);
+    return p;
+}
+
+static void print_rows(const rows_job *j, mesh__kernel_rows a, unsigned grid, unsigned block, uint64_t src_bytes) {
+    a.to.base = rows_moved(a.to.base), a.from.base = rows_moved(a.from.base), a.with.base = rows_moved(a.with.base);
+    a.index = rows_moved(a.index), a.weight = rows_moved(a.weight), a.word = rows_moved(a.word);
+    a.target = rows_moved(a.target), a.row_scale = rows_moved(a.row_scale);
+    printf("run %s %u %u 0 0 1 %d\n", j->name, grid, block, j->op == MESH_ROWS_MERGE ? 4 : 0);
+    print_hex("args", &a, sizeof a);
+    print_hex("dst", before.bytes, ROOM);
+    print_hex("src", src.bytes, src_bytes);
+    print_hex("want", dst.bytes, ROOM);
+}
+
+/* Is each number near enough, and all between numbers as it was? */
+static int rows_near(const rows_job *j, const mesh_rows *r) {
+    uint64_t i;
+    for (i = 0; i < ROOM; i += 4) {
+        float has, wants;
+        double d, room;
+        if (!memcmp(dst.bytes + i, want.bytes + i, 4)) continue;
+        memcpy(&has, dst.bytes + i, 4);
+        memcpy(&wants, want.bytes + i, 4);
+        if (has != has && wants != wants) continue;
+        d = (double)has - (double)wants;
+        room = j->near * ((wants < 0 ? -(double)wants : (double)wants) + (j->op == MESH_ROWS_DOT ? 1 : 8));
+        if (i < WORDS_AT && j->op != MESH_ROWS_MERGE) return 0;
+        if (!(d <= room && -d <= room)) return printf("FAIL %s: at %u %.9g, not %.9g\n", j->name, (unsigned)i, (double)has, (double)wants), 0;
+    }
+    return r->rows >= 0;
+}
+
+static void rows(const rows_job *j) {
+    mesh_rows r;
+    mesh__kernel_rows a;
+    uint64_t src_bytes;
+    unsigned grid = (unsigned)(1 + below(vectors ? 2 : 5)), block = 32 * (unsigned)(1 + below(vectors ? 2 : 4));
+    unsigned long long threads = (unsigned long long)grid * block, t;
+    memset(dst.bytes, 0x5a, ROOM);
+    memset(src.bytes, 0x5a, ROOM);
+    src_bytes = rows_draw(j, &r) + MARGIN;
+    a = rows_parameter(&r);
+    memcpy(before.bytes, dst.bytes, ROOM);
+    mesh__rows_here(&r);
+    memcpy(want.bytes, dst.bytes, ROOM);
+    memcpy(dst.bytes, before.bytes, ROOM);
+    for (t = 0; t < threads; t++) j->run(&a, threads - 1 - t, threads);
+    if (vectors) {
+        print_rows(j, a, grid, block, src_bytes);
+    } else if (!memcmp(dst.bytes, want.bytes, ROOM) || (j->near > 0 && rows_near(j, &r))) {
+        passed++;
+    } else {
+        uint32_t i;
+        for (i = 0; dst.bytes[i] == want.bytes[i]; i++) {}
+        printf("FAIL %s: %lld rows of %lld, terms %d: byte %u is %02x, not %02x\n", j->name, (long long)r.rows, (long long)r.width, r.terms, i,
+               dst.bytes[i], want.bytes[i]);
+        failed++;
+    }
+}
+
+/* The functions on all that they are for. */
+static void functions(void) {
+    uint32_t wrong = 0, i;
+    for (i = 0; i < 3000000; i++) {
+        float x = -(float)i / 30000, y, z, ln;
+        double d;
+        y = mesh__k_exp_below(x), z = mesh__exp_below(x);
+        wrong += memcmp(&y, &z, sizeof y) != 0;
+        x = 1 + (float)i / 3000000;
+        ln = mesh__k_ln_near(x);
+        d = (double)ln - mesh__ln((double)x);
+        wrong += !(d < 1.5e-7 && d > -1.5e-7);
+        x = mesh__float_of_bits(0x00800000u + (uint32_t)(below(0x7f000000u)));
+        d = mesh__k_ln((double)x);
+        wrong += d != mesh__ln((double)x);
+    }
+    wrong += mesh__k_ln(0) > -1e300 || mesh__k_ln(-1) == mesh__k_ln(-1);
+    if (wrong) printf("FAIL functions: %u results differ\n", wrong);
+    *(wrong ? &failed : &passed) += 1;
+}
+
+static void rows_all(int rounds) {
+    int i, k;
+    if (!vectors) functions();
+    for (k = 0; k < rounds; k++)
+        for (i = 0; i < ROWS_JOBS; i++) rows(&rows_jobs[i]);
+}
+
 static void halves(void) {
     uint64_t wrong = 0;
     uint32_t h;
@@ -811,6 +1068,7 @@ static void text(void) {
         for (k = 0; k < JOBS; k++) tested |= strncmp(jobs[k].name, names[i] + 7, strlen(jobs[k].name)) == 0;
         for (k = 0; k < SQUARES_JOBS; k++) tested |= strncmp(squares_jobs[k].name, names[i] + 7, strlen(squares_jobs[k].name)) == 0;
         tested |= strncmp(fold_job.name, names[i] + 7, strlen(fold_job.name)) == 0;
+        for (k = 0; k < ROWS_JOBS; k++) tested |= strncmp(rows_jobs[k].name, names[i] + 7, strlen(rows_jobs[k].name)) == 0;
         for (k = 0; k < BATCH_JOBS; k++) tested |= strncmp(batch_jobs[k].name, names[i] + 7, strlen(batch_jobs[k].name)) == 0;
         if (!found || !tested) printf("FAIL text: \"%s\": %s\n", names[i], found ? "no test" : "not there");
         *(found && tested ? &passed : &failed) += 1;
@@ -844,6 +1102,7 @@ int main(int argc, char **argv) {
     }
     norms(vectors ? 8 : 400);
     batches(vectors ? 6 : 400);
+    rows_all(vectors ? 36 : 1500);
     if (!vectors) printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

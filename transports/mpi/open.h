@@ -162,7 +162,7 @@ static const mesh_ops mesh_mpi__ops = {sizeof(mesh_ops),
                                        mesh_mpi__locality,
                                        NULL,
                                        NULL,
-                                       MESH_OPS_NO_NORMS};
+                                       MESH_OPS_NO_KERNELS};
 
 /* Until all ranks of a communicator have come to what this is a request of. */
 MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *function, MPI_Request *r, int64_t deadline,

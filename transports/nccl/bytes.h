@@ -1,4 +1,4 @@
-/* nccl/bytes.h - copies, zeros and reductions on the device. Part of mesh.h 0.1.0. MIT licence.
+/* nccl/bytes.h - copies, zeros, reductions and work on rows, on the device. Part of mesh.h 0.1.0. MIT licence.
 
    Includes streams.h.
 */
@@ -284,6 +284,68 @@ MESH__PRIVATE mesh_status mesh_nccl__scale(mesh_transport *t, void *group, const
     mesh__record none = mesh_nccl__no_record(0);
     if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
     mesh_nccl__put(s, "clipping", mesh_nccl__put_scale(s, g->c, list, n, factor));
+    mesh_nccl__leave(s, g->c);
+    return MESH_OK;
+}
+/* ---- // >>rows: of mesh_rows_op ---- */
+
+MESH__PRIVATE mesh__kernel_matrix mesh_nccl__matrix(const mesh_matrix *m) {
+    mesh__kernel_matrix k;
+    int i;
+    memset(&k, 0, sizeof k);
+    k.base = (uint64_t)(uintptr_t)m->base;
+    for (i = 0; i < 3; i++) k.stride[i] = m->stride[i];
+    for (i = 0; i < 2; i++) k.count[i] = m->count[i];
+    k.step = m->step;
+    k.dtype = m->dtype;
+    return k;
+}
+
+/* The widest unit that divides all rows of both. */
+MESH__PRIVATE int mesh_nccl__rows_unit(const mesh_rows *r, uint64_t nbytes) {
+    uint64_t bits = nbytes | (uint64_t)(uintptr_t)r->to.base | (uint64_t)(uintptr_t)r->from.base;
+    int i;
+    for (i = 0; i < 3; i++) bits |= (uint64_t)r->to.stride[i] | (uint64_t)r->from.stride[i];
+    return mesh_nccl__unit(bits);
+}
+
+MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_rows *r) {
+    static const int kernel[] = {MESH_NCCL__mesh_rows_move,  MESH_NCCL__mesh_rows_sum,     MESH_NCCL__mesh_rows_dot,
+                                 MESH_NCCL__mesh_rows_merge, MESH_NCCL__mesh_rows_most,    MESH_NCCL__mesh_rows_exp,
+                                 MESH_NCCL__mesh_rows_loss,  MESH_NCCL__mesh_rows_gradient}; /* as mesh_rows_op */
+    mesh__kernel_rows args;
+    uint64_t warps;
+    if (!s->has_kernels) return cudaErrorNotSupported;
+    memset(&args, 0, sizeof args);
+    args.to = mesh_nccl__matrix(&r->to);
+    args.from = mesh_nccl__matrix(&r->from);
+    args.with = mesh_nccl__matrix(&r->with);
+    args.index = (uint64_t)(uintptr_t)r->index;
+    args.weight = (uint64_t)(uintptr_t)r->weight;
+    args.word = (uint64_t)(uintptr_t)r->word;
+    args.target = (uint64_t)(uintptr_t)r->target;
+    args.row_scale = (uint64_t)(uintptr_t)r->row_scale;
+    args.rows = r->rows, args.width = r->width;
+    args.first = r->first, args.columns = r->columns, args.vocabulary = r->vocabulary;
+    args.smoothing = r->smoothing, args.scale = r->scale;
+    args.terms = r->terms, args.add = r->add;
+    if (r->op == MESH_ROWS_MOVE) {
+        args.width *= (int64_t)mesh_dtype_bytes((mesh_dtype)r->to.dtype);
+        args.unit = mesh_nccl__rows_unit(r, (uint64_t)args.width);
+        args.width >>= args.unit;
+    }
+    warps = (uint64_t)r->rows; /* or a tile of 128 elements at a time */
+    if (r->op == MESH_ROWS_MOVE || r->op == MESH_ROWS_SUM || r->op == MESH_ROWS_GRADIENT)
+        warps *= ((uint64_t)args.width + 127) / 128;
+    return warps ? mesh_nccl__launch_on(s, c->on, kernel[r->op], &args, (warps + 7) / 8) : cudaSuccess;
+}
+
+MESH__PRIVATE mesh_status mesh_nccl__do_rows(mesh_transport *t, void *group, const mesh_rows *r) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    mesh__record none = mesh_nccl__no_record(0);
+    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
+    mesh_nccl__put(s, "work on rows", mesh_nccl__put_rows(s, g->c, r));
     mesh_nccl__leave(s, g->c);
     return MESH_OK;
 }

@@ -495,7 +495,7 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops_sharing(void) {
                                  mesh_socket__locality,
                                  mesh_socket__arm,
                                  mesh_socket__fd,
-                                 MESH_OPS_NO_NORMS};
+                                 MESH_OPS_NO_KERNELS};
     return &ops;
 }
 
@@ -529,7 +529,7 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops_apart(void) {
                                  mesh_socket__locality,
                                  mesh_socket__arm,
                                  mesh_socket__fd,
-                                 MESH_OPS_NO_NORMS};
+                                 MESH_OPS_NO_KERNELS};
     return &ops;
 }
 #endif /* MESH_SOCKET_OPS_IMPLEMENTED */
