@@ -96,11 +96,11 @@ typedef struct mesh__moe_slot {
     int64_t sent, came; /* rows, without what aligns them */
     int64_t *place;     /* of each token and k: its row on the wire; -1: none */
     uint8_t *kept;
-    mesh__room turns; /* numbers of rows, where rows are; below: which of them */
-    int64_t *asked;   /* of each row on the wire that goes: its token and k */
-    int64_t *stands;  /* of each row at the experts: the row on the wire that comes; -1: none, it aligns */
-    int64_t *came_of; /* of each row on the wire that comes: the row at the experts */
-    int64_t *placed;  /* place */
+    mesh__room turns;       /* numbers of rows, where rows are; below: which of them */
+    int64_t *asked;         /* of each row on the wire that goes: its token and k */
+    int64_t *stands;        /* of each row at the experts: the row on the wire that comes; -1: none, it aligns */
+    int64_t *came_of;       /* of each row on the wire that comes: the row at the experts */
+    int64_t *placed;        /* place */
     int64_t *from;          /* rows that came, by source and local expert */
     int64_t *start, *count; /* of each local expert */
     int64_t *to;            /* rows that went to each rank */
@@ -119,7 +119,7 @@ typedef struct mesh__moe {
     uint64_t *counts;   /* two tables of n x per */
     size_t *v[4];       /* counts and offsets both ways, of an all_to_all_v */
     mesh__room wire[2]; /* by expert and token at the tokens' rank; by source at the experts' */
-    mesh__room word[3]; /* a float of each row, the same way; products at the experts' */
+    mesh__room word[4]; /* a float of each row, the same way; at the experts' products, and weights of the rows there */
     mesh__room one;     /* 1.0f: a weight */
     mesh__room here;    /* the host's, for what comes from there and goes there */
 } mesh__moe;
@@ -178,7 +178,7 @@ MESH__RARE void mesh__moe_free(mesh__moe *m) {
         mesh__room_free(m, &m->slot[i].rows);
     }
     for (i = 0; i < 2; i++) mesh__room_free(m, &m->wire[i]);
-    for (i = 0; i < 3; i++) mesh__room_free(m, &m->word[i]);
+    for (i = 0; i < 4; i++) mesh__room_free(m, &m->word[i]);
     mesh__room_free(m, &m->one);
     mesh_transport_free(m->t, m->here.p);
     mesh_transport_free(m->t, m->slot);
@@ -489,9 +489,9 @@ MESH__PRIVATE mesh_status mesh__moe_rooms(mesh__moe *m, mesh__moe_slot *s, const
         mesh__room_for(m, &s->rows, (size_t)s->nrows * m->row))
         status = mesh__moe_turns(m, s);
     if (m->c->failed) return (mesh_status)m->c->error.status;
-    return status == MESH_OK ? status
-                             : mesh__comm_broken(m->c, status, m->t->rank, "%s: no memory for %l rows", function,
-                                                 s->nrows);
+    return status == MESH_OK
+               ? status
+               : mesh__comm_broken(m->c, status, m->t->rank, "%s: no memory for %l rows", function, s->nrows);
 }
 
 MESH__PRIVATE mesh_status mesh__moe_dispatch(mesh_moe *moe, int slot, const void *tokens, int64_t ntokens,
@@ -520,8 +520,7 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch(mesh_moe *moe, int slot, const void
     mesh__moe_receive(m, s);
     status = mesh__moe_rooms(m, s, function);
     if (status == MESH_OK) status = mesh__moe_pack(moe, s, tokens);
-    if (status == MESH_OK)
-        status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
+    if (status == MESH_OK) status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
     if (status == MESH_OK)
         status = mesh__moe_move(moe, m->d.dtype, m->d.width, s->nrows, s->rows.p, m->wire[1].p, s->stands);
     if (status != MESH_OK) return status;
@@ -566,10 +565,9 @@ MESH__PRIVATE mesh_status mesh__moe_weights(mesh_moe *moe, const mesh__moe_slot 
     return mesh__rows(moe->comm, &r);
 }
 
-/* At the experts' rank, in the wire's order: gradients of tokens have come, and weights. Of each row the product with out, to word[2]; then it times its
-   weight, to grad_out. */
-MESH__PRIVATE mesh_status mesh__moe_gradients(mesh_moe *moe, const mesh__moe_slot *s, const void *out,
-                                              void *grad_out) {
+/* At the experts' rank: gradients of tokens have come, and weights. Of each row on the wire the product with out, to word[2]; of each row of the experts its
+   gradient, to grad_out. */
+MESH__PRIVATE mesh_status mesh__moe_gradients(mesh_moe *moe, const mesh__moe_slot *s, const void *out, void *grad_out) {
     mesh__moe *m = mesh__moe_of(moe);
     mesh_rows dot = MESH_ZERO, weigh = MESH_ZERO;
     mesh_status status;
@@ -580,15 +578,17 @@ MESH__PRIVATE mesh_status mesh__moe_gradients(mesh_moe *moe, const mesh__moe_slo
     dot.index = s->came_of;
     dot.word = (float *)m->word[2].p;
     status = mesh__rows(moe->comm, &dot);
+    if (status == MESH_OK && grad_out)
+        status = mesh__moe_move(moe, MESH_F32, 1, s->nrows, m->word[3].p, m->word[1].p, s->stands);
     if (status != MESH_OK || !grad_out) return status;
     weigh.op = MESH_ROWS_SUM;
     weigh.terms = 1;
-    weigh.rows = s->came, weigh.width = m->d.width;
-    weigh.to = weigh.from = dot.with;
-    weigh.weight = (const float *)m->word[1].p;
-    status = mesh__rows(moe->comm, &weigh);
-    if (status != MESH_OK) return status;
-    return mesh__moe_move(moe, m->d.dtype, m->d.width, s->nrows, grad_out, m->wire[1].p, s->stands);
+    weigh.rows = s->nrows, weigh.width = m->d.width;
+    weigh.to = mesh__matrix(grad_out, m->d.dtype, weigh.width);
+    weigh.from = dot.with;
+    weigh.index = s->stands;
+    weigh.weight = (const float *)m->word[3].p;
+    return mesh__rows(moe->comm, &weigh);
 }
 
 MESH__PRIVATE mesh_status mesh__moe_combine_backward(mesh_moe *moe, int slot, const void *grad_tokens, const void *out,
@@ -602,13 +602,13 @@ MESH__PRIVATE mesh_status mesh__moe_combine_backward(mesh_moe *moe, int slot, co
         return mesh__moe_null(moe, function, s->came && !out ? "out is NULL" : "grad_tokens is NULL");
     if (!mesh__room_for(m, &m->word[0], (size_t)s->sent * sizeof(float)) ||
         !mesh__room_for(m, &m->word[1], (size_t)s->came * sizeof(float)) ||
-        !mesh__room_for(m, &m->word[2], (size_t)s->came * sizeof(float)))
+        !mesh__room_for(m, &m->word[2], (size_t)s->came * sizeof(float)) ||
+        !mesh__room_for(m, &m->word[3], (size_t)s->nrows * sizeof(float)))
         return mesh__comm_broken(moe->comm, MESH_ERR_MEMORY, m->t->rank, "%s: no memory for %l rows", function,
                                  s->came);
     status = mesh__moe_pack(moe, s, grad_tokens);
     if (status == MESH_OK) status = mesh__moe_weights(moe, s, weight);
-    if (status == MESH_OK)
-        status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
+    if (status == MESH_OK) status = mesh__moe_travel(moe, s, 0, m->d.dtype, m->d.width, m->wire[0].p, m->wire[1].p);
     if (status == MESH_OK) status = mesh__moe_travel(moe, s, 0, MESH_F32, 1, m->word[0].p, m->word[1].p);
     if (status == MESH_OK) status = mesh__moe_gradients(moe, s, out, grad_out);
     if (status == MESH_OK) status = mesh__moe_travel(moe, s, 1, MESH_F32, 1, m->word[2].p, m->word[0].p);

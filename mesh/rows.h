@@ -38,16 +38,37 @@ MESH__INLINE unsigned char *mesh__row_at(const mesh_matrix *m, int64_t row) {
     int64_t next;
     if (m->count[0] == 1 && m->count[1] == 1) return base + row * m->stride[2];
     next = row / m->count[0];
-    return base + row % m->count[0] * m->stride[0] + next % m->count[1] * m->stride[1] + next / m->count[1] * m->stride[2];
+    return base + row % m->count[0] * m->stride[0] + next % m->count[1] * m->stride[1] +
+           next / m->count[1] * m->stride[2];
 }
 
 /* ---- // >>here: in the host's memory ---- */
 
 enum { MESH__ROW_PIECE = 128 }; /* elements at a time */
 
+MESH__INLINE int mesh__is_dense(const mesh_matrix *m, int64_t nbytes) {
+    return m->count[0] == 1 && m->count[1] == 1 && m->stride[2] == nbytes;
+}
+
+/* Rows of 4 bytes, side by side. */
+MESH__PRIVATE void mesh__words_move(const mesh_rows *r) {
+    unsigned char *to = (unsigned char *)r->to.base;
+    const unsigned char *from = (const unsigned char *)r->from.base;
+    int64_t row;
+    for (row = 0; row < r->rows; row++) {
+        uint32_t word = 0;
+        if (r->index[row] >= 0) memcpy(&word, from + 4 * r->index[row], 4);
+        memcpy(to + 4 * row, &word, 4);
+    }
+}
+
 MESH__PRIVATE void mesh__rows_move(const mesh_rows *r) {
     size_t nbytes = (size_t)r->width * mesh_dtype_bytes((mesh_dtype)r->to.dtype);
     int64_t row;
+    if (nbytes == 4 && r->index && mesh__is_dense(&r->to, 4) && mesh__is_dense(&r->from, 4)) {
+        mesh__words_move(r);
+        return;
+    }
     for (row = 0; row < r->rows; row++) {
         int64_t from = r->index ? r->index[row] : row;
         if (from < 0)
@@ -65,10 +86,7 @@ MESH__PRIVATE void mesh__row_sum(const mesh_rows *r, int64_t row, int64_t at, in
     unsigned char *to = mesh__row_at(&r->to, row) + at * r->to.step;
     int64_t k;
     int i, some = r->add;
-    if (some)
-        mesh__widen(wide, sum64, (mesh_dtype)r->to.dtype, to, (size_t)n);
-    else
-        memset(sum64, 0, sizeof sum64);
+    if (some) mesh__widen(wide, sum64, (mesh_dtype)r->to.dtype, to, (size_t)n);
     for (k = row * r->terms; k < (row + 1) * r->terms; k++) {
         int64_t from = r->index ? r->index[k] : k;
         float w = r->weight ? r->weight[k] : 1;
@@ -80,6 +98,7 @@ MESH__PRIVATE void mesh__row_sum(const mesh_rows *r, int64_t row, int64_t at, in
             for (i = 0; i < n; i++) sum32[i] = some ? sum32[i] + w * v32[i] : w * v32[i];
         some = 1;
     }
+    if (!some) memset(sum64, 0, (size_t)n * sizeof *sum64);
     mesh__narrow((mesh_dtype)r->to.dtype, to, wide, sum64, (size_t)n);
 }
 
@@ -99,14 +118,14 @@ MESH__PRIVATE void mesh__rows_dot(const mesh_rows *r) {
     for (row = 0; row < r->rows; row++) {
         int64_t from = r->index ? r->index[row] : row;
         const unsigned char *x = mesh__row_at(&r->from, from), *y = mesh__row_at(&r->with, row);
-        double dot = 0;
+        double dot[4] = {0, 0, 0, 0};
         for (at = 0; at < r->width; at += n) {
             n = r->width - at < MESH__ROW_PIECE ? r->width - at : MESH__ROW_PIECE;
             mesh__widen(MESH_F64, a, (mesh_dtype)r->from.dtype, x + at * r->from.step, (size_t)n);
             mesh__widen(MESH_F64, b, (mesh_dtype)r->with.dtype, y + at * r->with.step, (size_t)n);
-            for (i = 0; i < n; i++) dot += a[i] * b[i];
+            for (i = 0; i < n; i++) dot[i & 3] += a[i] * b[i];
         }
-        r->word[row] = (float)dot;
+        r->word[row] = (float)(dot[0] + dot[1] + (dot[2] + dot[3]));
     }
 }
 
@@ -215,18 +234,33 @@ MESH__PRIVATE void mesh__logits_gradient(const mesh_rows *r, int64_t row) {
 MESH__PRIVATE void mesh__rows_here(const mesh_rows *r) {
     int64_t row;
     switch (r->op) {
-    case MESH_ROWS_MOVE: mesh__rows_move(r); return;
-    case MESH_ROWS_SUM: mesh__rows_sum(r); return;
-    case MESH_ROWS_DOT: mesh__rows_dot(r); return;
-    case MESH_ROWS_MERGE: mesh__rows_merge(r); return;
-    default: break;
+    case MESH_ROWS_MOVE:
+        mesh__rows_move(r);
+        return;
+    case MESH_ROWS_SUM:
+        mesh__rows_sum(r);
+        return;
+    case MESH_ROWS_DOT:
+        mesh__rows_dot(r);
+        return;
+    case MESH_ROWS_MERGE:
+        mesh__rows_merge(r);
+        return;
+    default:
+        break;
     }
-    for (row = 0; row < r->rows; row++)
-        switch (r->op) {
-        case MESH_ROWS_MOST: r->word[row] = mesh__logits_most(r, row); break;
-        case MESH_ROWS_EXP: mesh__logits_sums(r, row); break;
-        case MESH_ROWS_LOSS: r->word[row] = mesh__logits_loss(r, row); break;
-        default: mesh__logits_gradient(r, row);
+    for (row = 0; row < r->rows; row++) switch (r->op) {
+        case MESH_ROWS_MOST:
+            r->word[row] = mesh__logits_most(r, row);
+            break;
+        case MESH_ROWS_EXP:
+            mesh__logits_sums(r, row);
+            break;
+        case MESH_ROWS_LOSS:
+            r->word[row] = mesh__logits_loss(r, row);
+            break;
+        default:
+            mesh__logits_gradient(r, row);
         }
 }
 
@@ -289,8 +323,7 @@ MESH__PRIVATE mesh_status mesh__rows_zero(mesh_comm *c, void *p, uint64_t nbytes
         return MESH_OK;
     }
     status = mesh__rows_fence(c);
-    if (status == MESH_OK)
-        status = t->ops->copy(t, mesh__impl(c)->group[0]->handle, p, NULL, NULL, NULL, nbytes);
+    if (status == MESH_OK) status = t->ops->copy(t, mesh__impl(c)->group[0]->handle, p, NULL, NULL, NULL, nbytes);
     return mesh__rows_said(c, status);
 }
 

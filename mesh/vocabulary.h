@@ -197,15 +197,14 @@ MESH__PRIVATE mesh_status mesh__logits_most_of_all(mesh_comm *c, const mesh__log
     if (status != MESH_OK || !*axes) return status;
     mesh__logits_say(g, said);
     status = mesh__rows_copy(c, g->most + rows, said, sizeof said);
-    if (status == MESH_OK)
-        status = mesh_all_reduce(c, axes, g->most, g->most, rows + MESH__SAID, MESH_F32, MESH_MAX);
+    if (status == MESH_OK) status = mesh_all_reduce(c, axes, g->most, g->most, rows + MESH__SAID, MESH_F32, MESH_MAX);
     if (status == MESH_OK) status = mesh__rows_copy(c, said, g->most + rows, sizeof said);
     if (status == MESH_OK && (said[0] != -said[2] || said[1] != -said[3]))
-        status = mesh__comm_broken(
-            c, MESH_ERR_MISMATCH, -1, "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there",
-            axes,
-            said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
-                                : "other targets");
+        status =
+            mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
+                              "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there", axes,
+                              said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
+                                                  : "other targets");
     return status;
 }
 
