@@ -48,7 +48,7 @@ static attention_desc attention_of(const layer_pass *s) {
 }
 
 /* The same for keys and values that travel: batch, head and position have a stride each. */
-static mesh_attention ring_of(const model *g, const layer_pass *s) {
+static mesh_attention ring_of(const model *g, const layer_pass *s, float *work) {
     attention_desc d = attention_of(s);
     mesh_attention a = MESH_ZERO;
     a.batch = d.sequences, a.heads = a.kv_heads = d.heads, a.width = d.size;
@@ -58,13 +58,13 @@ static mesh_attention ring_of(const model *g, const layer_pass *s) {
     a.q = data(&s->q_used.t), a.k = data(&s->k_used.t), a.v = data(&s->v_used.t);
     a.out = data(&s->att_used.t), a.lse = s->lse, a.grad_out = data(&s->att_used.g);
     a.grad_q = data(&s->q_used.g), a.grad_k = data(&s->k_used.g), a.grad_v = data(&s->v_used.g);
-    a.forward = ring_forward, a.backward = ring_backward;
+    a.forward = dev->ring_forward, a.backward = dev->ring_backward, a.ctx = work;
     return a;
 }
 
-static void attend(const model *g, layer_pass *s) {
+static void attend(const model *g, layer_pass *s, float *work) {
     attention_desc d = attention_of(s);
-    mesh_attention a = ring_of(g, s);
+    mesh_attention a = ring_of(g, s, work);
     if (g->o.ring)
         must(mesh_ring_attention(&comm, "cp", &a));
     else
@@ -73,7 +73,7 @@ static void attend(const model *g, layer_pass *s) {
 
 static void attend_backward(const model *g, layer_pass *s, float *work) {
     attention_desc d = attention_of(s);
-    mesh_attention a = ring_of(g, s);
+    mesh_attention a = ring_of(g, s, work);
     if (g->o.ring)
         must(mesh_ring_attention_backward(&comm, "cp", &a));
     else
@@ -102,14 +102,19 @@ static void mlp_weights(const model *g, layer_pass *s, int w, float *work) {
     dev->linear_weight(G(g, w, UP_W), G(g, w, UP_B), data(&s->act.g), data(&s->whole2.t), rows, C, F, work);
 }
 
-PER_RANK float closest_choice = 1e30f; /* how much a score would have to change for a token to go elsewhere */
+PER_RANK float *closest_choice; /* how much a score would have to change for a token to go elsewhere; on the device */
+
+static void room_free(room *r) {
+    if (r->p) must(mesh_free(comm.transport, r->p, &comm.error));
+    r->p = NULL;
+}
 
 /* Room for so many rows of `width`; what was in it is gone. */
 static float *room_for(room *r, size_t rows, size_t width) {
     if (rows <= r->rows && r->p) return r->p;
-    free(r->p);
+    room_free(r);
     r->rows = rows + rows / 4;
-    return r->p = (float *)allocate(r->rows * width, sizeof(float));
+    return r->p = floats(r->rows * width);
 }
 
 /* An expert of this rank: its rows among those that came, and what is made of them. */
@@ -135,10 +140,8 @@ static expert expert_of(const model *g, const layer_pass *s, int k) {
 /* Each expert of this rank is an MLP of the tokens that came for it. */
 static void experts(const model *g, layer_pass *s, int w) {
     int C = g->o.channels, F = 4 * C, tokens = rows_of(&s->whole2), k;
-    float closest;
     dev->linear(data(&s->scores.t), data(&s->whole2.t), P(g, w, ROUTER), NULL, tokens, C, g->o.experts);
-    closest = route(data(&s->scores.t), s->choice, s->weight, tokens, g->o.experts, g->o.top_k);
-    if (closest < closest_choice) closest_choice = closest;
+    dev->route(data(&s->scores.t), s->choice, s->weight, closest_choice, tokens, g->o.experts, g->o.top_k);
     must_in(&crowd, mesh_moe_dispatch(g->moe, s->slot, data(&s->whole2.t), tokens, s->choice, &s->rows));
     room_for(&s->kept, (size_t)s->rows.nrows, (size_t)(2 * F + C));
     for (k = 0; k < s->rows.nexperts; k++) {
@@ -151,11 +154,11 @@ static void experts(const model *g, layer_pass *s, int w) {
             mesh_moe_combine(g->moe, s->slot, s->kept.p + s->kept.rows * 2 * (size_t)F, s->weight, data(&s->part2.t)));
 }
 
-static void experts_backward(const model *g, layer_pass *s, int w) {
+static void experts_backward(const model *g, pass *a, layer_pass *s, int w) {
     int C = g->o.channels, F = 4 * C, X = g->o.experts, tokens = rows_of(&s->whole2), k;
-    size_t c = (size_t)C, n = (size_t)tokens * c;
+    size_t c = (size_t)C, n = (size_t)tokens * c, most = c * (size_t)(F > X ? F : X);
     float *grads = room_for(s->grads, (size_t)s->rows.nrows, 2 * c + (size_t)F);
-    float *through = (float *)allocate(n + c * (size_t)(F > X ? F : X), sizeof(float)), *work = through + n;
+    float *through = room_for(&a->through, 1, n + most), *work = through + n;
     must_in(&crowd,
             mesh_moe_combine_backward(g->moe, s->slot, data(&s->part2.g), s->kept.p + s->kept.rows * 2 * (size_t)F,
                                       s->weight, grads, s->weight_grad));
@@ -166,17 +169,16 @@ static void experts_backward(const model *g, layer_pass *s, int w) {
         dev->linear_backward(x.grad_in, x.grad_wide, P(g, w, EACH_UP_W) + x.up_w, x.rows, C, F, work);
     }
     must_in(&crowd, mesh_moe_dispatch_backward(g->moe, s->slot, grads + s->grads->rows * (c + (size_t)F), through));
-    route_backward(data(&s->scores.g), data(&s->scores.t), s->choice, s->weight_grad, tokens, X, g->o.top_k);
+    dev->route_backward(data(&s->scores.g), data(&s->scores.t), s->choice, s->weight_grad, tokens, X, g->o.top_k);
     dev->linear_backward(data(&s->whole2.g), data(&s->scores.g), P(g, w, ROUTER), tokens, C, X, work);
     dev->residual(data(&s->whole2.g), through, NULL, tokens, C);
-    free(through);
 }
 
-static void experts_weights(const model *g, layer_pass *s, int w) {
+static void experts_weights(const model *g, pass *a, layer_pass *s, int w) {
     int C = g->o.channels, F = 4 * C, tokens = rows_of(&s->whole2), k, most = tokens;
     float *work;
     for (k = 0; k < s->rows.nexperts; k++) most = s->rows.count[k] > most ? (int)s->rows.count[k] : most;
-    work = (float *)allocate((size_t)most * (size_t)F, sizeof(float));
+    work = room_for(&a->work_rows, (size_t)most, (size_t)F);
     for (k = 0; k < s->rows.nexperts; k++) {
         expert x = expert_of(g, s, k);
         dev->linear_weight(G(g, w, EACH_DOWN_W) + x.down_w, G(g, w, EACH_DOWN_B) + x.down_b, x.grad_out, x.act, x.rows,
@@ -185,7 +187,6 @@ static void experts_weights(const model *g, layer_pass *s, int w) {
                            work);
     }
     dev->linear_weight(G(g, w, ROUTER), NULL, data(&s->scores.g), data(&s->whole2.t), tokens, C, g->o.experts, work);
-    free(work);
 }
 
 static void layer_forward(const model *g, pass *a, int l) {
@@ -196,7 +197,7 @@ static void layer_forward(const model *g, pass *a, int l) {
     follow(s->to_whole1.forward);
     dev->linear(data(&s->qkv.t), data(&s->whole1.t), P(g, w, QKV_W), P(g, w, QKV_B), all, C, 3 * width);
     follow(s->to_q.forward), follow(s->to_k.forward), follow(s->to_v.forward);
-    attend(g, s);
+    attend(g, s, a->work);
     follow(s->to_att.forward);
     dev->linear(data(&s->part1.t), data(&s->att.t), P(g, w, PROJ_W), NULL, all, width, C);
     follow(s->to_sum1.forward);
@@ -219,7 +220,7 @@ static void layer_backward(const model *g, pass *a, int l) {
     dev->copy(data(&s->sum2.g), dx, local(&a->flow) * sizeof(float));
     follow(s->to_sum2.backward);
     if (g->o.experts)
-        experts_backward(g, s, w);
+        experts_backward(g, a, s, w);
     else
         mlp_backward(g, s, w, a->work);
     follow(s->to_whole2.backward);
@@ -241,7 +242,7 @@ static void layer_weights(const model *g, pass *a, int l) {
     int w = l + 1, C = g->o.channels, rows = rows_of(&a->x), all = rows_of(&s->whole1);
     int width = extent_here(&a->heads, 2) * extent_here(&a->heads, 3);
     if (g->o.experts)
-        experts_weights(g, s, w);
+        experts_weights(g, a, s, w);
     else
         mlp_weights(g, s, w, a->work);
     dev->layer_norm_weight(G(g, w, LN2_W), G(g, w, LN2_B), data(&s->ln2.g), s->hat2, rows, C);
@@ -349,7 +350,7 @@ static mesh_tensor logits_of(const model *g, const pass *a) {
     shape[0] = a->batch * g->o.context, shape[1] = VOCAB;
     t.layout = layout(2, shape);
     for (i = 0; i < 4; i++) t.layout = with(t.layout, axis_names[i], mesh_shard(0));
-    t.layout = with(t.layout, "tp", dev->cuts_vocabulary ? mesh_shard(1) : mesh_invariant());
+    t.layout = with(t.layout, "tp", mesh_shard(1));
     return t;
 }
 
@@ -363,6 +364,7 @@ typedef struct rank_stages {
     int64_t batch;               /* sequences of a micro-batch */
     int slots, each, samples;    /* each: this rank's tokens of a micro-batch */
     double *loss;                /* of this rank's rows, on the device */
+    float *losses;               /* of each */
     mesh_tensor *grads;
     int ngrads;
 } rank_stages;
@@ -373,6 +375,15 @@ static pass *saved_in(rank_stages *r, model *g, int slot) {
         pass_init(g->saved[slot], g, r->batch, slot);
     }
     return g->saved[slot];
+}
+
+/* The loss of a micro-batch; its logits become their gradient. Communicates where they are cut along the vocabulary. */
+static void losses_of(rank_stages *r, const mesh_tensor *logits, const int *targets, float scale) {
+    mesh_loss l = MESH_ZERO;
+    l.logits = logits, l.targets = targets, l.scale = scale;
+    l.gradient = logits->data, l.loss = r->losses;
+    must(mesh_cross_entropy(&comm, &l));
+    dev->add_up(r->loss, r->losses, extent_here(&logits->layout, 0));
 }
 
 /* An action of the schedule: what mesh_pipeline_run calls. */
@@ -390,8 +401,7 @@ static int run_action(void *ctx, const mesh_stage_call *call, int ncalls) {
         if (g->o.zero == 3) weights_end(g, 0);
         if (r->samples || g->hi < g->nsegments) return 0;
         logits = logits_of(g, a);
-        must(dev->cross_entropy(&comm, r->loss, &logits, r->targets + call->micro * r->each,
-                                (float)(1 / ((double)g->o.batch * g->o.context))));
+        losses_of(r, &logits, r->targets + call->micro * r->each, (float)(1 / ((double)g->o.batch * g->o.context)));
         return 0;
     }
     if (call->kind != MESH_BACKWARD_WEIGHT) weights_begin(g, 1);
@@ -476,18 +486,19 @@ static void stages_init(rank_stages *r, const options *o) {
     r->batch = o->batch / o->micro;
 }
 
-/* The host's memory of what is kept for the backward; the device's is the transport's. */
+/* Memory of what is kept for the backward, but for what the transport frees. */
 static void passes_free(rank_stages *r, model *g) {
     int slot, i;
     for (slot = 0; slot < r->slots; slot++) {
         pass *a = g->saved[slot];
         if (!a) continue;
         for (i = 0; i < a->nlayers; i++) {
-            free(a->layers[i].kept.p);
+            room_free(&a->layers[i].kept);
             if (!a->layers[i].grads || a->layers[i].grads == &a->grads) continue;
-            free(a->layers[i].grads->p), free(a->layers[i].grads);
+            room_free(a->layers[i].grads), free(a->layers[i].grads);
         }
-        free(a->grads.p), free(a->layers), free(a);
+        room_free(&a->grads), room_free(&a->through), room_free(&a->work_rows);
+        free(a->layers), free(a);
         g->saved[slot] = NULL;
     }
 }
@@ -802,12 +813,12 @@ static int usage(int status) {
         "  --mesh      how the ranks are laid out, by axes of pp, dp, dp_replicate, dp_shard, cp, tp; default: all of them as dp\n"
         "  --sp        between the linears the sequence is cut over tp\n"
         "  --ulysses   in attention heads are cut over cp, instead of gathering keys and values\n"
-        "  --ring      keys and values travel from rank to rank instead (cpu)\n"
+        "  --ring      keys and values travel from rank to rank instead\n"
         "  --zero      at rest over dp_shard and cp: 0 nothing is cut; 1 moments, weights and gradients, which are reduced once a\n"
         "              step; 2 reduced for each micro-batch; 3 weights gathered for each use, a layer ahead\n"
         "  --micro     micro-batches of a step\n"
         "  --schedule  of stages along pp: 1f1b (the default), gpipe, zb-h1; interleaved or zb-v, with --chunks N (2) stages on each rank\n"
-        "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest (cpu)\n"
+        "  --experts   instead of an MLP, of which each token goes to the --top-k (2) its router scores highest\n"
         "  --ep        ranks that share the experts, out of dp_shard x cp x tp\n"
         "  --explain   print the table: what lies where, what that makes a step move; then what was sent\n"
         "  --topology  what the links are, which plans go by: \"8:2us:300GB/s,*:10us:25GB/s\"; of latency 0: the fewest bytes\n"
@@ -826,9 +837,7 @@ static int usage(int status) {
 static int go_together(options *o) {
     if (!o->chunks) o->chunks = !strcmp(o->schedule, "interleaved") || !strcmp(o->schedule, "zb-v") ? 2 : 1;
     if (o->simulate && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --simulate is on the cpu\n"), 0;
-    if (o->experts && strcmp(o->device, "cpu")) return fprintf(stderr, "train_gpt: --experts are on the cpu\n"), 0;
-    if (o->ring && (o->ulysses || strcmp(o->device, "cpu")))
-        return fprintf(stderr, "train_gpt: --ring goes without --ulysses, on the cpu\n"), 0;
+    if (o->ring && o->ulysses) return fprintf(stderr, "train_gpt: --ring goes without --ulysses\n"), 0;
     if (strcmp(o->device, "cpu") && strcmp(o->device, "cuda"))
         return fprintf(stderr, "train_gpt: --device %s: it is cpu or cuda\n", o->device), 0;
 #ifndef TRAIN_GPT_CUDA
@@ -1121,6 +1130,7 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
     int64_t shape[2];
     mesh_layout cut;
     int *batch, *tokens, step, micro, each;
+    float closest = 1e30f;
     double start, sent;
     shape[0] = r->batch, shape[1] = o->context;
     cut = activation(2, shape, mesh_replicate());
@@ -1128,6 +1138,9 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
     batch = (int *)allocate(2 * (size_t)(each * o->micro), sizeof *batch); /* tokens, and then their targets */
     tokens = (int *)device_memory(2 * (size_t)(each * o->micro) * sizeof *tokens);
     r->tokens = tokens, r->targets = tokens + o->micro * each;
+    r->losses = floats((size_t)each);
+    closest_choice = floats(1);
+    must(mesh_copy(&comm, closest_choice, &closest, sizeof closest));
     start = seconds();
     sent = sent_so_far();
     for (step = first; step < o->steps; step++) {
@@ -1139,12 +1152,13 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
         record_step(h, o, step, loss, norm);
     }
     sent = (sent_so_far() - sent) / (o->steps > first ? o->steps - first : 1);
+    must(mesh_copy(&comm, &closest, closest_choice, sizeof closest));
     if (host->rank == 0) {
         printf("%s%.0f tokens/s%s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
                (double)(o->steps - first) * o->batch * o->context / (seconds() - start),
                o->simulate ? " of the simulator's clock" : "", sent / 1000);
         if (o->experts)
-            printf("the closest choice of an expert: %.1e%s\n", (double)closest_choice,
+            printf("the closest choice of an expert: %.1e%s\n", (double)closest,
                    host->size > 1 ? " (this rank's)" : "");
     }
     free(text), free(batch);

@@ -2,8 +2,7 @@
        nvcc -O2 -c examples/train_gpt.cu -o train_gpt_cu.o
        cc -std=c99 -O2 -DTRAIN_GPT_CUDA -isystem $CUDA/include examples/train_gpt.c train_gpt_cu.o -o train_gpt \
            -L$CUDA/lib64 -Wl,-rpath,$CUDA/lib64 -lcublas -lcudart -lstdc++ -lm -ldl -lpthread
-   A kernel has a thread for each element, or a warp (a block of 32 threads) for each row. Only the loss and the sums of squares are
-   added in no fixed order; nothing is trained on them. */
+   A kernel has a thread for each element, or a warp (a block of 32 threads) for each row; all sums are in a fixed order. */
 #ifdef TRAIN_GPT_SHIM
 #include "../tests/gpt_shim.h"
 #else
@@ -33,6 +32,7 @@ static void check_blas(cublasStatus_t e, const char *what) {
 template <typename... P, typename... A>
 static void launch(const char *name, size_t blocks, int threads, void (*kernel)(P...), A... arguments) {
     cudaLaunchConfig_t config = {};
+    if (!blocks) return;
     config.gridDim = (unsigned)blocks;
     config.blockDim = (unsigned)threads;
     config.stream = stream;
@@ -185,6 +185,7 @@ typedef struct matrix { /* row-major; `batch` of them lie `stride` apart */
 /* out[m][n] = scale a[m][k] b[k][n] + keep out, for each of a batch. cuBLAS is column-major: what it sees are the transposes. */
 static void gemm(float *out, int ld, long long stride, matrix a, matrix b, int m, int k, int n, float scale, float keep,
                  int batch) {
+    if (!m || !n || !k || !batch) return; /* an expert without tokens; sums of nothing are only ever added */
     check_blas(cublasSgemmStridedBatched(blas, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                                          a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &scale, b.p, b.ld, b.stride,
                                          a.p, a.ld, a.stride, &keep, out, ld, stride, batch),
@@ -215,7 +216,8 @@ static void linear_backward(float *dx, const float *dout, const float *w, int ro
     gemm(dx, in, 0, plain(dout, n), transposed(plain(w, n)), rows, n, in, 1, 0, 1);
 }
 
-static void linear_weight(float *dw, float *dbias, const float *dout, const float *x, int rows, int in, int n, float *) {
+static void linear_weight(float *dw, float *dbias, const float *dout, const float *x, int rows, int in, int n,
+                          float *) {
     gemm(dw, n, 0, transposed(plain(x, in)), plain(dout, n), in, rows, n, 1, 1, 1);
     if (dbias) column_sums(dbias, dout, nullptr, rows, n);
 }
@@ -302,6 +304,88 @@ static void attention_backward(float *dq, float *dk, float *dv, const float *dou
     }
 }
 
+/* ---- attention by parts: a run of queries by a run of keys, wholly seen or on the diagonal -------------------------------- */
+
+/* Head h of a part's queries, of its keys or values, and of what is dense: rows x width, or rows x keys. */
+static matrix part_queries(const mesh_attention_part *p, const void *q, int h) {
+    matrix m = {(const float *)q + h * p->q_stride[1], (int)p->q_stride[2], 0, p->q_stride[0]};
+    return m;
+}
+static matrix part_keys(const mesh_attention_part *p, const void *k, int h) {
+    matrix m = {(const float *)k + h * p->kv_stride[1], (int)p->kv_stride[2], 0, p->kv_stride[0]};
+    return m;
+}
+static matrix part_dense(const mesh_attention_part *p, const float *x, int h, int64_t rows, int64_t width) {
+    matrix m = {x + h * rows * width, (int)width, 0, p->all->heads * rows * width};
+    return m;
+}
+
+/* Row i of each matrix of queries x keys: the softmax of what it sees, zeros, and the logarithm of its sum. */
+static __global__ void part_softmax_kernel(float *probs, float *lse, int queries, int keys, int diagonal) {
+    float *p = probs + (size_t)blockIdx.x * keys;
+    int lane = threadIdx.x, n = diagonal ? (int)(blockIdx.x % queries) + 1 : keys;
+    float most = -1e30f, sum = 0;
+    for (int j = lane; j < n; j += 32) most = fmaxf(most, p[j]);
+    most = warp_max(most);
+    for (int j = lane; j < n; j += 32) sum += p[j] = expf(p[j] - most);
+    sum = warp_sum(sum);
+    for (int j = lane; j < keys; j += 32) p[j] = j < n ? p[j] / sum : 0;
+    if (lane == 0) lse[blockIdx.x] = most + logf(sum);
+}
+
+/* From scores to probabilities, by the logarithm of the whole row's sum; and from their gradient to that of the scores. */
+static __global__ void part_probs_kernel(float *probs, const float *lse, int queries, int keys, int diagonal) {
+    float *p = probs + (size_t)blockIdx.x * keys, whole = lse[blockIdx.x];
+    int n = diagonal ? (int)(blockIdx.x % queries) + 1 : keys;
+    for (int j = threadIdx.x; j < keys; j += 32) p[j] = j < n ? expf(p[j] - whole) : 0;
+}
+static __global__ void part_scores_kernel(float *grad, const float *probs, const float *dot, float scale, int keys) {
+    size_t at = (size_t)blockIdx.x * keys;
+    float mean = dot[blockIdx.x];
+    for (int j = threadIdx.x; j < keys; j += 32) grad[at + j] = probs[at + j] * (grad[at + j] - mean) * scale;
+}
+
+static void ring_forward(void *work, const mesh_attention_part *p) {
+    const mesh_attention *a = p->all;
+    float *probs = (float *)work, scale = 1 / sqrtf((float)a->width);
+    int queries = (int)p->queries, keys = (int)p->keys, n = a->batch;
+    for (int h = 0; h < a->heads; h++)
+        product(part_dense(p, probs, h, queries, keys), part_queries(p, p->q, h), transposed(part_keys(p, p->k, h)),
+                queries, a->width, keys, scale, n);
+    ROWS(part_softmax_kernel, n * a->heads * queries, probs, p->lse, queries, keys, p->diagonal);
+    for (int h = 0; h < a->heads; h++)
+        product(part_dense(p, p->out, h, queries, a->width), part_dense(p, probs, h, queries, keys),
+                part_keys(p, p->v, h), queries, keys, a->width, 1, n);
+}
+
+/* to += x b, of every sequence. */
+static void add_product(matrix to, matrix x, matrix b, int m, int k, int n, int sequences) {
+    gemm((float *)to.p, to.ld, to.stride, x, b, m, k, n, 1, 1, sequences);
+}
+
+static void ring_backward(void *work, const mesh_attention_part *p) {
+    const mesh_attention *a = p->all;
+    int queries = (int)p->queries, keys = (int)p->keys, n = a->batch, size = a->width, rows = n * a->heads * queries;
+    float *probs = (float *)work, *grad = probs + (size_t)rows * keys, scale = 1 / sqrtf((float)size);
+    for (int h = 0; h < a->heads; h++)
+        product(part_dense(p, probs, h, queries, keys), part_queries(p, p->q, h), transposed(part_keys(p, p->k, h)),
+                queries, size, keys, scale, n);
+    ROWS(part_probs_kernel, rows, probs, p->lse_all, queries, keys, p->diagonal);
+    for (int h = 0; h < a->heads; h++) {
+        matrix d = part_queries(p, p->grad_out, h);
+        product(part_dense(p, grad, h, queries, keys), d, transposed(part_keys(p, p->v, h)), queries, size, keys, 1, n);
+        add_product(part_dense(p, p->grad_v, h, keys, size), transposed(part_dense(p, probs, h, queries, keys)), d,
+                    keys, queries, size, n);
+    }
+    ROWS(part_scores_kernel, rows, grad, probs, p->dot, scale, keys);
+    for (int h = 0; h < a->heads; h++) {
+        matrix s = part_dense(p, grad, h, queries, keys);
+        add_product(part_dense(p, p->grad_q, h, queries, size), s, part_keys(p, p->k, h), queries, keys, size, n);
+        add_product(part_dense(p, p->grad_k, h, keys, size), transposed(s), part_queries(p, p->q, h), keys, queries,
+                    size, n);
+    }
+}
+
 /* ---- elements ---------------------------------------------------------------------------------------------------- */
 
 static __global__ void gelu_kernel(float *out, const float *in, size_t n) {
@@ -347,37 +431,47 @@ static void adam(float *param, float *m, float *v, const float *grad, size_t n, 
     EACH(adam_kernel, n, param, m, v, grad, n, d);
 }
 
-/* ---- the loss, and sums ------------------------------------------------------------------------------------------ */
+/* ---- experts, sums ----------------------------------------------------------------------------------------------- */
 
-static __global__ void cross_entropy_kernel(double *loss, float *logits, const int *targets, float scale) {
-    float *row = logits + (size_t)blockIdx.x * VOCAB;
-    int lane = threadIdx.x, target = targets[blockIdx.x];
-    float most = -1e30f, sum = 0, aim = 0;
-    for (int k = lane; k < VOCAB; k += 32) {
-        most = fmaxf(most, row[k]);
-        if (k == target) aim = row[k];
-    }
-    most = warp_max(most);
-    aim = warp_sum(aim);
-    for (int k = lane; k < VOCAB; k += 32) sum += row[k] = expf(row[k] - most);
-    sum = warp_sum(sum);
-    for (int k = lane; k < VOCAB; k += 32) row[k] = (row[k] / sum - (float)(k == target)) * scale;
-    if (lane == 0) atomicAdd(loss, (double)most - (double)aim + log((double)sum));
+static __global__ void route_kernel(float *scores, int32_t *choice, float *weight, float *closest, int tokens,
+                                    int experts, int top_k) {
+    size_t i = element();
+    if (i >= (size_t)tokens) return;
+    float close = route_token(scores + i * experts, choice + i * top_k, weight + i * top_k, experts, top_k);
+    atomicMin((int *)closest, __float_as_int(close)); /* of floats that are not below 0 the order of their bits */
 }
 
-static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets,
-                                 float scale) {
-    mesh_box box;
-    mesh_tensor_box(logits, c->transport->rank, &box);
-    ROWS(cross_entropy_kernel, box.shape[0], sum, (float *)logits->data, targets, scale);
-    return MESH_OK;
+static void route(float *scores, int32_t *choice, float *weight, float *closest, int tokens, int experts, int top_k) {
+    EACH(route_kernel, tokens, scores, choice, weight, closest, tokens, experts, top_k);
 }
+
+static __global__ void route_backward_kernel(float *d, const float *share, const int32_t *choice, const float *dweight,
+                                             int tokens, int experts, int top_k) {
+    size_t i = element();
+    if (i < (size_t)tokens)
+        route_token_backward(d + i * experts, share + i * experts, choice + i * top_k, dweight + i * top_k, experts,
+                             top_k);
+}
+
+static void route_backward(float *d, const float *share, const int32_t *choice, const float *dweight, int tokens,
+                           int experts, int top_k) {
+    EACH(route_backward_kernel, tokens, d, share, choice, dweight, tokens, experts, top_k);
+}
+
+/* One warp: a micro-batch has some thousand rows. */
+static __global__ void add_up_kernel(double *sum, const float *x, int n) {
+    double s = 0;
+    for (int i = threadIdx.x; i < n; i += 32) s += x[i];
+    s = warp_sum(s);
+    if (threadIdx.x == 0) *sum += s;
+}
+
+static void add_up(double *sum, const float *x, int n) { ROWS(add_up_kernel, 1, sum, x, n); }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
 
 extern "C" const device *cuda_device(int number, void **stream_out) {
-    static const device gpu = {0,
-                               zero,
+    static const device gpu = {zero,
                                copy,
                                embed,
                                embed_backward,
@@ -395,7 +489,11 @@ extern "C" const device *cuda_device(int number, void **stream_out) {
                                gelu_backward,
                                residual,
                                bias_backward,
-                               cross_entropy,
+                               ring_forward,
+                               ring_backward,
+                               route,
+                               route_backward,
+                               add_up,
                                adam};
     check(cudaSetDevice(number), "cudaSetDevice");
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");

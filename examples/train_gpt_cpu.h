@@ -221,7 +221,7 @@ static void attention_backward(float *dq, float *dk, float *dv, const float *dou
             }
 }
 
-/* ---- attention by parts, whose keys and values have travelled: what mesh_ring_attention asks for ---- */
+/* ---- attention by parts ---- */
 
 /* The scores of query i of a head, scaled, from `key` on. Returns how many it sees. */
 static int64_t ring_scores(const mesh_attention_part *p, const float *query, const float *key, int64_t i,
@@ -301,66 +301,27 @@ static void residual(float *x, const float *part, const float *bias, int rows, i
         for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + (bias ? bias[c] : 0);
 }
 
-/* ---- experts ---- */
+/* ---- experts, sums ---- */
 
-/* Each token's top_k experts by score, the first of equals, each with its share of softmax over all: scores becomes that. Returns the smallest
-   difference between the score of the last expert chosen and the first that was not. */
-static float route(float *scores, int32_t *choice, float *weight, int64_t tokens, int experts, int top_k) {
-    float closest = 1e30f;
-    int64_t i;
-    int k, e;
-    for (i = 0; i < tokens; i++, scores += experts) {
-        float sum = 0, most, next = -1e30f;
-        for (k = 0; k < top_k; k++) {
-            int best = -1;
-            for (e = 0; e < experts; e++) {
-                int taken = 0, j;
-                for (j = 0; j < k; j++) taken |= choice[i * top_k + j] == e;
-                if (!taken && (best < 0 || scores[e] > scores[best])) best = e;
-            }
-            choice[i * top_k + k] = best;
-        }
-        most = scores[choice[i * top_k]];
-        for (e = 0; e < experts; e++) {
-            for (k = 0; k < top_k && choice[i * top_k + k] != e; k++) {}
-            if (k == top_k && scores[e] > next) next = scores[e];
-        }
-        if (scores[choice[i * top_k + top_k - 1]] - next < closest)
-            closest = scores[choice[i * top_k + top_k - 1]] - next;
-        for (e = 0; e < experts; e++) sum += scores[e] = expf(scores[e] - most);
-        for (e = 0; e < experts; e++) scores[e] /= sum;
-        for (k = 0; k < top_k; k++) weight[i * top_k + k] = scores[choice[i * top_k + k]];
+static void route(float *scores, int32_t *choice, float *weight, float *closest, int tokens, int experts, int top_k) {
+    int i;
+    for (i = 0; i < tokens; i++) {
+        float close = route_token(scores + i * experts, choice + i * top_k, weight + i * top_k, experts, top_k);
+        if (close < *closest) *closest = close;
     }
-    return closest;
 }
 
-/* d: the scores' gradient, where share is what route made of them. */
-static void route_backward(float *d, const float *share, const int32_t *choice, const float *dweight, int64_t tokens,
+static void route_backward(float *d, const float *share, const int32_t *choice, const float *dweight, int tokens,
                            int experts, int top_k) {
-    int64_t i;
-    int k, e;
-    for (i = 0; i < tokens; i++, d += experts, share += experts) {
-        float mean = 0;
-        for (k = 0; k < top_k; k++) mean += dweight[i * top_k + k] * share[choice[i * top_k + k]];
-        for (e = 0; e < experts; e++) d[e] = -share[e] * mean;
-        for (k = 0; k < top_k; k++) d[choice[i * top_k + k]] += dweight[i * top_k + k] * share[choice[i * top_k + k]];
-    }
+    int i;
+    for (i = 0; i < tokens; i++)
+        route_token_backward(d + i * experts, share + i * experts, choice + i * top_k, dweight + i * top_k, experts,
+                             top_k);
 }
 
-static mesh_status cross_entropy(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets,
-                                 float scale) {
-    int64_t rows = 0, i;
-    mesh_box box;
-    mesh_loss l = MESH_ZERO;
-    mesh_status status;
-    mesh_tensor_box(logits, c->transport->rank, &box);
-    rows = box.shape[0];
-    l.logits = logits, l.targets = targets, l.scale = scale, l.gradient = logits->data;
-    if ((l.loss = (float *)calloc((size_t)rows + 1, sizeof(float))) == NULL) return MESH_ERR_MEMORY;
-    status = mesh_cross_entropy(c, &l);
-    for (i = 0; i < rows; i++) *sum += (double)l.loss[i];
-    free(l.loss);
-    return status;
+static void add_up(double *sum, const float *x, int n) {
+    int i;
+    for (i = 0; i < n; i++) *sum += (double)x[i];
 }
 
 static void bias_backward(float *dbias, const float *dout, int rows, int n) {
@@ -378,8 +339,7 @@ static void adam(float *param, float *m, float *v, const float *grad, size_t n, 
     }
 }
 
-static const device cpu = {1,
-                           zero,
+static const device cpu = {zero,
                            copy,
                            embed,
                            embed_backward,
@@ -397,6 +357,10 @@ static const device cpu = {1,
                            gelu_backward,
                            residual,
                            bias_backward,
-                           cross_entropy,
+                           ring_forward,
+                           ring_backward,
+                           route,
+                           route_backward,
+                           add_up,
                            adam};
 #endif

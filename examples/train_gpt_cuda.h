@@ -3,6 +3,7 @@
 #ifndef TRAIN_GPT_CUDA_H
 #define TRAIN_GPT_CUDA_H
 #include "../mesh_parallel.h"
+#include <math.h>
 #include <stddef.h>
 
 enum { VOCAB = 256 };
@@ -19,7 +20,6 @@ typedef struct attention_desc {
 } attention_desc;
 
 typedef struct device {
-    int cuts_vocabulary; /* embed and cross_entropy work on a part of it */
     void (*zero)(void *p, size_t nbytes);
     void (*copy)(void *to, const void *from, size_t nbytes);
     /* x = table[token - first], 0 where that is none of the n rows of the table. Backward: dtable += */
@@ -52,10 +52,56 @@ typedef struct device {
     /* x += part + bias (bias NULL: none). Backward: dbias += column sums */
     void (*residual)(float *x, const float *part, const float *bias, int rows, int C);
     void (*bias_backward)(float *dbias, const float *dout, int rows, int n);
-    /* *sum += the cross-entropy of each row; logits become its gradient, scaled. Communicates where the logits are cut along the vocabulary. */
-    mesh_status (*cross_entropy)(mesh_comm *c, double *sum, const mesh_tensor *logits, const int *targets, float scale);
+    /* Attention by parts, whose keys and values have travelled: what mesh_ring_attention asks for. ctx: as large as probs twice. */
+    mesh_attention_block ring_forward, ring_backward;
+    /* Each token's top_k experts by score, the first of equals, each with its share of softmax over all: scores becomes that. *closest becomes the smallest
+       difference between the score of the last expert chosen and the first that was not. Backward: d, the scores' gradient; share: what route made of them. */
+    void (*route)(float *scores, int32_t *choice, float *weight, float *closest, int tokens, int experts, int top_k);
+    void (*route_backward)(float *d, const float *share, const int32_t *choice, const float *dweight, int tokens,
+                           int experts, int top_k);
+    /* *sum += the n floats of x */
+    void (*add_up)(double *sum, const float *x, int n);
     void (*adam)(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d);
 } device;
+
+#ifdef __CUDACC__
+#define ON_ANY static __host__ __device__ inline
+#else
+#define ON_ANY static inline
+#endif
+
+/* A token's part of route; returns how close its choice was. */
+ON_ANY float route_token(float *scores, int32_t *choice, float *weight, int experts, int top_k) {
+    float sum = 0, most, next = -1e30f, last;
+    int k, e;
+    for (k = 0; k < top_k; k++) {
+        int best = -1;
+        for (e = 0; e < experts; e++) {
+            int taken = 0, j;
+            for (j = 0; j < k; j++) taken |= choice[j] == e;
+            if (!taken && (best < 0 || scores[e] > scores[best])) best = e;
+        }
+        choice[k] = best;
+    }
+    most = scores[choice[0]], last = scores[choice[top_k - 1]];
+    for (e = 0; e < experts; e++) {
+        for (k = 0; k < top_k && choice[k] != e; k++) {}
+        if (k == top_k && scores[e] > next) next = scores[e];
+    }
+    for (e = 0; e < experts; e++) sum += scores[e] = expf(scores[e] - most);
+    for (e = 0; e < experts; e++) scores[e] /= sum;
+    for (k = 0; k < top_k; k++) weight[k] = scores[choice[k]];
+    return last - next;
+}
+
+ON_ANY void route_token_backward(float *d, const float *share, const int32_t *choice, const float *dweight, int experts,
+                                 int top_k) {
+    float mean = 0;
+    int k, e;
+    for (k = 0; k < top_k; k++) mean += dweight[k] * share[choice[k]];
+    for (e = 0; e < experts; e++) d[e] = -share[e] * mean;
+    for (k = 0; k < top_k; k++) d[choice[k]] += dweight[k] * share[choice[k]];
+}
 
 #ifdef __cplusplus
 extern "C" {

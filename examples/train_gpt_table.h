@@ -206,8 +206,6 @@ static mesh_layout weight_used(const options *o, const row *r) {
         l = with(l, "cp", mesh_shard(0));
         return with(l, "tp", o->sp ? mesh_shard(0) : mesh_invariant());
     }
-    if (r->cut == 'V' && !dev->cuts_vocabulary)
-        return with(l, "tp", r == &of_end[HEAD] ? mesh_invariant() : beside_flow(o));
     return with(l, "tp", cut >= 0 ? mesh_shard(cut) : beside_flow(o));
 }
 
@@ -468,7 +466,7 @@ typedef struct pass {
     void *pool
         [64]; /* gradients of a layer's: those of another are not alive at the same time, unless the weights' half comes later */
     int npool, pooled, splits;
-    room grads;
+    room grads, through, work_rows; /* through: the tokens' gradients by way of their experts */
 } pass;
 
 static size_t local(const mesh_layout *l) {
@@ -674,7 +672,7 @@ static void check_ends(const model *g, const pass *a) {
     int64_t one_hot[3];
     mesh_layout ids;
     one_hot[0] = a->batch, one_hot[1] = g->o.context, one_hot[2] = VOCAB;
-    ids = activation(3, one_hot, dev->cuts_vocabulary ? mesh_shard(2) : beside_flow(&g->o));
+    ids = activation(3, one_hot, mesh_shard(2));
     if (g->lo == 0) {
         made("looking up tokens", &a->table.t.layout, MESH_LOCAL_EINSUM, "bsv,vc->bsc", &ids, used(g, 0, WTE), NULL);
         made("adding positions", &a->flow, MESH_LOCAL_LINEAR, "bsc,sc->bsc", &a->flow, used(g, 0, WPE), NULL);
@@ -700,13 +698,13 @@ static void pass_init(pass *a, const model *g, int64_t batch, int slot) {
     a->flow = activation(3, shape, flow);
     a->flow_whole = activation(3, shape, mesh_replicate());
     a->part = activation(3, shape, mesh_partial(MESH_SUM));
-    last = activation(3, shape, dev->cuts_vocabulary ? mesh_replicate() : mesh_invariant());
-    table = activation(3, shape, dev->cuts_vocabulary ? mesh_partial(MESH_SUM) : beside_flow(o));
+    last = activation(3, shape, mesh_replicate());
+    table = activation(3, shape, mesh_partial(MESH_SUM));
     shape[2] = o->heads, a->heads = activation(4, shape, cut);
     shape[2] = 4 * o->channels, a->wide = activation(3, shape, cut);
     shape[2] = o->channels, a->tokens = activation(3, shape, mesh_shard(1));
     if (o->experts) shape[2] = o->experts, a->scores = activation(3, shape, mesh_shard(1));
-    shape[2] = VOCAB, logits = activation(3, shape, dev->cuts_vocabulary ? cut : mesh_invariant());
+    shape[2] = VOCAB, logits = activation(3, shape, cut);
     a->heads_stride[3] = 1, a->heads_stride[2] = E;
     a->heads_stride[1] = 3 * E * extent_here(&a->heads, 2);
     a->heads_stride[0] = a->heads_stride[1] * extent_here(&a->heads, 1);
@@ -732,7 +730,7 @@ static void pass_init(pass *a, const model *g, int64_t batch, int slot) {
     all = (size_t)extent_here(&a->flow_whole, 0) * (size_t)extent_here(&a->flow_whole, 1);
     linear =
         all * 4 * (size_t)o->channels + 4 * (size_t)o->channels * (size_t)o->channels + (size_t)o->channels * VOCAB;
-    probs = (size_t)rows_of(&a->layers[0].q_used) * (size_t)(o->heads * o->context);
+    probs = (size_t)rows_of(&a->layers[0].q_used) * (size_t)(o->heads * o->context) * (o->ring ? 2 : 1);
     a->work = floats(linear > probs ? linear : probs);
     check_layer(g, a, a->first_layer + 1);
     check_ends(g, a);

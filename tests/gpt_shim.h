@@ -142,7 +142,14 @@ static cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*k
     return cudaSuccess;
 }
 
-static inline void atomicAdd(double *sum, double x) { *sum += x; }
+static inline void atomicMin(int *least, int x) {
+    if (x < *least) *least = x;
+}
+static inline int __float_as_int(float x) {
+    int bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 
 /* ---- cuBLAS: column-major, as it is ---- */
 

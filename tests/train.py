@@ -74,7 +74,7 @@ SLIPS = [  # name, file, text, instead, ranks, what, what it has to say (None: t
      2, "tp=2", None),
     ("positions from the start on every rank", TABLE, 'l = with(l, "cp", mesh_shard(0));', "", 2, "cp=2", "the table is wrong: adding positions"),
     ("queries from the start on every rank", NET, "d.first_query = (int)q.offset[1];", "d.first_query = 0;", 2, "cp=2", None),
-    ("a real column taken for padding", "examples/train_gpt_cpu.h", "l.logits = logits, l.targets", "l.logits = logits, l.vocabulary = VOCAB - 1, l.targets",
+    ("a real column taken for padding", NET, "l.logits = logits, l.targets", "l.logits = logits, l.vocabulary = VOCAB - 1, l.targets",
      2, "tp=2", None),
     ("gradients handed on before the last micro-batch's weights", NET, "if (last || g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));",
      "if (g->o.zero >= 2) must(mesh_buckets_wait(&g->grads, -1));", 2, "pp=2 --micro 4 --schedule zb-h1", "ready in this round"),

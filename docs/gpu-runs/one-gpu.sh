@@ -231,6 +231,14 @@ slice_train() {
         run $B/mesh run -n "$n" --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh $m --steps 20 --against $B/cpu.csv
         has 1 'largest relative difference'
     done
+    run $B/train_gpt_cuda --experts 4 --steps 20 --log $B/experts.csv
+    run $B/mesh run -n 2 --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh cp=2 --ring --steps 20 --against $B/cpu.csv
+    has 1 'largest relative difference'
+    for m in "2 dp_shard=2 --ep 2" "4 cp=2,tp=2 --ep 4 --ring --zero 2"; do
+        # shellcheck disable=SC2086
+        run $B/mesh run -n "${m%% *}" --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --experts 4 --mesh ${m#* } --steps 20 --against $B/experts.csv
+        has 1 'largest relative difference'
+    done
     rm -rf $B/saved
     run $B/mesh run -n 2 --idle-timeout 120 --share-gpu -- $B/train_gpt_cuda --device cuda --mesh dp_shard=2 --zero 3 --steps 10 --save $B/saved
     run $B/train_gpt_cuda --steps 20 --resume $B/saved --against $B/cpu.csv
