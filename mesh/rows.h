@@ -65,13 +65,13 @@ MESH__PRIVATE void mesh__words_move(const mesh_rows *r) {
 MESH__PRIVATE void mesh__rows_move(const mesh_rows *r) {
     size_t nbytes = (size_t)r->width * mesh_dtype_bytes((mesh_dtype)r->to.dtype);
     int64_t row;
-    if (nbytes == 4 && r->index && mesh__is_dense(&r->to, 4) && mesh__is_dense(&r->from, 4)) {
+    if (nbytes == 4 && r->index && r->from.base && mesh__is_dense(&r->to, 4) && mesh__is_dense(&r->from, 4)) {
         mesh__words_move(r);
         return;
     }
     for (row = 0; row < r->rows; row++) {
         int64_t from = r->index ? r->index[row] : row;
-        if (from < 0)
+        if (from < 0 || !r->from.base)
             memset(mesh__row_at(&r->to, row), 0, nbytes);
         else
             memcpy(mesh__row_at(&r->to, row), mesh__row_at(&r->from, from), nbytes);
@@ -120,7 +120,7 @@ MESH__PRIVATE void mesh__rows_dot(const mesh_rows *r) {
         const unsigned char *x = mesh__row_at(&r->from, from), *y = mesh__row_at(&r->with, row);
         double dot[4] = {0, 0, 0, 0};
         for (at = 0; at < r->width; at += n) {
-            n = r->width - at < MESH__ROW_PIECE ? r->width - at : MESH__ROW_PIECE;
+            n = r->width - at < MESH__ROW_PIECE ? r->width - at : (int64_t)MESH__ROW_PIECE;
             mesh__widen(MESH_F64, a, (mesh_dtype)r->from.dtype, x + at * r->from.step, (size_t)n);
             mesh__widen(MESH_F64, b, (mesh_dtype)r->with.dtype, y + at * r->with.step, (size_t)n);
             for (i = 0; i < n; i++) dot[i & 3] += a[i] * b[i];
@@ -289,42 +289,31 @@ MESH__PRIVATE void mesh__rows_free(mesh_comm *c, void *p) {
         mesh_transport_free(c->transport, p);
 }
 
-/* On the caller's stream, where another call may have been since. */
 MESH__PRIVATE mesh_status mesh__rows_said(mesh_comm *c, mesh_status status) {
     if (status == MESH_OK || c->failed) return c->failed ? (mesh_status)c->error.status : MESH_OK;
     return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s: the transport (%s) says: %s",
                              c->transport->inside.call, c->transport->ops->name, mesh_status_text(status));
 }
-MESH__PRIVATE mesh_status mesh__rows_fence(mesh_comm *c) {
-    mesh_transport *t = c->transport;
-    if (c->failed || !MESH__HAS(t->ops, fence)) return mesh__rows_said(c, MESH_OK);
-    return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
-}
 
+/* On a device: on the caller's stream. */
 MESH__PRIVATE mesh_status mesh__rows(mesh_comm *c, const mesh_rows *r) {
     mesh_transport *t = c->transport;
-    mesh_status status;
+    mesh__comm_impl *impl = mesh__impl(c);
     if (!r->rows) return MESH_OK;
-    if (!mesh__by_device(c)) {
-        mesh__rows_here(r);
-        return MESH_OK;
-    }
-    status = mesh__rows_fence(c);
-    if (status == MESH_OK) status = t->ops->rows(t, mesh__impl(c)->group[0]->handle, r);
-    return mesh__rows_said(c, status);
+    if (mesh__by_device(c))
+        return c->failed ? (mesh_status)c->error.status
+                         : mesh__rows_said(c, t->ops->rows(t, impl->group[0]->handle, impl->stream, r));
+    mesh__rows_here(r);
+    return MESH_OK;
 }
 
 MESH__PRIVATE mesh_status mesh__rows_zero(mesh_comm *c, void *p, uint64_t nbytes) {
-    mesh_transport *t = c->transport;
-    mesh_status status;
-    if (!nbytes) return MESH_OK;
-    if (!mesh__by_device(c)) {
-        memset(p, 0, (size_t)nbytes);
-        return MESH_OK;
-    }
-    status = mesh__rows_fence(c);
-    if (status == MESH_OK) status = t->ops->copy(t, mesh__impl(c)->group[0]->handle, p, NULL, NULL, NULL, nbytes);
-    return mesh__rows_said(c, status);
+    mesh_rows r = MESH_ZERO;
+    r.op = MESH_ROWS_MOVE;
+    r.rows = 1, r.width = (int64_t)nbytes;
+    r.to = mesh__matrix(p, MESH_BYTES, r.width);
+    r.from = mesh__matrix(NULL, MESH_BYTES, 0);
+    return mesh__rows(c, &r);
 }
 
 /* Between rows' memory and the host's; the host waits. */
@@ -337,13 +326,16 @@ MESH__PRIVATE mesh_status mesh__rows_copy(mesh_comm *c, void *dst, const void *s
 
 /* What was put on the caller's stream is over: memory may be given back. */
 MESH__PRIVATE mesh_status mesh__rows_settle(mesh_comm *c) {
+    mesh_transport *t = c->transport;
+    void *group = mesh__impl(c)->group[0]->handle;
     mesh_error why = MESH_ZERO;
-    mesh_status status;
+    mesh_status status = MESH_OK;
     if (!mesh__by_device(c)) return MESH_OK;
-    status = mesh__rows_fence(c);
-    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, &why);
+    if (c->failed) return (mesh_status)c->error.status;
+    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, mesh__impl(c)->stream, MESH_FENCE_ON);
+    if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
     if (status == MESH_OK || c->failed) return mesh__rows_said(c, status);
-    return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s%s%s", c->transport->inside.call,
-                             mesh_status_text(status), why.text[0] ? ": " : "", why.text);
+    return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s%s%s", t->inside.call, mesh_status_text(status),
+                             why.text[0] ? ": " : "", why.text);
 }
 #endif /* MESH_ROWS_IMPLEMENTED */

@@ -86,7 +86,8 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
                 f64, of the larger ones times 2^-600, of the smaller ones times 2^600: the first three f64 of `sums`, MESH_SQUARES_BYTES of alloc's
                 scratch, the rest of which it works in.
    scale        Every element of a list of parts times a factor: in f64, rounded once.
-   rows         What mesh_rows_op says, in the order of issue, as a copy is.
+   rows         What mesh_rows_op says, on `stream` itself, behind what is there: in no group's order, so that a group's messages may be under way. What goes
+                wrong later is told by the group's next marks.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
@@ -245,7 +246,7 @@ typedef struct mesh_matrix {
 
 /* What is done with each row. The last four are the steps of a cross-entropy: of logits x, f16, bf16 or f32, computed in f32. */
 typedef enum mesh_rows_op {
-    /* to = from, bit for bit, of one dtype; of an index below 0: zeros */
+    /* to = from, bit for bit, of one dtype; of an index below 0, and where from's base is NULL: zeros */
     MESH_ROWS_MOVE = 0,
     /* to = the sum of `terms` rows of from, in their order, each times its weight (NULL: 1), and of what is there (`add`): in f64 where one of both is, else
        f32, rounded once. An index below 0: nothing. to may be from, without index and of one term. */
@@ -325,7 +326,7 @@ typedef struct mesh_ops {
     int (*fd)(mesh_transport *t); /* -1: none */
     mesh_status (*squares)(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums);
     mesh_status (*scale)(mesh_transport *t, void *group, const mesh_part *list, int n, double factor);
-    mesh_status (*rows)(mesh_transport *t, void *group, const mesh_rows *r);
+    mesh_status (*rows)(mesh_transport *t, void *group, void *stream, const mesh_rows *r);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */

@@ -326,9 +326,12 @@ static mesh_status device_reduce(mesh_transport *t, void *group, int op, int dty
     return MESH_OK;
 }
 
-static mesh_status device_rows(mesh_transport *t, void *group, const mesh_rows *r) {
+static device_queue *device_stream(device *d, void *stream) { return stream ? (device_queue *)stream : &d->stream; }
+
+static mesh_status device_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r) {
     device *d = device_of(t);
-    device_item *i = device_issue(device_group_of(d, group)->on, DEVICE_ROWS, 0);
+    device_item *i = device_issue(device_stream(d, stream), DEVICE_ROWS, 0);
+    (void)group;
     i->rows = *r;
     i->rows.to.base = device_real(d, r->to.base);
     i->rows.from.base = device_real(d, r->from.base);
@@ -340,8 +343,6 @@ static mesh_status device_rows(mesh_transport *t, void *group, const mesh_rows *
     i->rows.row_scale = (const float *)device_real(d, r->row_scale);
     return MESH_OK;
 }
-
-static device_queue *device_stream(device *d, void *stream) { return stream ? (device_queue *)stream : &d->stream; }
 
 static mesh_status device_fence(mesh_transport *t, void *group, void *stream, int direction) {
     device_group *g = device_group_of(device_of(t), group);

@@ -5,11 +5,11 @@
 #include "t_vocabulary.h"
 #include "t_attention.h"
 
-/* What a program does by itself, behind what is on its stream, the default one. */
-static void gpu_move(void *at, void *host, void *there, size_t nbytes, int to_host) {
-    (void)at;
-    CHECK_INT(cudaMemcpyAsync(to_host ? host : there, to_host ? there : host, nbytes, cudaMemcpyDefault, NULL), cudaSuccess);
-    CHECK_INT(cudaStreamSynchronize(NULL), cudaSuccess);
+/* What a program does by itself, behind what is on its stream. */
+static void gpu_move(void *stream, void *host, void *there, size_t nbytes, int to_host) {
+    cudaStream_t on = (cudaStream_t)stream;
+    CHECK_INT(cudaMemcpyAsync(to_host ? host : there, to_host ? there : host, nbytes, cudaMemcpyDefault, on), cudaSuccess);
+    CHECK_INT(cudaStreamSynchronize(on), cudaSuccess);
 }
 
 static void rows_gpus(rank_main f, int many) {
@@ -66,6 +66,66 @@ static void rows_captured_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
 }
 static void test_rows_captured(void) { run_gpus(2, rows_captured_rank, NULL); }
+
+/* On a device that takes its time: what is not waited for is not there. */
+static void rows_late(int ranks, rank_main f, int many) {
+    ring_move = gpu_move;
+    run_gpus_with(ranks, f, &many, "FAKE_CUDA_DELAY_US", "1000");
+}
+static void test_ring_late(void) { rows_late(3, around_rank, 4); }
+static void test_experts_late(void) { rows_late(2, experts_rank, 4); }
+static void test_loss_late(void) { rows_late(3, loss_rank, 4); }
+
+/* Ring attention and a cross-entropy are over when they return, on a stream of the caller's, too. */
+static void rows_over_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[2] = {4, 8};
+    mesh_comm c;
+    mesh_tensor logits;
+    mesh_loss l = MESH_ZERO;
+    ring_problem p;
+    ring_part r;
+    ring_seen seen = MESH_ZERO;
+    cudaStream_t stream;
+    float *x;
+    int i;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "cp=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    x = device_floats(&c, 64, 0);
+    CHECK_OK(mesh_tensor_make(&logits, &c.on, "cp:R", MESH_F32, 2, shape, &c.error), c.error);
+    logits.data = x;
+    l.logits = &logits, l.targets = (const int32_t *)(void *)(x + 32), l.gradient = x;
+    memset(&p, 0, sizeof p);
+    p.batch = 1, p.heads = p.kv_heads = 1, p.width = 2, p.sequence = 8, p.causal = 1, p.dtype = MESH_F32;
+    ring_part_make(&p, t->size, t->rank, &r);
+    seen.move = gpu_move, seen.at = stream;
+    r.a.ctx = &seen, r.a.forward = ring_forward_there, r.a.backward = ring_backward_there;
+    for (i = 0; i < 8; i++) r.data[i] = device_floats(&c, r.nbytes / 4, 0);
+    r.a.q = r.data[0], r.a.k = r.data[1], r.a.v = r.data[2], r.a.grad_out = r.data[3], r.a.out = r.data[4];
+    r.a.grad_q = r.data[5], r.a.grad_k = r.data[6], r.a.grad_v = r.data[7];
+    r.a.lse = device_floats(&c, 64, 0);
+    for (i = 0; i < 3; i++) {
+        CHECK_OK(i == 0   ? mesh_cross_entropy(&c, &l)
+                 : i == 1 ? mesh_ring_attention(&c, "cp", &r.a)
+                          : mesh_ring_attention_backward(&c, "cp", &r.a),
+                 c.error);
+        CHECK_INT(cudaStreamQuery(stream), cudaSuccess);
+    }
+    for (i = 0; i < 8; i++) CHECK_OK(mesh_free(t, r.data[i], &c.error), c.error);
+    CHECK_OK(mesh_free(t, r.a.lse, &c.error), c.error);
+    CHECK_OK(mesh_free(t, x, &c.error), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_rows_over(void) { run_gpus_with(2, rows_over_rank, NULL, "FAKE_CUDA_DELAY_US", "3000"); }
+
+static const test_case fake_nccl_rows_tests[] = {
+    {"nccl/fake/rows_over", test_rows_over, 0},
+    {"nccl/fake/ring_late", test_ring_late, 0},
+    {"nccl/fake/experts_late", test_experts_late, 0},
+    {"nccl/fake/loss_late", test_loss_late, 0},
+};
 
 static const test_case nccl_rows_tests[] = {
     {"nccl/ring", test_gpu_ring, 0},

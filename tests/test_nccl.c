@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(nccl_tests), TOPIC(nccl_alike_tests), TOPIC(nccl_given_tests),
                                         TOPIC(nccl_pipeline_tests), TOPIC(nccl_state_tests),
                                         TOPIC(nccl_rows_tests), /* these six on GPUs too */
-                                        TOPIC(fake_nccl_pipeline_tests),
+                                        TOPIC(fake_nccl_pipeline_tests), TOPIC(fake_nccl_rows_tests),
                                         TOPIC(fake_nccl_tests), TOPIC(fake_nccl_given_tests),
                                         TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests),
                                         TOPIC(fake_nccl_failure_tests)};

@@ -776,7 +776,7 @@ MESH__K_DEVICE int64_t mesh__k_named(const mesh__kernel_rows *a, uint64_t k) {
 MESH__K_ROWS(mesh_rows_move) {
     MESH__K_TILES {
         MESH__K_TILE_OF;
-        const int64_t from = mesh__k_named(&a, row);
+        const int64_t from = a.from.base ? mesh__k_named(&a, row) : -1;
         const uint64_t to = mesh__k_row(&a.to, row), source = from < 0 ? 0 : mesh__k_row(&a.from, (uint64_t)from);
         if (a.unit & 4)
             MESH__K_MOVE_ROW(mesh__k16);

@@ -906,6 +906,7 @@ static uint64_t rows_draw(const rows_job *j, mesh_rows *r) {
     r->smoothing = r->terms == 3 ? 0.1f : 0;
     r->scale = below(2) ? 1 : 0.125f;
     rows_words(r, &at, sources);
+    if (two && below(8) == 0) r->from.base = NULL; /* zeros */
     if (j->op == MESH_ROWS_GRADIENT && below(2)) { /* in place */
         r->from = r->to;
     } else if (j->op == MESH_ROWS_SUM && r->terms == 1 && !r->index && below(2)) {

@@ -309,7 +309,7 @@ MESH__PRIVATE int mesh_nccl__rows_unit(const mesh_rows *r, uint64_t nbytes) {
     return mesh_nccl__unit(bits);
 }
 
-MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_rows *r) {
+MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, cudaStream_t on, const mesh_rows *r) {
     static const int kernel[] = {MESH_NCCL__mesh_rows_move,  MESH_NCCL__mesh_rows_sum,     MESH_NCCL__mesh_rows_dot,
                                  MESH_NCCL__mesh_rows_merge, MESH_NCCL__mesh_rows_most,    MESH_NCCL__mesh_rows_exp,
                                  MESH_NCCL__mesh_rows_loss,  MESH_NCCL__mesh_rows_gradient}; /* as mesh_rows_op */
@@ -337,15 +337,15 @@ MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, mesh_nccl__co
     warps = (uint64_t)r->rows; /* or a tile of 128 elements at a time */
     if (r->op == MESH_ROWS_MOVE || r->op == MESH_ROWS_SUM || r->op == MESH_ROWS_GRADIENT)
         warps *= ((uint64_t)args.width + 127) / 128;
-    return warps ? mesh_nccl__launch_on(s, c->on, kernel[r->op], &args, (warps + 7) / 8) : cudaSuccess;
+    return warps ? mesh_nccl__launch_on(s, on, kernel[r->op], &args, (warps + 7) / 8) : cudaSuccess;
 }
 
-MESH__PRIVATE mesh_status mesh_nccl__do_rows(mesh_transport *t, void *group, const mesh_rows *r) {
+MESH__PRIVATE mesh_status mesh_nccl__do_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
     mesh__record none = mesh_nccl__no_record(0);
     if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
-    mesh_nccl__put(s, "work on rows", mesh_nccl__put_rows(s, g->c, r));
+    mesh_nccl__put(s, "work on rows", mesh_nccl__put_rows(s, (cudaStream_t)stream, r));
     mesh_nccl__leave(s, g->c);
     return MESH_OK;
 }
