@@ -215,20 +215,6 @@ MESH__PRIVATE mesh_matrix mesh__ring_matrix(const mesh__ring *r, const void *dat
     return m;
 }
 
-MESH__PRIVATE const char *mesh__ring_name(const mesh__ring *r) {
-    return r->back ? "ring_attention_backward" : "ring_attention";
-}
-
-/* Work on rows. A device's is put there from inside of a call; the host's keeps nobody out: a progress thread moves what travels. */
-MESH__PRIVATE mesh_status mesh__ring_do(mesh__ring *r, const mesh_rows *rows) {
-    if (!mesh__by_device(r->c)) return mesh__rows(r->c, rows);
-    MESH__ALONE(r->c, mesh__ring_name(r), mesh__rows(r->c, rows));
-}
-MESH__PRIVATE mesh_status mesh__ring_zero(mesh__ring *r, void *p, uint64_t nbytes) {
-    if (!mesh__by_device(r->c)) return mesh__rows_zero(r->c, p, nbytes);
-    MESH__ALONE(r->c, mesh__ring_name(r), mesh__rows_zero(r->c, p, nbytes));
-}
-
 /* Floats run by run, as the caller's tensor. */
 MESH__PRIVATE mesh_status mesh__ring_give(mesh__ring *r, void *to, const int64_t *stride, int heads,
                                           const float *from) {
@@ -242,7 +228,7 @@ MESH__PRIVATE mesh_status mesh__ring_give(mesh__ring *r, void *to, const int64_t
         rows.rows = (int64_t)r->a->batch * heads * r->own.length[i], rows.width = r->a->width;
         rows.to = mesh__ring_matrix(r, to, stride, heads, before, r->own.length[i]);
         rows.from = mesh__matrix(from, MESH_F32, rows.width);
-        status = mesh__ring_do(r, &rows);
+        status = mesh__rows(r->c, &rows);
         from += rows.rows * rows.width;
     }
     return status;
@@ -259,7 +245,7 @@ MESH__PRIVATE mesh_status mesh__ring_pack(mesh__ring *r) {
         rows.to = mesh__matrix(r->block[0], r->a->dtype, rows.width);
         if (v) rows.to.base = r->block[0] + rows.rows * rows.to.stride[2];
         rows.from = mesh__ring_matrix(r, v ? r->a->v : r->a->k, r->kv_stride, r->a->kv_heads, 0, r->own.positions);
-        status = mesh__ring_do(r, &rows);
+        status = mesh__rows(r->c, &rows);
     }
     return status;
 }
@@ -277,7 +263,7 @@ MESH__PRIVATE mesh_status mesh__ring_lse(mesh__ring *r, int home) {
         rows.rows = r->rows, rows.width = r->own.length[i];
         rows.to = home ? whole : by_run;
         rows.from = home ? by_run : whole;
-        status = mesh__ring_do(r, &rows);
+        status = mesh__rows(r->c, &rows);
     }
     return status;
 }
@@ -295,7 +281,7 @@ MESH__PRIVATE mesh_status mesh__ring_rows(mesh__ring *r) {
         rows.from = mesh__ring_matrix(r, a->out, r->q_stride, a->heads, before, r->own.length[i]);
         rows.with = mesh__ring_matrix(r, a->grad_out, r->q_stride, a->heads, before, r->own.length[i]);
         rows.word = r->dot + before * r->rows;
-        status = mesh__ring_do(r, &rows);
+        status = mesh__rows(r->c, &rows);
     }
     return status;
 }
@@ -308,7 +294,7 @@ MESH__PRIVATE mesh_status mesh__ring_merge(mesh__ring *r, float *out, float *lse
     rows.to = mesh__matrix(out, MESH_F32, rows.width);
     rows.from = mesh__matrix(p->out, MESH_F32, rows.width);
     rows.word = lse, rows.weight = p->lse;
-    if (!r->a->merge) return mesh__ring_do(r, &rows);
+    if (!r->a->merge) return mesh__rows(r->c, &rows);
     r->a->merge(r->a->ctx, out, lse, p->out, p->lse, rows.rows, r->a->width);
     return MESH_OK;
 }
@@ -418,7 +404,7 @@ MESH__PRIVATE mesh_status mesh__ring_homing(mesh__ring *r, int step, int origin)
         rows.rows = 2 * r->kv_rows * mesh__ring_runs(r, origin).positions, rows.width = r->a->width;
         rows.to = mesh__matrix(mine, MESH_F32, rows.width);
         rows.from = mesh__matrix(r->grad[2], MESH_F32, rows.width);
-        if ((status = mesh_wait(r->homing)) == MESH_OK) status = mesh__ring_do(r, &rows);
+        if ((status = mesh_wait(r->homing)) == MESH_OK) status = mesh__rows(r->c, &rows);
     }
     if (status != MESH_OK) return status;
     r->grad[0] = r->grad[1]; /* it has been sent */
@@ -435,7 +421,7 @@ MESH__PRIVATE mesh_status mesh__ring_rounds(mesh__ring *r) {
         size_t elems = mesh__ring_elems(r, mesh__ring_runs(r, origin).positions);
         unsigned char *block = r->block[step & 1];
         if (!last) status = mesh__ring_pass(r, block, r->block[~step & 1], origin, r->a->dtype, &r->moving);
-        if (status == MESH_OK && r->back) status = mesh__ring_zero(r, r->grad[0], elems * sizeof(float));
+        if (status == MESH_OK && r->back) status = mesh__rows_zero(r->c, r->grad[0], elems * sizeof(float));
         if (status == MESH_OK) status = mesh__ring_compute(r, block, origin, have);
         if (!last && status == MESH_OK) status = mesh_wait(r->moving);
         if (status == MESH_OK && r->back && r->n > 1) status = mesh__ring_homing(r, step, origin);
@@ -528,26 +514,40 @@ MESH__PRIVATE mesh_status mesh__ring_start(mesh_comm *c, const char *axis, const
     MESH__ALONE_COMPOSED(c, back ? "ring_attention_backward" : "ring_attention", mesh__ring_begin(c, axis, a, r, back));
 }
 
-MESH__PRIVATE mesh_status mesh__ring_settle(mesh__ring *r, mesh_status status) {
-    if (status == MESH_OK) status = mesh__rows_settle(r->c);
-    if (mesh__by_device(r->c)) mesh__rows_free(r->c, r->memory);
-    return mesh__composed(r->c, mesh__ring_name(r), 0, status);
+MESH__PRIVATE mesh_status mesh__ring_end(mesh_comm *c, mesh_status status, int back) {
+    const char *name = back ? "ring_attention_backward" : "ring_attention";
+    MESH__ALONE(c, name, mesh__composed(c, name, 0, status));
 }
 
-MESH__PRIVATE mesh_status mesh__ring_end(mesh__ring *r, mesh_status status) {
-    if (!mesh__by_device(r->c)) mesh__rows_free(r->c, r->memory);
-    MESH__ALONE(r->c, mesh__ring_name(r), mesh__ring_settle(r, status));
+/* On a device all of it is one call: what is on the stream belongs to nobody else until it is over, also where something fails in between. */
+MESH__PRIVATE mesh_status mesh__ring_there(mesh_comm *c, const char *axis, const mesh_attention *a, mesh__ring *r,
+                                           int back) {
+    mesh_status status = mesh__ring_begin(c, axis, a, r, back), settled;
+    if (status != MESH_OK) return status;
+    status = mesh__ring_run(r);
+    settled = mesh__rows_settle(c);
+    mesh__rows_free(c, r->memory);
+    return status == MESH_OK ? settled : status;
+}
+
+MESH__PRIVATE mesh_status mesh__ring_call(mesh_comm *c, const char *axis, const mesh_attention *a, int back) {
+    mesh__ring r;
+    mesh_status status;
+    if (!c) return MESH_ERR_ARGUMENT;
+    if (c->impl && mesh__by_device(c))
+        MESH__ALONE_COMPOSED(c, back ? "ring_attention_backward" : "ring_attention",
+                             mesh__ring_there(c, axis, a, &r, back));
+    if ((status = mesh__ring_start(c, axis, a, &r, back)) != MESH_OK) return status;
+    status = mesh__ring_run(&r);
+    mesh__rows_free(c, r.memory);
+    return mesh__ring_end(c, status, back);
 }
 
 MESH_API mesh_status mesh_ring_attention(mesh_comm *c, const char *axis, const mesh_attention *a) {
-    mesh__ring r;
-    mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 0) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_end(&r, mesh__ring_run(&r)) : status;
+    return mesh__ring_call(c, axis, a, 0);
 }
 
 MESH_API mesh_status mesh_ring_attention_backward(mesh_comm *c, const char *axis, const mesh_attention *a) {
-    mesh__ring r;
-    mesh_status status = c ? mesh__ring_start(c, axis, a, &r, 1) : MESH_ERR_ARGUMENT;
-    return status == MESH_OK ? mesh__ring_end(&r, mesh__ring_run(&r)) : status;
+    return mesh__ring_call(c, axis, a, 1);
 }
 #endif /* MESH_ATTENTION_IMPLEMENTED */

@@ -741,10 +741,46 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 
 /* ---- // >>closing ---- */
 
+/* Wait on the host for what has been issued in a group, without an operation. */
+MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
+    mesh_post mark;
+    mesh_ticket ticket;
+    mesh_status status;
+    memset(&mark, 0, sizeof mark);
+    mark.group = group;
+    status = e->t->ops->post(e->t, &mark, &ticket);
+    if (status != MESH_OK) return status;
+    if (ticket.id == MESH_TICKET_CAPTURED)
+        return mesh__fail(why, MESH_ERR_STATE, -1,
+                          "the caller's stream is being captured; copy outside of the capture");
+    while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
+           !c->failed) {
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+    return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
+}
+
+/* Behind what is on the caller's stream, in the comm's first group. */
+MESH__RARE mesh_status mesh__beside_fence(mesh_comm *c) {
+    mesh_transport *t = c->transport;
+    if (!MESH__HAS(t->ops, fence)) return MESH_OK;
+    return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
+}
+MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why) {
+    mesh_status status = mesh__beside_fence(c);
+    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why);
+    if (status == MESH_OK) mesh__impl(c)->beside = 0;
+    return status;
+}
+
 /* Block until what was left to streams has ended. */
 MESH__RARE void mesh__comm_settle(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     mesh__op *op = e->detached;
+    mesh_error why;
     while (op) {
         if (op->comm != c) {
             op = op->next_detached;
@@ -753,6 +789,7 @@ MESH__RARE void mesh__comm_settle(mesh_comm *c) {
         mesh__op_wait(e, op);
         op = e->detached; /* others may have ended meanwhile */
     }
+    if (mesh__impl(c)->beside && !c->failed) mesh__beside_settle(c, &why);
 }
 
 MESH__RARE mesh_status mesh__comm_close_inside(mesh_comm *c) {
@@ -977,9 +1014,16 @@ MESH__PRIVATE mesh_status mesh__call_launch(mesh_comm *c, mesh__op *op, mesh_req
 /* ---- // >>streams ---- */
 
 MESH__PRIVATE mesh_status mesh__comm_stream_inside(mesh_comm *c, void *stream) {
+    mesh_post mark;
+    mesh_ticket ticket;
     int i;
     if (!c || !c->impl) return mesh__comm_closed(c, "mesh_comm_stream");
     if (mesh__impl(c)->stream == stream) return MESH_OK;
+    if (mesh__impl(c)->beside && !c->failed && mesh__beside_fence(c) == MESH_OK) { /* the next stream comes behind it */
+        memset(&mark, 0, sizeof mark);
+        mark.group = mesh__impl(c)->group[0]->handle;
+        c->transport->ops->post(c->transport, &mark, &ticket);
+    }
     mesh__impl(c)->stream = stream;
     for (i = 0; i < mesh__impl(c)->ngroups && MESH__HAS(c->transport->ops, fence) && !c->failed; i++)
         c->transport->ops->fence(c->transport, mesh__impl(c)->group[i]->handle, stream, MESH_FENCE_ON);
@@ -1061,28 +1105,6 @@ MESH_API mesh_status mesh_free(mesh_transport *t, void *p, mesh_error *err) {
                ? status
                : mesh__fail(err, status, -1, "mesh_free: %x is not mesh_alloc's of this transport, or was freed before",
                             (uint64_t)(uintptr_t)p);
-}
-
-/* Wait on the host for what has been issued in a group, without an operation. */
-MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
-    mesh__engine *e = mesh__impl(c)->engine;
-    int64_t deadline = mesh__now(e) + mesh__impl(c)->timeout;
-    mesh_post mark;
-    mesh_ticket ticket;
-    mesh_status status;
-    memset(&mark, 0, sizeof mark);
-    mark.group = group;
-    status = e->t->ops->post(e->t, &mark, &ticket);
-    if (status != MESH_OK) return status;
-    if (ticket.id == MESH_TICKET_CAPTURED)
-        return mesh__fail(why, MESH_ERR_STATE, -1,
-                          "the caller's stream is being captured; copy outside of the capture");
-    while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
-           !c->failed) {
-        mesh__progress(e, mesh__now(e) + 1000000);
-        mesh__poll(e);
-    }
-    return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
 /* Blocks: between two places of the transport's memory. */

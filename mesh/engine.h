@@ -281,6 +281,7 @@ typedef struct mesh__comm_impl {
     void **graphs; /* scratch of operations that went into graphs */
     int ngraphs, graph_cap;
     void *stream;
+    int beside;         /* work was put on it that belongs to no operation, and nobody has waited since */
     int blocking;       /* what is started now is waited for at once */
     int preparing;      /* what is started next is only prepared */
     uint32_t *nonce;    /* the first rank's: which opening of each index it answered */

@@ -58,7 +58,8 @@ typedef struct mesh_moe_rows { /* the slot's memory, until it is dispatched agai
 /* axes: an open group. Every rank of it opens, with the same experts, top_k, width, dtype and capacity, which are compared. ARGUMENT, UNSUPPORTED (a dtype;
    a transport whose memory is not the host's and has no kernels), STATE, MEMORY, MISMATCH (the number, by name): on every rank. */
 MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, const mesh_moe_desc *d);
-/* Before the transport's close. OK if it is closed already. */
+/* Before the transport's close; on a GPU before the comm's, or its memory stays the transport's until that closes. OK if it is closed already. STATE, and it
+   stays open: the comm's stream is being captured. */
 MESH_API mesh_status mesh_moe_close(mesh_moe *m);
 /* expert: tokens x k global ids, negative: none; one may be asked for twice. Counts travel first, then rows. Memory for what comes is the slot's and grows with
    it. ARGUMENT: a slot or an id that is none, too many tokens, NULL. MEMORY. Every rank fails. STATE, here and below: the comm's stream is being captured; the comm stays. */
@@ -161,25 +162,24 @@ MESH__RARE mesh_status mesh__moe_check(mesh_comm *c, const mesh_moe_desc *d, mes
     return MESH_OK;
 }
 
-/* Rooms of a comm that is closed are the transport's alone. */
-MESH__RARE void mesh__room_free(mesh__moe *m, mesh__room *r) {
-    if (!r->p) return;
-    if (m->t->caps & MESH_CAP_DEVICE && !m->c->impl)
-        m->t->ops->free(m->t, r->p);
-    else
-        mesh__rows_free(m->c, r->p);
+/* On a device only while the comm is open: nobody knows later what is still under way in it, and it stays the transport's. */
+MESH__RARE void mesh__room_free(mesh__moe *m, mesh__room *r, int is_open) {
+    if (!(m->t->caps & MESH_CAP_DEVICE))
+        mesh_transport_free(m->t, r->p);
+    else if (is_open)
+        mesh__scratch_give(m->c, r->p);
 }
 
-MESH__RARE void mesh__moe_free(mesh__moe *m) {
+MESH__RARE void mesh__moe_free(mesh__moe *m, int is_open) {
     int i;
     for (i = 0; m->slot && i < m->d.slots; i++) {
         mesh_transport_free(m->t, m->slot[i].place); /* the others lie behind it */
-        mesh__room_free(m, &m->slot[i].turns);
-        mesh__room_free(m, &m->slot[i].rows);
+        mesh__room_free(m, &m->slot[i].turns, is_open);
+        mesh__room_free(m, &m->slot[i].rows, is_open);
     }
-    for (i = 0; i < 2; i++) mesh__room_free(m, &m->wire[i]);
-    for (i = 0; i < 4; i++) mesh__room_free(m, &m->word[i]);
-    mesh__room_free(m, &m->one);
+    for (i = 0; i < 2; i++) mesh__room_free(m, &m->wire[i], is_open);
+    for (i = 0; i < 4; i++) mesh__room_free(m, &m->word[i], is_open);
+    mesh__room_free(m, &m->one, is_open);
     mesh_transport_free(m->t, m->here.p);
     mesh_transport_free(m->t, m->slot);
     mesh_transport_free(m->t, m->by_expert);
@@ -254,14 +254,14 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         m->row = (size_t)d->width * mesh_dtype_bytes(d->dtype);
     }
     if (!m || !mesh__moe_memory(m) || !mesh__room_for(m, &m->one, sizeof one)) {
-        if (m) mesh__moe_free(m);
+        if (m) mesh__moe_free(m, 1);
         return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
                                  "mesh_moe_open: no memory for %d experts and %d slots of %l tokens", d->experts,
                                  d->slots ? d->slots : 1, d->max_tokens);
     }
     if ((status = mesh__moe_alike(c, axes, g, d)) != MESH_OK ||
         (status = mesh__rows_copy(c, m->one.p, &one, sizeof one)) != MESH_OK) {
-        mesh__moe_free(m);
+        mesh__moe_free(m, 1);
         return status;
     }
     moe->comm = c;
@@ -276,19 +276,24 @@ MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, 
     MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__moe_open(m, c, axes, d));
 }
 
-MESH__RARE mesh_status mesh__moe_close(mesh__moe *m) {
-    mesh_status status = mesh__rows_settle(m->c);
-    mesh__moe_free(m);
+/* On a device, the comm being open. */
+MESH__RARE mesh_status mesh__moe_close(mesh_moe *moe) {
+    mesh__moe *m = mesh__moe_of(moe);
+    mesh_comm *c = moe->comm;
+    mesh_status status = c->failed ? MESH_OK : mesh__on_stream(c);
+    if (status != MESH_OK && !c->failed) return status;
+    if (!c->failed) status = mesh__rows_settle(c);
+    mesh__moe_free(m, 1);
+    memset(moe, 0, sizeof *moe);
     return status;
 }
 
 MESH_API mesh_status mesh_moe_close(mesh_moe *m) {
     mesh__moe *moe = m ? mesh__moe_of(m) : NULL;
     if (!moe) return MESH_OK;
+    if (moe->t->caps & MESH_CAP_DEVICE && moe->c->impl) MESH__ALONE(moe->c, MESH__CALLER, mesh__moe_close(m));
+    mesh__moe_free(moe, 0);
     memset(m, 0, sizeof *m);
-    if (moe->t->caps & MESH_CAP_DEVICE && moe->c->impl && !moe->c->failed)
-        MESH__ALONE(moe->c, MESH__CALLER, mesh__moe_close(moe));
-    mesh__moe_free(moe);
     return MESH_OK;
 }
 
@@ -331,9 +336,8 @@ MESH__PRIVATE mesh_status mesh__moe_pack(mesh_moe *moe, const mesh__moe_slot *s,
     r.rows = s->sent, r.width = m->d.width;
     r.to = mesh__matrix(m->wire[0].p, m->d.dtype, r.width);
     r.from = mesh__matrix(tokens, m->d.dtype, r.width);
-    r.from.stride[1] = r.from.stride[2]; /* choice k of token t is row t * top_k + k: the token's */
-    r.from.stride[2] = 0;
-    r.from.count[0] = m->d.top_k, r.from.count[1] = INT64_MAX;
+    r.from.stride[0] = 0; /* choice k of token t is row t * top_k + k: the token's */
+    r.from.count[0] = m->d.top_k;
     r.index = s->asked;
     return mesh__rows(moe->comm, &r);
 }

@@ -250,6 +250,7 @@ MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list
     void *group = mesh__impl(c)->group[0]->handle;
     mesh_status status = mesh__on_stream(c);
     if (status != MESH_OK) return status;
+    mesh__impl(c)->beside = 1;
     return mesh__norm_said(c, t->ops->scale(t, group, parts, mesh__norm_parts(list, n, t->rank, 1, parts), factor),
                            function);
 }

@@ -37,8 +37,10 @@ MESH__INLINE unsigned char *mesh__row_at(const mesh_matrix *m, int64_t row) {
     unsigned char *base = (unsigned char *)m->base;
     int64_t next;
     if (m->count[0] == 1 && m->count[1] == 1) return base + row * m->stride[2];
-    next = row / m->count[0];
-    return base + row % m->count[0] * m->stride[0] + next % m->count[1] * m->stride[1] +
+    next = row < INT32_MAX && m->count[0] < INT32_MAX ? (int64_t)((uint32_t)row / (uint32_t)m->count[0])
+                                                      : row / m->count[0];
+    if (m->count[1] == 1) return base + (row - next * m->count[0]) * m->stride[0] + next * m->stride[2];
+    return base + (row - next * m->count[0]) * m->stride[0] + next % m->count[1] * m->stride[1] +
            next / m->count[1] * m->stride[2];
 }
 
@@ -62,19 +64,31 @@ MESH__PRIVATE void mesh__words_move(const mesh_rows *r) {
     }
 }
 
+/* How many rows from `row` on lie side by side on both sides. */
+MESH__INLINE int64_t mesh__rows_run(const mesh_rows *r, int64_t row, int dense) {
+    int64_t n = 1;
+    if (!dense) return 1;
+    if (!r->index) return r->rows - row;
+    while (row + n < r->rows && r->index[row + n] == r->index[row] + n) n++;
+    return n;
+}
+
 MESH__PRIVATE void mesh__rows_move(const mesh_rows *r) {
-    size_t nbytes = (size_t)r->width * mesh_dtype_bytes((mesh_dtype)r->to.dtype);
-    int64_t row;
-    if (nbytes == 4 && r->index && r->from.base && mesh__is_dense(&r->to, 4) && mesh__is_dense(&r->from, 4)) {
+    int64_t nbytes = r->width * (int64_t)mesh_dtype_bytes((mesh_dtype)r->to.dtype), row, n;
+    int dense = mesh__is_dense(&r->to, nbytes) && mesh__is_dense(&r->from, nbytes);
+    if (nbytes == 4 && r->index && r->from.base && dense) {
         mesh__words_move(r);
         return;
     }
-    for (row = 0; row < r->rows; row++) {
+    for (row = 0; row < r->rows; row += n) {
         int64_t from = r->index ? r->index[row] : row;
-        if (from < 0 || !r->from.base)
-            memset(mesh__row_at(&r->to, row), 0, nbytes);
-        else
-            memcpy(mesh__row_at(&r->to, row), mesh__row_at(&r->from, from), nbytes);
+        n = 1;
+        if (from < 0 || !r->from.base) {
+            memset(mesh__row_at(&r->to, row), 0, (size_t)nbytes);
+            continue;
+        }
+        n = mesh__rows_run(r, row, dense);
+        memcpy(mesh__row_at(&r->to, row), mesh__row_at(&r->from, from), (size_t)(n * nbytes));
     }
 }
 
@@ -268,10 +282,15 @@ MESH__PRIVATE void mesh__rows_here(const mesh_rows *r) {
 
 /* Is there somebody to do it? */
 MESH__PRIVATE mesh_status mesh__rows_check(const mesh_comm *c, mesh_error *err) {
-    if (!mesh__by_device(c) || MESH__HAS(c->transport->ops, rows)) return MESH_OK;
-    return mesh__fail(err, MESH_ERR_UNSUPPORTED, c->transport->rank,
-                      "the transport (%s) has memory that is not the host's, and no kernels for it",
-                      c->transport->ops->name);
+    mesh_transport *t = c->transport;
+    const mesh_ops *o = t->ops;
+    mesh_rows none;
+    if (!mesh__by_device(c)) return MESH_OK;
+    if (!MESH__HAS(o, rows) || !MESH__HAS(o, alloc) || !MESH__HAS(o, free) || !MESH__HAS(o, copy))
+        return mesh__fail(err, MESH_ERR_UNSUPPORTED, t->rank,
+                          "the transport (%s) has memory that is not the host's, and no kernels for it", o->name);
+    memset(&none, 0, sizeof none);
+    return o->rows(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, &none, err);
 }
 
 /* Memory of the kind that the rows have. The caller says what fails. */
@@ -289,22 +308,23 @@ MESH__PRIVATE void mesh__rows_free(mesh_comm *c, void *p) {
         mesh_transport_free(c->transport, p);
 }
 
-MESH__PRIVATE mesh_status mesh__rows_said(mesh_comm *c, mesh_status status) {
-    if (status == MESH_OK || c->failed) return c->failed ? (mesh_status)c->error.status : MESH_OK;
-    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s: the transport (%s) says: %s",
-                             c->transport->inside.call, c->transport->ops->name, mesh_status_text(status));
-}
-
 /* On a device: on the caller's stream. */
 MESH__PRIVATE mesh_status mesh__rows(mesh_comm *c, const mesh_rows *r) {
     mesh_transport *t = c->transport;
     mesh__comm_impl *impl = mesh__impl(c);
+    mesh_error why = MESH_ZERO;
+    mesh_status status;
     if (!r->rows) return MESH_OK;
-    if (mesh__by_device(c))
-        return c->failed ? (mesh_status)c->error.status
-                         : mesh__rows_said(c, t->ops->rows(t, impl->group[0]->handle, impl->stream, r));
-    mesh__rows_here(r);
-    return MESH_OK;
+    if (!mesh__by_device(c)) {
+        mesh__rows_here(r);
+        return MESH_OK;
+    }
+    if (c->failed) return (mesh_status)c->error.status;
+    impl->beside = 1;
+    status = t->ops->rows(t, impl->group[0]->handle, impl->stream, r, &why);
+    if (status == MESH_OK) return MESH_OK;
+    return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s", t->inside.call,
+                             why.text[0] ? why.text : mesh_status_text(status));
 }
 
 MESH__PRIVATE mesh_status mesh__rows_zero(mesh_comm *c, void *p, uint64_t nbytes) {
@@ -326,16 +346,12 @@ MESH__PRIVATE mesh_status mesh__rows_copy(mesh_comm *c, void *dst, const void *s
 
 /* What was put on the caller's stream is over: memory may be given back. */
 MESH__PRIVATE mesh_status mesh__rows_settle(mesh_comm *c) {
-    mesh_transport *t = c->transport;
-    void *group = mesh__impl(c)->group[0]->handle;
     mesh_error why = MESH_ZERO;
-    mesh_status status = MESH_OK;
+    mesh_status status;
     if (!mesh__by_device(c)) return MESH_OK;
-    if (c->failed) return (mesh_status)c->error.status;
-    if (MESH__HAS(t->ops, fence)) status = t->ops->fence(t, group, mesh__impl(c)->stream, MESH_FENCE_ON);
-    if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
-    if (status == MESH_OK || c->failed) return mesh__rows_said(c, status);
-    return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s%s%s", t->inside.call, mesh_status_text(status),
-                             why.text[0] ? ": " : "", why.text);
+    status = c->failed ? (mesh_status)c->error.status : mesh__beside_settle(c, &why);
+    if (status == MESH_OK || c->failed) return c->failed ? (mesh_status)c->error.status : MESH_OK;
+    return mesh__comm_broken(c, status, why.rank, "mesh_%s: %s%s%s", c->transport->inside.call,
+                             mesh_status_text(status), why.text[0] ? ": " : "", why.text);
 }
 #endif /* MESH_ROWS_IMPLEMENTED */

@@ -87,7 +87,7 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
                 scratch, the rest of which it works in.
    scale        Every element of a list of parts times a factor: in f64, rounded once.
    rows         What mesh_rows_op says, on `stream` itself, behind what is there: in no group's order, so that a group's messages may be under way. What goes
-                wrong later is told by the group's next marks.
+                wrong later is told by the group's next marks. Of no rows: nothing is done; UNSUPPORTED where nothing can be, on every rank.
    memory_register  Every member of the group gives memory of the same size, at the same place in its order of calls. On all of them it is registered
                 or on none: then *handle is NULL and that is OK. memory_unregister is each one's own.
 
@@ -326,7 +326,7 @@ typedef struct mesh_ops {
     int (*fd)(mesh_transport *t); /* -1: none */
     mesh_status (*squares)(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums);
     mesh_status (*scale)(mesh_transport *t, void *group, const mesh_part *list, int n, double factor);
-    mesh_status (*rows)(mesh_transport *t, void *group, void *stream, const mesh_rows *r);
+    mesh_status (*rows)(mesh_transport *t, void *group, void *stream, const mesh_rows *r, mesh_error *why);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */

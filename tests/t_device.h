@@ -328,10 +328,12 @@ static mesh_status device_reduce(mesh_transport *t, void *group, int op, int dty
 
 static device_queue *device_stream(device *d, void *stream) { return stream ? (device_queue *)stream : &d->stream; }
 
-static mesh_status device_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r) {
+static mesh_status device_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r, mesh_error *why) {
     device *d = device_of(t);
-    device_item *i = device_issue(device_stream(d, stream), DEVICE_ROWS, 0);
-    (void)group;
+    device_item *i;
+    (void)group, (void)why;
+    if (!r->rows) return MESH_OK;
+    i = device_issue(device_stream(d, stream), DEVICE_ROWS, 0);
     i->rows = *r;
     i->rows.to.base = device_real(d, r->to.base);
     i->rows.from.base = device_real(d, r->from.base);

@@ -263,6 +263,21 @@ static void experts_bits_rank(mesh_transport *t, void *ctx) {
     mesh_moe_close(&m);
     mesh_comm_close(&c);
 }
+/* A moe outlives its comm, of which nothing is left. */
+static void experts_alone_rank(mesh_transport *t, void *ctx) {
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe m;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "ep=2", NULL, 20 * SECOND)) return;
+    d.experts = 2, d.top_k = 1, d.width = 6, d.dtype = MESH_F32, d.max_tokens = 1;
+    CHECK_OK(mesh_moe_open(&m, &c, "ep", &d), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    memset(&c, 0x55, sizeof c);
+    CHECK_INT(mesh_moe_close(&m), MESH_OK);
+}
+static void test_experts_alone(void) { run_world(SIM, 2, experts_alone_rank, NULL); }
+
 static void test_experts_bits(void) { run_world(SIM, 2, experts_bits_rank, NULL); }
 
 /* What travels: 8 bytes of each expert's count to each other rank, and each row that goes there_list once each way. */
@@ -373,6 +388,7 @@ static void test_experts_refused(void) {
 static const test_case experts_tests[] = {
     {"experts/routes", test_experts, 120},
     {"experts/bits", test_experts_bits, 0},
+    {"experts/alone", test_experts_alone, 0},
     {"experts/bytes", test_experts_bytes, 60},
     {"experts/refused", test_experts_refused, 60},
 };

@@ -525,6 +525,8 @@ static void no_kernels_rank(mesh_transport *boot, void *ctx) {
     mesh_nccl__state *s;
     mesh_comm c;
     mesh_error err;
+    mesh_moe m;
+    mesh_moe_desc d = MESH_ZERO;
     float *a;
     (void)ctx;
     if (boot->rank == 1) boot->allocator.alloc = no_ptx, boot->allocator.free = no_ptx_free;
@@ -539,7 +541,11 @@ static void no_kernels_rank(mesh_transport *boot, void *ctx) {
     CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
     CHECK(device_holds(&c, a, 100, 3));
     mesh_free(c.transport, a, &c.error);
-    CHECK_OK(mesh_comm_close(&c), c.error);
+    world_meet(boot);
+    d.experts = 3, d.top_k = 1, d.width = 8, d.max_tokens = 4, d.dtype = MESH_F32;
+    CHECK_INT(mesh_moe_open(&m, &c, "x", &d), MESH_ERR_UNSUPPORTED);
+    CHECK_HAS(c.error.text, "mesh_moe_open: work on rows needs kernels, and ");
+    mesh_comm_close(&c);
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
 }
 static void test_no_kernels(void) { run_world(UNIX, 3, no_kernels_rank, NULL); }

@@ -120,7 +120,149 @@ static void rows_over_rank(mesh_transport *t, void *ctx) {
 }
 static void test_rows_over(void) { run_gpus_with(2, rows_over_rank, NULL, "FAKE_CUDA_DELAY_US", "3000"); }
 
+/* Kernels that no operation follows: another stream comes behind them, mesh_comm_sync and closing wait for them, however many operations were before. */
+static void rows_beside_rank(mesh_transport *t, void *ctx) {
+    static const int32_t asked[4] = {0, 1, 0, 1};
+    mesh_comm c;
+    mesh_moe m;
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe_rows rows;
+    mesh_tensor grad;
+    int64_t length[1] = {64};
+    cudaStream_t stream[2];
+    float *x, *y, *w, host[64];
+    int32_t *expert;
+    int k, j;
+    (void)ctx;
+    for (k = 0; k < 2; k++) CHECK_INT(cudaStreamCreateWithFlags(&stream[k], cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    x = device_floats(&c, 64, 1), y = device_floats(&c, 64, 0), w = device_floats(&c, 64, 8);
+    expert = (int32_t *)(void *)device_floats(&c, 4, 0);
+    CHECK_OK(mesh_copy(&c, expert, asked, sizeof asked), c.error);
+    CHECK_OK(mesh_tensor_make(&grad, &c.on, "x:R", MESH_F32, 1, length, &c.error), c.error);
+    grad.data = w;
+    d.experts = 2, d.top_k = 1, d.width = 16, d.max_tokens = 4, d.dtype = MESH_F32;
+    CHECK_OK(mesh_moe_open(&m, &c, "x", &d), c.error);
+    for (k = 0; k < 18; k++) {
+        CHECK_OK(mesh_comm_stream(&c, stream[0]), c.error);
+        CHECK_OK(mesh_moe_dispatch(&m, 0, x, 4, expert, &rows), c.error);
+        CHECK_INT(cudaMemsetAsync(y, 0, sizeof host, stream[0]), cudaSuccess);
+        for (j = 0; j < k; j++) CHECK_OK(mesh_all_reduce(&c, "x", x, x, 1, MESH_F32, MESH_MAX), c.error);
+        CHECK_OK(mesh_moe_combine(&m, 0, rows.data, NULL, y), c.error);
+        if (k % 6 == 5) CHECK_OK(mesh_clip(&c, &grad, 1, 8, NULL), c.error);
+        if (k % 3 == 2) {
+            CHECK_OK(mesh_comm_sync(&c), c.error);
+            CHECK_INT(cudaStreamQuery(stream[0]), cudaSuccess);
+        }
+        CHECK_OK(mesh_comm_stream(&c, stream[1]), c.error);
+        CHECK_OK(mesh_copy(&c, host, y, sizeof host), c.error);
+        for (j = 0; j < 64 && host[j] == 1; j++) {}
+        if (j < 64) test_fail(__FILE__, __LINE__, "after %d operations: element %d is %g", k, j, (double)host[j]);
+    }
+    CHECK_OK(mesh_moe_dispatch(&m, 0, x, 4, expert, &rows), c.error);
+    CHECK_OK(mesh_moe_combine(&m, 0, rows.data, NULL, y), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(cudaStreamQuery(stream[1]), cudaSuccess);
+    CHECK_INT(mesh_moe_close(&m), MESH_OK); /* what it has left is the transport's until that closes */
+}
+static void test_rows_beside(void) { run_gpus_with(2, rows_beside_rank, NULL, "FAKE_CUDA_DELAY_US", "8000"); }
+
+/* A launch that fails on one rank: told by the call, on every rank. */
+static int rows_fail_in;
+static cudaError_t (*rows_launch_real)(const void *, dim3, dim3, void **, size_t, cudaStream_t);
+static cudaError_t rows_launch(const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+    if (rows_fail_in && !--rows_fail_in) return cudaErrorLaunchFailure;
+    return rows_launch_real(f, grid, block, args, shared, stream);
+}
+static void rows_launch_rank(mesh_transport *t, void *ctx) {
+    static const int32_t asked[4] = {0, 1, 0, 1};
+    mesh_comm c;
+    mesh_moe m;
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe_rows rows;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status;
+    float *x;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 5 * SECOND)) return;
+    x = device_floats(&c, 64, 0);
+    d.experts = 2, d.top_k = 1, d.width = 8, d.max_tokens = 4, d.dtype = MESH_F32;
+    CHECK_OK(mesh_copy(&c, x + 32, asked, sizeof asked), c.error);
+    CHECK_OK(mesh_moe_open(&m, &c, "b", &d), c.error);
+    rows_launch_real = s->api.cudaLaunchKernel;
+    s->api.cudaLaunchKernel = rows_launch;
+    world_meet(t);
+    rows_fail_in = t->rank == 1 ? *(int *)ctx : 0;
+    status = mesh_moe_dispatch(&m, 0, x, 4, (const int32_t *)(void *)(x + 32), &rows);
+    if (t->rank == 1) CHECK_INT(status, MESH_ERR_TRANSPORT);
+    if (t->rank == 1) CHECK_HAS(c.error.text, "mesh_moe_dispatch: work on rows");
+    while (!c.failed) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    CHECK_INT(mesh_copy(&c, &status, x, sizeof status) != MESH_OK, 1);
+    CHECK_INT(mesh_moe_close(&m), MESH_OK);
+    mesh_comm_close(&c);
+}
+static void test_rows_launch(void) {
+    int which;
+    for (which = 1; which < 3; which++) run_gpus(4, rows_launch_rank, &which);
+}
+
+/* A moe is not closed in a capture, and stays. */
+static void moe_captured_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_moe m;
+    mesh_moe_desc d = MESH_ZERO;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    d.experts = 2, d.top_k = 1, d.width = 16, d.max_tokens = 4, d.dtype = MESH_F32;
+    CHECK_OK(mesh_moe_open(&m, &c, "x", &d), c.error);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_INT(mesh_moe_close(&m), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_moe_close: the caller's stream is being captured");
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK(m.impl && !c.failed);
+    CHECK_INT(mesh_moe_close(&m), MESH_OK);
+    CHECK(!m.impl);
+    cudaGraphDestroy(graph);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_moe_captured(void) { run_gpus(2, moe_captured_rank, NULL); }
+
+/* Blocks of the device's that lie side by side, the later before the earlier. */
+static char *rows_arena;
+static cudaError_t (*rows_malloc_real)(void **, size_t);
+static cudaError_t rows_malloc(void **p, size_t n) {
+    static char *at;
+    if (!rows_arena && rows_malloc_real((void **)&rows_arena, 65536) == cudaSuccess) at = rows_arena + 65536;
+    *p = at -= n;
+    return cudaSuccess;
+}
+static void rows_neighbours_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__memory *own;
+    void *a, *b;
+    (void)ctx;
+    rows_malloc_real = s->api.cudaMalloc;
+    s->api.cudaMalloc = rows_malloc;
+    own = s->memory;
+    CHECK_INT(t->ops->alloc(t, 512, 0, &a), MESH_OK);
+    CHECK_INT(t->ops->alloc(t, 512, 0, &b), MESH_OK);
+    s->api.cudaMalloc = rows_malloc_real;
+    CHECK((char *)b + 512 == (char *)a);
+    CHECK_INT(t->ops->free(t, a), MESH_OK);
+    CHECK_INT(t->ops->free(t, b), MESH_OK);
+    s->memory = own; /* they are no blocks of CUDA's */
+}
+static void test_rows_neighbours(void) { run_gpus(1, rows_neighbours_rank, NULL); }
+
 static const test_case fake_nccl_rows_tests[] = {
+    {"nccl/fake/rows_beside", test_rows_beside, 0},
+    {"nccl/fake/rows_launch", test_rows_launch, 0},
+    {"nccl/fake/moe_captured", test_moe_captured, 0},
+    {"nccl/fake/rows_neighbours", test_rows_neighbours, 0},
     {"nccl/fake/rows_over", test_rows_over, 0},
     {"nccl/fake/ring_late", test_ring_late, 0},
     {"nccl/fake/experts_late", test_experts_late, 0},

@@ -61,8 +61,8 @@ ERRORS
     older versions, it is aborted under the rank: NCCL promises nothing then, but nothing else would free it.
 
 WHAT IT DOES NOT DO
-    minloc, maxloc, user ops and the started form of an object's broadcast: host memory only. Of mesh_parallel.h: experts, ring attention, the vocabulary's
-    cross-entropy (norms, clipping, replicas, pipelines, buckets and checkpoints take device memory). i16, u16, and, or, xor, complex products and scans go through
+    minloc, maxloc, user ops and the started form of an object's broadcast: host memory only. Of mesh_parallel.h: the
+    vocabulary's lookups. i16, u16, and, or, xor, complex products and scans go through
     sends and receives and small kernels. fp8 is reduced from NCCL 2.24 and compute capability 9.0 on, without avg.
 */
 #include <cuda_runtime_api.h>

@@ -186,6 +186,18 @@ MESH__PRIVATE mesh_status mesh_nccl__reduce(mesh_transport *t, void *group, int 
     return MESH_OK;
 }
 
+/* How the last call on a communicator went, where no mark will tell. */
+MESH__PRIVATE mesh_status mesh_nccl__told(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_error *why) {
+    mesh_status status = MESH_OK;
+    pthread_mutex_lock(&s->lock);
+    if (c->life == MESH_NCCL__ENDED) {
+        status = (mesh_status)c->end.why.status;
+        if (why) *why = c->end.why;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
 /* ---- // >>norms: sums of squares, scaling ---- */
 
 /* Slots: one per thread of a launch, folded into ever fewer: so many, in bytes from `sums` on. */
@@ -285,7 +297,7 @@ MESH__PRIVATE mesh_status mesh_nccl__scale(mesh_transport *t, void *group, const
     if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
     mesh_nccl__put(s, "clipping", mesh_nccl__put_scale(s, g->c, list, n, factor));
     mesh_nccl__leave(s, g->c);
-    return MESH_OK;
+    return mesh_nccl__told(s, g->c, NULL);
 }
 /* ---- // >>rows: of mesh_rows_op ---- */
 
@@ -315,7 +327,6 @@ MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, cudaStream_t 
                                  MESH_NCCL__mesh_rows_loss,  MESH_NCCL__mesh_rows_gradient}; /* as mesh_rows_op */
     mesh__kernel_rows args;
     uint64_t warps;
-    if (!s->has_kernels) return cudaErrorNotSupported;
     memset(&args, 0, sizeof args);
     args.to = mesh_nccl__matrix(&r->to);
     args.from = mesh_nccl__matrix(&r->from);
@@ -340,13 +351,19 @@ MESH__PRIVATE cudaError_t mesh_nccl__put_rows(mesh_nccl__state *s, cudaStream_t 
     return warps ? mesh_nccl__launch_on(s, on, kernel[r->op], &args, (warps + 7) / 8) : cudaSuccess;
 }
 
-MESH__PRIVATE mesh_status mesh_nccl__do_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r) {
+MESH__PRIVATE mesh_status mesh_nccl__do_rows(mesh_transport *t, void *group, void *stream, const mesh_rows *r,
+                                             mesh_error *why) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group *g = mesh_nccl__group_of(s, group);
     mesh__record none = mesh_nccl__no_record(0);
-    if (!mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
-    mesh_nccl__put(s, "work on rows", mesh_nccl__put_rows(s, (cudaStream_t)stream, r));
-    mesh_nccl__leave(s, g->c);
-    return MESH_OK;
+    if (!s->has_kernels)
+        return mesh__fail(why, MESH_ERR_UNSUPPORTED, s->boot->rank, "work on rows needs kernels, and %s",
+                          s->no_kernels);
+    if (!r->rows) return MESH_OK;
+    if (mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout)) {
+        mesh_nccl__put(s, "work on rows", mesh_nccl__put_rows(s, (cudaStream_t)stream, r));
+        mesh_nccl__leave(s, g->c);
+    }
+    return mesh_nccl__told(s, g->c, why);
 }
 #endif /* MESH_NCCL_BYTES_IMPLEMENTED */

@@ -113,8 +113,9 @@ MESH__PRIVATE mesh_status mesh_nccl__alloc(mesh_transport *t, uint64_t nbytes, u
 MESH__PRIVATE mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    mesh_nccl__memory *m = mesh_nccl__memory_of(s, p, 0);
-    if (!m || m->p != p) return MESH_ERR_ARGUMENT;
+    mesh_nccl__memory *m = s->memory;
+    while (m && m->p != p) m = m->next; /* the end of another may be there too */
+    if (!m) return MESH_ERR_ARGUMENT;
     if (m->pooled) {
         m->used = 0;
         return MESH_OK;

@@ -245,13 +245,18 @@ typedef struct mesh_nccl__stop {
     ncclComm_t *late; /* not NULL: a split of it that NCCL may still be writing */
 } mesh_nccl__stop;
 
+/* The kernels, by their place in MESH_KERNELS. */
+#define MESH_X(name) MESH_NCCL__##name,
+enum { MESH_KERNELS(MESH_X) MESH_NCCL__KERNELS };
+#undef MESH_X
+
 typedef struct mesh_nccl__state {
     mesh_nccl *n;
     mesh_transport *boot;
     mesh_nccl__api api;
     ncclComm_t given; /* the caller's, of all ranks; NULL: there is none */
     void *nccl_library, *cuda_library, *kernels;
-    void *kernel[48];
+    void *kernel[MESH_NCCL__KERNELS];
     mesh__batch batch; /* the moves of a post; the main thread's alone */
     int debug, max_ctas, has_kernels;
     char no_kernels[160]; /* why not */
@@ -283,11 +288,6 @@ typedef struct mesh_nccl__state {
     int news;                                                   /* something is over that progress has not told yet */
     int64_t asked;                                              /* when NCCL was last asked for errors */
 } mesh_nccl__state;
-
-/* The kernels, by their place in MESH_KERNELS. */
-#define MESH_X(name) MESH_NCCL__##name,
-enum { MESH_KERNELS(MESH_X) MESH_NCCL__KERNELS };
-#undef MESH_X
 
 MESH__PRIVATE mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }
 MESH__PRIVATE int64_t mesh_nccl__now(mesh_nccl__state *s) { return s->boot->ops->now(s->boot); }
