@@ -763,24 +763,10 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
-/* Behind what is on the caller's stream, in the comm's first group. */
-MESH__RARE mesh_status mesh__beside_fence(mesh_comm *c) {
-    mesh_transport *t = c->transport;
-    if (!MESH__HAS(t->ops, fence)) return MESH_OK;
-    return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
-}
-MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why) {
-    mesh_status status = mesh__beside_fence(c);
-    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why);
-    if (status == MESH_OK) mesh__impl(c)->beside = 0;
-    return status;
-}
-
-/* Block until what was left to streams has ended. */
-MESH__RARE void mesh__comm_settle(mesh_comm *c) {
+/* Block until the operations that were left to streams have ended. */
+MESH__RARE void mesh__detached_settle(mesh_comm *c) {
     mesh__engine *e = mesh__impl(c)->engine;
     mesh__op *op = e->detached;
-    mesh_error why;
     while (op) {
         if (op->comm != c) {
             op = op->next_detached;
@@ -789,6 +775,28 @@ MESH__RARE void mesh__comm_settle(mesh_comm *c) {
         mesh__op_wait(e, op);
         op = e->detached; /* others may have ended meanwhile */
     }
+}
+
+/* Behind what is on the caller's stream, in the comm's first group. */
+MESH__RARE mesh_status mesh__beside_fence(mesh_comm *c) {
+    mesh_transport *t = c->transport;
+    if (!MESH__HAS(t->ops, fence)) return MESH_OK;
+    return t->ops->fence(t, mesh__impl(c)->group[0]->handle, mesh__impl(c)->stream, MESH_FENCE_ON);
+}
+MESH__RARE mesh_status mesh__beside_settle(mesh_comm *c, mesh_error *why) {
+    mesh_status status;
+    mesh__detached_settle(c); /* one that fails lets the stream go on */
+    if (c->failed) return (mesh_status)c->error.status;
+    status = mesh__beside_fence(c);
+    if (status == MESH_OK) status = mesh__group_settle(c, mesh__impl(c)->group[0]->handle, why);
+    if (status == MESH_OK) mesh__impl(c)->beside = 0;
+    return status;
+}
+
+/* Block until what was left to streams has ended. */
+MESH__RARE void mesh__comm_settle(mesh_comm *c) {
+    mesh_error why;
+    mesh__detached_settle(c);
     if (mesh__impl(c)->beside && !c->failed) mesh__beside_settle(c, &why);
 }
 

@@ -206,6 +206,35 @@ static void test_rows_launch(void) {
     for (which = 1; which < 3; which++) run_gpus(4, rows_launch_rank, &which);
 }
 
+/* A rank whose block does not end: the others are told, and do not take what they have for a result. */
+static void ring_stuck_block(void *ctx, const mesh_attention_part *p) {
+    if (*(int *)ctx == 1) world_await(0, 2);
+    (void)p;
+}
+static void ring_stuck_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_attention a = MESH_ZERO;
+    mesh_status status;
+    float *x;
+    int back = *(int *)ctx, rank = t->rank;
+    if (!open_comm(t, &c, "x=-1", NULL, SECOND)) return;
+    x = device_floats(&c, 4096, 0);
+    a.batch = a.heads = a.kv_heads = 1, a.width = 4, a.sequence = 12, a.dtype = MESH_F32;
+    a.q = a.k = a.v = x, a.out = x + 512, a.lse = x + 1024;
+    a.grad_out = x, a.grad_q = x + 1536, a.grad_k = x + 2048, a.grad_v = x + 2560;
+    a.forward = a.backward = ring_stuck_block, a.ctx = &rank;
+    status = back ? mesh_ring_attention_backward(&c, "x", &a) : mesh_ring_attention(&c, "x", &a);
+    CHECK(status != MESH_OK);
+    CHECK(c.failed);
+    CHECK_HAS(c.error.text, back ? "mesh_ring_attention_backward" : "mesh_ring_attention");
+    if (rank != 1) world_say(0);
+    mesh_comm_close(&c);
+}
+static void test_ring_stuck(void) {
+    int back;
+    for (back = 0; back < 2; back++) run_gpus(3, ring_stuck_rank, &back);
+}
+
 /* A moe is not closed in a capture, and stays. */
 static void moe_captured_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -262,6 +291,7 @@ static void test_rows_neighbours(void) { run_gpus(1, rows_neighbours_rank, NULL)
 static const test_case fake_nccl_rows_tests[] = {
     {"nccl/fake/rows_beside", test_rows_beside, 0},
     {"nccl/fake/rows_launch", test_rows_launch, 0},
+    {"nccl/fake/ring_stuck", test_ring_stuck, 0},
     {"nccl/fake/moe_captured", test_moe_captured, 0},
     {"nccl/fake/rows_neighbours", test_rows_neighbours, 0},
     {"nccl/fake/rows_over", test_rows_over, 0},
