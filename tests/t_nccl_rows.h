@@ -101,6 +101,7 @@ static void rows_over_rank(mesh_transport *t, void *ctx) {
     ring_part_make(&p, t->size, t->rank, &r);
     seen.move = gpu_move, seen.at = stream;
     r.a.ctx = &seen, r.a.forward = ring_forward_there, r.a.backward = ring_backward_there;
+    ring_part_free(&r);
     for (i = 0; i < 8; i++) r.data[i] = device_floats(&c, r.nbytes / 4, 0);
     r.a.q = r.data[0], r.a.k = r.data[1], r.a.v = r.data[2], r.a.grad_out = r.data[3], r.a.out = r.data[4];
     r.a.grad_q = r.data[5], r.a.grad_k = r.data[6], r.a.grad_v = r.data[7];
@@ -284,7 +285,11 @@ static void rows_neighbours_rank(mesh_transport *t, void *ctx) {
     CHECK((char *)b + 512 == (char *)a);
     CHECK_INT(t->ops->free(t, a), MESH_OK);
     CHECK_INT(t->ops->free(t, b), MESH_OK);
-    s->memory = own; /* they are no blocks of CUDA's */
+    while (s->memory != own) { /* they are no blocks of CUDA's */
+        mesh_nccl__memory *next = s->memory->next;
+        mesh_transport_free(s->boot, s->memory);
+        s->memory = next;
+    }
 }
 static void test_rows_neighbours(void) { run_gpus(1, rows_neighbours_rank, NULL); }
 
