@@ -139,7 +139,7 @@ static void given_rank(mesh_transport *boot, void *ctx) {
     comm = given_make(&api, job, boot->rank);
     if (job->what != GIVEN_BY_SOME || boot->rank != 1) desc.comm = comm;
     if (job->what == GIVEN_ELSEWHERE && boot->rank == 1) desc.device = 1 + 5;
-    if (job->what == GIVEN_STUCK) desc.open_timeout_ns = SECOND;
+    if (job->what == GIVEN_STUCK) desc.open_timeout_ns = 4 * SECOND; /* all have to come before, on a slow machine too */
     status = mesh_nccl_open(&gpu, boot, &desc, &err);
     if (job->what <= GIVEN_NONBLOCKING || job->what == GIVEN_KILLED) {
         CHECK_OK(status, err);
