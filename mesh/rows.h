@@ -245,6 +245,22 @@ MESH__PRIVATE void mesh__logits_gradient(const mesh_rows *r, int64_t row) {
     }
 }
 
+MESH__PRIVATE void mesh__logits_row(const mesh_rows *r, int64_t row) {
+    switch (r->op) {
+    case MESH_ROWS_MOST:
+        r->word[row] = mesh__logits_most(r, row);
+        return;
+    case MESH_ROWS_EXP:
+        mesh__logits_sums(r, row);
+        return;
+    case MESH_ROWS_LOSS:
+        r->word[row] = mesh__logits_loss(r, row);
+        return;
+    default:
+        mesh__logits_gradient(r, row);
+    }
+}
+
 MESH__PRIVATE void mesh__rows_here(const mesh_rows *r) {
     int64_t row;
     switch (r->op) {
@@ -263,19 +279,7 @@ MESH__PRIVATE void mesh__rows_here(const mesh_rows *r) {
     default:
         break;
     }
-    for (row = 0; row < r->rows; row++) switch (r->op) {
-        case MESH_ROWS_MOST:
-            r->word[row] = mesh__logits_most(r, row);
-            break;
-        case MESH_ROWS_EXP:
-            mesh__logits_sums(r, row);
-            break;
-        case MESH_ROWS_LOSS:
-            r->word[row] = mesh__logits_loss(r, row);
-            break;
-        default:
-            mesh__logits_gradient(r, row);
-        }
+    for (row = 0; row < r->rows; row++) mesh__logits_row(r, row);
 }
 
 /* ---- // >>anywhere: from inside of a call. What fails on one rank fails on every one ---- */

@@ -146,7 +146,7 @@ static void ring_backward(void *ctx, const mesh_attention_part *p) {
             }
 }
 
-/* The same of a part that lies there_list. */
+/* The same of a part that lies elsewhere. */
 static void ring_forward_there(void *ctx, const mesh_attention_part *p) {
     there_part w = MESH_ZERO;
     w.move = ((ring_seen *)ctx)->move, w.at = ((ring_seen *)ctx)->at;

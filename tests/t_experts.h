@@ -263,6 +263,8 @@ static void experts_bits_rank(mesh_transport *t, void *ctx) {
     mesh_moe_close(&m);
     mesh_comm_close(&c);
 }
+static void test_experts_bits(void) { run_world(SIM, 2, experts_bits_rank, NULL); }
+
 /* A moe outlives its comm, of which nothing is left. */
 static void experts_alone_rank(mesh_transport *t, void *ctx) {
     mesh_moe_desc d = MESH_ZERO;
@@ -278,9 +280,7 @@ static void experts_alone_rank(mesh_transport *t, void *ctx) {
 }
 static void test_experts_alone(void) { run_world(SIM, 2, experts_alone_rank, NULL); }
 
-static void test_experts_bits(void) { run_world(SIM, 2, experts_bits_rank, NULL); }
-
-/* What travels: 8 bytes of each expert's count to each other rank, and each row that goes there_list once each way. */
+/* What travels: 8 bytes of each expert's count to each other rank, and each row that goes elsewhere once each way. */
 static void experts_bytes_rank(mesh_transport *t, void *ctx) {
     static const int32_t asked[4] = {0, 1, 1, 1};
     float tokens[4 * 6] = {0}, weight[4] = {1, 1, 1, 1}, out[32 * 6], grad[32 * 6], grad_weight[4];

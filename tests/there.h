@@ -41,7 +41,7 @@ static void there_back(there_list *w) {
     w->n = 0;
 }
 
-/* A part of ring attention on the host, while what it is of lies there_list: test functions of the kind of mesh_attention_block. `move` copies to the host's
+/* A part of ring attention on the host, while what it is of lies elsewhere: test functions of the kind of mesh_attention_block. `move` copies to the host's
    memory (or from it) behind what was put on the stream. */
 typedef void (*there_move)(void *at, void *host, void *there, size_t nbytes, int to_host);
 

@@ -174,8 +174,7 @@ static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH
 
 #ifdef __CUDACC__
 #define MESH__K_DEVICE static __device__ __forceinline__
-#define MESH__K_KERNEL(name) extern "C" __global__ void name(const mesh__kernel_args a)
-#define MESH__K_ROWS(name) extern "C" __global__ void name(const mesh__kernel_rows a)
+#define MESH__K_ENTRY(name, arguments) extern "C" __global__ void name(const arguments a)
 #define MESH__K_BATCH(name, words)      \
     struct name##_words {               \
         unsigned long long word[words]; \
@@ -189,24 +188,15 @@ static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH
 #define MESH__K_ANY
 #else
 #define MESH__K_DEVICE static inline
-#define MESH__K_KERNEL(name)                                                                                  \
-    enum { name##_bytes = sizeof(mesh__kernel_args) };                                                        \
-    static inline void name##_of(mesh__kernel_args a, unsigned long long thread, unsigned long long threads); \
-    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {          \
-        mesh__kernel_args a;                                                                                  \
-        memcpy(&a, parameter, sizeof a);                                                                      \
-        name##_of(a, thread, threads);                                                                        \
-    }                                                                                                         \
-    static inline void name##_of(mesh__kernel_args a, unsigned long long thread, unsigned long long threads)
-#define MESH__K_ROWS(name)                                                                                    \
-    enum { name##_bytes = sizeof(mesh__kernel_rows) };                                                        \
-    static inline void name##_of(mesh__kernel_rows a, unsigned long long thread, unsigned long long threads); \
-    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {          \
-        mesh__kernel_rows a;                                                                                  \
-        memcpy(&a, parameter, sizeof a);                                                                      \
-        name##_of(a, thread, threads);                                                                        \
-    }                                                                                                         \
-    static inline void name##_of(mesh__kernel_rows a, unsigned long long thread, unsigned long long threads)
+#define MESH__K_ENTRY(name, arguments)                                                                 \
+    enum { name##_bytes = sizeof(arguments) };                                                         \
+    static inline void name##_of(arguments a, unsigned long long thread, unsigned long long threads);  \
+    static void name(const void *parameter, unsigned long long thread, unsigned long long threads) {   \
+        arguments a;                                                                                   \
+        memcpy(&a, parameter, sizeof a);                                                               \
+        name##_of(a, thread, threads);                                                                 \
+    }                                                                                                  \
+    static inline void name##_of(arguments a, unsigned long long thread, unsigned long long threads)
 /* Thread blocks of MESH__BATCH_THREADS, but the last one may have fewer. */
 #define MESH__K_BATCH(name, words)                                                                                       \
     enum { name##_bytes = (words) * 8 };                                                                                 \
@@ -223,6 +213,8 @@ static inline int mesh__batch_few(const mesh__batch *p) { return p->used <= MESH
 #define MESH__K_ANY __attribute__((may_alias)) /* whatever type the caller stored */
 #endif
 
+#define MESH__K_KERNEL(name) MESH__K_ENTRY(name, mesh__kernel_args)
+#define MESH__K_ROWS(name) MESH__K_ENTRY(name, mesh__kernel_rows)
 #define MESH__K_EACH(i, units) MESH__K_ONCE for (i = MESH__K_THREAD; i < (units); i += MESH__K_THREADS)
 
 typedef uint8_t MESH__K_ANY mesh__k1;
@@ -1054,6 +1046,7 @@ MESH__K_ROWS(mesh_rows_gradient) {
 }
 
 #undef MESH__K_DEVICE
+#undef MESH__K_ENTRY
 #undef MESH__K_KERNEL
 #undef MESH__K_BATCH
 #undef MESH__K_ROWS
