@@ -236,6 +236,79 @@ static void test_ring_stuck(void) {
     for (back = 0; back < 2; back++) run_gpus(3, ring_stuck_rank, &back);
 }
 
+/* One mark at a time: the watchdog wants one while the main thread puts its own, and the main thread comes to one while the marker puts it. */
+static struct {
+    mesh_nccl__state *s;
+    mesh_nccl__comm *c;
+    pthread_t main;
+    cudaError_t (*real)(cudaEvent_t, cudaStream_t);
+    int armed, held, mains, markers;
+} marks;
+static cudaError_t marks_record(cudaEvent_t event, cudaStream_t stream) {
+    int is_main = pthread_equal(pthread_self(), marks.main), i;
+    if (!marks.armed) return marks.real(event, stream);
+    pthread_mutex_lock(&marks.s->lock);
+    if (is_main) marks.mains++;
+    else marks.markers++;
+    if (is_main) mesh_nccl__want_mark(marks.s, marks.c);
+    if (!is_main) marks.held = 1;
+    pthread_mutex_unlock(&marks.s->lock);
+    for (i = 0; i < 200 && !is_main; i++) { /* the main thread, which does not wait for this one, would be through */
+        pthread_mutex_lock(&marks.s->lock);
+        if (marks.mains) i = 200;
+        pthread_mutex_unlock(&marks.s->lock);
+        test_sleep(0.001);
+    }
+    return marks.real(event, stream);
+}
+static void marks_once_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    cudaStream_t stream;
+    float *x;
+    int by_marker, marking;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    x = device_floats(&c, 64, 1);
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    memset(&marks, 0, sizeof marks);
+    marks.s = mesh_nccl__of(t);
+    marks.c = mesh_nccl__group_of(marks.s, mesh__impl(&c)->group[0]->handle)->c;
+    marks.main = pthread_self();
+    marks.real = marks.s->api.cudaEventRecord;
+    marks.s->api.cudaEventRecord = marks_record;
+    for (by_marker = 0; by_marker < 2; by_marker++) {
+        CHECK_OK(mesh_all_reduce(&c, "x", x, x, 64, MESH_F32, MESH_MAX), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        CHECK_OK(mesh_all_reduce(&c, "x", x, x, 64, MESH_F32, MESH_MAX), c.error);
+        pthread_mutex_lock(&marks.s->lock);
+        while (marks.c->marking) pthread_cond_wait(&marks.s->out, &marks.s->lock);
+        if (marks.c->issued == marks.c->marked) marks.c->marked--; /* the watchdog was here: there is one to put again */
+        marks.mains = marks.markers = marks.held = 0;
+        marks.armed = 1;
+        if (by_marker) mesh_nccl__want_mark(marks.s, marks.c);
+        pthread_mutex_unlock(&marks.s->lock);
+        for (marking = by_marker; marking;) {
+            pthread_mutex_lock(&marks.s->lock);
+            marking = !marks.held;
+            pthread_mutex_unlock(&marks.s->lock);
+        }
+        pthread_mutex_lock(&marks.s->lock);
+        mesh_nccl__mark_now(marks.s, marks.c);
+        while (marks.c->marking) pthread_cond_wait(&marks.s->out, &marks.s->lock);
+        marks.armed = 0;
+        CHECK_INT(marks.mains, !by_marker);
+        CHECK_INT(marks.markers, by_marker);
+        pthread_mutex_unlock(&marks.s->lock);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+    }
+    marks.s->api.cudaEventRecord = marks.real;
+    CHECK_OK(mesh_free(t, x, &c.error), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_marks_once(void) { run_gpus(1, marks_once_rank, NULL); }
+
 /* A moe is not closed in a capture, and stays. */
 static void moe_captured_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -296,6 +369,7 @@ static void test_rows_neighbours(void) { run_gpus(1, rows_neighbours_rank, NULL)
 static const test_case fake_nccl_rows_tests[] = {
     {"nccl/fake/rows_beside", test_rows_beside, 0},
     {"nccl/fake/rows_launch", test_rows_launch, 0},
+    {"nccl/fake/marks_once", test_marks_once, 0},
     {"nccl/fake/ring_stuck", test_ring_stuck, 0},
     {"nccl/fake/moe_captured", test_moe_captured, 0},
     {"nccl/fake/rows_neighbours", test_rows_neighbours, 0},

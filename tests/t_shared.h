@@ -816,23 +816,26 @@ static void shared_lost_page_rank(mesh_transport *t, void *ctx) {
     for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);
 }
 
-/* The same where the other rank gives one of the two up. */
+/* The same where the other rank gives one of the two up, at which both have come. */
 static void shared_given_page_rank(mesh_transport *t, void *ctx) {
     mesh_comm c[2];
     mesh_request r[2];
     float *both = shared_one_page(t, c);
-    int k, status[2], first = *(const int *)ctx;
+    int k, first = *(const int *)ctx;
     if (!both) return;
     if (!t->rank) {
         for (k = 0; k < 2; k++) shared_half_start(c, both, k, &r[k]);
         world_say(0);
-        for (k = 0; k < 2; k++) status[k ? 1 - first : first] = mesh_wait(r[k ? 1 - first : first]);
-        CHECK(status[0] != MESH_OK); /* the other may have come to its end before it was given up */
-        world_say(1);
+        world_await(1, 1); /* and does not go on meanwhile: it would come to its end */
+        for (k = 0; k < 2; k++) CHECK(mesh_wait(r[k ? 1 - first : first]) != MESH_OK);
+        CHECK_HAS(c[0].error.text, "in one page with that of an operation that was given up");
+        world_say(2);
     } else {
         world_await(0, 1);
         shared_half_start(c, both, 1, &r[1]);
-        if (mesh_comm_close(&c[1]) == MESH_ERR_STATE) world_await(1, 1);
+        CHECK_INT(mesh_comm_close(&c[1]), MESH_ERR_STATE);
+        world_say(1);
+        world_await(2, 1);
     }
     for (k = 0; k < 2; k++) mesh_comm_close(&c[k]);
 }

@@ -80,7 +80,10 @@ MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
         mesh_nccl__comm *c;
         int left = 0;
         pthread_mutex_lock(&s->lock);
-        for (c = s->comm; c; c = c->next) mesh_nccl__mark_now(s, c);
+        for (c = s->comm; c; c = c->next) {
+            if (c->marking) continue; /* a full queue may keep the marker */
+            mesh_nccl__mark_now(s, c);
+        }
         mesh_nccl__look(s);
         for (c = s->comm; c; c = c->next) {
             int busy = c->nmarks > 0 || (c->life != MESH_NCCL__ENDED && c->completed < c->issued);
@@ -119,7 +122,7 @@ MESH__RARE int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
     pthread_mutex_unlock(&s->lock);
     while (busy && mesh_nccl__now(s) < deadline) {
         pthread_mutex_lock(&s->lock);
-        for (busy = 0, c = s->comm; c; c = c->next) busy |= c->marking && !s->marker_left;
+        for (busy = 0, c = s->comm; c; c = c->next) busy |= c->wanted && !s->marker_left;
         pthread_mutex_unlock(&s->lock);
         if (busy) mesh_nccl__nap(200000);
     }

@@ -183,7 +183,8 @@ typedef struct mesh_nccl__comm {
     cudaStream_t captured_on;           /* where `captured` was recorded */
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
-    int64_t marking;                    /* since when the marker is about to put one on `on`; 0: it is not */
+    int64_t marking;                    /* since when one is being put on `on`, or is wanted; 0: none */
+    int wanted;                         /* the marker is to put it, or does */
     mesh_nccl__mark *mark;              /* a ring */
     int first_mark, nmarks, mark_cap;
     mesh_nccl__history past;

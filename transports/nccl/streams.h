@@ -28,6 +28,7 @@ MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_
 MESH__PRIVATE void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
     if (c->issued == c->marked || c->marking) return;
     c->marking = mesh_nccl__now(s);
+    c->wanted = 1;
     pthread_cond_signal(&s->want);
 }
 
@@ -278,13 +279,12 @@ MESH__PRIVATE int mesh_nccl__mark_add(mesh_nccl__state *s, mesh_nccl__comm *c, c
     return 1;
 }
 
-/* Put a mark behind what has been issued in a communicator, if it has none: by the main thread, or by the marker. The caller holds `lock`,
-   which is let go of meanwhile: a stream whose queue is full keeps its caller. */
-MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
+/* Put a mark behind what has been issued in a communicator, if it has none. The caller holds `lock`, which is let go of meanwhile: a stream whose queue
+   is full keeps its caller. */
+MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) {
     mesh_nccl__mark mark;
     mesh_error why;
     cudaError_t r;
-    if (c->issued == c->marked) return;
     mark.stream = c->on;
     mark.issued = c->issued;
     mark.deadline = c->due;
@@ -305,6 +305,22 @@ MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
     c->marked = mark.issued;
     mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
+}
+
+MESH__PRIVATE void mesh_nccl__marked(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    c->marking = 0;
+    c->wanted = 0;
+    pthread_cond_broadcast(&s->out);
+}
+
+/* The same by the main thread. One at a time: a mark that is put when all that came before is over would still be on the caller's stream when the
+   caller has been told so. */
+MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    while (c->marking) pthread_cond_wait(&s->out, &s->lock);
+    if (c->issued == c->marked) return;
+    c->marking = mesh_nccl__now(s);
+    mesh_nccl__mark_put(s, c);
+    mesh_nccl__marked(s, c);
 }
 
 /* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
@@ -343,11 +359,10 @@ static void *mesh_nccl__marker(void *arg) {
     pthread_mutex_lock(&s->lock);
     while (!s->marks_stopping) {
         mesh_nccl__comm *c = s->comm;
-        while (c && !c->marking) c = c->next;
+        while (c && !c->wanted) c = c->next;
         if (c) {
-            mesh_nccl__mark_now(s, c);
-            c->marking = 0;
-            pthread_cond_broadcast(&s->out);
+            if (c->issued != c->marked) mesh_nccl__mark_put(s, c);
+            mesh_nccl__marked(s, c);
         } else {
             pthread_cond_wait(&s->want, &s->lock);
         }
