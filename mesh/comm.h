@@ -169,6 +169,7 @@ MESH_API mesh_status mesh_transport_detach(mesh_transport *t) {
     for (i = 0; i < e->nops; i++) {
         mesh__schedule_free(&e->op[i]->schedule);
         mesh_transport_free(t, e->op[i]->ordinal);
+        mesh_transport_free(t, e->op[i]->origin.asked);
         mesh_transport_free(t, e->op[i]);
     }
     mesh__inbox_free(e->t, &e->mail);

@@ -116,6 +116,7 @@ typedef struct mesh__origin {
     uint64_t plan;          /* its stamp; 0: nothing */
     unsigned char *base[2]; /* of source and destination */
     int64_t stride[2][MESH_MAX_DIMS];
+    struct mesh__asked *asked; /* and the call itself; NULL: not known */
 } mesh__origin;
 
 typedef struct mesh__op {
@@ -477,13 +478,9 @@ MESH__PRIVATE void mesh__op_release(mesh__engine *e, mesh__op *op) {
     mesh__scratch_free(&op->schedule, MESH__SCRATCH_KEPT);
 }
 
-/* A slot whose schedule was built from this, whatever the addresses; NULL: none. */
-MESH__PRIVATE mesh__op *mesh__op_again(mesh__engine *e, const mesh__origin *from) {
-    mesh__op **at = &e->rested, *op;
-    while ((op = *at) != NULL &&
-           (op->origin.plan != from->plan || memcmp(op->origin.stride, from->stride, sizeof from->stride) != 0))
-        at = &op->next_unused;
-    if (!op) return NULL;
+/* The slot that stands there among those that keep their schedules is used again. */
+MESH__PRIVATE mesh__op *mesh__op_again(mesh__op **at) {
+    mesh__op *op = *at;
     *at = op->next_unused;
     if (++op->generation == 0) op->generation = 1;
     return op;

@@ -503,6 +503,14 @@ MESH__PRIVATE void mesh__redistribute_build(mesh_comm *c, mesh__builder *b, int 
     mesh__add_tasks(b, count, cap);
 }
 
+/* A call, as far as looking at its tensors tells all. */
+typedef struct mesh__asked {
+    uint32_t comm; /* its id; 0: it does not */
+    int ngroups;   /* that the comm had open */
+    mesh_tensor tensor[2];
+    size_t nbytes[2]; /* of this rank's parts */
+} mesh__asked;
+
 /* What its schedule is built from. Returns 0 where it is not one that may come again: those are single moves between memory apart. */
 MESH__PRIVATE int mesh__task_origin(const mesh_comm *c, const mesh__task *t, int count, mesh__origin *o) {
     const mesh__place_of *at[2];
@@ -520,20 +528,76 @@ MESH__PRIVATE int mesh__task_origin(const mesh_comm *c, const mesh__task *t, int
     return 1;
 }
 
-/* A schedule built before serves, at the addresses of now. NULL: there is none. */
-MESH__PRIVATE mesh__op *mesh__redistribute_again(mesh_comm *c, const mesh__origin *o) {
-    mesh__engine *e = mesh__impl(c)->engine;
-    mesh__op *op = mesh__op_again(e, o);
+/* A slot remembers what its schedule was built from, and what was asked for. */
+MESH__PRIVATE void mesh__origin_keep(const mesh_comm *c, mesh__op *op, const mesh__origin *from, const mesh__task *t,
+                                     const mesh_tensor *src, const mesh_tensor *dst) {
+    mesh__asked *asked = op->origin.asked;
+    int side;
+    op->origin = *from;
+    if (!asked) asked = (mesh__asked *)mesh_transport_alloc(c->transport, sizeof *asked);
+    op->origin.asked = asked;
+    if (!asked) return;
+    asked->comm = c->id;
+    asked->ngroups = mesh__impl(c)->ngroups;
+    for (side = 0; side < 2; side++) {
+        const mesh_tensor *tensor = side ? dst : src;
+        if (tensor->strides || tensor->local_shape || !mesh_equal(tensor->layout.on, &c->on)) asked->comm = 0;
+        asked->tensor[side] = *tensor;
+        asked->nbytes[side] = mesh__place_bytes(side ? &t->last : &t->at[0], t->elem[side]);
+    }
+}
+
+/* A slot with its schedule, at the addresses of now. */
+MESH__PRIVATE mesh__op *mesh__redistribute_at(mesh_comm *c, mesh__op *op, unsigned char *const *base) {
     intptr_t by[2];
     int i;
-    if (!op) return NULL;
-    for (i = 0; i < 2; i++) by[i] = (intptr_t)((uintptr_t)o->base[i] - (uintptr_t)op->origin.base[i]);
+    for (i = 0; i < 2; i++) {
+        by[i] = (intptr_t)((uintptr_t)base[i] - (uintptr_t)op->origin.base[i]);
+        op->origin.base[i] = base[i];
+    }
     for (i = 0; i < op->schedule.nxfers && (by[0] || by[1]); i++) {
         mesh_xfer *x = &op->schedule.xfer[i];
         x->base = (void *)((uintptr_t)x->base + (uintptr_t)by[x->direction != MESH_SEND]);
     }
-    mesh__op_identify(e, op, c, mesh__group_find(mesh__impl(c), NULL));
+    mesh__op_identify(mesh__impl(c)->engine, op, c, mesh__group_find(mesh__impl(c), NULL));
     return op;
+}
+
+/* A schedule built before serves. NULL: there is none. */
+MESH__PRIVATE mesh__op *mesh__redistribute_again(mesh_comm *c, const mesh__origin *o) {
+    mesh__op **at = &mesh__impl(c)->engine->rested, *op;
+    while ((op = *at) != NULL &&
+           (op->origin.plan != o->plan || memcmp(op->origin.stride, o->stride, sizeof o->stride) != 0))
+        at = &op->next_unused;
+    return op ? mesh__redistribute_at(c, mesh__op_again(at), o->base) : NULL;
+}
+
+/* A tensor as it was asked for then, but for where its data is. */
+MESH__PRIVATE int mesh__asked_alike(const mesh_comm *c, const mesh_tensor *a, const mesh_tensor *b) {
+    const mesh_layout *l = &a->layout, *k = &b->layout;
+    return l->on == k->on && l->ndim == k->ndim && a->dtype == b->dtype && a->add == b->add && !b->strides &&
+           !b->local_shape && a->elem_bytes == b->elem_bytes && !a->data == !b->data &&
+           !memcmp(&l->spec, &k->spec, sizeof l->spec) &&
+           !memcmp(l->shape, k->shape, (size_t)l->ndim * sizeof *l->shape) &&
+           (k->on == &c->on || mesh_equal(k->on, &c->on)); /* where it is may stand another mesh by now */
+}
+
+/* The same call as one before, but for where the data is: what was found of it then holds, and nothing of it is looked at again, which cost more than
+   all the rest where what was moved has pushed it out of the caches. NULL: it is not known, or the parts overlap here. */
+MESH__PRIVATE mesh__op *mesh__redistribute_asked(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst) {
+    mesh__op **at = &mesh__impl(c)->engine->rested, *op;
+    const mesh__asked *a = NULL;
+    unsigned char *base[2];
+    for (; (op = *at) != NULL; at = &op->next_unused) {
+        a = op->origin.asked;
+        if (a && a->comm == c->id && a->ngroups == mesh__impl(c)->ngroups && mesh__asked_alike(c, &a->tensor[0], src) &&
+            mesh__asked_alike(c, &a->tensor[1], dst))
+            break;
+    }
+    if (!op || mesh__overlap(src->data, a->nbytes[0], dst->data, a->nbytes[1])) return NULL;
+    base[0] = op->origin.base[0] ? (unsigned char *)src->data : NULL;
+    base[1] = op->origin.base[1] ? (unsigned char *)dst->data : NULL;
+    return mesh__redistribute_at(c, mesh__op_again(at), base);
 }
 
 /* The operation of a redistribution whose scratch a dry build has told. NULL: no memory. */
@@ -610,7 +674,7 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     if (again) op = mesh__redistribute_again(c, &from);
     if (status == MESH_OK && r && !op && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the operation");
-    if (again && op) op->origin = from;
+    if (again && op) mesh__origin_keep(c, op, &from, task, src, dst);
     mesh_transport_free(t, b.item);
     mesh_transport_free(t, b.after);
     mesh_transport_free(t, b.chain);
@@ -624,12 +688,15 @@ MESH__PRIVATE mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
                                                          const mesh_tensor *dst, int count, mesh_request *r) {
     int kind = MESH_CALL_REDISTRIBUTE;
     mesh__group *g = NULL;
+    mesh__op *op;
     mesh_error why;
     mesh_status status = mesh__call_begin(c, NULL, kind, r, &g);
     if (status != MESH_OK) return status;
     if (count < 0 || (count && (!src || !dst)))
         return count < 0 ? mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d tensors; 0 or more", count)
                          : mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%s is NULL", src ? "dst" : "src");
+    if (count == 1 && !plans && (op = mesh__redistribute_asked(c, src, dst)) != NULL)
+        return mesh__call_launch(c, op, r);
     memset(&why, 0, sizeof why);
     status = mesh__redistribute_start(c, plans, src, dst, count, NULL, r, &why);
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);

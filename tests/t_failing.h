@@ -487,6 +487,7 @@ static void failing_cool(failing_rank *k) {
         mesh__op *op = e->op[i];
         mesh__schedule_free(&op->schedule);
         mesh_transport_free(t, op->ordinal);
+        mesh_transport_free(t, op->origin.asked);
         mesh_transport_free(t, op);
     }
     mesh_transport_free(t, e->op);

@@ -814,10 +814,12 @@ static void plans_kept_rank(mesh_transport *t, void *ctx) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *pages = NULL;
     int64_t last_rows = 0, nbytes;
-    int i, k, known = 0, last_from = -1, last_to = -1, order[4], inverse[4], size = 4;
+    int i, k, known = 0, made_room = 0, last_from = -1, last_to = -1, order[4], inverse[4], size = 4;
     const char *name = "x";
+    const mesh__engine *e;
     (void)ctx;
     if (!open_comm(t, &c, "a=2,b=-1", NULL, 20 * SECOND)) return;
+    e = mesh__impl(&c)->engine;
     desc.scratch_cap = 500;
     CHECK_OK(mesh_comm_open(&other, t, &c.on, &desc, &err), err);
     for (i = 0; i < DRAWS; i++) {
@@ -842,8 +844,10 @@ static void plans_kept_rank(mesh_transport *t, void *ctx) {
             CHECK_OK(mesh_redistribute(on, &src, &dst), on->error);
             CHECK_INT(wrong_part(&dst, t->rank, from == NSPECS - 1 ? 2 : 1), 0);
             CHECK(kept == NULL || kept->hash == fresh.hash);
+            CHECK(e->ring[(e->ring_count - 1) % MESH__RING].record.count == fresh.hash);
             kept = mesh__plan_kept(on, &d);
-            CHECK(kept != NULL && kept->hash == fresh.hash);
+            CHECK(kept == NULL || kept->hash == fresh.hash);
+            made_room += kept == NULL; /* while its schedule, which served, stayed */
         }
         free(src.data), free(dst.data);
     }
@@ -857,6 +861,7 @@ static void plans_kept_rank(mesh_transport *t, void *ctx) {
     }
     for (i = 0; i < LIST; i++) free(list[0][i].data), free(list[1][i].data);
     CHECK_INT(posix_memalign(&pages, page, 6 * page), 0);
+    CHECK(made_room < DRAWS / 20);
     CHECK(known > DRAWS / 3); /* of 84 different ones and more, in the room of 64 for each comm */
     for (i = 0; i < 6; i++) {
         mesh_tensor src, dst;
@@ -1014,8 +1019,137 @@ static void test_schedules_kept(void) {
     run_world(SHARED, 4, schedules_kept_rank, NULL);
 }
 
+/* The same call again looks at nothing: it plans nothing, nor asks what was planned. One that differs in anything is looked at as the first one was. */
+static int asked_anew(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, mesh_status expected) {
+    mesh__comm_impl *impl = mesh__impl(c);
+    void *plans = impl->plans;
+    int anew;
+    impl->plans = NULL; /* what is kept of a plan is kept here */
+    CHECK_INT(mesh_redistribute(c, src, dst), expected);
+    anew = impl->plans != NULL;
+    if (anew) mesh_transport_free(c->transport, impl->plans);
+    impl->plans = plans;
+    return anew;
+}
+static void asked_rank(mesh_transport *t, void *ctx) {
+    static const int turned[4] = {2, 3, 0, 1};
+    enum { ROWS = 24, COLUMNS = 8 };
+    mesh_tensor src, dst, other[2];
+    mesh_desc shape = MESH_ZERO;
+    mesh_table table;
+    int64_t strides[2];
+    int sizes[2] = {2, 2}, inverse[4], i;
+    const char *names[2] = {"a", "b"};
+    mesh_box box;
+    mesh_comm c;
+    mesh_error err;
+    mesh on;
+    float *spare = (float *)calloc(ROWS * COLUMNS, 4);
+    (void)ctx;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    on = c.on;
+    two_layouts(&c, &src, &dst, "b:S(0)", "a:S(1) b:S(0)", ROWS, COLUMNS);
+    src.layout.on = dst.layout.on = &on;
+    set_part(&src, t->rank, 1);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error); /* the first plans, the second's schedule stays */
+    for (i = 0; i < 3; i++) {
+        memset(dst.data, 0, 4 * (size_t)mesh_tensor_count(&dst, t->rank));
+        CHECK(!asked_anew(&c, &src, &dst, MESH_OK));
+        CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+    }
+    other[0] = src, other[1] = dst; /* at other addresses, there and back */
+    other[0].data = spare, other[1].data = spare + ROWS * COLUMNS / 2;
+    set_part(&other[0], t->rank, 2);
+    CHECK(!asked_anew(&c, &other[0], &other[1], MESH_OK));
+    CHECK_INT(wrong_part(&other[1], t->rank, 2), 0);
+    CHECK(!asked_anew(&c, &src, &dst, MESH_OK));
+    CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+    /* What differs, in memory or in what it is. */
+    other[1].add = 1;
+    CHECK(asked_anew(&c, &other[0], &other[1], MESH_OK));
+    CHECK_INT(wrong_part(&other[1], t->rank, 4), 0);
+    other[1] = dst;
+    mesh_tensor_box(&dst, t->rank, &box);
+    strides[0] = 1, strides[1] = box.shape[0];
+    other[1].strides = strides;
+    CHECK(asked_anew(&c, &src, &other[1], MESH_OK));
+    CHECK_INT(((float *)dst.data)[1], (box.offset[0] + 1) * 3 + box.offset[1]);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_redistribute(&c, &src, &other[1]), c.error);
+    CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+    CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+    other[1] = dst;
+    other[0].data = src.data, other[0].dtype = MESH_I32, other[1].dtype = MESH_I32;
+    CHECK(asked_anew(&c, &other[0], &other[1], MESH_OK));
+    CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+    other[0] = src;
+    other[0].layout.shape[0] = other[1].layout.shape[0] = ROWS - 1;
+    other[1].dtype = MESH_F32;
+    set_part(&other[0], t->rank, 3);
+    CHECK(asked_anew(&c, &other[0], &other[1], MESH_OK));
+    CHECK_INT(wrong_part(&other[1], t->rank, 3), 0);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_redistribute(&c, &other[0], &other[1]), c.error);
+    CHECK_OK(mesh_spec_parse(&other[1].layout.spec, &on, "a:S(0)", 2, &err), err);
+    other[1].data = spare;
+    CHECK(asked_anew(&c, &other[0], &other[1], MESH_OK));
+    CHECK_INT(wrong_part(&other[1], t->rank, 3), 0);
+    set_part(&src, t->rank, 1);
+    /* Another mesh stands where this one was: the ranks of its first line are those of this one's second. */
+    CHECK_OK(mesh_table_make(&table, turned, 4, inverse, 4, &err), err);
+    shape.shape = sizes, shape.names = names, shape.naxes = 2, shape.table = &table;
+    CHECK_OK(mesh_make(&on, &shape, &err), err);
+    other[0] = src, other[1] = dst;
+    CHECK(!mesh_equal(&on, &c.on));
+    set_part(&other[0], t->rank, 1);
+    CHECK_OK(mesh_redistribute(&c, &other[0], &other[1]), c.error);
+    CHECK_INT(wrong_part(&other[1], t->rank, 1), 0);
+    on = c.on;
+    set_part(&src, t->rank, 1);
+    CHECK_INT(mesh_redistribute(&c, &src, &dst), MESH_OK);
+    CHECK_INT(wrong_part(&dst, t->rank, 1), 0);
+    CHECK(!asked_anew(&c, &src, &dst, MESH_OK));
+    CHECK_OK(mesh_group_open(&c, "b,a"), c.error); /* a group that is open now may serve better */
+    CHECK(asked_anew(&c, &src, &dst, MESH_OK));
+    CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+    CHECK(!asked_anew(&c, &src, &dst, MESH_OK));
+    free(src.data), free(dst.data), free(spare);
+    mesh_comm_close(&c);
+}
+/* What cannot be. */
+static void asked_refused_rank(mesh_transport *t, void *ctx) {
+    static const int64_t part[2] = {1, 1};
+    enum { ROWS = 24, COLUMNS = 8 };
+    mesh_tensor src, dst, bad[2];
+    mesh_comm c;
+    int i, what = *(const int *)ctx;
+    if (!open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    two_layouts(&c, &src, &dst, "b:S(0)", "a:S(1) b:S(0)", ROWS, COLUMNS);
+    set_part(&src, t->rank, 1);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+    CHECK(!asked_anew(&c, &src, &dst, MESH_OK));
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    bad[0] = src, bad[1] = dst;
+    if (what == 0) bad[1].data = (float *)src.data + 3;
+    if (what == 1) bad[0].local_shape = part;
+    if (what == 2) bad[1].data = NULL;
+    if (what == 3) bad[1].layout.on = NULL;
+    CHECK_INT(mesh_redistribute(&c, &bad[0], &bad[1]), MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, what == 0   ? "source and destination overlap in memory"
+                            : what == 1 ? "source: the local shape has 1 in dim 1"
+                            : what == 2 ? "destination: the data is NULL"
+                                        : "destination: layout.on, its mesh, is NULL");
+    free(src.data), free(dst.data);
+    mesh_comm_close(&c);
+}
+static void test_asked(void) {
+    int what;
+    run_world(SIM, 4, asked_rank, NULL);
+    run_world(TCP, 4, asked_rank, NULL);
+    for (what = 0; what < 4; what++) run_world(SIM, 4, asked_refused_rank, &what);
+}
+
 static const test_case redistribute_tests[] = {
     {"redistribute/schedules_kept", test_schedules_kept, 0},
+    {"redistribute/asked", test_asked, 0},
     {"redistribute/plans_kept", test_plans_kept, 0},
     {"redistribute/orders_of_dims", test_orders_of_dims, 0},
     {"redistribute/transposed", test_transposed, 0},

@@ -35,7 +35,7 @@ static void law_split(void) {
 
 /* A non-blocking comm launches later than it returns; until then, it takes no other call. */
 static void law_non_blocking(void) {
-    setenv("FAKE_NCCL_LAUNCH_US", "100000", 1);
+    setenv("FAKE_NCCL_LAUNCH_US", "400000", 1); /* a rank beside may not get a core for as long */
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm = must_open(0), child = (ncclComm_t)&config;
     cudaStream_t stream = new_stream();
