@@ -68,6 +68,7 @@ BEHIND IT
     mesh/request.h       requests; by way of comm.h (comms, groups, memory), control.h, waits.h, failure.h, engine.h (these included first)
     mesh/build.h         what serves a call; by way of levels.h, algorithms.h, schedule.h, kernels.h, tuning.h, transport.h
     mesh/p2p.h           send, receive, exchange, shift, halos                                                (these at the end)
+    mesh/messages.h      messages of unknown length
     mesh/redistribute.h  tensors from one layout to another
 */
 #if !defined(MESH_COLLECTIVES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COLLECTIVES_IMPLEMENTED))
@@ -1111,6 +1112,7 @@ MESH_API mesh_status mesh_reduce_scatter_many(mesh_comm *c, const char *axes, co
 #define MESH__BEHIND_COLLECTIVES
 #include "mesh/p2p.h"
 #include "mesh/host_bytes.h"
+#include "mesh/messages.h"
 #include "mesh/redistribute.h"
 #undef MESH__BEHIND_COLLECTIVES
 #endif

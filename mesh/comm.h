@@ -987,12 +987,12 @@ MESH__PRIVATE mesh_status mesh__call_begin(mesh_comm *c, const char *axes, int k
 MESH__PRIVATE mesh_status mesh__call_prepared(mesh_comm *c, mesh__op *op, mesh_request *r) {
     mesh__engine *e = mesh__impl(c)->engine;
     const char *axes = op->group->axes;
-    int kind = op->schedule.call.kind, extends = op->schedule.extend != NULL;
+    int kind = op->schedule.call.kind, fixed = mesh__op_is_fixed(op);
     mesh__impl(c)->preparing = 0;
-    if (extends || op->schedule.out_of_memory) {
+    if (!fixed || op->schedule.out_of_memory) {
         mesh__op_release(e, op);
-        return mesh__refuse(c, extends ? MESH_ERR_UNSUPPORTED : MESH_ERR_MEMORY, kind, axes,
-                            extends ? "it has no schedule that could be prepared" : "no memory for the schedule");
+        return mesh__refuse(c, fixed ? MESH_ERR_MEMORY : MESH_ERR_UNSUPPORTED, kind, axes,
+                            fixed ? "no memory for the schedule" : "it has no schedule that could be prepared");
     }
     op->kept = 1;
     op->state = MESH__RESTING;

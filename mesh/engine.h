@@ -428,6 +428,11 @@ MESH__PRIVATE int mesh__op_is_call(const mesh__op *op) {
     return op->schedule.nsteps && op->schedule.step[0].kind == MESH__CALL;
 }
 
+/* Has it the same schedule every time? */
+MESH__PRIVATE int mesh__op_is_fixed(const mesh__op *op) {
+    return !op->schedule.extend && !mesh__call_is(op->schedule.call.kind, MESH_VARIABLE);
+}
+
 /* Did its posts go into a graph? */
 MESH__PRIVATE int mesh__op_captured(const mesh__op *op) {
     const mesh__step *last = op->schedule.nsteps ? &op->schedule.step[op->schedule.nsteps - 1] : NULL;

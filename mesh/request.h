@@ -300,7 +300,7 @@ MESH_API mesh_status mesh_arm(mesh_transport *t, int64_t *wake) {
 MESH__PRIVATE mesh_status mesh__keep_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_keep");
-    if (op->schedule.extend) {
+    if (!mesh__op_is_fixed(op)) {
         mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
                    mesh__call_name(op->schedule.call.kind));
         return MESH_ERR_UNSUPPORTED;

@@ -43,6 +43,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh_collectives.h": ["mesh/build.h", "mesh/request.h"],
     "mesh/p2p.h": ["mesh_collectives.h"],
     "mesh/host_bytes.h": ["mesh_collectives.h"],
+    "mesh/messages.h": ["mesh/p2p.h", "mesh/host_bytes.h"],
     "mesh/parts.h": ["mesh/host_bytes.h", "mesh/layout.h"],
     "mesh/stages.h": ["mesh_collectives.h", "mesh/plan.h"],
     "mesh/redistribute.h": ["mesh/stages.h"],
@@ -102,7 +103,7 @@ ARROWS = {  # room: what it includes of the library, in order
 }
 BEHIND = {  # what a front door brings at its end, for who comes in by it
     "mesh.h": ["mesh/transform.h", "mesh/degrees.h", "mesh/views.h", "mesh/show.h", "mesh/layout.h", "mesh/local.h", "mesh/explain.h", "mesh/retired.h"],
-    "mesh_collectives.h": ["mesh/p2p.h", "mesh/host_bytes.h", "mesh/redistribute.h"],
+    "mesh_collectives.h": ["mesh/p2p.h", "mesh/host_bytes.h", "mesh/messages.h", "mesh/redistribute.h"],
     "mesh_parallel.h": ["mesh/random.h", "mesh/norm.h", "mesh/replicas.h", "mesh/buckets.h", "mesh/vocabulary.h", "mesh/attention.h", "mesh/pipeline_run.h", "mesh/experts.h"],
     "mesh_checkpoint.h": ["mesh/save.h", "mesh/load.h"],
     "transports/mesh_socket.h": ["transports/socket/open.h"],

@@ -82,6 +82,9 @@ static mesh_status device_free(mesh_transport *t, void *p) {
     free(m);
     return MESH_OK;
 }
+static void device_left(mesh_transport *t) { /* of what failed, the transport's */
+    while (device_of(t)->memory) device_free(t, device_of(t)->memory->shown);
+}
 
 /* Where the bytes are; NULL: not of this device. */
 static void *device_real(const device *d, const void *p) {
@@ -625,7 +628,7 @@ static void device_absent_rank(mesh_transport *t, void *ctx) {
     mesh_object_free(&c, &o);
     mesh_free(t, x.tensor.data, &c.error);
     mesh_comm_close(&c);
-    while (device_of(t)->memory) device_free(t, device_of(t)->memory->shown); /* of what failed, the transport's */
+    device_left(t);
 }
 static void test_device_absent(void) {
     int what;
@@ -677,12 +680,24 @@ static void device_replicas_rank(mesh_transport *t, void *ctx) {
 }
 static void test_device_replicas(void) { device_world(4, device_replicas_rank, NULL); }
 
+static void device_messages_wrong_rank(mesh_transport *t, void *ctx) {
+    messages_there_wrong_rank(t, ctx);
+    device_left(t);
+}
+static void test_device_messages(void) {
+    static const int sizes[] = {1, 2, 3, 4, 5};
+    int i;
+    for (i = 0; i < 5; i++) device_world(sizes[i], messages_there_rank, NULL);
+    for (i = 0; i < 5; i++) device_world(2, device_messages_wrong_rank, &i);
+}
+
 static const test_case device_tests[] = {
     {"device/cuts", test_device_cuts, 0},
     {"device/ring", test_device_ring, 0},
     {"device/experts", test_device_experts, 0},
     {"device/moe_closed", test_device_moe, 0},
     {"device/loss", test_device_loss, 0},
+    {"device/messages", test_device_messages, 0},
     {"device/replicas", test_device_replicas, 0},
     {"device/absent", test_device_absent, 0},
     {"device/checkpoint", test_device_checkpoint, 0},

@@ -1,4 +1,4 @@
-/* mesh/p2p.h: messages of unknown length, tags, in place. What conformance.h does not cover: what is refused, who disagrees, who waits. */
+/* mesh/messages.h, p2p.h: messages of unknown length, tags, in place. What conformance.h does not cover: what is refused, who disagrees, who waits. */
 #ifndef T_MESSAGES_H
 #define T_MESSAGES_H
 

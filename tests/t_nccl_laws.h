@@ -180,17 +180,15 @@ static void test_many_pieces(void) { run_gpus(2, many_pieces_rank, NULL); }
 
 /* ---- memory: whose are these bytes; the pool gives way to the user ---- */
 
-/* Messages match in the order of issue: no tags, no lengths that travel ahead. In place goes through the device's memory. */
+/* Messages match in the order of issue: no tags. In place goes through the device's memory. */
 static void messages_rank(mesh_transport *t, void *ctx) {
     int what;
     (void)ctx;
-    for (what = 0; what < 4; what++) {
+    for (what = 0; what < 2; what++) {
         float host[1000];
         void *p;
         mesh_comm c;
         mesh_request r;
-        mesh_object o = MESH_ZERO;
-        size_t got;
         mesh_status status = MESH_OK;
         int k;
         if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
@@ -219,16 +217,53 @@ static void messages_rank(mesh_transport *t, void *ctx) {
         CHECK_OK(mesh_barrier(&c, NULL), c.error);
         world_meet(t);
         if (what == 1) status = mesh_send_start(&c, "x#1", !t->rank, p, 4, MESH_F32, &r);
-        if (what == 2) status = mesh_sendrecv_v_start(&c, "x", !t->rank, p, 4, !t->rank, p, 4, &got, MESH_F32, &r);
-        if (what == 3) status = mesh_recv_object_start(&c, "x", !t->rank, &o, &r);
         CHECK_INT(status, what ? MESH_ERR_UNSUPPORTED : MESH_OK);
-        if (what) CHECK_HAS(c.error.text, "without tags, lengths known");
+        if (what) CHECK_HAS(c.error.text, "in the order of issue, without tags; leave \"#1\" out");
         world_meet(t);
         mesh_free(c.transport, p, &c.error);
         mesh_comm_close(&c);
     }
 }
 static void test_messages(void) { run_gpus(2, messages_rank, NULL); }
+
+static void test_lengths_ahead(void) {
+    static const int sizes[] = {1, 2, 3, 4};
+    int i;
+    for (i = 0; i < 4; i++) run_gpus(sizes[i], messages_there_rank, NULL);
+}
+static void test_lengths_wrong(void) {
+    int what;
+    for (what = 0; what < 5; what++) run_gpus(2, messages_there_wrong_rank, &what);
+}
+static void test_lengths_late(void) { run_gpus_with(3, messages_there_rank, NULL, "FAKE_CUDA_DELAY_US", "1000"); }
+
+/* The host cannot wait for a length in a capture: that is said, and the comm goes on. */
+static void lengths_captured_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh_request r;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    size_t got = 7;
+    float *p;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    p = device_floats(&c, 64, 0);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_INT(mesh_shift_v_start(&c, "x", 1, 1, p, 4, p + 32, 8, &got, MESH_F32, &r), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_shift_v_start: the caller's stream is being captured");
+    CHECK_INT(r.generation, 0);
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    cudaGraphDestroy(graph);
+    CHECK(!c.failed);
+    CHECK_OK(mesh_shift_v(&c, "x", 1, 1, p, 4, p + 32, 8, &got, MESH_F32), c.error);
+    CHECK_INT(got, 4);
+    CHECK_OK(mesh_free(t, p, &c.error), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_lengths_captured(void) { run_gpus(2, lengths_captured_rank, NULL); }
 
 static void memory_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -750,6 +785,10 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/fake/averages", test_averages, 60},
     {"nccl/fake/many_pieces", test_many_pieces, 60},
     {"nccl/messages", test_messages, 60},
+    {"nccl/messages_lengths", test_lengths_ahead, 90},
+    {"nccl/messages_wrong", test_lengths_wrong, 60},
+    {"nccl/fake/messages_late", test_lengths_late, 90},
+    {"nccl/messages_captured", test_lengths_captured, 60},
     {"nccl/fake/memory", test_memory, 60},
     {"nccl/fake/told", test_told, 60},
     {"nccl/fake/order_of_calls", test_order_of_calls, 60},

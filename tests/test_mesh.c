@@ -50,6 +50,7 @@
 #include "t_attention.h"
 #include "t_pipeline.h"
 #include "t_checkpoint.h"
+#include "t_messages_there.h"
 #include "t_device.h"
 #include "t_socket.h"
 #include "t_engine.h"

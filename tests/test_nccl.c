@@ -15,6 +15,7 @@
 #include "t_nccl_pipeline.h"
 #include "t_nccl_state.h"
 #include "t_nccl_rows.h"
+#include "t_messages_there.h"
 #include "t_nccl_laws.h"
 #include "t_nccl_failures.h"
 

@@ -613,11 +613,12 @@ static void conf_moves(conf_case *c, size_t count) {
                                      count + (size_t)from, c->d, &r),
                  count, 0, (count + (size_t)from) * c->elem);
     }
-    if (!(c->t->caps & MESH_CAP_ORDERED)) { /* lengths that travel ahead, under a tag */
+    { /* lengths that travel ahead, under a tag where there are some */
         int from = (int)((me + n - 1) % n);
         size_t got = 77, room = count + (size_t)n + 2;
-        char axes[MESH_MAX_AXES * MESH_NAME_BYTES + 8];
-        mesh__text text = mesh__text_on(axes, sizeof axes);
+        char tagged[MESH_MAX_AXES * MESH_NAME_BYTES + 8];
+        const char *axes = c->t->caps & MESH_CAP_ORDERED ? c->axes : tagged;
+        mesh__text text = mesh__text_on(tagged, sizeof tagged);
         mesh__put(&text, "%s#5", c->axes ? c->axes : "");
         conf_clear(c);
         conf_contribution(c, 0, from, 0, count + (size_t)from, c->want);
