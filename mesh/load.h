@@ -91,7 +91,9 @@ MESH__PRIVATE mesh_status mesh__folder_read(mesh__load *l, mesh__catalog *named,
     mesh_status status = mesh__text_read(&l->index, l->folder, MESH__INDEX, &there, err);
     if (status != MESH_OK) return status;
     if (there) {
-        status = mesh__index_read(named, l->index.p, (size_t)l->index.len, err);
+        mesh_error why;
+        status = mesh__index_read(named, l->index.p, (size_t)l->index.len, &why);
+        if (status != MESH_OK) return mesh__fail(err, status, -1, "%s/%s", mesh__path_short(l->folder).text, why.text);
     } else {
         struct stat s;
         char path[MESH__PATH_BYTES];

@@ -434,6 +434,7 @@ static void test_checkpoint_torn(void) {
         state_begin();
         file_edit(index, 0, 0, i);
         load_says("model.safetensors.index.json: byte ");
+        load_says(strrchr(checkpoint_folder, '/') ? strrchr(checkpoint_folder, '/') : checkpoint_folder);
     }
     folder_empty();
     load_says("holds no checkpoint: neither model.safetensors.index.json nor model.safetensors");

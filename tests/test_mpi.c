@@ -102,6 +102,22 @@ static void conform_mpi(int native) {
     unsetenv("MESH_TIMEOUT");
     unsetenv("MESH_MPI_NATIVE");
 }
+
+/* Whose collectives serve is everybody's choice. */
+static void test_native_alike(void) {
+    mesh_mpi net;
+    mesh_error err;
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (rank == size - 1) setenv("MESH_MPI_NATIVE", "1", 1);
+    CHECK_INT(mesh_mpi_open(&net, MPI_COMM_WORLD, &err), MESH_ERR_MISMATCH);
+    CHECK_INT(err.rank, size - 1);
+    CHECK_HAS(err.text, "mesh_mpi_open: MESH_MPI_NATIVE is set on rank ");
+    CHECK_HAS(err.text, " and not set on rank 0; the same on all");
+    unsetenv("MESH_MPI_NATIVE");
+    if (open_mpi(&net, MPI_COMM_WORLD)) CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
 static void test_native(void) { conform_mpi(1); }
 static void test_scheduled(void) { conform_mpi(0); }
 
@@ -847,6 +863,7 @@ static const test_case tests[] = {
     {"mpi/copies", test_copies, 0},
     {"mpi/native", test_native, 0},
     {"mpi/native_limits", test_native_limits, 0},
+    {"mpi/native_alike", test_native_alike, 0},
     {"mpi/scheduled", test_scheduled, 0},
     {"mpi/transport", test_transport, 0},
     {"mpi/many_under_way", test_many_under_way, 0},

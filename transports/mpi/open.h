@@ -205,7 +205,7 @@ MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, M
     return status;
 }
 
-/* Which ranks are on one host, and whether more of them are here than there are cores. */
+/* Which ranks are on one host, whether more of them are here than there are cores; and do all have MPI's collectives, or none? */
 MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, int64_t deadline, mesh_error *err) {
     mesh_transport *t = &s->net->base;
     uint64_t *hash = (uint64_t *)mesh_transport_alloc(t, ((size_t)t->size + 1) * sizeof *hash);
@@ -213,12 +213,16 @@ MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, int64_t deadline, mesh
     mesh_status status;
     int i, k, code, here = 0;
     if (!hash) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
-    hash[t->size] = mesh_env_host();
+    hash[t->size] = mesh_env_host() << 1 | (uint64_t)(s->native != 0);
     code = MPI_Iallgather(&hash[t->size], 8, MPI_BYTE, hash, 8, MPI_BYTE, s->control, &r);
     status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, err)
                                  : mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
     if (status == MESH_ERR_TIMEOUT) return status; /* MPI may still write there */
     for (i = 0; i < t->size && status == MESH_OK; i++) {
+        if ((hash[i] ^ hash[0]) & 1)
+            status = mesh__fail(err, MESH_ERR_MISMATCH, i,
+                                "mesh_mpi_open: MESH_MPI_NATIVE is %s on rank %d and %s on rank 0; the same on all",
+                                hash[i] & 1 ? "set" : "not set", i, hash[0] & 1 ? "set" : "not set");
         for (k = 0; hash[k] != hash[i];) k++;
         s->host[i] = k;
         here += hash[i] == hash[t->size];
@@ -330,7 +334,8 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     net->base.timeout_ns = (int64_t)seconds * 1000000000;
     status = inter ? mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first")
                    : mesh_mpi__begin(s, comm, err);
-    if (status != MESH_OK) mesh_mpi__release(s, 1);
+    if (status != MESH_OK)
+        mesh_mpi__release(s, status != MESH_ERR_MISMATCH); /* that one every rank hears, and nothing was sent */
     return status;
 }
 
