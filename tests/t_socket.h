@@ -279,6 +279,46 @@ static void test_join_twice(void) {
                       {2, 3, 1, "s", NULL, MESH_OK, NULL, 0, 0}};
     run_joins(j, 4, NULL);
 }
+/* A world that is left in good order, and come together again at the same port, over and over. */
+static void join_again_child(int rank, int size) {
+    mesh_error err;
+    int k;
+    test_failures = 0;
+    for (k = 0; k < 12 && !test_failures; k++) {
+        mesh_socket net;
+        mesh_socket_desc d = socket_desc(rank, size, join_port, k ? 0 : join_fd);
+        mesh_comm c;
+        d.open_timeout_ns = 20 * SECOND;
+        CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+        if (!rank && !k) close(join_fd); /* from now on it listens by itself */
+        if (test_failures) break;
+        if (open_comm(&net.base, &c, "x=-1", NULL, 20 * SECOND)) {
+            CHECK_OK(mesh_barrier(&c, NULL), c.error);
+            CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        }
+        CHECK_INT(mesh_socket_close(&net), MESH_OK);
+    }
+    fflush(NULL);
+    exit(test_failures ? 1 : 0);
+}
+static void test_join_again(void) {
+    enum { RANKS = 7 };
+    pid_t pid[RANKS];
+    int i, status;
+    join_fd = listen_loopback(AF_INET, &join_port);
+    CHECK(join_fd >= 0);
+    fflush(NULL);
+    for (i = 0; i < RANKS; i++)
+        if ((pid[i] = fork()) == 0) {
+            if (i) close(join_fd);
+            join_again_child(i, RANKS);
+        }
+    close(join_fd);
+    for (i = 0; i < RANKS; i++) {
+        CHECK(test_wait_child(pid[i], test_now() + 50, &status));
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
 static void test_join_size(void) {
     const join j[] = {{0, 2, 0, "s", "missing: rank 1", MESH_ERR_TIMEOUT, NULL, SECOND, 0},
                       {1, 3, 0, "s", "world has 3 ranks, rank 0 says 2", MESH_ERR_TRANSPORT, NULL, 0, 0}};
@@ -589,6 +629,7 @@ static const test_case socket_tests[] = {
     {"socket/join_wrong_secret", test_join_wrong_secret, 0},
     {"socket/join_missing", test_join_missing, 0},
     {"socket/join_twice", test_join_twice, 0},
+    {"socket/join_again", test_join_again, 0},
     {"socket/join_size", test_join_size, 0},
     {"socket/join_ipv6", test_join_ipv6, 0},
     {"socket/join_no_secret", test_join_no_secret, 0},

@@ -77,16 +77,28 @@ MESH__RARE void mesh_socket__hello(mesh_socket__impl *s, int to, unsigned char *
     mesh__put64(hello + 16 + 64, s->job ? s->job : s->identity);
 }
 
-MESH__RARE void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, const char *refusal) {
+MESH__RARE void mesh_socket__verdict(mesh_socket__impl *s, mesh_socket__conn *c, int verdict, const char *why) {
     unsigned char m[MESH_SOCKET__S2];
-    size_t length = strlen(refusal);
+    size_t length = strlen(why);
     if (length > MESH_SOCKET__VERDICT_TEXT) length = MESH_SOCKET__VERDICT_TEXT;
     mesh_socket__mac(s, c, "S", NULL, 0, m);
-    mesh__put32(m + 32, refusal[0] != 0);
+    mesh__put32(m + 32, (uint32_t)verdict);
     mesh__put32(m + 36, (uint32_t)length);
     mesh_socket__raw(s, c, m, MESH_SOCKET__S2);
-    if (length) mesh_socket__raw(s, c, refusal, length);
+    if (length) mesh_socket__raw(s, c, why, length);
     mesh_socket__flush(s, c);
+}
+
+/* Has this rank left the world that rank 0 is still in, for another? Its goodbye may lie unread. */
+MESH__RARE int mesh_socket__comes_again(const mesh_socket__impl *s, int rank) {
+    const mesh_socket__peer *p = &s->peer[rank];
+    struct pollfd f;
+    if (s->in_open) return 0;
+    if (s->closing || p->goodbye) return 1;
+    if (p->gone || !p->conn) return 0;
+    f.fd = p->conn->fd;
+    f.events = POLLIN;
+    return poll(&f, 1, 0) > 0;
 }
 
 /* The accepting side has heard who it is. */
@@ -94,7 +106,7 @@ MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn 
     int rank = (int)mesh__get32(hello), size = (int)mesh__get32(hello + 4), meant = (int)mesh__get32(hello + 12);
     int joins = mesh__get32(hello + 8) == MESH_SOCKET__JOINS, moves = mesh__get32(hello + 8) == MESH_SOCKET__MOVES;
     uint64_t job = mesh__get64(hello + 16 + 64);
-    int me = s->net->base.rank;
+    int me = s->net->base.rank, later = 0;
     char text[MESH_SOCKET__VERDICT_TEXT];
     mesh__text t = mesh__text_on(text, sizeof text);
     mesh_socket__peer *p;
@@ -111,16 +123,18 @@ MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn 
             &t,
             "rank %d of another job, or on its way to rank %d, has reached rank %d; give each job its own port and secret",
             rank, meant, me);
+    else if (joins && (later = mesh_socket__comes_again(s, rank)))
+        mesh__put(&t, "rank 0 is still in the world that rank %d has left", rank);
     else if (s->peer[rank].gone)
         mesh__put(&t, "rank %d is not waited for any more", rank);
     else if (joins && me == 0 && (!s->in_open || s->peer[rank].conn))
         mesh__put(&t, "rank %d is given twice: another process has joined as rank %d; give every process its own RANK",
                   rank, rank);
     if (t.len) {
-        mesh_socket__log(s, rank >= 0 && rank < s->net->base.size && s->peer[rank].gone ? 2 : 1,
+        mesh_socket__log(s, later || (rank >= 0 && rank < s->net->base.size && s->peer[rank].gone) ? 2 : 1,
                          "mesh_socket: refused a connection: %s", text);
-        mesh__copy_text(s->stranger, sizeof s->stranger, text);
-        mesh_socket__verdict(s, c, text);
+        if (!later) mesh__copy_text(s->stranger, sizeof s->stranger, text);
+        mesh_socket__verdict(s, c, later ? MESH_SOCKET__LATER : MESH_SOCKET__REFUSED, text);
         mesh_socket__break(c, MESH_SOCKET__GAVE_WAY);
         return;
     }
@@ -130,7 +144,7 @@ MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn 
         p->settled = 1;
     }
     if (p->conn || (p->coming && me < rank)) { /* both sides began: the lower rank's connection stands */
-        mesh_socket__verdict(s, c, "!");
+        mesh_socket__verdict(s, c, MESH_SOCKET__REFUSED, "!");
         mesh_socket__break(c, MESH_SOCKET__GAVE_WAY);
         return;
     }
@@ -140,7 +154,7 @@ MESH__RARE void mesh_socket__introduced(mesh_socket__impl *s, mesh_socket__conn 
         mesh_socket__entry_read(&s->book[rank], hello + 16);
         s->joined++;
     }
-    mesh_socket__verdict(s, c, "");
+    mesh_socket__verdict(s, c, MESH_SOCKET__WELCOME, "");
     mesh_socket__established(s, c);
 }
 
@@ -195,8 +209,8 @@ MESH__RARE void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__con
         if (g[0] == '!') {
             mesh_socket__break(c, MESH_SOCKET__GAVE_WAY); /* the peer's own connection is coming */
         } else {
-            if (s->in_open) mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
-            c->refused = 1;
+            if (s->in_open && !c->later) mesh__copy_text(s->refusal, sizeof s->refusal, (const char *)g);
+            c->refused = !c->later;
             mesh_socket__conn_failed(c, (const char *)g, 0);
         }
     } else if (!mesh_socket__proves(s, c, "S", NULL, 0, g)) {
@@ -211,6 +225,7 @@ MESH__RARE void mesh_socket__greeting_out(mesh_socket__impl *s, mesh_socket__con
         mesh_socket__conn_failed(c, "a verdict that is none", 0);
     } else {
         c->await = MESH_SOCKET__AWAIT_REASON;
+        c->later = refused == MESH_SOCKET__LATER;
         c->greet_need = (int)length;
     }
 }

@@ -84,6 +84,9 @@ extern long syscall(long number, ...);
 
 #define MESH_SOCKET__MAGIC "MESH\3\0\r\n" /* the fifth byte is the version of the wire format */
 
+/* What the accepting side says of a hello. LATER: rank 0 has not left the world before. */
+enum { MESH_SOCKET__WELCOME, MESH_SOCKET__REFUSED, MESH_SOCKET__LATER };
+
 enum {
     MESH_SOCKET__HEADER = 40,
     MESH_SOCKET__HELLO = 88,
@@ -263,7 +266,8 @@ struct mesh_socket__conn {
     mesh_socket__xfer *rx_to; /* NULL with rx_left > 0: rx_early, or thrown away */
     mesh_socket__early *rx_early;
     char why[256], doubt[160]; /* doubt: why this one is believed to be lost */
-    int refused;               /* one side does not want this connection, and says why */
+    int refused;               /* one side does not want this connection, and says why; */
+    int later;                 /* or not yet: rank 0 has not left the world before */
     int starved;               /* there was no memory for the frame that is next: it lies in `in` until there is */
     int is_near;               /* both ends are on this host, as far as is known; see mesh_socket__place_known */
     int process;               /* Linux: a descriptor that tells when the peer's process ends; -1: none */
@@ -308,6 +312,9 @@ typedef struct mesh_socket__impl {
     int given_ranks;
     char secret[256];
     size_t secret_bytes;
+    /* With a progress thread: [0] is readable where something has ended since somebody armed, when so many had; -1: there is none. */
+    int ended_fd[2], armed;
+    uint32_t ended_seen;
     int lanes, tcp_fd, unix_fd, joined, in_open, closing, threaded;
     int64_t opened_by; /* a process */
     void *alive;       /* memory of inside.alive; see mesh_socket__alive_make */
