@@ -57,6 +57,7 @@ MESH__PRIVATE int mesh_socket__helper_leaving(mesh_transport *t) {
     mesh__engine *e = (mesh__engine *)t->engine;
     int state = MESH__LOAD(&h->state);
     int64_t wake;
+    mesh_socket__tell_ended(t);
     if (!e || !e->nactive || state == MESH_SOCKET__AWAKE) return 0;
     if (state == MESH_SOCKET__ASIDE) return 1;
     return mesh_socket__arm(t, &wake) != MESH_OK || mesh__wake_at(e, wake) < MESH__LOAD(&h->until);
@@ -114,6 +115,7 @@ MESH__PRIVATE void *mesh_socket__helper_main(void *arg) {
             t->inside.depth = 1;
             if (t->engine) {
                 timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine);
+                mesh_socket__tell_ended(t);
                 state = MESH_SOCKET__WAITS;
                 MESH__STORE(&h->state, state); /* before others come in: who leaves arms again what it disarmed */
             }
@@ -128,6 +130,21 @@ MESH__PRIVATE void *mesh_socket__helper_main(void *arg) {
     return NULL;
 }
 
+/* A pipe that nobody waits at. Returns 0 without. */
+MESH__PRIVATE int mesh_socket__helper_pipe(int ends[2]) {
+    if (pipe(ends)) return ends[0] = ends[1] = -1, 0;
+    return mesh_socket__nonblocking(ends[0]) && mesh_socket__nonblocking(ends[1]);
+}
+
+MESH__PRIVATE void mesh_socket__helper_free(mesh_socket__helper *h) {
+    int *const ends[4] = {&h->line[0], &h->line[1], &h->s->ended_fd[0], &h->s->ended_fd[1]}, i;
+    for (i = 0; i < 4; i++) {
+        if (*ends[i] >= 0) close(*ends[i]);
+        *ends[i] = -1;
+    }
+    mesh_transport_free(&h->s->net->base, h);
+}
+
 MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
     mesh_socket__helper *h = s->helper;
     mesh_transport *t = &s->net->base;
@@ -139,9 +156,7 @@ MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
     t->inside.leaving = NULL;
     t->inside.wake = NULL;
     s->helper = NULL;
-    close(h->line[0]);
-    close(h->line[1]);
-    mesh_transport_free(t, h);
+    mesh_socket__helper_free(h);
 }
 
 MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
@@ -152,10 +167,10 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     if (!h) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
     memset(h, 0, sizeof *h);
     h->s = s;
-    error = s->ready < 0 || pipe(h->line) ? errno : 0;
-    if (!error && (!mesh_socket__nonblocking(h->line[0]) || !mesh_socket__nonblocking(h->line[1]))) error = errno;
+    h->line[0] = h->line[1] = -1;
+    error = s->ready < 0 || !mesh_socket__helper_pipe(h->line) || !mesh_socket__helper_pipe(s->ended_fd) ? errno : 0;
     if (error) {
-        mesh_transport_free(t, h);
+        mesh_socket__helper_free(h);
         return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s",
                           strerror(error));
     }
@@ -171,9 +186,7 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     s->helper = NULL;
     t->inside.leaving = NULL;
     t->inside.wake = NULL;
-    close(h->line[0]);
-    close(h->line[1]);
-    mesh_transport_free(t, h);
+    mesh_socket__helper_free(h);
     return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s", strerror(error));
 }
 #else

@@ -692,7 +692,10 @@ MESH__PRIVATE mesh_status mesh_socket__progress(mesh_transport *t, int64_t deadl
 
 /* ---- // >>for who waits elsewhere ---- */
 
-MESH__PRIVATE int mesh_socket__fd(mesh_transport *t) { return mesh_socket__of(t)->ready; }
+MESH__PRIVATE int mesh_socket__fd(mesh_transport *t) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    return s->ended_fd[0] >= 0 ? s->ended_fd[0] : s->ready;
+}
 
 MESH__PRIVATE mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
     mesh_socket__impl *s = mesh_socket__of(t);
@@ -714,5 +717,30 @@ MESH__PRIVATE mesh_status mesh_socket__arm(mesh_transport *t, int64_t *wake) {
     for (i = 0; i < s->nconns; i++) /* of another host nobody hears when it falls silent */
         if (!s->conn[i]->is_near && now + INT64_C(1000000000) < *wake) *wake = now + INT64_C(1000000000);
     return MESH_OK;
+}
+
+/* Operations that have ended so far. */
+MESH__PRIVATE uint32_t mesh_socket__ended(const mesh_transport *t) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    return e ? e->started - (uint32_t)e->nactive : 0;
+}
+
+/* Where a thread moves everything, all that who waits elsewhere has to hear is that something has ended. */
+MESH__PRIVATE mesh_status mesh_socket__arm_for(mesh_transport *t, int64_t *wake) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    uint32_t ended = mesh_socket__ended(t);
+    char drained[64];
+    if (s->ended_fd[0] < 0) return mesh_socket__arm(t, wake);
+    *wake = INT64_MAX;
+    while (read(s->ended_fd[0], drained, sizeof drained) == (ssize_t)sizeof drained) {}
+    s->armed = ended == s->ended_seen;
+    s->ended_seen = ended;
+    return s->armed ? MESH_OK : MESH_IN_PROGRESS;
+}
+
+MESH__PRIVATE void mesh_socket__tell_ended(mesh_transport *t) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    if (!s->armed || mesh_socket__ended(t) == s->ended_seen) return;
+    s->armed = write(s->ended_fd[1], "e", 1) != 1 && errno != EAGAIN;
 }
 #endif /* MESH_SOCKET_LOOP_IMPLEMENTED */

@@ -493,7 +493,7 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops_sharing(void) {
                                  NULL,
                                  mesh_socket__control_flush,
                                  mesh_socket__locality,
-                                 mesh_socket__arm,
+                                 mesh_socket__arm_for,
                                  mesh_socket__fd,
                                  MESH_OPS_NO_KERNELS};
     return &ops;
@@ -527,7 +527,7 @@ MESH__PRIVATE const mesh_ops *mesh_socket__ops_apart(void) {
                                  NULL,
                                  mesh_socket__control_flush,
                                  mesh_socket__locality,
-                                 mesh_socket__arm,
+                                 mesh_socket__arm_for,
                                  mesh_socket__fd,
                                  MESH_OPS_NO_KERNELS};
     return &ops;
