@@ -100,6 +100,11 @@ static int law_file(char *path, const char *text, size_t n) {
     close(fd);
     return fd >= 0;
 }
+static void law_file_again(const char *path, const char *text, size_t n) {
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    CHECK(fd >= 0 && write(fd, text, n) == (ssize_t)n);
+    close(fd);
+}
 /* A world of one, with this environment: opened, or refused with this text. */
 static void law_alone(int line, const char *environment, const mesh_socket_desc *d, const char *error,
                       mesh_socket *net) {
@@ -185,6 +190,17 @@ static void test_variables(void) {
         snprintf(text, sizeof text, "MESH_SECRET_FILE=%s", full);
         law_alone(__LINE__, text, NULL, NULL, &net);
         CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 9);
+        mesh_socket_close(&net);
+        memset(long_text, 'c', 300); /* all of it counts, or nothing does */
+        law_file_again(full, "two\0words", 9);
+        law_alone(__LINE__, text, NULL, "a zero byte in it", &net);
+        law_file_again(full, "\0words", 6);
+        law_alone(__LINE__, text, NULL, "a zero byte in it", &net);
+        law_file_again(full, long_text, 256);
+        law_alone(__LINE__, text, NULL, "more than 255 bytes", &net);
+        law_file_again(full, long_text, 255);
+        law_alone(__LINE__, text, NULL, NULL, &net);
+        CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 255);
         mesh_socket_close(&net);
     }
     /* A tuning table is used, whole. */
@@ -371,11 +387,23 @@ static void test_inherited(void) {
     CHECK_INT(pipe(fd), 0);
     d = socket_desc(0, 2, 1, fd[0]);
     CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "is no listening socket");
+    CHECK_HAS(err.text, "is no listening TCP socket");
     close(fd[0]), close(fd[1]);
     d.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "is no listening socket");
+    CHECK_HAS(err.text, "is no listening TCP socket");
+    close(d.listen_fd);
+    {
+        struct sockaddr_un a = MESH_ZERO; /* it listens, where no rank comes */
+        a.sun_family = AF_UNIX;
+        snprintf(a.sun_path, sizeof a.sun_path, "/tmp/mesh-law-%ld", (long)getpid());
+        unlink(a.sun_path);
+        d.listen_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        CHECK(!bind(d.listen_fd, (struct sockaddr *)(void *)&a, sizeof a) && !listen(d.listen_fd, 1));
+        CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_ARGUMENT);
+        CHECK(strstr(err.text, "is no listening TCP socket") && !strstr(err.text, "TCP socket:"));
+        unlink(a.sun_path);
+    }
     close(d.listen_fd);
     for (insecure = 0; insecure < 3; insecure++) { /* 2: with a secret */
         memset(&any, 0, sizeof any);

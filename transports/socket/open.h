@@ -237,11 +237,14 @@ MESH__RARE mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int in
     struct sockaddr_storage bound;
     socklen_t length = sizeof bound, int_length = sizeof(int);
     int listens = 0;
+    errno = 0;
     if (getsockname(fd, (struct sockaddr *)(void *)&bound, &length) != 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_length) != 0 || !listens)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, 0,
-                          "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no listening socket%s%s",
-                          fd, errno ? ": " : "", errno ? strerror(errno) : "");
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_length) != 0 || !listens ||
+        (bound.ss_family != AF_INET && bound.ss_family != AF_INET6))
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, 0,
+            "mesh_socket_open: descriptor %d (listen_fd or MESH_LISTEN_FD) is no listening TCP socket%s%s", fd,
+            errno ? ": " : "", errno ? strerror(errno) : "");
     if (!s->secret_bytes && !insecure && !mesh_socket__is_loopback((struct sockaddr *)(void *)&bound))
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, 0,
@@ -587,14 +590,22 @@ MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const ch
     ssize_t n;
     if (!path || !*path) return MESH_OK;
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd >= 0 ? read(fd, text, cap - 1) : -1;
+    n = fd >= 0 ? read(fd, text, cap) : -1;
     error = errno;
     if (fd >= 0) close(fd);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
     if (n <= 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SECRET_FILE names \"%s\": %s", path,
                           n ? strerror(error) : "it is empty");
+    if ((size_t)n >= cap)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_socket_open: MESH_SECRET_FILE names \"%s\": more than %d bytes; it is a line of text",
+                          path, (int)cap - 1);
     text[n] = 0;
+    if (strlen(text) < (size_t)n)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_socket_open: MESH_SECRET_FILE names \"%s\": a zero byte in it; it is a line of text",
+                          path);
     *secret = text;
     return MESH_OK;
 }
@@ -626,7 +637,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
     memset(s, 0, sizeof *s);
     net->impl = s;
     s->net = net;
-    s->tcp_fd = s->unix_fd = s->ready = -1;
+    s->tcp_fd = s->unix_fd = s->ready = s->ended_fd[0] = s->ended_fd[1] = -1;
     s->schedstat = -1;
     s->slot_free = INT32_MAX;
     s->opened_by = (int64_t)getpid();
@@ -655,7 +666,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
 /* What description and environment say beside who and where: the secret, lanes, the deadline of operations, tuning, a trace. */
 MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
     const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
-    char file[300];
+    char file[sizeof s->secret];
     int bad = 0, seconds = 0;
     int64_t allowed = INT64_C(60000000000);
     mesh_status status;
