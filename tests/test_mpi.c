@@ -121,6 +121,35 @@ static void test_native_alike(void) {
 static void test_native(void) { conform_mpi(1); }
 static void test_scheduled(void) { conform_mpi(0); }
 
+/* Sums of small integers wrap, as everywhere: Open MPI's own end at the greatest number, where the loop is wide. */
+static void test_native_small(void) {
+    enum { N = 100 };
+    unsigned char a[N], b[N];
+    mesh_mpi net;
+    mesh_comm c;
+    int i, opened;
+    setenv("MESH_MPI_NATIVE", "1", 1);
+    opened = open_mpi(&net, MPI_COMM_WORLD);
+    unsetenv("MESH_MPI_NATIVE");
+    if (!opened) return;
+    if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        memset(a, 100, N);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, b, N, MESH_I8, MESH_SUM), c.error);
+        for (i = 0; i < N; i++) CHECK(b[i] == (unsigned char)(100 * net.base.size) || test_failures);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, b, N, MESH_U8, MESH_SUM), c.error);
+        for (i = 0; i < N; i++) CHECK(b[i] == (unsigned char)(100 * net.base.size) || test_failures);
+        memset(a, 0x60, N);
+        for (i = 0; i < 2; i++) {
+            uint16_t v[N / 2], w = (uint16_t)(0x6060 * net.base.size);
+            int k;
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, v, N / 2, i ? MESH_U16 : MESH_I16, MESH_SUM), c.error);
+            for (k = 0; k < N / 2; k++) CHECK(v[k] == w || test_failures);
+        }
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
 /* What is MPI's: not a minimum in which somebody's is not a number, nor counts that are no int in bytes. */
 static void test_native_limits(void) {
     const size_t most = INT_MAX / sizeof(float);
@@ -864,6 +893,7 @@ static const test_case tests[] = {
     {"mpi/native", test_native, 0},
     {"mpi/native_limits", test_native_limits, 0},
     {"mpi/native_alike", test_native_alike, 0},
+    {"mpi/native_small", test_native_small, 0},
     {"mpi/scheduled", test_scheduled, 0},
     {"mpi/transport", test_transport, 0},
     {"mpi/many_under_way", test_many_under_way, 0},

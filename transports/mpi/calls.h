@@ -19,10 +19,11 @@ MESH__PRIVATE MPI_Datatype mesh_mpi__number(int dtype) {
 }
 
 MESH__PRIVATE MPI_Op mesh_mpi__op(int op, int dtype) {
-    int real = dtype == MESH_F32 || dtype == MESH_F64;
+    int real = dtype == MESH_F32 || dtype == MESH_F64,
+        small = dtype == MESH_I8 || dtype == MESH_U8 || dtype == MESH_I16 || dtype == MESH_U16;
     switch (op) {
-    case MESH_SUM:
-        return MPI_SUM;
+    case MESH_SUM: /* Open MPI's of 8 and 16 bits end at the greatest number in wide registers */
+        return small ? MPI_OP_NULL : MPI_SUM;
     case MESH_PROD:
         return MPI_PROD;
     case MESH_MIN: /* of floats MPI does not say what becomes of a NaN */
