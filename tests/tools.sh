@@ -31,6 +31,7 @@ step "README: app.c on 8" bash -c "cc $out/yours/app.c -o $out/yours/app && $mes
 step "hello alone" $build/hello
 step "hello on 4" $mesh run -n 4 -- $build/hello
 step "collectives on 4" $mesh run -n 4 -- $build/collectives
+step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"
 for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; done
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"

@@ -21,6 +21,7 @@ typedef struct run_options {
 
 typedef struct stream { /* a rank's stdout or stderr */
     int fd, to, copy;   /* copy: its log file, or -1 */
+    int owed;           /* bytes that its rank had left there when all had ended well */
     size_t length, room;
     char *line;
 } stream;
@@ -125,6 +126,7 @@ static int pump(stream *s, int r, const run_options *o) {
     }
     n = read(s->fd, s->line + s->length, s->room - s->length);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
+    s->owed = n > 0 && n < s->owed ? s->owed - (int)n : 0;
     if (n > 0 && s->copy >= 0 && write(s->copy, s->line + s->length, (size_t)n) != n) {
         fprintf(stderr, "mesh run: the log of rank %d cannot be written: %s; it ends here\n", r, strerror(errno));
         close(s->copy);
@@ -467,9 +469,24 @@ static void say_timeout(const run_options *o, const rank *ranks, int left, int i
     fprintf(stderr, "\n");
 }
 
+/* All ranks have ended well: what they left in their pipes is still to be shown, however slowly it is read. */
+static void count_owed(rank *ranks, int n) {
+    int i;
+    for (i = 0; i < 2 * n; i++) {
+        stream *s = &ranks[i / 2].out[i % 2];
+        if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &s->owed)) s->owed = 0;
+    }
+}
+
+static int is_owed(const rank *ranks, int n) {
+    int i;
+    for (i = 0; i < 2 * n && !ranks[i / 2].out[i % 2].owed; i++) {}
+    return i < 2 * n;
+}
+
 /* Look after the ranks until all have ended. Returns the exit status. */
 static int look_after(const run_options *o, rank *ranks, int started) {
-    int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, worst;
+    int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst;
     struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
     int64_t start = clock_ms(), last_output = start, end_at = 0, now;
     static input in;
@@ -492,9 +509,17 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         reading = in.open && !undelivered && input_has_readers(ranks, n) && may_read();
         polls[2 * n].fd = reading ? 0 : -1;
         polls[2 * n].events = POLLIN;
-        give_up_ms = end_at ? end_at + 1000 : o->timeout_s ? start + (int64_t)o->timeout_s * 1000 : 0;
-        if (!left && end_at && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
-        if (!left && !end_at) end_at = clock_ms();
+        if (!left && !end_at) {
+            count_owed(ranks, n);
+            well = !failed && !signaled;
+            end_at = clock_ms();
+        }
+        if (well && !signaled && is_owed(ranks, n)) end_at = clock_ms();
+        give_up_ms = well && !signaled ? 0
+                     : end_at          ? end_at + 1000
+                     : o->timeout_s    ? start + (int64_t)o->timeout_s * 1000
+                                       : 0;
+        if (!left && clock_ms() > end_at + 1000) break; /* a grandchild holds a pipe */
         ready = poll(polls, (nfds_t)(3 * n + 1), 50) > 0;
         for (i = 0; i < 2 * n && ready; i++)
             if (polls[i].fd >= 0 && polls[i].revents) heard += pump(&ranks[i / 2].out[i % 2], i / 2, o);
