@@ -143,7 +143,7 @@ MESH__RARE mesh_status mesh__comm_broken(mesh_comm *c, mesh_status status, int r
 MESH__PRIVATE mesh_status mesh__composed(mesh_comm *c, const char *name, int failed, mesh_status status) {
     char was[MESH_ERROR_BYTES], whole[64];
     mesh__text t = mesh__text_on(whole, sizeof whole);
-    if (status == MESH_OK || failed || c->error.status != (int)status) return status;
+    if (!c || status == MESH_OK || failed || c->error.status != (int)status) return status;
     mesh__put(&t, "mesh_%s", name);
     if (strstr(c->error.text, whole)) return status;
     memcpy(was, c->error.text, sizeof was);

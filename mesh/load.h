@@ -234,7 +234,10 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\" is %s in %s, and here %s%s", s->name,
                               mesh__show_shape(s->dtype, s->ndim, s->shape).text, l->catalog.file[s->file].name,
                               mesh__show_shape((int)to->dtype, to->layout.ndim, to->layout.shape).text,
-                              mesh__shape_differs(s, to) ? "" : "; desc.convert makes floats of floats");
+                              mesh__shape_differs(s, to) || !mesh__converts((mesh_dtype)s->dtype) ||
+                                      !mesh__converts(to->dtype)
+                                  ? ""
+                                  : "; desc.convert makes floats of floats");
         if (s->dtype != (int)to->dtype && !(mesh__converts((mesh_dtype)s->dtype) && mesh__converts(to->dtype)))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                               "\"%s\" is %s in %s, of which no %s is made: f16, bf16, f32 and f64 are converted",

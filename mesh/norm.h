@@ -20,10 +20,10 @@ extern "C" {
 
 /* The 2-norm of all tensors of all ranks' lists, every element of the whole once, whatever its layout: what is replicated counts on one rank. Lists may
    differ (stages, experts): a tensor stands in the list of every rank of its mesh, whose ranks are the comm's. f16, bf16, f32 and f64, in
-   the transport's memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of three numbers over the whole
+   the transport's memory; squares are added in f64, of very large and very small f64 apart: none overflows. One all_reduce of five numbers over the whole
    comm. On GPUs it comes after what is on the caller's stream, and the host waits for it, and the scaling of mesh_clip comes on that stream.
    ARGUMENT: an axis that is partial (reduce first), another dtype, data that is NULL; then every rank fails. STATE: the stream is being captured.
-   UNSUPPORTED: a transport whose memory is not the host's, without kernels for it. */
+   UNSUPPORTED: a transport whose memory is not the host's, without kernels for it. MISMATCH: other ranks have called mesh_clip, or that with another max. */
 MESH_API mesh_status mesh_norm(mesh_comm *c, const mesh_tensor *list, int n, double *norm);
 /* The same, and where it is above `max` every element of this rank's parts, replicas too, is scaled by max / norm. norm may be NULL. A norm that is
    infinite or no number scales nothing: look at it. ARGUMENT too: a max that is not above 0. */
@@ -80,12 +80,14 @@ MESH__PRIVATE int mesh__runs_next(mesh__runs *r) {
 /* Sums of squares: of numbers whose squares are neither too large nor too small for an f64, of the larger ones times MESH__NORM_TINY, of the smaller ones
    over it, each squared then (J. L. Blue 1978). */
 enum { MESH__NORM_MIDDLE, MESH__NORM_LARGE, MESH__NORM_SMALL, MESH__NORM_SUMS };
+/* What travels: the sums, and of a number that stands for what this rank has called the sum and the square's. */
+enum { MESH__NORM_CALL = MESH__NORM_SUMS, MESH__NORM_CALL_SQUARED, MESH__NORM_TOLD };
 #define MESH__NORM_TINY 2.4099198651028841e-181 /* 2^-600 */
 #define MESH__NORM_HUGE 4.1495155688809930e180  /* 2^600 */
 
 MESH__PRIVATE void mesh__far_square(double v, double sum[MESH__NORM_SUMS]) {
     double large = v * MESH__NORM_TINY, small = v * MESH__NORM_HUGE;
-    if (v > 1e150 || v < -1e150)
+    if (v > 1e140 || v < -1e140)
         sum[MESH__NORM_LARGE] += large * large;
     else
         sum[MESH__NORM_SMALL] += small * small;
@@ -102,7 +104,7 @@ MESH__PRIVATE void mesh__run_squares(mesh_dtype dtype, const unsigned char *p, i
         mesh__widen(MESH_F64, v, dtype, p, n);
         for (i = 0; i < n && dtype == MESH_F64; i++) {
             double size = v[i] < 0 ? -v[i] : v[i];
-            if ((size < 1e-140 || size > 1e150) && mesh__is_finite(v[i])) mesh__far_square(v[i], sum), v[i] = 0;
+            if ((size < 1e-140 || size > 1e140) && mesh__is_finite(v[i])) mesh__far_square(v[i], sum), v[i] = 0;
         }
         for (i = 0; i < n; i++) part[i & 3] += v[i] * v[i];
         p += n * bytes;
@@ -175,7 +177,7 @@ MESH__PRIVATE int mesh__norm_counts(const mesh_tensor *t, int rank) {
 
 /* ---- in the host's memory ---- */
 
-MESH__PRIVATE mesh_status mesh__norm_here(mesh_comm *c, const mesh_tensor *list, int n, double sum[MESH__NORM_SUMS]) {
+MESH__PRIVATE mesh_status mesh__norm_here(mesh_comm *c, const mesh_tensor *list, int n, double sum[MESH__NORM_TOLD]) {
     int i, rank = c->transport->rank;
     for (i = 0; i < n; i++) {
         mesh__runs r;
@@ -183,7 +185,7 @@ MESH__PRIVATE mesh_status mesh__norm_here(mesh_comm *c, const mesh_tensor *list,
                 mesh__run_squares(list[i].dtype, r.p, r.count, sum);
             while (mesh__runs_next(&r));
     }
-    return mesh_all_reduce(c, NULL, sum, sum, MESH__NORM_SUMS, MESH_F64, MESH_SUM);
+    return mesh_all_reduce(c, NULL, sum, sum, MESH__NORM_TOLD, MESH_F64, MESH_SUM);
 }
 
 MESH__PRIVATE void mesh__clip_here(mesh_comm *c, const mesh_tensor *list, int n, double factor) {
@@ -228,7 +230,7 @@ MESH__PRIVATE mesh_status mesh__norm_said(mesh_comm *c, mesh_status status, cons
 }
 
 MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
-                                           double sum[MESH__NORM_SUMS], const char *function) {
+                                           double sum[MESH__NORM_TOLD], const char *function) {
     mesh_transport *t = c->transport;
     void *sums = NULL, *group = mesh__impl(c)->group[0]->handle;
     mesh_request r;
@@ -237,9 +239,11 @@ MESH__PRIVATE mesh_status mesh__norm_there(mesh_comm *c, const mesh_tensor *list
     status = mesh__norm_said(c, t->ops->squares(t, group, parts, mesh__norm_parts(list, n, t->rank, 0, parts), sums),
                              function);
     if (status == MESH_OK)
+        status = mesh__host_copy(c, (double *)sums + MESH__NORM_CALL, sum + MESH__NORM_CALL, 2 * sizeof *sum);
+    if (status == MESH_OK)
         status =
-            mesh__host_wait(mesh_all_reduce_start(c, NULL, sums, sums, MESH__NORM_SUMS, MESH_F64, MESH_SUM, &r), &r);
-    if (status == MESH_OK) status = mesh__host_copy(c, sum, sums, MESH__NORM_SUMS * sizeof *sum);
+            mesh__host_wait(mesh_all_reduce_start(c, NULL, sums, sums, MESH__NORM_TOLD, MESH_F64, MESH_SUM, &r), &r);
+    if (status == MESH_OK) status = mesh__host_copy(c, sum, sums, MESH__NORM_TOLD * sizeof *sum);
     mesh__scratch_give(c, sums);
     return status;
 }
@@ -257,11 +261,31 @@ MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list
 
 /* ---- either ---- */
 
+/* What this rank has called, as a number of 15 bits. */
+MESH__PRIVATE double mesh__norm_call(const double *max) {
+    uint64_t bits = 0;
+    if (max) memcpy(&bits, max, sizeof bits);
+    return (double)(mesh__mix(max ? 2 : 1, bits) >> 49);
+}
+
+/* Of n numbers that are the same the square of the sum is n times the sum of the squares; of no others. */
+MESH__PRIVATE int mesh__norm_alike(const double sum[MESH__NORM_TOLD], int n) {
+    uint64_t all = (uint64_t)sum[MESH__NORM_CALL];
+    return all * all == (uint64_t)n * (uint64_t)sum[MESH__NORM_CALL_SQUARED];
+}
+
 MESH__PRIVATE mesh_status mesh__norm_of_parts(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
                                               const double *max, double *norm, const char *function) {
-    double sum[MESH__NORM_SUMS] = {0, 0, 0}, whole;
-    mesh_status status = parts ? mesh__norm_there(c, list, n, parts, sum, function) : mesh__norm_here(c, list, n, sum);
+    double call = mesh__norm_call(max), sum[MESH__NORM_TOLD] = {0, 0, 0, 0, 0}, whole;
+    mesh_status status;
+    sum[MESH__NORM_CALL] = call, sum[MESH__NORM_CALL_SQUARED] = call * call;
+    status = parts ? mesh__norm_there(c, list, n, parts, sum, function) : mesh__norm_here(c, list, n, sum);
     if (status != MESH_OK) return status;
+    if (!mesh__norm_alike(sum, c->on.size))
+        return mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
+                                 "%s: ranks have called mesh_norm and mesh_clip, or mesh_clip with several max; the "
+                                 "same on every rank",
+                                 function);
     whole = mesh__norm_of(sum);
     if (norm) *norm = whole;
     if (!max || !mesh__is_finite(whole) || !(whole > *max)) return MESH_OK;

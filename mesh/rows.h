@@ -318,7 +318,7 @@ MESH__PRIVATE mesh_status mesh__rows(mesh_comm *c, const mesh_rows *r) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh_error why = MESH_ZERO;
     mesh_status status;
-    if (!r->rows) return MESH_OK;
+    if (!r->rows || (r->op == MESH_ROWS_MOVE && !r->width)) return MESH_OK;
     if (!mesh__by_device(c)) {
         mesh__rows_here(r);
         return MESH_OK;

@@ -54,7 +54,7 @@ typedef struct mesh_loss {
    One all_reduce (max) of a float per row and 4, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
    column (named). STATE: the group is not open; on a GPU: the comm's stream is being captured (the comm stays). UNSUPPORTED: another dtype, a transport whose
    memory is not the host's and has no kernels. MISMATCH: the ranks along the axes that shard the vocabulary have other layouts, dtypes, vocabularies,
-   smoothings or targets. Every rank fails, nothing is written. On a GPU all pointers but `counted` are to its memory; the comm's stream goes on behind the
+   smoothings or targets. Every rank that shares the rows fails, and writes nothing; the others of the comm hear of it, at the latest in their next call. On a GPU all pointers but `counted` are to its memory; the comm's stream goes on behind the
    result, and the host waits for it. */
 MESH_API mesh_status mesh_cross_entropy(mesh_comm *c, const mesh_loss *l);
 
@@ -310,7 +310,8 @@ MESH__PRIVATE int mesh__lookup_check(const mesh_lookup *l, int rank, int backwar
     int64_t i, count;
     int k;
     *status = MESH_ERR_ARGUMENT;
-    if (!t || (l->nids > 0 && !l->ids) || l->nids < 0)
+    if (l && l->nids < 0) return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: %l ids", function, l->nids), 0;
+    if (!t || (l->nids > 0 && !l->ids))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: %s NULL; %l ids", function, t ? "ids are" : "the table is",
                           t ? l->nids : 0),
                0;
@@ -388,9 +389,10 @@ MESH_API mesh_status mesh_embedding_backward(const mesh_lookup *l, int rank, mes
     run = stride[1] == 1 ? box.shape[1] : 1;
     for (i = 0; i < l->nids; i++) {
         int64_t row = l->ids[i] - box.offset[0];
-        unsigned char *to = (unsigned char *)l->grad_table + row * stride[0] * to_bytes;
-        from = (const unsigned char *)l->grad_out + i * box.shape[1] * from_bytes;
+        unsigned char *to;
         if (l->ids[i] < 0 || row < 0 || row >= box.shape[0]) continue;
+        to = (unsigned char *)l->grad_table + row * stride[0] * to_bytes;
+        from = (const unsigned char *)l->grad_out + i * box.shape[1] * from_bytes;
         for (k = 0; k < box.shape[1]; k += run)
             mesh__convert(l->grad_dtype, to + k * stride[1] * to_bytes, l->table->dtype, from + k * from_bytes,
                           (size_t)run, MESH_SUM);

@@ -261,11 +261,14 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
     static const char *const said[] = {"mesh_norm: tensor 1: it is partial along \"x\"",
                                        "mesh_norm: tensor 1: it is i32", "mesh_norm: tensor 1: the data is NULL",
                                        "mesh_clip: max is not above 0", "mesh_norm: norm is NULL",
-                                       "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0"};
+                                       "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0",
+                                       "mesh_clip: ranks have called mesh_norm and mesh_clip, or mesh_clip with several max", ": ranks have called mesh_norm and mesh_clip"};
     static const int64_t nine[1] = {9};
     int what;
     (void)ctx;
-    for (what = 0; what < 6; what++) {
+    CHECK_INT(mesh_norm(NULL, NULL, 0, NULL), MESH_ERR_ARGUMENT);
+    CHECK_INT(mesh_clip(NULL, NULL, 0, 1, NULL), MESH_ERR_ARGUMENT);
+    for (what = 0; what < 8; what++) {
         mesh_tensor list[2];
         mesh_comm c;
         mesh_error err;
@@ -280,14 +283,16 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
         if (t->rank == 1 && what == 1) list[1].dtype = MESH_I32;
         if (t->rank == 1 && what == 2) list[1].data = NULL;
         if (t->rank == 1 && what == 5) list[1].local_shape = nine;
-        if (what == 3)
-            status = mesh_clip(&c, list, 2, t->rank == 1 ? 0 : 1, &norm);
+        if (what == 3 || what == 6)
+            status = mesh_clip(&c, list, 2, t->rank != 1 ? 1 : what == 3 ? 0 : 1.0000000000000002, &norm);
+        else if (what == 7 && t->rank == 1)
+            status = mesh_clip(&c, list, 2, 1, &norm);
         else
             status = mesh_norm(&c, list, 2, what == 4 && t->rank == 1 ? NULL : &norm);
-        CHECK_INT(status, MESH_ERR_ARGUMENT);
+        CHECK_INT(status, what < 6 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
         CHECK_HAS(c.error.text, said[what]);
         CHECK(!strstr(c.error.text, "all_reduce"));
-        CHECK_INT(c.error.rank, 1);
+        if (what < 6) CHECK_INT(c.error.rank, 1);
         mesh_comm_close(&c);
     }
 }
@@ -418,6 +423,12 @@ static void norm_far_rank(mesh_transport *t, void *ctx) {
     int i;
     (void)ctx;
     infinite *= 10, none = infinite - infinite;
+    for (i = 0; i < 6; i++) part[i] = 1.1e140; /* of which there may be 2^63 */
+    {
+        double sum[MESH__NORM_SUMS] = {0, 0, 0};
+        mesh__run_squares(MESH_F64, (unsigned char *)part, 6, sum);
+        CHECK(sum[MESH__NORM_LARGE] > 0 && sum[MESH__NORM_MIDDLE] < 1);
+    }
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", MESH_F64, 1, shape, &err), err);
     x.data = part;

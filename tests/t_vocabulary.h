@@ -503,7 +503,10 @@ static void test_lookup_refused(void) {
     l.table = &t, l.ids = NULL;
     CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "ids are NULL; 2 ids");
-    l.ids = ids, l.out = NULL, l.grad_out = NULL;
+    l.nids = -1, l.ids = ids;
+    CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_embedding: -1 ids");
+    l.nids = 2, l.out = NULL, l.grad_out = NULL;
     CHECK_INT(mesh_embedding(&l, 1, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "memory for the rows is NULL, but rank 1 holds 15 elements");
     CHECK_INT(mesh_embedding_backward(&l, 1, &err), MESH_ERR_ARGUMENT);
@@ -521,6 +524,12 @@ static void test_lookup_refused(void) {
     CHECK_HAS(err.text, "the table is partial along \"b\"");
     t.layout.spec.axis[1] = mesh_replicate();
     CHECK_OK(mesh_embedding(&l, 7, &err), err); /* not in the mesh */
+    {
+        static const int64_t one[2] = {1, 3}; /* of one row rank 1 has none */
+        CHECK_OK(mesh_tensor_make(&t, &m, "b:S(0)", MESH_F32, 2, one, &err), err);
+        ids[0] = ids[1] = 0, l.grad_table = NULL, l.grad_dtype = MESH_F32;
+    }
+    CHECK_OK(mesh_embedding_backward(&l, 1, &err), err);
 }
 
 static const test_case vocabulary_tests[] = {

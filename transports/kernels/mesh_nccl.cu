@@ -614,7 +614,7 @@ typedef struct MESH__K_ANY mesh__k_sums {
 
 MESH__K_DEVICE void mesh__k_square(double *sum, double v, int any_f64) {
     const double size = v < 0 ? -v : v;
-    if (any_f64 && (size < 1e-140 || size > 1e150) && size <= 1.7976931348623157e308) {
+    if (any_f64 && (size < 1e-140 || size > 1e140) && size <= 1.7976931348623157e308) {
         const int large = size > 1;
         const double near = v * (large ? 2.4099198651028841e-181 : 4.1495155688809930e180), square = near * near;
         sum[1] += large ? square : 0;

@@ -349,7 +349,7 @@ static void add_square(double sum[3], const job *j, const unsigned char *at) {
     memcpy(aligned, at, j->width);
     mesh__widen(MESH_F64, v, (mesh_dtype)j->dtype, aligned, 1);
     size = v[0] < 0 ? -v[0] : v[0];
-    if (j->dtype != MESH_F64 || (size >= 1e-140 && size <= 1e150) || !(size - size == 0))
+    if (j->dtype != MESH_F64 || (size >= 1e-140 && size <= 1e140) || !(size - size == 0))
         sum[0] += v[0] * v[0];
     else if (size > 1)
         sum[1] += v[0] * 2.4099198651028841e-181 * (v[0] * 2.4099198651028841e-181);
