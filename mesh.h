@@ -202,8 +202,8 @@ MESH__RARE mesh_status mesh__name_set(char *to, const char *name, int n, const c
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is no axis name: a letter, then letters, digits or _",
                           function, name);
     if (n >= MESH_NAME_BYTES)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis name \"%s\" is too long: at most %d bytes", function,
-                          name, MESH_NAME_BYTES - 1);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: an axis name is too long: at most %d bytes: \"%s\"",
+                          function, MESH_NAME_BYTES - 1, name);
     for (i = 0; i < MESH_NAME_BYTES; i++) to[i] = i < n ? name[i] : '\0';
     return MESH_OK;
 }

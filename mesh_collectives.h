@@ -352,7 +352,10 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     shared = (const char *)(gathers ? recv : send) + own * elem;
     if (kind == MESH_CALL_ALL_TO_ALL_V || (gathers ? send : recv) != shared)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                            "%ssend and recv overlap, but not as in place (see CONVENTIONS)", which);
+                            kind == MESH_CALL_ALL_TO_ALL_V
+                                ? "%ssend and recv overlap; all_to_all_v has no form in place"
+                                : "%ssend and recv overlap, but not as in place (see CONVENTIONS)",
+                            which);
     call->in_place = 1;
     return MESH_OK;
 }

@@ -399,15 +399,16 @@ MESH__PRIVATE mesh_xfer mesh__box(const mesh_halo *h, void *array, size_t elem, 
 MESH__PRIVATE mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, const void *array, size_t elem,
                                            int *axis) {
     int64_t total = (int64_t)elem;
-    int k, j, kind = MESH_CALL_HALO;
+    int k, j, kind = MESH_CALL_HALO, at[MESH_MAX_AXES] = {0};
     if (!h) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "the description is NULL");
     if (!elem) return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "the dtype is none; see MESH_DTYPES");
     if (h->ndim < 1 || h->ndim > MESH_MAX_DIMS)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "%d dims; 1 to %d are possible", h->ndim,
                             (int)MESH_MAX_DIMS);
+    mesh_coords_of(&c->on, NULL, c->transport->rank, at);
     for (k = 0; k < h->ndim; k++) {
         int64_t shape = h->shape[k], low = h->low[k], high = h->high[k], inner;
-        int fits = shape >= 0 && low >= 0 && high >= 0 && low <= shape && high <= shape - low, size;
+        int fits = shape >= 0 && low >= 0 && high >= 0 && low <= shape && high <= shape - low, before, behind;
         axis[k] = h->axis[k] ? mesh_axis_find(&c->on, h->axis[k]) : -1;
         if (h->axis[k] && axis[k] < 0)
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the mesh \"%s\" has no axis \"%s\"", k,
@@ -421,11 +422,12 @@ MESH__PRIVATE mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
                                 "dim %d: shape %l with a halo of %l and %l; shape includes the halo", k, h->shape[k],
                                 h->low[k], h->high[k]);
         inner = shape - low - high;
-        size = axis[k] < 0 ? 1 : c->on.axis[axis[k]].size;
-        if ((size > 1 || h->periodic[k]) && (inner < low || inner < high))
+        before = h->periodic[k] || (axis[k] >= 0 && at[axis[k]] > 0); /* is there a neighbour? */
+        behind = h->periodic[k] || (axis[k] >= 0 && at[axis[k]] + 1 < c->on.axis[axis[k]].size);
+        if ((behind && inner < low) || (before && inner < high))
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
                                 "dim %d: an interior of %l cannot fill a neighbour's halo of %l; use fewer ranks there",
-                                k, inner, h->low[k] > h->high[k] ? h->low[k] : h->high[k]);
+                                k, inner, behind && inner < low ? low : high);
         if (h->shape[k] && total > INT64_MAX / h->shape[k])
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the array's bytes overflow", k);
         total *= h->shape[k];

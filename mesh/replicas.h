@@ -39,9 +39,8 @@ typedef struct mesh__replica {
     uint64_t first;      /* the rank that holds it first */
     uint64_t copies;     /* ranks that hold it */
     uint64_t at;         /* in this rank's list */
-    uint64_t text[5];    /* of the name, as much as fits */
 } mesh__replica;
-enum { MESH__REPLICA_WORDS = 10 };
+enum { MESH__REPLICA_WORDS = 5, MESH__REPLICA_NAME = 256 };
 
 /* A number of so many bytes: its bits are the same on hosts of either byte order. */
 MESH__PRIVATE uint64_t mesh__bits_at(const unsigned char *p, size_t width) {
@@ -125,12 +124,9 @@ MESH__PRIVATE mesh_status mesh__replicas_say(mesh_comm *c, const mesh_named *lis
         const mesh_tensor *t = &list[i].tensor;
         mesh__replica *r = &say[i];
         uint64_t factor, others;
-        size_t length = strlen(list[i].name), k;
         memset(r, 0, sizeof *r);
         r->at = (uint64_t)i;
         r->name = mesh__hash_text(0, list[i].name);
-        for (k = 0; k < length && k < sizeof r->text; k++)
-            r->text[k / 8] |= (uint64_t)(unsigned char)list[i].name[k] << k % 8 * 8;
         r->first = UINT64_MAX; /* it holds nothing */
         if (mesh_index_of(t->layout.on, rank) < 0) continue;
         r->first = (uint64_t)mesh__layout_first(&t->layout, rank);
@@ -175,8 +171,28 @@ MESH__RARE const mesh__replica *mesh__replica_alone(const mesh__replica *all, co
     return NULL;
 }
 
+/* Every rank ends with the same words; the tensor's name, as much of it as fits, is known to who lists it. */
+MESH__RARE mesh_status mesh__replicas_tell(mesh_comm *c, const mesh_named *list, const mesh__replica *r, int differs,
+                                           int worst) {
+    char name[MESH__REPLICA_NAME] = "";
+    int holder = differs ? (int)r->first : worst;
+    mesh_status status = MESH_OK;
+    if (r && holder == c->transport->rank) mesh__copy_text(name, sizeof name, list[r->at].name);
+    if (r) status = mesh__host_broadcast(c, NULL, name, sizeof name, MESH_BYTES, mesh_index_of(&c->on, holder));
+    if (status != MESH_OK) return status;
+    if (differs)
+        return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
+                                 "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the "
+                                 "first that holds that part",
+                                 name, worst, holder);
+    return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
+                             "mesh_check_replicas: \"%s\" stands in the list of rank %d, but not of all ranks "
+                             "of its mesh",
+                             name, worst);
+}
+
 /* Something differs: everybody says all, and finds the same. */
-MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *say, int n) {
+MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh_named *list, const mesh__replica *say, int n) {
     int size = c->on.size, i, worst = -1;
     uint64_t mine = (uint64_t)n * MESH__REPLICA_WORDS;
     size_t total = 0, k;
@@ -207,18 +223,8 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh__replica *sa
     if (status == MESH_ERR_MEMORY)
         mesh__comm_broken(c, status, t->rank, "mesh_check_replicas: no memory for %d tensors", n);
     if (status == MESH_OK) {
-        char name[sizeof found->text + 1] = "";
-        const mesh__replica *named = found ? found : mesh__replica_alone(all, counts, offsets, c, &worst);
-        for (k = 0; named && k < sizeof named->text; k++) name[k] = (char)(named->text[k / 8] >> k % 8 * 8);
-        status =
-            found ? mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
-                                      "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the "
-                                      "first that holds that part",
-                                      name, worst, (int)found->first)
-                  : mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
-                                      "mesh_check_replicas: \"%s\" stands in the list of rank %d, but not of all ranks "
-                                      "of its mesh",
-                                      name, worst);
+        const mesh__replica *alone = found ? NULL : mesh__replica_alone(all, counts, offsets, c, &worst);
+        status = mesh__replicas_tell(c, list, found ? found : alone, found != NULL, worst);
     }
     mesh_transport_free(t, counts);
     mesh_transport_free(t, words);
@@ -275,7 +281,7 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
                                            "mesh_check_replicas: tensor %d: \"%s\" is tensor %d's name too", i,
                                            list[i].name, k);
     if (status == MESH_OK) status = mesh__host_all_reduce(c, &whole, 1, MESH_U64, MESH_SUM);
-    if (status == MESH_OK && whole) status = mesh__replicas_find(c, say, n);
+    if (status == MESH_OK && whole) status = mesh__replicas_find(c, list, say, n);
     mesh_transport_free(c->transport, say);
     return status;
 }

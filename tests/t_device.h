@@ -677,6 +677,7 @@ static void device_replicas_rank(mesh_transport *t, void *ctx) {
         free(host);
         mesh_comm_close(&c);
     }
+    device_left(t);
 }
 static void test_device_replicas(void) { device_world(4, device_replicas_rank, NULL); }
 

@@ -11,7 +11,8 @@ typedef struct replica_list {
 } replica_list;
 
 static const char *const replica_names[REPLICA_TENSORS] = {
-    "wte", "h.0.weight", "h.1.weight", "bias", "none", "a name that is longer than what fits into the words"};
+    "wte", "model.language_model.layers.12.self_attn.q_proj.weight", "model.language_model.layers.12.self_attn.k_proj.weight",
+    "bias", "none", "model.language_model.layers.12.self_attn.v_proj.weight"};
 
 /* Two stages with lists of their own, what both hold at the end; any layouts, dtypes, strides; the values are the place's. */
 static void replica_list_make(replica_list *l, const mesh_comm *c, test_random *r) {
@@ -97,8 +98,8 @@ static void replicas_rank(mesh_transport *t, void *ctx) {
         status = mesh_check_replicas(&c, l.list, l.n);
         CHECK_INT(status, said[0] == 1 ? MESH_ERR_MISMATCH : MESH_OK);
         if (said[0] == 1) {
-            char want[60];
-            snprintf(want, sizeof want, "mesh_check_replicas: \"%.36s", replica_names[said[2]]);
+            char want[120];
+            snprintf(want, sizeof want, "mesh_check_replicas: \"%s\" has other bits", replica_names[said[2]]);
             CHECK_HAS(c.error.text, want);
             snprintf(want, sizeof want, "than on rank %d, the first that holds", said[1]);
             CHECK_HAS(c.error.text, want);

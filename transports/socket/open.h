@@ -506,6 +506,15 @@ MESH__RARE void mesh_socket__neighbours(mesh_socket__impl *s, mesh_env *w) {
 /* An event a line, in Chrome's trace format, in the file as it happens: one without its end, of a rank that was killed, is good to read too. Operations under way
    at once are on tracks of their own. The time is the host's; what brings it to rank 0's is in an event of its own, "clock", for `mesh trace` to add. Numbers are written
    as integers: a locale may have a comma where JSON wants a point. */
+MESH__RARE void mesh_socket__traced(mesh_socket__impl *s) {
+    if (!fflush(s->trace) && !ferror(s->trace)) return;
+    mesh_socket__log(s, 1,
+                     "mesh_socket: MESH_TRACE: cannot write what rank %d does any more: %s; its trace is not whole",
+                     s->net->base.rank, strerror(errno));
+    s->net->base.trace = NULL;
+    s->net->base.trace_clock = NULL;
+}
+
 MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
     int64_t ns = v->start + s->net->base.trace_epoch;
@@ -517,7 +526,7 @@ MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
         (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence,
         (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op,
         (int)v->status);
-    fflush(s->trace);
+    mesh_socket__traced(s);
 }
 
 MESH__RARE void mesh_socket__trace_clock(void *ctx, int64_t offset, int64_t within) {
