@@ -90,7 +90,8 @@ typedef struct mesh_checkpoint {
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
 /* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
-   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it. */
+   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it.
+   A relative folder is meant from one working directory until mesh_checkpoint_wait has returned. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
 /* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
