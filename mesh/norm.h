@@ -268,10 +268,11 @@ MESH__PRIVATE double mesh__norm_call(const double *max) {
     return (double)(mesh__mix(max ? 2 : 1, bits) >> 49);
 }
 
-/* Of n numbers that are the same the square of the sum is n times the sum of the squares; of no others. */
+/* Of n numbers that are the same the square of the sum is n times the sum of the squares; of no others. (Who called neither may have added anything.) */
 MESH__PRIVATE int mesh__norm_alike(const double sum[MESH__NORM_TOLD], int n) {
-    uint64_t all = (uint64_t)sum[MESH__NORM_CALL];
-    return all * all == (uint64_t)n * (uint64_t)sum[MESH__NORM_CALL_SQUARED];
+    double all = sum[MESH__NORM_CALL], squares = sum[MESH__NORM_CALL_SQUARED], most = 32768;
+    if (!(all >= 0 && all <= most * n && squares >= 0 && squares <= most * most * n)) return 0;
+    return (uint64_t)all * (uint64_t)all == (uint64_t)n * (uint64_t)squares;
 }
 
 MESH__PRIVATE mesh_status mesh__norm_of_parts(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,

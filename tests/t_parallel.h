@@ -429,6 +429,16 @@ static void norm_far_rank(mesh_transport *t, void *ctx) {
         mesh__run_squares(MESH_F64, (unsigned char *)part, 6, sum);
         CHECK(sum[MESH__NORM_LARGE] > 0 && sum[MESH__NORM_MIDDLE] < 1);
     }
+    { /* what a rank adds that has called neither */
+        double told[MESH__NORM_TOLD] = {0, 0, 0, 6, 12};
+        CHECK(mesh__norm_alike(told, 3) && !mesh__norm_alike(told, 2));
+        told[MESH__NORM_CALL] = -6;
+        CHECK(!mesh__norm_alike(told, 3));
+        told[MESH__NORM_CALL] = none;
+        CHECK(!mesh__norm_alike(told, 3));
+        told[MESH__NORM_CALL] = 6, told[MESH__NORM_CALL_SQUARED] = infinite;
+        CHECK(!mesh__norm_alike(told, 3));
+    }
     if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
     CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", MESH_F64, 1, shape, &err), err);
     x.data = part;

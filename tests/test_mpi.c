@@ -121,17 +121,22 @@ static void test_native_alike(void) {
 static void test_native(void) { conform_mpi(1); }
 static void test_scheduled(void) { conform_mpi(0); }
 
+static int open_native(mesh_mpi *net) {
+    int opened;
+    setenv("MESH_MPI_NATIVE", "1", 1);
+    opened = open_mpi(net, MPI_COMM_WORLD);
+    unsetenv("MESH_MPI_NATIVE");
+    return opened;
+}
+
 /* Sums of small integers wrap, as everywhere: Open MPI's own end at the greatest number, where the loop is wide. */
 static void test_native_small(void) {
     enum { N = 100 };
     unsigned char a[N], b[N];
     mesh_mpi net;
     mesh_comm c;
-    int i, opened;
-    setenv("MESH_MPI_NATIVE", "1", 1);
-    opened = open_mpi(&net, MPI_COMM_WORLD);
-    unsetenv("MESH_MPI_NATIVE");
-    if (!opened) return;
+    int i;
+    if (!open_native(&net)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         memset(a, 100, N);
         CHECK_OK(mesh_all_reduce(&c, NULL, a, b, N, MESH_I8, MESH_SUM), c.error);
@@ -158,11 +163,8 @@ static void test_native_limits(void) {
     mesh_call call;
     volatile float zero = 0;
     float v, least;
-    int i, opened;
-    setenv("MESH_MPI_NATIVE", "1", 1);
-    opened = open_mpi(&net, MPI_COMM_WORLD);
-    unsetenv("MESH_MPI_NATIVE");
-    if (!opened) return;
+    int i;
+    if (!open_native(&net)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         void *group = mesh__group_find(mesh__impl(&c), "x")->handle;
         for (i = 0; i < net.base.size; i++) {

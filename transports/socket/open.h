@@ -595,21 +595,22 @@ static void mesh_socket__warn(void *ctx, int level, const char *text) {
 /* The secret in the file that MESH_SECRET_FILE names, without its last newline; none is no error. */
 MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
     const char *path = getenv("MESH_SECRET_FILE");
-    int fd, error;
+    int fd, error, longer;
     ssize_t n;
     if (!path || !*path) return MESH_OK;
     fd = open(path, O_RDONLY | O_CLOEXEC);
     n = fd >= 0 ? read(fd, text, cap) : -1;
     error = errno;
+    longer = n == (ssize_t)cap;
     if (fd >= 0) close(fd);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
     if (n <= 0)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_socket_open: MESH_SECRET_FILE names \"%s\": %s", path,
                           n ? strerror(error) : "it is empty");
-    if ((size_t)n >= cap)
+    if (longer || n > (ssize_t)cap - 3)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                           "mesh_socket_open: MESH_SECRET_FILE names \"%s\": more than %d bytes; it is a line of text",
-                          path, (int)cap - 1);
+                          path, (int)cap - 3);
     text[n] = 0;
     if (strlen(text) < (size_t)n)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
@@ -675,7 +676,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
 /* What description and environment say beside who and where: the secret, lanes, the deadline of operations, tuning, a trace. */
 MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
     const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
-    char file[sizeof s->secret];
+    char file[sizeof s->secret + 2]; /* and the end of its line */
     int bad = 0, seconds = 0;
     int64_t allowed = INT64_C(60000000000);
     mesh_status status;
