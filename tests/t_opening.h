@@ -198,7 +198,7 @@ static void test_variables(void) {
         law_alone(__LINE__, text, NULL, "a zero byte in it", &net);
         law_file_again(full, long_text, 256);
         law_alone(__LINE__, text, NULL, "more than 255 bytes", &net);
-        long_text[255] = '\n'; /* a second line is not passed over */
+        long_text[255] = long_text[256] = long_text[257] = '\n'; /* what stands behind is not passed over */
         law_file_again(full, long_text, 300);
         law_alone(__LINE__, text, NULL, "more than 255 bytes", &net);
         long_text[255] = '\r', long_text[256] = '\n';

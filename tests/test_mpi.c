@@ -136,6 +136,8 @@ static void test_native_small(void) {
     mesh_mpi net;
     mesh_comm c;
     int i;
+    for (i = MESH_I8; i <= MESH_U64; i++) /* whichever MPI this is */
+        CHECK((mesh_mpi__op(MESH_SUM, i) == MPI_OP_NULL) == (mesh_dtype_bytes((mesh_dtype)i) < 4));
     if (!open_native(&net)) return;
     if (open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
         memset(a, 100, N);
