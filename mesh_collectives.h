@@ -672,6 +672,7 @@ MESH__PRIVATE mesh_status mesh__split_gather(mesh_comm *c, int color, int key, i
     size_t n = (size_t)c->on.size;
     int mine[2];
     void *there;
+    mesh_error why;
     mesh_status status = mesh_alloc(c->transport, (n + 1) * sizeof mine, &there, NULL), freed;
     mine[0] = color;
     mine[1] = key;
@@ -681,7 +682,9 @@ MESH__PRIVATE mesh_status mesh__split_gather(mesh_comm *c, int color, int key, i
     if (status == MESH_OK) status = mesh_all_gather(c, NULL, there, (unsigned char *)there + sizeof mine, 2, MESH_I32);
     if (status == MESH_OK) status = mesh_copy(c, all, (unsigned char *)there + sizeof mine, n * sizeof mine);
     freed = mesh_free(c->transport, there, NULL);
-    return status == MESH_OK ? freed : status;
+    if (status == MESH_OK || c->failed) return status == MESH_OK ? freed : status;
+    why = c->error;
+    return mesh__comm_broken(c, status, why.rank < 0 ? c->transport->rank : why.rank, "mesh_comm_split: %s", why.text);
 }
 
 /* Of color and key to a comm over the ranks of this rank's color. memory: its table, the ranks at it, their inverse. */

@@ -742,6 +742,16 @@ MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh 
 
 /* ---- // >>closing ---- */
 
+/* What was no operation ended because of what has happened on another rank: that is waited for a little, and fails the comm with its cause. */
+MESH__RARE void mesh__cause_await(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    int64_t until = mesh__now(e) + MESH__GRACE_NS;
+    while (!c->failed && (mesh__now(e) < until || mesh__impl(c)->disputing || mesh__loss_due(e, c))) {
+        mesh__progress(e, mesh__now(e) + 1000000);
+        mesh__poll(e);
+    }
+}
+
 /* Wait on the host for what has been issued in a group, without an operation. */
 MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
     mesh__engine *e = mesh__impl(c)->engine;
@@ -761,6 +771,7 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
     }
+    if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
     return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
 }
 
@@ -1124,6 +1135,7 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_
     void *group;
     mesh_error why = MESH_ZERO;
     mesh_status status = MESH_OK;
+    why.rank = -1;
     if (!impl) return mesh__comm_closed(c, "mesh_copy");
     if (nbytes && (!dst || !src))
         return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_copy: %s is NULL", dst ? "src" : "dst");
@@ -1140,8 +1152,8 @@ MESH__PRIVATE mesh_status mesh__copy_inside(mesh_comm *c, void *dst, const mesh_
     if (status == MESH_OK) status = mesh__group_settle(c, group, &why);
     if (c->failed) return (mesh_status)c->error.status;
     if (status == MESH_OK) return MESH_OK;
-    return mesh__fail(&c->error, status, -1, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes, mesh_status_text(status),
-                      why.text[0] ? ": " : "", why.text);
+    return mesh__fail(&c->error, status, why.rank, "mesh_copy: %u bytes: %s%s%s", (uint64_t)nbytes,
+                      mesh_status_text(status), why.text[0] ? ": " : "", why.text);
 }
 
 MESH_API mesh_status mesh_copy(mesh_comm *c, void *dst, const void *src, size_t nbytes) {

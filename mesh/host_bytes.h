@@ -74,7 +74,8 @@ MESH__PRIVATE mesh_status mesh__host_copy(mesh_comm *c, void *dst, const void *s
     mesh_error why;
     if (status == MESH_OK || c->failed) return status;
     why = c->error;
-    return mesh__comm_broken(c, status, c->transport->rank, "mesh_%s: %s", c->transport->inside.call, why.text);
+    return mesh__comm_broken(c, status, why.rank < 0 ? c->transport->rank : why.rank, "mesh_%s: %s",
+                             c->transport->inside.call, why.text);
 }
 
 /* A started operation, on the host: its own errors, who is awaited among them, and memory that nothing writes any more. */

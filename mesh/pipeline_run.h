@@ -686,10 +686,6 @@ MESH__PRIVATE mesh_status mesh__pipeline_compare(mesh__pipeline *p, const char *
     status = mesh_copy(c, p->compared, mine, each);
     if (status == MESH_OK) status = mesh_all_gather(c, axes, p->compared, p->compared + each, 2, MESH_U64);
     if (status == MESH_OK) status = mesh_copy(c, all, p->compared + each, n * each);
-    if (status != MESH_OK && !c->failed) { /* a rank that saw it before has ended the group: its reason is on the way */
-        mesh_status heard = mesh_barrier(c, axes);
-        if (heard != MESH_OK) status = heard;
-    }
     for (i = 1; i < on->size && status == MESH_OK; i++) {
         char why[100];
         mesh__text w = mesh__text_on(why, sizeof why);

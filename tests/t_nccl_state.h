@@ -184,6 +184,36 @@ static void test_norms_wrong(void) {
     for (what = 0; what < 2; what++) run_gpus(3, norms_wrong_rank, &what);
 }
 
+/* A copy that comes after the watchdog has ended the communicators, and before this rank has heard why: the other rank's reason is told, not that. */
+static void copy_late_rank(mesh_transport *t, void *ctx) {
+    double until = test_now() + 20;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    static const int64_t shape[1] = {8};
+    float word[8] = {0};
+    mesh_comm c;
+    mesh_tensor x;
+    double norm;
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_tensor_make(&x, &c.on, "x:S(0)", MESH_F32, 1, shape, &c.error), c.error);
+    x.data = device_floats(&c, 8, 1);
+    world_meet(t);
+    if (t->rank == 1) {
+        CHECK_INT(mesh_abort(&c, "its own reason"), MESH_OK);
+    } else {
+        mesh_nccl__group *g = mesh_nccl__group_of(s, mesh__impl(&c)->group[0]->handle);
+        while (!mesh_nccl__has_ended(s, g->c) && test_now() < until) test_sleep(0.001);
+        CHECK(!c.failed);
+        status = t->rank ? mesh_norm(&c, &x, 1, &norm) : mesh_copy(&c, word, x.data, 4);
+        CHECK_INT(status, MESH_ERR_CANCELED);
+        CHECK_HAS(c.error.text, "rank 1 gave up: its own reason");
+        CHECK_INT(c.error.rank, 1);
+    }
+    mesh_comm_close(&c);
+}
+static void test_copy_late(void) { run_gpus(3, copy_late_rank, NULL); }
+
 /* ---- checkpoints ---- */
 
 static void test_checkpoint(void) { states_there_and_back(run_gpus, 6, 79); }
@@ -222,5 +252,6 @@ static const test_case nccl_state_tests[] = {
     {"nccl/checkpoint", test_checkpoint, 100},
     {"nccl/checkpoint_wrong", test_checkpoint_wrong, 60},{"nccl/norms", test_norms, 0},
                                              {"nccl/norms_streams", test_norms_streams, 60},
-                                             {"nccl/norms_wrong", test_norms_wrong, 60}};
+                                             {"nccl/norms_wrong", test_norms_wrong, 60},
+                                             {"nccl/copy_late", test_copy_late, 60}};
 #endif
