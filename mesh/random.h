@@ -27,7 +27,7 @@ MESH_API void mesh_random_block(uint32_t out[4], uint64_t seed, uint64_t stream,
 /* Fill a rank's part of a tensor of f16, bf16, f32 or f64 on the host: normals of a mean and a standard deviation; uniform in [low, high), which
    low precision may round up to high. Streams are independent: a number for each tensor. ARGUMENT: another dtype, an axis that is partial (n ranks
    would add up n values), data that is NULL where the rank holds any, numbers that are infinite or none,
-   a deviation below 0. A rank outside the mesh does nothing. */
+   a deviation below 0, low above high. A rank outside the mesh does nothing. */
 MESH_API mesh_status mesh_random_normal(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double mean,
                                         double deviation, mesh_error *err);
 MESH_API mesh_status mesh_random_uniform(const mesh_tensor *t, int rank, uint64_t seed, uint64_t stream, double low,
@@ -101,10 +101,11 @@ MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, const 
     int d, ndim, i;
     size_t bytes;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the tensor is NULL", function);
-    if (!mesh__is_finite(f.a) || !mesh__is_finite(f.b) || !mesh__is_finite(f.b - f.a) || (f.normal && f.b < 0))
+    if (!mesh__is_finite(f.a) || !mesh__is_finite(f.b) || !mesh__is_finite(f.b - f.a) ||
+        (f.normal ? f.b < 0 : f.b < f.a))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function,
                           f.normal ? "mean or deviation is infinite or no number, or the deviation is below 0"
-                                   : "low, high or what lies between them is infinite or no number");
+                                   : "low is above high, or one of them or what lies between is infinite or no number");
     if (mesh__tensor_check(t, rank, &why) != MESH_OK)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function, why.text);
     if (!mesh__converts(t->dtype))

@@ -567,25 +567,37 @@ MESH__PRIVATE mesh__held *mesh__file_called(mesh__catalog *c, char *name) {
     return f;
 }
 
-/* "files": {"name": {"bytes": ..., "crc32c": ...}, ...} */
+/* "files": {"name": {"bytes": ..., "crc32c": ...}, ...}. What has neither is not ours: others may mean something else by that key. */
 MESH__PRIVATE void mesh__files_read(mesh__catalog *c, mesh__json *j) {
     int first = 1;
     char *name;
     mesh__json_take(j, '{', "expected an object");
     while (mesh__json_more(j, '}', &first) && (name = mesh__json_string(j)) != NULL) {
-        mesh__held *f = mesh__is_file_name(name) ? mesh__file_called(c, name) : NULL;
+        int64_t nbytes = -1, crc = -1;
         int inner = 1;
         const char *key;
+        mesh__held *f;
+        mesh__json_take(j, ':', "expected a colon");
+        if (mesh__json_peek(j) != '{') {
+            mesh__json_skip(j, 0);
+            continue;
+        }
+        mesh__json_take(j, '{', "expected an object");
+        while (mesh__json_more(j, '}', &inner) && (key = mesh__json_string(j)) != NULL) {
+            int64_t *to = mesh__same(key, "bytes") ? &nbytes : mesh__same(key, "crc32c") ? &crc : NULL;
+            mesh__json_take(j, ':', "expected a colon");
+            if (to && mesh__is_digit(mesh__json_peek(j)))
+                *to = mesh__json_count(j);
+            else
+                mesh__json_skip(j, 0);
+        }
+        if ((nbytes < 0 && crc < 0) || j->why) continue;
+        f = mesh__is_file_name(name) ? mesh__file_called(c, name) : NULL;
         j->out_of_memory = !f && mesh__is_file_name(name);
         if (!f) mesh__json_bad(j, j->out_of_memory ? "no memory" : "the name of a file that is not in the folder");
-        mesh__json_take(j, ':', "expected a colon");
-        mesh__json_take(j, '{', "expected an object");
-        while (f && mesh__json_more(j, '}', &inner) && (key = mesh__json_string(j)) != NULL) {
-            int64_t v = mesh__json_take(j, ':', "expected a colon") ? mesh__json_count(j) : -1;
-            if (mesh__same(key, "bytes")) f->nbytes = v;
-            if (mesh__same(key, "crc32c")) f->has_crc = 1, f->crc = (uint32_t)v;
-            if (v > UINT32_MAX && mesh__same(key, "crc32c")) mesh__json_bad(j, "a checksum above 32 bits");
-        }
+        if (crc > UINT32_MAX) mesh__json_bad(j, "a checksum above 32 bits");
+        if (f && nbytes >= 0) f->nbytes = nbytes;
+        if (f && crc >= 0) f->has_crc = 1, f->crc = (uint32_t)crc;
     }
 }
 

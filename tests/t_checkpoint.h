@@ -531,6 +531,9 @@ static void test_checkpoint_hands(void) {
     } indexes[] = {
         {"{\"metadata\":{\"who\":\"me!\"},\"weight_map\":{\"w\":\"part.safetensors\",\"b\":\"part.safetensors\"}}",
          NULL},
+        {"{\"metadata\":{\"who\":\"me!\",\"files\":{\"a/b\":{\"sha\":\"7\"},\"c\":3,\"part.safetensors\":{\"bytes\":\"7\",\"crc32c\":[7]}}},"
+         "\"weight_map\":{\"w\":\"part.safetensors\",\"b\":\"part.safetensors\"}}",
+         NULL}, /* another's "files" */
         {"{\"weight_map\":{\"w\":\"../part.safetensors\"}}", "the name of a file that is not in the folder"},
         {"{\"weight_map\":{\"w\":\"/etc/passwd\"}}", "the name of a file that is not in the folder"},
         {"{\"weight_map\":{\"w\":\"..\"}}", "the name of a file that is not in the folder"},

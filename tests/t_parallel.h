@@ -170,6 +170,8 @@ static void test_random_layouts(void) {
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "the data is NULL, but rank 0 holds 2 elements");
         CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 1, 0, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "low is above high");
         shape[0] = 3;
         t.data = &m;
         t.local_shape = shape;
