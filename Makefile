@@ -194,13 +194,15 @@ install:
 		'$(prefix)' '$(VERSION)' >$(PKGCONFIG)/mesh.h.pc
 	printf 'add_library(mesh.h INTERFACE IMPORTED)\nset_target_properties(mesh.h PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${CMAKE_CURRENT_LIST_DIR}/../../../include")\n' \
 		>$(CMAKE)/mesh.h-config.cmake
+	printf 'set(PACKAGE_VERSION "%s")\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\nif(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)\n  set(PACKAGE_VERSION_COMPATIBLE FALSE)\nendif()\nif(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)\n  set(PACKAGE_VERSION_EXACT TRUE)\nendif()\n' \
+		'$(VERSION)' >$(CMAKE)/mesh.h-config-version.cmake
 	$(MAKE) build/mesh config=release
 	cp build/mesh $(DESTDIR)$(prefix)/bin/
 
 uninstall:
 	rm -f $(addprefix $(INCLUDE)/,$(HEADERS))
 	-printf '%s\n' $(addprefix $(INCLUDE)/,$(filter-out ./,$(sort $(dir $(HEADERS))))) | sort -r | xargs rmdir
-	rm -f $(PKGCONFIG)/mesh.h.pc $(CMAKE)/mesh.h-config.cmake $(DESTDIR)$(prefix)/bin/mesh
+	rm -f $(PKGCONFIG)/mesh.h.pc $(CMAKE)/mesh.h-config.cmake $(CMAKE)/mesh.h-config-version.cmake $(DESTDIR)$(prefix)/bin/mesh
 	-rmdir $(CMAKE)
 
 clean:

@@ -711,7 +711,9 @@ MESH__PRIVATE mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, cons
     d.stream = mesh__impl(c)->stream;
     status = mesh_table_make(table, rank, count, rank + n, world, err);
     if (status == MESH_OK) status = mesh_make(&m, &shape, err);
+    mesh__impl(c)->engine->parent = c;
     if (status == MESH_OK) status = mesh_comm_open(result, c->transport, &m, desc ? desc : &d, err);
+    mesh__impl(c)->engine->parent = NULL;
     if (status == MESH_OK)
         mesh__impl(result)->table = table;
     else
@@ -719,26 +721,38 @@ MESH__PRIVATE mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, cons
     return status;
 }
 
-MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *c, int color, int key,
-                                                  const mesh_comm_desc *desc, mesh_error *err) {
-    mesh_status status;
+/* What keeps this rank from taking part: the others would gather, or open theirs, and wait. */
+MESH__PRIVATE mesh_status mesh__split_check(const mesh_comm *result, mesh_comm *c, const mesh_comm_desc *desc,
+                                            const int *all, mesh_error *why) {
     const mesh__engine *e = mesh__impl(c)->engine;
-    mesh_error why = MESH_ZERO;
-    int i, *all, failed = (int)c->failed;
+    int i;
+    if (!result || result == c)
+        return mesh__fail(why, MESH_ERR_ARGUMENT, -1, "mesh_comm_split: the result is %s",
+                          result ? "the comm itself" : "NULL");
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i] == result)
-            return mesh__fail(err, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
-    all = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)c->on.size * sizeof *all);
-    memset(result, 0, sizeof *result);
-    status = desc ? mesh__desc_check(desc, "mesh_comm_split", &why) : MESH_OK;
-    if (status != MESH_OK) /* the others would open theirs, and wait */
-        status = mesh__comm_broken(c, status, c->transport->rank, "%s", why.text);
-    else if (!all)
-        status = mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank, "mesh_comm_split: no memory for colors");
-    else
+            return mesh__fail(why, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
+    if (!all) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_comm_split: no memory for colors");
+    return desc ? mesh__desc_check(desc, "mesh_comm_split", why) : MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *c, int color, int key,
+                                                  const mesh_comm_desc *desc, mesh_error *err) {
+    int rank = c->transport->rank, failed = (int)c->failed;
+    mesh_error why = MESH_ZERO;
+    int *all = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)c->on.size * sizeof *all);
+    mesh_status status = mesh__split_check(result, c, desc, all, &why);
+    if (status != MESH_OK) {
+        mesh__comm_broken(c, status, rank, "%s", why.text);
+    } else {
+        memset(result, 0, sizeof *result);
         status = mesh__composed(c, "comm_split", failed, mesh__split_gather(c, color, key, all));
+        if (status == MESH_OK && color >= 0 &&
+            (status = mesh__split_open(result, c, all, color, desc, &why)) != MESH_OK)
+            mesh__comm_broken(c, status, why.rank < 0 ? rank : why.rank, "mesh_comm_split: %s", why.text);
+    }
+    if (status != MESH_OK) status = (mesh_status)c->error.status;
     if (status != MESH_OK && err) *err = c->error;
-    if (status == MESH_OK && color >= 0) status = mesh__split_open(result, c, all, color, desc, err);
     mesh_transport_free(c->transport, all);
     return status;
 }
@@ -746,11 +760,9 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
 MESH_API mesh_status mesh_comm_split(mesh_comm *result, mesh_comm *c, int color, int key, const mesh_comm_desc *desc,
                                      mesh_error *err) {
     mesh_status status;
-    if (!result || result == c || !c || !c->impl)
-        return mesh__fail(err, result && result != c ? MESH_ERR_STATE : MESH_ERR_ARGUMENT, -1, "mesh_comm_split: %s",
-                          !result       ? "the result is NULL"
-                          : result == c ? "the result is the comm itself"
-                                        : "the comm is not open");
+    if (!c || !c->impl)
+        return mesh__fail(err, c ? MESH_ERR_STATE : MESH_ERR_ARGUMENT, -1, "mesh_comm_split: the comm is %s",
+                          c ? "not open" : "NULL");
     if ((status = mesh__enter(c->transport, err, "comm_split")) != MESH_OK) return status;
     status = mesh__comm_split_inside(result, c, color, key, desc, err);
     mesh__leave(c->transport);

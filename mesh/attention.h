@@ -1,6 +1,6 @@
 /* mesh/attention.h - ring attention: a sequence over ranks, keys and values travelling round. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes alike.h, rows.h and p2p.h. Memory is the comm's: the host's, or a GPU's.
+   Includes alike.h, rows.h, p2p.h and layout.h. Memory is the comm's: the host's, or a GPU's.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -25,6 +25,7 @@ EXAMPLE
 #include "alike.h"
 #include "rows.h"
 #include "p2p.h"
+#include "layout.h"
 #endif
 
 #ifndef MESH_ATTENTION_H
@@ -79,7 +80,7 @@ typedef struct mesh_attention_part {
 } mesh_attention_part;
 
 /* Positions that rank `index` of `ranks` holds: *count runs of them (at most two), each first[i] and length[i] in the whole sequence. Returns their sum;
-   -1, and no runs: there is no such rank, or no such sequence. */
+   -1, and no runs: there is no such rank, order or sequence. */
 MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int index, int64_t first[2],
                                     int64_t length[2], int *count);
 /* axis: an open group. Every rank of it calls with the same batch, heads, kv_heads, width, sequence, dtype, order and causal, which are compared (MISMATCH:
@@ -103,7 +104,8 @@ MESH_API int64_t mesh_sequence_runs(int64_t sequence, int order, int ranks, int 
     int zigzag = order == MESH_SEQUENCE_ZIGZAG, i;
     int64_t chunks = (int64_t)ranks * (1 + zigzag), size, sum = 0;
     *count = 0;
-    if (sequence < 0 || ranks < 1 || index < 0 || index >= ranks) return -1;
+    if (sequence < 0 || ranks < 1 || index < 0 || index >= ranks || (order != MESH_SEQUENCE_PLAIN && !zigzag))
+        return -1;
     size = sequence / chunks + (sequence % chunks != 0);
     *count = 1 + zigzag;
     for (i = 0; i < *count; i++) {
@@ -154,6 +156,23 @@ MESH__PRIVATE size_t mesh__ring_elems(const mesh__ring *r, int64_t positions) {
     return (size_t)(2 * r->kv_rows * positions * r->a->width);
 }
 
+/* Do strides of batch, heads and positions nest, so that no element lies where another does? */
+MESH__PRIVATE mesh_status mesh__ring_strides(const mesh_attention *a, int of_q, int64_t positions, int rank,
+                                             mesh_error *err) {
+    const int64_t *given = of_q ? a->q_stride : a->kv_stride;
+    int64_t strides[4], bytes[MESH_MAX_DIMS];
+    mesh_box box;
+    memset(&box, 0, sizeof box);
+    box.ndim = 4;
+    box.shape[0] = a->batch, box.shape[1] = of_q ? a->heads : a->kv_heads;
+    box.shape[2] = positions, box.shape[3] = a->width;
+    if (!mesh_box_count(&box) || (!given[0] && !given[1] && !given[2])) return MESH_OK;
+    memcpy(strides, given, 3 * sizeof *strides);
+    strides[3] = 1;
+    return mesh__strides_place(strides, &box, (int64_t)mesh_dtype_bytes(a->dtype), bytes,
+                               of_q ? "q_stride" : "kv_stride", rank, err);
+}
+
 MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attention *a, int n, int index, int back,
                                            mesh_error *err) {
     int64_t limit = INT64_MAX / 64, all, batch, chunks = 2 * (int64_t)n, first[2], length[2], held;
@@ -193,7 +212,8 @@ MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attent
                           : !a->out || !a->lse ? "out or lse is"
                                                : "grad_out, grad_q, grad_k or grad_v is",
                           rank, held);
-    return MESH_OK;
+    if (mesh__ring_strides(a, 1, held, rank, err) != MESH_OK) return MESH_ERR_ARGUMENT;
+    return mesh__ring_strides(a, 0, held, rank, err);
 }
 
 /* ---- // >>rows: between the caller's memory and runs of floats ---- */

@@ -301,6 +301,8 @@ MESH__RARE mesh_status mesh__buckets_close(mesh_buckets *b) {
         mesh__release_inside(l->bucket[k].request);
     }
     mesh__buckets_free(l);
+    if (status != MESH_OK && b->comm->failed)
+        status = (mesh_status)b->comm->error.status; /* a request that has failed before is over */
     memset(b, 0, sizeof *b);
     return status;
 }

@@ -385,6 +385,12 @@ MESH__RARE mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int he
                       heard, m->size, who);
 }
 
+/* Has the comm that is split failed? Who fails it does not come to open its part. */
+MESH__RARE mesh_status mesh__open_parent(const mesh__engine *e, mesh_error *err) {
+    if (!e->parent || !e->parent->failed) return MESH_OK;
+    return mesh__fail(err, (mesh_status)e->parent->error.status, e->parent->error.rank, "%s", e->parent->error.text);
+}
+
 /* The first rank's part: wait for every hello, compare, choose the id. */
 MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
                                        mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
@@ -414,6 +420,7 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
         if (status == MESH_OK && e->starved)
             status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                                 "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if (status == MESH_OK) status = mesh__open_parent(e, err);
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
             deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
         if (heard == m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline))) break;
@@ -441,7 +448,7 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
         mesh__welcome(e, *at, status, *id, terms, status != MESH_OK ? err : NULL);
         mesh__mail_drop(e, at);
     }
-    e->given_up = status == MESH_ERR_TIMEOUT ? mesh__get64(mine + 12) : 0;
+    e->given_up = status == MESH_ERR_TIMEOUT || (e->parent && e->parent->failed) ? mesh__get64(mine + 12) : 0;
     return status;
 }
 
@@ -489,6 +496,7 @@ MESH__RARE mesh_status mesh__open_follow(mesh__engine *e, const mesh *m, int lea
         if (e->starved)
             return mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                               "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
+        if ((status = mesh__open_parent(e, err)) != MESH_OK) return status;
         if ((status = mesh__gone_from(e, &first, err)) != MESH_OK)
             return status; /* the others' absence is the leader's to tell */
         if (mesh__now(e) >= deadline)

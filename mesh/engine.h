@@ -176,6 +176,7 @@ typedef struct mesh__walk {
     int active, verifying, depth, cycle; /* cycle: where on the stack it starts; verifying: the next edge to confirm */
     uint32_t id;
     int64_t until;
+    int silent, behind; /* the first that did not answer, and who waits for it; -1: all have */
     int nvisited;
     struct {
         int rank;
@@ -190,6 +191,7 @@ typedef struct mesh__roll {
     uint32_t id;
     int64_t until;
     int final;                         /* its deadline has passed; else only disagreement is looked for */
+    int chased;                        /* a search has begun for who keeps the absent from it */
     int answers, absent, first_absent; /* absent: how many have not called it */
     int gone, first_gone;              /* how many have closed their transport, and cannot be asked */
     uint64_t heard[16];                /* bits: indices that have answered */
@@ -241,8 +243,9 @@ typedef struct mesh__engine {
     mesh__inbox mail;
     mesh__walk *walk; /* allocated when first needed */
     uint32_t walks;
-    int failed;                                  /* a comm did */
-    int64_t longest;                             /* deadline of its comms' operations */
+    int failed;        /* a comm did */
+    mesh_comm *parent; /* of which a comm is being opened by a split: it opens no more where that fails; or NULL */
+    int64_t longest;   /* deadline of its comms' operations */
     struct mesh__memory *memory[MESH__MEMORIES]; /* of mesh_alloc: lists, by address */
     mesh__clock clock;
 } mesh__engine;

@@ -239,6 +239,10 @@ MESH_API mesh_status mesh_layout_check(const mesh_layout *l, mesh_error *err) {
     return mesh__layout_check(l, "mesh_layout_check", err);
 }
 
+MESH__PRIVATE int64_t mesh__tensor_elem(const mesh_tensor *t) {
+    return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
+}
+
 /* Is a rank's part what the caller thinks it is? */
 MESH__PRIVATE mesh_status mesh__local_check(const mesh_tensor *t, const char *which, int rank, const mesh_box *box,
                                             mesh_error *err) {
@@ -251,12 +255,37 @@ MESH__PRIVATE mesh_status mesh__local_check(const mesh_tensor *t, const char *wh
     return MESH_OK;
 }
 
-/* A tensor's layout, and its local shape where it says one. */
+/* Strides in elements as strides in bytes. They nest, whatever their order: each is at least what the smaller ones span together. */
+MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh_box *box, int64_t elem,
+                                              int64_t *stride, const char *which, int rank, mesh_error *err) {
+    int order[MESH_MAX_DIMS], n = 0, d, k;
+    int64_t span = 1;
+    for (d = box->ndim - 1; d >= 0; d--) {
+        if (box->shape[d] == 1) continue;
+        for (k = n++; k > 0 && strides[order[k - 1]] > strides[d]; k--) order[k] = order[k - 1];
+        order[k] = d;
+    }
+    for (k = 0; k < n; k++) {
+        d = order[k];
+        if (strides[d] < span || strides[d] > INT64_MAX / 2 / elem / box->shape[d])
+            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                              "%s: stride %l of dim %d is %s; the dims within it span %l elements", which, strides[d],
+                              d, strides[d] < span ? "too small" : "too large", span);
+        stride[d] = strides[d] * elem;
+        span += strides[d] * (box->shape[d] - 1);
+    }
+    return MESH_OK;
+}
+
+/* A tensor's layout, and its local shape and strides where it says some. */
 MESH__PRIVATE mesh_status mesh__tensor_check(const mesh_tensor *t, int rank, mesh_error *err) {
     mesh_status status = mesh_layout_check(&t->layout, err);
+    int64_t stride[MESH_MAX_DIMS];
     mesh_box box;
-    if (status != MESH_OK || !t->local_shape || mesh_layout_box(&t->layout, rank, &box) < 0) return status;
-    return mesh__local_check(t, "the tensor", rank, &box, err);
+    if (status != MESH_OK || mesh_layout_box(&t->layout, rank, &box) < 0) return status;
+    status = mesh__local_check(t, "the tensor", rank, &box, err);
+    if (status != MESH_OK || !t->strides || !mesh_box_count(&box)) return status;
+    return mesh__strides_place(t->strides, &box, mesh__tensor_elem(t), stride, "the tensor", rank, err);
 }
 
 /* The axes of a dim are numbered anew from 0, without gaps. But for one axis, those from `at` on make room for it. */
@@ -616,10 +645,6 @@ MESH_API int64_t mesh_tensor_box(const mesh_tensor *t, int rank, mesh_box *box) 
 MESH_API int64_t mesh_tensor_count(const mesh_tensor *t, int rank) {
     mesh_box box;
     return mesh_layout_box(&t->layout, rank, &box);
-}
-
-MESH__PRIVATE int64_t mesh__tensor_elem(const mesh_tensor *t) {
-    return t->elem_bytes ? t->elem_bytes : (int64_t)mesh_dtype_bytes(t->dtype);
 }
 
 MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t, const int *dims, int rank,

@@ -17,7 +17,8 @@ extern "C" {
 
    Behind the axes a tag may stand, "dp#7" ("#7": of the whole mesh), 1 to 1,073,741,823: messages under it keep their order among themselves and do
    not get in between others, nor others between them. No wildcards: who waits for whom would not be known. Each pair of a tag and a peer in use
-   takes some 40 bytes until the comm is closed. UNSUPPORTED: transports that match messages in the order of issue (GPUs). */
+   takes some 40 bytes until the comm is closed. UNSUPPORTED: transports that match messages in the order of issue (GPUs); a tag above what MPI has room
+   for (the text says how many: under MPICH 134,152,191). */
 
 MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
 MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,

@@ -49,8 +49,8 @@ typedef struct mesh_stage {
    ARGUMENT: mesh_schedule_check's, an axis of another size than the schedule's ranks; MISMATCH: another schedule, other bytes or another inbox on a rank
    along the axis (without tags: another schedule or inbox on any rank of the comm), told before anything runs. On GPUs ranks compare only where one's
    schedule is another than the last time: if one alone has changed, others may have run all of theirs before they hear of it, by what it calls. STATE and
-   PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a barrier along the axis: OK on all of its ranks or on
-   none. */
+   PEER: the callback, with its stage and micro-batch. MEMORY. Then the comm fails. It ends with a barrier along the axis: OK says that all of its ranks have
+   run all of theirs; where one is lost in that barrier itself, others may have passed it. */
 MESH_API mesh_status mesh_pipeline_run(mesh_comm *c, const char *axis, const mesh_schedule *s, const mesh_stage *stage);
 
 #ifdef __cplusplus

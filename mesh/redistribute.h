@@ -72,28 +72,6 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
 
 /* ---- // >>redistribute: calls ---- */
 
-/* Strides in elements as strides in bytes. They nest, whatever their order: each is at least what the smaller ones span together. */
-MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh_box *box, int64_t elem,
-                                              int64_t *stride, const char *which, int rank, mesh_error *err) {
-    int order[MESH_MAX_DIMS], n = 0, d, k;
-    int64_t span = 1;
-    for (d = box->ndim - 1; d >= 0; d--) {
-        if (box->shape[d] == 1) continue;
-        for (k = n++; k > 0 && strides[order[k - 1]] > strides[d]; k--) order[k] = order[k - 1];
-        order[k] = d;
-    }
-    for (k = 0; k < n; k++) {
-        d = order[k];
-        if (strides[d] < span || strides[d] > INT64_MAX / 2 / elem / box->shape[d])
-            return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "%s: stride %l of dim %d is %s; the dims within it span %l elements", which, strides[d],
-                              d, strides[d] < span ? "too small" : "too large", span);
-        stride[d] = strides[d] * elem;
-        span += strides[d] * (box->shape[d] - 1);
-    }
-    return MESH_OK;
-}
-
 /* This rank's part of a tensor, and whether what the caller says of it is so. */
 MESH__PRIVATE mesh_status mesh__tensor_place(const mesh_tensor *t, const char *which, int rank, mesh__place_of *p,
                                              mesh_error *err) {

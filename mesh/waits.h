@@ -238,9 +238,9 @@ MESH__RARE int mesh__roll_excused(mesh__engine *e, int rank) {
     return 1;
 }
 
-/* What the roll call has shown: "rank 2 does not answer". Who is silent keeps the others from answering well; who answers is believed. Returns
-   the rank to blame, or -1. */
-MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
+/* What the roll call has shown: "rank 2 does not answer". Who is silent keeps the others from answering well; who answers is believed. walk: the search for
+   who keeps the absent, or NULL. Returns the rank to blame, or -1. */
+MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll, const mesh__walk *walk) {
     const mesh *on = &roll->op->group->on;
     int i, first = -1, silent = 0;
     for (i = 0; i < on->size && i < 1024; i++) {
@@ -260,7 +260,10 @@ MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll) {
         if (roll->in.kind) mesh__put_record(t, &roll->in);
         if (roll->in.kind) mesh__put(t, ")");
         if (roll->absent > 1) mesh__put(t, " nor have %d others", roll->absent - 1);
-        return roll->first_absent;
+        if (!walk || walk->silent < 0) return roll->first_absent;
+        mesh__put(t, "; rank %d waits for rank %d, which does not answer (it is stopped, or outside the library)",
+                  walk->behind, walk->silent);
+        return walk->silent;
     }
     if (roll->gone) {
         mesh__put(t, "; rank %d has closed its transport", roll->first_gone);
@@ -288,6 +291,22 @@ MESH__RARE void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
     if (n > 16) mesh__put(t, " and %d more", n - 16);
 }
 
+MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op);
+
+/* Who has not called it may wait elsewhere, in a group or a comm that this rank is not in, for one that does not answer: that one is looked for. Returns 1
+   while it is. */
+MESH__RARE int mesh__roll_chase(mesh__engine *e, mesh__op *op) {
+    mesh__roll *roll = &e->roll;
+    if (!roll->absent || !roll->in.kind || !(e->t->caps & MESH_CAP_PENDING)) return 0;
+    if (roll->answers + roll->gone < op->group->on.size - 1) return 0; /* one of the group is silent */
+    if (!roll->chased) {
+        roll->chased = 1;
+        if (e->walk) e->walk->active = 0;
+        mesh__walk_start(e, op);
+    }
+    return e->walk && e->walk->active && e->walk->silent < 0 && !op->failing;
+}
+
 MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     char call[160], who[400];
     int ranks[MESH__WALK_PENDING], n = 0, blame = -1, asked = op->group->on.size > 1;
@@ -302,7 +321,7 @@ MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
             if (op->deadline && mesh__now(e) < mesh__roll_turn(op)) return;
             mesh__roll_start(e, op, 1);
         }
-        if (!mesh__roll_is_over(e)) return;
+        if (!mesh__roll_is_over(e) || mesh__roll_chase(e, op) || op->failing) return;
     }
     mesh__put_record(&t, &op->record);
     t = mesh__text_on(who, sizeof who);
@@ -314,7 +333,7 @@ MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
         if (n == 1) blame = ranks[0];
     }
     if (asked && e->roll.op) {
-        n = mesh__put_roll(&t, &e->roll);
+        n = mesh__put_roll(&t, &e->roll, e->roll.chased ? e->walk : NULL);
         if (n >= 0) blame = n;
     }
     if (asked && !(e->t->caps & MESH_CAP_CHECK))
@@ -412,7 +431,7 @@ MESH__RARE void mesh__walk_ask(mesh__engine *e, const mesh__node *node, int k) {
     mesh__wire out = mesh__writing(ask);
     mesh__ask question;
     w->id = ++e->walks;
-    w->until = mesh__now(e) + INT64_C(1000000000);
+    w->until = mesh__now(e) + (e->roll.op && e->roll.chased ? mesh__roll_time(e->roll.op) : INT64_C(1000000000));
     if (to == e->t->rank) {
         mesh__node mine;
         if (mesh__say_closed(e, node->rank, (uint32_t)(node->record.channel >> 40))) {
@@ -532,6 +551,14 @@ MESH__RARE void mesh__say_heard(mesh__engine *e, const mesh_control *m) {
     mesh__walk_heard(e, n ? &node : NULL);
 }
 
+/* Whom the last question went to has not answered it. */
+MESH__RARE void mesh__walk_unanswered(mesh__engine *e) {
+    mesh__walk *w = e->walk;
+    const mesh__node *asker = &w->stack[w->depth - 1];
+    if (w->silent < 0 && !w->verifying) w->silent = asker->pending[asker->next - 1].rank, w->behind = asker->rank;
+    mesh__walk_heard(e, NULL);
+}
+
 /* Begin a search from the operation this rank is blocked in. */
 MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     mesh__node *root;
@@ -558,6 +585,7 @@ MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     }
     if (root->npending == 0) return;
     e->walk->active = 1;
+    e->walk->silent = -1;
     e->walk->verifying = 0;
     e->walk->depth = 1;
     e->walk->nvisited = 0;
@@ -614,7 +642,7 @@ MESH__PRIVATE void mesh__tick(mesh__engine *e) {
         if (impl->untold.waits) mesh__announce_again(e->comm[i]);
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
     }
-    if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_heard(e, NULL);
+    if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_unanswered(e);
     if (e->roll.op && !e->roll.final && mesh__roll_is_over(e)) mesh__roll_end(e);
 }
 

@@ -55,7 +55,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh/rows.h": ["mesh/host_bytes.h", "mesh/functions.h"],
     "mesh/experts.h": ["mesh/alike.h", "mesh/rows.h"],
     "mesh/buckets.h": ["mesh/redistribute.h"],
-    "mesh/attention.h": ["mesh/alike.h", "mesh/rows.h", "mesh/p2p.h"],
+    "mesh/attention.h": ["mesh/alike.h", "mesh/rows.h", "mesh/p2p.h", "mesh/layout.h"],
     "mesh/vocabulary.h": ["mesh/rows.h", "mesh/layout.h"],
     "mesh/pipeline.h": ["mesh/base.h"],
     "mesh/pipeline_run.h": ["mesh/p2p.h", "mesh/pipeline.h"],

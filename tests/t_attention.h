@@ -437,11 +437,13 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         {"f64; queries, keys and values are f16, bf16 or f32", MESH_ERR_UNSUPPORTED, 0},
         {"0 heads, 2 kv_heads, width 4, sequence 8; heads and width are above 0", MESH_ERR_ARGUMENT, 0},
         {"elements are too many to count", MESH_ERR_ARGUMENT, 1},
+        {"q_stride: stride -16 of dim 0 is too small", MESH_ERR_ARGUMENT, 0},
+        {"kv_stride: stride 3 of dim 2 is too small; the dims within it span 4 elements", MESH_ERR_ARGUMENT, 1},
         {"the attention is NULL", MESH_ERR_ARGUMENT, 0},
     };
     int what;
     (void)ctx;
-    for (what = 0; what < 12; what++) {
+    for (what = 0; what < 14; what++) {
         ring_problem p;
         ring_part r;
         ring_seen seen = MESH_ZERO;
@@ -449,7 +451,7 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         mesh_status status;
         int bad = t->rank == 1;
         memset(&p, 0, sizeof p);
-        p.batch = 1, p.heads = 4, p.kv_heads = 2, p.width = 4, p.sequence = 8, p.dtype = MESH_F32;
+        p.batch = 2, p.heads = 4, p.kv_heads = 2, p.width = 4, p.sequence = 8, p.dtype = MESH_F32;
         if (!open_comm(t, &c, "cp=-1", NULL, 20 * SECOND)) return;
         ring_part_make(&p, t->size, t->rank, &r);
         r.a.ctx = &seen;
@@ -464,8 +466,10 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 8) r.a.dtype = MESH_F64;
         if (bad && what == 9) r.a.heads = 0;
         if (bad && what == 10) r.a.sequence = INT64_MAX / 70, r.a.batch = 0;
+        if (bad && what == 11) r.a.q_stride[0] = -16, r.a.q_stride[1] = 4, r.a.q_stride[2] = 16;
+        if (bad && what == 12) r.a.kv_stride[0] = 64, r.a.kv_stride[1] = 32, r.a.kv_stride[2] = 3;
         status = wrong[what].back ? mesh_ring_attention_backward(&c, "cp", &r.a)
-                                  : mesh_ring_attention(&c, "cp", bad && what == 11 ? NULL : &r.a);
+                                  : mesh_ring_attention(&c, "cp", bad && what == 13 ? NULL : &r.a);
         CHECK_INT(status, wrong[what].status);
         CHECK_HAS(c.error.text,
                   wrong[what].back ? "mesh_ring_attention_backward(\"cp\"): " : "mesh_ring_attention(\"cp\"): ");
@@ -511,6 +515,7 @@ static void test_sequence_runs(void) {
         CHECK_INT(mesh_sequence_runs(-8, order, 2, 0, first, length, &count), -1);
         CHECK_INT(count, 0);
     }
+    CHECK_INT(mesh_sequence_runs(16, 7, 4, 1, first, length, &count), -1);
     CHECK_INT(mesh_sequence_runs(16, MESH_SEQUENCE_ZIGZAG, 4, 1, first, length, &count), 4);
     CHECK(first[0] == 2 && first[1] == 12 && length[0] == 2 && length[1] == 2);
 }

@@ -99,6 +99,38 @@ static void blind_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
+/* Who is absent waits itself, in a group that the asker is not in, for one that does not answer: that one is named, by the asker too. */
+static void chased_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    float v = 1;
+    int lone = *(int *)ctx; /* only the asker's deadline passes: nobody else can tell */
+    if (!open_comm(t, &c, "y=2,x=3", NULL, lone && t->rank > 2 ? 60 * SECOND : SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == 3) {
+        pause_rank(t, 8 * SECOND);
+    } else {
+        mesh_status status = mesh_all_reduce(&c, "x", &v, &v, 1, MESH_F32, MESH_SUM);
+        if (t->rank < 3) CHECK_OK(status, c.error);
+        if (lone && t->rank < 2)
+            pause_rank(t, 8 * SECOND);
+        else if (t->rank < 3)
+            status = mesh_all_reduce(&c, "y", &v, &v, 1, MESH_F32, MESH_SUM);
+        if (!lone || t->rank >= 2) {
+            CHECK_INT(status, MESH_ERR_TIMEOUT);
+            CHECK_INT(c.error.rank, 3);
+        }
+        if (lone && t->rank == 2) {
+            CHECK_HAS(c.error.text, "rank 5 has not called it (it is in all_reduce(1 x f32, sum) on \"x\"");
+            CHECK_HAS(c.error.text, "waits for rank 3, which does not answer");
+        }
+    }
+    mesh_comm_close(&c);
+}
+static void test_chased(void) {
+    int lone;
+    for (lone = 0; lone < 2; lone++) run_world(SIM, 6, chased_rank, &lone);
+}
+
 static void test_rolls(void) {
     static const roll_case cases[] = {{3, 2, 0},   {3, 2, 1},   {3, 1, 2},  {3, 0, 0},
                                       {70, 69, 0}, {70, 33, 0}, {70, 1, 1}, {4, 1, 3}};
@@ -726,6 +758,7 @@ static void test_came_round(void) {
 static const test_case comm_waits_tests[] = {
     {"comm/turned", test_turned, 0},
     {"comm/rolls", test_rolls, 0},
+    {"comm/chased", test_chased, 0},
     {"comm/more_rolls", test_more_rolls, 0},
     {"comm/chain", test_chain, 0},
     {"comm/lattice", test_lattice, 0},

@@ -153,6 +153,7 @@ static void test_random_layouts(void) {
                     test_fail(__FILE__, __LINE__, "element %lld", (long long)at);
             }
         }
+        part.strides = NULL;
         CHECK_OK(mesh_layout_set(&part.layout, "a", mesh_partial(MESH_SUM), &err), err);
         CHECK_INT(mesh_random_normal(&part, 0, 5, 0, 0, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "mesh_random_normal: the tensor is partial along \"a\"");
@@ -172,8 +173,21 @@ static void test_random_layouts(void) {
         CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 1, 0, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "low is above high");
+        {
+            static const int64_t none[1] = {0}, negative[1] = {-4}, huge[1] = {INT64_MAX};
+            t.data = &m;
+            t.strides = none;
+            CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "mesh_random_uniform: the tensor: stride 0 of dim 0 is too small");
+            t.strides = negative;
+            CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "stride -4 of dim 0 is too small");
+            t.strides = huge;
+            CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "of dim 0 is too large");
+            t.strides = NULL;
+        }
         shape[0] = 3;
-        t.data = &m;
         t.local_shape = shape;
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "mesh_random_uniform: the tensor: the local shape has 3 in dim 0, but by its spec rank 0 holds 2 of 4");

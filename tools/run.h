@@ -114,6 +114,17 @@ static void print_lines(stream *s, int r, int width, int ended) {
     s->length -= start;
 }
 
+/* To a file: 0, and errno, where it takes no more. */
+static int write_whole(int fd, const char *p, size_t n) {
+    while (n) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return 0;
+        p += done, n -= (size_t)done;
+    }
+    return 1;
+}
+
 /* Pass on what has come: as it is to a log, or bare; by lines with the rank before them. Returns 0 at the end of the stream. */
 static int pump(stream *s, int r, const run_options *o) {
     int shown = o->only < 0 || o->only == r, width = mesh__digits(o->ranks - 1);
@@ -127,7 +138,7 @@ static int pump(stream *s, int r, const run_options *o) {
     n = read(s->fd, s->line + s->length, s->room - s->length);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return 1;
     s->owed = n > 0 && n < s->owed ? s->owed - (int)n : 0;
-    if (n > 0 && s->copy >= 0 && write(s->copy, s->line + s->length, (size_t)n) != n) {
+    if (n > 0 && s->copy >= 0 && !write_whole(s->copy, s->line + s->length, (size_t)n)) {
         fprintf(stderr, "mesh run: the log of rank %d cannot be written: %s; it ends here\n", r, strerror(errno));
         close(s->copy);
         s->copy = -1;
