@@ -681,9 +681,10 @@ MESH__PRIVATE mesh_status mesh__split_gather(mesh_comm *c, int color, int key, i
     status = mesh_copy(c, there, mine, sizeof mine);
     if (status == MESH_OK) status = mesh_all_gather(c, NULL, there, (unsigned char *)there + sizeof mine, 2, MESH_I32);
     if (status == MESH_OK) status = mesh_copy(c, all, (unsigned char *)there + sizeof mine, n * sizeof mine);
-    freed = mesh_free(c->transport, there, NULL);
-    if (status == MESH_OK || c->failed) return status == MESH_OK ? freed : status;
     why = c->error;
+    freed = mesh_free(c->transport, there, status == MESH_OK ? &why : NULL);
+    if (status == MESH_OK) status = freed;
+    if (status == MESH_OK || c->failed) return status;
     return mesh__comm_broken(c, status, why.rank < 0 ? c->transport->rank : why.rank, "mesh_comm_split: %s", why.text);
 }
 
@@ -721,9 +722,9 @@ MESH__PRIVATE mesh_status mesh__split_open(mesh_comm *result, mesh_comm *c, cons
     return status;
 }
 
-/* What keeps this rank from taking part: the others would gather, or open theirs, and wait. */
-MESH__PRIVATE mesh_status mesh__split_check(const mesh_comm *result, mesh_comm *c, const mesh_comm_desc *desc,
-                                            const int *all, mesh_error *why) {
+/* What keeps this rank from taking part: the others would gather, or open theirs, and wait. A result that is not open is all zero then. */
+MESH__PRIVATE mesh_status mesh__split_check(mesh_comm *result, mesh_comm *c, const mesh_comm_desc *desc, const int *all,
+                                            mesh_error *why) {
     const mesh__engine *e = mesh__impl(c)->engine;
     int i;
     if (!result || result == c)
@@ -732,6 +733,7 @@ MESH__PRIVATE mesh_status mesh__split_check(const mesh_comm *result, mesh_comm *
     for (i = 0; i < e->ncomms; i++)
         if (e->comm[i] == result)
             return mesh__fail(why, MESH_ERR_STATE, -1, "mesh_comm_split: the result is open; close it first");
+    memset(result, 0, sizeof *result);
     if (!all) return mesh__fail(why, MESH_ERR_MEMORY, -1, "mesh_comm_split: no memory for colors");
     return desc ? mesh__desc_check(desc, "mesh_comm_split", why) : MESH_OK;
 }
@@ -745,7 +747,6 @@ MESH__PRIVATE mesh_status mesh__comm_split_inside(mesh_comm *result, mesh_comm *
     if (status != MESH_OK) {
         mesh__comm_broken(c, status, rank, "%s", why.text);
     } else {
-        memset(result, 0, sizeof *result);
         status = mesh__composed(c, "comm_split", failed, mesh__split_gather(c, color, key, all));
         if (status == MESH_OK && color >= 0 &&
             (status = mesh__split_open(result, c, all, color, desc, &why)) != MESH_OK)

@@ -573,6 +573,7 @@ MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
         memset(e->walk, 0, sizeof *e->walk);
     }
     if (e->walk->active) return;
+    e->walk->silent = -1;
     root = &e->walk->stack[0];
     root->rank = e->t->rank;
     root->progress = mesh__sequence(op->channel) ? op->progress : op->serial;
@@ -585,7 +586,6 @@ MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op) {
     }
     if (root->npending == 0) return;
     e->walk->active = 1;
-    e->walk->silent = -1;
     e->walk->verifying = 0;
     e->walk->depth = 1;
     e->walk->nvisited = 0;

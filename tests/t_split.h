@@ -84,7 +84,7 @@ static void split_wrong_rank(mesh_transport *t, void *ctx) {
     mesh_error err = MESH_ZERO;
     mesh_status status, wants = what == 3 ? MESH_ERR_STATE : MESH_ERR_ARGUMENT;
     if (!open_comm(t, &c, "x=-1", NULL, 600 * SECOND)) return;
-    memset(&part, 0, sizeof part);
+    memset(&part, what == 0 || what == 4 ? 255 : 0, sizeof part); /* what is wrong leaves it all zero */
     CHECK_OK(mesh_comm_split(&open, &c, 0, 0, NULL, &err), err);
     d.timeout_ns = what || !odd ? 600 * SECOND : -1;
     if (what == 4 && odd) d.groups = "nowhere";
