@@ -77,19 +77,23 @@ static void split_wrong_rank(mesh_transport *t, void *ctx) {
     static const char *const says[] = {"mesh_comm_split: desc.timeout_ns is -1; ns, and 0 is as built in",
                                        "mesh_comm_split: the result is NULL", "mesh_comm_split: the result is the comm itself",
                                        "mesh_comm_split: the result is open; close it first",
-                                       "desc.groups: no axis \"nowhere\"", /* of another color, */
-                                       "desc.groups: no axis \"nowhere\""}; /* or whom the others' opening waits for */
+                                       "desc.groups: no axis \"nowhere\"", "it does not come to open it"};
     int what = *(int *)ctx, odd = t->rank == 0;
     mesh_comm c, part, open;
     mesh_comm_desc d = MESH_ZERO;
     mesh_error err = MESH_ZERO;
-    mesh_status status, wants = what == 3 ? MESH_ERR_STATE : MESH_ERR_ARGUMENT;
+    mesh_status status, wants = what == 5 ? MESH_ERR_CANCELED : what == 3 ? MESH_ERR_STATE : MESH_ERR_ARGUMENT;
+    int mine[2] = {0, 0}, all[6];
     if (!open_comm(t, &c, "x=-1", NULL, 600 * SECOND)) return;
-    memset(&part, what == 0 || what > 3 ? 255 : 0, sizeof part); /* what is wrong leaves it all zero */
+    memset(&part, what == 0 || what == 4 ? 255 : 0, sizeof part); /* what is wrong leaves it all zero */
     CHECK_OK(mesh_comm_split(&open, &c, 0, 0, NULL, &err), err);
     d.timeout_ns = what || !odd ? 600 * SECOND : -1;
-    if (what > 3 && odd) d.groups = "nowhere";
-    status = mesh_comm_split(!odd || what == 0 || what > 3 ? &part
+    if (what == 4 && odd) d.groups = "nowhere";
+    if (what == 5 && odd) { /* it tells its color as the others do, and gives up: they wait for it as they open theirs */
+        CHECK_OK(mesh_all_gather(&c, NULL, mine, all, 2, MESH_I32), c.error);
+        CHECK_INT(mesh_abort(&c, says[what]), MESH_OK);
+    }
+    status = mesh_comm_split(!odd || what == 0 || what == 4 ? &part
                              : what == 1                    ? NULL
                              : what == 2                    ? &c
                                                             : &open,
