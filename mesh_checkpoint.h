@@ -33,8 +33,9 @@ ERRORS
                    On GPUs: the caller's stream is being captured
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
-    A comm that fails meanwhile (a lost rank) ends the call with its error: then too the old checkpoint stays, whole, or the new one is there, whole: where it
-    fails as ranks agree that the new one is in its place (desc.text with the step tells which); a load may have begun to read into tensors.
+    A comm that fails meanwhile (a lost rank) ends the call with its error: the old checkpoint stays, but for a failure after the new
+    one took its place, which ranks then agree on: there is always a whole one, and desc.text, with the step, tells which. A load may have begun to read
+    into tensors.
 
 DEVICES
     On GPUs tensors are in the device's memory, as everywhere: a save copies this rank's share to the host, after what is on the caller's stream, and

@@ -280,12 +280,13 @@ MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh
 /* A tensor's layout, and its local shape and strides where it says some. */
 MESH__PRIVATE mesh_status mesh__tensor_check(const mesh_tensor *t, int rank, mesh_error *err) {
     mesh_status status = mesh_layout_check(&t->layout, err);
-    int64_t stride[MESH_MAX_DIMS];
+    int64_t stride[MESH_MAX_DIMS], elem = mesh__tensor_elem(t);
     mesh_box box;
     if (status != MESH_OK || mesh_layout_box(&t->layout, rank, &box) < 0) return status;
     status = mesh__local_check(t, "the tensor", rank, &box, err);
     if (status != MESH_OK || !t->strides || !mesh_box_count(&box)) return status;
-    return mesh__strides_place(t->strides, &box, mesh__tensor_elem(t), stride, "the tensor", rank, err);
+    if (elem < 1) elem = 1; /* a dtype that is none is the caller's to tell */
+    return mesh__strides_place(t->strides, &box, elem, stride, "the tensor", rank, err);
 }
 
 /* The axes of a dim are numbered anew from 0, without gaps. But for one axis, those from `at` on make room for it. */

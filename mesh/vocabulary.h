@@ -327,7 +327,7 @@ MESH__PRIVATE int mesh__lookup_check(const mesh_lookup *l, int rank, int backwar
                               "%s: the table is partial along \"%s\"; redistribute it first", function,
                               t->layout.on->axis[k].name),
                    0;
-    if (!mesh__tensor_elem(t))
+    if (mesh__tensor_elem(t) < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: dtype %d of the table is none; see MESH_DTYPES", function,
                           (int)t->dtype),
                0;

@@ -185,7 +185,10 @@ static void test_random_layouts(void) {
             t.strides = huge;
             CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
             CHECK_HAS(err.text, "of dim 0 is too large");
-            t.strides = NULL;
+            t.strides = shape, t.dtype = (mesh_dtype)77;
+            CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
+            CHECK_HAS(err.text, "f16, bf16, f32 and f64 are filled");
+            t.strides = NULL, t.dtype = MESH_F32;
         }
         shape[0] = 3;
         t.local_shape = shape;

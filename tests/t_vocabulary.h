@@ -489,6 +489,17 @@ static void test_lookup_refused(void) {
     CHECK_HAS(err.text, "mesh_embedding_backward: id 1 is 5, of a vocabulary of 5");
     CHECK(out[0] == -1 && part[12] == 0);
     ids[1] = 0;
+    t.dtype = (mesh_dtype)77;
+    CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_embedding: dtype 77 of the table is none");
+    t.dtype = MESH_F32;
+    {
+        static const int64_t negative[2] = {-4, 1};
+        t.strides = negative;
+        CHECK_INT(mesh_embedding_backward(&l, 0, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "mesh_embedding_backward: the tensor: stride -4 of dim 0 is too small");
+        t.strides = NULL;
+    }
     t.local_shape = shape + 1;
     CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
     CHECK_HAS(err.text, "mesh_embedding: the tensor: the local shape has ");

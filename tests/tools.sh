@@ -229,6 +229,7 @@ for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed strea
     refuses "no room for what is printed: $what" "No space left" bash -c "$mesh $what 2>&1 >/dev/full"
 done
 refuses "a log that is no directory" "cannot write /dev/null/rank-0.out: Not a directory" $mesh run -n 2 --log /dev/null echo hi
+refuses "a log that is cut" "the log of rank 0 cannot be written: File too large" bash -c "trap '' XFSZ; ulimit -f 7; $mesh run -n 1 --log $out/cut seq 1 100000 2>&1 >/dev/null; exit 1"
 step "nohup" bash -c "rm -f $out/nohup; mkfifo $out/nohup; nohup $mesh run -n 2 --bare --timeout 20 -- sh -c '[ \$RANK = 1 ] || echo started >$out/nohup; sleep 1' >/dev/null 2>&1 & read -r w <$out/nohup; kill -HUP \$!; wait \$!"
 refuses "a failing rank" "rank 1 exited with status 7" $mesh run -n 3 -- sh -c '[ $RANK != 1 ] || exit 7; sleep 20'
 refuses "an idle job" "no output for 1 s; ending ranks 0 1" $mesh run -n 2 --idle-timeout 1 -- sleep 20
