@@ -47,4 +47,20 @@ MESH__PRIVATE mesh_status mesh__alike(mesh_comm *c, const char *function, const 
     mesh_transport_free(c->transport, all);
     return status;
 }
+
+/* The ranks of the group know that their words differ: of which rank the first is that is not as the group's first rank's? -1 (and OK): of none.
+   Every rank of the group calls, from inside of a call. */
+MESH__PRIVATE mesh_status mesh__alike_not(mesh_comm *c, const char *axes, const mesh__group *g, uint64_t word,
+                                          int *rank) {
+    uint64_t *all = (uint64_t *)mesh_transport_alloc(c->transport, (size_t)g->on.size * sizeof *all);
+    mesh_status status;
+    int k = 1;
+    *rank = -1;
+    if (!all) return MESH_OK; /* told without it */
+    status = mesh__host_all_gather(c, axes, g->on.size, &word, all, 1, MESH_U64);
+    while (status == MESH_OK && k < g->on.size && all[k] == all[0]) k++;
+    if (status == MESH_OK && k < g->on.size) *rank = mesh_rank_at(&g->on, k);
+    mesh_transport_free(c->transport, all);
+    return status;
+}
 #endif /* MESH_ALIKE_IMPLEMENTED */

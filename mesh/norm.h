@@ -1,12 +1,12 @@
 /* mesh/norm.h - the norm of tensors in any layouts, every element once; clipping. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes host_bytes.h, layout.h and functions.h.
+   Includes alike.h, layout.h and functions.h.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
 */
 #if !defined(MESH_NORM_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_NORM_IMPLEMENTED))
-#include "host_bytes.h"
+#include "alike.h"
 #include "layout.h"
 #include "functions.h"
 #endif
@@ -261,18 +261,31 @@ MESH__PRIVATE mesh_status mesh__clip_there(mesh_comm *c, const mesh_tensor *list
 
 /* ---- either ---- */
 
-/* What this rank has called, as a number of 15 bits. */
-MESH__PRIVATE double mesh__norm_call(const double *max) {
+/* What this rank has called: as a word, and as a number of 15 bits. */
+MESH__PRIVATE uint64_t mesh__norm_word(const double *max) {
     uint64_t bits = 0;
     if (max) memcpy(&bits, max, sizeof bits);
-    return (double)(mesh__mix(max ? 2 : 1, bits) >> 49);
+    return mesh__mix(max ? 2 : 1, bits);
 }
+MESH__PRIVATE double mesh__norm_call(const double *max) { return (double)(mesh__norm_word(max) >> 49); }
 
 /* Of n numbers that are the same the square of the sum is n times the sum of the squares; of no others. (Who called neither may have added anything.) */
 MESH__PRIVATE int mesh__norm_alike(const double sum[MESH__NORM_TOLD], int n) {
     double all = sum[MESH__NORM_CALL], squares = sum[MESH__NORM_CALL_SQUARED], most = 32768;
     if (!(all >= 0 && all <= most * n && squares >= 0 && squares <= most * most * n)) return 0;
     return (uint64_t)all * (uint64_t)all == (uint64_t)n * (uint64_t)squares;
+}
+
+MESH__PRIVATE mesh_status mesh__norm_differs(mesh_comm *c, const double *max, const char *function) {
+    int rank;
+    mesh_status status = mesh__alike_not(c, NULL, mesh__impl(c)->group[0], mesh__norm_word(max), &rank);
+    if (status != MESH_OK) return status;
+    if (rank < 0)
+        return mesh__comm_broken(c, MESH_ERR_MISMATCH, -1, "%s: another rank has not called the same", function);
+    return mesh__comm_broken(c, MESH_ERR_MISMATCH, rank,
+                             "%s: rank %d has not called what rank %d has: one mesh_norm and the other mesh_clip, or "
+                             "mesh_clip with another max; the same on every rank",
+                             function, rank, mesh_rank_at(&c->on, 0));
 }
 
 MESH__PRIVATE mesh_status mesh__norm_of_parts(mesh_comm *c, const mesh_tensor *list, int n, mesh_part *parts,
@@ -282,11 +295,7 @@ MESH__PRIVATE mesh_status mesh__norm_of_parts(mesh_comm *c, const mesh_tensor *l
     sum[MESH__NORM_CALL] = call, sum[MESH__NORM_CALL_SQUARED] = call * call;
     status = parts ? mesh__norm_there(c, list, n, parts, sum, function) : mesh__norm_here(c, list, n, sum);
     if (status != MESH_OK) return status;
-    if (!mesh__norm_alike(sum, c->on.size))
-        return mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
-                                 "%s: ranks have called mesh_norm and mesh_clip, or mesh_clip with several max; the "
-                                 "same on every rank",
-                                 function);
+    if (!mesh__norm_alike(sum, c->on.size)) return mesh__norm_differs(c, max, function);
     whole = mesh__norm_of(sum);
     if (norm) *norm = whole;
     if (!max || !mesh__is_finite(whole) || !(whole > *max)) return MESH_OK;

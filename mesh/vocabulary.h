@@ -1,6 +1,6 @@
 /* mesh/vocabulary.h - a vocabulary over ranks: cross-entropy of sharded logits, rows of a sharded table. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes rows.h and layout.h. Cross-entropy wherever the comm's memory is; lookups in the host's.
+   Includes alike.h, rows.h and layout.h. Cross-entropy wherever the comm's memory is; lookups in the host's.
 
 DO THIS
     Nothing: mesh_parallel.h includes it.
@@ -18,6 +18,7 @@ EXAMPLE
     together, travel along the axes that shard the vocabulary, and the gradient needs nothing.
 */
 #if !defined(MESH_VOCABULARY_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_VOCABULARY_IMPLEMENTED))
+#include "alike.h"
 #include "rows.h"
 #include "layout.h"
 #endif
@@ -167,12 +168,12 @@ MESH__PRIVATE void mesh__logits_axes(const mesh_tensor *t, char *text, size_t ca
 /* What the ranks along the vocabulary's axes have in common, in numbers whose greatest are each rank's own where all have the same. */
 enum { MESH__SAID = 4 };
 
-MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, float said[MESH__SAID]) {
+MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, uint64_t h[2], float said[MESH__SAID]) {
     const mesh_layout *l = &g->l->logits->layout;
-    uint64_t h[2] = {1, 1};
     uint32_t smoothing;
     int64_t row;
     int k;
+    h[0] = h[1] = 1;
     memcpy(&smoothing, &g->l->smoothing, sizeof smoothing);
     h[0] = mesh__mix(mesh__mix(h[0], (uint64_t)l->shape[0]), (uint64_t)l->shape[1]);
     h[0] = mesh__mix(mesh__mix(mesh__mix(h[0], (uint64_t)g->vocabulary), smoothing), (uint64_t)g->l->logits->dtype);
@@ -185,9 +186,27 @@ MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, float said[MESH__SAID
     }
 }
 
+/* They have not. */
+MESH__PRIVATE mesh_status mesh__logits_differ(mesh_comm *c, const char *axes, int targets, uint64_t word) {
+    const mesh__group *g = mesh__group_find(mesh__impl(c), axes);
+    int rank;
+    const char *what = targets ? "other targets" : "another layout or dtype of the logits, vocabulary or smoothing";
+    mesh_status status = mesh__alike_not(c, axes, g, word, &rank);
+    if (status != MESH_OK) return status;
+    if (rank < 0)
+        return mesh__comm_broken(c, MESH_ERR_MISMATCH, -1, "mesh_cross_entropy: another rank along \"%s\" has %s", axes,
+                                 what);
+    return mesh__comm_broken(c, MESH_ERR_MISMATCH, rank,
+                             "mesh_cross_entropy: rank %d has %s than rank %d; they are the same on all ranks along "
+                             "\"%s\"",
+                             rank, what, mesh_rank_at(&g->on, 0), axes);
+}
+
 /* The greatest logit of each row, over all ranks; and whether these have the same. */
 MESH__PRIVATE mesh_status mesh__logits_most_of_all(mesh_comm *c, const mesh__logits *g, const char *axes) {
     float said[MESH__SAID];
+    uint64_t h[2];
+    int targets;
     size_t rows = (size_t)g->box.shape[0];
     mesh_rows most = g->rows;
     mesh_status status;
@@ -195,17 +214,13 @@ MESH__PRIVATE mesh_status mesh__logits_most_of_all(mesh_comm *c, const mesh__log
     most.word = g->most;
     status = mesh__rows(c, &most);
     if (status != MESH_OK || !*axes) return status;
-    mesh__logits_say(g, said);
+    mesh__logits_say(g, h, said);
     status = mesh__rows_copy(c, g->most + rows, said, sizeof said);
     if (status == MESH_OK) status = mesh_all_reduce(c, axes, g->most, g->most, rows + MESH__SAID, MESH_F32, MESH_MAX);
     if (status == MESH_OK) status = mesh__rows_copy(c, said, g->most + rows, sizeof said);
-    if (status == MESH_OK && (said[0] != -said[2] || said[1] != -said[3]))
-        status =
-            mesh__comm_broken(c, MESH_ERR_MISMATCH, -1,
-                              "mesh_cross_entropy: the ranks along \"%s\" have %s; they are the same there", axes,
-                              said[0] != -said[2] ? "other layouts or dtypes of the logits, vocabularies or smoothings"
-                                                  : "other targets");
-    return status;
+    if (status != MESH_OK || (said[0] == -said[2] && said[1] == -said[3])) return status;
+    targets = said[0] == -said[2];
+    return mesh__logits_differ(c, axes, targets, h[targets]);
 }
 
 MESH__PRIVATE mesh_status mesh__logits_run(mesh_comm *c, const mesh__logits *g, const char *axes) {

@@ -287,25 +287,30 @@ static void loss_differs_rank(mesh_transport *t, void *ctx) {
     for (what = 0; what < 5; what++) {
         int32_t targets[4] = {0, 1, 2, 3};
         float part[48] = {0}, loss[4] = {-1, -1, -1, -1};
-        int odd = t->rank == 1;
+        mesh_status status;
+        int odd = t->rank == 3;
         mesh_loss l = MESH_ZERO;
         mesh_tensor logits;
         mesh_comm c;
         mesh_error err;
-        if (!open_comm(t, &c, "a=2", NULL, 20 * SECOND)) return;
+        if (!open_comm(t, &c, "d=2,a=2", NULL, 20 * SECOND)) return;
         CHECK_OK(mesh_tensor_make(&logits, &c.on, "a:S(1)", odd && what == 2 ? MESH_BF16 : MESH_F32, 2, shapes[odd && what == 0], &err), err);
         logits.data = part;
         l.logits = &logits, l.targets = targets, l.loss = loss, l.vocabulary = odd && what == 1 ? 5 : 6;
         if (odd && what == 3) l.smoothing = 1e-9f;
         if (what == 3 && !odd) l.smoothing = 1.1e-9f;
         if (odd && what == 4) targets[3] = -1;
-        CHECK_INT(mesh_cross_entropy(&c, &l), MESH_ERR_MISMATCH);
-        CHECK_HAS(c.error.text, what == 4 ? "the ranks along \"a\" have other targets" : "other layouts or dtypes of the logits, vocabularies or smoothings");
-        CHECK(loss[0] == -1);
+        status = mesh_cross_entropy(&c, &l);
+        if (t->rank >= 2) { /* the other two may be done before they hear of it */
+            CHECK_INT(status, MESH_ERR_MISMATCH);
+            CHECK_INT(c.error.rank, 3);
+            CHECK_HAS(c.error.text, what == 4 ? "rank 3 has other targets than rank 2;" : "rank 3 has another layout or dtype of the logits, vocabulary or smoothing than rank 2;");
+            CHECK(loss[0] == -1);
+        }
         mesh_comm_close(&c);
     }
 }
-static void test_loss_differs(void) { run_world(SIM, 2, loss_differs_rank, NULL); }
+static void test_loss_differs(void) { run_world(SIM, 4, loss_differs_rank, NULL); }
 
 static void loss_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {4, 6}, cube[3] = {4, 6, 2};
