@@ -199,7 +199,7 @@ MESH__PRIVATE int mesh__name_length(const char *text) {
 MESH__RARE mesh_status mesh__name_set(char *to, const char *name, int n, const char *function, mesh_error *err) {
     int i, named = mesh__name_length(name);
     if (named < n || n == 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is no axis name: a letter, then letters, digits or _",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %q is no axis name: a letter, then letters, digits or _",
                           function, name);
     if (n >= MESH_NAME_BYTES)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: an axis name is too long: at most %d bytes: \"%s\"",
@@ -283,8 +283,8 @@ MESH__PRIVATE int mesh__axes(const mesh *m, const char *axes, uint8_t *list, con
         }
         for (i = 0; i < n; i++)
             if (list[i] == axis)
-                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis \"%s\" occurs twice in \"%s\"; name it once",
-                                  function, m->axis[axis].name, axes),
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: axis %q occurs twice in %q; name it once", function,
+                                  m->axis[axis].name, axes),
                        -1;
         list[n++] = (uint8_t)axis;
     }
@@ -620,17 +620,17 @@ MESH__RARE int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES],
         int length = mesh__name_length(p), at = (int)(p - text), negative;
         int64_t value = 0;
         if (n == MESH_MAX_AXES)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" has more than %d axes", function, text,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %q has more than %d axes", function, text,
                               MESH_MAX_AXES),
                    -1;
         if (!length || p[length] != '=')
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of \"%s\"", function, at,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected name=size at byte %d of %q", function, at,
                               text),
                    -1;
         if (length >= MESH_NAME_BYTES)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: the axis name at byte %d of \"%s\" is too long: at most %d bytes", function, at,
-                              text, MESH_NAME_BYTES - 1),
+                              "%s: the axis name at byte %d of %q is too long: at most %d bytes", function, at, text,
+                              MESH_NAME_BYTES - 1),
                    -1;
         mesh__name_set(names[n], p, length, function, NULL);
         p += length + 1;
@@ -638,15 +638,14 @@ MESH__RARE int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES],
         p += negative;
         at = (int)(p - text);
         if (!mesh__is_digit(*p))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of \"%s\"", function, at,
-                              text),
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: expected a size at byte %d of %q", function, at, text),
                    -1;
         for (; mesh__is_digit(*p); p++)
             if ((value = value * 10 + (*p - '0')) > INT32_MAX) value = (int64_t)INT32_MAX + 1;
         if (value > INT32_MAX || (negative && value != 1) || value == 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "%s: the size of \"%s\" in \"%s\" is %s; a size is 1 to %d, or -1 for what remains",
-                              function, names[n], text,
+                              "%s: the size of %q in %q is %s; a size is 1 to %d, or -1 for what remains", function,
+                              names[n], text,
                               value > INT32_MAX ? "too large (overflow)"
                               : value           ? "negative"
                                                 : "zero",
@@ -656,7 +655,7 @@ MESH__RARE int mesh__parse_axes(const char *text, char names[][MESH_NAME_BYTES],
         p = mesh__past_spaces(p);
         if (!*p) return n;
         if (*p != ',')
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of \"%s\"", function, *p,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: unexpected '%c' at byte %d of %q", function, *p,
                               (int)(p - text), text),
                    -1;
     }

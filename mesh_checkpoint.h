@@ -217,7 +217,7 @@ MESH__PRIVATE int mesh__shape_differs(const mesh__saved *s, const mesh_tensor *t
 /* What mesh__part_copy told in c->error, of the tensor it was about. */
 MESH__PRIVATE mesh_status mesh__part_failed(const mesh_comm *c, const char *name, mesh_error *err) {
     mesh_error why = c->error;
-    return mesh__fail(err, (mesh_status)why.status, -1, "\"%s\": %s", name, why.text);
+    return mesh__fail(err, (mesh_status)why.status, -1, "%q: %s", name, why.text);
 }
 
 /* Files are little-endian. */

@@ -212,7 +212,23 @@ MESH__PRIVATE int mesh__digits(int v) {
     return n;
 }
 
-/* Formats: %s text, %c char, %d int, %w int width then int right-aligned, %l int64_t, %u uint64_t, %x uint64_t. */
+/* A name that may be of any length, in quotes; of a long one its begin and its end. */
+MESH__PRIVATE void mesh__put_name(mesh__text *t, const char *name) {
+    enum { BEGIN = 60, END = 60 };
+    size_t n = 0, i;
+    while (name && name[n]) n++;
+    mesh__put_char(t, '"');
+    for (i = 0; i < n; i++) {
+        if (i == BEGIN && n > BEGIN + END + 3) {
+            for (i = 0; i < 3; i++) mesh__put_char(t, '.');
+            i = n - END;
+        }
+        mesh__put_char(t, name[i]);
+    }
+    mesh__put_char(t, '"');
+}
+
+/* Formats: %s text, %q name, %c char, %d int, %w int width then int right-aligned, %l int64_t, %u uint64_t, %x uint64_t. */
 MESH__PRIVATE void mesh__vput(mesh__text *t, const char *format, va_list args) {
     for (; *format; format++) {
         if (*format != '%') {
@@ -225,6 +241,9 @@ MESH__PRIVATE void mesh__vput(mesh__text *t, const char *format, va_list args) {
             for (s = s ? s : "(null)"; *s; s++) mesh__put_char(t, *s);
             break;
         }
+        case 'q':
+            mesh__put_name(t, va_arg(args, const char *));
+            break;
         case 'c':
             mesh__put_char(t, (char)va_arg(args, int));
             break;

@@ -113,7 +113,7 @@ MESH__RARE mesh_status mesh__order_split(mesh__order *o, const char *text, mesh_
     if (length >= 0 || !n)
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
-            "mesh_from_degrees: order \"%s\" is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
+            "mesh_from_degrees: order %q is neither a known name nor a list such as \"pp,dp,tp\" (slowest first) or "
             "\"tp-dp-pp\" (fastest first)",
             o->text);
     o->n = n;
@@ -159,7 +159,7 @@ MESH__RARE mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_e
         if (!degrees)
             return mesh__fail(
                 err, MESH_ERR_ARGUMENT, -1,
-                "mesh_from_degrees: order \"%s\" names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
+                "mesh_from_degrees: order %q names \"%s\"; known are pp dp dp_replicate dp_shard cp tp ep etp batch fsdp loss "
                 "efsdp",
                 text, o->token[i]);
         twice |= o->covered & degrees;
@@ -168,10 +168,10 @@ MESH__RARE mesh_status mesh__order_read(mesh__order *o, const char *text, mesh_e
     }
     if (o->efsdp ? (o->covered & experts) != experts : o->covered >> MESH__ETP & 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: order \"%s\": efsdp goes with both ep and etp, and etp with efsdp", text);
+                          "mesh_from_degrees: order %q: efsdp goes with both ep and etp, and etp with efsdp", text);
     if (twice)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_from_degrees: order \"%s\" counts a degree twice; name each once", text);
+                          "mesh_from_degrees: order %q counts a degree twice; name each once", text);
     o->factors = o->efsdp ? o->covered & ~experts : o->covered;
     if (o->kind & MESH__EXPERT_VIEW) o->covered |= experts;
     return MESH_OK;

@@ -134,7 +134,7 @@ MESH__PRIVATE mesh_status mesh__reads_parse(mesh__load *l, mesh_error *err) {
     if ((twice = mesh__catalog_sort(c)) == -2)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d tensors", c->n);
     if (twice > 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the tensor \"%s\" is in %s and %s%s", c->tensor[twice].name,
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the tensor %q is in %s and %s%s", c->tensor[twice].name,
                           c->file[c->tensor[twice - 1].file].name,
                           c->tensor[twice - 1].file == c->tensor[twice].file ? "once more in " : "in ",
                           c->file[c->tensor[twice].file].name);
@@ -148,7 +148,7 @@ MESH__PRIVATE mesh_status mesh__index_holds(const mesh__load *l, const mesh__cat
         const char *file = named->file[named->tensor[i].file].name;
         int k = mesh__catalog_find(&l->catalog, named->tensor[i].name);
         if (k < 0 || !mesh__same(l->catalog.file[l->catalog.tensor[k].file].name, file))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the index says that \"%s\" is in %s, which lacks it",
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "the index says that %q is in %s, which lacks it",
                               named->tensor[i].name, file);
     }
     return MESH_OK;
@@ -222,16 +222,16 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
         const mesh_tensor *to = &list[i].tensor;
         const mesh__saved *s;
         if ((k = mesh__catalog_find(&l->catalog, list[i].name)) < 0) {
-            if (++lacks <= 3) mesh__put(&t, "%s\"%s\"", lacks > 1 ? ", " : "", list[i].name);
+            if (++lacks <= 3) mesh__put(&t, "%s%q", lacks > 1 ? ", " : "", list[i].name);
             continue;
         }
         s = &l->catalog.tensor[k];
         if (s->dtype < 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "\"%s\" in %s is of a dtype that mesh.h has not, or of more than %d dims", s->name,
+                              "%q in %s is of a dtype that mesh.h has not, or of more than %d dims", s->name,
                               l->catalog.file[s->file].name, MESH_MAX_DIMS);
         if (mesh__shape_differs(s, to) || (s->dtype != (int)to->dtype && !(d && d->convert)))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\" is %s in %s, and here %s%s", s->name,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q is %s in %s, and here %s%s", s->name,
                               mesh__show_shape(s->dtype, s->ndim, s->shape).text, l->catalog.file[s->file].name,
                               mesh__show_shape((int)to->dtype, to->layout.ndim, to->layout.shape).text,
                               mesh__shape_differs(s, to) || !mesh__converts((mesh_dtype)s->dtype) ||
@@ -240,8 +240,8 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
                                   : "; desc.convert makes floats of floats");
         if (s->dtype != (int)to->dtype && !(mesh__converts((mesh_dtype)s->dtype) && mesh__converts(to->dtype)))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "\"%s\" is %s in %s, of which no %s is made: f16, bf16, f32 and f64 are converted",
-                              s->name, mesh_dtype_name((mesh_dtype)s->dtype), l->catalog.file[s->file].name,
+                              "%q is %s in %s, of which no %s is made: f16, bf16, f32 and f64 are converted", s->name,
+                              mesh_dtype_name((mesh_dtype)s->dtype), l->catalog.file[s->file].name,
                               mesh_dtype_name(to->dtype));
     }
     if (!lacks || (d && d->partial)) return MESH_OK;

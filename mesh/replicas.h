@@ -100,15 +100,15 @@ MESH__RARE mesh_status mesh__replicas_check(const mesh_comm *c, const mesh_named
     for (i = 0; i < t->layout.on->naxes; i++)
         if (t->layout.spec.axis[i].kind == MESH_PARTIAL && t->layout.on->axis[i].size > 1)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "\"%s\" is partial along \"%s\": summands differ; redistribute it first", named->name,
+                              "%q is partial along \"%s\": summands differ; redistribute it first", named->name,
                               t->layout.on->axis[i].name);
     for (i = 0; i < t->layout.on->size; i++)
         if (mesh_index_of(&c->on, mesh_rank_at(t->layout.on, i)) < 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                              "\"%s\" is on a mesh that holds rank %d, which is not in the comm's", named->name,
+                              "%q is on a mesh that holds rank %d, which is not in the comm's", named->name,
                               mesh_rank_at(t->layout.on, i));
     if (!t->data && mesh_layout_box(&t->layout, rank, &box) > 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the data of \"%s\" is NULL, but rank %d holds %l elements",
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the data of %q is NULL, but rank %d holds %l elements",
                           named->name, rank, mesh_box_count(&box));
     return MESH_OK;
 }
@@ -182,11 +182,11 @@ MESH__RARE mesh_status mesh__replicas_tell(mesh_comm *c, const mesh_named *list,
     if (status != MESH_OK) return status;
     if (differs)
         return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
-                                 "mesh_check_replicas: \"%s\" has other bits on rank %d than on rank %d, the "
+                                 "mesh_check_replicas: %q has other bits on rank %d than on rank %d, the "
                                  "first that holds that part",
                                  name, worst, holder);
     return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
-                             "mesh_check_replicas: \"%s\" stands in the list of rank %d, but not of all ranks "
+                             "mesh_check_replicas: %q stands in the list of rank %d, but not of all ranks "
                              "of its mesh",
                              name, worst);
 }
@@ -277,9 +277,9 @@ MESH__PRIVATE mesh_status mesh__replicas_inside(mesh_comm *c, const mesh_named *
     for (i = 1; i < n && status == MESH_OK; i++)
         for (k = 0; k < i && status == MESH_OK; k++)
             if (say[k].name == say[i].name)
-                status = mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,
-                                           "mesh_check_replicas: tensor %d: \"%s\" is tensor %d's name too", i,
-                                           list[i].name, k);
+                status =
+                    mesh__comm_broken(c, MESH_ERR_ARGUMENT, rank,
+                                      "mesh_check_replicas: tensor %d: %q is tensor %d's name too", i, list[i].name, k);
     if (status == MESH_OK) status = mesh__host_all_reduce(c, &whole, 1, MESH_U64, MESH_SUM);
     if (status == MESH_OK && whole) status = mesh__replicas_find(c, list, say, n);
     mesh_transport_free(c->transport, say);

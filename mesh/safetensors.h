@@ -389,7 +389,7 @@ MESH__PRIVATE mesh_status mesh__catalog_cover(mesh__catalog *c, int from, int64_
         const mesh__saved *k = &s[order[i]];
         if (k->begin != at)
             status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                                "%s: the data of \"%s\" begin at byte %l, but those before end at %l", what, k->name,
+                                "%s: the data of %q begin at byte %l, but those before end at %l", what, k->name,
                                 k->begin, at);
         at = k->begin + k->nbytes;
     }

@@ -145,7 +145,7 @@ MESH__PRIVATE mesh_status mesh__lists_join(const mesh_comm *c, mesh__catalog *jo
     if (twice > 0) {
         const mesh__saved *a = &joined->tensor[twice - 1], *b = a + 1;
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "two tensors are called \"%s\": %s of rank %d's list and %s of rank %d's", a->name,
+                          "two tensors are called %q: %s of rank %d's list and %s of rank %d's", a->name,
                           mesh__show_shape(a->dtype, a->ndim, a->shape).text, a->file,
                           mesh__show_shape(b->dtype, b->ndim, b->shape).text, b->file);
     }
@@ -331,12 +331,12 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
 MESH__PRIVATE mesh_status mesh__text_check(const char *const *text, mesh_error *err) {
     int i, k;
     for (i = 0; text && text[i]; i += 2) {
-        if (!text[i + 1]) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "desc.text: key \"%s\" has no value", text[i]);
+        if (!text[i + 1]) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "desc.text: key %q has no value", text[i]);
         if (!mesh__is_utf8(text[i]) || !mesh__is_utf8(text[i + 1]))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "desc.text: the key or value at %d is no UTF-8", i);
         for (k = 0; k < i && !mesh__same(text[k], text[i]); k += 2) {}
         if (k < i || mesh__same(text[i], "files") || mesh__same(text[i], "total_size"))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "desc.text: the key \"%s\" %s", text[i],
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "desc.text: the key %q %s", text[i],
                               k < i ? "stands twice" : "is the index's own; choose another");
     }
     return MESH_OK;
@@ -449,13 +449,12 @@ MESH__PRIVATE mesh_status mesh__votes_cast(mesh__votes *v, mesh__save *s, const 
         const mesh__saved *saved;
         if (mesh_index_of(t->layout.on, s->t->rank) < 0) continue;
         if ((k = mesh__catalog_find(&s->catalog, list[i].name)) < 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\" is not in the list of rank %d, the first of its mesh",
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q is not in the list of rank %d, the first of its mesh",
                               list[i].name, mesh_rank_at(t->layout.on, 0));
         saved = &s->catalog.tensor[k];
-        if (v->mine[k] >= 0)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\" stands in the list twice", list[i].name);
+        if (v->mine[k] >= 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q stands in the list twice", list[i].name);
         if (saved->dtype != (int)t->dtype || mesh__shape_differs(saved, t))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\" is %s here and %s on another rank", list[i].name,
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q is %s here and %s on another rank", list[i].name,
                               mesh__show_shape((int)t->dtype, t->layout.ndim, t->layout.shape).text,
                               mesh__show_shape(saved->dtype, saved->ndim, saved->shape).text);
         v->mine[k] = i;
@@ -474,11 +473,11 @@ MESH__PRIVATE mesh_status mesh__votes_count(const mesh__votes *v, const mesh__sa
         if (t) mesh_spec_format(&t->layout.spec, t->layout.on, spec, sizeof spec);
         if (t && v->low[k] != v->high[k])
             return mesh__fail(err, MESH_ERR_MISMATCH, -1,
-                              "\"%s\" lies as \"%s\" on the mesh \"%s\" here, and otherwise on another rank",
+                              "%q lies as \"%s\" on the mesh \"%s\" here, and otherwise on another rank",
                               s->catalog.tensor[k].name, spec, mesh__show(t->layout.on).text);
         if (t && v->holders[k] != t->layout.on->size)
             return mesh__fail(
-                err, MESH_ERR_ARGUMENT, -1, "\"%s\" stands in the lists of %d ranks, but its mesh \"%s\" has %d",
+                err, MESH_ERR_ARGUMENT, -1, "%q stands in the lists of %d ranks, but its mesh \"%s\" has %d",
                 s->catalog.tensor[k].name, v->holders[k], mesh__show(t->layout.on).text, t->layout.on->size);
     }
     return MESH_OK;

@@ -260,7 +260,7 @@ MESH__RARE mesh_status mesh__read_fail(mesh__reader *r, const char *wanted) {
     mesh__text t = mesh__text_on(near, sizeof near);
     int i;
     for (i = 0; i < 20 && r->p[i]; i++) mesh__put_char(&t, r->p[i]);
-    return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": expected %s %s%s%s", r->function, r->text, wanted,
+    return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: %q: expected %s %s%s%s", r->function, r->text, wanted,
                       near[0] ? "at \"" : "at the end", near, near[0] ? "\"" : "");
 }
 /* A small number, perhaps negative. Returns 0 if there is none, or one beyond +-99. */
@@ -285,12 +285,12 @@ MESH__RARE int mesh__read_axis(mesh__reader *r, const mesh *m, uint32_t *seen) {
     for (i = 0; i < n; i++) mesh__put_char(&t, r->p[i]);
     axis = n < MESH_NAME_BYTES ? mesh__axis_of(m, r->p, n) : -1;
     if (axis < 0)
-        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": the mesh \"%s\" has no axis \"%s\"", r->function,
+        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: %q: the mesh \"%s\" has no axis \"%s\"", r->function,
                           r->text, mesh__show(m).text, name),
                -1;
     if (*seen >> axis & 1)
-        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\": axis \"%s\" occurs twice; name it once",
-                          r->function, r->text, name),
+        return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: %q: axis \"%s\" occurs twice; name it once", r->function,
+                          r->text, name),
                -1;
     *seen |= UINT32_C(1) << axis;
     r->p += n;
@@ -421,8 +421,7 @@ MESH__RARE mesh_status mesh__spec_parse_dims_as(mesh_spec *s, const mesh *m, con
     for (mesh__skip_spaces(&r); *r.p && *r.p != 'P' && *r.p != 'I' && !mesh__at_rules(&r);
          mesh__skip_spaces(&r), dim++) {
         if (dim >= ndim)
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: \"%s\" is for more than the %d dims", function, text,
-                              ndim);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %q is for more than the %d dims", function, text, ndim);
         if (!mesh__read_char(&r, '[')) return mesh__read_fail(&r, "\"[\"");
         mesh__skip_spaces(&r);
         if (!mesh__read_char(&r, '*')) {

@@ -600,7 +600,10 @@ static void saved_lists_rank(mesh_transport *t, void *ctx) {
     mesh_error err;
     mesh_status status;
     float room[3][24];
+    char name[700] = "begin", *tail = name + sizeof name - 4;
     int pp, i, n = 2, wrong = t->rank == 3, k;
+    memset(name + 5, '-', sizeof name - 9);
+    memcpy(tail, "end", 4);
     if (!open_comm(t, &c, "pp=2,dp=2", NULL, 30 * SECOND)) return;
     pp = mesh_coord_of(&c.on, "pp", t->rank);
     CHECK_OK(mesh_fix(&stage, &c.on, "pp", pp, &err), err);
@@ -624,6 +627,8 @@ static void saved_lists_rank(mesh_transport *t, void *ctx) {
         if (l->what == 6) n = 3;
         if (l->what == 7) list[1].tensor.data = NULL;
         if (l->what == 10) n = -1;
+        if (l->what == 13) list[1].name = name;
+        if (l->what == 14) list[1].name = list[2].name = name, n = 3;
     }
     if (l->what == 8 && pp) list[0].name = "stage 0";
     if (l->what == 9 && wrong) d.file_bytes = -1;
@@ -666,7 +671,9 @@ static void test_checkpoint_lists(void) {
         {9, "rank 3: desc.file_bytes is -1; 0 stands for 4 GiB", MESH_ERR_ARGUMENT},
         {10, "rank 3: the list is NULL, or of fewer than no tensors", MESH_ERR_ARGUMENT},
         {11, "desc.text: key \"key\" has no value", MESH_ERR_ARGUMENT},
-        {12, "desc.text: the key \"files\" is the index's own", MESH_ERR_ARGUMENT}};
+        {12, "desc.text: the key \"files\" is the index's own", MESH_ERR_ARGUMENT},
+        {13, "---end\" is not in the list of rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
+        {14, "rank 3: \"begin---", MESH_ERR_ARGUMENT}};
     static char names[32][300];
     size_t i;
     folder_new();

@@ -119,7 +119,7 @@ static void test_errors(void) {
     mesh m, r;
     mesh_error err;
     int i;
-    char many[256] = "";
+    char many[256] = "", blanks[700];
     mesh_desc d = MESH_ZERO;
     static const int three[] = {2, 2, 2};
     static const int huge_strides[] = {2000000000, 1000000000, 1};
@@ -143,6 +143,13 @@ static void test_errors(void) {
     refused("sixteen_byte_nam=2", 0, "too long");
     for (i = 0; i < 17; i++) sprintf(many + strlen(many), "%sa%d=1", i ? "," : "", i);
     refused(many, 0, "more than 16 axes");
+    memset(blanks, ' ', sizeof blanks - 2);
+    blanks[sizeof blanks - 2] = '!', blanks[sizeof blanks - 1] = 0;
+    refused(blanks, 0, "expected name=size at byte 698 of \"  ");
+    memcpy(blanks, "dp=2", 4);
+    refused(blanks, 0, "unexpected '!' at byte 698 of \"dp=2  ");
+    refused(blanks, 0, "  ...  ");
+    refused(blanks, 0, " !\"");
     CHECK_INT(mesh_parse(&m, "dp=2", -1, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_parse(NULL, "dp=2", 2, &err), MESH_ERR_ARGUMENT);
     CHECK_OK(mesh_parse(&m, "fifteen_bytes_n=2,tp=4", 8, &err), err);
