@@ -21,8 +21,10 @@ enum {
     MESH_SOCKET__LOAN_WIRE = 36 + MESH_MAX_DIMS * 16,
     MESH_SOCKET__LEND = 16 * 1024,     /* from here on shared memory is lent, */
     MESH_SOCKET__LEND_OWN = 48 * 1024, /* a process's own, */
-    MESH_SOCKET__LEND_RUN = 4096,      /* in runs of at least so much */
-    MESH_SOCKET__STREAMS = 32 << 20    /* of a result that goes past the caches */
+    MESH_SOCKET__LEND_RUN =
+        8192, /* in runs of at least so much: of shorter ones the ring's two copies cost less than the kernel's pages */
+    MESH_SOCKET__STREAMS = 32 << 20, /* of a result that goes past the caches, */
+    MESH_SOCKET__STREAM_RUN = 4096   /* in runs of at least so much */
 };
 
 /* Where a message lies. */
@@ -198,7 +200,7 @@ MESH__PRIVATE void mesh_socket__pull_shared(mesh_socket__pull *q, uint64_t most)
     while (most) {
         uint64_t run = q->src.left < q->dst.left ? q->src.left : q->dst.left;
         if (run > most) run = most;
-        if (q->from.nbytes >= MESH_SOCKET__STREAMS && run >= MESH_SOCKET__LEND_RUN)
+        if (q->from.nbytes >= MESH_SOCKET__STREAMS && run >= MESH_SOCKET__STREAM_RUN)
             mesh__copy_stream(q->dst.p, q->src.p, (size_t)run);
         else
             memcpy(q->dst.p, q->src.p, (size_t)run);
