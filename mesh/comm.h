@@ -285,11 +285,12 @@ MESH__RARE mesh_status mesh__group_add(mesh_comm *c, const char *function, const
     if (MESH__HAS(e->t->ops, group_open)) {
         status = e->t->ops->group_open(e->t, impl->ngroups ? impl->group[0]->handle : NULL, g->id, &g->on,
                                        mesh_group_of(&c->on, text, e->t->rank), g->index, mesh__now(e) + impl->timeout,
-                                       &g->handle, err);
+                                       &g->handle, &why);
         if (status != MESH_OK && status != MESH_ERR_UNSUPPORTED) {
-            if (err && (err->status != status || !err->text[0]))
-                mesh__fail(err, status, -1, "the transport (%s) refused to open a group along \"%s\": %s",
+            if (why.status != status || !why.text[0])
+                mesh__fail(&why, status, -1, "the transport (%s) refused to open a group along \"%s\": %s",
                            e->t->ops->name, text, mesh_status_text(status));
+            mesh__fail(err, status, why.rank, "%s: %s", function, why.text);
             mesh__group_free(e, g);
             return status;
         }
@@ -369,6 +370,19 @@ MESH__RARE void mesh__turn_away_late(mesh__engine *e, uint64_t opening) {
     }
 }
 
+/* How many ranks of the mesh have left without a hello? Nobody waits for theirs. */
+MESH__RARE int mesh__open_gone(const mesh__engine *e, const mesh *m) {
+    int i, k, n = 0;
+    for (i = 1; i < m->size && e->ngone; i++) {
+        mesh__mail *hello = e->mail.first;
+        int rank = mesh_rank_at(m, i);
+        for (k = 0; k < e->ngone && e->gone[k].rank != rank; k++) {}
+        while (hello && !mesh__is_hello(hello, rank)) hello = hello->next;
+        n += k < e->ngone && !hello;
+    }
+    return n;
+}
+
 /* A deadline passed: which ranks have not come. */
 MESH__RARE mesh_status mesh__open_missing(mesh__engine *e, const mesh *m, int heard, mesh_error *err) {
     int ranks[32], n = 0, i;
@@ -421,10 +435,11 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
             status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                                 "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
         if (status == MESH_OK) status = mesh__open_parent(e, err);
+        if (status == MESH_OK) status = mesh__gone_from(e, m, err);
         if (status != MESH_OK && mesh__now(e) + INT64_C(1000000000) < deadline)
             deadline = mesh__now(e) + INT64_C(1000000000); /* the others are still to be told */
-        if (heard == m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline))) break;
-        if (status == MESH_OK && (status = mesh__gone_from(e, m, err)) != MESH_OK) break;
+        if (heard + mesh__open_gone(e, m) >= m->size || (status != MESH_OK && (e->halted || mesh__now(e) >= deadline)))
+            break;
         if (mesh__now(e) >= deadline) {
             status = mesh__open_missing(e, m, heard, err);
             break;
@@ -760,6 +775,20 @@ MESH__RARE void mesh__cause_await(mesh_comm *c) {
     }
 }
 
+/* Block until the operations that were left to streams have ended. */
+MESH__RARE void mesh__detached_settle(mesh_comm *c) {
+    mesh__engine *e = mesh__impl(c)->engine;
+    mesh__op *op = e->detached;
+    while (op) {
+        if (op->comm != c) {
+            op = op->next_detached;
+            continue;
+        }
+        mesh__op_wait(e, op);
+        op = e->detached; /* others may have ended meanwhile */
+    }
+}
+
 /* Wait on the host for what has been issued in a group, without an operation. */
 MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error *why) {
     mesh__engine *e = mesh__impl(c)->engine;
@@ -774,27 +803,19 @@ MESH__RARE mesh_status mesh__group_settle(mesh_comm *c, void *group, mesh_error 
     if (ticket.id == MESH_TICKET_CAPTURED)
         return mesh__fail(why, MESH_ERR_STATE, -1,
                           "the caller's stream is being captured; copy outside of the capture");
+    mesh__detached_settle(c); /* what these wait for, they tell */
     while ((status = e->t->ops->test(e->t, &ticket, why)) == MESH_IN_PROGRESS && mesh__now(e) < deadline &&
            !c->failed) {
         mesh__progress(e, mesh__now(e) + 1000000);
         mesh__poll(e);
     }
     if (status == MESH_ERR_CANCELED || status == MESH_ERR_PEER || status == MESH_ERR_MISMATCH) mesh__cause_await(c);
-    return status == MESH_IN_PROGRESS ? MESH_ERR_TIMEOUT : status;
-}
-
-/* Block until the operations that were left to streams have ended. */
-MESH__RARE void mesh__detached_settle(mesh_comm *c) {
-    mesh__engine *e = mesh__impl(c)->engine;
-    mesh__op *op = e->detached;
-    while (op) {
-        if (op->comm != c) {
-            op = op->next_detached;
-            continue;
-        }
-        mesh__op_wait(e, op);
-        op = e->detached; /* others may have ended meanwhile */
-    }
+    if (c->failed) return mesh__fail(why, (mesh_status)c->error.status, c->error.rank, "%s", c->error.text);
+    if (status != MESH_IN_PROGRESS) return status;
+    return mesh__fail(why, MESH_ERR_TIMEOUT, e->t->rank,
+                      "rank %d: what is on the caller's stream before it has not ended within %l ms; look after what "
+                      "the program has put there",
+                      e->t->rank, mesh__impl(c)->timeout / 1000000);
 }
 
 /* Behind what is on the caller's stream, in the comm's first group. */

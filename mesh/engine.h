@@ -654,8 +654,13 @@ MESH__PRIVATE int mesh__p2p_number(mesh__engine *e, mesh__op *op) {
 /* Operations come after what is on the caller's stream; one that is waited for at once runs there. */
 MESH__PRIVATE mesh_status mesh__op_fence(mesh__engine *e, const mesh__op *op) {
     const mesh__comm_impl *impl = mesh__impl(op->comm);
+    void *group = op->group->handle;
+    mesh_status status;
     if (!MESH__HAS(e->t->ops, fence)) return MESH_OK;
-    return e->t->ops->fence(e->t, op->group->handle, impl->stream, impl->blocking ? MESH_FENCE_ON : MESH_FENCE_AFTER);
+    status = e->t->ops->fence(e->t, group, impl->stream, impl->blocking ? MESH_FENCE_ON : MESH_FENCE_AFTER);
+    if (status == MESH_OK && mesh__sequence(op->channel) && MESH__HAS(e->t->ops, called))
+        e->t->ops->called(e->t, group, op->check, &op->record);
+    return status;
 }
 
 /* Where steps are only issued, a mark behind them tells their end. */

@@ -96,7 +96,9 @@ enum { MESH_CONTROL_BYTES = 1024, MESH_ABI = 2 };
    next one.) Tickets there hold nothing: the core drops them untested where a later one of the same group tells the same. Two more members then give operations the caller's order:
    fence        direction MESH_FENCE_AFTER: what is issued in the group from now comes after what is on `stream` now.
                 MESH_FENCE_ON: it runs on `stream` itself, until the next fence.
-   stream_wait  What is put on `stream` from now comes after the ticket's end; the ticket lives on. */
+   stream_wait  What is put on `stream` from now comes after the ticket's end; the ticket lives on.
+   called       After fence: every rank of the group has called, or will call, an operation with this check and record, or has called something else (where
+                messages do not carry checks). Not of messages between two ranks. */
 
 typedef struct mesh_transport mesh_transport;
 
@@ -327,14 +329,16 @@ typedef struct mesh_ops {
     mesh_status (*squares)(mesh_transport *t, void *group, const mesh_part *list, int n, void *sums);
     mesh_status (*scale)(mesh_transport *t, void *group, const mesh_part *list, int n, double factor);
     mesh_status (*rows)(mesh_transport *t, void *group, void *stream, const mesh_rows *r, mesh_error *why);
+    void (*called)(mesh_transport *t, void *group, uint64_t check, const struct mesh__record *record);
 } mesh_ops;
 
 /* The optional members of a transport that has none: { sizeof(mesh_ops), MESH_ABI, "name", post, ... close, MESH_OPS_BARE } */
-#define MESH_OPS_BARE \
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+#define MESH_OPS_BARE                                                                                                 \
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        NULL
 
-/* ... the last three of them, which are kernels. */
-#define MESH_OPS_NO_KERNELS NULL, NULL, NULL
+/* ... the last four of them: kernels, and what goes with fence. */
+#define MESH_OPS_NO_KERNELS NULL, NULL, NULL, NULL
 
 /* The id of a ticket whose post went into a graph: the host has nothing to wait for, and its memory is the graph's for good. */
 #define MESH_TICKET_CAPTURED UINT64_MAX

@@ -418,7 +418,27 @@ static void test_logged(void) {
     CHECK(logged[0] == 1 && logged[2] == 1);
 }
 
+/* A rank that is lost before a comm opens: who says hello after that is heard is told which, not only that the first rank has gone. */
+static void open_lost_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    mesh m;
+    mesh_error err;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 30 * SECOND)) return;
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (t->rank == 2) return;
+    while (mesh_lost_ranks(t, NULL, 0) < 1) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    CHECK_OK(mesh_parse(&m, "x=3", 3, &err), err);
+    if (t->rank == 0) world_say(0);
+    if (t->rank == 1) world_await(0, 1);
+    CHECK_INT(mesh_comm_open(&c, t, &m, NULL, &err), MESH_ERR_PEER);
+    CHECK_INT(err.rank, 2);
+    CHECK_HAS(err.text, "rank 2 has closed its transport");
+}
+static void test_open_lost(void) { run_world(SIM, 3, open_lost_rank, NULL); }
+
 static const test_case comm_told_tests[] = {
+    {"comm/open_lost", test_open_lost, 60},
     {"comm/forged", test_comm_forged, 0},
     {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0},

@@ -401,7 +401,8 @@ static void device_rank(mesh_transport *inner, void *ctx) {
                                  NULL,
                                  NULL,
                                  NULL,
-                                 device_rows};
+                                 device_rows,
+                                 NULL};
     const device_run_desc *run = (const device_run_desc *)ctx;
     device d;
     device_queue *q;

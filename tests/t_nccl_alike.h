@@ -151,6 +151,83 @@ static void test_history(void) {
         if (ON_FAKE || what != 2) run_gpus(4, history_rank, &what); /* 5000 calls of ranks that share a GPU take minutes */
 }
 
+/* Ranks that have called differently and then wait on the host, where they keep the watchdog from listening; or have called what NCCL does not serve. */
+enum { WAITS_HOST, WAITS_BARRIER, WAITS_COPY, WAITS_XOR, WAITS_SCAN, WAITS_LAYOUT, WAITS_ENDS };
+
+static mesh_status history_waits_call(mesh_comm *c, int what, float *a, int odd) {
+    static const int64_t shape[1] = {24};
+    mesh_tensor from, to;
+    mesh_request r;
+    mesh_error err;
+    mesh_status status;
+    switch (what) {
+    case WAITS_HOST:
+        status = mesh_all_reduce_start(c, NULL, a, a, 8, MESH_F32, odd ? MESH_MAX : MESH_SUM, &r);
+        return status == MESH_OK ? mesh_wait_host(r) : status;
+    case WAITS_XOR:
+        return mesh_all_reduce(c, NULL, a, a, 8, odd ? MESH_I16 : MESH_I32, MESH_XOR);
+    case WAITS_SCAN:
+        return mesh_scan(c, NULL, a, a, 8, MESH_I32, odd ? MESH_MAX : MESH_SUM);
+    case WAITS_LAYOUT: /* from what all have: nothing travels */
+        CHECK_OK(mesh_tensor_make(&from, &c->on, "x:R", MESH_F32, 1, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&to, &c->on, odd ? "x:R" : "x:S(0)", MESH_F32, 1, shape, &err), err);
+        from.data = a, to.data = a + 100;
+        return mesh_redistribute(c, &from, &to);
+    default:
+        return mesh_all_reduce(c, NULL, a, a, 8, MESH_F32, odd ? MESH_MAX : MESH_SUM);
+    }
+}
+
+static void history_waits_rank(mesh_transport *t, void *ctx) {
+    int what = *(int *)ctx;
+    float *a, host[8];
+    mesh_comm c;
+    mesh_status status;
+    if (!open_comm(t, &c, "x=-1", NULL, 600 * SECOND)) return;
+    a = device_floats(&c, 200, 1);
+    pthread_mutex_lock(&mesh_nccl__of(t)->watch_lock); /* the watchdog has no turn */
+    status = history_waits_call(&c, what, a, t->rank == 1);
+    if (what == WAITS_BARRIER && status == MESH_OK) status = mesh_barrier(&c, NULL);
+    while (what != WAITS_BARRIER && status == MESH_OK) status = mesh_copy(&c, host, a, sizeof host);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_INT(c.error.status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "rank 1 calls ");
+    pthread_mutex_unlock(&mesh_nccl__of(t)->watch_lock);
+    mesh_comm_close(&c);
+}
+static void test_history_waits(void) {
+    int what;
+    for (what = 0; what < WAITS_ENDS; what++) run_gpus(3, history_waits_rank, &what);
+}
+
+/* A copy behind an operation that a rank does not come to: it tells what the operation tells. */
+static void copy_waits_rank(mesh_transport *t, void *ctx) {
+    int leaves = *(int *)ctx;
+    float *a, host[8];
+    mesh_comm c;
+    mesh_status status;
+    if (!open_comm(t, &c, "x=-1", NULL, leaves ? 600 * SECOND : 2 * SECOND)) return;
+    a = device_floats(&c, 8, 1);
+    if (t->rank == 1) {
+        if (leaves) {
+            mesh_comm_close(&c);
+            return;
+        }
+        while ((status = mesh_comm_sync(&c)) == MESH_OK) test_sleep(0.01);
+    } else {
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 8, MESH_F32, MESH_SUM), c.error);
+        status = mesh_copy(&c, host, a, sizeof host);
+        CHECK_HAS(c.error.text, leaves ? "closed its transport while it was needed" : "all_reduce(8 x f32, sum)");
+    }
+    CHECK_INT(status, leaves ? MESH_ERR_PEER : MESH_ERR_TIMEOUT);
+    CHECK_INT(c.error.rank, 1);
+    mesh_comm_close(&c);
+}
+static void test_copy_waits(void) {
+    int leaves;
+    for (leaves = 0; leaves < 2; leaves++) run_gpus(3, copy_waits_rank, &leaves);
+}
+
 /* Two ranks' histories by hand: equal ones agree however far one is ahead, others do not, wherever they are compared. */
 static void history_law(void) {
     static mesh_nccl__comm a, b;
@@ -163,15 +240,11 @@ static void history_law(void) {
         memset(&a, 0, sizeof a);
         memset(&b, 0, sizeof b);
         for (i = 1; i <= n + ahead; i++) {
-            mesh_call call;
             mesh__record record;
-            memset(&call, 0, sizeof call);
+            uint64_t check = random_next(&r);
             memset(&record, 0, sizeof record);
-            call.record = &record;
-            call.check = random_next(&r);
-            if (i <= n) mesh_nccl__remember(&a, &call);
-            call.check += differ && i == wrong;
-            mesh_nccl__remember(&b, &call);
+            if (i <= n) mesh_nccl__remember(&a, check, &record);
+            mesh_nccl__remember(&b, check + (differ && i == wrong), &record);
         }
         for (level = 0; level < MESH_NCCL__LEVELS; level++, every *= MESH_NCCL__RECENT) {
             const mesh_nccl__past *past = &a.past.past[level][(uint64_t)n / every % MESH_NCCL__RECENT];
@@ -408,7 +481,7 @@ static const test_case nccl_alike_tests[] = {
     {"nccl/local_memory", test_local_memory, 60},
     {"nccl/register", test_register, 60},
     {"nccl/register_wrong", test_register_wrong, 60},
-    {"nccl/history", test_history, 100},
+    {"nccl/history", test_history, 100}, {"nccl/history_waits", test_history_waits, 60}, {"nccl/copy_waits", test_copy_waits, 60},
     {"nccl/history_law", history_law, 60},
     {"nccl/connect", test_connect, 60},
     {"nccl/elsewhere", test_elsewhere, 60},

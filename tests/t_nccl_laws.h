@@ -317,21 +317,45 @@ static void told_rank(mesh_transport *t, void *ctx) {
 }
 static void test_told(void) { run_gpus(1, told_rank, NULL); }
 
+/* Who ends a comm while this rank opens it says why: the cause is its, not that it has ended it. */
+static void over_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    int ranks[2] = {0, 1};
+    mesh_nccl__party heeds = mesh_nccl__party_of(ranks, 2, 1), not = mesh_nccl__party_of(ranks, 2, 0);
+    mesh_nccl__mail *mail;
+    mesh_control m;
+    mesh_error why;
+    (void)ctx;
+    if (t->rank) return;
+    memset(&m, 0, sizeof m);
+    mesh__fail(&why, MESH_ERR_PEER, 7, "rank 7 was lost");
+    m.kind = MESH_EVENT_ABORT, m.rank = 1;
+    m.nbytes = (uint32_t)mesh_nccl__abort_write(m.data, 77, &why);
+    pthread_mutex_lock(&s->boot_lock);
+    mail = s->mail;
+    CHECK(mesh_nccl__mail_add(s, &m));
+    CHECK_INT(mesh_nccl__is_over(s, &heeds, 1, 77, &why), MESH_ERR_PEER);
+    CHECK_INT(why.rank, 7);
+    CHECK_STR(why.text, "rank 1 failed: rank 7 was lost");
+    CHECK_INT(mesh_nccl__is_over(s, &heeds, 1, 78, &why), MESH_OK);
+    CHECK_INT(mesh_nccl__is_over(s, &not, 1, 77, &why), MESH_OK);
+    CHECK(!mail);
+    mesh_transport_free(s->boot, s->mail);
+    s->mail = NULL, s->mail_end = &s->mail;
+    pthread_mutex_unlock(&s->boot_lock);
+}
+static void test_over(void) { run_gpus(2, over_rank, NULL); }
+
 /* A history tells calls in another order apart, and calls that differ in their check alone. */
 static void test_order_of_calls(void) {
     static mesh_nccl__comm a, b, c;
-    mesh_call call;
     mesh__record record;
     int i;
-    memset(&call, 0, sizeof call), memset(&record, 0, sizeof record);
-    call.record = &record;
+    memset(&record, 0, sizeof record);
     for (i = 0; i < 4; i++) {
-        call.check = (uint64_t)i;
-        mesh_nccl__remember(&a, &call);
-        call.check = (uint64_t)(i ^ 1);
-        mesh_nccl__remember(&b, &call);
-        call.check = i == 3 ? 9 : (uint64_t)i;
-        mesh_nccl__remember(&c, &call);
+        mesh_nccl__remember(&a, (uint64_t)i, &record);
+        mesh_nccl__remember(&b, (uint64_t)(i ^ 1), &record);
+        mesh_nccl__remember(&c, i == 3 ? 9 : (uint64_t)i, &record);
     }
     CHECK(a.past.history != b.past.history && a.past.history != c.past.history);
 }
@@ -791,7 +815,7 @@ static const test_case fake_nccl_law_tests[] = {
     {"nccl/messages_captured", test_lengths_captured, 60},
     {"nccl/fake/memory", test_memory, 60},
     {"nccl/fake/told", test_told, 60},
-    {"nccl/fake/order_of_calls", test_order_of_calls, 60},
+    {"nccl/fake/order_of_calls", test_order_of_calls, 60}, {"nccl/over", test_over, 60},
     {"nccl/fake/rows_and_units", test_rows_and_units, 60},
     {"nccl/fake/plain_copies", test_plain_copies, 60},
     {"nccl/fake/odd_register", test_odd_register, 60},

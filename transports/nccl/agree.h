@@ -41,12 +41,22 @@ MESH__RARE void mesh_nccl__vote_read(mesh_nccl__vote *v, const unsigned char *d)
     if (v->status != MESH_OK) mesh__fail(&v->why, v->status, (int)mesh__get32(d + 8), "%s", (const char *)d + 156);
 }
 
-/* Has another rank said that this comm is over? The engine has yet to read it. */
-MESH__RARE int mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm) {
+/* Has another rank said that this comm is over? With its words; the engine has yet to read them. */
+MESH__RARE mesh_status mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t comm, mesh_error *why) {
     const mesh_nccl__mail *mail;
-    for (mail = s->mail; mail; mail = mail->next)
-        if (mail->m.kind == MESH_EVENT_ABORT && mail->m.nbytes >= 4 && mesh__get32(mail->m.data) == comm) return 1;
-    return 0;
+    for (mail = s->mail; mail; mail = mail->next) {
+        const mesh_control *m = &mail->m;
+        char text[MESH_ERROR_BYTES];
+        size_t length;
+        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != comm) continue;
+        length = m->nbytes - MESH__ABORT_HEAD;
+        if (length > sizeof text - 1) length = sizeof text - 1;
+        memcpy(text, m->data + MESH__ABORT_HEAD, length);
+        text[length] = 0;
+        return mesh__fail(why, mesh__status_heard(m->data + 4), (int)mesh__get32(m->data + 8), "rank %d failed: %s",
+                          m->rank, text);
+    }
+    return MESH_OK;
 }
 
 /* Who calls the roll of a comm while this rank closes hears that it has left; not at once, as why it left may be on its way from another. */
@@ -93,9 +103,7 @@ MESH__RARE mesh_status mesh_nccl__is_over(const mesh_nccl__state *s, const mesh_
     if (s->gone[rank])
         return mesh__fail(why, MESH_ERR_PEER, rank, "rank %d %s", rank,
                           s->gone[rank] == MESH_EVENT_LOST ? "was lost" : "has closed its transport");
-    if (p->heed && mesh_nccl__is_ended(s, comm))
-        return mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
-    return MESH_OK;
+    return p->heed ? mesh_nccl__is_ended(s, comm, why) : MESH_OK;
 }
 
 /* One message over the bootstrap. */

@@ -261,7 +261,8 @@ MESH__RARE const mesh_ops *mesh_nccl__ops(void) {
                                  NULL,
                                  mesh_nccl__squares,
                                  mesh_nccl__scale,
-                                 mesh_nccl__do_rows};
+                                 mesh_nccl__do_rows,
+                                 mesh_nccl__called};
     return &ops;
 }
 

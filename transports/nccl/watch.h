@@ -146,16 +146,27 @@ MESH__PRIVATE size_t mesh_nccl__abort_write(unsigned char *data, uint32_t comm, 
    Messages between watchdogs, so that a program that computes is compared too. */
 
 /* The main thread has made one more call. The caller holds `lock`. */
-MESH__PRIVATE void mesh_nccl__remember(mesh_nccl__comm *c, const mesh_call *call) {
+MESH__PRIVATE void mesh_nccl__remember(mesh_nccl__comm *c, uint64_t check, const mesh__record *record) {
     mesh_nccl__history *h = &c->past;
     mesh_nccl__past now;
     uint64_t every = 1;
     int level;
     now.position = ++h->position;
-    now.history = h->history = mesh__mix(h->history, call->check);
-    h->recent[now.position % MESH_NCCL__RECENT] = *call->record;
+    now.history = h->history = mesh__mix(h->history, check);
+    h->recent[now.position % MESH_NCCL__RECENT] = *record;
     for (level = 0; level < MESH_NCCL__LEVELS && now.position % every == 0; level++, every *= MESH_NCCL__RECENT)
         h->past[level][now.position / every % MESH_NCCL__RECENT] = now;
+}
+
+/* Also of what goes into a graph, once. */
+MESH__PRIVATE void mesh_nccl__called(mesh_transport *t, void *group, uint64_t check, const mesh__record *record) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__group *g = mesh_nccl__group_of(s, group);
+    if (g->c->size == 1) return;
+    pthread_mutex_lock(&s->lock);
+    g->sequence = (uint32_t)record->channel;
+    mesh_nccl__remember(g->c, check, record);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* {MSG_HISTORY, calls in it, serial, LEVELS times {position, history}, calls: {history, record}}: the last call is at level 0's position. */
@@ -320,7 +331,7 @@ MESH__PRIVATE mesh_status mesh_nccl__progress(mesh_transport *t, int64_t deadlin
             pthread_mutex_lock(&s->boot_lock);
             status = s->boot->ops->progress(s->boot, nap ? now + nap : 0);
             happened |= mesh_nccl__listen(s) || s->mail != NULL;
-            if (!s->watching) mesh_nccl__histories(s);
+            if (nap || !s->watching) mesh_nccl__histories(s); /* who waits keeps the watchdog from it */
             pthread_mutex_unlock(&s->boot_lock);
         }
         if (status < 0) return status;
