@@ -435,7 +435,7 @@ static void open_lost_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(err.rank, 2);
     CHECK_HAS(err.text, "rank 2 has closed its transport");
 }
-static void test_open_lost(void) { run_world(SIM, 3, open_lost_rank, NULL); }
+static void test_open_lost(void) { run_world(TCP, 3, open_lost_rank, NULL); }
 
 static const test_case comm_told_tests[] = {
     {"comm/open_lost", test_open_lost, 60},
