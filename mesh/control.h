@@ -154,7 +154,7 @@ MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned ch
     mesh__fail(&c->error, mesh__status_heard(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s", from, text);
     if (c->error.rank < 0 || c->error.rank >= e->t->size) c->error.rank = from;
     mesh__comm_fail(c);
-    if (mesh_index_of(&c->on, from) < 0)
+    if (mesh_index_of(&c->on, from) < 0 || mesh__get32(data + 12) == MESH__ABORT_CLOSED)
         mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
 }
 

@@ -418,6 +418,31 @@ static void test_logged(void) {
     CHECK(logged[0] == 1 && logged[2] == 1);
 }
 
+/* A rank closes a comm that others are in, and stays in the library: all of them name it, whoever asks it first. */
+static void closes_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c, other;
+    (void)ctx;
+    if (!open_comm(t, &other, "x=5", NULL, 60 * SECOND) || !open_comm(t, &c, "x=5", NULL, 60 * SECOND)) return;
+    if (t->rank == 3) {
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        while (mesh_lost_ranks(t, NULL, 0) < 4) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    } else {
+        CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+        CHECK_INT(c.error.rank, 3);
+        CHECK_HAS(c.error.text, "rank 3 has closed this comm while it was needed");
+        mesh_comm_close(&c);
+    }
+    mesh_comm_close(&other);
+}
+static void test_closes(void) {
+    int i;
+    for (i = 0; i < 3; i++) {
+        run_world(SIM, 5, closes_rank, NULL);
+        run_world(UNIX, 5, closes_rank, NULL);
+        run_world(TCP, 5, closes_rank, NULL);
+    }
+}
+
 /* A rank that is lost before a comm opens: who says hello after that is heard is told which, not only that the first rank has gone. */
 static void open_lost_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -439,6 +464,7 @@ static void test_open_lost(void) { run_world(TCP, 3, open_lost_rank, NULL); }
 
 static const test_case comm_told_tests[] = {
     {"comm/open_lost", test_open_lost, 60},
+    {"comm/closes", test_closes, 0},
     {"comm/forged", test_comm_forged, 0},
     {"comm/events", test_events, 0},
     {"comm/two_deaths", test_two_deaths, 0},
