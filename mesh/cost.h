@@ -240,7 +240,7 @@ MESH__PRIVATE int64_t mesh__time_between(const mesh_topology *t, const mesh *her
     mesh__digits_order(all);
     if (count < 1) count = 1;
     for (k = 0; k < 3; k++) { /* the first, the middle and the last */
-        int rank = mesh_rank_at(here, k * (here->size - 1) / 2);
+        int rank = mesh_rank_at(here, (int)((int64_t)k * (here->size - 1) / 2));
         int64_t near[MESH_MAX_LEVELS], ps;
         for (l = 0; l < t->nlevels - 1; l++) {
             int64_t unit = rank / t->level[l].ranks * (int64_t)t->level[l].ranks - there->origin, n = 0;
@@ -286,6 +286,21 @@ MESH__PRIVATE int mesh__sharding_axes(const mesh *m, const mesh_spec *s, int dim
     return k;
 }
 
+/* How far the last whole part of a dim of n, cut along the same axes by two rules, lies from itself. */
+MESH__PRIVATE int64_t mesh__cut_drift(const mesh_moves *route, const uint8_t *axes, int naxes, int64_t n) {
+    int64_t size = 1, low[2], high[2], last;
+    int i;
+    if (route->src.spec.rule == route->dst.spec.rule) return 0;
+    for (i = 0; i < naxes && n % (size = route->src.on->axis[axes[i]].size) == 0; i++) n /= size;
+    if (i == naxes) return 0;
+    last = n / mesh__ceil(n, size) - 1;
+    for (i = 0; i < 2; i++) {
+        low[i] = 0, high[i] = n;
+        mesh__part_cut(i ? route->dst.spec.rule : route->src.spec.rule, size, last, &low[i], &high[i]);
+    }
+    return low[0] > low[1] ? low[0] - low[1] : low[1] - low[0];
+}
+
 MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mesh_moves *route, int same) {
     mesh__shape_of_step r;
     int d, i, k, elsewhere = !same;
@@ -294,7 +309,7 @@ MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
         uint8_t from[MESH_MAX_AXES], to[MESH_MAX_AXES];
         int nfrom = mesh__sharding_axes(route->src.on, &route->src.spec, d, from),
             nto = mesh__sharding_axes(route->dst.on, &route->dst.spec, d, to), kept;
-        int64_t want = p->view.shape[d], want_low = want, have = want, have_low = want, placed = 1, a = 1, b = 1;
+        int64_t want = p->view.shape[d], want_low = want, have = want, have_low = want, placed = 1, a = 1, b = 1, drift;
         for (i = 0; i < nto; i++) {
             want = mesh__ceil(want, route->dst.on->axis[to[i]].size);
             want_low = mesh__least_part(route->dst.spec.rule, route->dst.on->axis[to[i]].size, want_low);
@@ -311,13 +326,17 @@ MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
         if (placed > 1 && want > have) want = have;
         elsewhere |= placed > 1 && kept > 0; /* other parts of the dim, cut otherwise */
         for (k = 0; same && k < kept && k < nto && from[k] == to[k]; k++) {}
+        drift = mesh__cut_drift(route, from, k, p->view.shape[d]);
         for (i = k; i < kept; i++) a *= route->src.on->axis[from[i]].size;
         for (i = k; i < nto; i++) b *= route->dst.on->axis[to[i]].size;
         elsewhere |= a > 1 && b > 1;
         r.want = mesh__mul64(r.want, want);
         r.have = mesh__mul64(r.have, have);
-        r.want_kept = mesh__mul64(r.want_kept, a > 1 ? have_low : want);
-        r.have_kept = mesh__mul64(r.have_kept, b > 1 ? want_low : have);
+        have_low = (a > 1 ? have_low : want) - drift;
+        want_low = (b > 1 ? want_low : have) - drift;
+        r.want_kept = mesh__mul64(r.want_kept, have_low > 0 ? have_low : 0);
+        r.have_kept = mesh__mul64(r.have_kept, want_low > 0 ? want_low : 0);
+        if (drift) r.pieces = mesh__mul64(r.pieces, 2), r.parts = mesh__mul64(r.parts, 2);
         if (a > b) r.pieces = mesh__mul64(r.pieces, mesh__ceil(a, b));
         if (b > a) r.parts = mesh__mul64(r.parts, mesh__ceil(b, a));
     }
@@ -350,7 +369,8 @@ MESH__PRIVATE mesh_digits mesh__moved_digits(const mesh_moves *route) {
     along.n = 0;
     for (i = 0; i < route->src.on->naxes; i++) {
         const mesh_place *a = &route->src.spec.axis[i], *b = &route->dst.spec.axis[i];
-        int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order));
+        int moved = a->kind != b->kind || (a->kind == MESH_SHARD && (a->dim != b->dim || a->order != b->order ||
+                                                                     route->src.spec.rule != route->dst.spec.rule));
         if (a->kind == MESH_REPLICATE || (b->kind == MESH_PARTIAL && route->placed.n)) moved = 0;
         for (k = route->src.on->axis[i].first; moved && k < route->src.on->axis[i].first + route->src.on->axis[i].modes;
              k++)
@@ -379,7 +399,7 @@ MESH__PRIVATE mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     come = mesh__mul64(x.pieces, c.summands) - (x.want_kept > 0);
     go = mesh__ceil(mesh__mul64(x.parts, route->receivers), route->replicas) - (x.have_kept > 0);
     if (route->replicas > 1 && x.want / x.pieces >= cut && x.want_kept < x.want) come *= route->replicas;
-    if (sent < 0) sent = 0;
+    if (sent < 0 || (same && received == 0)) sent = 0; /* who has all of its new box is sent nothing */
     received = mesh__mul64(received, p->elem_bytes);
     sent = mesh__mul64(sent, p->elem_bytes);
     c.bytes = received > sent ? received : sent;

@@ -51,7 +51,7 @@ MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
     mesh__change c;
     const mesh *a = mesh__layout_mesh(p, step), *b = mesh__layout_mesh(p, step + 1);
     mesh_spec from = *mesh__layout_spec(p, step), to = *mesh__layout_spec(p, step + 1);
-    int on = step ? p->step[step - 1].on : 0, next = p->step[step].on, i;
+    int on = step ? p->step[step - 1].on : 0, next = p->step[step].on, recut, i;
     c.what = 0;
     c.axes = 0;
     c.on = b;
@@ -64,6 +64,7 @@ MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
         c.on = a;
         c.known = 1;
     }
+    recut = c.known && from.rule != to.rule && !mesh__is_even(&p->view, c.on, &from, NULL);
     for (i = 0; i < c.on->naxes && c.known; i++) {
         const mesh_place *x = &from.axis[i], *y = &to.axis[i];
         int what = 0;
@@ -77,6 +78,7 @@ MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
                    : y->kind == MESH_PARTIAL ? MESH__GATHERED | MESH__FILLED
                    : y->dim != x->dim        ? MESH__MOVED
                    : y->order != x->order    ? MESH__ORDERED
+                   : recut                   ? MESH__MOVED | MESH__ORDERED
                                              : 0;
         c.what |= what;
         if (what) c.axes |= UINT32_C(1) << i;
