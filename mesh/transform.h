@@ -83,12 +83,12 @@ MESH_API mesh_status mesh_fix(mesh *result, const mesh *m, const char *axis, int
 MESH_API mesh_status mesh_transpose(mesh *result, const mesh *m, const char *axes, mesh_error *err) {
     uint8_t list[MESH_MAX_AXES];
     mesh r;
-    int n = axes ? mesh__axes(m, axes, list, "mesh_transpose", err) : 0;
+    int n = mesh__axes(m, axes, list, "mesh_transpose", err);
     if (n < 0) return MESH_ERR_ARGUMENT;
     if (n != m->naxes)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                          "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once",
-                          axes ? axes : "(null)", n, m->naxes, mesh__show(m).text);
+                          "mesh_transpose: \"%s\" names %d of the %d axes of \"%s\"; name every axis once", axes, n,
+                          m->naxes, mesh__show(m).text);
     mesh__keep(&r, m, list, n);
     *result = r;
     return MESH_OK;

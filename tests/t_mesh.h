@@ -126,6 +126,7 @@ static void law_flatten(const mesh *m) {
         CHECK_OK(mesh_split(&s, &f, "x", parts, &err), err);
         for (i = 0; i < m->naxes; i++) /* the same axes, perhaps in another order */
             CHECK_INT(mesh_axis_find(&s, m->axis[i].name) >= 0, 1);
+        CHECK(!mesh_transpose(&t, &s, NULL, &err) && mesh_equal(&t, &s)); /* all axes, in their order */
         CHECK_OK(mesh_transpose(&t, &s, m->naxes == 1 ? "a" : m->naxes == 2 ? "a,b" : "a,b,c", &err), err);
         CHECK(mesh_equal(&t, m));
     }

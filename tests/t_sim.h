@@ -237,6 +237,17 @@ static void asleep_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, 2 * SECOND);
     }
 }
+/* The slowest network there is: times stay times. */
+static void slowly_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    double v[40] = {1}, sum[40];
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, INT64_MAX / 2)) return;
+    CHECK_OK(mesh_all_reduce(&c, NULL, v, sum, 40, MESH_F64, MESH_SUM), c.error);
+    CHECK(sum[0] == 2 && mesh_now(t) > INT64_C(1000000000000000));
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+
 static void test_sim_death(void) {
     mesh_sim_desc d = sim_desc(3);
     mesh_error err;
@@ -250,6 +261,12 @@ static void test_sim_death(void) {
     d.ranks = 1;
     CHECK_INT(mesh_sim_run(&d, NULL, NULL, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_sim_run(NULL, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    d.latency_ns = INT64_MAX;
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "at most 1000000000000000 each");
+    d.latency_ns = d.ps_per_byte = INT64_C(1000000000000000);
+    d.ranks = 2;
+    run_guarded(d, slowly_rank, NULL);
 }
 
 /* Memory that fails at call N of a post: nothing of the post is left, and the next one does all of it. */

@@ -95,6 +95,7 @@ refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 
 
 command -v python3 >/dev/null && step "zoo: the textbook's bytes" python3 tests/zoo.py $mesh
 step "zoo of everything" bash -c "$mesh zoo --mesh pp=2,dp_replicate=2,dp_shard=2,cp=2,tp=2 --sp --zero 3 --ep 4 | grep -q 'experts: the same ranks as efsdp=4,ep=4'"
+step "zoo: the help's example" bash -c "$mesh zoo tp --mesh dp=4,tp=4 | grep -q tp && $mesh --help | grep -q 'mesh zoo tp --mesh dp=4,tp=4 '"
 refuses "a parallelism that is none" "no such parallelism" $mesh zoo megatron --mesh tp=4
 refuses "a parallelism without its axis" "tp needs an axis \"tp\"" $mesh zoo tp --mesh dp=4
 printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
@@ -225,6 +226,7 @@ printf '#! /bin/sh\necho $RANK\n' >$out/script && chmod +x $out/script
 step "a script" bash -c "[ \"\$($mesh run -n 2 $out/script 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
+refuses "a stdout that is closed" "Bad file descriptor" bash -c "$mesh draw dp=2 2>&1 1>&-"
 [ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do
     refuses "no room for what is printed: $what" "No space left" bash -c "$mesh $what 2>&1 >/dev/full"
 done

@@ -71,7 +71,7 @@ for n in 2, 4:
     keys = {"k, v": b * s * g * d * e * cut(n)}
     check("cp", ["--mesh", f"cp={n}"], keys, {**keys, **weights(2 * cut(n))}, [("k, v", "forward", "all_gather cp"), ("k, v", "backward", "reduce_scatter cp")])
     # a part at a time: there, there again going back, and their gradients all around
-    check("ring", ["--mesh", f"cp={n}"], keys, {"k, v": b * s * g * d * e / n * (2 * n - 1), **weights(2 * cut(n))}, [("k, v", "backward", f"{n - 1} + {n} shifts cp")])
+    check("ring", ["--mesh", f"cp={n}"], keys, {"k, v": b * s * g * d / n * (e * (n - 1) + 4 * n), **weights(2 * cut(n))}, [("k, v", "backward", f"{n - 1} + {n} (f32) shifts cp")])
 # dp and tp together: each as it is alone, on its part
 n, m = 2, 4
 part = {t: 2 * cut(m) * stream / n for t in ("embedding", "attention out", "down")}

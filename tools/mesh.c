@@ -19,7 +19,7 @@ static const char usage_text[] =
     "       mesh test --mesh dp=2,tp=2                             run every collective on every axis and check the values\n"
     "       mesh bench -n 4 [--call all_reduce] [--max 64M]        time an operation, check its values; tune\n"
     "       mesh plan --mesh dp=8 --shape 64x64 SPEC SPEC           explain a redistribution before it runs\n"
-    "       mesh zoo tp --mesh dp=4,tp=8                           a parallelism as a table of layouts, with what a step moves\n"
+    "       mesh zoo tp --mesh dp=4,tp=4                           a parallelism as a table of layouts, with what a step moves\n"
     "       mesh schedule --kind 1f1b -p 4 -m 8                    draw a pipeline, with its bubble and peaks\n"
     "       mesh auto --model FILE --cluster FILE                   the meshes and schedules of a model on a cluster, by predicted time\n"
     "       mesh draw [--dot|--svg] \"pp=2,dp=2,tp=2\"               draw a mesh\n"
@@ -85,9 +85,8 @@ static const struct {
 /* A descriptor that is opened later must not be 0, 1 or 2, where the ranks have theirs. */
 static void fill_streams(void) {
     int fd;
-    do fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= 2);
-    if (fd > 2) close(fd);
+    for (fd = 0; fd < 3; fd++) /* what is printed to a closed stdout is to fail */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) < 0) exit(1);
 }
 
 /* The exit status: what was printed has to be there. */

@@ -3,7 +3,7 @@
 #define TOOL_ZOO_H
 
 static const char zoo_help[] =
-    "usage: mesh zoo [NAME] --mesh dp=4,tp=8 [--model FILE] [options]\n\n"
+    "usage: mesh zoo [NAME] --mesh dp=4,tp=4 [--model FILE] [options]\n\n"
     "A parallelism is a table of layouts. For a transformer block on a mesh this prints each tensor's layout at rest and where it\n"
     "is used; what that makes a step move, forward and backward (the backward pass of a redistribution is the redistribution\n"
     "between the gradients' layouts), with bytes of the worst rank from the planner. Each local computation of the table is checked.\n\n"
@@ -375,9 +375,9 @@ static void zoo_line_make(const zoo_options *o, const zoo_tensor *r, zoo_line *l
         line->back += line->go;
     }
     if (r->ring < 2) return;
-    line->back = line->go + line->back / (r->ring - 1) * r->ring;
+    line->back = line->go + line->back / (r->ring - 1) * r->ring / o->model.bytes * 4; /* gradients travel in f32 */
     snprintf(line->forward, sizeof line->forward, "%d shifts cp", r->ring - 1);
-    snprintf(line->backward, sizeof line->backward, "%d + %d shifts cp", r->ring - 1, r->ring);
+    snprintf(line->backward, sizeof line->backward, "%d + %d (f32) shifts cp", r->ring - 1, r->ring);
 }
 
 /* What the rank moves that moves most: of the first stage, of the last, or of one between. Where tables count as layers, an end has one layer less. */
@@ -788,7 +788,7 @@ static int command_zoo(const char *self, int argc, char **argv) {
         i += takes;
     }
     if (!o.name) o.name = "all";
-    if (!mesh_text) return wrong("zoo", "expected --mesh, as in mesh zoo tp --mesh dp=4,tp=8", NULL);
+    if (!mesh_text) return wrong("zoo", "expected --mesh, as in mesh zoo tp --mesh dp=4,tp=4", NULL);
     o.mesh_text = mesh_text;
     if (mesh_parse(&o.m, mesh_text, 0, &err)) return wrong("zoo", err.text, NULL);
     if ((status = zoo_meshes(&o)) != 0 || (status = zoo_choose(&o)) != 0) return status;

@@ -45,8 +45,8 @@ CONCEPTS
     connecting  NCCL connects when an algorithm or a peer is first used: on the host, inside that call, until the others have come there
                 too. Collectives are connected when their group opens. A first message between two ranks is a rendezvous: it blocks the host.
     what differs  NCCL does not compare calls: 999 elements here and 1,000 there may complete, with a wrong tail. So ranks compare what they have
-                called in a group, in the background and in every barrier: within about a second all hear of both calls. Until then results may be
-                wrong. Not compared: counts of v-forms, messages. MESH_NCCL_DEBUG=1 compares every call, these too, over the bootstrap before
+                called in a group, in the background and in every barrier: within about a second all hear of both calls (where some hundreds were made since,
+                that they differ and no more). Until then results may be wrong. Not compared: counts of v-forms, messages. MESH_NCCL_DEBUG=1 compares every call, these too, over the bootstrap before
                 it is launched; and tells of memory that a device does not reach.
     memory      mesh_alloc is local, and registers nothing. mesh_register is every rank's: in a window from NCCL 2.27 on, of mesh_alloc's memory
                 from 1 MiB on; else as ncclCommRegister does. The engine's scratch and the packed messages' memory are kept until mesh_nccl_close
@@ -61,7 +61,8 @@ ERRORS
     older versions, it is aborted under the rank: NCCL promises nothing then, but nothing else would free it.
 
 WHAT IT DOES NOT DO
-    minloc, maxloc, user ops and the started form of an object's broadcast: host memory only. Of mesh_parallel.h: the
+    minloc, maxloc, user ops, the started form of an object's broadcast and redistribution between two dtypes: host memory only. A graph's replays have
+    no deadline: a rank that is lost ends them, one that has stopped or closed its transport does not. Of mesh_parallel.h: the
     vocabulary's lookups. i16, u16, and, or, xor, complex products and scans go through
     sends and receives and small kernels. fp8 is reduced from NCCL 2.24 and compute capability 9.0 on, without avg.
 */

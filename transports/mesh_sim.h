@@ -48,7 +48,7 @@ typedef struct mesh_sim_desc {
     int ranks;
     uint64_t seed;        /* of the scheduler and of jitter */
     int free_running;     /* 0: baton */
-    int64_t latency_ns;   /* of every message; 0: 1,000 */
+    int64_t latency_ns;   /* of every message; 0: 1,000. This, and the three below: 0 to 10^15 */
     int64_t ps_per_byte;  /* 0: 100 */
     int64_t jitter_ns;    /* up to so much more, drawn per message */
     uint64_t eager_bytes; /* messages up to this size are buffered, larger ones wait for the receiver; 0: 16 KiB */
@@ -89,6 +89,8 @@ MESH_API mesh_status mesh_sim_close(mesh_transport *t);
 #error \
     "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
 #endif
+
+#define MESH_SIM__MOST INT64_C(1000000000000000) /* ns, or ps per byte */
 
 typedef struct mesh_sim__ticket mesh_sim__ticket;
 
@@ -182,7 +184,11 @@ MESH__PRIVATE void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, 
     mesh_sim__message **at = &dest->coming;
     int64_t *last = &w->last_arrival[(size_t)from->base.rank * (size_t)from->base.size + (size_t)to];
     m->from = from->base.rank;
-    m->arrival = mesh_sim__clock(w) + w->desc.latency_ns + (int64_t)m->nbytes * w->desc.ps_per_byte / 1000 + extra;
+    m->arrival = mesh_sim__clock(w) + w->desc.latency_ns + extra;
+    if (m->nbytes < (uint64_t)(INT64_MAX / 2 / (w->desc.ps_per_byte + 1)))
+        m->arrival += (int64_t)m->nbytes * w->desc.ps_per_byte / 1000;
+    else
+        m->arrival += INT64_MAX / 2000; /* for ever, nearly */
     if (w->desc.jitter_ns) m->arrival += (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns);
     if (m->arrival <= *last) m->arrival = *last + 1;
     *last = m->arrival;
@@ -809,6 +815,12 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
             "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: none "
             "may be negative",
             desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns);
+    if (desc->latency_ns > MESH_SIM__MOST || desc->jitter_ns > MESH_SIM__MOST || desc->ps_per_byte > MESH_SIM__MOST ||
+        desc->detect_ns > MESH_SIM__MOST)
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, -1,
+            "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: at most %l each",
+            desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns, MESH_SIM__MOST);
     memset(&w, 0, sizeof w);
     w.desc = *desc;
     if (!w.desc.latency_ns) w.desc.latency_ns = 1000;
