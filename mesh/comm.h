@@ -328,8 +328,8 @@ MESH__RARE mesh_status mesh__gone_from(mesh__engine *e, const mesh *m, mesh_erro
                           e->t->ops->name, e->t->rank);
     for (i = 0; i < e->ngone; i++)
         if (mesh_index_of(m, e->gone[i].rank) >= 0)
-            return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s", e->gone[i].rank,
-                              e->gone[i].kind == MESH_EVENT_LOST ? "was lost" : "has closed its transport",
+            return mesh__fail(err, MESH_ERR_PEER, e->gone[i].rank, "mesh_comm_open: rank %d %s%s%s%s", e->gone[i].rank,
+                              e->gone[i].kind == MESH_EVENT_LOST ? "" : "has ", mesh__gone_how(&e->gone[i]),
                               e->gone[i].why ? ": " : "", mesh__or_empty(e->gone[i].why));
     return MESH_OK;
 }

@@ -81,7 +81,7 @@ MESH__RARE void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     for (i = 0; i < e->ngone; i++)
         if (e->gone[i].rank == m->rank && e->gone[i].kind == m->kind) return;
     MESH_ASSERT(e->ngone < 2 * e->t->size);
-    if (mesh__roll_excused(e, m->rank) && !e->roll.gone++) e->roll.first_gone = m->rank;
+    if (mesh__roll_excused(e, m->rank)) mesh__roll_left(e, m->rank, m->kind);
     g = &e->gone[e->ngone++];
     g->rank = m->rank;
     g->kind = m->kind;

@@ -193,7 +193,8 @@ typedef struct mesh__roll {
     int final;                         /* its deadline has passed; else only disagreement is looked for */
     int chased;                        /* a search has begun for who keeps the absent from it */
     int answers, absent, first_absent; /* absent: how many have not called it */
-    int gone, first_gone;              /* how many have closed their transport, and cannot be asked */
+    int gone, first_gone;              /* how many have closed their transport, or were lost, and cannot be asked */
+    int lost;                          /* first_gone was lost */
     uint64_t heard[16];                /* bits: indices that have answered */
     mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
 } mesh__roll;

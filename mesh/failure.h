@@ -20,6 +20,11 @@ enum { MESH__ABORT_PLAIN, MESH__ABORT_DISPUTE, MESH__ABORT_CLOSED /* believed on
 
 enum { MESH__ABORT_HEAD = 16 + 2 * MESH__RECORD_BYTES }; /* the call in dispute, the one before it */
 
+MESH__RARE const char *mesh__gone_how(const mesh__gone *g) {
+    if (g->kind == MESH_EVENT_LOST) return "was lost";
+    return g->why && *g->why ? "closed its transport or could not be reached" : "closed its transport";
+}
+
 MESH__RARE const mesh__record *mesh__record_of(mesh__engine *e, uint64_t channel) {
     uint32_t i, n = mesh__remembered(e);
     for (i = 1; i <= n; i++) {
@@ -293,8 +298,7 @@ MESH__PRIVATE void mesh__op_check_gone(mesh__engine *e, mesh__op *op) {
                 if (!op->gone_until) op->gone_until = mesh__now(e) + MESH__GRACE_NS;
                 if (mesh__now(e) < op->gone_until || mesh__loss_due(e, op->comm)) return;
                 mesh__fail(&why, MESH_ERR_PEER, ranks[i], "rank %d %s while it was needed%s%s", ranks[i],
-                           e->gone[k].kind == MESH_EVENT_LOST ? "was lost" : "closed its transport",
-                           e->gone[k].why ? ": " : "", mesh__or_empty(e->gone[k].why));
+                           mesh__gone_how(&e->gone[k]), e->gone[k].why ? ": " : "", mesh__or_empty(e->gone[k].why));
                 mesh__op_broken(e, op, MESH_ERR_PEER, &why);
                 return;
             }

@@ -141,6 +141,13 @@ MESH__PRIVATE int64_t mesh__roll_time(const mesh__op *op) {
     return part < most / 10 ? most / 10 : part < most ? part : most;
 }
 
+/* A rank of the group is gone. One that was lost says more than those that left. */
+MESH__RARE void mesh__roll_left(mesh__engine *e, int rank, int kind) {
+    mesh__roll *roll = &e->roll;
+    if (!roll->gone++ || (kind == MESH_EVENT_LOST && !roll->lost)) roll->first_gone = rank;
+    roll->lost |= kind == MESH_EVENT_LOST;
+}
+
 MESH__RARE void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     const mesh *on = &op->group->on;
     unsigned char ask[MESH__ROLL_BYTES];
@@ -159,7 +166,7 @@ MESH__RARE void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
         if (i == op->group->index) continue;
         for (k = 0; k < e->ngone && e->gone[k].rank != rank; k++) {}
         if (k < e->ngone) {
-            if (!e->roll.gone++) e->roll.first_gone = rank;
+            mesh__roll_left(e, rank, e->gone[k].kind);
             if (i < 1024) e->roll.heard[i / 64] |= UINT64_C(1) << i % 64; /* no answer is owed */
             continue;
         }
@@ -238,28 +245,42 @@ MESH__RARE int mesh__roll_excused(mesh__engine *e, int rank) {
     return 1;
 }
 
+/* "ranks 1, 3 and 5 of 8" for messages. */
+MESH__RARE void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
+    int i;
+    if (n == 0) mesh__put(t, "bytes that are under way");
+    for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
+    if (n > 16) mesh__put(t, " and %d more", n - 16);
+}
+
 /* What the roll call has shown: "rank 2 does not answer". Who is silent keeps the others from answering well; who answers is believed. walk: the search for
    who keeps the absent, or NULL. Returns the rank to blame, or -1. */
 MESH__RARE int mesh__put_roll(mesh__text *t, const mesh__roll *roll, const mesh__walk *walk) {
     const mesh *on = &roll->op->group->on;
-    int i, first = -1, silent = 0;
+    int i, who[16], silent = 0;
     for (i = 0; i < on->size && i < 1024; i++) {
         if (i == roll->op->group->index || roll->heard[i / 64] >> i % 64 & 1) continue;
-        if (first < 0) first = mesh_rank_at(on, i);
-        silent++;
+        if (silent++ < 16) who[silent - 1] = mesh_rank_at(on, i);
     }
-    if (silent > 1)
-        mesh__put(t, "; rank %d and %d others do not answer (they are stopped, or outside the library)", first,
-                  silent - 1);
-    else if (silent)
-        mesh__put(t, "; rank %d does not answer (it is stopped, or outside the library)", first);
-    if (silent) return first;
+    if (silent) {
+        mesh__put(t, "; ");
+        mesh__put_ranks(t, who, silent);
+        mesh__put(t, silent > 1 ? " do not answer (they are stopped, or outside the library)"
+                                : " does not answer (it is stopped, or outside the library)");
+        return who[0];
+    }
+    if (roll->lost) {
+        mesh__put(t, "; rank %d was lost", roll->first_gone);
+        return roll->first_gone;
+    }
     if (roll->absent) {
         mesh__put(t, "; rank %d has not called it", roll->first_absent);
         if (roll->in.kind) mesh__put(t, " (it is in ");
         if (roll->in.kind) mesh__put_record(t, &roll->in);
         if (roll->in.kind) mesh__put(t, ")");
-        if (roll->absent > 1) mesh__put(t, " nor have %d others", roll->absent - 1);
+        if (roll->absent > 1)
+            mesh__put(t, " nor %s %d other%s", roll->absent == 2 ? "has" : "have", roll->absent - 1,
+                      roll->absent == 2 ? "" : "s");
         if (!walk || walk->silent < 0) return roll->first_absent;
         mesh__put(t, "; rank %d waits for rank %d, which does not answer (it is stopped, or outside the library)",
                   walk->behind, walk->silent);
@@ -281,14 +302,6 @@ MESH__PRIVATE int64_t mesh__roll_turn(const mesh__op *op) {
     int most = 16;
     for (; op->group->index >= most; most *= 4) turn += mesh__roll_time(op) + MESH__GRACE_NS;
     return turn;
-}
-
-/* "ranks 1, 3 and 5 of 8" for messages. */
-MESH__RARE void mesh__put_ranks(mesh__text *t, const int *ranks, int n) {
-    int i;
-    if (n == 0) mesh__put(t, "bytes that are under way");
-    for (i = 0; i < n && i < 16; i++) mesh__put(t, "%s%d", i ? ", " : n > 1 ? "ranks " : "rank ", ranks[i]);
-    if (n > 16) mesh__put(t, " and %d more", n - 16);
 }
 
 MESH__RARE void mesh__walk_start(mesh__engine *e, mesh__op *op);

@@ -168,7 +168,7 @@ static void blind_more_rank(mesh_transport *t, void *ctx) {
             pause_rank(t, 20 * SECOND);
         }
         if (me == 0) CHECK_INT(mesh_recv(&c, NULL, 1, &v, 1, MESH_I32), MESH_ERR_TIMEOUT);
-        if (me == 0) CHECK_HAS(c.error.text, "rank 1 and 1 others do not answer");
+        if (me == 0) CHECK_HAS(c.error.text, "ranks 1, 2 do not answer");
         if (me == 2) pause_rank(t, 20 * SECOND);
         break;
     case 2: /* ranks 1 and 2 are in the library, and have not sent */

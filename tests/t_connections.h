@@ -511,7 +511,51 @@ static void test_close_in_vain(void) {
     mesh_socket_close(&law[1].net);
 }
 
+/* A host that answers no connection is given up like one that falls silent; so is one for which there is no descriptor. */
+static void test_unanswered(void) {
+    mesh_socket__peer *p;
+    mesh_socket__conn *c;
+    struct rlimit limit, none;
+    struct sockaddr_storage a;
+    socklen_t length;
+    mesh_control m;
+    int i, fds[64], n = 0;
+    law_open(4, MESH_SOCKET_TCP);
+    p = law_peer(1, 2);
+    mesh_socket__sockaddr(&law_impl(1)->book[2], &a, &length);
+    c = mesh_socket__connect_to(law_impl(1), (struct sockaddr *)(void *)&a, length, 2);
+    CHECK(c && c->begun && c->state == MESH_SOCKET__CONNECTING);
+    mesh_socket__look(law_impl(1), c->begun + MESH_SOCKET__SILENCE_NS);
+    CHECK(!c->broken);
+    law_impl(1)->looked = 0;
+    mesh_socket__look(law_impl(1), c->begun + MESH_SOCKET__SILENCE_NS + 1);
+    CHECK(c->broken);
+    mesh_socket__tend(law_impl(1));
+    CHECK_INT(p->gone, MESH_EVENT_CLOSED);
+    while (law_of(1)->ops->control_poll(law_of(1), &m) == MESH_OK && m.rank != 2) {}
+    m.data[m.nbytes] = 0;
+    CHECK_HAS((char *)m.data, "its host has not answered for 20 s");
+    p = law_peer(1, 3);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    while (n < 64 && (fds[n] = dup(1)) >= 0) n++;
+    none.rlim_cur = (rlim_t)fds[n - 1]; /* of the descriptors below it all are used, or as good as */
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &none), 0);
+    mesh_socket__reach(law_impl(1), 3);
+    CHECK(p->short_since && p->retry_at && !p->gone);
+    p->retry_at = 0, p->short_since -= MESH_SOCKET__SILENCE_NS;
+    mesh_socket__reach(law_impl(1), 3);
+    CHECK_INT(p->gone, MESH_EVENT_CLOSED);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    while (law_of(1)->ops->control_poll(law_of(1), &m) == MESH_OK && m.rank != 3) {}
+    m.data[m.nbytes] = 0;
+    CHECK_HAS((char *)m.data, "raise ulimit -n");
+    for (i = 0; i < n; i++) close(fds[i]);
+    law_close();
+}
+
 static const test_case connections_tests[] = {
+    {"sockets/unanswered", test_unanswered, 0},
     {"sockets/both_begin", test_both_begin, 0},
     {"sockets/begin_again", test_begin_again, 0},
     {"sockets/lost", test_lost, 0},

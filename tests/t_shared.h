@@ -300,7 +300,7 @@ static void test_shared_lists(void) {
 /* ---- a rank that left, to which nobody was connected, is noticed by who only asks now and then ---- */
 
 static void shared_left_rank(mesh_transport *t, void *ctx) {
-    static const char why[] = "rank 2 closed its transport while it was needed";
+    static const char why[] = "rank 2 closed its transport";
     enum { COUNT = 2000, ROOT = 1 };
     float v[COUNT] = {0};
     double end = test_now() + 30;

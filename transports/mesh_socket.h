@@ -58,7 +58,7 @@ ERRORS
     execs, for a child that outlives the rank keeps them open. There that closes descriptors and mappings, says nothing to anybody and is OK; every
     other call is STATE in a child (Linux 4.14 and later). Of stdin, stdout and stderr those that are closed as it opens become /dev/null. Where a connection breaks between two living ranks one of them is given
     up; comms without that one go on. Another host that falls silent is found by TCP (keepalive, or what it owes an answer to) within about
-    20 s; one whose program is slow is not.
+    20 s, and given up as long after the first connection to it that nobody answers; one whose program is slow is not.
 
 WHAT IT DOES NOT DO
     RDMA.

@@ -292,6 +292,8 @@ MESH__RARE mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, cons
     c->is_unix = a->sa_family == AF_UNIX;
     c->is_near = mesh_socket__is_loopback(a);
     c->state = MESH_SOCKET__CONNECTING;
+    c->begun = mesh_socket__clock();
+    s->peer[rank].short_since = 0;
     s->peer[rank].coming = c;
     if (connect(fd, a, length) != 0 && errno != EINPROGRESS) {
         int error = errno;
@@ -324,10 +326,16 @@ MESH__PRIVATE void mesh_socket__reach(mesh_socket__impl *s, int rank) {
     mesh_socket__sockaddr(e, &a, &length);
     if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
     if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EADDRNOTAVAIL) {
-        p->retry_at = mesh_socket__clock() + 10000000;
-        mesh_socket__unsettle(s, rank);
-        return;
+        int64_t now = mesh_socket__clock();
+        if (!p->short_since) p->short_since = now;
+        if (now < p->short_since + MESH_SOCKET__SILENCE_NS) {
+            p->retry_at = now + 10000000;
+            mesh_socket__unsettle(s, rank);
+            return;
+        }
     }
-    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED, strerror(errno), NULL);
+    mesh_socket__gone(s, rank, MESH_EVENT_CLOSED,
+                      errno == EMFILE ? "no descriptor was left for it for 20 s; raise ulimit -n" : strerror(errno),
+                      NULL);
 }
 #endif /* MESH_SOCKET_CONNECT_IMPLEMENTED */

@@ -626,9 +626,12 @@ MESH__PRIVATE void mesh_socket__look(mesh_socket__impl *s, int64_t now) {
     int i;
     if (now <= s->looked + INT64_C(1000000000)) return;
     s->looked = now;
-    for (i = 0; i < s->nconns; i++)
-        if (!s->conn[i]->broken && s->conn[i]->state == MESH_SOCKET__UP && mesh_socket__is_silent(s->conn[i]))
-            mesh_socket__conn_failed(s->conn[i], "its host has not answered for 20 s", 0);
+    for (i = 0; i < s->nconns; i++) {
+        mesh_socket__conn *c = s->conn[i];
+        int late = c->state == MESH_SOCKET__CONNECTING && !s->in_open && now > c->begun + MESH_SOCKET__SILENCE_NS;
+        if (!c->broken && (late || (c->state == MESH_SOCKET__UP && mesh_socket__is_silent(c))))
+            mesh_socket__conn_failed(c, "its host has not answered for 20 s", 0);
+    }
 }
 
 /* One round: what is ready on any connection, sleeping up to timeout_ms until something is. */

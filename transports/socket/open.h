@@ -469,13 +469,14 @@ MESH__RARE void mesh_socket__raise_files(int ranks) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins needs four. Better told now than when
-   ranks are missing. */
+/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins listeners, memory to share, a bell, and
+   connections to twice as many others as a small world's messages halve it to. Better told now than when ranks are missing. */
 MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
     struct rlimit limit;
-    int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 4 : size + 2, fd, used = 0, most;
+    int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 8 : size + 2, fd, used = 0, most, rest;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > 1 << 20)
         return MESH_OK;
+    for (rest = size - 1; rest && rank; rest /= 2) need += 2;
     most = limit.rlim_cur < 4096 ? (int)limit.rlim_cur : 4096;
     for (fd = 0; fd < most && fd - used < need; fd++) used += fcntl(fd, F_GETFD) >= 0;
     if ((int)limit.rlim_cur - used >= need) return MESH_OK;

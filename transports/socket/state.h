@@ -87,6 +87,8 @@ extern long syscall(long number, ...);
 /* What the accepting side says of a hello. LATER: rank 0 has not left the world before. */
 enum { MESH_SOCKET__WELCOME, MESH_SOCKET__REFUSED, MESH_SOCKET__LATER };
 
+#define MESH_SOCKET__SILENCE_NS \
+    INT64_C(20000000000) /* after which a host that does not answer is given up, as TCP's keepalive does */
 enum {
     MESH_SOCKET__HEADER = 40,
     MESH_SOCKET__HELLO = 88,
@@ -211,10 +213,10 @@ typedef struct mesh_socket__peer {
     /* Where they share memory: how far this rank has written and read, and how far the peer has read, as last seen. */
     uint32_t ring_written, ring_read, ring_seen;
     int tried_unix, restless;
-    int sharer; /* 1 + its index among the ranks that share memory; 0: it does not */
-    int shares; /* while opening: what it has said of that */
-    int64_t retry_at;
-    unsigned char *held; /* control frames that wait for the connection */
+    int sharer;                    /* 1 + its index among the ranks that share memory; 0: it does not */
+    int shares;                    /* while opening: what it has said of that */
+    int64_t retry_at, short_since; /* since when there has been no descriptor or port for a connection; 0: there is */
+    unsigned char *held;           /* control frames that wait for the connection */
     int held_len, held_cap;
 } mesh_socket__peer;
 
@@ -248,7 +250,7 @@ struct mesh_socket__conn {
     int fd, state, initiator, rank, await, is_unix, broken; /* rank: -1 until known; await: of the handshake */
     int mute;   /* the peer reads no more; what it wrote may still be unread */
     int silent; /* it called, and nothing was heard from it or of it since: where it hangs up, it may be closing */
-    int64_t deadline;
+    int64_t deadline, begun;    /* begun: the connecting, by this rank */
     unsigned char nonce[2][32]; /* the connecting side's, the accepting side's */
     unsigned char greet[512];   /* handshake bytes being read */
     int greet_have, greet_need;
