@@ -622,7 +622,7 @@ MESH__RARE mesh_status mesh__pipe_stuck(mesh__pipe *k, int r, const char *functi
     mesh__need need;
     mesh__pipe_ready(k, r, a, &need);
     if (need.room) {
-        mesh__put(&t, "waits for room: rank %d has not taken %d %s before it, and", need.rank, k->inbox,
+        mesh__put(&t, "waits for room (inbox is %d): rank %d has not taken the %s before it, and", k->inbox, need.rank,
                   a->kind == MESH_FORWARD ? "activations" : "gradients");
     } else {
         mesh__put(&t, "waits for ");

@@ -83,10 +83,11 @@ static const struct {
                 {"doctor", command_doctor}, {"trace", command_trace}};
 
 /* A descriptor that is opened later must not be 0, 1 or 2, where the ranks have theirs. */
-static void fill_streams(void) {
+static void fill_streams(int runs) {
     int fd;
-    for (fd = 0; fd < 3; fd++) /* what is printed to a closed stdout is to fail */
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) < 0) exit(1);
+    for (fd = 0; fd < 3;
+         fd++) /* what is printed to a closed stdout is to fail; who runs a job without one wants no output */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 1 && !runs ? O_RDONLY : O_RDWR) < 0) exit(1);
 }
 
 /* The exit status: what was printed has to be there. */
@@ -100,7 +101,7 @@ int main(int argc, char **argv) {
     static const char names[] =
         "run, test, bench, plan, zoo, schedule, auto, draw, table, trace or doctor; see mesh --help";
     size_t i;
-    fill_streams();
+    fill_streams(argc > 1 && !strcmp(argv[1], "run"));
     if (argc < 2) {
         fprintf(stderr, "mesh: no command: %s\n", names);
         return 2;

@@ -577,6 +577,18 @@ static int look_after(const run_options *o, rank *ranks, int started) {
     return unwritten && !result ? 1 : result;
 }
 
+/* What failed ranks have left running: told to end, and killed where it does not. */
+static void end_left(const rank *ranks, int n) {
+    int64_t until = clock_ms() + HELP_MS;
+    int i, left = n;
+    for (i = 0; i < n; i++) kill(-ranks[i].pid, SIGTERM);
+    while (left && clock_ms() < until) {
+        for (i = left = 0; i < n; i++) left += kill(-ranks[i].pid, 0) == 0;
+        if (left) poll(NULL, 0, 20);
+    }
+    for (i = 0; i < n && left; i++) kill(-ranks[i].pid, SIGKILL);
+}
+
 static int run_job(const run_options *o, char **command) {
     rank *ranks = (rank *)calloc((size_t)o->ranks, sizeof *ranks);
     int i, started, result;
@@ -595,7 +607,7 @@ static int run_job(const run_options *o, char **command) {
         if (s->fd >= 0 && !o->bare) print_lines(s, i / 2, mesh__digits(o->ranks - 1), 1);
         free(s->line);
     }
-    for (i = 0; i < started && result; i++) kill(-ranks[i].pid, SIGTERM); /* what failed ranks have left running */
+    if (result) end_left(ranks, started);
     free(ranks);
     return result;
 }
@@ -747,8 +759,11 @@ static int command_run(const char *self, int argc, char **argv) {
     }
     if (!o.ranks) return wrong("run", "-n RANKS is missing", NULL);
     if (i >= argc) return wrong("run", "no program to run", NULL);
-    if (o.only >= o.ranks || o.in >= o.ranks)
-        return wrong("run", "--only and --stdin take ranks from 0 to RANKS - 1", NULL);
+    if (o.only >= o.ranks || o.in >= o.ranks) {
+        char value[16];
+        snprintf(value, sizeof value, "%d", o.only >= o.ranks ? o.only : o.in);
+        return wrong_value("run", o.only >= o.ranks ? "--only" : "--stdin", "a rank from 0 to RANKS - 1", value);
+    }
     if (within_mpi(o.ranks)) return 2;
     if (!runnable(argv[i])) return 127;
     return run_job(&o, argv + i);
