@@ -82,11 +82,11 @@ static const struct {
                 {"auto", command_auto},     {"draw", command_draw},  {"table", command_table},
                 {"doctor", command_doctor}, {"trace", command_trace}};
 
-/* A descriptor that is opened later must not be 0, 1 or 2, where the ranks have theirs. */
+/* A descriptor that is opened later must not be 0, 1 or 2, where the ranks have theirs. What is printed to a closed stdout is to fail; who runs a job
+   without one wants no output. */
 static void fill_streams(int runs) {
     int fd;
-    for (fd = 0; fd < 3;
-         fd++) /* what is printed to a closed stdout is to fail; who runs a job without one wants no output */
+    for (fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 1 && !runs ? O_RDONLY : O_RDWR) < 0) exit(1);
 }
 
