@@ -21,8 +21,7 @@ enum {
     MESH_SOCKET__LOAN_WIRE = 36 + MESH_MAX_DIMS * 16,
     MESH_SOCKET__LEND = 16 * 1024,     /* from here on shared memory is lent, */
     MESH_SOCKET__LEND_OWN = 48 * 1024, /* a process's own, */
-    MESH_SOCKET__LEND_RUN =
-        8192, /* in runs of at least so much: of shorter ones the ring's two copies cost less than the kernel's pages */
+    MESH_SOCKET__LEND_RUN = 8192,    /* in runs of at least so much: two copies of shorter ones cost less than pages */
     MESH_SOCKET__STREAMS = 32 << 20, /* of a result that goes past the caches, */
     MESH_SOCKET__STREAM_RUN = 4096   /* in runs of at least so much */
 };

@@ -469,8 +469,8 @@ MESH__RARE void mesh_socket__raise_files(int ranks) {
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins listeners, memory to share, a bell, and
-   connections to twice as many others as a small world's messages halve it to. Better told now than when ranks are missing. */
+/* Rank 0 needs a descriptor for every rank, listeners, and one that is opened for a moment; who joins needs listeners,
+   memory to share, a bell, and connections: to twice log2(ranks) others, for collectives. Better told now than when ranks are missing. */
 MESH__RARE mesh_status mesh_socket__files_check(const mesh_socket__impl *s, mesh_error *err) {
     struct rlimit limit;
     int rank = s->net->base.rank, size = s->net->base.size, need = rank ? 8 : size + 2, fd, used = 0, most, rest;

@@ -87,8 +87,8 @@ extern long syscall(long number, ...);
 /* What the accepting side says of a hello. LATER: rank 0 has not left the world before. */
 enum { MESH_SOCKET__WELCOME, MESH_SOCKET__REFUSED, MESH_SOCKET__LATER };
 
-#define MESH_SOCKET__SILENCE_NS \
-    INT64_C(20000000000) /* after which a host that does not answer is given up, as TCP's keepalive does */
+/* After so long a host that does not answer is given up, as TCP's keepalive does. */
+#define MESH_SOCKET__SILENCE_NS INT64_C(20000000000)
 enum {
     MESH_SOCKET__HEADER = 40,
     MESH_SOCKET__HELLO = 88,
