@@ -214,7 +214,7 @@ static void join_child(const join *j) {
     mesh_status status;
     test_failures = 0;
     d.secret = j->secret;
-    d.open_timeout_ns = j->timeout ? j->timeout : 4 * SECOND;
+    d.open_timeout_ns = j->timeout ? j->timeout : j->status == MESH_ERR_TIMEOUT ? 4 * SECOND : 40 * SECOND;
     d.insecure = j->insecure;
     if (j->address)
         d.address = j->address;
@@ -230,7 +230,7 @@ static void join_child(const join *j) {
                   err.text, mesh_status_text(j->status), j->want ? j->want : "");
     if (status == MESH_OK) {
         mesh_comm c;
-        if (open_comm(&net.base, &c, "x=-1", NULL, 5 * SECOND)) {
+        if (open_comm(&net.base, &c, "x=-1", NULL, 40 * SECOND)) {
             CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
             mesh_comm_close(&c);
         }
@@ -255,7 +255,7 @@ static void run_joins(const join *j, int n, void (*meanwhile)(int port)) {
     close(join_fd);
     if (meanwhile) meanwhile(join_port);
     for (i = 0; i < n; i++) {
-        CHECK(test_wait_child(pid[i], test_now() + 20, &status));
+        CHECK(test_wait_child(pid[i], test_now() + 60, &status));
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
 }
