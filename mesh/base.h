@@ -212,20 +212,17 @@ MESH__PRIVATE int mesh__digits(int v) {
     return n;
 }
 
-/* A name that may be of any length, in quotes; of a long one its begin and its end. */
-MESH__PRIVATE void mesh__put_name(mesh__text *t, const char *name) {
-    enum { BEGIN = 60, END = 60 };
+/* A text that may be of any length: of a long one so much of its begin and of its end. */
+MESH__PRIVATE void mesh__put_short(mesh__text *t, const char *text, size_t begin, size_t end) {
     size_t n = 0, i;
-    while (name && name[n]) n++;
-    mesh__put_char(t, '"');
+    while (text && text[n]) n++;
     for (i = 0; i < n; i++) {
-        if (i == BEGIN && n > BEGIN + END + 3) {
+        if (i == begin && n > begin + end + 3) {
             for (i = 0; i < 3; i++) mesh__put_char(t, '.');
-            i = n - END;
+            i = n - end;
         }
-        mesh__put_char(t, name[i]);
+        mesh__put_char(t, text[i]);
     }
-    mesh__put_char(t, '"');
 }
 
 /* Formats: %s text, %q name, %c char, %d int, %w int width then int right-aligned, %l int64_t, %u uint64_t, %x uint64_t. */
@@ -242,7 +239,9 @@ MESH__PRIVATE void mesh__vput(mesh__text *t, const char *format, va_list args) {
             break;
         }
         case 'q':
-            mesh__put_name(t, va_arg(args, const char *));
+            mesh__put_char(t, '"');
+            mesh__put_short(t, va_arg(args, const char *), 60, 60);
+            mesh__put_char(t, '"');
             break;
         case 'c':
             mesh__put_char(t, (char)va_arg(args, int));

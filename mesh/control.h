@@ -130,14 +130,11 @@ MESH__RARE mesh_status mesh__status_heard(const unsigned char *p) {
 MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned char *data, uint32_t nbytes) {
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
-    uint32_t length = nbytes - MESH__ABORT_HEAD;
     mesh__record theirs, before;
     if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c)
         e->roll.answers += mesh__roll_excused(e, from);
     if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
-    if (length > sizeof text - 1) length = (uint32_t)sizeof text - 1;
-    memcpy(text, data + MESH__ABORT_HEAD, length);
-    text[length] = 0;
+    mesh__abort_text(text, data, nbytes);
     mesh__record_read(&theirs, data + 16);
     mesh__record_read(&before, data + 16 + MESH__RECORD_BYTES);
     if (mesh__get32(data + 12) == MESH__ABORT_DISPUTE) {

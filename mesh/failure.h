@@ -57,6 +57,14 @@ MESH__RARE size_t mesh__abort_write(unsigned char *data, mesh_comm *c, int flavo
     return MESH__ABORT_HEAD + length;
 }
 
+/* The words of such a message. */
+MESH__RARE void mesh__abort_text(char text[MESH_ERROR_BYTES], const unsigned char *data, uint32_t nbytes) {
+    uint32_t length = nbytes - MESH__ABORT_HEAD;
+    if (length > MESH_ERROR_BYTES - 1) length = MESH_ERROR_BYTES - 1;
+    memcpy(text, data + MESH__ABORT_HEAD, length);
+    text[length] = 0;
+}
+
 /* Send it to every other rank. Returns 0 if the transport had no memory for one of them. */
 MESH__RARE int mesh__abort_send(mesh_comm *c, int flavour, const mesh__record *record) {
     mesh__engine *e = mesh__impl(c)->engine;

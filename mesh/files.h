@@ -101,17 +101,9 @@ typedef struct mesh__short_path {
     char text[208];
 } mesh__short_path;
 MESH__RARE mesh__short_path mesh__path_short(const char *path) {
-    enum { BEGIN = 60, END = 140 };
     mesh__short_path s;
     mesh__text t = mesh__text_on(s.text, sizeof s.text);
-    size_t n = strlen(path);
-    if (n < sizeof s.text) {
-        memcpy(s.text, path, n + 1);
-        return s;
-    }
-    memcpy(s.text, path, BEGIN);
-    t.len = BEGIN;
-    mesh__put(&t, "...%s", path + n - END);
+    mesh__put_short(&t, path, 60, 144);
     return s;
 }
 

@@ -45,9 +45,9 @@ CONCEPTS
     connecting  NCCL connects when an algorithm or a peer is first used: on the host, inside that call, until the others have come there
                 too. Collectives are connected when their group opens. A first message between two ranks is a rendezvous: it blocks the host.
     what differs  NCCL does not compare calls: 999 elements here and 1,000 there may complete, with a wrong tail. So ranks compare what they have
-                called in a group, in the background and in every barrier: within about a second all hear of both calls (where some hundreds were made since,
-                that they differ and no more). Until then results may be wrong. Not compared: counts of v-forms, messages. MESH_NCCL_DEBUG=1 compares every call, these too, over the bootstrap before
-                it is launched; and tells of memory that a device does not reach.
+                called in a group, in the background and in every barrier: within about a second all hear of both calls (where many more
+                were made since, only that they differ). Until then results may be wrong. Not compared: counts of v-forms, messages. MESH_NCCL_DEBUG=1
+                compares every call, these too, over the bootstrap before it is launched; and tells of memory that a device does not reach.
     memory      mesh_alloc is local, and registers nothing. mesh_register is every rank's: in a window from NCCL 2.27 on, of mesh_alloc's memory
                 from 1 MiB on; else as ncclCommRegister does. The engine's scratch and the packed messages' memory are kept until mesh_nccl_close
                 (or until there is no other): freeing waits for the device.

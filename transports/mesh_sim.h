@@ -48,7 +48,7 @@ typedef struct mesh_sim_desc {
     int ranks;
     uint64_t seed;        /* of the scheduler and of jitter */
     int free_running;     /* 0: baton */
-    int64_t latency_ns;   /* of every message; 0: 1,000. This, and the three below: 0 to 10^15 */
+    int64_t latency_ns;   /* of every message; 0: 1,000. All of ns and ps: at most 10^15 */
     int64_t ps_per_byte;  /* 0: 100 */
     int64_t jitter_ns;    /* up to so much more, drawn per message */
     uint64_t eager_bytes; /* messages up to this size are buffered, larger ones wait for the receiver; 0: 16 KiB */

@@ -47,12 +47,8 @@ MESH__RARE mesh_status mesh_nccl__is_ended(const mesh_nccl__state *s, uint32_t c
     for (mail = s->mail; mail; mail = mail->next) {
         const mesh_control *m = &mail->m;
         char text[MESH_ERROR_BYTES];
-        size_t length;
         if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != comm) continue;
-        length = m->nbytes - MESH__ABORT_HEAD;
-        if (length > sizeof text - 1) length = sizeof text - 1;
-        memcpy(text, m->data + MESH__ABORT_HEAD, length);
-        text[length] = 0;
+        mesh__abort_text(text, m->data, m->nbytes);
         return mesh__fail(why, mesh__status_heard(m->data + 4), (int)mesh__get32(m->data + 8), "rank %d failed: %s",
                           m->rank, text);
     }

@@ -412,7 +412,6 @@ MESH__PRIVATE mesh_status mesh_nccl__collective(mesh_transport *t, void *group, 
     }
     pthread_mutex_lock(&s->lock);
     a.comm = c->comm;
-    g->sequence = (uint32_t)call->channel;
     pthread_mutex_unlock(&s->lock);
     mesh_nccl__call(&a, mesh_nccl__single(call->kind));
     mesh_nccl__issued(s, c, ticket);

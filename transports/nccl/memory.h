@@ -325,7 +325,6 @@ MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     }
     pthread_mutex_lock(&s->lock);
     comm = c->comm;
-    if ((uint32_t)p->channel) g->sequence = (uint32_t)p->channel;
     pthread_mutex_unlock(&s->lock);
     if (p->count) mesh_nccl__exchange(s, c, comm, p);
     mesh_nccl__issued(s, c, ticket);
