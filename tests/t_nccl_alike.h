@@ -185,6 +185,7 @@ static void history_waits_rank(mesh_transport *t, void *ctx) {
     mesh_status status;
     if (!open_comm(t, &c, "x=-1", NULL, 600 * SECOND)) return;
     a = device_floats(&c, 200, 1);
+    world_meet(t); /* what differs ends the copies of who comes later, too */
     pthread_mutex_lock(&mesh_nccl__of(t)->watch_lock); /* the watchdog has no turn */
     status = history_waits_call(&c, what, a, t->rank == 1);
     if (what == WAITS_BARRIER && status == MESH_OK) status = mesh_barrier(&c, NULL);
@@ -208,6 +209,7 @@ static void copy_waits_rank(mesh_transport *t, void *ctx) {
     mesh_status status;
     if (!open_comm(t, &c, "x=-1", NULL, leaves ? 600 * SECOND : 2 * SECOND)) return;
     a = device_floats(&c, 8, 1);
+    world_meet(t); /* no copy before that of the test */
     if (t->rank == 1) {
         if (leaves) {
             mesh_comm_close(&c);
