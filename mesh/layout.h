@@ -655,11 +655,11 @@ MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t
     int64_t dense[MESH_MAX_DIMS], span = 1;
     int d, k, i, ndim = t->layout.ndim, held = mesh_tensor_box(t, rank, &box) >= 0, to[MESH_MAX_DIMS];
     uint32_t seen = 0;
+    if (ndim && !dims) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tensor_permute: dims is NULL");
     for (k = 0; k < ndim; k++) {
-        if (!dims || dims[k] < 0 || dims[k] >= ndim || (seen >> dims[k] & 1))
+        if (dims[k] < 0 || dims[k] >= ndim || (seen >> dims[k] & 1))
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "mesh_tensor_permute: dims[%d] is %d; name each of the %d dims once", k,
-                              dims ? dims[k] : -1, ndim);
+                              "mesh_tensor_permute: dims[%d] is %d; name each of the %d dims once", k, dims[k], ndim);
         seen |= UINT32_C(1) << dims[k];
         to[dims[k]] = k;
     }

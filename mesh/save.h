@@ -1,12 +1,13 @@
 /* mesh/save.h - saving: agree on what is saved, copy, write on a thread, make it the current checkpoint. Part of mesh.h 0.1.0. MIT licence.
 
-   Includes mesh_checkpoint.h, which says what it does.
+   Includes mesh_checkpoint.h, which says what it does, and alike.h.
 
 DO THIS
     Nothing: mesh_checkpoint.h includes it.
 */
 #if !defined(MESH_SAVE_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_SAVE_IMPLEMENTED))
 #include "../mesh_checkpoint.h"
+#include "alike.h"
 #define MESH_SAVE_H
 #endif
 
@@ -760,11 +761,16 @@ MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, con
                               "%s: the disk of rank %d has taken nothing of %s for %u s: look after it, and save again",
                               function, rank, mesh__path_short(s->folder).text, said[0] >> 32);
         }
-        if (met == MESH_OK && said[1] != ~said[2])
-            return mesh__fail(&c->error, MESH_ERR_MISMATCH, -1,
-                              "%s: ranks wait for other saves, this one for number %u into %s; wait for them in one "
-                              "order on all ranks",
-                              function, (uint64_t)s->number, mesh__path_short(s->folder).text);
+        if (met == MESH_OK && said[1] != ~said[2]) {
+            int rank;
+            met = mesh__alike_not(c, NULL, mesh__impl(c)->group[0], s->mark, &rank);
+            if (met != MESH_OK) return met;
+            return mesh__fail(
+                &c->error, MESH_ERR_MISMATCH, rank,
+                "%s: rank %d waits for another save than rank %d, this one for number %u into %s; wait for them in "
+                "one order on all ranks",
+                function, rank, mesh_rank_at(&c->on, 0), (uint64_t)s->number, mesh__path_short(s->folder).text);
+        }
     } while (met == MESH_OK && said[0]);
     return met;
 }

@@ -63,7 +63,7 @@ ARROWS = {  # room: what it includes of the library, in order
     "mesh/safetensors.h": ["mesh/layout.h", "mesh/transport.h"],
     "mesh/files.h": ["mesh/safetensors.h"],
     "mesh_checkpoint.h": ["mesh_collectives.h", "mesh/parts.h", "mesh/redistribute.h", "mesh/files.h"],
-    "mesh/save.h": ["mesh_checkpoint.h"],
+    "mesh/save.h": ["mesh_checkpoint.h", "mesh/alike.h"],
     "mesh/load.h": ["mesh_checkpoint.h"],
     "transports/mesh_sim.h": ["mesh_collectives.h"],
     "transports/mesh_env.h": ["mesh.h"],

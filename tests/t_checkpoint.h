@@ -782,7 +782,8 @@ static void saved_across_rank(mesh_transport *t, void *ctx) {
     save_thrice(&c, &w, value, s);
     for (k = 0; k < 2 && t->size > 1; k++) {
         CHECK_INT(mesh_checkpoint_wait(&s[t->rank ? 1 - k : k]), MESH_ERR_MISMATCH);
-        CHECK_HAS(c.error.text, "mesh_checkpoint_wait: ranks wait for other saves, this one for number ");
+        CHECK_HAS(c.error.text, "mesh_checkpoint_wait: rank 1 waits for another save than rank 0, this one for number ");
+        CHECK_INT(c.error.rank, 1);
         CHECK_HAS(c.error.text, "wait for them in one order on all ranks");
     }
     for (k = 0; k < 2 && t->size == 1; k++) CHECK_OK(mesh_checkpoint_wait(&s[k]), c.error);
@@ -828,7 +829,7 @@ static void saved_beside_rank(mesh_transport *t, void *ctx) {
         for (k = 0; k < 2; k++)
             CHECK_INT(mesh_checkpoint_wait(&s[round && t->rank == 1 ? 1 - k : k]),
                       round ? MESH_ERR_MISMATCH : MESH_OK);
-        if (round) CHECK_HAS(c.error.text, "ranks wait for other saves, this one for number 2 into ");
+        if (round) CHECK_HAS(c.error.text, "rank 1 waits for another save than rank 0, this one for number 2 into ");
     }
     for (k = 0; k < 2; k++) {
         memset(value[k], 0, sizeof value[k]);

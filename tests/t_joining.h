@@ -974,10 +974,14 @@ static void refused_process(int who, void *ctx) {
     mesh_socket_desc d = socket_desc(who == 2 ? w->rank : who, who == 2 ? w->size : 3, mend_port, mend_fd);
     mesh_socket net;
     mesh_error err;
+    mesh_status status;
     d.open_timeout_ns = who == 0 ? 2 * SECOND : 10 * SECOND;
     if (who == 2) d.secret = w->secret;
     err.text[0] = 0;
-    CHECK(mesh_socket_open(&net, &d, &err) != MESH_OK);
+    status = mesh_socket_open(&net, &d, &err);
+    CHECK(status != MESH_OK);
+    if (status == MESH_ERR_TRANSPORT) CHECK_INT(err.rank, d.rank); /* who is refused is the one that is wrong */
+    if (who == 2 && w->rank == 2) CHECK_INT(status, MESH_ERR_TRANSPORT);
     if (who == 1) CHECK_HAS(err.text, w->want);
 }
 static void test_refused_told(void) {

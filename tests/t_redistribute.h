@@ -692,6 +692,7 @@ static void transposed_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(err.text, "dims[1] is 1; name each of the 2 dims once");
         CHECK_INT(mesh_tensor_permute(&view, &x, beyond, 0, strides, &err), MESH_ERR_ARGUMENT);
         CHECK_INT(mesh_tensor_permute(&view, &x, NULL, 0, strides, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "dims is NULL");
         CHECK_INT(mesh_tensor_permute(&view, &x, turn, 0, NULL, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "strides is NULL");
         CHECK(!memcmp(&view, &before, sizeof view));

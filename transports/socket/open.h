@@ -412,8 +412,8 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
             return mesh__fail(err, MESH_ERR_MEMORY, s->net->base.rank,
                               "mesh_socket_open: rank %d has no memory for a connection", s->net->base.rank);
         if (s->refusal[0])
-            return mesh__fail(err, MESH_ERR_TRANSPORT, 0, "mesh_socket_open: rank 0 at %s port %d: %s", w->address,
-                              w->port, s->refusal);
+            return mesh__fail(err, MESH_ERR_TRANSPORT, s->net->base.rank, "mesh_socket_open: rank 0 at %s port %d: %s",
+                              w->address, w->port, s->refusal);
         mesh_socket__hint(s, w->address, w->port);
         if (left <= 0) {
             if (p->conn)
