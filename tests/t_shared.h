@@ -183,6 +183,36 @@ static void test_shared_calls(void) {
     for (n = 2; n <= SHARED_RANKS; n++) run_world(SHARED, n, shared_calls_rank, &rounds);
 }
 
+/* One rank in place, in memory of its own, the others not: it shows what it sends before it receives over it, however far it could copy at once, and
+   however late the others come for it. */
+static void shared_one_in_place_rank(mesh_transport *t, void *ctx) {
+    int round, j, n = t->size;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    for (round = 0; round < 4 * n && !test_failures; round++) {
+        int own = round / 2 % n == t->rank, late = round % 2 && !own;
+        size_t count = (size_t)SHARED_MOST, i;
+        shared_memory send = shared_take(t, (size_t)n * count * 4, own ? 0 : 1),
+                      recv = shared_take(t, (size_t)n * count * 4, own ? 0 : 1);
+        unsigned char *to = own ? send.p : recv.p;
+        mesh_request r;
+        for (i = 0; i < (size_t)n * count; i++) shared_put(send.p, MESH_I32, i, shared_value(round, t->rank, i));
+        CHECK_OK(mesh_all_to_all_start(&c, NULL, send.p, to, count, MESH_I32, &r), c.error);
+        for (j = 0; late && j < 20; j++) test_sleep(0.001);
+        CHECK_OK(mesh_wait(r), c.error);
+        shared_check(SH_ALL_TO_ALL, MESH_SUM, MESH_I32, round, t, 0, count, (size_t)n * count, to);
+        shared_give(t, &send);
+        shared_give(t, &recv);
+    }
+    mesh_comm_close(&c);
+}
+static void test_shared_one_in_place(void) {
+    int n;
+    if (!MESH_SOCKET__SHARES) return;
+    for (n = 2; n <= 4; n++) run_world(SHARED, n, shared_one_in_place_rank, NULL);
+}
+
 /* What a root copies for its receivers is there when they end, of its own memory or shared. */
 static void shared_helped_rank(mesh_transport *t, void *ctx) {
     enum { TIMES = 60, CHUNK = 65536, COUNT = 16 * CHUNK }; /* elements that are copied at once; beyond the last: some more */
@@ -1007,6 +1037,7 @@ static void test_shared_beyond(void) {
 
 static const test_case shared_tests[] = {
     {"shared/rounds", test_shared_rounds, 60},
+    {"shared/one_in_place", test_shared_one_in_place, 60},
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},
     {"shared/left", test_shared_left, 0},           {"shared/helped", test_shared_helped, 0},
     {"shared/stopped", test_shared_stopped, 0},     {"shared/alloc", test_shared_alloc, 0},

@@ -300,11 +300,16 @@ MESH__INLINE int mesh_socket__is_whole(const mesh_socket__direct *op) {
     return op->sliced && op->medium && !op->pushes;
 }
 
+/* How many of the next chunks this rank may write over. In place, what it has yet to show lies where they go. */
+MESH__INLINE uint32_t mesh_socket__may_use(const mesh_socket__direct *op) {
+    return (op->call.in_place ? op->put : op->chunks) - op->used;
+}
+
 /* Combine, or copy, this rank's part of the next chunk. Returns 0 where it cannot be read: who had it is gone, or may not be read any more. */
 MESH__PRIVATE int mesh_socket__use_chunk(mesh_socket__impl *s, mesh_socket__direct *op) {
     size_t many = MESH_SOCKET__PULL_PIECE / (op->each * op->call.elem_bytes + 1);
     if (many < 2 || !mesh_socket__is_in_place(op)) many = 1;
-    if (many > op->chunks - op->used) many = op->chunks - op->used;
+    if (many > mesh_socket__may_use(op)) many = mesh_socket__may_use(op);
     if (mesh_socket__is_whole(op))
         mesh_socket__reduce_chunk(s, op, 0, 0, op->total);
     else if (mesh__call_is(op->call.kind, MESH_REDUCES) && !op->part)
@@ -430,7 +435,7 @@ MESH__PRIVATE int mesh_socket__large(mesh_socket__impl *s, mesh_socket__direct *
         if (used && op->used == op->chunks) MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
         return used;
     }
-    if (op->used < op->chunks && mesh_socket__all_at(op, MESH_SOCKET__ALL_PUT, op->base + op->used + 1)) {
+    if (mesh_socket__may_use(op) && mesh_socket__all_at(op, MESH_SOCKET__ALL_PUT, op->base + op->used + 1)) {
         if (!op->told && !mesh_socket__told_well(s, op)) return 0;
         if (!mesh_socket__use_chunk(s, op)) return mesh_socket__unreadable(s, op);
         MESH_SOCKET__SHOW(&mine->used, op->base + op->used);
