@@ -272,7 +272,8 @@ MESH__PRIVATE int64_t mesh__least_part(int rule, int64_t k, int64_t n) {
 /* Boxes of a step's two layouts, dim by dim: where the axes that shard a dim begin alike on both sides, those beyond say whether a rank keeps
    its part, cuts it, gathers more around it, or has to look elsewhere. */
 typedef struct mesh__shape_of_step {
-    int64_t want, have; /* elements of the largest boxes */
+    int64_t want, have; /* elements of the largest boxes; want: of what comes, where parts stay in place */
+    int64_t made;       /* of the largest new box */
     /* The fewest of its new box that a rank whose box is the largest has, seen from either side. */
     int64_t have_kept, want_kept;
     int64_t pieces, parts; /* shards that a new box takes from; new boxes that a shard serves */
@@ -304,7 +305,7 @@ MESH__PRIVATE int64_t mesh__cut_drift(const mesh_moves *route, const uint8_t *ax
 MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mesh_moves *route, int same) {
     mesh__shape_of_step r;
     int d, i, k, elsewhere = !same;
-    r.want = r.have = r.have_kept = r.want_kept = r.pieces = r.parts = 1;
+    r.want = r.have = r.made = r.have_kept = r.want_kept = r.pieces = r.parts = 1;
     for (d = 0; d < p->view.ndim; d++) {
         uint8_t from[MESH_MAX_AXES], to[MESH_MAX_AXES];
         int nfrom = mesh__sharding_axes(route->src.on, &route->src.spec, d, from),
@@ -323,6 +324,7 @@ MESH__PRIVATE mesh__shape_of_step mesh__step_shape(const mesh_plan *p, const mes
             else
                 from[kept++] = from[i];
         }
+        r.made = mesh__mul64(r.made, want);
         if (placed > 1 && want > have) want = have;
         elsewhere |= placed > 1 && kept > 0; /* other parts of the dim, cut otherwise */
         for (k = 0; same && k < kept && k < nto && from[k] == to[k]; k++) {}
@@ -389,7 +391,7 @@ MESH__PRIVATE mesh__cost mesh__cost_of(const mesh_plan *p, const mesh_moves *rou
     int i, k;
     c.summands = route->summands;
     c.inside = 0;
-    c.staged = mesh__mul64(x.want, p->elem_bytes);
+    c.staged = mesh__mul64(x.made, p->elem_bytes);
     if (!same) {
         x.want_kept = mesh__kept_between(route, route->dst.on);
         x.have_kept = x.want_kept ? mesh__kept_between(route, route->src.on) : 0;
