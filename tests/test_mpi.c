@@ -624,6 +624,67 @@ static void test_early_messages(void) {
     CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
+/* An MPI of as few tags as it may have: all that goes from rank to rank in one place has the same tag, and meets its own receives all the same, long ones that
+   are held and short ones that MPI is told of; as do two by chance where there are more. */
+static void few_tags_messages(mesh_comm *c, const char *axes, int late) {
+    enum { EACH = 24, LONGEST = 3000 };
+    static unsigned char out[EACH][LONGEST], in[EACH][LONGEST + 8];
+    static const size_t sizes[] = {3000, 64, 2048, 2049, 1, 2500, 0, 64};
+    int me = c->transport->rank, other = me ^ 1, k;
+    size_t i;
+    mesh_request s[EACH], r[EACH];
+    memset(in, 0x5a, sizeof in);
+    for (k = 0; k < EACH; k++)
+        for (i = 0; i < LONGEST; i++) out[k][i] = (unsigned char)(k * 31 + me * 7 + (int)(i % 251));
+    for (k = 0; k < EACH && late; k++) CHECK_OK(mesh_send_start(c, axes, other, out[k], sizes[k % 8], MESH_U8, &s[k]), c->error);
+    for (k = 0; k < EACH; k++) CHECK_OK(mesh_recv_start(c, axes, other, in[k], sizes[k % 8], MESH_U8, &r[k]), c->error);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (k = 0; k < EACH && !late; k++) CHECK_OK(mesh_send_start(c, axes, other, out[k], sizes[k % 8], MESH_U8, &s[k]), c->error);
+    for (k = 0; k < EACH; k++) {
+        CHECK_OK(mesh_wait(s[k]), c->error);
+        CHECK_OK(mesh_wait(r[k]), c->error);
+        for (i = 0; i < sizes[k % 8] && in[k][i] == (unsigned char)(k * 31 + other * 7 + (int)(i % 251)); i++) {}
+        CHECK_INT((int64_t)i, (int64_t)sizes[k % 8]);
+        for (; i < LONGEST + 8 && in[k][i] == 0x5a; i++) {}
+        CHECK_INT((int64_t)i, LONGEST + 8);
+    }
+}
+static void test_few_tags(void) {
+    mesh_mpi net;
+    mesh_comm c;
+    int i;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    mesh_mpi__tags_below((mesh_mpi__impl *)net.impl, 32768);
+    CHECK_INT(((mesh_mpi__impl *)net.impl)->check_bits, 0);
+    if (net.base.size % 2 == 0 && open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        for (i = 0; i < 4; i++) few_tags_messages(&c, i % 2 ? "x#7" : "x", i / 2);
+        for (i = 0; i < 2; i++) { /* in one call */
+            static unsigned char out[4][3000], in[4][3000];
+            mesh_xfer x[8];
+            int k, next = (net.base.rank + 1) % net.base.size, before = (net.base.rank + net.base.size - 1) % net.base.size;
+            memset(x, 0, sizeof x);
+            for (k = 0; k < 4; k++) {
+                memset(out[k], net.base.rank * 4 + k + i, sizeof out[k]);
+                memset(in[k], 0x5a, sizeof in[k]);
+                x[k].direction = MESH_RECV, x[k].rank = before, x[k].base = in[k];
+                x[4 + k].direction = MESH_SEND, x[4 + k].rank = next, x[4 + k].base = out[k];
+                x[k].nbytes = x[4 + k].nbytes = (k + i) % 2 ? 64 : 3000;
+            }
+            CHECK_OK(mesh_exchange(&c, NULL, x, 8), c.error);
+            for (k = 0; k < 4; k++) {
+                CHECK_INT(in[k][0], before * 4 + k + i);
+                CHECK_INT(in[k][x[k].nbytes - 1], before * 4 + k + i);
+                if (x[k].nbytes < 3000) CHECK_INT(in[k][x[k].nbytes], 0x5a);
+            }
+            MPI_Barrier(MPI_COMM_WORLD);
+        }
+        mesh_comm_close(&c);
+    }
+    conformance_collectives(&net.base, "a=-1", NULL, NULL, 3001);
+    conformance_redistribute(&net.base, 3, 20, 400);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+}
+
 /* What nobody received in one comm is not received in the next one of the same ranks. */
 static void test_leftover(void) {
     mesh_mpi net;
@@ -910,6 +971,7 @@ static const test_case tests[] = {
     {"mpi/gaps", test_gaps, 0},
     {"mpi/order", test_order_of_lengths, 0},
     {"mpi/early", test_early_messages, 0},
+    {"mpi/few_tags", test_few_tags, 0},
     {"mpi/leftover", test_leftover, 0},
     {"mpi/orphaned", test_orphaned, 0},
     {"mpi/absent", test_rank_absent, 0},

@@ -125,7 +125,7 @@ MESH__PRIVATE int mesh_mpi__gaps(const mesh_block *b) {
     return 0;
 }
 
-/* Is a receive held for a message like this one? It comes before. */
+/* Is a receive held for a message whose tag is this one's, by chance or because they are alike? It comes before. */
 MESH__PRIVATE int mesh_mpi__follows(const mesh_mpi__impl *s, const mesh_mpi__use *use) {
     int i;
     for (i = 1; i < s->nrequests; i++) {
@@ -159,8 +159,8 @@ MESH__PRIVATE int mesh_mpi__post_one(mesh_mpi__impl *s, const mesh_xfer *x, mesh
         use->serial = ++s->receives;
         use->receives = MESH_MPI__AHEAD;
         if (g->stray && mesh_mpi__has_come(s, i)) return MPI_SUCCESS;
-        if (use->tag >= s->high_at ||
-            (x->nbytes > MESH_MPI__SMALL && (!gaps || (g->held && mesh_mpi__follows(s, use))))) {
+        if (use->tag >= s->high_at || (x->nbytes > MESH_MPI__SMALL && !gaps) ||
+            (g->held && mesh_mpi__follows(s, use))) {
             use->receives = MESH_MPI__HELD;
             g->held++;
             return MPI_SUCCESS;

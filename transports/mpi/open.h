@@ -232,16 +232,19 @@ MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, int64_t deadline, mesh
     return status;
 }
 
-MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
-    int found = 0, *most = NULL;
-    int64_t limit = 32768;
-    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found) == MPI_SUCCESS && found)
-        limit = (int64_t)*most + 1;
+/* Tags from 0 on below this. */
+MESH__RARE void mesh_mpi__tags_below(mesh_mpi__impl *s, int64_t limit) {
+    s->check_bits = 0;
     s->high_at = limit / 2;
     while (s->high_at >> (s->check_bits + 1) >= MESH_MPI__PLACES) s->check_bits++;
     s->places = s->high_at >> s->check_bits;
     s->tagged_at = s->places / 8;
     s->ordered_at = s->tagged_at + s->places / 2;
+}
+MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
+    int found = 0, *most = NULL;
+    if (MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found) != MPI_SUCCESS) found = 0;
+    mesh_mpi__tags_below(s, found ? (int64_t)*most + 1 : 32768);
 }
 
 MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
