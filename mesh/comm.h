@@ -350,7 +350,7 @@ MESH__RARE void mesh__welcome(mesh__engine *e, mesh__mail *hello, mesh_status st
     }
     if (!why && terms) length += mesh__terms_write(welcome + length, terms);
     if (!why && terms) mesh__hosts_tell(e, hello->rank, mesh__get32(mesh__mail_data(hello) + 4), &terms->hosts);
-    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, length);
+    mesh__say_surely(e, hello->rank, welcome, length);
 }
 
 /* Ranks that come for a mesh that this rank gave up before. */
@@ -694,7 +694,7 @@ MESH__RARE mesh_status mesh__open_meet(mesh_comm *c, const mesh_comm_desc *desc,
     if (leader != t->rank) mesh__clock_compare(e, &c->on, leader, deadline);
     length = mesh__hello_write(hello, e, &c->on, desc);
     if (leader == t->rank) return mesh__open_lead(e, &c->on, hello, deadline, impl, id, err);
-    if ((status = t->ops->control_send(t, leader, MESH_EVENT_MESSAGE, hello, length)) != MESH_OK) {
+    if ((status = mesh__say_surely(e, leader, hello, length)) != MESH_OK) {
         mesh_group_through(&first, &c->on, "", leader, NULL);
         mesh__control(e); /* what became of it */
         if (mesh__gone_from(e, &first, err) == MESH_OK)

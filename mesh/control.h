@@ -69,7 +69,7 @@ MESH__RARE void mesh__hello_refuse(mesh__engine *e, const mesh_control *hello) {
     mesh__put32(welcome + 12, 0);
     mesh__put32(welcome + 16, (uint32_t)e->t->rank);
     memcpy(welcome + MESH__WELCOME_HEAD, why.text, strlen(why.text) + 1);
-    e->t->ops->control_send(e->t, hello->rank, MESH_EVENT_MESSAGE, welcome, MESH__WELCOME_HEAD + strlen(why.text) + 1);
+    mesh__say_surely(e, hello->rank, welcome, MESH__WELCOME_HEAD + strlen(why.text) + 1);
 }
 
 /* ---- // >>failures ---- */
@@ -214,7 +214,7 @@ MESH__RARE void mesh__hosts_tell(mesh__engine *e, int to, uint32_t nonce, const 
         mesh__wire32(&w, &kind);
         mesh__wire32(&w, &nonce);
         for (i = at; i < h->nruns && i < at + MESH__HOSTS_RUNS; i++) mesh__host_run_wire(&w, &h->run[i]);
-        e->t->ops->control_send(e->t, to, MESH_EVENT_MESSAGE, message, (size_t)(w.at - message));
+        mesh__say_surely(e, to, message, (size_t)(w.at - message));
     }
 }
 

@@ -97,6 +97,16 @@ MESH__RARE void mesh__announce(mesh_comm *c, int flavour, const mesh__record *re
     if (MESH__HAS(e->t->ops, control_flush)) e->t->ops->control_flush(e->t, until);
 }
 
+/* Say to one rank what it waits for. Without memory again, for a while: that may come back. */
+MESH__RARE mesh_status mesh__say_surely(mesh__engine *e, int rank, const void *data, size_t nbytes) {
+    int64_t until = mesh__now(e) + MESH__TELL_NS;
+    mesh_status status;
+    while ((status = e->t->ops->control_send(e->t, rank, MESH_EVENT_MESSAGE, data, nbytes)) == MESH_ERR_MEMORY &&
+           mesh__now(e) < until)
+        e->t->ops->progress(e->t, mesh__now(e) + 1000000);
+    return status;
+}
+
 /* What could not be said for want of memory is said again: who has heard it does not mind. */
 MESH__RARE void mesh__announce_again(mesh_comm *c) {
     mesh__comm_impl *impl = mesh__impl(c);

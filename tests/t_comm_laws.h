@@ -618,6 +618,41 @@ static void short_ops_rank(mesh_transport *t, void *ctx) {
 }
 static void test_short_ops(void) { run_world(SIM, 4, short_ops_rank, NULL); }
 
+/* Whatever an opening has to say finds no memory at first: it is said again, and the comm opens. */
+static const mesh_ops *short_of_memory;
+static __thread int short_said, short_times;
+static mesh_status short_control_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    uint32_t what = nbytes >= 4 ? mesh__get32((const unsigned char *)data) : 0;
+    int opens = kind == MESH_EVENT_MESSAGE && (what == MESH__MSG_HELLO || what == MESH__MSG_WELCOME || what == MESH__MSG_HOSTS);
+    if (opens && short_times++ % 3 < 2) return MESH_ERR_MEMORY;
+    short_said += opens;
+    return short_of_memory->control_send(t, rank, kind, data, nbytes);
+}
+static void short_opening_rank(mesh_transport *t, void *ctx) {
+    mesh_ops ops = *t->ops;
+    const mesh_ops *whole = t->ops;
+    mesh_comm c, part;
+    (void)ctx;
+    short_of_memory = whole;
+    short_said = short_times = 0;
+    ops.control_send = short_control_send;
+    t->ops = &ops;
+    if (open_comm(t, &c, "a=2,b=2", NULL, 20 * SECOND)) {
+        CHECK_OK(mesh_comm_split(&part, &c, t->rank % 2, t->rank, NULL, NULL), c.error);
+        CHECK_OK(mesh_barrier(&part, NULL), part.error);
+        CHECK(short_said >= 2);
+        mesh_comm_close(&part);
+        CHECK_OK(mesh_barrier(&c, NULL), c.error);
+        mesh_comm_close(&c);
+    }
+    mesh_transport_detach(t);
+    t->ops = whole;
+}
+static void test_short_opening(void) {
+    run_world(SIM, 4, short_opening_rank, NULL);
+    run_world(TCP, 4, short_opening_rank, NULL);
+}
+
 /* ---- memory: all of it comes back, none is written beyond, whatever is done and however it ends ---- */
 
 static void everything_rank(mesh_transport *t, void *ctx) {
@@ -1091,6 +1126,7 @@ static const test_case law_tests[] = {
     {"comm/wrap", test_wrap, 0},
     {"comm/history", test_history, 0},
     {"comm/short_ops", test_short_ops, 0},
+    {"comm/short_opening", test_short_opening, 0},
     {"comm/everything", test_everything, 0},
     {"comm/requests", test_requests, 0},
     {"comm/kept_failed", test_kept_failed, 0},

@@ -1,4 +1,8 @@
 /* The MPI transport's tests, as ranks of an MPI job: `make test-mpi`, or mpirun -n 4 build/test_mpi_openmpi [--limit S] [part of a test's name ...]. */
+#include <stddef.h>
+static void *test_alloc(size_t n);
+#define MESH_MALLOC(n) test_alloc(n)
+#define MESH_FREE(p) free(p)
 #define MESH_IMPLEMENTATION
 #include "../mesh.h"
 #include "../mesh_collectives.h"
@@ -33,6 +37,9 @@
 #include "t_split.h"
 #include "t_comm_laws.h"
 #include "t_calls.h"
+
+static int fail_after = -1; /* allocations of the library's, counted down */
+static void *test_alloc(size_t n) { return fail_after >= 0 && fail_after-- == 0 ? NULL : malloc(n); }
 
 /* What the library makes in MPI, by the profiling interface: it has to free it all, and no communicator with a message in it, which MPI may take for one of
    the next communicator. */
@@ -411,6 +418,75 @@ static void test_two_halves(void) {
     PMPI_Comm_free(&half);
     MPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
     CHECK(before == after);
+}
+
+/* What is wrong on one rank as the transport opens every rank hears, and it opens after that. */
+static void test_open_heard(void) {
+    static const char *const names[] = {"MESH_TIMEOUT", "MESH_OPEN_TIMEOUT"};
+    int rank, size, k, bad, n;
+    double start;
+    mesh_mpi net;
+    mesh_error err;
+    MPI_Comm never;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    bad = size - 1;
+    for (k = 0; k < 2; k++) {
+        if (rank == bad) setenv(names[k], "5 s", 1);
+        CHECK_INT(mesh_mpi_open(&net, MPI_COMM_WORLD, &err), MESH_ERR_ARGUMENT);
+        CHECK_INT(err.rank, bad);
+        CHECK_HAS(err.text, rank == bad ? names[k] : "failed: bad argument; it says why");
+        CHECK(net.impl == NULL);
+        check_shut(&net.base);
+        unsetenv(names[k]);
+    }
+    for (n = 2; n < 12; n++) { /* the first two are for what all hear by; with those that follow it has all it needs */
+        mesh_status status;
+        if (rank == bad) fail_after = n;
+        status = mesh_mpi_open(&net, MPI_COMM_WORLD, &err);
+        fail_after = -1;
+        if (status == MESH_OK) break;
+        CHECK_INT(status, MESH_ERR_MEMORY);
+        CHECK_INT(err.rank, bad);
+        check_shut(&net.base);
+    }
+    CHECK(n > 4 && n < 12);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    if (size == 1) return;
+    PMPI_Comm_dup(MPI_COMM_WORLD, &never); /* MPI's to its end, as is what is begun on it */
+    setenv("MESH_OPEN_TIMEOUT", "1", 1);
+    start = test_now();
+    if (rank != bad) {
+        CHECK_INT(mesh_mpi_open(&net, never, &err), MESH_ERR_TIMEOUT);
+        CHECK_HAS(err.text, "not all ranks have called it within ");
+        CHECK(test_now() - start < 30);
+        comms_now--;
+    }
+    unsetenv("MESH_OPEN_TIMEOUT");
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A rank that runs out of memory as a group opens: every rank hears what and who. */
+static void test_group_heard(void) {
+    int n, opened = 0;
+    mesh_mpi net;
+    if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+    for (n = 0; n < 10 * net.base.size; n++) {
+        mesh_comm c;
+        mesh_status status;
+        if (!open_comm(&net.base, &c, net.base.size % 2 ? "x=-1" : "x=2,y=-1", NULL, 20 * SECOND)) break;
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (n % net.base.size == net.base.rank) fail_after = n / net.base.size;
+        status = mesh_group_open(&c, net.base.size % 2 ? "x" : "y,x");
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        fail_after = -1;
+        opened += status == MESH_OK;
+        if (status != MESH_OK) CHECK_INT(status, MESH_ERR_MEMORY);
+        if (status != MESH_OK) CHECK_INT(c.error.rank, n % net.base.size);
+        mesh_comm_close(&c);
+    }
+    CHECK(opened > 0);
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
 }
 
 /* Tags as high as MPI's, and one beyond. */
@@ -954,6 +1030,8 @@ static int closed_late(void) {
 
 static const test_case tests[] = {
     {"mpi/refused", test_mpi_refused, 0},
+    {"mpi/open_heard", test_open_heard, 0},
+    {"mpi/group_heard", test_group_heard, 0},
     {"mpi/copies", test_copies, 0},
     {"mpi/native", test_native, 0},
     {"mpi/native_limits", test_native_limits, 0},

@@ -61,8 +61,9 @@ typedef struct mesh_mpi {
 } mesh_mpi;
 
 /* Every rank of an intracommunicator calls it; it stays the caller's. STATE: MPI is not initialised, or is finalised, or knows of this rank alone where a
-   launcher started several (mesh run, or another MPI's). ARGUMENT: no intracommunicator.
-   TIMEOUT: not all of its ranks have called it within 60 s; a collective of MPI's that this rank began is then still under way on the communicator, where no
+   launcher started several (mesh run, or another MPI's). ARGUMENT: no intracommunicator; MESH_TIMEOUT or MESH_OPEN_TIMEOUT is no number of
+   seconds. MEMORY. What is wrong on one rank every rank hears ("rank 3 failed: ..."), but for an argument that is no intracommunicator, or no memory to begin with.
+   TIMEOUT: not all of its ranks have called it within MESH_OPEN_TIMEOUT, 60 s without it; a collective of MPI's that this rank began is then still under way on the communicator, where no
    other may follow. On error nothing is open. */
 MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err);
 /* Before MPI_Finalize. Closes comms that are still open, delivers what was sent, and waits for the other ranks to close too, 60 s at most, and 1 s where

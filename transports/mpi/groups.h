@@ -30,14 +30,18 @@ MESH__PRIVATE void mesh_mpi__vote_wire(mesh__wire *w, mesh_mpi__vote *v) {
     mesh__wire64(w, &v->received);
 }
 
-/* Has a rank ended this comm? The engine has yet to read it. */
-MESH__RARE int mesh_mpi__is_ended(const mesh_mpi__impl *s, uint32_t comm, int by) {
+/* Has a rank ended this comm? With its words; the engine has yet to read them. */
+MESH__RARE mesh_status mesh_mpi__is_ended(const mesh_mpi__impl *s, uint32_t comm, int by, mesh_error *why) {
     const mesh__mail *m;
-    for (m = s->mail.first; m; m = m->next)
-        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= 4 && m->rank == by &&
-            mesh__get32((const unsigned char *)(m + 1)) == comm)
-            return 1;
-    return 0;
+    for (m = s->mail.first; m; m = m->next) {
+        const unsigned char *d = (const unsigned char *)(m + 1);
+        char text[MESH_ERROR_BYTES];
+        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || m->rank != by || mesh__get32(d) != comm)
+            continue;
+        mesh__abort_text(text, d, (uint32_t)m->nbytes);
+        return mesh__fail(why, mesh__status_heard(d + 4), (int)mesh__get32(d + 8), "rank %d failed: %s", by, text);
+    }
+    return MESH_OK;
 }
 
 /* Wait for one request of this transport's own, beside all else. That a rank ends the comm counts where it is awaited: others may be through already, and
@@ -60,9 +64,7 @@ MESH__RARE mesh_status mesh_mpi__await(mesh_mpi__impl *s, MPI_Request *r, int ra
         now = mesh_mpi__clock();
         if (s->gone[rank])
             status = mesh__fail(why, MESH_ERR_PEER, rank, "rank %d has closed its transport", rank);
-        else if (mesh_mpi__is_ended(s, comm, rank))
-            status = mesh__fail(why, MESH_ERR_CANCELED, rank, "the comm was ended by another rank");
-        else if (now >= deadline)
+        else if ((status = mesh_mpi__is_ended(s, comm, rank, why)) == MESH_OK && now >= deadline)
             status = mesh__fail(why, MESH_ERR_TIMEOUT, rank, "rank %d has not come before the deadline", rank);
         if (status == MESH_OK) mesh_mpi__rest(s, now - start);
     }

@@ -181,15 +181,13 @@ MESH__RARE mesh_status mesh_mpi__all_come(mesh_transport *t, const char *functio
     return code == MPI_SUCCESS ? MESH_OK : mesh_mpi__fail(err, -1, function, code);
 }
 
-/* A copy of a communicator. Where not all of its ranks come MPI may still write its handle, which therefore is left to it. */
-MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, MPI_Comm comm, MPI_Comm *out,
-                                      int64_t deadline, mesh_error *err) {
-    MPI_Comm *made = (MPI_Comm *)mesh_transport_alloc(t, sizeof *made);
+/* A copy of a communicator. made: room for its handle on the heap; after a TIMEOUT MPI may still write there, and it is left to it. */
+MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, MPI_Comm comm, MPI_Comm *made,
+                                      MPI_Comm *out, int64_t deadline, mesh_error *err) {
     MPI_Errhandler before;
     MPI_Request r;
     mesh_status status;
     int code;
-    if (!made) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "%s: no memory", function);
     MPI_Comm_get_errhandler(comm, &before);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); /* what goes wrong here is returned, not fatal; */
     code = MPI_Comm_idup(comm, made, &r);
@@ -197,38 +195,51 @@ MESH__RARE mesh_status mesh_mpi__copy(mesh_transport *t, const char *function, M
                                  : mesh_mpi__fail(err, -1, "MPI_Comm_idup", code);
     MPI_Comm_set_errhandler(comm, before); /* then the program's handler is in its place again */
     MPI_Errhandler_free(&before);
-    if (status == MESH_ERR_TIMEOUT) return status;
     if (status == MESH_OK) *out = *made;
-    mesh_transport_free(t, made);
     if (status == MESH_OK && (code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN)) != MPI_SUCCESS)
         return mesh_mpi__fail(err, -1, function, code);
     return status;
 }
 
-/* Which ranks are on one host, whether more of them are here than there are cores; and do all have MPI's collectives, or none? */
-MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, int64_t deadline, mesh_error *err) {
+/* What MPI writes to until all ranks have come. */
+typedef struct mesh_mpi__opening {
+    MPI_Comm made[2];
+    uint64_t said[2]; /* this rank's; behind it all ranks' */
+} mesh_mpi__opening;
+
+/* Which ranks are on one host, and whether more of them are here than there are cores. Do all have MPI's collectives, or none? Has one failed? own: has this
+   one, as *err says. */
+MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, mesh_mpi__opening *o, mesh_status own, int64_t deadline,
+                                       mesh_error *err) {
     mesh_transport *t = &s->net->base;
-    uint64_t *hash = (uint64_t *)mesh_transport_alloc(t, ((size_t)t->size + 1) * sizeof *hash);
+    uint64_t *all = o->said + 2;
     MPI_Request r;
+    mesh_error why;
     mesh_status status;
     int i, k, code, here = 0;
-    if (!hash) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
-    hash[t->size] = mesh_env_host() << 1 | (uint64_t)(s->native != 0);
-    code = MPI_Iallgather(&hash[t->size], 8, MPI_BYTE, hash, 8, MPI_BYTE, s->control, &r);
-    status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, err)
-                                 : mesh_mpi__fail(err, t->rank, "mesh_mpi_open", code);
-    if (status == MESH_ERR_TIMEOUT) return status; /* MPI may still write there */
+    o->said[0] = mesh_env_host() << 1 | (uint64_t)(s->native != 0);
+    o->said[1] = (uint64_t)(-(int)own);
+    code = MPI_Iallgather(o->said, 16, MPI_BYTE, all, 16, MPI_BYTE, s->control, &r);
+    status = code == MPI_SUCCESS ? mesh_mpi__all_come(t, "mesh_mpi_open", &r, deadline, &why)
+                                 : mesh_mpi__fail(&why, t->rank, "mesh_mpi_open", code);
+    s->agreed = status == MESH_OK;
+    for (i = 0; i < t->size && status == MESH_OK; i++)
+        if (all[2 * i + 1])
+            status = mesh__fail(&why, (mesh_status) - (int)all[2 * i + 1], i,
+                                "mesh_mpi_open: rank %d failed: %s; it says why", i,
+                                mesh_status_text((mesh_status) - (int)all[2 * i + 1]));
     for (i = 0; i < t->size && status == MESH_OK; i++) {
-        if ((hash[i] ^ hash[0]) & 1)
-            status = mesh__fail(err, MESH_ERR_MISMATCH, i,
+        if ((all[2 * i] ^ all[0]) & 1)
+            status = mesh__fail(&why, MESH_ERR_MISMATCH, i,
                                 "mesh_mpi_open: MESH_MPI_NATIVE is %s on rank %d and %s on rank 0; the same on all",
-                                hash[i] & 1 ? "set" : "not set", i, hash[0] & 1 ? "set" : "not set");
-        for (k = 0; hash[k] != hash[i];) k++;
+                                all[2 * i] & 1 ? "set" : "not set", i, all[0] & 1 ? "set" : "not set");
+        for (k = 0; all[2 * k] != all[2 * i];) k++;
         s->host[i] = k;
-        here += hash[i] == hash[t->size];
+        here += all[2 * i] == o->said[0];
     }
     s->crowded = here > (int)sysconf(_SC_NPROCESSORS_ONLN);
-    mesh_transport_free(t, hash);
+    if (own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
+    if (status != MESH_OK && err) *err = why;
     return status;
 }
 
@@ -247,28 +258,45 @@ MESH__RARE void mesh_mpi__tags(mesh_mpi__impl *s) {
     mesh_mpi__tags_below(s, found ? (int64_t)*most + 1 : 32768);
 }
 
-MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_error *err) {
+/* This rank's own memory. */
+MESH__RARE mesh_status mesh_mpi__begin_alone(mesh_mpi__impl *s, mesh_error *err) {
     mesh_transport *t = &s->net->base;
-    int64_t deadline = mesh_mpi__clock() + MESH_MPI__PATIENCE;
-    mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &s->world, deadline, err);
-    const char *native = getenv("MESH_MPI_NATIVE");
-    int i, code;
-    if (status == MESH_OK) status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &s->control, deadline, err);
-    if (status != MESH_OK) return status;
+    int i;
     s->host = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
     s->gone = (int *)mesh_transport_alloc(t, (size_t)t->size * sizeof(int));
-    if (!s->host || !s->gone || !mesh_mpi__room(s, 16))
-        return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
-    for (i = 0; i < t->size; i++) s->gone[i] = i;
-    s->whole = mesh_mpi__links_new(s, s->gone, t->size, s->world, 0);
+    if (s->host && s->gone && mesh_mpi__room(s, 16)) {
+        for (i = 0; i < t->size; i++) s->gone[i] = i;
+        s->whole = mesh_mpi__links_new(s, s->gone, t->size, s->world, 0);
+        memset(s->gone, 0, (size_t)t->size * sizeof(int));
+    }
     if (!s->whole) return mesh__fail(err, MESH_ERR_MEMORY, t->rank, "mesh_mpi_open: no memory for %d ranks", t->size);
     s->whole->used = 1;
-    memset(s->gone, 0, (size_t)t->size * sizeof(int));
+    return MESH_OK;
+}
+
+/* own: what is wrong with this rank's part, as *err says; every rank hears of it. */
+MESH__RARE mesh_status mesh_mpi__begin(mesh_mpi__impl *s, MPI_Comm comm, mesh_mpi__opening *o, int64_t patience,
+                                       mesh_status own, mesh_error *err) {
+    mesh_transport *t = &s->net->base;
+    int64_t deadline = mesh_mpi__clock() + patience;
+    mesh_error why;
+    mesh_status status = mesh_mpi__copy(t, "mesh_mpi_open", comm, &o->made[0], &s->world, deadline, &why);
+    const char *native = getenv("MESH_MPI_NATIVE");
+    int code;
+    if (status == MESH_OK)
+        status = mesh_mpi__copy(t, "mesh_mpi_open", s->world, &o->made[1], &s->control, deadline, &why);
+    if (status != MESH_OK && own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
+    if (status != MESH_OK) {
+        if (err) *err = why;
+        return status;
+    }
+    if (own == MESH_OK) own = mesh_mpi__begin_alone(s, err);
     s->native = native && strcmp(native, "0");
     mesh_mpi__tags(s);
     if (!s->native) t->caps |= MESH_CAP_PENDING; /* of its collectives MPI tells neither */
     if (!s->native && s->check_bits >= MESH_MPI__SURE) t->caps |= MESH_CAP_CHECK;
-    if ((status = mesh_mpi__hosts(s, deadline, err)) != MESH_OK) return status;
+    if ((status = mesh_mpi__hosts(s, o, own, deadline, err)) != MESH_OK) return status;
+    s->agreed = 0;
     code = MPI_Comm_group(s->control, &s->ranks);
     mesh_mpi__next(s, NULL, -1);
     if (code == MPI_SUCCESS) code = mesh_mpi__listen(s);
@@ -304,7 +332,8 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     mesh_mpi__impl *s;
     mesh_status status;
     mesh_error why;
-    int up = 0, down = 0, inter = 0, seconds = 0;
+    mesh_mpi__opening *o;
+    int up = 0, down = 0, inter = 0, n = 0, seconds = 0, patience = 0;
     if (!net) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the transport is NULL");
     memset(net, 0, sizeof *net);
     MPI_Initialized(&up);
@@ -315,11 +344,21 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
                           up ? "finalised" : "not initialised");
     if (comm == MPI_COMM_NULL)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: the communicator is MPI_COMM_NULL");
-    if (mesh__env_number("MESH_TIMEOUT", "number of seconds", &seconds, &why) < 0)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: %s", why.text);
     if ((status = mesh_mpi__singleton(err)) != MESH_OK) return status;
-    if (!(s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s)))
-        return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_mpi_open: no memory");
+    MPI_Comm_test_inter(comm, &inter);
+    if (inter) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first");
+    MPI_Comm_rank(comm, &net->base.rank);
+    MPI_Comm_size(comm, &n);
+    s = (mesh_mpi__impl *)mesh_transport_alloc(&net->base, sizeof *s);
+    o = (mesh_mpi__opening *)mesh_transport_alloc(&net->base, sizeof *o + 2 * (size_t)n * sizeof *o->said);
+    if (!s || !o) {
+        mesh_transport_free(&net->base, s);
+        mesh_transport_free(&net->base, o);
+        return mesh__fail(err, MESH_ERR_MEMORY, net->base.rank, "mesh_mpi_open: no memory");
+    }
+    if (mesh__env_number("MESH_TIMEOUT", "number of seconds", &seconds, &why) < 0 ||
+        mesh__env_number("MESH_OPEN_TIMEOUT", "number of seconds", &patience, &why) < 0)
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, net->base.rank, "mesh_mpi_open: %s", why.text);
     if (!mesh_mpi__world.open++) {
         MPI_Comm_get_errhandler(MPI_COMM_WORLD, &mesh_mpi__world.before);
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -329,16 +368,13 @@ MESH_API mesh_status mesh_mpi_open(mesh_mpi *net, MPI_Comm comm, mesh_error *err
     s->world = s->control = MPI_COMM_NULL;
     s->ranks = MPI_GROUP_NULL;
     net->impl = s;
-    MPI_Comm_test_inter(comm, &inter);
-    MPI_Comm_rank(comm, &net->base.rank);
-    MPI_Comm_size(comm, &net->base.size);
+    net->base.size = n;
     net->base.ops = &mesh_mpi__ops;
     net->base.caps = MESH_CAP_STRIDED | MESH_CAP_CANCEL;
     net->base.timeout_ns = (int64_t)seconds * 1000000000;
-    status = inter ? mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_mpi_open: an intercommunicator; merge it first")
-                   : mesh_mpi__begin(s, comm, err);
-    if (status != MESH_OK)
-        mesh_mpi__release(s, status != MESH_ERR_MISMATCH); /* that one every rank hears, and nothing was sent */
+    status = mesh_mpi__begin(s, comm, o, patience ? (int64_t)patience * 1000000000 : MESH_MPI__PATIENCE, status, err);
+    if (status != MESH_ERR_TIMEOUT) mesh_transport_free(&net->base, o);
+    if (status != MESH_OK) mesh_mpi__release(s, !s->agreed); /* or all have heard, and nothing was sent */
     return status;
 }
 
@@ -350,7 +386,8 @@ MESH_API mesh_status mesh_mpi_close(mesh_mpi *net) {
 MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out) {
     mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
     mesh_mpi__links *links = g ? (mesh_mpi__links *)g->handle : NULL;
-    mesh_status status;
+    mesh_status status = MESH_OK;
+    MPI_Comm *made;
     if (!out)
         return c ? mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "mesh_mpi_comm: the place for the communicator is NULL")
                  : MESH_ERR_ARGUMENT;
@@ -360,9 +397,13 @@ MESH_API mesh_status mesh_mpi_comm(mesh_comm *c, const char *axes, MPI_Comm *out
                               "mesh_mpi_comm: \"%s\" is no group that is open over MPI; mesh_group_open opens it",
                               axes ? axes : "")
                  : MESH_ERR_ARGUMENT;
-    status = links->given != MPI_COMM_NULL ? MESH_OK
-                                           : mesh_mpi__copy(c->transport, "mesh_mpi_comm", links->comm, &links->given,
-                                                            mesh_mpi__clock() + mesh__impl(c)->timeout, &c->error);
+    if (links->given == MPI_COMM_NULL) {
+        if (!(made = (MPI_Comm *)mesh_transport_alloc(c->transport, sizeof *made)))
+            return mesh__fail(&c->error, MESH_ERR_MEMORY, c->transport->rank, "mesh_mpi_comm: no memory");
+        status = mesh_mpi__copy(c->transport, "mesh_mpi_comm", links->comm, made, &links->given,
+                                mesh_mpi__clock() + mesh__impl(c)->timeout, &c->error);
+        if (status != MESH_ERR_TIMEOUT) mesh_transport_free(c->transport, made);
+    }
     if (status == MESH_OK) *out = links->given;
     return status;
 }

@@ -117,6 +117,7 @@ typedef struct mesh_mpi__impl {
     mesh_mpi__stray *blank; /* for the next: a message that was taken out of MPI's hands cannot be put back */
     int *host, *gone;
     int event, starved, crowded, native, ngone;
+    int agreed;         /* all ranks have heard how the opening goes */
     int64_t misfits_at; /* the next look for them */
     /* A tag: the place, and below it so many bits of what it is for. The first place of tagged messages and of collectives (before them other
        messages, and what comes behind a length), and the first that is none. */
