@@ -192,7 +192,7 @@ install:
 	for h in $(HEADERS); do cp $$h $(INCLUDE)/$$h; done
 	printf 'prefix=%s\nName: mesh.h\nDescription: meshes of processes and GPUs, header-only\nVersion: %s\nCflags: -I$${prefix}/include\nLibs: -lpthread\n' \
 		'$(prefix)' '$(VERSION)' >$(PKGCONFIG)/mesh.h.pc
-	printf 'add_library(mesh.h INTERFACE IMPORTED)\nset_target_properties(mesh.h PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${CMAKE_CURRENT_LIST_DIR}/../../../include")\n' \
+	printf 'if(NOT TARGET mesh.h)\n  find_package(Threads REQUIRED)\n  add_library(mesh.h INTERFACE IMPORTED)\n  set_target_properties(mesh.h PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${CMAKE_CURRENT_LIST_DIR}/../../../include" INTERFACE_LINK_LIBRARIES Threads::Threads)\nendif()\n' \
 		>$(CMAKE)/mesh.h-config.cmake
 	printf 'set(PACKAGE_VERSION "%s")\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\nif(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)\n  set(PACKAGE_VERSION_COMPATIBLE FALSE)\nendif()\nif(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)\n  set(PACKAGE_VERSION_EXACT TRUE)\nendif()\n' \
 		'$(VERSION)' >$(CMAKE)/mesh.h-config-version.cmake

@@ -160,10 +160,15 @@ static struct msghdr failing_message(const struct msghdr *m, struct iovec *v, in
 
 enum { FAILING_IOVS = 80 };
 
+static int failing_rights; /* not 0: why descriptors do not go to other processes */
 static inline ssize_t failing_sendmsg(int fd, const struct msghdr *m, int flags) {
     struct iovec v[FAILING_IOVS];
     struct msghdr less;
     if (failing_transfer(FAIL_AT_SENDMSG, fd)) return -1;
+    if (failing_rights && m->msg_controllen) {
+        errno = failing_rights;
+        return -1;
+    }
     if (!failing_now) return sendmsg(fd, m, flags);
     less = failing_message(m, v, FAILING_IOVS);
     return sendmsg(fd, &less, flags);

@@ -550,7 +550,67 @@ static void no_kernels_rank(mesh_transport *boot, void *ctx) {
 }
 static void test_no_kernels(void) { run_world(UNIX, 3, no_kernels_rank, NULL); }
 
+/* The watchdog ends a communicator when the main thread is about to connect it: NCCL is not called for it any more, and why is told. */
+static mesh_nccl__state *connects_state;
+static cudaError_t (*connects_device)(int *);
+static cudaError_t connects_ended(int *device) {
+    mesh_nccl__state *s = connects_state;
+    mesh_nccl__comm *c;
+    mesh_nccl__stop *stop;
+    double end = test_now() + 20;
+    int ended = 0, over = 0;
+    if (pthread_mutex_trylock(&s->lock)) return connects_device(device);
+    for (c = s->comm; c; c = c->next)
+        if (c->life == MESH_NCCL__CONNECTING) mesh_nccl__end(s, c, MESH_ERR_PEER, 1, "rank 1 was lost, say"), ended = 1;
+    if (ended) mesh_nccl__act(s);
+    pthread_mutex_unlock(&s->lock);
+    while (ended && !over && test_now() < end) { /* until it is no communicator of NCCL's any more */
+        pthread_mutex_lock(&s->lock);
+        for (over = 1, stop = s->stops; stop; stop = stop->next) {
+            pthread_mutex_lock(&stop->lock);
+            over &= stop->over;
+            pthread_mutex_unlock(&stop->lock);
+        }
+        pthread_mutex_unlock(&s->lock);
+        test_sleep(0.0005);
+    }
+    return connects_device(device);
+}
+static void connects_ended_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_comm c;
+    mesh_error err;
+    mesh m;
+    (void)ctx;
+    connects_state = s, connects_device = s->api.cudaGetDevice;
+    s->api.cudaGetDevice = connects_ended;
+    d.timeout_ns = 20 * SECOND;
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=-1", t->size, &err), err);
+    CHECK_INT(mesh_comm_open(&c, t, &m, &d, &err), MESH_ERR_PEER);
+    CHECK_HAS(err.text, "rank 1 was lost, say");
+    world_meet(t);
+    s->api.cudaGetDevice = connects_device;
+}
+static void test_connects_ended(void) { run_gpus(4, connects_ended_rank, NULL); }
+
+/* A time to open that no clock reaches is long, and one below zero is none that was given. */
+static void open_long_rank(mesh_transport *t, void *ctx) {
+    (void)ctx;
+    CHECK(t->size == 2);
+}
+static void test_open_long(void) {
+    int k;
+    for (k = 0; k < 2; k++) {
+        gpu_job job = job_of(open_long_rank, NULL);
+        job.desc.open_timeout_ns = k ? -1 : INT64_MAX;
+        run_world(UNIX, 2, gpu_rank, &job);
+    }
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/connects_ended", test_connects_ended, 60},
+    {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/part_refused", test_part_refused, 60},
     {"nccl/fake/apart", test_apart, 60},
     {"nccl/fake/blocked", test_blocked, 60},

@@ -700,16 +700,17 @@ static void shared_none_rank(int rank, void *ctx) {
     mesh_comm c;
     mesh_error err;
     void *p = NULL;
-    int one = 1, sum = 0, files = *(int *)ctx;
+    int one = 1, sum = 0, files = *(int *)ctx, rights = files > 1;
     getrlimit(files ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
     limit.rlim_cur = files ? 1 << 20 : (rlim_t)2 << 30;
-    if ((files && rank == 0) || (!files && rank == 2)) setrlimit(files ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
+    if (!rights && ((files && rank == 0) || (!files && rank == 2))) setrlimit(files ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
+    if (rights && rank == 0) failing_rights = files == 2 ? EPERM : ETOOMANYREFS;
     if (rank) close(mend_fd);
     d.log = shared_log;
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     if (!net.impl) return;
     CHECK(shared_of(&net.base) == NULL);
-    if ((files && rank == 0) || (!files && rank == 2)) CHECK_HAS(shared_said, "no shared memory, so sockets");
+    if (rights ? rank > 0 : rank == (files ? 0 : 2)) CHECK_HAS(shared_said, "no shared memory, so sockets");
     if (open_comm(&net.base, &c, "x=3", NULL, 20 * SECOND)) {
         CHECK_OK(mesh_all_reduce(&c, NULL, &one, &sum, 1, MESH_I32, MESH_SUM), c.error);
         CHECK_INT(sum, 3);
@@ -722,8 +723,8 @@ static void shared_none_rank(int rank, void *ctx) {
 static void test_shared_none(void) {
     int files;
     if (!MESH_SOCKET__SHARES) return;
-    for (files = TEST_SANITIZED || sizeof(void *) < 8; files < 2;
-         files++) { /* of address space there is little, or much is needed */
+    /* Address space (of which there may be little, or much is needed), files, descriptors that do not go to others: never, and not for now. */
+    for (files = TEST_SANITIZED || sizeof(void *) < 8; files < 4; files++) {
         mend_fd = listen_loopback(AF_INET, &mend_port);
         mend_inherits = 1;
         mend_processes(3, shared_none_rank, &files);

@@ -254,12 +254,14 @@ MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *
     }
     pthread_mutex_unlock(&s->lock);
     if (status != MESH_IN_PROGRESS) return status;
-    mesh_nccl__enter(s, c, &none, deadline);
-    r = s->api.ncclBroadcast(c->word, c->word, 8, ncclUint8, 0, comm, c->stream);
-    if (r == ncclSuccess) r = s->api.ncclAllReduce(c->word, c->word, 1, ncclUint64, ncclMin, comm, c->stream);
-    mesh_nccl__said(s, "connecting", r);
-    mesh_nccl__issued(s, c, &ticket);
-    mesh_nccl__leave(s, c);
+    memset(&ticket, 0, sizeof ticket);
+    if (mesh_nccl__enter(s, c, &none, deadline)) { /* else it has ended, which is told below */
+        r = s->api.ncclBroadcast(c->word, c->word, 8, ncclUint8, 0, comm, c->stream);
+        if (r == ncclSuccess) r = s->api.ncclAllReduce(c->word, c->word, 1, ncclUint64, ncclMin, comm, c->stream);
+        mesh_nccl__said(s, "connecting", r);
+        mesh_nccl__issued(s, c, &ticket);
+        mesh_nccl__leave(s, c);
+    }
     while (status == MESH_IN_PROGRESS) {
         pthread_mutex_lock(&s->boot_lock);
         s->boot->ops->progress(s->boot, 0);

@@ -537,7 +537,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     mesh_nccl__vote vote;
     mesh_error own;
     mesh_status status;
-    int64_t deadline;
+    int64_t deadline, allowed;
     int i, *ranks;
     if (!n || !bootstrap)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_nccl_open: %s is NULL",
@@ -558,7 +558,8 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         return mesh__fail(err, MESH_ERR_MEMORY, bootstrap->rank, "mesh_nccl_open: no memory");
     }
     if (desc->launch_order) setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    deadline = mesh_nccl__now(s) + (desc->open_timeout_ns ? desc->open_timeout_ns : INT64_C(60000000000));
+    allowed = desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000);
+    deadline = mesh_nccl__now(s) + (allowed < MESH__FOREVER_NS ? allowed : MESH__FOREVER_NS);
     memset(&vote, 0, sizeof vote);
     vote.status = mesh_nccl__load(s, desc, &vote.why);
     if (vote.status == MESH_OK && blocking && *blocking == '0')

@@ -743,12 +743,8 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
     struct msghdr m;
     struct iovec v;
     struct cmsghdr *fd;
-    int rank = c->rank;
-    if (!c->is_unix) {
-        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARE, 0, 0, (uint64_t)h->n, h->heap, NULL, 0);
-        mesh_socket__flush(s, c);
-        return 1;
-    }
+    int64_t most = mesh_socket__clock() + MESH_SOCKET__PASS_NS;
+    int rank = c->rank, without = !c->is_unix;
     mesh_socket__header(head, MESH_SOCKET__F_SHARE, 0, 0, 0, (uint64_t)h->n, h->heap);
     memset(&extra, 0, sizeof extra);
     memset(&m, 0, sizeof m);
@@ -764,14 +760,23 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
     fd->cmsg_len = CMSG_LEN((1 + (size_t)h->n) * sizeof h->fd);
     memcpy(CMSG_DATA(fd), &h->fd, sizeof h->fd);
     memcpy(CMSG_DATA(fd) + sizeof h->fd, h->bell, (size_t)h->n * sizeof *h->bell);
-    while (s->peer[rank].conn == c && !c->broken && mesh_socket__clock() < deadline) {
+    while (!without && s->peer[rank].conn == c && !c->broken && mesh_socket__clock() < deadline) {
         ssize_t n = mesh_socket__is_idle(s, c) ? sendmsg(c->fd, &m, MSG_NOSIGNAL) : 0;
         if (n > 0) { /* the descriptors went with the first byte */
             mesh_socket__raw(s, c, head + n, sizeof head - (size_t)n);
             mesh_socket__flush(s, c);
             return 1;
         }
-        mesh_socket__round(s, 1);
+        if (n < 0 && errno == ETOOMANYREFS) /* others have theirs yet to take */
+            without = mesh_socket__clock() >= most;
+        else if (n < 0)
+            without = errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != EINTR;
+        if (!without) mesh_socket__round(s, 1);
+    }
+    if (without && s->peer[rank].conn == c && !c->broken) {
+        mesh_socket__frame_send(s, c, MESH_SOCKET__F_SHARE, 0, 0, (uint64_t)h->n, h->heap, NULL, 0);
+        mesh_socket__flush(s, c);
+        return 1;
     }
     return s->peer[rank].conn != c || c->broken;
 }

@@ -89,6 +89,8 @@ enum { MESH_SOCKET__WELCOME, MESH_SOCKET__REFUSED, MESH_SOCKET__LATER };
 
 /* After so long a host that does not answer is given up, as TCP's keepalive does. */
 #define MESH_SOCKET__SILENCE_NS INT64_C(20000000000)
+/* For so long there may be too many descriptors on their way to pass more. */
+#define MESH_SOCKET__PASS_NS INT64_C(2000000000)
 enum {
     MESH_SOCKET__HEADER = 40,
     MESH_SOCKET__HELLO = 88,
