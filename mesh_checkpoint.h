@@ -18,7 +18,7 @@ EXAMPLE
 
 CONCEPTS
     folder      What Hugging Face's programs read: files of safetensors and model.safetensors.index.json, which says what is where. docs/checkpoint.md.
-                All ranks see one folder (a shared file system, where they are on several hosts).
+                All ranks see one folder (a shared file system, where they are on several hosts). Paths have 1,023 bytes at most.
     share       Each element is written by one rank: of the ranks that hold it as replicas each has a part, from 64 KiB on. No tensor data travel
                 between ranks; in a file a share is the runs that lie one after the other there: a large tensor is written by all at once.
     now         The index is written last, on the side, and renamed: in that moment the new checkpoint takes the old one's place. Before, the old one is
@@ -135,7 +135,7 @@ MESH__PRIVATE mesh_status mesh__agree(mesh_comm *c, const char *function, mesh_s
     if (mine == first) {
         mesh__text t = mesh__text_on((char *)said + 8, MESH_ERROR_BYTES);
         mesh__put32(said, (uint32_t)status);
-        mesh__put32(said + 4, (uint32_t)c->transport->rank);
+        mesh__put32(said + 4, (uint32_t)(why->rank < 0 ? c->transport->rank : why->rank));
         mesh__put(&t, "%s: rank %d: %s", function, c->transport->rank, why->text);
     }
     if ((met = mesh__host_broadcast(c, NULL, said, sizeof said, MESH_BYTES, (int)first)) != MESH_OK) return met;

@@ -232,6 +232,9 @@ int main(int argc, char **argv) {
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);
     if (m.naxes > 2) return give_up("fft: --mesh has one axis (slabs) or two (pencils)");
+    for (i = 0; i < m.naxes; i++)
+        if (strcmp(m.axis[i].name, "r") && strcmp(m.axis[i].name, "c"))
+            return give_up("fft: the axes of --mesh are r and c");
     for (i = 0; i < 3; i++) size[i] = n[i];
     for (i = 0; i < 3; i++) cut(&p[i], &m, size, i);
     for (i = 0; i < 2; i++) on[i] = transpose(&p[i], &p[i + 1]), back[i] = transpose(&p[i + 1], &p[i]);

@@ -30,6 +30,7 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 PER_RANK mesh_transport *host; /* over memory of the host: of this process, or of the simulator */
 
@@ -1164,12 +1165,27 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
     free(text), free(batch);
 }
 
+/* Before the training, not behind it: can there be a checkpoint? */
+static void save_there(const char *folder) {
+    struct stat there;
+    char parent[1024];
+    char *end;
+    snprintf(parent, sizeof parent, "%s", folder);
+    while ((end = strrchr(parent, '/')) != NULL && end > parent && !end[1]) *end = 0; /* "a/b/" */
+    if (stat(folder, &there) == 0) {
+        if (!S_ISDIR(there.st_mode)) die("--save names a file; it takes a folder");
+        if (access(folder, W_OK | X_OK)) die_of("--save", folder, "write into");
+        return;
+    }
+    if (end) end[end == parent] = 0;
+    if (access(end ? parent : ".", W_OK | X_OK)) die_of("--save", folder, "make");
+}
+
 /* A rank, from here on of processes or of the simulator. */
 static int run_rank(mesh_transport *t, const options *o) {
     rank_stages r;
     record h;
     int lead, first = 0, wrong;
-    struct stat there;
     host = t;
     lead = t->rank == 0;
     if (!open_mesh(o)) return 1;
@@ -1190,8 +1206,7 @@ static int run_rank(mesh_transport *t, const options *o) {
         explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
         if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
     }
-    if (o->save && lead && stat(o->save, &there) == 0 && !S_ISDIR(there.st_mode))
-        die("--save names a file; it takes a folder");
+    if (o->save && lead) save_there(o->save);
     record_open(&h, o, first);
     train_all(&r, o, first, &h);
     if (o->save) save(&r, o->save, o->steps);

@@ -26,6 +26,7 @@ enum { AXES = 5 };
 
 static void die(const char *what) {
     fprintf(stderr, "train_gpt: %s\n", what);
+    if (!world.failed) mesh_abort(&world, what); /* the other ranks hear why */
     exit(1);
 }
 

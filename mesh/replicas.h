@@ -19,7 +19,7 @@ extern "C" {
 /* What is R or I must have the same bits on every rank that holds it: kernels whose sums have no order break that without a word, and training drifts
    apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, in
    the transport's memory (a device's comes to the host, 4 MiB at a time). One all_reduce of one number; where it says that something differs, one all_gather finds what.
-   MISMATCH, the same text on every rank: the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
+   MISMATCH, the same words on every rank (behind "rank 3 failed: " where that one was through first): the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
    or a name that not all ranks of its mesh list; the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that
    is NULL or stands twice. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
@@ -198,7 +198,8 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh_named *list,
     size_t total = 0, k;
     const mesh__replica *found = NULL;
     mesh_transport *t = c->transport;
-    size_t *counts = (size_t *)mesh_transport_alloc(t, 2 * (size_t)size * sizeof *counts), *offsets = counts + size;
+    size_t *counts = (size_t *)mesh_transport_alloc(t, 2 * (size_t)size * sizeof *counts),
+           *offsets = counts ? counts + size : NULL;
     uint64_t *words = (uint64_t *)mesh_transport_alloc(t, (size_t)size * sizeof *words);
     mesh__replica *all = NULL;
     mesh_status status = counts && words ? MESH_OK : MESH_ERR_MEMORY;

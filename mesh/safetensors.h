@@ -228,8 +228,9 @@ MESH__PRIVATE int64_t mesh__json_count(mesh__json *j) {
     if (!mesh__is_digit(mesh__json_peek(j))) return mesh__json_bad(j, "expected a number from 0 on"), -1;
     from = j->p;
     for (; j->p < j->end && mesh__is_digit(*j->p); j->p++) {
-        if (v > (INT64_MAX - 9) / 10) return mesh__json_bad(j, "a number above 2^63"), -1;
-        v = v * 10 + (*j->p - '0');
+        int digit = *j->p - '0';
+        if (v > (INT64_MAX - digit) / 10) return mesh__json_bad(j, "a number above 2^63 - 1"), -1;
+        v = v * 10 + digit;
     }
     if (*from == '0' && j->p - from > 1) return mesh__json_bad(j, "a number that begins with 0"), -1;
     return v;

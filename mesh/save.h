@@ -427,23 +427,30 @@ MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
     return status;
 }
 
-/* What ranks must agree on beyond shape and dtype, as numbers for one reduction each: the least and the greatest of all hashes, how many have the tensor. */
+/* What ranks must agree on beyond shape and dtype, as numbers for one reduction each: the least and the greatest of all hashes; how many have the tensor, and,
+   below that, how many ranks its mesh has, added up. */
 typedef struct mesh__votes {
-    uint64_t *low, *high;
-    int32_t *holders, *mine; /* mine: where a tensor of the catalog stands in this rank's list, or -1 */
+    uint64_t *low, *high, *holders;
+    int32_t *mine; /* where a tensor of the catalog stands in this rank's list, or -1 */
     void *memory;
 } mesh__votes;
+
+enum { MESH__VOTES_SHIFT = 40 };
+
+MESH__PRIVATE uint64_t mesh__vote(const mesh_tensor *t) {
+    return mesh__spec_hash(mesh_fingerprint(t->layout.on), &t->layout.spec) | 1; /* 0: has it not */
+}
 
 MESH__PRIVATE mesh_status mesh__votes_cast(mesh__votes *v, mesh__save *s, const mesh_named *list, int n,
                                            mesh_error *err) {
     size_t count = (size_t)s->catalog.n + 1;
     int i, k;
-    v->memory = mesh_transport_alloc(s->t, count * (2 * sizeof(uint64_t) + 2 * sizeof(int32_t)));
+    v->memory = mesh_transport_alloc(s->t, count * (3 * sizeof(uint64_t) + sizeof(int32_t)));
     if (!v->memory) return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory to compare %d tensors", s->catalog.n);
     v->low = (uint64_t *)v->memory;
     v->high = v->low + count;
-    v->holders = (int32_t *)(void *)(v->high + count);
-    v->mine = v->holders + count;
+    v->holders = v->high + count;
+    v->mine = (int32_t *)(void *)(v->holders + count);
     for (i = 0; i < s->catalog.n; i++) v->low[i] = UINT64_MAX, v->high[i] = 0, v->holders[i] = 0, v->mine[i] = -1;
     for (i = 0; i < n; i++) {
         const mesh_tensor *t = &list[i].tensor;
@@ -459,29 +466,61 @@ MESH__PRIVATE mesh_status mesh__votes_cast(mesh__votes *v, mesh__save *s, const 
                               mesh__show_shape((int)t->dtype, t->layout.ndim, t->layout.shape).text,
                               mesh__show_shape(saved->dtype, saved->ndim, saved->shape).text);
         v->mine[k] = i;
-        v->holders[k] = 1;
-        v->low[k] = v->high[k] = mesh__spec_hash(mesh_fingerprint(t->layout.on), &t->layout.spec);
+        v->holders[k] = UINT64_C(1) << MESH__VOTES_SHIFT | (uint64_t)t->layout.on->size;
+        v->low[k] = v->high[k] = mesh__vote(t);
     }
     return MESH_OK;
 }
 
-MESH__PRIVATE mesh_status mesh__votes_count(const mesh__votes *v, const mesh__save *s, const mesh_named *list,
-                                            mesh_error *err) {
+/* The first tensor that lies otherwise on some ranks, or that ranks of its mesh lack; the number of tensors: none. The same on every rank. */
+MESH__PRIVATE int mesh__votes_bad(const mesh__votes *v, const mesh__save *s) {
     int k;
     for (k = 0; k < s->catalog.n; k++) {
-        const mesh_tensor *t = v->mine[k] < 0 ? NULL : &list[v->mine[k]].tensor;
-        char spec[100];
-        if (t) mesh_spec_format(&t->layout.spec, t->layout.on, spec, sizeof spec);
-        if (t && v->low[k] != v->high[k])
-            return mesh__fail(err, MESH_ERR_MISMATCH, -1,
-                              "%q lies as \"%s\" on the mesh \"%s\" here, and otherwise on another rank",
-                              s->catalog.tensor[k].name, spec, mesh__show(t->layout.on).text);
-        if (t && v->holders[k] != t->layout.on->size)
-            return mesh__fail(
-                err, MESH_ERR_ARGUMENT, -1, "%q stands in the lists of %d ranks, but its mesh \"%s\" has %d",
-                s->catalog.tensor[k].name, v->holders[k], mesh__show(t->layout.on).text, t->layout.on->size);
+        uint64_t holders = v->holders[k] >> MESH__VOTES_SHIFT,
+                 ranks = v->holders[k] & ((UINT64_C(1) << MESH__VOTES_SHIFT) - 1);
+        if (v->low[k] != v->high[k] || holders * holders != ranks) break;
     }
-    return MESH_OK;
+    return k;
+}
+
+/* It is told by the rank that differs from the first that has it; or by that one, of the one that lacks it. all: every rank's vote for it. */
+MESH__RARE mesh_status mesh__votes_tell(const mesh_comm *c, const mesh__votes *v, const mesh_named *named, int k,
+                                        const uint64_t *all, mesh_error *err) {
+    const mesh_layout *l = &named->tensor.layout;
+    int first = 0, odd = 0, me = mesh_index_of(&c->on, c->transport->rank);
+    char spec[100];
+    while (!all[first]) first++;
+    if (v->low[k] != v->high[k]) {
+        while (!all[odd] || all[odd] == all[first]) odd++;
+        mesh_spec_format(&l->spec, l->on, spec, sizeof spec);
+        if (odd != me) return MESH_OK;
+        return mesh__fail(err, MESH_ERR_MISMATCH, c->transport->rank,
+                          "%q lies as \"%s\" on the mesh \"%s\" here, and otherwise on rank %d", named->name, spec,
+                          mesh__show(l->on).text, mesh_rank_at(&c->on, first));
+    }
+    if (first != me) return MESH_OK;
+    while (odd < l->on->size - 1 && all[mesh_index_of(&c->on, mesh_rank_at(l->on, odd))]) odd++;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, mesh_rank_at(l->on, odd),
+                      "%q stands in the lists of %u ranks, but its mesh \"%s\" has %d: rank %d has it not", named->name,
+                      v->holders[k] >> MESH__VOTES_SHIFT, mesh__show(l->on).text, l->on->size,
+                      mesh_rank_at(l->on, odd));
+}
+
+/* Every rank calls. What it finds is in *status and *why, for all to agree on; returned is what becomes of the comm. */
+MESH__PRIVATE mesh_status mesh__votes_count(mesh_comm *c, const mesh__votes *v, const mesh__save *s,
+                                            const mesh_named *list, mesh_status *status, mesh_error *why) {
+    int k = mesh__votes_bad(v, s);
+    const mesh_named *named = k < s->catalog.n && v->mine[k] >= 0 ? &list[v->mine[k]] : NULL;
+    uint64_t *all, vote = named ? mesh__vote(&named->tensor) : 0;
+    mesh_status met;
+    if (k == s->catalog.n) return MESH_OK;
+    if (!(all = (uint64_t *)mesh_transport_alloc(c->transport, (size_t)c->on.size * sizeof *all)))
+        return mesh__comm_broken(c, MESH_ERR_MEMORY, c->transport->rank,
+                                 "mesh_checkpoint_save: no memory to compare %d ranks", c->on.size);
+    met = mesh__host_all_gather(c, NULL, c->on.size, &vote, all, 1, MESH_U64);
+    if (met == MESH_OK && named) *status = mesh__votes_tell(c, v, named, k, all, why);
+    mesh_transport_free(c->transport, all);
+    return met;
 }
 
 /* Copy this rank's shares, one after the other, as they are in files. */
@@ -678,8 +717,8 @@ MESH__PRIVATE mesh_status mesh__save_prepare(mesh_comm *c, mesh__save *s, const 
     count = (size_t)s->catalog.n;
     if (met == MESH_OK) met = mesh__host_all_reduce(c, v.low, count, MESH_U64, MESH_MIN);
     if (met == MESH_OK) met = mesh__host_all_reduce(c, v.high, count, MESH_U64, MESH_MAX);
-    if (met == MESH_OK) met = mesh__host_all_reduce(c, v.holders, count, MESH_I32, MESH_SUM);
-    if (met == MESH_OK) status = mesh__votes_count(&v, s, list, &why);
+    if (met == MESH_OK) met = mesh__host_all_reduce(c, v.holders, count, MESH_U64, MESH_SUM);
+    if (met == MESH_OK) met = mesh__votes_count(c, &v, s, list, &status, &why);
     if (met == MESH_OK && status == MESH_OK) status = mesh__pieces_copy(c, s, &v, list, &why);
     mesh_transport_free(s->t, v.memory);
     if (met == MESH_OK) met = mesh__agree(c, function, status, &why);

@@ -51,7 +51,8 @@ typedef struct mesh_loss {
     /* This rank's rows that were not ignored. NULL. */
     int64_t *counted;
 } mesh_loss;
-/* A logit that is no number or +infinity makes the loss and gradient of its row, where that counts, no number, and so does a row of nothing but -infinity.
+/* A logit that is no number or +infinity makes the loss and gradient of its row, where that counts, no number, and so does a row of nothing but -infinity. Smoothed, logits
+   whose distances from the row's greatest add up to more than an f32 holds make it infinite.
    One all_reduce (max) of a float per row and 4, then one (sum) of two; three where smoothed. ARGUMENT: what does not fit the above; a target that is no real
    column (named). STATE: the group is not open; on a GPU: the comm's stream is being captured (the comm stays). UNSUPPORTED: another dtype, a transport whose
    memory is not the host's and has no kernels. MISMATCH: the ranks along the axes that shard the vocabulary have other layouts, dtypes, vocabularies,

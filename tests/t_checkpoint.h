@@ -75,7 +75,8 @@ static void test_checkpoint_header(void) {
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,1]}}", 3, "end before they begin");
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[-2],\"data_offsets\":[0,2]}}", 2, "expected a number from 0 on");
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[02],\"data_offsets\":[0,2]}}", 2, "begins with 0");
-    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,2]}}", 2, "above 2^63");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,2]}}", 2, "above 2^63 - 1");
+    header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[0,9223372036854775807],\"data_offsets\":[0,0]}}", 0, NULL);
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2]}}", 2, "without dtype, shape or data_offsets");
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "a key twice");
     header_is("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"more\":1,\"data_offsets\":[0,2]}}", 2,
@@ -638,6 +639,7 @@ static void saved_lists_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(status, l->status);
     if (l->says) CHECK_HAS(c.error.text, l->says);
     if (l->says) CHECK_HAS(c.error.text, "mesh_checkpoint_save: rank ");
+    if (l->what == 3 || l->what == 4) CHECK_INT(c.error.rank, 3);
     CHECK(!c.failed);
     for (k = 0; k < 2 && !l->says; k++) { /* each rank asks for what another stage had, in other layouts */
         mesh_named other[2];
@@ -661,8 +663,8 @@ static void test_checkpoint_lists(void) {
         {0, NULL, MESH_OK},
         {1, "\"both\" is f32 [5,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
         {2, "\"both\" is i32 [6,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
-        {3, "and otherwise on another rank", MESH_ERR_MISMATCH},
-        {4, "\"both\" stands in the lists of 3 ranks, but its mesh \"pp=2,dp=2\" has 4", MESH_ERR_ARGUMENT},
+        {3, "here, and otherwise on rank 0", MESH_ERR_MISMATCH},
+        {4, "\"both\" stands in the lists of 3 ranks, but its mesh \"pp=2,dp=2\" has 4: rank 3 has it not", MESH_ERR_ARGUMENT},
         {5, "rank 3: \"nobody\" is not in the list of rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
         {6, "rank 3: \"both\" stands in the list twice", MESH_ERR_ARGUMENT},
         {7, "rank 3: \"both\": its tensor: the data is NULL, but rank 3 holds 12 elements", MESH_ERR_ARGUMENT},

@@ -82,6 +82,7 @@ for run in "1 --size 1,30,11" "2 --mesh r=2 --size 7,5,9" "3 --mesh r=3 --size 3
 step "fft: the bytes of pencils" bash -c "$mesh run -n 4 -- $build/fft --mesh r=2,c=2 --size 64,50,47 | grep -Ec '(x to y|y to z) .* 307200 +307200\$' | grep -qx 2"
 step "fft: the bytes of slabs" bash -c "$mesh run -n 4 -- $build/fft --mesh r=4 --size 16,8,5 | grep -Eq 'y to z .* 0 +0\$'"
 refuses "fft of three axes" "one axis (slabs) or two (pencils)" $mesh run -n 8 -- $build/fft --mesh a=2,b=2,c=2
+refuses "fft of other axes" "the axes of --mesh are r and c" $mesh run -n 2 -- $build/fft --mesh a=2
 refuses "fft of nothing" "--size NX,NY,NZ" $build/fft --size 4,0,4
 refuses "fft on another world" "mesh_parse" $mesh run -n 3 -- $build/fft --mesh r=2
 
@@ -243,6 +244,8 @@ step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
+refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 2000000 --save /nonexist/a
+refuses "a log of rank 0 that cannot be, told on rank 1" "rank 0 gave up: --log: cannot write /nonexist/a" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --steps 2 --log /nonexist/a
 refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved
 refuses "micro-batches that do not go round" "interleaved" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved --layers 4 --micro 1
