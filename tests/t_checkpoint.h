@@ -465,7 +465,17 @@ typedef struct hand_case {
     const char *name, *spec, *error;
     int dtype, ndim, partial, convert;
     int64_t rows;
+    int turned; /* the part lies by columns, with a gap behind each */
 } hand_case;
+
+/* Descriptors of this process, but for the one that looks. */
+static int descriptors(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int n = -1;
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
 
 /* What a folder written by other programs has: one tensor is asked for. */
 static void hand_rank(mesh_transport *t, void *ctx) {
@@ -476,14 +486,21 @@ static void hand_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_error err;
     mesh_status status;
-    double room[8];
+    double room[16];
     char text[8];
-    int i;
+    int64_t strides[2];
+    mesh_box part;
+    int i, before;
     if (!open_comm(t, &c, "x=-1", NULL, 30 * SECOND)) return;
+    before = descriptors();
     shape[0] = h->rows;
     CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, h->spec, (mesh_dtype)h->dtype, h->ndim, shape, &err), err);
     n.name = h->name;
     n.tensor.data = room;
+    if (h->turned && mesh_tensor_box(&n.tensor, t->rank, &part) >= 0) {
+        strides[0] = 1, strides[1] = part.shape[0] + 1;
+        n.tensor.strides = strides;
+    }
     memset(room, 0xee, sizeof room);
     d.partial = h->partial, d.convert = h->convert;
     status = mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, &d);
@@ -494,36 +511,45 @@ static void hand_rank(mesh_transport *t, void *ctx) {
     } else if (mesh__converts((mesh_dtype)h->dtype)) {
         mesh_box box;
         int64_t count = mesh_tensor_box(&n.tensor, t->rank, &box), e;
-        for (e = 0; e < count; e++)
-            CHECK(float_at((mesh_dtype)h->dtype, room, e) == 0.5 * (double)(1 + plan_linear_in(2, shape, &box, e)));
+        for (e = 0; e < count; e++) {
+            int64_t at = h->turned ? e / box.shape[1] + e % box.shape[1] * strides[1] : e;
+            CHECK(float_at((mesh_dtype)h->dtype, room, at) == 0.5 * (double)(1 + plan_linear_in(2, shape, &box, e)));
+        }
     }
     if (!h->error) {
         CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "who", text, sizeof text, &length), c.error);
         CHECK(length == 3 && !strcmp(text, "me!"));
+        memset(text, 0x5a, sizeof text);
+        CHECK_OK(mesh_checkpoint_text(&c, checkpoint_folder, "who", text, 3, &length), c.error); /* no room for its end */
+        CHECK(length == 3 && !strcmp(text, "me") && text[3] == 0x5a);
     }
     CHECK(!c.failed);
+    if (t->size == 1 && before > 0) CHECK_INT(descriptors(), before);
     mesh_comm_close(&c);
 }
 
 static void test_checkpoint_hands(void) {
     static const hand_case cases[] = {
-        {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4},
-        {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4},
-        {"w", "x:R", NULL, MESH_BF16, 2, 0, 1, 4},
-        {"b", "x:R", NULL, MESH_U8, 0, 0, 0, 4},
-        {"v", "x:R", NULL, MESH_F32, 2, 1, 0, 4},
-        {"v", "x:R", "lacks 1 of 1 tensors: \"v\"; desc.partial", MESH_F32, 2, 0, 0, 4},
+        {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4, 0},
+        {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4, 0},
+        {"w", "x:R", NULL, MESH_BF16, 2, 0, 1, 4, 0},
+        {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4, 1},
+        {"w", "x:S(0)", NULL, MESH_BF16, 2, 0, 1, 4, 1},
+        {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4, 1},
+        {"b", "x:R", NULL, MESH_U8, 0, 0, 0, 4, 0},
+        {"v", "x:R", NULL, MESH_F32, 2, 1, 0, 4, 0},
+        {"v", "x:R", "lacks 1 of 1 tensors: \"v\"; desc.partial", MESH_F32, 2, 0, 0, 4, 0},
         {"w", "x:R", "\"w\" is f32 [4,2] in model.safetensors, and here f64 [4,2]; desc.convert makes", MESH_F64, 2, 0,
-         0, 4},
-        {"w", "x:R", "\"w\" is f32 [4,2] in model.safetensors, and here f32 [3,2]", MESH_F32, 2, 0, 1, 3},
-        {"w", "x:R", "of which no i32 is made", MESH_I32, 2, 0, 1, 4},
-        {"q", "x:R", "of a dtype that mesh.h has not", MESH_U8, 0, 0, 0, 4},
-        {"__metadata__", "x:R", "which the format keeps for itself", MESH_U8, 0, 0, 0, 4},
-        {"", "x:R", "its name is empty", MESH_U8, 0, 0, 0, 4},
-        {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4},
-        {"_\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4},
-        {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4},
-        {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4}};
+         0, 4, 0},
+        {"w", "x:R", "\"w\" is f32 [4,2] in model.safetensors, and here f32 [3,2]", MESH_F32, 2, 0, 1, 3, 0},
+        {"w", "x:R", "of which no i32 is made", MESH_I32, 2, 0, 1, 4, 0},
+        {"q", "x:R", "of a dtype that mesh.h has not", MESH_U8, 0, 0, 0, 4, 0},
+        {"__metadata__", "x:R", "which the format keeps for itself", MESH_U8, 0, 0, 0, 4, 0},
+        {"", "x:R", "its name is empty", MESH_U8, 0, 0, 0, 4, 0},
+        {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
+        {"_\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
+        {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4, 0},
+        {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4, 0}};
     static const char header[] =
         "{\"__metadata__\":{\"who\":\"me!\"},\"w\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[0,32]},"
         "\"b\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[32,33]},\"q\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[33,34]}}";
@@ -563,6 +589,8 @@ static void test_checkpoint_hands(void) {
     file_safe("model.safetensors", header, data, 34);
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++)
         run_world(i % 4 ? SIM : TCP, 3, hand_rank, (void *)(uintptr_t)&cases[i]);
+    for (i = 0; i + 1 < sizeof cases / sizeof cases[0]; i++) /* the last is whole on one rank */
+        run_world(TCP, 1, hand_rank, (void *)(uintptr_t)&cases[i]);
     {
         state_run save = MESH_ZERO;
         save.mesh = "a=2", save.error = "which other readers take before an index; remove it",
@@ -577,8 +605,34 @@ static void test_checkpoint_hands(void) {
         file_write("model.safetensors.index.json", indexes[i].index, strlen(indexes[i].index), "", 0);
         first.error = indexes[i].says;
         run_world(SIM, 2, hand_rank, &first);
+        run_world(TCP, 1, hand_rank, &first);
     }
     folder_end();
+}
+
+/* Which names a save's files have, for those of older saves are removed: nobody else's. */
+static void test_checkpoint_names(void) {
+    static const struct {
+        const char *name;
+        int number;
+    } names[] = {{"model-00001-of-00001-00000010.safetensors", 16},
+                 {"model-123456789-of-123456789-0000000a.safetensors", 10},
+                 {".mesh-0000000b-0123456789abcdef", 11},
+                 {".mesh-0000000b-0123456789abcdef.bak", -1},
+                 {".mesh-0000000b-0123456789abcde", -1},
+                 {".mesh-000000b-0123456789abcdef", -1},
+                 {"model-00001-of-00001-00000010.safetensors.bak", -1},
+                 {"model-00001-of-00001-00000010.safetensor", -1},
+                 {"model-00001-of-00001-0000010.safetensors", -1},
+                 {"model-00001-of-00001-000000010.safetensors", -1},
+                 {"model-0001-of-00001-00000010.safetensors", -1},
+                 {"model-00001-of-0001-00000010.safetensors", -1},
+                 {"model-00001-of-00001.safetensors", -1},
+                 {"model-00001-or-00001-00000010.safetensors", -1},
+                 {"my-model-00001-of-00001-00000010.safetensors", -1},
+                 {"model.safetensors", -1}};
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) CHECK_INT(mesh__file_number(names[i].name), names[i].number);
 }
 
 /* ---- lists ---- */
@@ -1137,7 +1191,8 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/hostile", test_checkpoint_hostile, 0}, {"checkpoint/strings", test_checkpoint_strings, 0},
     {"checkpoint/meshes", test_checkpoint_meshes, 0},   {"checkpoint/refused_files", test_checkpoint_refused_files, 0},
     {"checkpoint/killed", test_checkpoint_killed, 0},   {"checkpoint/short", test_checkpoint_short, 0},
-    {"checkpoint/torn", test_checkpoint_torn, 0},       {"checkpoint/hands", test_checkpoint_hands, 0},
+    {"checkpoint/torn", test_checkpoint_torn, 0},       {"checkpoint/names", test_checkpoint_names, 0},
+    {"checkpoint/hands", test_checkpoint_hands, 0},
     {"checkpoint/lists", test_checkpoint_lists, 0},     {"checkpoint/abandoned", test_checkpoint_abandoned, 0},
     {"checkpoint/large", test_checkpoint_large, 0},     {"checkpoint/memory", test_checkpoint_memory, 0},
     {"checkpoint/twice", test_checkpoint_twice, 0},

@@ -600,7 +600,8 @@ static void test_shared_loans(void) {
     for (own = 0; own < 2; own++) run_world(SHARED, 2, shared_loans_rank, &own);
 }
 
-/* Runs that no frame ends between, too short to be named to the kernel, or longer; contiguous on one side; large and past the caches. */
+/* Runs that no frame ends between, too short to be named to the kernel, or longer; contiguous on one side; large and past the caches; from the program's own
+   memory, and from what others see, where the receiver reads each run. */
 static void shared_runs_rank(mesh_transport *t, void *ctx) {
     static const struct {
         int run, step, rows, whole;
@@ -608,12 +609,13 @@ static void shared_runs_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_error err;
     size_t k;
-    (void)ctx;
+    int shared = *(const int *)ctx;
     if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
     for (k = 0; k < sizeof cases / sizeof *cases; k++) {
         int step = cases[k].step, run = cases[k].run, i, at, wrong = 0;
         size_t span = (size_t)step * (size_t)cases[k].rows, n = (size_t)run * (size_t)cases[k].rows;
-        unsigned char *a = (unsigned char *)malloc(span), *b = (unsigned char *)malloc(span);
+        shared_memory from = shared_take(t, span, shared & 1), to = shared_take(t, span, shared >> 1);
+        unsigned char *a = from.p, *b = to.p;
         mesh_block block = MESH_ZERO;
         mesh_xfer x[2];
         block.run = (uint64_t)run, block.ndim = 1, block.dim[0].count = cases[k].rows, block.dim[0].stride = step;
@@ -627,10 +629,10 @@ static void shared_runs_rank(mesh_transport *t, void *ctx) {
             for (at = 0; at < run; at++) wrong += b[(size_t)i * (size_t)(cases[k].whole == 2 ? run : step) + (size_t)at] != (unsigned char)(i * 7 + at + !t->rank);
         for (i = 0; i < cases[k].rows && cases[k].whole != 2; i++)
             for (at = run; at < step; at++) wrong += b[(size_t)i * (size_t)step + (size_t)at] != 0;
-        if (wrong) test_fail(__FILE__, __LINE__, "case %d: %d bytes are wrong", (int)k, wrong);
-        free(a), free(b);
+        if (wrong) test_fail(__FILE__, __LINE__, "case %d, shared %d: %d bytes are wrong", (int)k, shared, wrong);
+        shared_give(t, &from), shared_give(t, &to);
     }
-    {
+    if (!shared) {
         enum { LARGE = MESH_SOCKET__STREAMS + 4097 };
         unsigned char *a, *b = (unsigned char *)calloc(LARGE, 1);
         size_t i, wrong = 0;
@@ -651,8 +653,9 @@ static void shared_runs_rank(mesh_transport *t, void *ctx) {
 }
 static void test_shared_runs(void) {
     static const int lanes[] = {SHARED, UNIX, TCP};
-    int k;
-    for (k = 0; k < 3; k++) run_world(lanes[k], 2, shared_runs_rank, NULL);
+    int k, shared;
+    for (shared = 0; shared < 4; shared++)
+        for (k = 0; k < (shared ? 1 : 3); k++) run_world(lanes[k], 2, shared_runs_rank, &shared);
 }
 
 /* A message is taken back after it was offered, and its memory used again: it is not received. */
