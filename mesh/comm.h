@@ -48,9 +48,9 @@ MESH_API mesh_status mesh_abort(mesh_comm *c, const char *why);
 MESH_API int mesh_comm_size(const mesh_comm *c, const char *axes);
 MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes);
 /* Payload bytes this rank has sent and received in a group since the comm opened; of a transport's own collectives (NCCL), what such a
-   call moves at least. STATE (without a text): not opened. */
+   call moves at least. STATE (without a text): not opened, or another thread is in the library. */
 MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received);
-/* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text. */
+/* The last operations of this transport (at most 256), oldest first, a line each. Returns the length of the whole text; 0 where another thread is in the library. */
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap);
 
 /* Ranks of the world that are lost or have closed their transport, as far as this rank has heard by now (mesh_progress hears more), in ascending order: as many
@@ -954,15 +954,20 @@ MESH_API int mesh_comm_index(const mesh_comm *c, const char *axes) {
 }
 
 MESH_API mesh_status mesh_comm_bytes(const mesh_comm *c, const char *axes, uint64_t *sent, uint64_t *received) {
-    mesh__group *g = c && c->impl ? mesh__group_find(mesh__impl(c), axes) : NULL;
-    if (!g) return MESH_ERR_STATE;
-    if (sent) *sent = g->sent;
-    if (received) *received = g->received;
-    return MESH_OK;
+    mesh__group *g;
+    if (!c || !c->impl || mesh__enter(c->transport, NULL, "comm_bytes") != MESH_OK) return MESH_ERR_STATE;
+    g = mesh__group_find(mesh__impl(c), axes);
+    if (g && sent) *sent = g->sent;
+    if (g && received) *received = g->received;
+    mesh__leave(c->transport);
+    return g ? MESH_OK : MESH_ERR_STATE;
 }
 
 MESH_API size_t mesh_comm_history(const mesh_comm *c, char *buf, size_t cap) {
-    return mesh__history_put(c && c->impl ? mesh__impl(c)->engine : NULL, buf, cap);
+    int inside = c && c->impl && mesh__enter(c->transport, NULL, "comm_history") == MESH_OK;
+    size_t length = mesh__history_put(inside ? mesh__impl(c)->engine : NULL, buf, cap);
+    if (inside) mesh__leave(c->transport);
+    return length;
 }
 
 MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room) {

@@ -1,6 +1,7 @@
 /* How a rank of the socket transport finds its job: the environment, addresses, opening. Uses t_sockets.h's ranks. */
 #ifndef T_OPENING_H
 #define T_OPENING_H
+#include <sys/ioctl.h>
 
 /* ---- the environment: every launcher's variables, and what comes before what ---- */
 
@@ -657,6 +658,33 @@ static void test_standard(void) {
     CHECK_INT(status, 0);
 }
 
+/* A secret that comes in pieces, as from a pipe, is read to its end. */
+static void test_secret_in_pieces(void) {
+    char path[64], text[256];
+    const char *secret = NULL;
+    mesh_error err;
+    int ends[2], left = 1, status = -1;
+    pid_t child;
+    CHECK_INT(pipe(ends), 0);
+    child = fork();
+    if (child == 0) {
+        double end = test_now() + 20;
+        close(ends[0]);
+        if (write(ends[1], "open se", 7) != 7) _exit(1);
+        while (!ioctl(ends[1], FIONREAD, &left) && left && test_now() < end) test_sleep(0.001); /* the first piece is taken */
+        _exit(write(ends[1], "same\n", 5) != 5);
+    }
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    setenv("MESH_SECRET_FILE", path, 1);
+    CHECK_OK(mesh_socket__secret_file(text, sizeof text, &secret, &err), err);
+    CHECK(secret && !strcmp(secret, "open sesame"));
+    unsetenv("MESH_SECRET_FILE");
+    close(ends[0]);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+}
+
 static const test_case opening_tests[] = {
     {"sockets/places", test_places, 0},
     {"sockets/variables", test_variables, 0},
@@ -674,6 +702,7 @@ static const test_case opening_tests[] = {
     {"sockets/tcp_options", test_tcp_options, 0},
     {"sockets/forked", test_forked, 0},
     {"sockets/standard", test_standard, 0},
+    {"sockets/secret_in_pieces", test_secret_in_pieces, 0},
 };
 
 #endif

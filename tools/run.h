@@ -247,12 +247,16 @@ typedef struct run_world {
     char secret[33], host[24];   /* host: the same for all ranks, another one in each job */
 } run_world;
 
-static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command) {
+static void child(const run_options *o, const run_world *j, int r, int in, int pipes[2][2], char **command,
+                  pid_t launcher) {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     signal(SIGPIPE, SIG_DFL);
 #if MESH_SOCKET__LINUX
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* a launcher that is killed takes its ranks along */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);    /* a launcher that is killed takes its ranks along, */
+    if (getppid() != launcher) _exit(1); /* and may be so already */
+#else
+    (void)launcher;
 #endif
     if (isatty(1)) setenv("MESH_TTY", "1", 1); /* what the rank prints reaches a terminal, though through a pipe */
     dup2(in >= 0 ? in : null, 0);
@@ -312,6 +316,7 @@ static int open_log(const run_options *o, int r, int which) {
 /* One rank. Returns 0, having said why, if it cannot be started. */
 static int start_rank(const run_options *o, const run_world *j, rank *k, int r, char **command) {
     int pipes[2][2] = {{-1, -1}, {-1, -1}}, in[2] = {-1, -1}, i, reads = o->in == r || o->in == STDIN_ALL;
+    pid_t launcher = getpid();
     if (!private_pipe(pipes[0]) || !private_pipe(pipes[1]) || (reads && !private_pipe(in)) || (k->pid = fork()) < 0) {
         fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
         for (i = 0; i < 2; i++) {
@@ -322,7 +327,7 @@ static int start_rank(const run_options *o, const run_world *j, rank *k, int r, 
         k->pid = 0;
         return 0;
     }
-    if (k->pid == 0) child(o, j, r, in[0], pipes, command);
+    if (k->pid == 0) child(o, j, r, in[0], pipes, command, launcher);
     setpgid(k->pid, k->pid);
     k->running = 1;
     if (in[0] >= 0) {

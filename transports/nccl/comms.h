@@ -125,12 +125,11 @@ MESH__RARE mesh_status mesh_nccl__waits(mesh_nccl__state *s, const mesh_nccl__co
     for (mail = s->mail; mail && told == MESH_IN_PROGRESS; mail = mail->next) {
         const mesh_control *m = &mail->m;
         char text[MESH_ERROR_BYTES];
-        size_t room = m->nbytes - MESH__ABORT_HEAD + 1;
         if (m->kind == MESH_EVENT_LOST && mesh_nccl__has_rank(ranks, m->rank))
             told = mesh__fail(err, MESH_ERR_PEER, m->rank, "%s: rank %d was lost", what, m->rank);
         if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD || mesh__get32(m->data) != id >> 8) continue;
-        mesh__copy_text(text, room < sizeof text ? room : sizeof text, (const char *)m->data + MESH__ABORT_HEAD);
-        told = mesh__fail(err, (mesh_status)(int)mesh__get32(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
+        mesh__abort_text(text, m->data, m->nbytes);
+        told = mesh__fail(err, mesh__status_heard(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
     }
     pthread_mutex_unlock(&s->boot_lock);
     if (told == MESH_IN_PROGRESS && mesh_nccl__now(s) >= deadline)

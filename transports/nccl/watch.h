@@ -91,9 +91,11 @@ MESH__PRIVATE mesh_status mesh_nccl__control_flush(mesh_transport *t, int64_t de
 MESH__PRIVATE mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_control *out) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__mail *mail;
+    mesh_status status = MESH_IN_PROGRESS;
     pthread_mutex_lock(&s->boot_lock);
     mesh_nccl__listen(s);
     if ((mail = s->mail) != NULL) {
+        status = MESH_OK;
         pthread_mutex_lock(&s->lock);
         mesh_nccl__act(s);
         pthread_mutex_unlock(&s->lock);
@@ -103,7 +105,7 @@ MESH__PRIVATE mesh_status mesh_nccl__control_poll(mesh_transport *t, mesh_contro
         mesh_transport_free(s->boot, mail);
     }
     pthread_mutex_unlock(&s->boot_lock);
-    return mail ? MESH_OK : MESH_IN_PROGRESS;
+    return status;
 }
 
 /* Every communicator's events, and now and then NCCL's own errors. The caller holds `lock`. */

@@ -168,7 +168,8 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     memset(h, 0, sizeof *h);
     h->s = s;
     h->line[0] = h->line[1] = -1;
-    error = s->ready < 0 || !mesh_socket__helper_pipe(h->line) || !mesh_socket__helper_pipe(s->ended_fd) ? errno : 0;
+    error = s->ready < 0 ? ENOSYS : 0; /* it sleeps on an epoll */
+    if (!error && (!mesh_socket__helper_pipe(h->line) || !mesh_socket__helper_pipe(s->ended_fd))) error = errno;
     if (error) {
         mesh_socket__helper_free(h);
         return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s",

@@ -546,8 +546,10 @@ MESH__RARE mesh_status mesh_socket__open_trace(mesh_socket__impl *s, mesh_error 
     struct timespec t;
     if (!dir || !*dir) return MESH_OK;
     mkdir(dir, 0777); /* another rank may have made it */
-    snprintf(path, sizeof path, "%s/rank-%d.json", dir, s->net->base.rank);
-    s->trace = fopen(path, "we");
+    if (snprintf(path, sizeof path, "%s/rank-%d.json", dir, s->net->base.rank) >= (int)sizeof path)
+        errno = ENAMETOOLONG;
+    else
+        s->trace = fopen(path, "we");
     if (!s->trace)
         return mesh__fail(err, MESH_ERR_ARGUMENT, s->net->base.rank,
                           "mesh_socket_open: MESH_TRACE: cannot write %s: %s", path, strerror(errno));
@@ -597,12 +599,17 @@ static void mesh_socket__warn(void *ctx, int level, const char *text) {
 MESH__RARE mesh_status mesh_socket__secret_file(char *text, size_t cap, const char **secret, mesh_error *err) {
     const char *path = getenv("MESH_SECRET_FILE");
     int fd, error, longer;
-    ssize_t n;
+    ssize_t n, got;
     if (!path || !*path) return MESH_OK;
     fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd >= 0 ? read(fd, text, cap) : -1;
+    for (n = got = fd < 0 ? -1 : 0; fd >= 0 && n < (ssize_t)cap && (got = read(fd, text + n, cap - (size_t)n)) != 0;)
+        if (got > 0)
+            n += got;
+        else if (errno != EINTR)
+            break;
     error = errno;
     longer = n == (ssize_t)cap;
+    if (got < 0) n = -1;
     if (fd >= 0) close(fd);
     while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r')) n--;
     if (n <= 0)
