@@ -38,7 +38,7 @@ MESH_API mesh_status mesh_progress(mesh_transport *t, int64_t until);
 /* The transport's clock, in ns: what deadlines are on; 0: it is not open. */
 MESH_API int64_t mesh_now(mesh_transport *t);
 /* For programs that wait in a loop of their own (poll, epoll, libuv): the descriptor that becomes readable when the library has something to do.
-   With a progress thread: when that has ended something. It is the transport's, for its life; it is waited for, never read. -1: there is none (the simulator, NCCL, systems without epoll). */
+   With a progress thread: when that has ended something. It is the transport's, for its life; it is waited for, never read. -1: there is none (the simulator, NCCL, MPI, systems without epoll). */
 MESH_API int mesh_fd(mesh_transport *t);
 /* Before each such wait, after requests were tested. IN_PROGRESS: there is work now: mesh_progress(t, 0), test, arm again. OK: the descriptor tells;
    *wake is when to call mesh_progress and test at the latest, on the transport's clock (INT64_MAX: no need). See examples/poll_loop.c.

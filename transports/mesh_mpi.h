@@ -24,7 +24,8 @@ CONCEPTS
     world       The ranks of the communicator given: all of the job's, or a part of them. The program calls MPI beside the library as it likes; nothing
                 of the communicator is used but a copy.
     threads     One thread at a time is in the library, and it calls MPI: with MPI_THREAD_SINGLE or _FUNNELED that is the one that called MPI_Init.
-    messages    Each is one MPI message. Its tag is its place in its group's order, and what it is for: ranks that disagree do not meet, and are told.
+    messages    Each is one MPI message. Its tag is its place in its group's order, and of what it is for as much as MPI's tags have room for: ranks that
+                disagree do not meet, or by another length, and are told. Messages of one tag meet their receives in order.
                 Strided blocks are MPI datatypes: nothing is packed.
     collectives The schedules of mesh_collectives.h: on one host they reduce faster than MPI's own nonblocking ones, and move about as fast (bench/MPI.md);
                 results are the same bits as over sockets. Where a network reduces by itself MESH_MPI_NATIVE=1, the same on all ranks, has MPI's serve what they can. They
@@ -34,6 +35,7 @@ CONCEPTS
                 the same order, until the transport closes: a program that opens groups of ever other ranks comes to the most that MPI has (MPICH: 2,048).
     waiting     MPI cannot sleep until something comes. Who waits asks it again and again, leaves its core to others where ranks outnumber the cores or after
                 1 ms, and sleeps for 0.1 ms at a time after a second.
+    environment MESH_TIMEOUT, MESH_OPEN_TIMEOUT and MESH_MPI_NATIVE. (A progress thread, MESH_TUNING and MESH_TRACE are the sockets'.)
 
 ERRORS
     As on every transport, as far as MPI goes. Its own collectives do not compare calls (Open MPI 4.1 even writes beyond memory that is too short): there
