@@ -117,7 +117,7 @@ static void refused_announcement_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
     shim_make(&s, t);
     if (!open_comm(&s.base, &c, "x=3", NULL, 5 * SECOND)) return;
-    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    come_together(&c);
     if (t->rank == 1) {
         pause_rank(t, SECOND / 20); /* the others are through the barrier */
         s.refuse_aborts = 2;        /* one to each */

@@ -20,7 +20,7 @@ static void disagree_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
     mesh_status status = MESH_OK;
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
-    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    come_together(&c);
     pause_rank(t, SECOND / 20); /* the others are through the barrier */
     switch (what) {
     case 0:
@@ -269,7 +269,7 @@ static void refuse_rank(mesh_transport *t, void *ctx) {
     h.axis[0] = "tp";
     h.low[0] = h.high[0] = 1;
     if (!open_comm(t, &c, "dp=2,tp=2", NULL, 20 * SECOND)) return;
-    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    come_together(&c);
     if (t->rank == 1) {
         pause_rank(t, SECOND / 20); /* the others are through the barrier */
         switch (what) {

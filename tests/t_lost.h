@@ -212,7 +212,7 @@ static void leaves_rank(mesh_transport *t, void *ctx) {
     mesh_request r;
     mesh_comm c;
     if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
-    CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
+    come_together(&c);
     if (t->rank == 0) {
         pause_rank(t, SECOND / 10);
     } else if (what == 0 && t->rank == 2) { /* 32 MiB, given up half way */

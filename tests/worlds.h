@@ -244,6 +244,9 @@ static int open_comm(mesh_transport *t, mesh_comm *c, const char *text, const ch
     return 1;
 }
 
+/* A barrier before what fails the comm: on a busy machine a fast rank may have come to that while this one is still in here. */
+static void come_together(mesh_comm *c) { CHECK(mesh_barrier(c, NULL) == MESH_OK || c->failed); }
+
 /* A transport that failed to open, or was closed: every call says so. */
 static void check_shut(mesh_transport *t) {
     mesh m;
