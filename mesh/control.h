@@ -92,6 +92,14 @@ MESH__RARE void mesh__rank_gone(mesh__engine *e, const mesh_control *m) {
     if (g->until && (!e->next_gone || g->until < e->next_gone)) e->next_gone = g->until;
 }
 
+/* Has an operation to do with a member of its group? With all, where it is no messages. */
+MESH__RARE int mesh__op_deals_with(const mesh__op *op, int rank) {
+    const mesh__schedule *s = &op->schedule;
+    int i;
+    for (i = 0; i < s->nxfers && s->xfer[i].rank != rank; i++) {}
+    return i < s->nxfers || !s->nxfers || s->nnative;
+}
+
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
    once more: what it sent before it closed may only be arriving. */
 MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
@@ -105,7 +113,7 @@ MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
             n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
             for (k = 0; k < n && ranks[k] != from; k++) {}
             if (k == n) continue;
-        } else if (mesh_index_of(&op->group->on, from) < 0) {
+        } else if (mesh_index_of(&op->group->on, from) < 0 || !mesh__op_deals_with(op, from)) {
             continue;
         }
         if (impl->closed_rank && impl->closed_serial == op->serial && impl->closed_progress == op->progress) {

@@ -124,6 +124,7 @@ static void history_rank(mesh_transport *t, void *ctx) {
     for (i = 0; i < 70 && status == MESH_OK; i++) status = mesh_all_reduce(&c, "tp", a, a, 8, MESH_F32, MESH_MAX);
     CHECK_OK(status, c.error);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    world_meet(t);
     status = mesh_all_reduce(&c, "tp", a, a, t->rank == 2 ? 1000 : 999, MESH_F32, MESH_MAX);
     /* 1: more calls than are remembered; 2: more than 64 times as many */
     for (i = 0; i < (what == 1 ? 100 : what == 2 ? 5000 : 0) && status == MESH_OK; i++)

@@ -594,6 +594,53 @@ static void connects_ended_rank(mesh_transport *t, void *ctx) {
 }
 static void test_connects_ended(void) { run_gpus(4, connects_ended_rank, NULL); }
 
+/* A rank has closed the comm in which two others have yet a message: nobody waits for it, whatever they ask it meanwhile. */
+static const mesh_ops *closed_beside_ops;
+static mesh_status closed_beside_send(mesh_transport *t, int rank, int kind, const void *data, size_t nbytes) {
+    mesh_status status = closed_beside_ops->control_send(t, rank, kind, data, nbytes);
+    if (kind == MESH_EVENT_ABORT) world_say(1); /* it was asked, and has answered */
+    return status;
+}
+static void closed_beside_rank(mesh_transport *t, void *ctx) {
+    int way = *(const int *)ctx;
+    mesh_ops ops = *t->ops;
+    mesh_comm c;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, (float)t->rank);
+    if (t->rank == 0) CHECK_OK(mesh_send(&c, NULL, 1, a, 10, MESH_F32), c.error);
+    if (t->rank == 1) CHECK_OK(mesh_recv(&c, NULL, 0, a, 10, MESH_F32), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 2) {
+        double end = test_now() + 30;
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        closed_beside_ops = t->ops;
+        ops.control_send = closed_beside_send;
+        t->ops = &ops;
+        world_say(2);
+        while (__sync_add_and_fetch(&world_word[3], 0) < 2 && test_now() < end) mesh_progress(t, mesh_now(t) + SECOND / 100);
+        t->ops = closed_beside_ops;
+        return;
+    }
+    world_await(2, 1);
+    if (t->rank == 1) world_await(1, 3);
+    if (t->rank == 0)
+        CHECK_OK(mesh_send(&c, NULL, 1, a, 10, MESH_F32), c.error);
+    else
+        CHECK_OK(mesh_recv(&c, NULL, 0, a, 10, MESH_F32), c.error);
+    if (way == 0) CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK(device_holds(&c, a, 10, 0));
+    world_say(3);
+    world_await(3, 2);
+    mesh_comm_close(&c);
+}
+static void test_closed_beside(void) {
+    int way;
+    for (way = 0; way < 2; way++) run_gpus(3, closed_beside_rank, &way);
+}
+
 /* A time to open that no clock reaches is long, and one below zero is none that was given. */
 static void open_long_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
@@ -611,6 +658,7 @@ static void test_open_long(void) {
 static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
+    {"nccl/fake/closed_beside", test_closed_beside, 90},
     {"nccl/fake/part_refused", test_part_refused, 60},
     {"nccl/fake/apart", test_apart, 60},
     {"nccl/fake/blocked", test_blocked, 60},

@@ -165,6 +165,54 @@ static void test_native_small(void) {
 }
 
 /* What is MPI's: not a minimum in which somebody's is not a number, nor counts that are no int in bytes. */
+/* By MPI's own collectives: each rank decides alone whether it sends from where it receives, short and long. And numbers above the greatest signed one are the
+   greater ones. */
+static void test_native_in_place(void) {
+    static const int counts[] = {3, 16384, 70001};
+    enum { MOST = 70001 };
+    mesh_mpi net;
+    mesh_comm c;
+    int kind, k, who, i, r;
+    setenv("MESH_MPI_NATIVE", "1", 1);
+    if (open_mpi(&net, MPI_COMM_WORLD) && open_comm(&net.base, &c, "x=-1", NULL, 60 * SECOND)) {
+        int n = net.base.size, me = net.base.rank;
+        int32_t *a = (int32_t *)malloc((size_t)(n + 1) * MOST * 4), *b = (int32_t *)malloc((size_t)(n + 1) * MOST * 4);
+        uint8_t high[2], most[2];
+        for (kind = 0; kind < 4; kind++)
+            for (k = 0; k < 3; k++)
+                for (who = 0; who <= n; who++) { /* this one alone; at last all but the first */
+                    int own = who == n ? me > 0 : me == who, count = counts[k];
+                    int32_t *from = own ? b + (kind == 3 ? me * count : 0) : a;
+                    mesh_status status;
+                    memset(b, 0x77, (size_t)n * MOST * 4);
+                    for (i = 0; i < count; i++) from[i] = (me + 1) * (i % 11 + 1);
+                    status = kind == 0   ? mesh_all_reduce(&c, NULL, from, b, (size_t)count, MESH_I32, MESH_SUM)
+                             : kind == 1 ? mesh_scan(&c, NULL, from, b, (size_t)count, MESH_I32, MESH_SUM)
+                             : kind == 2 ? mesh_exscan(&c, NULL, from, b, (size_t)count, MESH_I32, MESH_SUM)
+                                         : mesh_all_gather(&c, NULL, from, b, (size_t)count, MESH_I32);
+                    CHECK_OK(status, c.error);
+                    for (r = 0; r < (kind == 3 ? n : 1); r++)
+                        for (i = 0; i < count; i++) {
+                            int times = kind == 0 ? n * (n + 1) / 2 : kind == 1 ? (me + 1) * (me + 2) / 2 : kind == 2 ? me * (me + 1) / 2 : r + 1;
+                            if (kind == 2 && me == 0) break;
+                            if (b[r * count + i] == times * (i % 11 + 1)) continue;
+                            test_fail(__FILE__, __LINE__, "kind %d of %d, in place on %d: element %d is %d", kind, count, who, r * count + i, b[r * count + i]);
+                            break;
+                        }
+                }
+        high[0] = me ? 0x49 : 0xe4, high[1] = me ? 0xe4 : 0x49;
+        CHECK_OK(mesh_all_reduce(&c, NULL, high, most, 2, MESH_U8, MESH_MAX), c.error);
+        CHECK_INT(most[0], 0xe4);
+        CHECK_INT(most[1], n > 1 ? 0xe4 : 0x49);
+        CHECK_OK(mesh_all_reduce(&c, NULL, high, most, 2, MESH_U8, MESH_MIN), c.error);
+        CHECK_INT(most[0], n > 1 ? 0x49 : 0xe4);
+        mesh_comm_close(&c);
+        free(a), free(b);
+    }
+    CHECK_INT(mesh_mpi_close(&net), MESH_OK);
+    unsetenv("MESH_MPI_NATIVE");
+}
+
 static void test_native_limits(void) {
     const size_t most = INT_MAX / sizeof(float);
     mesh_mpi net;
@@ -1035,6 +1083,7 @@ static const test_case tests[] = {
     {"mpi/copies", test_copies, 0},
     {"mpi/native", test_native, 0},
     {"mpi/native_limits", test_native_limits, 0},
+    {"mpi/native_in_place", test_native_in_place, 0},
     {"mpi/native_alike", test_native_alike, 0},
     {"mpi/native_small", test_native_small, 0},
     {"mpi/scheduled", test_scheduled, 0},

@@ -30,7 +30,7 @@ CONCEPTS
     collectives The schedules of mesh_collectives.h: on one host they reduce faster than MPI's own nonblocking ones, and move about as fast (bench/MPI.md);
                 results are the same bits as over sockets. Where a network reduces by itself MESH_MPI_NATIVE=1, the same on all ranks, has MPI's serve what they can. They
                 cannot serve what MPI has not (bf16 and f16, lists, averages' division), what it defines otherwise (minimum and maximum of floats: a NaN
-                is passed on here; sums of integers of 8 and 16 bits, where Open MPI's saturate), more than 2^31 - 1 elements, and forms with counts per rank.
+                is passed on here; sums of integers of 8 and 16 bits, where Open MPI's saturate; minimum and maximum of unsigned ones, which MPICH 4.0 takes for signed), more than 2^31 - 1 elements, and forms with counts per rank.
     groups      Each has a communicator of its own, made after its ranks have said the same of it; kept for the next group of the same ranks, in
                 the same order, until the transport closes: a program that opens groups of ever other ranks comes to the most that MPI has (MPICH: 2,048).
     waiting     MPI cannot sleep until something comes. Who waits asks it again and again, leaves its core to others where ranks outnumber the cores or after

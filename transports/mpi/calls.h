@@ -19,17 +19,18 @@ MESH__PRIVATE MPI_Datatype mesh_mpi__number(int dtype) {
 }
 
 MESH__PRIVATE MPI_Op mesh_mpi__op(int op, int dtype) {
-    int real = dtype == MESH_F32 || dtype == MESH_F64,
+    int compared = dtype != MESH_F32 && dtype != MESH_F64 && dtype != MESH_U8 && dtype != MESH_U16 &&
+                   dtype != MESH_U32 && dtype != MESH_U64,
         small = dtype == MESH_I8 || dtype == MESH_U8 || dtype == MESH_I16 || dtype == MESH_U16;
     switch (op) {
     case MESH_SUM: /* Open MPI's of 8 and 16 bits end at the greatest number in wide registers */
         return small ? MPI_OP_NULL : MPI_SUM;
     case MESH_PROD:
         return MPI_PROD;
-    case MESH_MIN: /* of floats MPI does not say what becomes of a NaN */
-        return real ? MPI_OP_NULL : MPI_MIN;
+    case MESH_MIN: /* of floats MPI does not say what becomes of a NaN; MPICH 4.0 takes unsigned numbers for signed ones */
+        return compared ? MPI_MIN : MPI_OP_NULL;
     case MESH_MAX:
-        return real ? MPI_OP_NULL : MPI_MAX;
+        return compared ? MPI_MAX : MPI_OP_NULL;
     case MESH_AND:
         return MPI_BAND;
     case MESH_OR:
@@ -74,32 +75,36 @@ MESH__PRIVATE void *mesh_mpi__temp(mesh_mpi__impl *s, mesh_mpi__ticket *k, size_
     return k->temp = mesh_transport_alloc(&s->net->base, nbytes ? nbytes : 1);
 }
 
-/* MPI has its own way to say that memory is sent and received in, and for a reduction's slice and an all_to_all none: these go by way of a copy. */
+/* MPI's way to say that memory is sent from and received in is for all ranks at once, where each decides here. So all do, having copied what they send to where
+   they receive; or none does, where what is sent in place goes by way of a copy. (A root's is its own.) */
 MESH__PRIVATE int mesh_mpi__reduce(mesh_mpi__impl *s, const mesh_mpi__links *g, const mesh_call *c, mesh_mpi__ticket *k,
                                    MPI_Request *r) {
     MPI_Datatype type = mesh_mpi__number(c->dtype);
     MPI_Op op = mesh_mpi__op(c->op, c->dtype);
     int count = (int)c->count, me;
-    const void *send = c->in_place ? MPI_IN_PLACE : c->send;
+    size_t bytes = c->count * c->elem_bytes;
     MPI_Comm_rank(g->comm, &me);
+    if ((c->kind == MESH_CALL_ALL_REDUCE || c->kind == MESH_CALL_SCAN) && !c->in_place && bytes)
+        memcpy(c->recv, c->send, bytes);
     switch (c->kind) {
     case MESH_CALL_ALL_REDUCE:
-        return MPI_Iallreduce(send, c->recv, count, type, op, g->comm, r);
+        return MPI_Iallreduce(MPI_IN_PLACE, c->recv, count, type, op, g->comm, r);
     case MESH_CALL_REDUCE:
-        if (me != c->root) send = c->send;
-        return MPI_Ireduce(send, c->recv, count, type, op, c->root, g->comm, r);
+        return MPI_Ireduce(me == c->root && c->in_place ? MPI_IN_PLACE : c->send, c->recv, count, type, op, c->root,
+                           g->comm, r);
     case MESH_CALL_SCAN:
-        return MPI_Iscan(send, c->recv, count, type, op, g->comm, r);
-    case MESH_CALL_EXSCAN:
-        if (me) return MPI_Iexscan(send, c->recv, count, type, op, g->comm, r);
-        if (!mesh_mpi__temp(s, k, c->count * c->elem_bytes))
-            return MPI_ERR_NO_MEM; /* it gets nothing, and may have no memory for it */
-        return MPI_Iexscan(c->send, k->temp, count, type, op, g->comm, r);
+        return MPI_Iscan(MPI_IN_PLACE, c->recv, count, type, op, g->comm, r);
+    case MESH_CALL_EXSCAN: /* the first gets nothing, and may have no memory for it */
+        if (me && !c->in_place) return MPI_Iexscan(c->send, c->recv, count, type, op, g->comm, r);
+        if (!mesh_mpi__temp(s, k, bytes)) return MPI_ERR_NO_MEM;
+        if (!me) return MPI_Iexscan(c->send, k->temp, count, type, op, g->comm, r);
+        if (bytes) memcpy(k->temp, c->send, bytes);
+        return MPI_Iexscan(k->temp, c->recv, count, type, op, g->comm, r);
     default:
         if (!c->in_place) return MPI_Ireduce_scatter_block(c->send, c->recv, count, type, op, g->comm, r);
-        if (!mesh_mpi__temp(s, k, c->count * c->elem_bytes)) return MPI_ERR_NO_MEM;
+        if (!mesh_mpi__temp(s, k, bytes)) return MPI_ERR_NO_MEM;
         k->result = c->recv;
-        k->result_bytes = c->count * c->elem_bytes;
+        k->result_bytes = bytes;
         return MPI_Ireduce_scatter_block(c->send, k->temp, count, type, op, g->comm, r);
     }
 }
@@ -118,7 +123,8 @@ MESH__PRIVATE int mesh_mpi__move(mesh_mpi__impl *s, const mesh_mpi__links *g, co
         if (me == c->root && recv && recv != send && bytes) memcpy(recv, send, bytes);
         return MPI_Ibcast(me == c->root ? (void *)(uintptr_t)send : recv, n, MPI_BYTE, c->root, g->comm, r);
     case MESH_CALL_ALL_GATHER:
-        return MPI_Iallgather(c->in_place ? MPI_IN_PLACE : send, n, MPI_BYTE, recv, n, MPI_BYTE, g->comm, r);
+        if (!c->in_place && bytes) memcpy((char *)recv + (size_t)me * bytes, send, bytes);
+        return MPI_Iallgather(MPI_IN_PLACE, n, MPI_BYTE, recv, n, MPI_BYTE, g->comm, r);
     case MESH_CALL_GATHER:
         return MPI_Igather(me == c->root && c->in_place ? MPI_IN_PLACE : send, n, MPI_BYTE, recv, n, MPI_BYTE, c->root,
                            g->comm, r);
