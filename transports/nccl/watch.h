@@ -58,9 +58,9 @@ MESH__PRIVATE void mesh_nccl__act(mesh_nccl__state *s) {
                 if (c->life != MESH_NCCL__NEW &&
                     mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
                     mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
-        if (m->kind == MESH_EVENT_ABORT &&
-            m->nbytes >= 4 && /* that a rank has closed it is believed where it is waited for */
-            !(m->nbytes >= MESH__ABORT_HEAD && mesh__get32(m->data + 12) == MESH__ABORT_CLOSED))
+        /* That a rank has closed a comm counts where it is waited for, which the core knows: see mesh__closed_heard. */
+        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= MESH__ABORT_HEAD &&
+            mesh__get32(m->data + 12) != MESH__ABORT_CLOSED)
             for (g = s->group; g; g = g->next)
                 if (g->id >> 8 == mesh__get32(m->data))
                     mesh_nccl__end(s, g->c, MESH_ERR_CANCELED, m->rank, "rank %d ended it", m->rank);
