@@ -279,12 +279,13 @@ static void test_comm_closed(void) {
 static void flood_rank(mesh_transport *t, void *ctx) {
     enum { N = 3000, EACH = 256 };
     static mesh_request r[N];
-    static int32_t out[N][EACH], in[EACH];
+    static int32_t in[EACH];
     mesh_comm c;
     int i, done = 0;
     (void)ctx;
     if (!open_comm(t, &c, "x=2", NULL, 30 * SECOND)) return;
     if (t->rank == 0) {
+        int32_t(*out)[EACH] = (int32_t(*)[EACH])calloc(N, sizeof *out);
         for (i = 0; i < N; i++) {
             out[i][0] = i;
             CHECK_INT(mesh_send_start(&c, NULL, 1, out[i], EACH, MESH_I32, &r[i]), MESH_OK);
@@ -293,6 +294,7 @@ static void flood_rank(mesh_transport *t, void *ctx) {
         for (i = 0; i < N; i++) done += mesh__request_op(r[i])->state == MESH__DONE;
         CHECK(done < 1100); /* 1 MiB of 1 KiB messages */
         for (i = 0; i < N; i++) CHECK_INT(mesh_wait(r[i]), MESH_OK);
+        free(out);
     } else {
         CHECK_INT(mesh_barrier(&c, NULL), MESH_OK);
         for (i = 0; i < N; i++) {

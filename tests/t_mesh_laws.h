@@ -742,11 +742,12 @@ static void check_drawing(const mesh *m) {
 
 /* A node and a cell per rank, up to 4,096; an edge to each next neighbour of those that are drawn. */
 static void check_pictures(const mesh *m) {
-    static char text[8 << 20];
+    enum { ROOM = 8 << 20 };
+    char *text = (char *)malloc(ROOM);
     int i, k, shown = m->size < 4096 ? m->size : 4096, edges = 0, found = 0;
     char piece[40];
     const char *p;
-    CHECK(mesh_dot(m, text, sizeof text) < sizeof text);
+    CHECK(mesh_dot(m, text, ROOM) < ROOM);
     for (i = 0; i < shown; i += 1 + shown / 97) {
         snprintf(piece, sizeof piece, "  r%d [label=\"%d\\n", mesh_rank_at(m, i), mesh_rank_at(m, i));
         CHECK_HAS(text, piece);
@@ -763,7 +764,7 @@ static void check_pictures(const mesh *m) {
             edges += next >= 0 && mesh_index_of(m, next) < shown;
         }
     CHECK_INT(found, edges);
-    CHECK(mesh_svg(m, text, sizeof text) < sizeof text);
+    CHECK(mesh_svg(m, text, ROOM) < ROOM);
     CHECK_INT(strstr(text, "too many for a picture") != NULL, m->size > 4096);
     CHECK_INT(strstr(text, ">down</text>") != NULL, m->size <= 4096 && m->naxes >= 2);
     CHECK_INT(strstr(text, " across</text>") != NULL, m->size <= 4096 && m->naxes >= 1);
@@ -771,6 +772,7 @@ static void check_pictures(const mesh *m) {
         snprintf(piece, sizeof piece, "\"middle\">%d</text>", mesh_rank_at(m, i));
         CHECK_HAS(text, piece);
     }
+    free(text);
 }
 
 static void test_law_pictures(void) {

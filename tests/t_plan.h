@@ -65,8 +65,10 @@ static const char *plan_text(const mesh_plan *p) {
 
 /* One step on all ranks: every send has its receive, every element of a new box comes exactly once per summand, from who holds it. */
 static int plan_step(const mesh_plan *p, int k, int world, int from, int *nmoves) {
-    static plan_seen seen[PLAN_RANKS * PLAN_RANKS * 64];
+    enum { SEEN = PLAN_RANKS * PLAN_RANKS * 64 };
+    static plan_seen *seen;
     int n = 0, r, i, j, to = !from;
+    if (!seen) seen = (plan_seen *)malloc(SEEN * sizeof *seen);
     memset(plan_held[to], 0, sizeof plan_held[to]);
     for (r = 0; r < world; r++) {
         mesh_moves it;
@@ -78,8 +80,7 @@ static int plan_step(const mesh_plan *p, int k, int world, int from, int *nmoves
             int64_t e, count = mesh_box_count(&it.box);
             PLAN_CHECK(p, count > 0);
             if (it.kind == MESH_MOVE_SEND || it.kind == MESH_MOVE_RECV) {
-                PLAN_CHECK(p,
-                           n < (int)(sizeof seen / sizeof seen[0]) && it.peer >= 0 && it.peer < world && it.peer != r);
+                PLAN_CHECK(p, n < SEEN && it.peer >= 0 && it.peer < world && it.peer != r);
                 seen[n].kind = it.kind;
                 seen[n].from = it.kind == MESH_MOVE_SEND ? r : it.peer;
                 seen[n].to = it.kind == MESH_MOVE_SEND ? it.peer : r;

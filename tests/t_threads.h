@@ -209,7 +209,7 @@ static void helper_traced(void *ctx, const mesh_trace_event *event) {
 /* Rank 0 starts operations and computes until they have ended: nothing of its own moves them. */
 static void helper_rank(mesh_transport *t, void *ctx) {
     enum { N = 500000 };
-    static int64_t a[N], b[N];
+    int64_t *a = (int64_t *)malloc(N * sizeof *a), *b = (int64_t *)malloc(N * sizeof *b);
     mesh_comm c;
     mesh_request r;
     mesh_user_op add = MESH_ZERO;
@@ -247,6 +247,7 @@ static void helper_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
     CHECK_INT(c.error.rank, 2);
     mesh_comm_close(&c);
+    free(a), free(b);
 }
 static void helper_conform_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
