@@ -230,8 +230,10 @@ typedef struct mesh__engine {
     int nactive, nissued; /* operations that have not ended; of these, those that only wait for the transport */
     unsigned polls;
     uint32_t last_id, opens, started;
-    int starved; /* a control message was lost for want of memory */
-    int halted;  /* the transport as a whole can go no further */
+    int starved;   /* a control message was lost for want of memory */
+    int halted;    /* the transport as a whole can go no further */
+    int unsettled; /* a comm may have something to say again, or a dispute to settle */
+    int any;       /* where mesh_wait_any looks first */
     /* Fingerprint of the last mesh whose opening this rank led and gave up: who comes late is told so. */
     uint64_t given_up;
     mesh__op *waiting; /* what this rank is blocked in */

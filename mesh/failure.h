@@ -91,6 +91,7 @@ MESH__RARE void mesh__announce(mesh_comm *c, int flavour, const mesh__record *re
         told = mesh__abort_send(c, flavour, record);
     }
     impl->untold.waits = !told;
+    e->unsettled |= !told;
     impl->untold.flavour = flavour;
     impl->untold.has_record = record != NULL;
     if (record) impl->untold.record = *record;
@@ -237,7 +238,7 @@ MESH__RARE void mesh__dispute_open(mesh_comm *c, const mesh__record *mine, const
     mesh__engine *e = impl->engine;
     int i;
     if (c->failed || impl->disputing) return;
-    impl->disputing = 1;
+    impl->disputing = e->unsettled = 1;
     impl->dispute_ranks = 0;
     impl->dispute_why = *why;
     impl->dispute_until = mesh__now(e) + INT64_C(1000000000);

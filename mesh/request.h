@@ -27,7 +27,7 @@ MESH_API mesh_status mesh_test(mesh_request r);
    and kept ones that rest, are passed over. OK, or the first error in the list's order: the others were waited for all the same. */
 MESH_API mesh_status mesh_wait_all(mesh_request *list, int n);
 /* Wait until one of a list has ended: that one is consumed, and is none then unless it is kept; *which says which it was, its status is returned. -1,
-   and OK: there is nothing to wait for.
+   and OK: there is nothing to wait for. Where several have ended, each has its turn: the look begins behind the last one found.
    On one transport; what is under way may be in several comms. ARGUMENT: it is not. */
 MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which);
 /* As mesh_wait_host, but IN_PROGRESS when the transport's clock (mesh_now) comes to `until` first: the request lives on. */
@@ -137,10 +137,10 @@ MESH__PRIVATE mesh_status mesh__wait_inside(mesh_request r) {
 MESH_API mesh_status mesh_wait(mesh_request r) { MESH__ALONE(r.comm, MESH__CALLER, mesh__wait_inside(r)); }
 
 /* An operation that nobody is blocked in: its end, or its deadline, is looked for. */
-MESH__PRIVATE void mesh__op_look(mesh__engine *e, mesh__op *op) {
+MESH__PRIVATE void mesh__op_look(mesh__engine *e, mesh__op *op, int64_t now) {
     if (op->state != MESH__ACTIVE) return;
     mesh__op_advance(e, op);
-    if (op->state == MESH__ACTIVE && !op->failing && mesh__now(e) >= op->deadline) mesh__op_timeout(e, op);
+    if (op->state == MESH__ACTIVE && !op->failing && now >= op->deadline) mesh__op_timeout(e, op);
     if (op->state == MESH__ACTIVE) mesh__op_advance(e, op);
 }
 
@@ -153,7 +153,7 @@ MESH__PRIVATE mesh_status mesh__test_inside(mesh_request r) {
     if (op->state == MESH__ACTIVE) {
         mesh__progress(e, 0);
         mesh__poll(e);
-        mesh__op_look(e, op);
+        mesh__op_look(e, op, mesh__now(e));
     }
     if (op->state == MESH__ACTIVE) return MESH_IN_PROGRESS;
     mesh__op_join(e, op);
@@ -181,46 +181,69 @@ MESH_API mesh_status mesh_wait_all(mesh_request *list, int n) {
 }
 
 /* When to look at it again, at the latest. */
-MESH__PRIVATE int64_t mesh__op_wake(mesh__engine *e, const mesh__op *op, int64_t until) {
-    int64_t now = mesh__now(e), wake = op->failing || now >= op->deadline ? now + 1000000 : op->deadline;
+MESH__PRIVATE int64_t mesh__op_wake(const mesh__op *op, int64_t now, int64_t until) {
+    int64_t wake = op->failing || now >= op->deadline ? now + 1000000 : op->deadline;
     return wake < until ? wake : until;
 }
 
-MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int *which) {
-    mesh__engine *e = NULL;
-    for (;;) {
-        int64_t until = INT64_MAX;
-        int i, active = 0;
-        for (i = 0; i < n; i++) {
-            mesh__op *op = mesh__request_op(list[i]);
-            if (!list[i].generation) continue;
-            *which = i;
-            if (!op) {
-                mesh_status status = mesh__request_none(list[i], "mesh_wait_any");
-                mesh__request_clear(&list[i]);
-                return status;
-            }
-            if (mesh__op_rests(op)) continue;
-            if (e && e != mesh__impl(list[i].comm)->engine)
-                return mesh__fail(&list[i].comm->error, MESH_ERR_ARGUMENT, -1,
-                                  "mesh_wait_any: request %d is on another transport than those before it", i);
-            e = mesh__impl(list[i].comm)->engine;
-            mesh__op_look(e, op);
-            if (op->state != MESH__ACTIVE) {
-                mesh_status status;
-                mesh__op_join(e, op);
-                status = mesh__request_end(e, op);
-                mesh__request_clear(&list[i]);
-                return status;
-            }
-            active++;
-            until = mesh__op_wake(e, op, until);
+/* Has one of a list ended? Looked at from behind the last that had, so that none waits for ever behind others that come again and again.
+   IN_PROGRESS: some are under way, and none has; OK and -1: none is under way. */
+MESH__PRIVATE mesh_status mesh__any_ended(mesh__engine *e, mesh_request *list, int n, int *which) {
+    int k, i = e->any < n ? e->any : 0, active = 0;
+    for (k = 0; k < n; k++, i = i + 1 < n ? i + 1 : 0) {
+        mesh__op *op = mesh__request_op(list[i]);
+        mesh_status status;
+        if (!list[i].generation || (op && mesh__op_rests(op))) continue;
+        *which = i;
+        if (op && e != mesh__impl(list[i].comm)->engine)
+            return mesh__fail(&list[i].comm->error, MESH_ERR_ARGUMENT, -1,
+                              "mesh_wait_any: request %d is on another transport than others of the list", i);
+        if (op && op->state == MESH__ACTIVE) {
+            active = 1;
+            continue;
         }
-        *which = -1;
-        if (!active) return MESH_OK;
-        mesh__progress(e, until);
+        e->any = i + 1;
+        if (op) mesh__op_join(e, op);
+        status = op ? mesh__request_end(e, op) : mesh__request_none(list[i], "mesh_wait_any");
+        mesh__request_clear(&list[i]);
+        return status;
+    }
+    *which = -1;
+    return active ? MESH_IN_PROGRESS : MESH_OK;
+}
+
+/* What a poll does not see to: tickets of the transport's, and deadlines. Returns when to look again; 0: one has ended. */
+MESH__PRIVATE int64_t mesh__any_look(mesh__engine *e, const mesh_request *list, int n) {
+    int64_t now = mesh__now(e), until = INT64_MAX;
+    int i;
+    for (i = 0; i < n; i++) {
+        mesh__op *op = mesh__request_op(list[i]);
+        if (!op || op->state != MESH__ACTIVE) continue;
+        if (op->issued || op->failing || now >= op->deadline) mesh__op_look(e, op, now);
+        if (op->state != MESH__ACTIVE) return 0;
+        until = mesh__op_wake(op, now, until);
+    }
+    return until;
+}
+
+/* What ended long ago costs a look; else all that is under way moves before each is looked at, and only then it blocks. */
+MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int first, int *which) {
+    mesh__op *op = mesh__request_op(list[first]);
+    mesh__engine *e;
+    mesh_status status;
+    int round;
+    if (!op) {
+        *which = first;
+        status = mesh__request_none(list[first], "mesh_wait_any");
+        mesh__request_clear(&list[first]);
+        return status;
+    }
+    e = mesh__impl(list[first].comm)->engine;
+    for (round = 0; (status = mesh__any_ended(e, list, n, which)) == MESH_IN_PROGRESS; round++) {
+        mesh__progress(e, round % 2 ? mesh__any_look(e, list, n) : 0);
         mesh__poll(e);
     }
+    return status;
 }
 MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which) {
     int i, none;
@@ -229,7 +252,7 @@ MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which) {
     if (n < 0 || (n && !list)) return MESH_ERR_ARGUMENT;
     for (i = 0; i < n && !list[i].generation; i++) {}
     if (i >= n) return MESH_OK;
-    MESH__ALONE(list[i].comm, MESH__CALLER, mesh__wait_any_inside(list, n, which));
+    MESH__ALONE(list[i].comm, MESH__CALLER, mesh__wait_any_inside(list, n, i, which));
 }
 
 MESH__PRIVATE mesh_status mesh__wait_until_inside(mesh_request r, int64_t until) {
@@ -269,12 +292,13 @@ MESH_API int mesh_fd(mesh_transport *t) { return t && !mesh__is_shut(t) && MESH_
 
 /* When time brings something, by `wake` at the latest. */
 MESH__PRIVATE int64_t mesh__wake_at(mesh__engine *e, int64_t wake) {
+    int64_t now = mesh__now(e);
     int i;
     wake = mesh__tick_at(e, wake);
     for (i = 0; i < e->nops; i++) {
         const mesh__op *op = e->op[i];
         if (op->state != MESH__ACTIVE) continue;
-        wake = mesh__op_wake(e, op, wake);
+        wake = mesh__op_wake(op, now, wake);
         if (op->gone_until && op->gone_until < wake) wake = op->gone_until;
     }
     return wake;

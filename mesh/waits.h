@@ -646,15 +646,23 @@ MESH__PRIVATE int64_t mesh__stuck(mesh__engine *e, mesh__op *op, int64_t now) {
     return now >= op->deadline ? now + 1000000 : wake; /* past it the roll is called */
 }
 
-/* What time has brought. */
-MESH__PRIVATE void mesh__tick(mesh__engine *e) {
-    int i;
-    for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
+/* What comms have to say, or to settle, when its time has come. */
+MESH__RARE void mesh__settle(mesh__engine *e) {
+    int i, left = 0;
     for (i = 0; i < e->ncomms; i++) {
         mesh__comm_impl *impl = mesh__impl(e->comm[i]);
         if (impl->untold.waits) mesh__announce_again(e->comm[i]);
         if (impl->disputing && mesh__now(e) >= impl->dispute_until) mesh__dispute_settle(e->comm[i]);
+        left |= impl->untold.waits || impl->disputing;
     }
+    e->unsettled = left;
+}
+
+/* What time has brought. */
+MESH__PRIVATE void mesh__tick(mesh__engine *e) {
+    int i;
+    for (i = 0; e->ngone && i < e->nops; i++) mesh__op_check_gone(e, e->op[i]);
+    if (e->unsettled) mesh__settle(e);
     if (e->walk && e->walk->active && mesh__now(e) >= e->walk->until) mesh__walk_unanswered(e);
     if (e->roll.op && !e->roll.final && mesh__roll_is_over(e)) mesh__roll_end(e);
 }
@@ -662,7 +670,7 @@ MESH__PRIVATE void mesh__tick(mesh__engine *e) {
 /* When that has something to do next, by `deadline` at the latest. */
 MESH__PRIVATE int64_t mesh__tick_at(mesh__engine *e, int64_t deadline) {
     int i;
-    for (i = 0; i < e->ncomms; i++)
+    for (i = 0; e->unsettled && i < e->ncomms; i++)
         if (mesh__impl(e->comm[i])->disputing && mesh__impl(e->comm[i])->dispute_until < deadline)
             deadline = mesh__impl(e->comm[i])->dispute_until;
     if (e->walk && e->walk->active && e->walk->until < deadline) deadline = e->walk->until;

@@ -729,6 +729,59 @@ static void waits_rank(mesh_transport *t, void *ctx) {
 }
 static void test_waits(void) { run_world(SIM, 2, waits_rank, NULL); }
 
+/* Of many that have ended each has its turn, however fast those before it come again, and costs no clock; of many under way, one clock for all. */
+static int turns_asked;
+static int64_t turns_now(mesh_transport *t) {
+    turns_asked++;
+    return shim_now(t);
+}
+static void turns_rank(mesh_transport *t, void *ctx) {
+    enum { N = 4, MANY = 400 };
+    static mesh_request many[MANY];
+    mesh_request r[N + 1];
+    mesh_comm c, late;
+    shim s;
+    int32_t got[N], v[MANY] = {0};
+    int k, which;
+    (void)ctx;
+    shim_make(&s, t);
+    s.ops.now = turns_now;
+    memset(r, 0, sizeof r), memset(many, 0, sizeof many);
+    if (!open_comm(&s.base, &c, "x=2", NULL, 60 * SECOND) || !open_comm(&s.base, &late, "y=2", NULL, SECOND)) return;
+    for (k = 0; k < N; k++)
+        CHECK_OK(mesh_sendrecv_start(&c, NULL, t->rank, &k, 1, t->rank, &got[k], 1, MESH_I32, &r[k]), c.error);
+    for (k = 0; k < 5 * N; k++) {
+        turns_asked = 0;
+        CHECK_OK(mesh_wait_any(r, N + 1, &which), c.error);
+        CHECK_INT(which, k % N);
+        CHECK_INT(turns_asked, 0);
+        CHECK_OK(mesh_sendrecv_start(&c, NULL, t->rank, &k, 1, t->rank, &got[which], 1, MESH_I32, &r[which]), c.error);
+    }
+    CHECK_OK(mesh_wait_all(r, N), c.error);
+    if (!t->rank) { /* what the other does not call, of many steps */
+        CHECK_OK(mesh_all_reduce_start(&late, NULL, v, v, MANY, MESH_I32, MESH_SUM, &r[1]), late.error);
+        CHECK_INT(mesh_wait_any(r, N + 1, &which), MESH_ERR_TIMEOUT);
+        CHECK_INT(which, 1);
+    } else {
+        pause_rank(t, 2 * SECOND);
+    }
+    mesh_comm_close(&late);
+    if (!t->rank) {
+        for (k = 0; k < MANY; k++)
+            CHECK_OK(mesh_recv_start(&c, NULL, 1, &v[k], 1, MESH_I32, &many[k]), c.error);
+        turns_asked = 0;
+        CHECK_OK(mesh_wait_any(many, MANY, &which), c.error);
+        CHECK(which >= 0 && turns_asked < MANY / 2);
+        CHECK_OK(mesh_wait_all(many, MANY), c.error);
+    } else {
+        pause_rank(t, SECOND / 100);
+        for (k = 0; k < MANY; k++) CHECK_OK(mesh_send(&c, NULL, 0, &k, 1, MESH_I32), c.error);
+    }
+    mesh_comm_close(&c);
+    mesh_transport_detach(&s.base);
+}
+static void test_wait_turns(void) { run_world(SIM, 2, turns_rank, NULL); }
+
 /* A kept one that the transport refuses when it is started again fails the comm, and is still there to be given up. */
 static void native_refused_rank(mesh_transport *t, void *ctx) {
     shim s;
@@ -1180,6 +1233,7 @@ static const test_case call_tests[] = {
     {"calls/native_args", test_native_args, 0},
     {"calls/native_refused", test_native_refused, 0},
     {"calls/waits", test_waits, 0},
+    {"calls/turns", test_wait_turns, 0},
     {"calls/groups", test_groups, 0},
     {"calls/where", test_where, 0},
     {"calls/objects", test_objects, 0},

@@ -87,7 +87,7 @@ MESH__PRIVATE int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine 
         now = mesh__now(e);
         for (i = 0; i < e->nops; i++) { /* nobody else may look for their ends for long */
             if (e->op[i]->issued) mesh__op_advance(e, e->op[i]);
-            if (e->op[i]->state == MESH__ACTIVE && now >= e->op[i]->deadline) mesh__op_look(e, e->op[i]);
+            if (e->op[i]->state == MESH__ACTIVE && now >= e->op[i]->deadline) mesh__op_look(e, e->op[i], now);
         }
         if (mesh_socket__arm(t, &wake) != MESH_OK) continue;
         wake = mesh__wake_at(e, wake);
