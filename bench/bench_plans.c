@@ -113,7 +113,7 @@ static int64_t weight(const mesh_plan *like, const mesh_spec *from, const mesh_s
     for (i = 0; i < to->naxes; i++)
         if (to->axis[i].kind == MESH_PARTIAL && from->axis[i].kind != MESH_PARTIAL) return INT64_MAX;
     p = *like;
-    p.from = *from;
+    p.from = p.view.from = *from; /* edges are routed from there */
     p.to = p.step[0].spec = *to;
     p.nsteps = 1;
     p.step[0].on = 1;

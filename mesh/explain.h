@@ -43,9 +43,15 @@ enum {
 
 typedef struct mesh__change {
     int known, what;
-    uint32_t axes; /* of `on` */
-    const mesh *on;
+    uint32_t axes;          /* of `on` */
+    const mesh *on, *whole; /* whole: whose axes those of `on` are parts of */
 } mesh__change;
+
+/* Is at[split] the mesh at[whole] with its axes split? */
+MESH__RARE int mesh__is_split_of(const mesh_plan *p, int split, int whole) {
+    return split >= 2 && whole < 2 &&
+           (mesh_equal(&p->at[whole], &p->at[split - 2]) || mesh_equal(&p->at[2], &p->at[3]));
+}
 
 MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
     mesh__change c;
@@ -55,11 +61,12 @@ MESH__RARE mesh__change mesh__step_change(const mesh_plan *p, int step) {
     c.what = 0;
     c.axes = 0;
     c.on = b;
+    c.whole = next < 2 ? b : on < 2 ? a : &p->at[next - 2];
     c.known = mesh_equal(a, b);
-    if (!c.known && on < 2 && next >= 2 && mesh_equal(a, &p->at[next - 2])) {
+    if (!c.known && mesh__is_split_of(p, next, on)) {
         from = mesh__spec_split(&from, a, b);
         c.known = 1;
-    } else if (!c.known && on >= 2 && next < 2 && mesh_equal(b, &p->at[on - 2])) {
+    } else if (!c.known && mesh__is_split_of(p, on, next)) {
         to = mesh__spec_split(&to, b, a);
         c.on = a;
         c.known = 1;
@@ -145,21 +152,19 @@ MESH__RARE void mesh__put_time(mesh__text *t, int64_t ps) {
 /* "over dp,tp": the axes that a step works along; of a split axis its name if all parts do. */
 MESH__RARE void mesh__put_change(mesh__text *t, const mesh_plan *p, int step) {
     mesh__change c = mesh__step_change(p, step);
-    int split = c.on == &p->at[2] || c.on == &p->at[3], i, k = 0, n = 0, end, all;
-    const mesh *whole = split ? c.on - 2 : c.on;
+    int i, k, n = 0, parts, all;
+    uint8_t part[MESH_MAX_AXES];
     if (!c.known) {
         mesh__put(t, "between meshes");
         return;
     }
-    for (i = 0; i < whole->naxes; i++, k = end) {
-        int size = 1;
-        for (end = k, all = 1; end == k || size < whole->axis[i].size; end++) {
-            size *= c.on->axis[end].size;
-            all &= (int)(c.axes >> end & 1);
-        }
-        if (all) mesh__put(t, "%s%s", n++ ? "," : "", whole->axis[i].name);
-        for (; k < end && !all; k++)
-            if (c.axes >> k & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[k].name);
+    for (i = 0; i < c.whole->naxes; i++) {
+        parts = c.on == c.whole ? 1 : mesh__split_axes(c.whole, i, c.on, part);
+        if (c.on == c.whole) part[0] = (uint8_t)i;
+        for (all = parts > 0, k = 0; k < parts; k++) all &= (int)(c.axes >> part[k] & 1);
+        if (all) mesh__put(t, "%s%s", n++ ? "," : "", c.whole->axis[i].name);
+        for (k = 0; k < parts && !all; k++)
+            if (c.axes >> part[k] & 1) mesh__put(t, "%s%s", n++ ? "," : "", c.on->axis[part[k]].name);
     }
     if (!n) mesh__put_char(t, '-');
 }

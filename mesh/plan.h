@@ -189,26 +189,38 @@ MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
     return scratch ? mesh__add64(scratch, 64) : 0; /* 64: alignment */
 }
 
+/* The axes that one axis is split into, outermost first. They are found by where they lie: they may stand in the order of another mesh. */
+MESH__PRIVATE int mesh__split_axes(const mesh *whole, int axis, const mesh *split, uint8_t *list) {
+    const mesh_axis *a = &whole->axis[axis];
+    int n = 0, i, j, k;
+    for (k = a->first; k < a->first + a->modes; k++) {
+        int first = n, shape = whole->mode[k].shape, stride = whole->mode[k].stride;
+        for (i = 0; i < split->naxes; i++) {
+            int at = split->axis[i].modes ? split->mode[split->axis[i].first].stride : 0;
+            if (!at || at % stride || at / stride >= shape) continue;
+            for (j = n++; j > first && split->mode[split->axis[list[j - 1]].first].stride < at; j--)
+                list[j] = list[j - 1];
+            list[j] = (uint8_t)i;
+        }
+    }
+    if (!a->modes && (i = mesh_axis_find(split, a->name)) >= 0) list[n++] = (uint8_t)i;
+    return n;
+}
+
 /* What a spec says of the axes of the mesh whose axes are split. */
 MESH__PRIVATE mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, const mesh *split) {
     mesh_spec r = *s;
-    int i, k = 0, d, n;
-    uint8_t list[MESH_MAX_AXES], first[MESH_MAX_AXES + 1];
+    int i, j, d, n, parts;
+    uint8_t list[MESH_MAX_AXES], part[MESH_MAX_AXES];
     r.naxes = (uint8_t)split->naxes;
-    for (i = 0; i < whole->naxes; i++) {
-        int size = 1;
-        first[i] = (uint8_t)k;
-        do {
-            r.axis[k] = s->axis[i];
-            size *= split->axis[k++].size;
-        } while (size < whole->axis[i].size);
-    }
-    first[i] = (uint8_t)k;
+    for (i = 0; i < split->naxes; i++) r.axis[i] = mesh_replicate();
+    for (i = 0; i < whole->naxes; i++)
+        for (parts = mesh__split_axes(whole, i, split, part), j = 0; j < parts; j++) r.axis[part[j]] = s->axis[i];
     for (d = 0; d < MESH_MAX_DIMS; d++) {
-        int order = 0, j;
-        n = mesh__dim_axes(s, d, list);
-        for (i = 0; i < n; i++)
-            for (j = first[list[i]]; j < first[list[i] + 1]; j++) r.axis[j] = mesh_shard_at(d, order++);
+        int order = 0;
+        for (n = mesh__dim_axes(s, d, list), i = 0; i < n; i++)
+            for (parts = mesh__split_axes(whole, list[i], split, part), j = 0; j < parts; j++)
+                r.axis[part[j]] = mesh_shard_at(d, order++);
     }
     return r;
 }
@@ -216,18 +228,23 @@ MESH__PRIVATE mesh_spec mesh__spec_split(const mesh_spec *s, const mesh *whole, 
 /* Do the shards of every dim divide it? split: of every dim that an axis shards which is split there, so that its parts cut it the same way. */
 MESH__PRIVATE int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_spec *s, const mesh *split) {
     int64_t n[MESH_MAX_DIMS];
-    int i, d, k, matters[MESH_MAX_DIMS];
+    uint8_t part[MESH_MAX_AXES];
+    int i, d, matters[MESH_MAX_DIMS];
     for (d = 0; d < MESH_MAX_DIMS; d++) n[d] = 1, matters[d] = !split;
-    for (i = k = 0; i < m->naxes; i++, k++) {
-        int size = m->axis[i].size, whole = !split || split->axis[k].size == size, part;
-        for (part = split ? split->axis[k].size : size; part < size; part *= split->axis[k].size) k++;
+    for (i = 0; i < m->naxes; i++) {
         if (s->axis[i].kind != MESH_SHARD) continue;
-        n[s->axis[i].dim] *= size;
-        matters[s->axis[i].dim] |= !whole;
+        n[s->axis[i].dim] *= m->axis[i].size;
+        if (split) matters[s->axis[i].dim] |= mesh__split_axes(m, i, split, part) > 1;
     }
     for (d = 0; d < v->ndim; d++)
         if (matters[d] && v->shape[d] % n[d]) return 0;
     return 1;
+}
+
+/* Is at[split] the mesh at[whole] with its axes split? */
+MESH__PRIVATE int mesh__splits(const mesh__search *q, int split, int whole) {
+    return split >= 2 && whole < 2 && q->same[whole + 2][whole + 2] &&
+           (split == whole + 2 || q->same[split][whole + 2]);
 }
 
 /* Can the two layouts of a step be compared axis by axis? A layout on a mesh and one on the same mesh with its axes split can, where
@@ -235,14 +252,12 @@ MESH__PRIVATE int mesh__is_even(const mesh_view *v, const mesh *m, const mesh_sp
 MESH__PRIVATE int mesh__same_axes(const mesh__search *q, int on, int next, mesh_moves *route) {
     const mesh_plan *p = &q->path;
     if (q->same[on][next]) return 1;
-    if (on < 2 && next >= 2 && q->same[on][next - 2] &&
-        mesh__is_even(&p->view, &p->at[on], &route->src.spec, &p->at[next])) {
+    if (mesh__splits(q, next, on) && mesh__is_even(&p->view, &p->at[on], &route->src.spec, &p->at[next])) {
         route->src.spec = mesh__spec_split(&route->src.spec, &p->at[on], &p->at[next]);
         route->src.on = &p->at[next];
         return 1;
     }
-    if (on >= 2 && next < 2 && q->same[on - 2][next] &&
-        mesh__is_even(&p->view, &p->at[next], &route->dst.spec, &p->at[on])) {
+    if (mesh__splits(q, on, next) && mesh__is_even(&p->view, &p->at[next], &route->dst.spec, &p->at[on])) {
         route->dst.spec = mesh__spec_split(&route->dst.spec, &p->at[next], &p->at[on]);
         route->dst.on = &p->at[on];
         return 1;
@@ -257,13 +272,14 @@ MESH__PRIVATE int mesh__same_places(const mesh_spec *a, const mesh_spec *b) {
 }
 
 /* Does a layout shard as the destination does and further, so that every rank can make its part where it will be in the end? */
-MESH__PRIVATE int mesh__refines(const mesh_plan *p, int layout, int same) {
+MESH__PRIVATE int mesh__refines(const mesh__search *q, int layout) {
+    const mesh_plan *p = &q->path;
     mesh_spec to = p->view.to;
     const mesh_spec *s = mesh__layout_spec(p, layout);
     uint8_t inner[MESH_MAX_AXES], outer[MESH_MAX_AXES];
-    int d, i;
-    if (!same) {
-        if (p->step[layout - 1].on != 3 || !mesh__is_even(&p->view, &p->at[1], &to, &p->at[3])) return 0;
+    int d, i, on = p->step[layout - 1].on;
+    if (!q->same[on][1]) {
+        if (!mesh__splits(q, on, 1) || !mesh__is_even(&p->view, &p->at[1], &to, &p->at[3])) return 0;
         to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
     }
     if (s->rule != to.rule && !mesh__is_even(&p->view, mesh__layout_mesh(p, layout), s, NULL)) return 0;
@@ -308,7 +324,7 @@ MESH__PRIVATE int mesh__step_cost(mesh__search *q, int last) {
         mesh__add64(p->bytes, mesh__step_least(p, &route)) > q->best[q->found - 1].bytes)
         return 0;
     *c = mesh__cost_of(p, &route, same, count ? k : -1);
-    c->inside = !last && mesh__refines(p, k + 1, q->same[s->on][1]);
+    c->inside = !last && mesh__refines(q, k + 1);
     s->bytes = c->bytes;
     s->ps = c->ps;
     if (s->kind == MESH_STEP_REDUCE)
@@ -462,8 +478,23 @@ MESH__PRIVATE void mesh__part_name(char *name, const mesh *m, const mesh *r, con
     } while (mesh_axis_find(m, name) >= 0 || mesh_axis_find(r, name) >= 0);
 }
 
-/* Every axis split into factors of `primes` prime factors each, outermost first. Returns 0 if nothing is split, -1 if there are too many. */
-MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes) {
+/* How many of the `shape` ranks `stride` apart lie within the next place where an axis of `other` begins; 1: there is none. */
+MESH__PRIVATE int mesh__cut_below(const mesh *other, int shape, int stride) {
+    int k, end, inner = 1, at;
+    for (k = 0; other && k < other->nmodes; k++)
+        for (end = 0; end < 2; end++) {
+            at = other->mode[k].stride;
+            if (end && at > INT32_MAX / other->mode[k].shape) continue;
+            at *= end ? other->mode[k].shape : 1;
+            if (at % stride == 0 && at / stride > inner && at / stride < shape && shape % (at / stride) == 0)
+                inner = at / stride;
+        }
+    return inner;
+}
+
+/* Every axis split into factors of `primes` prime factors each, outermost first; none reaches across where an axis of `other` (NULL: none)
+   begins. Returns 0 if nothing is split, -1 if there are too many. */
+MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes, const mesh *other) {
     int i, k, n, more = 0;
     mesh__start(r, m);
     for (i = 0; i < m->naxes; i++) {
@@ -472,13 +503,14 @@ MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes) {
             int shape = m->mode[k].shape;
             while (shape > 1) {
                 char name[MESH_NAME_BYTES];
-                int factor = 1, prime = 2;
-                for (n = 0; n < primes && shape > 1; n++) {
-                    while (shape % prime && prime <= shape / prime) prime++;
-                    if (shape % prime) prime = shape;
-                    shape /= prime;
+                int factor = 1, prime = 2, outer = shape / mesh__cut_below(other, shape, m->mode[k].stride);
+                for (n = 0; n < primes && outer > 1; n++) {
+                    while (outer % prime && prime <= outer / prime) prime++;
+                    if (outer % prime) prime = outer;
+                    outer /= prime;
                     factor *= prime;
                 }
+                shape /= factor;
                 if (r->naxes == MESH_MAX_AXES) return -1;
                 mesh__part_name(name, m, r, m->axis[i].name, &part);
                 mesh__axis_add(r, name);
@@ -492,13 +524,13 @@ MESH__PRIVATE int mesh__split_factors(mesh *r, const mesh *m, int primes) {
         }
         more |= parts > 1;
     }
-    return more && !mesh__finish(r);
+    return !mesh__finish(r) && more;
 }
 
 /* Every axis split into its prime factors, or, were that more than 16 axes, into larger ones. Returns 0 if nothing is split. */
 MESH__PRIVATE int mesh__split_primes(mesh *r, const mesh *m, uint32_t *limited) {
     int primes, split;
-    for (primes = 1; (split = mesh__split_factors(r, m, primes)) < 0; primes++) *limited |= MESH_LIMIT_FACTORS;
+    for (primes = 1; (split = mesh__split_factors(r, m, primes, NULL)) < 0; primes++) *limited |= MESH_LIMIT_FACTORS;
     return split;
 }
 
@@ -607,6 +639,30 @@ MESH__PRIVATE void mesh__tails(mesh__search *q, int on, const mesh_spec *here) {
     }
 }
 
+/* Those that a layout shards behind the others, the outermost last. */
+MESH__PRIVATE void mesh__sharded_last(const mesh_spec *like, uint8_t *list, int n) {
+    int i, k;
+    for (i = 1; i < n; i++) {
+        uint8_t axis = list[i];
+        for (k = i; k > 0; k--) {
+            const mesh_place *a = &like->axis[list[k - 1]], *b = &like->axis[axis];
+            if (a->kind != MESH_SHARD || (b->kind == MESH_SHARD && b->order <= a->order)) break;
+            list[k] = list[k - 1];
+        }
+        list[k] = axis;
+    }
+}
+
+/* Where there is no room to scatter further: what is left is reduced whole, on the way. */
+MESH__PRIVATE void mesh__head_whole(mesh__search *q, int on, const mesh_spec *from, uint32_t left) {
+    mesh_spec spec = *from;
+    int i, start = q->path.nsteps;
+    for (i = 0; i < spec.naxes; i++)
+        if (left >> i & 1) spec.axis[i] = mesh_replicate();
+    if (mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
+    mesh__pop(q, start);
+}
+
 /* Reduce over the partial axes, scattering: at once, or an axis at a time, the nearest ranks first or the farthest; with the tensor sliced
    along some of the axes that replicate it. */
 MESH__PRIVATE void mesh__heads(mesh__search *q, int on, const mesh_spec *from, const mesh_spec *like, uint32_t partial,
@@ -616,16 +672,18 @@ MESH__PRIVATE void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
     mesh__form all = mesh__form_of(from);
     mesh_spec spec;
     uint8_t list[MESH_MAX_AXES];
-    int n = mesh__by_stride(m, partial, list), i, d, k, start = p->nsteps, way;
+    int n = mesh__by_stride(m, partial, list), i, d, k, start = p->nsteps, way, even;
     mesh__refine(p, m, &all, partial | slice, like);
     spec = mesh__spec_of(&all, from);
+    even = mesh__is_even(&p->view, m, &spec, NULL);
     if (on == 0) {
         if (mesh__push(q, on, &spec)) mesh__tails(q, on, &spec);
         mesh__pop(q, start);
     }
     if (n < 2) return;
-    for (way = 0; way < (on == 0 ? 2 : 1); way++) {
+    for (way = 0; way < (even ? 1 + (on == 0) : like ? 3 : 2); way++) {
         uint32_t done = ~partial;
+        if (way == 2) mesh__sharded_last(like, list, n); /* the farthest end is taken first */
         for (i = 0; i < n; i++) {
             mesh__form f = all;
             done |= UINT32_C(1) << list[way ? n - 1 - i : i];
@@ -638,6 +696,7 @@ MESH__PRIVATE void mesh__heads(mesh__search *q, int on, const mesh_spec *from, c
             spec = mesh__spec_of(&f, from);
             if (!mesh__push(q, on, &spec)) break;
             if (i < n - 1) mesh__finish_path(q); /* what is left is reduced at the destination */
+            if (i < n - 1 && !even) mesh__head_whole(q, on, &spec, partial & ~done);
         }
         if (i == n) mesh__tails(q, on, &spec);
         mesh__pop(q, start);
@@ -995,16 +1054,36 @@ MESH__PRIVATE int mesh__split_dims(mesh_plan *p) {
     return v->ndim > p->ndim;
 }
 
+/* Two meshes of the same ranks whose axes can be split into the same ones: both are, and a layout on either can be compared with one on the other. */
+MESH__PRIVATE int mesh__split_alike(mesh_plan *p) {
+    const mesh *src = &p->at[0], *dst = &p->at[1];
+    mesh_digits a, b;
+    int i;
+    if (mesh_equal(src, dst) || src->size != dst->size || src->origin != dst->origin || !mesh__same_table(src, dst) ||
+        mesh__split_factors(&p->at[2], src, 1, dst) < 0 || mesh__split_factors(&p->at[3], dst, 1, src) < 0)
+        return 0;
+    a.n = b.n = 0;
+    for (i = 0; i < p->at[2].nmodes; i++) mesh__digit_add(&a, p->at[2].mode[i].shape, p->at[2].mode[i].stride);
+    for (i = 0; i < p->at[3].nmodes; i++) mesh__digit_add(&b, p->at[3].mode[i].shape, p->at[3].mode[i].stride);
+    mesh__digits_order(&a);
+    mesh__digits_order(&b);
+    for (i = 0; i < a.n && a.n == b.n; i++)
+        if (a.digit[i].shape != b.digit[i].shape || a.digit[i].stride != b.digit[i].stride) return 0;
+    p->at[2] = p->at[3];
+    return a.n == b.n && mesh__is_even(&p->view, src, &p->view.from, &p->at[2]) &&
+           mesh__is_even(&p->view, dst, &p->view.to, &p->at[3]);
+}
+
 /* All that one view of the tensor offers. */
 MESH__PRIVATE void mesh__search_view(mesh__search *q) {
     mesh_plan *p = &q->path;
-    int i, k, split;
-    split = mesh__split_primes(&p->at[2], &p->at[0], &q->limited) &&
-            mesh__is_even(&p->view, &p->at[0], &p->view.from, &p->at[2]);
+    int i, k, split, alike = mesh__split_alike(p);
+    split = alike || (mesh__split_primes(&p->at[2], &p->at[0], &q->limited) &&
+                      mesh__is_even(&p->view, &p->at[0], &p->view.from, &p->at[2]));
     if (!split) mesh__start(&p->at[2], NULL);
     q->same[2][2] = split;
-    split = mesh__split_primes(&p->at[3], &p->at[1], &q->limited) &&
-            mesh__is_even(&p->view, &p->at[1], &p->view.to, &p->at[3]);
+    split = alike || (mesh__split_primes(&p->at[3], &p->at[1], &q->limited) &&
+                      mesh__is_even(&p->view, &p->at[1], &p->view.to, &p->at[3]));
     if (!split) mesh__start(&p->at[3], NULL);
     q->same[3][3] = split;
     for (i = 0; i < 4; i++)
