@@ -118,11 +118,10 @@ MESH__RARE mesh_status mesh__bucket_prepare(mesh_comm *c, mesh__bucket *k, const
     int n = k->end - k->first;
     memset(&why, 0, sizeof why);
     mesh__impl(c)->preparing = 1;
-    status = mesh__redistribute_start(c, NULL, src + k->first, dst + k->first, n, NULL, &k->request, &why);
+    status = mesh__redistribute_start(c, NULL, src + k->first, dst + k->first, n, k->first, NULL, &k->request, &why);
     if (status == MESH_OK || c->failed) return status;
-    return mesh__comm_broken(c, status, why.rank < 0 ? c->transport->rank : why.rank,
-                             n > 1 ? "mesh_buckets_open: tensors %d to %d: %s" : "mesh_buckets_open: tensor %d%d: %s",
-                             k->first, n > 1 ? k->end - 1 : 0, why.text);
+    return mesh__comm_broken(c, status, why.rank < 0 ? c->transport->rank : why.rank, "mesh_buckets_open: %s",
+                             why.text);
 }
 
 MESH__RARE mesh_status mesh__buckets_check(mesh_comm *c, const mesh_buckets *b, const mesh_tensor *src,

@@ -745,6 +745,7 @@ MESH__PRIVATE void mesh__trace(mesh__engine *e, const mesh__op *op) {
            : op->schedule.call.op < MESH_OP_COUNT               ? mesh_op_name((mesh_op)op->schedule.call.op)
                                                                 : "user op";
     v.group = mesh_group_of(&c->on, op->group->axes, e->t->rank);
+    v.first = mesh_rank_at(&op->group->on, 0);
     v.ranks = op->group->on.size;
     v.slot = (int)op->slot;
     v.status = op->status;

@@ -364,11 +364,11 @@ MESH__PRIVATE mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
     return mesh__plan_reducible(p, err);
 }
 
-/* Plans, if there are none yet, and tasks. err says which tensor. */
+/* Plans, if there are none yet, and tasks. err says which tensor: `number` is the first one's; -1: 0, and a single one has none. */
 MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
-                                           int count, mesh_error *err) {
-    int i, k, rank = c->transport->rank;
+                                           int count, int number, mesh_error *err) {
+    int i, k, rank = c->transport->rank, first = number < 0 ? 0 : number;
     for (i = 0; i < count; i++) {
         mesh_status status = MESH_OK;
         mesh_error why;
@@ -406,16 +406,16 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
                                     : "neither is a part of the other there, or what arrives is another summand "
                                       "of what is still to be sent; give it memory of its own");
         if (status != MESH_OK) {
-            if (count > 1)
-                mesh__fail(err, status, why.rank, "tensor %d: %s", i, why.text);
+            if (count > 1 || number >= 0)
+                mesh__fail(err, status, why.rank, "tensor %d: %s", first + i, why.text);
             else if (err)
                 *err = why;
             return status;
         }
         for (k = 0; k < i && count <= 256; k++)
             if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
-                return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other", k,
-                                  i);
+                return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other",
+                                  first + k, first + i);
         call.dtype = (int)src[i].dtype;
         t->width = (int)mesh__swap_width(&call);
     }
@@ -605,8 +605,8 @@ MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
 }
 
 MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
-                                                   const mesh_tensor *dst, int count, int64_t *scratch, mesh_request *r,
-                                                   mesh_error *err) {
+                                                   const mesh_tensor *dst, int count, int number, int64_t *scratch,
+                                                   mesh_request *r, mesh_error *err) {
     mesh_transport *t = c->transport;
     mesh__builder b;
     mesh__op *op = NULL;
@@ -626,7 +626,7 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     if (!task || (!made && !plans) || !b.head)
         status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d plans", count);
     else
-        status = mesh__tasks_make(c, task, made, plans, src, dst, count, err);
+        status = mesh__tasks_make(c, task, made, plans, src, dst, count, number, err);
     if (status == MESH_OK && count == 1 && r && mesh__as_collective(c, task, src, dst, &call, axes, sizeof axes)) {
         mesh_transport_free(t, b.head);
         mesh_transport_free(t, made);
@@ -676,7 +676,7 @@ MESH__PRIVATE mesh_status mesh__redistribute_call_inside(mesh_comm *c, const mes
     if (count == 1 && !plans && (op = mesh__redistribute_asked(c, src, dst)) != NULL)
         return mesh__call_launch(c, op, r);
     memset(&why, 0, sizeof why);
-    status = mesh__redistribute_start(c, plans, src, dst, count, NULL, r, &why);
+    status = mesh__redistribute_start(c, plans, src, dst, count, -1, NULL, r, &why);
     if (status != MESH_OK && !c->failed) return mesh__refuse(c, status, kind, NULL, "%s", why.text);
     return status;
 }
@@ -714,7 +714,7 @@ MESH_API mesh_status mesh_redistribute_scratch_bytes(mesh_comm *c, const mesh_te
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_redistribute_scratch_bytes: %d tensors, %s", count,
                           !nbytes ? "and nbytes is NULL" : "and a list that is NULL, or fewer than none");
     if ((status = mesh__enter(c->transport, err, "redistribute_scratch_bytes")) != MESH_OK) return status;
-    status = mesh__redistribute_start(c, NULL, src, dst, count, nbytes, NULL, &why);
+    status = mesh__redistribute_start(c, NULL, src, dst, count, -1, nbytes, NULL, &why);
     mesh__leave(c->transport);
     return status == MESH_OK ? status
                              : mesh__fail(err, status, why.rank, "mesh_redistribute_scratch_bytes: %s", why.text);

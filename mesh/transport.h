@@ -365,10 +365,10 @@ enum {
 /* An operation that has ended, for who listens (mesh_transport.trace). Texts live during the call only. */
 typedef struct mesh_trace_event {
     const char *call, *comm, *axes, *dtype, *op; /* "all_reduce", the comm's name, ...; op "" where there is none */
-    int group, ranks;                            /* which of the groups along the axes (mesh_group_of), and its size */
-    int slot;                                    /* operations under way at once have different ones */
+    int group, first, ranks; /* which of the groups along the axes (mesh_group_of), its first rank, and its size */
+    int slot;                /* operations under way at once have different ones */
     mesh_status status;
-    uint32_t comm_id, sequence; /* sequence 0: point to point */
+    uint32_t comm_id, sequence; /* comms without a common rank may have one id; sequence 0: point to point */
     uint64_t count;             /* elements, as called */
     uint64_t sent, received;    /* payload bytes of this rank */
     int64_t start, end;         /* ns on the transport's clock */

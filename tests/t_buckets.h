@@ -219,38 +219,45 @@ static void test_buckets_early(void) {
 static void buckets_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {8};
     static const char *const said[] = {
-        "mesh_buckets_open: tensors 0 to 1: tensor 1: source: the data is NULL",
+        "mesh_buckets_open: tensor 1: source: the data is NULL", /* in a bucket of its own */
         "mesh_buckets_open: tensor 1 is of bucket 2, the one before it of 3",
-        "mesh_buckets_open: 2 tensors, and a list is NULL",
+        "mesh_buckets_open: 3 tensors, and a list is NULL",
         "mesh_buckets_open: -1 tensors, and a list has none or more",
-        "mesh_buckets_open: 2 tensors, and the buckets are NULL",
+        "mesh_buckets_open: 3 tensors, and the buckets are NULL",
+        "", /* no call is wrong in itself */
+        "mesh_buckets_open: what tensor 1 or 2 receives overlaps the other",
+        "mesh_buckets_open: tensor 2: source: the data is NULL", /* the second of its bucket */
     };
-    int what;
+    int what, i;
     (void)ctx;
-    for (what = 0; what < 6; what++) {
-        static const int falling[2] = {3, 2}, together[2] = {1, 1}, apart[2] = {1, 2};
+    for (what = 0; what < 8; what++) {
+        static const int falling[3] = {3, 2, 2}, together[3] = {1, 1, 1}, apart[3] = {1, 2, 2}, alone[3] = {1, 2, 3};
         int bad = t->rank == 1;
         mesh_buckets_desc desc = MESH_ZERO;
-        mesh_tensor src[2], dst[2];
+        mesh_tensor src[3], dst[3];
         mesh_buckets b;
         mesh_comm c;
         mesh_error err;
-        float in[2][8] = {{0}}, out[2][8];
+        float in[3][8] = {{0}}, out[3][8];
         mesh_status status;
         if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
         CHECK_OK(mesh_tensor_make(&src[0], &c.on, "x:P(sum)", MESH_F32, 1, shape, &err), err);
         CHECK_OK(mesh_tensor_make(&dst[0], &c.on, "x:I", MESH_F32, 1, shape, &err), err);
-        src[1] = src[0], dst[1] = dst[0];
-        src[0].data = in[0], src[1].data = in[1], dst[0].data = out[0], dst[1].data = out[1];
+        src[1] = src[2] = src[0], dst[1] = dst[2] = dst[0];
+        for (i = 0; i < 3; i++) src[i].data = in[i], dst[i].data = out[i];
+        desc.bucket = apart;
         if (what == 0 && bad) src[1].data = NULL;
+        if (what == 0) desc.bucket = alone;
         if (what == 1 && bad) desc.bucket = falling;
+        if (what == 6 && bad) dst[2].data = dst[1].data;
+        if (what == 7 && bad) src[2].data = NULL;
         if (what == 5) desc.bucket = bad ? together : apart;
         status = mesh_buckets_open(what == 4 && bad ? NULL : &b, &c, what == 2 && bad ? NULL : src, dst,
-                                   what == 3 && bad ? -1 : 2, &desc);
+                                   what == 3 && bad ? -1 : 3, &desc);
         if (what == 5) {
             CHECK_INT(status, MESH_OK);
             status = mesh_buckets_ready(&b, 0);
-            if (status == MESH_OK) status = mesh_buckets_ready(&b, 1);
+            for (i = 1; i < 3 && status == MESH_OK; i++) status = mesh_buckets_ready(&b, i);
             if (status == MESH_OK) status = mesh_buckets_wait(&b, -1);
             CHECK_INT(status, MESH_ERR_MISMATCH);
             status = mesh_buckets_close(&b); /* OK: none of them was under way */
@@ -259,7 +266,7 @@ static void buckets_refused_rank(mesh_transport *t, void *ctx) {
         } else {
             if (!bad && status == MESH_OK) { /* it came to know later */
                 status = mesh_buckets_ready(&b, 0);
-                if (status == MESH_OK) status = mesh_buckets_ready(&b, 1);
+                for (i = 1; i < 3 && status == MESH_OK; i++) status = mesh_buckets_ready(&b, i);
                 if (status == MESH_OK) status = mesh_buckets_wait(&b, -1);
                 mesh_buckets_close(&b);
             }

@@ -154,7 +154,8 @@ static void trace_directory(char *dir, size_t cap) {
     snprintf(dir, cap, "%s/mesh-trace-%ld", base && *base ? base : "/tmp", (long)getpid());
 }
 static void trace_remove(const char *dir) {
-    static const char *const names[] = {"rank-0.json", "rank-1.json", "rank-2.json", "trace.json", "said"};
+    static const char *const names[] = {"rank-0.json", "rank-1.json", "rank-2.json",
+                                        "rank-3.json", "trace.json",  "said"};
     char path[1100];
     size_t i;
     for (i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -282,6 +283,48 @@ static void test_trace_alone(void) {
     }
 }
 
+/* Two comms without a common rank, of one id and of names of their own: their collectives are not taken for one another's. */
+static void trace_halves_rank(mesh_transport *t, void *ctx) {
+    static const char *const names[] = {"prefill", "de\"code"};
+    mesh_comm c, half;
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_error err;
+    int k, x = 1, size = 2, me = t->rank;
+    mesh_desc at = MESH_ZERO;
+    mesh m;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=4", NULL, 60 * SECOND)) return;
+    at.shape = &size, at.naxes = 1, at.origin = me / 2 * 2;
+    d.name = names[me / 2];
+    CHECK_OK(mesh_make(&m, &at, &err), err);
+    CHECK_OK(mesh_comm_open(&half, t, &m, &d, &err), err);
+    for (k = 0; k < TRACE_TIMES + 5 * (me / 2); k++)
+        CHECK_OK(mesh_all_reduce(&half, NULL, &x, &x, 1, MESH_I32, MESH_MAX), half.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&half);
+    mesh_comm_close(&c);
+}
+static void test_trace_halves(void) {
+    char dir[512], path[1100], said[8192], want[120], *last;
+    trace_directory(dir, sizeof dir);
+    setenv("MESH_TRACE", dir, 1);
+    run_world(UNIX, 4, trace_halves_rank, NULL);
+    CHECK_INT(trace_said(dir, said, sizeof said), 0);
+    snprintf(want, sizeof want, "\nlast to come, of %d collectives:\n", 2 * TRACE_TIMES + 5 + 1);
+    CHECK_HAS(said, want);
+    CHECK_HAS(said, "\nprefill ");
+    CHECK_HAS(said, "\nde_code ");
+    snprintf(path, sizeof path, "%s/rank-3.json", dir); /* its collectives have one rank left, and are counted apart */
+    remove(path);
+    CHECK_INT(trace_said(dir, said, sizeof said), 0);
+    snprintf(want, sizeof want, "\nlast to come, of %d collectives (%d more are not in the files of all their ranks):\n", TRACE_TIMES,
+             TRACE_TIMES + 5 + 1);
+    CHECK_HAS(said, want);
+    last = strstr(said, "(all_reduce on ");
+    CHECK(last && strstr(last, "of prefill, sequence "));
+    trace_remove(dir);
+}
+
 /* On the simulator all clocks are one, but for what trace_epoch says. Ranks learn rank 0's from the first rank of a comm, if that one knows. */
 typedef struct clock_heard {
     int times;
@@ -367,6 +410,7 @@ static const test_case comm_tests[] = {
     {"conformance/able", test_conform_able, 0},
     {"trace/clocks", test_trace_clocks, 0},
     {"trace/alone", test_trace_alone, 0},
+    {"trace/halves", test_trace_halves, 0},
     {"trace/chain", test_trace_chain, 0},
     {"trace/absent", test_trace_absent, 0},
 };

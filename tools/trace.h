@@ -10,8 +10,8 @@ enum { TRACE_MOST_RANKS = 1 << 16 };
 #define TRACE_MOST_US (INT64_MAX / 4000)
 
 typedef struct trace_event {
-    char call[32], axes[304];
-    int rank, group, ranks, status;
+    char call[32], axes[304], named[32];
+    int rank, group, first, ranks, status;
     unsigned comm, sequence;
     double ts, us;
     unsigned long long sent, received;
@@ -37,10 +37,10 @@ static int trace_read_line(const char *line, trace_event *v) {
     if (sscanf(
             line,
             "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%3d,\"dur\":%lld.%3d,\"name\":\"%31[^\"]\",\"cat\":\"%303[^\"]\",\"args\":{\"comm\":%u,"
-            "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":%*[^,],\"op\":%*[^,],"
+            "\"named\":\"%31[^\"]\",\"group\":%d,\"first\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":%*[^,],\"op\":%*[^,],"
             "\"status\":%d",
-            &v->rank, &slot, &ts, &ts_ns, &dur, &dur_ns, v->call, v->axes, &v->comm, &v->group, &v->ranks, &v->sequence,
-            &count, &v->sent, &v->received, &v->status) != 16)
+            &v->rank, &slot, &ts, &ts_ns, &dur, &dur_ns, v->call, v->axes, &v->comm, v->named, &v->group, &v->first,
+            &v->ranks, &v->sequence, &count, &v->sent, &v->received, &v->status) != 18)
         return 0;
     if (v->rank < 0 || v->rank >= TRACE_MOST_RANKS || ts_ns < 0 || dur_ns < 0) return 0;
     v->ts = (double)ts + ts_ns / 1000.0;
@@ -148,39 +148,46 @@ static int trace_read(const char *path, trace_events *all, trace_clocks *clocks,
 
 static int trace_by_kind(const void *a, const void *b) {
     const trace_event *x = (const trace_event *)a, *y = (const trace_event *)b;
-    int d = strcmp(x->axes, y->axes);
+    int d = strcmp(x->named, y->named);
+    if (!d) d = strcmp(x->axes, y->axes);
     if (!d) d = strcmp(x->call, y->call);
     return d ? d : (x->us > y->us) - (x->us < y->us);
 }
 
 static void trace_table(const trace_event *v, size_t n) {
     size_t first, last, i;
-    printf("%-16s %-20s %8s %14s %10s %10s %10s %10s\n", "axes", "call", "count", "bytes sent", "min us", "mean us",
-           "p99 us", "max us");
+    printf("%-12s %-16s %-20s %8s %14s %10s %10s %10s %10s\n", "comm", "axes", "call", "count", "bytes sent", "min us",
+           "mean us", "p99 us", "max us");
     for (first = 0; first < n; first = last) {
         double sum = 0;
         unsigned long long sent = 0;
         size_t failed = 0;
-        for (last = first; last < n && !strcmp(v[last].axes, v[first].axes) && !strcmp(v[last].call, v[first].call);
+        for (last = first; last < n && !strcmp(v[last].named, v[first].named) && !strcmp(v[last].axes, v[first].axes) &&
+                           !strcmp(v[last].call, v[first].call);
              last++) {}
         for (i = first; i < last; i++) sum += v[i].us, sent += v[i].sent, failed += v[i].status != 0;
-        printf("%-16s %-20s %8zu %14llu %10.1f %10.1f %10.1f %10.1f", v[first].axes, v[first].call, last - first, sent,
-               v[first].us, sum / (double)(last - first), v[first + ((last - first) * 99 + 99) / 100 - 1].us,
-               v[last - 1].us);
+        printf("%-12s %-16s %-20s %8zu %14llu %10.1f %10.1f %10.1f %10.1f", v[first].named, v[first].axes,
+               v[first].call, last - first, sent, v[first].us, sum / (double)(last - first),
+               v[first + ((last - first) * 99 + 99) / 100 - 1].us, v[last - 1].us);
         if (failed) printf("  %zu failed", failed);
         puts("");
     }
 }
 
-/* The events of one collective side by side, its first rank first. */
-static int trace_by_collective(const void *a, const void *b) {
-    const trace_event *x = (const trace_event *)a, *y = (const trace_event *)b;
+/* Order of collectives; 0: two events are of one. Comms with one id have no rank in common: their groups begin elsewhere. */
+static int trace_collective(const trace_event *x, const trace_event *y) {
     int d;
     if (x->comm != y->comm) return x->comm < y->comm ? -1 : 1;
     if ((d = strcmp(x->axes, y->axes)) != 0) return d;
     if (x->group != y->group) return x->group < y->group ? -1 : 1;
-    if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
-    return (x->ts > y->ts) - (x->ts < y->ts);
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+/* The events of one collective side by side, its first rank first. */
+static int trace_by_collective(const void *a, const void *b) {
+    const trace_event *x = (const trace_event *)a, *y = (const trace_event *)b;
+    int d = trace_collective(x, y);
+    return d ? d : (x->ts > y->ts) - (x->ts < y->ts);
 }
 
 typedef struct trace_late {
@@ -199,7 +206,7 @@ static int trace_by_lateness(const void *a, const void *b) {
 static void trace_stragglers(trace_event *v, size_t n) {
     trace_late *late;
     size_t first, last, i;
-    int most = 0, shown = 0, collectives = 0;
+    int most = 0, shown = 0, collectives = 0, in_part = 0;
     for (i = 0; i < n; i++)
         if (v[i].rank > most) most = v[i].rank;
     late = (trace_late *)calloc((size_t)most + 1, sizeof *late);
@@ -208,10 +215,12 @@ static void trace_stragglers(trace_event *v, size_t n) {
     qsort(v, n, sizeof *v, trace_by_collective);
     for (first = 0; first < n; first = last) {
         const trace_event *w = &v[first];
-        for (last = first; last < n && v[last].comm == w->comm && !strcmp(v[last].axes, w->axes) &&
-                           v[last].group == w->group && v[last].sequence == w->sequence;
-             last++) {}
-        if (w->sequence == 0 || last - first < 2 || (int)(last - first) != w->ranks) continue;
+        for (last = first; last < n && !trace_collective(&v[last], w); last++) {}
+        if (w->sequence == 0 || w->ranks < 2) continue;
+        if ((int)(last - first) != w->ranks) {
+            in_part++;
+            continue;
+        }
         collectives++;
         w = &v[last - 1];
         {
@@ -223,13 +232,15 @@ static void trace_stragglers(trace_event *v, size_t n) {
         }
     }
     qsort(late, (size_t)most + 1, sizeof *late, trace_by_lateness);
-    printf("\nlast to come, of %d collectives:\n", collectives);
+    printf("\nlast to come, of %d collectives", collectives);
+    if (in_part) printf(" (%d more are not in the files of all their ranks)", in_part);
+    puts(":");
     for (i = 0; i <= (size_t)most && shown < 8; i++, shown++)
         if (late[i].times)
             printf(
-                "  rank %-4d %6ld times, %12.1f us after the one before it, at worst %.1f us (%s on %s, sequence %u)\n",
+                "  rank %-4d %6ld times, %12.1f us after the one before it, at worst %.1f us (%s on %s of %s, sequence %u)\n",
                 late[i].rank, late[i].times, late[i].us, late[i].worst, late[i].worst_in.call, late[i].worst_in.axes,
-                late[i].worst_in.sequence);
+                late[i].worst_in.named, late[i].worst_in.sequence);
     free(late);
 }
 
@@ -244,17 +255,21 @@ static void trace_say_clocks(const trace_clocks *c) {
     puts("");
 }
 
-/* The job of the first rank that says one: rank 0's, but where its file is empty. `first` is that rank's file. */
+/* The job of the first rank that says one: rank 0's, but where its file is empty. `first` is that rank's file; of none: one that is no trace, or "". */
 static int trace_of_job(const char *dir, char *job, size_t cap, char *first, size_t room) {
     DIR *d = opendir(dir);
     struct dirent *entry;
     long least = TRACE_MOST_RANKS;
+    first[0] = 0;
     while (d && (entry = readdir(d)) != NULL) {
         char path[1024], other[64], *end;
         long its = !strncmp(entry->d_name, "rank-", 5) ? strtol(entry->d_name + 5, &end, 10) : -1;
         if (its < 0 || its >= least || strcmp(end, ".json")) continue;
         snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
-        if (!trace_job(path, other, sizeof other)) continue;
+        if (!trace_job(path, other, sizeof other)) {
+            if (least == TRACE_MOST_RANKS) snprintf(first, room, "%.60s", entry->d_name);
+            continue;
+        }
         least = its;
         snprintf(job, cap, "%s", other);
         snprintf(first, room, "rank-%ld.json", its);
@@ -295,7 +310,8 @@ static int trace_merge(const char *dir) {
         return 1;
     }
     if (!trace_of_job(dir, job, sizeof job, of, sizeof of)) {
-        fprintf(stderr, "mesh trace: no trace in %s: run the job with MESH_TRACE=%s\n", dir, dir);
+        fprintf(stderr, "mesh trace: %s%s in %s: run the job with MESH_TRACE=%s\n", of[0] ? of : "no trace",
+                of[0] ? " is no trace, and no other is" : "", dir, dir);
         closedir(d);
         return 1;
     }

@@ -233,7 +233,7 @@ static void conf_redistribute(mesh_comm *comm, conf_random *r, int most) {
         }
     }
     if (given)
-        CONFORM(mesh__redistribute_start(comm, plan, src, dst, 1, &scratch, NULL, &err) == MESH_OK, err.text);
+        CONFORM(mesh__redistribute_start(comm, plan, src, dst, 1, -1, &scratch, NULL, &err) == MESH_OK, err.text);
     else
         CONFORM(mesh_redistribute_scratch_bytes(comm, src, dst, n, &scratch, &err) == MESH_OK, err.text);
     if (n == 1 && mesh__is_little()) CONFORM(scratch <= bound, text);

@@ -519,14 +519,19 @@ MESH__RARE void mesh_socket__traced(mesh_socket__impl *s) {
 MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
     int64_t ns = v->start + s->net->base.trace_epoch;
+    char name[32];
+    size_t i;
+    snprintf(name, sizeof name, "%s", v->comm[0] ? v->comm : "comm");
+    for (i = 0; name[i]; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == '"' || name[i] == '\\') name[i] = '_';
     fprintf(
         s->trace,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
-        "\"group\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
+        "\"named\":\"%s\",\"group\":%d,\"first\":%d,\"ranks\":%d,\"sequence\":%u,\"count\":%llu,\"sent\":%llu,\"received\":%llu,\"dtype\":\"%s\",\"op\":\"%s\",\"status\":%d}}",
         s->net->base.rank, v->slot, (long long)(ns / 1000), (int)(ns % 1000), (long long)((v->end - v->start) / 1000),
-        (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, v->group, v->ranks, v->sequence,
-        (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received, v->dtype, v->op,
-        (int)v->status);
+        (int)((v->end - v->start) % 1000), v->call, v->axes, v->comm_id, name, v->group, v->first, v->ranks,
+        v->sequence, (unsigned long long)v->count, (unsigned long long)v->sent, (unsigned long long)v->received,
+        v->dtype, v->op, (int)v->status);
     mesh_socket__traced(s);
 }
 
