@@ -38,7 +38,8 @@ CONVENTIONS
     Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush
     subnormal numbers in the whole program, reductions included.
     Ranks of a group call its operations in the same order. Different groups may be served in any order, as long as no cycle of
-    waiting ranks arises. avg divides the sum by the group's size. f16 and bf16 accumulate in f32, rounded once per hop.
+    waiting ranks arises. avg divides the sum by the group's size. f16 and bf16 accumulate in f32, rounded once per hop: in f16 a sum above
+    65504 is inf, and its average too (scale before, or use f32).
     On CPU transports a reduction has the same bits on every rank of the group and from run to run (NaN payloads excepted). min and max
     of a NaN are a NaN. Buffers are aligned to their dtype. Numbers travel little-endian, MESH_BYTES as they are.
 

@@ -426,9 +426,11 @@ MESH__PRIVATE mesh_status mesh__halo_check(mesh_comm *c, const mesh_halo *h, con
         before = h->periodic[k] || (axis[k] >= 0 && at[axis[k]] > 0); /* is there a neighbour? */
         behind = h->periodic[k] || (axis[k] >= 0 && at[axis[k]] + 1 < c->on.axis[axis[k]].size);
         if ((behind && inner < low) || (before && inner < high))
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL,
-                                "dim %d: an interior of %l cannot fill a neighbour's halo of %l; use fewer ranks there",
-                                k, inner, behind && inner < low ? low : high);
+            return mesh__refuse(
+                c, MESH_ERR_ARGUMENT, kind, NULL,
+                "dim %d: an interior of %l cannot fill a neighbour's halo of %l; use fewer ranks there, or "
+                "cut it \"balanced\", which leaves the last ranks no less than others",
+                k, inner, behind && inner < low ? low : high);
         if (h->shape[k] && total > INT64_MAX / h->shape[k])
             return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, NULL, "dim %d: the array's bytes overflow", k);
         total *= h->shape[k];

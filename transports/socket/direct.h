@@ -425,9 +425,11 @@ MESH__PRIVATE mesh_status mesh_socket__direct_open(mesh_socket__impl *s, mesh_so
     if (mesh_socket__list_cell(s->shared, g->id, (uint64_t)((unsigned char *)cell - s->shared->base), readers))
         return MESH_OK;
     mesh_socket__heap_give(s, cell);
-    return mesh__fail(why, MESH_ERR_MEMORY, -1,
-                      "mesh_socket: this rank has %d groups open on one host, and can have no more; close comms",
-                      (int)MESH_SOCKET__LISTED);
+    return mesh__fail(
+        why, MESH_ERR_MEMORY, -1,
+        "mesh_socket: this rank has %d groups open on one host, and can have no more; close comms, or let the job do "
+        "without shared memory (MESH_SOCKET_LANES=unix)",
+        (int)MESH_SOCKET__LISTED);
 }
 
 /* Who still reads its cell, or is going to, may do so. Returns 1 where the handle lives until then. */
