@@ -462,9 +462,10 @@ MESH__PRIVATE mesh_status mesh__votes_cast(mesh__votes *v, mesh__save *s, const 
         saved = &s->catalog.tensor[k];
         if (v->mine[k] >= 0) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q stands in the list twice", list[i].name);
         if (saved->dtype != (int)t->dtype || mesh__shape_differs(saved, t))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q is %s here and %s on another rank", list[i].name,
-                              mesh__show_shape((int)t->dtype, t->layout.ndim, t->layout.shape).text,
-                              mesh__show_shape(saved->dtype, saved->ndim, saved->shape).text);
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q is %s here and %s on rank %d, the first of its mesh",
+                              list[i].name, mesh__show_shape((int)t->dtype, t->layout.ndim, t->layout.shape).text,
+                              mesh__show_shape(saved->dtype, saved->ndim, saved->shape).text,
+                              mesh_rank_at(t->layout.on, 0));
         v->mine[k] = i;
         v->holders[k] = UINT64_C(1) << MESH__VOTES_SHIFT | (uint64_t)t->layout.on->size;
         v->low[k] = v->high[k] = mesh__vote(t);

@@ -715,8 +715,8 @@ static void saved_lists_rank(mesh_transport *t, void *ctx) {
 static void test_checkpoint_lists(void) {
     static const lists_case cases[] = {
         {0, NULL, MESH_OK},
-        {1, "\"both\" is f32 [5,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
-        {2, "\"both\" is i32 [6,4] here and f32 [6,4] on another rank", MESH_ERR_ARGUMENT},
+        {1, "\"both\" is f32 [5,4] here and f32 [6,4] on rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
+        {2, "\"both\" is i32 [6,4] here and f32 [6,4] on rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
         {3, "here, and otherwise on rank 0", MESH_ERR_MISMATCH},
         {4, "\"both\" stands in the lists of 3 ranks, but its mesh \"pp=2,dp=2\" has 4: rank 3 has it not", MESH_ERR_ARGUMENT},
         {5, "rank 3: \"nobody\" is not in the list of rank 0, the first of its mesh", MESH_ERR_ARGUMENT},
