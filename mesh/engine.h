@@ -192,7 +192,8 @@ typedef struct mesh__roll {
     int64_t until;
     int final;                         /* its deadline has passed; else only disagreement is looked for */
     int chased;                        /* a search has begun for who keeps the absent from it */
-    int answers, absent, first_absent; /* absent: how many have not called it */
+    uint32_t together, called; /* operations whose end may be told with op's, from it on; of these, what all have called */
+    int answers, absent, first_absent; /* absent: how many have called no more than that, where it is not all */
     int gone, first_gone;              /* how many have closed their transport, or were lost, and cannot be asked */
     int lost;                          /* first_gone was lost */
     uint64_t heard[16];                /* bits: indices that have answered */
@@ -352,6 +353,11 @@ MESH__PRIVATE uint32_t mesh__sequence(uint64_t channel) { return channel & MESH_
 /* Has a count come to `to`? 0: nothing to come to. Counts wrap, sequences at half of that. */
 MESH__INLINE int mesh__come_to(uint32_t count, uint32_t to) { return !to || count - to < MESH__TAGGED; }
 MESH__INLINE int mesh__sequence_come_to(uint32_t sequence, uint32_t to) { return (sequence - to) << 1 < MESH__TAGGED; }
+
+/* How many operations there are from one on to where a group has come; 0: it has not come to it. */
+MESH__PRIVATE uint32_t mesh__sequence_from(uint32_t sequence, uint32_t from) {
+    return mesh__sequence_come_to(sequence, from) ? ((sequence - from) & ~MESH__TAGGED) + 1 : 0;
+}
 
 /* "all_reduce(4 x f32, sum) on axis "dp", sequence 7" */
 MESH__PRIVATE void mesh__put_record(mesh__text *t, const mesh__record *r) {

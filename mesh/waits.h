@@ -21,7 +21,7 @@ enum { MESH__ROLL_NS = 1000000000 }; /* for the answers to a roll call, at most;
     X(MESH__MSG_ASK, MESH__ASK_BYTES, mesh__answer)               /* what are you in? */           \
     X(MESH__MSG_SAY, MESH__SAY_HEAD, mesh__say_heard)             /* this; for these I wait */     \
     X(MESH__MSG_ROLL, MESH__ROLL_BYTES, mesh__roll_answer)        /* have you called this too? */  \
-    X(MESH__MSG_HERE, MESH__HERE_BYTES, mesh__roll_heard)         /* yes, or what I am in */       \
+    X(MESH__MSG_HERE, MESH__HERE_BYTES, mesh__roll_heard)         /* so much from it on; I am in */ \
     X(MESH__MSG_CLOCK, MESH__CLOCK_BYTES, mesh__clock_answer)     /* what time is it on rank 0? */ \
     X(MESH__MSG_TIME, MESH__TIME_BYTES, mesh__clock_heard)        /* this, so far as I know */     \
     X(MESH__MSG_HOSTS, MESH__HOSTS_HEAD + 1, mesh__hosts_told)    /* who shares a host */
@@ -32,26 +32,36 @@ enum { MESH__MSG_NONE, MESH__MESSAGES(MESH_X) MESH__MSG_END };
 
 /* ---- // >>what this rank has posted ---- */
 
+/* Whose channel it is here; NULL: nobody's. */
+MESH__PRIVATE const mesh__group *mesh__channel_group(const mesh__engine *e, uint64_t channel) {
+    int i, k = (int)(channel >> 32 & 255);
+    for (i = 0; i < e->ncomms; i++)
+        if (e->comm[i]->id == (uint32_t)(channel >> 40) && k < mesh__impl(e->comm[i])->ngroups)
+            return mesh__impl(e->comm[i])->group[k];
+    return NULL;
+}
+
+/* How many collectives of a group this rank has called, from that of a channel on. */
+MESH__RARE uint32_t mesh__called_from(const mesh__engine *e, uint64_t channel) {
+    const mesh__group *g = mesh__channel_group(e, channel);
+    return g ? mesh__sequence_from(g->sequence, mesh__sequence(channel)) : 0;
+}
+
 /* Sends to and receives from a world rank that this rank has posted on a channel. */
 MESH__PRIVATE void mesh__posted(mesh__engine *e, uint64_t channel, int rank, uint32_t *sends, uint32_t *recvs) {
+    const mesh__group *g = mesh__channel_group(e, channel);
     int i, k;
     *sends = *recvs = 0;
-    for (i = 0; i < e->ncomms; i++) {
-        mesh__comm_impl *impl = mesh__impl(e->comm[i]);
-        if (e->comm[i]->id != (uint32_t)(channel >> 40) || (int)(channel >> 32 & 255) >= impl->ngroups) continue;
-        if (!mesh__sequence(channel)) {
-            mesh__group *g = impl->group[channel >> 32 & 255];
-            int index = mesh_index_of(&g->on, rank);
-            const mesh__stream *stream =
-                g->stream && index >= 0 ? mesh__stream_find(g, (uint32_t)channel, index) : NULL;
-            if (!stream) return;
-            *sends = stream->count[MESH_SEND];
-            *recvs = stream->count[MESH_RECV];
-            return;
-        }
-        if (mesh__sequence_come_to(impl->group[channel >> 32 & 255]->sequence, (uint32_t)channel))
-            *sends = *recvs = UINT32_MAX; /* ended, unless found below */
+    if (g && !mesh__sequence(channel)) {
+        int index = mesh_index_of(&g->on, rank);
+        const mesh__stream *stream = g->stream && index >= 0 ? mesh__stream_find(g, (uint32_t)channel, index) : NULL;
+        if (!stream) return;
+        *sends = stream->count[MESH_SEND];
+        *recvs = stream->count[MESH_RECV];
+        return;
     }
+    if (g && mesh__sequence_come_to(g->sequence, (uint32_t)channel))
+        *sends = *recvs = UINT32_MAX; /* ended, unless found below */
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
         if (op->state != MESH__ACTIVE || op->channel != channel) continue;
@@ -148,6 +158,24 @@ MESH__RARE void mesh__roll_left(mesh__engine *e, int rank, int kind) {
     roll->lost |= kind == MESH_EVENT_LOST;
 }
 
+/* The end of what is left to a stream may be told with that of what was left there after it: how many operations of its group that is, from it on. */
+MESH__RARE uint32_t mesh__roll_together(const mesh__op *op) {
+    const mesh__op *next, *last = op;
+    if (!mesh__sequence(op->channel) || !op->detached) return 1;
+    for (next = op->next_detached; next; next = next->next_detached)
+        if (next->group == op->group && mesh__sequence(next->channel)) last = next;
+    return mesh__sequence_from(mesh__sequence(last->channel), mesh__sequence(op->channel));
+}
+
+/* The first of them that a rank has not called hangs. */
+MESH__RARE const mesh__op *mesh__roll_hangs(const mesh__roll *roll) {
+    const mesh__op *op = roll->absent && roll->called ? roll->op->next_detached : NULL;
+    while (op && (op->group != roll->op->group || mesh__sequence_from(mesh__sequence(op->channel),
+                                                                      mesh__sequence(roll->op->channel)) <= roll->called))
+        op = op->next_detached;
+    return op ? op : roll->op;
+}
+
 MESH__RARE void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     const mesh *on = &op->group->on;
     unsigned char ask[MESH__ROLL_BYTES];
@@ -157,6 +185,7 @@ MESH__RARE void mesh__roll_start(mesh__engine *e, mesh__op *op, int final) {
     e->roll.op = op;
     e->roll.final = final;
     e->roll.id = ++e->walks;
+    e->roll.together = e->roll.called = mesh__roll_together(op);
     e->roll.until = mesh__now(e) + mesh__roll_time(op);
     mesh__put32(ask, MESH__MSG_ROLL);
     mesh__put32(ask + 4, e->roll.id);
@@ -199,17 +228,20 @@ MESH__RARE void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
     mesh__roll *roll = &e->roll;
     const unsigned char *d = m->data;
     int from = m->rank, index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
+    uint32_t called = mesh__get32(d + 8);
     if (index < 0 || mesh__get32(d + 4) != roll->id) return;
     if (index < 1024) roll->heard[index / 64] |= UINT64_C(1) << index % 64;
     roll->answers++;
-    if (mesh__get32(d + 8)) return;
+    if (called >= roll->together || called > roll->called) return;
+    if (called < roll->called) roll->absent = 0; /* those before it have come further */
+    roll->called = called;
     if (!roll->absent++) {
         roll->first_absent = from;
         mesh__record_read(&roll->in, d + 12);
     }
 }
 
-/* Another rank's roll call: has this one called it too? If not, what is it in? */
+/* Another rank's roll call: has this one called it too, and what follows in its group? And what is it in? */
 MESH__RARE void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
     const unsigned char *d = m->data;
     int from = m->rank;
@@ -223,7 +255,7 @@ MESH__RARE void mesh__roll_answer(mesh__engine *e, const mesh_control *m) {
     mesh__compare_calls(e, from, &asked);
     mesh__posted(e, asked.channel, from, &sends, &recvs);
     called = mesh__sequence(asked.channel)
-                 ? sends == UINT32_MAX || mesh__record_of(e, asked.channel)
+                 ? mesh__called_from(e, asked.channel)
                  : mesh__come_to(sends, mesh__get32(d + 12)) && mesh__come_to(recvs, mesh__get32(d + 8));
     memset(here, 0, sizeof here);
     mesh__put32(here, MESH__MSG_HERE);
@@ -336,7 +368,7 @@ MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
         }
         if (!mesh__roll_is_over(e) || mesh__roll_chase(e, op) || op->failing) return;
     }
-    mesh__put_record(&t, &op->record);
+    mesh__put_record(&t, asked && e->roll.op ? &mesh__roll_hangs(&e->roll)->record : &op->record);
     t = mesh__text_on(who, sizeof who);
     who[0] = 0;
     if (e->t->caps & MESH_CAP_PENDING) {

@@ -461,6 +461,47 @@ static void test_rolled(void) {
     for (messages = 0; messages < 2; messages++) run_gpus(3, rolled_rank, &messages);
 }
 
+/* Who has not called what comes after the operation whose deadline passes is named, and that: on the caller's stream its end is told with theirs. Of
+   the others many calls more are believed. */
+static void behind_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    int more = *(const int *)ctx, marker, i;
+    mesh_comm c;
+    float *a;
+    if (!open_comm(t, &c, "x=3", NULL, 4 * SECOND)) return;
+    a = device_floats(&c, 12, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    pthread_mutex_lock(&s->lock);
+    marker = s->marks, s->marks = 0; /* the watchdog wants none meanwhile */
+    while (law_whole(&c)->marking) pthread_cond_wait(&s->out, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    for (i = 0; i < 2; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MAX), c.error);
+    if (t->rank < 2) {
+        for (i = more > 1 ? t->rank : 0; i < more; i++) /* none has come as far as rank 0 then */
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MIN), c.error);
+        world_say(0);
+        world_await(0, 2);
+        CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TIMEOUT);
+        CHECK_INT(c.error.rank, 2);
+        CHECK_HAS(c.error.text, "all_reduce(12 x f32, min) on \"x\", sequence 4: deadline");
+        CHECK_HAS(c.error.text, "rank 2 has not called it;");
+        world_say(1);
+    } else {
+        world_await(1, 2);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->marks = marker;
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_behind(void) {
+    int more;
+    for (more = 1; more <= 300; more += 299) run_gpus(3, behind_rank, &more);
+}
+
 /* A barrier that has no place for a verdict, as in a graph, says nothing to those that have one. */
 static void neutral_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -672,6 +713,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/lengths", test_lengths, 60},
     {"nccl/fake/numbers", test_numbers, 60},
     {"nccl/fake/rolled", test_rolled, 60},
+    {"nccl/fake/behind", test_behind, 90},
     {"nccl/fake/group_end", test_group_end, 60},
     {"nccl/fake/neutral", test_neutral, 60},
     {"nccl/fake/no_kernels", test_no_kernels, 60},

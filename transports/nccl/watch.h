@@ -363,16 +363,17 @@ MESH__PRIVATE void mesh_nccl__watch_deadlines(mesh_nccl__state *s) {
 }
 
 /* A main thread inside NCCL, where a first message or algorithm waits for its peers, does not answer a roll call: it has called what it is in,
-   and what came before. Nor does one that computes; what it has called goes on without it, so that it is not to blame for that. What it has
-   not called it may call yet: silence. The caller holds both locks. */
+   and what came before. Nor does one that computes; what it has called goes on without it, so that it is not to blame for that. What is asked
+   about and it has not called it may call yet: silence. The caller holds both locks. */
 MESH__PRIVATE void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
     mesh_nccl__mail **at = &s->mail, *mail;
     int64_t now = mesh_nccl__now(s);
-    int inside = s->inside && now >= s->inside_since + MESH_NCCL__TICK_NS, called;
+    int inside = s->inside && now >= s->inside_since + MESH_NCCL__TICK_NS;
     while ((mail = *at) != NULL) {
         unsigned char here[MESH__HERE_BYTES];
         const mesh_nccl__group *g;
         mesh__record asked;
+        uint32_t called;
         if (mail->m.kind != MESH_EVENT_MESSAGE || mail->m.nbytes < MESH__ROLL_BYTES ||
             mesh__get32(mail->m.data) != MESH__MSG_ROLL || now < mail->came + MESH_NCCL__TICK_NS) {
             at = &mail->next;
@@ -380,7 +381,7 @@ MESH__PRIVATE void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
         }
         mesh__record_read(&asked, mail->m.data + 16);
         for (g = s->group; g && g->id != (uint32_t)(asked.channel >> 32); g = g->next) {}
-        called = g && (uint32_t)asked.channel && g->sequence >= (uint32_t)asked.channel;
+        called = g && mesh__sequence(asked.channel) ? mesh__sequence_from(g->sequence, (uint32_t)asked.channel) : 0;
         if (!inside && !called) {
             at = &mail->next;
             continue;
@@ -388,7 +389,7 @@ MESH__PRIVATE void mesh_nccl__answer_rolls(mesh_nccl__state *s) {
         memset(here, 0, sizeof here);
         mesh__put32(here, MESH__MSG_HERE);
         mesh__put32(here + 4, mesh__get32(mail->m.data + 4));
-        mesh__put32(here + 8, (uint32_t)called);
+        mesh__put32(here + 8, called);
         if (inside && s->inside_record.kind) mesh__record_write(here + 12, &s->inside_record);
         s->boot->ops->control_send(s->boot, mail->m.rank, MESH_EVENT_MESSAGE, here, sizeof here);
         *at = mail->next;
