@@ -190,10 +190,10 @@ typedef struct mesh__roll {
     mesh__op *op; /* NULL: none under way */
     uint32_t id;
     int64_t until;
-    int final;                         /* its deadline has passed; else only disagreement is looked for */
-    int chased;                        /* a search has begun for who keeps the absent from it */
-    uint32_t together, called; /* operations whose end may be told with op's, from it on; of these, what all have called */
-    int answers, absent, first_absent; /* absent: how many have called no more than that, where it is not all */
+    int final;                 /* its deadline has passed; else only disagreement is looked for */
+    int chased;                /* a search has begun for who keeps the absent from it */
+    uint32_t together, called; /* operations that may end together, from op on; how many of them all have called */
+    int answers, absent, first_absent; /* absent: how many have called no more, where those are not all */
     int gone, first_gone;              /* how many have closed their transport, or were lost, and cannot be asked */
     int lost;                          /* first_gone was lost */
     uint64_t heard[16];                /* bits: indices that have answered */

@@ -21,7 +21,7 @@ enum { MESH__ROLL_NS = 1000000000 }; /* for the answers to a roll call, at most;
     X(MESH__MSG_ASK, MESH__ASK_BYTES, mesh__answer)               /* what are you in? */           \
     X(MESH__MSG_SAY, MESH__SAY_HEAD, mesh__say_heard)             /* this; for these I wait */     \
     X(MESH__MSG_ROLL, MESH__ROLL_BYTES, mesh__roll_answer)        /* have you called this too? */  \
-    X(MESH__MSG_HERE, MESH__HERE_BYTES, mesh__roll_heard)         /* so much from it on; I am in */ \
+    X(MESH__MSG_HERE, MESH__HERE_BYTES, mesh__roll_heard)         /* so many, with it; I am in */  \
     X(MESH__MSG_CLOCK, MESH__CLOCK_BYTES, mesh__clock_answer)     /* what time is it on rank 0? */ \
     X(MESH__MSG_TIME, MESH__TIME_BYTES, mesh__clock_heard)        /* this, so far as I know */     \
     X(MESH__MSG_HOSTS, MESH__HOSTS_HEAD + 1, mesh__hosts_told)    /* who shares a host */
@@ -170,8 +170,8 @@ MESH__RARE uint32_t mesh__roll_together(const mesh__op *op) {
 /* The first of them that a rank has not called hangs. */
 MESH__RARE const mesh__op *mesh__roll_hangs(const mesh__roll *roll) {
     const mesh__op *op = roll->absent && roll->called ? roll->op->next_detached : NULL;
-    while (op && (op->group != roll->op->group || mesh__sequence_from(mesh__sequence(op->channel),
-                                                                      mesh__sequence(roll->op->channel)) <= roll->called))
+    while (op && (op->group != roll->op->group ||
+                  mesh__sequence_from(mesh__sequence(op->channel), mesh__sequence(roll->op->channel)) <= roll->called))
         op = op->next_detached;
     return op ? op : roll->op;
 }
@@ -229,16 +229,19 @@ MESH__RARE void mesh__roll_heard(mesh__engine *e, const mesh_control *m) {
     const unsigned char *d = m->data;
     int from = m->rank, index = roll->op ? mesh_index_of(&roll->op->group->on, from) : -1;
     uint32_t called = mesh__get32(d + 8);
+    mesh__record in;
     if (index < 0 || mesh__get32(d + 4) != roll->id) return;
     if (index < 1024) roll->heard[index / 64] |= UINT64_C(1) << index % 64;
     roll->answers++;
     if (called >= roll->together || called > roll->called) return;
-    if (called < roll->called) roll->absent = 0; /* those before it have come further */
+    mesh__record_read(&in, d + 12);
+    if (called && mesh__sequence(in.channel) && in.channel >> 32 == roll->op->channel >> 32)
+        return; /* it waits for what it has called, as this one does */
+    if (called < roll->called) roll->absent = 0;
     roll->called = called;
-    if (!roll->absent++) {
-        roll->first_absent = from;
-        mesh__record_read(&roll->in, d + 12);
-    }
+    if (roll->absent++) return;
+    roll->first_absent = from;
+    roll->in = in;
 }
 
 /* Another rank's roll call: has this one called it too, and what follows in its group? And what is it in? */

@@ -461,28 +461,39 @@ static void test_rolled(void) {
     for (messages = 0; messages < 2; messages++) run_gpus(3, rolled_rank, &messages);
 }
 
+/* Nothing puts marks but who waits; or the marker too, again. */
+static int law_marker;
+static void law_marks_stop(mesh_nccl__state *s, const mesh_nccl__comm *k) {
+    pthread_mutex_lock(&s->lock);
+    law_marker = s->marks, s->marks = 0;
+    while (k->marking) pthread_cond_wait(&s->out, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+static void law_marks_again(mesh_nccl__state *s) {
+    pthread_mutex_lock(&s->lock);
+    s->marks = law_marker;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Who has not called what comes after the operation whose deadline passes is named, and that: on the caller's stream its end is told with theirs. Of
    the others many calls more are believed. */
 static void behind_rank(mesh_transport *t, void *ctx) {
     mesh_nccl__state *s = mesh_nccl__of(t);
-    int more = *(const int *)ctx, marker, i;
+    int more = *(const int *)ctx, fewer[4], i;
     mesh_comm c;
     float *a;
-    if (!open_comm(t, &c, "x=3", NULL, 4 * SECOND)) return;
+    if (!open_comm(t, &c, "x=4", NULL, 4 * SECOND)) return;
     a = device_floats(&c, 12, 1);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     CHECK_OK(mesh_comm_sync(&c), c.error);
     world_meet(t);
-    pthread_mutex_lock(&s->lock);
-    marker = s->marks, s->marks = 0; /* the watchdog wants none meanwhile */
-    while (law_whole(&c)->marking) pthread_cond_wait(&s->out, &s->lock);
-    pthread_mutex_unlock(&s->lock);
+    law_marks_stop(s, law_whole(&c));
     for (i = 0; i < 2; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MAX), c.error);
+    fewer[0] = 0, fewer[1] = more > 1, fewer[2] = more, fewer[3] = more - 1; /* the last two are away then */
+    for (i = fewer[t->rank]; i < more; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MIN), c.error);
+    world_say(0);
     if (t->rank < 2) {
-        for (i = more > 1 ? t->rank : 0; i < more; i++) /* none has come as far as rank 0 then */
-            CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MIN), c.error);
-        world_say(0);
-        world_await(0, 2);
+        world_await(0, 4);
         CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TIMEOUT);
         CHECK_INT(c.error.rank, 2);
         CHECK_HAS(c.error.text, "all_reduce(12 x f32, min) on \"x\", sequence 4: deadline");
@@ -491,16 +502,47 @@ static void behind_rank(mesh_transport *t, void *ctx) {
     } else {
         world_await(1, 2);
     }
-    pthread_mutex_lock(&s->lock);
-    s->marks = marker;
-    pthread_mutex_unlock(&s->lock);
+    law_marks_again(s);
     mesh_free(c.transport, a, &c.error);
     mesh_comm_close(&c);
 }
 static void test_behind(void) {
     int more;
-    for (more = 1; more <= 300; more += 299) run_gpus(3, behind_rank, &more);
+    for (more = 1; more <= 300; more += 299) run_gpus(4, behind_rank, &more);
 }
+
+/* A device that hangs is nobody's fault, also where one has called more than another that waits for it too. */
+static void hangs_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaError_t (*query)(cudaEvent_t);
+    mesh_comm c;
+    float *a;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=3", NULL, 4 * SECOND)) return;
+    a = device_floats(&c, 12, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    law_marks_stop(s, law_whole(&c));
+    pthread_mutex_lock(&s->lock);
+    query = s->api.cudaEventQuery, s->api.cudaEventQuery = law_not_ready;
+    pthread_mutex_unlock(&s->lock);
+    if (t->rank) mesh__impl(&c)->timeout = 40 * SECOND; /* rank 0 finds it */
+    for (i = 0; i < 3 - t->rank; i++) CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 12, MESH_F32, MESH_MAX), c.error);
+    world_say(0);
+    world_await(0, 3);
+    CHECK_INT(mesh_comm_sync(&c), MESH_ERR_TIMEOUT);
+    if (t->rank == 0) CHECK_INT(c.error.rank, -1);
+    CHECK_HAS(c.error.text, "sequence 2: deadline of 4000 ms passed; every rank has called it: ");
+    pthread_mutex_lock(&s->lock);
+    s->api.cudaEventQuery = query;
+    pthread_mutex_unlock(&s->lock);
+    law_marks_again(s);
+    mesh_free(c.transport, a, &c.error);
+    mesh_comm_close(&c);
+}
+static void test_hangs(void) { run_gpus(3, hangs_rank, NULL); }
 
 /* A barrier that has no place for a verdict, as in a graph, says nothing to those that have one. */
 static void neutral_rank(mesh_transport *t, void *ctx) {
@@ -714,6 +756,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/numbers", test_numbers, 60},
     {"nccl/fake/rolled", test_rolled, 60},
     {"nccl/fake/behind", test_behind, 90},
+    {"nccl/fake/hangs", test_hangs, 60},
     {"nccl/fake/group_end", test_group_end, 60},
     {"nccl/fake/neutral", test_neutral, 60},
     {"nccl/fake/no_kernels", test_no_kernels, 60},
