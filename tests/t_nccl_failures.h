@@ -391,6 +391,76 @@ static void test_half_registered(void) {
     run_world(UNIX, 3, gpu_rank, &job);
 }
 
+/* Memory that a communicator has registered stays until its abort is over, whoever has given it back: where all had registered it, where another rank
+   could not. */
+static mesh_nccl__api held_api;
+static mesh_nccl__state *held_state;
+static int held_word;
+static ncclResult_t held_abort(ncclComm_t comm) {
+    world_await(held_word, 1);
+    return held_api.ncclCommAbort(comm);
+}
+static ncclResult_t held_register(const ncclComm_t comm, void *p, size_t nbytes, void **handle) {
+    ncclResult_t r = held_api.ncclCommRegister(comm, p, nbytes, handle);
+    pthread_mutex_lock(&held_state->lock);
+    mesh_nccl__end(held_state, held_state->inside, MESH_ERR_CANCELED, 0, "for a test");
+    pthread_mutex_unlock(&held_state->lock);
+    return r;
+}
+static int held_has(const mesh_nccl__state *s, const void *p) {
+    const mesh_nccl__memory *m = s->memory;
+    while (m && m->p != p) m = m->next;
+    return m != NULL;
+}
+static void held_rank(mesh_transport *t, void *ctx) {
+    int refused = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    mesh_status status = MESH_OK;
+    void *handle = NULL;
+    float *a;
+    double end = test_now() + 60;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    a = device_floats(&c, 1 << 20, 1);
+    pthread_mutex_lock(&s->lock);
+    held_state = s, held_api = s->api, held_word = t->rank;
+    s->api.ncclCommAbort = held_abort;
+    if (refused && t->rank == 0) s->api.ncclCommRegister = held_register;
+    pthread_mutex_unlock(&s->lock);
+    CHECK_OK(mesh_register(&c, a, 4 << 20, &handle), c.error);
+    CHECK_INT(s->registration != NULL, !refused || t->rank == 0);
+    world_meet(t);
+    if (t->rank == 0) mesh_abort(&c, "for a test");
+    while (status == MESH_OK) {
+        CHECK_INT(t->ops->progress(t, t->ops->now(t) + SECOND / 100), MESH_OK);
+        status = mesh_comm_sync(&c);
+    }
+    mesh_comm_close(&c);
+    CHECK_OK(mesh_free(t, a, &c.error), c.error);
+    mesh_nccl__pool_trim(s);
+    CHECK_INT(held_has(s, a), !refused || t->rank == 0);
+    world_say(held_word);
+    while (mesh_nccl__stopping(s, k) && test_now() < end) test_sleep(0.0005);
+    mesh_nccl__pool_trim(s);
+    CHECK(!held_has(s, a));
+    pthread_mutex_lock(&s->lock);
+    s->api.ncclCommAbort = held_api.ncclCommAbort;
+    s->api.ncclCommRegister = held_api.ncclCommRegister;
+    pthread_mutex_unlock(&s->lock);
+}
+static void test_held(void) {
+    int refused = 0;
+    run_gpus(2, held_rank, &refused);
+    for (refused = 0; refused < 2; refused++) {
+        gpu_job job = job_of(held_rank, &refused);
+        job.set[0][0] = "FAKE_NCCL_VERSION", job.set[0][1] = "22600";
+        if (refused) job.set[1][0] = "FAKE_NCCL_FAIL", job.set[1][1] = "1:ncclCommRegister:1";
+        run_world(UNIX, 2, gpu_rank, &job);
+    }
+}
+
 /* In debug mode both ends of a message say its length before NCCL is asked. */
 static void lengths_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -742,6 +812,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
+    {"nccl/fake/held", test_held, 90},
     {"nccl/fake/part_refused", test_part_refused, 60},
     {"nccl/fake/apart", test_apart, 60},
     {"nccl/fake/blocked", test_blocked, 60},

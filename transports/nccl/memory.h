@@ -21,36 +21,33 @@ MESH__PRIVATE mesh_nccl__memory *mesh_nccl__memory_of(mesh_nccl__state *s, const
 
 MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r);
 
-MESH__PRIVATE void mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory *m) {
+/* Returns how much. 0: a communicator that is being aborted, in its own time, holds it: it goes when the pool is trimmed after that. */
+MESH__PRIVATE size_t mesh_nccl__memory_free(mesh_nccl__state *s, mesh_nccl__memory *m) {
     mesh_nccl__memory **at = &s->memory;
     mesh_nccl__registration *r;
+    size_t nbytes = m->nbytes;
     int held = 0;
     for (r = s->registration; r; r = r->next)
-        if (r->memory == m) held |= !mesh_nccl__withdraw(s, r) && s->stops;
+        if (r->memory == m) held |= !mesh_nccl__withdraw(s, r);
+    m->used = 0;
+    if (held) return 0;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
-    if (held) { /* by a communicator that is being aborted, in its own time */
-        m->next = s->memory;
-        s->memory = m;
-        m->pooled = 1;
-        return;
-    }
     if (m->paged)
         s->api.ncclMemFree(m->p);
     else
         s->api.cudaFree(m->p);
     mesh_transport_free(s->boot, m);
+    return nbytes;
 }
 
-/* Free what the pool keeps: it waits for the device. Returns how much. */
+/* Free what the pool keeps, and what was held: it waits for the device. Returns how much. */
 MESH__PRIVATE size_t mesh_nccl__pool_trim(mesh_nccl__state *s) {
     mesh_nccl__memory *m = s->memory, *next;
     size_t freed = 0;
     for (; m; m = next) {
         next = m->next;
-        if (!m->pooled || m->used) continue;
-        freed += m->nbytes;
-        mesh_nccl__memory_free(s, m);
+        if (!m->used) freed += mesh_nccl__memory_free(s, m);
     }
     return freed;
 }
@@ -129,24 +126,40 @@ MESH__PRIVATE mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
 /* ---- registration: by every rank of a communicator, or by none. Where memory is registered on some ranks only, NCCL's collectives may wait
    for the others on the host, where no abort reaches. */
 
-/* A rank withdraws its part by itself; the handle stays until it is given back. Returns 0 if the communicator has ended with it. */
+/* Is a communicator that has ended being aborted still? */
+MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm *c) {
+    mesh_nccl__stop *stop;
+    int stopping = 0;
+    pthread_mutex_lock(&s->lock);
+    for (stop = s->stops; stop; stop = stop->next) {
+        pthread_mutex_lock(&stop->lock);
+        stopping |= stop->of == c && !stop->over;
+        pthread_mutex_unlock(&stop->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return stopping;
+}
+
+/* A rank withdraws its part by itself; the handle stays until it is given back. Returns 0 while a communicator that has ended holds it, until it has been
+   aborted. */
 MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
     mesh__record none = mesh_nccl__no_record(0);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    int done = !r->window && !r->handle;
-    if ((r->window || r->handle) &&
+    int held = r->window || r->handle;
+    if (held &&
         mesh_nccl__enter(s, r->c, &none, mesh_nccl__now(s) + INT64_C(10000000000))) { /* NCCL waits for the device */
         mesh_nccl__capture_mode(s, &mode);
         if (r->window) s->api.ncclCommWindowDeregister(r->comm, r->window);
         if (r->handle) s->api.ncclCommDeregister(r->comm, r->handle);
         mesh_nccl__capture_mode(s, &mode);
         mesh_nccl__leave(s, r->c);
-        done = 1;
+        held = 0;
     }
+    if (held && mesh_nccl__stopping(s, r->c)) return 0;
     r->window = NULL;
     r->handle = NULL;
     r->memory = NULL;
-    return done;
+    return 1;
 }
 
 /* Do all ranks of a communicator say yes? */
@@ -191,13 +204,13 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_register(mesh_transport *t, void *gr
         mesh_nccl__leave(s, g->c);
         if (!mesh_nccl__all(s, g, done, deadline, &vote)) mesh_nccl__withdraw(s, reg);
     }
-    if (vote.status == MESH_OK && (reg && (reg->window || reg->handle))) {
+    if (reg && (reg->window || reg->handle)) { /* without a vote for it: a communicator that has ended holds it */
         reg->next = s->registration;
         s->registration = reg;
-        *handle = reg;
-        return MESH_OK;
+        if (vote.status == MESH_OK && vote.action == MESH_NCCL__KEEP) *handle = reg;
+    } else {
+        mesh_transport_free(s->boot, reg);
     }
-    mesh_transport_free(s->boot, reg);
     if (vote.status != MESH_OK) *why = vote.why;
     return vote.status;
 }
@@ -208,8 +221,8 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *
     (void)group;
     while (*at && *at != (mesh_nccl__registration *)handle) at = &(*at)->next;
     if (!(reg = *at)) return MESH_ERR_ARGUMENT;
+    if (!mesh_nccl__withdraw(s, reg)) return MESH_OK; /* the memory's end asks again */
     *at = reg->next;
-    mesh_nccl__withdraw(s, reg);
     mesh_transport_free(s->boot, reg);
     return MESH_OK;
 }
