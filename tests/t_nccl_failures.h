@@ -461,6 +461,57 @@ static void test_held(void) {
     }
 }
 
+/* The caller's stream may end when a comm that has failed is closed: no mark is being put on it any more. */
+static struct {
+    pthread_t main;
+    cudaError_t (*real)(cudaEvent_t, cudaStream_t);
+    int armed, held, closed;
+} close_ended;
+static cudaError_t close_ended_record(cudaEvent_t event, cudaStream_t stream) {
+    double end = test_now() + 0.2; /* who does not wait for this thread would be through */
+    if (!pthread_equal(pthread_self(), close_ended.main) && __sync_add_and_fetch(&close_ended.armed, 0)) {
+        __sync_add_and_fetch(&close_ended.held, 1);
+        while (!__sync_add_and_fetch(&close_ended.closed, 0) && test_now() < end) test_sleep(0.0005);
+    }
+    return close_ended.real(event, stream);
+}
+static void close_ended_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    cudaStream_t stream;
+    float *a;
+    double end = test_now() + 40;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    k = law_whole(&c);
+    a = device_floats(&c, 64, 1);
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 64, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    close_ended.main = pthread_self();
+    pthread_mutex_lock(&s->lock);
+    while (k->marking) pthread_cond_wait(&s->out, &s->lock);
+    close_ended.real = s->api.cudaEventRecord;
+    s->api.cudaEventRecord = close_ended_record;
+    close_ended.armed = 1;
+    if (k->issued == k->marked) k->marked--; /* there is one to put again */
+    mesh_nccl__want_mark(s, k);
+    pthread_mutex_unlock(&s->lock);
+    while (!__sync_add_and_fetch(&close_ended.held, 0) && test_now() < end) test_sleep(0.0005);
+    mesh_abort(&c, "for a test");
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    __sync_add_and_fetch(&close_ended.closed, 1);
+    pthread_mutex_lock(&s->lock);
+    CHECK(!k->marking && k->on == k->stream);
+    s->api.cudaEventRecord = close_ended.real;
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    CHECK_OK(mesh_free(t, a, &c.error), c.error);
+}
+static void test_close_ended(void) { run_gpus(1, close_ended_rank, NULL); }
+
 /* In debug mode both ends of a message say its length before NCCL is asked. */
 static void lengths_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -813,6 +864,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
     {"nccl/fake/held", test_held, 90},
+    {"nccl/fake/close_ended", test_close_ended, 60},
     {"nccl/fake/part_refused", test_part_refused, 60},
     {"nccl/fake/apart", test_apart, 60},
     {"nccl/fake/blocked", test_blocked, 60},

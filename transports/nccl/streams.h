@@ -438,6 +438,17 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Until no mark is being put on a communicator's stream: for as long as it takes, and in one that has ended for a while, as a queue that nothing moves
+   any more keeps the marker. The caller holds `lock`. */
+MESH__PRIVATE void mesh_nccl__marker_wait(mesh_nccl__state *s, mesh_nccl__comm *c) {
+    while (c->marking && (c->life != MESH_NCCL__ENDED || mesh_nccl__now(s) <= c->end.at + INT64_C(5000000000))) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&s->out, &s->lock, &until);
+    }
+}
+
 /* From now on a communicator's operations go on `next`. The stream they went on may end then. */
 MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
     if (next == c->on) return;
@@ -449,7 +460,7 @@ MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cud
         mesh_nccl__put(s, "the caller's stream", r);
     }
     pthread_mutex_lock(&s->lock);
-    while (c->marking) pthread_cond_wait(&s->out, &s->lock);
+    mesh_nccl__marker_wait(s, c);
     c->on = next;
     pthread_mutex_unlock(&s->lock);
 }
