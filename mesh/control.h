@@ -100,22 +100,25 @@ MESH__RARE int mesh__op_deals_with(const mesh__op *op, int rank) {
     return i < s->nxfers || !s->nxfers || s->nnative;
 }
 
+/* May an operation wait for a rank? */
+MESH__RARE int mesh__op_awaits(mesh__engine *e, const mesh__op *op, int rank) {
+    int ranks[MESH__WALK_PENDING], k, n;
+    if (!(e->t->caps & MESH_CAP_PENDING))
+        return mesh_index_of(&op->group->on, rank) >= 0 && mesh__op_deals_with(op, rank);
+    n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
+    for (k = 0; k < n && ranks[k] != rank; k++) {}
+    return k < n;
+}
+
 /* A rank says it has closed the comm. That is news only where an operation still waits for it, and goes on waiting when it has been asked
    once more: what it sent before it closed may only be arriving. */
 MESH__RARE int mesh__closed_heard(mesh_comm *c, int from) {
     mesh__comm_impl *impl = mesh__impl(c);
     mesh__engine *e = impl->engine;
-    int ranks[MESH__WALK_PENDING], i, k, n;
+    int i;
     for (i = 0; i < e->nops; i++) {
         mesh__op *op = e->op[i];
-        if (op->comm != c || op->state != MESH__ACTIVE || op->failing) continue;
-        if (e->t->caps & MESH_CAP_PENDING) {
-            n = mesh__op_pending(e, op, ranks, MESH__WALK_PENDING);
-            for (k = 0; k < n && ranks[k] != from; k++) {}
-            if (k == n) continue;
-        } else if (mesh_index_of(&op->group->on, from) < 0 || !mesh__op_deals_with(op, from)) {
-            continue;
-        }
+        if (op->comm != c || op->state != MESH__ACTIVE || op->failing || !mesh__op_awaits(e, op, from)) continue;
         if (impl->closed_rank && impl->closed_serial == op->serial && impl->closed_progress == op->progress) {
             if (impl->closed_rank == from + 1) return 1;
             return 0; /* one of several that say so; the first is listened to */
@@ -139,8 +142,11 @@ MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned ch
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
     mesh__record theirs, before;
-    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c)
-        e->roll.answers += mesh__roll_excused(e, from);
+    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c &&
+        mesh__roll_excused(e, from)) {
+        e->roll.answers++;
+        if (mesh__op_awaits(e, e->roll.op, from) && !e->roll.closed++) e->roll.first_closed = from;
+    }
     if (c->failed || (mesh__get32(data + 12) == MESH__ABORT_CLOSED && !mesh__closed_heard(c, from))) return;
     mesh__abort_text(text, data, nbytes);
     mesh__record_read(&theirs, data + 16);

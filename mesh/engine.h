@@ -196,6 +196,7 @@ typedef struct mesh__roll {
     int answers, absent, first_absent; /* absent: how many have called no more, where those are not all */
     int gone, first_gone;              /* how many have closed their transport, or were lost, and cannot be asked */
     int lost;                          /* first_gone was lost */
+    int closed, first_closed;          /* how many that op may wait for have closed the comm: an answer too */
     uint64_t heard[16];                /* bits: indices that have answered */
     mesh__record in;                   /* what the first absent one is in; kind NONE: nothing */
 } mesh__roll;

@@ -355,6 +355,18 @@ MESH__RARE int mesh__roll_chase(mesh__engine *e, mesh__op *op) {
     return e->walk && e->walk->active && e->walk->silent < 0 && !op->failing;
 }
 
+/* The only one that may be missing has closed the comm: its deadline has passed, so that what it sent before is not on its way any more. Returns 1 if it
+   is so. */
+MESH__RARE int mesh__roll_closed(mesh__engine *e, mesh__op *op) {
+    const mesh__roll *roll = &e->roll;
+    mesh_error why;
+    if (!roll->closed || roll->absent || roll->answers + roll->gone < op->group->on.size - 1) return 0;
+    mesh__fail(&why, MESH_ERR_PEER, roll->first_closed, "rank %d has closed this comm while it was needed",
+               roll->first_closed);
+    mesh__op_broken(e, op, MESH_ERR_PEER, &why);
+    return 1;
+}
+
 MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
     char call[160], who[400];
     int ranks[MESH__WALK_PENDING], n = 0, blame = -1, asked = op->group->on.size > 1;
@@ -369,7 +381,7 @@ MESH__RARE void mesh__op_timeout(mesh__engine *e, mesh__op *op) {
             if (op->deadline && mesh__now(e) < mesh__roll_turn(op)) return;
             mesh__roll_start(e, op, 1);
         }
-        if (!mesh__roll_is_over(e) || mesh__roll_chase(e, op) || op->failing) return;
+        if (!mesh__roll_is_over(e) || mesh__roll_chase(e, op) || op->failing || mesh__roll_closed(e, op)) return;
     }
     mesh__put_record(&t, asked && e->roll.op ? &mesh__roll_hangs(&e->roll)->record : &op->record);
     t = mesh__text_on(who, sizeof who);

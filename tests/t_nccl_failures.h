@@ -845,6 +845,29 @@ static void test_closed_beside(void) {
     for (way = 0; way < 2; way++) run_gpus(3, closed_beside_rank, &way);
 }
 
+/* Who compares calls before they are made waits there for one that has closed the comm: told when the roll is called, as without comparing. */
+static void closed_debug_rank(mesh_transport *t, void *ctx) {
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 4 * SECOND)) return;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    if (t->rank == 0) {
+        double end = test_now() + 60;
+        CHECK_INT(mesh_comm_close(&c), MESH_OK);
+        while (!__sync_add_and_fetch(&world_word[0], 0) && test_now() < end) mesh_progress(t, mesh_now(t) + SECOND / 100);
+        return;
+    }
+    while (mesh_barrier(&c, NULL) == MESH_OK && mesh_comm_sync(&c) == MESH_OK) {}
+    CHECK_INT(c.error.status, MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 0);
+    CHECK_HAS(c.error.text, "rank 0 has closed this comm while it was needed");
+    world_say(0);
+    mesh_comm_close(&c);
+}
+static void test_closed_debug(void) { run_gpus_with(2, closed_debug_rank, NULL, "MESH_NCCL_DEBUG", "1"); }
+
 /* A time to open that no clock reaches is long, and one below zero is none that was given. */
 static void open_long_rank(mesh_transport *t, void *ctx) {
     (void)ctx;
@@ -863,6 +886,7 @@ static const test_case fake_nccl_failure_tests[] = {
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
+    {"nccl/fake/closed_debug", test_closed_debug, 90},
     {"nccl/fake/held", test_held, 90},
     {"nccl/fake/close_ended", test_close_ended, 60},
     {"nccl/fake/part_refused", test_part_refused, 60},
