@@ -283,6 +283,8 @@ MESH__PRIVATE int mesh__refines(const mesh__search *q, int layout) {
         to = mesh__spec_split(&to, &p->at[1], &p->at[3]);
     }
     if (s->rule != to.rule && !mesh__is_even(&p->view, mesh__layout_mesh(p, layout), s, NULL)) return 0;
+    for (i = 0; i < to.naxes; i++) /* zero there on most ranks */
+        if (to.axis[i].kind == MESH_PARTIAL && s->axis[i].kind == MESH_REPLICATE && mesh__keeps_zero(p->op)) return 0;
     for (d = 0; d < p->view.ndim; d++) {
         int n = mesh__dim_axes(&to, d, outer), k = mesh__dim_axes(s, d, inner);
         if (k < n) return 0;

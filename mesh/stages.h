@@ -539,6 +539,15 @@ MESH__PRIVATE int mesh__receives_apart(const mesh_plan *p, int step, int rank) {
     return 1;
 }
 
+/* Is something that this rank holds before a step to be zero behind it? Its other summands are elsewhere then. */
+MESH__PRIVATE int mesh__zeroes_own(const mesh_plan *p, int step, int rank) {
+    mesh_moves it;
+    mesh_box both;
+    for (mesh_moves_start(&it, p, step, rank, -1); mesh_moves_next(&it);)
+        if (it.kind == MESH_MOVE_ZERO && mesh_box_intersect(&both, &it.box, &it.from)) return 1;
+    return 0;
+}
+
 /* Where this rank's box of the layout that a step makes goes: the destination, in it, or scratch. */
 MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     const mesh_plan *p = t->plan;
@@ -644,7 +653,8 @@ MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
         size_t used = b->used[next], most = b->most;
         mesh__make_room(b, t, step);
         whole = t->at[next];
-        if (fused && b->used[next] > used) { /* slab by slab, unless it lies in the destination */
+        if (fused && (b->used[next] > used || mesh__zeroes_own(p, step + 1, b->rank))) {
+            /* slab by slab, unless it lies in the destination; what is zero there once would not be when the next slab is made in it */
             in_place = 0;
             b->used[next] = used;
             b->most = most;
