@@ -110,6 +110,9 @@ MESH__RARE void mesh__env_nothing(mesh_env *e) {
 
 MESH__RARE mesh_status mesh__env_check(const mesh_env *e, mesh_error *err) {
     if (e->size >= 1 && e->rank >= 0 && e->rank < e->size) return MESH_OK;
+    if (e->size < 1)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, e->rank,
+                          "a world of %d ranks (from the size beside %s); it has one at least", e->size, e->source);
     return mesh__fail(err, MESH_ERR_ARGUMENT, e->rank,
                       "rank %d of a world of %d (from %s); ranks go from 0 to size - 1", e->rank, e->size, e->source);
 }
