@@ -57,7 +57,7 @@ static void test_places(void) {
         {"RANK=2147483648 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"2147483648\", which is no number"},
         {"RANK=4294967297 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"4294967297\", which is no number"},
         {"RANK=-1 WORLD_SIZE=4", 0, 0, 0, 0, 0, NULL, "RANK is \"-1\", which is no number"},
-        {"RANK=0 WORLD_SIZE=0", 0, 0, 0, 0, 0, NULL, "rank 0 of a world of 0"},
+        {"RANK=0 WORLD_SIZE=0", 0, 0, 0, 0, 0, NULL, "a world of 0 ranks (from the size beside RANK)"},
         {"WORLD_SIZE=4 PMI_RANK=1 PMI_SIZE=2", 0, 0, 0, 0, 0, NULL, "WORLD_SIZE is set, but RANK is not"},
         {"OMPI_COMM_WORLD_RANK=1", 0, 0, 0, 0, 0, NULL, "OMPI_COMM_WORLD_RANK is set, but OMPI_COMM_WORLD_SIZE is not"},
         {"RANK=1 WORLD_SIZE=4 MESH_PORT=0", 0, 0, 0, 0, 0, NULL, "port 0;"},
