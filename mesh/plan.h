@@ -203,7 +203,7 @@ MESH__PRIVATE int mesh__split_axes(const mesh *whole, int axis, const mesh *spli
             list[j] = (uint8_t)i;
         }
     }
-    if (!a->modes && (i = mesh_axis_find(split, a->name)) >= 0) list[n++] = (uint8_t)i;
+    if (!a->modes && (i = mesh_axis_find(split, a->name)) >= 0 && !split->axis[i].modes) list[n++] = (uint8_t)i;
     return n;
 }
 

@@ -538,6 +538,7 @@ static void test_plan_alike(void) {
         {"a=2,b=4", "a,b", "x=4,y=2", "a:P(sum) b:P(sum)", "x:S(0) y:R", "reduce_scatter       a,b", {16, 64}, 4096},
         {"a=2,b=4", "b,a", "x=4,y=2", "b:P(sum) a:P(sum)", "x:S(0) y:R", "reduce_scatter       b,a", {16, 64}, 4096},
         {"a=2,b=4", "a,b", "x=2,y=2,z=2", "a:P(sum) b:P(sum)", "x:S(0) y:S(0) z:R", "", {16, 64}, 4096},
+        {"a=2,b=4,x_0=1", "a,b,x_0", "x=4,y=2", "a:P(sum) b:P(sum) x_0:R", "x:S(0) y:R", "reduce_scatter       a,b ", {16, 64}, 4096}, /* a part's name */
         {"a=2,b=4", "a,b", "z=1,x=4,y=2", "a:P(sum) b:S(1)", "x:S(0) y:S(1)", "", {16, 64}, 1024},
         {"a=2,b=2,c=2", "a,b,c", "x=4,y=2", "a:P(sum) b:R c:P(sum)", "x:S(1) y:R", "", {16, 64}, 2048},
         {"a=12", "a", "x=3,y=4", "a:P(sum)", "x:S(0) y:R", "", {24, 12}, 1344},
