@@ -143,7 +143,7 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
         if (it.made_partial) return 0;
     }
     if (t->plan->step[0].kind == MESH_STEP_REDUCE) return 1; /* what comes is staged */
-    return mesh__receives_apart(t->plan, 0, rank);
+    return !mesh__touches_own(t->plan, 0, rank, MESH_MOVE_RECV);
 }
 
 /* Does what one task receives overlap what another receives or sends? */

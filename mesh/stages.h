@@ -529,22 +529,13 @@ MESH__PRIVATE void mesh__add_wait_of(mesh__builder *b, int before) {
 }
 MESH__PRIVATE int mesh__here(const mesh__builder *b) { return b->dry ? 0 : b->s->nsteps; }
 
-/* Does nothing that a step brings this rank lie in the box that it holds before it? A partial tensor that goes to another mesh may bring another summand of
-   the very elements that this rank has still to send. */
-MESH__PRIVATE int mesh__receives_apart(const mesh_plan *p, int step, int rank) {
+/* Does a move of a kind that a step makes here touch the box that this rank holds before it? A partial tensor that goes to another mesh may bring (RECV)
+   another summand of the very elements that this rank has still to send, or leave zeros (ZERO) for them, whose other summands are elsewhere then. */
+MESH__PRIVATE int mesh__touches_own(const mesh_plan *p, int step, int rank, int kind) {
     mesh_moves it;
     mesh_box both;
     for (mesh_moves_start(&it, p, step, rank, -1); mesh_moves_next(&it);)
-        if (it.kind == MESH_MOVE_RECV && mesh_box_intersect(&both, &it.box, &it.from)) return 0;
-    return 1;
-}
-
-/* Is something that this rank holds before a step to be zero behind it? Its other summands are elsewhere then. */
-MESH__PRIVATE int mesh__zeroes_own(const mesh_plan *p, int step, int rank) {
-    mesh_moves it;
-    mesh_box both;
-    for (mesh_moves_start(&it, p, step, rank, -1); mesh_moves_next(&it);)
-        if (it.kind == MESH_MOVE_ZERO && mesh_box_intersect(&both, &it.box, &it.from)) return 1;
+        if (it.kind == kind && mesh_box_intersect(&both, &it.box, &it.from)) return 1;
     return 0;
 }
 
@@ -569,7 +560,7 @@ MESH__PRIVATE void mesh__make_room(mesh__builder *b, mesh__task *t, int step) {
     inside &= !mesh__adds_reduced(t) && mesh__dtype_at(t, step + 1) == mesh__dtype_at(t, p->nsteps);
     inside &= p->step[step + 1].kind == MESH_STEP_MOVE && mesh_box_intersect(&both, &box, &t->last.box);
     for (d = 0; d < p->view.ndim && inside; d++) inside = both.shape[d] == box.shape[d];
-    if (inside && mesh__receives_apart(p, step + 1, b->rank)) { /* where it will be in the end anyway */
+    if (inside && !mesh__touches_own(p, step + 1, b->rank, MESH_MOVE_RECV)) { /* where it will be in the end anyway */
         *to = t->last;
         return;
     }
@@ -653,7 +644,7 @@ MESH__PRIVATE int mesh__add_rounds(mesh__builder *b, int task, int step) {
         size_t used = b->used[next], most = b->most;
         mesh__make_room(b, t, step);
         whole = t->at[next];
-        if (fused && (b->used[next] > used || mesh__zeroes_own(p, step + 1, b->rank))) {
+        if (fused && (b->used[next] > used || mesh__touches_own(p, step + 1, b->rank, MESH_MOVE_ZERO))) {
             /* slab by slab, unless it lies in the destination; what is zero there once would not be when the next slab is made in it */
             in_place = 0;
             b->used[next] = used;
