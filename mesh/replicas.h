@@ -20,7 +20,7 @@ extern "C" {
    apart. Lists may differ (stages, experts): a name stands in the list of every rank of its tensor's mesh, whose ranks are the comm's. Any dtype, in
    the transport's memory (a device's comes to the host, 4 MiB at a time). One all_reduce of one number; where it says that something differs, one all_gather finds what.
    MISMATCH, the same words on every rank (behind "rank 3 failed: " where that one was through first): the first tensor of a list that differs, by name, and the rank that differs from the first that holds it;
-   or a name that not all ranks of its mesh list; the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that
+   or a name that a rank lists and another of its mesh does not, or in another layout; the comm fails. ARGUMENT: an axis that is partial (summands differ), data that is NULL, a name that
    is NULL or stands twice. Then every rank fails. (-0 is not 0, and two NaNs are alike if their bits are.) */
 MESH_API mesh_status mesh_check_replicas(mesh_comm *c, const mesh_named *list, int n);
 
@@ -150,7 +150,7 @@ MESH__PRIVATE const mesh__replica *mesh__replica_first(const mesh__replica *r, c
     return NULL;
 }
 
-/* Which tensor do fewer ranks list than hold it? *rank: one that does, or -1. */
+/* Which tensor do fewer, or more, ranks list than hold it? *rank: one that does. NULL: none. */
 MESH__RARE const mesh__replica *mesh__replica_alone(const mesh__replica *all, const size_t *counts,
                                                     const size_t *offsets, const mesh_comm *c, int *rank) {
     int i, other;
@@ -165,30 +165,47 @@ MESH__RARE const mesh__replica *mesh__replica_alone(const mesh__replica *all, co
                 found += theirs && theirs->first == r->first;
             }
             *rank = mesh_rank_at(&c->on, i);
-            if (found < r->copies) return r;
+            if (found != r->copies) return r;
         }
-    *rank = -1;
     return NULL;
 }
 
-/* Every rank ends with the same words; the tensor's name, as much of it as fits, is known to who lists it. */
-MESH__RARE mesh_status mesh__replicas_tell(mesh_comm *c, const mesh_named *list, const mesh__replica *r, int differs,
-                                           int worst) {
-    char name[MESH__REPLICA_NAME] = "";
-    int holder = differs ? (int)r->first : worst;
-    mesh_status status = MESH_OK;
-    if (r && holder == c->transport->rank) mesh__copy_text(name, sizeof name, list[r->at].name);
-    if (r) status = mesh__host_broadcast(c, NULL, name, sizeof name, MESH_BYTES, mesh_index_of(&c->on, holder));
+/* A rank that lists `r` otherwise than layout l, this rank's, has it: -1, none. *lists: whether it lists it at all. */
+MESH__RARE int mesh__replica_odd(const mesh_comm *c, const mesh_layout *l, const mesh__replica *r,
+                                 const mesh__replica *all, const size_t *counts, const size_t *offsets, int *lists) {
+    int i, rank, holds;
+    for (i = 0; i < c->on.size; i++) {
+        const mesh__replica *theirs = mesh__replica_first(r, all, counts, offsets, i);
+        rank = mesh_rank_at(&c->on, i);
+        holds = mesh_index_of(l->on, rank) >= 0 && (uint64_t)mesh__layout_first(l, rank) == r->first;
+        *lists = theirs != NULL;
+        if (holds != (theirs && theirs->first == r->first)) return rank;
+    }
+    return -1;
+}
+
+/* What `holder` knows, and every rank ends with: a tensor's name, as much of it as fits; and whose list has it otherwise, or not at all (-1: bits differ). */
+typedef struct mesh__replica_said {
+    char name[MESH__REPLICA_NAME];
+    int32_t odd[2]; /* the rank; does it list it at all? */
+} mesh__replica_said;
+
+MESH__RARE mesh_status mesh__replicas_tell(mesh_comm *c, mesh__replica_said *said, int holder, int worst) {
+    int at = mesh_index_of(&c->on, holder);
+    mesh_status status = mesh__host_broadcast(c, NULL, said->name, sizeof said->name, MESH_BYTES, at);
+    if (status == MESH_OK) status = mesh__host_broadcast(c, NULL, said->odd, 2, MESH_I32, at);
     if (status != MESH_OK) return status;
-    if (differs)
+    if (said->odd[0] < 0)
         return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
                                  "mesh_check_replicas: %q has other bits on rank %d than on rank %d, the "
                                  "first that holds that part",
-                                 name, worst, holder);
-    return mesh__comm_broken(c, MESH_ERR_MISMATCH, worst,
-                             "mesh_check_replicas: %q stands in the list of rank %d, but not of all ranks "
-                             "of its mesh",
-                             name, worst);
+                                 said->name, worst, holder);
+    return mesh__comm_broken(c, MESH_ERR_MISMATCH, (int)said->odd[0],
+                             said->odd[1] ? "mesh_check_replicas: %q stands in the lists of rank %d and rank %d, in "
+                                            "layouts that differ"
+                                          : "mesh_check_replicas: %q stands in the list of rank %d, but not in that of "
+                                            "rank %d, which its mesh holds",
+                             said->name, holder, (int)said->odd[0]);
 }
 
 /* Something differs: everybody says all, and finds the same. */
@@ -224,8 +241,16 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh_named *list,
     if (status == MESH_ERR_MEMORY)
         mesh__comm_broken(c, status, t->rank, "mesh_check_replicas: no memory for %d tensors", n);
     if (status == MESH_OK) {
-        const mesh__replica *alone = found ? NULL : mesh__replica_alone(all, counts, offsets, c, &worst);
-        status = mesh__replicas_tell(c, list, found ? found : alone, found != NULL, worst);
+        const mesh__replica *r = found ? found : mesh__replica_alone(all, counts, offsets, c, &worst);
+        int holder = found ? (int)found->first : worst, lists = 0;
+        mesh__replica_said said = {"", {-1, 0}};
+        if (r && holder == t->rank) {
+            mesh__copy_text(said.name, sizeof said.name, list[r->at].name);
+            if (!found) said.odd[0] = mesh__replica_odd(c, &list[r->at].tensor.layout, r, all, counts, offsets, &lists);
+            said.odd[1] = lists;
+        }
+        status = r ? mesh__replicas_tell(c, &said, holder, worst)
+                   : mesh__comm_broken(c, MESH_ERR_MISMATCH, -1, "mesh_check_replicas: the ranks' lists differ");
     }
     mesh_transport_free(t, counts);
     mesh_transport_free(t, words);
