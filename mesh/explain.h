@@ -193,6 +193,12 @@ MESH__RARE void mesh__put_view(mesh__text *t, const mesh_plan *p, const char *be
     for (d = 0; d < p->view.ndim; d++) mesh__put(t, "%s%l", d ? between : "", p->view.shape[d]);
 }
 
+/* As `mesh plan --to-mesh` takes it: from which position on, where that is not 0. */
+MESH__PRIVATE void mesh__put_on(mesh__text *t, const mesh *m) {
+    mesh__put_sizes(t, m);
+    if (m->origin) mesh__put(t, "@%d", m->origin);
+}
+
 MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
     mesh__text t = mesh__text_on(buf, cap);
     static const char *const limits[] = {
@@ -205,7 +211,7 @@ MESH_API size_t mesh_plan_format(const mesh_plan *p, char *buf, size_t cap) {
         mesh__put(&t, side ? "to    " : "from  ");
         mesh__put_layout(&t, &p->at[side], side ? &p->to : &p->from);
         mesh__put(&t, "%son ", p->at[side].naxes ? "  " : "");
-        mesh__put_sizes(&t, &p->at[side]);
+        mesh__put_on(&t, &p->at[side]);
         if (!p->at[side].naxes) mesh__put(&t, "one rank");
         if (!side) {
             mesh__put(&t, "  (");
@@ -257,7 +263,7 @@ MESH_API size_t mesh_plan_json(const mesh_plan *p, char *buf, size_t cap) {
     int k, d;
     for (k = 0; k < 2; k++) {
         mesh__put(&t, "%s\"%s\": {\"mesh\": \"", k ? "}, " : "{", k ? "to" : "from");
-        mesh__put_sizes(&t, &p->at[k]);
+        mesh__put_on(&t, &p->at[k]);
         mesh__put(&t, "\", \"spec\": \"");
         mesh__put_layout(&t, &p->at[k], k ? &p->to : &p->from);
         mesh__put_char(&t, '"');
@@ -273,7 +279,7 @@ MESH_API size_t mesh_plan_json(const mesh_plan *p, char *buf, size_t cap) {
         mesh__put_change(&t, p, k);
         mesh__put(&t, "\", \"bytes\": %l, \"messages\": %d, \"rounds\": %d, \"ps\": %l, \"mesh\": \"", s->bytes,
                   s->messages, s->rounds, s->ps);
-        mesh__put_sizes(&t, &p->at[s->on]);
+        mesh__put_on(&t, &p->at[s->on]);
         mesh__put(&t, "\", \"spec\": \"");
         mesh__put_layout(&t, &p->at[s->on], &s->spec);
         mesh__put(&t, "\"}");

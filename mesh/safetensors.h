@@ -89,18 +89,6 @@ MESH__PRIVATE void mesh__bytes_put(mesh__bytes *b, const char *format, ...) {
 
 /* ---- // >>JSON: a reader of bounded depth that takes what RFC 8259 allows and no more. Strings are decoded where they stand. ---- */
 
-/* Bytes of the UTF-8 character at p; 0: it is none (RFC 3629: no surrogates, nothing overlong, none above 10FFFF). */
-MESH__PRIVATE int mesh__utf8(const char *p, const char *end) {
-    const unsigned char *s = (const unsigned char *)p;
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0, i;
-    if (n > end - p) return 0;
-    for (i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
-    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
-    return n;
-}
-
 MESH__PRIVATE int mesh__is_utf8(const char *s) {
     const char *end = s + strlen(s);
     int n = 1;

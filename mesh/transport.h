@@ -700,9 +700,28 @@ MESH__PRIVATE void mesh__wire_bytes(mesh__wire *w, void *p, size_t n) {
     w->at += n;
 }
 
+/* Bytes of the UTF-8 character at p; 0: it is none (RFC 3629: no surrogates, nothing overlong, none above 10FFFF). */
+MESH__PRIVATE int mesh__utf8(const char *p, const char *end) {
+    const unsigned char *s = (const unsigned char *)p;
+    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0, i;
+    if (n > end - p) return 0;
+    for (i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
+    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
+    return n;
+}
+
+/* As much as fits, and no half of a character. */
 MESH__PRIVATE void mesh__copy_text(char *to, size_t cap, const char *from) {
-    mesh__text t = mesh__text_on(to, cap);
-    mesh__put(&t, "%s", from);
+    size_t n = strlen(from), end = n;
+    if (n >= cap) {
+        for (n = cap - 1, end = n; n && end - n < 3 && (from[n] & 0xc0) == 0x80;) n--;
+        if (mesh__utf8(from + n, from + n + strlen(from + n)) <= (int)(end - n))
+            n = end; /* these bytes are no character */
+    }
+    memcpy(to, from, n);
+    to[n] = 0;
 }
 
 MESH_API void *mesh_xfer_at(const mesh_xfer *x, uint64_t offset, uint64_t *contiguous) {

@@ -285,7 +285,7 @@ static void test_trace_alone(void) {
 
 /* Two comms without a common rank, of one id and of names of their own: their collectives are not taken for one another's. */
 static void trace_halves_rank(mesh_transport *t, void *ctx) {
-    static const char *const names[] = {"prefill", "de\"code"};
+    static const char *const names[] = {"prefill", "de\"co\xff........................\xc3\xa4"};
     mesh_comm c, half;
     mesh_comm_desc d = MESH_ZERO;
     mesh_error err;
@@ -305,15 +305,23 @@ static void trace_halves_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 static void test_trace_halves(void) {
+    static const char *const others[] = {"rank--1", "rank-3x", "rank-99999999", "rank- 3"};
     char dir[512], path[1100], said[8192], want[120], *last;
+    size_t i;
     trace_directory(dir, sizeof dir);
     setenv("MESH_TRACE", dir, 1);
     run_world(UNIX, 4, trace_halves_rank, NULL);
+    for (i = 0; i < 4; i++) { /* no rank's files */
+        char from[1100];
+        snprintf(from, sizeof from, "%s/rank-3.json", dir);
+        snprintf(path, sizeof path, "%s/%s.json", dir, others[i]);
+        CHECK_INT(link(from, path), 0);
+    }
     CHECK_INT(trace_said(dir, said, sizeof said), 0);
     snprintf(want, sizeof want, "\nlast to come, of %d collectives:\n", 2 * TRACE_TIMES + 5 + 1);
     CHECK_HAS(said, want);
     CHECK_HAS(said, "\nprefill ");
-    CHECK_HAS(said, "\nde_code ");
+    CHECK_HAS(said, "\nde_co_........................ ");
     snprintf(path, sizeof path, "%s/rank-3.json", dir); /* its collectives have one rank left, and are counted apart */
     remove(path);
     CHECK_INT(trace_said(dir, said, sizeof said), 0);
@@ -322,6 +330,7 @@ static void test_trace_halves(void) {
     CHECK_HAS(said, want);
     last = strstr(said, "(all_reduce on ");
     CHECK(last && strstr(last, "of prefill, sequence "));
+    for (i = 0; i < 4; i++) snprintf(path, sizeof path, "%s/%s.json", dir, others[i]), remove(path);
     trace_remove(dir);
 }
 

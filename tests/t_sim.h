@@ -237,6 +237,12 @@ static void asleep_rank(mesh_transport *t, void *ctx) {
         pause_rank(t, 2 * SECOND);
     }
 }
+static void longest_rank(mesh_transport *t, void *ctx) {
+    (void)ctx;
+    mesh_sim_sleep(t, SECOND);
+    mesh_sim_sleep(t, INT64_MAX); /* as long as the longest time there is */
+    CHECK(mesh_now(t) >= INT64_C(1000000000000000));
+}
 /* The slowest network there is: times stay times. */
 static void slowly_rank(mesh_transport *t, void *ctx) {
     mesh_comm c;
@@ -250,16 +256,25 @@ static void slowly_rank(mesh_transport *t, void *ctx) {
 
 static void test_sim_death(void) {
     mesh_sim_desc d = sim_desc(3);
+    mesh_sim_fault faults[2] = {{MESH_SIM_DELAY, 0, 1, 0, 0}, {MESH_SIM_DELAY, 0, 1, 0, 0}};
     mesh_error err;
     int64_t noticed = SECOND / 1000; /* as built in */
     run_guarded(d, sim_death_rank, &noticed);
     d.detect_ns = noticed = 3 * SECOND;
     run_guarded(d, sim_death_rank, &noticed);
     run_guarded(sim_desc(2), asleep_rank, NULL);
+    run_guarded(sim_desc(1), longest_rank, NULL);
     d.ranks = 0;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.ranks = 1;
     CHECK_INT(mesh_sim_run(&d, NULL, NULL, &err), MESH_ERR_ARGUMENT);
+    d.fault = faults, d.faults = 2;
+    faults[1].delay_ns = INT64_C(1000000000000001);
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "fault 1 delays by 1000000000000001 ns; from 0 to 1000000000000000");
+    faults[1].delay_ns = -1;
+    CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
+    d.faults = 0;
     CHECK_INT(mesh_sim_run(NULL, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);
     d.latency_ns = INT64_MAX;
     CHECK_INT(mesh_sim_run(&d, asleep_rank, NULL, &err), MESH_ERR_ARGUMENT);

@@ -54,6 +54,11 @@ int MPI_Type_create_struct(int count, const int *length, const MPI_Aint *at, con
     return types_now++, PMPI_Type_create_struct(count, length, at, old, made);
 }
 int MPI_Type_free(MPI_Datatype *type) { return types_now--, PMPI_Type_free(type); }
+int MPI_Request_free(MPI_Request *r) { /* of a collective that is under way it is an error, and what MPI does then is undefined */
+    int code = PMPI_Request_free(r);
+    CHECK_INT(code, MPI_SUCCESS);
+    return code;
+}
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *made, MPI_Request *r) { return comms_now++, PMPI_Comm_idup(comm, made, r); }
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *made) {
     return comms_now++, PMPI_Comm_create_group(comm, group, tag, made);
@@ -884,7 +889,7 @@ static void test_rank_absent(void) {
     mesh_comm c;
     int v = 1, sum, k;
     for (k = 0; k < 2; k++) {
-        if (!open_mpi(&net, MPI_COMM_WORLD)) return;
+        if (!(k == 1 ? open_native(&net) : open_mpi(&net, MPI_COMM_WORLD))) return;
         if (net.base.size > 1 && open_comm(&net.base, &c, "x=-1", NULL, 2 * SECOND)) {
             mesh_status status = MESH_OK;
             if (net.base.rank != net.base.size - 1)

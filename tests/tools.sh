@@ -93,6 +93,11 @@ step "plan as json" bash -c "$mesh plan --json --mesh dp=4 --to-mesh tp=2@4 --sh
 refuses "a plan without room" "the least possible is" $mesh plan --mesh dp=4 --shape 100x64 --cap 100 "dp:P(sum)" "dp:R"
 refuses "strict in a spec" "2 shards do not divide" $mesh plan --mesh dp=2,tp=2 --shape 7x8 "dp:S(0) strict" "dp:R"
 refuses "a plan of half bytes" '--elem-bytes takes a whole number of bytes from 1 to 10^12, not "1.5"' $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 1.5 "dp:S(0)" "dp:R"
+refuses "a plan of a cap in hex" '--cap takes a whole number of bytes from 1 to 10^12 (64M), not "0x10"' $mesh plan --mesh dp=4 --shape 8x8 --cap 0x10 "dp:S(0)" "dp:R"
+refuses "a plan of a signed shape" "no shape" $mesh plan --mesh dp=4 --shape 8x+8 "dp:S(0)" "dp:R"
+step "a plan's mesh from a rank on" bash -c "$mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 dp:S\(0\) tp:R | grep -q 'on tp=4@4$' && $mesh plan --mesh dp=8 --to-mesh tp=4@4 --shape 16x16 --json dp:S\(0\) tp:R | grep -qF '\"to\": {\"mesh\": \"tp=4@4\"'"
+refuses "a bench without a root" '--root takes a whole number from 0 to 1000000, not ""' $mesh bench -n 2 --root "" --max 8 --iters 1
+refuses "a bench of a signed size" "expected a size" $mesh bench -n 2 --min " -18446744073709551600" --max 64 --iters 1
 refuses "a plan of two sizes" "--dtype and --elem-bytes: one of them" $mesh plan --mesh dp=4 --shape 8x8 --elem-bytes 4 --dtype bf16 "dp:S(0)" "dp:R"
 refuses "a plan of no size" "no shape" $mesh plan --mesh dp=4 --shape 99999999999999999999 "dp:S(0)" "dp:R"
 refuses "a spec that is none" "expected a place" $mesh plan --mesh dp=4 --shape 100x64 "dp:X" "dp:R"
@@ -135,6 +140,8 @@ auto_line 4 "auto-4.model:9: more than one value; a line is NAME VALUE: batch 3 
 auto_line 5 "auto-5.model:9: a number from 0 to 999999 is expected: published_tflops fast" model "published_tflops fast"
 auto_line 6 "auto-6.model:9: expected 1f1b, interleaved, gpipe or zb-h1: published_schedule zero" model "published_schedule zero"
 auto_line 7 "auto-7.model:9: a line of 399 bytes or more" model "source $(printf %0400d 0)"
+auto_line 8 "auto-8.model: some 3.1e+21 weights" model $'experts 999999\nffn 999999\nmlp_matrices 999999'
+auto_line 9 "numbers that a step makes of them; at most 1e15 of each" model $'batch 999999\nsequence 999999\nffn 9999'
 auto_line 1 "auto-1.cluster:9: a number from 1e-6 to 1e6 is expected: flops -3" cluster "flops -3"
 auto_line 7 "a number from 1e-6 to 1e6 is expected: flops 1e-310" cluster "flops 1e-310"
 auto_line 8 "auto-8.cluster: 1000000 devices, hosts times devices_per_host; 999999 at most" cluster "hosts 250000"

@@ -210,7 +210,7 @@ static size_t bench_bytes(const char *text) {
     v = strtoull(text, &end, 10);
     if (errno || v > SIZE_MAX >> 30) return 0;
     const char *units = "KMG", *u;
-    if (end == text || text[0] == '-') return 0;
+    if (text[0] < '0' || text[0] > '9') return 0;
     if (*end && (u = strchr(units, *end & ~32)) != NULL && *u) {
         v <<= 10 * (u - units + 1);
         end++;
@@ -458,7 +458,7 @@ static int command_bench(const char *self, int argc, char **argv) {
         } else if (!strcmp(argv[i], "--root") || !strcmp(argv[i], "--warmup")) {
             char *end;
             long v = strtol(value, &end, 10);
-            if (*end || v < 0 || v > 1000000)
+            if (*value < '0' || *value > '9' || *end || v > 1000000)
                 return wrong_value("bench", argv[i], "a whole number from 0 to 1000000", value);
             *(argv[i][2] == 'r' ? &b.root : &b.warmup) = (int)v;
         } else {

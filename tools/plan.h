@@ -23,7 +23,7 @@ static int plan_shape(const char *text, int64_t *shape) {
     if (!strcmp(text, "scalar")) return 0;
     for (;; text = end + 1) {
         long long v = (errno = 0, strtoll(text, &end, 10));
-        if (end == text || v < 0 || errno || n == MESH_MAX_DIMS) return -1;
+        if (*text < '0' || *text > '9' || errno || n == MESH_MAX_DIMS) return -1;
         shape[n++] = v;
         if (!*end) return n;
         if (*end != 'x' && *end != ',') return -1;
@@ -35,7 +35,9 @@ static int64_t plan_bytes(const char *text) {
     char *end;
     double v = strtod(text, &end);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : *end ? -1 : 0;
-    if (end == text || shift < 0 || (shift && end[1]) || !(v >= 0) || v > 1e12) return -1;
+    if (strspn(text, "0123456789.") != (size_t)(end - text) || end == text || shift < 0 || (shift && end[1]) ||
+        v > 1e12)
+        return -1;
     v *= (double)(INT64_C(1) << shift);
     return v < 9e18 && v == (double)(int64_t)v ? (int64_t)v : -1;
 }

@@ -255,6 +255,16 @@ static void trace_say_clocks(const trace_clocks *c) {
     puts("");
 }
 
+/* The rank that a file "rank-3.json" is of; -1: it is not called so. */
+static long trace_file_rank(const char *name) {
+    char *end;
+    long its;
+    if (strncmp(name, "rank-", 5) || name[5] < '0' || name[5] > '9') return -1;
+    errno = 0;
+    its = strtol(name + 5, &end, 10);
+    return errno || its >= TRACE_MOST_RANKS || strcmp(end, ".json") ? -1 : its;
+}
+
 /* The job of the first rank that says one: rank 0's, but where its file is empty. `first` is that rank's file; of none: one that is no trace, or "". */
 static int trace_of_job(const char *dir, char *job, size_t cap, char *first, size_t room) {
     DIR *d = opendir(dir);
@@ -262,9 +272,9 @@ static int trace_of_job(const char *dir, char *job, size_t cap, char *first, siz
     long least = TRACE_MOST_RANKS;
     first[0] = 0;
     while (d && (entry = readdir(d)) != NULL) {
-        char path[1024], other[64], *end;
-        long its = !strncmp(entry->d_name, "rank-", 5) ? strtol(entry->d_name + 5, &end, 10) : -1;
-        if (its < 0 || its >= least || strcmp(end, ".json")) continue;
+        char path[1024], other[64];
+        long its = trace_file_rank(entry->d_name);
+        if (its < 0 || its >= least) continue;
         snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
         if (!trace_job(path, other, sizeof other)) {
             if (least == TRACE_MOST_RANKS) snprintf(first, room, "%.60s", entry->d_name);
@@ -324,8 +334,8 @@ static int trace_merge(const char *dir) {
     }
     while ((entry = readdir(d)) != NULL) {
         char name[1024], other[64];
-        size_t length = strlen(entry->d_name);
-        if (strncmp(entry->d_name, "rank-", 5) || length < 11 || strcmp(entry->d_name + length - 5, ".json")) continue;
+        long its = trace_file_rank(entry->d_name);
+        if (its < 0) continue;
         snprintf(name, sizeof name, "%s/%s", dir, entry->d_name);
         if (!trace_job(name, other, sizeof other)) {
             fprintf(stderr, "mesh trace: %s is empty, or no trace: its rank was ended before it had opened\n", name);
@@ -336,10 +346,7 @@ static int trace_merge(const char *dir) {
             continue;
         }
         files++;
-        {
-            long its = strtol(entry->d_name + 5, NULL, 10);
-            if (its >= 0 && its < TRACE_MOST_RANKS) there[its] = 1;
-        }
+        there[its] = 1;
         if (!trace_read(name, &all, &clocks, out, &written))
             fprintf(stderr, "mesh trace: %s is not closed: its rank was ended, or runs\n", name);
     }

@@ -618,6 +618,7 @@ static const char *zoo_model_line(void *to, const char *name, const char *value,
 static int zoo_complete(zoo_model *d, const char *path, const char *command, int needed) {
     static const char *const needs[] = {"layers", "hidden", "heads", "sequence", "batch"};
     char said[300];
+    double weights, widest, numbers;
     size_t i, k;
     for (i = 0; i < ZOO_FIELDS; i++)
         for (k = 0; k < 5 && needed; k++)
@@ -636,6 +637,19 @@ static int zoo_complete(zoo_model *d, const char *path, const char *command, int
     if (d->top_k > d->experts) {
         snprintf(said, sizeof said, "%s: top_k %ld of %ld experts; %ld at most", path, d->top_k, d->experts,
                  d->experts);
+        return wrong(command, said, NULL);
+    }
+    weights = (double)d->layers * (double)d->hidden *
+                  ((double)d->experts * (double)d->mlp_matrices * (double)d->ffn +
+                   4 * (double)d->heads * (double)d->head_width) +
+              (double)d->vocabulary * (double)d->hidden;
+    widest = (double)(d->ffn > d->vocabulary ? d->ffn : d->vocabulary);
+    numbers = (double)(d->batch > d->micro ? d->batch : d->micro) * (double)d->sequence * (double)d->top_k *
+              (widest > (double)d->hidden ? widest : (double)d->hidden);
+    if (weights > 1e15 || numbers > 1e15) {
+        snprintf(said, sizeof said,
+                 "%s: some %.1e weights, and %.1e numbers that a step makes of them; at most 1e15 of each", path,
+                 weights, numbers);
         return wrong(command, said, NULL);
     }
     if (d->heads % d->kv_heads == 0) return 0;

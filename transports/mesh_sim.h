@@ -701,6 +701,7 @@ MESH_API void mesh_sim_die(mesh_transport *t) {
 MESH_API void mesh_sim_sleep(mesh_transport *t, int64_t ns) {
     mesh_sim *s = mesh_sim__of(t);
     int64_t until;
+    if (ns > MESH_SIM__MOST) ns = MESH_SIM__MOST;
     pthread_mutex_lock(&s->world->lock);
     until = mesh_sim__clock(s->world) + ns;
     s->asleep = 1;
@@ -802,10 +803,8 @@ MESH__PRIVATE void mesh_sim__release(mesh_sim__world *w) {
     MESH_FREE(w->last_arrival);
 }
 
-MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err) {
-    mesh_sim__world w;
-    int i, started = 0;
-    size_t n;
+MESH__RARE mesh_status mesh_sim__check(const mesh_sim_desc *desc, mesh_sim_main main, mesh_error *err) {
+    int i;
     if (!desc || !main || desc->ranks < 1)
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: %d ranks; at least 1, and a function to run",
                           desc ? desc->ranks : 0);
@@ -821,6 +820,18 @@ MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main,
             err, MESH_ERR_ARGUMENT, -1,
             "mesh_sim_run: a latency of %l ns, jitter of %l, %l ps per byte, deaths seen after %l ns: at most %l each",
             desc->latency_ns, desc->jitter_ns, desc->ps_per_byte, desc->detect_ns, MESH_SIM__MOST);
+    for (i = 0; i < desc->faults; i++)
+        if (desc->fault[i].delay_ns < 0 || desc->fault[i].delay_ns > MESH_SIM__MOST)
+            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_sim_run: fault %d delays by %l ns; from 0 to %l", i,
+                              desc->fault[i].delay_ns, MESH_SIM__MOST);
+    return MESH_OK;
+}
+
+MESH_API mesh_status mesh_sim_run(const mesh_sim_desc *desc, mesh_sim_main main, void *ctx, mesh_error *err) {
+    mesh_sim__world w;
+    int i, started = 0;
+    size_t n;
+    if (mesh_sim__check(desc, main, err) != MESH_OK) return MESH_ERR_ARGUMENT;
     memset(&w, 0, sizeof w);
     w.desc = *desc;
     if (!w.desc.latency_ns) w.desc.latency_ns = 1000;

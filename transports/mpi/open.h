@@ -127,7 +127,9 @@ MESH__RARE mesh_status mesh_mpi__close(mesh_transport *t, mesh_error *why) {
     code = ended ? MPI_SUCCESS : MPI_Cancel(&s->request[0]); /* nothing comes any more */
     if (!ended && code == MPI_SUCCESS) MPI_Test(&s->request[0], &ended, MPI_STATUS_IGNORE);
     for (i = ended ? 1 : 0; i < s->nrequests; i++)
-        if (s->request[i] != MPI_REQUEST_NULL) MPI_Request_free(&s->request[i]);
+        if (s->request[i] != MPI_REQUEST_NULL &&
+            (!i || s->use[i].rank >= 0)) /* a collective's is MPI's (MPI-4, 6.12) */
+            MPI_Request_free(&s->request[i]);
     mesh_mpi__release(s, status != MESH_OK);
     return status;
 }

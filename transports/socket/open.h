@@ -519,11 +519,13 @@ MESH__RARE void mesh_socket__traced(mesh_socket__impl *s) {
 MESH__RARE void mesh_socket__trace(void *ctx, const mesh_trace_event *v) {
     mesh_socket__impl *s = (mesh_socket__impl *)ctx;
     int64_t ns = v->start + s->net->base.trace_epoch;
-    char name[32];
-    size_t i;
-    snprintf(name, sizeof name, "%s", v->comm[0] ? v->comm : "comm");
-    for (i = 0; name[i]; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == '"' || name[i] == '\\') name[i] = '_';
+    char name[32], *p;
+    int n;
+    mesh__copy_text(name, sizeof name, v->comm[0] ? v->comm : "comm");
+    for (p = name; *p; p += n) { /* as JSON has it in quotes */
+        n = mesh__utf8(p, name + strlen(name));
+        if (!n || (unsigned char)*p < 0x20 || *p == '"' || *p == '\\') *p = '_', n = 1;
+    }
     fprintf(
         s->trace,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03d,\"dur\":%lld.%03d,\"name\":\"%s\",\"cat\":\"%s\",\"args\":{\"comm\":%u,"
