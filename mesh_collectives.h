@@ -32,7 +32,7 @@ CONVENTIONS
     Zero counts are legal and still synchronise like any other. In place: send == recv; for all_gather send == recv + index*count
     and for reduce_scatter recv == send + index*count elements; for their v-forms and those of gather and scatter the own block is at its
     offset (the sum of the counts before it where there are none), all_to_all_v has no in-place form. Buffers that overlap in any other
-    way are refused.
+    way are refused (entries of one list against each other: in lists of up to 64).
     A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_progress
     (or mesh_test, on any request) now and then where computing is to overlap, or ask for a progress thread; NCCL's go on by themselves.
     Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush
@@ -48,7 +48,8 @@ ERRORS
     operations under way end with the cause, later ones return it at once, and the remedy is to close the comm. Other comms go on.
         MISMATCH    ranks called different things in one group: the text names rank, axis, sequence and both calls; or ranks wait
                     for each other in a cycle: the text lists who waits for whom, in what. (Cycles are found among ranks that
-                    are blocked; a rank that polls with mesh_test may still do something else, so there the deadline decides.)
+                    are blocked, in one operation; a rank that polls with mesh_test may still do something else, and one in mesh_wait_any
+                    waits for any of several: there the deadline decides.)
         PEER        a rank was lost, or has closed its transport while it was still needed: the text names it.
         TIMEOUT     the deadline (mesh_comm_desc.timeout_ns) passed: the text names the ranks still awaited.
         ARGUMENT, UNSUPPORTED, MEMORY, STATE (a group that is not open): a start that one rank got wrong. The others would wait for it,
@@ -66,7 +67,8 @@ THREADS
     it is open.
 
 BEHIND IT
-    mesh/request.h       requests; by way of comm.h (comms, groups, memory), control.h, waits.h, failure.h, engine.h (these included first)
+    mesh/memory.h        memory of the transport
+    mesh/request.h       requests; by way of comm.h (comms, groups), control.h, waits.h, failure.h, engine.h (these included first)
     mesh/build.h         what serves a call; by way of levels.h, algorithms.h, schedule.h, kernels.h, tuning.h, transport.h
     mesh/p2p.h           send, receive, exchange, shift, halos                                                (these at the end)
     mesh/messages.h      messages of unknown length
@@ -74,6 +76,7 @@ BEHIND IT
 */
 #if !defined(MESH_COLLECTIVES_H) || (defined(MESH_IMPLEMENTATION) && !defined(MESH_COLLECTIVES_IMPLEMENTED))
 #include "mesh/build.h"
+#include "mesh/memory.h"
 #include "mesh/request.h"
 #endif
 
@@ -231,6 +234,12 @@ MESH_API mesh_status mesh_reduce_scatter_many_start(mesh_comm *c, const char *ax
 
 /* ---- // >>start: checks, then a schedule ---- */
 
+/* Do two blocks of a v-call share an element? */
+MESH__PRIVATE int mesh__v_meets(const size_t *counts, const size_t *offsets, int i, int k) {
+    return offsets && counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] &&
+           offsets[k] < offsets[i] + counts[i];
+}
+
 /* Do the blocks of a v-call's receive side overlap? One after another, which is usual, is seen in one pass. */
 MESH__PRIVATE int mesh__v_overlap(const size_t *counts, const size_t *offsets, int n) {
     size_t end = 0;
@@ -241,8 +250,7 @@ MESH__PRIVATE int mesh__v_overlap(const size_t *counts, const size_t *offsets, i
     }
     for (i = 0; !ordered && i < n; i++)
         for (k = i + 1; k < n; k++)
-            if (counts[i] && counts[k] && offsets[i] < offsets[k] + counts[k] && offsets[k] < offsets[i] + counts[i])
-                return 1;
+            if (mesh__v_meets(counts, offsets, i, k)) return 1;
     return 0;
 }
 
@@ -299,10 +307,14 @@ MESH__PRIVATE mesh_status mesh__buffer_extents(mesh_comm *c, mesh__group *g, con
 /* Small ones, in place or apart by all that they could be of: most are, and need no more of a check. */
 MESH__INLINE int mesh__buffer_is_plain(const mesh__group *g, mesh_call *call, const void *send, const void *recv,
                                        size_t count) {
-    enum { FEW = 1 << 14, SMALL = 1 << 10, RANKS = 1 << 6 }; /* whose product has room in 32 bits */
+    enum {
+        MESH__PLAIN_COUNT = 1 << 14,
+        MESH__PLAIN_BYTES = 1 << 10,
+        MESH__PLAIN_RANKS = 1 << 6
+    }; /* whose product has room in 32 bits */
     size_t most = count * call->elem_bytes * (size_t)g->on.size;
-    if (!send || !recv || count > (size_t)FEW || call->elem_bytes > (size_t)SMALL || g->on.size > RANKS ||
-        mesh__call_is(call->kind, MESH_BY_COUNTS))
+    if (!send || !recv || count > (size_t)MESH__PLAIN_COUNT || call->elem_bytes > (size_t)MESH__PLAIN_BYTES ||
+        g->on.size > MESH__PLAIN_RANKS || mesh__call_is(call->kind, MESH_BY_COUNTS))
         return 0;
     if (send != recv || call->kind != MESH_CALL_ALL_REDUCE) return !mesh__overlap(send, most, recv, most);
     call->in_place = count != 0;
@@ -357,6 +369,11 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
                                 ? "%ssend and recv overlap; all_to_all_v has no form in place"
                                 : "%ssend and recv overlap, but not as in place (see CONVENTIONS)",
                             which);
+    for (i = 0; kind == MESH_CALL_REDUCE_SCATTER_V && i < g->on.size;
+         i++) /* its own is written while others are sent */
+        if (i != g->index && mesh__v_meets(counts, offsets, i, g->index))
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "in place, the own block overlaps block %d; see counts and offsets", i);
     call->in_place = 1;
     return MESH_OK;
 }

@@ -717,7 +717,7 @@ MESH__PRIVATE int mesh__choose(const mesh__schedule *s, int kind, size_t bytes, 
     if (levels && mesh__levels_help(kind, n, bytes, s->scattered)) chosen.algorithm = MESH_ALGORITHM_LEVELS;
     for (i = 0; t && i < t->nrows; i++) {
         const mesh_tuning_row *row = &t->row[i];
-        if (row->call != kind || n > row->ranks || bytes > row->bytes ||
+        if (row->call != kind || (n > row->ranks && row->ranks != UINT16_MAX) || bytes > row->bytes ||
             !mesh_algorithm_serves((mesh_algorithm)row->algorithm, kind) ||
             (row->algorithm == MESH_ALGORITHM_LEVELS && !levels))
             continue;

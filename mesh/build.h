@@ -169,12 +169,20 @@ MESH__PRIVATE void mesh__build_alone(mesh__schedule *s, const mesh__layout *b) {
     mesh__add_copies(s, &b->recv, mesh__block_of(&b->recv, 0), &b->send, mesh__block_of(&b->send, 0));
 }
 
+/* Elements of a call's larger side; of blocks by counts, of which each rank takes its own, the largest: the same on every rank. */
+MESH__PRIVATE size_t mesh__larger_side(const mesh__schedule *s, const mesh__layout *b, int kind) {
+    size_t total = b->send.total > b->recv.total ? b->send.total : b->recv.total;
+    int i;
+    for (i = 0; kind == MESH_CALL_REDUCE_SCATTER_V && i < s->size; i++)
+        if (s->call.recv_counts[i] > total) total = s->call.recv_counts[i];
+    return total;
+}
+
 MESH__PRIVATE void mesh__build_native(mesh__schedule *s, mesh__layout *b, int kind) {
     int by_counts = mesh__call_is(kind, MESH_BY_COUNTS), algorithm;
     size_t bytes =
         (kind == MESH_CALL_REDUCE_SCATTER || kind == MESH_CALL_SCATTER ? b->recv.total : b->send.total) * s->elem_bytes;
-    algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes,
-                             b->send.total > b->recv.total ? b->send.total : b->recv.total, &b->segment);
+    algorithm = mesh__choose(s, kind, by_counts ? SIZE_MAX : bytes, mesh__larger_side(s, b, kind), &b->segment);
     if (s->size == 1) {
         mesh__build_alone(s, b);
         return;
@@ -247,18 +255,6 @@ MESH__PRIVATE size_t mesh__v_extent(const size_t *counts, const size_t *offsets,
 MESH__PRIVATE size_t mesh__part_extent(const mesh__schedule *s, const mesh__view *v, const mesh__part *p) {
     size_t extent = mesh__v_extent(v->counts, v->offsets, v->counts ? s->on->size : 0, 1);
     return v->kind == MESH__COUNTS ? extent : v->kind == MESH__BLOCKS ? p->count * (size_t)s->on->size : p->count;
-}
-
-/* Does this rank give data, or take a result, in this kind of call? */
-MESH__PRIVATE int mesh__gives(const mesh__schedule *s, int kind) {
-    int rooted = kind == MESH_CALL_BROADCAST || kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
-    return !rooted || s->index == s->call.root;
-}
-
-MESH__PRIVATE int mesh__takes(const mesh__schedule *s, int kind) {
-    int rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V;
-    if (kind == MESH_CALL_EXSCAN) return s->index > 0;
-    return !rooted || s->index == s->call.root;
 }
 
 /* On a big-endian host: turned copies are sent, and what has arrived is turned at the end. */

@@ -142,6 +142,8 @@ MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned ch
     mesh__engine *e = mesh__impl(c)->engine;
     char text[MESH_ERROR_BYTES];
     mesh__record theirs, before;
+    if (mesh_index_of(&c->on, from) < 0)
+        return; /* of another comm with that id, of ranks that this one's are not among, or of an opening that was given up */
     if (mesh__get32(data + 12) == MESH__ABORT_CLOSED && e->roll.op && e->roll.op->comm == c &&
         mesh__roll_excused(e, from)) {
         e->roll.answers++;
@@ -165,7 +167,7 @@ MESH__RARE void mesh__comm_abort_heard(mesh_comm *c, int from, const unsigned ch
     mesh__fail(&c->error, mesh__status_heard(data + 4), (int)mesh__get32(data + 8), "rank %d failed: %s", from, text);
     if (c->error.rank < 0 || c->error.rank >= e->t->size) c->error.rank = from;
     mesh__comm_fail(c);
-    if (mesh_index_of(&c->on, from) < 0 || mesh__get32(data + 12) == MESH__ABORT_CLOSED)
+    if (mesh__get32(data + 12) == MESH__ABORT_CLOSED)
         mesh__announce(c, MESH__ABORT_PLAIN, NULL); /* the comm's other ranks do not know it yet */
 }
 

@@ -309,6 +309,8 @@ typedef struct mesh__comm_impl {
 } mesh__comm_impl;
 
 MESH__PRIVATE mesh__comm_impl *mesh__impl(const mesh_comm *c) { return (mesh__comm_impl *)c->impl; }
+/* Where a call that does not fail the comm writes its error: nowhere, once there is a first cause. */
+MESH__PRIVATE mesh_error *mesh__says(mesh_comm *c) { return c->failed ? NULL : &c->error; }
 
 MESH__PRIVATE int64_t mesh__now(mesh__engine *e) { return e->t->ops->now(e->t); }
 

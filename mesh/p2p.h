@@ -20,6 +20,7 @@ extern "C" {
    takes some 40 bytes until the comm is closed. UNSUPPORTED: transports that match messages in the order of issue (GPUs); a tag above what MPI has room
    for (the text says how many: under MPICH 134,152,191). */
 
+/* To and from another rank: a message to oneself needs its other half in the same call (mesh_sendrecv, mesh_exchange), else ARGUMENT. */
 MESH_API mesh_status mesh_send(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d);
 MESH_API mesh_status mesh_send_start(mesh_comm *c, const char *axes, int to, const void *p, size_t count, mesh_dtype d,
                                      mesh_request *r);

@@ -28,7 +28,8 @@ MESH_API mesh_status mesh_test(mesh_request r);
 MESH_API mesh_status mesh_wait_all(mesh_request *list, int n);
 /* Wait until one of a list has ended: that one is consumed, and is none then unless it is kept; *which says which it was, its status is returned. -1,
    and OK: there is nothing to wait for. Where several have ended, each has its turn: the look begins behind the last one found.
-   On one transport; what is under way may be in several comms. ARGUMENT: it is not. */
+   On one transport; what is under way may be in several comms. ARGUMENT: it is not. Cycles are looked for where one is left under way; of several, each
+   may free the next, and the deadline ends them. */
 MESH_API mesh_status mesh_wait_any(mesh_request *list, int n, int *which);
 /* As mesh_wait_host, but IN_PROGRESS when the transport's clock (mesh_now) comes to `until` first: the request lives on. */
 MESH_API mesh_status mesh_wait_until(mesh_request r, int64_t until);
@@ -167,14 +168,23 @@ MESH__PRIVATE void mesh__request_clear(mesh_request *r) {
     if (!mesh__request_op(*r)) memset(r, 0, sizeof *r);
 }
 
+MESH__PRIVATE mesh_status mesh__wait_one_inside(mesh_request *r) {
+    mesh__op *op = mesh__request_op(*r);
+    mesh_status status = op && mesh__op_rests(op) ? MESH_OK : mesh__wait_inside(*r);
+    mesh__request_clear(r);
+    return status;
+}
+
+MESH__PRIVATE mesh_status mesh__wait_one(mesh_request *r) {
+    MESH__ALONE(r->comm, "wait_all", mesh__wait_one_inside(r));
+}
+
 MESH_API mesh_status mesh_wait_all(mesh_request *list, int n) {
     mesh_status status = MESH_OK;
     int i;
     if (n < 0 || (n && !list)) return MESH_ERR_ARGUMENT;
     for (i = 0; i < n; i++) {
-        mesh__op *op = mesh__request_op(list[i]);
-        mesh_status ended = !list[i].generation || (op && mesh__op_rests(op)) ? MESH_OK : mesh_wait(list[i]);
-        mesh__request_clear(&list[i]);
+        mesh_status ended = list[i].generation ? mesh__wait_one(&list[i]) : MESH_OK;
         if (status == MESH_OK) status = ended;
     }
     return status;
@@ -196,7 +206,7 @@ MESH__PRIVATE mesh_status mesh__any_ended(mesh__engine *e, mesh_request *list, i
         if (!list[i].generation || (op && mesh__op_rests(op))) continue;
         *which = i;
         if (op && e != mesh__impl(list[i].comm)->engine)
-            return mesh__fail(&list[i].comm->error, MESH_ERR_ARGUMENT, -1,
+            return mesh__fail(mesh__says(list[i].comm), MESH_ERR_ARGUMENT, -1,
                               "mesh_wait_any: request %d is on another transport than others of the list", i);
         if (op && op->state == MESH__ACTIVE) {
             active = 1;
@@ -226,6 +236,19 @@ MESH__PRIVATE int64_t mesh__any_look(mesh__engine *e, const mesh_request *list, 
     return until;
 }
 
+/* The one of a list that is under way. NULL: none is, or several, each of which may end before what another waits for. */
+MESH__PRIVATE mesh__op *mesh__any_sole(const mesh_request *list, int n) {
+    mesh__op *sole = NULL;
+    int i;
+    for (i = 0; i < n; i++) {
+        mesh__op *op = mesh__request_op(list[i]);
+        if (!op || op->state != MESH__ACTIVE || mesh__op_rests(op)) continue;
+        if (sole) return NULL;
+        sole = op;
+    }
+    return sole;
+}
+
 /* What ended long ago costs a look; else all that is under way moves before each is looked at, and only then it blocks. */
 MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int first, int *which) {
     mesh__op *op = mesh__request_op(list[first]);
@@ -240,6 +263,11 @@ MESH__PRIVATE mesh_status mesh__wait_any_inside(mesh_request *list, int n, int f
     }
     e = mesh__impl(list[first].comm)->engine;
     for (round = 0; (status = mesh__any_ended(e, list, n, which)) == MESH_IN_PROGRESS; round++) {
+        op = round % 2 ? mesh__any_sole(list, n) : NULL;
+        if (op) { /* as in mesh_wait: who waits for whom is asked too */
+            mesh__op_wait(e, op);
+            continue;
+        }
         mesh__progress(e, round % 2 ? mesh__any_look(e, list, n) : 0);
         mesh__poll(e);
     }
@@ -325,7 +353,7 @@ MESH__PRIVATE mesh_status mesh__keep_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_keep");
     if (!mesh__op_is_fixed(op)) {
-        mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
+        mesh__fail(mesh__says(r.comm), MESH_ERR_UNSUPPORTED, -1, "mesh_keep: %s has no schedule that could be kept",
                    mesh__call_name(op->schedule.call.kind));
         return MESH_ERR_UNSUPPORTED;
     }
@@ -352,6 +380,12 @@ MESH__PRIVATE int mesh__is_scratch(const mesh__schedule *s, const void *p) {
             (uintptr_t)p - (uintptr_t)s->scratch[k].p < s->scratch[k].nbytes)
             return 1;
     return 0;
+}
+
+/* A buffer that this rank's part in a collective does not touch may be anything, and lie anywhere. */
+MESH__PRIVATE void mesh__unused_forget(mesh__schedule *s) {
+    if (!mesh__gives(s, s->call.kind)) s->call.send = NULL;
+    if (!mesh__takes(s, s->call.kind)) s->call.recv = NULL;
 }
 
 /* How far a pointer of a schedule moves: with the buffer that begins nearest before it. */
@@ -395,7 +429,7 @@ MESH__PRIVATE void mesh__reach(const mesh__schedule *s, const mesh__group *g, si
 }
 
 MESH__PRIVATE mesh_status mesh__rebind_overlaps(mesh_request r, int kind) {
-    return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
+    return mesh__fail(mesh__says(r.comm), MESH_ERR_ARGUMENT, -1,
                       "mesh_rebind: the new send and recv overlap, and %s was not made in place; start another",
                       mesh__call_name(kind));
 }
@@ -441,7 +475,7 @@ MESH__PRIVATE void mesh__rebind(mesh__schedule *s, intptr_t send_by, intptr_t re
 }
 
 MESH__RARE mesh_status mesh__rebind_apart(mesh_request r, int kind) {
-    return mesh__fail(&r.comm->error, MESH_ERR_ARGUMENT, -1,
+    return mesh__fail(mesh__says(r.comm), MESH_ERR_ARGUMENT, -1,
                       "mesh_rebind: %s is in place; give buffers that lie to each other as before",
                       mesh__call_name(kind));
 }
@@ -455,7 +489,7 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
     if (!op) return mesh__request_none(r, "mesh_rebind");
     if (op->kept && op->detached) mesh__op_recall(mesh__impl(r.comm)->engine, op);
     if (!op->kept || op->state != MESH__RESTING)
-        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_rebind: the request is %s",
+        return mesh__fail(mesh__says(r.comm), MESH_ERR_STATE, -1, "mesh_rebind: the request is %s",
                           op->kept ? "under way; wait for it first"
                                    : "not kept; call mesh_keep before it is waited for");
     s = &op->schedule;
@@ -466,8 +500,9 @@ MESH__PRIVATE mesh_status mesh__rebind_inside(mesh_request r, const void *send, 
     }
     if (mesh__call_is(kind, MESH_P2P) || kind == MESH_CALL_REDISTRIBUTE || kind == MESH_CALL_BARRIER ||
         mesh__single_kind(kind) != kind)
-        return mesh__fail(&r.comm->error, MESH_ERR_UNSUPPORTED, -1,
+        return mesh__fail(mesh__says(r.comm), MESH_ERR_UNSUPPORTED, -1,
                           "mesh_rebind: %s has not one buffer each way; start another", mesh__call_name(kind));
+    mesh__unused_forget(s);
     send_by = send && s->call.send ? (intptr_t)((uintptr_t)send - (uintptr_t)s->call.send) : 0;
     recv_by = recv && s->call.recv ? (intptr_t)((uintptr_t)recv - (uintptr_t)s->call.recv) : 0;
     if (s->call.in_place && send_by != recv_by) return mesh__rebind_apart(r, kind);
@@ -514,7 +549,7 @@ MESH__PRIVATE mesh_status mesh__release_inside(mesh_request r) {
     mesh__op *op = mesh__request_op(r);
     if (!op) return mesh__request_none(r, "mesh_release");
     if (!op->kept)
-        return mesh__fail(&r.comm->error, MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
+        return mesh__fail(mesh__says(r.comm), MESH_ERR_STATE, -1, "mesh_release: the request is not kept; wait for it");
     op->kept = 0;
     if (op->detached && ++op->generation == 0) op->generation = 1; /* freed when it ends */
     if (op->state == MESH__RESTING) mesh__op_release(mesh__impl(r.comm)->engine, op);

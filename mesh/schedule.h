@@ -663,4 +663,16 @@ MESH__PRIVATE void mesh__add_round(mesh__schedule *s, int k) {
     if (k > 1) mesh__add_wait(s);
     mesh__add_post(s);
 }
+
+/* Does this rank give data, or take a result, in this kind of call? */
+MESH__PRIVATE int mesh__gives(const mesh__schedule *s, int kind) {
+    int rooted = kind == MESH_CALL_BROADCAST || kind == MESH_CALL_SCATTER || kind == MESH_CALL_SCATTER_V;
+    return !rooted || s->index == s->call.root;
+}
+
+MESH__PRIVATE int mesh__takes(const mesh__schedule *s, int kind) {
+    int rooted = kind == MESH_CALL_REDUCE || kind == MESH_CALL_GATHER || kind == MESH_CALL_GATHER_V;
+    if (kind == MESH_CALL_EXSCAN) return s->index > 0;
+    return !rooted || s->index == s->call.root;
+}
 #endif /* MESH_SCHEDULE_IMPLEMENTED */

@@ -556,10 +556,10 @@ MESH__PRIVATE void mesh__leave(mesh_transport *t) {
     } while (0)
 
 /* The same for one that makes other calls in its turn. */
-#define MESH__ALONE_COMPOSED(comm, name, call)                              \
-    do {                                                                    \
-        int failed_ = (comm) && (comm)->failed;                             \
-        MESH__ALONE(comm, name, mesh__composed(comm, name, failed_, call)); \
+#define MESH__ALONE_COMPOSED(comm, name, call)                                                                    \
+    do {                                                                                                          \
+        int failed_ = 0;                                                                                          \
+        MESH__ALONE(comm, name, (failed_ = (comm) && (comm)->failed, mesh__composed(comm, name, failed_, call))); \
     } while (0)
 
 /* The same for one that starts an operation: a refused one leaves no request. */

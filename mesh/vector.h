@@ -100,17 +100,17 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
 
 #ifdef MESH__SIMD
 
-/* A store of 16, 32, 64 bytes to aligned S *p that leaves the caches alone, where the target has one. */
+/* A store of 16, 32, 64 bytes to aligned mesh__vs *p that leaves the caches alone, where the target has one. */
 #if defined(__clang__)
-#define MESH__STREAM_16(p, x) __builtin_nontemporal_store((S)(x), p)
+#define MESH__STREAM_16(p, x) __builtin_nontemporal_store((mesh__vs)(x), p)
 #define MESH__STREAM_32 MESH__STREAM_16
 #define MESH__STREAM_64 MESH__STREAM_16
 #elif defined(MESH__SIMD_X86)
-#define MESH__STREAM_16(p, x) __builtin_ia32_movntdq(p, (S)(x))
-#define MESH__STREAM_32(p, x) __builtin_ia32_movntdq256(p, (S)(x))
-#define MESH__STREAM_64(p, x) __builtin_ia32_movntdq512(p, (S)(x))
+#define MESH__STREAM_16(p, x) __builtin_ia32_movntdq(p, (mesh__vs)(x))
+#define MESH__STREAM_32(p, x) __builtin_ia32_movntdq256(p, (mesh__vs)(x))
+#define MESH__STREAM_64(p, x) __builtin_ia32_movntdq512(p, (mesh__vs)(x))
 #else
-#define MESH__STREAM_16(p, x) (*(p) = (S)(x))
+#define MESH__STREAM_16(p, x) (*(p) = (mesh__vs)(x))
 #endif
 
 /* -Ofast adds the sources in no other order. */
@@ -124,64 +124,64 @@ MESH__PRIVATE void mesh__pass_for(mesh__pass *p, int op, int dtype) {
 enum { MESH__AHEAD = 512 };
 
 /* Four registers at a time: START declares what is kept of each, before any source; NEXT takes in x, loaded from a source; LAST makes x the result. */
-#define MESH__BY_FOUR(bytes, X, START, NEXT, LAST)                              \
-    for (; p->to - p->at >= 4 * bytes; p->at += 4 * bytes) {                    \
-        X x, x0, x1, x2, x3;                                                    \
-        START(a0, b0);                                                          \
-        START(a1, b1);                                                          \
-        START(a2, b2);                                                          \
-        START(a3, b3);                                                          \
-        for (k = 0; k < p->nsrc; k++) {                                         \
-            const X *s = (const X *)((const unsigned char *)p->src[k] + p->at); \
-            __builtin_prefetch((const void *)((uintptr_t)s + MESH__AHEAD));     \
-            x = s[0];                                                           \
-            NEXT(a0, b0);                                                       \
-            x = s[1];                                                           \
-            NEXT(a1, b1);                                                       \
-            x = s[2];                                                           \
-            NEXT(a2, b2);                                                       \
-            x = s[3];                                                           \
-            NEXT(a3, b3);                                                       \
-        }                                                                       \
-        LAST(a0, b0);                                                           \
-        x0 = x;                                                                 \
-        LAST(a1, b1);                                                           \
-        x1 = x;                                                                 \
-        LAST(a2, b2);                                                           \
-        x2 = x;                                                                 \
-        LAST(a3, b3);                                                           \
-        x3 = x;                                                                 \
-        for (k = 0; k < p->ndst; k++) {                                         \
-            unsigned char *to = (unsigned char *)p->dst[k] + (p->at - p->skip); \
-            X *d = (X *)to;                                                     \
-            S *past = (S *)to;                                                  \
-            if (p->stream && ((uintptr_t)to & (bytes - 1)) == 0) {              \
-                MESH__STREAM_##bytes(past, x0);                                 \
-                MESH__STREAM_##bytes(past + 1, x1);                             \
-                MESH__STREAM_##bytes(past + 2, x2);                             \
-                MESH__STREAM_##bytes(past + 3, x3);                             \
-            } else {                                                            \
-                d[0] = x0;                                                      \
-                d[1] = x1;                                                      \
-                d[2] = x2;                                                      \
-                d[3] = x3;                                                      \
-            }                                                                   \
-        }                                                                       \
-    }                                                                           \
+#define MESH__BY_FOUR(bytes, mesh__vx, START, NEXT, LAST)                                     \
+    for (; p->to - p->at >= 4 * bytes; p->at += 4 * bytes) {                                  \
+        mesh__vx x, x0, x1, x2, x3;                                                           \
+        START(a0, b0);                                                                        \
+        START(a1, b1);                                                                        \
+        START(a2, b2);                                                                        \
+        START(a3, b3);                                                                        \
+        for (k = 0; k < p->nsrc; k++) {                                                       \
+            const mesh__vx *s = (const mesh__vx *)((const unsigned char *)p->src[k] + p->at); \
+            __builtin_prefetch((const void *)((uintptr_t)s + MESH__AHEAD));                   \
+            x = s[0];                                                                         \
+            NEXT(a0, b0);                                                                     \
+            x = s[1];                                                                         \
+            NEXT(a1, b1);                                                                     \
+            x = s[2];                                                                         \
+            NEXT(a2, b2);                                                                     \
+            x = s[3];                                                                         \
+            NEXT(a3, b3);                                                                     \
+        }                                                                                     \
+        LAST(a0, b0);                                                                         \
+        x0 = x;                                                                               \
+        LAST(a1, b1);                                                                         \
+        x1 = x;                                                                               \
+        LAST(a2, b2);                                                                         \
+        x2 = x;                                                                               \
+        LAST(a3, b3);                                                                         \
+        x3 = x;                                                                               \
+        for (k = 0; k < p->ndst; k++) {                                                       \
+            unsigned char *to = (unsigned char *)p->dst[k] + (p->at - p->skip);               \
+            mesh__vx *d = (mesh__vx *)to;                                                     \
+            mesh__vs *past = (mesh__vs *)to;                                                  \
+            if (p->stream && ((uintptr_t)to & (bytes - 1)) == 0) {                            \
+                MESH__STREAM_##bytes(past, x0);                                               \
+                MESH__STREAM_##bytes(past + 1, x1);                                           \
+                MESH__STREAM_##bytes(past + 2, x2);                                           \
+                MESH__STREAM_##bytes(past + 3, x3);                                           \
+            } else {                                                                          \
+                d[0] = x0;                                                                    \
+                d[1] = x1;                                                                    \
+                d[2] = x2;                                                                    \
+                d[3] = x3;                                                                    \
+            }                                                                                 \
+        }                                                                                     \
+    }                                                                                         \
     break
 
 /* What is added to -0 is itself. */
-#define MESH__SUM_START_32(a, b) U a = none
-#define MESH__SUM_START_64(a, b) L a = (L)none
-#define MESH__SUM_START_F32(a, b) F a = (F)(none + 0x80000000u)
-#define MESH__SUM_START_F64(a, b) D a = (D)((L)none + ((uint64_t)1 << 63))
+#define MESH__SUM_START_32(a, b) mesh__vu a = none
+#define MESH__SUM_START_64(a, b) mesh__vl a = (mesh__vl)none
+#define MESH__SUM_START_F32(a, b) mesh__vf a = (mesh__vf)(none + 0x80000000u)
+#define MESH__SUM_START_F64(a, b) mesh__vd a = (mesh__vd)((mesh__vl)none + ((uint64_t)1 << 63))
 #define MESH__SUM_NEXT(a, b) a += x
 #define MESH__SUM_NEXT_F(a, b) \
     a += x;                    \
     MESH__KEEP(a)
 #define MESH__SUM_LAST(a, b) x = (a)
 
-#define MESH__LEAST_START(a, b) X a = magnitude
+#define MESH__LEAST_START(a, b) mesh__vx a = magnitude
 #define MESH__LEAST_NEXT(a, b) \
     x ^= turn;                 \
     less = x < a;              \
@@ -190,7 +190,7 @@ enum { MESH__AHEAD = 512 };
 
 /* Floats by keys, as in kernels.h; b: where a NaN was seen. A key's key is the number. */
 #define MESH__KEY_OF(x) (x ^ ((x < 0) & magnitude))
-#define MESH__LEAST_START_F(a, b) X a = magnitude, b = zero
+#define MESH__LEAST_START_F(a, b) mesh__vx a = magnitude, b = zero
 #define MESH__LEAST_NEXT_F(a, b) \
     b |= (x & magnitude) > inf;  \
     x = MESH__KEY_OF(x);         \
@@ -199,14 +199,15 @@ enum { MESH__AHEAD = 512 };
     a ^= turn;                   \
     x = (MESH__KEY_OF(a) & ~b) | (nan & b)
 
-#define MESH__LEAST(bytes, T, START, NEXT, LAST)                                                    \
-    {                                                                                               \
-        typedef T X __attribute__((vector_size(bytes), aligned(1), may_alias));                     \
-        const X zero = {0}, turn = zero + (T)p->turn, inf = zero + (T)p->inf, nan = inf | inf >> 1; \
-        const X magnitude = zero + (T) ~((uint64_t)1 << (sizeof(T) * 8 - 1));                       \
-        X less;                                                                                     \
-        (void)nan;                                                                                  \
-        MESH__BY_FOUR(bytes, X, START, NEXT, LAST);                                                 \
+#define MESH__LEAST(bytes, mesh__vt, START, NEXT, LAST)                                            \
+    {                                                                                              \
+        typedef mesh__vt mesh__vx __attribute__((vector_size(bytes), aligned(1), may_alias));      \
+        const mesh__vx zero = {0}, turn = zero + (mesh__vt)p->turn, inf = zero + (mesh__vt)p->inf, \
+                       nan = inf | inf >> 1;                                                       \
+        const mesh__vx magnitude = zero + (mesh__vt) ~((uint64_t)1 << (sizeof(mesh__vt) * 8 - 1)); \
+        mesh__vx less;                                                                             \
+        (void)nan;                                                                                 \
+        MESH__BY_FOUR(bytes, mesh__vx, START, NEXT, LAST);                                         \
     }
 
 /* Halves by twos, as one number of 32 bits: the lower adds up in a, the upper in b. */
@@ -216,12 +217,12 @@ enum { MESH__AHEAD = 512 };
 
 /* The bits of a sum that is a NaN do not reach below a bf16's: it is not rounded away. */
 #define MESH__BF16_NARROW(f) \
-    u = (U)f;                \
+    u = (mesh__vu)f;         \
     u += 0x7fffu + (u >> 16 & 1u)
-#define MESH__BF16_NEXT(a, b)  \
-    a += (F)(x << 16);         \
-    MESH__KEEP(a);             \
-    b += (F)(x & 0xffff0000u); \
+#define MESH__BF16_NEXT(a, b)         \
+    a += (mesh__vf)(x << 16);         \
+    MESH__KEEP(a);                    \
+    b += (mesh__vf)(x & 0xffff0000u); \
     MESH__KEEP(b)
 #define MESH__BF16_LAST(a, b) \
     MESH__BF16_NARROW(a);     \
@@ -230,24 +231,24 @@ enum { MESH__AHEAD = 512 };
     x |= u & 0xffff0000u
 
 /* The exponent is 112 more, 224 where all its bits are set; a subnormal number is what its bits say behind 2^-14, less that. */
-#define MESH__F16_WIDEN(f, h)               \
-    u = ((h)&0x7fffu) << 13;                \
-    m = u & 0x0f800000u;                    \
-    n = (U)(m == 0x0f800000u);              \
-    m = (U)(m == 0u);                       \
-    u += (112u << 23) + (n & (112u << 23)); \
-    v = (U)((F)(u + (1u << 23)) - least);   \
-    f = (F)((u & ~m) | (v & m) | ((h)&0x8000u) << 16)
+#define MESH__F16_WIDEN(f, h)                           \
+    u = ((h)&0x7fffu) << 13;                            \
+    m = u & 0x0f800000u;                                \
+    n = (mesh__vu)(m == 0x0f800000u);                   \
+    m = (mesh__vu)(m == 0u);                            \
+    u += (112u << 23) + (n & (112u << 23));             \
+    v = (mesh__vu)((mesh__vf)(u + (1u << 23)) - least); \
+    f = (mesh__vf)((u & ~m) | (v & m) | ((h)&0x8000u) << 16)
 /* Below 2^-14 the sum with 1/2 rounds where an f16 does. */
 #define MESH__F16_NARROW(f)                                 \
-    u = (U)f & 0x7fffffffu;                                 \
-    m = (U)((I)u < (113 << 23));                            \
+    u = (mesh__vu)f & 0x7fffffffu;                          \
+    m = (mesh__vu)((mesh__vi)u < (113 << 23));              \
     v = (u - (112u << 23) + 0xfffu + (u >> 13 & 1u)) >> 13; \
-    n = (U)((F)u + half) - (U)half;                         \
+    n = (mesh__vu)((mesh__vf)u + half) - (mesh__vu)half;    \
     v = (n & m) | (v & ~m);                                 \
-    m = (U)((I)u >= 0x477ff000);                            \
-    n = (U)((I)u > 0x7f800000);                             \
-    u = (v & ~m) | (m & 0x7c00u) | (n & 0x200u) | ((U)f >> 16 & 0x8000u)
+    m = (mesh__vu)((mesh__vi)u >= 0x477ff000);              \
+    n = (mesh__vu)((mesh__vi)u > 0x7f800000);               \
+    u = (v & ~m) | (m & 0x7c00u) | (n & 0x200u) | ((mesh__vu)f >> 16 & 0x8000u)
 #define MESH__F16_NEXT(a, b)     \
     MESH__F16_WIDEN(f, x);       \
     a += f;                      \
@@ -261,45 +262,45 @@ enum { MESH__AHEAD = 512 };
     MESH__F16_NARROW(b);     \
     x |= u << 16
 
-#define MESH__LOOPS(name, TARGET, bytes)                                                             \
-    TARGET MESH__PRIVATE void name(mesh__pass *p) {                                                  \
-        typedef long long S __attribute__((vector_size(bytes), may_alias));                          \
-        typedef float F __attribute__((vector_size(bytes), aligned(1), may_alias));                  \
-        typedef double D __attribute__((vector_size(bytes), aligned(1), may_alias));                 \
-        typedef int32_t I __attribute__((vector_size(bytes), aligned(1), may_alias));                \
-        typedef uint32_t U __attribute__((vector_size(bytes), aligned(1), may_alias));               \
-        typedef uint64_t L __attribute__((vector_size(bytes), aligned(1), may_alias));               \
-        const U none = {0};                                                                          \
-        const F least = (F)(none + (113u << 23)), half = (F)(none + (126u << 23));                   \
-        F f;                                                                                         \
-        U u, v, m, n;                                                                                \
-        int k;                                                                                       \
-        switch (p->loop) {                                                                           \
-        case MESH__SUM_32:                                                                           \
-            MESH__BY_FOUR(bytes, U, MESH__SUM_START_32, MESH__SUM_NEXT, MESH__SUM_LAST);             \
-        case MESH__SUM_64:                                                                           \
-            MESH__BY_FOUR(bytes, L, MESH__SUM_START_64, MESH__SUM_NEXT, MESH__SUM_LAST);             \
-        case MESH__SUM_F32:                                                                          \
-            MESH__BY_FOUR(bytes, F, MESH__SUM_START_F32, MESH__SUM_NEXT_F, MESH__SUM_LAST);          \
-        case MESH__SUM_F64:                                                                          \
-            MESH__BY_FOUR(bytes, D, MESH__SUM_START_F64, MESH__SUM_NEXT_F, MESH__SUM_LAST);          \
-        case MESH__SUM_F16:                                                                          \
-            MESH__BY_FOUR(bytes, U, MESH__HALVES_START, MESH__F16_NEXT, MESH__F16_LAST);             \
-        case MESH__SUM_BF16:                                                                         \
-            MESH__BY_FOUR(bytes, U, MESH__HALVES_START, MESH__BF16_NEXT, MESH__BF16_LAST);           \
-        case MESH__LEAST_32:                                                                         \
-            MESH__LEAST(bytes, int32_t, MESH__LEAST_START, MESH__LEAST_NEXT, MESH__LEAST_LAST)       \
-        case MESH__LEAST_64:                                                                         \
-            MESH__LEAST(bytes, int64_t, MESH__LEAST_START, MESH__LEAST_NEXT, MESH__LEAST_LAST)       \
-        case MESH__LEAST_F16:                                                                        \
-            MESH__LEAST(bytes, int16_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F) \
-        case MESH__LEAST_F32:                                                                        \
-            MESH__LEAST(bytes, int32_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F) \
-        case MESH__LEAST_F64:                                                                        \
-            MESH__LEAST(bytes, int64_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F) \
-        case MESH__NO_LOOP:                                                                          \
-            break;                                                                                   \
-        }                                                                                            \
+#define MESH__LOOPS(name, TARGET, bytes)                                                                \
+    TARGET MESH__PRIVATE void name(mesh__pass *p) {                                                     \
+        typedef long long mesh__vs __attribute__((vector_size(bytes), may_alias));                      \
+        typedef float mesh__vf __attribute__((vector_size(bytes), aligned(1), may_alias));              \
+        typedef double mesh__vd __attribute__((vector_size(bytes), aligned(1), may_alias));             \
+        typedef int32_t mesh__vi __attribute__((vector_size(bytes), aligned(1), may_alias));            \
+        typedef uint32_t mesh__vu __attribute__((vector_size(bytes), aligned(1), may_alias));           \
+        typedef uint64_t mesh__vl __attribute__((vector_size(bytes), aligned(1), may_alias));           \
+        const mesh__vu none = {0};                                                                      \
+        const mesh__vf least = (mesh__vf)(none + (113u << 23)), half = (mesh__vf)(none + (126u << 23)); \
+        mesh__vf f;                                                                                     \
+        mesh__vu u, v, m, n;                                                                            \
+        int k;                                                                                          \
+        switch (p->loop) {                                                                              \
+        case MESH__SUM_32:                                                                              \
+            MESH__BY_FOUR(bytes, mesh__vu, MESH__SUM_START_32, MESH__SUM_NEXT, MESH__SUM_LAST);         \
+        case MESH__SUM_64:                                                                              \
+            MESH__BY_FOUR(bytes, mesh__vl, MESH__SUM_START_64, MESH__SUM_NEXT, MESH__SUM_LAST);         \
+        case MESH__SUM_F32:                                                                             \
+            MESH__BY_FOUR(bytes, mesh__vf, MESH__SUM_START_F32, MESH__SUM_NEXT_F, MESH__SUM_LAST);      \
+        case MESH__SUM_F64:                                                                             \
+            MESH__BY_FOUR(bytes, mesh__vd, MESH__SUM_START_F64, MESH__SUM_NEXT_F, MESH__SUM_LAST);      \
+        case MESH__SUM_F16:                                                                             \
+            MESH__BY_FOUR(bytes, mesh__vu, MESH__HALVES_START, MESH__F16_NEXT, MESH__F16_LAST);         \
+        case MESH__SUM_BF16:                                                                            \
+            MESH__BY_FOUR(bytes, mesh__vu, MESH__HALVES_START, MESH__BF16_NEXT, MESH__BF16_LAST);       \
+        case MESH__LEAST_32:                                                                            \
+            MESH__LEAST(bytes, int32_t, MESH__LEAST_START, MESH__LEAST_NEXT, MESH__LEAST_LAST)          \
+        case MESH__LEAST_64:                                                                            \
+            MESH__LEAST(bytes, int64_t, MESH__LEAST_START, MESH__LEAST_NEXT, MESH__LEAST_LAST)          \
+        case MESH__LEAST_F16:                                                                           \
+            MESH__LEAST(bytes, int16_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F)    \
+        case MESH__LEAST_F32:                                                                           \
+            MESH__LEAST(bytes, int32_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F)    \
+        case MESH__LEAST_F64:                                                                           \
+            MESH__LEAST(bytes, int64_t, MESH__LEAST_START_F, MESH__LEAST_NEXT_F, MESH__LEAST_LAST_F)    \
+        case MESH__NO_LOOP:                                                                             \
+            break;                                                                                      \
+        }                                                                                               \
     }
 
 MESH__LOOPS(mesh__loops_16, , 16)
@@ -405,14 +406,14 @@ MESH__PRIVATE void mesh__stream_bytes(void *dst, const void *src, size_t nbytes)
     unsigned char *d = (unsigned char *)dst;
     const unsigned char *s = (const unsigned char *)src;
 #ifdef MESH__SIMD
-    typedef long long S __attribute__((vector_size(16), may_alias));
-    typedef long long X __attribute__((vector_size(16), aligned(1), may_alias));
+    typedef long long mesh__vs __attribute__((vector_size(16), may_alias));
+    typedef long long mesh__vx __attribute__((vector_size(16), aligned(1), may_alias));
     size_t head = (64 - (uintptr_t)d % 64) % 64;
     if (nbytes > head + 64) {
         memcpy(d, s, head);
         for (d += head, s += head, nbytes -= head; nbytes >= 64; d += 64, s += 64, nbytes -= 64) {
-            const X *x = (const X *)s;
-            S *past = (S *)d;
+            const mesh__vx *x = (const mesh__vx *)s;
+            mesh__vs *past = (mesh__vs *)d;
             MESH__STREAM_16(past, x[0]);
             MESH__STREAM_16(past + 1, x[1]);
             MESH__STREAM_16(past + 2, x[2]);

@@ -133,7 +133,7 @@ MESH__RARE int mesh__say_failed(mesh__engine *e, int from, uint32_t id) {
     unsigned char data[MESH_CONTROL_BYTES];
     int i;
     for (i = 0; i < e->ncomms; i++)
-        if (e->comm[i]->id == id && e->comm[i]->failed) {
+        if (e->comm[i]->id == id && e->comm[i]->failed && mesh_index_of(&e->comm[i]->on, from) >= 0) {
             size_t length = mesh__abort_write(data, e->comm[i], MESH__ABORT_PLAIN, NULL);
             e->t->ops->control_send(e->t, from, MESH_EVENT_ABORT, data, length);
             return 1;

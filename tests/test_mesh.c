@@ -70,6 +70,7 @@
 #include "t_comm_waits.h"
 #include "t_calls.h"
 #include "t_sim.h"
+#include "t_corners.h"
 #include "t_sockets.h"
 #include "t_connections.h"
 #include "t_opening.h"
@@ -122,6 +123,7 @@ int main(int argc, char **argv) {
         TOPIC(comm_waits_tests),
         TOPIC(call_tests),
         TOPIC(sim_tests),
+        TOPIC(corner_tests),
         TOPIC(sockets_tests),
         TOPIC(connections_tests),
         TOPIC(opening_tests),
