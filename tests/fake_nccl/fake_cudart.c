@@ -368,10 +368,11 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     return cudaSuccess;
 }
 
+/* The question leaves the capture as it is. */
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     pthread_mutex_lock(&lock);
     cudaStream_t s = stream_of(stream);
-    cudaError_t error = refuse_default_stream(s);
+    cudaError_t error = default_is_beside_capture(s) ? cudaErrorStreamCaptureImplicit : cudaSuccess;
     *status = !s->capture           ? cudaStreamCaptureStatusNone
               : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                     : cudaStreamCaptureStatusActive;

@@ -340,7 +340,11 @@ MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     comm = c->comm;
     pthread_mutex_unlock(&s->lock);
     if (p->count) mesh_nccl__exchange(s, c, comm, p);
-    mesh_nccl__issued(s, c, ticket);
+    ticket->impl = c;
+    if (!p->count && c->capturing == MESH_NCCL__BESIDE)
+        ticket->id = MESH_TICKET_CAPTURED; /* no mark can be put: who waits on the host is told */
+    else
+        mesh_nccl__issued(s, c, ticket);
     mesh_nccl__leave(s, c);
     return MESH_OK;
 }

@@ -150,6 +150,13 @@ typedef struct mesh_nccl__history {
     int64_t disagreed; /* when a verdict said so; 0: none has */
 } mesh_nccl__history;
 
+/* What may be put on a stream. */
+typedef enum mesh_nccl__capture {
+    MESH_NCCL__FREE = 0,
+    MESH_NCCL__CAPTURED, /* goes into a graph */
+    MESH_NCCL__BESIDE    /* ends the capture of another stream: this is the default stream, which waits for that one */
+} mesh_nccl__capture;
+
 /* What has become of a communicator. Changes under the lock. */
 typedef enum mesh_nccl__life {
     MESH_NCCL__NEW = 0,    /* a list of ranks and a stream; nobody has joined */
@@ -173,7 +180,7 @@ typedef struct mesh_nccl__comm {
         uint64_t valid; /* operations up to this one were over before */
         int64_t at;
     } end;
-    int capturing;
+    int capturing;           /* mesh_nccl__capture: the caller's stream, when an operation came last */
     int refs;                /* groups that use it */
     int stale;               /* its root was given up: no other comm takes it over */
     uint32_t owner;          /* their comm's id */

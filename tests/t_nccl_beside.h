@@ -1,0 +1,120 @@
+/* NCCL over the stand-in: what a program does beside the library. It captures streams of its own, gives a bootstrap that does not serve. */
+#ifndef T_NCCL_BESIDE_H
+#define T_NCCL_BESIDE_H
+
+/* ---- captures ---- */
+
+/* Until the marker has been asked for a mark, and has come back, twice. */
+static void beside_marker(mesh_nccl__state *s, mesh_nccl__comm *k) {
+    int i;
+    pthread_mutex_lock(&s->lock);
+    for (i = 0; i < 2; i++) {
+        mesh_nccl__want_mark(s, k);
+        while (k->marking) pthread_cond_wait(&s->out, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A comm on the default stream, and a capture of the program's on a stream that waits for that one: no mark ends it, and who waits on the host is told. */
+static void beside_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_comm c;
+    float *a, *b;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    a = device_floats(&c, 1000, 1), b = device_floats(&c, 1000, 0);
+    k = law_whole(&c);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, b, 1000, MESH_F32, MESH_SUM), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamDefault), cudaSuccess);
+    law_marks_stop(s, k); /* what comes next has no mark when the capture begins */
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, b, 1000, MESH_F32, MESH_SUM), c.error);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    law_marks_again(s);
+    beside_marker(s, k);
+    pthread_mutex_lock(&s->lock);
+    CHECK(k->marked != k->issued);
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(mesh_copy(&c, a, b, sizeof *a), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "captured");
+    CHECK_INT(cudaMemcpyAsync(b, a, 4000, cudaMemcpyDefault, stream), cudaSuccess);
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    CHECK_INT(cudaGetLastError(), cudaSuccess);
+    CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK(device_holds(&c, b, 1000, 2));
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    pthread_mutex_lock(&s->lock);
+    CHECK(k->completed == k->issued && k->life == MESH_NCCL__OPEN);
+    pthread_mutex_unlock(&s->lock);
+    mesh_free(t, a, &c.error), mesh_free(t, b, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_beside(void) { run_gpus(2, beside_rank, NULL); }
+
+/* Such a capture begins as the mark is put: it is put later. One stream comes behind the default one: not without its mark. Closed meanwhile, the
+   communicator stays where it is. */
+static cudaError_t beside_record(cudaEvent_t event, cudaStream_t stream) {
+    (void)event, (void)stream;
+    return cudaErrorStreamCaptureImplicit;
+}
+static void beside_late_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    mesh_comm c;
+    float *a;
+    int way;
+    (void)ctx;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamDefault), cudaSuccess);
+    CHECK_INT(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    for (way = 0; way < 2; way++) {
+        if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+        a = device_floats(&c, 1000, 1);
+        k = law_whole(&c);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), c.error);
+        law_api = s->api;
+        s->api.cudaEventRecord = beside_record;
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__mark_now(s, k);
+        CHECK(k->marked != k->issued && k->life == MESH_NCCL__OPEN);
+        pthread_mutex_unlock(&s->lock);
+        s->api = law_api;
+        world_meet(t);
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (way == 0) {
+            mesh_nccl__group *g = s->group;
+            CHECK_INT(mesh_nccl__fence(t, g, other, MESH_FENCE_ON), MESH_OK);
+            CHECK(k->life == MESH_NCCL__ENDED);
+            CHECK_HAS(k->end.why.text, "the stream of the operations before");
+        } else {
+            mesh_nccl__group_close(t, s->group);
+            mesh__impl(&c)->group[0]->handle = NULL;
+            CHECK(k->life == MESH_NCCL__OPEN && k->on == NULL);
+        }
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        mesh_free(t, a, &c.error);
+        mesh_comm_close(&c);
+    }
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
+}
+static void test_beside_late(void) {
+    gpu_job job = job_of(beside_late_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
+static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/beside", test_beside, 60},
+    {"nccl/fake/beside_late", test_beside_late, 60},
+};
+
+#endif
