@@ -112,7 +112,41 @@ static void test_beside_late(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* ---- a fabric that is slow to come up ---- */
+
+/* Operations have the comm's whole time, however much of it went by as its ranks joined: by a clock that a split moves. */
+static const mesh_ops *slow_ops;
+static int64_t slow_by;
+static ncclResult_t (*slow_real)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
+static int64_t slow_now(mesh_transport *t) { return slow_ops->now(t) + slow_by; }
+static ncclResult_t slow_split(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    slow_by += 1000 * SECOND;
+    return slow_real(comm, color, key, out, config);
+}
+static void slow_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_ops ops = *s->boot->ops;
+    const mesh_nccl__group *g;
+    mesh_comm c;
+    (void)ctx;
+    slow_ops = s->boot->ops, slow_real = s->api.ncclCommSplit;
+    ops.now = slow_now;
+    s->boot->ops = &ops, s->api.ncclCommSplit = slow_split;
+    if (open_comm(t, &c, "a=2,b=2", NULL, 10000 * SECOND)) {
+        CHECK(slow_by >= 1000 * SECOND);
+        for (g = s->group; g; g = g->next) CHECK(g->id == 0 || (g->timeout > 9500 * SECOND && g->timeout <= 10000 * SECOND));
+        CHECK_OK(mesh_comm_close(&c), c.error);
+    }
+    s->boot->ops = slow_ops, s->api.ncclCommSplit = slow_real;
+}
+static void test_timeout_whole(void) {
+    gpu_job job = job_of(slow_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 4, gpu_rank, &job);
+}
+
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/timeout_whole", test_timeout_whole, 60},
     {"nccl/fake/beside", test_beside, 60},
     {"nccl/fake/beside_late", test_beside_late, 60},
 };

@@ -347,6 +347,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
     mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
     mesh_nccl__vote vote;
+    int64_t timeout = deadline - mesh_nccl__now(s); /* the time that joining takes is not the operations' */
     (void)key;
     memset(&vote, 0, sizeof vote);
     if (s->boot->engine)
@@ -384,8 +385,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     memset(g, 0, sizeof *g);
     g->c = c;
     g->id = id;
-    g->timeout = deadline - mesh_nccl__now(s);
-    if (g->timeout < 1000000) g->timeout = 1000000;
+    g->timeout = timeout < 1000000 ? 1000000 : timeout;
     pthread_mutex_lock(&s->lock);
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
