@@ -198,7 +198,6 @@ typedef struct mesh_nccl__comm {
     void *word; /* of barriers */
     /* Of strided messages; one that was too small, or belongs to a graph, stays until the end. */
     struct mesh_nccl__memory *staging;
-    void *staging_handle;
 } mesh_nccl__comm;
 
 typedef struct mesh_nccl__group {
