@@ -145,7 +145,86 @@ static void test_timeout_whole(void) {
     run_world(UNIX, 4, gpu_rank, &job);
 }
 
+/* ---- a rank is lost while two others agree ---- */
+
+/* Rank 0 waits for rank 1, which comes when rank 0 has aborted what it had with rank 2: that was lost meanwhile. Words: 1 rank 0 waits, 2 it has
+   aborted. */
+static mesh_nccl__api talk_api;
+static const mesh_ops *talk_ops;
+static mesh_status talk_post(mesh_transport *t, const mesh_post *p, mesh_ticket *ticket) {
+    static int said;
+    if (!said++) world_say(1);
+    return talk_ops->post(t, p, ticket);
+}
+static ncclResult_t talk_abort(ncclComm_t comm) {
+    world_say(2);
+    return talk_api.ncclCommAbort(comm);
+}
+static int talk_pair(mesh_transport *t, mesh_comm *c, int other) {
+    static const int two = 2;
+    mesh_desc d = MESH_ZERO;
+    mesh_comm_desc terms = MESH_ZERO;
+    mesh_error err;
+    mesh m;
+    d.shape = &two, d.strides = &other, d.naxes = 1;
+    terms.timeout_ns = 120 * SECOND;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    CHECK_OK(mesh_comm_open(c, t, &m, &terms, &err), err);
+    return c->impl != NULL;
+}
+static void talk_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_ops ops = *s->boot->ops;
+    mesh_comm near, far;
+    mesh_request r;
+    cudaStream_t stream;
+    float *a, *b;
+    (void)ctx;
+    if (t->rank < 2 && !talk_pair(t, &near, 1)) return;
+    if (t->rank != 1 && !talk_pair(t, &far, 2)) return;
+    a = device_floats(t->rank == 2 ? &far : &near, 100, 1);
+    world_meet(t);
+    if (t->rank == 2) {
+        world_await(1, 1);
+        kill(getpid(), SIGKILL);
+    }
+    if (t->rank == 1) world_await(2, 1);
+    if (t->rank == 0) {
+        CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        CHECK_OK(mesh_comm_stream(&far, stream), far.error);
+        b = device_floats(&far, 100, 1);
+        s->debug = 0; /* rank 2 does not call it */
+        CHECK_OK(mesh_all_reduce_start(&far, NULL, b, b, 100, MESH_F32, MESH_SUM, &r), far.error);
+        s->debug = 1;
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        talk_api = s->api, talk_ops = s->boot->ops;
+        ops.post = talk_post;
+        s->boot->ops = &ops, s->api.ncclCommAbort = talk_abort;
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    }
+    CHECK_OK(mesh_all_reduce(&near, NULL, a, a, 100, MESH_F32, MESH_SUM), near.error);
+    CHECK(device_holds(&near, a, 100, 2));
+    mesh_free(t, a, &near.error);
+    if (t->rank == 0) {
+        CHECK_INT(mesh_wait_host(r), MESH_ERR_PEER);
+        CHECK_INT(far.error.rank, 2);
+        mesh_comm_close(&far);
+        mesh_free(t, b, &near.error);
+        CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+        pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+        s->api.ncclCommAbort = talk_api.ncclCommAbort, s->boot->ops = talk_ops;
+        pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    }
+    CHECK_OK(mesh_comm_close(&near), near.error);
+}
+static void test_talk_lost(void) {
+    gpu_job job = job_of(talk_rank, NULL);
+    job.desc.debug = 1;
+    run_world_but(UNIX, 3, gpu_rank, &job, 2);
+}
+
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},
     {"nccl/fake/beside", test_beside, 60},
     {"nccl/fake/beside_late", test_beside_late, 60},
