@@ -98,7 +98,8 @@ typedef struct mesh_nccl {
 
 /* Join the ranks of an open transport as GPUs; every rank calls it. desc may be NULL. Where one rank cannot (no driver, no library, no
    device, a device taken twice) every rank gets the same error, which names that rank and why: UNSUPPORTED where there is no GPU to use,
-   else what went wrong. ARGUMENT: the transport is NULL or has comms of its own. TIMEOUT: ranks missing. On error nothing is open. */
+   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it. STATE: it is not open.
+   TIMEOUT: ranks missing. On error nothing is open. */
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err);
 /* Closes comms that are still open, waits for what is under way (10 s at most) and then for the other ranks to close too (60 s at most, as

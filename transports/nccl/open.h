@@ -529,6 +529,24 @@ MESH__RARE mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_des
     return MESH_OK;
 }
 
+/* It is open, and nobody else's. */
+MESH__RARE mesh_status mesh_nccl__bootstrap_check(const mesh_transport *bootstrap, mesh_error *err) {
+    const char *why = NULL;
+    if (mesh__is_shut(bootstrap))
+        return mesh__fail(err, MESH_ERR_STATE, -1,
+                          "mesh_nccl_open: the bootstrap is not open here (it failed to, was closed, or is a fork's); "
+                          "open it first, and close it after mesh_nccl_close");
+    if (bootstrap->inside.lent)
+        why = "is another transport's already; close that first, or open a bootstrap for each";
+    else if (bootstrap->engine)
+        why = "has comms of its own; give it one without";
+    else if (bootstrap->inside.leaving)
+        why = "has a progress thread; open it without";
+    if (!why) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank, "mesh_nccl_open: the bootstrap (%s) %s",
+                      bootstrap->ops->name, why);
+}
+
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err) {
     static const mesh_nccl_desc none = MESH_ZERO;
@@ -543,14 +561,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_nccl_open: %s is NULL",
                           n ? "the bootstrap" : "the transport");
     memset(n, 0, sizeof *n);
-    if (bootstrap->engine)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
-                          "mesh_nccl_open: the bootstrap (%s) has comms of its own; give it one without",
-                          bootstrap->ops->name);
-    if (bootstrap->inside.leaving)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
-                          "mesh_nccl_open: the bootstrap (%s) has a progress thread; open it without",
-                          bootstrap->ops->name);
+    if ((status = mesh_nccl__bootstrap_check(bootstrap, err)) != MESH_OK) return status;
     if (!desc) desc = &none;
     ranks = (int *)mesh_transport_alloc(bootstrap, sizeof *ranks * (size_t)bootstrap->size);
     if (!ranks || !(s = mesh_nccl__begin(n, bootstrap, desc))) {
