@@ -112,6 +112,51 @@ static void test_beside_late(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* Another thread captures, and nothing may be done beside: a transport opens, and closes with memory of its own, all the same. */
+static int captured_word[2]; /* it captures; it may end */
+static void *captured_main(void *arg) {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    (void)arg;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamDefault), cudaSuccess);
+    CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    __sync_add_and_fetch(&captured_word[0], 1);
+    while (!__sync_add_and_fetch(&captured_word[1], 0)) test_sleep(0.0005);
+    CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    if (graph) CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+    return NULL;
+}
+static void elsewhere_captured_rank(mesh_transport *boot, void *ctx) {
+    int closes;
+    (void)ctx;
+    for (closes = 0; closes < 2; closes++) {
+        enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+        pthread_t thread;
+        mesh_nccl gpu;
+        mesh_error err;
+        void *p;
+        captured_word[0] = captured_word[1] = 0;
+        if (closes) {
+            CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+            CHECK_OK(mesh_alloc(&gpu.base, 1 << 16, &p, &err), err);
+        }
+        CHECK_INT(pthread_create(&thread, NULL, captured_main, NULL), 0);
+        while (!__sync_add_and_fetch(&captured_word[0], 0)) test_sleep(0.0005);
+        if (closes)
+            CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+        else
+            CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+        CHECK_INT(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+        CHECK_INT(mode, cudaStreamCaptureModeGlobal); /* as it was */
+        __sync_add_and_fetch(&captured_word[1], 1);
+        CHECK_INT(pthread_join(thread, NULL), 0);
+        if (!closes) CHECK_INT(mesh_nccl__of(&gpu.base)->has_kernels, 1);
+        if (!closes) CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    }
+}
+static void test_elsewhere_captured(void) { run_world(UNIX, 1, elsewhere_captured_rank, NULL); }
+
 /* ---- a fabric that is slow to come up ---- */
 
 /* Operations have the comm's whole time, however much of it went by as its ranks joined: by a clock that a split moves. */
@@ -224,6 +269,7 @@ static void test_talk_lost(void) {
 }
 
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},
     {"nccl/fake/beside", test_beside, 60},

@@ -171,10 +171,13 @@ MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
 
 /* met: the ranks have come so far together that they can close together. */
 MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
+    cudaError_t (*exchange)(enum cudaStreamCaptureMode *) = s->api.cudaThreadExchangeStreamCaptureMode;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_status status = MESH_OK;
     mesh_nccl__registration *reg;
     mesh_nccl__comm *c;
     int hung = 0;
+    if (exchange) exchange(&mode); /* NULL: no library was loaded */
     mesh_nccl__drain(s, mesh_nccl__now(s) + INT64_C(10000000000));
     if (met) status = mesh_nccl__meet(s, mesh_nccl__now(s) + INT64_C(60000000000), why);
     met = met && status == MESH_OK;
@@ -206,6 +209,7 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
         mesh_nccl__comm_free(s, c);
     }
     mesh_nccl__free_all(s, hung);
+    if (exchange) exchange(&mode);
     return status;
 }
 
@@ -418,6 +422,8 @@ MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
     mesh__kernel_args nothing;
     void *args = &nothing;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaStream_t stream = NULL; /* not the default one, which would wait for the program's */
     cudaError_t r = cudaSuccess;
     char *text;
     int i;
@@ -434,15 +440,19 @@ MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     nothing.divide = 1;
     mesh__batch_begin(&s->batch, MESH__BATCH_FEW);
     mesh__ptx_join(text);
-    r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
+    mesh_nccl__capture_mode(s, &mode);
+    r = s->api.cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
     mesh_transport_free(s->boot, text);
     for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++) {
         r = s->api.cudaLibraryGetKernel(&s->kernel[i], s->kernels, names[i]);
         if (i >= MESH_NCCL__mesh_move_few) args = s->batch.word;
         if (r == cudaSuccess)
-            r = mesh_nccl__launch_on(s, NULL, i, args,
-                                     1); /* so that it is compiled now, not inside a call or a capture */
+            r = mesh_nccl__launch_on(s, stream, i, args,
+                                     1); /* so that it is compiled now, not in a call or a capture */
     }
+    if (stream) s->api.cudaStreamDestroy(stream);
+    mesh_nccl__capture_mode(s, &mode);
     s->has_kernels = r == cudaSuccess;
     if (r == cudaSuccess) return;
     mesh__put(&t, "the driver does not take the kernels: %s", s->api.cudaGetErrorString(r));
@@ -529,6 +539,24 @@ MESH__RARE mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_des
     return MESH_OK;
 }
 
+/* This rank's libraries and device. */
+MESH__RARE mesh_status mesh_nccl__equip(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    mesh_status status = mesh_nccl__load(s, desc, err);
+    if (status != MESH_OK) return status;
+    if (blocking && *blocking == '0')
+        return mesh__fail(
+            err, MESH_ERR_ARGUMENT, s->boot->rank,
+            "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done whatever a "
+            "communicator says; unset it",
+            blocking);
+    mesh_nccl__capture_mode(s, &mode);
+    status = mesh_nccl__device(s, desc, err);
+    mesh_nccl__capture_mode(s, &mode);
+    return status;
+}
+
 /* It is open, and nobody else's. */
 MESH__RARE mesh_status mesh_nccl__bootstrap_check(const mesh_transport *bootstrap, mesh_error *err) {
     const char *why = NULL;
@@ -550,7 +578,6 @@ MESH__RARE mesh_status mesh_nccl__bootstrap_check(const mesh_transport *bootstra
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err) {
     static const mesh_nccl_desc none = MESH_ZERO;
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     mesh_nccl__state *s;
     mesh_nccl__vote vote;
     mesh_error own;
@@ -572,14 +599,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     allowed = desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000);
     deadline = mesh_nccl__now(s) + (allowed < MESH__FOREVER_NS ? allowed : MESH__FOREVER_NS);
     memset(&vote, 0, sizeof vote);
-    vote.status = mesh_nccl__load(s, desc, &vote.why);
-    if (vote.status == MESH_OK && blocking && *blocking == '0')
-        vote.status =
-            mesh__fail(&vote.why, MESH_ERR_ARGUMENT, bootstrap->rank,
-                       "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done whatever a "
-                       "communicator says; unset it",
-                       blocking);
-    if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
+    vote.status = mesh_nccl__equip(s, desc, &vote.why);
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
     vote.serial = s->given ? 2 : 1;

@@ -9,7 +9,7 @@
 
 /* ---- // >>marks: what is over ---- */
 
-/* Calls that a stream capture elsewhere in the process must not forbid. */
+/* Calls that a stream capture elsewhere in the process must not forbid, nor be ended by. */
 MESH__PRIVATE void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
     s->api.cudaThreadExchangeStreamCaptureMode(mode);
 }
