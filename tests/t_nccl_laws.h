@@ -707,6 +707,8 @@ static void test_gpu_places(void) {
         {{{"MESH_NCCL_DEBUG", "0"}}, 0, 8, 0, NULL},
         {{{"MESH_NCCL_DEBUG", "1"}}, 0, 8, 0, NULL},
         {{{"MESH_NCCL_DEBUG", ""}}, 0, 8, 0, NULL},
+        {{{"NCCL_COMM_BLOCKING", "2"}}, 0, 8, 0, NULL}, /* to NCCL nothing */
+        {{{"NCCL_COMM_BLOCKING", ""}}, 0, 8, 0, NULL},
     };
     size_t i;
     for (i = 0; i < sizeof places / sizeof places[0]; i++) {

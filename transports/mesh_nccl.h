@@ -98,7 +98,7 @@ typedef struct mesh_nccl {
 
 /* Join the ranks of an open transport as GPUs; every rank calls it. desc may be NULL. Where one rank cannot (no driver, no library, no
    device, a device taken twice) every rank gets the same error, which names that rank and why: UNSUPPORTED where there is no GPU to use,
-   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it. STATE: it is not open.
+   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it; NCCL_COMM_BLOCKING is 0 or 1. STATE: it is not open.
    TIMEOUT: ranks missing. On error nothing is open. */
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err);

@@ -539,18 +539,26 @@ MESH__RARE mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_des
     return MESH_OK;
 }
 
+/* NCCL lets this variable's number, 0 or 1, decide for every communicator of the process. It may have read it already, so it is not set aside. */
+MESH__RARE mesh_status mesh_nccl__blocking_check(const mesh_nccl__state *s, mesh_error *err) {
+    const char *text = getenv("NCCL_COMM_BLOCKING");
+    long long number;
+    if (!text || !*text) return MESH_OK;
+    errno = 0;
+    number = strtoll(text, NULL, 0); /* as NCCL reads it */
+    if (errno || number < 0 || number > 1) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
+                      "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done (0), or "
+                      "communicators be made without a deadline (1), whatever a communicator says; unset it",
+                      text);
+}
+
 /* This rank's libraries and device. */
 MESH__RARE mesh_status mesh_nccl__equip(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     mesh_status status = mesh_nccl__load(s, desc, err);
+    if (status == MESH_OK) status = mesh_nccl__blocking_check(s, err);
     if (status != MESH_OK) return status;
-    if (blocking && *blocking == '0')
-        return mesh__fail(
-            err, MESH_ERR_ARGUMENT, s->boot->rank,
-            "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done whatever a "
-            "communicator says; unset it",
-            blocking);
     mesh_nccl__capture_mode(s, &mode);
     status = mesh_nccl__device(s, desc, err);
     mesh_nccl__capture_mode(s, &mode);
