@@ -268,7 +268,43 @@ static void test_talk_lost(void) {
     run_world_but(UNIX, 3, gpu_rank, &job, 2);
 }
 
+/* ---- closing ---- */
+
+/* NCCL could not destroy one communicator: the others are destroyed, as the other ranks wait for that, and close says so. */
+static int destroyed;
+static ncclResult_t (*destroy_real)(ncclComm_t);
+static ncclResult_t destroy_first_fails(ncclComm_t comm) {
+    ncclResult_t r = destroy_real(comm);
+    return destroyed++ ? r : ncclSystemError;
+}
+static void destroy_fails_rank(mesh_transport *boot, void *ctx) {
+    mesh_nccl__state *s;
+    mesh_nccl__comm *k;
+    mesh_nccl gpu;
+    mesh_error err;
+    mesh_comm c;
+    char rank[16];
+    int n = 0;
+    (void)ctx;
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    s = mesh_nccl__of(&gpu.base);
+    if (!open_comm(&gpu.base, &c, "a=2,b=2", NULL, 20 * SECOND)) return;
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    pthread_mutex_lock(&s->lock);
+    for (k = s->comm; k; k = k->next) n += (k->comm != NULL) + (k->root != NULL);
+    destroy_real = s->api.ncclCommDestroy;
+    if (boot->rank == 1) s->api.ncclCommDestroy = destroy_first_fails;
+    pthread_mutex_unlock(&s->lock);
+    CHECK(n > 2);
+    CHECK_INT(mesh_nccl_close(&gpu), boot->rank == 1 ? MESH_ERR_TRANSPORT : MESH_OK);
+    if (boot->rank == 1) CHECK_INT(destroyed, n);
+}
+static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NULL); }
+
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},

@@ -104,7 +104,8 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
                                     mesh_error *err);
 /* Closes comms that are still open, waits for what is under way (10 s at most) and then for the other ranks to close too (60 s at most, as
    NCCL's communicators are closed together; without a rank that was lost, at once). Graphs with this transport's operations are destroyed
-   before. The bootstrap stays open. TIMEOUT: the others do not come, or NCCL does not end. */
+   before. The bootstrap stays open. TIMEOUT: the others do not come, or NCCL does not end. TRANSPORT: NCCL could not
+   destroy a communicator; the others are. */
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
 
 #ifdef __cplusplus

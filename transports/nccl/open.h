@@ -14,17 +14,20 @@ typedef struct mesh_nccl__farewell {
     mesh_nccl__api api;
     int device, n, over, left; /* left: nobody waits for the thread any more; it frees this */
     pthread_mutex_t lock;
-    ncclComm_t comm[1]; /* n of them */
+    ncclResult_t failed; /* what the first that was not destroyed said */
+    ncclComm_t comm[1];  /* n of them */
 } mesh_nccl__farewell;
 
 static void *mesh_nccl__destroy(void *arg) {
     mesh_nccl__farewell *f = (mesh_nccl__farewell *)arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    ncclResult_t r = ncclSuccess;
     int i, left;
     f->api.cudaThreadExchangeStreamCaptureMode(&mode);
     f->api.cudaSetDevice(f->device);
-    for (i = 0; i < f->n && (r == ncclSuccess || r == ncclInProgress); i++) r = f->api.ncclCommDestroy(f->comm[i]);
+    for (i = 0; i < f->n; i++) { /* all ranks destroy all: the others wait for those after one that fails here */
+        ncclResult_t r = f->api.ncclCommDestroy(f->comm[i]);
+        if (r != ncclInProgress && f->failed == ncclSuccess) f->failed = r;
+    }
     pthread_mutex_lock(&f->lock);
     f->over = 1;
     left = f->left;
@@ -34,7 +37,7 @@ static void *mesh_nccl__destroy(void *arg) {
 }
 
 /* Destroy the communicators that all ranks have come to destroy. Returns 0 if NCCL does not end. */
-MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
+MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, ncclResult_t *failed) {
     mesh_nccl__comm *c;
     mesh_nccl__farewell *f;
     pthread_t thread;
@@ -69,6 +72,7 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
         return 0;
     }
     pthread_join(thread, NULL);
+    *failed = f->failed;
     pthread_mutex_destroy(&f->lock);
     free(f);
     return 1;
@@ -176,6 +180,7 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     mesh_status status = MESH_OK;
     mesh_nccl__registration *reg;
     mesh_nccl__comm *c;
+    ncclResult_t failed = ncclSuccess;
     int hung = 0;
     if (exchange) exchange(&mode); /* NULL: no library was loaded */
     mesh_nccl__drain(s, mesh_nccl__now(s) + INT64_C(10000000000));
@@ -191,7 +196,8 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     }
     if (s->marks) hung = !mesh_nccl__marker_end(s, mesh_nccl__now(s) + INT64_C(5000000000));
     for (reg = s->registration; reg; reg = reg->next) mesh_nccl__withdraw(s, reg);
-    if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000), &failed);
+    if (failed != ncclSuccess && status == MESH_OK) status = mesh_nccl__fail(s, why, "ncclCommDestroy", failed);
     for (c = s->comm; c; c = c->next) {
         if (c->life == MESH_NCCL__ENDED) continue;
         if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
