@@ -25,8 +25,9 @@ EXAMPLE
 CONCEPTS
     bootstrap   An open transport (sockets) over which ranks agree on communicators, hear of lost ranks and compare what they called.
                 It stays open, and is this transport's alone until mesh_nccl_close: open no comms on it.
-    libraries   libnccl.so.2 and libcudart.so.13 (then .12) are loaded when opened (desc, or MESH_NCCL_LIBRARY and
-                MESH_CUDART_LIBRARY, name others): one binary runs with and without GPUs. With -DMESH_NCCL_LINK they are linked.
+    libraries   libnccl.so.2 and libcudart.so of the headers' major version (.13 or .12, then the other) are loaded when opened, those that the
+                process has loaded already first (desc, or MESH_NCCL_LIBRARY and MESH_CUDART_LIBRARY, name others): one binary runs with and
+                without GPUs. With -DMESH_NCCL_LINK they are linked.
     device      Of LOCAL_RANK (as torchrun, mpirun and srun give it); where a rank sees one device only, that one. Calls make it the
                 current device of the thread that calls.
     streams     A group's operations are in one order, that of their starts. The blocking forms run on the caller's stream
@@ -86,7 +87,7 @@ typedef struct mesh_nccl_desc {
     ncclComm_t comm; /* of all ranks in their order, on their devices, on every rank or on none; of the library that
                                    is loaded here. It is only split: it stays the caller's, who destroys it after mesh_nccl_close */
     const char *nccl_library;   /* NULL: MESH_NCCL_LIBRARY, else libnccl.so.2 */
-    const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else libcudart.so.13, else .12 */
+    const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else as above */
 } mesh_nccl_desc;
 
 typedef struct mesh_nccl {
