@@ -268,6 +268,42 @@ static void test_talk_lost(void) {
     run_world_but(UNIX, 3, gpu_rank, &job, 2);
 }
 
+/* ---- a split that is left behind ---- */
+
+/* A split of the caller's communicator that is given up at its deadline goes on in its thread, with nothing of what it was for. */
+static int branch_words[2]; /* the other ranks' list is gone; it has looked */
+static ncclResult_t branch_split(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    (void)comm, (void)color, (void)key, (void)out;
+    while (!__sync_add_and_fetch(&branch_words[0], 0)) test_sleep(0.0005);
+    __sync_add_and_fetch(&branch_words[1], strcmp(config->commName, "mesh 7.0") ? 2 : 1);
+    return ncclSystemError;
+}
+static void branch_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm all;
+    ncclConfig_t config;
+    mesh_error err;
+    int rank = 0;
+    (void)ctx;
+    memset(&all, 0, sizeof all);
+    all.rank = &rank, all.size = 1;
+    snprintf(all.name, sizeof all.name, "mesh 7.0");
+    config = mesh_nccl__config(s, 0, all.name);
+    pthread_mutex_lock(&s->lock);
+    law_api = s->api;
+    s->api.ncclCommSplit = branch_split;
+    pthread_mutex_unlock(&s->lock);
+    CHECK_INT(mesh_nccl__branch_off(s, &all, &config, 7 << 8, mesh_nccl__now(s), &err), MESH_ERR_TIMEOUT);
+    memset(all.name, 'x', sizeof all.name - 1);
+    __sync_add_and_fetch(&branch_words[0], 1);
+    while (!__sync_add_and_fetch(&branch_words[1], 0)) test_sleep(0.0005);
+    CHECK_INT(branch_words[1], 1);
+    pthread_mutex_lock(&s->lock);
+    s->api.ncclCommSplit = law_api.ncclCommSplit;
+    pthread_mutex_unlock(&s->lock);
+}
+static void test_branch_left(void) { run_gpus(1, branch_rank, NULL); }
+
 /* ---- closing ---- */
 
 /* NCCL could not destroy one communicator: the others are destroyed, as the other ranks wait for that, and close says so. */
@@ -304,6 +340,7 @@ static void destroy_fails_rank(mesh_transport *boot, void *ctx) {
 static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NULL); }
 
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},

@@ -163,6 +163,7 @@ typedef struct mesh_nccl__branch {
     ncclResult_t result;
     pthread_mutex_t lock; /* over, left */
     int device, key, over, left;
+    char name[32]; /* config's: the communicator's own may go before the thread */
 } mesh_nccl__branch;
 
 MESH__RARE void mesh_nccl__branch_end(mesh_nccl__branch *b) {
@@ -209,6 +210,10 @@ MESH__RARE mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__com
     b->api = s->api;
     b->given = s->given;
     b->config = *config;
+    memcpy(b->name, all->name, sizeof b->name);
+#if NCCL_VERSION_CODE >= 22700
+    b->config.commName = b->name;
+#endif
     b->device = s->n->device;
     b->key = all->index;
     pthread_mutex_init(&b->lock, NULL);
