@@ -339,7 +339,102 @@ static void destroy_fails_rank(mesh_transport *boot, void *ctx) {
 }
 static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NULL); }
 
+/* A stream whose queue is full keeps the marker, and close goes on: what it has freed is left alone when the marker comes back, and so is the bootstrap,
+   which may be closed by then. Its clock runs ahead, so that nothing is waited for. */
+enum { LOST_BLOCKS = 256 };
+static struct {
+    const mesh_ops *ops;
+    mesh_allocator before;
+    pthread_t main;
+    int64_t ahead;
+    int in, back, closed, asked; /* the marker is in CUDA; it may come back; close is over; the clock was asked after that */
+    pthread_mutex_t lock;        /* blocks */
+    struct {
+        unsigned char *p;
+        size_t nbytes;
+        int freed;
+    } block[LOST_BLOCKS];
+    int blocks;
+} lost;
+static int64_t lost_now(mesh_transport *t) {
+    int64_t ahead = __sync_add_and_fetch(&lost.ahead, 0);
+    if (__sync_add_and_fetch(&lost.closed, 0)) __sync_add_and_fetch(&lost.asked, 1);
+    if (ahead) ahead = __sync_add_and_fetch(&lost.ahead, SECOND);
+    return lost.ops->now(t) + ahead;
+}
+static cudaError_t lost_record(cudaEvent_t event, cudaStream_t stream) {
+    if (pthread_equal(pthread_self(), lost.main)) return law_api.cudaEventRecord(event, stream);
+    __sync_add_and_fetch(&lost.in, 1);
+    while (!__sync_add_and_fetch(&lost.back, 0)) test_sleep(0.0005);
+    return cudaErrorLaunchFailure;
+}
+static void *lost_alloc(void *ctx, size_t n) {
+    void *p = malloc(n ? n : 1);
+    (void)ctx;
+    pthread_mutex_lock(&lost.lock);
+    if (p && lost.blocks < LOST_BLOCKS) lost.block[lost.blocks].p = (unsigned char *)p, lost.block[lost.blocks++].nbytes = n;
+    pthread_mutex_unlock(&lost.lock);
+    return p;
+}
+static void lost_free(void *ctx, void *p) { /* what is freed stays, all of one byte */
+    int i;
+    (void)ctx;
+    pthread_mutex_lock(&lost.lock);
+    for (i = 0; i < lost.blocks && lost.block[i].p != p; i++) {}
+    if (i < lost.blocks) memset(p, 0xee, lost.block[i].nbytes), lost.block[i].freed = 1;
+    pthread_mutex_unlock(&lost.lock);
+    if (i == lost.blocks) lost.before.free ? lost.before.free(lost.before.ctx, p) : free(p);
+}
+static void lost_rank(mesh_transport *boot, void *ctx) {
+    mesh_ops ops = *boot->ops;
+    mesh_nccl__state *s;
+    mesh_nccl gpu;
+    mesh_error err;
+    mesh_comm c;
+    float *a;
+    size_t k;
+    int i, left = 0;
+    (void)ctx;
+    pthread_mutex_init(&lost.lock, NULL);
+    lost.before = boot->allocator, boot->log = NULL;
+    boot->allocator.alloc = lost_alloc, boot->allocator.free = lost_free;
+    CHECK_OK(mesh_nccl_open(&gpu, boot, NULL, &err), err);
+    if (!open_comm(&gpu.base, &c, "x=1", NULL, 20 * SECOND)) return;
+    s = mesh_nccl__of(&gpu.base);
+    a = device_floats(&c, 64, 1);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    lost.main = pthread_self(), lost.ops = boot->ops;
+    pthread_mutex_lock(&s->boot_lock), pthread_mutex_lock(&s->lock);
+    law_api = s->api;
+    s->api.cudaEventRecord = lost_record;
+    ops.now = lost_now;
+    boot->ops = &ops;
+    pthread_mutex_unlock(&s->lock), pthread_mutex_unlock(&s->boot_lock);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 64, MESH_F32, MESH_MAX), c.error);
+    while (!__sync_add_and_fetch(&lost.in, 0)) test_sleep(0.0005);
+    __sync_add_and_fetch(&lost.ahead, 1);
+    mesh_comm_close(&c);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_ERR_TIMEOUT);
+    CHECK(lost.blocks > 4 && lost.blocks < LOST_BLOCKS);
+    __sync_add_and_fetch(&lost.closed, 1);
+    __sync_add_and_fetch(&lost.back, 1);
+    while (!left) {
+        pthread_mutex_lock(&s->lock);
+        left = s->marker_left;
+        pthread_mutex_unlock(&s->lock);
+    }
+    CHECK_INT(lost.asked, 0);
+    for (i = 0; i < lost.blocks; i++) {
+        for (k = 0; lost.block[i].freed && k < lost.block[i].nbytes && lost.block[i].p[k] == 0xee; k++) {}
+        if (lost.block[i].freed && k < lost.block[i].nbytes)
+            test_fail(__FILE__, __LINE__, "byte %d of %d was written after it was freed", (int)k, (int)lost.block[i].nbytes);
+    }
+    boot->ops = lost.ops, boot->allocator = lost.before;
+}
+static void test_marker_lost(void) { run_world(UNIX, 1, lost_rank, NULL); }
+
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},

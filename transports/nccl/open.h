@@ -130,6 +130,9 @@ MESH__RARE int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
         pthread_mutex_unlock(&s->lock);
         if (busy) mesh_nccl__nap(200000);
     }
+    pthread_mutex_lock(&s->lock);
+    s->marker_lost = busy;
+    pthread_mutex_unlock(&s->lock);
     if (busy)
         pthread_detach(s->marker);
     else

@@ -292,8 +292,9 @@ typedef struct mesh_nccl__state {
     pthread_mutex_t watch_lock;                                 /* wake, stopping */
     pthread_cond_t wake, want;                                  /* want: with `lock`, a mark */
     int watching, stopping, marks, marks_stopping, marker_left; /* marks: there is a marker */
-    int news;                                                   /* something is over that progress has not told yet */
-    int64_t asked;                                              /* when NCCL was last asked for errors */
+    int marker_lost; /* it is in CUDA still, and close has gone on: nothing here is its own any more but the lock */
+    int news;        /* something is over that progress has not told yet */
+    int64_t asked;   /* when NCCL was last asked for errors */
 } mesh_nccl__state;
 
 MESH__PRIVATE mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }

@@ -300,6 +300,7 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
         else if ((r = s->api.cudaEventRecord(mark.event, mark.stream)) == cudaErrorStreamCaptureImplicit)
             s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
+        if (s->marker_lost) return;
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
