@@ -339,6 +339,62 @@ static void destroy_fails_rank(mesh_transport *boot, void *ctx) {
 }
 static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NULL); }
 
+/* What was left to a stream as a transport closes has 10 s, whatever its own deadline: 600 s. Where it waits for a rank that is lost, none; and what was
+   only started is canceled. Words: 0 rank 0 has called, 1 it has aborted. */
+enum { BOUND_LATE, BOUND_LOST, BOUND_STARTED };
+static mesh_nccl__state *bound_state;
+static mesh_nccl__comm *bound_comm;
+static int bound_status; /* what it has ended with */
+static ncclResult_t bound_abort(ncclComm_t comm) {
+    pthread_mutex_lock(&bound_state->lock);
+    bound_status = bound_comm->end.why.status;
+    pthread_mutex_unlock(&bound_state->lock);
+    world_say(1);
+    return law_api.ncclCommAbort(comm);
+}
+static void bound_rank(mesh_transport *boot, void *ctx) {
+    static const int wanted[] = {MESH_ERR_TIMEOUT, MESH_ERR_PEER, MESH_ERR_CANCELED};
+    int what = *(const int *)ctx;
+    mesh_nccl_desc desc = MESH_ZERO;
+    mesh_nccl__state *s;
+    mesh_request r;
+    mesh_nccl gpu;
+    mesh_error err;
+    mesh_comm c;
+    char rank[16];
+    float *a;
+    snprintf(rank, sizeof rank, "%d", boot->rank);
+    setenv("RANK", rank, 1);
+    desc.no_watchdog = what == BOUND_LOST;
+    CHECK_OK(mesh_nccl_open(&gpu, boot, &desc, &err), err);
+    if (!open_comm(&gpu.base, &c, "x=2", NULL, 600 * SECOND)) return;
+    s = mesh_nccl__of(&gpu.base);
+    a = device_floats(&c, 64, 1);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(boot);
+    if (boot->rank == 1) {
+        world_await(what == BOUND_LOST ? 0 : 1, 1);
+        kill(getpid(), SIGKILL);
+    }
+    pthread_mutex_lock(&s->lock);
+    law_api = s->api;
+    bound_state = s, bound_comm = law_whole(&c);
+    s->api.ncclCommAbort = bound_abort;
+    pthread_mutex_unlock(&s->lock);
+    CHECK_OK(what == BOUND_STARTED ? mesh_all_reduce_start(&c, NULL, a, a, 64, MESH_F32, MESH_SUM, &r)
+                                   : mesh_all_reduce(&c, NULL, a, a, 64, MESH_F32, MESH_SUM),
+             c.error);
+    world_say(0);
+    if (what == BOUND_LOST) mesh_nccl__drain(s, mesh_nccl__now(s) + 600 * SECOND);
+    CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+    CHECK_INT(bound_status, wanted[what]);
+}
+static void bound(int what) { run_world_but(UNIX, 2, bound_rank, &what, 1); }
+static void test_close_bound(void) { bound(BOUND_LATE); }
+static void test_close_lost(void) { bound(BOUND_LOST); }
+static void test_close_cancels(void) { bound(BOUND_STARTED); }
+
 /* A stream whose queue is full keeps the marker, and close goes on: what it has freed is left alone when the marker comes back, and so is the bootstrap,
    which may be closed by then. Its clock runs ahead, so that nothing is waited for. */
 enum { LOST_BLOCKS = 256 };
@@ -434,6 +490,9 @@ static void lost_rank(mesh_transport *boot, void *ctx) {
 static void test_marker_lost(void) { run_world(UNIX, 1, lost_rank, NULL); }
 
 static const test_case fake_nccl_beside_tests[] = {
+    {"nccl/fake/close_bound", test_close_bound, 90},
+    {"nccl/fake/close_lost", test_close_lost, 60},
+    {"nccl/fake/close_cancels", test_close_cancels, 60},
     {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},

@@ -99,14 +99,14 @@ typedef struct mesh_nccl {
 
 /* Join the ranks of an open transport as GPUs; every rank calls it. desc may be NULL. Where one rank cannot (no driver, no library, no
    device, a device taken twice) every rank gets the same error, which names that rank and why: UNSUPPORTED where there is no GPU to use,
-   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it; NCCL_COMM_BLOCKING is 0 or 1. STATE: it is not open.
-   TIMEOUT: ranks missing. On error nothing is open. */
+   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it; NCCL_COMM_BLOCKING is
+   0 or 1. STATE: it is not open. TIMEOUT: ranks missing. On error nothing is open. */
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err);
-/* Closes comms that are still open, waits for what is under way (10 s at most) and then for the other ranks to close too (60 s at most, as
-   NCCL's communicators are closed together; without a rank that was lost, at once). Graphs with this transport's operations are destroyed
-   before. The bootstrap stays open. TIMEOUT: the others do not come, or NCCL does not end. TRANSPORT: NCCL could not
-   destroy a communicator; the others are. */
+/* Closes comms that are still open (what was started in them and not waited for is canceled), waits for what was left to streams (10 s at most,
+   whatever its own deadline) and then for the other ranks to close too (60 s at most, as NCCL's communicators are closed together; without a rank
+   that was lost, at once). Graphs with this transport's operations are destroyed before. The bootstrap stays open. TIMEOUT: the others do not
+   come, or NCCL does not end. TRANSPORT: NCCL could not destroy a communicator; the others are. */
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
 
 #ifdef __cplusplus

@@ -83,7 +83,12 @@ MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
     for (;;) {
         mesh_nccl__comm *c;
         int left = 0;
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
         pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s); /* with a lost rank there is nothing to wait for */
+        pthread_mutex_unlock(&s->boot_lock);
         for (c = s->comm; c; c = c->next) {
             if (c->marking) continue; /* a full queue may keep the marker */
             mesh_nccl__mark_now(s, c);
@@ -176,8 +181,8 @@ MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
     mesh_transport_free(s->boot, s);
 }
 
-/* met: the ranks have come so far together that they can close together. */
-MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
+/* met: the ranks have come so far together that they can close together. deadline: of what is under way. */
+MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, int64_t deadline, mesh_error *why) {
     cudaError_t (*exchange)(enum cudaStreamCaptureMode *) = s->api.cudaThreadExchangeStreamCaptureMode;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_status status = MESH_OK;
@@ -186,7 +191,7 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     ncclResult_t failed = ncclSuccess;
     int hung = 0;
     if (exchange) exchange(&mode); /* NULL: no library was loaded */
-    mesh_nccl__drain(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    mesh_nccl__drain(s, deadline);
     if (met) status = mesh_nccl__meet(s, mesh_nccl__now(s) + INT64_C(60000000000), why);
     met = met && status == MESH_OK;
     if (status != MESH_ERR_TIMEOUT) status = MESH_OK;
@@ -222,12 +227,26 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     return status;
 }
 
+/* Are there operations left to streams? Comms that close wait for these until their own deadlines; others they cancel. */
+MESH__RARE int mesh_nccl__leaves(const mesh_transport *t) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    int i, left = e && e->detached;
+    for (i = 0; e && i < e->ncomms; i++) left |= mesh__impl(e->comm[i])->beside;
+    return left;
+}
+
 MESH__RARE mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_error own;
     mesh_status status;
-    if (!((mesh_nccl *)t)->impl) return MESH_OK;
-    if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
-    return mesh_nccl__close_all(mesh_nccl__of(t), 1, why ? why : &own);
+    int64_t deadline;
+    if (!s) return MESH_OK;
+    if ((status = mesh__enter(t, NULL, "nccl_close")) != MESH_OK) return status;
+    deadline = mesh_nccl__now(s) + INT64_C(10000000000);
+    if (!t->inside.lent && mesh_nccl__leaves(t)) mesh_nccl__drain(s, deadline);
+    status = mesh_transport_detach(t);
+    mesh__leave(t);
+    return status == MESH_OK ? mesh_nccl__close_all(s, 1, deadline, why ? why : &own) : status;
 }
 
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
@@ -631,7 +650,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     mesh_transport_free(bootstrap, ranks);
     if (status == MESH_OK) status = mesh_nccl__world(s, desc, deadline, &vote.why);
     if (status == MESH_OK) return MESH_OK;
-    mesh_nccl__close_all(s, 0, &own);
+    mesh_nccl__close_all(s, 0, mesh_nccl__now(s) + INT64_C(10000000000), &own);
     return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: %s", vote.why.text);
 }
 #endif /* MESH_NCCL_OPEN_IMPLEMENTED */
