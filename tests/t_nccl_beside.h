@@ -112,6 +112,67 @@ static void test_beside_late(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* In a capture a group's order holds when its calls change from one stream of the caller's to another; not between two captures. */
+static cudaStream_t moved_to;
+static int moved_waits;
+static cudaError_t moved_wait(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    moved_waits += stream == moved_to;
+    return law_api.cudaStreamWaitEvent(stream, event, flags);
+}
+static void moved_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaStream_t stream[2];
+    cudaEvent_t fork, join;
+    cudaGraph_t graph[2];
+    mesh_comm c;
+    float *a;
+    int i, one;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_INT(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), cudaSuccess);
+    CHECK_INT(cudaEventCreateWithFlags(&join, cudaEventDisableTiming), cudaSuccess);
+    for (i = 0; i < 2; i++) CHECK_INT(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    law_api = s->api, moved_to = stream[1];
+    s->api.cudaStreamWaitEvent = moved_wait;
+    for (one = 0; one < 2; one++) {
+        CHECK_INT(mesh_comm_stream(&c, stream[0]), MESH_OK);
+        CHECK_INT(cudaStreamBeginCapture(stream[0], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (one) { /* before the call: what comes behind that is the group's to say */
+            CHECK_INT(cudaEventRecord(fork, stream[0]), cudaSuccess);
+            CHECK_INT(cudaStreamWaitEvent(stream[1], fork, 0), cudaSuccess);
+        } else {
+            CHECK_INT(cudaStreamBeginCapture(stream[1], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        }
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+        moved_waits = 0;
+        CHECK_INT(mesh_comm_stream(&c, stream[1]), MESH_OK);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_MAX), c.error);
+        CHECK_INT(moved_waits, one);
+        if (one) CHECK_INT(cudaEventRecord(join, stream[1]), cudaSuccess);
+        if (one) CHECK_INT(cudaStreamWaitEvent(stream[0], join, 0), cudaSuccess);
+        for (i = 0; i < 2 - one; i++) {
+            CHECK_INT(cudaStreamEndCapture(stream[i], &graph[i]), cudaSuccess);
+            if (graph[i]) CHECK_INT(cudaGraphDestroy(graph[i]), cudaSuccess);
+        }
+    }
+    CHECK_INT(mesh_comm_stream(&c, NULL), MESH_OK);
+    s->api = law_api;
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_free(t, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    CHECK_INT(cudaEventDestroy(fork), cudaSuccess);
+    CHECK_INT(cudaEventDestroy(join), cudaSuccess);
+    for (i = 0; i < 2; i++) CHECK_INT(cudaStreamDestroy(stream[i]), cudaSuccess);
+}
+static void test_moved_captured(void) {
+    gpu_job job = job_of(moved_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
 /* Another thread captures, and nothing may be done beside: a transport opens, and closes with memory of its own, all the same. */
 static int captured_word[2]; /* it captures; it may end */
 static void *captured_main(void *arg) {
@@ -496,6 +557,7 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
+    {"nccl/fake/moved_captured", test_moved_captured, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},

@@ -380,6 +380,18 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     return result(error);
 }
 
+/* Of CUDA's seven arguments, which nodes apart are the same in every version. */
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     void *graph, void *nodes, void *edges, void *count) {
+    cudaError_t error = cudaStreamIsCapturing(stream, status);
+    (void)graph, (void)nodes, (void)edges, (void)count;
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = stream_of(stream);
+    if (!error && s->capture) *id = s->capture->serial;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     static uint64_t serials;
     if (!stream) return result(cudaErrorStreamCaptureUnsupported);

@@ -45,6 +45,9 @@
     X(cudaError_t, cuda, LaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), 1)        \
     X(cudaError_t, cuda, DeviceGetAttribute, (int *, enum cudaDeviceAttr, int), 1)                          \
     X(cudaError_t, cuda, PointerGetAttributes, (struct cudaPointerAttributes *, const void *), 1)           \
+    X(cudaError_t, cuda, StreamGetCaptureInfo,                                                              \
+      (cudaStream_t, enum cudaStreamCaptureStatus *, unsigned long long *, void *, void *, void *, void *), \
+      0) /* older ones take fewer */                                                                        \
     X(cudaError_t, cuda, LibraryLoadData,                                                                   \
       (void **, const void *, void *, void **, unsigned, void *, void **, unsigned), 0) /* 12.8 */          \
     X(cudaError_t, cuda, LibraryUnload, (void *), 0)                                                        \

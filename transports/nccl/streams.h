@@ -457,13 +457,27 @@ MESH__PRIVATE void mesh_nccl__marker_wait(mesh_nccl__state *s, mesh_nccl__comm *
     }
 }
 
+/* Does a communicator's stream go into the graph that `next` goes into? */
+MESH__PRIVATE int mesh_nccl__one_graph(mesh_nccl__state *s, const mesh_nccl__comm *c, cudaStream_t next) {
+    unsigned long long id[2] = {0, 0};
+    int i;
+    if (!s->api.cudaStreamGetCaptureInfo) return c->on == c->stream && mesh_nccl__capturing(s, c->on);
+    for (i = 0; i < 2; i++) {
+        enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cudaError_t r = s->api.cudaStreamGetCaptureInfo(i ? next : c->on, &status, &id[i], NULL, NULL, NULL, NULL);
+        if (r != cudaSuccess) s->api.cudaGetLastError(); /* or the program would see it */
+        if (r != cudaSuccess || status != cudaStreamCaptureStatusActive) return 0;
+    }
+    return id[0] == id[1];
+}
+
 /* From now on a communicator's operations go on `next`. The stream they went on may end then. */
 MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
     if (next == c->on) return;
     if (c->capturing != MESH_NCCL__CAPTURED) {
         mesh_nccl__behind(s, c, next, c->issued);
-    } else if (c->on == c->stream && mesh_nccl__capturing(s, c->stream)) { /* in this graph */
-        cudaError_t r = s->api.cudaEventRecord(c->captured, c->stream);
+    } else if (mesh_nccl__one_graph(s, c, next)) {
+        cudaError_t r = s->api.cudaEventRecord(c->captured, c->on);
         if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
         mesh_nccl__put(s, "the caller's stream", r);
     }
