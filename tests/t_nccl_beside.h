@@ -402,7 +402,7 @@ static void test_destroy_fails(void) { run_world(UNIX, 4, destroy_fails_rank, NU
 
 /* What was left to a stream as a transport closes has 10 s, whatever its own deadline: 600 s. Where it waits for a rank that is lost, none; and what was
    only started is canceled. Words: 0 rank 0 has called, 1 it has aborted. */
-enum { BOUND_LATE, BOUND_LOST, BOUND_STARTED };
+enum { BOUND_LATE, BOUND_LOST, BOUND_STARTED, BOUND_BARE };
 static mesh_nccl__state *bound_state;
 static mesh_nccl__comm *bound_comm;
 static int bound_status; /* what it has ended with */
@@ -413,8 +413,17 @@ static ncclResult_t bound_abort(ncclComm_t comm) {
     world_say(1);
     return law_api.ncclCommAbort(comm);
 }
+static void bound_post(mesh_transport *t, void *to) { /* no comm's: rank 1 does not send it */
+    mesh_ticket ticket;
+    mesh_post p;
+    mesh_xfer x;
+    memset(&p, 0, sizeof p), memset(&x, 0, sizeof x);
+    x.base = to, x.nbytes = 8, x.direction = MESH_RECV, x.rank = x.index = 1;
+    p.xfer = &x, p.count = 1, p.channel = 1, p.check = 1;
+    CHECK_INT(t->ops->post(t, &p, &ticket), MESH_OK);
+}
 static void bound_rank(mesh_transport *boot, void *ctx) {
-    static const int wanted[] = {MESH_ERR_TIMEOUT, MESH_ERR_PEER, MESH_ERR_CANCELED};
+    static const int wanted[] = {MESH_ERR_TIMEOUT, MESH_ERR_PEER, MESH_ERR_CANCELED, MESH_ERR_TIMEOUT};
     int what = *(const int *)ctx;
     mesh_nccl_desc desc = MESH_ZERO;
     mesh_nccl__state *s;
@@ -431,6 +440,7 @@ static void bound_rank(mesh_transport *boot, void *ctx) {
     if (!open_comm(&gpu.base, &c, "x=2", NULL, 600 * SECOND)) return;
     s = mesh_nccl__of(&gpu.base);
     a = device_floats(&c, 64, 1);
+    CHECK_OK(boot->rank ? mesh_send(&c, NULL, 0, a, 2, MESH_F32) : mesh_recv(&c, NULL, 1, a, 2, MESH_F32), c.error); /* connects */
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     CHECK_OK(mesh_comm_sync(&c), c.error);
     world_meet(boot);
@@ -443,9 +453,12 @@ static void bound_rank(mesh_transport *boot, void *ctx) {
     bound_state = s, bound_comm = law_whole(&c);
     s->api.ncclCommAbort = bound_abort;
     pthread_mutex_unlock(&s->lock);
-    CHECK_OK(what == BOUND_STARTED ? mesh_all_reduce_start(&c, NULL, a, a, 64, MESH_F32, MESH_SUM, &r)
-                                   : mesh_all_reduce(&c, NULL, a, a, 64, MESH_F32, MESH_SUM),
-             c.error);
+    if (what == BOUND_BARE)
+        bound_post(&gpu.base, a);
+    else
+        CHECK_OK(what == BOUND_STARTED ? mesh_all_reduce_start(&c, NULL, a, a, 64, MESH_F32, MESH_SUM, &r)
+                                       : mesh_all_reduce(&c, NULL, a, a, 64, MESH_F32, MESH_SUM),
+                 c.error);
     world_say(0);
     if (what == BOUND_LOST) mesh_nccl__drain(s, mesh_nccl__now(s) + 600 * SECOND);
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
@@ -455,6 +468,7 @@ static void bound(int what) { run_world_but(UNIX, 2, bound_rank, &what, 1); }
 static void test_close_bound(void) { bound(BOUND_LATE); }
 static void test_close_lost(void) { bound(BOUND_LOST); }
 static void test_close_cancels(void) { bound(BOUND_STARTED); }
+static void test_close_bare(void) { bound(BOUND_BARE); }
 
 /* A stream whose queue is full keeps the marker, and close goes on: what it has freed is left alone when the marker comes back, and so is the bootstrap,
    which may be closed by then. Its clock runs ahead, so that nothing is waited for. */
@@ -554,6 +568,7 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/close_bound", test_close_bound, 90},
     {"nccl/fake/close_lost", test_close_lost, 60},
     {"nccl/fake/close_cancels", test_close_cancels, 60},
+    {"nccl/fake/close_bare", test_close_bare, 90},
     {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
