@@ -99,8 +99,8 @@ MESH_API mesh_status mesh_comm_split(mesh_comm *result, mesh_comm *c, int color,
 
 /* Show nbytes at p to the other ranks, so that they reach them without copies (NCCL: in a window, from 2.27 on; best of mesh_alloc's memory). Every
    rank of the comm calls it, with memory of its own and the same nbytes; for each group that is open it is registered on all its ranks or on none.
-   *handle is NULL where there is nothing to give back. From then on a collective gets registered memory on all its ranks, or on none. MISMATCH:
-   other bytes elsewhere. ARGUMENT, MEMORY: the comm fails, as the others wait. */
+   *handle is NULL where there is nothing to give back. From then on a collective, and a message, gets registered memory on all its ranks, or on none.
+   MISMATCH: other bytes elsewhere. ARGUMENT, MEMORY: the comm fails, as the others wait. */
 MESH_API mesh_status mesh_register(mesh_comm *c, void *p, size_t nbytes, void **handle);
 /* Each rank by itself, when nothing is under way in it. Closing the comm does it too. NULL is fine; ARGUMENT: it is not a handle of this comm. */
 MESH_API mesh_status mesh_unregister(mesh_comm *c, void *handle);

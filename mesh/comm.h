@@ -32,8 +32,8 @@ typedef struct mesh_comm_desc {
 
 /* Open a comm over a mesh; every rank of the mesh calls it with an equal mesh and description. desc may be NULL. A device table of
    the mesh must stay alive, and *c, which is not moved, until the comm or the transport is closed. ARGUMENT: this rank is not in the
-   mesh, the mesh reaches beyond the world, bad groups, a transport that lacks a required member. MISMATCH: a rank holds another mesh or description (named, both shown). TIMEOUT: ranks missing (named).
-   PEER. On error nothing is open. */
+   mesh, the mesh reaches beyond the world, bad groups, a transport that lacks a required member or that another one stands on. MISMATCH: a rank holds
+   another mesh or description (named, both shown). TIMEOUT: ranks missing (named). PEER. On error nothing is open. */
 MESH_API mesh_status mesh_comm_open(mesh_comm *c, mesh_transport *t, const mesh *m, const mesh_comm_desc *desc,
                                     mesh_error *err);
 /* Close it. Operations under way are canceled: their requests end, and the call returns MESH_ERR_STATE and says how many; else OK.
@@ -623,6 +623,10 @@ MESH__RARE mesh_status mesh__open_check(const mesh_comm *c, mesh_transport *t, c
     mesh_status status = mesh__transport_check(t, err);
     int i;
     if (status != MESH_OK) return status;
+    if (t->inside.lent) /* that one listens on it */
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                          "mesh_comm_open: another transport stands on this one (%s); open the comm there",
+                          t->ops->name);
     for (i = 0; e && i < e->ncomms; i++)
         if (e->comm[i] == c)
             return mesh__fail(err, MESH_ERR_STATE, -1,

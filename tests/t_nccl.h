@@ -776,6 +776,8 @@ static void test_gpu_openings(void) {
         {"MESH_CUDART_LIBRARY", "/nowhere/libcudart.so", "rank 0 cannot load", -1, MESH_ERR_UNSUPPORTED},
         {"FAKE_NCCL_VERSION", "21700", "2.18 (21800) or later", 0, MESH_ERR_UNSUPPORTED},
         {"NCCL_COMM_BLOCKING", "0", "NCCL_COMM_BLOCKING is \"0\"", 1, MESH_ERR_ARGUMENT},
+        {"NCCL_COMM_BLOCKING", "1", "NCCL_COMM_BLOCKING is \"1\"", -1, MESH_ERR_ARGUMENT},
+        {"NCCL_COMM_BLOCKING", "no", "NCCL_COMM_BLOCKING is \"no\"", 0, MESH_ERR_ARGUMENT}, /* to NCCL a 0 */
         {"FAKE_NCCL_INIT_HANG", "1", "deadline", -1, MESH_ERR_TIMEOUT},
         {"FAKE_NCCL_SPLIT_HANG", "2", "deadline", -1, MESH_ERR_TIMEOUT},
         {"FAKE_NCCL_FAIL", "1:ncclCommInitRankConfig:1", "ncclCommInitRankConfig: unhandled system error", -1,

@@ -707,6 +707,8 @@ static void test_gpu_places(void) {
         {{{"MESH_NCCL_DEBUG", "0"}}, 0, 8, 0, NULL},
         {{{"MESH_NCCL_DEBUG", "1"}}, 0, 8, 0, NULL},
         {{{"MESH_NCCL_DEBUG", ""}}, 0, 8, 0, NULL},
+        {{{"NCCL_COMM_BLOCKING", "2"}}, 0, 8, 0, NULL}, /* to NCCL nothing */
+        {{{"NCCL_COMM_BLOCKING", ""}}, 0, 8, 0, NULL},
     };
     size_t i;
     for (i = 0; i < sizeof places / sizeof places[0]; i++) {
@@ -780,15 +782,26 @@ static void boot_trace(void *ctx, const mesh_trace_event *event) { (void)ctx, (v
 static void boot_clock(void *ctx, int64_t offset, int64_t within) { (void)ctx, (void)offset, (void)within; }
 static void bootstrap_rank(mesh_transport *boot, void *ctx) {
     mesh_nccl_desc desc = MESH_ZERO;
-    mesh_nccl gpu;
+    mesh_socket_desc alone = MESH_ZERO;
+    mesh_nccl gpu, second;
+    mesh_socket shut;
     mesh_error err;
     mesh_comm c;
+    mesh m;
+    int i;
     (void)ctx;
     desc.no_watchdog = 1;
     boot->trace = boot_trace, boot->trace_clock = boot_clock, boot->trace_ctx = &c, boot->trace_epoch = 77;
     CHECK_OK(mesh_nccl_open(&gpu, boot, &desc, &err), err);
     CHECK(gpu.base.trace == boot_trace && gpu.base.trace_clock == boot_clock && gpu.base.trace_ctx == &c);
     CHECK_INT(gpu.base.trace_epoch, 77);
+    CHECK_INT(mesh_nccl_open(&second, boot, &desc, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "is another transport's already");
+    CHECK_INT(mesh_nccl_close(&second), MESH_OK);
+    CHECK_OK(mesh_parse(&m, "x=1", 1, &err), err);
+    CHECK_INT(mesh_comm_open(&c, boot, &m, NULL, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "another transport stands on this one");
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
     CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
     boot->trace = NULL, boot->trace_clock = NULL;
     if (!open_comm(boot, &c, "x=1", NULL, 5 * SECOND)) return;
@@ -798,6 +811,15 @@ static void bootstrap_rank(mesh_transport *boot, void *ctx) {
     CHECK_INT(mesh_nccl_open(NULL, boot, &desc, &err), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_nccl_open(&gpu, NULL, &desc, &err), MESH_ERR_ARGUMENT);
     CHECK_OK(mesh_comm_close(&c), c.error);
+    memset(&shut, 0, sizeof shut);
+    alone.size = 1;
+    for (i = 0; i < 2; i++) { /* never opened; closed */
+        CHECK_INT(mesh_nccl_open(&gpu, &shut.base, &desc, &err), MESH_ERR_STATE);
+        CHECK_HAS(err.text, "the bootstrap is not open");
+        CHECK_INT(mesh_nccl_close(&gpu), MESH_OK);
+        if (i == 0) CHECK_OK(mesh_socket_open(&shut, &alone, &err), err);
+        if (i == 0) CHECK_INT(mesh_socket_close(&shut), MESH_OK);
+    }
 }
 static void test_bootstrap(void) { run_world(UNIX, 1, bootstrap_rank, NULL); }
 

@@ -25,8 +25,9 @@ EXAMPLE
 CONCEPTS
     bootstrap   An open transport (sockets) over which ranks agree on communicators, hear of lost ranks and compare what they called.
                 It stays open, and is this transport's alone until mesh_nccl_close: open no comms on it.
-    libraries   libnccl.so.2 and libcudart.so.13 (then .12) are loaded when opened (desc, or MESH_NCCL_LIBRARY and
-                MESH_CUDART_LIBRARY, name others): one binary runs with and without GPUs. With -DMESH_NCCL_LINK they are linked.
+    libraries   libnccl.so.2 and libcudart.so of the headers' major version (.13 or .12, then the other) are loaded when opened, those that the
+                process has loaded already first (desc, or MESH_NCCL_LIBRARY and MESH_CUDART_LIBRARY, name others): one binary runs with and
+                without GPUs. With -DMESH_NCCL_LINK they are linked.
     device      Of LOCAL_RANK (as torchrun, mpirun and srun give it); where a rank sees one device only, that one. Calls make it the
                 current device of the thread that calls.
     streams     A group's operations are in one order, that of their starts. The blocking forms run on the caller's stream
@@ -86,7 +87,7 @@ typedef struct mesh_nccl_desc {
     ncclComm_t comm; /* of all ranks in their order, on their devices, on every rank or on none; of the library that
                                    is loaded here. It is only split: it stays the caller's, who destroys it after mesh_nccl_close */
     const char *nccl_library;   /* NULL: MESH_NCCL_LIBRARY, else libnccl.so.2 */
-    const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else libcudart.so.13, else .12 */
+    const char *cudart_library; /* NULL: MESH_CUDART_LIBRARY, else as above */
 } mesh_nccl_desc;
 
 typedef struct mesh_nccl {
@@ -98,12 +99,14 @@ typedef struct mesh_nccl {
 
 /* Join the ranks of an open transport as GPUs; every rank calls it. desc may be NULL. Where one rank cannot (no driver, no library, no
    device, a device taken twice) every rank gets the same error, which names that rank and why: UNSUPPORTED where there is no GPU to use,
-   else what went wrong. ARGUMENT: the transport is NULL or has comms of its own. TIMEOUT: ranks missing. On error nothing is open. */
+   else what went wrong. ARGUMENT: the transport is NULL, has comms of its own, or another transport that stands on it; NCCL_COMM_BLOCKING is
+   0 or 1. STATE: it is not open. TIMEOUT: ranks missing. On error nothing is open. */
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err);
-/* Closes comms that are still open, waits for what is under way (10 s at most) and then for the other ranks to close too (60 s at most, as
-   NCCL's communicators are closed together; without a rank that was lost, at once). Graphs with this transport's operations are destroyed
-   before. The bootstrap stays open. TIMEOUT: the others do not come, or NCCL does not end. */
+/* Closes comms that are still open (what was started in them and not waited for is canceled), waits for what was left to streams (10 s at most,
+   whatever its own deadline) and then for the other ranks to close too (60 s at most, as NCCL's communicators are closed together; without a rank
+   that was lost, at once). Graphs with this transport's operations are destroyed before. The bootstrap stays open. TIMEOUT: the others do not
+   come, or NCCL does not end. TRANSPORT: NCCL could not destroy a communicator; the others are. */
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n);
 
 #ifdef __cplusplus

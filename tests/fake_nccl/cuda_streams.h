@@ -333,6 +333,13 @@ static cudaError_t refuse_in_capture_unlocked(void) {
     return error;
 }
 
+/* Whether a stream that the default stream `s` would wait for is captured. */
+static int default_is_beside_capture(cudaStream_t s) {
+    for (cudaStream_t other = streams; s->is_default && other; other = other->next)
+        if (default_orders(s, other) && other->capture) return 1;
+    return 0;
+}
+
 /* Work on the default stream would wait for the blocking streams: not while one of them is captured. */
 static cudaError_t refuse_default_stream(cudaStream_t s) {
     cudaError_t error = cudaSuccess;

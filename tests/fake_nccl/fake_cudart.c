@@ -368,15 +368,28 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     return cudaSuccess;
 }
 
+/* The question leaves the capture as it is. */
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     pthread_mutex_lock(&lock);
     cudaStream_t s = stream_of(stream);
-    cudaError_t error = refuse_default_stream(s);
+    cudaError_t error = default_is_beside_capture(s) ? cudaErrorStreamCaptureImplicit : cudaSuccess;
     *status = !s->capture           ? cudaStreamCaptureStatusNone
               : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                     : cudaStreamCaptureStatusActive;
     pthread_mutex_unlock(&lock);
     return result(error);
+}
+
+/* Of CUDA's seven arguments, which nodes apart are the same in every version. */
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     void *graph, void *nodes, void *edges, void *count) {
+    cudaError_t error = cudaStreamIsCapturing(stream, status);
+    (void)graph, (void)nodes, (void)edges, (void)count;
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = stream_of(stream);
+    if (!error && s->capture) *id = s->capture->serial;
+    pthread_mutex_unlock(&lock);
+    return error;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {

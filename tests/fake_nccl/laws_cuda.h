@@ -265,6 +265,15 @@ static void law_unsafe_calls_end_captures(void) {
     CHECK(!pthread_create(&thread, NULL, query_elsewhere, outside) && !pthread_join(thread, &code));
     EQUAL((intptr_t)code, cudaErrorStreamCaptureUnsupported);
     EQUAL(cudaStreamEndCapture(a, &graph), cudaErrorStreamCaptureInvalidated);
+    EQUAL(cudaStreamCreate(&b), cudaSuccess); /* the default stream waits for it: the question is harmless, work is not */
+    for (int work = 0; work < 2; work++) {
+        EQUAL(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed), cudaSuccess);
+        EQUAL(cudaStreamIsCapturing(NULL, &status), cudaErrorStreamCaptureImplicit);
+        if (work) EQUAL(cudaEventRecord(outside, NULL), cudaErrorStreamCaptureImplicit);
+        EQUAL(cudaStreamEndCapture(b, &graph), work ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
+        if (!work) EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+    }
+    EQUAL(cudaStreamDestroy(b), cudaSuccess);
     EQUAL(cudaEventDestroy(outside), cudaSuccess);
 }
 

@@ -137,6 +137,9 @@ MESH__RARE mesh_status mesh_nccl__talk(mesh_nccl__state *s, const mesh_nccl__par
         status = b->ops->progress(b, now + 1000000);
         if (status < 0) mesh__fail(why, status, b->rank, "the bootstrap (%s) failed", b->ops->name);
         mesh_nccl__listen(s);
+        pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s); /* boot_lock keeps the watchdog from it */
+        pthread_mutex_unlock(&s->lock);
         if (s->closing) mesh_nccl__turn_away(s);
         if (!ended) ended = mesh_nccl__is_over(s, party, rank, (uint32_t)(channel >> 40), &over) != MESH_OK;
     }

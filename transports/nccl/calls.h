@@ -352,8 +352,7 @@ MESH__PRIVATE void mesh_nccl__average(const mesh_nccl__ask *a, int kind, void *r
                    mesh_nccl__combine(a->s, a->c, MESH_AVG, call->dtype, recv, NULL, NULL, NULL, count, a->c->size));
 }
 
-MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
-                                                size_t nbytes);
+MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes);
 
 /* A call, inside. */
 MESH__PRIVATE void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
@@ -367,7 +366,7 @@ MESH__PRIVATE void mesh_nccl__call(mesh_nccl__ask *a, int kind) {
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
     if (kind == MESH_CALL_ALL_TO_ALL && call->send == call->recv && call->count) { /* in place: from a copy */
         size_t nbytes = (size_t)a->c->size * call->count * a->elem;
-        if (!(send = mesh_nccl__staging(s, a->c, a->comm, nbytes))) {
+        if (!(send = mesh_nccl__staging(s, a->c, nbytes))) {
             mesh__fail(&s->trouble, MESH_ERR_MEMORY, s->boot->rank,
                        "no device memory for %u bytes of an all_to_all in place", (uint64_t)nbytes);
             return;

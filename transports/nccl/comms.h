@@ -163,6 +163,7 @@ typedef struct mesh_nccl__branch {
     ncclResult_t result;
     pthread_mutex_t lock; /* over, left */
     int device, key, over, left;
+    char name[32]; /* config's: the communicator's own may go before the thread */
 } mesh_nccl__branch;
 
 MESH__RARE void mesh_nccl__branch_end(mesh_nccl__branch *b) {
@@ -209,6 +210,10 @@ MESH__RARE mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__com
     b->api = s->api;
     b->given = s->given;
     b->config = *config;
+    memcpy(b->name, all->name, sizeof b->name);
+#if NCCL_VERSION_CODE >= 22700
+    b->config.commName = b->name;
+#endif
     b->device = s->n->device;
     b->key = all->index;
     pthread_mutex_init(&b->lock, NULL);
@@ -347,6 +352,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     mesh_nccl__group *g = (mesh_nccl__group *)mesh_transport_alloc(s->boot, sizeof *g);
     mesh_nccl__comm *c = mesh_nccl__find(s, on, id >> 8), *family = parent ? ((mesh_nccl__group *)parent)->c : NULL;
     mesh_nccl__vote vote;
+    int64_t timeout = deadline - mesh_nccl__now(s); /* the time that joining takes is not the operations' */
     (void)key;
     memset(&vote, 0, sizeof vote);
     if (s->boot->engine)
@@ -384,8 +390,7 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     memset(g, 0, sizeof *g);
     g->c = c;
     g->id = id;
-    g->timeout = deadline - mesh_nccl__now(s);
-    if (g->timeout < 1000000) g->timeout = 1000000;
+    g->timeout = timeout < 1000000 ? 1000000 : timeout;
     pthread_mutex_lock(&s->lock);
     if (on->size == 1 && !c->serial) c->serial = ++s->serial;
     if (on->size > 1 && vote.action == MESH_NCCL__MAKE) c->serial = vote.serial;
@@ -403,8 +408,9 @@ MESH__RARE mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_nccl__group **at = &s->group, *g = (mesh_nccl__group *)group;
     mesh__record none = mesh_nccl__no_record(0);
-    g->c->capturing = 0;
-    if (g->c->refs == 1 && g->c->on != g->c->stream) { /* the caller's stream may end now; the communicator may have */
+    g->c->capturing = MESH_NCCL__FREE;
+    /* The caller's stream may end now; the communicator may have. The default stream does not, and may have to wait for its mark. */
+    if (g->c->refs == 1 && g->c->on != g->c->stream && mesh_nccl__capture_of(s, g->c->on) != MESH_NCCL__BESIDE) {
         mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout);
         mesh_nccl__go_on(s, g->c, g->c->stream);
         mesh_nccl__leave(s, g->c);

@@ -123,8 +123,9 @@ MESH__PRIVATE mesh_status mesh_nccl__free(mesh_transport *t, void *p) {
     return MESH_OK;
 }
 
-/* ---- registration: by every rank of a communicator, or by none. Where memory is registered on some ranks only, NCCL's collectives may wait
-   for the others on the host, where no abort reaches. */
+/* ---- registration: by every rank of a communicator, or by none. What NCCL does with memory that is registered on some ranks of an operation only
+   is undefined, sends and receives included: its collectives may wait for the others on the host, where no abort reaches. So nothing that one rank
+   uses by its own choice is registered, the staging for one. */
 
 /* Is a communicator that has ended being aborted still? */
 MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm *c) {
@@ -140,14 +141,13 @@ MESH__PRIVATE int mesh_nccl__stopping(mesh_nccl__state *s, const mesh_nccl__comm
     return stopping;
 }
 
-/* A rank withdraws its part by itself; the handle stays until it is given back. Returns 0 while a communicator that has ended holds it, until it has been
-   aborted. */
+/* A rank withdraws its part by itself, with nothing under way in it: a window's end waits for the device, ncclCommDeregister does not. The handle stays
+   until it is given back. Returns 0 while a communicator that has ended holds it, until it has been aborted. */
 MESH__PRIVATE int mesh_nccl__withdraw(mesh_nccl__state *s, mesh_nccl__registration *r) {
     mesh__record none = mesh_nccl__no_record(0);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int held = r->window || r->handle;
-    if (held &&
-        mesh_nccl__enter(s, r->c, &none, mesh_nccl__now(s) + INT64_C(10000000000))) { /* NCCL waits for the device */
+    if (held && mesh_nccl__enter(s, r->c, &none, mesh_nccl__now(s) + INT64_C(10000000000))) {
         mesh_nccl__capture_mode(s, &mode);
         if (r->window) s->api.ncclCommWindowDeregister(r->comm, r->window);
         if (r->handle) s->api.ncclCommDeregister(r->comm, r->handle);
@@ -229,23 +229,16 @@ MESH__PRIVATE mesh_status mesh_nccl__memory_unregister(mesh_transport *t, void *
 
 /* ---- // >>posts: sends and receives as one NCCL group ---- */
 
-/* Device memory for the strided messages of a post, which NCCL moves without a copy of its own. Posts of a communicator come one after another
-   on the device, and share it; a graph keeps its own. What was too small stays until the end: freeing waits for the device. */
-MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, ncclComm_t comm,
-                                                size_t nbytes) {
+/* Device memory for the strided messages of a post. Posts of a communicator come one after another on the device, and share it; a graph keeps its own.
+   What was too small stays until the end: freeing waits for the device. It is not registered: the other end's memory may not be. */
+MESH__PRIVATE unsigned char *mesh_nccl__staging(mesh_nccl__state *s, mesh_nccl__comm *c, size_t nbytes) {
     mesh_nccl__memory *m;
     if (c->capturing) return (m = mesh_nccl__memory_new(s, nbytes, 1)) != NULL ? (unsigned char *)m->p : NULL;
     if (c->staging && nbytes <= c->staging->nbytes) return (unsigned char *)c->staging->p;
     if (nbytes < MESH_NCCL__PAGED) nbytes = MESH_NCCL__PAGED;
     if (c->staging && nbytes < 2 * c->staging->nbytes) nbytes = 2 * c->staging->nbytes;
     if (!(m = mesh_nccl__memory_new(s, nbytes, 1))) return NULL;
-    if (c->staging_handle) s->api.ncclCommDeregister(comm, c->staging_handle);
     c->staging = m;
-    c->staging_handle = NULL;
-    if (s->api.ncclCommRegister &&
-        s->api.ncclCommDeregister && /* only sends and receives use it: no rank waits for another's */
-        s->api.ncclCommRegister(comm, m->p, nbytes, &c->staging_handle) != ncclSuccess)
-        c->staging_handle = NULL;
     return (unsigned char *)m->p;
 }
 
@@ -302,7 +295,7 @@ MESH__PRIVATE void mesh_nccl__exchange(mesh_nccl__state *s, mesh_nccl__comm *c, 
         if (mesh__is_strided(&p->xfer[i])) total += ((size_t)p->xfer[i].nbytes + 255) & ~(size_t)255;
     }
     if (!some) return;
-    if (total && !(staging = mesh_nccl__staging(s, c, comm, total))) {
+    if (total && !(staging = mesh_nccl__staging(s, c, total))) {
         mesh__fail(&s->trouble, MESH_ERR_MEMORY, s->boot->rank, "no device memory for %u bytes of strided messages",
                    (uint64_t)total);
         return;
@@ -340,7 +333,11 @@ MESH__PRIVATE mesh_status mesh_nccl__post(mesh_transport *t, const mesh_post *p,
     comm = c->comm;
     pthread_mutex_unlock(&s->lock);
     if (p->count) mesh_nccl__exchange(s, c, comm, p);
-    mesh_nccl__issued(s, c, ticket);
+    ticket->impl = c;
+    if (!p->count && c->capturing == MESH_NCCL__BESIDE)
+        ticket->id = MESH_TICKET_CAPTURED; /* no mark can be put: who waits on the host is told */
+    else
+        mesh_nccl__issued(s, c, ticket);
     mesh_nccl__leave(s, c);
     return MESH_OK;
 }

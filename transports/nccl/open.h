@@ -14,17 +14,20 @@ typedef struct mesh_nccl__farewell {
     mesh_nccl__api api;
     int device, n, over, left; /* left: nobody waits for the thread any more; it frees this */
     pthread_mutex_t lock;
-    ncclComm_t comm[1]; /* n of them */
+    ncclResult_t failed; /* what the first that was not destroyed said */
+    ncclComm_t comm[1];  /* n of them */
 } mesh_nccl__farewell;
 
 static void *mesh_nccl__destroy(void *arg) {
     mesh_nccl__farewell *f = (mesh_nccl__farewell *)arg;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    ncclResult_t r = ncclSuccess;
     int i, left;
     f->api.cudaThreadExchangeStreamCaptureMode(&mode);
     f->api.cudaSetDevice(f->device);
-    for (i = 0; i < f->n && (r == ncclSuccess || r == ncclInProgress); i++) r = f->api.ncclCommDestroy(f->comm[i]);
+    for (i = 0; i < f->n; i++) { /* all ranks destroy all: the others wait for those after one that fails here */
+        ncclResult_t r = f->api.ncclCommDestroy(f->comm[i]);
+        if (r != ncclInProgress && f->failed == ncclSuccess) f->failed = r;
+    }
     pthread_mutex_lock(&f->lock);
     f->over = 1;
     left = f->left;
@@ -34,7 +37,7 @@ static void *mesh_nccl__destroy(void *arg) {
 }
 
 /* Destroy the communicators that all ranks have come to destroy. Returns 0 if NCCL does not end. */
-MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
+MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline, ncclResult_t *failed) {
     mesh_nccl__comm *c;
     mesh_nccl__farewell *f;
     pthread_t thread;
@@ -69,6 +72,7 @@ MESH__RARE int mesh_nccl__destroy_all(mesh_nccl__state *s, int64_t deadline) {
         return 0;
     }
     pthread_join(thread, NULL);
+    *failed = f->failed;
     pthread_mutex_destroy(&f->lock);
     free(f);
     return 1;
@@ -79,7 +83,12 @@ MESH__RARE void mesh_nccl__drain(mesh_nccl__state *s, int64_t deadline) {
     for (;;) {
         mesh_nccl__comm *c;
         int left = 0;
+        pthread_mutex_lock(&s->boot_lock);
+        s->boot->ops->progress(s->boot, 0);
+        mesh_nccl__listen(s);
         pthread_mutex_lock(&s->lock);
+        mesh_nccl__act(s); /* with a lost rank there is nothing to wait for */
+        pthread_mutex_unlock(&s->boot_lock);
         for (c = s->comm; c; c = c->next) {
             if (c->marking) continue; /* a full queue may keep the marker */
             mesh_nccl__mark_now(s, c);
@@ -126,6 +135,9 @@ MESH__RARE int mesh_nccl__marker_end(mesh_nccl__state *s, int64_t deadline) {
         pthread_mutex_unlock(&s->lock);
         if (busy) mesh_nccl__nap(200000);
     }
+    pthread_mutex_lock(&s->lock);
+    s->marker_lost = busy;
+    pthread_mutex_unlock(&s->lock);
     if (busy)
         pthread_detach(s->marker);
     else
@@ -169,13 +181,17 @@ MESH__RARE void mesh_nccl__free_all(mesh_nccl__state *s, int hung) {
     mesh_transport_free(s->boot, s);
 }
 
-/* met: the ranks have come so far together that they can close together. */
-MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_error *why) {
+/* met: the ranks have come so far together that they can close together. deadline: of what is under way. */
+MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, int64_t deadline, mesh_error *why) {
+    cudaError_t (*exchange)(enum cudaStreamCaptureMode *) = s->api.cudaThreadExchangeStreamCaptureMode;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     mesh_status status = MESH_OK;
     mesh_nccl__registration *reg;
     mesh_nccl__comm *c;
+    ncclResult_t failed = ncclSuccess;
     int hung = 0;
-    mesh_nccl__drain(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    if (exchange) exchange(&mode); /* NULL: no library was loaded */
+    mesh_nccl__drain(s, deadline);
     if (met) status = mesh_nccl__meet(s, mesh_nccl__now(s) + INT64_C(60000000000), why);
     met = met && status == MESH_OK;
     if (status != MESH_ERR_TIMEOUT) status = MESH_OK;
@@ -188,7 +204,8 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
     }
     if (s->marks) hung = !mesh_nccl__marker_end(s, mesh_nccl__now(s) + INT64_C(5000000000));
     for (reg = s->registration; reg; reg = reg->next) mesh_nccl__withdraw(s, reg);
-    if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000));
+    if (met) hung |= !mesh_nccl__destroy_all(s, mesh_nccl__now(s) + INT64_C(10000000000), &failed);
+    if (failed != ncclSuccess && status == MESH_OK) status = mesh_nccl__fail(s, why, "ncclCommDestroy", failed);
     for (c = s->comm; c; c = c->next) {
         if (c->life == MESH_NCCL__ENDED) continue;
         if (c->comm) mesh_nccl__stop_comm(s, c, c->comm, NULL);
@@ -206,15 +223,30 @@ MESH__RARE mesh_status mesh_nccl__close_all(mesh_nccl__state *s, int met, mesh_e
         mesh_nccl__comm_free(s, c);
     }
     mesh_nccl__free_all(s, hung);
+    if (exchange) exchange(&mode);
     return status;
 }
 
+/* Are there operations left to streams? Comms that close wait for these until their own deadlines; others they cancel. */
+MESH__RARE int mesh_nccl__leaves(const mesh_transport *t) {
+    const mesh__engine *e = (const mesh__engine *)t->engine;
+    int i, left = e && e->detached;
+    for (i = 0; e && i < e->ncomms; i++) left |= mesh__impl(e->comm[i])->beside;
+    return left;
+}
+
 MESH__RARE mesh_status mesh_nccl__close(mesh_transport *t, mesh_error *why) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
     mesh_error own;
     mesh_status status;
-    if (!((mesh_nccl *)t)->impl) return MESH_OK;
-    if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
-    return mesh_nccl__close_all(mesh_nccl__of(t), 1, why ? why : &own);
+    int64_t deadline;
+    if (!s) return MESH_OK;
+    if ((status = mesh__enter(t, NULL, "nccl_close")) != MESH_OK) return status;
+    deadline = mesh_nccl__now(s) + INT64_C(10000000000);
+    if (!t->inside.lent && mesh_nccl__leaves(t)) mesh_nccl__drain(s, deadline);
+    status = mesh_transport_detach(t);
+    mesh__leave(t);
+    return status == MESH_OK ? mesh_nccl__close_all(s, 1, deadline, why ? why : &own) : status;
 }
 
 MESH_API mesh_status mesh_nccl_close(mesh_nccl *n) {
@@ -418,6 +450,8 @@ MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     mesh__text t = mesh__text_on(s->no_kernels, sizeof s->no_kernels);
     mesh__kernel_args nothing;
     void *args = &nothing;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaStream_t stream = NULL; /* not the default one, which would wait for the program's */
     cudaError_t r = cudaSuccess;
     char *text;
     int i;
@@ -434,15 +468,19 @@ MESH__RARE void mesh_nccl__load_kernels(mesh_nccl__state *s) {
     nothing.divide = 1;
     mesh__batch_begin(&s->batch, MESH__BATCH_FEW);
     mesh__ptx_join(text);
-    r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
+    mesh_nccl__capture_mode(s, &mode);
+    r = s->api.cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (r == cudaSuccess) r = s->api.cudaLibraryLoadData(&s->kernels, text, NULL, NULL, 0, NULL, NULL, 0);
     mesh_transport_free(s->boot, text);
     for (i = 0; i < MESH_NCCL__KERNELS && r == cudaSuccess; i++) {
         r = s->api.cudaLibraryGetKernel(&s->kernel[i], s->kernels, names[i]);
         if (i >= MESH_NCCL__mesh_move_few) args = s->batch.word;
         if (r == cudaSuccess)
-            r = mesh_nccl__launch_on(s, NULL, i, args,
-                                     1); /* so that it is compiled now, not inside a call or a capture */
+            r = mesh_nccl__launch_on(s, stream, i, args,
+                                     1); /* so that it is compiled now, not in a call or a capture */
     }
+    if (stream) s->api.cudaStreamDestroy(stream);
+    mesh_nccl__capture_mode(s, &mode);
     s->has_kernels = r == cudaSuccess;
     if (r == cudaSuccess) return;
     mesh__put(&t, "the driver does not take the kernels: %s", s->api.cudaGetErrorString(r));
@@ -529,10 +567,53 @@ MESH__RARE mesh_status mesh_nccl__world(mesh_nccl__state *s, const mesh_nccl_des
     return MESH_OK;
 }
 
+/* NCCL lets this variable's number, 0 or 1, decide for every communicator of the process. It may have read it already, so it is not set aside. */
+MESH__RARE mesh_status mesh_nccl__blocking_check(const mesh_nccl__state *s, mesh_error *err) {
+    const char *text = getenv("NCCL_COMM_BLOCKING");
+    long long number;
+    if (!text || !*text) return MESH_OK;
+    errno = 0;
+    number = strtoll(text, NULL, 0); /* as NCCL reads it */
+    if (errno || number < 0 || number > 1) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, s->boot->rank,
+                      "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done (0), or "
+                      "communicators be made without a deadline (1), whatever a communicator says; unset it",
+                      text);
+}
+
+/* This rank's libraries and device. */
+MESH__RARE mesh_status mesh_nccl__equip(mesh_nccl__state *s, const mesh_nccl_desc *desc, mesh_error *err) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    mesh_status status = mesh_nccl__load(s, desc, err);
+    if (status == MESH_OK) status = mesh_nccl__blocking_check(s, err);
+    if (status != MESH_OK) return status;
+    mesh_nccl__capture_mode(s, &mode);
+    status = mesh_nccl__device(s, desc, err);
+    mesh_nccl__capture_mode(s, &mode);
+    return status;
+}
+
+/* It is open, and nobody else's. */
+MESH__RARE mesh_status mesh_nccl__bootstrap_check(const mesh_transport *bootstrap, mesh_error *err) {
+    const char *why = NULL;
+    if (mesh__is_shut(bootstrap))
+        return mesh__fail(err, MESH_ERR_STATE, -1,
+                          "mesh_nccl_open: the bootstrap is not open here (it failed to, was closed, or is a fork's); "
+                          "open it first, and close it after mesh_nccl_close");
+    if (bootstrap->inside.lent)
+        why = "is another transport's already; close that first, or open a bootstrap for each";
+    else if (bootstrap->engine)
+        why = "has comms of its own; give it one without";
+    else if (bootstrap->inside.leaving)
+        why = "has a progress thread; open it without";
+    if (!why) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank, "mesh_nccl_open: the bootstrap (%s) %s",
+                      bootstrap->ops->name, why);
+}
+
 MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, const mesh_nccl_desc *desc,
                                     mesh_error *err) {
     static const mesh_nccl_desc none = MESH_ZERO;
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     mesh_nccl__state *s;
     mesh_nccl__vote vote;
     mesh_error own;
@@ -543,14 +624,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_nccl_open: %s is NULL",
                           n ? "the bootstrap" : "the transport");
     memset(n, 0, sizeof *n);
-    if (bootstrap->engine)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
-                          "mesh_nccl_open: the bootstrap (%s) has comms of its own; give it one without",
-                          bootstrap->ops->name);
-    if (bootstrap->inside.leaving)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, bootstrap->rank,
-                          "mesh_nccl_open: the bootstrap (%s) has a progress thread; open it without",
-                          bootstrap->ops->name);
+    if ((status = mesh_nccl__bootstrap_check(bootstrap, err)) != MESH_OK) return status;
     if (!desc) desc = &none;
     ranks = (int *)mesh_transport_alloc(bootstrap, sizeof *ranks * (size_t)bootstrap->size);
     if (!ranks || !(s = mesh_nccl__begin(n, bootstrap, desc))) {
@@ -561,14 +635,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     allowed = desc->open_timeout_ns > 0 ? desc->open_timeout_ns : INT64_C(60000000000);
     deadline = mesh_nccl__now(s) + (allowed < MESH__FOREVER_NS ? allowed : MESH__FOREVER_NS);
     memset(&vote, 0, sizeof vote);
-    vote.status = mesh_nccl__load(s, desc, &vote.why);
-    if (vote.status == MESH_OK && blocking && *blocking == '0')
-        vote.status =
-            mesh__fail(&vote.why, MESH_ERR_ARGUMENT, bootstrap->rank,
-                       "NCCL_COMM_BLOCKING is \"%s\", which makes NCCL's calls return before they are done whatever a "
-                       "communicator says; unset it",
-                       blocking);
-    if (vote.status == MESH_OK) vote.status = mesh_nccl__device(s, desc, &vote.why);
+    vote.status = mesh_nccl__equip(s, desc, &vote.why);
     if (vote.status != MESH_OK && vote.why.rank < 0) vote.why.rank = bootstrap->rank;
     for (i = 0; i < bootstrap->size; i++) ranks[i] = i;
     vote.serial = s->given ? 2 : 1;
@@ -583,7 +650,7 @@ MESH_API mesh_status mesh_nccl_open(mesh_nccl *n, mesh_transport *bootstrap, con
     mesh_transport_free(bootstrap, ranks);
     if (status == MESH_OK) status = mesh_nccl__world(s, desc, deadline, &vote.why);
     if (status == MESH_OK) return MESH_OK;
-    mesh_nccl__close_all(s, 0, &own);
+    mesh_nccl__close_all(s, 0, mesh_nccl__now(s) + INT64_C(10000000000), &own);
     return mesh__fail(err, status, vote.why.rank, "mesh_nccl_open: %s", vote.why.text);
 }
 #endif /* MESH_NCCL_OPEN_IMPLEMENTED */

@@ -45,6 +45,9 @@
     X(cudaError_t, cuda, LaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), 1)        \
     X(cudaError_t, cuda, DeviceGetAttribute, (int *, enum cudaDeviceAttr, int), 1)                          \
     X(cudaError_t, cuda, PointerGetAttributes, (struct cudaPointerAttributes *, const void *), 1)           \
+    X(cudaError_t, cuda, StreamGetCaptureInfo,                                                              \
+      (cudaStream_t, enum cudaStreamCaptureStatus *, unsigned long long *, void *, void *, void *, void *), \
+      0) /* older ones take fewer */                                                                        \
     X(cudaError_t, cuda, LibraryLoadData,                                                                   \
       (void **, const void *, void *, void **, unsigned, void *, void **, unsigned), 0) /* 12.8 */          \
     X(cudaError_t, cuda, LibraryUnload, (void *), 0)                                                        \
@@ -150,6 +153,13 @@ typedef struct mesh_nccl__history {
     int64_t disagreed; /* when a verdict said so; 0: none has */
 } mesh_nccl__history;
 
+/* What may be put on a stream. */
+typedef enum mesh_nccl__capture {
+    MESH_NCCL__FREE = 0,
+    MESH_NCCL__CAPTURED, /* goes into a graph */
+    MESH_NCCL__BESIDE    /* ends the capture of another stream: this is the default stream, which waits for that one */
+} mesh_nccl__capture;
+
 /* What has become of a communicator. Changes under the lock. */
 typedef enum mesh_nccl__life {
     MESH_NCCL__NEW = 0,    /* a list of ranks and a stream; nobody has joined */
@@ -173,7 +183,7 @@ typedef struct mesh_nccl__comm {
         uint64_t valid; /* operations up to this one were over before */
         int64_t at;
     } end;
-    int capturing;
+    int capturing;           /* mesh_nccl__capture: the caller's stream, when an operation came last */
     int refs;                /* groups that use it */
     int stale;               /* its root was given up: no other comm takes it over */
     uint32_t owner;          /* their comm's id */
@@ -191,7 +201,6 @@ typedef struct mesh_nccl__comm {
     void *word; /* of barriers */
     /* Of strided messages; one that was too small, or belongs to a graph, stays until the end. */
     struct mesh_nccl__memory *staging;
-    void *staging_handle;
 } mesh_nccl__comm;
 
 typedef struct mesh_nccl__group {
@@ -286,8 +295,9 @@ typedef struct mesh_nccl__state {
     pthread_mutex_t watch_lock;                                 /* wake, stopping */
     pthread_cond_t wake, want;                                  /* want: with `lock`, a mark */
     int watching, stopping, marks, marks_stopping, marker_left; /* marks: there is a marker */
-    int news;                                                   /* something is over that progress has not told yet */
-    int64_t asked;                                              /* when NCCL was last asked for errors */
+    int marker_lost; /* it is in CUDA still, and close has gone on: nothing here is its own any more but the lock */
+    int news;        /* something is over that progress has not told yet */
+    int64_t asked;   /* when NCCL was last asked for errors */
 } mesh_nccl__state;
 
 MESH__PRIVATE mesh_nccl__state *mesh_nccl__of(mesh_transport *t) { return (mesh_nccl__state *)((mesh_nccl *)t)->impl; }

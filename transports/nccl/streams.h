@@ -9,16 +9,20 @@
 
 /* ---- // >>marks: what is over ---- */
 
-/* Calls that a stream capture elsewhere in the process must not forbid. */
+/* Calls that a stream capture elsewhere in the process must not forbid, nor be ended by. */
 MESH__PRIVATE void mesh_nccl__capture_mode(mesh_nccl__state *s, enum cudaStreamCaptureMode *mode) {
     s->api.cudaThreadExchangeStreamCaptureMode(mode);
 }
 
-MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+MESH__PRIVATE mesh_nccl__capture mesh_nccl__capture_of(mesh_nccl__state *s, cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (s->api.cudaStreamIsCapturing(stream, &status) == cudaSuccess) return status == cudaStreamCaptureStatusActive;
-    s->api.cudaGetLastError(); /* the default stream, while another captures */
-    return 0;
+    cudaError_t r = s->api.cudaStreamIsCapturing(stream, &status);
+    if (r == cudaSuccess) return status == cudaStreamCaptureStatusActive ? MESH_NCCL__CAPTURED : MESH_NCCL__FREE;
+    s->api.cudaGetLastError(); /* or the program would see it */
+    return r == cudaErrorStreamCaptureImplicit ? MESH_NCCL__BESIDE : MESH_NCCL__FREE;
+}
+MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream) {
+    return mesh_nccl__capture_of(s, stream) == MESH_NCCL__CAPTURED;
 }
 
 MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
@@ -291,17 +295,18 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
     r = mesh_nccl__event(s, &mark.event);
     if (r == cudaSuccess) {
         pthread_mutex_unlock(&s->lock);
-        if (mesh_nccl__capturing(s, mark.stream)) /* that of a program that comes back from it, and issues more */
+        if (mesh_nccl__capture_of(s, mark.stream)) /* a program's, that comes back from it: then it is put */
             r = cudaErrorStreamCaptureUnsupported;
-        else
-            r = s->api.cudaEventRecord(mark.event, mark.stream);
+        else if ((r = s->api.cudaEventRecord(mark.event, mark.stream)) == cudaErrorStreamCaptureImplicit)
+            s->api.cudaGetLastError(); /* a capture that has begun meanwhile */
         pthread_mutex_lock(&s->lock);
+        if (s->marker_lost) return;
         if (r != cudaSuccess)
             mesh_nccl__event_back(s, mark.event);
         else if (!mesh_nccl__mark_add(s, c, &mark))
             r = cudaErrorMemoryAllocation;
     }
-    if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported) return;
+    if (r == cudaSuccess || r == cudaErrorStreamCaptureUnsupported || r == cudaErrorStreamCaptureImplicit) return;
     c->marked = mark.issued;
     mesh_nccl__cuda_fail(s, &why, "cudaEventRecord", r);
     mesh_nccl__end(s, c, MESH_ERR_TRANSPORT, s->boot->rank, "%s", why.text);
@@ -328,7 +333,7 @@ MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
 MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     pthread_mutex_lock(&s->lock);
-    if (c->capturing) { /* over at once for the host; the graph's stream can still be put behind it */
+    if (c->capturing == MESH_NCCL__CAPTURED) { /* over at once for the host; the graph's stream can follow it */
         ticket->id = MESH_TICKET_CAPTURED;
     } else {
         c->last_due = s->inside_until;
@@ -338,7 +343,7 @@ MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, me
             mesh_nccl__mark_now(s, c);
     }
     pthread_mutex_unlock(&s->lock);
-    if (c->capturing && s->trouble.status == MESH_OK) {
+    if (c->capturing == MESH_NCCL__CAPTURED && s->trouble.status == MESH_OK) {
         c->captured_on = c->on;
         mesh_nccl__put(s, "cudaEventRecord", s->api.cudaEventRecord(c->captured, c->on));
     }
@@ -414,7 +419,7 @@ MESH__PRIVATE mesh__record mesh_nccl__no_record(uint64_t channel) {
 MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t stream, uint64_t id) {
     cudaEvent_t event = NULL;
     cudaStream_t on = NULL;
-    int low = 0, high;
+    int low = 0, high, beside;
     pthread_mutex_lock(&s->lock);
     if (id > c->marked && c->life != MESH_NCCL__ENDED) mesh_nccl__mark_now(s, c);
     if (id > c->completed && c->nmarks) { /* the first mark that covers it */
@@ -429,7 +434,10 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
         on = mesh_nccl__mark_at(c, low)->stream;
         s->held = event;
     }
+    beside = id > c->marked && c->life != MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
+    if (beside && mesh_nccl__capture_of(s, c->on) == MESH_NCCL__BESIDE) /* no mark: nothing to wait for */
+        mesh_nccl__put(s, "the stream of the operations before", cudaErrorStreamCaptureImplicit);
     if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
     pthread_mutex_lock(&s->lock);
     if (s->held_is_over) s->event[s->nevents++] = s->held;
@@ -449,13 +457,27 @@ MESH__PRIVATE void mesh_nccl__marker_wait(mesh_nccl__state *s, mesh_nccl__comm *
     }
 }
 
+/* Does a communicator's stream go into the graph that `next` goes into? */
+MESH__PRIVATE int mesh_nccl__one_graph(mesh_nccl__state *s, const mesh_nccl__comm *c, cudaStream_t next) {
+    unsigned long long id[2] = {0, 0};
+    int i;
+    if (!s->api.cudaStreamGetCaptureInfo) return c->on == c->stream && mesh_nccl__capturing(s, c->on);
+    for (i = 0; i < 2; i++) {
+        enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        cudaError_t r = s->api.cudaStreamGetCaptureInfo(i ? next : c->on, &status, &id[i], NULL, NULL, NULL, NULL);
+        if (r != cudaSuccess) s->api.cudaGetLastError(); /* or the program would see it */
+        if (r != cudaSuccess || status != cudaStreamCaptureStatusActive) return 0;
+    }
+    return id[0] == id[1];
+}
+
 /* From now on a communicator's operations go on `next`. The stream they went on may end then. */
 MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
     if (next == c->on) return;
-    if (!c->capturing) {
+    if (c->capturing != MESH_NCCL__CAPTURED) {
         mesh_nccl__behind(s, c, next, c->issued);
-    } else if (c->on == c->stream && mesh_nccl__capturing(s, c->stream)) { /* in this graph */
-        cudaError_t r = s->api.cudaEventRecord(c->captured, c->stream);
+    } else if (mesh_nccl__one_graph(s, c, next)) {
+        cudaError_t r = s->api.cudaEventRecord(c->captured, c->on);
         if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->captured, 0);
         mesh_nccl__put(s, "the caller's stream", r);
     }
@@ -472,11 +494,11 @@ MESH__PRIVATE mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     mesh__record none = mesh_nccl__no_record(0);
     cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
     if (next == caller && next == c->on) { /* nothing to order: most calls */
-        c->capturing = mesh_nccl__capturing(s, caller);
+        c->capturing = mesh_nccl__capture_of(s, caller);
         return MESH_OK;
     }
     if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
-    c->capturing = mesh_nccl__capturing(s, caller);
+    c->capturing = mesh_nccl__capture_of(s, caller);
     if (next != caller) {
         cudaError_t r = s->api.cudaEventRecord(c->enter, caller);
         if (r == cudaSuccess) r = s->api.cudaStreamWaitEvent(next, c->enter, 0);
