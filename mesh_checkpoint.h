@@ -22,7 +22,7 @@ CONCEPTS
     share       Each element is written by one rank: of the ranks that hold it as replicas each has a part, from 64 KiB on. No tensor data travel
                 between ranks; in a file a share is the runs that lie one after the other there: a large tensor is written by all at once.
     now         The index is written last, on the side, and renamed: in that moment the new checkpoint takes the old one's place. Before, the old one is
-                whole; files of a save have names that none had before. What nobody refers to any more is removed: old files, those of saves that died.
+                whole; files of a save have names that no other save's have. What nobody refers to any more is removed: old files, those of saves that died.
     checksum    CRC-32C of each file, in the index, made by its writers together. Loading checks it, each rank reading its part of every file once, before
                 any tensor changes; then each rank reads its own parts of its tensors.
 

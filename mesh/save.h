@@ -48,6 +48,7 @@ typedef struct mesh__save {
     mesh__crc crc;
     uint32_t *sum;       /* per file, of what this rank has written; then of all */
     int threaded, ended; /* ended: the thread, or what it would have done, is over */
+    int given_up;        /* the thread opens and writes nothing more */
     uint32_t moved;      /* what the disk has taken so far: pieces, files */
     pthread_t thread;
     mesh_status status; /* of the writing */
@@ -162,17 +163,26 @@ MESH__PRIVATE void mesh__put_padded(mesh__text *t, uint32_t v, unsigned base, in
     mesh__put_uint(t, v, base, 0);
 }
 
-enum { MESH__FILE_NAME = 64 }; /* bytes of a name, with its end */
+enum { MESH__FILE_NAME = 80 }; /* bytes of a name, with its end */
 
-/* "model-00001-of-00004-0000000a.safetensors": file i, from 0, of save number 10 */
-MESH__PRIVATE void mesh__file_name(char *name, int i, int files, uint32_t number) {
+/* "0000000a-<16 hex>": a save's number, by which it is before or after others, and its mark: the number of a save that was given up is free again, and a
+   thread of it that still writes must not find files of that name. */
+MESH__PRIVATE void mesh__put_save(mesh__text *t, uint32_t number, uint64_t mark) {
+    mesh__put_padded(t, number, 16, 8);
+    mesh__put_char(t, '-');
+    mesh__put_padded(t, (uint32_t)(mark >> 32), 16, 8);
+    mesh__put_padded(t, (uint32_t)mark, 16, 8);
+}
+
+/* "model-00001-of-00004-0000000a-<16 hex>.safetensors": file i, from 0, of save number 10 */
+MESH__PRIVATE void mesh__file_name(char *name, int i, int files, uint32_t number, uint64_t mark) {
     mesh__text t = mesh__text_on(name, MESH__FILE_NAME);
     mesh__put(&t, "model-");
     mesh__put_padded(&t, (uint32_t)i + 1, 10, 5);
     mesh__put(&t, "-of-");
     mesh__put_padded(&t, (uint32_t)files, 10, 5);
     mesh__put(&t, "-");
-    mesh__put_padded(&t, number, 16, 8);
+    mesh__put_save(&t, number, mark);
     mesh__put(&t, ".safetensors");
 }
 
@@ -181,10 +191,7 @@ MESH__PRIVATE mesh_status mesh__mark_path(char *path, const mesh__save *s, mesh_
     char name[MESH__FILE_NAME];
     mesh__text t = mesh__text_on(name, sizeof name);
     mesh__put(&t, ".mesh-");
-    mesh__put_padded(&t, s->number, 16, 8);
-    mesh__put(&t, "-");
-    mesh__put_padded(&t, (uint32_t)(s->mark >> 32), 16, 8);
-    mesh__put_padded(&t, (uint32_t)s->mark, 16, 8);
+    mesh__put_save(&t, s->number, s->mark);
     return mesh__path(path, s->folder, name, err);
 }
 
@@ -199,15 +206,16 @@ MESH__PRIVATE int mesh__digits_read(const char **at, int hex, int64_t *v) {
     return (int)(p - begin);
 }
 
-/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>.safetensors" or in a mark, which only we write; -1: it is another name. */
-MESH__PRIVATE int64_t mesh__file_number(const char *name) {
+/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>-<16 hex>.safetensors" or in a mark, which only we write, and the mark: 0 in older
+   names, which end after the number. -1: it is another name. */
+MESH__PRIVATE int64_t mesh__file_number(const char *name, int64_t *mark) {
     const char *p = name;
-    int64_t v = 0, mark;
+    int64_t v = 0;
     int part, digits;
+    *mark = 0;
     if (!strncmp(p, ".mesh-", 6)) {
         p += 6;
-        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, &mark) == 16 && !*p ? v
-                                                                                                                : -1;
+        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, mark) == 16 && !*p ? v : -1;
     }
     if (strncmp(p, "model", 5)) return -1;
     for (p += 5, part = 0; part < 3; part++) {
@@ -217,6 +225,7 @@ MESH__PRIVATE int64_t mesh__file_number(const char *name) {
         digits = mesh__digits_read(&p, part == 2, &v);
         if (digits < 5 || digits > 9 || (part == 2 && digits != 8)) return -1;
     }
+    if (*p == '-' && (p++, mesh__digits_read(&p, 1, mark) != 16)) return -1;
     return mesh__same(p, ".safetensors") ? v : -1;
 }
 
@@ -225,16 +234,32 @@ MESH__PRIVATE int64_t mesh__file_number(const char *name) {
 MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t first) {
     char path[MESH__PATH_BYTES];
     struct dirent *entry;
-    int64_t most = 0, number;
+    int64_t most = 0, number, mark;
     DIR *d = opendir(folder);
     if (!d) return -1;
     while ((entry = readdir(d)) != NULL) {
-        if ((number = mesh__file_number(entry->d_name)) < 0) continue;
+        if ((number = mesh__file_number(entry->d_name, &mark)) < 0) continue;
         if (number > most) most = number;
         if (number < first && mesh__path(path, folder, entry->d_name, NULL) == MESH_OK) unlink(path);
     }
     closedir(d);
     return most;
+}
+
+/* Has another save, begun in the same moment, files of this one's number? Which is after the other nobody can tell then. */
+MESH__PRIVATE mesh_status mesh__number_own(const mesh__save *s, mesh_error *err) {
+    struct dirent *entry;
+    int64_t mark;
+    int shared = 0;
+    DIR *d = opendir(s->folder);
+    if (!d) return mesh__file_failed(err, "opendir", s->folder);
+    while ((entry = readdir(d)) != NULL)
+        if (mesh__file_number(entry->d_name, &mark) == (int64_t)s->number && mark != (int64_t)s->mark) shared = 1;
+    closedir(d);
+    if (!shared) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "%s: another save into this folder, of the same number %u, is under way; save again",
+                      mesh__path_short(s->folder).text, (uint64_t)s->number);
 }
 
 MESH__PRIVATE int mesh__saved_after(const void *ctx, int a, int b) {
@@ -415,7 +440,7 @@ MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
         uint64_t length = mesh__get64(at);
         memset(f, 0, sizeof *f);
         f->name = s->file_names + (size_t)i * MESH__FILE_NAME;
-        mesh__file_name(f->name, i, files, s->number);
+        mesh__file_name(f->name, i, files, s->number, s->mark);
         f->data = f->nbytes = (int64_t)length + 8;
         k = c->n;
         status = mesh__header_read(c, i, (char *)at + 8, (size_t)length, -1, f->name, err);
@@ -567,6 +592,7 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
     const char *p = share->data;
     for (e = 0; e < share->count; e += count, p += count * elem) {
         int64_t at = file->data + saved->begin + mesh__strip_at(&w, share->first + e, share->count - e, &count) * elem;
+        if (MESH__LOAD(&s->given_up)) return errno = ECANCELED, -1;
         if (mesh__write_at(fd, p, count * elem, at)) return -1;
         MESH__STORE(&s->moved, s->moved + 1);
         s->sum[saved->file] ^= mesh__crc_place(&s->crc, p, (size_t)(count * elem), file->nbytes - at - count * elem);
@@ -588,7 +614,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
     mesh__save *s = (mesh__save *)ctx;
     char path[MESH__PATH_BYTES];
     int i = 0, fd, file, failed;
-    while (i < s->nshares && s->status == MESH_OK) {
+    while (i < s->nshares && s->status == MESH_OK && !MESH__LOAD(&s->given_up)) {
         file = s->catalog.tensor[s->share[i].tensor].file;
         if ((s->status = mesh__path(path, s->folder, s->catalog.file[file].name, &s->why)) != MESH_OK) break;
         if ((fd = mesh__open(path, O_WRONLY)) < 0) {
@@ -615,17 +641,12 @@ MESH__PRIVATE mesh_status mesh__files_make(mesh__save *s, mesh_error *err) {
     for (i = 0; i < s->catalog.nfiles && status == MESH_OK; i++) {
         const mesh__held *f = &s->catalog.file[i];
         if ((status = mesh__path(path, s->folder, f->name, err)) != MESH_OK) return status;
-        errno = 0;
         status = mesh__file_make(path, O_EXCL, at, f->data, f->nbytes, err);
-        if (status != MESH_OK && errno == EEXIST)
-            return mesh__fail(err, MESH_ERR_STATE, -1,
-                              "%s is there already: another save into this folder is under way",
-                              mesh__path_short(path).text);
         s->made = i + 1;
         s->sum[i] = mesh__crc_place(&s->crc, at, (size_t)f->data, f->nbytes - f->data);
         at += f->data;
     }
-    return status;
+    return status == MESH_OK ? mesh__number_own(s, err) : status;
 }
 
 /* Remove what was made. */
@@ -829,6 +850,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     mesh_status status = mesh__checkpoint_begin(c, function);
     int files = s->catalog.nfiles, stuck;
     if (status == MESH_OK) status = mesh__save_meet(c, s, function);
+    if (status != MESH_OK) MESH__STORE(&s->given_up, 1);
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);

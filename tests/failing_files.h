@@ -36,7 +36,8 @@ typedef struct failing_files {
     int pieces;           /* 1: at most 7 bytes are moved, and every third call is interrupted */
     int lock, naps; /* a descriptor by which the folder's lock is held (0: none), given up at that nap; naps take no time then */
     int gate; /* where it is not 0, a descriptor: the first write waits until it can be read */
-    volatile int calls, odd, napped;
+    int opens; /* where it is not 0, the gate's other end: the first nap opens it */
+    volatile int calls, odd, napped, held; /* held: a write waits at the gate, or did */
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
 
@@ -63,8 +64,13 @@ static int files_interrupted(void) {
 
 static inline ssize_t files_pwrite(int fd, const void *data, size_t n, off_t at) {
     char word;
-    if (files_plan && files_plan->gate && read(files_plan->gate, &word, 1) != 1) _exit(8);
-    if (files_plan) files_plan->gate = 0;
+    failing_files *p = files_plan;
+    if (p && p->gate) {
+        int gate = p->gate;
+        p->gate = 0;
+        (void)__sync_add_and_fetch(&p->held, 1);
+        if (read(gate, &word, 1) != 1) _exit(8);
+    }
     if (files_interrupted()) return -1;
     if (files_fail(FILE_WRITE)) {
         if (errno != FILE_DIES_WITHIN) return -1;
@@ -94,6 +100,11 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 }
 static inline int files_nap(const struct timespec *t, struct timespec *left) {
     failing_files *p = files_plan;
+    if (p && p->opens) {
+        int gate = p->opens;
+        p->opens = 0;
+        if (write(gate, "", 1) != 1) _exit(8);
+    }
     if (!p || !p->lock || t->tv_nsec < 10000000) return nanosleep(t, left); /* shorter ones wait for the thread that writes */
     if (++p->napped == p->naps) close(p->lock); /* and the lock is free */
     return 0;
