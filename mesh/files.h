@@ -129,15 +129,25 @@ MESH__PRIVATE int mesh__open(const char *path, int flags) {
     return fd;
 }
 
-/* Both go on after a signal, and where less was moved than asked. 0, or errno is set; where the file ends first, to EIO. */
-MESH__PRIVATE int mesh__write_at(int fd, const void *data, int64_t n, int64_t at) {
+/* What a thread that writes and those who wait for it tell each other, at each call on a file. */
+typedef struct mesh__pace {
+    int given_up;   /* it opens and writes nothing more */
+    uint32_t moved; /* what the disk has taken so far, counted in calls */
+} mesh__pace;
+
+enum { MESH__WRITE_BYTES = 1 << 26 }; /* in one call: even a slow disk takes so much within MESH__DISK_NS */
+
+/* Both go on after a signal, and where less was moved than asked. 0, or errno is set; where the file ends first, to EIO. pace: NULL where nobody waits. */
+MESH__PRIVATE int mesh__write_at(int fd, const void *data, int64_t n, int64_t at, mesh__pace *pace) {
     const char *p = (const char *)data;
     while (n > 0) {
         ssize_t moved;
         if ((int64_t)(off_t)(at + n) != at + n) return errno = EFBIG, -1;
-        moved = pwrite(fd, p, n < (1 << 30) ? (size_t)n : (size_t)1 << 30, (off_t)at);
+        if (pace && MESH__LOAD(&pace->given_up)) return errno = ECANCELED, -1;
+        moved = pwrite(fd, p, n < MESH__WRITE_BYTES ? (size_t)n : (size_t)MESH__WRITE_BYTES, (off_t)at);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) return errno = moved < 0 ? errno : EIO, -1;
+        if (pace) MESH__STORE(&pace->moved, pace->moved + 1);
         p += moved, n -= moved, at += moved;
     }
     return 0;
@@ -223,7 +233,7 @@ MESH__PRIVATE mesh_status mesh__file_make_inside(const char *path, int flags, co
     int fd = mesh__open(path, O_WRONLY | O_CREAT | flags), failed;
     mesh_status status = MESH_OK;
     if (fd < 0) return mesh__file_failed(err, "open", path);
-    if ((failed = mesh__write_at(fd, data, n, 0)) != 0)
+    if ((failed = mesh__write_at(fd, data, n, 0, NULL)) != 0)
         status = mesh__file_failed(err, "pwrite", path);
     else if (nbytes > n && ((int64_t)(off_t)nbytes != nbytes || ftruncate(fd, (off_t)nbytes)))
         failed = 1, status = mesh__file_failed(err, "ftruncate", path);

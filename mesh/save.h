@@ -48,8 +48,7 @@ typedef struct mesh__save {
     mesh__crc crc;
     uint32_t *sum;       /* per file, of what this rank has written; then of all */
     int threaded, ended; /* ended: the thread, or what it would have done, is over */
-    int given_up;        /* the thread opens and writes nothing more */
-    uint32_t moved;      /* what the disk has taken so far: pieces, files */
+    mesh__pace pace;
     pthread_t thread;
     mesh_status status; /* of the writing */
     mesh_error why;
@@ -592,9 +591,7 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
     const char *p = share->data;
     for (e = 0; e < share->count; e += count, p += count * elem) {
         int64_t at = file->data + saved->begin + mesh__strip_at(&w, share->first + e, share->count - e, &count) * elem;
-        if (MESH__LOAD(&s->given_up)) return errno = ECANCELED, -1;
-        if (mesh__write_at(fd, p, count * elem, at)) return -1;
-        MESH__STORE(&s->moved, s->moved + 1);
+        if (mesh__write_at(fd, p, count * elem, at, &s->pace)) return -1;
         s->sum[saved->file] ^= mesh__crc_place(&s->crc, p, (size_t)(count * elem), file->nbytes - at - count * elem);
     }
     return 0;
@@ -614,7 +611,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
     mesh__save *s = (mesh__save *)ctx;
     char path[MESH__PATH_BYTES];
     int i = 0, fd, file, failed;
-    while (i < s->nshares && s->status == MESH_OK && !MESH__LOAD(&s->given_up)) {
+    while (i < s->nshares && s->status == MESH_OK && !MESH__LOAD(&s->pace.given_up)) {
         file = s->catalog.tensor[s->share[i].tensor].file;
         if ((s->status = mesh__path(path, s->folder, s->catalog.file[file].name, &s->why)) != MESH_OK) break;
         if ((fd = mesh__open(path, O_WRONLY)) < 0) {
@@ -626,7 +623,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
         if (failed) s->status = mesh__file_failed(&s->why, "pwrite", path);
         file = mesh__sync_close(fd, failed, path, failed ? NULL : &s->why);
         if (!failed) s->status = (mesh_status)file;
-        MESH__STORE(&s->moved, s->moved + 1);
+        MESH__STORE(&s->pace.moved, s->pace.moved + 1);
     }
     MESH__STORE(&s->ended, 1);
     return NULL;
@@ -804,13 +801,13 @@ MESH__PRIVATE int mesh__save_ended(const mesh__save *s, int64_t within) {
 MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, const char *function) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t within = mesh__impl(c)->timeout / 8, since = mesh__now(e);
-    uint32_t moved = MESH__LOAD(&s->moved);
+    uint32_t moved = MESH__LOAD(&s->pace.moved);
     uint64_t said[3];
     mesh_status met;
     if (within > INT64_C(1000000000)) within = INT64_C(1000000000);
     do {
         int ended = mesh__save_ended(s, within);
-        if (MESH__LOAD(&s->moved) != moved) moved = MESH__LOAD(&s->moved), since = mesh__now(e);
+        if (MESH__LOAD(&s->pace.moved) != moved) moved = MESH__LOAD(&s->pace.moved), since = mesh__now(e);
         /* Of all that still write, the one that has waited for longest for its disk: s, and its rank + 1. 0: none does. */
         said[0] = ended ? 0 : (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(e->t->rank + 1);
         said[1] = s->mark;
@@ -850,7 +847,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     mesh_status status = mesh__checkpoint_begin(c, function);
     int files = s->catalog.nfiles, stuck;
     if (status == MESH_OK) status = mesh__save_meet(c, s, function);
-    if (status != MESH_OK) MESH__STORE(&s->given_up, 1);
+    if (status != MESH_OK) MESH__STORE(&s->pace.given_up, 1);
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);

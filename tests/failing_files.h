@@ -35,9 +35,11 @@ typedef struct failing_files {
     int error;            /* an errno, or FILE_DIES */
     int pieces;           /* 1: at most 7 bytes are moved, and every third call is interrupted */
     int lock, naps; /* a descriptor by which the folder's lock is held (0: none), given up at that nap; naps take no time then */
-    int gate; /* where it is not 0, a descriptor: the first write waits until it can be read */
+    int gate; /* where it is not 0, a descriptor: the first write waits until it can be read, */
+    int gated; /* and 1: each one does */
+    size_t most; /* where it is not 0: bytes that a write moves at most */
     int opens; /* where it is not 0, the gate's other end: the first nap opens it */
-    volatile int calls, odd, napped, held; /* held: a write waits at the gate, or did */
+    volatile int calls, odd, napped, held; /* held: writes that wait at the gate, or did */
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
 
@@ -67,7 +69,7 @@ static inline ssize_t files_pwrite(int fd, const void *data, size_t n, off_t at)
     failing_files *p = files_plan;
     if (p && p->gate) {
         int gate = p->gate;
-        p->gate = 0;
+        if (!p->gated) p->gate = 0;
         (void)__sync_add_and_fetch(&p->held, 1);
         if (read(gate, &word, 1) != 1) _exit(8);
     }
@@ -77,7 +79,7 @@ static inline ssize_t files_pwrite(int fd, const void *data, size_t n, off_t at)
         if (pwrite(fd, data, n / 2, at) < 0) _exit(8);
         _exit(9);
     }
-    return pwrite(fd, data, files_short(n), at);
+    return pwrite(fd, data, p && p->most && n > p->most ? p->most : files_short(n), at);
 }
 static inline ssize_t files_pread(int fd, void *data, size_t n, off_t at) {
     if (files_interrupted() || files_fail(FILE_READ)) return -1;

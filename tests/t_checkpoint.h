@@ -1126,6 +1126,49 @@ static void saved_never_rank(mesh_transport *t, void *ctx) {
     failing_late = NULL, t->trace = NULL;
     mesh_comm_close(&c);
 }
+/* One that takes little at a time, all of it in longer than that, is waited for: whenever the second rank has said that it still writes, its disk takes a piece, and more
+   than half of the allowed time passes. */
+enum { DRIP_PIECES = 3, DRIP_BYTES = 7 };
+static void saved_drip_await(const failing_files *p, int held) {
+    double end = test_now() + 60;
+    while (p->held < held && test_now() < end) test_sleep(0.0005);
+    CHECK_INT(p->held, held);
+}
+static void saved_drip_heard(void *ctx, const mesh_trace_event *v) {
+    saved_slowly *s = (saved_slowly *)ctx;
+    if (strcmp(v->call, "all_reduce") || v->count != 3 || ++s->heard > DRIP_PIECES) return;
+    CHECK(write(s->gate[1], "", 1) == 1);
+    if (s->heard < DRIP_PIECES) saved_drip_await(files_plan, s->heard + 1);
+    saved_never_late += s->late;
+}
+static void saved_drip_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {10};
+    saved_slowly *s = (saved_slowly *)ctx;
+    failing_files plan = MESH_ZERO;
+    float data[5] = {1, 2, 3, 4, 5};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    mesh_checkpoint saving;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    n.name = "w";
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.gate = s->gate[0], plan.gated = 1, plan.most = DRIP_BYTES;
+    if (t->rank) files_plan = &plan;
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &n, 1, NULL, &saving), c.error);
+    saved_never_late = 0;
+    if (t->rank) {
+        saved_drip_await(&plan, 1);
+        failing_late = &saved_never_late, t->trace = saved_drip_heard, t->trace_ctx = ctx;
+    }
+    CHECK_OK(mesh_checkpoint_wait(&saving), c.error);
+    t->trace = NULL;
+    failing_late = NULL;
+    files_plan = NULL;
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, NULL), c.error);
+    mesh_comm_close(&c);
+}
 #endif
 static void saved_slowly_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {6};
@@ -1164,6 +1207,9 @@ static void test_checkpoint_slowly(void) {
         s.late = MESH__DISK_NS + SECOND;
         if (!TEST_SANITIZED) run_world_but(TCP, 2, saved_never_rank, &s, NOBODY); /* its memory stays, too */
         CHECK_INT(folder_list(names), before);
+        s.late = MESH__DISK_NS * 6 / 10;
+        s.heard = 0;
+        run_world_but(TCP, 2, saved_drip_rank, &s, NOBODY);
     }
 #endif
     close(s.gate[0]);
