@@ -129,6 +129,21 @@ MESH__PRIVATE int mesh__open(const char *path, int flags) {
     return fd;
 }
 
+/* These go on after a signal too. */
+MESH__PRIVATE int mesh__sync(int fd) {
+    int refused;
+    do refused = fsync(fd);
+    while (refused && errno == EINTR);
+    return refused;
+}
+MESH__PRIVATE int mesh__resize(int fd, int64_t nbytes) {
+    int refused;
+    if ((int64_t)(off_t)nbytes != nbytes) return errno = EFBIG, -1;
+    do refused = ftruncate(fd, (off_t)nbytes);
+    while (refused && errno == EINTR);
+    return refused;
+}
+
 /* What a thread that writes and those who wait for it tell each other, at each call on a file. */
 typedef struct mesh__pace {
     int given_up;   /* it opens and writes nothing more */
@@ -168,7 +183,7 @@ MESH__PRIVATE int mesh__read_at(int fd, void *data, int64_t n, int64_t at) {
 /* To the disk, and close; a folder too. `failed`: it is closed only. */
 MESH__PRIVATE mesh_status mesh__sync_close(int fd, int failed, const char *path, mesh_error *err) {
     mesh_status status = MESH_OK;
-    if (!failed && fsync(fd) && errno != EINVAL)
+    if (!failed && mesh__sync(fd) && errno != EINVAL)
         status = mesh__file_failed(err, "fsync", path); /* EINVAL: it has none */
     if (close(fd) && errno != EINTR && !failed && status == MESH_OK) status = mesh__file_failed(err, "close", path);
     return status;
@@ -235,7 +250,7 @@ MESH__PRIVATE mesh_status mesh__file_make_inside(const char *path, int flags, co
     if (fd < 0) return mesh__file_failed(err, "open", path);
     if ((failed = mesh__write_at(fd, data, n, 0, NULL)) != 0)
         status = mesh__file_failed(err, "pwrite", path);
-    else if (nbytes > n && ((int64_t)(off_t)nbytes != nbytes || ftruncate(fd, (off_t)nbytes)))
+    else if (nbytes > n && mesh__resize(fd, nbytes))
         failed = 1, status = mesh__file_failed(err, "ftruncate", path);
     if (failed) return mesh__sync_close(fd, 1, path, NULL), status;
     return mesh__sync_close(fd, 0, path, err);

@@ -89,10 +89,12 @@ static inline int files_openat(int at, const char *path, int flags, int mode) {
     return files_interrupted() || files_fail(FILE_OPEN) ? -1 : openat(at, path, flags, mode);
 }
 static inline DIR *files_opendir(const char *path) { return files_fail(FILE_DIR) ? NULL : opendir(path); }
+static inline int files_fsync(int fd) { return files_interrupted() || files_fail(FILE_SYNC) ? -1 : fsync(fd); }
+static inline int files_ftruncate(int fd, off_t n) {
+    return files_interrupted() || files_fail(FILE_SIZE) ? -1 : ftruncate(fd, n);
+}
 #define FILES_ONE(kind, name, parameters, arguments) \
     static inline int files_##name parameters { return files_fail(kind) ? -1 : name arguments; }
-FILES_ONE(FILE_SYNC, fsync, (int fd), (fd))
-FILES_ONE(FILE_SIZE, ftruncate, (int fd, off_t n), (fd, n))
 FILES_ONE(FILE_RENAME, rename, (const char *from, const char *to), (from, to))
 FILES_ONE(FILE_UNLINK, unlink, (const char *path), (path))
 FILES_ONE(FILE_DIR, mkdir, (const char *path, mode_t mode), (path, mode))
