@@ -679,6 +679,13 @@ MESH__PRIVATE mesh_status mesh__files_there(const mesh__save *s, mesh_error *err
     return MESH_OK;
 }
 
+/* The last fsync, of the renamed index's name, was refused, as the error says. */
+MESH__RARE mesh_status mesh__place_unsure(mesh_error *err) {
+    mesh_error why = *err;
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "the new checkpoint has taken the old one's place, which a loss of power may undo: %s", why.text);
+}
+
 /* The new checkpoint takes the old one's place: files are on the disk, as are their names, before the index is, and it before it is renamed. */
 MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     char path[MESH__PATH_BYTES], aside[MESH__PATH_BYTES];
@@ -705,7 +712,8 @@ MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     mesh_transport_free(s->t, index.p);
     if (status != MESH_OK) return status;
     s->made = s->made_folder = 0;
-    if ((status = mesh__sync_folder(s->folder, err)) == MESH_OK) mesh__folder_sweep(s->folder, (int64_t)s->number);
+    if ((status = mesh__sync_folder(s->folder, err)) != MESH_OK) return mesh__place_unsure(err);
+    mesh__folder_sweep(s->folder, (int64_t)s->number);
     return status;
 }
 

@@ -247,6 +247,7 @@ static int64_t state_saved_over(failing_files *plan, const char *says, int *went
     *went_wrong = now.got != MESH_OK;
     check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
     state_go(SIM, &check);
+    if (now.got) CHECK_INT(strstr(now.told, "the new checkpoint has taken the old one's place") != NULL, check.got_save == 2);
     return check.got_save;
 }
 
