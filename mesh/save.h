@@ -679,6 +679,15 @@ MESH__PRIVATE mesh_status mesh__files_there(const mesh__save *s, mesh_error *err
     return MESH_OK;
 }
 
+/* The folder, and where the save has made it its own name in the folder around it, go to the disk. A folder in which one may write and not look around cannot be opened for that. */
+MESH__PRIVATE mesh_status mesh__names_sync(const mesh__save *s, mesh_error *err) {
+    char around[MESH__PATH_BYTES];
+    mesh_status status = mesh__sync_folder(s->folder, err);
+    if (status != MESH_OK || !s->made_folder) return status;
+    status = mesh__path(around, s->folder, "..", err);
+    return status != MESH_OK || access(around, R_OK) ? status : mesh__sync_folder(around, err);
+}
+
 /* The last fsync, of the renamed index's name, was refused, as the error says. */
 MESH__RARE mesh_status mesh__place_unsure(mesh_error *err) {
     mesh_error why = *err;
@@ -703,7 +712,7 @@ MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
                             "an index of %d bytes, at most %d: %s", index.len, MESH__HEADER_MOST,
                             index.failed ? "no memory" : "fewer tensors, or shorter names and text");
     if (status == MESH_OK) status = mesh__files_there(s, err);
-    if (status == MESH_OK) status = mesh__sync_folder(s->folder, err);
+    if (status == MESH_OK) status = mesh__names_sync(s, err);
     if (status == MESH_OK) {
         status = mesh__file_make(aside, O_TRUNC, index.p, index.len, index.len, err);
         if (status == MESH_OK && rename(aside, path)) status = mesh__file_failed(err, "rename", path);

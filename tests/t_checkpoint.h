@@ -289,6 +289,52 @@ static void test_checkpoint_refused_files(void) {
     folder_end();
 }
 
+/* A new folder's own name goes to the disk, before the index has its name in it; the second save has no need of it. */
+static void new_folder_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {2};
+    failing_files plan = MESH_ZERO;
+    char folder[300], says[400];
+    float data[2] = {1, 2};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    int first, told = 0, calls = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=1", NULL, 60 * SECOND)) return;
+    snprintf(folder, sizeof folder, "%s/new", checkpoint_folder);
+    snprintf(says, sizeof says, "fsync %s/..: ", folder);
+    n.name = "w", n.tensor.data = data;
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:R", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.kinds = FILE_SYNC, plan.error = EIO, plan.times = 1;
+    files_plan = &plan;
+    for (first = 1; first > 0;) { /* each of its fsyncs is refused once */
+        mesh_status status;
+        plan.at = first++, plan.calls = 0;
+        status = mesh_checkpoint_save(&c, folder, &n, 1, NULL);
+        if (status && strstr(c.error.text, says)) {
+            told++;
+            CHECK(access(folder, F_OK));
+        }
+        if (status == MESH_OK || !access(folder, F_OK)) first = 0; /* its index is there */
+    }
+    CHECK_INT(told, 1);
+    for (first = 0; first < 2; first++) {
+        plan.at = 1 << 30, plan.calls = 0;
+        CHECK_OK(mesh_checkpoint_save(&c, folder, &n, 1, NULL), c.error);
+        if (first) CHECK_INT(plan.calls, calls);
+        calls = plan.calls;
+    }
+    files_plan = NULL;
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_new_folder(void) {
+    static const char *const part[] = {"new"};
+    folder_new();
+    run_world(SIM, 1, new_folder_rank, NULL);
+    folder_end_with(part, 1);
+}
+
 /* The process is killed at every call in turn, before it and in the middle of what it writes: one of the two checkpoints is there, whole, and the next save
    removes what was left. */
 static void test_checkpoint_killed(void) {
@@ -1365,6 +1411,7 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/across", test_checkpoint_across, 0},
     {"checkpoint/slowly", test_checkpoint_slowly, 0},
     {"checkpoint/given_up", test_checkpoint_given_up, 0},
+    {"checkpoint/new_folder", test_checkpoint_new_folder, 0},
     {"checkpoint/limited", test_checkpoint_limited, 0},
 };
 #endif
