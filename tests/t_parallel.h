@@ -173,6 +173,13 @@ static void test_random_layouts(void) {
         CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 1, 0, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "low is above high");
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, -1e308, 1e308, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "what lies between is infinite");
+        {
+            float two[2];
+            t.data = two; /* far from each other, and both are numbers */
+            CHECK_OK(mesh_random_normal(&t, 0, 1, 1, -1e308, 1e308, &err), err);
+        }
         {
             static const int64_t none[1] = {0}, negative[1] = {-4}, huge[1] = {INT64_MAX};
             t.data = &m;
