@@ -47,7 +47,7 @@ extern "C" {
 MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst);
 MESH_API mesh_status mesh_redistribute_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                              mesh_request *r);
-/* A list of tensors, of any dtypes but one reduction, in one operation. */
+/* A list of tensors, of any dtypes and reductions, in one operation. */
 MESH_API mesh_status mesh_redistribute_many(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, int count);
 MESH_API mesh_status mesh_redistribute_many_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                                   int count, mesh_request *r);
