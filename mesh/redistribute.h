@@ -164,10 +164,7 @@ MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
         const mesh_tensor *t = both[side];
         const char *which = side ? "destination" : "source";
         if (!t->layout.on) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: layout.on, its mesh, is NULL", which);
-        if (!mesh_dtype_bytes(t->dtype) || t->elem_bytes < 0 ||
-            (t->elem_bytes && t->dtype != MESH_BYTES && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dtype %d with elements of %l bytes; see MESH_DTYPES",
-                              which, (int)t->dtype, t->elem_bytes);
+        if (mesh__elements_check(t, which, err) != MESH_OK) return MESH_ERR_ARGUMENT;
         if (t->layout.ndim < 0 || t->layout.ndim > MESH_MAX_DIMS)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d dims; 0 to %d are possible", which, t->layout.ndim,
                               MESH_MAX_DIMS);
