@@ -43,6 +43,7 @@ typedef struct failing_files {
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
 
+static inline int files_held(failing_files *p) { return __sync_add_and_fetch(&p->held, 0); }
 static int files_fail(int kind) {
     failing_files *p = files_plan;
     int call;

@@ -876,8 +876,8 @@ static void save_given_up_rank(mesh_transport *t, void *ctx) {
     plan.gate = gate[0], plan.kinds = FILE_OPEN | FILE_WRITE, plan.at = 1 << 30;
     if (t->rank) files_plan = &plan;
     CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, list, 2, &d, &s), c.error);
-    while (t->rank && !plan.held && test_now() < end) test_sleep(0.0005);
-    CHECK_INT(plan.held, t->rank);
+    while (t->rank && !files_held(&plan) && test_now() < end) test_sleep(0.0005);
+    CHECK_INT(files_held(&plan), t->rank);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     mesh_comm_close(&c);
     if (t->rank && !left) plan.opens = gate[1];
@@ -1180,10 +1180,10 @@ static void saved_never_rank(mesh_transport *t, void *ctx) {
 /* One that takes little at a time, all of it in longer than that, is waited for: whenever the second rank has said that it still writes, its disk takes a piece, and more
    than half of the allowed time passes. */
 enum { DRIP_PIECES = 3, DRIP_BYTES = 7 };
-static void saved_drip_await(const failing_files *p, int held) {
+static void saved_drip_await(failing_files *p, int held) {
     double end = test_now() + 60;
-    while (p->held < held && test_now() < end) test_sleep(0.0005);
-    CHECK_INT(p->held, held);
+    while (files_held(p) < held && test_now() < end) test_sleep(0.0005);
+    CHECK_INT(files_held(p), held);
 }
 static void saved_drip_heard(void *ctx, const mesh_trace_event *v) {
     saved_slowly *s = (saved_slowly *)ctx;
