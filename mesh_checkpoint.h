@@ -22,17 +22,20 @@ CONCEPTS
     share       Each element is written by one rank: of the ranks that hold it as replicas each has a part, from 64 KiB on. No tensor data travel
                 between ranks; in a file a share is the runs that lie one after the other there: a large tensor is written by all at once.
     now         The index is written last, on the side, and renamed: in that moment the new checkpoint takes the old one's place. Before, the old one is
-                whole; files of a save have names that none had before. What nobody refers to any more is removed: old files, those of saves that died.
+                whole; files of a save have names that no other save's have. What nobody refers to any more is removed: old files, those of saves that died.
     checksum    CRC-32C of each file, in the index, made by its writers together. Loading checks it, each rank reading its part of every file once, before
                 any tensor changes; then each rank reads its own parts of its tensors.
 
 ERRORS
     They are alike on every rank of the comm, which they leave as it was: training goes on. err.rank is the first rank that has one; the text is in comm->error.
         ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
-        STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays.
+        STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays; but
+                   where only the last fsync was refused the new one is in its place, as the text says
                    On GPUs: the caller's stream is being captured
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
+    The writing of shares is waited for without the comm's deadline. For what else a rank does at its disk the others wait in a collective: the first one makes
+    a save's files and its index, each reads in a load. Where that takes longer than the deadline (mesh_comm_desc.timeout_ns) the comm fails, as by any late rank.
     A comm that fails meanwhile (a lost rank) ends the call with its error: the old checkpoint stays, but for a failure after the new
     one took its place, which ranks then agree on: there is always a whole one, and desc.text, with the step, tells which. A load may have begun to read
     into tensors.
@@ -95,7 +98,7 @@ MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, cons
    A relative folder is meant from one working directory until mesh_checkpoint_wait has returned. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
-/* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one. Its place among the comm's collectives is the same on every rank. Where the
+/* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one, for which the first rank has the comm's deadline. Its place among the comm's collectives is the same on every rank. Where the
    comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
    for other saves; these make no checkpoint. */
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);

@@ -43,7 +43,7 @@ typedef struct mesh_buckets {
 } mesh_buckets;
 
 /* Collective over the comm; nothing is sent. The lists are read during the call only, but data and, as of every started operation, buffers are in
-   use from ready to wait. Tensors of different buckets may share memory: that is the caller's order. A list that mixes reductions is cut between them.
+   use from ready to wait. Tensors of different buckets may share memory: that is the caller's order. Where desc.bucket does not say otherwise a list that mixes reductions is cut between them.
    desc NULL: all zero. ARGUMENT, UNSUPPORTED, MEMORY: as mesh_redistribute_many, on every rank. */
 MESH_API mesh_status mesh_buckets_open(mesh_buckets *b, mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                        int n, const mesh_buckets_desc *desc);

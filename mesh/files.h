@@ -129,15 +129,40 @@ MESH__PRIVATE int mesh__open(const char *path, int flags) {
     return fd;
 }
 
-/* Both go on after a signal, and where less was moved than asked. 0, or errno is set; where the file ends first, to EIO. */
-MESH__PRIVATE int mesh__write_at(int fd, const void *data, int64_t n, int64_t at) {
+/* These go on after a signal too. */
+MESH__PRIVATE int mesh__sync(int fd) {
+    int refused;
+    do refused = fsync(fd);
+    while (refused && errno == EINTR);
+    return refused;
+}
+MESH__PRIVATE int mesh__resize(int fd, int64_t nbytes) {
+    int refused;
+    if ((int64_t)(off_t)nbytes != nbytes) return errno = EFBIG, -1;
+    do refused = ftruncate(fd, (off_t)nbytes);
+    while (refused && errno == EINTR);
+    return refused;
+}
+
+/* What a thread that writes and those who wait for it tell each other, at each call on a file. */
+typedef struct mesh__pace {
+    int given_up;   /* it opens and writes nothing more */
+    uint32_t moved; /* what the disk has taken so far, counted in calls */
+} mesh__pace;
+
+enum { MESH__WRITE_BYTES = 1 << 26 }; /* in one call: even a slow disk takes so much within MESH__DISK_NS */
+
+/* Both go on after a signal, and where less was moved than asked. 0, or errno is set; where the file ends first, to EIO. pace: NULL where nobody waits. */
+MESH__PRIVATE int mesh__write_at(int fd, const void *data, int64_t n, int64_t at, mesh__pace *pace) {
     const char *p = (const char *)data;
     while (n > 0) {
         ssize_t moved;
         if ((int64_t)(off_t)(at + n) != at + n) return errno = EFBIG, -1;
-        moved = pwrite(fd, p, n < (1 << 30) ? (size_t)n : (size_t)1 << 30, (off_t)at);
+        if (pace && MESH__LOAD(&pace->given_up)) return errno = ECANCELED, -1;
+        moved = pwrite(fd, p, n < MESH__WRITE_BYTES ? (size_t)n : (size_t)MESH__WRITE_BYTES, (off_t)at);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) return errno = moved < 0 ? errno : EIO, -1;
+        if (pace) MESH__STORE(&pace->moved, pace->moved + 1);
         p += moved, n -= moved, at += moved;
     }
     return 0;
@@ -158,7 +183,7 @@ MESH__PRIVATE int mesh__read_at(int fd, void *data, int64_t n, int64_t at) {
 /* To the disk, and close; a folder too. `failed`: it is closed only. */
 MESH__PRIVATE mesh_status mesh__sync_close(int fd, int failed, const char *path, mesh_error *err) {
     mesh_status status = MESH_OK;
-    if (!failed && fsync(fd) && errno != EINVAL)
+    if (!failed && mesh__sync(fd) && errno != EINVAL)
         status = mesh__file_failed(err, "fsync", path); /* EINVAL: it has none */
     if (close(fd) && errno != EINTR && !failed && status == MESH_OK) status = mesh__file_failed(err, "close", path);
     return status;
@@ -223,9 +248,9 @@ MESH__PRIVATE mesh_status mesh__file_make_inside(const char *path, int flags, co
     int fd = mesh__open(path, O_WRONLY | O_CREAT | flags), failed;
     mesh_status status = MESH_OK;
     if (fd < 0) return mesh__file_failed(err, "open", path);
-    if ((failed = mesh__write_at(fd, data, n, 0)) != 0)
+    if ((failed = mesh__write_at(fd, data, n, 0, NULL)) != 0)
         status = mesh__file_failed(err, "pwrite", path);
-    else if (nbytes > n && ((int64_t)(off_t)nbytes != nbytes || ftruncate(fd, (off_t)nbytes)))
+    else if (nbytes > n && mesh__resize(fd, nbytes))
         failed = 1, status = mesh__file_failed(err, "ftruncate", path);
     if (failed) return mesh__sync_close(fd, 1, path, NULL), status;
     return mesh__sync_close(fd, 0, path, err);

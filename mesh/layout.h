@@ -139,7 +139,7 @@ MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t
                                          int64_t *strides, mesh_error *err);
 /* Lay a rank's parts of a list of tensors into one buffer, one after the other, dense, each beginning at a multiple of `align` bytes (a power of
    two; 0: 64) from its start: their data is set (NULL where the rank holds none). buffer NULL: nothing is set. Returns the bytes that it
-   takes; -1: more than there can be, or an align that is no power of two. */
+   takes; -1: more than there can be, elements that the dtype has not, or an align that is no power of two. */
 MESH_API int64_t mesh_tensors_lay(mesh_tensor *list, int n, int rank, void *buffer, size_t align);
 
 #ifdef __cplusplus
@@ -277,16 +277,25 @@ MESH__PRIVATE mesh_status mesh__strides_place(const int64_t *strides, const mesh
     return MESH_OK;
 }
 
-/* A tensor's layout, and its local shape and strides where it says some. */
+/* A dtype that there is, with its own elements, or MESH_BYTES with any. */
+MESH__PRIVATE mesh_status mesh__elements_check(const mesh_tensor *t, const char *which, mesh_error *err) {
+    if (mesh_dtype_bytes(t->dtype) && t->elem_bytes >= 0 &&
+        (!t->elem_bytes || t->dtype == MESH_BYTES || t->elem_bytes == (int64_t)mesh_dtype_bytes(t->dtype)))
+        return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dtype %d with elements of %l bytes; see MESH_DTYPES", which,
+                      (int)t->dtype, t->elem_bytes);
+}
+
+/* A tensor's elements and layout, and its local shape and strides where it says some. */
 MESH__PRIVATE mesh_status mesh__tensor_check(const mesh_tensor *t, int rank, mesh_error *err) {
     mesh_status status = mesh_layout_check(&t->layout, err);
-    int64_t stride[MESH_MAX_DIMS], elem = mesh__tensor_elem(t);
+    int64_t stride[MESH_MAX_DIMS];
     mesh_box box;
+    if (status == MESH_OK) status = mesh__elements_check(t, "the tensor", err);
     if (status != MESH_OK || mesh_layout_box(&t->layout, rank, &box) < 0) return status;
     status = mesh__local_check(t, "the tensor", rank, &box, err);
     if (status != MESH_OK || !t->strides || !mesh_box_count(&box)) return status;
-    if (elem < 1) elem = 1; /* a dtype that is none is the caller's to tell */
-    return mesh__strides_place(t->strides, &box, elem, stride, "the tensor", rank, err);
+    return mesh__strides_place(t->strides, &box, mesh__tensor_elem(t), stride, "the tensor", rank, err);
 }
 
 /* The axes of a dim are numbered anew from 0, without gaps. But for one axis, those from `at` on make room for it. */
@@ -688,6 +697,7 @@ MESH_API int64_t mesh_tensors_lay(mesh_tensor *list, int n, int rank, void *buff
     if (step <= 0 || (step & (step - 1))) return -1;
     for (i = 0; i < n; i++) {
         int64_t count = mesh_tensor_count(&list[i], rank), elem = mesh__tensor_elem(&list[i]);
+        if (mesh__elements_check(&list[i], "", NULL) != MESH_OK) return -1;
         if (count <= 0) {
             if (buffer) list[i].data = NULL;
             continue;

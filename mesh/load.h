@@ -254,8 +254,15 @@ MESH__PRIVATE mesh_status mesh__wanted_check(const mesh__load *l, const mesh_nam
 MESH__PRIVATE int mesh__held_open(const mesh__load *l, const mesh__held *f, char path[MESH__PATH_BYTES],
                                   mesh_error *err) {
     int64_t nbytes;
-    int fd = mesh__path(path, l->folder, f->name, err) == MESH_OK ? mesh__file_open(path, &nbytes, err) : -1;
-    if (fd < 0 || nbytes == f->nbytes) return fd;
+    int fd;
+    if (mesh__path(path, l->folder, f->name, err) != MESH_OK) return -1;
+    if (access(path, F_OK) && errno == ENOENT) {
+        mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                   "there is no %s here, and rank %d has it: another folder of that name, or it was removed",
+                   mesh__path_short(path).text, mesh_rank_at(&l->comm->on, 0));
+        return -1;
+    }
+    if ((fd = mesh__file_open(path, &nbytes, err)) < 0 || nbytes == f->nbytes) return fd;
     close(fd);
     mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                "%s has %l bytes here, and %l on rank %d: another folder of that name, or it is being written",

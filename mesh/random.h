@@ -101,8 +101,8 @@ MESH__PRIVATE mesh_status mesh__fill_part(const mesh_tensor *t, int rank, const 
     int d, ndim, i;
     size_t bytes;
     if (!t) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: the tensor is NULL", function);
-    if (!mesh__is_finite(f.a) || !mesh__is_finite(f.b) || !mesh__is_finite(f.b - f.a) ||
-        (f.normal ? f.b < 0 : f.b < f.a))
+    if (!mesh__is_finite(f.a) || !mesh__is_finite(f.b) ||
+        (f.normal ? f.b < 0 : f.b < f.a || !mesh__is_finite(f.b - f.a)))
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %s", function,
                           f.normal ? "mean or deviation is infinite or no number, or the deviation is below 0"
                                    : "low is above high, or one of them or what lies between is infinite or no number");

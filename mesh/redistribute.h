@@ -47,7 +47,7 @@ extern "C" {
 MESH_API mesh_status mesh_redistribute(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst);
 MESH_API mesh_status mesh_redistribute_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                              mesh_request *r);
-/* A list of tensors, of any dtypes but one reduction, in one operation. */
+/* A list of tensors, of any dtypes and reductions, in one operation. */
 MESH_API mesh_status mesh_redistribute_many(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst, int count);
 MESH_API mesh_status mesh_redistribute_many_start(mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                                   int count, mesh_request *r);
@@ -146,11 +146,56 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
     return !mesh__touches_own(t->plan, 0, rank, MESH_MOVE_RECV);
 }
 
-/* Does what one task receives overlap what another receives or sends? */
-MESH__PRIVATE int mesh__tasks_overlap(const mesh__task *a, const mesh__task *b) {
-    size_t to = mesh__place_bytes(&a->last, a->elem[1]);
-    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, b->elem[1])) ||
-           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], b->elem[0]));
+/* What a task sends (2 * its number) or receives (that + 1): where it begins and ends. */
+MESH__PRIVATE uintptr_t mesh__task_begin(const mesh__task *task, int item) {
+    return (uintptr_t)(item & 1 ? task[item / 2].last.base : task[item / 2].at[0].base);
+}
+MESH__PRIVATE uintptr_t mesh__task_end(const mesh__task *task, int item) {
+    const mesh__task *t = &task[item / 2];
+    return mesh__task_begin(task, item) +
+           (item & 1 ? mesh__place_bytes(&t->last, t->elem[1]) : mesh__place_bytes(&t->at[0], t->elem[0]));
+}
+MESH__PRIVATE int mesh__task_after(const void *ctx, int a, int b) {
+    const mesh__task *task = (const mesh__task *)ctx;
+    return mesh__task_begin(task, a) > mesh__task_begin(task, b);
+}
+
+/* Does what one task receives overlap what another receives or sends? By address, beside those of either kind that reach farthest: two of each, for one may be
+   the task's own. order: memory for 2 * count. Returns that other, the later one in *which; -1: none. */
+MESH__PRIVATE int mesh__tasks_overlap(const mesh__task *task, int count, int *order, int *which) {
+    int far[2][2] = {{-1, -1}, {-1, -1}}, n = 0, i, kind, k;
+    for (i = 0; i < 2 * count; i++)
+        if (mesh__task_end(task, i) > mesh__task_begin(task, i)) order[n++] = i;
+    mesh__sort(order, n, mesh__task_after, task);
+    for (i = 0; i < n; i++) {
+        int item = order[i], *mine = far[item & 1];
+        for (kind = !(item & 1); kind < 2; kind++) /* what is sent may overlap what is sent */
+            for (k = 0; k < 2; k++)
+                if (far[kind][k] >= 0 && far[kind][k] / 2 != item / 2 &&
+                    mesh__task_end(task, far[kind][k]) > mesh__task_begin(task, item)) {
+                    int other = far[kind][k] / 2;
+                    *which = other > item / 2 ? other : item / 2;
+                    return other > item / 2 ? item / 2 : other;
+                }
+        for (k = 0; k < 2 && mine[k] >= 0 && mesh__task_end(task, mine[k]) >= mesh__task_end(task, item);) k++;
+        if (k == 0) mine[1] = mine[0];
+        if (k < 2) mine[k] = item;
+    }
+    return -1;
+}
+
+/* The same, told. */
+MESH__PRIVATE mesh_status mesh__tasks_apart(const mesh_comm *c, const mesh__task *task, int count, int first,
+                                            mesh_error *err) {
+    int *order, one, other = -1;
+    if (count < 2) return MESH_OK;
+    if (!(order = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)count * sizeof *order)))
+        return mesh__fail(err, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare %d tensors", count);
+    one = mesh__tasks_overlap(task, count, order, &other);
+    mesh_transport_free(c->transport, order);
+    if (one < 0) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_ARGUMENT, c->transport->rank, "what tensor %d or %d receives overlaps the other",
+                      first + one, first + other);
 }
 
 MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
@@ -164,10 +209,7 @@ MESH__PRIVATE mesh_status mesh__tensors_check(const mesh_comm *c, const mesh_ten
         const mesh_tensor *t = both[side];
         const char *which = side ? "destination" : "source";
         if (!t->layout.on) return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: layout.on, its mesh, is NULL", which);
-        if (!mesh_dtype_bytes(t->dtype) || t->elem_bytes < 0 ||
-            (t->elem_bytes && t->dtype != MESH_BYTES && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
-            return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: dtype %d with elements of %l bytes; see MESH_DTYPES",
-                              which, (int)t->dtype, t->elem_bytes);
+        if (mesh__elements_check(t, which, err) != MESH_OK) return MESH_ERR_ARGUMENT;
         if (t->layout.ndim < 0 || t->layout.ndim > MESH_MAX_DIMS)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s: %d dims; 0 to %d are possible", which, t->layout.ndim,
                               MESH_MAX_DIMS);
@@ -368,7 +410,7 @@ MESH__PRIVATE mesh_status mesh__given_check(const mesh_comm *c, const mesh_plan 
 MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task, mesh_plan *made,
                                            const mesh_plan *given, const mesh_tensor *src, const mesh_tensor *dst,
                                            int count, int number, mesh_error *err) {
-    int i, k, rank = c->transport->rank, first = number < 0 ? 0 : number;
+    int i, rank = c->transport->rank, first = number < 0 ? 0 : number;
     for (i = 0; i < count; i++) {
         mesh_status status = MESH_OK;
         mesh_error why;
@@ -412,14 +454,10 @@ MESH__PRIVATE mesh_status mesh__tasks_make(const mesh_comm *c, mesh__task *task,
                 *err = why;
             return status;
         }
-        for (k = 0; k < i && count <= 256; k++)
-            if (mesh__tasks_overlap(t, &task[k]) || mesh__tasks_overlap(&task[k], t))
-                return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "what tensor %d or %d receives overlaps the other",
-                                  first + k, first + i);
         call.dtype = (int)src[i].dtype;
         t->width = (int)mesh__swap_width(&call);
     }
-    return MESH_OK;
+    return mesh__tasks_apart(c, task, count, first, err);
 }
 
 /* Large even moves that are nothing but an all_gather or an all_reduce along open axes: those have tuned algorithms of their own, which move

@@ -48,7 +48,7 @@ typedef struct mesh__save {
     mesh__crc crc;
     uint32_t *sum;       /* per file, of what this rank has written; then of all */
     int threaded, ended; /* ended: the thread, or what it would have done, is over */
-    uint32_t moved;      /* what the disk has taken so far: pieces, files */
+    mesh__pace pace;
     pthread_t thread;
     mesh_status status; /* of the writing */
     mesh_error why;
@@ -162,17 +162,26 @@ MESH__PRIVATE void mesh__put_padded(mesh__text *t, uint32_t v, unsigned base, in
     mesh__put_uint(t, v, base, 0);
 }
 
-enum { MESH__FILE_NAME = 64 }; /* bytes of a name, with its end */
+enum { MESH__FILE_NAME = 80 }; /* bytes of a name, with its end */
 
-/* "model-00001-of-00004-0000000a.safetensors": file i, from 0, of save number 10 */
-MESH__PRIVATE void mesh__file_name(char *name, int i, int files, uint32_t number) {
+/* "0000000a-<16 hex>": a save's number, by which it is before or after others, and its mark: the number of a save that was given up is free again, and a
+   thread of it that still writes must not find files of that name. */
+MESH__PRIVATE void mesh__put_save(mesh__text *t, uint32_t number, uint64_t mark) {
+    mesh__put_padded(t, number, 16, 8);
+    mesh__put_char(t, '-');
+    mesh__put_padded(t, (uint32_t)(mark >> 32), 16, 8);
+    mesh__put_padded(t, (uint32_t)mark, 16, 8);
+}
+
+/* "model-00001-of-00004-0000000a-<16 hex>.safetensors": file i, from 0, of save number 10 */
+MESH__PRIVATE void mesh__file_name(char *name, int i, int files, uint32_t number, uint64_t mark) {
     mesh__text t = mesh__text_on(name, MESH__FILE_NAME);
     mesh__put(&t, "model-");
     mesh__put_padded(&t, (uint32_t)i + 1, 10, 5);
     mesh__put(&t, "-of-");
     mesh__put_padded(&t, (uint32_t)files, 10, 5);
     mesh__put(&t, "-");
-    mesh__put_padded(&t, number, 16, 8);
+    mesh__put_save(&t, number, mark);
     mesh__put(&t, ".safetensors");
 }
 
@@ -181,10 +190,7 @@ MESH__PRIVATE mesh_status mesh__mark_path(char *path, const mesh__save *s, mesh_
     char name[MESH__FILE_NAME];
     mesh__text t = mesh__text_on(name, sizeof name);
     mesh__put(&t, ".mesh-");
-    mesh__put_padded(&t, s->number, 16, 8);
-    mesh__put(&t, "-");
-    mesh__put_padded(&t, (uint32_t)(s->mark >> 32), 16, 8);
-    mesh__put_padded(&t, (uint32_t)s->mark, 16, 8);
+    mesh__put_save(&t, s->number, s->mark);
     return mesh__path(path, s->folder, name, err);
 }
 
@@ -199,15 +205,16 @@ MESH__PRIVATE int mesh__digits_read(const char **at, int hex, int64_t *v) {
     return (int)(p - begin);
 }
 
-/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>.safetensors" or in a mark, which only we write; -1: it is another name. */
-MESH__PRIVATE int64_t mesh__file_number(const char *name) {
+/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>-<16 hex>.safetensors" or in a mark, which only we write, and the mark: 0 in older
+   names, which end after the number. -1: it is another name. */
+MESH__PRIVATE int64_t mesh__file_number(const char *name, int64_t *mark) {
     const char *p = name;
-    int64_t v = 0, mark;
+    int64_t v = 0;
     int part, digits;
+    *mark = 0;
     if (!strncmp(p, ".mesh-", 6)) {
         p += 6;
-        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, &mark) == 16 && !*p ? v
-                                                                                                                : -1;
+        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, mark) == 16 && !*p ? v : -1;
     }
     if (strncmp(p, "model", 5)) return -1;
     for (p += 5, part = 0; part < 3; part++) {
@@ -217,6 +224,7 @@ MESH__PRIVATE int64_t mesh__file_number(const char *name) {
         digits = mesh__digits_read(&p, part == 2, &v);
         if (digits < 5 || digits > 9 || (part == 2 && digits != 8)) return -1;
     }
+    if (*p == '-' && (p++, mesh__digits_read(&p, 1, mark) != 16)) return -1;
     return mesh__same(p, ".safetensors") ? v : -1;
 }
 
@@ -225,16 +233,32 @@ MESH__PRIVATE int64_t mesh__file_number(const char *name) {
 MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t first) {
     char path[MESH__PATH_BYTES];
     struct dirent *entry;
-    int64_t most = 0, number;
+    int64_t most = 0, number, mark;
     DIR *d = opendir(folder);
     if (!d) return -1;
     while ((entry = readdir(d)) != NULL) {
-        if ((number = mesh__file_number(entry->d_name)) < 0) continue;
+        if ((number = mesh__file_number(entry->d_name, &mark)) < 0) continue;
         if (number > most) most = number;
         if (number < first && mesh__path(path, folder, entry->d_name, NULL) == MESH_OK) unlink(path);
     }
     closedir(d);
     return most;
+}
+
+/* Has another save, begun in the same moment, files of this one's number? Which is after the other nobody can tell then. */
+MESH__PRIVATE mesh_status mesh__number_own(const mesh__save *s, mesh_error *err) {
+    struct dirent *entry;
+    int64_t mark;
+    int shared = 0;
+    DIR *d = opendir(s->folder);
+    if (!d) return mesh__file_failed(err, "opendir", s->folder);
+    while ((entry = readdir(d)) != NULL)
+        if (mesh__file_number(entry->d_name, &mark) == (int64_t)s->number && mark != (int64_t)s->mark) shared = 1;
+    closedir(d);
+    if (!shared) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "%s: another save into this folder, of the same number %u, is under way; save again",
+                      mesh__path_short(s->folder).text, (uint64_t)s->number);
 }
 
 MESH__PRIVATE int mesh__saved_after(const void *ctx, int a, int b) {
@@ -415,7 +439,7 @@ MESH__PRIVATE mesh_status mesh__bundle_read(mesh__save *s, mesh_error *err) {
         uint64_t length = mesh__get64(at);
         memset(f, 0, sizeof *f);
         f->name = s->file_names + (size_t)i * MESH__FILE_NAME;
-        mesh__file_name(f->name, i, files, s->number);
+        mesh__file_name(f->name, i, files, s->number, s->mark);
         f->data = f->nbytes = (int64_t)length + 8;
         k = c->n;
         status = mesh__header_read(c, i, (char *)at + 8, (size_t)length, -1, f->name, err);
@@ -567,8 +591,7 @@ MESH__PRIVATE int mesh__piece_write(mesh__save *s, const mesh__piece *share, int
     const char *p = share->data;
     for (e = 0; e < share->count; e += count, p += count * elem) {
         int64_t at = file->data + saved->begin + mesh__strip_at(&w, share->first + e, share->count - e, &count) * elem;
-        if (mesh__write_at(fd, p, count * elem, at)) return -1;
-        MESH__STORE(&s->moved, s->moved + 1);
+        if (mesh__write_at(fd, p, count * elem, at, &s->pace)) return -1;
         s->sum[saved->file] ^= mesh__crc_place(&s->crc, p, (size_t)(count * elem), file->nbytes - at - count * elem);
     }
     return 0;
@@ -588,7 +611,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
     mesh__save *s = (mesh__save *)ctx;
     char path[MESH__PATH_BYTES];
     int i = 0, fd, file, failed;
-    while (i < s->nshares && s->status == MESH_OK) {
+    while (i < s->nshares && s->status == MESH_OK && !MESH__LOAD(&s->pace.given_up)) {
         file = s->catalog.tensor[s->share[i].tensor].file;
         if ((s->status = mesh__path(path, s->folder, s->catalog.file[file].name, &s->why)) != MESH_OK) break;
         if ((fd = mesh__open(path, O_WRONLY)) < 0) {
@@ -600,7 +623,7 @@ MESH__PRIVATE void *mesh__save_main(void *ctx) {
         if (failed) s->status = mesh__file_failed(&s->why, "pwrite", path);
         file = mesh__sync_close(fd, failed, path, failed ? NULL : &s->why);
         if (!failed) s->status = (mesh_status)file;
-        MESH__STORE(&s->moved, s->moved + 1);
+        MESH__STORE(&s->pace.moved, s->pace.moved + 1);
     }
     MESH__STORE(&s->ended, 1);
     return NULL;
@@ -615,17 +638,12 @@ MESH__PRIVATE mesh_status mesh__files_make(mesh__save *s, mesh_error *err) {
     for (i = 0; i < s->catalog.nfiles && status == MESH_OK; i++) {
         const mesh__held *f = &s->catalog.file[i];
         if ((status = mesh__path(path, s->folder, f->name, err)) != MESH_OK) return status;
-        errno = 0;
         status = mesh__file_make(path, O_EXCL, at, f->data, f->nbytes, err);
-        if (status != MESH_OK && errno == EEXIST)
-            return mesh__fail(err, MESH_ERR_STATE, -1,
-                              "%s is there already: another save into this folder is under way",
-                              mesh__path_short(path).text);
         s->made = i + 1;
         s->sum[i] = mesh__crc_place(&s->crc, at, (size_t)f->data, f->nbytes - f->data);
         at += f->data;
     }
-    return status;
+    return status == MESH_OK ? mesh__number_own(s, err) : status;
 }
 
 /* Remove what was made. */
@@ -661,6 +679,22 @@ MESH__PRIVATE mesh_status mesh__files_there(const mesh__save *s, mesh_error *err
     return MESH_OK;
 }
 
+/* The folder, and where the save has made it its own name in the folder around it, go to the disk. A folder in which one may write and not look around cannot be opened for that. */
+MESH__PRIVATE mesh_status mesh__names_sync(const mesh__save *s, mesh_error *err) {
+    char around[MESH__PATH_BYTES];
+    mesh_status status = mesh__sync_folder(s->folder, err);
+    if (status != MESH_OK || !s->made_folder) return status;
+    status = mesh__path(around, s->folder, "..", err);
+    return status != MESH_OK || access(around, R_OK) ? status : mesh__sync_folder(around, err);
+}
+
+/* The last fsync, of the renamed index's name, was refused, as the error says. */
+MESH__RARE mesh_status mesh__place_unsure(mesh_error *err) {
+    mesh_error why = *err;
+    return mesh__fail(err, MESH_ERR_STATE, -1,
+                      "the new checkpoint has taken the old one's place, which a loss of power may undo: %s", why.text);
+}
+
 /* The new checkpoint takes the old one's place: files are on the disk, as are their names, before the index is, and it before it is renamed. */
 MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     char path[MESH__PATH_BYTES], aside[MESH__PATH_BYTES];
@@ -678,7 +712,7 @@ MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
                             "an index of %d bytes, at most %d: %s", index.len, MESH__HEADER_MOST,
                             index.failed ? "no memory" : "fewer tensors, or shorter names and text");
     if (status == MESH_OK) status = mesh__files_there(s, err);
-    if (status == MESH_OK) status = mesh__sync_folder(s->folder, err);
+    if (status == MESH_OK) status = mesh__names_sync(s, err);
     if (status == MESH_OK) {
         status = mesh__file_make(aside, O_TRUNC, index.p, index.len, index.len, err);
         if (status == MESH_OK && rename(aside, path)) status = mesh__file_failed(err, "rename", path);
@@ -687,7 +721,8 @@ MESH__PRIVATE mesh_status mesh__commit_locked(mesh__save *s, mesh_error *err) {
     mesh_transport_free(s->t, index.p);
     if (status != MESH_OK) return status;
     s->made = s->made_folder = 0;
-    if ((status = mesh__sync_folder(s->folder, err)) == MESH_OK) mesh__folder_sweep(s->folder, (int64_t)s->number);
+    if ((status = mesh__sync_folder(s->folder, err)) != MESH_OK) return mesh__place_unsure(err);
+    mesh__folder_sweep(s->folder, (int64_t)s->number);
     return status;
 }
 
@@ -783,13 +818,13 @@ MESH__PRIVATE int mesh__save_ended(const mesh__save *s, int64_t within) {
 MESH__PRIVATE mesh_status mesh__save_meet(mesh_comm *c, const mesh__save *s, const char *function) {
     mesh__engine *e = mesh__impl(c)->engine;
     int64_t within = mesh__impl(c)->timeout / 8, since = mesh__now(e);
-    uint32_t moved = MESH__LOAD(&s->moved);
+    uint32_t moved = MESH__LOAD(&s->pace.moved);
     uint64_t said[3];
     mesh_status met;
     if (within > INT64_C(1000000000)) within = INT64_C(1000000000);
     do {
         int ended = mesh__save_ended(s, within);
-        if (MESH__LOAD(&s->moved) != moved) moved = MESH__LOAD(&s->moved), since = mesh__now(e);
+        if (MESH__LOAD(&s->pace.moved) != moved) moved = MESH__LOAD(&s->pace.moved), since = mesh__now(e);
         /* Of all that still write, the one that has waited for longest for its disk: s, and its rank + 1. 0: none does. */
         said[0] = ended ? 0 : (uint64_t)((mesh__now(e) - since) / 1000000000) << 32 | (uint64_t)(e->t->rank + 1);
         said[1] = s->mark;
@@ -829,6 +864,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     mesh_status status = mesh__checkpoint_begin(c, function);
     int files = s->catalog.nfiles, stuck;
     if (status == MESH_OK) status = mesh__save_meet(c, s, function);
+    if (status != MESH_OK) MESH__STORE(&s->pace.given_up, 1);
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);

@@ -98,10 +98,13 @@ MESH__PRIVATE mesh_place mesh__place(int kind, int dim, int op, int order) {
 MESH_API mesh_place mesh_replicate(void) { return mesh__place(MESH_REPLICATE, 0, 0, 0); }
 MESH_API mesh_place mesh_invariant(void) { return mesh__place(MESH_INVARIANT, 0, 0, 0); }
 /* What does not fit a byte stays wrong: it must not become another dim, order or op. */
-MESH__PRIVATE int mesh__dim_byte(int dim) { return dim < -MESH_MAX_DIMS || dim >= MESH_MAX_DIMS ? 127 : dim; }
+enum { MESH__DIM_OUTSIDE = 127, MESH__ORDER_OUTSIDE = 254 };
+MESH__PRIVATE int mesh__dim_is(int dim) { return dim >= -MESH_MAX_DIMS && dim < MESH_MAX_DIMS; }
+MESH__PRIVATE int mesh__dim_byte(int dim) { return mesh__dim_is(dim) ? dim : MESH__DIM_OUTSIDE; }
 MESH_API mesh_place mesh_shard(int dim) { return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, MESH_ORDER_DEFAULT); }
 MESH_API mesh_place mesh_shard_at(int dim, int order) {
-    return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0, order < 0 || order > 254 ? 254 : order);
+    return mesh__place(MESH_SHARD, mesh__dim_byte(dim), 0,
+                       order < 0 || order > MESH__ORDER_OUTSIDE ? MESH__ORDER_OUTSIDE : order);
 }
 MESH_API mesh_place mesh_partial(mesh_op op) {
     return mesh__place(MESH_PARTIAL, 0, (int)op < 0 || (int)op > 254 ? 255 : (int)op, 0);
@@ -149,9 +152,10 @@ MESH__PRIVATE mesh_status mesh__spec_order(mesh_spec *s, const mesh *m, int dim,
         if (p->order >= all || (seen >> p->order & 1))
             return mesh__fail(
                 err, MESH_ERR_ARGUMENT, -1,
-                "%s: axis \"%s\" has order %d on dim %d, which %d axes shard; orders are 0 (outermost) to %d, "
+                "%s: axis \"%s\" has order %d%s on dim %d, which %d axes shard; orders are 0 (outermost) to %d, "
                 "each once",
-                function, m->axis[i].name, p->order, dim, all, all - 1);
+                function, m->axis[i].name, p->order, p->order == MESH__ORDER_OUTSIDE ? " or more, or one below 0," : "",
+                dim, all, all - 1);
         seen |= UINT32_C(1) << p->order;
     }
     return MESH_OK;
@@ -189,6 +193,10 @@ MESH__PRIVATE mesh_status mesh__spec_finish(mesh_spec *s, const mesh *m, int ndi
             first = i;
         } else if (p->kind == MESH_SHARD) {
             dim = (int8_t)p->dim;
+            if (dim == MESH__DIM_OUTSIDE)
+                return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
+                                  "%s: axis \"%s\" shards a dim outside of %d to %d, which no tensor has", function,
+                                  name, -MESH_MAX_DIMS, MESH_MAX_DIMS - 1);
             if (ndim == 0)
                 return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                                   "%s: axis \"%s\" shards dim %d of a tensor of 0 dims; a scalar has none", function,
@@ -311,6 +319,9 @@ MESH__RARE mesh_status mesh__read_place(mesh__reader *r, mesh_place *place) {
     if (mesh__read_char(r, 'S')) {
         if (!mesh__read_char(r, '(') || !mesh__read_int(r, &v) || !mesh__read_char(r, ')'))
             return mesh__read_fail(r, "a dim, as in S(0),");
+        if (!mesh__dim_is(v))
+            return mesh__fail(r->err, MESH_ERR_ARGUMENT, -1, "%s: %q: dim %d; a tensor has %d dims at most",
+                              r->function, r->text, v, MESH_MAX_DIMS);
         if (mesh__read_char(r, '@') && (!mesh__read_int(r, &order) || order < 0))
             return mesh__read_fail(r, "an order, as in S(0)@1,");
         *place = order == MESH_ORDER_DEFAULT ? mesh_shard(v) : mesh_shard_at(v, order);

@@ -343,10 +343,6 @@ MESH__PRIVATE int mesh__lookup_check(const mesh_lookup *l, int rank, int backwar
                               "%s: the table is partial along \"%s\"; redistribute it first", function,
                               t->layout.on->axis[k].name),
                    0;
-    if (mesh__tensor_elem(t) < 1)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: dtype %d of the table is none; see MESH_DTYPES", function,
-                          (int)t->dtype),
-               0;
     if (backward && (!mesh__converts(t->dtype) || !mesh__converts(l->grad_dtype)))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%s: gradients of %s and %s; f16, bf16, f32 and f64 are added",
                           function, mesh_dtype_name(t->dtype), mesh_dtype_name(l->grad_dtype)),

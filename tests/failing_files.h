@@ -35,11 +35,15 @@ typedef struct failing_files {
     int error;            /* an errno, or FILE_DIES */
     int pieces;           /* 1: at most 7 bytes are moved, and every third call is interrupted */
     int lock, naps; /* a descriptor by which the folder's lock is held (0: none), given up at that nap; naps take no time then */
-    int gate; /* where it is not 0, a descriptor: the first write waits until it can be read */
-    volatile int calls, odd, napped;
+    int gate; /* where it is not 0, a descriptor: the first write waits until it can be read, */
+    int gated; /* and 1: each one does */
+    size_t most; /* where it is not 0: bytes that a write moves at most */
+    int opens; /* where it is not 0, the gate's other end: the first nap opens it */
+    volatile int calls, odd, napped, held; /* held: writes that wait at the gate, or did */
 } failing_files;
 static failing_files *volatile files_plan; /* NULL: as the system has it */
 
+static inline int files_held(failing_files *p) { return __sync_add_and_fetch(&p->held, 0); }
 static int files_fail(int kind) {
     failing_files *p = files_plan;
     int call;
@@ -63,15 +67,20 @@ static int files_interrupted(void) {
 
 static inline ssize_t files_pwrite(int fd, const void *data, size_t n, off_t at) {
     char word;
-    if (files_plan && files_plan->gate && read(files_plan->gate, &word, 1) != 1) _exit(8);
-    if (files_plan) files_plan->gate = 0;
+    failing_files *p = files_plan;
+    if (p && p->gate) {
+        int gate = p->gate;
+        if (!p->gated) p->gate = 0;
+        (void)__sync_add_and_fetch(&p->held, 1);
+        if (read(gate, &word, 1) != 1) _exit(8);
+    }
     if (files_interrupted()) return -1;
     if (files_fail(FILE_WRITE)) {
         if (errno != FILE_DIES_WITHIN) return -1;
         if (pwrite(fd, data, n / 2, at) < 0) _exit(8);
         _exit(9);
     }
-    return pwrite(fd, data, files_short(n), at);
+    return pwrite(fd, data, p && p->most && n > p->most ? p->most : files_short(n), at);
 }
 static inline ssize_t files_pread(int fd, void *data, size_t n, off_t at) {
     if (files_interrupted() || files_fail(FILE_READ)) return -1;
@@ -81,10 +90,12 @@ static inline int files_openat(int at, const char *path, int flags, int mode) {
     return files_interrupted() || files_fail(FILE_OPEN) ? -1 : openat(at, path, flags, mode);
 }
 static inline DIR *files_opendir(const char *path) { return files_fail(FILE_DIR) ? NULL : opendir(path); }
+static inline int files_fsync(int fd) { return files_interrupted() || files_fail(FILE_SYNC) ? -1 : fsync(fd); }
+static inline int files_ftruncate(int fd, off_t n) {
+    return files_interrupted() || files_fail(FILE_SIZE) ? -1 : ftruncate(fd, n);
+}
 #define FILES_ONE(kind, name, parameters, arguments) \
     static inline int files_##name parameters { return files_fail(kind) ? -1 : name arguments; }
-FILES_ONE(FILE_SYNC, fsync, (int fd), (fd))
-FILES_ONE(FILE_SIZE, ftruncate, (int fd, off_t n), (fd, n))
 FILES_ONE(FILE_RENAME, rename, (const char *from, const char *to), (from, to))
 FILES_ONE(FILE_UNLINK, unlink, (const char *path), (path))
 FILES_ONE(FILE_DIR, mkdir, (const char *path, mode_t mode), (path, mode))
@@ -94,6 +105,11 @@ static inline int files_thread(pthread_t *t, void *(*f)(void *), void *ctx) {
 }
 static inline int files_nap(const struct timespec *t, struct timespec *left) {
     failing_files *p = files_plan;
+    if (p && p->opens) {
+        int gate = p->opens;
+        p->opens = 0;
+        if (write(gate, "", 1) != 1) _exit(8);
+    }
     if (!p || !p->lock || t->tv_nsec < 10000000) return nanosleep(t, left); /* shorter ones wait for the thread that writes */
     if (++p->napped == p->naps) close(p->lock); /* and the lock is free */
     return 0;

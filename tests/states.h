@@ -191,6 +191,7 @@ typedef struct state_run {
     mesh_status status;
     int loads, unchecked, any; /* any: OK will do too; a load may find the save after */
     mesh_status got;
+    char told[600]; /* the first rank */
     int64_t got_save;
 } state_run;
 
@@ -226,6 +227,7 @@ static void state_rank(mesh_transport *t, void *ctx) {
         CHECK(!s.impl && mesh_checkpoint_wait(&s) == MESH_ERR_STATE);
     }
     r->got = status;
+    if (status && !t->rank) snprintf(r->told, sizeof r->told, "%.599s", c.error.text);
     CHECK(status == r->status || (r->any && status == MESH_OK));
     if (status) CHECK_HAS(c.error.text, r->error ? r->error : "nothing is wrong");
     CHECK(!c.failed);

@@ -247,6 +247,7 @@ static int64_t state_saved_over(failing_files *plan, const char *says, int *went
     *went_wrong = now.got != MESH_OK;
     check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
     state_go(SIM, &check);
+    if (now.got) CHECK_INT(strstr(now.told, "the new checkpoint has taken the old one's place") != NULL, check.got_save == 2);
     return check.got_save;
 }
 
@@ -286,6 +287,52 @@ static void test_checkpoint_refused_files(void) {
         }
     CHECK(some);
     folder_end();
+}
+
+/* A new folder's own name goes to the disk, before the index has its name in it; the second save has no need of it. */
+static void new_folder_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {2};
+    failing_files plan = MESH_ZERO;
+    char folder[300], says[400];
+    float data[2] = {1, 2};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    int first, told = 0, calls = 0;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=1", NULL, 60 * SECOND)) return;
+    snprintf(folder, sizeof folder, "%s/new", checkpoint_folder);
+    snprintf(says, sizeof says, "fsync %s/..: ", folder);
+    n.name = "w", n.tensor.data = data;
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:R", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.kinds = FILE_SYNC, plan.error = EIO, plan.times = 1;
+    files_plan = &plan;
+    for (first = 1; first > 0;) { /* each of its fsyncs is refused once */
+        mesh_status status;
+        plan.at = first++, plan.calls = 0;
+        status = mesh_checkpoint_save(&c, folder, &n, 1, NULL);
+        if (status && strstr(c.error.text, says)) {
+            told++;
+            CHECK(access(folder, F_OK));
+        }
+        if (status == MESH_OK || !access(folder, F_OK)) first = 0; /* its index is there */
+    }
+    CHECK_INT(told, 1);
+    for (first = 0; first < 2; first++) {
+        plan.at = 1 << 30, plan.calls = 0;
+        CHECK_OK(mesh_checkpoint_save(&c, folder, &n, 1, NULL), c.error);
+        if (first) CHECK_INT(plan.calls, calls);
+        calls = plan.calls;
+    }
+    files_plan = NULL;
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_new_folder(void) {
+    static const char *const part[] = {"new"};
+    folder_new();
+    run_world(SIM, 1, new_folder_rank, NULL);
+    folder_end_with(part, 1);
 }
 
 /* The process is killed at every call in turn, before it and in the middle of what it writes: one of the two checkpoints is there, whole, and the next save
@@ -347,20 +394,24 @@ static void test_checkpoint_locked(void) {
 
 /* Calls that move little and are interrupted, and a thread that does not start, change nothing. */
 static void test_checkpoint_short(void) {
-    failing_files plan = MESH_ZERO;
-    state_run run = MESH_ZERO;
+    int odd;
     folder_new();
-    plan.pieces = 1, plan.kinds = FILE_THREAD, plan.at = 1, plan.times = 1, plan.error = EAGAIN;
-    files_plan = &plan;
-    run.mesh = "a=2", run.save = 5, run.started = 1;
-    state_go(SIM, &run);
-    run.loads = 1, run.mesh = "a=3";
-    state_go(SIM, &run);
-    files_plan = NULL;
-    CHECK(plan.odd > 10);
+    for (odd = 0; odd < 3; odd++) {
+        failing_files plan = MESH_ZERO;
+        state_run run = MESH_ZERO;
+        plan.pieces = 1, plan.kinds = FILE_THREAD, plan.at = 1, plan.times = 1, plan.error = EAGAIN;
+        plan.odd = odd; /* each call is interrupted in one of three */
+        files_plan = &plan;
+        run.mesh = "a=2", run.save = 5, run.started = 1;
+        state_go(SIM, &run);
+        run.loads = 1, run.mesh = "a=3";
+        state_go(SIM, &run);
+        files_plan = NULL;
+        CHECK(plan.odd > 10);
 #ifndef MESH_TEST_SINGLE
-    CHECK_INT(plan.calls, 2);
+        CHECK_INT(plan.calls, 2);
 #endif
+    }
     folder_end();
 }
 
@@ -615,24 +666,52 @@ static void test_checkpoint_names(void) {
     static const struct {
         const char *name;
         int number;
-    } names[] = {{"model-00001-of-00001-00000010.safetensors", 16},
-                 {"model-123456789-of-123456789-0000000a.safetensors", 10},
-                 {".mesh-0000000b-0123456789abcdef", 11},
-                 {".mesh-0000000b-0123456789abcdef.bak", -1},
-                 {".mesh-0000000b-0123456789abcde", -1},
-                 {".mesh-000000b-0123456789abcdef", -1},
-                 {"model-00001-of-00001-00000010.safetensors.bak", -1},
-                 {"model-00001-of-00001-00000010.safetensor", -1},
-                 {"model-00001-of-00001-0000010.safetensors", -1},
-                 {"model-00001-of-00001-000000010.safetensors", -1},
-                 {"model-0001-of-00001-00000010.safetensors", -1},
-                 {"model-00001-of-0001-00000010.safetensors", -1},
-                 {"model-00001-of-00001.safetensors", -1},
-                 {"model-00001-or-00001-00000010.safetensors", -1},
-                 {"my-model-00001-of-00001-00000010.safetensors", -1},
-                 {"model.safetensors", -1}};
+        int64_t mark;
+    } names[] = {{"model-00001-of-00001-00000010.safetensors", 16, 0}, /* of version 0.1 */
+                 {"model-123456789-of-123456789-0000000a.safetensors", 10, 0},
+                 {"model-00001-of-00001-00000010-0123456789abcdef.safetensors", 16, 0x0123456789abcdef},
+                 {"model-123456789-of-123456789-0000000a-000000000000000b.safetensors", 10, 11},
+                 {".mesh-0000000b-0123456789abcdef", 11, 0x0123456789abcdef},
+                 {"model-00001-of-00001-00000010-0123456789abcde.safetensors", -1, 0},
+                 {"model-00001-of-00001-00000010-.safetensors", -1, 0},
+                 {"model-00001-of-00001-00000010-0123456789abcdef.safetensors.bak", -1, 0},
+                 {"model-00001-of-00001-00000010-0123456789abcdef-1.safetensors", -1, 0},
+                 {".mesh-0000000b-0123456789abcdef.bak", -1, 0},
+                 {".mesh-0000000b-0123456789abcde", -1, 0},
+                 {".mesh-000000b-0123456789abcdef", -1, 0},
+                 {"model-00001-of-00001-00000010.safetensors.bak", -1, 0},
+                 {"model-00001-of-00001-00000010.safetensor", -1, 0},
+                 {"model-00001-of-00001-0000010.safetensors", -1, 0},
+                 {"model-00001-of-00001-000000010.safetensors", -1, 0},
+                 {"model-0001-of-00001-00000010.safetensors", -1, 0},
+                 {"model-00001-of-0001-00000010.safetensors", -1, 0},
+                 {"model-00001-of-00001.safetensors", -1, 0},
+                 {"model-00001-or-00001-00000010.safetensors", -1, 0},
+                 {"my-model-00001-of-00001-00000010.safetensors", -1, 0},
+                 {"model.safetensors", -1, 0}};
+    mesh__save s;
+    mesh_error err = MESH_ZERO;
+    int64_t mark;
     size_t i;
-    for (i = 0; i < sizeof names / sizeof names[0]; i++) CHECK_INT(mesh__file_number(names[i].name), names[i].number);
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
+        CHECK_INT(mesh__file_number(names[i].name, &mark), names[i].number);
+        if (names[i].number >= 0) CHECK_INT(mark, names[i].mark);
+    }
+    memset(&s, 0, sizeof s); /* what two saves that began in one moment find */
+    s.bundle.p = (char *)calloc(1, 32);
+    folder_new();
+    s.folder = checkpoint_folder, s.number = 16, s.mark = 0x0123456789abcdee;
+    for (i = 0; i < 3; i++) {
+        char path[400];
+        FILE *f;
+        snprintf(path, sizeof path, "%s/%s", checkpoint_folder, names[i].name);
+        CHECK((f = fopen(path, "w")) != NULL && !fclose(f));
+        CHECK_INT(mesh__files_make(&s, &err), i == 1 ? MESH_OK : MESH_ERR_STATE);
+        if (i != 1) CHECK_HAS(err.text, ": another save into this folder, of the same number 16, is under way; save again");
+        unlink(path);
+    }
+    free(s.bundle.p);
+    folder_end();
 }
 
 /* ---- lists ---- */
@@ -774,6 +853,68 @@ static void test_checkpoint_abandoned(void) {
     folder_end();
 }
 
+/* A save is given up while a rank's thread is at its first write. left: the next save is made by then, and the thread goes on by itself: it finds nothing that it could
+   write to. Else it opens and writes nothing more, once it is told. */
+static void save_given_up_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {6};
+    const int left = ((const int *)ctx)[0], *gate = (const int *)ctx + 1;
+    failing_files plan = MESH_ZERO;
+    mesh_checkpoint_desc d = MESH_ZERO;
+    mesh_checkpoint s;
+    mesh_named list[2];
+    float data[2][6] = {{1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}};
+    mesh_error err;
+    mesh_comm c, next;
+    double end = test_now() + 60;
+    int i;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(mesh_tensor_make(&list[i].tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+        list[i].name = i ? "w" : "v", list[i].tensor.data = data[i];
+    }
+    d.file_bytes = 1;
+    plan.gate = gate[0], plan.kinds = FILE_OPEN | FILE_WRITE, plan.at = 1 << 30;
+    if (t->rank) files_plan = &plan;
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, list, 2, &d, &s), c.error);
+    while (t->rank && !files_held(&plan) && test_now() < end) test_sleep(0.0005);
+    CHECK_INT(files_held(&plan), t->rank);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+    if (t->rank && !left) plan.opens = gate[1];
+    if (!t->rank || !left) CHECK_INT(mesh_checkpoint_wait(&s), MESH_ERR_STATE);
+    if (t->rank && !left) CHECK_INT(plan.calls, 2); /* its first file's opening, and the write that was held */
+    files_plan = NULL;
+    if (!open_comm(t, &next, "x=2", NULL, 60 * SECOND)) return;
+    for (i = 0; i < 6; i++) data[0][i] = data[1][i] = 2;
+    CHECK_OK(mesh_checkpoint_save(&next, checkpoint_folder, list, 2, &d), next.error);
+    if (t->rank && left) {
+        CHECK(write(gate[1], "", 1) == 1);
+        while (!MESH__LOAD(&((mesh__save *)s.impl)->ended) && test_now() < end) test_sleep(0.0005);
+        CHECK_INT(mesh_checkpoint_wait(&s), MESH_ERR_STATE);
+    }
+    CHECK_OK(mesh_barrier(&next, NULL), next.error);
+    CHECK_OK(mesh_checkpoint_load(&next, checkpoint_folder, list, 2, NULL), next.error);
+    CHECK(data[0][0] == 2 && data[1][2] == 2);
+    mesh_comm_close(&next);
+}
+static void test_checkpoint_given_up(void) {
+    static char names[32][300];
+    int gate[3];
+    folder_new();
+    CHECK(!pipe(gate + 1));
+#if defined(MESH_TEST_SINGLE)
+    for (gate[0] = 1; gate[0] < 2; gate[0]++) { /* naps are as the system has them */
+#else
+    for (gate[0] = 0; gate[0] < 2; gate[0]++) {
+#endif
+        run_world(TCP, 2, save_given_up_rank, gate);
+        CHECK_INT(folder_list(names), 3); /* two files, and the index */
+    }
+    close(gate[1]);
+    close(gate[2]);
+    folder_end();
+}
+
 /* A tensor of 31 x 8 numbers, saved as all 0, and two saves of it begun: of all 1, of all 2. */
 static void save_thrice(mesh_comm *c, mesh_named *w, float value[31 * 8], mesh_checkpoint s[2]) {
     static const int64_t shape[2] = {31, 8};
@@ -909,6 +1050,20 @@ static void test_checkpoint_across(void) {
     }
 }
 
+/* The file of two/here is called as that of one/here, which has another size. */
+static void saved_apart_renamed(void) {
+    char folder[256], names[2][300], path[500];
+    int k;
+    snprintf(folder, sizeof folder, "%s", checkpoint_folder);
+    for (k = 0; k < 2; k++) {
+        snprintf(checkpoint_folder, sizeof checkpoint_folder, "%.200s/%s/here", folder, k ? "two" : "one");
+        snprintf(names[k], sizeof names[k], "%s", folder_data());
+    }
+    snprintf(path, sizeof path, "%s/%.200s", checkpoint_folder, strrchr(names[0], '/') + 1);
+    snprintf(checkpoint_folder, sizeof checkpoint_folder, "%s", folder);
+    CHECK(!rename(names[1], path));
+}
+
 /* Ranks that load from folders which are not the same. In its own process each of them: it goes where its "here" is. */
 static void saved_apart_rank(mesh_transport *t, void *ctx) {
     static const int64_t shapes[2][1] = {{6}, {7}};
@@ -956,6 +1111,11 @@ static void saved_apart_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(mesh_checkpoint_save(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
             CHECK_HAS(c.error.text, "rank 1: here is not the first rank's here: ");
             CHECK_HAS(c.error.text, "give every rank the same folder, by its whole path");
+            CHECK_INT(mesh_checkpoint_load(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
+            CHECK_HAS(c.error.text, "rank 1: there is no here/");
+            CHECK_HAS(c.error.text, "here, and rank 0 has it: another folder of that name");
+            if (t->rank) saved_apart_renamed();
+            CHECK_OK(mesh_barrier(&c, NULL), c.error);
             CHECK_INT(mesh_checkpoint_load(&c, "here", &n, 1, NULL), MESH_ERR_ARGUMENT);
             CHECK_HAS(c.error.text, "bytes here, and ");
             CHECK_HAS(c.error.text, "another folder of that name");
@@ -1017,6 +1177,49 @@ static void saved_never_rank(mesh_transport *t, void *ctx) {
     failing_late = NULL, t->trace = NULL;
     mesh_comm_close(&c);
 }
+/* One that takes little at a time, all of it in longer than that, is waited for: whenever the second rank has said that it still writes, its disk takes a piece, and more
+   than half of the allowed time passes. */
+enum { DRIP_PIECES = 3, DRIP_BYTES = 7 };
+static void saved_drip_await(failing_files *p, int held) {
+    double end = test_now() + 60;
+    while (files_held(p) < held && test_now() < end) test_sleep(0.0005);
+    CHECK_INT(files_held(p), held);
+}
+static void saved_drip_heard(void *ctx, const mesh_trace_event *v) {
+    saved_slowly *s = (saved_slowly *)ctx;
+    if (strcmp(v->call, "all_reduce") || v->count != 3 || ++s->heard > DRIP_PIECES) return;
+    CHECK(write(s->gate[1], "", 1) == 1);
+    if (s->heard < DRIP_PIECES) saved_drip_await(files_plan, s->heard + 1);
+    saved_never_late += s->late;
+}
+static void saved_drip_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {10};
+    saved_slowly *s = (saved_slowly *)ctx;
+    failing_files plan = MESH_ZERO;
+    float data[5] = {1, 2, 3, 4, 5};
+    mesh_named n;
+    mesh_comm c;
+    mesh_error err;
+    mesh_checkpoint saving;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    n.name = "w";
+    CHECK_OK(mesh_tensor_make(&n.tensor, &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+    n.tensor.data = data;
+    plan.gate = s->gate[0], plan.gated = 1, plan.most = DRIP_BYTES;
+    if (t->rank) files_plan = &plan;
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, &n, 1, NULL, &saving), c.error);
+    saved_never_late = 0;
+    if (t->rank) {
+        saved_drip_await(&plan, 1);
+        failing_late = &saved_never_late, t->trace = saved_drip_heard, t->trace_ctx = ctx;
+    }
+    CHECK_OK(mesh_checkpoint_wait(&saving), c.error);
+    t->trace = NULL;
+    failing_late = NULL;
+    files_plan = NULL;
+    CHECK_OK(mesh_checkpoint_load(&c, checkpoint_folder, &n, 1, NULL), c.error);
+    mesh_comm_close(&c);
+}
 #endif
 static void saved_slowly_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {6};
@@ -1055,6 +1258,9 @@ static void test_checkpoint_slowly(void) {
         s.late = MESH__DISK_NS + SECOND;
         if (!TEST_SANITIZED) run_world_but(TCP, 2, saved_never_rank, &s, NOBODY); /* its memory stays, too */
         CHECK_INT(folder_list(names), before);
+        s.late = MESH__DISK_NS * 6 / 10;
+        s.heard = 0;
+        run_world_but(TCP, 2, saved_drip_rank, &s, NOBODY);
     }
 #endif
     close(s.gate[0]);
@@ -1204,6 +1410,8 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/apart", test_checkpoint_apart, 0},
     {"checkpoint/across", test_checkpoint_across, 0},
     {"checkpoint/slowly", test_checkpoint_slowly, 0},
+    {"checkpoint/given_up", test_checkpoint_given_up, 0},
+    {"checkpoint/new_folder", test_checkpoint_new_folder, 0},
     {"checkpoint/limited", test_checkpoint_limited, 0},
 };
 #endif

@@ -363,6 +363,14 @@ static void test_layout_lay(void) {
     huge[0].elem_bytes = 4;
     CHECK_INT(mesh_tensors_lay(huge, 1, 0, NULL, 0), -1);
     CHECK_INT(mesh_tensors_lay(huge, 0, 0, NULL, 3), -1);
+    most[0] = most[1] = 2;
+    for (k = 0; k < 4; k++) { /* elements that there are not */
+        static const int64_t elems[4] = {0, 0, 6, -1};
+        CHECK_OK(mesh_tensor_make(&huge[0], &m, "", k < 3 ? MESH_F32 : MESH_BYTES, 2, most, &err), err);
+        huge[0].elem_bytes = elems[k];
+        if (k == 1) huge[0].dtype = (mesh_dtype)99;
+        CHECK_INT(mesh_tensors_lay(huge, 1, 0, NULL, 0), k ? -1 : 16);
+    }
     CHECK_INT(mesh_tensors_lay(huge, 0, 0, NULL, 0), 0);
 }
 

@@ -173,6 +173,13 @@ static void test_random_layouts(void) {
         CHECK_INT(mesh_random_uniform(&t, 9, 1, 1, 0, 1, &err), MESH_OK); /* outside the mesh */
         CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 1, 0, &err), MESH_ERR_ARGUMENT);
         CHECK_HAS(err.text, "low is above high");
+        CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, -1e308, 1e308, &err), MESH_ERR_ARGUMENT);
+        CHECK_HAS(err.text, "what lies between is infinite");
+        {
+            float two[2];
+            t.data = two; /* far from each other, and both are numbers */
+            CHECK_OK(mesh_random_normal(&t, 0, 1, 1, -1e308, 1e308, &err), err);
+        }
         {
             static const int64_t none[1] = {0}, negative[1] = {-4}, huge[1] = {INT64_MAX};
             t.data = &m;
@@ -187,7 +194,7 @@ static void test_random_layouts(void) {
             CHECK_HAS(err.text, "of dim 0 is too large");
             t.strides = shape, t.dtype = (mesh_dtype)77;
             CHECK_INT(mesh_random_uniform(&t, 0, 1, 1, 0, 1, &err), MESH_ERR_ARGUMENT);
-            CHECK_HAS(err.text, "f16, bf16, f32 and f64 are filled");
+            CHECK_HAS(err.text, "dtype 77 with elements of 0 bytes; see MESH_DTYPES");
             t.strides = NULL, t.dtype = MESH_F32;
         }
         shape[0] = 3;
@@ -281,13 +288,14 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
                                        "mesh_norm: tensor 1: it is i32", "mesh_norm: tensor 1: the data is NULL",
                                        "mesh_clip: max is not above 0", "mesh_norm: norm is NULL",
                                        "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0",
+                                       "mesh_norm: tensor 1: the tensor: dtype 0 with elements of 8 bytes",
                                        "mesh_clip: rank 1 has not called what rank 0 has", ": rank 1 has not called what rank 0 has: one mesh_norm"};
     static const int64_t nine[1] = {9};
     int what;
     (void)ctx;
     CHECK_INT(mesh_norm(NULL, NULL, 0, NULL), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_clip(NULL, NULL, 0, 1, NULL), MESH_ERR_ARGUMENT);
-    for (what = 0; what < 8; what++) {
+    for (what = 0; what < 9; what++) {
         mesh_tensor list[2];
         mesh_comm c;
         mesh_error err;
@@ -302,13 +310,14 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
         if (t->rank == 1 && what == 1) list[1].dtype = MESH_I32;
         if (t->rank == 1 && what == 2) list[1].data = NULL;
         if (t->rank == 1 && what == 5) list[1].local_shape = nine;
-        if (what == 3 || what == 6)
+        if (t->rank == 1 && what == 6) list[1].elem_bytes = 8;
+        if (what == 3 || what == 7)
             status = mesh_clip(&c, list, 2, t->rank != 1 ? 1 : what == 3 ? 0 : 1.0000000000000002, &norm);
-        else if (what == 7 && t->rank == 1)
+        else if (what == 8 && t->rank == 1)
             status = mesh_clip(&c, list, 2, 1, &norm);
         else
             status = mesh_norm(&c, list, 2, what == 4 && t->rank == 1 ? NULL : &norm);
-        CHECK_INT(status, what < 6 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
+        CHECK_INT(status, what < 7 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
         CHECK_HAS(c.error.text, said[what]);
         CHECK(!strstr(c.error.text, "all_reduce"));
         CHECK_INT(c.error.rank, 1);

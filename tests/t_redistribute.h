@@ -1252,7 +1252,70 @@ static void test_capped(void) {
     free(q);
 }
 
+/* Of tasks at random places, few and many: what two receive, or one receives and another sends, overlaps or not, as every pair compared says. */
+static int tasks_meet(const mesh__task *a, const mesh__task *b) {
+    size_t to = mesh__place_bytes(&a->last, 1);
+    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, 1)) ||
+           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], 1));
+}
+static void test_redistribute_overlap_many(void) {
+    enum { MOST = 600, SPACE = 1 << 20 };
+    static mesh__task task[MOST];
+    static unsigned char memory[SPACE];
+    static int order[2 * MOST];
+    int trial, met = 0, apart = 0;
+    test_random r = random_from(91);
+    for (trial = 0; trial < 4000 && !test_failures; trial++) {
+        int n = trial % 100 ? 2 + random_below(&r, 4) : MOST, space = n < MOST ? 120 : SPACE, i, k, want = 0, one, other = -1;
+        for (i = 0; i < n; i++)
+            for (k = 0; k < 2; k++) {
+                mesh__place_of *p = k ? &task[i].last : &task[i].at[0];
+                int longest = n < MOST || trial % 200 ? 24 : 2;
+                memset(p, 0, sizeof *p);
+                p->box.ndim = 1, p->box.shape[0] = random_below(&r, longest), p->stride[0] = 1;
+                p->base = memory + random_below(&r, space - longest);
+                if (n == MOST && trial % 200 == 0) p->base = memory + 2 * (MOST * k + (i * 7) % MOST); /* none meets another */
+                task[i].elem[k] = 1;
+            }
+        for (i = 0; i < n; i++)
+            for (k = 0; k < n; k++) want |= i != k && tasks_meet(&task[i], &task[k]);
+        one = mesh__tasks_overlap(task, n, order, &other);
+        CHECK_INT(one >= 0, want);
+        if (one >= 0) CHECK(one < other && (tasks_meet(&task[one], &task[other]) || tasks_meet(&task[other], &task[one])));
+        met += want, apart += !want;
+    }
+    CHECK(met > 500 && apart > 500);
+}
+
+/* In a list of more than anybody compares pair by pair. */
+static void overlap_long_rank(mesh_transport *t, void *ctx) {
+    enum { LONG = 300 };
+    static const int64_t shape[1] = {2};
+    mesh_tensor *list = (mesh_tensor *)calloc(2 * LONG, sizeof *list);
+    float *room = (float *)calloc(3 * LONG, sizeof *room);
+    mesh_comm c;
+    mesh_error err;
+    int i, wrong;
+    (void)ctx;
+    for (wrong = 0; wrong < 2; wrong++) {
+        if (!open_comm(t, &c, "x=2", NULL, 30 * SECOND)) break;
+        for (i = 0; i < LONG; i++) {
+            CHECK_OK(mesh_tensor_make(&list[i], &c.on, "x:S(0)", MESH_F32, 1, shape, &err), err);
+            CHECK_OK(mesh_tensor_make(&list[LONG + i], &c.on, "x:R", MESH_F32, 1, shape, &err), err);
+            list[i].data = room + i, list[LONG + i].data = room + LONG + 2 * i;
+        }
+        if (wrong) list[2 * LONG - 1].data = room + LONG;
+        CHECK_INT(mesh_redistribute_many(&c, list, list + LONG, LONG), wrong ? MESH_ERR_ARGUMENT : MESH_OK);
+        if (wrong) CHECK_HAS(c.error.text, "what tensor 0 or 299 receives overlaps the other");
+        mesh_comm_close(&c);
+    }
+    free(list), free(room);
+}
+static void test_redistribute_overlap_long(void) { run_world(SIM, 2, overlap_long_rank, NULL); }
+
 static const test_case redistribute_tests[] = {
+    {"redistribute/overlap_many", test_redistribute_overlap_many, 0},
+    {"redistribute/overlap_long", test_redistribute_overlap_long, 0},
     {"redistribute/capped", test_capped, 0},
     {"redistribute/schedules_kept", test_schedules_kept, 0},
     {"redistribute/asked", test_asked, 0},

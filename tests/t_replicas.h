@@ -123,13 +123,16 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
                                        "\"w\" stands in the list of rank 0, but not in that of rank 1, which its mesh holds",
                                        "tensor 1: \"w\" is tensor 0's name too",
                                        "tensor 0: the tensor: the local shape has 4 in dim 0",
+                                       "tensor 0: the tensor: dtype 99 with elements of 0 bytes; see MESH_DTYPES",
+                                       "tensor 0: the tensor: dtype 0 with elements of 6 bytes",
+                                       "with elements of -1 bytes",
                                        "\"w\" stands in the lists of rank 0 and rank 1, in layouts that differ",
                                        "\"w\" stands in the lists of rank 0 and rank 2, in layouts that differ"};
     static const int64_t four[1] = {4};
     static const int two = 2;
     int what;
     (void)ctx;
-    for (what = 0; what < 7 + t->size - 1; what++) {
+    for (what = 0; what < 10 + t->size - 1; what++) {
         mesh_named named, twice[2];
         mesh_desc pair_of = MESH_ZERO;
         mesh pair;
@@ -138,25 +141,28 @@ static void replicas_refused_rank(mesh_transport *t, void *ctx) {
         float room[8] = {1, 2, 3};
         int bad = t->rank == 1;
         if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
-        CHECK_OK(mesh_tensor_make(&named.tensor, &c.on, bad && what == 7 ? "x:S(0)" : "x:R", MESH_F32, 1, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&named.tensor, &c.on, bad && what == 10 ? "x:S(0)" : "x:R", MESH_F32, 1, shape, &err), err);
         named.tensor.data = room;
         named.name = "w";
         if (bad && what == 0) named.tensor.layout.spec.axis[0] = mesh_partial(MESH_SUM);
         if (bad && what == 1) named.tensor.data = NULL;
         if (bad && what == 2) named.name = NULL;
         if (bad && what == 6) named.tensor.local_shape = four;
+        if (bad && what == 7) named.tensor.dtype = (mesh_dtype)99;
+        if (bad && what == 8) named.tensor.elem_bytes = 6;
+        if (bad && what == 9) named.tensor.dtype = MESH_BYTES, named.tensor.elem_bytes = -1;
         pair_of.shape = &two, pair_of.naxes = 1, pair_of.strides = t->rank == 2 ? &two : NULL; /* ranks 0 and 1, or 2 */
         CHECK_OK(mesh_make(&pair, &pair_of, &err), err);
-        if (what == 8) named.tensor.layout.on = &pair;
+        if (what == 11) named.tensor.layout.on = &pair;
         twice[0] = twice[1] = named;
         CHECK_INT(mesh_check_replicas(&c, twice,
                                       bad && what == 3   ? -1
                                       : bad && what == 4 ? 0
                                       : bad && what == 5 ? 2
                                                          : 1),
-                  what == 4 || what > 6 ? MESH_ERR_MISMATCH : MESH_ERR_ARGUMENT);
+                  what == 4 || what > 9 ? MESH_ERR_MISMATCH : MESH_ERR_ARGUMENT);
         CHECK_HAS(c.error.text, said[what]);
-        CHECK_INT(c.error.rank, what == 8 ? 2 : 1);
+        CHECK_INT(c.error.rank, what == 11 ? 2 : 1);
         mesh_comm_close(&c);
     }
 }

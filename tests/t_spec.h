@@ -433,12 +433,34 @@ static void test_spec_copy(void) {
     }
 }
 
+/* A place has a byte for each of its numbers: one that does not fit is not told as another. */
+static void test_spec_outside(void) {
+    mesh m;
+    mesh_error err;
+    mesh_spec s;
+    mesh_place p[2];
+    CHECK_OK(mesh_parse(&m, "dp=2,tp=2", 4, &err), err);
+    p[0] = mesh_shard(40), p[1] = mesh_replicate();
+    CHECK_INT(mesh_spec_make(&s, &m, p, 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "axis \"dp\" shards a dim outside of -8 to 7, which no tensor has");
+    CHECK_INT(mesh_spec_make(&s, &m, p, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "shards a dim outside of -8 to 7");
+    p[0] = mesh_shard_at(0, 300);
+    CHECK_INT(mesh_spec_make(&s, &m, p, 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "has order 254 or more, or one below 0, on dim 0");
+    p[0] = mesh_shard_at(0, 3);
+    CHECK_INT(mesh_spec_make(&s, &m, p, 2, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "has order 3 on dim 0");
+}
+
 static void test_spec_errors(void) {
     static const struct {
         const char *spec, *fragment;
     } bad[] = {
         {"dp:S(2)", "shards dim 2 of a tensor of 2 dims; -2 to 1 are possible"},
         {"dp:S(-3)", "shards dim -3"},
+        {"dp:S(99)", "\"dp:S(99)\": dim 99; a tensor has "},
+        {"dp:S(-99)", "\"dp:S(-99)\": dim -99; a tensor has "},
         {"dp:S(999)", "expected a dim"},
         {"dp:S", "expected a dim, as in S(0)"},
         {"dp:S(0", "expected a dim"},
@@ -621,7 +643,7 @@ static const test_case spec_tests[] = {
     {"spec/laws", test_spec_laws, 0},
     {"spec/facts", test_spec_facts, 0},
     {"spec/copy", test_spec_copy, 0},
-    {"spec/errors", test_spec_errors, 0},
+    {"spec/errors", test_spec_errors, 0}, {"spec/outside", test_spec_outside, 0},
     {"spec/edges", test_spec_edges, 0},
     {"spec/fuzz", test_spec_fuzz, 0},
 };

@@ -496,8 +496,12 @@ static void test_lookup_refused(void) {
     ids[1] = 0;
     t.dtype = (mesh_dtype)77;
     CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
-    CHECK_HAS(err.text, "mesh_embedding: dtype 77 of the table is none");
+    CHECK_HAS(err.text, "mesh_embedding: the tensor: dtype 77 with elements of 0 bytes; see MESH_DTYPES");
     t.dtype = MESH_F32;
+    t.elem_bytes = 8;
+    CHECK_INT(mesh_embedding(&l, 0, &err), MESH_ERR_ARGUMENT);
+    CHECK_HAS(err.text, "mesh_embedding: the tensor: dtype 0 with elements of 8 bytes");
+    t.elem_bytes = 0;
     {
         static const int64_t negative[2] = {-4, 1};
         t.strides = negative;
