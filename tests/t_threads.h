@@ -268,7 +268,54 @@ static void helper_again_rank(mesh_transport *t, void *ctx) {
     if (*(int *)ctx == 2) mesh_recv_start(&c, NULL, (t->rank + 1) % t->size, &got, 1, MESH_I32, &r);
     if (*(int *)ctx == 2) mesh_comm_close(&c);
 }
+static void helper_await_waits(mesh_socket__helper *h) {
+    double end = test_now() + 20;
+    while (MESH__LOAD(&h->state) != MESH_SOCKET__WAITS && test_now() < end) test_sleep(0.001);
+    CHECK_INT(MESH__LOAD(&h->state), MESH_SOCKET__WAITS);
+}
+/* Rank 0 has sent more than the ring holds; then it only looks in once, and computes. What is left in it goes on, and so does what others ask:
+   rank 1 takes all of it before rank 0 calls anything again. */
+static void helper_heard_rank(mesh_transport *t, void *ctx) {
+    enum { TIMES = 200, BYTES = 1024 }; /* as many are copied, and more than three rings of them */
+    static unsigned char data[BYTES];
+    mesh_socket__helper *h = mesh_socket__of(t)->helper;
+    int i, bad = 0;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    if (t->rank == 1) mesh_socket__helper_stop(mesh_socket__of(t)); /* it would take what comes */
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    for (i = 0; i < TIMES; i++) {
+        memset(data, i, BYTES);
+        if (t->rank == 0) CHECK_OK(mesh_send(&c, NULL, 1, data, BYTES, MESH_U8), c.error);
+    }
+    if (t->rank == 0) {
+        helper_await_waits(h);
+        CHECK_INT(mesh_progress(t, 0), MESH_OK);
+        world_say(0);
+        world_await(1, 1);
+        helper_await_waits(h); /* it looks a second time soon, and no third */
+    } else {
+        world_await(0, 1);
+        for (i = 0; i < TIMES; i++) {
+            CHECK_OK(mesh_recv(&c, NULL, 0, data, BYTES, MESH_U8), c.error);
+            bad += data[0] != i || data[BYTES - 1] != i;
+        }
+        CHECK_INT(bad, 0);
+        world_say(1);
+    }
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+}
 #endif
+static void test_helper_heard(void) {
+#if MESH_SOCKET__LINUX
+    world_threaded = 1;
+    run_world(TCP, 2, helper_heard_rank, NULL);
+    run_world(SHARED, 2, helper_heard_rank, NULL);
+    world_threaded = 0;
+#endif
+}
 static void test_helper(void) {
 #if MESH_SOCKET__LINUX
     int k;
@@ -290,6 +337,7 @@ static const test_case thread_tests[] = {
     {"threads/named", test_threads, 0},
     {"threads/hammer", test_threads_hammer, 0},
     {"threads/helper", test_helper, 0},
+    {"threads/heard", test_helper_heard, 0},
 };
 
 #endif
