@@ -56,6 +56,42 @@ S
     say $? blame "rank 1 died of SIGSEGV, then rank 0 exited with 1: $text"
 }
 
+# Whoever starts the launcher may ignore SIGCHLD or block signals: it hears of its ranks' ends, and they hear signals.
+check_inherited_signals() {
+    local out status
+    command -v python3 >/dev/null || { echo "skip: inherited_signals (no python3)" && return; }
+    out=$(timeout -k 1 20 python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
+        "$mesh" run -n 2 -- sh -c 'exit $((RANK * 3))' 2>&1)
+    status=$?
+    [ $status = 3 ] && has "$out" "rank 1 exited with status 3"
+    say $? ignored_sigchld "status $status, $out"
+    rm -f pid.*
+    timeout -k 1 20 python3 -c 'import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); os.execv(sys.argv[1], sys.argv[1:])' \
+        "$mesh" run -n 1 -- sh -c 'trap "exit 7" TERM; echo $$ >pid.0; while :; do sleep 0.05; done' >out 2>&1 &
+    local job=$!
+    soon [ -s pid.0 ]
+    kill -TERM "$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')"
+    wait $job
+    status=$?
+    [ $status = 143 ]
+    say $? blocked_sigterm "status $status, $(cat out)"
+}
+
+# Ranks that somebody else waits for have ended all the same.
+check_unseen() {
+    cat >unseen.c <<'C'
+#include <errno.h>
+#include <sys/types.h>
+pid_t waitpid(pid_t pid, int *status, int how) { (void)pid, (void)status, (void)how; return errno = ECHILD, -1; }
+C
+    cc -shared -fPIC unseen.c -o unseen.so || return
+    local out status
+    out=$(timeout -k 1 10 env LD_PRELOAD="$PWD/unseen.so" "$mesh" run -n 1 --bare -- env -u LD_PRELOAD true 2>&1)
+    status=$?
+    [ $status = 1 ] && has "$out" "does not say how they ended"
+    say $? unseen "status $status, $out"
+}
+
 # The second Ctrl-C kills what the first one did not end.
 check_second_interrupt() {
     rm -f pid.* got

@@ -42,6 +42,7 @@ typedef struct input { /* what comes over stdin, a piece at a time for all who r
 
 static volatile sig_atomic_t caught, passed_on; /* a signal that ends the job; one that is only for the ranks */
 static int unwritten;                           /* what a rank printed could not be passed on: errno, said once */
+static int unseen;                              /* how ranks ended is not known */
 static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
 static void on_news(int sig) { passed_on = sig; }
@@ -435,6 +436,7 @@ static int describe_end(int r, int status, int64_t age_ms) {
 static void catch_signals(void) {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}, news[] = {SIGUSR1, SIGUSR2, SIGTSTP};
     struct sigaction action, was;
+    sigset_t heard;
     size_t i;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
@@ -444,6 +446,11 @@ static void catch_signals(void) {
     action.sa_handler = on_news;
     for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaction(news[i], &action, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* who starts this may ignore it: then nobody would hear how the ranks end */
+    sigemptyset(&heard);      /* or block signals, which a rank would inherit too */
+    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) sigaddset(&heard, ends[i]);
+    for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaddset(&heard, news[i]);
+    sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
 /* A signal for the ranks that does not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
@@ -472,6 +479,12 @@ static int reap(rank *ranks, int n, int *left) {
         --*left;
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
         if (worst < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(ranks[worst].status))) worst = i;
+    }
+    if (pid < 0 && errno == ECHILD && *left) {
+        fprintf(stderr, "mesh run: the ranks are gone, and the system does not say how they ended\n");
+        for (i = 0; i < n; i++) ranks[i].running = 0;
+        *left = 0;
+        unseen = 1;
     }
     return worst;
 }
@@ -579,7 +592,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
     }
     free(polls);
     if (!polls) return wrong("run", "no memory for the ranks", NULL);
-    return unwritten && !result ? 1 : result;
+    return (unwritten || unseen) && !result ? 1 : result;
 }
 
 /* What failed ranks have left running: told to end, and killed where it does not. */
