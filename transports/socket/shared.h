@@ -293,7 +293,8 @@ MESH__RARE mesh_socket__shared *mesh_socket__shared_new(mesh_socket__impl *s, in
 }
 
 #if MESH_SOCKET__SHARES
-/* Map the file, where huge pages of it can be. */
+/* Map the file, where huge pages of it can be. In a program that locks its memory (mlockall) it is not locked, or all that it could hold would be there at
+   once; before it can be read nothing is. */
 MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     void *all, *p = MAP_FAILED;
     size_t before;
@@ -304,7 +305,8 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
         p = (unsigned char *)all + before;
         if (before) munmap(all, before);
         munmap((unsigned char *)p + h->nbytes, MESH_SOCKET__WIDE - before);
-        if (mmap(p, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED) {
+        if (mmap(p, (size_t)h->nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED ||
+            munlock(p, (size_t)h->nbytes) != 0 || mprotect(p, (size_t)h->nbytes, PROT_READ | PROT_WRITE) != 0) {
             munmap(p, (size_t)h->nbytes);
             p = MAP_FAILED;
         }
