@@ -213,12 +213,17 @@ static inline int failing_getaddrinfo(const char *node, const char *port, const 
     return failing_call(FAIL_AT_GETADDRINFO) ? EAI_AGAIN : getaddrinfo(node, port, hints, list);
 }
 
+static __thread int failing_connects; /* the descriptor that was to be connected last */
+static inline int failing_connect(int fd, const struct sockaddr *a, socklen_t n) {
+    failing_connects = fd;
+    return failing_call(FAIL_AT_CONNECT) ? -1 : connect(fd, a, n);
+}
+
 /* The others only fail. */
 #define FAILING_ONE(kind, type, name, parameters, arguments, failed) \
     static inline type failing_##name parameters { return failing_call(FAIL_AT_##kind) ? failed : name arguments; }
 FAILING_ONE(SOCKET, int, socket, (int family, int type, int protocol), (family, type, protocol), -1)
 FAILING_ONE(ACCEPT, int, accept, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n), -1)
-FAILING_ONE(CONNECT, int, connect, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(BIND, int, bind, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(LISTEN, int, listen, (int fd, int n), (fd, n), -1)
 FAILING_ONE(GETSOCKOPT, int, getsockopt, (int fd, int level, int name, void *p, socklen_t *n), (fd, level, name, p, n),

@@ -475,6 +475,64 @@ static void test_comes_first(void) {
     test_fail(__FILE__, __LINE__, "rank 0 cannot listen where another connection has just ended: %s", law[0].err.text);
 }
 
+/* A rank that comes before rank 0 may be given the port that it goes to, and so be connected to itself: it is not rank 0, and keeps nobody from the port. */
+static int mirror_port, mirror_line[2], mirror_count;
+static void mirror_hook(void *ctx) {
+    struct sockaddr_in a = MESH_ZERO;
+    (void)ctx;
+    a.sin_family = AF_INET;
+    a.sin_port = htons((uint16_t)mirror_port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (mirror_count++)
+        CHECK(write(mirror_line[1], "x", 1) == 1); /* it tries again */
+    else
+        CHECK_INT(bind(failing_connects, (struct sockaddr *)(void *)&a, sizeof a), 0);
+}
+static int mirrored(void) {
+    failing_plan plan = MESH_ZERO;
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d;
+    pid_t child;
+    int fd = listen_loopback(AF_INET, &mirror_port), status = -1;
+    mesh_status opened;
+    char c;
+    close(fd);
+    CHECK_INT(pipe(mirror_line), 0);
+    fflush(NULL);
+    if ((child = fork()) == 0) {
+        close(mirror_line[0]);
+        plan.kinds = FAIL_CONNECT, plan.at = 1, plan.times = 2, plan.hook = mirror_hook;
+        failing_now = &plan;
+        d = socket_desc(1, 2, mirror_port, 0);
+        CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+        mesh_socket_close(&net);
+        fflush(NULL);
+        _exit(test_failures ? 1 : 0);
+    }
+    close(mirror_line[1]);
+    CHECK(read(mirror_line[0], &c, 1) == 1);
+    close(mirror_line[0]);
+    d = socket_desc(0, 2, mirror_port, 0);
+    opened = test_failures ? MESH_ERR_STATE : mesh_socket_open(&net, &d, &err);
+    if (opened == MESH_ERR_TRANSPORT && strstr(err.text, "cannot listen")) { /* somebody else has it: once more */
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        return 0;
+    }
+    CHECK_INT(opened, MESH_OK);
+    if (opened == MESH_OK) mesh_socket_close(&net);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    return 1;
+}
+static void test_mirror(void) {
+    int i;
+    for (i = 0; i < 4; i++)
+        if (mirrored()) return;
+    test_fail(__FILE__, __LINE__, "rank 0 cannot listen where a connection to itself has been");
+}
+
 /* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
 static size_t fatal_size;
 static int fatal_left, fatal_dies;
@@ -694,6 +752,7 @@ static const test_case opening_tests[] = {
     {"sockets/files", test_files, 0},
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},
+    {"sockets/mirror", test_mirror, 0},
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},
     {"sockets/stays", test_stays, 0},

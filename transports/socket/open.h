@@ -365,6 +365,18 @@ MESH__RARE void mesh_socket__move(mesh_socket__impl *s) {
         if (s->conn[i] == joined) mesh_socket__break(joined, MESH_SOCKET__GAVE_WAY); /* if it has not ended by itself */
 }
 
+/* While nobody listens there a connection within a host can be given the very port that it goes to: then TCP connects it to itself. */
+MESH__RARE int mesh_socket__is_mirror(int fd, const struct sockaddr_storage *mine, socklen_t length) {
+    struct sockaddr_storage theirs;
+    socklen_t other = sizeof theirs;
+    struct linger at_once = {1, 0}; /* nothing of it may keep rank 0 from listening there */
+    if (getpeername(fd, (struct sockaddr *)(void *)&theirs, &other) != 0 || other != length ||
+        memcmp(&theirs, mine, length) != 0)
+        return 0;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    return 1;
+}
+
 /* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
 MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
     mesh_socket__conn *c = s->peer[0].coming;
@@ -376,6 +388,7 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
     mesh_status status;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
     if (!error && getsockname(c->fd, (struct sockaddr *)(void *)&a, &length) != 0) error = errno;
+    if (!error && mesh_socket__is_mirror(c->fd, &a, length)) error = ECONNREFUSED;
     if (error) {
         mesh__copy_text(s->last, sizeof s->last, strerror(error));
         mesh_socket__conn_free(s, c);
