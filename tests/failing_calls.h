@@ -208,9 +208,23 @@ static inline int failing_clock_gettime(clockid_t clock, struct timespec *t) {
     if (t->tv_nsec >= 1000000000) t->tv_nsec -= 1000000000, t->tv_sec++;
     return result;
 }
+static struct sockaddr_in failing_also; /* an address that every name has first; family 0: none */
+static struct addrinfo failing_first;
 static inline int failing_getaddrinfo(const char *node, const char *port, const struct addrinfo *hints,
                                       struct addrinfo **list) {
-    return failing_call(FAIL_AT_GETADDRINFO) ? EAI_AGAIN : getaddrinfo(node, port, hints, list);
+    int code;
+    if (failing_call(FAIL_AT_GETADDRINFO)) return EAI_AGAIN;
+    if ((code = getaddrinfo(node, port, hints, list)) != 0 || !failing_also.sin_family) return code;
+    memset(&failing_first, 0, sizeof failing_first);
+    failing_first.ai_family = failing_also.sin_family;
+    failing_first.ai_addr = (struct sockaddr *)(void *)&failing_also;
+    failing_first.ai_addrlen = sizeof failing_also;
+    failing_first.ai_next = *list;
+    *list = &failing_first;
+    return 0;
+}
+static inline void failing_freeaddrinfo(struct addrinfo *list) {
+    freeaddrinfo(list == &failing_first ? list->ai_next : list);
 }
 
 static __thread int failing_connects; /* the descriptor that was to be connected last */
@@ -307,6 +321,7 @@ long failing_syscall(long number, ...) {
 #define setsockopt(fd, level, name, p, n) failing_setsockopt(fd, level, name, p, n)
 #define getsockname(fd, a, n) failing_getsockname(fd, a, n)
 #define getaddrinfo(node, port, hints, list) failing_getaddrinfo(node, port, hints, list)
+#define freeaddrinfo(list) failing_freeaddrinfo(list)
 #define shutdown(fd, how) failing_shutdown(fd, how)
 #define stat(path, s) failing_stat(path, s)
 #define fopen(path, mode) failing_fopen(path, mode)

@@ -24,6 +24,7 @@
 #undef setsockopt
 #undef getsockname
 #undef getaddrinfo
+#undef freeaddrinfo
 #undef shutdown
 #undef stat
 #undef fopen

@@ -533,6 +533,29 @@ static void test_mirror(void) {
     test_fail(__FILE__, __LINE__, "rank 0 cannot listen where a connection to itself has been");
 }
 
+/* Of two addresses that rank 0's name has, one takes the connection and says nothing: the other one is tried in time. */
+static void two_addresses_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    mesh_socket net;
+    mesh_error err;
+    if (rank == 1) failing_also = *(const struct sockaddr_in *)ctx;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    mesh_socket_close(&net);
+}
+static void test_two_addresses(void) {
+    struct sockaddr_in silent = MESH_ZERO;
+    socklen_t length = sizeof silent;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    silent.sin_family = AF_INET;
+    silent.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(!bind(fd, (struct sockaddr *)(void *)&silent, sizeof silent) && !listen(fd, 16));
+    CHECK_INT(getsockname(fd, (struct sockaddr *)(void *)&silent, &length), 0);
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, two_addresses_rank, &silent);
+    close(mend_fd);
+    close(fd);
+}
+
 /* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
 static size_t fatal_size;
 static int fatal_left, fatal_dies;
@@ -753,6 +776,7 @@ static const test_case opening_tests[] = {
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},
     {"sockets/mirror", test_mirror, 0},
+    {"sockets/two_addresses", test_two_addresses, 0},
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},
     {"sockets/stays", test_stays, 0},

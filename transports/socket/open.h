@@ -198,6 +198,15 @@ MESH__RARE int mesh_socket__names_loopback(const char *a) {
     return mesh__same(a, "localhost") || mesh__same(a, "::1") || !strncmp(a, "127.", 4);
 }
 
+/* A pause before trying again, each twice as long as the last. */
+MESH__RARE void mesh_socket__nap(int64_t *pause, int64_t most) {
+    struct timespec nap;
+    nap.tv_sec = 0;
+    nap.tv_nsec = (long)*pause;
+    nanosleep(&nap, NULL);
+    if (*pause < most) *pause *= 2;
+}
+
 /* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
 MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     struct sockaddr_storage a;
@@ -411,10 +420,41 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
     return status;
 }
 
+/* This rank's way to rank 0, whose name may have several addresses. */
+typedef struct mesh_socket__way {
+    int64_t pause, patience, since; /* patience: with the attempt that began then */
+    int attempts;
+} mesh_socket__way;
+
+/* One more attempt, at the next address. */
+MESH__RARE void mesh_socket__approach(mesh_socket__impl *s, mesh_socket__way *way) {
+    int k = way->attempts % s->naddresses;
+    mesh_socket__conn *c;
+    if (way->attempts++) mesh_socket__nap(&way->pause, 100000000);
+    s->master = s->address[k];
+    s->master_len = s->address_len[k];
+    way->since = mesh_socket__clock();
+    c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
+    if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
+    if (!c && errno == ENOMEM) s->starved = 1;
+}
+
+/* An address where nobody answers does not keep this rank from the next one. Each that is given up gives the others longer: rank 0 may be waited for
+   at its port by who starts it, before it opens. */
+MESH__RARE void mesh_socket__turn_away(mesh_socket__impl *s, mesh_socket__way *way) {
+    mesh_socket__conn *c = s->peer[0].coming;
+    if (s->naddresses < 2 || !c || mesh_socket__clock() - way->since < way->patience) return;
+    way->patience *= 2;
+    mesh__copy_text(s->last, sizeof s->last, "no answer");
+    mesh_socket__conn_free(s, c);
+    if (s->tcp_fd >= 0) close(s->tcp_fd); /* where that one would have reached this rank */
+    s->tcp_fd = -1;
+    s->hears[0] = 0;
+}
+
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
-    int64_t pause = 2000000;
-    int attempts = 0, at = 0;
+    mesh_socket__way way = {2000000, INT64_C(2000000000), 0, 0};
     while (!s->have_book) {
         mesh_socket__peer *p = &s->peer[0];
         int64_t left =
@@ -443,21 +483,8 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
             return mesh__fail(err, MESH_ERR_PEER, 0,
                               "mesh_socket_open: rank 0 went away before all %d ranks had come%s%s", s->net->base.size,
                               s->last[0] ? ": " : "", s->last);
-        if (!p->conn && !p->coming) {
-            mesh_socket__conn *c;
-            if (attempts++) {
-                struct timespec nap;
-                nap.tv_sec = 0;
-                nap.tv_nsec = (long)pause;
-                nanosleep(&nap, NULL);
-                if (pause < 100000000) pause *= 2;
-            }
-            s->master = s->address[at % s->naddresses];
-            s->master_len = s->address_len[at++ % s->naddresses];
-            c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
-            if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
-            if (!c && errno == ENOMEM) s->starved = 1;
-        }
+        mesh_socket__turn_away(s, &way);
+        if (!p->conn && !p->coming) mesh_socket__approach(s, &way);
         if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
             struct pollfd f;
             mesh_status status;
