@@ -556,6 +556,34 @@ static void test_two_addresses(void) {
     close(fd);
 }
 
+/* A name that is not known yet is asked for again, up to the deadline; then the text says what was the matter. */
+static void unknown_yet_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    failing_plan plan = MESH_ZERO;
+    mesh_socket net;
+    mesh_error err;
+    (void)ctx;
+    plan.kinds = FAIL_GETADDRINFO, plan.at = 1, plan.times = 3;
+    if (rank == 1) failing_now = &plan;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (rank == 1) CHECK_INT(plan.failed, 3);
+    mesh_socket_close(&net);
+    if (rank == 0) return;
+    plan.times = INT32_MAX;
+    plan.calls = plan.failed = 0;
+    d.open_timeout_ns = SECOND / 10;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+    CHECK_HAS(err.text, "cannot resolve rank 0's address \"127.0.0.1\": ");
+    CHECK_HAS(err.text, gai_strerror(EAI_AGAIN));
+    CHECK(plan.failed > 1);
+    failing_now = NULL;
+}
+static void test_unknown_yet(void) {
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, unknown_yet_rank, NULL);
+    close(mend_fd);
+}
+
 /* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
 static size_t fatal_size;
 static int fatal_left, fatal_dies;
@@ -777,6 +805,7 @@ static const test_case opening_tests[] = {
     {"sockets/comes_first", test_comes_first, 0},
     {"sockets/mirror", test_mirror, 0},
     {"sockets/two_addresses", test_two_addresses, 0},
+    {"sockets/unknown_yet", test_unknown_yet, 0},
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},
     {"sockets/stays", test_stays, 0},

@@ -58,33 +58,6 @@ MESH__RARE mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_env *w, 
 
 /* ---- // >>opening ---- */
 
-MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
-    struct addrinfo hints, *list = NULL;
-    char port[16];
-    int code;
-    mesh__text t = mesh__text_on(port, sizeof port);
-    mesh__put(&t, "%d", w->port);
-    memset(&hints, 0, sizeof hints);
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    code = getaddrinfo(w->address, port, &hints, &list);
-    if (code || !list)
-        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
-                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
-                          code ? gai_strerror(code) : "no address");
-    {
-        struct addrinfo *one;
-        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
-            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
-            s->address_len[s->naddresses++] = one->ai_addrlen;
-        }
-    }
-    s->master = s->address[0];
-    s->master_len = s->address_len[0];
-    freeaddrinfo(list);
-    return MESH_OK;
-}
-
 MESH__RARE void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
     if (a->ss_family == AF_INET)
         ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
@@ -205,6 +178,40 @@ MESH__RARE void mesh_socket__nap(int64_t *pause, int64_t most) {
     nap.tv_nsec = (long)*pause;
     nanosleep(&nap, NULL);
     if (*pause < most) *pause *= 2;
+}
+
+/* Where rank 0 is. Its name may come to be known later than its host is: the others ask again. */
+MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
+    struct addrinfo hints, *list = NULL;
+    int64_t pause = 2000000;
+    char port[16];
+    int code;
+    mesh__text t = mesh__text_on(port, sizeof port);
+    mesh__put(&t, "%d", w->port);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    while ((code = getaddrinfo(w->address, port, &hints, &list)) != 0 && s->net->base.rank &&
+           (code == EAI_AGAIN || code == EAI_NONAME) && mesh_socket__clock() < s->open_deadline) {
+        mesh__copy_text(s->last, sizeof s->last, gai_strerror(code));
+        mesh_socket__hint(s, w->address, w->port);
+        mesh_socket__nap(&pause, 500000000);
+    }
+    if (code || !list)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
+                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
+                          code ? gai_strerror(code) : "no address");
+    {
+        struct addrinfo *one;
+        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
+            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
+            s->address_len[s->naddresses++] = one->ai_addrlen;
+        }
+    }
+    s->master = s->address[0];
+    s->master_len = s->address_len[0];
+    freeaddrinfo(list);
+    return MESH_OK;
 }
 
 /* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
