@@ -233,6 +233,13 @@ static inline int failing_connect(int fd, const struct sockaddr *a, socklen_t n)
     return failing_call(FAIL_AT_CONNECT) ? -1 : connect(fd, a, n);
 }
 
+static int failing_fill; /* above 0: more bytes than so many at once are interrupted, again and again, and in the end there are none */
+static int failing_fills;
+static inline int failing_posix_fallocate(int fd, off_t at, off_t n) {
+    if (failing_fill && n > failing_fill) return failing_fills++ < 100 ? EINTR : ENOSPC;
+    return posix_fallocate(fd, at, n);
+}
+
 /* The others only fail. */
 #define FAILING_ONE(kind, type, name, parameters, arguments, failed) \
     static inline type failing_##name parameters { return failing_call(FAIL_AT_##kind) ? failed : name arguments; }
@@ -303,6 +310,7 @@ long failing_syscall(long number, ...) {
 #endif
 #undef FAILING_ONE
 
+#define posix_fallocate(fd, at, n) failing_posix_fallocate(fd, at, n)
 #define socket(family, type, protocol) failing_socket(family, type, protocol)
 #define accept(fd, a, n) failing_accept(fd, a, n)
 #define connect(fd, a, n) failing_connect(fd, a, n)

@@ -24,6 +24,7 @@
 #undef setsockopt
 #undef getsockname
 #undef getaddrinfo
+#undef posix_fallocate
 #undef freeaddrinfo
 #undef shutdown
 #undef stat

@@ -1083,7 +1083,26 @@ static void test_shared_locked(void) {
     close(mend_fd);
 }
 
+/* A kernel that gives little memory before a signal takes it back gives much all the same. */
+static void shared_filled_rank(mesh_transport *t, void *ctx) {
+    enum { MUCH = 9 << 20 };
+    mesh_error err;
+    void *p = NULL;
+    (void)ctx;
+    failing_fill = 2 << 20;
+    CHECK_OK(mesh_alloc(t, MUCH, &p, &err), err);
+    if (shared_of(t) && p) CHECK(mesh_socket__shared_at(shared_of(t), p, MUCH) != 0);
+    if (p) memset(p, 1, MUCH);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    failing_fill = 0;
+}
+static void test_shared_filled(void) {
+    enum { NOBODY = 2 }; /* processes in any case */
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_filled_rank, NULL, NOBODY);
+}
+
 static const test_case shared_tests[] = {
+    {"shared/filled", test_shared_filled, 0},
     {"shared/locked", test_shared_locked, 0},
     {"shared/rounds", test_shared_rounds, 60},
     {"shared/one_in_place", test_shared_one_in_place, 0},

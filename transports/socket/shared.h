@@ -322,12 +322,17 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     return h->base != NULL;
 }
 
+/* A piece at a time: older kernels take back all that they have made when a signal comes, and with a timer's would never end. */
 MESH__PRIVATE int mesh_socket__fill(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    int error;
-    do {
-        error = posix_fallocate(h->fd, (off_t)at, (off_t)nbytes);
-    } while (error == EINTR);
-    return error;
+    while (nbytes) {
+        uint64_t piece = nbytes < MESH_SOCKET__WIDE ? nbytes : (uint64_t)MESH_SOCKET__WIDE;
+        int error = posix_fallocate(h->fd, (off_t)at, (off_t)piece);
+        if (error == EINTR) continue;
+        if (error) return error;
+        at += piece;
+        nbytes -= piece;
+    }
+    return 0;
 }
 
 /* Have huge pages, as far as the kernel gives them: each grows out of a small one. (For files without a name it has no other way, unless
