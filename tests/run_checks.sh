@@ -92,6 +92,36 @@ C
     say $? unseen "status $status, $out"
 }
 
+# A signal that is passed on to a rank that is not its program yet ends it: it is not caught by what it was forked from.
+check_signal_before_exec() {
+    cat >late.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+int setpgid(pid_t pid, pid_t group) { /* a rank's first call */
+    int (*real)(pid_t, pid_t) = (int (*)(pid_t, pid_t))dlsym(RTLD_NEXT, "setpgid"), status = real(pid, group), i;
+    struct timespec nap = {0, 10000000};
+    if (!pid) close(open("forked", O_WRONLY | O_CREAT, 0666));
+    for (i = 0; !pid && i < 1500 && access("told", F_OK); i++) nanosleep(&nap, NULL);
+    return status;
+}
+C
+    cc -shared -fPIC late.c -o late.so -ldl || return
+    rm -f forked told ran
+    timeout -k 1 20 env LD_PRELOAD="$PWD/late.so" sh -c 'echo $$ >launcher; exec "$@"' sh "$mesh" run -n 1 -- env -u LD_PRELOAD sh -c ': >ran' >out 2>&1 &
+    local job=$! status
+    soon [ -e forked ]
+    kill -TERM "$(cat launcher)"
+    soon grep -q "SIGTERM ends 1 rank" out
+    : >told
+    wait $job
+    status=$?
+    [ $status = 143 ] && [ ! -e ran ]
+    say $? signal_before_exec "status $status, the rank $([ -e ran ] && echo ran all the same || echo did not run); $(cat out)"
+}
+
 # The second Ctrl-C kills what the first one did not end.
 check_second_interrupt() {
     rm -f pid.* got

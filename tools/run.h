@@ -46,6 +46,9 @@ static int unseen;                              /* how ranks ended is not known 
 static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
 static void on_news(int sig) { passed_on = sig; }
+/* What this process catches for its ranks: what ends the job, and what does not. */
+static const int signals_caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+enum { SIGNALS_END = 4, SIGNALS_CAUGHT = 7 };
 static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
 
 static const char *signal_name(int sig) {
@@ -219,6 +222,23 @@ static int listen_here(int *port) {
     return fd;
 }
 
+static void caught_set(sigset_t *set) {
+    int i;
+    sigemptyset(set);
+    for (i = 0; i < SIGNALS_CAUGHT; i++) sigaddset(set, signals_caught[i]);
+}
+
+/* In a rank, before it is another program: what was sent to it meanwhile is not caught here. What is ignored stays so. */
+static void let_signals(void) {
+    struct sigaction was;
+    sigset_t set;
+    int i;
+    for (i = 0; i < SIGNALS_CAUGHT; i++)
+        if (!sigaction(signals_caught[i], NULL, &was) && was.sa_handler != SIG_IGN) signal(signals_caught[i], SIG_DFL);
+    caught_set(&set);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static void set_env(const char *name, long value) {
     char text[32];
     snprintf(text, sizeof text, "%ld", value);
@@ -282,6 +302,7 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     if (o->bind) bind_rank(r, o->ranks);
     if (o->share_gpu) setenv("CUDA_VISIBLE_DEVICES", "0", 0); /* else rank 1 of a host with several takes the next */
     if (o->share_gpu) share_gpu(j->host, r);
+    let_signals();
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -318,7 +339,15 @@ static int open_log(const run_options *o, int r, int which) {
 static int start_rank(const run_options *o, const run_world *j, rank *k, int r, char **command) {
     int pipes[2][2] = {{-1, -1}, {-1, -1}}, in[2] = {-1, -1}, i, reads = o->in == r || o->in == STDIN_ALL;
     pid_t launcher = getpid();
-    if (!private_pipe(pipes[0]) || !private_pipe(pipes[1]) || (reads && !private_pipe(in)) || (k->pid = fork()) < 0) {
+    sigset_t set;
+    k->pid = -1;
+    caught_set(&set); /* until the rank is there to get what comes */
+    if (private_pipe(pipes[0]) && private_pipe(pipes[1]) && (!reads || private_pipe(in))) {
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        if ((k->pid = fork()) == 0) child(o, j, r, in[0], pipes, command, launcher);
+        sigprocmask(SIG_UNBLOCK, &set, NULL);
+    }
+    if (k->pid < 0) {
         fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
         for (i = 0; i < 2; i++) {
             if (in[i] >= 0) close(in[i]);
@@ -328,7 +357,6 @@ static int start_rank(const run_options *o, const run_world *j, rank *k, int r, 
         k->pid = 0;
         return 0;
     }
-    if (k->pid == 0) child(o, j, r, in[0], pipes, command, launcher);
     setpgid(k->pid, k->pid);
     k->running = 1;
     if (in[0] >= 0) {
@@ -434,22 +462,19 @@ static int describe_end(int r, int status, int64_t age_ms) {
 }
 
 static void catch_signals(void) {
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}, news[] = {SIGUSR1, SIGUSR2, SIGTSTP};
     struct sigaction action, was;
     sigset_t heard;
-    size_t i;
+    int i;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) /* nohup's is ignored, by the ranks as well */
-        if (ends[i] != SIGHUP || (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN))
-            sigaction(ends[i], &action, NULL);
-    action.sa_handler = on_news;
-    for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaction(news[i], &action, NULL);
+    for (i = 0; i < SIGNALS_CAUGHT; i++) { /* nohup's is ignored, by the ranks as well */
+        if (i == SIGNALS_END) action.sa_handler = on_news;
+        if (signals_caught[i] != SIGHUP || (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN))
+            sigaction(signals_caught[i], &action, NULL);
+    }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* who starts this may ignore it: then nobody would hear how the ranks end */
-    sigemptyset(&heard);      /* or block signals, which a rank would inherit too */
-    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) sigaddset(&heard, ends[i]);
-    for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaddset(&heard, news[i]);
+    caught_set(&heard);       /* or block signals, which a rank would inherit too */
     sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
