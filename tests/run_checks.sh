@@ -153,6 +153,24 @@ forwarded() {
 }
 check_usr1() { forwarded usr1 USR1; }
 check_usr2() { forwarded usr2 USR2; }
+# Both, where both come before the launcher looks.
+check_usr_both() {
+    rm -f pid.* got.* end
+    timeout -k 1 20 "$mesh" run -n 1 -- bash -c 'trap ": >got.1" USR1; trap ": >got.2" USR2; echo $$ >pid.0; while [ ! -e end ]; do sleep 0.05; done' >out 2>&1 &
+    local job=$! launcher
+    soon [ -s pid.0 ]
+    launcher=$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')
+    kill -STOP "$launcher"
+    soon state_is "$launcher" T
+    kill -USR1 "$launcher"
+    kill -USR2 "$launcher"
+    kill -CONT "$launcher"
+    soon [ -e got.1 ] && soon [ -e got.2 ]
+    say $? usr_both "the rank heard $(ls got.* 2>/dev/null | tr '\n' ' ')"
+    : >end
+    wait $job
+    rm -f end
+}
 check_quit() { forwarded quit QUIT; }
 
 # Ctrl-Z stops the ranks and then the launcher; fg lets both go on.

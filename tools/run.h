@@ -40,15 +40,20 @@ typedef struct input { /* what comes over stdin, a piece at a time for all who r
     char piece[PIECE];
 } input;
 
-static volatile sig_atomic_t caught, passed_on; /* a signal that ends the job; one that is only for the ranks */
-static int unwritten;                           /* what a rank printed could not be passed on: errno, said once */
-static int unseen;                              /* how ranks ended is not known */
-static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
+static volatile sig_atomic_t caught;  /* a signal that ends the job */
+static volatile sig_atomic_t news[7]; /* of signals_caught: those that are only for the ranks, and have come */
+static int unwritten;                 /* what a rank printed could not be passed on: errno, said once */
+static int unseen;                    /* how ranks ended is not known */
+static int64_t give_up_ms;            /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
-static void on_news(int sig) { passed_on = sig; }
 /* What this process catches for its ranks: what ends the job, and what does not. */
 static const int signals_caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
 enum { SIGNALS_END = 4, SIGNALS_CAUGHT = 7 };
+static void on_news(int sig) {
+    int i;
+    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++)
+        if (signals_caught[i] == sig) news[i] = 1;
+}
 static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
 
 static const char *signal_name(int sig) {
@@ -478,17 +483,20 @@ static void catch_signals(void) {
     sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
-/* A signal for the ranks that does not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
+/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
 static void pass_on(const rank *ranks, int n) {
-    int sig = passed_on;
-    passed_on = 0;
-    if (sig != SIGTSTP) {
-        signal_all(ranks, n, sig);
-        return;
+    int i;
+    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++) {
+        if (!news[i]) continue;
+        news[i] = 0;
+        if (signals_caught[i] != SIGTSTP) {
+            signal_all(ranks, n, signals_caught[i]);
+            continue;
+        }
+        signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
+        raise(SIGSTOP);
+        signal_all(ranks, n, SIGCONT);
     }
-    signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
-    raise(SIGSTOP);
-    signal_all(ranks, n, SIGCONT);
 }
 
 /* Take in who has ended. Returns the one to blame, or -1: of those that end together one that a signal ended, for the others may have
@@ -586,7 +594,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
             end_at = now + HELP_MS;
         }
         if (worst >= 0 && !failed) failed = 1;
-        if (passed_on) pass_on(ranks, n);
+        pass_on(ranks, n);
         if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
