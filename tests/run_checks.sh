@@ -191,6 +191,47 @@ check_stop() {
     say $ok stop "after SIGTSTP: $seen (T: stopped)"
 }
 
+# Time that a job is stopped for is none of its time: an hour of it, as the launcher's clock has it.
+check_stopped_hour() {
+    cat >hour.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+static time_t ahead;
+int raise(int sig) {
+    int status = kill(getpid(), sig);
+    if (sig == SIGSTOP) ahead += 3600;
+    return status;
+}
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    int (*real)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(clock, t);
+    if (clock == CLOCK_MONOTONIC) t->tv_sec += ahead;
+    return status;
+}
+C
+    cc -shared -fPIC hour.c -o hour.so -ldl || return
+    rm -f pid.* got end
+    timeout -k 1 20 env LD_PRELOAD="$PWD/hour.so" "$mesh" run -n 1 --timeout 1800 --idle-timeout 900 -- env -u LD_PRELOAD \
+        bash -c 'trap ": >got" USR1; echo $$ >pid.0; while [ ! -e end ]; do sleep 0.05; done' >out 2>&1 &
+    local job=$! launcher status
+    soon [ -s pid.0 ]
+    launcher=$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')
+    kill -TSTP "$launcher"
+    soon state_is "$launcher" T
+    kill -CONT "$launcher"
+    kill -USR1 "$launcher" # it has looked at the clock when it passes this on
+    soon [ -e got ]
+    : >end
+    wait $job
+    status=$?
+    rm -f end
+    [ $status = 0 ]
+    say $? stopped_hour "status $status, $(cat out)"
+}
+
 check_stdin() {
     local out
     out=$(echo hi | timeout -k 1 10 "$mesh" run -n 2 --bare -- sh -c 'read x; echo "$RANK:$x"' 2>err | sort | tr '\n' ' ')

@@ -483,8 +483,10 @@ static void catch_signals(void) {
     sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
-/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
-static void pass_on(const rank *ranks, int n) {
+/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on.
+   Returns how long that was, in ms, which is no time of the job's. */
+static int64_t pass_on(const rank *ranks, int n) {
+    int64_t stopped = 0, since;
     int i;
     for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++) {
         if (!news[i]) continue;
@@ -494,9 +496,12 @@ static void pass_on(const rank *ranks, int n) {
             continue;
         }
         signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
+        since = clock_ms();
         raise(SIGSTOP);
+        stopped += clock_ms() - since;
         signal_all(ranks, n, SIGCONT);
     }
+    return stopped;
 }
 
 /* Take in who has ended. Returns the one to blame, or -1: of those that end together one that a signal ended, for the others may have
@@ -550,7 +555,7 @@ static int is_owed(const rank *ranks, int n) {
 static int look_after(const run_options *o, rank *ranks, int started) {
     int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst;
     struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
-    int64_t start = clock_ms(), last_output = start, end_at = 0, now;
+    int64_t start = clock_ms(), last_output = start, end_at = 0, now, stopped;
     static input in;
     memset(&in, 0, sizeof in);
     in.open = 1;
@@ -594,7 +599,9 @@ static int look_after(const run_options *o, rank *ranks, int started) {
             end_at = now + HELP_MS;
         }
         if (worst >= 0 && !failed) failed = 1;
-        pass_on(ranks, n);
+        stopped = pass_on(ranks, n);
+        start += stopped, last_output += stopped, now += stopped;
+        if (end_at) end_at += stopped;
         if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
