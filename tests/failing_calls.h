@@ -240,6 +240,12 @@ static inline int failing_posix_fallocate(int fd, off_t at, off_t n) {
     return posix_fallocate(fd, at, n);
 }
 
+static const char *failing_quota; /* what is read where the kernel tells of a quota of cores; NULL: that */
+static inline FILE *failing_fopen(const char *path, const char *mode) {
+    if (failing_quota && !strcmp(path, "/sys/fs/cgroup/cpu.max")) path = failing_quota;
+    return failing_call(FAIL_AT_FOPEN) ? NULL : fopen(path, mode);
+}
+
 /* The others only fail. */
 #define FAILING_ONE(kind, type, name, parameters, arguments, failed) \
     static inline type failing_##name parameters { return failing_call(FAIL_AT_##kind) ? failed : name arguments; }
@@ -254,7 +260,6 @@ FAILING_ONE(SETSOCKOPT, int, setsockopt, (int fd, int level, int name, const voi
 FAILING_ONE(GETSOCKNAME, int, getsockname, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n), -1)
 FAILING_ONE(SHUTDOWN, int, shutdown, (int fd, int how), (fd, how), -1)
 FAILING_ONE(STAT, int, stat, (const char *path, struct stat *s), (path, s), -1)
-FAILING_ONE(FOPEN, FILE *, fopen, (const char *path, const char *mode), (path, mode), NULL)
 FAILING_ONE(GETRLIMIT, int, getrlimit, (int what, struct rlimit *l), (what, l), -1)
 FAILING_ONE(SETRLIMIT, int, setrlimit, (int what, const struct rlimit *l), (what, l), -1)
 FAILING_ONE(SYSCONF, long, sysconf, (int what), (what), -1)

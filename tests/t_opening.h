@@ -360,6 +360,24 @@ static void test_neighbours(void) {
     law_close();
 }
 
+/* A quota of cores counts where it is less than there are: a part of one is one. */
+static void test_quota(void) {
+    char path[] = "/tmp/mesh-law-XXXXXX", text[64];
+    uint64_t bits;
+    int i, cores;
+    if (!MESH__ENV_LINUX || !law_file(path, "max 100000\n", 11)) return;
+    failing_quota = path;
+    cores = mesh_env_cores(&bits);
+    for (i = 1; i <= 2 * cores + 1; i++) { /* halves of a core */
+        int want = (i + 1) / 2 < cores ? (i + 1) / 2 : cores;
+        snprintf(text, sizeof text, "%d 100000\n", 50000 * i);
+        law_file_again(path, text, strlen(text));
+        CHECK_INT(mesh_env_cores(&bits), want);
+    }
+    failing_quota = NULL;
+    unlink(path);
+}
+
 /* The limit of open files is raised as far as is needed and allowed, and never lowered. */
 static void test_files(void) {
     struct rlimit limit, now;
@@ -800,6 +818,7 @@ static const test_case opening_tests[] = {
     {"sockets/hmac_lengths", test_hmac_lengths, 0},
     {"sockets/addresses", test_addresses, 0},
     {"sockets/neighbours", test_neighbours, 0},
+    {"sockets/quota", test_quota, 0},
     {"sockets/files", test_files, 0},
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},

@@ -259,7 +259,7 @@ MESH_API int mesh_env_cores(uint64_t *bits) {
     if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
         NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
         long quota, period;
-        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
+        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && (quota + period - 1) / period < cores)
             cores = (int)((quota + period - 1) / period);
         fclose(f);
     }
