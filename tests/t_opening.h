@@ -10,7 +10,7 @@ static void law_environment(const char *text) {
     static const char *const more[] = {
         "MPI_LOCALRANKID", "MPI_LOCALNRANKS",  "PMIX_NAMESPACE", "PMI_JOBID",  "TORCHELASTIC_RUN_ID",
         "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MESH_OPEN_TIMEOUT"};
+        "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD"};
     char copy[512], *p, *equals;
     size_t i;
     clear_environment();
@@ -159,6 +159,14 @@ static void test_variables(void) {
     law_alone(__LINE__, "MESH_SOCKET_LANES=auto", NULL, NULL, &net);
     CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_AUTO);
     mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_PROGRESS_THREAD=1", NULL, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->threaded, 1);
+    mesh_socket_close(&net);
+    d.progress_thread = 1;
+    law_alone(__LINE__, "MESH_PROGRESS_THREAD=0", &d, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->threaded, 1);
+    mesh_socket_close(&net);
+    d.progress_thread = 0;
     law_alone(__LINE__, "MESH_SOCKET_LANES=shm", NULL, "MESH_SOCKET_LANES is \"shm\"", &net);
     d.lanes = 9;
     law_alone(__LINE__, "", &d, "desc.lanes is 9; it is MESH_SOCKET_AUTO, _TCP or _UNIX", &net);

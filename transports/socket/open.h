@@ -771,7 +771,7 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     s->open_deadline = mesh_socket__clock() + allowed;
     s->hint_at = s->open_deadline - (allowed < INT64_C(10000000000) ? allowed / 2 : allowed - INT64_C(5000000000));
     s->threaded = desc->progress_thread;
-    mesh_socket__env_number("MESH_PROGRESS_THREAD", "number", &s->threaded, err, &bad);
+    if (!s->threaded) mesh_socket__env_number("MESH_PROGRESS_THREAD", "number", &s->threaded, err, &bad);
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
