@@ -466,6 +466,17 @@ static void test_inherited(void) {
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     CHECK_INT(mesh_socket_close(&net), MESH_OK);
     check_shut(&net.base);
+    CHECK(dup2(listen_loopback(AF_INET, &port), 99) == 99 && dup2(0, 98) == 98);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=99", &d, NULL, &net); /* another world's than the launcher's */
+    CHECK(fcntl(99, F_GETFD) >= 0 && getenv("MESH_LISTEN_FD"));
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=99", NULL, NULL, &net);
+    CHECK(fcntl(99, F_GETFD) < 0 && !getenv("MESH_LISTEN_FD")); /* nobody comes to a world of one */
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=98", NULL, NULL, &net);
+    CHECK(fcntl(98, F_GETFD) >= 0 && !getenv("MESH_LISTEN_FD"));
+    mesh_socket_close(&net);
+    close(98);
 }
 
 /* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. Somebody else on this

@@ -272,6 +272,17 @@ MESH__RARE mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int in
     return MESH_OK;
 }
 
+/* Nobody comes to a world of one: what its launcher has it listen at is closed, and no child has it. */
+MESH__RARE void mesh_socket__decline(void) {
+    int fd = 0, listens = 0;
+    socklen_t length = sizeof listens;
+    mesh_error why;
+    if (mesh__env_number("MESH_LISTEN_FD", "number", &fd, &why) > 0 && fd > 2 &&
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens)
+        close(fd);
+    unsetenv("MESH_LISTEN_FD");
+}
+
 /* A rank that came and went before all had come. */
 MESH__RARE mesh_status mesh_socket__lost_early(const mesh_socket__impl *s, mesh_error *err) {
     int i;
@@ -991,6 +1002,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         return status;
     s = mesh_socket__of(&net->base);
     status = mesh_socket__configure(s, desc, err);
+    if (where.size == 1 && !desc->size) mesh_socket__decline();
     if (status == MESH_OK && where.size > 1) status = mesh_socket__join(s, desc, &where, err);
     if (status != MESH_OK) {
         mesh_socket__release(s);
