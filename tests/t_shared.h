@@ -1101,7 +1101,33 @@ static void test_shared_filled(void) {
     if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_filled_rank, NULL, NOBODY);
 }
 
+/* Who has not passed memory on is named: the first of those that share. */
+static char shared_said[400];
+static void shared_hear(void *ctx, int level, const char *text) {
+    (void)ctx;
+    if (level == 1) snprintf(shared_said, sizeof shared_said, "%s", text);
+}
+static void shared_named_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 3, mend_port, mend_fd);
+    mesh_socket net;
+    mesh_error err;
+    (void)ctx;
+    if (rank == 0) d.lanes = MESH_SOCKET_UNIX; /* it shares nothing */
+    if (rank == 1) failing_rights = EPERM;
+    d.log = shared_hear;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (rank == 2) CHECK_HAS(shared_said, "no shared memory, so sockets: rank 1 is connected to over TCP");
+    mesh_socket_close(&net);
+}
+static void test_shared_named(void) {
+    if (!MESH_SOCKET__SHARES) return;
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(3, shared_named_rank, NULL);
+    close(mend_fd);
+}
+
 static const test_case shared_tests[] = {
+    {"shared/named", test_shared_named, 0},
     {"shared/filled", test_shared_filled, 0},
     {"shared/locked", test_shared_locked, 0},
     {"shared/rounds", test_shared_rounds, 60},

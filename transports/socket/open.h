@@ -916,10 +916,13 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
         mapped = all && mesh_socket__map(h) && mesh_socket__hear_bell(s);
         if (mapped)
             mesh_socket__introduce(s);
+        else if (all)
+            mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(errno));
         else
-            mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s",
-                             all ? strerror(errno)
-                                 : "rank 0 is connected to over TCP, or there are no descriptors left");
+            mesh_socket__log(
+                s, 1,
+                "mesh_socket: no shared memory, so sockets: rank %d is connected to over TCP, or there are no descriptors left",
+                lead);
         p->shares = MESH_SOCKET__SAYS_NOTHING;
         if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
         said = mesh_socket__said(s, lead, deadline);
