@@ -307,7 +307,49 @@ static void helper_heard_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     mesh_comm_close(&c);
 }
+/* A child that closes what it has from its parent has nothing of the thread's left, nor of its memory; the parent's goes on. */
+static int helper_owned;
+static void *helper_own(void *ctx, size_t n) { return (void)ctx, malloc(n); }
+static void helper_disown(void *ctx, void *p) {
+    (void)ctx;
+    helper_owned -= p == ctx;
+    free(p);
+}
+static void helper_forked_rank(mesh_transport *t, void *ctx) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_socket__helper *h = s->helper;
+    int fds[4], i, v = 1, sum = 0, status = -1;
+    pid_t child;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh__enter(t, NULL, "fork"), MESH_OK); /* not in the middle of a turn of the thread's */
+    fds[0] = h->line[0], fds[1] = h->line[1], fds[2] = s->ended_fd[0], fds[3] = s->ended_fd[1];
+    if ((child = fork()) == 0) {
+        int bad = 0;
+        t->inside.depth = 0, t->inside.thread = 0;
+        t->allocator.alloc = helper_own, t->allocator.free = helper_disown, t->allocator.ctx = h;
+        helper_owned = 1;
+        bad |= mesh_socket_close(s->net) != MESH_OK ? 1 : 0;
+        for (i = 0; i < 4; i++) bad |= fcntl(fds[i], F_GETFD) >= 0 ? 2 : 0;
+        _exit(bad | (helper_owned ? 4 : 0));
+    }
+    mesh__leave(t);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
+    CHECK_INT(sum, t->size);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
 #endif
+static void test_helper_forked(void) {
+#if MESH_SOCKET__LINUX
+    world_threaded = 1;
+    run_world(TCP, 2, helper_forked_rank, NULL);
+    run_world(SHARED, 2, helper_forked_rank, NULL);
+    world_threaded = 0;
+#endif
+}
 static void test_helper_heard(void) {
 #if MESH_SOCKET__LINUX
     world_threaded = 1;
@@ -338,6 +380,7 @@ static const test_case thread_tests[] = {
     {"threads/hammer", test_threads_hammer, 0},
     {"threads/helper", test_helper, 0},
     {"threads/heard", test_helper_heard, 0},
+    {"threads/forked", test_helper_forked, 0},
 };
 
 #endif

@@ -160,18 +160,24 @@ MESH__PRIVATE void mesh_socket__helper_free(mesh_socket__helper *h) {
     mesh_transport_free(&h->s->net->base, h);
 }
 
-MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
-    mesh_socket__helper *h = s->helper;
+/* There is no such thread any more, or never was in this process. */
+MESH__PRIVATE void mesh_socket__helper_forget(mesh_socket__impl *s) {
     mesh_transport *t = &s->net->base;
-    if (!h) return;
-    MESH__STORE(&h->stop, 1);
-    mesh_socket__helper_wake(t);
-    pthread_join(h->thread, NULL);
+    if (!s->helper) return;
     t->inside.helper = 0;
     t->inside.leaving = NULL;
     t->inside.wake = NULL;
+    mesh_socket__helper_free(s->helper);
     s->helper = NULL;
-    mesh_socket__helper_free(h);
+}
+
+MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
+    mesh_socket__helper *h = s->helper;
+    if (!h) return;
+    MESH__STORE(&h->stop, 1);
+    mesh_socket__helper_wake(&s->net->base);
+    pthread_join(h->thread, NULL);
+    mesh_socket__helper_forget(s);
 }
 
 MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
@@ -206,6 +212,7 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s", strerror(error));
 }
 #else
+MESH__PRIVATE void mesh_socket__helper_forget(mesh_socket__impl *s) { (void)s; }
 MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) { (void)s; }
 MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
     return mesh__fail(
