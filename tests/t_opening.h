@@ -344,6 +344,55 @@ static void test_addresses(void) {
     }
 }
 
+/* The number of a link is each host's own: of a link-local address it is what this rank has it as, of others what was written. */
+static void test_own_link(void) {
+    static const char *const text[] = {"fe80::1", "fe80::2:3", "2001:db8::1", "::1"};
+    struct sockaddr_in6 a;
+    struct sockaddr_storage *any = (struct sockaddr_storage *)calloc(1, sizeof *any);
+    int i, rank;
+    law_open(2, MESH_SOCKET_TCP);
+    law_impl(0)->master.ss_family = AF_INET6;
+    for (rank = 0; rank < 2; rank++)
+        for (i = 0; i < 4; i++) {
+            memset(&a, 0, sizeof a);
+            a.sin6_family = AF_INET6, a.sin6_scope_id = 3;
+            CHECK_INT(inet_pton(AF_INET6, text[i], &a.sin6_addr), 1);
+            memcpy(any, &a, sizeof a);
+            law_impl(1)->book[1].scope = i == 1 ? 0 : 7;
+            ((struct sockaddr_in6 *)(void *)&law_impl(0)->master)->sin6_scope_id = i == 1 ? 0 : 7;
+            mesh_socket__over_own_link(law_impl(rank), any);
+            memcpy(&a, any, sizeof a);
+            CHECK_INT(a.sin6_scope_id, i == 0 ? 7 : 3);
+        }
+    free(any);
+    law_close();
+}
+
+/* Of ranks that came by loopback, others are told the address at which rank 0 was reached. */
+static void test_outward(void) {
+    static const char *const was[] = {"127.0.0.1", "10.0.0.1", "::1", "2001:db8::1"}, *const by[] = {"10.7.7.7", "fe80::7"};
+    int i, k;
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 2; k++) {
+            int moves = (i == 0 && k == 0) || (i == 2 && k == 1);
+            mesh_socket__entry e = MESH_ZERO;
+            struct sockaddr_storage a = MESH_ZERO;
+            unsigned char before[16], want[16] = {0};
+            a.ss_family = k ? AF_INET6 : AF_INET;
+            CHECK_INT(inet_pton(a.ss_family, by[k], k ? (void *)&((struct sockaddr_in6 *)(void *)&a)->sin6_addr
+                                                      : (void *)&((struct sockaddr_in *)(void *)&a)->sin_addr),
+                      1);
+            if (k) ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id = 5;
+            e.family = i < 2 ? 4 : 6;
+            CHECK_INT(inet_pton(i < 2 ? AF_INET : AF_INET6, was[i], e.addr), 1);
+            memcpy(before, e.addr, 16);
+            CHECK_INT(inet_pton(a.ss_family, by[k], want), 1);
+            mesh_socket__entry_outward(&e, &a);
+            CHECK(!memcmp(e.addr, moves ? want : before, i < 2 ? 4 : 16));
+            CHECK_INT(e.scope, moves && k ? 5 : 0);
+        }
+}
+
 /* A rank's place on its host, by the launcher's word or by who else is there; ranks that share cores are crowded. */
 static void test_neighbours(void) {
     static const uint64_t hosts[4] = {5, 9, 5, 5};
@@ -838,6 +887,8 @@ static const test_case opening_tests[] = {
     {"sockets/addresses", test_addresses, 0},
     {"sockets/neighbours", test_neighbours, 0},
     {"sockets/quota", test_quota, 0},
+    {"sockets/outward", test_outward, 0},
+    {"sockets/own_link", test_own_link, 0},
     {"sockets/files", test_files, 0},
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},

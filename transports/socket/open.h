@@ -214,6 +214,22 @@ MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env
     return MESH_OK;
 }
 
+/* An address of loopback becomes this one, of the same family. */
+MESH__RARE void mesh_socket__entry_outward(mesh_socket__entry *e, const struct sockaddr_storage *a) {
+    const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)a;
+    struct sockaddr_storage its;
+    socklen_t length;
+    mesh_socket__sockaddr(e, &its, &length);
+    if (!e->family || its.ss_family != a->ss_family || !mesh_socket__is_loopback((struct sockaddr *)(void *)&its))
+        return;
+    if (a->ss_family == AF_INET) {
+        memcpy(e->addr, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
+        return;
+    }
+    memcpy(e->addr, &in->sin6_addr, 16);
+    e->scope = in->sin6_scope_id;
+}
+
 /* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
 MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     struct sockaddr_storage a;
@@ -221,11 +237,10 @@ MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     for (i = 1; i < s->net->base.size; i++) {
         socklen_t length = sizeof a;
         if (!s->peer[i].conn || s->book[i].host == s->book[0].host ||
-            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0 || a.ss_family != AF_INET)
+            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0)
             continue;
         for (k = 1; k < s->net->base.size; k++)
-            if (s->book[k].host == s->book[0].host && s->book[k].family == 4 && s->book[k].addr[0] == 127)
-                memcpy(s->book[k].addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+            if (s->book[k].host == s->book[0].host) mesh_socket__entry_outward(&s->book[k], &a);
         return;
     }
 }
