@@ -208,9 +208,42 @@ static inline int failing_clock_gettime(clockid_t clock, struct timespec *t) {
     if (t->tv_nsec >= 1000000000) t->tv_nsec -= 1000000000, t->tv_sec++;
     return result;
 }
+static struct sockaddr_in failing_also; /* an address that every name has first; family 0: none */
+static struct addrinfo failing_first;
 static inline int failing_getaddrinfo(const char *node, const char *port, const struct addrinfo *hints,
                                       struct addrinfo **list) {
-    return failing_call(FAIL_AT_GETADDRINFO) ? EAI_AGAIN : getaddrinfo(node, port, hints, list);
+    int code;
+    if (failing_call(FAIL_AT_GETADDRINFO)) return EAI_AGAIN;
+    if ((code = getaddrinfo(node, port, hints, list)) != 0 || !failing_also.sin_family) return code;
+    memset(&failing_first, 0, sizeof failing_first);
+    failing_first.ai_family = failing_also.sin_family;
+    failing_first.ai_addr = (struct sockaddr *)(void *)&failing_also;
+    failing_first.ai_addrlen = sizeof failing_also;
+    failing_first.ai_next = *list;
+    *list = &failing_first;
+    return 0;
+}
+static inline void failing_freeaddrinfo(struct addrinfo *list) {
+    freeaddrinfo(list == &failing_first ? list->ai_next : list);
+}
+
+static __thread int failing_connects; /* the descriptor that was to be connected last */
+static inline int failing_connect(int fd, const struct sockaddr *a, socklen_t n) {
+    failing_connects = fd;
+    return failing_call(FAIL_AT_CONNECT) ? -1 : connect(fd, a, n);
+}
+
+static int failing_fill; /* above 0: more bytes than so many at once are interrupted, again and again, and in the end there are none */
+static int failing_fills;
+static inline int failing_posix_fallocate(int fd, off_t at, off_t n) {
+    if (failing_fill && n > failing_fill) return failing_fills++ < 100 ? EINTR : ENOSPC;
+    return posix_fallocate(fd, at, n);
+}
+
+static const char *failing_quota; /* what is read where the kernel tells of a quota of cores; NULL: that */
+static inline FILE *failing_fopen(const char *path, const char *mode) {
+    if (failing_quota && !strcmp(path, "/sys/fs/cgroup/cpu.max")) path = failing_quota;
+    return failing_call(FAIL_AT_FOPEN) ? NULL : fopen(path, mode);
 }
 
 /* The others only fail. */
@@ -218,7 +251,6 @@ static inline int failing_getaddrinfo(const char *node, const char *port, const 
     static inline type failing_##name parameters { return failing_call(FAIL_AT_##kind) ? failed : name arguments; }
 FAILING_ONE(SOCKET, int, socket, (int family, int type, int protocol), (family, type, protocol), -1)
 FAILING_ONE(ACCEPT, int, accept, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n), -1)
-FAILING_ONE(CONNECT, int, connect, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(BIND, int, bind, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n), -1)
 FAILING_ONE(LISTEN, int, listen, (int fd, int n), (fd, n), -1)
 FAILING_ONE(GETSOCKOPT, int, getsockopt, (int fd, int level, int name, void *p, socklen_t *n), (fd, level, name, p, n),
@@ -228,7 +260,6 @@ FAILING_ONE(SETSOCKOPT, int, setsockopt, (int fd, int level, int name, const voi
 FAILING_ONE(GETSOCKNAME, int, getsockname, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n), -1)
 FAILING_ONE(SHUTDOWN, int, shutdown, (int fd, int how), (fd, how), -1)
 FAILING_ONE(STAT, int, stat, (const char *path, struct stat *s), (path, s), -1)
-FAILING_ONE(FOPEN, FILE *, fopen, (const char *path, const char *mode), (path, mode), NULL)
 FAILING_ONE(GETRLIMIT, int, getrlimit, (int what, struct rlimit *l), (what, l), -1)
 FAILING_ONE(SETRLIMIT, int, setrlimit, (int what, const struct rlimit *l), (what, l), -1)
 FAILING_ONE(SYSCONF, long, sysconf, (int what), (what), -1)
@@ -284,6 +315,7 @@ long failing_syscall(long number, ...) {
 #endif
 #undef FAILING_ONE
 
+#define posix_fallocate(fd, at, n) failing_posix_fallocate(fd, at, n)
 #define socket(family, type, protocol) failing_socket(family, type, protocol)
 #define accept(fd, a, n) failing_accept(fd, a, n)
 #define connect(fd, a, n) failing_connect(fd, a, n)
@@ -302,6 +334,7 @@ long failing_syscall(long number, ...) {
 #define setsockopt(fd, level, name, p, n) failing_setsockopt(fd, level, name, p, n)
 #define getsockname(fd, a, n) failing_getsockname(fd, a, n)
 #define getaddrinfo(node, port, hints, list) failing_getaddrinfo(node, port, hints, list)
+#define freeaddrinfo(list) failing_freeaddrinfo(list)
 #define shutdown(fd, how) failing_shutdown(fd, how)
 #define stat(path, s) failing_stat(path, s)
 #define fopen(path, mode) failing_fopen(path, mode)

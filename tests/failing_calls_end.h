@@ -24,6 +24,8 @@
 #undef setsockopt
 #undef getsockname
 #undef getaddrinfo
+#undef posix_fallocate
+#undef freeaddrinfo
 #undef shutdown
 #undef stat
 #undef fopen

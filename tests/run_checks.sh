@@ -56,6 +56,72 @@ S
     say $? blame "rank 1 died of SIGSEGV, then rank 0 exited with 1: $text"
 }
 
+# Whoever starts the launcher may ignore SIGCHLD or block signals: it hears of its ranks' ends, and they hear signals.
+check_inherited_signals() {
+    local out status
+    command -v python3 >/dev/null || { echo "skip: inherited_signals (no python3)" && return; }
+    out=$(timeout -k 1 20 python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
+        "$mesh" run -n 2 -- sh -c 'exit $((RANK * 3))' 2>&1)
+    status=$?
+    [ $status = 3 ] && has "$out" "rank 1 exited with status 3"
+    say $? ignored_sigchld "status $status, $out"
+    rm -f pid.*
+    timeout -k 1 20 python3 -c 'import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); os.execv(sys.argv[1], sys.argv[1:])' \
+        "$mesh" run -n 1 -- sh -c 'trap "exit 7" TERM; echo $$ >pid.0; while :; do sleep 0.05; done' >out 2>&1 &
+    local job=$!
+    soon [ -s pid.0 ]
+    kill -TERM "$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')"
+    wait $job
+    status=$?
+    [ $status = 143 ]
+    say $? blocked_sigterm "status $status, $(cat out)"
+}
+
+# Ranks that somebody else waits for have ended all the same.
+check_unseen() {
+    cat >unseen.c <<'C'
+#include <errno.h>
+#include <sys/types.h>
+pid_t waitpid(pid_t pid, int *status, int how) { (void)pid, (void)status, (void)how; return errno = ECHILD, -1; }
+C
+    cc -shared -fPIC unseen.c -o unseen.so || return
+    local out status
+    out=$(timeout -k 1 10 env LD_PRELOAD="$PWD/unseen.so" "$mesh" run -n 1 --bare -- env -u LD_PRELOAD true 2>&1)
+    status=$?
+    [ $status = 1 ] && has "$out" "does not say how they ended"
+    say $? unseen "status $status, $out"
+}
+
+# A signal that is passed on to a rank that is not its program yet ends it: it is not caught by what it was forked from.
+check_signal_before_exec() {
+    cat >late.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+int setpgid(pid_t pid, pid_t group) { /* a rank's first call */
+    int (*real)(pid_t, pid_t) = (int (*)(pid_t, pid_t))dlsym(RTLD_NEXT, "setpgid"), status = real(pid, group), i;
+    struct timespec nap = {0, 10000000};
+    if (!pid) close(open("forked", O_WRONLY | O_CREAT, 0666));
+    for (i = 0; !pid && i < 1500 && access("told", F_OK); i++) nanosleep(&nap, NULL);
+    return status;
+}
+C
+    cc -shared -fPIC late.c -o late.so -ldl || return
+    rm -f forked told ran
+    timeout -k 1 20 env LD_PRELOAD="$PWD/late.so" sh -c 'echo $$ >launcher; exec "$@"' sh "$mesh" run -n 1 -- env -u LD_PRELOAD sh -c ': >ran' >out 2>&1 &
+    local job=$! status
+    soon [ -e forked ]
+    kill -TERM "$(cat launcher)"
+    soon grep -q "SIGTERM ends 1 rank" out
+    : >told
+    wait $job
+    status=$?
+    [ $status = 143 ] && [ ! -e ran ]
+    say $? signal_before_exec "status $status, the rank $([ -e ran ] && echo ran all the same || echo did not run); $(cat out)"
+}
+
 # The second Ctrl-C kills what the first one did not end.
 check_second_interrupt() {
     rm -f pid.* got
@@ -87,6 +153,24 @@ forwarded() {
 }
 check_usr1() { forwarded usr1 USR1; }
 check_usr2() { forwarded usr2 USR2; }
+# Both, where both come before the launcher looks.
+check_usr_both() {
+    rm -f pid.* got.* end
+    timeout -k 1 20 "$mesh" run -n 1 -- bash -c 'trap ": >got.1" USR1; trap ": >got.2" USR2; echo $$ >pid.0; while [ ! -e end ]; do sleep 0.05; done' >out 2>&1 &
+    local job=$! launcher
+    soon [ -s pid.0 ]
+    launcher=$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')
+    kill -STOP "$launcher"
+    soon state_is "$launcher" T
+    kill -USR1 "$launcher"
+    kill -USR2 "$launcher"
+    kill -CONT "$launcher"
+    soon [ -e got.1 ] && soon [ -e got.2 ]
+    say $? usr_both "the rank heard $(ls got.* 2>/dev/null | tr '\n' ' ')"
+    : >end
+    wait $job
+    rm -f end
+}
 check_quit() { forwarded quit QUIT; }
 
 # Ctrl-Z stops the ranks and then the launcher; fg lets both go on.
@@ -105,6 +189,47 @@ check_stop() {
     wait $job || ok=1
     rm -f end
     say $ok stop "after SIGTSTP: $seen (T: stopped)"
+}
+
+# Time that a job is stopped for is none of its time: an hour of it, as the launcher's clock has it.
+check_stopped_hour() {
+    cat >hour.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+static time_t ahead;
+int raise(int sig) {
+    int status = kill(getpid(), sig);
+    if (sig == SIGSTOP) ahead += 3600;
+    return status;
+}
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    int (*real)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(clock, t);
+    if (clock == CLOCK_MONOTONIC) t->tv_sec += ahead;
+    return status;
+}
+C
+    cc -shared -fPIC hour.c -o hour.so -ldl || return
+    rm -f pid.* got end
+    timeout -k 1 20 env LD_PRELOAD="$PWD/hour.so" "$mesh" run -n 1 --timeout 1800 --idle-timeout 900 -- env -u LD_PRELOAD \
+        bash -c 'trap ": >got" USR1; echo $$ >pid.0; while [ ! -e end ]; do sleep 0.05; done' >out 2>&1 &
+    local job=$! launcher status
+    soon [ -s pid.0 ]
+    launcher=$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')
+    kill -TSTP "$launcher"
+    soon state_is "$launcher" T
+    kill -CONT "$launcher"
+    kill -USR1 "$launcher" # it has looked at the clock when it passes this on
+    soon [ -e got ]
+    : >end
+    wait $job
+    status=$?
+    rm -f end
+    [ $status = 0 ]
+    say $? stopped_hour "status $status, $(cat out)"
 }
 
 check_stdin() {

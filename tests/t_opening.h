@@ -10,7 +10,7 @@ static void law_environment(const char *text) {
     static const char *const more[] = {
         "MPI_LOCALRANKID", "MPI_LOCALNRANKS",  "PMIX_NAMESPACE", "PMI_JOBID",  "TORCHELASTIC_RUN_ID",
         "MESH_TIMEOUT",    "MESH_SECRET_FILE", "MESH_TUNING",    "MESH_TRACE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MESH_OPEN_TIMEOUT"};
+        "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD"};
     char copy[512], *p, *equals;
     size_t i;
     clear_environment();
@@ -159,6 +159,14 @@ static void test_variables(void) {
     law_alone(__LINE__, "MESH_SOCKET_LANES=auto", NULL, NULL, &net);
     CHECK_INT(mesh_socket__of(&net.base)->lanes, MESH_SOCKET_AUTO);
     mesh_socket_close(&net);
+    law_alone(__LINE__, "MESH_PROGRESS_THREAD=1", NULL, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->threaded, 1);
+    mesh_socket_close(&net);
+    d.progress_thread = 1;
+    law_alone(__LINE__, "MESH_PROGRESS_THREAD=0", &d, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->threaded, 1);
+    mesh_socket_close(&net);
+    d.progress_thread = 0;
     law_alone(__LINE__, "MESH_SOCKET_LANES=shm", NULL, "MESH_SOCKET_LANES is \"shm\"", &net);
     d.lanes = 9;
     law_alone(__LINE__, "", &d, "desc.lanes is 9; it is MESH_SOCKET_AUTO, _TCP or _UNIX", &net);
@@ -336,6 +344,55 @@ static void test_addresses(void) {
     }
 }
 
+/* The number of a link is each host's own: of a link-local address it is what this rank has it as, of others what was written. */
+static void test_own_link(void) {
+    static const char *const text[] = {"fe80::1", "fe80::2:3", "2001:db8::1", "::1"};
+    struct sockaddr_in6 a;
+    struct sockaddr_storage *any = (struct sockaddr_storage *)calloc(1, sizeof *any);
+    int i, rank;
+    law_open(2, MESH_SOCKET_TCP);
+    law_impl(0)->master.ss_family = AF_INET6;
+    for (rank = 0; rank < 2; rank++)
+        for (i = 0; i < 4; i++) {
+            memset(&a, 0, sizeof a);
+            a.sin6_family = AF_INET6, a.sin6_scope_id = 3;
+            CHECK_INT(inet_pton(AF_INET6, text[i], &a.sin6_addr), 1);
+            memcpy(any, &a, sizeof a);
+            law_impl(1)->book[1].scope = i == 1 ? 0 : 7;
+            ((struct sockaddr_in6 *)(void *)&law_impl(0)->master)->sin6_scope_id = i == 1 ? 0 : 7;
+            mesh_socket__over_own_link(law_impl(rank), any);
+            memcpy(&a, any, sizeof a);
+            CHECK_INT(a.sin6_scope_id, i == 0 ? 7 : 3);
+        }
+    free(any);
+    law_close();
+}
+
+/* Of ranks that came by loopback, others are told the address at which rank 0 was reached. */
+static void test_outward(void) {
+    static const char *const was[] = {"127.0.0.1", "10.0.0.1", "::1", "2001:db8::1"}, *const by[] = {"10.7.7.7", "fe80::7"};
+    int i, k;
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 2; k++) {
+            int moves = (i == 0 && k == 0) || (i == 2 && k == 1);
+            mesh_socket__entry e = MESH_ZERO;
+            struct sockaddr_storage a = MESH_ZERO;
+            unsigned char before[16], want[16] = {0};
+            a.ss_family = k ? AF_INET6 : AF_INET;
+            CHECK_INT(inet_pton(a.ss_family, by[k], k ? (void *)&((struct sockaddr_in6 *)(void *)&a)->sin6_addr
+                                                      : (void *)&((struct sockaddr_in *)(void *)&a)->sin_addr),
+                      1);
+            if (k) ((struct sockaddr_in6 *)(void *)&a)->sin6_scope_id = 5;
+            e.family = i < 2 ? 4 : 6;
+            CHECK_INT(inet_pton(i < 2 ? AF_INET : AF_INET6, was[i], e.addr), 1);
+            memcpy(before, e.addr, 16);
+            CHECK_INT(inet_pton(a.ss_family, by[k], want), 1);
+            mesh_socket__entry_outward(&e, &a);
+            CHECK(!memcmp(e.addr, moves ? want : before, i < 2 ? 4 : 16));
+            CHECK_INT(e.scope, moves && k ? 5 : 0);
+        }
+}
+
 /* A rank's place on its host, by the launcher's word or by who else is there; ranks that share cores are crowded. */
 static void test_neighbours(void) {
     static const uint64_t hosts[4] = {5, 9, 5, 5};
@@ -358,6 +415,24 @@ static void test_neighbours(void) {
         CHECK_INT(law[i].net.local_rank, 7);
     }
     law_close();
+}
+
+/* A quota of cores counts where it is less than there are: a part of one is one. */
+static void test_quota(void) {
+    char path[] = "/tmp/mesh-law-XXXXXX", text[64];
+    uint64_t bits;
+    int i, cores;
+    if (!MESH__ENV_LINUX || !law_file(path, "max 100000\n", 11)) return;
+    failing_quota = path;
+    cores = mesh_env_cores(&bits);
+    for (i = 1; i <= 2 * cores + 1; i++) { /* halves of a core */
+        int want = (i + 1) / 2 < cores ? (i + 1) / 2 : cores;
+        snprintf(text, sizeof text, "%d 100000\n", 50000 * i);
+        law_file_again(path, text, strlen(text));
+        CHECK_INT(mesh_env_cores(&bits), want);
+    }
+    failing_quota = NULL;
+    unlink(path);
 }
 
 /* The limit of open files is raised as far as is needed and allowed, and never lowered. */
@@ -440,6 +515,17 @@ static void test_inherited(void) {
     CHECK_OK(mesh_socket_open(&net, &d, &err), err);
     CHECK_INT(mesh_socket_close(&net), MESH_OK);
     check_shut(&net.base);
+    CHECK(dup2(listen_loopback(AF_INET, &port), 99) == 99 && dup2(0, 98) == 98);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=99", &d, NULL, &net); /* another world's than the launcher's */
+    CHECK(fcntl(99, F_GETFD) >= 0 && getenv("MESH_LISTEN_FD"));
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=99", NULL, NULL, &net);
+    CHECK(fcntl(99, F_GETFD) < 0 && !getenv("MESH_LISTEN_FD")); /* nobody comes to a world of one */
+    mesh_socket_close(&net);
+    law_alone(__LINE__, "RANK=0 WORLD_SIZE=1 MESH_LISTEN_FD=98", NULL, NULL, &net);
+    CHECK(fcntl(98, F_GETFD) >= 0 && !getenv("MESH_LISTEN_FD"));
+    mesh_socket_close(&net);
+    close(98);
 }
 
 /* A rank that comes before rank 0 does tries again; the port of a connection that has just ended is free for rank 0. Somebody else on this
@@ -473,6 +559,115 @@ static void test_comes_first(void) {
     for (i = 0; i < 4; i++)
         if (comes_first()) return;
     test_fail(__FILE__, __LINE__, "rank 0 cannot listen where another connection has just ended: %s", law[0].err.text);
+}
+
+/* A rank that comes before rank 0 may be given the port that it goes to, and so be connected to itself: it is not rank 0, and keeps nobody from the port. */
+static int mirror_port, mirror_line[2], mirror_count;
+static void mirror_hook(void *ctx) {
+    struct sockaddr_in a = MESH_ZERO;
+    (void)ctx;
+    a.sin_family = AF_INET;
+    a.sin_port = htons((uint16_t)mirror_port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (mirror_count++)
+        CHECK(write(mirror_line[1], "x", 1) == 1); /* it tries again */
+    else
+        CHECK_INT(bind(failing_connects, (struct sockaddr *)(void *)&a, sizeof a), 0);
+}
+static int mirrored(void) {
+    failing_plan plan = MESH_ZERO;
+    mesh_socket net;
+    mesh_error err;
+    mesh_socket_desc d;
+    pid_t child;
+    int fd = listen_loopback(AF_INET, &mirror_port), status = -1;
+    mesh_status opened;
+    char c;
+    close(fd);
+    CHECK_INT(pipe(mirror_line), 0);
+    fflush(NULL);
+    if ((child = fork()) == 0) {
+        close(mirror_line[0]);
+        plan.kinds = FAIL_CONNECT, plan.at = 1, plan.times = 2, plan.hook = mirror_hook;
+        failing_now = &plan;
+        d = socket_desc(1, 2, mirror_port, 0);
+        CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+        mesh_socket_close(&net);
+        fflush(NULL);
+        _exit(test_failures ? 1 : 0);
+    }
+    close(mirror_line[1]);
+    CHECK(read(mirror_line[0], &c, 1) == 1);
+    close(mirror_line[0]);
+    d = socket_desc(0, 2, mirror_port, 0);
+    opened = test_failures ? MESH_ERR_STATE : mesh_socket_open(&net, &d, &err);
+    if (opened == MESH_ERR_TRANSPORT && strstr(err.text, "cannot listen")) { /* somebody else has it: once more */
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        return 0;
+    }
+    CHECK_INT(opened, MESH_OK);
+    if (opened == MESH_OK) mesh_socket_close(&net);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    return 1;
+}
+static void test_mirror(void) {
+    int i;
+    for (i = 0; i < 4; i++)
+        if (mirrored()) return;
+    test_fail(__FILE__, __LINE__, "rank 0 cannot listen where a connection to itself has been");
+}
+
+/* Of two addresses that rank 0's name has, one takes the connection and says nothing: the other one is tried in time. */
+static void two_addresses_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    mesh_socket net;
+    mesh_error err;
+    if (rank == 1) failing_also = *(const struct sockaddr_in *)ctx;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    mesh_socket_close(&net);
+}
+static void test_two_addresses(void) {
+    struct sockaddr_in silent = MESH_ZERO;
+    socklen_t length = sizeof silent;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    silent.sin_family = AF_INET;
+    silent.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(!bind(fd, (struct sockaddr *)(void *)&silent, sizeof silent) && !listen(fd, 16));
+    CHECK_INT(getsockname(fd, (struct sockaddr *)(void *)&silent, &length), 0);
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, two_addresses_rank, &silent);
+    close(mend_fd);
+    close(fd);
+}
+
+/* A name that is not known yet is asked for again, up to the deadline; then the text says what was the matter. */
+static void unknown_yet_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    failing_plan plan = MESH_ZERO;
+    mesh_socket net;
+    mesh_error err;
+    (void)ctx;
+    plan.kinds = FAIL_GETADDRINFO, plan.at = 1, plan.times = 3;
+    if (rank == 1) failing_now = &plan;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (rank == 1) CHECK_INT(plan.failed, 3);
+    mesh_socket_close(&net);
+    if (rank == 0) return;
+    plan.times = INT32_MAX;
+    plan.calls = plan.failed = 0;
+    d.open_timeout_ns = SECOND / 10;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TRANSPORT);
+    CHECK_HAS(err.text, "cannot resolve rank 0's address \"127.0.0.1\": ");
+    CHECK_HAS(err.text, gai_strerror(EAI_AGAIN));
+    CHECK(plan.failed > 1);
+    failing_now = NULL;
+}
+static void test_unknown_yet(void) {
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, unknown_yet_rank, NULL);
+    close(mend_fd);
 }
 
 /* Ranks that die on the way in: an allocation of this size, for the n-th time, is the last thing that they do; or it fails. */
@@ -691,9 +886,15 @@ static const test_case opening_tests[] = {
     {"sockets/hmac_lengths", test_hmac_lengths, 0},
     {"sockets/addresses", test_addresses, 0},
     {"sockets/neighbours", test_neighbours, 0},
+    {"sockets/quota", test_quota, 0},
+    {"sockets/outward", test_outward, 0},
+    {"sockets/own_link", test_own_link, 0},
     {"sockets/files", test_files, 0},
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},
+    {"sockets/mirror", test_mirror, 0},
+    {"sockets/two_addresses", test_two_addresses, 0},
+    {"sockets/unknown_yet", test_unknown_yet, 0},
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},
     {"sockets/stays", test_stays, 0},

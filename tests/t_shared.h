@@ -1039,7 +1039,97 @@ static void test_shared_beyond(void) {
     for (n = 2; n <= 5 && MESH_SOCKET__SHARES; n++) run_world_but(SHARED, n, shared_beyond_rank, NULL, n);
 }
 
+/* A program that locks all of its memory has what it uses, not all that it could. */
+static void shared_locked_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
+    struct rlimit files = {64 << 20, 64 << 20}; /* what there could be */
+    mesh_socket net;
+    struct stat file;
+    mesh_error err;
+    void *p = NULL;
+    (void)ctx;
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &files), 0);
+    CHECK_INT(mlockall(MCL_CURRENT | MCL_FUTURE), 0);
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (!net.impl) return;
+    CHECK(shared_of(&net.base) != NULL);
+    if (shared_of(&net.base)) {
+        CHECK_INT(fstat(shared_of(&net.base)->fd, &file), 0);
+        CHECK(file.st_blocks * 512 < 8 << 20);
+    }
+    CHECK_OK(mesh_alloc(&net.base, 1 << 20, &p, &err), err);
+    if (p) memset(p, rank, 1 << 20);
+    CHECK_OK(mesh_free(&net.base, p, &err), err);
+    mesh_socket_close(&net);
+}
+/* May this process lock so much? Asked in a child. */
+static int shared_may_lock(void) {
+    int status = -1, zero;
+    pid_t child = fork();
+    if (child == 0) {
+        zero = open("/dev/zero", O_RDWR);
+        _exit(mlockall(MCL_FUTURE) != 0 || mmap(NULL, 128 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0) == MAP_FAILED);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+static void test_shared_locked(void) {
+    if (!MESH_SOCKET__SHARES || TEST_SANITIZED) return; /* a sanitizer's memory is not to be locked */
+    if (!shared_may_lock()) {
+        fprintf(stderr, "    little memory may be locked: not tested\n");
+        return;
+    }
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(2, shared_locked_rank, NULL);
+    close(mend_fd);
+}
+
+/* A kernel that gives little memory before a signal takes it back gives much all the same. */
+static void shared_filled_rank(mesh_transport *t, void *ctx) {
+    enum { MUCH = 9 << 20 };
+    mesh_error err;
+    void *p = NULL;
+    (void)ctx;
+    failing_fill = 2 << 20;
+    CHECK_OK(mesh_alloc(t, MUCH, &p, &err), err);
+    if (shared_of(t) && p) CHECK(mesh_socket__shared_at(shared_of(t), p, MUCH) != 0);
+    if (p) memset(p, 1, MUCH);
+    CHECK_OK(mesh_free(t, p, &err), err);
+    failing_fill = 0;
+}
+static void test_shared_filled(void) {
+    enum { NOBODY = 2 }; /* processes in any case */
+    if (MESH_SOCKET__SHARES) run_world_but(SHARED, 2, shared_filled_rank, NULL, NOBODY);
+}
+
+/* Who has not passed memory on is named: the first of those that share. */
+static char shared_said[400];
+static void shared_hear(void *ctx, int level, const char *text) {
+    (void)ctx;
+    if (level == 1) snprintf(shared_said, sizeof shared_said, "%s", text);
+}
+static void shared_named_rank(int rank, void *ctx) {
+    mesh_socket_desc d = socket_desc(rank, 3, mend_port, mend_fd);
+    mesh_socket net;
+    mesh_error err;
+    (void)ctx;
+    if (rank == 0) d.lanes = MESH_SOCKET_UNIX; /* it shares nothing */
+    if (rank == 1) failing_rights = EPERM;
+    d.log = shared_hear;
+    CHECK_OK(mesh_socket_open(&net, &d, &err), err);
+    if (rank == 2) CHECK_HAS(shared_said, "no shared memory, so sockets: rank 1 is connected to over TCP");
+    mesh_socket_close(&net);
+}
+static void test_shared_named(void) {
+    if (!MESH_SOCKET__SHARES) return;
+    mend_fd = listen_loopback(AF_INET, &mend_port);
+    mend_processes(3, shared_named_rank, NULL);
+    close(mend_fd);
+}
+
 static const test_case shared_tests[] = {
+    {"shared/named", test_shared_named, 0},
+    {"shared/filled", test_shared_filled, 0},
+    {"shared/locked", test_shared_locked, 0},
     {"shared/rounds", test_shared_rounds, 60},
     {"shared/one_in_place", test_shared_one_in_place, 0},
     {"shared/calls", test_shared_calls, 0},         {"shared/lists", test_shared_lists, 0},

@@ -192,6 +192,12 @@ static void test_environment(void) {
     CHECK_INT(mesh__env_first_host("rack[7-8]", host, sizeof host), 0);
     CHECK_INT(mesh__env_first_host("rack[7]-n", host, sizeof host), 1);
     CHECK_INT(mesh__env_first_host("rack7", host, sizeof host), 1);
+    CHECK_INT(mesh__env_first_host("rack[1-2]node[3-4],x", host, sizeof host), 0);
+    CHECK_STR(host, "rack1node3");
+    CHECK_INT(mesh__env_first_host("a[1]b[2]c", host, sizeof host), 1);
+    CHECK_STR(host, "a1b2c");
+    CHECK_INT(mesh__env_first_host("a[1-2]b[3]", host, sizeof host), 0);
+    CHECK_INT(mesh__env_first_host("a[1-", host, sizeof host), 0);
     clear_environment();
 }
 

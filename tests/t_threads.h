@@ -268,7 +268,96 @@ static void helper_again_rank(mesh_transport *t, void *ctx) {
     if (*(int *)ctx == 2) mesh_recv_start(&c, NULL, (t->rank + 1) % t->size, &got, 1, MESH_I32, &r);
     if (*(int *)ctx == 2) mesh_comm_close(&c);
 }
+static void helper_await_waits(mesh_socket__helper *h) {
+    double end = test_now() + 20;
+    while (MESH__LOAD(&h->state) != MESH_SOCKET__WAITS && test_now() < end) test_sleep(0.001);
+    CHECK_INT(MESH__LOAD(&h->state), MESH_SOCKET__WAITS);
+}
+/* Rank 0 has sent more than the ring holds; then it only looks in once, and computes. What is left in it goes on, and so does what others ask:
+   rank 1 takes all of it before rank 0 calls anything again. */
+static void helper_heard_rank(mesh_transport *t, void *ctx) {
+    enum { TIMES = 200, BYTES = 1024 }; /* as many are copied, and more than three rings of them */
+    static unsigned char data[BYTES];
+    mesh_socket__helper *h = mesh_socket__of(t)->helper;
+    int i, bad = 0;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 60 * SECOND)) return;
+    if (t->rank == 1) mesh_socket__helper_stop(mesh_socket__of(t)); /* it would take what comes */
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    for (i = 0; i < TIMES; i++) {
+        memset(data, i, BYTES);
+        if (t->rank == 0) CHECK_OK(mesh_send(&c, NULL, 1, data, BYTES, MESH_U8), c.error);
+    }
+    if (t->rank == 0) {
+        helper_await_waits(h);
+        CHECK_INT(mesh_progress(t, 0), MESH_OK);
+        world_say(0);
+        world_await(1, 1);
+        helper_await_waits(h); /* it looks a second time soon, and no third */
+    } else {
+        world_await(0, 1);
+        for (i = 0; i < TIMES; i++) {
+            CHECK_OK(mesh_recv(&c, NULL, 0, data, BYTES, MESH_U8), c.error);
+            bad += data[0] != i || data[BYTES - 1] != i;
+        }
+        CHECK_INT(bad, 0);
+        world_say(1);
+    }
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    mesh_comm_close(&c);
+}
+/* A child that closes what it has from its parent has nothing of the thread's left, nor of its memory; the parent's goes on. */
+static int helper_owned;
+static void *helper_own(void *ctx, size_t n) { return (void)ctx, malloc(n); }
+static void helper_disown(void *ctx, void *p) {
+    (void)ctx;
+    helper_owned -= p == ctx;
+    free(p);
+}
+static void helper_forked_rank(mesh_transport *t, void *ctx) {
+    mesh_socket__impl *s = mesh_socket__of(t);
+    mesh_socket__helper *h = s->helper;
+    int fds[4], i, v = 1, sum = 0, status = -1;
+    pid_t child;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    CHECK_INT(mesh__enter(t, NULL, "fork"), MESH_OK); /* not in the middle of a turn of the thread's */
+    fds[0] = h->line[0], fds[1] = h->line[1], fds[2] = s->ended_fd[0], fds[3] = s->ended_fd[1];
+    if ((child = fork()) == 0) {
+        int bad = 0;
+        t->inside.depth = 0, t->inside.thread = 0;
+        t->allocator.alloc = helper_own, t->allocator.free = helper_disown, t->allocator.ctx = h;
+        helper_owned = 1;
+        bad |= mesh_socket_close(s->net) != MESH_OK ? 1 : 0;
+        for (i = 0; i < 4; i++) bad |= fcntl(fds[i], F_GETFD) >= 0 ? 2 : 0;
+        _exit(bad | (helper_owned ? 4 : 0));
+    }
+    mesh__leave(t);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+    CHECK_OK(mesh_all_reduce(&c, NULL, &v, &sum, 1, MESH_I32, MESH_SUM), c.error);
+    CHECK_INT(sum, t->size);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
 #endif
+static void test_helper_forked(void) {
+#if MESH_SOCKET__LINUX
+    world_threaded = 1;
+    run_world(TCP, 2, helper_forked_rank, NULL);
+    run_world(SHARED, 2, helper_forked_rank, NULL);
+    world_threaded = 0;
+#endif
+}
+static void test_helper_heard(void) {
+#if MESH_SOCKET__LINUX
+    world_threaded = 1;
+    run_world(TCP, 2, helper_heard_rank, NULL);
+    run_world(SHARED, 2, helper_heard_rank, NULL);
+    world_threaded = 0;
+#endif
+}
 static void test_helper(void) {
 #if MESH_SOCKET__LINUX
     int k;
@@ -290,6 +379,8 @@ static const test_case thread_tests[] = {
     {"threads/named", test_threads, 0},
     {"threads/hammer", test_threads_hammer, 0},
     {"threads/helper", test_helper, 0},
+    {"threads/heard", test_helper_heard, 0},
+    {"threads/forked", test_helper_forked, 0},
 };
 
 #endif

@@ -40,11 +40,20 @@ typedef struct input { /* what comes over stdin, a piece at a time for all who r
     char piece[PIECE];
 } input;
 
-static volatile sig_atomic_t caught, passed_on; /* a signal that ends the job; one that is only for the ranks */
-static int unwritten;                           /* what a rank printed could not be passed on: errno, said once */
-static int64_t give_up_ms; /* output that nobody takes is not waited for beyond this; 0: no end in sight */
+static volatile sig_atomic_t caught;  /* a signal that ends the job */
+static volatile sig_atomic_t news[7]; /* of signals_caught: those that are only for the ranks, and have come */
+static int unwritten;                 /* what a rank printed could not be passed on: errno, said once */
+static int unseen;                    /* how ranks ended is not known */
+static int64_t give_up_ms;            /* output that nobody takes is not waited for beyond this; 0: no end in sight */
 static void on_signal(int sig) { caught = sig; }
-static void on_news(int sig) { passed_on = sig; }
+/* What this process catches for its ranks: what ends the job, and what does not. */
+static const int signals_caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+enum { SIGNALS_END = 4, SIGNALS_CAUGHT = 7 };
+static void on_news(int sig) {
+    int i;
+    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++)
+        if (signals_caught[i] == sig) news[i] = 1;
+}
 static int64_t clock_ms(void) { return mesh_socket__clock() / 1000000; }
 
 static const char *signal_name(int sig) {
@@ -218,6 +227,23 @@ static int listen_here(int *port) {
     return fd;
 }
 
+static void caught_set(sigset_t *set) {
+    int i;
+    sigemptyset(set);
+    for (i = 0; i < SIGNALS_CAUGHT; i++) sigaddset(set, signals_caught[i]);
+}
+
+/* In a rank, before it is another program: what was sent to it meanwhile is not caught here. What is ignored stays so. */
+static void let_signals(void) {
+    struct sigaction was;
+    sigset_t set;
+    int i;
+    for (i = 0; i < SIGNALS_CAUGHT; i++)
+        if (!sigaction(signals_caught[i], NULL, &was) && was.sa_handler != SIG_IGN) signal(signals_caught[i], SIG_DFL);
+    caught_set(&set);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static void set_env(const char *name, long value) {
     char text[32];
     snprintf(text, sizeof text, "%ld", value);
@@ -281,6 +307,7 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     if (o->bind) bind_rank(r, o->ranks);
     if (o->share_gpu) setenv("CUDA_VISIBLE_DEVICES", "0", 0); /* else rank 1 of a host with several takes the next */
     if (o->share_gpu) share_gpu(j->host, r);
+    let_signals();
     execvp(command[0], command);
     fprintf(stderr, "mesh run: cannot run %s: %s\n", command[0], strerror(errno));
     _exit(127);
@@ -317,7 +344,15 @@ static int open_log(const run_options *o, int r, int which) {
 static int start_rank(const run_options *o, const run_world *j, rank *k, int r, char **command) {
     int pipes[2][2] = {{-1, -1}, {-1, -1}}, in[2] = {-1, -1}, i, reads = o->in == r || o->in == STDIN_ALL;
     pid_t launcher = getpid();
-    if (!private_pipe(pipes[0]) || !private_pipe(pipes[1]) || (reads && !private_pipe(in)) || (k->pid = fork()) < 0) {
+    sigset_t set;
+    k->pid = -1;
+    caught_set(&set); /* until the rank is there to get what comes */
+    if (private_pipe(pipes[0]) && private_pipe(pipes[1]) && (!reads || private_pipe(in))) {
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        if ((k->pid = fork()) == 0) child(o, j, r, in[0], pipes, command, launcher);
+        sigprocmask(SIG_UNBLOCK, &set, NULL);
+    }
+    if (k->pid < 0) {
         fprintf(stderr, "mesh run: rank %d cannot be started: %s\n", r, strerror(errno));
         for (i = 0; i < 2; i++) {
             if (in[i] >= 0) close(in[i]);
@@ -327,7 +362,6 @@ static int start_rank(const run_options *o, const run_world *j, rank *k, int r, 
         k->pid = 0;
         return 0;
     }
-    if (k->pid == 0) child(o, j, r, in[0], pipes, command, launcher);
     setpgid(k->pid, k->pid);
     k->running = 1;
     if (in[0] >= 0) {
@@ -433,30 +467,41 @@ static int describe_end(int r, int status, int64_t age_ms) {
 }
 
 static void catch_signals(void) {
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT}, news[] = {SIGUSR1, SIGUSR2, SIGTSTP};
     struct sigaction action, was;
-    size_t i;
+    sigset_t heard;
+    int i;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    for (i = 0; i < sizeof ends / sizeof ends[0]; i++) /* nohup's is ignored, by the ranks as well */
-        if (ends[i] != SIGHUP || (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN))
-            sigaction(ends[i], &action, NULL);
-    action.sa_handler = on_news;
-    for (i = 0; i < sizeof news / sizeof news[0]; i++) sigaction(news[i], &action, NULL);
+    for (i = 0; i < SIGNALS_CAUGHT; i++) { /* nohup's is ignored, by the ranks as well */
+        if (i == SIGNALS_END) action.sa_handler = on_news;
+        if (signals_caught[i] != SIGHUP || (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN))
+            sigaction(signals_caught[i], &action, NULL);
+    }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* who starts this may ignore it: then nobody would hear how the ranks end */
+    caught_set(&heard);       /* or block signals, which a rank would inherit too */
+    sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
-/* A signal for the ranks that does not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
-static void pass_on(const rank *ranks, int n) {
-    int sig = passed_on;
-    passed_on = 0;
-    if (sig != SIGTSTP) {
-        signal_all(ranks, n, sig);
-        return;
+/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on.
+   Returns how long that was, in ms, which is no time of the job's. */
+static int64_t pass_on(const rank *ranks, int n) {
+    int64_t stopped = 0, since;
+    int i;
+    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++) {
+        if (!news[i]) continue;
+        news[i] = 0;
+        if (signals_caught[i] != SIGTSTP) {
+            signal_all(ranks, n, signals_caught[i]);
+            continue;
+        }
+        signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
+        since = clock_ms();
+        raise(SIGSTOP);
+        stopped += clock_ms() - since;
+        signal_all(ranks, n, SIGCONT);
     }
-    signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
-    raise(SIGSTOP);
-    signal_all(ranks, n, SIGCONT);
+    return stopped;
 }
 
 /* Take in who has ended. Returns the one to blame, or -1: of those that end together one that a signal ended, for the others may have
@@ -472,6 +517,12 @@ static int reap(rank *ranks, int n, int *left) {
         --*left;
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
         if (worst < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(ranks[worst].status))) worst = i;
+    }
+    if (pid < 0 && errno == ECHILD && *left) {
+        fprintf(stderr, "mesh run: the ranks are gone, and the system does not say how they ended\n");
+        for (i = 0; i < n; i++) ranks[i].running = 0;
+        *left = 0;
+        unseen = 1;
     }
     return worst;
 }
@@ -504,7 +555,7 @@ static int is_owed(const rank *ranks, int n) {
 static int look_after(const run_options *o, rank *ranks, int started) {
     int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst;
     struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
-    int64_t start = clock_ms(), last_output = start, end_at = 0, now;
+    int64_t start = clock_ms(), last_output = start, end_at = 0, now, stopped;
     static input in;
     memset(&in, 0, sizeof in);
     in.open = 1;
@@ -548,7 +599,9 @@ static int look_after(const run_options *o, rank *ranks, int started) {
             end_at = now + HELP_MS;
         }
         if (worst >= 0 && !failed) failed = 1;
-        if (passed_on) pass_on(ranks, n);
+        stopped = pass_on(ranks, n);
+        start += stopped, last_output += stopped, now += stopped;
+        if (end_at) end_at += stopped;
         if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
@@ -579,7 +632,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
     }
     free(polls);
     if (!polls) return wrong("run", "no memory for the ranks", NULL);
-    return unwritten && !result ? 1 : result;
+    return (unwritten || unseen) && !result ? 1 : result;
 }
 
 /* What failed ranks have left running: told to end, and killed where it does not. */

@@ -87,16 +87,18 @@ MESH__RARE int mesh__env_int(const char *name, int *out, mesh_error *err) {
     return mesh__env_number(name, "number", out, err);
 }
 
-/* The first host of a Slurm node list: "gpu[03-05,9],x" is gpu03. Returns 1 if there is no other. */
+/* The first host of a Slurm node list: of "gpu[03-05,9],x" gpu03, of "rack[1-2]node[3-4]" rack1node3. Returns 1 if there is no other. */
 MESH__RARE int mesh__env_first_host(const char *list, char *out, size_t cap) {
     mesh__text t = mesh__text_on(out, cap);
     int only = 1;
-    for (; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
-    if (*list == '[') {
+    for (; *list && *list != ','; list += *list != 0) {
+        if (*list != '[') {
+            mesh__put_char(&t, *list);
+            continue;
+        }
         for (list++; mesh__is_digit(*list); list++) mesh__put_char(&t, *list);
-        only = *list == ']';
+        only &= *list == ']';
         while (*list && *list != ']') list++;
-        for (list += *list == ']'; *list && *list != ',' && *list != '['; list++) mesh__put_char(&t, *list);
     }
     return only && !*list;
 }
@@ -259,7 +261,7 @@ MESH_API int mesh_env_cores(uint64_t *bits) {
     if ((f = fopen("/sys/fs/cgroup/cpu.max", "re")) !=
         NULL) { /* "200000 100000": a quota of two cores; or "max 100000" */
         long quota, period;
-        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period + 1 < cores)
+        if (fscanf(f, "%ld %ld", &quota, &period) == 2 && period > 0 && (quota + period - 1) / period < cores)
             cores = (int)((quota + period - 1) / period);
         fclose(f);
     }

@@ -275,6 +275,16 @@ MESH__RARE void mesh_socket__sockaddr(const mesh_socket__entry *e, struct sockad
     }
 }
 
+/* A link-local address is reached over the link over which this rank and rank 0 have met: the book's number of it is another host's. */
+MESH__RARE void mesh_socket__over_own_link(const mesh_socket__impl *s, struct sockaddr_storage *a) {
+    const struct sockaddr_in6 *master = (const struct sockaddr_in6 *)(const void *)&s->master;
+    struct sockaddr_in6 *in = (struct sockaddr_in6 *)(void *)a;
+    uint32_t own = s->net->base.rank                 ? s->book[s->net->base.rank].scope
+                   : s->master.ss_family == AF_INET6 ? master->sin6_scope_id
+                                                     : 0;
+    if (own && a->ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&in->sin6_addr)) in->sin6_scope_id = own;
+}
+
 /* Begin a connection to a rank. Returns NULL with errno where it cannot even begin. */
 MESH__RARE mesh_socket__conn *mesh_socket__connect_to(mesh_socket__impl *s, const struct sockaddr *a, socklen_t length,
                                                       int rank) {
@@ -324,6 +334,7 @@ MESH__PRIVATE void mesh_socket__reach(mesh_socket__impl *s, int rank) {
         p->tried_unix = 1;
     }
     mesh_socket__sockaddr(e, &a, &length);
+    mesh_socket__over_own_link(s, &a);
     if (mesh_socket__connect_to(s, (struct sockaddr *)(void *)&a, length, rank)) return;
     if (errno == EAGAIN || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EADDRNOTAVAIL) {
         int64_t now = mesh_socket__clock();

@@ -31,6 +31,7 @@
 enum {
     MESH_SOCKET__AWAKE,
     MESH_SOCKET__WAITS, /* asleep until the descriptor is readable, or its time */
+    MESH_SOCKET__DOZES, /* the same, and not for long: calls are made, after which nobody rings for it */
     MESH_SOCKET__ASIDE  /* asleep because somebody is inside */
 };
 
@@ -40,7 +41,8 @@ struct mesh_socket__helper {
     mesh_socket__impl *s;
     pthread_t thread;
     int state, stop, line[2]; /* line: a pipe by which it is woken */
-    int64_t until;            /* WAITS: so long */
+    int called;               /* a call has had peers ring no more, and left nothing under way */
+    int64_t until;            /* WAITS, DOZES: so long */
 };
 
 MESH__PRIVATE void mesh_socket__helper_yield(void) { sched_yield(); }
@@ -51,14 +53,25 @@ MESH__PRIVATE void mesh_socket__helper_wake(mesh_transport *t) {
     (void)n;
 }
 
-/* The last who is inside leaves: has the thread to know? */
+/* Does nobody ring for this rank? Who works in shared memory sees what comes there, and has its peers spare themselves the bell. */
+MESH__PRIVATE int mesh_socket__helper_is_deaf(const mesh_socket__impl *s) {
+    return s->shared && !MESH_SOCKET__SEE(&mesh_socket__place_of(s->shared, s->shared->me)->asleep);
+}
+
+/* The last who is inside leaves: has the thread to know? Where nothing is under way there are still questions to answer, and bytes of what has ended
+   to pass on: then the thread listens again, and soon once more, so that of many calls only the first has to wake it. */
 MESH__PRIVATE int mesh_socket__helper_leaving(mesh_transport *t) {
     mesh_socket__helper *h = mesh_socket__of(t)->helper;
     mesh__engine *e = (mesh__engine *)t->engine;
     int state = MESH__LOAD(&h->state);
     int64_t wake;
     mesh_socket__tell_ended(t);
-    if (!e || !e->nactive || state == MESH_SOCKET__AWAKE) return 0;
+    if (!e || state == MESH_SOCKET__AWAKE) return 0;
+    if (!e->nactive) {
+        if (state == MESH_SOCKET__ASIDE || !mesh_socket__helper_is_deaf(h->s)) return 0;
+        h->called = 1;
+        return state == MESH_SOCKET__WAITS;
+    }
     if (state == MESH_SOCKET__ASIDE) return 1;
     return mesh_socket__arm(t, &wake) != MESH_OK || mesh__wake_at(e, wake) < MESH__LOAD(&h->until);
 }
@@ -67,7 +80,7 @@ MESH__PRIVATE void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, 
     struct pollfd f[2];
     char drained[64];
     f[0].fd = h->line[0];
-    f[1].fd = state == MESH_SOCKET__WAITS ? h->s->ready : -1;
+    f[1].fd = state == MESH_SOCKET__ASIDE ? -1 : h->s->ready;
     f[0].events = f[1].events = POLLIN;
     MESH__STORE(&h->state, state);
     if (!MESH__LOAD(&h->stop) && poll(f, 2, timeout_ms) > 0 && f[0].revents)
@@ -91,8 +104,9 @@ MESH__PRIVATE int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine 
         }
         if (mesh_socket__arm(t, &wake) != MESH_OK) continue;
         wake = mesh__wake_at(e, wake);
-        MESH__STORE(&h->until, wake);
         now = mesh__now(e);
+        if (h->called && wake > now + MESH_SOCKET__ASIDE_MS * 1000000) wake = now + MESH_SOCKET__ASIDE_MS * 1000000;
+        MESH__STORE(&h->until, wake);
         return wake == INT64_MAX                 ? -1
                : wake <= now                     ? 0
                : (wake - now) / 1000000 >= 60000 ? 60000
@@ -116,7 +130,8 @@ MESH__PRIVATE void *mesh_socket__helper_main(void *arg) {
             if (t->engine) {
                 timeout = mesh_socket__helper_turn(h, (mesh__engine *)t->engine);
                 mesh_socket__tell_ended(t);
-                state = MESH_SOCKET__WAITS;
+                state = h->called ? MESH_SOCKET__DOZES : MESH_SOCKET__WAITS;
+                h->called = 0;
                 MESH__STORE(&h->state, state); /* before others come in: who leaves arms again what it disarmed */
             }
             t->inside.depth = 0;
@@ -145,18 +160,24 @@ MESH__PRIVATE void mesh_socket__helper_free(mesh_socket__helper *h) {
     mesh_transport_free(&h->s->net->base, h);
 }
 
-MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
-    mesh_socket__helper *h = s->helper;
+/* There is no such thread any more, or never was in this process. */
+MESH__PRIVATE void mesh_socket__helper_forget(mesh_socket__impl *s) {
     mesh_transport *t = &s->net->base;
-    if (!h) return;
-    MESH__STORE(&h->stop, 1);
-    mesh_socket__helper_wake(t);
-    pthread_join(h->thread, NULL);
+    if (!s->helper) return;
     t->inside.helper = 0;
     t->inside.leaving = NULL;
     t->inside.wake = NULL;
+    mesh_socket__helper_free(s->helper);
     s->helper = NULL;
-    mesh_socket__helper_free(h);
+}
+
+MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) {
+    mesh_socket__helper *h = s->helper;
+    if (!h) return;
+    MESH__STORE(&h->stop, 1);
+    mesh_socket__helper_wake(&s->net->base);
+    pthread_join(h->thread, NULL);
+    mesh_socket__helper_forget(s);
 }
 
 MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
@@ -191,6 +212,7 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     return mesh__fail(err, MESH_ERR_TRANSPORT, t->rank, "mesh_socket_open: no progress thread: %s", strerror(error));
 }
 #else
+MESH__PRIVATE void mesh_socket__helper_forget(mesh_socket__impl *s) { (void)s; }
 MESH__PRIVATE void mesh_socket__helper_stop(mesh_socket__impl *s) { (void)s; }
 MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_error *err) {
     return mesh__fail(

@@ -58,33 +58,6 @@ MESH__RARE mesh_status mesh_socket__who(const mesh_socket_desc *d, mesh_env *w, 
 
 /* ---- // >>opening ---- */
 
-MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
-    struct addrinfo hints, *list = NULL;
-    char port[16];
-    int code;
-    mesh__text t = mesh__text_on(port, sizeof port);
-    mesh__put(&t, "%d", w->port);
-    memset(&hints, 0, sizeof hints);
-    hints.ai_family = AF_UNSPEC;
-    hints.ai_socktype = SOCK_STREAM;
-    code = getaddrinfo(w->address, port, &hints, &list);
-    if (code || !list)
-        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
-                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
-                          code ? gai_strerror(code) : "no address");
-    {
-        struct addrinfo *one;
-        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
-            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
-            s->address_len[s->naddresses++] = one->ai_addrlen;
-        }
-    }
-    s->master = s->address[0];
-    s->master_len = s->address_len[0];
-    freeaddrinfo(list);
-    return MESH_OK;
-}
-
 MESH__RARE void mesh_socket__set_port(struct sockaddr_storage *a, int port) {
     if (a->ss_family == AF_INET)
         ((struct sockaddr_in *)(void *)a)->sin_port = htons((uint16_t)port);
@@ -198,6 +171,65 @@ MESH__RARE int mesh_socket__names_loopback(const char *a) {
     return mesh__same(a, "localhost") || mesh__same(a, "::1") || !strncmp(a, "127.", 4);
 }
 
+/* A pause before trying again, each twice as long as the last. */
+MESH__RARE void mesh_socket__nap(int64_t *pause, int64_t most) {
+    struct timespec nap;
+    nap.tv_sec = 0;
+    nap.tv_nsec = (long)*pause;
+    nanosleep(&nap, NULL);
+    if (*pause < most) *pause *= 2;
+}
+
+/* Where rank 0 is. Its name may come to be known later than its host is: the others ask again. */
+MESH__RARE mesh_status mesh_socket__resolve(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
+    struct addrinfo hints, *list = NULL;
+    int64_t pause = 2000000;
+    char port[16];
+    int code;
+    mesh__text t = mesh__text_on(port, sizeof port);
+    mesh__put(&t, "%d", w->port);
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    while ((code = getaddrinfo(w->address, port, &hints, &list)) != 0 && s->net->base.rank &&
+           (code == EAI_AGAIN || code == EAI_NONAME) && mesh_socket__clock() < s->open_deadline) {
+        mesh__copy_text(s->last, sizeof s->last, gai_strerror(code));
+        mesh_socket__hint(s, w->address, w->port);
+        mesh_socket__nap(&pause, 500000000);
+    }
+    if (code || !list)
+        return mesh__fail(err, MESH_ERR_TRANSPORT, 0,
+                          "mesh_socket_open: cannot resolve rank 0's address \"%s\": %s; set MASTER_ADDR", w->address,
+                          code ? gai_strerror(code) : "no address");
+    {
+        struct addrinfo *one;
+        for (one = list; one && s->naddresses < 8; one = one->ai_next) {
+            memcpy(&s->address[s->naddresses], one->ai_addr, one->ai_addrlen);
+            s->address_len[s->naddresses++] = one->ai_addrlen;
+        }
+    }
+    s->master = s->address[0];
+    s->master_len = s->address_len[0];
+    freeaddrinfo(list);
+    return MESH_OK;
+}
+
+/* An address of loopback becomes this one, of the same family. */
+MESH__RARE void mesh_socket__entry_outward(mesh_socket__entry *e, const struct sockaddr_storage *a) {
+    const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)a;
+    struct sockaddr_storage its;
+    socklen_t length;
+    mesh_socket__sockaddr(e, &its, &length);
+    if (!e->family || its.ss_family != a->ss_family || !mesh_socket__is_loopback((struct sockaddr *)(void *)&its))
+        return;
+    if (a->ss_family == AF_INET) {
+        memcpy(e->addr, &((const struct sockaddr_in *)(const void *)a)->sin_addr, 4);
+        return;
+    }
+    memcpy(e->addr, &in->sin6_addr, 16);
+    e->scope = in->sin6_scope_id;
+}
+
 /* A rank that came by loopback is reached by other hosts at the address at which they reached rank 0. */
 MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     struct sockaddr_storage a;
@@ -205,11 +237,10 @@ MESH__RARE void mesh_socket__outward(mesh_socket__impl *s) {
     for (i = 1; i < s->net->base.size; i++) {
         socklen_t length = sizeof a;
         if (!s->peer[i].conn || s->book[i].host == s->book[0].host ||
-            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0 || a.ss_family != AF_INET)
+            getsockname(s->peer[i].conn->fd, (struct sockaddr *)(void *)&a, &length) != 0)
             continue;
         for (k = 1; k < s->net->base.size; k++)
-            if (s->book[k].host == s->book[0].host && s->book[k].family == 4 && s->book[k].addr[0] == 127)
-                memcpy(s->book[k].addr, &((struct sockaddr_in *)(void *)&a)->sin_addr, 4);
+            if (s->book[k].host == s->book[0].host) mesh_socket__entry_outward(&s->book[k], &a);
         return;
     }
 }
@@ -254,6 +285,17 @@ MESH__RARE mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int in
                           fd, strerror(errno));
     s->tcp_fd = fd;
     return MESH_OK;
+}
+
+/* Nobody comes to a world of one: what its launcher has it listen at is closed, and no child has it. */
+MESH__RARE void mesh_socket__decline(void) {
+    int fd = 0, listens = 0;
+    socklen_t length = sizeof listens;
+    mesh_error why;
+    if (mesh__env_number("MESH_LISTEN_FD", "number", &fd, &why) > 0 && fd > 2 &&
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens)
+        close(fd);
+    unsetenv("MESH_LISTEN_FD");
 }
 
 /* A rank that came and went before all had come. */
@@ -365,6 +407,18 @@ MESH__RARE void mesh_socket__move(mesh_socket__impl *s) {
         if (s->conn[i] == joined) mesh_socket__break(joined, MESH_SOCKET__GAVE_WAY); /* if it has not ended by itself */
 }
 
+/* While nobody listens there a connection within a host can be given the very port that it goes to: then TCP connects it to itself. */
+MESH__RARE int mesh_socket__is_mirror(int fd, const struct sockaddr_storage *mine, socklen_t length) {
+    struct sockaddr_storage theirs;
+    socklen_t other = sizeof theirs;
+    struct linger at_once = {1, 0}; /* nothing of it may keep rank 0 from listening there */
+    if (getpeername(fd, (struct sockaddr *)(void *)&theirs, &other) != 0 || other != length ||
+        memcmp(&theirs, mine, length) != 0)
+        return 0;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    return 1;
+}
+
 /* The connection to rank 0 stands, or has failed: its local address is the one the others can reach us at. */
 MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
     mesh_socket__conn *c = s->peer[0].coming;
@@ -376,6 +430,7 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
     mesh_status status;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &error_len);
     if (!error && getsockname(c->fd, (struct sockaddr *)(void *)&a, &length) != 0) error = errno;
+    if (!error && mesh_socket__is_mirror(c->fd, &a, length)) error = ECONNREFUSED;
     if (error) {
         mesh__copy_text(s->last, sizeof s->last, strerror(error));
         mesh_socket__conn_free(s, c);
@@ -398,10 +453,41 @@ MESH__RARE mesh_status mesh_socket__joining(mesh_socket__impl *s, const mesh_env
     return status;
 }
 
+/* This rank's way to rank 0, whose name may have several addresses. */
+typedef struct mesh_socket__way {
+    int64_t pause, patience, since; /* patience: with the attempt that began then */
+    int attempts;
+} mesh_socket__way;
+
+/* One more attempt, at the next address. */
+MESH__RARE void mesh_socket__approach(mesh_socket__impl *s, mesh_socket__way *way) {
+    int k = way->attempts % s->naddresses;
+    mesh_socket__conn *c;
+    if (way->attempts++) mesh_socket__nap(&way->pause, 100000000);
+    s->master = s->address[k];
+    s->master_len = s->address_len[k];
+    way->since = mesh_socket__clock();
+    c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
+    if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
+    if (!c && errno == ENOMEM) s->starved = 1;
+}
+
+/* An address where nobody answers does not keep this rank from the next one. Each that is given up gives the others longer: rank 0 may be waited for
+   at its port by who starts it, before it opens. */
+MESH__RARE void mesh_socket__turn_away(mesh_socket__impl *s, mesh_socket__way *way) {
+    mesh_socket__conn *c = s->peer[0].coming;
+    if (s->naddresses < 2 || !c || mesh_socket__clock() - way->since < way->patience) return;
+    way->patience *= 2;
+    mesh__copy_text(s->last, sizeof s->last, "no answer");
+    mesh_socket__conn_free(s, c);
+    if (s->tcp_fd >= 0) close(s->tcp_fd); /* where that one would have reached this rank */
+    s->tcp_fd = -1;
+    s->hears[0] = 0;
+}
+
 /* Every other rank: reach rank 0, listen where it was reached from, wait for the book. */
 MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh_env *w, mesh_error *err) {
-    int64_t pause = 2000000;
-    int attempts = 0, at = 0;
+    mesh_socket__way way = {2000000, INT64_C(2000000000), 0, 0};
     while (!s->have_book) {
         mesh_socket__peer *p = &s->peer[0];
         int64_t left =
@@ -430,21 +516,8 @@ MESH__RARE mesh_status mesh_socket__open_follow(mesh_socket__impl *s, const mesh
             return mesh__fail(err, MESH_ERR_PEER, 0,
                               "mesh_socket_open: rank 0 went away before all %d ranks had come%s%s", s->net->base.size,
                               s->last[0] ? ": " : "", s->last);
-        if (!p->conn && !p->coming) {
-            mesh_socket__conn *c;
-            if (attempts++) {
-                struct timespec nap;
-                nap.tv_sec = 0;
-                nap.tv_nsec = (long)pause;
-                nanosleep(&nap, NULL);
-                if (pause < 100000000) pause *= 2;
-            }
-            s->master = s->address[at % s->naddresses];
-            s->master_len = s->address_len[at++ % s->naddresses];
-            c = mesh_socket__connect_to(s, (struct sockaddr *)(void *)&s->master, s->master_len, 0);
-            if (!c) mesh__copy_text(s->last, sizeof s->last, strerror(errno));
-            if (!c && errno == ENOMEM) s->starved = 1;
-        }
+        mesh_socket__turn_away(s, &way);
+        if (!p->conn && !p->coming) mesh_socket__approach(s, &way);
         if (p->coming && p->coming->state == MESH_SOCKET__CONNECTING && s->tcp_fd < 0) {
             struct pollfd f;
             mesh_status status;
@@ -726,7 +799,7 @@ MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_s
     s->open_deadline = mesh_socket__clock() + allowed;
     s->hint_at = s->open_deadline - (allowed < INT64_C(10000000000) ? allowed / 2 : allowed - INT64_C(5000000000));
     s->threaded = desc->progress_thread;
-    mesh_socket__env_number("MESH_PROGRESS_THREAD", "number", &s->threaded, err, &bad);
+    if (!s->threaded) mesh_socket__env_number("MESH_PROGRESS_THREAD", "number", &s->threaded, err, &bad);
     if (bad) status = MESH_ERR_ARGUMENT;
     if (status == MESH_OK) status = mesh_socket__read_tuning(s, err);
     return status == MESH_OK ? mesh_socket__open_trace(s, err) : status;
@@ -860,10 +933,13 @@ MESH__RARE mesh_status mesh_socket__share_follow(mesh_socket__impl *s, int64_t d
         mapped = all && mesh_socket__map(h) && mesh_socket__hear_bell(s);
         if (mapped)
             mesh_socket__introduce(s);
+        else if (all)
+            mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s", strerror(errno));
         else
-            mesh_socket__log(s, 1, "mesh_socket: no shared memory, so sockets: %s",
-                             all ? strerror(errno)
-                                 : "rank 0 is connected to over TCP, or there are no descriptors left");
+            mesh_socket__log(
+                s, 1,
+                "mesh_socket: no shared memory, so sockets: rank %d is connected to over TCP, or there are no descriptors left",
+                lead);
         p->shares = MESH_SOCKET__SAYS_NOTHING;
         if (p->conn) mesh_socket__frame_send(s, p->conn, MESH_SOCKET__F_SHARED, 0, 0, (uint64_t)mapped, 0, NULL, 0);
         said = mesh_socket__said(s, lead, deadline);
@@ -946,6 +1022,7 @@ MESH_API mesh_status mesh_socket_open(mesh_socket *net, const mesh_socket_desc *
         return status;
     s = mesh_socket__of(&net->base);
     status = mesh_socket__configure(s, desc, err);
+    if (where.size == 1 && !desc->size) mesh_socket__decline();
     if (status == MESH_OK && where.size > 1) status = mesh_socket__join(s, desc, &where, err);
     if (status != MESH_OK) {
         mesh_socket__release(s);

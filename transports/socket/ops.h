@@ -356,6 +356,8 @@ MESH__PRIVATE void mesh_socket__release(mesh_socket__impl *s) {
     mesh_transport_free(t, s);
 }
 
+MESH__PRIVATE void mesh_socket__helper_forget(mesh_socket__impl *s);
+
 /* In a child of the process that opened it: descriptors and mappings go, nobody hears of it, and nothing that the parent has too changes. */
 MESH__RARE void mesh_socket__close_in_child(mesh_socket__impl *s) {
     int i;
@@ -365,6 +367,7 @@ MESH__RARE void mesh_socket__close_in_child(mesh_socket__impl *s) {
     s->ready = s->unix_fd = -1;
     s->trace = NULL;
     s->pulls = NULL;
+    mesh_socket__helper_forget(s);
     for (i = 0; i < s->nconns; i++) {
         s->conn[i]->rx_to = s->conn[i]->frame = NULL;
         s->conn[i]->rx_early = NULL;

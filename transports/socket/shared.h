@@ -293,7 +293,8 @@ MESH__RARE mesh_socket__shared *mesh_socket__shared_new(mesh_socket__impl *s, in
 }
 
 #if MESH_SOCKET__SHARES
-/* Map the file, where huge pages of it can be. */
+/* Map the file, where huge pages of it can be. In a program that locks its memory (mlockall) it is not locked, or all that it could hold would be there at
+   once; before it can be read nothing is. */
 MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     void *all, *p = MAP_FAILED;
     size_t before;
@@ -304,7 +305,8 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
         p = (unsigned char *)all + before;
         if (before) munmap(all, before);
         munmap((unsigned char *)p + h->nbytes, MESH_SOCKET__WIDE - before);
-        if (mmap(p, (size_t)h->nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED) {
+        if (mmap(p, (size_t)h->nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED ||
+            munlock(p, (size_t)h->nbytes) != 0 || mprotect(p, (size_t)h->nbytes, PROT_READ | PROT_WRITE) != 0) {
             munmap(p, (size_t)h->nbytes);
             p = MAP_FAILED;
         }
@@ -320,12 +322,17 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     return h->base != NULL;
 }
 
+/* A piece at a time: older kernels take back all that they have made when a signal comes, and with a timer's would never end. */
 MESH__PRIVATE int mesh_socket__fill(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    int error;
-    do {
-        error = posix_fallocate(h->fd, (off_t)at, (off_t)nbytes);
-    } while (error == EINTR);
-    return error;
+    while (nbytes) {
+        uint64_t piece = nbytes < MESH_SOCKET__WIDE ? nbytes : (uint64_t)MESH_SOCKET__WIDE;
+        int error = posix_fallocate(h->fd, (off_t)at, (off_t)piece);
+        if (error == EINTR) continue;
+        if (error) return error;
+        at += piece;
+        nbytes -= piece;
+    }
+    return 0;
 }
 
 /* Have huge pages, as far as the kernel gives them: each grows out of a small one. (For files without a name it has no other way, unless
