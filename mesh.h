@@ -41,6 +41,9 @@ ERRORS
 OPTIONS
     MESH_STATIC     every function static, for a library that keeps mesh.h to itself
     MESH_ASSERT(x)  our own invariants; default: assert where <assert.h> was included, else nothing
+    MESH_NO_SIMD    reductions by plain loops only: the same results
+    MESH_POSIX_ONLY  the socket transport without what Linux has beyond POSIX.1-2008: Unix sockets and TCP, no shared memory, no mesh_fd, no progress
+                    thread (asking for one is an error). Ranks with and without it make one world
     No macro changes the layout of a struct.
 
 BEHIND IT

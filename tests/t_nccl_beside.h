@@ -284,7 +284,7 @@ static void talk_rank(mesh_transport *t, void *ctx) {
     mesh_comm near, far;
     mesh_request r;
     cudaStream_t stream;
-    float *a, *b;
+    float *a, *b = NULL;
     (void)ctx;
     if (t->rank < 2 && !talk_pair(t, &near, 1)) return;
     if (t->rank != 1 && !talk_pair(t, &far, 2)) return;

@@ -561,6 +561,40 @@ static void test_comes_first(void) {
     test_fail(__FILE__, __LINE__, "rank 0 cannot listen where another connection has just ended: %s", law[0].err.text);
 }
 
+/* What a launcher has rank 0 listen at is for the world at that port; one that the description has elsewhere leaves it alone. */
+static int own_port(int elsewhere) {
+    int port, fd = listen_loopback(AF_INET, &port), i, other;
+    char text[16];
+    snprintf(text, sizeof text, "%d", fd);
+    if (elsewhere) {
+        other = listen_loopback(AF_INET, &port);
+        close(other);
+    }
+    setenv("MESH_LISTEN_FD", text, 1);
+    law_n = 2;
+    for (i = 0; i < 2; i++) {
+        law[i].desc = socket_desc(i, 2, port, 0);
+        law[i].desc.log = law_quiet;
+    }
+    for (i = 0; i < 2; i++) law_begin(i);
+    for (i = 0; i < 2; i++) law_end(i);
+    if (law[0].status == MESH_ERR_TRANSPORT && strstr(law[0].err.text, "cannot listen")) return close(fd), 0;
+    for (i = 0; i < 2; i++) CHECK_OK(law[i].status, law[i].err);
+    CHECK_INT(getenv("MESH_LISTEN_FD") != NULL, elsewhere);
+    law_close();
+    CHECK_INT(fcntl(fd, F_GETFD) >= 0, elsewhere);
+    if (elsewhere) close(fd);
+    unsetenv("MESH_LISTEN_FD");
+    return 1;
+}
+static void test_own_port(void) {
+    int i;
+    CHECK(own_port(0));
+    for (i = 0; i < 4; i++)
+        if (own_port(1)) return;
+    test_fail(__FILE__, __LINE__, "rank 0 cannot listen: %s", law[0].err.text);
+}
+
 /* A rank that comes before rank 0 may be given the port that it goes to, and so be connected to itself: it is not rank 0, and keeps nobody from the port. */
 static int mirror_port, mirror_line[2], mirror_count;
 static void mirror_hook(void *ctx) {
@@ -892,6 +926,7 @@ static const test_case opening_tests[] = {
     {"sockets/files", test_files, 0},
     {"sockets/inherited", test_inherited, 0},
     {"sockets/comes_first", test_comes_first, 0},
+    {"sockets/own_port", test_own_port, 0},
     {"sockets/mirror", test_mirror, 0},
     {"sockets/two_addresses", test_two_addresses, 0},
     {"sockets/unknown_yet", test_unknown_yet, 0},

@@ -307,6 +307,32 @@ static void helper_heard_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     mesh_comm_close(&c);
 }
+/* A list is waited for while the thread ends what it names: the sanitizer sees who looks outside the library's lock. */
+static void helper_lists_rank(mesh_transport *t, void *ctx) {
+    enum { LIST = 8, ROUNDS = 200 };
+    int v[LIST], sum[LIST], i, k;
+    mesh_request r[LIST + 1];
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
+    for (k = 0; k < ROUNDS; k++) {
+        memset(r, 0, sizeof r);
+        for (i = 0; i < LIST; i++) {
+            v[i] = k + i;
+            CHECK_OK(mesh_all_reduce_start(&c, NULL, &v[i], &sum[i], 1, MESH_I32, MESH_SUM, &r[i]), c.error);
+        }
+        CHECK_OK(mesh_wait_all(r, LIST + 1), c.error);
+        for (i = 0; i < LIST; i++) CHECK(!r[i].generation && sum[i] == (k + i) * t->size);
+    }
+    mesh_comm_close(&c);
+}
+static void test_helper_lists(void) {
+    world_threaded = 1;
+    run_world(TCP, 2, helper_lists_rank, NULL);
+    run_world(SHARED, 2, helper_lists_rank, NULL);
+    world_threaded = 0;
+}
+
 /* A child that closes what it has from its parent has nothing of the thread's left, nor of its memory; the parent's goes on. */
 static int helper_owned;
 static void *helper_own(void *ctx, size_t n) { return (void)ctx, malloc(n); }
@@ -379,6 +405,7 @@ static const test_case thread_tests[] = {
     {"threads/named", test_threads, 0},
     {"threads/hammer", test_threads_hammer, 0},
     {"threads/helper", test_helper, 0},
+    {"threads/lists", test_helper_lists, 0},
     {"threads/heard", test_helper_heard, 0},
     {"threads/forked", test_helper_forked, 0},
 };

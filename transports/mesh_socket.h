@@ -25,7 +25,8 @@ WHO AM I
         SLURM_PROCID SLURM_NTASKS SLURM_LOCALID                 srun; rank 0's host is the first of SLURM_STEP_NODELIST
     MASTER_ADDR is 127.0.0.1 where nothing says otherwise. The port is MESH_PORT, else MASTER_PORT, else one made of the job's name
     where the launcher gives it one, else 29400. With TORCHELASTIC_USE_AGENT_STORE=True torchrun's agent holds MASTER_PORT itself: MASTER_PORT + 1 is used.
-    MESH_LISTEN_FD: a listening socket that rank 0 inherits (from `mesh run`), so that no port can be taken in between.
+    MESH_LISTEN_FD: a listening socket that rank 0 inherits (from `mesh run`), so that no port can be taken in between. A desc.port that is not its
+    port is another world's, which leaves it alone.
 
 CONCEPTS
     rendezvous  Every rank connects to rank 0, which hands out the address book. Other connections are opened when first used, one
@@ -46,7 +47,8 @@ CONCEPTS
                 that they open with it, or with one that has; clocks that drift apart later do so in the trace.
     thread      desc.progress_thread: a thread that lets what was started go on while the program computes, answers other ranks and finds lost ones
                 and deadlines. It works in short turns and steps aside for any caller; still one thread of the program's at a time is in
-                the library. User ops and mesh_transport.trace may run on it. Linux; with glibc before 2.34 define MESH_SOCKET_THREADS,
+                the library. User ops and mesh_transport.trace may run on it. It works until mesh_socket_close, also while main returns: what it uses
+                (mesh_socket, mesh_comm) must not stand in main's frame then. Linux; with glibc before 2.34 define MESH_SOCKET_THREADS,
                 and link with -lpthread.
     MESH_TIMEOUT  Seconds that an operation may take, for comms whose description says none.
     MESH_OPEN_TIMEOUT  Seconds until every rank has come. After 5 s it is logged who has not.
@@ -79,7 +81,7 @@ typedef struct mesh_socket_desc {
     int insecure;        /* 1: go beyond loopback without a secret */
     int lanes; /* MESH_SOCKET_TCP: TCP even on one host; MESH_SOCKET_UNIX: no shared memory; 0: MESH_SOCKET_LANES (auto, unix, tcp) */
     int64_t open_timeout_ns; /* until every rank has come; 0: MESH_OPEN_TIMEOUT (seconds), else 60 s */
-    int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, else its own */
+    int listen_fd;           /* above 0: rank 0's listening socket; 0: MESH_LISTEN_FD, where that is at `port`, else its own */
     int progress_thread; /* 1: what was started goes on while the program computes; 0: MESH_PROGRESS_THREAD, else not */
     mesh_allocator allocator;
     mesh_log log; /* NULL: warnings go to stderr */

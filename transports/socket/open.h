@@ -263,6 +263,15 @@ MESH__RARE int mesh_socket__is_here(const struct sockaddr_storage *a, socklen_t 
     return here;
 }
 
+/* Is this socket bound to that port? */
+MESH__RARE int mesh_socket__is_at(int fd, int port) {
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (getsockname(fd, (struct sockaddr *)(void *)&bound, &length)) return 0;
+    if (bound.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)(void *)&bound)->sin6_port) == port;
+    return bound.ss_family == AF_INET && ntohs(((struct sockaddr_in *)(void *)&bound)->sin_port) == port;
+}
+
 /* Is this descriptor one that rank 0 can wait at? */
 MESH__RARE mesh_status mesh_socket__inherit(mesh_socket__impl *s, int fd, int insecure, mesh_error *err) {
     struct sockaddr_storage bound;
@@ -1001,8 +1010,11 @@ MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket
         inherited = desc->listen_fd;
     else if (where->rank == 0)
         mesh_socket__env_number("MESH_LISTEN_FD", "number", &inherited, err, &bad);
-    unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
     if (bad) return MESH_ERR_ARGUMENT;
+    if (desc->port && desc->listen_fd <= 0 && (where->rank || !mesh_socket__is_at(inherited, desc->port)))
+        inherited = 0; /* another world's */
+    else
+        unsetenv("MESH_LISTEN_FD"); /* it serves once, and no child */
     mesh_socket__listen_unix(s);
     return where->rank == 0 ? mesh_socket__open_lead(s, where, inherited, desc->insecure, err)
                             : mesh_socket__open_follow(s, where, err);

@@ -275,14 +275,15 @@ MESH__PRIVATE void mesh_socket__wipe(void *p, size_t n) {
 /* A page that a child of this process finds empty: by it every call knows where it is. */
 MESH__RARE void mesh_socket__alive_make(mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX && defined(SYS_madvise)
-    enum { WIPE_ON_FORK = 18 }; /* MADV_WIPEONFORK, of Linux 4.14, which strict C hides */
+    enum { MESH_SOCKET__WIPE_ON_FORK = 18 }; /* MADV_WIPEONFORK, of Linux 4.14, which strict C hides */
     long bytes = sysconf(_SC_PAGESIZE);
     size_t page = bytes > 0 ? (size_t)bytes : 0;
     unsigned char *at;
     if (!page || (s->alive = mesh_transport_alloc(&s->net->base, 2 * page)) == NULL) return;
     at = (unsigned char *)s->alive + (page - (uintptr_t)s->alive % page) % page;
     memset(at, 1, page);
-    if (syscall(SYS_madvise, (long)(uintptr_t)at, (long)page, (long)WIPE_ON_FORK) == 0) s->net->base.inside.alive = at;
+    if (syscall(SYS_madvise, (long)(uintptr_t)at, (long)page, (long)MESH_SOCKET__WIPE_ON_FORK) == 0)
+        s->net->base.inside.alive = at;
 #else
     (void)s;
 #endif
@@ -290,9 +291,9 @@ MESH__RARE void mesh_socket__alive_make(mesh_socket__impl *s) {
 
 MESH__RARE void mesh_socket__alive_free(mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX && defined(SYS_madvise)
-    enum { KEEP_ON_FORK = 19 };
+    enum { MESH_SOCKET__KEEP_ON_FORK = 19 };
     const unsigned char *at = s->net->base.inside.alive;
-    if (at) syscall(SYS_madvise, (long)(uintptr_t)at, sysconf(_SC_PAGESIZE), (long)KEEP_ON_FORK);
+    if (at) syscall(SYS_madvise, (long)(uintptr_t)at, sysconf(_SC_PAGESIZE), (long)MESH_SOCKET__KEEP_ON_FORK);
 #endif
     s->net->base.inside.alive = NULL;
     mesh_transport_free(&s->net->base, s->alive);

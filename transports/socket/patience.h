@@ -84,16 +84,16 @@ MESH__PRIVATE int64_t mesh_socket__yield(void) {
    that never sleep for long: here each goes to a core of its own. It is bound to none. */
 MESH__RARE void mesh_socket__spread(const mesh_socket__impl *s) {
 #if MESH_SOCKET__LINUX && defined(SYS_sched_setaffinity)
-    enum { BITS = 8 * (int)sizeof(unsigned long), CORES = 4096 };
-    unsigned long allowed[CORES / BITS], one[CORES / BITS];
+    enum { MESH_SOCKET__BITS = 8 * (int)sizeof(unsigned long), MESH_SOCKET__CORES = 4096 };
+    unsigned long allowed[MESH_SOCKET__CORES / MESH_SOCKET__BITS], one[MESH_SOCKET__CORES / MESH_SOCKET__BITS];
     long bytes = syscall(SYS_sched_getaffinity, 0L, (long)sizeof allowed, allowed), status;
     int i, n = 0, mine;
-    for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / BITS] >> i % BITS & 1);
+    for (i = 0; i < 8 * bytes; i++) n += (int)(allowed[i / MESH_SOCKET__BITS] >> i % MESH_SOCKET__BITS & 1);
     if (n < 2) return;
     mine = s->near <= n ? (int)((int64_t)s->place * n / s->near) : s->place % n;
-    for (i = 0; !(allowed[i / BITS] >> i % BITS & 1) || mine--;) i++;
+    for (i = 0; !(allowed[i / MESH_SOCKET__BITS] >> i % MESH_SOCKET__BITS & 1) || mine--;) i++;
     memset(one, 0, sizeof one);
-    one[i / BITS] = 1UL << i % BITS;
+    one[i / MESH_SOCKET__BITS] = 1UL << i % MESH_SOCKET__BITS;
     status = syscall(SYS_sched_setaffinity, 0L, bytes, one);
     status |= syscall(SYS_sched_setaffinity, 0L, bytes, allowed);
     (void)status;
@@ -128,14 +128,17 @@ MESH__RARE void mesh_socket__read_proc(unsigned process, const char *name, char 
 enum { MESH_SOCKET__ASLEEP = -1, MESH_SOCKET__UNTOLD = -2 };
 MESH__RARE int mesh_socket__core_of(unsigned process) {
 #if MESH_SOCKET__LINUX
-    enum { STATE = 3, PROCESSOR = 39 }; /* proc(5) counts its fields from 1; the second may hold anything */
+    enum {
+        MESH_SOCKET__STATE = 3,
+        MESH_SOCKET__PROCESSOR = 39
+    }; /* proc(5) counts its fields from 1; the second may hold anything */
     char text[1024], *p;
     int field, core = 0;
     mesh_socket__read_proc(process, "stat", text, sizeof text);
     p = strrchr(text, ')');
     if (!p || !p[1]) return MESH_SOCKET__UNTOLD;
     if (p[2] != 'R') return MESH_SOCKET__ASLEEP;
-    for (field = STATE - 1; field < PROCESSOR; field++)
+    for (field = MESH_SOCKET__STATE - 1; field < MESH_SOCKET__PROCESSOR; field++)
         if ((p = strchr(p + 1, ' ')) == NULL) return MESH_SOCKET__UNTOLD;
     for (p++; *p >= '0' && *p <= '9' && core < 1 << 20; p++) core = core * 10 + (*p - '0');
     return core;

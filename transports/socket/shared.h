@@ -313,10 +313,10 @@ MESH__RARE int mesh_socket__map(mesh_socket__shared *h) {
     }
     h->base = p == MAP_FAILED ? NULL : (unsigned char *)p;
     if (h->base) { /* a core has this rank's memory, not everybody's; MADV_DONTDUMP and _DODUMP, which strict C hides */
-        enum { DONTDUMP = 16, DODUMP = 17 };
+        enum { MESH_SOCKET__DONTDUMP = 16, MESH_SOCKET__DODUMP = 17 };
         unsigned char *own = h->base + mesh_socket__heap_at(h, h->me);
-        long status = syscall(SYS_madvise, (long)(uintptr_t)p, (long)h->nbytes, (long)DONTDUMP);
-        status |= syscall(SYS_madvise, (long)(uintptr_t)own, (long)h->heap, (long)DODUMP);
+        long status = syscall(SYS_madvise, (long)(uintptr_t)p, (long)h->nbytes, (long)MESH_SOCKET__DONTDUMP);
+        status |= syscall(SYS_madvise, (long)(uintptr_t)own, (long)h->heap, (long)MESH_SOCKET__DODUMP);
         (void)status;
     }
     return h->base != NULL;
@@ -338,13 +338,15 @@ MESH__PRIVATE int mesh_socket__fill(const mesh_socket__shared *h, uint64_t at, u
 /* Have huge pages, as far as the kernel gives them: each grows out of a small one. (For files without a name it has no other way, unless
    shmem_enabled is set.) */
 MESH__PRIVATE void mesh_socket__widen_pages(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    enum { COLLAPSE = 25 }; /* MADV_COLLAPSE, of Linux 6.1 */
+    enum { MESH_SOCKET__COLLAPSE = 25 }; /* MADV_COLLAPSE, of Linux 6.1 */
     uint64_t end = (at + nbytes) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
     at = (at + MESH_SOCKET__WIDE - 1) / MESH_SOCKET__WIDE * MESH_SOCKET__WIDE;
     for (; at < end; at += MESH_SOCKET__WIDE) {
         if (mesh_socket__fill(h, at, MESH_SOCKET__PAGE) != 0) return;
         h->base[at] = 0;
-        if (syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)MESH_SOCKET__WIDE, (long)COLLAPSE) != 0) return;
+        if (syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)MESH_SOCKET__WIDE,
+                    (long)MESH_SOCKET__COLLAPSE) != 0)
+            return;
     }
 }
 
@@ -356,20 +358,20 @@ MESH__PRIVATE int mesh_socket__back(const mesh_socket__shared *h, uint64_t at, u
 
 /* Give pages back. */
 MESH__PRIVATE void mesh_socket__unback(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    enum { REMOVE = 9 }; /* MADV_REMOVE, which strict C hides */
-    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)REMOVE);
+    enum { MESH_SOCKET__REMOVE = 9 }; /* MADV_REMOVE, which strict C hides */
+    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)MESH_SOCKET__REMOVE);
     (void)status;
 }
 
 /* Put memory of this process's own, with the same contents, in the place of the file's. Pages are whole. */
 MESH__RARE int mesh_socket__own(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    enum { MAYMOVE_FIXED = 3 }; /* of mremap, which strict C hides */
+    enum { MESH_SOCKET__MAYMOVE_FIXED = 3 }; /* of mremap, which strict C hides */
     int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
     void *p = zero < 0 ? MAP_FAILED : mmap(NULL, (size_t)nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0);
     if (zero >= 0) close(zero);
     if (p == MAP_FAILED) return 0;
     memcpy(p, h->base + at, (size_t)nbytes);
-    if (syscall(SYS_mremap, (long)(uintptr_t)p, (long)nbytes, (long)nbytes, (long)MAYMOVE_FIXED,
+    if (syscall(SYS_mremap, (long)(uintptr_t)p, (long)nbytes, (long)nbytes, (long)MESH_SOCKET__MAYMOVE_FIXED,
                 (long)(uintptr_t)(h->base + at)) != -1)
         return 1;
     munmap(p, (size_t)nbytes);
@@ -378,11 +380,11 @@ MESH__RARE int mesh_socket__own(const mesh_socket__shared *h, uint64_t at, uint6
 
 /* Give back memory of the process's own, and what the file has in its place. */
 MESH__RARE void mesh_socket__drop(const mesh_socket__shared *h, uint64_t at, uint64_t nbytes) {
-    enum { DONTNEED = 4, PUNCH_HOLE_KEEP_SIZE = 3 };
-    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)DONTNEED);
+    enum { MESH_SOCKET__DONTNEED = 4, MESH_SOCKET__PUNCH_HOLE_KEEP_SIZE = 3 };
+    long status = syscall(SYS_madvise, (long)(uintptr_t)(h->base + at), (long)nbytes, (long)MESH_SOCKET__DONTNEED);
 #if defined(SYS_fallocate)
     if (sizeof(long) == 8)
-        status |= syscall(SYS_fallocate, (long)h->fd, (long)PUNCH_HOLE_KEEP_SIZE, (long)at, (long)nbytes);
+        status |= syscall(SYS_fallocate, (long)h->fd, (long)MESH_SOCKET__PUNCH_HOLE_KEEP_SIZE, (long)at, (long)nbytes);
 #endif
     (void)status;
 }
