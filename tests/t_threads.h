@@ -309,13 +309,13 @@ static void helper_heard_rank(mesh_transport *t, void *ctx) {
 }
 /* A list is waited for while the thread ends what it names: the sanitizer sees who looks outside the library's lock. */
 static void helper_lists_rank(mesh_transport *t, void *ctx) {
-    enum { LIST = 8, ROUNDS = 200 };
+    enum { LIST = 8, TIMES = 200 };
     int v[LIST], sum[LIST], i, k;
     mesh_request r[LIST + 1];
     mesh_comm c;
     (void)ctx;
     if (!open_comm(t, &c, "x=-1", NULL, 60 * SECOND)) return;
-    for (k = 0; k < ROUNDS; k++) {
+    for (k = 0; k < TIMES; k++) {
         memset(r, 0, sizeof r);
         for (i = 0; i < LIST; i++) {
             v[i] = k + i;
@@ -327,10 +327,12 @@ static void helper_lists_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 static void test_helper_lists(void) {
+#if MESH_SOCKET__LINUX
     world_threaded = 1;
     run_world(TCP, 2, helper_lists_rank, NULL);
     run_world(SHARED, 2, helper_lists_rank, NULL);
     world_threaded = 0;
+#endif
 }
 
 /* A child that closes what it has from its parent has nothing of the thread's left, nor of its memory; the parent's goes on. */
