@@ -633,8 +633,8 @@ static void test_gossip(void) {
             for (i = 0; i < (int)sizeof say; i++)
                 say[i] = k % 3 == 0 ? 0 : k % 3 == 1 ? 0xff : (unsigned char)random_next(&rng);
             rogue_le(say, kind, 4);
-            if (kind == 11) { /* why a comm fails that is not open */
-                rogue_le(say, 1000, 4);
+            if (kind == 11) { /* why a comm fails that is not open, or that the rogue is not in */
+                rogue_le(say, k % 2 ? 1000 : (uint32_t)gossip_id, 4);
                 rogue_le(say + 12, k % 4, 4);
             }
             rogue_frame(scene.fd, W_CONTROL, 0, 0, kind == 11 ? MESH_EVENT_ABORT : MESH_EVENT_MESSAGE, 0, say, n);
@@ -652,8 +652,8 @@ static void test_gossip(void) {
     honest_down();
 }
 
-/* Why a comm fails, in a rogue's words: the status is one that there is, the rank too, and the text goes no further than its buffer. */
-static void test_abort(void) {
+/* Why a comm fails, in the words of one of its ranks: the status is one that there is, the rank too, and the text goes no further than its buffer. */
+static void abort_rank(mesh_transport *t, void *ctx) {
     static const struct {
         int status, rank, want, named;
     } wild[] = {{0, 1, MESH_ERR_PEER, 1},        {1, 1, MESH_ERR_PEER, 1},
@@ -663,30 +663,33 @@ static void test_abort(void) {
                 {-7, 3, MESH_ERR_PEER, 2},       {-6, INT_MIN, MESH_ERR_TIMEOUT, 2}};
     size_t i;
     int k;
+    (void)ctx;
     for (i = 0; i < sizeof wild / sizeof wild[0]; i++) {
         unsigned char say[MESH_CONTROL_BYTES];
-        gossip_start();
+        mesh_comm c, all;
+        if (!open_comm(t, &all, "x=3", NULL, 60 * SECOND) || !open_comm(t, &c, "x=3", NULL, 60 * SECOND)) return;
         memset(say, 'a', sizeof say);
         memset(say, 0, MESH__ABORT_HEAD);
-        rogue_le(say, (uint32_t)gossip_id, 4);
-        rogue_le(say + 4, (uint32_t)wild[i].status, 4);
-        rogue_le(say + 8, (uint32_t)wild[i].rank, 4);
-        rogue_frame(scene.fd, W_CONTROL, 0, 0, MESH_EVENT_ABORT, 0, say, sizeof say);
-        for (k = 0; k < 2; k++) pthread_join(gossip[k].thread, NULL);
-        for (k = 0; k < 2; k++) {
-            const mesh_error *e = &gossip[k].comm.error;
-            if (gossip[k].status != wild[i].want || e->status != wild[i].want || e->rank != wild[i].named)
-                test_fail(__FILE__, __LINE__, "%d of rank %d: rank %d has %d, %d of rank %d: %.60s", wild[i].status,
-                          wild[i].rank, k, gossip[k].status, e->status, e->rank, e->text);
-            CHECK_HAS(e->text, "rank 2 failed: aaaaa");
-            CHECK(strlen(e->text) < sizeof e->text);
-            mesh_comm_close(&gossip[k].comm);
+        mesh__put32(say, c.id);
+        mesh__put32(say + 4, (uint32_t)wild[i].status);
+        mesh__put32(say + 8, (uint32_t)wild[i].rank);
+        for (k = 0; k < 2 && t->rank == 2; k++)
+            CHECK_INT(t->ops->control_send(t, k, MESH_EVENT_ABORT, say, sizeof say), MESH_OK);
+        if (t->rank < 2) {
+            CHECK_INT(mesh_barrier(&c, NULL), wild[i].want);
+            CHECK_INT(c.error.status, wild[i].want);
+            CHECK_INT(c.error.rank, wild[i].named);
+            CHECK_HAS(c.error.text, "rank 2 failed: aaaaa");
+            CHECK(strlen(c.error.text) < sizeof c.error.text);
         }
-        honest[0].still = honest[1].still = 0;
-        honest_message(__LINE__, 0, 1, 1000);
-        close(scene.fd);
-        honest_down();
+        CHECK_OK(mesh_barrier(&all, NULL), all.error);
+        mesh_comm_close(&c);
+        mesh_comm_close(&all);
     }
+}
+static void test_abort(void) {
+    run_world(SIM, 3, abort_rank, NULL);
+    run_world(TCP, 3, abort_rank, NULL);
 }
 
 /* Calls in dispute that nobody made, and comms that a stranger to them has closed: an error that there is, or none. */
