@@ -99,7 +99,7 @@ MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, cons
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
 /* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one, for which the first rank has the comm's deadline. Its place among the comm's collectives is the same on every rank. Where the
-   comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
+   comm has failed or was closed (and another may be open in its place, which is asked nothing: STATE) it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
    for other saves; these make no checkpoint. */
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);
 
