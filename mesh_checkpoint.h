@@ -30,7 +30,8 @@ ERRORS
     They are alike on every rank of the comm, which they leave as it was: training goes on. err.rank is the first rank that has one; the text is in comm->error.
         ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
         STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays; but
-                   where only the last fsync was refused the new one is in its place, as the text says
+                   where only the last fsync was refused the new one is in its place, as the text says. Files of a first rank that is
+                   lost in the very commit may stay until the next save, named by no index
                    On GPUs: the caller's stream is being captured
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it

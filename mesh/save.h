@@ -656,6 +656,14 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
     if (s->made_folder) rmdir(s->folder); /* if nothing else is in it */
 }
 
+/* The same of a rank that has no part any more in what makes a save a checkpoint, which nobody can do without it. The first rank may be gone: each removes what that
+   has made or may have; of such names are this save's files alone. */
+MESH__PRIVATE void mesh__files_unmake_all(mesh__save *s) {
+    s->made = s->catalog.nfiles;
+    s->marked = s->made > 0; /* its name is known, as are theirs */
+    mesh__files_unmake(s);
+}
+
 /* The thread, or where there is none the same here. */
 MESH__PRIVATE void mesh__save_launch(mesh__save *s) {
     sigset_t all, before;
@@ -794,7 +802,10 @@ MESH__PRIVATE mesh_status mesh__save_start_inside(mesh_comm *c, const char *fold
     met = mesh__agree(c, function, status, &why);
     if (met == MESH_OK) met = mesh__save_prepare(c, s, function, list, n, d ? d->file_bytes : 0);
     if (met != MESH_OK) {
-        if (s) mesh__files_unmake(s);
+        if (s && c->failed)
+            mesh__files_unmake_all(s);
+        else if (s)
+            mesh__files_unmake(s);
         mesh__save_free(s);
         return met;
     }
@@ -883,6 +894,7 @@ MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, co
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
+    if (status != MESH_OK && (c->failed || !mesh__save_is_of(c, s))) mesh__files_unmake_all(s);
     if (status == MESH_OK) status = mesh__host_xor(c, s->sum, (size_t)files);
     if (status == MESH_OK) {
         mesh_status committed = s->first ? mesh__commit(s, &why) : MESH_OK;
