@@ -335,11 +335,55 @@ static void test_buckets_refused(void) {
     CHECK_INT(mesh_buckets_of(&b, 0, NULL, NULL), -1);
 }
 
+/* A bucket that cannot go is not ready, and can be later; buckets of a comm that was closed, with another in its place, are told so, and closed without a word. */
+static void buckets_reopened_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {8};
+    mesh_tensor src, dst;
+    mesh_buckets b;
+    mesh_request kept;
+    mesh_comm c;
+    mesh_error err;
+    mesh m;
+    float in[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8] = {0};
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    m = c.on;
+    CHECK_OK(mesh_tensor_make(&src, &m, "x:P(sum)", MESH_F32, 1, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &m, "x:I", MESH_F32, 1, shape, &err), err);
+    src.data = in, dst.data = out;
+    CHECK_OK(mesh_buckets_open(&b, &c, &src, &dst, 1, NULL), c.error);
+    kept = mesh__buckets_of(&b)->bucket[0].request;
+    CHECK_OK(mesh_restart(kept), c.error); /* behind their back */
+    CHECK_INT(mesh_buckets_ready(&b, 0), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "the request is under way");
+    CHECK_INT(mesh_buckets_wait(&b, -1), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_wait(-1): tensor 0 is not ready, and the bucket of tensors 0 to 0 waits for it");
+    CHECK_OK(mesh_wait(kept), c.error);
+    CHECK_OK(mesh_buckets_ready(&b, 0), c.error);
+    CHECK_OK(mesh_buckets_wait(&b, -1), c.error);
+    CHECK(out[0] == (float)t->size && out[7] == (float)t->size);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_OK(mesh_comm_open(&c, t, &m, NULL, &err), err);
+    CHECK_INT(mesh_buckets_ready(&b, 0), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_ready: the comm that these buckets were opened on was closed");
+    CHECK_INT(mesh_buckets_wait(&b, -1), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_wait: the comm that these buckets were opened on was closed");
+    memset(&c.error, 0, sizeof c.error);
+    CHECK_INT(mesh_buckets_close(&b), MESH_OK);
+    CHECK_STR(c.error.text, "");
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_buckets_reopened(void) {
+    run_world(SIM, 3, buckets_reopened_rank, NULL);
+    run_world(TCP, 2, buckets_reopened_rank, NULL);
+}
+
 static const test_case buckets_tests[] = {
     {"buckets/rounds", test_buckets, 120},
     {"buckets/cut", test_buckets_cut, 0},
     {"buckets/capped", test_buckets_capped, 120},
     {"buckets/early", test_buckets_early, 60},
+    {"buckets/reopened", test_buckets_reopened, 60},
     {"buckets/refused", test_buckets_refused, 60},
 };
 
