@@ -95,7 +95,9 @@ typedef struct mesh_checkpoint {
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
 /* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
-   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it.
+   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it. Begun later is one
+   that starts when the other's start has returned. Of two that disjoint comms begin in one moment either may be refused, or both, at its start or in its
+   wait: STATE, "another save ... is under way" or "... is gone"; the checkpoint is then the other one, or the old one: save again.
    A relative folder is meant from one working directory until mesh_checkpoint_wait has returned. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
