@@ -30,7 +30,8 @@ ERRORS
     They are alike on every rank of the comm, which they leave as it was: training goes on. err.rank is the first rank that has one; the text is in comm->error.
         ARGUMENT   bad lists; a folder that holds no checkpoint, another, or a torn or hostile one: the file, the tensor, both numbers
         STATE      what a file system refused: the call, the file, its words. Of a save nothing is left, and the old checkpoint stays; but
-                   where only the last fsync was refused the new one is in its place, as the text says
+                   where only the last fsync was refused the new one is in its place, as the text says. Files of a first rank that is
+                   lost in the very commit may stay until the next save, named by no index
                    On GPUs: the caller's stream is being captured
         MISMATCH   ranks that have a tensor of one name in different layouts
         TIMEOUT    a disk that has taken nothing of a save for 10 minutes; its thread, and the memory of the save, are left to it
@@ -94,12 +95,14 @@ typedef struct mesh_checkpoint {
 MESH_API mesh_status mesh_checkpoint_save(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                           const mesh_checkpoint_desc *d);
 /* The same, returning when this rank's share is copied: the tensors may change. Two saves at a time into one folder: the one that
-   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it.
+   was begun later is the checkpoint in the end; the other is so until then, or is STATE where it comes to its end after it. Begun later is one
+   that starts when the other's start has returned. Of two that disjoint comms begin in one moment either may be refused, or both, at its start or in its
+   wait: STATE, "another save ... is under way" or "... is gone"; the checkpoint is then the other one, or the old one: save again.
    A relative folder is meant from one working directory until mesh_checkpoint_wait has returned. */
 MESH_API mesh_status mesh_checkpoint_save_start(mesh_comm *c, const char *folder, const mesh_named *list, int n,
                                                 const mesh_checkpoint_desc *d, mesh_checkpoint *s);
 /* Collective: wait until all have written, however long the slowest disk takes, and make the new checkpoint the current one, for which the first rank has the comm's deadline. Its place among the comm's collectives is the same on every rank. Where the
-   comm has failed or was closed it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
+   comm has failed or was closed (and another may be open in its place, which is asked nothing: STATE) it ends the thread, removes what was written, and says so; s is zero afterwards, whatever it returns. MISMATCH: ranks wait
    for other saves; these make no checkpoint. */
 MESH_API mesh_status mesh_checkpoint_wait(mesh_checkpoint *s);
 

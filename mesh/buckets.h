@@ -48,7 +48,7 @@ typedef struct mesh_buckets {
 MESH_API mesh_status mesh_buckets_open(mesh_buckets *b, mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                        int n, const mesh_buckets_desc *desc);
 /* Tensor i may go: its source is whole and its destination free. In any order, once per round. Never waits. STATE: it was ready in this round; and as
-   mesh_restart. ARGUMENT: no such tensor. Both without effect. */
+   mesh_restart, or their comm was closed. ARGUMENT: no such tensor. Both without effect. */
 MESH_API mesh_status mesh_buckets_ready(mesh_buckets *b, int i);
 /* Until tensor i has arrived; -1: all, which ends the round. STATE: one before it, or in its bucket, was not ready (named); nothing was waited for. Streams as
    mesh_wait. */
@@ -78,6 +78,7 @@ typedef struct mesh__bucket {
 
 typedef struct mesh__buckets {
     mesh_transport *t;
+    uint32_t comm; /* the id of the comm that they were opened on: this rank's next ones have others */
     int n, nbuckets;
     int next; /* the bucket to start next: those before it were started in this round */
     mesh__bucket *bucket;
@@ -205,6 +206,7 @@ MESH__RARE mesh_status mesh__buckets_open(mesh_buckets *b, mesh_comm *c, const m
         return status;
     }
     mesh__buckets_rewind(l);
+    l->comm = c->id;
     b->comm = c;
     b->impl = l;
     return MESH_OK;
@@ -218,30 +220,51 @@ MESH_API mesh_status mesh_buckets_open(mesh_buckets *b, mesh_comm *c, const mesh
     MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__buckets_open(b, c, src, dst, n, desc));
 }
 
+/* Is their comm still the one that they were opened on? Their requests ended with that. */
+MESH__PRIVATE int mesh__buckets_are_of(const mesh_comm *c, const mesh__buckets *l) {
+    return c->impl && c->id == l->comm && c->transport == l->t;
+}
+
 /* The comm of buckets that are open; an error's text where they are not, or it is not. */
 MESH__PRIVATE mesh_status mesh__buckets_usable(const mesh_buckets *b, int i, int least, const char *function) {
     mesh_comm *c = b ? b->comm : NULL;
     if (!c || !b->impl) return MESH_ERR_STATE;
     if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "%s: the comm is not open", function);
     if (c->failed) return (mesh_status)c->error.status;
+    if (!mesh__buckets_are_of(c, mesh__buckets_of(b)))
+        return mesh__fail(
+            &c->error, MESH_ERR_STATE, -1,
+            "%s: the comm that these buckets were opened on was closed, and another is open in its place; "
+            "close them, and open them on that",
+            function);
     if (i < least || i >= mesh__buckets_of(b)->n)
         return mesh__fail(&c->error, MESH_ERR_ARGUMENT, -1, "%s: tensor %d of %d", function, i, mesh__buckets_of(b)->n);
+    return MESH_OK;
+}
+
+/* Those that are whole and come next are started. */
+MESH__PRIVATE mesh_status mesh__buckets_go(mesh__buckets *l) {
+    for (; l->next < l->nbuckets && !l->bucket[l->next].missing; l->next++) {
+        mesh_status status = mesh__restart_inside(l->bucket[l->next].request);
+        if (status != MESH_OK) return status;
+        l->bucket[l->next].state = MESH__BUCKET_MOVING;
+    }
     return MESH_OK;
 }
 
 MESH__PRIVATE mesh_status mesh__buckets_ready(mesh_buckets *b, int i) {
     mesh__buckets *l = mesh__buckets_of(b);
     mesh__engine *e = mesh__impl(b->comm)->engine;
+    mesh_status status;
+    int next = l->next;
     if (l->ready[i])
         return mesh__fail(&b->comm->error, MESH_ERR_STATE, -1,
                           "mesh_buckets_ready: tensor %d was ready in this round; mesh_buckets_wait of -1 ends it", i);
     l->ready[i] = 1;
     l->bucket[l->of[i]].missing--;
-    for (; l->next < l->nbuckets && !l->bucket[l->next].missing; l->next++) {
-        mesh_status status = mesh__restart_inside(l->bucket[l->next].request);
-        if (status != MESH_OK) return status;
-        l->bucket[l->next].state = MESH__BUCKET_MOVING;
-    }
+    status = mesh__buckets_go(l);
+    if (status != MESH_OK && l->next == next) l->ready[i] = 0, l->bucket[l->of[i]].missing++; /* without effect */
+    if (status != MESH_OK) return status;
     mesh__poll(e); /* those under way move on */
     mesh__progress(e, 0);
     mesh__poll(e);
@@ -257,7 +280,9 @@ MESH_API mesh_status mesh_buckets_ready(mesh_buckets *b, int i) {
 MESH__PRIVATE mesh_status mesh__buckets_wait(mesh_buckets *b, int i) {
     mesh__buckets *l = mesh__buckets_of(b);
     int k, last = i < 0 ? l->nbuckets - 1 : l->of[i], missing = 0;
-    mesh_status status = MESH_OK;
+    mesh_status status =
+        l->next <= last ? mesh__buckets_go(l) : MESH_OK; /* one behind those that ready started may have been refused */
+    if (status != MESH_OK) return status;
     if (l->next <= last) {
         while (l->ready[missing]) missing++;
         return mesh__fail(
@@ -292,7 +317,7 @@ MESH_API int mesh_buckets_of(const mesh_buckets *b, int k, int *first, int *end)
 MESH__RARE mesh_status mesh__buckets_close(mesh_buckets *b) {
     mesh__buckets *l = mesh__buckets_of(b);
     mesh_status status = MESH_OK;
-    int k, open = b->comm->impl != NULL;
+    int k, open = mesh__buckets_are_of(b->comm, l);
     for (k = 0; k < l->nbuckets && open; k++) {
         mesh_status ended = MESH_OK;
         if (l->bucket[k].state == MESH__BUCKET_MOVING) ended = mesh__wait_inside(l->bucket[k].request);

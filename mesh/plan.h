@@ -53,6 +53,10 @@ typedef struct mesh_plan_desc {
     int64_t elem_bytes;            /* 0: the dtype's */
     int64_t scratch_cap;           /* bytes a rank may use beside source and destination; 0: any */
     const mesh_topology *topology; /* NULL: flat */
+    /* Of a tensor that is added or converted: what copies of its ends take of the cap, where the last step moves and where it reduces; apart: sums are
+       made beside their summands. All are part of the plan's scratch. */
+    int64_t copies[2];
+    int apart;
 } mesh_plan_desc;
 
 /* What a search left out. */
@@ -159,17 +163,19 @@ MESH__PRIVATE int64_t mesh__step_slab(const mesh_plan *p, mesh_step *s, const me
 }
 
 /* Scratch of the path when reducing steps run in at least so many rounds, which are noted. A reducing step holds the summands it
-   receives, of two slabs in turn. Layouts between are held whole, but one that is distributed slab by slab as it is reduced. */
-MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, int rounds) {
+   receives, of two slabs in turn, and a sum that is made apart. Layouts between are held whole, but one that is distributed slab by slab as it is reduced. */
+MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, int rounds, const mesh_plan_desc *d) {
     int64_t scratch = 0, before = 0;
-    int k, n = p->nsteps;
+    int k, n = p->nsteps, reduced = -1; /* the last step that reduces: what is before it is not as the destination */
+    for (k = 0; k < n && d->apart; k++)
+        if (p->step[k].kind == MESH_STEP_REDUCE) reduced = k;
     for (k = 0; k < n; k++) {
         mesh_step *s = &p->step[k];
         const mesh_step *previous = k > 0 ? &p->step[k - 1] : NULL;
         mesh_box box = mesh__largest_box(p, k + 1);
         int64_t made = (mesh_box_count(&box) * p->elem_bytes + 63) & ~INT64_C(63), held = before;
         int last = k == n - 1;
-        before = last || (cost[k].inside && p->step[k + 1].kind == MESH_STEP_MOVE) ? 0 : made;
+        before = last || (cost[k].inside && p->step[k + 1].kind == MESH_STEP_MOVE && k >= reduced) ? 0 : made;
         s->rounds = 1;
         s->slab_dim = 0;
         if (s->kind == MESH_STEP_REDUCE) {
@@ -178,7 +184,7 @@ MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
                 slabs += before > 0;
                 before = 0;
             }
-            held = mesh__add64(held, mesh__mul64(slab, s->rounds > 1 ? 2 * slabs : slabs));
+            held = mesh__add64(held, mesh__mul64(slab, (s->rounds > 1 ? 2 * slabs : slabs) + (d->apart != 0)));
         } else if (last && previous && previous->kind == MESH_STEP_REDUCE) {
             s->rounds = previous->rounds;
             s->slab_dim = previous->slab_dim;
@@ -186,6 +192,7 @@ MESH__PRIVATE int64_t mesh__path_scratch(mesh_plan *p, const mesh__cost *cost, i
         held = mesh__add64(held, before);
         if (held > scratch) scratch = held;
     }
+    scratch = mesh__add64(scratch, d->copies[p->step[n - 1].kind == MESH_STEP_REDUCE]);
     return scratch ? mesh__add64(scratch, 64) : 0; /* 64: alignment */
 }
 
@@ -363,11 +370,11 @@ MESH__PRIVATE void mesh__consider(mesh__search *q) {
         p->step[k].divide = 0;
     }
     if (p->op == MESH_AVG && last_reduce >= 0) p->step[last_reduce].divide = reduced;
-    p->scratch = mesh__path_scratch(p, cost, 1);
+    p->scratch = mesh__path_scratch(p, cost, 1, q->d);
     if (cap && p->scratch > cap) { /* more rounds, smaller slabs; not always less, for two are held in turn */
         for (rounds = 2; rounds <= MESH__MAX_ROUNDS && p->scratch > cap; rounds *= 2) {
             if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
-            p->scratch = mesh__path_scratch(p, cost, rounds);
+            p->scratch = mesh__path_scratch(p, cost, rounds, q->d);
         }
         if (q->least < 0 || p->scratch < q->least) q->least = p->scratch;
         if (p->scratch > cap) return;

@@ -25,7 +25,8 @@ CONVENTIONS
     dst.add: what arrives is added to what is there: the result is that of a redistribution to memory of its own, added.
     Floats of two dtypes (f16, bf16, f32, f64; host memory): summands travel in the source's, are added in the wider (f32 of f16 and bf16) and rounded
     once to the destination's, in which what is reduced travels on. Where nothing is reduced the narrower travels. Neither overlaps its source.
-    Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower; under a scratch cap of the wider.
+    Of such tensors plan.bytes counts elements of the source's where it is partial, else of the narrower; under a scratch cap of the widest on the way.
+    Under a scratch cap a list is done in rounds, of as many tensors as fit with the copies that they need.
     Plans use the topology and the scratch cap that the comm's first rank gave when it was opened.
     Bytes of the schedule itself (some 300 per message) are no scratch. Big-endian hosts use more of it: what they send is turned there.
     Large moves that are but an all_gather or an all_reduce along an open group are such a call, where there is no scratch cap.
@@ -252,12 +253,13 @@ MESH__PRIVATE int64_t mesh__largest_part(const mesh_tensor *t, int64_t elem) {
     return (int64_t)mesh__rounded(mesh_box_count(&box) * elem);
 }
 
-/* What a plan is asked for; under a cap without what copies of the ends may take, and with the larger element. Its cap comes out below 0 where
-   nothing is left of it. */
+/* What a plan is asked for; under a cap with the largest element on the way, and with what copies of the ends take: of a tensor that is only moved the end that
+   travels as the other one, and whatever is added to; where it is reduced at last, a destination of another dtype than the sum's that is added to. */
 MESH__PRIVATE void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                      mesh_plan_desc *d) {
-    int64_t in = mesh__tensor_elem(src), out = mesh__tensor_elem(dst), more = 0;
+    int64_t in = mesh__tensor_elem(src), out = mesh__tensor_elem(dst);
     int mixed = src->dtype != dst->dtype;
+    mesh_dtype wide = mixed ? mesh__wide_of(src->dtype, dst->dtype) : dst->dtype;
     memset(d, 0, sizeof *d);
     d->src = &src->layout;
     d->dst = &dst->layout;
@@ -266,11 +268,11 @@ MESH__PRIVATE void mesh__tensor_desc(const mesh_comm *c, const mesh_tensor *src,
     d->topology = &mesh__impl(c)->topology;
     d->scratch_cap = mesh__impl(c)->scratch_cap;
     if (!d->scratch_cap || (!mixed && !dst->add)) return;
-    d->elem_bytes = in > out ? in : out;
-    more = mesh__largest_part(dst, d->elem_bytes);
-    if (mixed) more = mesh__add64(more, mesh__add64(mesh__largest_part(src, d->elem_bytes), more));
-    more = mesh__add64(more, 64); /* for alignment, where the plan has none of its own */
-    d->scratch_cap = more < d->scratch_cap ? d->scratch_cap - more : -more;
+    d->apart = 1;
+    if (mixed) d->elem_bytes = (int64_t)mesh_dtype_bytes(wide);
+    if (mixed && in >= out) d->copies[0] = mesh__largest_part(src, out);
+    if (dst->add || in < out) d->copies[0] = mesh__add64(d->copies[0], mesh__largest_part(dst, out));
+    if (dst->add && wide != dst->dtype) d->copies[1] = mesh__largest_part(dst, out);
 }
 
 MESH__PRIVATE mesh_status mesh__plan_reducible(const mesh_plan *p, mesh_error *err) {
@@ -304,6 +306,7 @@ MESH__PRIVATE uint64_t mesh__desc_key(const mesh_plan_desc *desc) {
     uint64_t h = mesh__spec_hash(mesh__spec_hash((uint64_t)desc->elem_bytes, &desc->src->spec), &desc->dst->spec);
     int d;
     for (d = 0; d < desc->src->ndim; d++) h = mesh__mix(h, (uint64_t)desc->src->shape[d]);
+    if (desc->apart) h = mesh__mix(mesh__mix(h, (uint64_t)desc->copies[0]), ~(uint64_t)desc->copies[1]);
     return h | 1;
 }
 
@@ -362,11 +365,6 @@ MESH__PRIVATE mesh_status mesh__plan_of(const mesh_comm *c, mesh_plan *plan, con
     mesh_status status = mesh__tensors_check(c, src, dst, err);
     if (status != MESH_OK) return status;
     mesh__tensor_desc(c, src, dst, &d);
-    if (d.scratch_cap < 0)
-        return mesh__fail(err, MESH_ERR_MEMORY, -1,
-                          "what is added or of another dtype takes %l bytes of scratch beside a plan's; the comm's "
-                          "scratch_cap is %l",
-                          -d.scratch_cap, mesh__impl(c)->scratch_cap);
     keep = keep && mesh__plan_keeps(c, &d);
     if (keep && (*out = mesh__plan_kept(c, &d)) != NULL) return MESH_OK;
     *out = plan;
@@ -634,12 +632,31 @@ MESH__PRIVATE mesh__op *mesh__redistribute_op(mesh_comm *c, mesh__builder *b, co
     b->s = &op->schedule;
     b->dry = 0;
     b->size = b->most;
-    b->scratch = b->most + b->fixed ? mesh__scratch(b->s, b->most + b->fixed) : NULL;
+    b->scratch = b->most ? mesh__scratch(b->s, b->most) : NULL;
     b->most = 0;
-    if (!b->s->out_of_memory) mesh__set_ends(b, count);
     if (!b->s->out_of_memory) mesh__redistribute_build(c, b, count);
     if (!b->s->out_of_memory) mesh__blocks_settle(b);
     return op;
+}
+
+/* Built dry: how much scratch the schedule takes, 64 bytes of it for alignment. `saved`: room for the tasks as they are. A plan that was not made for what is added or
+   converted may take more than the cap; as may hosts that turn bytes. */
+MESH__PRIVATE mesh_status mesh__redistribute_dry(mesh_comm *c, mesh__builder *b, mesh__task *saved, int count,
+                                                 int64_t *scratch, mesh_error *err) {
+    int64_t cap = mesh__impl(c)->scratch_cap;
+    mesh__schedule none;
+    memset(&none, 0, sizeof none);
+    memcpy(saved, b->task, (size_t)count * sizeof *saved);
+    none.t = c->transport;
+    b->s = &none;
+    b->dry = 1;
+    mesh__redistribute_build(c, b, count);
+    memcpy(b->task, saved, (size_t)count * sizeof *saved);
+    if (none.out_of_memory) return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the schedule");
+    *scratch = b->most ? (int64_t)b->most + 64 : 0;
+    if (!cap || *scratch <= cap || b->task[0].width) return MESH_OK;
+    return mesh__fail(err, MESH_ERR_MEMORY, c->transport->rank,
+                      "by these plans it takes %l bytes of scratch; the comm's scratch_cap is %l", *scratch, cap);
 }
 
 MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan *plans, const mesh_tensor *src,
@@ -648,16 +665,15 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     mesh_transport *t = c->transport;
     mesh__builder b;
     mesh__op *op = NULL;
-    mesh__schedule none;
     mesh_plan *made = NULL;
-    mesh__task *task = NULL, *saved;
+    mesh__task *task = NULL;
+    int64_t taken;
     mesh_status status = MESH_OK;
     mesh_call call;
     mesh__origin from;
     int again;
     char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
     memset(&b, 0, sizeof b);
-    memset(&none, 0, sizeof none);
     task = (mesh__task *)mesh_transport_alloc(t, 2 * (size_t)count * sizeof *task + 1);
     made = plans ? NULL : (mesh_plan *)mesh_transport_alloc(t, (size_t)count * sizeof *made + 1);
     b.head = (int *)mesh_transport_alloc(t, 2 * (size_t)t->size * sizeof *b.head);
@@ -674,18 +690,8 @@ MESH__PRIVATE mesh_status mesh__redistribute_start(mesh_comm *c, const mesh_plan
     b.task = task;
     b.rank = t->rank;
     if (scratch) *scratch = 0;
-    if (status == MESH_OK && !mesh__takes_no_scratch(task, count)) {
-        saved = task + count;
-        memcpy(saved, task, (size_t)count * sizeof *task);
-        b.dry = 1;
-        none.t = t;
-        b.s = &none;
-        mesh__set_ends(&b, count);
-        mesh__redistribute_build(c, &b, count);
-        if (none.out_of_memory) status = mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for the schedule");
-        if (scratch) *scratch = b.most + b.fixed ? (int64_t)(b.most + b.fixed) + 64 : 0; /* 64: for alignment */
-        memcpy(task, saved, (size_t)count * sizeof *task);
-    }
+    if (status == MESH_OK && !mesh__takes_no_scratch(task, count))
+        status = mesh__redistribute_dry(c, &b, task + count, count, scratch ? scratch : &taken, err);
     again = status == MESH_OK && r && mesh__task_origin(c, task, count, &from);
     if (again) op = mesh__redistribute_again(c, &from);
     if (status == MESH_OK && r && !op && (op = mesh__redistribute_op(c, &b, src, count)) == NULL)

@@ -32,6 +32,7 @@ typedef struct mesh__piece {
 
 typedef struct mesh__save {
     mesh_transport *t;
+    uint32_t comm; /* the id of the comm that it was begun on: this rank's next ones have others */
     mesh__bytes bundle,
         names; /* the first rank's, see mesh__bundle_make; the catalog's text, which is a copy that was read */
     mesh__catalog catalog;
@@ -655,6 +656,14 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
     if (s->made_folder) rmdir(s->folder); /* if nothing else is in it */
 }
 
+/* The same of a rank that has no part any more in what makes a save a checkpoint, which nobody can do without it. The first rank may be gone: each removes what that
+   has made or may have; of such names are this save's files alone. */
+MESH__PRIVATE void mesh__files_unmake_all(mesh__save *s) {
+    s->made = s->catalog.nfiles;
+    s->marked = s->made > 0; /* its name is known, as are theirs */
+    mesh__files_unmake(s);
+}
+
 /* The thread, or where there is none the same here. */
 MESH__PRIVATE void mesh__save_launch(mesh__save *s) {
     sigset_t all, before;
@@ -779,6 +788,7 @@ MESH__PRIVATE mesh_status mesh__save_start_inside(mesh_comm *c, const char *fold
     if (status == MESH_OK) {
         if ((s = (mesh__save *)mesh_transport_alloc(c->transport, sizeof *s)) != NULL) {
             memset(s, 0, sizeof *s);
+            s->comm = c->id;
             s->t = s->bundle.t = s->names.t = s->catalog.t = s->text.t = c->transport;
             s->first = mesh_index_of(&c->on, c->transport->rank) == 0;
             s->folder = (char *)mesh_transport_alloc(s->t, strlen(folder) + 1);
@@ -792,7 +802,10 @@ MESH__PRIVATE mesh_status mesh__save_start_inside(mesh_comm *c, const char *fold
     met = mesh__agree(c, function, status, &why);
     if (met == MESH_OK) met = mesh__save_prepare(c, s, function, list, n, d ? d->file_bytes : 0);
     if (met != MESH_OK) {
-        if (s) mesh__files_unmake(s);
+        if (s && c->failed)
+            mesh__files_unmake_all(s);
+        else if (s)
+            mesh__files_unmake(s);
         mesh__save_free(s);
         return met;
     }
@@ -858,16 +871,30 @@ MESH__PRIVATE int mesh__save_join(mesh__save *s, int64_t within) {
     return 1;
 }
 
+/* Is it the comm that the save was begun on? One that was opened in its place has other ranks, or other things to do: it is asked nothing. */
+MESH__PRIVATE int mesh__save_is_of(const mesh_comm *c, const mesh__save *s) {
+    return c->impl && c->id == s->comm && c->transport == s->t;
+}
+
+MESH__PRIVATE mesh_status mesh__save_comm(mesh_comm *c, const mesh__save *s, const char *function) {
+    if (!c->impl || c->failed || mesh__save_is_of(c, s)) return mesh__checkpoint_begin(c, function);
+    return mesh__fail(&c->error, MESH_ERR_STATE, -1,
+                      "%s: the comm that this save was begun on was closed, and another is open in its place: it makes "
+                      "no checkpoint; save again, and wait before mesh_comm_close",
+                      function);
+}
+
 /* Until the thread has ended. Where the comm is no more, what it wrote is removed. */
 MESH__PRIVATE mesh_status mesh__save_wait_inside(mesh_comm *c, mesh__save *s, const char *function) {
     mesh_error why = MESH_ZERO;
-    mesh_status status = mesh__checkpoint_begin(c, function);
+    mesh_status status = mesh__save_comm(c, s, function);
     int files = s->catalog.nfiles, stuck;
     if (status == MESH_OK) status = mesh__save_meet(c, s, function);
     if (status != MESH_OK) MESH__STORE(&s->pace.given_up, 1);
     stuck = !mesh__save_join(
         s, status == MESH_ERR_TIMEOUT && !c->failed && c->error.rank == s->t->rank ? 0 : MESH__DISK_NS);
     if (status == MESH_OK) status = mesh__agree(c, function, s->status, &s->why);
+    if (status != MESH_OK && (c->failed || !mesh__save_is_of(c, s))) mesh__files_unmake_all(s);
     if (status == MESH_OK) status = mesh__host_xor(c, s->sum, (size_t)files);
     if (status == MESH_OK) {
         mesh_status committed = s->first ? mesh__commit(s, &why) : MESH_OK;

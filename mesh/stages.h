@@ -59,7 +59,7 @@ typedef struct mesh__builder {
     mesh__task *task;
     int rank, dry, posting;
     unsigned char *scratch;
-    size_t size, used[2], own, most, fixed; /* fixed: before it all, of copies of the ends */
+    size_t size, used[2], own, most, fixed; /* fixed: before it all, of copies of the ends, of what is done together */
     int nblocks;
     mesh__item *item;
     int nitems, item_cap;
@@ -104,19 +104,24 @@ MESH__PRIVATE int mesh__adds_reduced(const mesh__task *t) {
 
 MESH__PRIVATE size_t mesh__rounded(int64_t nbytes) { return ((size_t)nbytes + 63) & ~(size_t)63; }
 
+MESH__PRIVATE void mesh__scratch_most(mesh__builder *b) {
+    size_t now = b->fixed + b->used[0] + b->used[1] + b->own;
+    if (now > b->most) b->most = now;
+}
+
 /* Scratch of a step's own, gone when the next step begins; scratch for the layout that a step makes. */
 MESH__PRIVATE unsigned char *mesh__own_scratch(mesh__builder *b, size_t nbytes) {
-    unsigned char *p = b->dry || !b->scratch ? NULL : b->scratch + b->used[0] + b->own;
+    unsigned char *p = b->dry || !b->scratch ? NULL : b->scratch + b->fixed + b->used[0] + b->own;
     b->own += nbytes;
-    if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
+    mesh__scratch_most(b);
     return p;
 }
 MESH__PRIVATE unsigned char *mesh__layout_scratch(mesh__builder *b, int end, size_t nbytes) {
     unsigned char *p;
     b->used[end] += nbytes;
-    if (b->used[0] + b->used[1] + b->own > b->most) b->most = b->used[0] + b->used[1] + b->own;
+    mesh__scratch_most(b);
     if (b->dry || !b->scratch) return NULL;
-    p = end ? b->scratch + b->size - b->used[1] : b->scratch + b->used[0] - nbytes;
+    p = end ? b->scratch + b->size - b->used[1] : b->scratch + b->fixed + b->used[0] - nbytes;
     return p;
 }
 
@@ -690,27 +695,27 @@ MESH__PRIVATE int mesh__in_rounds(const mesh_plan *p) {
 }
 
 /* The ends that are copies: a source that travels in the destination's dtype; a destination of another dtype than what arrives, or to which is
-   added what comes in several parts. Call it once where there is no scratch yet, and once where there is. */
-MESH__PRIVATE void mesh__set_ends(mesh__builder *b, int count) {
+   added what comes in several parts. Of the tasks [first, end), which are done together. */
+MESH__PRIVATE void mesh__set_ends(mesh__builder *b, int first, int end) {
     int i, side;
-    b->fixed = 0;
-    for (i = 0; i < count; i++) {
+    b->fixed = b->used[0] = b->used[1] = b->own = 0;
+    for (i = first; i < end; i++) {
         mesh__task *t = &b->task[i];
         int n = t->plan->nsteps;
         t->given[0].base = t->given[1].base = NULL;
         for (side = 0; side < 2; side++) {
-            mesh__place_of *end = side ? &t->last : &t->at[0];
+            mesh__place_of *at = side ? &t->last : &t->at[0];
             int64_t elem = mesh__elem_at(t, side ? n : 0);
             int copied =
                 mesh__dtype_at(t, side ? n : 0) != t->dtype[side] || (side && t->add && !mesh__adds_reduced(t));
             unsigned char *base = b->scratch ? b->scratch + b->fixed : NULL;
-            if (!copied || !end->base) continue;
-            t->given[side] = *end;
-            *end = mesh__dense(base, &end->box, elem);
-            b->fixed += mesh__rounded(mesh_box_count(&end->box) * elem);
+            if (!copied || !at->base) continue;
+            t->given[side] = *at;
+            *at = mesh__dense(base, &at->box, elem);
+            b->fixed += mesh__rounded(mesh_box_count(&at->box) * elem);
         }
     }
-    if (b->scratch) b->scratch += b->fixed;
+    mesh__scratch_most(b);
 }
 
 /* Fill the copy at an end, or give what it holds to what it is a copy of. */
@@ -730,7 +735,6 @@ MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
     for (first = 0; first < count && !b->s->out_of_memory; first = end) {
         int64_t used = 64 + 128 * (int64_t)b->s->t->size; /* what alignment takes of packed messages */
         int steps = 0;
-        b->used[0] = b->used[1] = b->own = 0;
         for (end = first; end < count; end++) {
             const mesh_plan *p = b->task[end].plan;
             used = mesh__add64(used, mesh__add64(p->scratch, mesh__mul64(p->bytes, 2)));
@@ -738,6 +742,7 @@ MESH__PRIVATE void mesh__add_tasks(mesh__builder *b, int count, int64_t cap) {
                 break;
             if (p->nsteps > steps) steps = p->nsteps;
         }
+        mesh__set_ends(b, first, end);
         for (step = first; step < end; step++) mesh__add_end(b, &b->task[step], 0);
         for (step = 0; step < steps;) {
             const mesh_step *s = &b->task[first].plan->step[step];

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -27,8 +28,9 @@ enum {
 };
 enum {
     FILE_DIES = -1,
-    FILE_DIES_WITHIN = -2
-}; /* in place of an errno: _exit(9) before the call; in the middle of what it writes */
+    FILE_DIES_WITHIN = -2,
+    FILE_KILLED = -3
+}; /* in place of an errno: _exit(9) before the call; in the middle of what it writes; SIGKILL before it */
 
 typedef struct failing_files {
     int kinds, at, times; /* of these calls the at-th, counted from 1, and how many more in a row */
@@ -51,6 +53,7 @@ static int files_fail(int kind) {
     call = __sync_add_and_fetch(&p->calls, 1);
     if (call < p->at || call - p->at >= p->times) return 0;
     if (p->error == FILE_DIES || (p->error == FILE_DIES_WITHIN && kind != FILE_WRITE)) _exit(9);
+    if (p->error == FILE_KILLED) kill(getpid(), SIGKILL);
     errno = p->error;
     return 1;
 }

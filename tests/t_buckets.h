@@ -133,6 +133,53 @@ static void test_buckets(void) {
     for (i = 1; i < 4; i++) run_world(TCP, sizes[i], buckets_rank, &few);
 }
 
+/* A list under a scratch cap: what is carved is what was said, and within the cap; where that is too little for one of the tensors, the cap that is named is enough for it.
+   Of each list a world of its own, which has kept no scratch. */
+static void buckets_capped_rank(mesh_transport *t, void *ctx) {
+    const int number = *(const int *)ctx;
+    test_random r = random_from(4000 + (uint64_t)number);
+    mesh_comm_desc desc = MESH_ZERO;
+    mesh_status status;
+    mesh_request request;
+    mesh_error err;
+    mesh_comm c;
+    mesh m;
+    bucket_list l;
+    int64_t said = -1, carved = 0;
+    int i, tries;
+    CHECK_OK(mesh_parse(&m, t->size % 2 || number % 2 ? "a=-1" : "a=2,b=-1", t->size, &err), err);
+    bucket_list_make(&l, &m, t->rank, &r);
+    desc.scratch_cap = 64 + random_below(&r, 6000);
+    for (tries = 0;; tries++) {
+        const char *least;
+        CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
+        status = mesh_redistribute_scratch_bytes(&c, l.src, l.dst, l.n, &said, &err);
+        if (status != MESH_ERR_MEMORY || tries == l.n) break;
+        CHECK_HAS(err.text, "the least possible is ");
+        if ((least = strstr(err.text, "the least possible is ")) == NULL) break;
+        CHECK(strtol(least + 22, NULL, 10) > (long)desc.scratch_cap);
+        desc.scratch_cap = strtol(least + 22, NULL, 10);
+        mesh_comm_close(&c);
+    }
+    CHECK_OK(status, err);
+    CHECK(said <= desc.scratch_cap);
+    for (i = 0; i < l.n; i++) bucket_list_fill(&l, i, t->rank, (unsigned)(i + number));
+    CHECK_OK(mesh_redistribute_many_start(&c, l.src, l.dst, l.n, &request), c.error);
+    if (mesh__request_op(request))
+        for (i = 0; i < MESH__SCRATCHES; i++) carved += (int64_t)mesh__request_op(request)->schedule.scratch[i].nbytes;
+    CHECK_INT(carved, said);
+    CHECK_OK(mesh_wait(request), c.error);
+    for (i = 0; i < l.n && !test_failures; i++) bucket_wrong(&l, i, t->rank);
+    for (i = 0; i < l.n; i++) free(l.p[i].src.data), free(l.p[i].dst.data);
+    mesh_comm_close(&c);
+}
+static void test_buckets_capped(void) {
+    static const int sizes[] = {2, 3, 4, 6};
+    int k, lists = test_long ? 2000 : 200;
+    for (k = 0; k < lists && !test_failures; k++) run_world(SIM, sizes[k / 2 % 4], buckets_capped_rank, &k);
+    for (k = 0; k < 6; k++) run_world(TCP, sizes[k / 2], buckets_capped_rank, &k);
+}
+
 /* How a list is cut: by the bytes of the largest part, at least one tensor each; by the caller's numbers; between reductions. */
 static void test_buckets_cut(void) {
     static const int64_t shapes[5] = {100, 300, 20, 4000, 1};
@@ -288,10 +335,55 @@ static void test_buckets_refused(void) {
     CHECK_INT(mesh_buckets_of(&b, 0, NULL, NULL), -1);
 }
 
+/* A bucket that cannot go is not ready, and can be later; buckets of a comm that was closed, with another in its place, are told so, and closed without a word. */
+static void buckets_reopened_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {8};
+    mesh_tensor src, dst;
+    mesh_buckets b;
+    mesh_request kept;
+    mesh_comm c;
+    mesh_error err;
+    mesh m;
+    float in[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8] = {0};
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    m = c.on;
+    CHECK_OK(mesh_tensor_make(&src, &m, "x:P(sum)", MESH_F32, 1, shape, &err), err);
+    CHECK_OK(mesh_tensor_make(&dst, &m, "x:I", MESH_F32, 1, shape, &err), err);
+    src.data = in, dst.data = out;
+    CHECK_OK(mesh_buckets_open(&b, &c, &src, &dst, 1, NULL), c.error);
+    kept = mesh__buckets_of(&b)->bucket[0].request;
+    CHECK_OK(mesh_restart(kept), c.error); /* behind their back */
+    CHECK_INT(mesh_buckets_ready(&b, 0), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "the request is under way");
+    CHECK_INT(mesh_buckets_wait(&b, -1), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_wait(-1): tensor 0 is not ready, and the bucket of tensors 0 to 0 waits for it");
+    CHECK_OK(mesh_wait(kept), c.error);
+    CHECK_OK(mesh_buckets_ready(&b, 0), c.error);
+    CHECK_OK(mesh_buckets_wait(&b, -1), c.error);
+    CHECK(out[0] == (float)t->size && out[7] == (float)t->size);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    CHECK_OK(mesh_comm_open(&c, t, &m, NULL, &err), err);
+    CHECK_INT(mesh_buckets_ready(&b, 0), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_ready: the comm that these buckets were opened on was closed");
+    CHECK_INT(mesh_buckets_wait(&b, -1), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_buckets_wait: the comm that these buckets were opened on was closed");
+    memset(&c.error, 0, sizeof c.error);
+    CHECK_INT(mesh_buckets_close(&b), MESH_OK);
+    CHECK_STR(c.error.text, "");
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_buckets_reopened(void) {
+    run_world(SIM, 3, buckets_reopened_rank, NULL);
+    run_world(TCP, 2, buckets_reopened_rank, NULL);
+}
+
 static const test_case buckets_tests[] = {
     {"buckets/rounds", test_buckets, 120},
     {"buckets/cut", test_buckets_cut, 0},
+    {"buckets/capped", test_buckets_capped, 120},
     {"buckets/early", test_buckets_early, 60},
+    {"buckets/reopened", test_buckets_reopened, 60},
     {"buckets/refused", test_buckets_refused, 60},
 };
 

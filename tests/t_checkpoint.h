@@ -853,6 +853,119 @@ static void test_checkpoint_abandoned(void) {
     folder_end();
 }
 
+/* The comm's first rank, which has made the files, or another is gone while a save is under way: those that are left remove them. */
+static void forsaken_rank(mesh_transport *t, void *ctx) {
+    const int gone = *(const int *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_checkpoint s;
+    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, NULL, &s), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == gone) kill(getpid(), SIGKILL);
+    CHECK_INT(mesh_checkpoint_wait(&s), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, gone);
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+/* The first rank dies before it removes the mark that the others have looked for; or when it has made the first of its files. */
+static void forsaken_early_rank(mesh_transport *t, void *ctx) {
+    failing_files plan = MESH_ZERO;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_comm c;
+    mesh_checkpoint_desc d = MESH_ZERO;
+    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    d.file_bytes = 30000;
+    plan.kinds = *(const int *)ctx, plan.at = plan.times = 1, plan.error = FILE_KILLED;
+    if (t->rank == 0) files_plan = &plan;
+    CHECK_INT(mesh_checkpoint_save(&c, checkpoint_folder, p.list, p.n, &d), MESH_ERR_PEER);
+    CHECK_INT(c.error.rank, 0);
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_forsaken(void) {
+    static char names[32][300];
+    static const int kinds[] = {FILE_UNLINK, FILE_SYNC};
+    int gone, k, before;
+    folder_new();
+    for (gone = 0; gone < 3; gone += 2) {
+        before = state_begin();
+        run_world_but(TCP, 3, forsaken_rank, &gone, gone);
+        load_says(NULL);
+        CHECK_INT(folder_list(names), before);
+    }
+    for (k = 0; k < 2; k++) {
+        int kind = kinds[k];
+        before = state_begin();
+        run_world_but(TCP, 3, forsaken_early_rank, &kind, 0);
+        load_says(NULL);
+        CHECK_INT(folder_list(names), before);
+    }
+    folder_end();
+}
+
+/* A comm that is closed while a save is under way, and opened again in its place, over all its ranks or, when one of them is gone, over the rest: what is waited for
+   is not this one's save. It is asked nothing: it meets on some ranks before they wait, on others behind that. */
+static void reopened_rank(mesh_transport *t, void *ctx) {
+    const int gone = *(const int *)ctx;
+    state_shape shapes[STATE_TENSORS];
+    state_part p;
+    mesh_desc d = MESH_ZERO;
+    mesh m, rest;
+    mesh_table table;
+    mesh_comm c;
+    mesh_checkpoint s;
+    mesh_error err;
+    int ranks[3], inverse[3], n = 0, k;
+    double end = test_now() + 60;
+    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
+    m = c.on;
+    state_shapes(shapes, 0);
+    state_open(&p, shapes, &m, t->rank, 0, 2);
+    CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, NULL, &s), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    if (t->rank == gone) kill(getpid(), SIGKILL);
+    if (gone >= 0) CHECK_INT(mesh_barrier(&c, NULL), MESH_ERR_PEER);
+    mesh_comm_close(&c);
+    while (gone >= 0 && mesh_lost_ranks(t, NULL, 0) < 1 && test_now() < end) mesh_progress(t, mesh_now(t) + SECOND / 100);
+    for (k = 0; k < 3; k++)
+        if (k != gone) ranks[n++] = k;
+    CHECK_OK(mesh_table_make(&table, ranks, n, inverse, 3, &err), err);
+    d.shape = &n, d.naxes = 1, d.table = &table;
+    CHECK_OK(mesh_make(&rest, &d, &err), err);
+    CHECK_OK(mesh_comm_open(&c, t, &rest, NULL, &err), err);
+    if (t->rank == 1) CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_INT(mesh_checkpoint_wait(&s), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_checkpoint_wait: the comm that this save was begun on was closed, and another is open");
+    CHECK(!s.impl && !c.failed);
+    if (t->rank != 1) CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    state_close(&p);
+    mesh_comm_close(&c);
+}
+static void test_checkpoint_reopened(void) {
+    static const struct {
+        int backend, gone;
+    } how[] = {{SIM, -1}, {TCP, -1}, {TCP, 2}, {TCP, 0}};
+    static char names[32][300];
+    int k, gone, before;
+    folder_new();
+    for (k = 0; k < (int)(sizeof how / sizeof *how); k++) {
+        before = state_begin();
+        gone = how[k].gone;
+        run_world_but(how[k].backend, 3, reopened_rank, &gone, gone);
+        load_says(NULL); /* the one of before */
+        CHECK_INT(folder_list(names), before);
+    }
+    folder_end();
+}
+
 /* A save is given up while a rank's thread is at its first write. left: the next save is made by then, and the thread goes on by itself: it finds nothing that it could
    write to. Else it opens and writes nothing more, once it is told. */
 static void save_given_up_rank(mesh_transport *t, void *ctx) {
@@ -1410,6 +1523,8 @@ static const test_case checkpoint_tests[] = {
     {"checkpoint/apart", test_checkpoint_apart, 0},
     {"checkpoint/across", test_checkpoint_across, 0},
     {"checkpoint/slowly", test_checkpoint_slowly, 0},
+    {"checkpoint/forsaken", test_checkpoint_forsaken, 0},
+    {"checkpoint/reopened", test_checkpoint_reopened, 0},
     {"checkpoint/given_up", test_checkpoint_given_up, 0},
     {"checkpoint/new_folder", test_checkpoint_new_folder, 0},
     {"checkpoint/limited", test_checkpoint_limited, 0},

@@ -341,8 +341,8 @@ static void tensors_not_added_rank(mesh_transport *t, void *ctx) {
         {MESH_I32, MESH_F32, 0, MESH_ERR_ARGUMENT, "source and destination are i32 and f32"},
         {MESH_F8E4M3, MESH_BF16, 0, MESH_ERR_ARGUMENT, "f16, bf16, f32 and f64 are made of each other"},
         {MESH_BYTES, MESH_BYTES, 1, MESH_ERR_ARGUMENT, "add is set, but bytes is not added"},
-        {MESH_F32, MESH_F32, 1, MESH_ERR_MEMORY, "bytes of scratch beside a plan's; the comm's scratch_cap is 3000"},
-        {MESH_F32, MESH_F64, 0, MESH_ERR_MEMORY, "bytes of scratch beside a plan's; the comm's scratch_cap is 3000"}};
+        {MESH_F32, MESH_F32, 1, MESH_ERR_MEMORY, "scratch_cap = 3000 bytes; the least possible is "},
+        {MESH_F32, MESH_F64, 0, MESH_ERR_MEMORY, "scratch_cap = 3000 bytes; the least possible is "}};
     size_t i;
     (void)ctx;
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
