@@ -326,14 +326,6 @@ static void helper_lists_rank(mesh_transport *t, void *ctx) {
     }
     mesh_comm_close(&c);
 }
-static void test_helper_lists(void) {
-#if MESH_SOCKET__LINUX
-    world_threaded = 1;
-    run_world(TCP, 2, helper_lists_rank, NULL);
-    run_world(SHARED, 2, helper_lists_rank, NULL);
-    world_threaded = 0;
-#endif
-}
 
 /* A child that closes what it has from its parent has nothing of the thread's left, nor of its memory; the parent's goes on. */
 static int helper_owned;
@@ -375,6 +367,14 @@ static void test_helper_forked(void) {
     world_threaded = 1;
     run_world(TCP, 2, helper_forked_rank, NULL);
     run_world(SHARED, 2, helper_forked_rank, NULL);
+    world_threaded = 0;
+#endif
+}
+static void test_helper_lists(void) {
+#if MESH_SOCKET__LINUX
+    world_threaded = 1;
+    run_world(TCP, 2, helper_lists_rank, NULL);
+    run_world(SHARED, 2, helper_lists_rank, NULL);
     world_threaded = 0;
 #endif
 }
