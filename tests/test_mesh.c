@@ -50,6 +50,7 @@
 #include "t_attention.h"
 #include "t_pipeline.h"
 #include "t_checkpoint.h"
+#include "t_saves.h"
 #include "t_messages_there.h"
 #include "t_device.h"
 #include "t_socket.h"
@@ -107,6 +108,7 @@ int main(int argc, char **argv) {
         TOPIC(vocabulary_tests),
         TOPIC(attention_tests),
         TOPIC(checkpoint_tests),
+        TOPIC(save_tests),
         TOPIC(device_tests),
         TOPIC(socket_tests),
         TOPIC(engine_tests),
