@@ -227,7 +227,7 @@ refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 step "trace: files that are not there" bash -c "rm -rf $out/fewer && cp -r $out/trace $out/fewer && rm $out/fewer/rank-1.json $out/fewer/rank-2.json && $mesh trace $out/fewer 2>&1 | grep -q 'no file of rank 1 to 2: on another host'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
-refuses "a trace that is none" "rank-3.json is no trace, and no other is" bash -c "mkdir -p $out/none && echo garbage >$out/none/rank-3.json && $mesh trace $out/none"
+refuses "a trace that is none" "rank-3.json is no trace, and no other is" bash -c "mkdir -p $out/garbage && echo garbage >$out/garbage/rank-3.json && $mesh trace $out/garbage"
 
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
