@@ -32,7 +32,7 @@ CONVENTIONS
     Zero counts are legal and still synchronise like any other. In place: send == recv; for all_gather send == recv + index*count
     and for reduce_scatter recv == send + index*count elements; for their v-forms and those of gather and scatter the own block is at its
     offset (the sum of the counts before it where there are none), all_to_all_v has no in-place form. Buffers that overlap in any other
-    way are refused (entries of one list against each other: in lists of up to 64).
+    way are refused, entries of one list against each other too.
     A started operation moves while the program is in the library: on sockets not behind its back. Between start and wait call mesh_progress
     (or mesh_test, on any request) now and then where computing is to overlap, or ask for a progress thread; NCCL's go on by themselves.
     Put the implementation in a file of its own: it adds seconds to what compiles it. -Ofast makes the compiler's start-up code flush
@@ -378,14 +378,24 @@ MESH__PRIVATE mesh_status mesh__buffer_check(mesh_comm *c, mesh__group *g, mesh_
     return MESH_OK;
 }
 
-/* Does what buffer i of a list receives overlap what buffer k sends or receives? */
-MESH__PRIVATE int mesh__buffers_overlap(const mesh__group *g, const mesh_call *call, int i, int k) {
-    const mesh_buffer *a = &call->buffers[i], *b = &call->buffers[k];
-    size_t elem = call->elem_bytes, in = (size_t)mesh__many_blocks(call->kind, g->on.size, 1) * elem,
-           out = (size_t)mesh__many_blocks(call->kind, g->on.size, 0) * elem;
-    int sends = call->kind != MESH_CALL_BROADCAST_MANY || g->index == call->root;
-    return mesh__overlap(a->recv, a->count * in, b->recv, b->count * in) ||
-           (sends && mesh__overlap(a->recv, a->count * in, b->send, b->count * out));
+/* Does what a buffer of a list receives overlap what another receives or sends? */
+MESH__PRIVATE mesh_status mesh__buffers_apart(mesh_comm *c, const mesh__group *g, const mesh_call *call) {
+    size_t in = (size_t)mesh__many_blocks(call->kind, g->on.size, 1) * call->elem_bytes,
+           out = (size_t)mesh__many_blocks(call->kind, g->on.size, 0) * call->elem_bytes;
+    int sends = call->kind != MESH_CALL_BROADCAST_MANY || g->index == call->root, i, one, other = -1;
+    mesh__extents list;
+    if (call->nbuffers < 2) return MESH_OK;
+    if (!mesh__extents_open(&list, c->transport, 2 * (size_t)call->nbuffers))
+        return mesh__refuse(c, MESH_ERR_MEMORY, call->kind, g->axes, "no memory to compare %d buffers", call->nbuffers);
+    for (i = 0; i < call->nbuffers; i++) {
+        const mesh_buffer *b = &call->buffers[i];
+        mesh__extents_add(&list, b->recv, b->count * in, i, 1);
+        if (sends) mesh__extents_add(&list, b->send, b->count * out, i, 0);
+    }
+    one = mesh__extents_close(&list, c->transport, &other);
+    if (one < 0) return MESH_OK;
+    return mesh__refuse(c, MESH_ERR_ARGUMENT, call->kind, g->axes, "what buffer %d or %d receives overlaps the other",
+                        one, other);
 }
 
 /* fp8 is reduced by transports that can, in their own collectives. */
@@ -415,7 +425,7 @@ MESH__PRIVATE mesh_status mesh__object_check(mesh_comm *c, mesh__group *g, const
 /* Check a collective's arguments; the comm fails if they are wrong. */
 MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_call *call) {
     const char *axes = g->axes;
-    int kind = call->kind, i, k;
+    int kind = call->kind, i;
     if (mesh__is_meeting(kind)) return MESH_OK;
     if (!call->elem_bytes && call->user_op && mesh_dtype_bytes((mesh_dtype)call->dtype))
         return mesh__refuse(
@@ -449,12 +459,8 @@ MESH__PRIVATE mesh_status mesh__call_check(mesh_comm *c, mesh__group *g, mesh_ca
         status =
             mesh__buffer_check(c, g, call, call->buffers[i].send, call->buffers[i].recv, call->buffers[i].count, which);
         if (status != MESH_OK) return status;
-        for (k = 0; k < i && call->nbuffers <= 64; k++)
-            if (mesh__buffers_overlap(g, call, i, k) || mesh__buffers_overlap(g, call, k, i))
-                return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                                    "what buffer %d or %d receives overlaps the other", k, i);
     }
-    return MESH_OK;
+    return mesh__buffers_apart(c, g, call);
 }
 
 /* Bytes of an element: of the dtype, of a pair for minloc and maxloc, or what the user's op says. 0: none. */

@@ -75,19 +75,43 @@ MESH_API mesh_status mesh_halo_exchange_start(mesh_comm *c, const mesh_halo *h, 
 
 /* ---- // >>point to point ---- */
 
-/* Memory that is received into may be in no other transfer. Of strided blocks only a stride of 0 is refused: interleaved columns are fine. */
-MESH__PRIVATE int mesh__xfers_overlap(const mesh_xfer *xfers, int count) {
-    int i, k;
-    for (i = 0; i < count; i++) {
-        if (xfers[i].direction != MESH_RECV) continue;
-        for (k = 0; xfers[i].block && k < xfers[i].block->ndim; k++)
-            if (xfers[i].block->dim[k].count > 1 && xfers[i].block->dim[k].stride == 0) return 1;
-        for (k = 0; k < count && count <= 64 && !xfers[i].block; k++)
-            if (k != i && !xfers[k].block &&
-                mesh__overlap(xfers[i].base, (size_t)xfers[i].nbytes, xfers[k].base, (size_t)xfers[k].nbytes))
-                return 1;
-    }
-    return 0;
+/* Memory that is received into may be in no other transfer; strided blocks are not looked at: interleaved columns are fine. The two that overlap; -1 in
+   *one: none; status OK or MEMORY. */
+MESH__PRIVATE mesh_status mesh__xfers_overlap(mesh_transport *t, const mesh_xfer *xfers, int count, int *one,
+                                              int *other) {
+    mesh__extents list;
+    int i;
+    *one = *other = -1;
+    if (count < 2) return MESH_OK;
+    if (!mesh__extents_open(&list, t, (size_t)count)) return MESH_ERR_MEMORY;
+    for (i = 0; i < count; i++)
+        if (!xfers[i].block)
+            mesh__extents_add(&list, xfers[i].base, (size_t)xfers[i].nbytes, i, xfers[i].direction == MESH_RECV);
+    *one = mesh__extents_close(&list, t, other);
+    return MESH_OK;
+}
+
+MESH__PRIVATE mesh_status mesh__xfer_check(mesh_comm *c, const mesh__group *g, int kind, const mesh_xfer *x, int i) {
+    const char *axes = g->axes;
+    int k;
+    if (x->rank < 0 || x->rank >= g->on.size)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "peer %d is outside the group of %d; it is an index in the group", x->rank, g->on.size);
+    if (!x->base && x->nbytes)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the buffer is NULL with %u bytes", x->nbytes);
+    if (x->nbytes > (uint64_t)SIZE_MAX / 2)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes overflow", x->nbytes);
+    if (!mesh_block_fits(x->block, x->nbytes))
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                            "transfer %d has %u bytes, but its block describes another number", i, x->nbytes);
+    if (x->direction != MESH_SEND && x->direction != MESH_RECV)
+        return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i, x->direction);
+    for (k = 0; x->direction == MESH_RECV && x->block && k < x->block->ndim; k++)
+        if (x->block->dim[k].count > 1 && x->block->dim[k].stride == 0)
+            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
+                                "transfer %d receives %l times at one place: its block has a stride of 0", i,
+                                (int64_t)x->block->dim[k].count);
+    return MESH_OK;
 }
 
 /* The next xfer in a direction to or from myself, behind `i`. */
@@ -226,7 +250,7 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     mesh__op *op;
     uint32_t tag;
     mesh_status status = mesh__p2p_begin(c, axes, kind, r, &g, &tag);
-    int i, to_self = 0,
+    int i, one = -1, other = -1, to_self = 0,
            in_place = (kind == MESH_CALL_SENDRECV || kind == MESH_CALL_SHIFT) && count == 2 &&
                       xfers[0].base == xfers[1].base && xfers[0].nbytes && xfers[1].nbytes;
     if (status != MESH_OK) return status;
@@ -237,25 +261,15 @@ MESH__PRIVATE mesh_status mesh__p2p_start_inside(mesh_comm *c, const char *axes,
     if (count < 0 || (count && !xfers))
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%d transfers%s", count, xfers ? "" : " (NULL)");
     for (i = 0; i < count; i++) {
-        if (xfers[i].rank < 0 || xfers[i].rank >= g->on.size)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                                "peer %d is outside the group of %d; it is an index in the group", xfers[i].rank,
-                                g->on.size);
-        if (!xfers[i].base && xfers[i].nbytes)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "the buffer is NULL with %u bytes", xfers[i].nbytes);
-        if (xfers[i].nbytes > (uint64_t)SIZE_MAX / 2)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "%u bytes overflow", xfers[i].nbytes);
-        if (!mesh_block_fits(xfers[i].block, xfers[i].nbytes))
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                                "transfer %d has %u bytes, but its block describes another number", i, xfers[i].nbytes);
-        if (xfers[i].direction != MESH_SEND && xfers[i].direction != MESH_RECV)
-            return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes, "transfer %d has direction %d", i,
-                                xfers[i].direction);
+        if ((status = mesh__xfer_check(c, g, kind, &xfers[i], i)) != MESH_OK) return status;
         to_self |= xfers[i].rank == g->index;
     }
-    if (!in_place && mesh__xfers_overlap(xfers, count))
+    if (!in_place && mesh__xfers_overlap(c->transport, xfers, count, &one, &other) != MESH_OK)
+        return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory to compare %d transfers", count);
+    if (one >= 0)
         return mesh__refuse(c, MESH_ERR_ARGUMENT, kind, axes,
-                            "what is received overlaps what is sent or received beside it");
+                            "what is received overlaps what is sent or received beside it (transfers %d and %d)", one,
+                            other);
     if (to_self && (status = mesh__self_check(c, g, kind, xfers, count)) != MESH_OK) return status;
     if (!(op = mesh__op_take(e))) return mesh__refuse(c, MESH_ERR_MEMORY, kind, axes, "no memory for the operation");
     call.in_place = in_place;

@@ -147,53 +147,20 @@ MESH__PRIVATE int mesh__in_place(const mesh__task *t, int rank) {
     return !mesh__touches_own(t->plan, 0, rank, MESH_MOVE_RECV);
 }
 
-/* What a task sends (2 * its number) or receives (that + 1): where it begins and ends. */
-MESH__PRIVATE uintptr_t mesh__task_begin(const mesh__task *task, int item) {
-    return (uintptr_t)(item & 1 ? task[item / 2].last.base : task[item / 2].at[0].base);
-}
-MESH__PRIVATE uintptr_t mesh__task_end(const mesh__task *task, int item) {
-    const mesh__task *t = &task[item / 2];
-    return mesh__task_begin(task, item) +
-           (item & 1 ? mesh__place_bytes(&t->last, t->elem[1]) : mesh__place_bytes(&t->at[0], t->elem[0]));
-}
-MESH__PRIVATE int mesh__task_after(const void *ctx, int a, int b) {
-    const mesh__task *task = (const mesh__task *)ctx;
-    return mesh__task_begin(task, a) > mesh__task_begin(task, b);
-}
-
-/* Does what one task receives overlap what another receives or sends? By address, beside those of either kind that reach farthest: two of each, for one may be
-   the task's own. order: memory for 2 * count. Returns that other, the later one in *which; -1: none. */
-MESH__PRIVATE int mesh__tasks_overlap(const mesh__task *task, int count, int *order, int *which) {
-    int far[2][2] = {{-1, -1}, {-1, -1}}, n = 0, i, kind, k;
-    for (i = 0; i < 2 * count; i++)
-        if (mesh__task_end(task, i) > mesh__task_begin(task, i)) order[n++] = i;
-    mesh__sort(order, n, mesh__task_after, task);
-    for (i = 0; i < n; i++) {
-        int item = order[i], *mine = far[item & 1];
-        for (kind = !(item & 1); kind < 2; kind++) /* what is sent may overlap what is sent */
-            for (k = 0; k < 2; k++)
-                if (far[kind][k] >= 0 && far[kind][k] / 2 != item / 2 &&
-                    mesh__task_end(task, far[kind][k]) > mesh__task_begin(task, item)) {
-                    int other = far[kind][k] / 2;
-                    *which = other > item / 2 ? other : item / 2;
-                    return other > item / 2 ? item / 2 : other;
-                }
-        for (k = 0; k < 2 && mine[k] >= 0 && mesh__task_end(task, mine[k]) >= mesh__task_end(task, item);) k++;
-        if (k == 0) mine[1] = mine[0];
-        if (k < 2) mine[k] = item;
-    }
-    return -1;
-}
-
-/* The same, told. */
+/* Does what a task receives overlap what another receives or sends? */
 MESH__PRIVATE mesh_status mesh__tasks_apart(const mesh_comm *c, const mesh__task *task, int count, int first,
                                             mesh_error *err) {
-    int *order, one, other = -1;
+    mesh__extents list;
+    int i, one, other = -1;
     if (count < 2) return MESH_OK;
-    if (!(order = (int *)mesh_transport_alloc(c->transport, 2 * (size_t)count * sizeof *order)))
+    if (!mesh__extents_open(&list, c->transport, 2 * (size_t)count))
         return mesh__fail(err, MESH_ERR_MEMORY, c->transport->rank, "no memory to compare %d tensors", count);
-    one = mesh__tasks_overlap(task, count, order, &other);
-    mesh_transport_free(c->transport, order);
+    for (i = 0; i < count; i++) {
+        const mesh__task *t = &task[i];
+        mesh__extents_add(&list, t->at[0].base, mesh__place_bytes(&t->at[0], t->elem[0]), i, 0);
+        mesh__extents_add(&list, t->last.base, mesh__place_bytes(&t->last, t->elem[1]), i, 1);
+    }
+    one = mesh__extents_close(&list, c->transport, &other);
     if (one < 0) return MESH_OK;
     return mesh__fail(err, MESH_ERR_ARGUMENT, c->transport->rank, "what tensor %d or %d receives overlaps the other",
                       first + one, first + other);

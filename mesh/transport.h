@@ -793,6 +793,71 @@ MESH__PRIVATE int mesh__overlap(const void *a, size_t an, const void *b, size_t 
     return an && bn && x < y + bn && y < x + an;
 }
 
+/* What the entries of a list send from or, written, receive into; of each at most one an entry. */
+typedef struct mesh__extent {
+    uintptr_t begin, end;
+    int entry, written;
+} mesh__extent;
+enum { MESH__EXTENTS = 128 }; /* so many need no memory of the heap */
+typedef struct mesh__extents {
+    mesh__extent *item, few[MESH__EXTENTS];
+    int n;
+} mesh__extents;
+
+/* Room for `most`; 0: no memory. */
+MESH__PRIVATE int mesh__extents_open(mesh__extents *l, mesh_transport *t, size_t most) {
+    l->n = 0;
+    l->item = l->few;
+    if (most > MESH__EXTENTS) l->item = (mesh__extent *)mesh_transport_alloc(t, most * (sizeof *l->item + sizeof(int)));
+    return l->item != NULL;
+}
+
+MESH__PRIVATE void mesh__extents_add(mesh__extents *l, const void *base, size_t nbytes, int entry, int written) {
+    mesh__extent *x = &l->item[l->n];
+    x->begin = (uintptr_t)base;
+    x->end = x->begin + nbytes;
+    x->entry = entry;
+    x->written = written;
+    l->n += nbytes != 0;
+}
+
+MESH__PRIVATE int mesh__extent_after(const void *ctx, int a, int b) {
+    const mesh__extent *x = (const mesh__extent *)ctx;
+    return x[a].begin > x[b].begin;
+}
+
+/* Does what one entry receives overlap what another receives or sends? By address, beside those of either kind that reach farthest: two of each, for one may be
+   the entry's own. Returns that other, the later one in *which; -1: none. */
+MESH__PRIVATE int mesh__extents_overlap(const mesh__extents *l, int *order, int *which) {
+    int far[2][2] = {{-1, -1}, {-1, -1}}, i, kind, k;
+    const mesh__extent *x = l->item;
+    for (i = 0; i < l->n; i++) order[i] = i;
+    mesh__sort(order, l->n, mesh__extent_after, x);
+    for (i = 0; i < l->n; i++) {
+        const mesh__extent *here = &x[order[i]];
+        int *mine = far[here->written];
+        for (kind = !here->written; kind < 2; kind++) /* what is sent may overlap what is sent */
+            for (k = 0; k < 2; k++)
+                if (far[kind][k] >= 0 && x[far[kind][k]].entry != here->entry && x[far[kind][k]].end > here->begin) {
+                    int other = x[far[kind][k]].entry;
+                    *which = other > here->entry ? other : here->entry;
+                    return other > here->entry ? here->entry : other;
+                }
+        for (k = 0; k < 2 && mine[k] >= 0 && x[mine[k]].end >= here->end;) k++;
+        if (k == 0) mine[1] = mine[0];
+        if (k < 2) mine[k] = order[i];
+    }
+    return -1;
+}
+
+/* The same, and the list's end. */
+MESH__PRIVATE int mesh__extents_close(mesh__extents *l, mesh_transport *t, int *which) {
+    int few[MESH__EXTENTS], one;
+    one = mesh__extents_overlap(l, l->item == l->few ? few : (int *)(l->item + l->n), which);
+    if (l->item != l->few) mesh_transport_free(t, l->item);
+    return one;
+}
+
 /* Nothing but a meeting of all ranks of the group. */
 MESH__PRIVATE int mesh__is_meeting(int kind) {
     return kind == MESH_CALL_BARRIER || kind == MESH_CALL_GROUP_OPEN || kind == MESH_CALL_REGISTER;

@@ -1252,40 +1252,42 @@ static void test_capped(void) {
     free(q);
 }
 
-/* Of tasks at random places, few and many: what two receive, or one receives and another sends, overlaps or not, as every pair compared says. */
-static int tasks_meet(const mesh__task *a, const mesh__task *b) {
-    size_t to = mesh__place_bytes(&a->last, 1);
-    return mesh__overlap(a->last.base, to, b->last.base, mesh__place_bytes(&b->last, 1)) ||
-           mesh__overlap(a->last.base, to, b->at[0].base, mesh__place_bytes(&b->at[0], 1));
+/* Of entries at random places, few and many: what two receive, or one receives and another sends, overlaps or not, as every pair compared says. */
+static int extents_meet(const mesh__extent *sent, const mesh__extent *received, int a, int b) {
+    const mesh__extent *r = &received[a];
+    return mesh__overlap((void *)r->begin, r->end - r->begin, (void *)received[b].begin, received[b].end - received[b].begin) ||
+           mesh__overlap((void *)r->begin, r->end - r->begin, (void *)sent[b].begin, sent[b].end - sent[b].begin);
 }
-static void test_redistribute_overlap_many(void) {
+static void overlap_many_rank(mesh_transport *t, void *ctx) {
     enum { MOST = 600, SPACE = 1 << 20 };
-    static mesh__task task[MOST];
-    static unsigned char memory[SPACE];
-    static int order[2 * MOST];
+    static mesh__extent part[2][MOST];
     int trial, met = 0, apart = 0;
     test_random r = random_from(91);
+    (void)ctx;
     for (trial = 0; trial < 4000 && !test_failures; trial++) {
         int n = trial % 100 ? 2 + random_below(&r, 4) : MOST, space = n < MOST ? 120 : SPACE, i, k, want = 0, one, other = -1;
+        mesh__extents list;
+        CHECK(mesh__extents_open(&list, t, 2 * (size_t)n));
         for (i = 0; i < n; i++)
             for (k = 0; k < 2; k++) {
-                mesh__place_of *p = k ? &task[i].last : &task[i].at[0];
-                int longest = n < MOST || trial % 200 ? 24 : 2;
-                memset(p, 0, sizeof *p);
-                p->box.ndim = 1, p->box.shape[0] = random_below(&r, longest), p->stride[0] = 1;
-                p->base = memory + random_below(&r, space - longest);
-                if (n == MOST && trial % 200 == 0) p->base = memory + 2 * (MOST * k + (i * 7) % MOST); /* none meets another */
-                task[i].elem[k] = 1;
+                mesh__extent *p = &part[k][i];
+                int longest = n < MOST || trial % 200 ? 24 : 2, bytes = random_below(&r, longest);
+                p->begin = 4096 + (uintptr_t)random_below(&r, space - longest);
+                if (n == MOST && trial % 200 == 0) p->begin = 4096 + 2 * (uintptr_t)(MOST * k + (i * 7) % MOST); /* none meets another */
+                p->end = p->begin + (uintptr_t)bytes;
+                mesh__extents_add(&list, (void *)p->begin, (size_t)bytes, i, k);
             }
         for (i = 0; i < n; i++)
-            for (k = 0; k < n; k++) want |= i != k && tasks_meet(&task[i], &task[k]);
-        one = mesh__tasks_overlap(task, n, order, &other);
+            for (k = 0; k < n; k++) want |= i != k && extents_meet(part[0], part[1], i, k);
+        one = mesh__extents_close(&list, t, &other);
         CHECK_INT(one >= 0, want);
-        if (one >= 0) CHECK(one < other && (tasks_meet(&task[one], &task[other]) || tasks_meet(&task[other], &task[one])));
+        if (one >= 0)
+            CHECK(one < other && (extents_meet(part[0], part[1], one, other) || extents_meet(part[0], part[1], other, one)));
         met += want, apart += !want;
     }
     CHECK(met > 500 && apart > 500);
 }
+static void test_redistribute_overlap_many(void) { run_world(SIM, 1, overlap_many_rank, NULL); }
 
 /* In a list of more than anybody compares pair by pair. */
 static void overlap_long_rank(mesh_transport *t, void *ctx) {

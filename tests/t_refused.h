@@ -195,16 +195,17 @@ static void test_overlap(void) {
 static void overlap_lists_rank(mesh_transport *t, void *ctx) {
     static const int kinds[] = {MESH_CALL_ALL_REDUCE_MANY, MESH_CALL_BROADCAST_MANY, MESH_CALL_ALL_GATHER_MANY,
                                 MESH_CALL_REDUCE_SCATTER_MANY};
-    static int32_t memory[12 * CELLS];
-    int round, n = t->size, fine = 0, refused = 0;
+    enum { LONG = 200, WIDE = 1 << 18 };
+    static int32_t memory[WIDE + 12 * CELLS];
+    static mesh_buffer list[LONG];
+    static stretch send[LONG], recv[LONG];
+    int round, n = t->size, fine = 0, refused = 0, long_fine = 0, long_refused = 0;
     refuser f;
     (void)ctx;
     if (!refuser_open(&f, t, "x=-1", 602)) return;
-    for (round = 0; round < 15000; round++) {
-        int nlist = 2 + random_below(&f.r, 3), legal = 1, i, k, kind = kinds[random_below(&f.r, 4)],
-            room = random_below(&f.r, 2) ? 40 : 300;
-        mesh_buffer list[4];
-        stretch send[4], recv[4];
+    for (round = 0; round < 15000; round++) { /* one in a hundred is long, where lists that are right are rare */
+        int is_long = round % 100 == 0, nlist = is_long ? 65 + random_below(&f.r, LONG - 64) : 2 + random_below(&f.r, 3),
+            legal = 1, i, k, kind = kinds[random_below(&f.r, 4)], room = is_long ? WIDE : random_below(&f.r, 2) ? 40 : 300;
         mesh_call call = mesh__call(kind, NULL, NULL, 0, MESH_I32, MESH_SUM, random_below(&f.r, n));
         for (i = 0; i < nlist; i++) {
             mesh_call one = mesh__call(mesh__single_kind(kind), NULL, NULL, 0, MESH_I32, MESH_SUM, call.root);
@@ -224,21 +225,24 @@ static void overlap_lists_rank(mesh_transport *t, void *ctx) {
         call.elem_bytes = mesh__call_elem(&f.c, &call);
         CHECK_INT(mesh__call_check(&f.c, mesh__impl(&f.c)->group[0], &call) == MESH_OK, legal);
         refuser_forget(&f);
-        *(legal ? &fine : &refused) += 1;
+        *(is_long ? legal ? &long_fine : &long_refused : legal ? &fine : &refused) += 1;
     }
-    CHECK(fine > 1000 && refused > 1000);
+    CHECK(fine > 1000 && refused > 1000 && long_fine > 10 && long_refused > 10);
     refuser_close(&f);
 }
 static void test_overlap_lists(void) { run_world(SIM, 3, overlap_lists_rank, NULL); }
 
 /* Transfers: the same, and what goes to oneself has its other half, of the same length, in order. */
-static void test_overlap_xfers(void) {
-    static int32_t memory[4 * CELLS];
+static void overlap_xfers_rank(mesh_transport *t, void *ctx) {
+    enum { LONG = 300, WIDE = 1 << 16 };
+    static int32_t memory[WIDE + 4 * CELLS];
+    static mesh_xfer x[LONG];
     test_random r = random_from(603);
-    int round, fine = 0, refused = 0;
+    int round, fine = 0, refused = 0, long_fine = 0, long_refused = 0;
+    (void)ctx;
     for (round = 0; round < 20000; round++) {
-        mesh_xfer x[5];
-        int n = 1 + random_below(&r, 5), legal = 1, i, k, room = random_below(&r, 2) ? 30 : 4 * CELLS - 4;
+        int is_long = round % 100 == 0, n = is_long ? 65 + random_below(&r, LONG - 64) : 1 + random_below(&r, 5), legal = 1,
+            i, k, room = is_long ? WIDE : random_below(&r, 2) ? 30 : 4 * CELLS - 4, one, other, meet;
         for (i = 0; i < n; i++) {
             x[i] = mesh__xfer(random_below(&r, 2) ? MESH_SEND : MESH_RECV, 0, memory + random_below(&r, room),
                               (size_t)random_below(&r, 4), MESH_I32);
@@ -248,14 +252,19 @@ static void test_overlap_xfers(void) {
                 if (i != k && x[i].direction == MESH_RECV)
                     legal &= !spans_meet(span_of(x[i].base, (size_t)x[i].nbytes / 4),
                                          span_of(x[k].base, (size_t)x[k].nbytes / 4));
-        CHECK_INT(mesh__xfers_overlap(x, n), !legal);
-        *(legal ? &fine : &refused) += 1;
+        CHECK_INT(mesh__xfers_overlap(t, x, n, &one, &other), MESH_OK);
+        CHECK_INT(one < 0, legal);
+        meet = one >= 0 && spans_meet(span_of(x[one].base, (size_t)x[one].nbytes / 4), span_of(x[other].base, (size_t)x[other].nbytes / 4));
+        if (one >= 0) CHECK(meet && one < other && (x[one].direction == MESH_RECV || x[other].direction == MESH_RECV));
+        *(is_long ? legal ? &long_fine : &long_refused : legal ? &fine : &refused) += 1;
     }
-    CHECK(fine > 1000 && refused > 1000);
+    CHECK(fine > 1000 && refused > 1000 && long_fine > 10 && long_refused > 10);
 }
+static void test_overlap_xfers(void) { run_world(SIM, 1, overlap_xfers_rank, NULL); }
 
 static void p2p_refused_rank(mesh_transport *t, void *ctx) {
-    static int32_t a[64], b[64];
+    static int32_t a[64], b[64], wide[280];
+    mesh_xfer list[70];
     int round, n = t->size;
     refuser f;
     mesh_request r;
@@ -285,7 +294,7 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
                                            "3 transfers (NULL)",
                                            "overflow",
                                            "has direction -1",
-                                           "what is received overlaps",
+                                           "receives 4 times at one place",
                                            "describes another number",
                                            "dtype 99",
                                            "overflow"};
@@ -334,6 +343,10 @@ static void p2p_refused_rank(mesh_transport *t, void *ctx) {
         CHECK_HAS(f.c.error.text, says[round]);
         refuser_forget(&f);
     }
+    for (round = 0; round < 70; round++) list[round] = mesh__xfer(MESH_RECV, (t->rank + 1) % n, wide + 4 * (round - (round == 68 ? 60 : 0)), 4, MESH_I32);
+    CHECK_INT(mesh_exchange_start(&f.c, NULL, list, 70, &r), MESH_ERR_ARGUMENT);
+    CHECK_HAS(f.c.error.text, "overlaps what is sent or received beside it (transfers 8 and 68)");
+    refuser_forget(&f);
     CHECK_INT(mesh_shift_start(&f.c, NULL, n, 0, a, a + 1, 4, MESH_I32, &r), MESH_ERR_ARGUMENT); /* at the edge too */
     refuser_forget(&f);
     for (round = 0; round < 40; round++) {      /* a shift, anywhere over its own send */
