@@ -31,6 +31,41 @@ ranks() { # ranks N: as an environment of rank 0 of N
 
 # ---- 17: mesh run
 
+# Rank 1 exits because rank 0 dies, which is seen to be dead after it: the kernel closes sockets first.
+check_blame_late() {
+    local out status
+    rm -f pid.*
+    cat >late.sh <<'S'
+echo $$ >pid.$RANK.new; mv pid.$RANK.new pid.$RANK
+while [ ! -e pid.1 ]; do :; done
+[ $RANK = 0 ] || exit 3
+other=$(cat pid.1)
+while [ -e /proc/$other ]; do :; done
+kill -KILL $$
+S
+    out=$(timeout -k 1 20 "$mesh" run -n 2 -- bash late.sh 2>&1)
+    status=$?
+    [ $status = 137 ] && has "$out" "rank 0 was ended by SIGKILL" && ! has "$out" "rank 1 exited"
+    say $? blame_late "ended with $status: $out"
+}
+# What exits is blamed where nobody is killed, though others go on, and where others abort for it.
+check_blame_exit() {
+    local out status
+    rm -f pid.*
+    cat >exits.sh <<'S'
+echo $$ >pid.$RANK.new; mv pid.$RANK.new pid.$RANK
+while [ ! -e pid.1 ] || [ ! -e pid.2 ]; do :; done
+[ $RANK != 1 ] || exit 3
+while [ -e /proc/$(cat pid.1) ]; do :; done
+[ $RANK != 2 ] || kill -ABRT $$
+exec sleep 100
+S
+    out=$(timeout -k 1 20 "$mesh" run -n 3 -- bash exits.sh 2>&1)
+    status=$?
+    [ $status = 3 ] && has "$out" "rank 1 exited with status 3" && ! has "$out" "was ended by"
+    say $? blame_exit "ended with $status: $out"
+}
+
 # Rank 1 is killed; rank 0, which saw it, exits with 1; the launcher looks only when both have ended.
 check_blame() {
     cat >blame.sh <<'S'

@@ -4,8 +4,9 @@
 
 enum {
     LINE_MOST = 1 << 20,
-    PIECE = 4096,     /* what a pipe that polls writable takes without blocking */
-    HELP_MS = 2000,   /* from a rank's failure until the others are told to end, and from then until they are killed */
+    PIECE = 4096,   /* what a pipe that polls writable takes without blocking */
+    BLAME_MS = 500, /* from a rank's exit until it is blamed: others see a killed one's sockets close before it ends */
+    HELP_MS = 2000, /* from a rank's failure until the others are told to end, and from then until they are killed */
     SIGNAL_MS = 5000, /* from a signal that was passed on until ranks that are still there are killed */
     STDIN_ALL = -1,
     STDIN_NONE = -2
@@ -551,9 +552,37 @@ static int is_owed(const rank *ranks, int n) {
     return i < 2 * n;
 }
 
+/* Was it killed, or did it fault? Nothing that another rank's end brings about, as an abort may be. */
+static int ended_by_itself(int status) {
+    int s = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return s == SIGKILL || s == SIGSEGV || s == SIGBUS || s == SIGFPE || s == SIGILL;
+}
+
+/* The first rank that failed, until it is said, which is when nobody else can be to blame. */
+typedef struct {
+    int rank; /* -1: none, or said */
+    int64_t at, age;
+} suspect;
+
+static void suspect_rank(suspect *s, const rank *ranks, int r, int64_t start, int64_t now) {
+    if (s->rank >= 0 && (ended_by_itself(ranks[s->rank].status) || !ended_by_itself(ranks[r].status))) return;
+    if (s->rank < 0) s->at = now;
+    s->rank = r;
+    s->age = now - start;
+}
+
+/* Returns its exit status when it is said, else -1. */
+static int say_suspect(suspect *s, const rank *ranks, int is_last, int64_t now) {
+    int r = s->rank;
+    if (r < 0 || (!is_last && !WIFSIGNALED(ranks[r].status) && now - s->at < BLAME_MS)) return -1;
+    s->rank = -1;
+    return describe_end(r, ranks[r].status, s->age);
+}
+
 /* Look after the ranks until all have ended. Returns the exit status. */
 static int look_after(const run_options *o, rank *ranks, int started) {
-    int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst;
+    int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst, said;
+    suspect first = {-1, 0, 0};
     struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
     int64_t start = clock_ms(), last_output = start, end_at = 0, now, stopped;
     static input in;
@@ -594,14 +623,14 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         now = clock_ms();
         if (heard) last_output = now;
         worst = reap(ranks, n, &left);
-        if (worst >= 0 && !failed && !signaled) {
-            result = describe_end(worst, ranks[worst].status, now - start);
-            end_at = now + HELP_MS;
-        }
+        if (worst >= 0 && !signaled && (!failed || first.rank >= 0)) suspect_rank(&first, ranks, worst, start, now);
+        if (worst >= 0 && !failed && !signaled) end_at = now + HELP_MS;
         if (worst >= 0 && !failed) failed = 1;
+        if ((said = say_suspect(&first, ranks, !left || caught, now)) >= 0) result = said;
         stopped = pass_on(ranks, n);
         start += stopped, last_output += stopped, now += stopped;
         if (end_at) end_at += stopped;
+        first.at += stopped;
         if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
@@ -687,9 +716,9 @@ static const char run_help[] =
     "                   what makes NCCL go over its sockets, unless it is set; for correctness only\n"
     "  --timeout S      end everything after S seconds\n"
     "  --idle-timeout S end everything when no rank has printed anything for S seconds\n\n"
-    "Exit status: that of the first rank that is seen to fail (128 + signal; of several that end within the same\n"
-    "moment, one of them), 124 after a timeout, 127 where PROGRAM cannot be run, 128 + signal where mesh run itself\n"
-    "is told to end, 2 for wrong usage, else 0.\n";
+    "Exit status: that of the first rank that is seen to fail (128 + signal; within half a second one that is\n"
+    "killed or faults goes before those that exit), 124 after a timeout, 127 where PROGRAM cannot be run, 128 + signal\n"
+    "where mesh run itself is told to end, 2 for wrong usage, else 0.\n";
 
 /* The value of an option "-n 8", "-n8" or "--nproc-per-node=8", or NULL: it is another. *i moves on to what was used. */
 static const char *value_of(const char *name, int argc, char **argv, int *i, int *missing) {
