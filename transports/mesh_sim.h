@@ -132,8 +132,9 @@ typedef struct mesh_sim {
     int state, event, dead, closed, asleep, posts;
     int64_t deadline;
     mesh_sim__message *coming, *arrived,
-        *controls;          /* in flight by arrival; data not yet matched; control not yet polled */
-    mesh_sim__xfer *posted; /* receives not yet matched */
+        *controls;                  /* in flight by arrival; data not yet matched; control not yet polled */
+    mesh_sim__message *last_coming; /* or NULL: not known */
+    mesh_sim__xfer *posted;         /* receives not yet matched */
 } mesh_sim;
 
 struct mesh_sim__world {
@@ -192,9 +193,11 @@ MESH__PRIVATE void mesh_sim__send(mesh_sim *from, int to, mesh_sim__message *m, 
     if (w->desc.jitter_ns) m->arrival += (int64_t)(mesh_sim__draw(w) % (uint64_t)w->desc.jitter_ns);
     if (m->arrival <= *last) m->arrival = *last + 1;
     *last = m->arrival;
+    if (dest->last_coming && dest->last_coming->arrival <= m->arrival) at = &dest->last_coming->next;
     while (*at && (*at)->arrival <= m->arrival) at = &(*at)->next;
     m->next = *at;
     *at = m;
+    if (!m->next) dest->last_coming = m;
     if (w->desc.free_running) pthread_cond_signal(&dest->wake);
 }
 
@@ -311,6 +314,7 @@ MESH__PRIVATE void mesh_sim__deliver(mesh_sim *s) {
         mesh_sim__message *m = s->coming;
         mesh_sim__xfer *r = s->posted;
         s->coming = m->next;
+        if (m == s->last_coming) s->last_coming = NULL;
         if (m->control >= 0) {
             mesh_sim__append(&s->controls, m);
             s->event = 1;
@@ -403,6 +407,7 @@ MESH__PRIVATE void mesh_sim__dies(mesh_sim *s) {
                 m = *at;
                 if (m->sender && m->from == s->base.rank) {
                     *at = m->next;
+                    if (m == dest->last_coming) dest->last_coming = NULL;
                     mesh_transport_free(&s->base, m);
                 } else {
                     at = &m->next;
