@@ -141,6 +141,19 @@ static int plan_step(const mesh_plan *p, int k, int world, int from, int *nmoves
     return 1;
 }
 
+/* All ranks that hold an element in the same place as r but for partial axes, in the mesh's order. */
+static int plan_mates(const mesh *m, const mesh_spec *s, int r, int *mate) {
+    int a[MESH_MAX_AXES], b[MESH_MAX_AXES], i, x, n = 0;
+    mesh_coords_of(m, NULL, r, b);
+    for (i = 0; i < m->size; i++) {
+        int rank = mesh_rank_at(m, i), same = 1;
+        mesh_coords_of(m, NULL, rank, a);
+        for (x = 0; x < m->naxes; x++) same &= a[x] == b[x] || s->axis[x].kind == MESH_PARTIAL;
+        if (same) mate[n++] = rank;
+    }
+    return n;
+}
+
 /* The plan moves every tensor as the specs say. */
 static int plan_interpret(const mesh_plan *p, int *nmoves) {
     const mesh *src = &p->at[0], *dst = &p->at[1];
@@ -155,10 +168,12 @@ static int plan_interpret(const mesh_plan *p, int *nmoves) {
     memset(plan_held[0], 0, sizeof plan_held[0]);
     for (r = 0; r < world; r++) {
         mesh_box box;
+        int index;
         if (!spec_box(&p->from, src, p->ndim, p->shape, r, &box)) continue;
+        index = plan_partial_index(src, &p->from, r, &summands);
         for (e = 0; e < mesh_box_count(&box); e++) {
             int64_t at = plan_linear_in(p->ndim, p->shape, &box, e);
-            plan_value[0][r][at] = plan_summand(at, plan_partial_index(src, &p->from, r, &summands));
+            plan_value[0][r][at] = plan_summand(at, index);
             plan_held[0][r][at] = 1;
         }
     }
@@ -167,24 +182,19 @@ static int plan_interpret(const mesh_plan *p, int *nmoves) {
     last = p->nsteps & 1;
     for (r = 0; r < world; r++) {
         mesh_box box;
-        int index;
+        int index, mate[PLAN_RANKS], mates;
         if (!spec_box(to, dst, p->ndim, p->shape, r, &box)) continue;
         index = plan_partial_index(dst, to, r, &parts);
+        if (parts > 1 && index) continue; /* looked at with the first of its summands */
+        mates = plan_mates(dst, to, r, mate);
         for (e = 0; e < mesh_box_count(&box); e++) {
             int64_t at = plan_linear_in(p->ndim, p->shape, &box, e), want = 0, got = 0;
             int s;
-            if (parts > 1 && index) continue; /* looked at with the first of its summands */
             for (s = 0; s < summands; s++)
                 want = s ? plan_combine(p->op, want, plan_summand(at, s)) : plan_summand(at, 0);
-            for (s = i = 0; i < dst->size;
-                 i++) { /* all ranks that hold this element in the same place but for partial axes */
-                int rank = mesh_rank_at(dst, i), a[MESH_MAX_AXES], b[MESH_MAX_AXES], x, same = 1;
-                mesh_coords_of(dst, NULL, rank, a);
-                mesh_coords_of(dst, NULL, r, b);
-                for (x = 0; x < dst->naxes; x++) same &= a[x] == b[x] || to->axis[x].kind == MESH_PARTIAL;
-                if (!same) continue;
-                PLAN_CHECK(p, plan_held[last][rank][at]);
-                got = s++ ? plan_combine(p->op, got, plan_value[last][rank][at]) : plan_value[last][rank][at];
+            for (s = 0; s < mates; s++) {
+                PLAN_CHECK(p, plan_held[last][mate[s]][at]);
+                got = s ? plan_combine(p->op, got, plan_value[last][mate[s]][at]) : plan_value[last][mate[s]][at];
             }
             PLAN_CHECK(p, s == parts);
             if (got != want) {
