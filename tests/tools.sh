@@ -66,6 +66,9 @@ refuses "heat along an axis that is none" "along x and y only" $mesh run -n 2 --
 refuses "heat of one dim" "2 or 3 numbers" $build/heat --size 500
 refuses "heat, periodic along no dim" "--periodic takes" $build/heat --periodic z
 refuses "heat, an unknown option" "[--periodic x,y]" $build/heat --fast
+refuses "heat of no number of steps" "[--periodic x,y]" $build/heat --steps 3x
+refuses "heat of more steps than there are numbers" "[--periodic x,y]" $build/heat --steps 99999999999
+refuses "heat, a value that is missing" "[--periodic x,y]" $build/heat --mesh
 # rank 2 is killed when rank 0 has said that it begins: the others name it
 rm -f "$out/heat-began" && mkfifo "$out/heat-began"
 refuses "heat without rank 2" "rank 2 was lost" $mesh run -n 4 -- bash -c 'began=$1; shift
