@@ -114,7 +114,8 @@ printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts; 2 does" $mesh zoo ep --mesh dp=4 --ep 3
 refuses "more ways than heads" "12 heads, 12 kv_heads, 24 ways" $mesh zoo tp --mesh tp=24
-refuses "stages that do not divide" "pp = 5 divides neither the 12 layers nor, tables counted as layers, 14; nearest that do: 4 or 6, or 2 or 7" $mesh zoo pp --mesh pp=5
+refuses "stages that do not divide" "pp = 5 divides neither the 12 layers nor, tables counted as layers, 14 in stages of 2 or more; nearest that do: 4 or 6, or 2 or 7" $mesh zoo pp --mesh pp=5
+refuses "stages that are tables" "14 in stages of 2 or more; nearest that do: 12, or 7;" $mesh zoo pp --mesh pp=14
 printf 'experts 4\ntop_k 8\n' >$out/many.model
 refuses "more experts of a token than there are" "top_k 8 of 4 experts; 4 at most" $mesh zoo dp --mesh dp=4 --model $out/many.model
 refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo zero1 --mesh dp=4 --zero 3
