@@ -153,6 +153,7 @@ auto_line 2 "auto-2.cluster:9: no such name; a cluster has hosts" cluster "nodes
 auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "hosts 1.5"
 auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
 auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
+step "auto: a topology of many levels" bash -c "sed 's|^topology.*|topology 1:2.500us:300GB/s,2:3.250us:250GB/s,4:4.250us:200GB/s,*:8.500us:25GB/s|' $out/auto.cluster >$out/auto-levels.cluster; ${auto/auto.cluster/auto-levels.cluster} | grep -q '8 devices'"
 auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"

@@ -571,7 +571,7 @@ static int zoo_read_lines(const char *command, const char *path,
         if (hash) *hash = 0;
         line[strcspn(line, "\r\n")] = 0;
         at = 0;
-        n = sscanf(line, "%63s %n%63s %1s", name, &at, value, more);
+        n = sscanf(line, "%399s %n%399s %1s", name, &at, value, more);
         if (n <= 0 && !what) continue;
         if (!what && n == 1) what = "a value is missing; a line is NAME VALUE";
         if (!what && n == 3 && strcmp(name, "source")) what = "more than one value; a line is NAME VALUE";
