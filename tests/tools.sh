@@ -198,6 +198,7 @@ refuses "auto: nothing fits" "more than there are; more devices" bash -c "sed 's
 step "schedule: 1f1b's bubble is the formula's" bash -c "$mesh schedule --kind 1f1b -p 4 -m 8 | grep -q 'bubble 0.3750, and (p - 1) / m = 0.3750'"
 step "schedule: zb-v's is a sixth" bash -c "$mesh schedule --kind zb-v -p 4 -m 8 | grep -q 'bubble 0.0625, and (p - 1) / (6 m) = 0.0625'"
 step "schedule with other costs" bash -c "$mesh schedule --kind zb-h1 -p 2 -m 2 --forward 3 --backward 4 --weight 0 --send 5 | grep -q 'no formula for these numbers'"
+step "schedule: no formula where nothing is computed" bash -c "$mesh schedule --kind forward -p 4 -m 4 --forward 0 | grep -q 'bubble 0.0000 (no formula'"
 step "schedule as a picture" bash -c "$mesh schedule --kind interleaved -p 4 -m 8 -v 3 --svg | grep -c '<title>' | grep -qx 192"
 refuses "a schedule that is none" "take 8 or 12" $mesh schedule --kind interleaved -p 4 -m 10
 refuses "a schedule of no kind" "no kind \"pipedream\"" $mesh schedule --kind pipedream -p 4 -m 8
