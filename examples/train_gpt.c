@@ -750,6 +750,16 @@ static void explain_experts(cost *c, const model *g, const layer_pass *s, int ti
         printf("%-14s %-34s %-34s %10.0f %10.0f\n", "tokens", "their own", "by expert, and back", there, back);
 }
 
+/* Keys and values in a ring: to each other rank forward, again going back, and then their gradients all around. */
+static void explain_ring(cost *c, const layer_pass *s, int times) {
+    int cp = ways(&comm.on, "cp");
+    double part = 2.0 * (double)local(&s->k_used.t.layout) * sizeof(float) * times;
+    double there = (cp - 1) * part, back = cp > 1 ? (2 * cp - 1) * part : 0;
+    c->predicted += there + back;
+    if (c->prints) printf("%-14s %-34s %-34s %10.0f %10.0f\n", "k, v", "their own", "all, in a ring", there, back);
+}
+
+/* Of a stage. */
 static void explain(cost *c, const model *g, const pass *a) {
     const layer_pass *s = &a->layers[0];
     int i, gathers = g->o.zero == 3 ? 2 * g->o.micro : 1, sums = g->o.zero >= 2 ? g->o.micro : 1;
@@ -767,13 +777,14 @@ static void explain(cost *c, const model *g, const pass *a) {
     explain_value(c, "q", &s->q, &s->q_used, n);
     explain_value(c, "k", &s->k, &s->k_used, n);
     explain_value(c, "v", &s->v, &s->v_used, n);
+    if (g->o.ring) explain_ring(c, s, n);
     explain_value(c, "attention", &s->att_used, &s->att, n);
     explain_value(c, "proj", &s->part1, &s->sum1, n);
     explain_value(c, g->o.experts ? "into experts" : "into up", &s->ln2, &s->whole2, n);
     if (g->o.experts) explain_experts(c, g, s, n);
     explain_value(c, g->o.experts ? "from experts" : "down", &s->part2, &s->sum2, n);
     if (g->hi == g->nsegments) explain_value(c, "into head", &a->last, &a->whole, g->o.micro);
-    if (c->prints && g->stages > 1)
+    if (c->prints && g->hi < g->nsegments)
         printf("between stages, %s: %.0f bytes to the next for each micro-batch, and as many back\n", g->o.schedule,
                (double)local(&a->flow) * sizeof(float));
 }
@@ -1185,7 +1196,8 @@ static void save_there(const char *folder) {
 static int run_rank(mesh_transport *t, const options *o) {
     rank_stages r;
     record h;
-    int lead, first = 0, wrong;
+    int lead, first = 0, wrong, k, staged;
+    size_t rest = 0;
     host = t;
     lead = t->rank == 0;
     if (!open_mesh(o)) return 1;
@@ -1197,14 +1209,18 @@ static int run_rank(mesh_transport *t, const options *o) {
                  o->steps, first + 1);
         die(said);
     }
+    staged = ways(&world.on, "pp") > 1;
+    for (k = 0; k < o->chunks; k++) rest += r.stage[k].at_rest;
     if (lead)
-        printf("%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step\n", t->size,
-               t->size > 1 ? "s" : "", shown(&world.on), r.stage[0].at_rest, o->batch, o->context);
+        printf("%d rank%s as %s; %zu parameters at rest on %s; %d sequences of %d bytes per step\n", t->size,
+               t->size > 1 ? "s" : "", shown(&world.on), rest, staged ? "this rank" : "each", o->batch, o->context);
     if (o->explain) {
         cost c = MESH_ZERO;
         c.prints = lead;
-        explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
-        if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
+        for (k = 0; k < o->chunks; k++) explain(&c, &r.stage[k], saved_in(&r, &r.stage[k], 0));
+        if (lead)
+            printf("bytes per step by the plans, on the rank%s that moves most: %.0f\n",
+                   staged ? " of this part of the layers" : "", c.predicted);
     }
     if (o->save && lead) save_there(o->save);
     record_open(&h, o, first);
