@@ -259,6 +259,8 @@ step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 1000000 --save /nonexist/a
+refuses "a checkpoint without a name, before the training" "train_gpt: --save: the folder's name is empty" $build/train_gpt --steps 1000000 --save ""
+[ -e /dev/full ] && refuses "a log that is not all there" "train_gpt: --log: not all of it could be written to /dev/full" $build/train_gpt --steps 2 --sample 0 --log /dev/full
 refuses "a log of rank 0 that cannot be, told on rank 1" "rank 0 gave up: --log: cannot write /nonexist/a" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --steps 2 --log /nonexist/a
 refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved

@@ -233,6 +233,12 @@ def checkpoints():
         most = max((max(map(lambda a, b: abs(a - b), want[n], has[n])) for n in want if "." in n and n.count(".") == 1), default=9) \
             if has.keys() == want.keys() else 9
         told(code == 0 and most < 5e-6, f"train_gpt --resume on {ranks}: {what}: losses, and parameters within 5e-6", f"{most}\n{said[-1500:]}")
+    then = f"{work}/then.csv"
+    train(f"{build}/train_gpt", 2, f"dp=2 --resume {half}", model, log=then)
+    code, said = train(f"{build}/train_gpt", 2, f"tp=2 --resume {half}", model, then)
+    told(code == 0 and "largest relative difference" in said, "train_gpt --resume --against another that was resumed", said[-1500:])
+    code, said = train(f"{build}/train_gpt", 2, "tp=2", model, then)
+    told(code != 0 and "has 10 of these 20 steps" in said and "by more than rounding" not in said, "train_gpt --against one that was resumed", said[-1500:])
     code, said = train(f"{build}/train_gpt", 2, f"tp=2 --resume {half}", model.replace("--channels 24", "--channels 32"), None)
     told(code != 0 and "is f32 [256,24] in" in said, "train_gpt --resume of another model is refused", said[-1500:])
 
