@@ -226,6 +226,9 @@ refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_R
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2
 refuses "doctor: a secret's file that is none" '"level":"ERROR"' env MESH_SECRET_FILE=$out/none $mesh doctor --json
+refuses "doctor: a secret's file that no rank takes" "MESH_SECRET_FILE names \"/dev/null\": it is empty" env MESH_SECRET= MESH_SECRET_FILE=/dev/null $mesh doctor
+refuses "doctor: a secret that is too long" "MESH_SECRET has 300 bytes; at most 255" env MESH_SECRET=$(printf %0300d 0) $mesh doctor
+refuses "doctor: an empty secret, and another host" "is beyond loopback, and there is no secret" env MESH_SECRET= MESH_SECRET_FILE= RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=29500 $mesh doctor
 refuses "doctor: a number that is none" 'MESH_TIMEOUT is' env MESH_TIMEOUT=abc $mesh doctor
 step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $mesh doctor | grep -E 'ERROR|MESH_SECRET has'"
 refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
