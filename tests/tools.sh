@@ -38,6 +38,10 @@ refuses "output of a rank that there is not" "--only takes a rank from 0 to RANK
 refuses "input of a rank that there is not" "--stdin takes a rank from 0 to RANKS - 1, not \"7\"" $mesh run -n 2 --stdin 7 -- true
 step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"
 for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; done
+# a rank that is stopped between mesh_arm and mesh_now: what is due has passed; -1 is for what never is
+printf '#include <poll.h>\n#include <stdlib.h>\nstatic int seen(struct pollfd *f, nfds_t n, int ms) { return ms < -1 ? abort(), -1 : poll(f, n, ms); }\n' >$out/late.c
+sed 's|"\.\./|"|; s|mesh_now(&net.base)|(wake < INT64_MAX ? wake + 9000000 : 0)|; s|if (poll(|if (seen(|' examples/poll_loop.c >>$out/late.c
+step "poll_loop, late" bash -c "cc -I. $out/late.c -o $out/late && $mesh run -n 2 -- $out/late"
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
