@@ -125,6 +125,8 @@ refuses "more experts of a token than there are" "top_k 8 of 4 experts; 4 at mos
 refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo zero1 --mesh dp=4 --zero 3
 refuses "data parallelism without its axis" 'zero1 needs an axis "dp", "dp_shard" or "dp_replicate" in the mesh: pp=2' $mesh zoo zero1 --mesh pp=2
 step "zoo says why a schedule is none" bash -c "$mesh zoo --mesh pp=3 --json | $json | grep -q 'why.*interleaved with 4 micro-batches'"
+printf 'layers 5000\nmicro 999999\n' >$out/deep.model # with config=sanitize: messages of a schedule that is none are not counted
+step "zoo of more stages than a schedule has" bash -c "$mesh zoo pp --mesh pp=2500 --model $out/deep.model | grep -q '1f1b .*2500 ranks; at least 1 and at most 512'"
 
 auto="$mesh auto --model $out/auto.model --cluster $out/auto.cluster"
 printf 'layers 6\nheads 8 # of 64\nkv_heads 8\nhidden 512\nffn 2048\nsequence 256\nbatch 24\nsource a test\n' >$out/auto.model

@@ -454,7 +454,7 @@ static void zoo_print_schedules(const zoo_options *o) {
         int made = memory && mesh_schedule_make(&s, kinds[k], p, m, chunks, memory, n, &err) == MESH_OK &&
                    mesh_schedule_time(&s, NULL, &r, &err) == MESH_OK;
         double bubble = made ? (double)r.makespan_ps / (double)r.busy_ps - 1 : 0;
-        int messages = m * (p * chunks - 1 - (k == 4)); /* zb-v turns back on the last rank */
+        int messages = made ? m * (p * chunks - 1 - (k == 4)) : 0; /* zb-v turns back on the last rank */
         if (o->json && made)
             printf("%s\n {\"schedule\": \"%s\", \"chunks\": %d, \"bubble\": %.6f, \"in_flight\": %d, \"messages\": %d}",
                    k ? "," : "", kinds[k], chunks, bubble, r.peak, messages);
