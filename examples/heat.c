@@ -11,6 +11,7 @@
 #define MESH_IMPLEMENTATION
 #include "../mesh_parallel.h"
 #include "ranks.h"
+#include <limits.h>
 #include <stdio.h>
 
 enum { AT_ONCE = 16384 }; /* cells between two looks at the network */
@@ -222,19 +223,27 @@ typedef struct options {
 static int read_options(options *o, int argc, char **argv) {
     int i;
     for (i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--check"))
+        const char *value;
+        char *end;
+        long steps;
+        if (!strcmp(argv[i], "--check")) {
             o->check = 1;
-        else if (!strcmp(argv[i], "--mesh"))
-            o->mesh = value, i++;
+            continue;
+        }
+        if (i + 1 == argc) return 0;
+        value = argv[i + 1];
+        if (!strcmp(argv[i], "--mesh"))
+            o->mesh = value;
         else if (!strcmp(argv[i], "--size"))
-            o->size = value, i++;
+            o->size = value;
         else if (!strcmp(argv[i], "--periodic"))
-            o->periodic = value, i++;
-        else if (!strcmp(argv[i], "--steps") && (o->steps = atoi(value)) >= 0)
-            i++;
+            o->periodic = value;
+        else if (!strcmp(argv[i], "--steps") && (steps = strtol(value, &end, 10)) >= 0 && steps <= INT_MAX &&
+                 end != value && !*end)
+            o->steps = (int)steps;
         else
             return 0;
+        i++;
     }
     return 1;
 }

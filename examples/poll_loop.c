@@ -44,7 +44,7 @@ int main(void) {
     wait_for[0].events = wait_for[1].events = POLLIN;
     if (wait_for[1].fd < 0) return fprintf(stderr, "no descriptor to wait for on this system\n"), 1;
     while (answered < JOBS) {
-        int64_t wake, left = 0;
+        int64_t wake, now = 0, left = 0;
         mesh_status status;
         while (answered < asked && (status = mesh_test(request[answered])) != MESH_IN_PROGRESS) {
             if (status != MESH_OK) return fprintf(stderr, "%s\n", comm.error.text), 1;
@@ -52,8 +52,9 @@ int main(void) {
             answered++;
         }
         if (answered == JOBS) break;
-        if (mesh_arm(&net.base, &wake) == MESH_OK)
-            left = wake == INT64_MAX ? -1 : (wake - mesh_now(&net.base)) / 1000000 + 1;
+        /* What was due meanwhile is due at once: below 0 poll waits for ever. */
+        if (mesh_arm(&net.base, &wake) == MESH_OK && (wake == INT64_MAX || wake > (now = mesh_now(&net.base))))
+            left = wake == INT64_MAX ? -1 : (wake - now) / 1000000 + 1;
         if (poll(wait_for, 2, left > 60000 ? 60000 : (int)left) < 0) continue;
         if (asked < JOBS && wait_for[0].revents &&
             read(wait_for[0].fd, &value[asked], sizeof *value) == sizeof *value) {

@@ -750,11 +750,22 @@ static void explain_experts(cost *c, const model *g, const layer_pass *s, int ti
         printf("%-14s %-34s %-34s %10.0f %10.0f\n", "tokens", "their own", "by expert, and back", there, back);
 }
 
+/* Keys and values in a ring: to each other rank forward, again going back, and then their gradients all around. */
+static void explain_ring(cost *c, const layer_pass *s, int times) {
+    int cp = ways(&comm.on, "cp");
+    double part = 2.0 * (double)local(&s->k_used.t.layout) * sizeof(float) * times;
+    double there = (cp - 1) * part, back = cp > 1 ? (2 * cp - 1) * part : 0;
+    c->predicted += there + back;
+    if (c->prints) printf("%-14s %-34s %-34s %10.0f %10.0f\n", "k, v", "their own", "all, in a ring", there, back);
+}
+
+/* Of a stage. */
 static void explain(cost *c, const model *g, const pass *a) {
     const layer_pass *s = &a->layers[0];
     int i, gathers = g->o.zero == 3 ? 2 * g->o.micro : 1, sums = g->o.zero >= 2 ? g->o.micro : 1;
     int first = a->first_layer + 1, layers = (g->hi < g->nsegments ? g->hi : g->nsegments - 1) - first;
     int n = g->o.micro * layers;
+    if (c->prints && g->o.chunks > 1) printf("stage %d of %d\n", g->stage + 1, g->stages);
     if (c->prints) printf("%-14s %-34s %-34s %10s %10s\n", "tensor", "from", "to", "forward", "backward");
     for (i = 0; i < g->n; i++) {
         const parameter *p = &g->all[i];
@@ -767,13 +778,14 @@ static void explain(cost *c, const model *g, const pass *a) {
     explain_value(c, "q", &s->q, &s->q_used, n);
     explain_value(c, "k", &s->k, &s->k_used, n);
     explain_value(c, "v", &s->v, &s->v_used, n);
+    if (g->o.ring) explain_ring(c, s, n);
     explain_value(c, "attention", &s->att_used, &s->att, n);
     explain_value(c, "proj", &s->part1, &s->sum1, n);
     explain_value(c, g->o.experts ? "into experts" : "into up", &s->ln2, &s->whole2, n);
     if (g->o.experts) explain_experts(c, g, s, n);
     explain_value(c, g->o.experts ? "from experts" : "down", &s->part2, &s->sum2, n);
     if (g->hi == g->nsegments) explain_value(c, "into head", &a->last, &a->whole, g->o.micro);
-    if (c->prints && g->stages > 1)
+    if (c->prints && g->hi < g->nsegments)
         printf("between stages, %s: %.0f bytes to the next for each micro-batch, and as many back\n", g->o.schedule,
                (double)local(&a->flow) * sizeof(float));
 }
@@ -1055,15 +1067,6 @@ static void progress_bar(int step, int steps) {
     fflush(stdout);
 }
 
-/* The next line of an earlier log. */
-static int earlier(FILE *f, double *loss, double *norm) {
-    char line[256];
-    int step;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "%d,%lf,%lf", &step, loss, norm) == 3) return 1;
-    return 0;
-}
-
 /* The greater of what was worst and the relative difference of a and b; no number is worse than any. */
 static double worse(double worst, double a, double b) {
     double d = fabs(a - b) / (fabs(b) > 0 ? fabs(b) : 1);
@@ -1075,7 +1078,20 @@ typedef struct record {
     FILE *log, *other;
     double worst_loss, worst_norm;
     int compared;
+    int was_step; /* of the earlier run, what was read last */
+    double was_loss, was_norm;
 } record;
+
+/* Has the earlier log this step? It may begin at another. */
+static int earlier(record *h, int step) {
+    char line[256];
+    double loss, norm;
+    int was;
+    while (h->other && h->was_step < step && fgets(line, sizeof line, h->other))
+        if (sscanf(line, "%d,%lf,%lf", &was, &loss, &norm) == 3)
+            h->was_step = was, h->was_loss = loss, h->was_norm = norm;
+    return h->other && h->was_step == step;
+}
 
 static void die_of(const char *option, const char *path, const char *what) {
     char said[1200];
@@ -1083,15 +1099,13 @@ static void die_of(const char *option, const char *path, const char *what) {
     die(said);
 }
 
-static void record_open(record *h, const options *o, int first) {
-    double loss, norm;
-    int step;
+static void record_open(record *h, const options *o) {
     memset(h, 0, sizeof *h);
+    h->was_step = -1;
     if (host->rank) return;
     if (o->log && !(h->log = fopen(o->log, "w"))) die_of("--log", o->log, "write");
     if (o->against && !(h->other = fopen(o->against, "r"))) die_of("--against", o->against, "read");
     if (h->log) fprintf(h->log, "step,loss,norm\n");
-    for (step = 0; step < first && h->other; step++) earlier(h->other, &loss, &norm);
     printf(h->other ? "step      loss    (other)  grad norm    (other)\n" : "step      loss  grad norm\n");
 }
 
@@ -1099,7 +1113,8 @@ static void record_step(record *h, const options *o, int step, double loss, doub
     double was_loss = 0, was_norm = 0;
     if (host->rank) return;
     if (h->log) fprintf(h->log, "%d,%.17g,%.17g\n", step, loss, norm);
-    if (h->other && earlier(h->other, &was_loss, &was_norm)) {
+    if (earlier(h, step)) {
+        was_loss = h->was_loss, was_norm = h->was_norm;
         h->compared++;
         h->worst_loss = worse(h->worst_loss, loss, was_loss), h->worst_norm = worse(h->worst_norm, norm, was_norm);
     }
@@ -1113,16 +1128,18 @@ static void record_step(record *h, const options *o, int step, double loss, doub
     fflush(stdout);
 }
 
-/* Returns 1 where the steps differ by more than rounding from those of the earlier run. */
-static int record_close(record *h, int steps) {
+/* Returns 1 where the steps differ by more than rounding from those of the earlier run, or the log is not whole. */
+static int record_close(record *h, const options *o, int steps) {
+    int cut = h->log && (fflush(h->log) || ferror(h->log));
     int wrong = h->other && !(h->worst_loss <= 5e-6 && h->worst_norm <= 5e-6);
     int missing = h->other && h->compared < steps;
     if (h->other) printf("largest relative difference: loss %.1e, gradient norm %.1e\n", h->worst_loss, h->worst_norm);
     if (missing) printf("the file of --against has %d of these %d steps\n", h->compared, steps);
     if (wrong) printf("these differ by more than rounding\n");
+    if (cut) fprintf(stderr, "train_gpt: --log: not all of it could be written to %s\n", o->log);
     if (h->log) fclose(h->log);
     if (h->other) fclose(h->other);
-    return wrong || missing;
+    return wrong || missing || cut;
 }
 
 static void train_all(rank_stages *r, const options *o, int first, record *h) {
@@ -1170,6 +1187,7 @@ static void save_there(const char *folder) {
     struct stat there;
     char parent[1024];
     char *end;
+    if (!*folder) die("--save: the folder's name is empty");
     snprintf(parent, sizeof parent, "%s", folder);
     while ((end = strrchr(parent, '/')) != NULL && end > parent && !end[1]) *end = 0; /* "a/b/" */
     if (stat(folder, &there) == 0) {
@@ -1185,7 +1203,8 @@ static void save_there(const char *folder) {
 static int run_rank(mesh_transport *t, const options *o) {
     rank_stages r;
     record h;
-    int lead, first = 0, wrong;
+    int lead, first = 0, wrong, k, staged;
+    size_t rest = 0;
     host = t;
     lead = t->rank == 0;
     if (!open_mesh(o)) return 1;
@@ -1197,20 +1216,24 @@ static int run_rank(mesh_transport *t, const options *o) {
                  o->steps, first + 1);
         die(said);
     }
+    staged = ways(&world.on, "pp") > 1;
+    for (k = 0; k < o->chunks; k++) rest += r.stage[k].at_rest;
     if (lead)
-        printf("%d rank%s as %s; %zu parameters at rest on each; %d sequences of %d bytes per step\n", t->size,
-               t->size > 1 ? "s" : "", shown(&world.on), r.stage[0].at_rest, o->batch, o->context);
+        printf("%d rank%s as %s; %zu parameters at rest on %s; %d sequences of %d bytes per step\n", t->size,
+               t->size > 1 ? "s" : "", shown(&world.on), rest, staged ? "this rank" : "each", o->batch, o->context);
     if (o->explain) {
         cost c = MESH_ZERO;
         c.prints = lead;
-        explain(&c, &r.stage[0], saved_in(&r, &r.stage[0], 0));
-        if (lead) printf("bytes per step by the plans, on the rank that moves most: %.0f\n", c.predicted);
+        for (k = 0; k < o->chunks; k++) explain(&c, &r.stage[k], saved_in(&r, &r.stage[k], 0));
+        if (lead)
+            printf("bytes per step by the plans, on the rank%s that moves most: %.0f\n",
+                   staged ? " of this part of the layers" : "", c.predicted);
     }
     if (o->save && lead) save_there(o->save);
-    record_open(&h, o, first);
+    record_open(&h, o);
     train_all(&r, o, first, &h);
     if (o->save) save(&r, o->save, o->steps);
-    wrong = record_close(&h, lead ? o->steps - first : 0);
+    wrong = record_close(&h, o, lead ? o->steps - first : 0);
     if (o->sample) sample(&r, o->sample);
     stages_close(&r, o->chunks);
     if (o->experts) mesh_comm_close(&crowd);

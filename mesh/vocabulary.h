@@ -178,8 +178,12 @@ MESH__PRIVATE void mesh__logits_say(const mesh__logits *g, uint64_t h[2], float 
     memcpy(&smoothing, &g->l->smoothing, sizeof smoothing);
     h[0] = mesh__mix(mesh__mix(h[0], (uint64_t)l->shape[0]), (uint64_t)l->shape[1]);
     h[0] = mesh__mix(mesh__mix(mesh__mix(h[0], (uint64_t)g->vocabulary), smoothing), (uint64_t)g->l->logits->dtype);
-    for (k = 0; k < l->on->naxes; k++)
-        h[0] = mesh__mix(h[0], (uint64_t)l->spec.axis[k].kind << 32 | (uint32_t)l->spec.axis[k].dim);
+    h[0] = mesh__mix(h[0], (uint64_t)l->spec.rule);
+    for (k = 0; k < l->on->naxes; k++) {
+        const mesh_place *p = &l->spec.axis[k];
+        h[0] = mesh__mix(h[0], (uint64_t)p->kind << 40 | (uint64_t)(p->kind == MESH_SHARD ? p->order : 0) << 32 |
+                                   (uint32_t)p->dim);
+    }
     for (row = 0; row < g->box.shape[0]; row++) h[1] = mesh__mix(h[1], (uint32_t)g->targets[row]);
     for (k = 0; k < 2; k++) {
         said[k] = (float)(h[k] >> 40); /* 24 bits are exact */

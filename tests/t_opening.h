@@ -193,6 +193,10 @@ static void test_variables(void) {
     CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 5);
     mesh_socket_close(&net);
     law_alone(__LINE__, "MESH_SECRET_FILE=/nowhere", NULL, "MESH_SECRET_FILE names \"/nowhere\"", &net);
+    law_alone(__LINE__, "MESH_SECRET= MESH_SECRET_FILE=/nowhere", NULL, "MESH_SECRET_FILE names \"/nowhere\"", &net);
+    law_alone(__LINE__, "MESH_SECRET= MESH_SECRET_FILE=", NULL, NULL, &net);
+    CHECK_INT(mesh_socket__of(&net.base)->secret_bytes, 0);
+    mesh_socket_close(&net);
     if (law_file(empty, "\r\n\n", 3) && law_file(full, "two words\r\n", 11)) {
         snprintf(text, sizeof text, "MESH_SECRET_FILE=%s", empty);
         law_alone(__LINE__, text, NULL, "it is empty", &net);

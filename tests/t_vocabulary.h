@@ -310,7 +310,37 @@ static void loss_differs_rank(mesh_transport *t, void *ctx) {
         mesh_comm_close(&c);
     }
 }
-static void test_loss_differs(void) { run_world(SIM, 4, loss_differs_rank, NULL); }
+
+/* The same axes, dims and sizes, and other columns on one rank: another order of the axes, another rule. */
+static void loss_columns_rank(mesh_transport *t, void *ctx) {
+    static const char *const meshes[] = {"d=2,a=2", "d=1,a=4"}, *const specs[] = {"d:S(1) a:S(1)", "a:S(1)"},
+                      *const others[] = {"d:S(1)@1 a:S(1)@0", "a:S(1) balanced"};
+    static const int64_t shapes[2][2] = {{2, 4}, {2, 5}};
+    int what;
+    (void)ctx;
+    for (what = 0; what < 2; what++) {
+        static const int odd[] = {1, 3};
+        int32_t targets[2] = {0, 1};
+        float part[10] = {0}, loss[2] = {-1, -1};
+        mesh_loss l = MESH_ZERO;
+        mesh_tensor logits;
+        mesh_comm c;
+        mesh_error err;
+        if (!open_comm(t, &c, meshes[what], NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_tensor_make(&logits, &c.on, (t->rank == odd[what] ? others : specs)[what], MESH_F32, 2, shapes[what], &err), err);
+        logits.data = part;
+        l.logits = &logits, l.targets = targets, l.loss = loss;
+        CHECK_INT(mesh_cross_entropy(&c, &l), MESH_ERR_MISMATCH);
+        CHECK_INT(c.error.rank, odd[what]);
+        CHECK_HAS(c.error.text, "has another layout or dtype of the logits, vocabulary or smoothing than rank 0;");
+        CHECK(loss[0] == -1);
+        mesh_comm_close(&c);
+    }
+}
+static void test_loss_differs(void) {
+    run_world(SIM, 4, loss_differs_rank, NULL);
+    run_world(SIM, 4, loss_columns_rank, NULL);
+}
 
 static void loss_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[2] = {4, 6}, cube[3] = {4, 6, 2};

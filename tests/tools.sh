@@ -38,6 +38,10 @@ refuses "output of a rank that there is not" "--only takes a rank from 0 to RANK
 refuses "input of a rank that there is not" "--stdin takes a rank from 0 to RANKS - 1, not \"7\"" $mesh run -n 2 --stdin 7 -- true
 step "what ranks print comes whole to who reads slowly" bash -c "$mesh run -n 8 -- bash -c 'printf %60000s | tr \" \" x; echo' 2>/dev/null | (for i in {1..30}; do head -c 8192; sleep 0.1; done; cat) | tr -cd x | wc -c | grep -qx 480000"
 for n in 1 4 8; do step "poll_loop on $n" $mesh run -n $n -- $build/poll_loop; done
+# a rank that is stopped between mesh_arm and mesh_now: what is due has passed; -1 is for what never is
+printf '#include <poll.h>\n#include <stdlib.h>\nstatic int seen(struct pollfd *f, nfds_t n, int ms) { return ms < -1 ? abort(), -1 : poll(f, n, ms); }\n' >$out/late.c
+sed 's|"\.\./|"|; s|mesh_now(&net.base)|(wake < INT64_MAX ? wake + 9000000 : 0)|; s|if (poll(|if (seen(|' examples/poll_loop.c >>$out/late.c
+step "poll_loop, late" bash -c "cc -I. $out/late.c -o $out/late && $mesh run -n 2 -- $out/late"
 for n in 1 3 4; do step "redistribute on $n" $mesh run -n $n -- $build/redistribute; done
 step "gpu_hello without a GPU says why" bash -c "$mesh run -n 2 -- $build/gpu_hello | grep -q 'on sockets: mesh_nccl_open: .*rank 0'"
 for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard_expert; done
@@ -66,6 +70,9 @@ refuses "heat along an axis that is none" "along x and y only" $mesh run -n 2 --
 refuses "heat of one dim" "2 or 3 numbers" $build/heat --size 500
 refuses "heat, periodic along no dim" "--periodic takes" $build/heat --periodic z
 refuses "heat, an unknown option" "[--periodic x,y]" $build/heat --fast
+refuses "heat of no number of steps" "[--periodic x,y]" $build/heat --steps 3x
+refuses "heat of more steps than there are numbers" "[--periodic x,y]" $build/heat --steps 99999999999
+refuses "heat, a value that is missing" "[--periodic x,y]" $build/heat --mesh
 # rank 2 is killed when rank 0 has said that it begins: the others name it
 rm -f "$out/heat-began" && mkfifo "$out/heat-began"
 refuses "heat without rank 2" "rank 2 was lost" $mesh run -n 4 -- bash -c 'began=$1; shift
@@ -111,12 +118,15 @@ printf 'heads 8\nkv_heads 2\n' >$out/grouped.model
 refuses "queries whose keys are elsewhere" "8 heads, 2 kv_heads, 4 ways" $mesh zoo tp --mesh tp=4 --model $out/grouped.model
 refuses "experts that do not divide" "3 ways, 4 ranks of a stage, 8 experts; 2 does" $mesh zoo ep --mesh dp=4 --ep 3
 refuses "more ways than heads" "12 heads, 12 kv_heads, 24 ways" $mesh zoo tp --mesh tp=24
-refuses "stages that do not divide" "pp = 5 divides neither the 12 layers nor, tables counted as layers, 14; nearest that do: 4 or 6, or 2 or 7" $mesh zoo pp --mesh pp=5
+refuses "stages that do not divide" "pp = 5 divides neither the 12 layers nor, tables counted as layers, 14 in stages of 2 or more; nearest that do: 4 or 6, or 2 or 7" $mesh zoo pp --mesh pp=5
+refuses "stages that are tables" "14 in stages of 2 or more; nearest that do: 12, or 7;" $mesh zoo pp --mesh pp=14
 printf 'experts 4\ntop_k 8\n' >$out/many.model
 refuses "more experts of a token than there are" "top_k 8 of 4 experts; 4 at most" $mesh zoo dp --mesh dp=4 --model $out/many.model
 refuses "a name and another --zero" "zero1 is --zero 1; leave it out" $mesh zoo zero1 --mesh dp=4 --zero 3
 refuses "data parallelism without its axis" 'zero1 needs an axis "dp", "dp_shard" or "dp_replicate" in the mesh: pp=2' $mesh zoo zero1 --mesh pp=2
 step "zoo says why a schedule is none" bash -c "$mesh zoo --mesh pp=3 --json | $json | grep -q 'why.*interleaved with 4 micro-batches'"
+printf 'layers 5000\nmicro 999999\n' >$out/deep.model # with config=sanitize: messages of a schedule that is none are not counted
+step "zoo of more stages than a schedule has" bash -c "$mesh zoo pp --mesh pp=2500 --model $out/deep.model | grep -q '1f1b .*2500 ranks; at least 1 and at most 512'"
 
 auto="$mesh auto --model $out/auto.model --cluster $out/auto.cluster"
 printf 'layers 6\nheads 8 # of 64\nkv_heads 8\nhidden 512\nffn 2048\nsequence 256\nbatch 24\nsource a test\n' >$out/auto.model
@@ -149,6 +159,7 @@ auto_line 2 "auto-2.cluster:9: no such name; a cluster has hosts" cluster "nodes
 auto_line 3 "auto-3.cluster:9: a whole number is expected: hosts 1.5" cluster "hosts 1.5"
 auto_line 4 "auto-4.cluster:9: a part of the peak is expected, at most 1: efficiency 60" cluster "efficiency 60"
 auto_line 5 "auto-5.cluster:9: mesh_topology_parse" cluster "topology fast"
+step "auto: a topology of many levels" bash -c "sed 's|^topology.*|topology 1:2.500us:300GB/s,2:3.250us:250GB/s,4:4.250us:200GB/s,*:8.500us:25GB/s|' $out/auto.cluster >$out/auto-levels.cluster; ${auto/auto.cluster/auto-levels.cluster} | grep -q '8 devices'"
 auto_line 6 "reserve is the whole memory of 16 GB or more; say less" cluster "reserve 16"
 sed '/^memory/d' $out/auto.cluster >$out/auto-less.cluster
 auto_line 8 "auto-8.model:9: a whole number is expected: published_zero 2.5" model "published_zero 2.5"
@@ -193,6 +204,7 @@ refuses "auto: nothing fits" "more than there are; more devices" bash -c "sed 's
 step "schedule: 1f1b's bubble is the formula's" bash -c "$mesh schedule --kind 1f1b -p 4 -m 8 | grep -q 'bubble 0.3750, and (p - 1) / m = 0.3750'"
 step "schedule: zb-v's is a sixth" bash -c "$mesh schedule --kind zb-v -p 4 -m 8 | grep -q 'bubble 0.0625, and (p - 1) / (6 m) = 0.0625'"
 step "schedule with other costs" bash -c "$mesh schedule --kind zb-h1 -p 2 -m 2 --forward 3 --backward 4 --weight 0 --send 5 | grep -q 'no formula for these numbers'"
+step "schedule: no formula where nothing is computed" bash -c "$mesh schedule --kind forward -p 4 -m 4 --forward 0 | grep -q 'bubble 0.0000 (no formula'"
 step "schedule as a picture" bash -c "$mesh schedule --kind interleaved -p 4 -m 8 -v 3 --svg | grep -c '<title>' | grep -qx 192"
 refuses "a schedule that is none" "take 8 or 12" $mesh schedule --kind interleaved -p 4 -m 10
 refuses "a schedule of no kind" "no kind \"pipedream\"" $mesh schedule --kind pipedream -p 4 -m 8
@@ -220,6 +232,9 @@ refuses "mesh run as a rank of an MPI job" "rank 1 of the 3 of an MPI job (PMI_R
 step "mesh run in an MPI job of one" env PMI_RANK=0 PMI_SIZE=1 $mesh run -n 2 -- true
 refuses "a mesh of 2 on one rank" "start 2 with a launcher (mesh run -n 2, mpirun -n 2)" $build/heat --mesh x=2
 refuses "doctor: a secret's file that is none" '"level":"ERROR"' env MESH_SECRET_FILE=$out/none $mesh doctor --json
+refuses "doctor: a secret's file that no rank takes" "MESH_SECRET_FILE names \"/dev/null\": it is empty" env MESH_SECRET= MESH_SECRET_FILE=/dev/null $mesh doctor
+refuses "doctor: a secret that is too long" "MESH_SECRET has 300 bytes; at most 255" env MESH_SECRET=$(printf %0300d 0) $mesh doctor
+refuses "doctor: an empty secret, and another host" "is beyond loopback, and there is no secret" env MESH_SECRET= MESH_SECRET_FILE= RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=29500 $mesh doctor
 refuses "doctor: a number that is none" 'MESH_TIMEOUT is' env MESH_TIMEOUT=abc $mesh doctor
 step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $mesh doctor | grep -E 'ERROR|MESH_SECRET has'"
 refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
@@ -253,6 +268,8 @@ step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 1000000 --save /nonexist/a
+refuses "a checkpoint without a name, before the training" "train_gpt: --save: the folder's name is empty" $build/train_gpt --steps 1000000 --save ""
+[ -e /dev/full ] && refuses "a log that is not all there" "train_gpt: --log: not all of it could be written to /dev/full" $build/train_gpt --steps 2 --sample 0 --log /dev/full
 refuses "a log of rank 0 that cannot be, told on rank 1" "rank 0 gave up: --log: cannot write /nonexist/a" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --steps 2 --log /nonexist/a
 refuses "an axis that train_gpt has not" "the axes are pp, dp, dp_replicate, dp_shard, cp and tp" $mesh run -n 2 -- $build/train_gpt --mesh x=2
 refuses "more stages than layers" "--layers 2 are fewer than the stages, 2 x 2" $mesh run -n 2 -- $build/train_gpt --mesh pp=2 --chunks 2 --schedule interleaved

@@ -44,7 +44,7 @@ static int auto_refuse(auto_search *s, const char *rule, const char *text) {
 static int auto_divides(auto_search *s, const char *name, long value, long n, const char *of) {
     char near[64], text[200], rule[24];
     if (value > 0 && n % value == 0) return 1;
-    zoo_nearest(near, sizeof near, n, value);
+    zoo_nearest(near, sizeof near, n, n, value);
     snprintf(text, sizeof text, "%s = %ld does not divide %s (%ld); nearest that do: %s", name, value, of, n, near);
     snprintf(rule, sizeof rule, "%s/%.16s", name, of);
     return auto_refuse(s, rule, text);
@@ -58,7 +58,7 @@ static int auto_tp_fits(auto_search *s, long tp) {
         !auto_divides(s, "tp", tp, d->kv_heads, "kv_heads") || !auto_divides(s, "tp", tp, d->ffn, "ffn"))
         return 0;
     if (host % tp == 0) return 1;
-    zoo_nearest(near, sizeof near, host, tp);
+    zoo_nearest(near, sizeof near, host, host, tp);
     snprintf(text, sizeof text, "tp = %ld does not fit within a host of %ld devices; nearest that do: %s", tp, host,
              near);
     return auto_refuse(s, "tp/host", text);
@@ -91,7 +91,7 @@ static int auto_ep_fits(auto_search *s, const auto_choice *c) {
         !auto_divides(s, "ep", c->ep, s->devices / c->pp, "a stage's ranks"))
         return 0;
     if (auto_meshes(s, c)) return 1;
-    zoo_nearest(near, sizeof near, c->tp * c->cp, c->ep);
+    zoo_nearest(near, sizeof near, c->tp * c->cp, c->tp * c->cp, c->ep);
     snprintf(text, sizeof text, "ep = %ld crosses tp x cp = %ld; nearest that do not: %s, or a multiple of that", c->ep,
              c->tp * c->cp, near);
     return auto_refuse(s, "ep/crosses", text);

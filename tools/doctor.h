@@ -243,6 +243,12 @@ static void doctor_network(doctor *d) {
     if (found) freeaddrinfo(found);
 }
 
+/* Is there a secret? A variable that is empty is none. */
+static int doctor_has_secret(void) {
+    const char *secret = getenv("MESH_SECRET"), *file = getenv("MESH_SECRET_FILE");
+    return (secret && *secret) || (file && *file);
+}
+
 /* Can rank 0's address be used? */
 static void doctor_address(doctor *d, const mesh_env *where) {
     struct addrinfo hints, *found = NULL;
@@ -253,15 +259,14 @@ static void doctor_address(doctor *d, const mesh_env *where) {
     if (e)
         doctor_say(d, DOCTOR_ERROR, "address", "set MASTER_ADDR to a name or number that this host knows",
                    "rank 0's address %s does not resolve: %s", where->address, gai_strerror(e));
-    else if (where->size > 1 && !mesh_socket__is_loopback(found->ai_addr) && !getenv("MESH_SECRET") &&
-             !getenv("MESH_SECRET_FILE"))
+    else if (where->size > 1 && !mesh_socket__is_loopback(found->ai_addr) && !doctor_has_secret())
         doctor_say(d, DOCTOR_ERROR, "address",
                    "set MESH_SECRET to the same random text on every rank (or desc.insecure)",
                    "rank 0's address %s is beyond loopback, and there is no secret", where->address);
     else if (where->size > 1 && mesh_socket__is_loopback(found->ai_addr) &&
              !mesh_socket__names_loopback(where->address)) {
         char number_of[64] = "loopback";
-        int secret = getenv("MESH_SECRET") || getenv("MESH_SECRET_FILE");
+        int secret = doctor_has_secret();
         getnameinfo(found->ai_addr, found->ai_addrlen, number_of, sizeof number_of, NULL, 0, NI_NUMERICHOST);
         doctor_say(
             d, DOCTOR_WARN, "address",
@@ -288,11 +293,36 @@ static void doctor_trace(doctor *d) {
     if (made) rmdir(dir); /* only looked at */
 }
 
+/* Is the secret one that a rank takes? */
+static void doctor_secret(doctor *d) {
+    const char *secret = getenv("MESH_SECRET"), *file = getenv("MESH_SECRET_FILE");
+    char text[sizeof((mesh_socket__impl *)0)->secret + 2];
+    mesh_error err;
+    if (!doctor_has_secret()) {
+        doctor_say(d, DOCTOR_OK, "secret", NULL,
+                   "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
+        return;
+    }
+    if (secret && *secret) {
+        file = NULL;
+    } else if (mesh_socket__secret_file(text, sizeof text, &secret, &err) != MESH_OK) {
+        doctor_say(d, DOCTOR_ERROR, "secret", "name a file that holds a line of text and can be read, or unset it",
+                   "%s", err.text);
+        return;
+    }
+    if (strlen(secret) >= sizeof text - 2)
+        doctor_say(d, DOCTOR_ERROR, "secret", "use 32 random hex digits", "MESH_SECRET has %d bytes; at most %d",
+                   (int)strlen(secret), (int)sizeof text - 3);
+    else
+        doctor_say(d, strlen(secret) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
+                   strlen(secret) < 16 ? "use 32 random hex digits" : NULL, "%s%s has %d bytes",
+                   file ? "MESH_SECRET_FILE=" : "MESH_SECRET", file ? file : "", (int)strlen(secret));
+}
+
 static void doctor_environment(doctor *d) {
     static const mesh_socket_desc none = MESH_ZERO;
     static const char *const numbers[] = {"MESH_TIMEOUT", "MESH_OPEN_TIMEOUT", "MESH_PROGRESS_THREAD"};
-    const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES"), *secret = getenv("MESH_SECRET"),
-               *file = getenv("MESH_SECRET_FILE");
+    const char *tuning = getenv("MESH_TUNING"), *lanes = getenv("MESH_SOCKET_LANES");
     mesh_env where;
     mesh_error err;
     int i;
@@ -305,20 +335,7 @@ static void doctor_environment(doctor *d) {
                    where.address, where.port);
     if (where.launcher != MESH_LAUNCHER_NONE) doctor_address(d, &where);
     doctor_trace(d);
-    if (!secret || !*secret) {
-        if (file && *file && access(file, R_OK))
-            doctor_say(d, DOCTOR_ERROR, "secret", "name a file that can be read, or unset it",
-                       "MESH_SECRET_FILE=%s: %s", file, strerror(errno));
-        else if (file && *file)
-            doctor_say(d, DOCTOR_OK, "secret", NULL, "in MESH_SECRET_FILE=%s", file);
-        else
-            doctor_say(d, DOCTOR_OK, "secret", NULL,
-                       "MESH_SECRET is not set: jobs of more than one host need it; mesh run makes one");
-    } else {
-        doctor_say(d, strlen(secret) < 16 ? DOCTOR_WARN : DOCTOR_OK, "secret",
-                   strlen(secret) < 16 ? "use 32 random hex digits" : NULL, "MESH_SECRET has %d bytes",
-                   (int)strlen(secret));
-    }
+    doctor_secret(d);
     for (i = 0; i < 3; i++) {
         int seconds;
         if (mesh__env_number(numbers[i], "number", &seconds, &err) < 0)

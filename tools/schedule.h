@@ -27,7 +27,7 @@ static int schedule_formula(const schedule_options *o, const char **text, double
     *value = (p - 1) / m;
     *text = "(p - 1) / m";
     if (!strcmp(o->kind, "gpipe") || !strcmp(o->kind, "1f1b")) return 1;
-    if (!strcmp(o->kind, "forward") && o->v == 1) return 1;
+    if (!strcmp(o->kind, "forward") && o->v == 1) return o->forward > 0;
     if (!strcmp(o->kind, "interleaved")) {
         *value /= (double)o->v;
         *text = "(p - 1) / (v m)";

@@ -184,23 +184,25 @@ static const mesh_layout *zoo_made(zoo_table *t, const char *name, mesh_local_ki
 /* Layers of a stage: where pp does not divide them, the tables count as one layer each. */
 static long zoo_stage_layers(const zoo_model *d, long pp) { return (d->layers + (d->layers % pp ? 2 : 0)) / pp; }
 
-/* The values around one that do: of those that divide n. */
-static void zoo_nearest(char *text, size_t cap, long n, long value) {
-    long below = value < n ? value : n, above = below;
+/* The values around one that do: of those up to `most` that divide n. */
+static void zoo_nearest(char *text, size_t cap, long n, long most, long value) {
+    long below = value < most ? value : most, above = below;
     while (below > 1 && n % below) below--;
-    while (above < n && n % above) above++;
-    snprintf(text, cap, above != below ? "%ld or %ld" : "%ld", below, above);
+    while (above <= most && n % above) above++;
+    snprintf(text, cap, above != below && above <= most ? "%ld or %ld" : "%ld", below, above);
 }
 
 /* Can the layers be cut into so many stages? Why not goes to text. */
 static int zoo_pp_fits(const zoo_model *d, long pp, char *text, size_t cap) {
     char near[48], more[48];
     if (d->layers % pp == 0 || ((d->layers + 2) % pp == 0 && (d->layers + 2) / pp > 1)) return 1;
-    zoo_nearest(near, sizeof near, d->layers, pp);
-    zoo_nearest(more, sizeof more, d->layers + 2, pp);
-    snprintf(text, cap,
-             "pp = %ld divides neither the %ld layers nor, tables counted as layers, %ld; nearest that do: %s, or %s",
-             pp, d->layers, d->layers + 2, near, more);
+    zoo_nearest(near, sizeof near, d->layers, d->layers, pp);
+    zoo_nearest(more, sizeof more, d->layers + 2, d->layers + 1, pp); /* a stage of a table alone is none */
+    snprintf(
+        text, cap,
+        "pp = %ld divides neither the %ld layers nor, tables counted as layers, %ld in stages of 2 or more; nearest "
+        "that do: %s, or %s",
+        pp, d->layers, d->layers + 2, near, more);
     return 0;
 }
 
@@ -452,7 +454,7 @@ static void zoo_print_schedules(const zoo_options *o) {
         int made = memory && mesh_schedule_make(&s, kinds[k], p, m, chunks, memory, n, &err) == MESH_OK &&
                    mesh_schedule_time(&s, NULL, &r, &err) == MESH_OK;
         double bubble = made ? (double)r.makespan_ps / (double)r.busy_ps - 1 : 0;
-        int messages = m * (p * chunks - 1 - (k == 4)); /* zb-v turns back on the last rank */
+        int messages = made ? m * (p * chunks - 1 - (k == 4)) : 0; /* zb-v turns back on the last rank */
         if (o->json && made)
             printf("%s\n {\"schedule\": \"%s\", \"chunks\": %d, \"bubble\": %.6f, \"in_flight\": %d, \"messages\": %d}",
                    k ? "," : "", kinds[k], chunks, bubble, r.peak, messages);
@@ -554,7 +556,7 @@ static double *zoo_word(zoo_run *run, size_t i) { return (double *)(void *)((cha
 static int zoo_read_lines(const char *command, const char *path,
                           const char *(*take)(void *to, const char *name, const char *value, const char *all),
                           void *to) {
-    char line[400], name[64], value[64], more[2], said[600];
+    char line[400], name[400], value[400], more[2], said[600];
     FILE *f = fopen(path, "r");
     int number_of = 0, n, at;
     if (!f) return wrong(command, strerror(errno), path);
@@ -569,7 +571,7 @@ static int zoo_read_lines(const char *command, const char *path,
         if (hash) *hash = 0;
         line[strcspn(line, "\r\n")] = 0;
         at = 0;
-        n = sscanf(line, "%63s %n%63s %1s", name, &at, value, more);
+        n = sscanf(line, "%399s %n%399s %1s", name, &at, value, more);
         if (n <= 0 && !what) continue;
         if (!what && n == 1) what = "a value is missing; a line is NAME VALUE";
         if (!what && n == 3 && strcmp(name, "source")) what = "more than one value; a line is NAME VALUE";

@@ -20,10 +20,16 @@ MESH__RARE int mesh_socket__env_number(const char *name, const char *of, int *ou
     return found > 0;
 }
 
+/* The secret as the description or MESH_SECRET has it. NULL: neither does, for a variable that is empty is none. */
+MESH__RARE const char *mesh_socket__secret_text(const mesh_socket_desc *d) {
+    const char *secret = d->secret ? d->secret : getenv("MESH_SECRET");
+    return d->secret || (secret && *secret) ? secret : NULL;
+}
+
 /* Only loopback is used: there is no secret, and nobody said that it may do without. */
 MESH__RARE int mesh_socket__is_local(const mesh_socket_desc *d) {
-    const char *secret = d->secret ? d->secret : getenv("MESH_SECRET");
-    return !d->insecure && !(secret && *secret) && !(!secret && getenv("MESH_SECRET_FILE"));
+    const char *secret = mesh_socket__secret_text(d), *file = getenv("MESH_SECRET_FILE");
+    return !d->insecure && !(secret ? *secret : file && *file);
 }
 
 /* Who and where this rank is: the description's word, else the launcher's. */
@@ -772,7 +778,7 @@ MESH__RARE mesh_status mesh_socket__begin(mesh_socket *net, const mesh_socket_de
 
 /* What description and environment say beside who and where: the secret, lanes, the deadline of operations, tuning, a trace. */
 MESH__RARE mesh_status mesh_socket__configure(mesh_socket__impl *s, const mesh_socket_desc *desc, mesh_error *err) {
-    const char *secret = desc->secret ? desc->secret : getenv("MESH_SECRET"), *lanes = getenv("MESH_SOCKET_LANES");
+    const char *secret = mesh_socket__secret_text(desc), *lanes = getenv("MESH_SOCKET_LANES");
     char file[sizeof s->secret + 2]; /* and the end of its line */
     int bad = 0, seconds = 0;
     int64_t allowed = INT64_C(60000000000);
