@@ -15,8 +15,10 @@ enum { JOBS = 5 };
 
 static int client(void) { /* a child that asks JOBS times; returns where to listen to it */
     int line[2], k;
+    pid_t pid;
     if (pipe(line)) return -1;
-    if (fork() == 0) {
+    if ((pid = fork()) < 0) return -1;
+    if (pid == 0) {
         close(line[0]);
         for (k = 1; k <= JOBS; k++) {
             poll(NULL, 0, (int)(getpid() % 7));
@@ -39,7 +41,7 @@ int main(void) {
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return fprintf(stderr, "%s\n", err.text), 1;
-    wait_for[0].fd = client();
+    if ((wait_for[0].fd = client()) < 0) return perror("client"), 1;
     wait_for[1].fd = mesh_fd(&net.base);
     wait_for[0].events = wait_for[1].events = POLLIN;
     if (wait_for[1].fd < 0) return fprintf(stderr, "no descriptor to wait for on this system\n"), 1;
@@ -56,8 +58,9 @@ int main(void) {
         if (mesh_arm(&net.base, &wake) == MESH_OK && (wake == INT64_MAX || wake > (now = mesh_now(&net.base))))
             left = wake == INT64_MAX ? -1 : (wake - now) / 1000000 + 1;
         if (poll(wait_for, 2, left > 60000 ? 60000 : (int)left) < 0) continue;
-        if (asked < JOBS && wait_for[0].revents &&
-            read(wait_for[0].fd, &value[asked], sizeof *value) == sizeof *value) {
+        if (asked < JOBS && wait_for[0].revents) {
+            if (read(wait_for[0].fd, &value[asked], sizeof *value) != sizeof *value)
+                return fprintf(stderr, "rank %d's client ended after %d of %d jobs\n", net.base.rank, asked, JOBS), 1;
             value[asked] += 100 * net.base.rank;
             if (mesh_all_reduce_start(&comm, "dp", &value[asked], &sum[asked], 1, MESH_I32, MESH_SUM, &request[asked]))
                 return fprintf(stderr, "%s\n", comm.error.text), 1;

@@ -1175,7 +1175,7 @@ static void train_all(rank_stages *r, const options *o, int first, record *h) {
         printf("%s%.0f tokens/s%s, %.1f KB sent per step by this rank\n", on_terminal() ? "\033[K" : "",
                (double)(o->steps - first) * o->batch * o->context / (seconds() - start),
                o->simulate ? " of the simulator's clock" : "", sent / 1000);
-        if (o->experts)
+        if (o->experts && closest < 1e30f) /* there is a choice where not all are taken */
             printf("the closest choice of an expert: %.1e%s\n", (double)closest,
                    host->size > 1 ? " (this rank's)" : "");
     }
