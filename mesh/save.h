@@ -660,7 +660,7 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
    has made or may have; of such names are this save's files alone. */
 MESH__PRIVATE void mesh__files_unmake_all(mesh__save *s) {
     s->made = s->catalog.nfiles;
-    s->marked = s->made > 0; /* its name is known, as are theirs */
+    s->marked = s->number > 0; /* its name is known; the first rank's is, before its files' are */
     mesh__files_unmake(s);
 }
 

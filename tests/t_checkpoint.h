@@ -888,9 +888,10 @@ static void saved_memory_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 
-/* Wherever memory is refused, every rank hears of it or none, nothing is lost, and all is given back. */
+/* Wherever memory is refused, every rank hears of it or none, nothing is lost, no mark is left, and all is given back. */
 static void test_checkpoint_memory(void) {
-    int loads, at, refused = 0;
+    static char names[32][300];
+    int loads, at, n, refused = 0;
     folder_new();
     for (loads = 0; loads < 2; loads++)
         for (at = 1; (at == 1 || saved_memory.calls >= at - 1) && !test_failures; at++) {
@@ -904,6 +905,7 @@ static void test_checkpoint_memory(void) {
             d.allocator.free = saved_free;
             CHECK_OK(mesh_sim_run(&d, saved_memory_rank, &loads, &err), err);
             CHECK_INT(saved_memory.live, 0);
+            for (n = folder_list(names); n > 0;) CHECK(!strstr(names[--n], ".mesh-"));
             refused += saved_memory.calls >= at;
             check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
             state_go(SIM, &check);
