@@ -43,7 +43,8 @@ MESH__PRIVATE mesh_status mesh__text_read(mesh__bytes *b, const char *folder, co
     }
     if ((fd = mesh__file_open(path, &nbytes, err)) < 0) return err ? (mesh_status)err->status : MESH_ERR_STATE;
     if (nbytes > MESH__HEADER_MOST)
-        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s has %l bytes; at most %d", path, nbytes, MESH__HEADER_MOST);
+        status = mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s has %l bytes; at most %d", mesh__path_short(path).text,
+                            nbytes, MESH__HEADER_MOST);
     else
         status = mesh__file_read(b, fd, path, 0, nbytes, err);
     close(fd);
@@ -171,7 +172,8 @@ MESH__PRIVATE mesh_status mesh__folder_same(mesh__load *l, mesh_error *err) {
                               memcmp(other.text.p, l->text.p + name, (size_t)other.text.len)))
         status = mesh__fail(err, MESH_ERR_ARGUMENT, -1,
                             "%s holds another checkpoint than rank %d's %s; give every rank the same folder",
-                            mesh__path_short(l->folder).text, mesh_rank_at(&l->comm->on, 0), l->text.p);
+                            mesh__path_short(l->folder).text, mesh_rank_at(&l->comm->on, 0),
+                            mesh__path_short(l->text.p).text);
     mesh_transport_free(l->t, other.index.p);
     mesh_transport_free(l->t, other.text.p);
     mesh__catalog_free(&named);

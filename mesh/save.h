@@ -331,7 +331,8 @@ MESH__PRIVATE mesh_status mesh__bundle_make(mesh__save *save, mesh__catalog *c, 
     if ((number = mesh__folder_sweep(folder, 0)) < 0) return mesh__file_failed(err, "opendir", folder);
     if (stat(folder, &s)) return mesh__file_failed(err, "stat", folder);
     if (number >= (int64_t)UINT32_MAX)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds the last of all numbers of saves, ffffffff", folder);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%s holds the last of all numbers of saves, ffffffff",
+                          mesh__path_short(folder).text);
     if ((order = (int *)mesh_transport_alloc(c->t, ((size_t)c->n + 1) * sizeof *order)) == NULL)
         return mesh__fail(err, MESH_ERR_MEMORY, -1, "no memory for %d tensors", c->n);
     files = mesh__catalog_place(c, order, file_bytes > 0 ? file_bytes : INT64_C(1) << 32);
@@ -660,7 +661,7 @@ MESH__PRIVATE void mesh__files_unmake(mesh__save *s) {
    has made or may have; of such names are this save's files alone. */
 MESH__PRIVATE void mesh__files_unmake_all(mesh__save *s) {
     s->made = s->catalog.nfiles;
-    s->marked = s->made > 0; /* its name is known, as are theirs */
+    s->marked = s->number > 0; /* its name is known; the first rank's is, before its files' are */
     mesh__files_unmake(s);
 }
 

@@ -163,6 +163,44 @@ static void test_checkpoint_many_files(void) {
     free(text);
 }
 
+/* What is wrong with a folder of a long path is still in the error. */
+static void long_folder_rank(mesh_transport *t, void *ctx) {
+    static const char *const names[] = {"model.safetensors.index.json", "model-00001-of-00001-ffffffff.safetensors"};
+    char folder[1000], path[1100];
+    size_t n;
+    int i, fd;
+    int64_t length;
+    mesh_comm c;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=1", NULL, 60 * SECOND)) return;
+    snprintf(folder, sizeof folder, "%.200s", checkpoint_folder);
+    for (i = 0; i < 3; i++) {
+        n = strlen(folder);
+        memset(folder + n, 'd', 200);
+        folder[n] = '/', folder[n + 200] = 0;
+        CHECK(!mkdir(folder, 0700));
+    }
+    for (i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        fd = open(path, O_CREAT | O_WRONLY, 0600);
+        CHECK(fd >= 0 && !ftruncate(fd, i ? 0 : MESH__HEADER_MOST + 1));
+        close(fd);
+    }
+    CHECK_INT(mesh_checkpoint_text(&c, folder, "key", NULL, 0, &length), MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "bytes; at most ");
+    CHECK_INT(mesh_checkpoint_save(&c, folder, NULL, 0, NULL), MESH_ERR_ARGUMENT);
+    CHECK_HAS(c.error.text, "holds the last of all numbers of saves");
+    for (i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    for (i = 0; i < 3; i++) {
+        rmdir(folder);
+        *strrchr(folder, '/') = 0;
+    }
+    mesh_comm_close(&c);
+}
+
 /* Of a long path the begin and the end are shown, and what the system said. */
 static void test_checkpoint_long_path(void) {
     char path[1000];
@@ -178,6 +216,9 @@ static void test_checkpoint_long_path(void) {
     CHECK_HAS(err.text, strerror(ENOENT));
     path[207] = 0;
     CHECK(!strcmp(mesh__path_short(path).text, path));
+    folder_new();
+    run_world(SIM, 1, long_folder_rank, NULL);
+    folder_end();
 }
 
 /* Strings come back as they were: what is written is read, escapes of any kind are their characters. */
@@ -888,9 +929,10 @@ static void saved_memory_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 
-/* Wherever memory is refused, every rank hears of it or none, nothing is lost, and all is given back. */
+/* Wherever memory is refused, every rank hears of it or none, nothing is lost, no mark is left, and all is given back. */
 static void test_checkpoint_memory(void) {
-    int loads, at, refused = 0;
+    static char names[32][300];
+    int loads, at, n, refused = 0;
     folder_new();
     for (loads = 0; loads < 2; loads++)
         for (at = 1; (at == 1 || saved_memory.calls >= at - 1) && !test_failures; at++) {
@@ -904,6 +946,7 @@ static void test_checkpoint_memory(void) {
             d.allocator.free = saved_free;
             CHECK_OK(mesh_sim_run(&d, saved_memory_rank, &loads, &err), err);
             CHECK_INT(saved_memory.live, 0);
+            for (n = folder_list(names); n > 0;) CHECK(!strstr(names[--n], ".mesh-"));
             refused += saved_memory.calls >= at;
             check.mesh = "a=2", check.loads = 1, check.save = 1, check.any = 1;
             state_go(SIM, &check);
