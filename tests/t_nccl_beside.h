@@ -244,6 +244,35 @@ static void test_past_captured(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* The program makes another device current between its calls: marks go on the default stream of this rank's all the same. */
+static void device_rank(mesh_transport *t, void *ctx) {
+    int device = ((mesh_nccl *)(void *)t)->device, devices = ((mesh_nccl *)(void *)t)->devices, way;
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    for (way = 0; way < 3; way++) { /* seen by who waits; by who closes the comm; the transport */
+        if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+        k = law_whole(&c);
+        a = device_floats(&c, 1000, 1);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), c.error);
+        CHECK(k->marked != k->issued);
+        CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
+        if (way == 0) CHECK_OK(mesh_progress(t, 1000), c.error);
+        if (way < 2) CHECK_OK(mesh_comm_close(&c), c.error);
+        if (way < 2) CHECK(k->life == MESH_NCCL__OPEN);
+        CHECK_INT(cudaGetLastError(), cudaSuccess);
+        CHECK_INT(cudaSetDevice(device), cudaSuccess);
+        if (way < 2) mesh_free(t, a, &c.error);
+    }
+    CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
+}
+static void test_device(void) {
+    gpu_job job = job_of(device_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
 /* Another thread captures, and nothing may be done beside: a transport opens, and closes with memory of its own, all the same. */
 static int captured_word[2]; /* it captures; it may end */
 static void *captured_main(void *arg) {
@@ -645,6 +674,7 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/moved_captured", test_moved_captured, 60},
     {"nccl/fake/past_captured", test_past_captured, 60},
+    {"nccl/fake/device_elsewhere", test_device, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},

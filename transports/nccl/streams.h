@@ -323,6 +323,7 @@ MESH__PRIVATE void mesh_nccl__marked(mesh_nccl__state *s, mesh_nccl__comm *c) {
 MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
     while (c->marking) pthread_cond_wait(&s->out, &s->lock);
     if (c->issued == c->marked) return;
+    mesh_nccl__use_device(s); /* the program may have left it since; the default stream is the current one's */
     c->marking = mesh_nccl__now(s);
     mesh_nccl__mark_put(s, c);
     mesh_nccl__marked(s, c);
