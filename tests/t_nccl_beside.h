@@ -273,6 +273,46 @@ static void test_device(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* Each thread has a stream of its own by the name of cudaStreamPerThread: the marker puts no mark there, which would not be behind anything. */
+static pthread_t per_thread_main;
+static int per_thread_others;
+static cudaError_t per_thread_record(cudaEvent_t event, cudaStream_t stream) {
+    if (stream == cudaStreamPerThread && !pthread_equal(pthread_self(), per_thread_main)) per_thread_others++;
+    return law_api.cudaEventRecord(event, stream);
+}
+static void per_thread_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    k = law_whole(&c);
+    a = device_floats(&c, 1000, 1);
+    CHECK_INT(mesh_comm_stream(&c, cudaStreamPerThread), MESH_OK);
+    law_marks_stop(s, k);
+    per_thread_main = pthread_self();
+    law_api = s->api, s->api.cudaEventRecord = per_thread_record;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), c.error);
+    law_marks_again(s);
+    beside_marker(s, k);
+    law_marks_stop(s, k);
+    CHECK_INT(per_thread_others, 0);
+    CHECK(k->marked == k->issued); /* it has its deadline all the same */
+    pthread_mutex_lock(&s->lock);
+    k->issued++; /* one that could have no mark when it was called */
+    mesh_nccl__want_mark(s, k);
+    CHECK(!k->marking);
+    k->issued--;
+    pthread_mutex_unlock(&s->lock);
+    s->api = law_api;
+    law_marks_again(s);
+    CHECK(device_holds(&c, a, 1000, 2));
+    mesh_free(t, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_per_thread(void) { run_gpus(2, per_thread_rank, NULL); }
+
 /* Another thread captures, and nothing may be done beside: a transport opens, and closes with memory of its own, all the same. */
 static int captured_word[2]; /* it captures; it may end */
 static void *captured_main(void *arg) {
@@ -674,6 +714,7 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/moved_captured", test_moved_captured, 60},
     {"nccl/fake/past_captured", test_past_captured, 60},
+    {"nccl/fake/per_thread", test_per_thread, 60},
     {"nccl/fake/device_elsewhere", test_device, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},

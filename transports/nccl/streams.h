@@ -28,9 +28,9 @@ MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream)
 MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
-/* Ask the marker for a mark behind what has none. The caller holds `lock`. */
+/* Ask the marker for a mark behind what has none; not on a stream whose name means another one there. The caller holds `lock`. */
 MESH__PRIVATE void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
-    if (c->issued == c->marked || c->marking) return;
+    if (c->issued == c->marked || c->marking || c->last == cudaStreamPerThread) return;
     c->marking = mesh_nccl__now(s);
     c->wanted = 1;
     pthread_cond_signal(&s->want);
@@ -330,7 +330,8 @@ MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
 }
 
 /* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
-   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway. */
+   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway; on its thread's own all, which nobody else
+   can mark. */
 MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     pthread_mutex_lock(&s->lock);
@@ -340,7 +341,8 @@ MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, me
         c->last_due = s->inside_until;
         if (c->issued == c->marked) c->due = c->last_due;
         ticket->id = ++c->issued;
-        if (s->trouble.status == MESH_OK && (c->on == c->stream || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
+        if (s->trouble.status == MESH_OK &&
+            (c->on == c->stream || c->on == cudaStreamPerThread || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
             mesh_nccl__mark_now(s, c);
     }
     pthread_mutex_unlock(&s->lock);
