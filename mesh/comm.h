@@ -60,8 +60,8 @@ MESH_API int mesh_lost_ranks(mesh_transport *t, int *ranks, int room);
 
 /* ---- streams, on GPUs ---- */
 
-/* From now on this stream is the caller's, until another is or the comm is closed: it lives so long. Operations start after what is on it; the
-   blocking forms run on it. Without streams: nothing. */
+/* From now on this stream is the caller's, until another is or the comm is closed: it lives so long (cudaStreamPerThread: and one thread makes all calls).
+   Operations start after what is on it; the blocking forms run on it. Without streams: nothing. */
 MESH_API mesh_status mesh_comm_stream(mesh_comm *c, void *stream);
 /* Wait on the host for everything that mesh_wait has left under way in this comm. OK, or why it failed. */
 MESH_API mesh_status mesh_comm_sync(mesh_comm *c);

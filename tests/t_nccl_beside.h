@@ -173,6 +173,146 @@ static void test_moved_captured(void) {
     run_world(UNIX, 2, gpu_rank, &job);
 }
 
+/* What was called before a capture is not over when the graph's stream is: who waits for it afterwards comes behind it, what is called next on another
+   stream comes behind it, and it is where its mark goes. */
+static void past_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_request r;
+    cudaStream_t stream[2];
+    cudaGraph_t graph;
+    mesh_comm c;
+    float *a, *b, *copy;
+    int i, way;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    k = law_whole(&c);
+    a = device_floats(&c, 1000, 1), b = device_floats(&c, 1000, 0), copy = device_floats(&c, 1000, 7);
+    for (i = 0; i < 2; i++) CHECK_INT(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+    law_api = s->api;
+    for (way = 0; way < 3; way++) {
+        CHECK_INT(mesh_comm_stream(&c, stream[0]), MESH_OK);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), c.error);
+        CHECK_OK(mesh_comm_sync(&c), c.error);
+        if (t->rank) world_meet(t); /* the other has done all that it does meanwhile: what it called before is under way */
+        if (way == 0)
+            CHECK_OK(mesh_all_reduce_start(&c, NULL, a, b, 1000, MESH_F32, MESH_SUM, &r), c.error);
+        else
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, b, 1000, MESH_F32, MESH_SUM), c.error);
+        CHECK_INT(cudaStreamBeginCapture(stream[way == 2], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        moved_to = stream[1], moved_waits = 0;
+        if (way == 2) CHECK_INT(mesh_comm_stream(&c, stream[1]), MESH_OK);
+        if (way == 1) {
+            CHECK_OK(mesh_all_reduce_start(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX, &r), c.error);
+            CHECK_OK(mesh_wait(r), c.error);
+        } else {
+            CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_MAX), c.error);
+        }
+        CHECK_INT(cudaStreamEndCapture(stream[way == 2], &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+        if (way == 0) {
+            CHECK_OK(mesh_wait(r), c.error);
+            CHECK_INT(cudaMemcpyAsync(copy, b, 4000, cudaMemcpyDefault, stream[0]), cudaSuccess);
+            if (!t->rank) world_meet(t);
+            CHECK_INT(cudaStreamSynchronize(stream[0]), cudaSuccess);
+            CHECK(device_holds(&c, copy, 1000, 2));
+        }
+        if (way == 1) {
+            pthread_mutex_lock(&s->lock);
+            mesh_nccl__mark_now(s, k);
+            CHECK(t->rank || (k->nmarks == 1 && mesh_nccl__mark_at(k, 0)->stream == stream[0]));
+            pthread_mutex_unlock(&s->lock);
+        }
+        if (way == 2) {
+            s->api.cudaStreamWaitEvent = moved_wait;
+            CHECK_OK(mesh_all_reduce(&c, NULL, b, a, 1000, MESH_F32, MESH_MAX), c.error);
+            s->api = law_api;
+            CHECK(t->rank || moved_waits == 1);
+        }
+        if (way && !t->rank) world_meet(t);
+    }
+    CHECK_INT(mesh_comm_stream(&c, NULL), MESH_OK);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK(device_holds(&c, a, 1000, 2));
+    mesh_free(t, a, &c.error), mesh_free(t, b, &c.error), mesh_free(t, copy, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+    for (i = 0; i < 2; i++) CHECK_INT(cudaStreamDestroy(stream[i]), cudaSuccess);
+}
+static void test_past_captured(void) {
+    gpu_job job = job_of(past_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
+/* The program makes another device current between its calls: marks go on the default stream of this rank's all the same. */
+static void device_rank(mesh_transport *t, void *ctx) {
+    int device = ((mesh_nccl *)(void *)t)->device, devices = ((mesh_nccl *)(void *)t)->devices, way;
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    for (way = 0; way < 3; way++) { /* seen by who waits; by who closes the comm; the transport */
+        if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+        k = law_whole(&c);
+        a = device_floats(&c, 1000, 1);
+        CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), c.error);
+        CHECK(k->marked != k->issued);
+        CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
+        if (way == 0) CHECK_OK(mesh_progress(t, 1000), c.error);
+        if (way < 2) CHECK_OK(mesh_comm_close(&c), c.error);
+        if (way < 2) CHECK(k->life == MESH_NCCL__OPEN);
+        CHECK_INT(cudaGetLastError(), cudaSuccess);
+        CHECK_INT(cudaSetDevice(device), cudaSuccess);
+        if (way < 2) mesh_free(t, a, &c.error);
+    }
+    CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
+}
+static void test_device(void) {
+    gpu_job job = job_of(device_rank, NULL);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, 2, gpu_rank, &job);
+}
+
+/* Each thread has a stream of its own by the name of cudaStreamPerThread: the marker puts no mark there, which would not be behind anything. */
+static pthread_t per_thread_main;
+static int per_thread_others;
+static cudaError_t per_thread_record(cudaEvent_t event, cudaStream_t stream) {
+    if (stream == cudaStreamPerThread && !pthread_equal(pthread_self(), per_thread_main)) per_thread_others++;
+    return law_api.cudaEventRecord(event, stream);
+}
+static void per_thread_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__comm *k;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
+    k = law_whole(&c);
+    a = device_floats(&c, 1000, 1);
+    CHECK_INT(mesh_comm_stream(&c, cudaStreamPerThread), MESH_OK);
+    law_marks_stop(s, k);
+    per_thread_main = pthread_self();
+    law_api = s->api, s->api.cudaEventRecord = per_thread_record;
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 1000, MESH_F32, MESH_SUM), c.error);
+    law_marks_again(s);
+    beside_marker(s, k);
+    law_marks_stop(s, k);
+    CHECK_INT(per_thread_others, 0);
+    CHECK(k->marked == k->issued); /* it has its deadline all the same */
+    pthread_mutex_lock(&s->lock);
+    k->issued++; /* one that could have no mark when it was called */
+    mesh_nccl__want_mark(s, k);
+    CHECK(!k->marking);
+    k->issued--;
+    pthread_mutex_unlock(&s->lock);
+    s->api = law_api;
+    law_marks_again(s);
+    CHECK(device_holds(&c, a, 1000, 2));
+    mesh_free(t, a, &c.error);
+    CHECK_OK(mesh_comm_close(&c), c.error);
+}
+static void test_per_thread(void) { run_gpus(2, per_thread_rank, NULL); }
+
 /* Another thread captures, and nothing may be done beside: a transport opens, and closes with memory of its own, all the same. */
 static int captured_word[2]; /* it captures; it may end */
 static void *captured_main(void *arg) {
@@ -573,6 +713,9 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
     {"nccl/fake/moved_captured", test_moved_captured, 60},
+    {"nccl/fake/past_captured", test_past_captured, 60},
+    {"nccl/fake/per_thread", test_per_thread, 60},
+    {"nccl/fake/device_elsewhere", test_device, 60},
     {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},

@@ -74,6 +74,7 @@ static entry *exclusive_first;               /* in order of issue */
 static entry *exclusive_chosen[MAX_DEVICES]; /* where kernels start in any order: the one that holds the device */
 static cudaGraph_t captures;
 static __thread enum cudaStreamCaptureMode thread_capture_mode;
+static __thread cudaStream_t thread_streams[MAX_DEVICES]; /* cudaStreamPerThread's: blocking ones */
 
 static task *task_open(const fake_task_kind *kind, void *data) {
     task *t = must_calloc(sizeof *t);
@@ -88,7 +89,13 @@ static void task_release(task *t) {
 }
 
 /* NULL is the default stream of the device that is current in the calling thread. */
+static cudaStream_t stream_add(unsigned flags);
+
 static cudaStream_t stream_of(cudaStream_t handle) {
+    if (handle == cudaStreamPerThread) {
+        cudaStream_t *s = &thread_streams[current_device];
+        return *s ? *s : (*s = stream_add(cudaStreamDefault));
+    }
     if (!handle) {
         cudaStream_t s = &default_streams[current_device];
         if (s->is_default) return s;
@@ -393,16 +400,20 @@ static void device_drain(int device) {
     pthread_mutex_unlock(&lock);
 }
 
-static cudaStream_t stream_open(unsigned flags) {
+static cudaStream_t stream_add(unsigned flags) {
     static int ids;
     cudaStream_t s = must_calloc(sizeof *s);
     pthread_cond_init(&s->work, NULL);
     s->flags = flags;
     s->device = current_device;
-    pthread_mutex_lock(&lock);
     s->id = ++ids;
     s->next = streams;
-    streams = s;
+    return streams = s;
+}
+
+static cudaStream_t stream_open(unsigned flags) {
+    pthread_mutex_lock(&lock);
+    cudaStream_t s = stream_add(flags);
     pthread_mutex_unlock(&lock);
     return s;
 }

@@ -396,7 +396,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     static uint64_t serials;
     if (!stream) return result(cudaErrorStreamCaptureUnsupported);
     pthread_mutex_lock(&lock);
-    stream_of(stream);
+    stream = stream_of(stream);
     int already = stream->capture != NULL;
     if (!already) {
         cudaGraph_t graph = must_calloc(sizeof *graph);

@@ -212,6 +212,28 @@ static void law_capture(void) {
 
 static void *query_elsewhere(void *event) { return (void *)(intptr_t)cudaEventQuery(event); }
 
+/* cudaStreamPerThread is another stream in every thread. */
+static void *captured_elsewhere(void *unused) {
+    enum cudaStreamCaptureStatus status;
+    (void)unused;
+    EQUAL(cudaStreamIsCapturing(cudaStreamPerThread, &status), cudaSuccess);
+    return (void *)(intptr_t)status;
+}
+
+static void law_streams_of_threads(void) {
+    enum cudaStreamCaptureStatus status;
+    cudaGraph_t graph;
+    pthread_t thread;
+    void *code;
+    EQUAL(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EQUAL(cudaStreamIsCapturing(cudaStreamPerThread, &status), cudaSuccess);
+    EQUAL(status, cudaStreamCaptureStatusActive);
+    CHECK(!pthread_create(&thread, NULL, captured_elsewhere, NULL) && !pthread_join(thread, &code));
+    EQUAL((intptr_t)code, cudaStreamCaptureStatusNone);
+    EQUAL(cudaStreamEndCapture(cudaStreamPerThread, &graph), cudaSuccess);
+    EQUAL(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 static void law_unsafe_calls_end_captures(void) {
     cudaStream_t a = new_stream(), b = new_stream();
     cudaEvent_t outside;

@@ -69,6 +69,7 @@ static const struct law {
     {"copies", law_copies, 1, 0, -1},
     {"order of streams", law_order, 1, 0, -1},
     {"captures", law_capture, 1, 0, -1},
+    {"streams of threads", law_streams_of_threads, 1, 0, -1},
     {"unsafe calls end captures", law_unsafe_calls_end_captures, 1, 0, -1},
     {"kernels", law_kernels, 1, 0, -1},
     {"collectives of 1", law_collectives, 1, 0, -1},

@@ -81,7 +81,7 @@ MESH__RARE mesh_nccl__comm *mesh_nccl__comm_new(mesh_nccl__state *s, const mesh 
         mesh_nccl__comm_free(s, c);
         return NULL;
     }
-    c->on = c->stream;
+    c->on = c->last = c->stream;
     pthread_mutex_lock(&s->lock);
     c->next = s->comm;
     s->comm = c;
@@ -410,7 +410,8 @@ MESH__RARE mesh_status mesh_nccl__group_close(mesh_transport *t, void *group) {
     mesh__record none = mesh_nccl__no_record(0);
     g->c->capturing = MESH_NCCL__FREE;
     /* The caller's stream may end now; the communicator may have. The default stream does not, and may have to wait for its mark. */
-    if (g->c->refs == 1 && g->c->on != g->c->stream && mesh_nccl__capture_of(s, g->c->on) != MESH_NCCL__BESIDE) {
+    if (g->c->refs == 1) g->c->on = g->c->last;
+    if (g->c->refs == 1 && g->c->last != g->c->stream && mesh_nccl__capture_of(s, g->c->last) != MESH_NCCL__BESIDE) {
         mesh_nccl__enter(s, g->c, &none, mesh_nccl__now(s) + g->timeout);
         mesh_nccl__go_on(s, g->c, g->c->stream);
         mesh_nccl__leave(s, g->c);

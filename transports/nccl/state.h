@@ -188,12 +188,13 @@ typedef struct mesh_nccl__comm {
     int stale;               /* its root was given up: no other comm takes it over */
     uint32_t owner;          /* their comm's id */
     int64_t polled, doubted; /* doubted: when NCCL first said that it has failed; 0: never */
-    cudaStream_t stream, on; /* its own; where the last operation went. `on` changes under the lock */
+    /* Its own; where the last operation went; where the last one went that is in no graph, which is where marks go: changes under the lock. */
+    cudaStream_t stream, on, last;
     cudaEvent_t enter, captured;
     cudaStream_t captured_on;           /* where `captured` was recorded */
     uint64_t issued, marked, completed; /* operations: on the device; with a mark behind them; over */
     int64_t due, last_due;              /* deadlines of the first one without a mark, and of the last */
-    int64_t marking;                    /* since when one is being put on `on`, or is wanted; 0: none */
+    int64_t marking;                    /* since when one is being put on `last`, or is wanted; 0: none */
     int wanted;                         /* the marker is to put it, or does */
     mesh_nccl__mark *mark;              /* a ring */
     int first_mark, nmarks, mark_cap;

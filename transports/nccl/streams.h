@@ -28,9 +28,9 @@ MESH__PRIVATE int mesh_nccl__capturing(mesh_nccl__state *s, cudaStream_t stream)
 MESH__PRIVATE void mesh_nccl__end(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_status status, int rank,
                                   const char *format, ...);
 
-/* Ask the marker for a mark behind what has none. The caller holds `lock`. */
+/* Ask the marker for a mark behind what has none; not on a stream whose name means another one there. The caller holds `lock`. */
 MESH__PRIVATE void mesh_nccl__want_mark(mesh_nccl__state *s, mesh_nccl__comm *c) {
-    if (c->issued == c->marked || c->marking) return;
+    if (c->issued == c->marked || c->marking || c->last == cudaStreamPerThread) return;
     c->marking = mesh_nccl__now(s);
     c->wanted = 1;
     pthread_cond_signal(&s->want);
@@ -289,7 +289,7 @@ MESH__PRIVATE void mesh_nccl__mark_put(mesh_nccl__state *s, mesh_nccl__comm *c) 
     mesh_nccl__mark mark;
     mesh_error why;
     cudaError_t r;
-    mark.stream = c->on;
+    mark.stream = c->last;
     mark.issued = c->issued;
     mark.deadline = c->due;
     r = mesh_nccl__event(s, &mark.event);
@@ -323,13 +323,15 @@ MESH__PRIVATE void mesh_nccl__marked(mesh_nccl__state *s, mesh_nccl__comm *c) {
 MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) {
     while (c->marking) pthread_cond_wait(&s->out, &s->lock);
     if (c->issued == c->marked) return;
+    mesh_nccl__use_device(s); /* the program may have left it since; the default stream is the current one's */
     c->marking = mesh_nccl__now(s);
     mesh_nccl__mark_put(s, c);
     mesh_nccl__marked(s, c);
 }
 
 /* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
-   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway. */
+   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway; on its thread's own all, which nobody else
+   can mark. */
 MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     pthread_mutex_lock(&s->lock);
@@ -339,7 +341,8 @@ MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, me
         c->last_due = s->inside_until;
         if (c->issued == c->marked) c->due = c->last_due;
         ticket->id = ++c->issued;
-        if (s->trouble.status == MESH_OK && (c->on == c->stream || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
+        if (s->trouble.status == MESH_OK &&
+            (c->on == c->stream || c->on == cudaStreamPerThread || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
             mesh_nccl__mark_now(s, c);
     }
     pthread_mutex_unlock(&s->lock);
@@ -436,7 +439,7 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     }
     beside = id > c->marked && c->life != MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
-    if (beside && mesh_nccl__capture_of(s, c->on) == MESH_NCCL__BESIDE) /* no mark: nothing to wait for */
+    if (beside && mesh_nccl__capture_of(s, c->last) == MESH_NCCL__BESIDE) /* no mark: nothing to wait for */
         mesh_nccl__put(s, "the stream of the operations before", cudaErrorStreamCaptureImplicit);
     if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
     pthread_mutex_lock(&s->lock);
@@ -471,10 +474,12 @@ MESH__PRIVATE int mesh_nccl__one_graph(mesh_nccl__state *s, const mesh_nccl__com
     return id[0] == id[1];
 }
 
-/* From now on a communicator's operations go on `next`. The stream they went on may end then. */
+/* From now on a communicator's operations go on `next`. The stream they went on may end then. What goes into a graph leaves `last` where it is: what
+   is there is not over when the graph's stream is, and the next operation that is in no graph comes behind it. */
 MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cudaStream_t next) {
-    if (next == c->on) return;
-    if (c->capturing != MESH_NCCL__CAPTURED) {
+    int captured = c->capturing == MESH_NCCL__CAPTURED;
+    if (next == c->on && (captured || next == c->last)) return;
+    if (!captured) {
         mesh_nccl__behind(s, c, next, c->issued);
     } else if (mesh_nccl__one_graph(s, c, next)) {
         cudaError_t r = s->api.cudaEventRecord(c->captured, c->on);
@@ -484,6 +489,7 @@ MESH__PRIVATE void mesh_nccl__go_on(mesh_nccl__state *s, mesh_nccl__comm *c, cud
     pthread_mutex_lock(&s->lock);
     mesh_nccl__marker_wait(s, c);
     c->on = next;
+    if (!captured) c->last = next;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -495,7 +501,7 @@ MESH__PRIVATE mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
     if (next == caller && next == c->on) { /* nothing to order: most calls */
         c->capturing = mesh_nccl__capture_of(s, caller);
-        return MESH_OK;
+        if (next == c->last || c->capturing == MESH_NCCL__CAPTURED) return MESH_OK;
     }
     if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
     c->capturing = mesh_nccl__capture_of(s, caller);
@@ -516,7 +522,7 @@ MESH__PRIVATE mesh_status mesh_nccl__stream_wait(mesh_transport *t, void *group,
     mesh_nccl__comm *c = (mesh_nccl__comm *)ticket->impl;
     mesh__record none = mesh_nccl__no_record(0);
     mesh_status status;
-    if (ticket->id != MESH_TICKET_CAPTURED && c->on == (cudaStream_t)stream && c->on != c->stream) {
+    if (ticket->id != MESH_TICKET_CAPTURED && c->last == (cudaStream_t)stream && c->last != c->stream) {
         pthread_mutex_lock(&s->lock);
         status = c->life == MESH_NCCL__ENDED ? (mesh_status)c->end.why.status : MESH_OK;
         pthread_mutex_unlock(&s->lock);
