@@ -247,9 +247,11 @@ static void test_past_captured(void) {
 /* The program makes another device current between its calls: marks go on the default stream of this rank's all the same. */
 static void device_rank(mesh_transport *t, void *ctx) {
     int device = ((mesh_nccl *)(void *)t)->device, devices = ((mesh_nccl *)(void *)t)->devices, way;
+    cudaStream_t stream;
+    cudaGraph_t graph;
     mesh_nccl__comm *k;
     mesh_comm c;
-    float *a;
+    float *a, one = 0;
     (void)ctx;
     for (way = 0; way < 3; way++) { /* seen by who waits; by who closes the comm; the transport */
         if (!open_comm(t, &c, "x=2", NULL, 40 * SECOND)) return;
@@ -259,6 +261,16 @@ static void device_rank(mesh_transport *t, void *ctx) {
         CHECK(k->marked != k->issued);
         CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
         if (way == 0) CHECK_OK(mesh_progress(t, 1000), c.error);
+        if (way == 0) { /* and captures there, beside a default stream that is not this rank's */
+            CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamDefault), cudaSuccess);
+            CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+            CHECK_OK(mesh_copy(&c, &one, a, sizeof one), c.error);
+            CHECK(one == 2);
+            CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+            CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+            CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+            CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
+        }
         if (way < 2) CHECK_OK(mesh_comm_close(&c), c.error);
         if (way < 2) CHECK(k->life == MESH_NCCL__OPEN);
         CHECK_INT(cudaGetLastError(), cudaSuccess);

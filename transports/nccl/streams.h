@@ -501,6 +501,10 @@ MESH__PRIVATE mesh_status mesh_nccl__fence(mesh_transport *t, void *group, void 
     cudaStream_t caller = (cudaStream_t)stream, next = direction == MESH_FENCE_ON ? caller : c->stream;
     if (next == caller && next == c->on) { /* nothing to order: most calls */
         c->capturing = mesh_nccl__capture_of(s, caller);
+        if (c->capturing == MESH_NCCL__BESIDE) { /* perhaps another device's default stream */
+            mesh_nccl__use_device(s);
+            c->capturing = mesh_nccl__capture_of(s, caller);
+        }
         if (next == c->last || c->capturing == MESH_NCCL__CAPTURED) return MESH_OK;
     }
     if (!mesh_nccl__enter(s, c, &none, mesh_nccl__now(s) + g->timeout)) return MESH_OK;
