@@ -1,4 +1,4 @@
-/* NCCL over the stand-in: what a program does beside the library. It captures streams of its own, gives a bootstrap that does not serve. */
+/* NCCL: what a program does beside the library. It captures streams of its own, gives a bootstrap that does not serve. */
 #ifndef T_NCCL_BESIDE_H
 #define T_NCCL_BESIDE_H
 
@@ -716,6 +716,16 @@ static void lost_rank(mesh_transport *boot, void *ctx) {
 }
 static void test_marker_lost(void) { run_world(UNIX, 1, lost_rank, NULL); }
 
+/* On GPUs too. */
+static const test_case nccl_beside_tests[] = {
+    {"nccl/moved_captured", test_moved_captured, 60},
+    {"nccl/past_captured", test_past_captured, 60},
+    {"nccl/per_thread", test_per_thread, 60},
+    {"nccl/elsewhere_captured", test_elsewhere_captured, 60},
+    {"nccl/beside", test_beside, 60},
+    {"nccl/beside_late", test_beside_late, 60},
+};
+
 static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/close_bound", test_close_bound, 90},
     {"nccl/fake/close_lost", test_close_lost, 60},
@@ -724,15 +734,9 @@ static const test_case fake_nccl_beside_tests[] = {
     {"nccl/fake/marker_lost", test_marker_lost, 60},
     {"nccl/fake/branch_left", test_branch_left, 60},
     {"nccl/fake/destroy_fails", test_destroy_fails, 60},
-    {"nccl/fake/moved_captured", test_moved_captured, 60},
-    {"nccl/fake/past_captured", test_past_captured, 60},
-    {"nccl/fake/per_thread", test_per_thread, 60},
     {"nccl/fake/device_elsewhere", test_device, 60},
-    {"nccl/fake/elsewhere_captured", test_elsewhere_captured, 60},
     {"nccl/fake/talk_lost", test_talk_lost, 90},
     {"nccl/fake/timeout_whole", test_timeout_whole, 60},
-    {"nccl/fake/beside", test_beside, 60},
-    {"nccl/fake/beside_late", test_beside_late, 60},
 };
 
 #endif

@@ -23,7 +23,7 @@
 int main(int argc, char **argv) {
     static const test_topic topics[] = {TOPIC(nccl_tests), TOPIC(nccl_alike_tests), TOPIC(nccl_given_tests),
                                         TOPIC(nccl_pipeline_tests), TOPIC(nccl_state_tests),
-                                        TOPIC(nccl_rows_tests), /* these six on GPUs too */
+                                        TOPIC(nccl_rows_tests), TOPIC(nccl_beside_tests), /* these seven on GPUs too */
                                         TOPIC(fake_nccl_pipeline_tests), TOPIC(fake_nccl_rows_tests),
                                         TOPIC(fake_nccl_tests), TOPIC(fake_nccl_given_tests),
                                         TOPIC(fake_nccl_alike_tests), TOPIC(fake_nccl_law_tests),
@@ -38,5 +38,5 @@ int main(int argc, char **argv) {
         test_side_by_side = gpu_devices() < 8 ? 3 * gpu_devices() : 24; /* a rank takes half a GiB of its GPU, and its turns */
         if (!gpu_devices()) return fprintf(stderr, "test_nccl: no GPU: cudaGetDeviceCount finds none\n"), 1;
     }
-    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? sizeof topics / sizeof *topics : 6);
+    return test_main(argc, argv, "test_nccl", topics, ON_FAKE ? sizeof topics / sizeof *topics : 7);
 }
