@@ -386,6 +386,7 @@ MESH__PRIVATE int mesh__is_scratch(const mesh__schedule *s, const void *p) {
 MESH__PRIVATE void mesh__unused_forget(mesh__schedule *s) {
     if (!mesh__gives(s, s->call.kind)) s->call.send = NULL;
     if (!mesh__takes(s, s->call.kind)) s->call.recv = NULL;
+    if (!s->call.send || !s->call.recv) s->call.in_place = 0; /* the one that is left lies as it likes */
 }
 
 /* How far a pointer of a schedule moves: with the buffer that begins nearest before it. */

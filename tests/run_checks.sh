@@ -226,6 +226,32 @@ check_stop() {
     say $ok stop "after SIGTSTP: $seen (T: stopped)"
 }
 
+# Signals are passed on while nobody takes what the ranks print, too; and one that ends the job does, however many lines are left.
+check_stop_unread() {
+    rm -f pid.* got end
+    mkfifo full
+    exec 3<>full
+    timeout -k 1 40 "$mesh" run -n 1 -- bash -c 'trap ": >got" USR1; echo $$ >pid.0; yes & yes=$!
+        while [ ! -e end ]; do sleep 0.05; done; kill $yes' 3>&- >full 2>out &
+    local job=$! launcher ok=1 seen before=0 now=-1 status
+    soon [ -s pid.0 ]
+    launcher=$(ps -o ppid= -p "$(cat pid.0)" | tr -d ' ')
+    while [ "$before" != "$now" ]; do before=$now && sleep 0.2 && now=$(sed -n 's/wchar: //p' "/proc/$launcher/io"); done # the pipe is full
+    kill -USR1 "$launcher"
+    soon [ -e got ] && ok=0
+    kill -TSTP "$launcher"
+    soon state_is "$launcher" T || ok=1
+    seen="USR1 was$([ -e got ] || echo ' not') passed on; after SIGTSTP the launcher is $(state "$launcher") (T: stopped)"
+    kill -CONT "$launcher"
+    kill -INT "$launcher"
+    wait $job
+    status=$?
+    exec 3>&-
+    rm -f full
+    [ $status = 130 ] || ok=1 # 124: every line that was left is waited for
+    say $ok stop_unread "$seen; SIGINT: $status"
+}
+
 # Time that a job is stopped for is none of its time: an hour of it, as the launcher's clock has it.
 check_stopped_hour() {
     cat >hour.c <<'C'

@@ -46,6 +46,11 @@ static volatile sig_atomic_t news[7]; /* of signals_caught: those that are only 
 static int unwritten;                 /* what a rank printed could not be passed on: errno, said once */
 static int unseen;                    /* how ranks ended is not known */
 static int64_t give_up_ms;            /* output that nobody takes is not waited for beyond this; 0: no end in sight */
+static struct {
+    const rank *ranks;
+    int n;
+    int64_t stopped; /* ms by Ctrl-Z, which are no time of the job's; since look_after took them in */
+} everyone;          /* whom signals are passed on to, wherever this process waits */
 static void on_signal(int sig) { caught = sig; }
 /* What this process catches for its ranks: what ends the job, and what does not. */
 static const int signals_caught[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
@@ -73,17 +78,51 @@ static const char *signal_name(int sig) {
     return number_of;
 }
 
+/* ---- signals ---- */
+
+static void signal_all(const rank *ranks, int n, int sig) {
+    int i;
+    for (i = 0; i < n; i++)
+        if (ranks[i].running) kill(-ranks[i].pid, sig);
+}
+
+/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on. */
+static void pass_on(void) {
+    int64_t since;
+    int i;
+    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++) {
+        if (!news[i]) continue;
+        news[i] = 0;
+        if (signals_caught[i] != SIGTSTP) {
+            signal_all(everyone.ranks, everyone.n, signals_caught[i]);
+            continue;
+        }
+        signal_all(everyone.ranks, everyone.n,
+                   SIGSTOP); /* in groups of their own they have no terminal that could stop them */
+        since = clock_ms();
+        raise(SIGSTOP);
+        since = clock_ms() - since;
+        everyone.stopped += since;
+        if (give_up_ms) give_up_ms += since;
+        signal_all(everyone.ranks, everyone.n, SIGCONT);
+    }
+}
+
 /* ---- output ---- */
 
-/* Write, unless the job is to end meanwhile and nobody reads. A reader that has gone ends the job like a signal. */
+/* Write, unless the job is to end meanwhile and nobody reads: then what comes after is not waited for either. A reader that has gone ends the job
+   like a signal. */
 static void write_all(int fd, const char *p, size_t n) {
     while (n) {
         struct pollfd f;
         ssize_t done;
+        int given_up;
         f.fd = fd;
         f.events = POLLOUT;
-        if (poll(&f, 1, 100) <= 0) {
-            if (caught || (give_up_ms && clock_ms() > give_up_ms)) return;
+        given_up = caught || (give_up_ms && clock_ms() > give_up_ms);
+        if (poll(&f, 1, given_up ? 0 : 100) <= 0) {
+            if (given_up) return;
+            pass_on();
             continue;
         }
         done = write(fd, p, n < PIECE ? n : PIECE);
@@ -314,12 +353,6 @@ static void child(const run_options *o, const run_world *j, int r, int in, int p
     _exit(127);
 }
 
-static void signal_all(const rank *ranks, int n, int sig) {
-    int i;
-    for (i = 0; i < n; i++)
-        if (ranks[i].running) kill(-ranks[i].pid, sig);
-}
-
 /* A pipe whose ends no program started later inherits. */
 static int private_pipe(int *ends) {
     if (pipe(ends)) return 0;
@@ -484,27 +517,6 @@ static void catch_signals(void) {
     sigprocmask(SIG_UNBLOCK, &heard, NULL);
 }
 
-/* Signals for the ranks that do not end the job. Ctrl-Z stops them and then this process; fg lets both go on.
-   Returns how long that was, in ms, which is no time of the job's. */
-static int64_t pass_on(const rank *ranks, int n) {
-    int64_t stopped = 0, since;
-    int i;
-    for (i = SIGNALS_END; i < SIGNALS_CAUGHT; i++) {
-        if (!news[i]) continue;
-        news[i] = 0;
-        if (signals_caught[i] != SIGTSTP) {
-            signal_all(ranks, n, signals_caught[i]);
-            continue;
-        }
-        signal_all(ranks, n, SIGSTOP); /* in groups of their own they have no terminal that could stop them */
-        since = clock_ms();
-        raise(SIGSTOP);
-        stopped += clock_ms() - since;
-        signal_all(ranks, n, SIGCONT);
-    }
-    return stopped;
-}
-
 /* Take in who has ended. Returns the one to blame, or -1: of those that end together one that a signal ended, for the others may have
    failed because of it. */
 static int reap(rank *ranks, int n, int *left) {
@@ -584,7 +596,7 @@ static int look_after(const run_options *o, rank *ranks, int started) {
     int n = o->ranks, i, left = started, open_streams, result = 0, failed = 0, signaled = 0, well = 0, worst, said;
     suspect first = {-1, 0, 0};
     struct pollfd *polls = (struct pollfd *)calloc((size_t)n * 3 + 1, sizeof *polls); /* output, stdin, input */
-    int64_t start = clock_ms(), last_output = start, end_at = 0, now, stopped;
+    int64_t start = clock_ms(), last_output = start, end_at = 0, now;
     static input in;
     memset(&in, 0, sizeof in);
     in.open = 1;
@@ -620,6 +632,11 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         for (i = 0; i < 2 * n && ready; i++)
             if (polls[i].fd >= 0 && polls[i].revents) heard += pump(&ranks[i / 2].out[i % 2], i / 2, o);
         feed(&in, ranks, n, ready && reading && polls[2 * n].revents);
+        pass_on();
+        start += everyone.stopped, last_output += everyone.stopped;
+        first.at += everyone.stopped;
+        if (end_at) end_at += everyone.stopped;
+        everyone.stopped = 0;
         now = clock_ms();
         if (heard) last_output = now;
         worst = reap(ranks, n, &left);
@@ -627,10 +644,6 @@ static int look_after(const run_options *o, rank *ranks, int started) {
         if (worst >= 0 && !failed && !signaled) end_at = now + HELP_MS;
         if (worst >= 0 && !failed) failed = 1;
         if ((said = say_suspect(&first, ranks, !left || caught, now)) >= 0) result = said;
-        stopped = pass_on(ranks, n);
-        start += stopped, last_output += stopped, now += stopped;
-        if (end_at) end_at += stopped;
-        first.at += stopped;
         if (caught == SIGPIPE && signaled) caught = 0; /* the reader of the output went away as well */
         if (caught && signaled) {
             signal_all(ranks, n, SIGKILL);
@@ -686,6 +699,8 @@ static int run_job(const run_options *o, char **command) {
         free(ranks);
         return 1;
     }
+    everyone.ranks = ranks;
+    everyone.n = o->ranks;
     catch_signals();
     started = start_ranks(o, ranks, command);
     result = started < 0 ? 1 : look_after(o, ranks, started);
