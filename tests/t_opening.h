@@ -657,6 +657,30 @@ static void test_mirror(void) {
     test_fail(__FILE__, __LINE__, "rank 0 cannot listen where a connection to itself has been");
 }
 
+/* Without a secret nobody goes beyond loopback: not to the second address of a name whose first is there, either. */
+static void test_loopback_first(void) {
+    mesh_socket_desc d;
+    mesh_socket net;
+    mesh_error err;
+    int port, dead, fd = listen_loopback(AF_INET, &dead), far = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in any = MESH_ZERO;
+    socklen_t length = sizeof any;
+    close(fd);
+    any.sin_family = AF_INET; /* 0.0.0.0 leads here and is not of loopback */
+    CHECK(!bind(far, (struct sockaddr *)(void *)&any, sizeof any) && !listen(far, 16));
+    CHECK_INT(getsockname(far, (struct sockaddr *)(void *)&any, &length), 0);
+    port = ntohs(any.sin_port);
+    failing_also.sin_family = AF_INET;
+    failing_also.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    failing_also.sin_port = htons((uint16_t)dead);
+    unsetenv("MESH_SECRET"), unsetenv("MESH_SECRET_FILE");
+    d = socket_desc(1, 2, port, 0);
+    d.secret = NULL, d.insecure = 0, d.address = "0.0.0.0", d.open_timeout_ns = SECOND;
+    CHECK_INT(mesh_socket_open(&net, &d, &err), MESH_ERR_TIMEOUT);
+    CHECK(fcntl(far, F_SETFL, O_NONBLOCK) == 0 && accept(far, NULL, NULL) < 0 && errno == EAGAIN);
+    close(far);
+}
+
 /* Of two addresses that rank 0's name has, one takes the connection and says nothing: the other one is tried in time. */
 static void two_addresses_rank(int rank, void *ctx) {
     mesh_socket_desc d = socket_desc(rank, 2, mend_port, mend_fd);
@@ -933,6 +957,7 @@ static const test_case opening_tests[] = {
     {"sockets/own_port", test_own_port, 0},
     {"sockets/mirror", test_mirror, 0},
     {"sockets/two_addresses", test_two_addresses, 0},
+    {"sockets/loopback_first", test_loopback_first, 0},
     {"sockets/unknown_yet", test_unknown_yet, 0},
     {"sockets/lost_early", test_lost_early, 0},
     {"sockets/lost_moving", test_lost_moving, 0},

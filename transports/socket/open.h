@@ -999,6 +999,17 @@ MESH__RARE mesh_status mesh_socket__share(mesh_socket__impl *s, mesh_error *err)
     return status;
 }
 
+/* Of the addresses that rank 0's name has, those of loopback; the first is one. */
+MESH__RARE void mesh_socket__stay_on_loopback(mesh_socket__impl *s) {
+    int i, kept = 0;
+    for (i = 0; i < s->naddresses; i++) {
+        if (!mesh_socket__is_loopback((struct sockaddr *)(void *)&s->address[i])) continue;
+        s->address[kept] = s->address[i];
+        s->address_len[kept++] = s->address_len[i];
+    }
+    s->naddresses = kept;
+}
+
 /* A world of more than one: meet the others. */
 MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket_desc *desc, const mesh_env *where,
                                          mesh_error *err) {
@@ -1010,6 +1021,7 @@ MESH__RARE mesh_status mesh_socket__join(mesh_socket__impl *s, const mesh_socket
             err, MESH_ERR_ARGUMENT, -1,
             "mesh_socket_open: rank 0's address %s is beyond loopback, and there is no secret: set MESH_SECRET to the same random text on every rank (`mesh run` does), or desc.insecure",
             where->address);
+    if (!s->secret_bytes && !desc->insecure) mesh_socket__stay_on_loopback(s);
     mesh_socket__raise_files(where->size);
     if ((status = mesh_socket__files_check(s, err)) != MESH_OK) return status;
     if (desc->listen_fd > 0)

@@ -402,6 +402,7 @@ MESH__PRIVATE mesh_status mesh_socket__close(mesh_transport *t, mesh_error *why)
     if ((status = mesh__enter(t, why, "socket_close")) != MESH_OK)
         return status; /* another thread is in it, or this one */
     mesh__leave(t);
+    if (t->inside.lent) return mesh_transport_detach(t); /* which refuses: the thread goes on as well */
     mesh_socket__helper_stop(s);
     patience = mesh_transport_patience(t);
     if ((status = mesh_transport_detach(t)) != MESH_OK) return status;
