@@ -31,22 +31,24 @@ ranks() { # ranks N: as an environment of rank 0 of N
 
 # ---- 17: mesh run
 
-# Rank 1 exits because rank 0 dies, which is seen to be dead after it: the kernel closes sockets first.
+# Rank 1 exits, or aborts, because rank 0 dies, which is seen to be dead after it: the kernel closes sockets first.
 check_blame_late() {
-    local out status
-    rm -f pid.*
-    cat >late.sh <<'S'
-echo $$ >pid.$RANK.new; mv pid.$RANK.new pid.$RANK
+    local out status way
+    for way in 'exit 3' 'kill -ABRT $$'; do
+        rm -f pid.*
+        cat >late.sh <<S
+echo \$\$ >pid.\$RANK.new; mv pid.\$RANK.new pid.\$RANK
 while [ ! -e pid.1 ]; do :; done
-[ $RANK = 0 ] || exit 3
-other=$(cat pid.1)
-while [ -e /proc/$other ]; do :; done
-kill -KILL $$
+[ \$RANK = 0 ] || $way
+other=\$(cat pid.1)
+while [ -e /proc/\$other ]; do :; done
+kill -KILL \$\$
 S
-    out=$(timeout -k 1 20 "$mesh" run -n 2 -- bash late.sh 2>&1)
-    status=$?
-    [ $status = 137 ] && has "$out" "rank 0 was ended by SIGKILL" && ! has "$out" "rank 1 exited"
-    say $? blame_late "ended with $status: $out"
+        out=$(timeout -k 1 20 "$mesh" run -n 2 -- bash late.sh 2>&1)
+        status=$?
+        [ $status = 137 ] && has "$out" "rank 0 was ended by SIGKILL" && ! has "$out" "rank 1"
+        say $? "blame_late, $way" "ended with $status: $out"
+    done
 }
 # What exits is blamed where nobody is killed, though others go on, and where others abort for it.
 check_blame_exit() {

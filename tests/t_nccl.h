@@ -93,6 +93,12 @@ static void run_gpus(int ranks, rank_main f, void *ctx) {
     run_world(UNIX, ranks, gpu_rank, &job);
 }
 
+static void run_unwatched(int ranks, rank_main f, void *ctx) {
+    gpu_job job = job_of(f, ctx);
+    job.desc.no_watchdog = 1;
+    run_world(UNIX, ranks, gpu_rank, &job);
+}
+
 static void run_gpus_with(int ranks, rank_main f, void *ctx, const char *name, const char *value) {
     gpu_job job = job_of(f, ctx);
     job.set[0][0] = name;

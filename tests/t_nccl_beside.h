@@ -106,11 +106,7 @@ static void beside_late_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
     CHECK_INT(cudaStreamDestroy(other), cudaSuccess);
 }
-static void test_beside_late(void) {
-    gpu_job job = job_of(beside_late_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
-}
+static void test_beside_late(void) { run_unwatched(2, beside_late_rank, NULL); }
 
 /* In a capture a group's order holds when its calls change from one stream of the caller's to another; not between two captures. */
 static cudaStream_t moved_to;
@@ -167,11 +163,7 @@ static void moved_rank(mesh_transport *t, void *ctx) {
     CHECK_INT(cudaEventDestroy(join), cudaSuccess);
     for (i = 0; i < 2; i++) CHECK_INT(cudaStreamDestroy(stream[i]), cudaSuccess);
 }
-static void test_moved_captured(void) {
-    gpu_job job = job_of(moved_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
-}
+static void test_moved_captured(void) { run_unwatched(2, moved_rank, NULL); }
 
 /* What was called before a capture is not over when the graph's stream is: who waits for it afterwards comes behind it, what is called next on another
    stream comes behind it, and it is where its mark goes. */
@@ -238,11 +230,7 @@ static void past_rank(mesh_transport *t, void *ctx) {
     CHECK_OK(mesh_comm_close(&c), c.error);
     for (i = 0; i < 2; i++) CHECK_INT(cudaStreamDestroy(stream[i]), cudaSuccess);
 }
-static void test_past_captured(void) {
-    gpu_job job = job_of(past_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
-}
+static void test_past_captured(void) { run_unwatched(2, past_rank, NULL); }
 
 /* The program makes another device current between its calls: marks go on the default stream of this rank's all the same. */
 static void device_rank(mesh_transport *t, void *ctx) {
@@ -279,11 +267,7 @@ static void device_rank(mesh_transport *t, void *ctx) {
     }
     CHECK_INT(cudaSetDevice((device + 1) % devices), cudaSuccess);
 }
-static void test_device(void) {
-    gpu_job job = job_of(device_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
-}
+static void test_device(void) { run_unwatched(2, device_rank, NULL); }
 
 /* Each thread has a stream of its own by the name of cudaStreamPerThread: the marker puts no mark there, which would not be behind anything. */
 static pthread_t per_thread_main;
@@ -397,11 +381,7 @@ static void slow_rank(mesh_transport *t, void *ctx) {
     }
     s->boot->ops = slow_ops, s->api.ncclCommSplit = slow_real;
 }
-static void test_timeout_whole(void) {
-    gpu_job job = job_of(slow_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 4, gpu_rank, &job);
-}
+static void test_timeout_whole(void) { run_unwatched(4, slow_rank, NULL); }
 
 /* ---- a rank is lost while two others agree ---- */
 

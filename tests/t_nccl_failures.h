@@ -105,11 +105,7 @@ static void unwatched_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&two);
     CHECK_OK(mesh_comm_close(&one), one.error);
 }
-static void test_unwatched(void) {
-    gpu_job job = job_of(unwatched_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 4, gpu_rank, &job);
-}
+static void test_unwatched(void) { run_unwatched(4, unwatched_rank, NULL); }
 
 /* What another rank has told is compared as far as this one has come; a call is named only behind one that was the same. */
 static mesh_nccl__comm *law_whole(mesh_comm *c) {
@@ -172,11 +168,7 @@ static void compared_rank(mesh_transport *t, void *ctx) {
 }
 static void test_compared(void) {
     int named;
-    for (named = 0; named < 2; named++) {
-        gpu_job job = job_of(compared_rank, &named);
-        job.desc.no_watchdog = 1;
-        run_world(UNIX, 2, gpu_rank, &job);
-    }
+    for (named = 0; named < 2; named++) run_unwatched(2, compared_rank, &named);
 }
 
 /* A barrier is judged when it is over, and not when what was called before it is. */
@@ -338,11 +330,7 @@ static void asked_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
     cudaStreamDestroy(stream);
 }
-static void test_asked(void) {
-    gpu_job job = job_of(asked_rank, NULL);
-    job.desc.no_watchdog = 1;
-    run_world(UNIX, 2, gpu_rank, &job);
-}
+static void test_asked(void) { run_unwatched(2, asked_rank, NULL); }
 
 /* Staging grows with what goes through it. NCCL is not told of it: another rank's end of the same message may be in memory that is not registered. */
 static ncclResult_t (*staging_real)(const ncclComm_t, void *, size_t, void **);

@@ -3,16 +3,22 @@
 #define T_SAVES_H
 #include "t_checkpoint.h"
 
+/* A comm of three, and this rank's part of a state to be saved. */
+static int saves_open(mesh_transport *t, mesh_comm *c, state_part *p) {
+    state_shape shapes[STATE_TENSORS];
+    if (!open_comm(t, c, "a=3", NULL, 30 * SECOND)) return 0;
+    state_shapes(shapes, 0);
+    state_open(p, shapes, &c->on, t->rank, 0, 2);
+    return 1;
+}
+
 /* A comm that is given up or closed while a save is under way: it ends, and leaves the old checkpoint and nothing else. */
 static void abandoned_rank(mesh_transport *t, void *ctx) {
     int how = *(const int *)ctx;
-    state_shape shapes[STATE_TENSORS];
     state_part p;
     mesh_comm c;
     mesh_checkpoint s;
-    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
-    state_shapes(shapes, 0);
-    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    if (!saves_open(t, &c, &p)) return;
     CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, NULL, &s), c.error);
     if (how) CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (!how) world_say(0), world_await(0, 3);
@@ -40,13 +46,10 @@ static void test_checkpoint_abandoned(void) {
 /* The comm's first rank, which has made the files, or another is gone while a save is under way: those that are left remove them. */
 static void forsaken_rank(mesh_transport *t, void *ctx) {
     const int gone = *(const int *)ctx;
-    state_shape shapes[STATE_TENSORS];
     state_part p;
     mesh_comm c;
     mesh_checkpoint s;
-    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
-    state_shapes(shapes, 0);
-    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    if (!saves_open(t, &c, &p)) return;
     CHECK_OK(mesh_checkpoint_save_start(&c, checkpoint_folder, p.list, p.n, NULL, &s), c.error);
     CHECK_OK(mesh_barrier(&c, NULL), c.error);
     if (t->rank == gone) kill(getpid(), SIGKILL);
@@ -58,13 +61,10 @@ static void forsaken_rank(mesh_transport *t, void *ctx) {
 /* The first rank dies before it removes the mark that the others have looked for; or when it has made the first of its files. */
 static void forsaken_early_rank(mesh_transport *t, void *ctx) {
     failing_files plan = MESH_ZERO;
-    state_shape shapes[STATE_TENSORS];
     state_part p;
     mesh_comm c;
     mesh_checkpoint_desc d = MESH_ZERO;
-    if (!open_comm(t, &c, "a=3", NULL, 30 * SECOND)) return;
-    state_shapes(shapes, 0);
-    state_open(&p, shapes, &c.on, t->rank, 0, 2);
+    if (!saves_open(t, &c, &p)) return;
     d.file_bytes = 30000;
     plan.kinds = *(const int *)ctx, plan.at = plan.times = 1, plan.error = FILE_KILLED;
     if (t->rank == 0) files_plan = &plan;

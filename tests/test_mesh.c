@@ -41,6 +41,7 @@
 #include "t_faults.h"
 #include "t_lost.h"
 #include "t_redistribute.h"
+#include "t_capped.h"
 #include "t_tensors.h"
 #include "t_parallel.h"
 #include "t_replicas.h"
@@ -100,6 +101,7 @@ int main(int argc, char **argv) {
         TOPIC(fault_tests),
         TOPIC(lost_tests),
         TOPIC(redistribute_tests),
+        TOPIC(capped_tests),
         TOPIC(tensor_tests),
         TOPIC(parallel_tests),
         TOPIC(replicas_tests),

@@ -4,9 +4,9 @@
 
 enum {
     LINE_MOST = 1 << 20,
-    PIECE = 4096,   /* what a pipe that polls writable takes without blocking */
-    BLAME_MS = 500, /* from a rank's exit until it is blamed: others see a killed one's sockets close before it ends */
-    HELP_MS = 2000, /* from a rank's failure until the others are told to end, and from then until they are killed */
+    PIECE = 4096,     /* what a pipe that polls writable takes without blocking */
+    BLAME_MS = 500,   /* from a rank's exit or abort until it is blamed: a killed one's sockets close before it ends */
+    HELP_MS = 2000,   /* from a rank's failure until the others are told to end, and from then until they are killed */
     SIGNAL_MS = 5000, /* from a signal that was passed on until ranks that are still there are killed */
     STDIN_ALL = -1,
     STDIN_NONE = -2
@@ -586,7 +586,7 @@ static void suspect_rank(suspect *s, const rank *ranks, int r, int64_t start, in
 /* Returns its exit status when it is said, else -1. */
 static int say_suspect(suspect *s, const rank *ranks, int is_last, int64_t now) {
     int r = s->rank;
-    if (r < 0 || (!is_last && !WIFSIGNALED(ranks[r].status) && now - s->at < BLAME_MS)) return -1;
+    if (r < 0 || (!is_last && !ended_by_itself(ranks[r].status) && now - s->at < BLAME_MS)) return -1;
     s->rank = -1;
     return describe_end(r, ranks[r].status, s->age);
 }
