@@ -6,7 +6,9 @@
 #ifndef MESH_BASE_H
 #define MESH_BASE_H
 
-#if defined(MESH_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_POSIX_C_SOURCE)
+#if defined(__APPLE__) || defined(__FreeBSD__) || defined(__NetBSD__) || defined(__OpenBSD__) || defined(__DragonFly__)
+/* Where it is not defined all is visible; where it is, much is hidden. */
+#elif defined(MESH_IMPLEMENTATION) && defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200809L /* for the transports; under -std=c99 nothing of POSIX is visible otherwise */
 #endif
 #include <stdarg.h>

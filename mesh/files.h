@@ -217,6 +217,12 @@ MESH__PRIVATE mesh_status mesh__folder_lock(const char *folder, int *lock, mesh_
     return MESH_OK;
 }
 
+#if defined(SIGXFSZ) /* hidden from strict C */
+#define MESH__SIGXFSZ SIGXFSZ
+#else /* BSD */
+#define MESH__SIGXFSZ 25
+#endif
+
 /* A process with a limit on its files' sizes (ulimit -f) is sent a signal that ends it, unless it is blocked: then the call says EFBIG. */
 typedef struct mesh__unsignaled {
     sigset_t before;
@@ -226,18 +232,18 @@ typedef struct mesh__unsignaled {
 MESH__PRIVATE void mesh__unsignaled_begin(mesh__unsignaled *u) {
     sigset_t one;
     sigpending(&one);
-    u->pending = sigismember(&one, SIGXFSZ);
+    u->pending = sigismember(&one, MESH__SIGXFSZ);
     sigemptyset(&one);
-    sigaddset(&one, SIGXFSZ);
+    sigaddset(&one, MESH__SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &one, &u->before);
 }
 MESH__PRIVATE void mesh__unsignaled_end(const mesh__unsignaled *u) {
     sigset_t now;
     int sent;
     sigpending(&now);
-    if (!u->pending && sigismember(&now, SIGXFSZ)) {
+    if (!u->pending && sigismember(&now, MESH__SIGXFSZ)) {
         sigemptyset(&now);
-        sigaddset(&now, SIGXFSZ);
+        sigaddset(&now, MESH__SIGXFSZ);
         sigwait(&now, &sent);
     }
     pthread_sigmask(SIG_SETMASK, &u->before, NULL);

@@ -48,18 +48,15 @@ static void test_fail(const char *file, int line, const char *format, ...) {
         if (got_ != want_)                                                                                        \
             test_fail(__FILE__, __LINE__, "%s is %" PRId64 ", expected %s = %" PRId64, #got, got_, #want, want_); \
     } while (0)
-#define CHECK_STR(got, want)                                                                                          \
-    do {                                                                                                              \
-        const char *got_ = (got), *want_ = (want);                                                                    \
-        if (strcmp(got_, want_)) test_fail(__FILE__, __LINE__, "%s is\n\"%s\", expected\n\"%s\"", #got, got_, want_); \
-    } while (0)
-/* The text holds every one of the fragments. */
-#define CHECK_HAS(got, fragment)                                                                  \
-    do {                                                                                          \
-        const char *got_ = (got), *want_ = (fragment);                                            \
-        if (!strstr(got_, want_))                                                                 \
-            test_fail(__FILE__, __LINE__, "%s is \"%s\", which lacks \"%s\"", #got, got_, want_); \
-    } while (0)
+/* Functions: a text in what a call returns is gone after the expression. */
+static inline void test_str(const char *file, int line, const char *what, const char *got, const char *want) {
+    if (strcmp(got, want)) test_fail(file, line, "%s is\n\"%s\", expected\n\"%s\"", what, got, want);
+}
+static inline void test_has(const char *file, int line, const char *what, const char *got, const char *fragment) {
+    if (!strstr(got, fragment)) test_fail(file, line, "%s is \"%s\", which lacks \"%s\"", what, got, fragment);
+}
+#define CHECK_STR(got, want) test_str(__FILE__, __LINE__, #got, got, want)
+#define CHECK_HAS(got, fragment) test_has(__FILE__, __LINE__, #got, got, fragment)
 #define CHECK_OK(call, err)                                                                                         \
     do {                                                                                                            \
         int status_ = (int)(call);                                                                                  \

@@ -712,7 +712,7 @@ static void shared_memory_rank(mesh_transport *t, void *ctx) {
     static const char *const specs[] = {
         "",       "a:S(0)",          "b:S(0)",   "a:S(0) b:S(0)",     "a:S(0) b:S(1)",   "a:S(0)@1 b:S(0)@0",
         "b:S(1)", "a:P(sum) b:S(1)", "a:P(sum)", "a:P(sum) b:P(sum)", "a:S(0) b:P(sum)", "b:P(sum)"};
-    int cap = *(int *)ctx, round, k, shared = 0, refused = 0;
+    int cap = *(int *)ctx, round, k, shared = 0;
     test_random same = random_from(89 + (uint64_t)cap);
     mesh_comm c;
     mesh_error err;
@@ -743,7 +743,6 @@ static void shared_memory_rank(mesh_transport *t, void *ctx) {
             CHECK_INT(said, MESH_ERR_MEMORY);
             c.failed = 0, memset(&c.error, 0, sizeof c.error);
             free(own), free(own_out);
-            refused++;
             mesh_comm_close(&c);
             CHECK_OK(mesh_comm_open(&c, t, &m, &desc, &err), err);
             continue;
@@ -787,7 +786,6 @@ static void shared_memory_rank(mesh_transport *t, void *ctx) {
             }
         }
         shared += all && fits;
-        refused += !all;
         if (!fits) free(small->data);
         free(big->data), free(own), free(own_out);
     }

@@ -691,6 +691,9 @@ static void test_shared_withdrawn(void) {
 
 /* ---- a host that has none to share ---- */
 
+#ifndef RLIMIT_AS /* OpenBSD */
+#define RLIMIT_AS RLIMIT_DATA
+#endif
 static char shared_said[400];
 static void shared_log(void *ctx, int level, const char *text) {
     (void)ctx, (void)level;

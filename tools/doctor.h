@@ -196,12 +196,12 @@ static void doctor_shared(doctor *d) {
 }
 
 static void doctor_network(doctor *d) {
-    char control[64] = "";
     double gbs, us;
     struct addrinfo hints, *found = NULL;
     char name[256] = "";
     int e;
 #ifdef TCP_CONGESTION
+    char control[64] = "";
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     socklen_t length = sizeof control - 1;
     if (fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &length) != 0) control[0] = 0;

@@ -239,8 +239,18 @@ MESH_API uint64_t mesh_env_host(void) {
     return h ? h : 1;
 }
 
+#if defined(_SC_NPROCESSORS_ONLN) /* hidden from strict C */
+#define MESH_ENV__CORES _SC_NPROCESSORS_ONLN
+#elif defined(__NetBSD__)
+#define MESH_ENV__CORES 1002
+#elif defined(__OpenBSD__)
+#define MESH_ENV__CORES 503
+#else /* macOS, FreeBSD */
+#define MESH_ENV__CORES 58
+#endif
+
 MESH_API int mesh_env_cores(uint64_t *bits) {
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = (int)sysconf(MESH_ENV__CORES);
 #if MESH__ENV_LINUX
     FILE *f = fopen("/proc/self/status", "re");
     char line[1024];

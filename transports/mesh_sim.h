@@ -90,6 +90,12 @@ MESH_API mesh_status mesh_sim_close(mesh_transport *t);
     "mesh_sim.h: POSIX clocks are hidden: compile with -std=gnu99 or -D_POSIX_C_SOURCE=200809L, or define it before the first #include"
 #endif
 
+#ifdef __APPLE__ /* where a condition knows no other */
+#define MESH_SIM__WAIT_CLOCK CLOCK_REALTIME
+#else
+#define MESH_SIM__WAIT_CLOCK CLOCK_MONOTONIC
+#endif
+
 #define MESH_SIM__MOST INT64_C(1000000000000000) /* ns, or ps per byte */
 
 typedef struct mesh_sim__ticket mesh_sim__ticket;
@@ -382,9 +388,15 @@ MESH__PRIVATE void mesh_sim__leave(mesh_sim *s) { pthread_mutex_unlock(&s->world
 
 MESH__PRIVATE void mesh_sim__wait_until(mesh_sim *s, int64_t when) {
     struct timespec t;
+    int64_t left;
     if (s->coming && s->coming->arrival < when && !s->asleep) when = s->coming->arrival;
-    t.tv_sec = (time_t)(when / 1000000000);
-    t.tv_nsec = (long)(when % 1000000000);
+    left = when - mesh_sim__clock(s->world);
+    if (left > INT64_C(1000000000000)) left = INT64_C(1000000000000); /* it is asked again */
+    if (left < 0) left = 0;
+    clock_gettime(MESH_SIM__WAIT_CLOCK, &t);
+    left += t.tv_nsec;
+    t.tv_sec += (time_t)(left / 1000000000);
+    t.tv_nsec = (long)(left % 1000000000);
     pthread_cond_timedwait(&s->wake, &s->world->lock, &t);
 }
 
@@ -788,7 +800,9 @@ MESH__PRIVATE void mesh_sim__rank_init(mesh_sim__world *w, int r) {
     s->base.log_ctx = w->desc.log_ctx;
     s->world = w;
     pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+#ifndef __APPLE__
+    pthread_condattr_setclock(&attr, MESH_SIM__WAIT_CLOCK);
+#endif
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
 }

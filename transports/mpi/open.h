@@ -239,7 +239,7 @@ MESH__RARE mesh_status mesh_mpi__hosts(mesh_mpi__impl *s, mesh_mpi__opening *o, 
         s->host[i] = k;
         here += all[2 * i] == o->said[0];
     }
-    s->crowded = here > (int)sysconf(_SC_NPROCESSORS_ONLN);
+    s->crowded = here > (int)sysconf(MESH_ENV__CORES);
     if (own != MESH_OK && status != MESH_ERR_TIMEOUT) return own;
     if (status != MESH_OK && err) *err = why;
     return status;

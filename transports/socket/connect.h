@@ -212,8 +212,8 @@ MESH__RARE int mesh_socket__is_loopback(const struct sockaddr *a) {
 
 MESH__RARE void mesh_socket__tune(int fd, const struct sockaddr *to) {
     int on = 1;
-#ifdef SO_NOSIGPIPE
-    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
+#ifdef MESH_SOCKET__NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, MESH_SOCKET__NOSIGPIPE, &on, sizeof on);
 #endif
     if (to->sa_family == AF_UNIX) {
         int bytes = 1 << 20;

@@ -221,7 +221,8 @@ MESH__RARE void mesh_socket__take_fds(mesh_socket__impl *s, struct msghdr *m) {
     int i;
     if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return;
     mesh_socket__give_back(s);
-    s->ngiven = (int)((head->cmsg_len - CMSG_LEN(0)) / sizeof *s->given); /* no more than there was room for */
+    s->ngiven =
+        (int)((head->cmsg_len - MESH_SOCKET__CMSG_LEN(0)) / sizeof *s->given); /* no more than there was room for */
     memcpy(s->given, CMSG_DATA(head), (size_t)s->ngiven * sizeof *s->given);
     for (i = 0; i < s->ngiven; i++) fcntl(s->given[i], F_SETFD, FD_CLOEXEC);
 }
@@ -239,7 +240,7 @@ MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         struct msghdr m;
         union {
             struct cmsghdr aligned;
-            unsigned char bytes[CMSG_SPACE(sizeof s->given)];
+            unsigned char bytes[MESH_SOCKET__CMSG_SPACE(sizeof s->given)];
         } extra;
         size_t direct, ask;
         ssize_t n;
@@ -250,7 +251,8 @@ MESH__PRIVATE void mesh_socket__read(mesh_socket__impl *s, mesh_socket__conn *c)
         memset(&m, 0, sizeof m);
         m.msg_iov = v;
         m.msg_iovlen = (size_t)mesh_socket__room(c, v, &direct, &ask);
-        if (s->awaits_fds && c->is_unix) m.msg_control = &extra, m.msg_controllen = CMSG_LEN(sizeof s->given);
+        if (s->awaits_fds && c->is_unix)
+            m.msg_control = &extra, m.msg_controllen = MESH_SOCKET__CMSG_LEN(sizeof s->given);
         n = recvmsg(c->fd, &m, 0);
         if (n > 0 && m.msg_control && m.msg_controllen) mesh_socket__take_fds(s, &m);
         if (n < 0 && errno == EINTR) continue;

@@ -840,7 +840,7 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
     unsigned char head[MESH_SOCKET__HEADER];
     union {
         struct cmsghdr aligned;
-        unsigned char bytes[CMSG_SPACE(sizeof s->given)];
+        unsigned char bytes[MESH_SOCKET__CMSG_SPACE(sizeof s->given)];
     } extra;
     struct msghdr m;
     struct iovec v;
@@ -855,11 +855,11 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
     m.msg_iov = &v;
     m.msg_iovlen = 1;
     m.msg_control = &extra;
-    m.msg_controllen = CMSG_SPACE((1 + (size_t)h->n) * sizeof h->fd);
+    m.msg_controllen = MESH_SOCKET__CMSG_SPACE((1 + (size_t)h->n) * sizeof h->fd);
     fd = CMSG_FIRSTHDR(&m);
     fd->cmsg_level = SOL_SOCKET;
     fd->cmsg_type = SCM_RIGHTS;
-    fd->cmsg_len = CMSG_LEN((1 + (size_t)h->n) * sizeof h->fd);
+    fd->cmsg_len = MESH_SOCKET__CMSG_LEN((1 + (size_t)h->n) * sizeof h->fd);
     memcpy(CMSG_DATA(fd), &h->fd, sizeof h->fd);
     memcpy(CMSG_DATA(fd) + sizeof h->fd, h->bell, (size_t)h->n * sizeof *h->bell);
     while (!without && s->peer[rank].conn == c && !c->broken && mesh_socket__clock() < deadline) {
@@ -869,7 +869,7 @@ MESH__RARE int mesh_socket__pass(mesh_socket__impl *s, mesh_socket__conn *c, int
             mesh_socket__flush(s, c);
             return 1;
         }
-        if (n < 0 && errno == ETOOMANYREFS) /* others have theirs yet to take */
+        if (n < 0 && errno == MESH_SOCKET__TOO_MANY) /* others have theirs yet to take */
             without = mesh_socket__clock() >= most;
         else if (n < 0)
             without = errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != EINTR;

@@ -67,6 +67,25 @@ extern long syscall(long number, ...);
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 /* there SO_NOSIGPIPE does it */
 #endif
+#if defined(SO_NOSIGPIPE)
+#define MESH_SOCKET__NOSIGPIPE SO_NOSIGPIPE
+#elif defined(__APPLE__) /* hidden from strict C */
+#define MESH_SOCKET__NOSIGPIPE 0x1022
+#endif
+
+/* Descriptors are passed on Linux, which shows these; BSD and macOS hide them from strict POSIX. */
+#ifdef CMSG_SPACE
+#define MESH_SOCKET__CMSG_SPACE(n) CMSG_SPACE(n)
+#define MESH_SOCKET__CMSG_LEN(n) CMSG_LEN(n)
+#else
+#define MESH_SOCKET__CMSG_SPACE(n) (sizeof(struct cmsghdr) + (n))
+#define MESH_SOCKET__CMSG_LEN(n) MESH_SOCKET__CMSG_SPACE(n)
+#endif
+#ifdef ETOOMANYREFS
+#define MESH_SOCKET__TOO_MANY ETOOMANYREFS
+#else
+#define MESH_SOCKET__TOO_MANY EAGAIN
+#endif
 
 #ifndef MESH_SOCKET_FEW
 #define MESH_SOCKET_FEW 3 /* tests set 0, to have everything go by way of the epoll */
