@@ -136,6 +136,9 @@ auto_line() { # NAME FRAGMENT FILE LINE: a file whose last line is wrong
     refuses "auto: ${4:0:40}" "$2" ${auto/auto.$3/auto-$1.$3}
 }
 step "auto: the best ten" bash -c "$auto --top 3 | grep -c '1f1b\|interleaved\|zb-h1' | grep -qx 3"
+sed 's/^layers.*/layers 512/' $out/auto.model >$out/auto-deep.model # a stage of 256 layers
+step "auto: more layers on a stage than chunks can be" bash -c "${auto/auto.model/auto-deep.model} --fix pp=2 | grep -q ' interleaved '"
+refuses "auto: more chunks than can be" "more than 255 chunks on a rank" ${auto/auto.model/auto-deep.model} --fix pp=2,chunks=256
 step "auto as json" bash -c "$auto --json | $json | grep -q '\"tried\"'"
 published() { echo "$mesh auto --model examples/models/$1.model --cluster examples/clusters/$2.cluster --top 1 --fix"; }
 step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 | grep -q 'published 137: 1.000 of it; place 1 of 1 meshes'"
