@@ -48,6 +48,7 @@ for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard
 rm -rf "$out/checkpoint"
 for n in 1 4 3; do step "checkpoint on $n" $mesh run -n $n -- $build/checkpoint $out/checkpoint; done
 refuses "a checkpoint that is none" "holds no checkpoint" $build/checkpoint --show $out
+refuses "a checkpoint to show without a folder" "checkpoint [--show] FOLDER" $build/checkpoint --show
 command -v python3 >/dev/null && step "checkpoint: Python's safetensors" python3 tests/checkpoint.py $build
 for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
 
@@ -269,6 +270,10 @@ step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'ec
 step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
+step "train_gpt, as many layers as it takes, with experts" $build/train_gpt --text README.md --steps 1 --sample 0 --layers 40 --experts 3 --channels 8 --heads 1 --batch 1 --context 16
+step "train_gpt on the mesh of no axes" bash -c "$build/train_gpt --text README.md --steps 1 --sample 0 --mesh '' --experts 3 | grep -q '^1 rank as pp=1,tp=1;'"
+refuses "a mesh that is none, in the user's words" "at byte 0 of \"dp\"" $build/train_gpt --steps 1 --mesh dp
+step "train_gpt keeps the log that it compares with" bash -c "$build/train_gpt --steps 1 --sample 0 --log $out/kept.csv && ! $build/train_gpt --steps 1 --log $out/kept.csv --against $out/./kept.csv 2>$out/kept.txt && grep -q 'would write over' $out/kept.txt && [ \$(wc -l <$out/kept.csv) = 2 ]"
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 1000000 --save /nonexist/a
 refuses "a checkpoint without a name, before the training" "train_gpt: --save: the folder's name is empty" $build/train_gpt --steps 1000000 --save ""
