@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     mesh_checkpoint_desc desc = MESH_ZERO;
     char said[24] = "";
     int64_t length;
-    if (argc < 2 || argc > 3) return give_up("checkpoint [--show] FOLDER");
+    if (argc < 2 || argc > 3 || only_show != !strcmp(argv[1], "--show")) return give_up("checkpoint [--show] FOLDER");
     if (mesh_socket_open(&net, NULL, &err) || mesh_parse(&m, "dp=-1", mesh_world(&net.base), &err) ||
         mesh_comm_open(&comm, &net.base, &m, NULL, &err))
         return give_up(err.text);

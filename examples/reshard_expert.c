@@ -25,7 +25,7 @@ static mesh_tensor weights(const mesh *m, const char *spec, int rank) {
 
 static float element(int layer, int64_t linear) { return (float)((linear * 13 + layer) % 251); }
 
-/* Visit a part: set it (times > 0, check 0), scale it (check -1), or count what is not as it should be (check 1). */
+/* Visit a part: set it (check 0), or count what is not as it should be (check 1). */
 static int visit(const mesh_tensor *t, int rank, int layer, float times, int check) {
     mesh_box box;
     int64_t i, j, k, at = 0;

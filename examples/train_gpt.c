@@ -814,7 +814,7 @@ static const char *shown(const mesh *m) {
 
 static double seconds(void) { return (double)mesh_now(host) * 1e-9; }
 
-enum { MOST_BATCH = 65536, MOST_CONTEXT = 1024, MOST_LAYERS = 40, MOST_CHANNELS = 65536, MOST_HEADS = 1024 };
+enum { MOST_BATCH = 65536, MOST_CONTEXT = 1024, MOST_CHANNELS = 65536, MOST_HEADS = 1024 };
 
 static int usage(int status) {
     fprintf(
@@ -929,13 +929,12 @@ static int parse_options(options *o, int argc, char **argv) {
     return go_together(o);
 }
 
+/* The mesh that --mesh says, with pp, and beside experts tp, of 1 where it does not. */
 static int mesh_of(const options *o, mesh *m) {
     mesh_error err;
-    char words[300];
+    char given[256], words[300];
     int i, k;
-    snprintf(words, sizeof words, "%s%s%s", strstr(o->mesh, "pp=") ? "" : "pp=1,", o->mesh,
-             o->experts && !strstr(o->mesh, "tp=") ? ",tp=1" : "");
-    if (mesh_parse(m, words, mesh_world(host), &err)) return fprintf(stderr, "train_gpt: %s\n", err.text), 0;
+    if (mesh_parse(m, o->mesh, mesh_world(host), &err)) return fprintf(stderr, "train_gpt: --mesh: %s\n", err.text), 0;
     for (i = 0; i < m->naxes; i++) {
         for (k = 0; k < AXES && strcmp(m->axis[i].name, axis_names[k]); k++) {}
         if (k == AXES && strcmp(m->axis[i].name, "pp"))
@@ -946,6 +945,11 @@ static int mesh_of(const options *o, mesh *m) {
                        o->mesh, m->axis[i].name),
                    0;
     }
+    mesh_format(m, given, sizeof given);
+    snprintf(words, sizeof words, "%s%s%s%s", mesh_axis_find(m, "pp") < 0 ? "pp=1" : "",
+             mesh_axis_find(m, "pp") < 0 && m->naxes ? "," : "", given,
+             o->experts && mesh_axis_find(m, "tp") < 0 ? ",tp=1" : "");
+    if (mesh_parse(m, words, mesh_world(host), &err)) return fprintf(stderr, "train_gpt: --mesh: %s\n", err.text), 0;
     return 1;
 }
 
@@ -1099,10 +1103,17 @@ static void die_of(const char *option, const char *path, const char *what) {
     die(said);
 }
 
+static int same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static void record_open(record *h, const options *o) {
     memset(h, 0, sizeof *h);
     h->was_step = -1;
     if (host->rank) return;
+    if (o->log && o->against && same_file(o->log, o->against))
+        die("--log would write over what --against compares with; name another file");
     if (o->log && !(h->log = fopen(o->log, "w"))) die_of("--log", o->log, "write");
     if (o->against && !(h->other = fopen(o->against, "r"))) die_of("--against", o->against, "read");
     if (h->log) fprintf(h->log, "step,loss,norm\n");

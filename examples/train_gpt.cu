@@ -185,7 +185,7 @@ typedef struct matrix { /* row-major; `batch` of them lie `stride` apart */
 /* out[m][n] = scale a[m][k] b[k][n] + keep out, for each of a batch. cuBLAS is column-major: what it sees are the transposes. */
 static void gemm(float *out, int ld, long long stride, matrix a, matrix b, int m, int k, int n, float scale, float keep,
                  int batch) {
-    if (!m || !n || !k || !batch) return; /* an expert without tokens; sums of nothing are only ever added */
+    if (!m || !n || !k || !batch) return; /* an expert without tokens; k 0: a sum of nothing, added */
     check_blas(cublasSgemmStridedBatched(blas, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                                          a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &scale, b.p, b.ld, b.stride,
                                          a.p, a.ld, a.stride, &keep, out, ld, stride, batch),
@@ -213,6 +213,7 @@ static void linear(float *out, const float *x, const float *w, const float *bias
 }
 
 static void linear_backward(float *dx, const float *dout, const float *w, int rows, int in, int n, float *) {
+    if (!n) zero(dx, (size_t)rows * in * sizeof *dx); /* one of more ranks than columns: gemm leaves dx as it is */
     gemm(dx, in, 0, plain(dout, n), transposed(plain(w, n)), rows, n, in, 1, 0, 1);
 }
 

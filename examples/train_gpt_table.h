@@ -137,7 +137,7 @@ typedef struct parameter {
     mesh_tensor rest, use, rest_grad, use_grad;
 } parameter;
 
-enum { PARAMETERS = 512, SEGMENTS = 64 };
+enum { MOST_LAYERS = 40, PARAMETERS = MOST_LAYERS * OF_EXPERTS_LAYER + 5, SEGMENTS = MOST_LAYERS + 2 };
 struct pass;
 
 /* A stage: the segments lo .. hi - 1 of the model. A rank has one, or with --chunks several. */
@@ -235,7 +235,6 @@ static mesh_tensor tensor_of(mesh_layout l) {
 static void add(model *g, const row *r, int segment, int id) {
     parameter *p = &g->all[g->n];
     mesh_error err;
-    if (g->n + 1 > PARAMETERS) die("too many layers");
     p->row = r;
     p->segment = segment;
     p->id = id;
@@ -374,7 +373,6 @@ static void model_init(model *g, const options *o, int stage, int stages, int sl
     g->o = *o;
     g->stage = stage, g->stages = stages;
     g->nsegments = o->layers + 2;
-    if (g->nsegments > SEGMENTS) die("too many layers");
     g->lo = stage ? 1 + stage * o->layers / stages : 0;
     g->hi = stage == stages - 1 ? g->nsegments : 1 + (stage + 1) * o->layers / stages;
     g->saved = (struct pass **)allocate((size_t)slots, sizeof *g->saved);

@@ -48,6 +48,7 @@ for n in 1 4 8; do step "reshard_expert on $n" $mesh run -n $n -- $build/reshard
 rm -rf "$out/checkpoint"
 for n in 1 4 3; do step "checkpoint on $n" $mesh run -n $n -- $build/checkpoint $out/checkpoint; done
 refuses "a checkpoint that is none" "holds no checkpoint" $build/checkpoint --show $out
+refuses "a checkpoint to show without a folder" "checkpoint [--show] FOLDER" $build/checkpoint --show
 command -v python3 >/dev/null && step "checkpoint: Python's safetensors" python3 tests/checkpoint.py $build
 for n in 2 6; do step "refit on $n" $mesh run -n $n -- $build/refit; done
 
@@ -136,6 +137,9 @@ auto_line() { # NAME FRAGMENT FILE LINE: a file whose last line is wrong
     refuses "auto: ${4:0:40}" "$2" ${auto/auto.$3/auto-$1.$3}
 }
 step "auto: the best ten" bash -c "$auto --top 3 | grep -c '1f1b\|interleaved\|zb-h1' | grep -qx 3"
+sed 's/^layers.*/layers 512/' $out/auto.model >$out/auto-deep.model # a stage of 256 layers
+step "auto: more layers on a stage than chunks can be" bash -c "${auto/auto.model/auto-deep.model} --fix pp=2 | grep -q ' interleaved '"
+refuses "auto: more chunks than can be" "more than 255 chunks on a rank" ${auto/auto.model/auto-deep.model} --fix pp=2,chunks=256
 step "auto as json" bash -c "$auto --json | $json | grep -q '\"tried\"'"
 published() { echo "$mesh auto --model examples/models/$1.model --cluster examples/clusters/$2.cluster --top 1 --fix"; }
 step "auto: a published run that fits" bash -c "$(published megatron-1.7b selene) tp=1,cp=1,pp=1 | grep -q 'published 137: 1.000 of it; place 1 of 1 meshes'"
@@ -266,6 +270,10 @@ step "a forwarded signal" bash -c "mkfifo $out/word; $mesh run -n 2 -- sh -c 'ec
 step "mesh run" bash -c "cd $build/.. && bash tests/run_checks.sh"
 
 step "train_gpt, a few steps on another text" $build/train_gpt --text README.md --steps 2
+step "train_gpt, as many layers as it takes, with experts" $build/train_gpt --text README.md --steps 1 --sample 0 --layers 40 --experts 3 --channels 8 --heads 1 --batch 1 --context 16
+step "train_gpt on the mesh of no axes" bash -c "$build/train_gpt --text README.md --steps 1 --sample 0 --mesh '' --experts 3 | grep -q '^1 rank as pp=1,tp=1;'"
+refuses "a mesh that is none, in the user's words" "at byte 0 of \"dp\"" $build/train_gpt --steps 1 --mesh dp
+step "train_gpt keeps the log that it compares with" bash -c "$build/train_gpt --steps 1 --sample 0 --log $out/kept.csv && ! $build/train_gpt --steps 1 --log $out/kept.csv --against $out/./kept.csv 2>$out/kept.txt && grep -q 'would write over' $out/kept.txt && [ \$(wc -l <$out/kept.csv) = 2 ]"
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 1000000 --save /nonexist/a
 refuses "a checkpoint without a name, before the training" "train_gpt: --save: the folder's name is empty" $build/train_gpt --steps 1000000 --save ""

@@ -155,6 +155,8 @@ static int auto_schedule_fits(auto_search *s, const auto_choice *c, long m) {
     if ((c->schedule == AUTO_INTERLEAVED) != (c->chunks > 1))
         return asked ? auto_refuse(s, "schedule/chunks", "interleaved has more than 1 chunk, every other schedule 1")
                      : 0;
+    if (c->chunks > MESH_SCHEDULE_CHUNKS)
+        return auto_refuse(s, "chunks/most", "more than 255 chunks on a rank; fewer chunks or more stages do");
     if (m > MESH_SCHEDULE_MICROS)
         return auto_refuse(s, "schedule/micro", "more than 65535 micro-batches; a larger micro does");
     if (c->schedule != AUTO_INTERLEAVED) return 1;

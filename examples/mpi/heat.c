@@ -99,7 +99,8 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     a = (double *)calloc((N + 2) * (N + 2), sizeof *a);
     b = (double *)calloc((N + 2) * (N + 2), sizeof *b);
-    if (!a || !b || N % size) return fprintf(stderr, "heat: 1, 2, 3, 4, 6 or 8 ranks\n"), MPI_Abort(MPI_COMM_WORLD, 1);
+    if (!a || !b) return fprintf(stderr, "heat: no memory\n"), MPI_Abort(MPI_COMM_WORLD, 1);
+    if (N % size) return fprintf(stderr, "heat: %d ranks do not divide %d; 1 to 6, 8, 10 or 12 do\n", size, N), MPI_Abort(MPI_COMM_WORLD, 1);
     mpi = by_mpi(MPI_COMM_WORLD, a, b, &mine[0]);
     ours = by_mesh(MPI_COMM_WORLD, a, b, &mine[1]);
     bad = mine[0] != mine[1] || mpi - ours > 1e-9 * mpi || ours - mpi > 1e-9 * mpi;
