@@ -252,6 +252,9 @@ step "a missing interpreter is said once" bash -c "[ \"\$($mesh run -n 3 $out/la
 printf '#! /bin/sh\necho $RANK\n' >$out/script && chmod +x $out/script
 step "a script" bash -c "[ \"\$($mesh run -n 2 $out/script 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
+step "without a PATH, where execvp looks" env -u PATH $mesh run -n 2 -- true
+cp $out/script $out/script-here
+step "an empty entry of PATH is the working directory" bash -c "cd $out && [ \"\$(PATH=:/usr/bin:/bin $PWD/$mesh run -n 2 -- script-here 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
 refuses "a stdout that is closed" "Bad file descriptor" bash -c "$mesh draw dp=2 2>&1 1>&-"
 [ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do
