@@ -242,11 +242,15 @@ refuses "doctor: an empty secret, and another host" "is beyond loopback, and the
 refuses "doctor: a number that is none" 'MESH_TIMEOUT is' env MESH_TIMEOUT=abc $mesh doctor
 step "doctor: empty is unset" bash -c "! env MESH_SOCKET_LANES= MESH_SECRET= $mesh doctor | grep -E 'ERROR|MESH_SECRET has'"
 refuses "a path for logs that is too long" "File name too long" $mesh run -n 1 --log $out/$(printf 'd%.0s' $(seq 1 4100)) true
+step "doctor: how many ranks a limit of descriptors is for" bash -c "ulimit -n 64 && $mesh doctor | grep -q 'at most 64: mesh run starts no more than 24 ranks' && $mesh run -n 24 -- true && ! $mesh run -n 25 -- true"
 refuses "doctor of a bad variable" '"level":"ERROR"' env RANK=abc WORLD_SIZE=2 $mesh doctor --json
 step "trace" bash -c "rm -rf $out/trace; MESH_TRACE=$out/trace $mesh run -n 4 -- $build/collectives && $mesh trace $out/trace | grep -q 'last to come'"
 step "trace: files that are not there" bash -c "rm -rf $out/fewer && cp -r $out/trace $out/fewer && rm $out/fewer/rank-1.json $out/fewer/rank-2.json && $mesh trace $out/fewer 2>&1 | grep -q 'no file of rank 1 to 2: on another host'"
 refuses "trace of nothing" "MESH_TRACE" $mesh trace "$out"
 refuses "a trace that is none" "rank-3.json is no trace, and no other is" bash -c "mkdir -p $out/garbage && echo garbage >$out/garbage/rank-3.json && $mesh trace $out/garbage"
+
+printf '#include <stdio.h>\n#define MESH_IMPLEMENTATION\n#include "transports/mesh_env.h"\n' >$out/hidden.c
+refuses "POSIX hidden from mesh_env.h" "mesh_env.h: POSIX is hidden: compile with" cc -std=c99 -I. -c $out/hidden.c -o $out/hidden.o
 
 refuses "run without a program" "no program to run" $mesh run -n 2
 refuses "run of nothing" "the program's name is empty" $mesh run -n 2 ""
@@ -256,6 +260,9 @@ step "a missing interpreter is said once" bash -c "[ \"\$($mesh run -n 3 $out/la
 printf '#! /bin/sh\necho $RANK\n' >$out/script && chmod +x $out/script
 step "a script" bash -c "[ \"\$($mesh run -n 2 $out/script 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 step "a missing program is said once" bash -c "[ \"\$($mesh run -n 3 ./missing 2>&1)\" = 'mesh run: cannot run ./missing: No such file or directory' ]"
+step "without a PATH, where execvp looks" env -u PATH $mesh run -n 2 -- true
+cp $out/script $out/script-here
+step "an empty entry of PATH is the working directory" bash -c "cd $out && [ \"\$(PATH=:/usr/bin:/bin $PWD/$mesh run -n 2 -- script-here 2>/dev/null | grep -c '^\[[01]\] [01]\$')\" = 2 ]"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do step "run with closed streams: $streams" bash -c "$mesh run -n 2 --timeout 20 -- $build/hello $streams"; done
 refuses "a stdout that is closed" "Bad file descriptor" bash -c "$mesh draw dp=2 2>&1 1>&-"
 [ -e /dev/full ] && for what in "run -n 2 -- echo hi" "bench -n 2 --max 8 --iters 2" "test --mesh dp=2" --help --version; do

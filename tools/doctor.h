@@ -87,8 +87,9 @@ static void doctor_limits(doctor *d) {
     else
         doctor_say(d, DOCTOR_WARN, "descriptors",
                    "raise the hard limit: ulimit -Hn 65536, or nofile in /etc/security/limits.conf",
-                   "at most %llu: jobs of more ranks than that on this host will not connect",
-                   (unsigned long long)files.rlim_max);
+                   "at most %llu: mesh run starts no more than %llu ranks on this host",
+                   (unsigned long long)files.rlim_max,
+                   files.rlim_max > 16 ? (unsigned long long)(files.rlim_max - 16) / 2 : 0ULL);
 }
 
 static void doctor_shm(doctor *d) {

@@ -761,15 +761,16 @@ static int within_mpi(int ranks) {
     return 1;
 }
 
+/* Where execvp looks: an empty entry is this directory, and without a PATH it has one of its own. */
 static int on_path(const char *program) {
     const char *path = getenv("PATH"), *end;
     char full[4096];
-    for (path = path ? path : ""; *path; path = *end ? end + 1 : end) {
-        end = strchr(path, ':') ? strchr(path, ':') : path + strlen(path);
-        snprintf(full, sizeof full, "%.*s/%s", (int)(end - path), path, program);
+    for (path = path ? path : "/bin:/usr/bin";; path = end + 1) {
+        end = path + strcspn(path, ":");
+        snprintf(full, sizeof full, "%.*s/%s", end > path ? (int)(end - path) : 1, end > path ? path : ".", program);
         if (access(full, X_OK) == 0) return 1;
+        if (!*end) return 0;
     }
-    return 0;
 }
 
 /* What a script's first line says is to read it, and is not there; else NULL. */

@@ -57,6 +57,10 @@ MESH_API int mesh_env_cores(uint64_t *bits);
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#if !defined(O_CLOEXEC)
+#error \
+    "mesh_env.h: POSIX is hidden: compile with -std=gnu99, or define _POSIX_C_SOURCE 200809L before the first #include"
+#endif
 
 #if defined(__linux__) && !defined(MESH_POSIX_ONLY)
 #define MESH__ENV_LINUX 1 /* /proc, /sys */
