@@ -113,7 +113,7 @@ MESH_API int64_t mesh_layout_paste(const mesh_layout *l, int rank, void *global,
 typedef struct mesh_tensor {
     mesh_layout layout;
     mesh_dtype dtype;
-    int add;    /* as a destination: 1 adds to what is there, 0 writes it */
+    int add;    /* as a destination: 1 adds to what is there, 0 writes it. The same on every rank */
     void *data; /* this rank's part; NULL on a rank outside the mesh */
     /* Of the part, in elements, per dim, in any order; NULL: dense, row-major. On every rank or on none. */
     const int64_t *strides;
