@@ -96,6 +96,9 @@ static void test_checkpoint_header(void) {
     for (i = 0; i < 1000; i++) strcat(text, "[");
     header_is(text, 0, "within more than 16 others");
     header_is("{\"__metadata__\":[1,-2.5e+3,true,false,null,\"\",{\"x\":{}}]}", 0, NULL);
+    header_is("{\"__metadata__\":{\"x\\u0000\":\"\\u0000y\"}}", 0, NULL); /* nobody reads it, and Python writes it */
+    header_is("{\"__metadata__\":{\"x\":\"\\u0000\"},\"\\u0000\":1}", 0, "a zero byte");
+    header_is("{\"__metadata__\":{\"x\":\"\\u000\"}}", 0, "four hex digits");
     header_is("{\"__metadata__\":[1.]}", 0, "expected a digit");
     header_is("{\"__metadata__\":[01]}", 0, "a comma or the closing bracket");
     header_is("{\"__metadata__\":[nul]}", 0, "expected a value");
