@@ -623,7 +623,9 @@ static void hand_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 
+#define HAND_80 "model.layers.17.a.name.that.is.longer.than.all.that.an.error.has.room.for.in.it."
 static void test_checkpoint_hands(void) {
+    static const char long_name[] = HAND_80 HAND_80 HAND_80 HAND_80 HAND_80 HAND_80 HAND_80;
     static const hand_case cases[] = {
         {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4, 0},
         {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4, 0},
@@ -644,6 +646,7 @@ static void test_checkpoint_hands(void) {
         {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
         {"_\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
         {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4, 0},
+        {long_name, "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4, 0},
         {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4, 0}};
     static const char header[] =
         "{\"__metadata__\":{\"who\":\"me!\"},\"w\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[0,32]},"
