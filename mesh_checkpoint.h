@@ -174,21 +174,21 @@ MESH__PRIVATE mesh_status mesh__named_check(const mesh_comm *c, const mesh_named
                                                  : "\"__metadata__\", which the format keeps for itself");
     if (mesh_layout_check(&t->layout, &why) != MESH_OK ||
         mesh__tensor_place(t, "its tensor", c->transport->rank, &place, &why) != MESH_OK)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "\"%s\": %s", name, why.text);
+        return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "%q: %s", name, why.text);
     if (!mesh__safe_name(t->dtype) || (t->elem_bytes && t->elem_bytes != (int64_t)mesh_dtype_bytes(t->dtype)))
         return mesh__fail(
             err, MESH_ERR_ARGUMENT, -1,
-            "\"%s\" is %s of %l bytes, which safetensors has not; a tensor of u8, or of one dim more, holds the same",
-            name, mesh_dtype_name(t->dtype), mesh__tensor_elem(t));
+            "%q is %s of %l bytes, which safetensors has not; a tensor of u8, or of one dim more, holds the same", name,
+            mesh_dtype_name(t->dtype), mesh__tensor_elem(t));
     for (k = 0; k < t->layout.on->naxes; k++)
         if (t->layout.spec.axis[k].kind == MESH_PARTIAL && t->layout.on->axis[k].size > 1)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "\"%s\" is partial along \"%s\"; redistribute it to R, I or S first", name,
+                              "%q is partial along \"%s\"; redistribute it to R, I or S first", name,
                               t->layout.on->axis[k].name);
     for (k = 0; k < t->layout.on->size; k++)
         if (mesh_index_of(&c->on, mesh_rank_at(t->layout.on, k)) < 0)
             return mesh__fail(err, MESH_ERR_ARGUMENT, -1,
-                              "\"%s\": its mesh \"%s\" holds rank %d, which is not in the comm's", name,
+                              "%q: its mesh \"%s\" holds rank %d, which is not in the comm's", name,
                               mesh__show(t->layout.on).text, mesh_rank_at(t->layout.on, k));
     return MESH_OK;
 }

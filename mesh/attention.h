@@ -190,15 +190,15 @@ MESH__PRIVATE mesh_status mesh__ring_check(const mesh_comm *c, const mesh_attent
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%d kv_heads do not divide %d heads", a->kv_heads, a->heads);
     if (a->order != MESH_SEQUENCE_PLAIN && a->order != MESH_SEQUENCE_ZIGZAG)
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "order %d is none; see mesh_sequence_order", a->order);
-    if (a->order == MESH_SEQUENCE_ZIGZAG && a->sequence % chunks)
-        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
-                          "zigzag over %d ranks cuts the sequence in %l, which %l does not divide by; %l or %l do", n,
-                          chunks, a->sequence, a->sequence / chunks * chunks, (a->sequence / chunks + 1) * chunks);
     all = (int64_t)a->heads * a->width;
     batch = a->batch ? a->batch : 1;
     if (all > limit / batch || (a->sequence && all * batch > limit / a->sequence))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "%d x %d x %l x %d elements are too many to count", a->batch,
                           a->heads, a->sequence, a->width);
+    if (a->order == MESH_SEQUENCE_ZIGZAG && a->sequence % chunks)
+        return mesh__fail(err, MESH_ERR_ARGUMENT, rank,
+                          "zigzag over %d ranks cuts the sequence in %l, which %l does not divide by; %l or %l do", n,
+                          chunks, a->sequence, a->sequence / chunks * chunks, (a->sequence / chunks + 1) * chunks);
     held = mesh_sequence_runs(a->sequence, a->order, n, index, first, length, &count);
     if (!(back ? a->backward : a->forward))
         return mesh__fail(err, MESH_ERR_ARGUMENT, rank, "the function %s is NULL", back ? "backward" : "forward");

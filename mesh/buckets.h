@@ -47,8 +47,9 @@ typedef struct mesh_buckets {
    desc NULL: all zero. ARGUMENT, UNSUPPORTED, MEMORY: as mesh_redistribute_many, on every rank. */
 MESH_API mesh_status mesh_buckets_open(mesh_buckets *b, mesh_comm *c, const mesh_tensor *src, const mesh_tensor *dst,
                                        int n, const mesh_buckets_desc *desc);
-/* Tensor i may go: its source is whole and its destination free. In any order, once per round. Never waits. STATE: it was ready in this round; and as
-   mesh_restart, or their comm was closed. ARGUMENT: no such tensor. Both without effect. */
+/* Tensor i may go: its source is whole and its destination free. In any order, once per round. Never waits. STATE: it was ready in this round; as
+   mesh_restart, where no bucket could go; or their comm was closed. ARGUMENT: no such tensor. Both without effect. Where one went and the next is
+   refused, that is OK: it goes with the next ready, or in the wait, which says so if it still cannot. */
 MESH_API mesh_status mesh_buckets_ready(mesh_buckets *b, int i);
 /* Until tensor i has arrived; -1: all, which ends the round. STATE: one before it, or in its bucket, was not ready (named); nothing was waited for. Streams as
    mesh_wait. */
@@ -256,6 +257,7 @@ MESH__PRIVATE mesh_status mesh__buckets_ready(mesh_buckets *b, int i) {
     mesh__buckets *l = mesh__buckets_of(b);
     mesh__engine *e = mesh__impl(b->comm)->engine;
     mesh_status status;
+    mesh_error before = b->comm->error;
     int next = l->next;
     if (l->ready[i])
         return mesh__fail(&b->comm->error, MESH_ERR_STATE, -1,
@@ -264,8 +266,9 @@ MESH__PRIVATE mesh_status mesh__buckets_ready(mesh_buckets *b, int i) {
     l->bucket[l->of[i]].missing--;
     status = mesh__buckets_go(l);
     if (status != MESH_OK && l->next == next) l->ready[i] = 0, l->bucket[l->of[i]].missing++; /* without effect */
-    if (status != MESH_OK) return status;
-    mesh__poll(e); /* those under way move on */
+    if (status != MESH_OK && (b->comm->failed || l->next == next)) return status;
+    if (status != MESH_OK) b->comm->error = before; /* of a bucket behind it, which is asked again */
+    mesh__poll(e);                                  /* those under way move on */
     mesh__progress(e, 0);
     mesh__poll(e);
     return MESH_OK;

@@ -62,7 +62,8 @@ MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, 
    stays open: the comm's stream is being captured. */
 MESH_API mesh_status mesh_moe_close(mesh_moe *m);
 /* expert: tokens x k global ids, negative: none; one may be asked for twice. Counts travel first, then rows. Memory for what comes is the slot's and grows with
-   it. ARGUMENT: a slot or an id that is none, too many tokens, NULL. MEMORY. Every rank fails. STATE, here and below: the comm's stream is being captured; the comm stays. */
+   it. ARGUMENT: a slot or an id that is none, too many tokens, NULL. MEMORY. Every rank fails. STATE, here and below: the comm is another than the moe was opened
+   on, or its stream is being captured; the comm stays. */
 MESH_API mesh_status mesh_moe_dispatch(mesh_moe *m, int slot, const void *tokens, int64_t ntokens,
                                        const int32_t *expert, mesh_moe_rows *rows);
 /* out: what the experts made of the rows, nrows x width, the caller's. tokens: ntokens x width, the sum over k, in k's order, of weight * row, rounded once;
@@ -111,6 +112,7 @@ typedef struct mesh__moe_slot {
 typedef struct mesh__moe {
     mesh_transport *t;
     mesh_comm *c;
+    uint32_t comm; /* the id of the comm that it was opened on: this rank's next ones have others */
     mesh_moe_desc d;
     char axes[MESH_MAX_AXES * MESH_NAME_BYTES];
     int n, per, first, experts; /* ranks; experts of a rank at most; this rank's */
@@ -243,6 +245,7 @@ MESH__RARE mesh_status mesh__moe_open(mesh_moe *moe, mesh_comm *c, const char *a
         mesh__put(&t, "%s", g->axes ? g->axes : "");
         m->t = c->transport;
         m->c = c;
+        m->comm = c->id;
         m->d = *d;
         if (!m->d.align) m->d.align = 1;
         if (!m->d.slots) m->d.slots = 1;
@@ -276,6 +279,11 @@ MESH_API mesh_status mesh_moe_open(mesh_moe *m, mesh_comm *c, const char *axes, 
     MESH__ALONE_COMPOSED(c, MESH__CALLER, mesh__moe_open(m, c, axes, d));
 }
 
+/* Is its comm still the one that it was opened on? Another in its place has other groups: nothing here fits them. */
+MESH__PRIVATE int mesh__moe_is_of(const mesh__moe *m) {
+    return m->c->impl && m->c->id == m->comm && m->c->transport == m->t;
+}
+
 /* On a device, the comm being open. */
 MESH__RARE mesh_status mesh__moe_close(mesh_moe *moe) {
     mesh__moe *m = mesh__moe_of(moe);
@@ -291,7 +299,7 @@ MESH__RARE mesh_status mesh__moe_close(mesh_moe *moe) {
 MESH_API mesh_status mesh_moe_close(mesh_moe *m) {
     mesh__moe *moe = m ? mesh__moe_of(m) : NULL;
     if (!moe) return MESH_OK;
-    if (moe->t->caps & MESH_CAP_DEVICE && moe->c->impl) MESH__ALONE(moe->c, MESH__CALLER, mesh__moe_close(m));
+    if (moe->t->caps & MESH_CAP_DEVICE && mesh__moe_is_of(moe)) MESH__ALONE(moe->c, MESH__CALLER, mesh__moe_close(m));
     mesh__moe_free(moe, 0);
     memset(m, 0, sizeof *m);
     return MESH_OK;
@@ -636,8 +644,14 @@ MESH__PRIVATE mesh_status mesh__moe_dispatch_backward(mesh_moe *moe, int slot, c
 
 /* Is it open? */
 MESH__PRIVATE int mesh__moe_shut(const mesh_moe *m, const char *call) {
-    if (m && m->impl && m->comm->impl) return 0;
-    if (m && m->impl) mesh__fail(&m->comm->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", call);
+    mesh_comm *c = m && m->impl ? m->comm : NULL;
+    if (!c) return 1;
+    if (!c->impl) return mesh__fail(&c->error, MESH_ERR_STATE, -1, "mesh_%s: the comm is not open", call), 1;
+    if (c->failed || mesh__moe_is_of(mesh__moe_of(m))) return 0;
+    mesh__fail(&c->error, MESH_ERR_STATE, -1,
+               "mesh_%s: the comm that this moe was opened on was closed, and another is open in its place; close it, "
+               "and open it on that",
+               call);
     return 1;
 }
 

@@ -113,7 +113,7 @@ MESH_API int64_t mesh_layout_paste(const mesh_layout *l, int rank, void *global,
 typedef struct mesh_tensor {
     mesh_layout layout;
     mesh_dtype dtype;
-    int add;    /* as a destination: 1 adds to what is there, 0 writes it */
+    int add;    /* as a destination: 1 adds to what is there, 0 writes it. The same on every rank */
     void *data; /* this rank's part; NULL on a rank outside the mesh */
     /* Of the part, in elements, per dim, in any order; NULL: dense, row-major. On every rank or on none. */
     const int64_t *strides;
@@ -676,7 +676,8 @@ MESH_API mesh_status mesh_tensor_permute(mesh_tensor *view, const mesh_tensor *t
         return mesh__fail(err, MESH_ERR_ARGUMENT, -1, "mesh_tensor_permute: the memory for %d strides is NULL", ndim);
     for (d = ndim - 1; d >= 0; d--) {
         dense[d] = span;
-        if (held && box.shape[d]) span *= box.shape[d];
+        if (held && box.shape[d]) /* of nothing it may wrap */
+            span = (int64_t)((uint64_t)span * (uint64_t)box.shape[d]);
     }
     for (k = 0; k < ndim; k++) {
         r.layout.shape[k] = t->layout.shape[dims[k]];

@@ -234,6 +234,7 @@ MESH__RARE mesh_status mesh__replicas_find(mesh_comm *c, const mesh_named *list,
             const mesh__replica *r = &all[offsets[i] / MESH__REPLICA_WORDS + k], *first = NULL;
             if (r->first != UINT64_MAX)
                 first = mesh__replica_first(r, all, counts, offsets, mesh_index_of(&c->on, (int)r->first));
+            if (first && first->first != r->first) continue; /* layouts differ, not bits */
             if (!first || first->bits == r->bits || (found && found->at <= first->at)) continue;
             found = first;
             worst = mesh_rank_at(&c->on, i);

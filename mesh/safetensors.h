@@ -112,6 +112,7 @@ typedef struct mesh__json {
     char *begin, *p, *end;
     const char *why;   /* what was wrong at p; NULL: nothing yet */
     int out_of_memory; /* that is what was */
+    int passing;       /* within a value that nobody reads */
 } mesh__json;
 
 MESH__PRIVATE mesh__json mesh__json_of(char *text, size_t n) {
@@ -119,7 +120,7 @@ MESH__PRIVATE mesh__json mesh__json_of(char *text, size_t n) {
     j.begin = j.p = text;
     j.end = text + n;
     j.why = NULL;
-    j.out_of_memory = 0;
+    j.out_of_memory = j.passing = 0;
     return j;
 }
 
@@ -175,7 +176,7 @@ MESH__PRIVATE char *mesh__json_escape(mesh__json *j, char *to) {
         if (low < 0xdc00 || low > 0xdfff) return mesh__json_bad(j, "half a surrogate pair"), to;
         v = 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00);
     }
-    if (v <= 0 || (v >= 0xd800 && v < 0xe000))
+    if (v < 0 || (!v && !j->passing) || (v >= 0xd800 && v < 0xe000))
         return mesh__json_bad(j, v ? "half a surrogate pair" : "a zero byte"), to;
     if (v < 0x80) return *to++ = (char)v, to;
     if (v >= 0x10000) *to++ = (char)(0xf0 | v >> 18), *to++ = (char)(0x80 | (v >> 12 & 63));
@@ -252,10 +253,11 @@ MESH__PRIVATE void mesh__json_word(mesh__json *j, const char *word) {
         }
 }
 
-/* Any value, passed over. */
+/* Any value, passed over: a string in it may have zero bytes, as Python writes them. */
 MESH__PRIVATE void mesh__json_skip(mesh__json *j, int depth) {
     char c = mesh__json_peek(j), close = c == '{' ? '}' : ']';
     int first = 1;
+    j->passing++;
     if (depth == MESH__JSON_DEPTH) mesh__json_bad(j, "brackets within more than 16 others");
     if (c == '"') {
         mesh__json_string(j);
@@ -270,6 +272,7 @@ MESH__PRIVATE void mesh__json_skip(mesh__json *j, int depth) {
     } else if (!j->why) {
         mesh__json_word(j, c == 't' ? "true" : c == 'f' ? "false" : "null");
     }
+    j->passing--;
 }
 
 /* Nothing may follow. The status of all that was read; `what`: the file, for the message. */

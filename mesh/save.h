@@ -747,6 +747,20 @@ MESH__PRIVATE mesh_status mesh__commit(mesh__save *s, mesh_error *err) {
 
 /* ---- // >>calls ---- */
 
+/* Ranks have refused the folder, or something else. Did they not find the first rank's mark because it is gone there too, swept by a save that was begun in the same
+   moment and is the checkpoint already? Asked after all have looked. */
+MESH__RARE mesh_status mesh__mark_swept(mesh_comm *c, const mesh__save *s, const char *function) {
+    char path[MESH__PATH_BYTES];
+    int32_t gone = s->first && (mesh__mark_path(path, s, NULL) != MESH_OK || access(path, F_OK));
+    mesh_status status = mesh__host_broadcast(c, NULL, &gone, 1, MESH_I32, 0);
+    if (status != MESH_OK || !gone) return status == MESH_OK ? MESH_ERR_ARGUMENT : status;
+    return mesh__fail(
+        &c->error, MESH_ERR_STATE, mesh_rank_at(&c->on, 0),
+        "%s: %s: this save's mark is gone: another save into this folder, begun in the same moment, is the "
+        "checkpoint now; save again",
+        function, mesh__path_short(s->folder).text);
+}
+
 /* From lists to files that are there, and a thread that fills them. Agreed on by all. */
 MESH__PRIVATE mesh_status mesh__save_prepare(mesh_comm *c, mesh__save *s, const char *function, const mesh_named *list,
                                              int n, int64_t file_bytes) {
@@ -759,6 +773,7 @@ MESH__PRIVATE mesh_status mesh__save_prepare(mesh_comm *c, mesh__save *s, const 
     status = mesh__bundle_read(s, &why);
     if (status == MESH_OK) status = mesh__votes_cast(&v, s, list, n, &why);
     met = mesh__agree(c, function, status, &why);
+    if (met == MESH_ERR_ARGUMENT && !c->failed) met = mesh__mark_swept(c, s, function);
     mesh__mark_remove(s);
     count = (size_t)s->catalog.n;
     if (met == MESH_OK) met = mesh__host_all_reduce(c, v.low, count, MESH_U64, MESH_MIN);

@@ -69,12 +69,14 @@ typedef struct mesh__builder {
     int *head;             /* for lists: per rank of the world and direction the last item so far */
 } mesh__builder;
 
+/* Of nothing strides may be too large to count, and are never used. */
 MESH__PRIVATE mesh__place_of mesh__dense(void *base, const mesh_box *box, int64_t elem) {
     mesh__place_of p;
+    uint64_t stride = (uint64_t)elem;
     int d;
     p.base = (unsigned char *)base;
     p.box = *box;
-    for (d = box->ndim - 1; d >= 0; d--) p.stride[d] = d == box->ndim - 1 ? elem : p.stride[d + 1] * box->shape[d + 1];
+    for (d = box->ndim - 1; d >= 0; stride *= (uint64_t)box->shape[d--]) p.stride[d] = (int64_t)stride;
     return p;
 }
 

@@ -440,10 +440,11 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         {"q_stride: stride -16 of dim 0 is too small", MESH_ERR_ARGUMENT, 0},
         {"kv_stride: stride 3 of dim 2 is too small; the dims within it span 4 elements", MESH_ERR_ARGUMENT, 1},
         {"the attention is NULL", MESH_ERR_ARGUMENT, 0},
+        {"1 x 4 x 9223372036854775807 x 4 elements are too many to count", MESH_ERR_ARGUMENT, 0},
     };
     int what;
     (void)ctx;
-    for (what = 0; what < 14; what++) {
+    for (what = 0; what < 15; what++) {
         ring_problem p;
         ring_part r;
         ring_seen seen = MESH_ZERO;
@@ -468,6 +469,7 @@ static void ring_refused_rank(mesh_transport *t, void *ctx) {
         if (bad && what == 10) r.a.sequence = INT64_MAX / 70, r.a.batch = 0;
         if (bad && what == 11) r.a.q_stride[0] = -16, r.a.q_stride[1] = 4, r.a.q_stride[2] = 16;
         if (bad && what == 12) r.a.kv_stride[0] = 64, r.a.kv_stride[1] = 32, r.a.kv_stride[2] = 3;
+        if (bad && what == 14) r.a.order = MESH_SEQUENCE_ZIGZAG, r.a.batch = 1, r.a.sequence = INT64_MAX;
         status = wrong[what].back ? mesh_ring_attention_backward(&c, "cp", &r.a)
                                   : mesh_ring_attention(&c, "cp", bad && what == 13 ? NULL : &r.a);
         CHECK_INT(status, wrong[what].status);

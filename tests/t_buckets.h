@@ -373,6 +373,51 @@ static void buckets_reopened_rank(mesh_transport *t, void *ctx) {
     CHECK_STR(c.error.text, "");
     CHECK_INT(mesh_comm_close(&c), MESH_OK);
 }
+/* A bucket behind the one that gets whole cannot go: that one does, and the other goes later. */
+static void buckets_behind_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {1};
+    static const int bucket[2] = {0, 1};
+    mesh_buckets_desc desc = MESH_ZERO;
+    mesh_tensor src[2], dst[2];
+    mesh_buckets b;
+    mesh_request behind;
+    mesh_comm c;
+    mesh_error err;
+    float in[2] = {1, 2}, out[2] = {0};
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 2; i++) {
+        CHECK_OK(mesh_tensor_make(&src[i], &c.on, "x:P(sum)", MESH_F32, 1, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst[i], &c.on, "x:I", MESH_F32, 1, shape, &err), err);
+        src[i].data = &in[i], dst[i].data = &out[i];
+    }
+    desc.bucket = bucket;
+    CHECK_OK(mesh_buckets_open(&b, &c, src, dst, 2, &desc), c.error);
+    behind = mesh__buckets_of(&b)->bucket[1].request;
+    CHECK_OK(mesh_restart(behind), c.error); /* behind their back */
+    CHECK_OK(mesh_buckets_ready(&b, 1), c.error);
+    memset(&c.error, 0, sizeof c.error);
+    CHECK_OK(mesh_buckets_ready(&b, 0), c.error);
+    CHECK_STR(c.error.text, "");
+    CHECK_OK(mesh_buckets_wait(&b, 0), c.error);
+    CHECK(out[0] == (float)t->size);
+    CHECK_OK(mesh_wait(behind), c.error);
+    out[1] = 0;
+    CHECK_OK(mesh_buckets_wait(&b, -1), c.error);
+    CHECK(out[1] == 2 * (float)t->size);
+    CHECK_OK(mesh_restart(behind), c.error);
+    CHECK_OK(mesh_buckets_ready(&b, 1), c.error);
+    CHECK_OK(mesh_buckets_ready(&b, 0), c.error);
+    CHECK_INT(mesh_buckets_wait(&b, -1), MESH_ERR_STATE); /* it still cannot */
+    CHECK_HAS(c.error.text, "the request is under way");
+    CHECK_OK(mesh_wait(behind), c.error);
+    CHECK_OK(mesh_buckets_wait(&b, -1), c.error);
+    CHECK_INT(mesh_buckets_close(&b), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_buckets_behind(void) { run_world(SIM, 3, buckets_behind_rank, NULL); }
+
 static void test_buckets_reopened(void) {
     run_world(SIM, 3, buckets_reopened_rank, NULL);
     run_world(TCP, 2, buckets_reopened_rank, NULL);
@@ -384,6 +429,7 @@ static const test_case buckets_tests[] = {
     {"buckets/capped", test_buckets_capped, 120},
     {"buckets/early", test_buckets_early, 60},
     {"buckets/reopened", test_buckets_reopened, 60},
+    {"buckets/behind", test_buckets_behind, 60},
     {"buckets/refused", test_buckets_refused, 60},
 };
 

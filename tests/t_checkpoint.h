@@ -96,6 +96,9 @@ static void test_checkpoint_header(void) {
     for (i = 0; i < 1000; i++) strcat(text, "[");
     header_is(text, 0, "within more than 16 others");
     header_is("{\"__metadata__\":[1,-2.5e+3,true,false,null,\"\",{\"x\":{}}]}", 0, NULL);
+    header_is("{\"__metadata__\":{\"x\\u0000\":\"\\u0000y\"}}", 0, NULL); /* nobody reads it, and Python writes it */
+    header_is("{\"__metadata__\":{\"x\":\"\\u0000\"},\"\\u0000\":1}", 0, "a zero byte");
+    header_is("{\"__metadata__\":{\"x\":\"\\u000\"}}", 0, "four hex digits");
     header_is("{\"__metadata__\":[1.]}", 0, "expected a digit");
     header_is("{\"__metadata__\":[01]}", 0, "a comma or the closing bracket");
     header_is("{\"__metadata__\":[nul]}", 0, "expected a value");
@@ -620,7 +623,9 @@ static void hand_rank(mesh_transport *t, void *ctx) {
     mesh_comm_close(&c);
 }
 
+#define HAND_80 "model.layers.17.a.name.that.is.longer.than.all.that.an.error.has.room.for.in.it."
 static void test_checkpoint_hands(void) {
+    static const char long_name[] = HAND_80 HAND_80 HAND_80 HAND_80 HAND_80 HAND_80 HAND_80;
     static const hand_case cases[] = {
         {"w", "x:S(0)", NULL, MESH_F32, 2, 0, 0, 4, 0},
         {"w", "x:S(1)", NULL, MESH_F64, 2, 0, 1, 4, 0},
@@ -641,6 +646,7 @@ static void test_checkpoint_hands(void) {
         {"\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
         {"_\xff", "x:R", "its name is no UTF-8", MESH_U8, 0, 0, 0, 4, 0},
         {"w", "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4, 0},
+        {long_name, "x:R", "which safetensors has not; a tensor of u8", MESH_C64, 1, 0, 0, 4, 0},
         {"w", "x:P(sum)", "is partial along \"x\"; redistribute it", MESH_F32, 2, 0, 0, 4, 0}};
     static const char header[] =
         "{\"__metadata__\":{\"who\":\"me!\"},\"w\":{\"dtype\":\"F32\",\"shape\":[4,2],\"data_offsets\":[0,32]},"

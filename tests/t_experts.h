@@ -385,12 +385,45 @@ static void test_experts_refused(void) {
     CHECK_INT(mesh_moe_dispatch(&m, 0, NULL, 0, NULL, &rows), MESH_ERR_STATE);
 }
 
+/* A comm that was closed, with another in its place: the group is of another size, and what the moe has of ranks and experts fits it no more. */
+static void experts_reopened_rank(mesh_transport *t, void *ctx) {
+    mesh_moe_desc d = MESH_ZERO;
+    mesh_moe_rows rows;
+    mesh_moe moe;
+    mesh_comm c;
+    int32_t asked[2] = {0, 3};
+    float tokens[2] = {1, 2}, grad[2] = {0};
+    (void)ctx;
+    if (!open_comm(t, &c, "ep=4", NULL, 20 * SECOND)) return;
+    d.experts = 4, d.top_k = 1, d.width = 1, d.dtype = MESH_F32, d.max_tokens = 2;
+    CHECK_OK(mesh_moe_open(&moe, &c, "ep", &d), c.error);
+    CHECK_OK(mesh_moe_dispatch(&moe, 0, tokens, 2, asked, &rows), c.error);
+    CHECK_OK(mesh_moe_combine(&moe, 0, rows.data, NULL, tokens), c.error);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+    if (!open_comm(t, &c, "dp=2,ep=2", NULL, 20 * SECOND)) return;
+    CHECK_INT(mesh_moe_dispatch(&moe, 0, tokens, 2, asked, &rows), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_moe_dispatch: the comm that this moe was opened on was closed, and another is open");
+    CHECK_INT(mesh_moe_combine(&moe, 0, rows.data, NULL, tokens), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_moe_combine: the comm that");
+    CHECK_INT(mesh_moe_combine_backward(&moe, 0, tokens, rows.data, NULL, rows.data, grad), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_moe_combine_backward: the comm that");
+    CHECK_INT(mesh_moe_dispatch_backward(&moe, 0, rows.data, tokens), MESH_ERR_STATE);
+    CHECK_HAS(c.error.text, "mesh_moe_dispatch_backward: the comm that");
+    CHECK_INT(mesh_moe_close(&moe), MESH_OK);
+    CHECK_OK(mesh_moe_open(&moe, &c, "ep", &d), c.error); /* the comm stays */
+    CHECK_OK(mesh_moe_dispatch(&moe, 0, tokens, 2, asked, &rows), c.error);
+    CHECK_INT(mesh_moe_close(&moe), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_experts_reopened(void) { run_world(SIM, 4, experts_reopened_rank, NULL); }
+
 static const test_case experts_tests[] = {
     {"experts/routes", test_experts, 120},
     {"experts/bits", test_experts_bits, 0},
     {"experts/alone", test_experts_alone, 0},
     {"experts/bytes", test_experts_bytes, 60},
     {"experts/refused", test_experts_refused, 60},
+    {"experts/reopened", test_experts_reopened, 60},
 };
 
 #endif

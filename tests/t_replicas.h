@@ -174,9 +174,48 @@ static void test_replicas_refused(void) {
     CHECK_INT(mesh_check_replicas(&none, NULL, 0), MESH_ERR_STATE);
 }
 
+/* Rank 0 says that it does not hold the tensor, or that rank 1 does first, and has it elsewhere in its list: told as layouts that differ. */
+static void replicas_elsewhere_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[1] = {8};
+    static const int backwards[2] = {1, 0};
+    const int two = 2;
+    int what;
+    (void)ctx;
+    for (what = 0; what < 2; what++) {
+        float room[8] = {1, 2, 3};
+        int inverse[2], odd = t->rank == 0, n = 0;
+        mesh_table table;
+        mesh_desc desc = MESH_ZERO;
+        mesh_named list[2];
+        mesh pair, alone;
+        mesh_comm c;
+        mesh_error err;
+        if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+        CHECK_OK(mesh_table_make(&table, backwards, 2, inverse, 2, &err), err);
+        desc.shape = &two, desc.naxes = 1, desc.origin = what ? 0 : 2, desc.table = what ? &table : NULL;
+        CHECK_OK(mesh_make(&pair, &desc, &err), err);
+        CHECK_OK(mesh_fix(&alone, &c.on, "x", 0, &err), err);
+        if (odd && what) {
+            CHECK_OK(mesh_tensor_make(&list[n].tensor, &alone, "", MESH_F32, 1, shape, &err), err);
+            list[n].tensor.data = room;
+            list[n++].name = "bias";
+        }
+        CHECK_OK(mesh_tensor_make(&list[n].tensor, odd ? &pair : &c.on, odd ? "dim0:R" : "x:R", MESH_F32, 1, shape, &err), err);
+        list[n].tensor.data = room;
+        list[n++].name = "w";
+        room[0] = (float)t->rank; /* bits that differ are not what is wrong */
+        CHECK_INT(mesh_check_replicas(&c, list, n), MESH_ERR_MISMATCH);
+        CHECK_HAS(c.error.text, "\"w\" stands in the lists of rank ");
+        CHECK_HAS(c.error.text, ", in layouts that differ");
+        mesh_comm_close(&c);
+    }
+}
+static void test_replicas_elsewhere(void) { run_world(SIM, 4, replicas_elsewhere_rank, NULL); }
+
 static const test_case replicas_tests[] = {
     {"replicas/bits", test_replicas, 60},
     {"replicas/refused", test_replicas_refused, 60},
+    {"replicas/elsewhere", test_replicas_elsewhere, 60},
 };
 
 #endif

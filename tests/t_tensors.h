@@ -366,11 +366,33 @@ static void tensors_not_added_rank(mesh_transport *t, void *ctx) {
 }
 static void test_tensors_not_added(void) { run_world(SIM, 2, tensors_not_added_rank, NULL); }
 
+/* Tensors of no elements, whose other dims are longer together than can be counted: nothing moves, and nothing overflows (under a sanitizer). */
+static void tensors_nothing_rank(mesh_transport *t, void *ctx) {
+    static const int64_t shape[4] = {0, INT64_C(1) << 61, 8, INT64_MAX / 3};
+    static const int order[4] = {3, 1, 2, 0};
+    static const char *const from[] = {"x:S(1)", "x:P(sum)", "x:R"}, *const to[] = {"x:S(2)", "x:R", "x:S(3)"};
+    mesh_comm c;
+    int i;
+    (void)ctx;
+    if (!open_comm(t, &c, "x=-1", NULL, 20 * SECOND)) return;
+    for (i = 0; i < 3; i++) {
+        mesh_tensor src, dst, view;
+        mesh_error err;
+        int64_t strides[4];
+        CHECK_OK(mesh_tensor_make(&src, &c.on, from[i], MESH_F32, 4, shape, &err), err);
+        CHECK_OK(mesh_tensor_make(&dst, &c.on, to[i], MESH_F32, 4, shape, &err), err);
+        CHECK_OK(mesh_redistribute(&c, &src, &dst), c.error);
+        CHECK_OK(mesh_tensor_permute(&view, &dst, order, t->rank, strides, &err), err);
+    }
+    mesh_comm_close(&c);
+}
+static void test_tensors_nothing(void) { run_world(SIM, 2, tensors_nothing_rank, NULL); }
+
 static const test_case tensor_tests[] = {
     {"tensors/convert", test_convert, 60},           {"tensors/sim", test_tensors_sim, 120},
     {"tensors/tcp", test_tensors_tcp, 60},           {"tensors/large", test_tensors_large, 60},
     {"tensors/shared", test_tensors_shared, 60},     {"tensors/in_place", test_tensors_in_place, 60},
-    {"tensors/refused", test_tensors_not_added, 60},
+    {"tensors/refused", test_tensors_not_added, 60}, {"tensors/nothing", test_tensors_nothing, 60},
 };
 
 #endif
