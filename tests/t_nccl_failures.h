@@ -885,7 +885,37 @@ static void test_open_long(void) {
     }
 }
 
+/* A rank that has no stream for a communicator says so to the others, the first as well as the last; the next opening is whole. */
+static cudaError_t no_stream(cudaStream_t *stream, unsigned flags) {
+    (void)stream, (void)flags;
+    return cudaErrorMemoryAllocation;
+}
+static void no_stream_rank(mesh_transport *t, void *ctx) {
+    int wrong = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaError_t (*create)(cudaStream_t *, unsigned) = s->api.cudaStreamCreateWithFlags;
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_comm c, other;
+    mesh_error err;
+    d.timeout_ns = 5 * SECOND;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    if (t->rank == wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
+    CHECK_INT(err.rank, wrong);
+    CHECK_HAS(err.text, "a group's stream: out of memory");
+    s->api.cudaStreamCreateWithFlags = create;
+    CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
+    CHECK_OK(mesh_barrier(&other, NULL), other.error);
+    CHECK_INT(mesh_comm_close(&other), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_no_stream(void) {
+    int wrong;
+    for (wrong = 0; wrong < 3; wrong += 2) run_gpus(3, no_stream_rank, &wrong);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/no_stream", test_no_stream, 60},
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},
