@@ -790,6 +790,8 @@ static void test_gpu_openings(void) {
          MESH_ERR_TRANSPORT},
         {"FAKE_NCCL_FAIL", "1:ncclCommSplit:1", "ncclCommSplit: unhandled system error", -1, MESH_ERR_TRANSPORT},
         {"FAKE_NCCL_FAIL", "0:ncclGetUniqueId:1", "ncclGetUniqueId", -1, MESH_ERR_TRANSPORT},
+        {"FAKE_NCCL_FAIL", "0:ncclAllReduce:1", "connecting: unhandled system error", -1, MESH_ERR_TRANSPORT},
+        {"FAKE_NCCL_FAIL", "2:ncclBroadcast:1", "connecting: unhandled system error", -1, MESH_ERR_TRANSPORT},
     };
     size_t i;
     for (i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {

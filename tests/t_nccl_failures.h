@@ -885,7 +885,87 @@ static void test_open_long(void) {
     }
 }
 
+/* A rank that has no stream for a communicator says so to the others, the first as well as the last; the next opening is whole. */
+static cudaError_t no_stream(cudaStream_t *stream, unsigned flags) {
+    (void)stream, (void)flags;
+    return cudaErrorMemoryAllocation;
+}
+static void no_stream_rank(mesh_transport *t, void *ctx) {
+    int wrong = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    cudaError_t (*create)(cudaStream_t *, unsigned) = s->api.cudaStreamCreateWithFlags;
+    mesh_comm_desc d = MESH_ZERO;
+    mesh_comm c, other;
+    mesh_error err;
+    d.timeout_ns = 5 * SECOND;
+    if (!open_comm(t, &c, "x=3", NULL, 20 * SECOND)) return;
+    if (t->rank == wrong) s->api.cudaStreamCreateWithFlags = no_stream;
+    CHECK_INT(mesh_comm_open(&other, t, &c.on, &d, &err), MESH_ERR_MEMORY);
+    CHECK_INT(err.rank, wrong);
+    CHECK_HAS(err.text, "a group's stream: out of memory");
+    s->api.cudaStreamCreateWithFlags = create;
+    CHECK_OK(mesh_comm_open(&other, t, &c.on, &d, &err), err);
+    CHECK_OK(mesh_barrier(&other, NULL), other.error);
+    CHECK_INT(mesh_comm_close(&other), MESH_OK);
+    CHECK_INT(mesh_comm_close(&c), MESH_OK);
+}
+static void test_no_stream(void) {
+    int wrong;
+    for (wrong = 0; wrong < 3; wrong += 2) run_gpus(3, no_stream_rank, &wrong);
+}
+
+/* A call that does not get into a graph says so: the graph's replays would not. */
+static ncclResult_t no_reduce(const void *send, void *recv, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                              cudaStream_t on) {
+    (void)send, (void)recv, (void)n, (void)type, (void)op, (void)comm, (void)on;
+    return ncclSystemError;
+}
+static cudaError_t no_record(cudaEvent_t event, cudaStream_t on) {
+    (void)event, (void)on;
+    return cudaErrorLaunchFailure;
+}
+static void no_graph_rank(mesh_transport *t, void *ctx) {
+    int what = *(const int *)ctx;
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_nccl__api api = s->api;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    mesh_comm c;
+    mesh_status status;
+    float *a;
+    CHECK_INT(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    if (!open_comm(t, &c, "x=2", NULL, 20 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_comm_stream(&c, stream), c.error);
+    CHECK_OK(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    world_meet(t);
+    if (t->rank == 1) {
+        CHECK_INT(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        if (what == 0) s->api.ncclAllReduce = no_reduce;
+        if (what == 1) s->api.cudaEventRecord = no_record;
+        CHECK_INT(mesh_all_reduce(&c, NULL, a, a, 100, MESH_F32, MESH_SUM), MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, what ? "cudaEventRecord" : "all_reduce: unhandled system error");
+        s->api.ncclAllReduce = api.ncclAllReduce;
+        s->api.cudaEventRecord = api.cudaEventRecord;
+        CHECK_INT(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
+    } else {
+        for (status = MESH_OK; status == MESH_OK;) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+        CHECK_HAS(c.error.text, "rank 1 failed");
+    }
+    mesh_comm_close(&c);
+    CHECK_INT(cudaStreamDestroy(stream), cudaSuccess);
+}
+static void test_no_graph(void) {
+    int what;
+    for (what = 0; what < 2; what++) run_unwatched(2, no_graph_rank, &what);
+}
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/no_stream", test_no_stream, 60},
+    {"nccl/fake/no_graph", test_no_graph, 60},
     {"nccl/fake/connects_ended", test_connects_ended, 60},
     {"nccl/fake/open_long", test_open_long, 60},
     {"nccl/fake/closed_beside", test_closed_beside, 90},

@@ -242,7 +242,8 @@ MESH__RARE mesh_status mesh_nccl__branch_off(mesh_nccl__state *s, mesh_nccl__com
 
 /* NCCL connects when an algorithm is first used: on the host, inside that call, until every rank has come. Better here, where all do: rings (of
    all but small sums) and trees. */
-MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, int64_t deadline, mesh_error *err) {
+MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *c, const mesh_nccl__comm *ranks,
+                                          uint32_t id, int64_t deadline, mesh_error *err) {
     mesh__record none = mesh_nccl__no_record(0);
     ncclComm_t comm = c->made;
     mesh_ticket ticket;
@@ -255,8 +256,11 @@ MESH__RARE mesh_status mesh_nccl__connect(mesh_nccl__state *s, mesh_nccl__comm *
         c->comm = comm;
         c->made = NULL;
         c->life = MESH_NCCL__CONNECTING;
+        c->owner = id >> 8;
     }
     pthread_mutex_unlock(&s->lock);
+    if (status == MESH_IN_PROGRESS) /* what came before is told here, what comes from now on ends it */
+        status = mesh_nccl__waits(s, ranks, id, "connecting", deadline, err);
     if (status != MESH_IN_PROGRESS) return status;
     memset(&ticket, 0, sizeof ticket);
     if (mesh_nccl__enter(s, c, &none, deadline)) { /* else it has ended, which is told below */
@@ -310,7 +314,7 @@ MESH__RARE mesh_status mesh_nccl__join(mesh_nccl__state *s, mesh_nccl__comm *c, 
         if (r != ncclSuccess && r != ncclInProgress) status = mesh_nccl__fail(s, err, "ncclCommSplit", r);
         if (status == MESH_OK) status = mesh_nccl__await(s, &all->root, all, id, "ncclCommSplit", deadline, err);
     }
-    if (status == MESH_OK) status = mesh_nccl__connect(s, c, deadline, err);
+    if (status == MESH_OK) status = mesh_nccl__connect(s, c, all, id, deadline, err);
     if (status != MESH_OK && err->rank == s->boot->rank) mesh_nccl__tell(s, all, id, err);
     return status;
 }
@@ -346,6 +350,15 @@ MESH__RARE void mesh_nccl__make(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_nc
     vote->why = confirm.why;
 }
 
+/* The ranks of a communicator that this one could not make. Without memory even for these: none. */
+MESH__RARE const mesh_nccl__comm *mesh_nccl__listed(mesh_nccl__state *s, const mesh *on, mesh_nccl__comm *listed) {
+    int i;
+    listed->rank = (int *)mesh_transport_alloc(s->boot, sizeof *listed->rank * (size_t)on->size);
+    listed->size = listed->rank ? on->size : 0;
+    for (i = 0; i < listed->size; i++) listed->rank[i] = mesh_rank_at(on, i);
+    return listed;
+}
+
 MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, uint32_t id, const mesh *on, int color,
                                              int key, int64_t deadline, void **out, mesh_error *err) {
     mesh_nccl__state *s = mesh_nccl__of(t);
@@ -366,14 +379,12 @@ MESH__RARE mesh_status mesh_nccl__group_open(mesh_transport *t, void *parent, ui
     if (on->size > 1) {
         const mesh_nccl__comm *all = family ? family : c;
         mesh_nccl__comm listed;
-        if (!all) { /* this rank has no memory even for the list: the first one is to hear of it */
-            memset(&listed, 0, sizeof listed);
-            listed.size = 0;
-            all = &listed;
-        }
+        memset(&listed, 0, sizeof listed);
+        if (!all) all = mesh_nccl__listed(s, on, &listed); /* the others are to hear why */
         if (all->size)
             mesh_nccl__agree(s, all->rank, all->size, id, (!family || !family->root) && !mesh_nccl__branches(s, all), 1,
                              &vote, deadline);
+        mesh_transport_free(s->boot, listed.rank);
         if (vote.status == MESH_OK && vote.action == MESH_NCCL__MAKE) {
             if (c->life != MESH_NCCL__NEW)
                 c = mesh_nccl__comm_new(s, on, &vote.why); /* the one it has is not everyone's */

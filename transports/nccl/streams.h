@@ -329,33 +329,32 @@ MESH__PRIVATE void mesh_nccl__mark_now(mesh_nccl__state *s, mesh_nccl__comm *c) 
     mesh_nccl__marked(s, c);
 }
 
-/* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
-   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway; on its thread's own all, which nobody else
-   can mark. */
-MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
-    ticket->impl = c;
-    pthread_mutex_lock(&s->lock);
-    if (c->capturing == MESH_NCCL__CAPTURED) { /* over at once for the host; the graph's stream can follow it */
-        ticket->id = MESH_TICKET_CAPTURED;
-    } else {
-        c->last_due = s->inside_until;
-        if (c->issued == c->marked) c->due = c->last_due;
-        ticket->id = ++c->issued;
-        if (s->trouble.status == MESH_OK &&
-            (c->on == c->stream || c->on == cudaStreamPerThread || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
-            mesh_nccl__mark_now(s, c);
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (c->capturing == MESH_NCCL__CAPTURED && s->trouble.status == MESH_OK) {
-        c->captured_on = c->on;
-        mesh_nccl__put(s, "cudaEventRecord", s->api.cudaEventRecord(c->captured, c->on));
-    }
-}
-
 /* A communicator that has ended still gives tickets. */
 MESH__PRIVATE void mesh_nccl__not_issued(mesh_nccl__comm *c, mesh_ticket *ticket) {
     ticket->impl = c;
     ticket->id = MESH_TICKET_CAPTURED - 1; /* after all that are valid */
+}
+
+/* An operation has been put on the device, by the main thread, inside: its ticket. On the group's own stream each has its mark, so that waiting
+   for one does not wait for the next. On the caller's stream few do: what is put there comes after it anyway; on its thread's own all, which nobody else
+   can mark. */
+MESH__PRIVATE void mesh_nccl__issued(mesh_nccl__state *s, mesh_nccl__comm *c, mesh_ticket *ticket) {
+    mesh_nccl__not_issued(c, ticket); /* what a graph would lack is told: its replays would not */
+    if (c->capturing == MESH_NCCL__CAPTURED) {
+        if (s->trouble.status != MESH_OK) return;
+        c->captured_on = c->on;
+        if (mesh_nccl__put(s, "cudaEventRecord", s->api.cudaEventRecord(c->captured, c->on)) == cudaSuccess)
+            ticket->id = MESH_TICKET_CAPTURED; /* over at once for the host; the graph's stream can follow it */
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    c->last_due = s->inside_until;
+    if (c->issued == c->marked) c->due = c->last_due;
+    ticket->id = ++c->issued;
+    if (s->trouble.status == MESH_OK &&
+        (c->on == c->stream || c->on == cudaStreamPerThread || c->issued - c->marked >= MESH_NCCL__BETWEEN_MARKS))
+        mesh_nccl__mark_now(s, c);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* Marks where nobody marks: a thread, because a stream whose queue is full keeps its caller. */

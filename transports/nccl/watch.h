@@ -59,11 +59,18 @@ MESH__PRIVATE void mesh_nccl__act(mesh_nccl__state *s) {
                     mesh_nccl__has_rank(c, m->rank)) /* one that is being joined looks after itself */
                     mesh_nccl__end(s, c, MESH_ERR_PEER, m->rank, "rank %d was lost", m->rank);
         /* That a rank has closed a comm counts where it is waited for, which the core knows: see mesh__closed_heard. */
-        if (m->kind == MESH_EVENT_ABORT && m->nbytes >= MESH__ABORT_HEAD &&
-            mesh__get32(m->data + 12) != MESH__ABORT_CLOSED)
-            for (g = s->group; g; g = g->next)
-                if (g->id >> 8 == mesh__get32(m->data))
-                    mesh_nccl__end(s, g->c, MESH_ERR_CANCELED, m->rank, "rank %d ended it", m->rank);
+        if (m->kind != MESH_EVENT_ABORT || m->nbytes < MESH__ABORT_HEAD ||
+            mesh__get32(m->data + 12) == MESH__ABORT_CLOSED)
+            continue;
+        for (g = s->group; g; g = g->next)
+            if (g->id >> 8 == mesh__get32(m->data))
+                mesh_nccl__end(s, g->c, MESH_ERR_CANCELED, m->rank, "rank %d ended it", m->rank);
+        for (c = s->comm; c; c = c->next) /* a rank could not join it: see mesh_nccl__tell */
+            if (c->life == MESH_NCCL__CONNECTING && c->owner == mesh__get32(m->data)) {
+                char text[MESH_ERROR_BYTES];
+                mesh__abort_text(text, m->data, m->nbytes);
+                mesh_nccl__end(s, c, mesh__status_heard(m->data + 4), (int)mesh__get32(m->data + 8), "%s", text);
+            }
     }
 }
 
