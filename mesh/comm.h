@@ -401,32 +401,56 @@ MESH__RARE mesh_status mesh__open_parent(const mesh__engine *e, mesh_error *err)
     return mesh__fail(err, (mesh_status)e->parent->error.status, e->parent->error.rank, "%s", e->parent->error.text);
 }
 
+/* Whom this rank was never connected to, it hears nothing of; and who was may be gone too. A message that nobody answers to finds who is dead among those
+   that have not come. */
+MESH__RARE void mesh__open_knock(mesh__engine *e, const mesh *m) {
+    unsigned char ask[MESH__CLOCK_BYTES] = {0};
+    int i;
+    mesh__put32(ask, MESH__MSG_CLOCK);
+    mesh__put32(ask + 4, ~e->clock.asked);
+    for (i = 1; i < m->size; i++) {
+        mesh__mail *hello = e->mail.first;
+        while (hello && !mesh__is_hello(hello, mesh_rank_at(m, i))) hello = hello->next;
+        if (!hello) e->t->ops->control_send(e->t, mesh_rank_at(m, i), MESH_EVENT_MESSAGE, ask, sizeof ask);
+    }
+}
+
+/* How many have come, this rank among them; whether they hold the same, and the greatest id that they know. */
+MESH__RARE mesh_status mesh__open_heard(mesh__engine *e, const mesh *m, const unsigned char *mine, int *heard,
+                                        uint32_t *id, mesh_error *err) {
+    mesh_status status = MESH_OK;
+    mesh__mail *k;
+    *heard = 1;
+    for (k = e->mail.first; k; k = k->next) { /* one hello of each rank at most */
+        unsigned char *d = mesh__mail_data(k);
+        if (!mesh__is_hello(k, k->rank) || mesh_index_of(m, k->rank) < 1) continue;
+        *heard += 1;
+        if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
+        if (status == MESH_OK &&
+            (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
+            status = mesh__fail(
+                err, MESH_ERR_MISMATCH, k->rank,
+                "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
+                k->rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
+                mesh__get64(mine + 12),
+                mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
+    }
+    return status;
+}
+
 /* The first rank's part: wait for every hello, compare, choose the id. */
 MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const unsigned char *mine, int64_t deadline,
                                        mesh__comm_impl *terms, uint32_t *id, mesh_error *err) {
-    mesh_status status = MESH_OK;
+    mesh_status status = MESH_OK, met;
     mesh__mail **at;
     int heard = 1;
+    int64_t knock = mesh__now(e) + INT64_C(1000000000);
     *id = e->last_id;
     for (;;) {
         mesh__poll(e);
         mesh__turn_away_late(e, mesh__get64(mine + 12));
-        heard = 1;
-        for (at = &e->mail.first; *at; at = &(*at)->next) { /* one hello of each rank at most */
-            unsigned char *d = mesh__mail_data(*at);
-            int rank = (*at)->rank;
-            if (!mesh__is_hello(*at, rank) || mesh_index_of(m, rank) < 1) continue;
-            heard++;
-            if (status == MESH_OK &&
-                (mesh__get64(d + 12) != mesh__get64(mine + 12) || mesh__get64(d + 20) != mesh__get64(mine + 20)))
-                status = mesh__fail(
-                    err, MESH_ERR_MISMATCH, rank,
-                    "mesh_comm_open: rank %d holds the mesh \"%s\" (fingerprint %x), rank %d holds \"%s\" (%x)%s; give every rank the same",
-                    rank, (char *)d + 28, mesh__get64(d + 12), e->t->rank, (const char *)mine + 28,
-                    mesh__get64(mine + 12),
-                    mesh__get64(d + 12) == mesh__get64(mine + 12) ? ", and other groups in its description" : "");
-            if (mesh__get32(d + 8) > *id) *id = mesh__get32(d + 8);
-        }
+        met = mesh__open_heard(e, m, mine, &heard, id, status == MESH_OK ? err : NULL);
+        if (status == MESH_OK) status = met;
         if (status == MESH_OK && e->starved)
             status = mesh__fail(err, MESH_ERR_MEMORY, e->t->rank,
                                 "mesh_comm_open: rank %d has no memory for a message of the opening", e->t->rank);
@@ -440,7 +464,8 @@ MESH__RARE mesh_status mesh__open_lead(mesh__engine *e, const mesh *m, const uns
             status = mesh__open_missing(e, m, heard, err);
             break;
         }
-        mesh__progress(e, deadline);
+        if (mesh__now(e) >= knock) mesh__open_knock(e, m), knock = INT64_MAX;
+        mesh__progress(e, knock < deadline ? knock : deadline);
     }
     *id += 1;
     if (status == MESH_OK && !mesh__hosts_find(e->t, m, &terms->hosts))

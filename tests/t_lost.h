@@ -570,6 +570,33 @@ static void test_headless(void) {
     run_world_but(UNIX, 3, headless_rank, NULL, 0);
 }
 
+/* Two are lost, and no survivor was ever connected to the second: who opens without the first one hears of it all the same. */
+static void unheard_rank(mesh_transport *t, void *ctx) {
+    mesh m;
+    mesh_comm rest;
+    mesh_error err;
+    int two = 2, lost[2];
+    mesh_desc d = MESH_ZERO;
+    (void)ctx;
+    if (t->rank != 1) {
+        world_await(0, 1); /* outside the library: it tells nobody of the other */
+        _exit(0);
+    }
+    d.shape = &two;
+    d.naxes = 1;
+    d.origin = 1;
+    CHECK_OK(mesh_make(&m, &d, &err), err);
+    world_say(0);
+    CHECK_INT(mesh_comm_open(&rest, t, &m, NULL, &err), MESH_ERR_PEER);
+    CHECK_INT(err.rank, 2);
+    CHECK(mesh_lost_ranks(t, lost, 2) > 0);
+}
+static void test_unheard(void) {
+    run_world(TCP, 3, unheard_rank, NULL);
+    run_world(UNIX, 3, unheard_rank, NULL);
+    run_world_but(SHARED, 3, unheard_rank, NULL, 3); /* processes in any case */
+}
+
 /* Kill a rank at every one of its posts in turn: whatever it was in, the others end with its name. */
 static void step_rank(mesh_transport *t, void *ctx) {
     static const size_t n = 6000;
@@ -689,6 +716,7 @@ static const test_case lost_tests[] = {
     {"faults/sim_drop", test_sim_drop, 0},
     {"faults/sim_delay", test_sim_delay, 0},
     {"faults/headless", test_headless, 0},
+    {"faults/unheard", test_unheard, 0},
     {"faults/sim_kill_each_post", test_sim_kill_each_post, 0},
     {"faults/withdrawn", test_withdrawn, 0},
 };
