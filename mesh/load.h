@@ -291,6 +291,18 @@ MESH__PRIVATE mesh_status mesh__file_sum(mesh__load *l, const mesh__held *f, uin
     return status;
 }
 
+/* The checksum that a file has by its index, of which this rank's part of the bytes is read. One that a save put there has one. */
+MESH__PRIVATE mesh_status mesh__sum_part(mesh__load *l, const mesh__held *f, uint32_t *sum, mesh_error *err) {
+    int64_t mark;
+    *sum = 0;
+    if (f->has_crc) return mesh__file_sum(l, f, sum, err);
+    if (mesh__file_number(f->name, &mark) < 0) return MESH_OK;
+    return mesh__fail(
+        err, MESH_ERR_ARGUMENT, -1,
+        "%s/%s is damaged: it has no checksum of %s, which a save put there; desc.unchecked loads without",
+        mesh__path_short(l->folder).text, MESH__INDEX, f->name);
+}
+
 /* All files that have a checksum, each byte read by one rank. */
 MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) {
     int i, files = l->catalog.nfiles;
@@ -298,10 +310,7 @@ MESH__PRIVATE mesh_status mesh__sums_check(mesh__load *l, const char *function) 
     mesh_status status = MESH_OK, met;
     uint32_t *sum = (uint32_t *)mesh_transport_alloc(l->t, ((size_t)files + 1) * sizeof *sum);
     if (!sum) status = mesh__fail(&why, MESH_ERR_MEMORY, -1, "no memory for %d checksums", files);
-    for (i = 0; i < files && status == MESH_OK; i++) {
-        sum[i] = 0;
-        if (l->catalog.file[i].has_crc) status = mesh__file_sum(l, &l->catalog.file[i], &sum[i], &why);
-    }
+    for (i = 0; i < files && status == MESH_OK; i++) status = mesh__sum_part(l, &l->catalog.file[i], &sum[i], &why);
     met = mesh__agree(l->comm, function, status, &why);
     if (met == MESH_OK) met = mesh__host_xor(l->comm, sum, (size_t)files);
     for (i = 0; i < files && met == MESH_OK && status == MESH_OK; i++) {

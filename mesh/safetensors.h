@@ -559,6 +559,40 @@ MESH__PRIVATE mesh__held *mesh__file_called(mesh__catalog *c, char *name) {
     return f;
 }
 
+/* Digits, hex ones too if they may be, into *v. Returns how many. */
+MESH__PRIVATE int mesh__digits_read(const char **at, int hex, int64_t *v) {
+    const char *p = *at, *begin = p;
+    uint64_t value = 0;
+    for (; mesh__is_digit(*p) || (hex && *p >= 'a' && *p <= 'f'); p++)
+        value = value * 16 + (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
+    *v = (int64_t)value;
+    *at = p;
+    return (int)(p - begin);
+}
+
+/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>-<16 hex>.safetensors" or in a mark, which only we write, and the mark: 0 in older
+   names, which end after the number. -1: it is another name. */
+MESH__PRIVATE int64_t mesh__file_number(const char *name, int64_t *mark) {
+    const char *p = name;
+    int64_t v = 0;
+    int part, digits;
+    *mark = 0;
+    if (!strncmp(p, ".mesh-", 6)) {
+        p += 6;
+        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, mark) == 16 && !*p ? v : -1;
+    }
+    if (strncmp(p, "model", 5)) return -1;
+    for (p += 5, part = 0; part < 3; part++) {
+        if (part == 1 && strncmp(p, "-of", 3)) return -1;
+        p += part == 1 ? 3 : 0;
+        if (*p++ != '-') return -1;
+        digits = mesh__digits_read(&p, part == 2, &v);
+        if (digits < 5 || digits > 9 || (part == 2 && digits != 8)) return -1;
+    }
+    if (*p == '-' && (p++, mesh__digits_read(&p, 1, mark) != 16)) return -1;
+    return mesh__same(p, ".safetensors") ? v : -1;
+}
+
 /* "files": {"name": {"bytes": ..., "crc32c": ...}, ...}. What has neither is not ours: others may mean something else by that key. */
 MESH__PRIVATE void mesh__files_read(mesh__catalog *c, mesh__json *j) {
     int first = 1;

@@ -195,40 +195,6 @@ MESH__PRIVATE mesh_status mesh__mark_path(char *path, const mesh__save *s, mesh_
     return mesh__path(path, s->folder, name, err);
 }
 
-/* Digits, hex ones too if they may be, into *v. Returns how many. */
-MESH__PRIVATE int mesh__digits_read(const char **at, int hex, int64_t *v) {
-    const char *p = *at, *begin = p;
-    uint64_t value = 0;
-    for (; mesh__is_digit(*p) || (hex && *p >= 'a' && *p <= 'f'); p++)
-        value = value * 16 + (uint64_t)(*p <= '9' ? *p - '0' : *p - 'a' + 10);
-    *v = (int64_t)value;
-    *at = p;
-    return (int)(p - begin);
-}
-
-/* The number in "model-<5 or more digits>-of-<5 or more>-<8 hex>-<16 hex>.safetensors" or in a mark, which only we write, and the mark: 0 in older
-   names, which end after the number. -1: it is another name. */
-MESH__PRIVATE int64_t mesh__file_number(const char *name, int64_t *mark) {
-    const char *p = name;
-    int64_t v = 0;
-    int part, digits;
-    *mark = 0;
-    if (!strncmp(p, ".mesh-", 6)) {
-        p += 6;
-        return mesh__digits_read(&p, 1, &v) == 8 && *p++ == '-' && mesh__digits_read(&p, 1, mark) == 16 && !*p ? v : -1;
-    }
-    if (strncmp(p, "model", 5)) return -1;
-    for (p += 5, part = 0; part < 3; part++) {
-        if (part == 1 && strncmp(p, "-of", 3)) return -1;
-        p += part == 1 ? 3 : 0;
-        if (*p++ != '-') return -1;
-        digits = mesh__digits_read(&p, part == 2, &v);
-        if (digits < 5 || digits > 9 || (part == 2 && digits != 8)) return -1;
-    }
-    if (*p == '-' && (p++, mesh__digits_read(&p, 1, mark) != 16)) return -1;
-    return mesh__same(p, ".safetensors") ? v : -1;
-}
-
 /* Look through a folder: the greatest number of a save's files there; those before `first` are removed: later ones are of a save that is under way. -1: the
    folder cannot be read. */
 MESH__PRIVATE int64_t mesh__folder_sweep(const char *folder, int64_t first) {
