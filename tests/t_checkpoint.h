@@ -361,6 +361,7 @@ static void new_folder_rank(mesh_transport *t, void *ctx) {
             CHECK(access(folder, F_OK));
         }
         if (status == MESH_OK || !access(folder, F_OK)) first = 0; /* its index is there */
+        if (!first) CHECK_HAS(c.error.text, "which a loss of power may undo: fsync"); /* the folder's, behind the rename */
     }
     CHECK_INT(told, 1);
     for (first = 0; first < 2; first++) {

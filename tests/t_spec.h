@@ -474,6 +474,7 @@ static void test_spec_errors(void) {
         {"dp:P(s)", "expected sum, avg, min"},
         {"dp:P(sumx)", "expected sum, avg, min"},
         {"dp:R balancedx", "has no axis \"balancedx\""},
+        {"dp:R calanced", "has no axis \"calanced\""},
         {"dp:P(sum) tp:P(max)", "partial over sum and max; one op for all"},
         {"dp:Q", "expected a place"},
         {"dp", "expected \":\" and a place at the end"},
