@@ -32,8 +32,9 @@ typedef struct mesh_socket__shown {
 
 /* Chunks that a receiver takes from the front and its source from the back. */
 typedef struct mesh_socket__rest {
-    uint64_t left; /* the first that nobody has taken, 32 bits, and the one behind the last; 0 of what has ended */
-    uint64_t done; /* how many the source has copied */
+    mesh_socket__word
+        left; /* the first that nobody has taken, 32 bits, and the one behind the last; 0 of what has ended */
+    mesh_socket__word done; /* how many the source has copied */
 } mesh_socket__rest;
 
 typedef struct mesh_socket__cell {

@@ -42,8 +42,15 @@ struct mesh_socket__helper {
     pthread_t thread;
     int state, stop, line[2]; /* line: a pipe by which it is woken */
     int called;               /* a call has had peers ring no more, and left nothing under way */
-    int64_t until;            /* WAITS, DOZES: so long */
+    int64_t begun;
+    uintptr_t until; /* WAITS, DOZES: until when, in ms behind `begun` */
 };
+
+/* A time as a word that the other thread reads whole: 64 bits would be a call into a library on some of 32. */
+MESH__PRIVATE uintptr_t mesh_socket__helper_ms(const mesh_socket__helper *h, int64_t when) {
+    int64_t ms = (when - h->begun) / 1000000;
+    return ms < 0 ? 0 : (uint64_t)ms < UINTPTR_MAX ? (uintptr_t)ms : UINTPTR_MAX;
+}
 
 MESH__PRIVATE void mesh_socket__helper_yield(void) { sched_yield(); }
 
@@ -73,7 +80,8 @@ MESH__PRIVATE int mesh_socket__helper_leaving(mesh_transport *t) {
         return state == MESH_SOCKET__WAITS;
     }
     if (state == MESH_SOCKET__ASIDE) return 1;
-    return mesh_socket__arm(t, &wake) != MESH_OK || mesh__wake_at(e, wake) < MESH__LOAD(&h->until);
+    return mesh_socket__arm(t, &wake) != MESH_OK ||
+           mesh_socket__helper_ms(h, mesh__wake_at(e, wake)) < MESH__LOAD(&h->until);
 }
 
 MESH__PRIVATE void mesh_socket__helper_sleep(mesh_socket__helper *h, int state, int timeout_ms) {
@@ -106,7 +114,7 @@ MESH__PRIVATE int mesh_socket__helper_turn(mesh_socket__helper *h, mesh__engine 
         wake = mesh__wake_at(e, wake);
         now = mesh__now(e);
         if (h->called && wake > now + MESH_SOCKET__ASIDE_MS * 1000000) wake = now + MESH_SOCKET__ASIDE_MS * 1000000;
-        MESH__STORE(&h->until, wake);
+        MESH__STORE(&h->until, mesh_socket__helper_ms(h, wake));
         return wake == INT64_MAX                 ? -1
                : wake <= now                     ? 0
                : (wake - now) / 1000000 >= 60000 ? 60000
@@ -188,6 +196,7 @@ MESH__PRIVATE mesh_status mesh_socket__helper_start(mesh_socket__impl *s, mesh_e
     if (!h) return mesh__fail(err, MESH_ERR_MEMORY, -1, "mesh_socket_open: no memory");
     memset(h, 0, sizeof *h);
     h->s = s;
+    h->begun = mesh_socket__clock();
     h->line[0] = h->line[1] = -1;
     error = s->ready < 0 ? ENOSYS : 0; /* it sleeps on an epoll */
     if (!error && (!mesh_socket__helper_pipe(h->line) || !mesh_socket__helper_pipe(s->ended_fd))) error = errno;

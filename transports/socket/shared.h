@@ -37,13 +37,20 @@ struct mesh_socket__ring {
     unsigned char apart_too[124];
 };
 
+/* Words that others see: on i386 a uint64_t of a struct may lie at a multiple of 4, where compilers make calls of such accesses. */
+#if defined(__GNUC__)
+typedef uint64_t mesh_socket__word __attribute__((aligned(8)));
+#else
+typedef uint64_t mesh_socket__word;
+#endif
+
 /* A group that a rank has open, or has closed while others may still read its cell: those that have it open, and those that are about to open it. */
 enum { MESH_SOCKET__IS_OPEN, MESH_SOCKET__IS_CLOSED };
 
 typedef struct mesh_socket__listed {
     uint32_t id, state; /* id 0: free */
     /* Where its cell is; who may still read it, a bit for each index, which that one takes away when it closes the group. */
-    uint64_t at, readers;
+    mesh_socket__word at, readers;
     uint64_t zero;
 } mesh_socket__listed;
 
@@ -53,8 +60,8 @@ typedef struct mesh_socket__place {
     uint32_t calls;  /* before it sleeps it has what all others have written shown (membarrier) */
     unsigned char apart[52];
     uint64_t probe, probe_at; /* a number, and where the same one stands in its own memory */
-    uint64_t reads;           /* whose own memory it can read, a bit for each index */
-    uint64_t lent[MESH_SOCKET__LOANS];
+    mesh_socket__word reads;  /* whose own memory it can read, a bit for each index */
+    mesh_socket__word lent[MESH_SOCKET__LOANS];
     mesh_socket__listed listed[MESH_SOCKET__LISTED];
 } mesh_socket__place;
 
