@@ -98,6 +98,29 @@ static void test_disagree_p2p(void) {
         for (what = 0; what < 2; what++) run_world(b, 2, p2p_disagree_rank, &what);
 }
 
+/* Rank 0 called something in which it had nothing to say to rank 1, and has gone on. That is found by asking, fails the comm that it was in, and no other. */
+static void called_else_rank(mesh_transport *t, void *ctx) {
+    mesh_comm other, c;
+    float v[1] = {1}, got[3];
+    mesh_status status;
+    (void)ctx;
+    if (!open_comm(t, &other, "x=3", NULL, 60 * SECOND) || !open_comm(t, &c, "y=3", NULL, 60 * SECOND)) return;
+    if (t->rank == 1)
+        status = mesh_broadcast(&c, NULL, v, v, 1, MESH_F32, 0);
+    else
+        status = mesh_gather(&c, NULL, v, got, 1, MESH_F32, 2);
+    if (t->rank == 0 && status == MESH_OK) status = mesh_barrier(&c, NULL);
+    CHECK_INT(status, MESH_ERR_MISMATCH);
+    CHECK_HAS(c.error.text, "gather");
+    CHECK_INT(mesh_barrier(&other, NULL), MESH_OK);
+    mesh_comm_close(&c);
+    mesh_comm_close(&other);
+}
+static void test_called_else(void) {
+    run_world(SIM, 3, called_else_rank, NULL);
+    run_world(TCP, 3, called_else_rank, NULL);
+}
+
 /* Counts that differ on one rank: some find that others have canceled, and then wait for the dispute's end. They sleep meanwhile. */
 static void dispute_rank(mesh_transport *t, void *ctx) {
     enum { EACH = 10761, N = 6 };
@@ -130,7 +153,7 @@ static void order_rank(mesh_transport *t, void *ctx) {
     second = mesh_all_reduce(&c, tp_first ? "dp" : "tp", a, b, 8, MESH_F32, MESH_SUM);
     if (what == 0) {
         CHECK_INT(first, MESH_ERR_MISMATCH);
-        CHECK_HAS(c.error.text, "a cycle of ranks that wait for each other");
+        CHECK_HAS(c.error.text, "a cycle of ranks that wait for each other: rank ");
         CHECK_HAS(c.error.text, "rank 0 waits for rank 1 in all_reduce(8 x f32, sum) on \"tp\"");
         CHECK_HAS(c.error.text, "rank 1 waits for rank 3 in all_reduce(8 x f32, sum) on \"dp\"");
     } else {
@@ -809,6 +832,7 @@ static const test_case fault_tests[] = {
     {"faults/disagree_tcp", test_disagree_tcp, 0},
     {"faults/disagree_shared", test_disagree_shared, 0},
     {"faults/disagree_p2p", test_disagree_p2p, 0},
+    {"faults/called_else", test_called_else, 0},
     {"faults/dispute_sleeps", test_dispute_sleeps, 0},
     {"faults/order_cycle", test_order_cycle, 0},
     {"faults/order_one_swapped", test_order_one_swapped, 0},
