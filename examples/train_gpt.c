@@ -574,11 +574,18 @@ static int resume(const rank_stages *r, const char *folder) {
 
 /* ---- text ------------------------------------------------------------------------------------------------------------------------ */
 
-/* Append a file. Returns 0 if it cannot be read. */
+static void die_of(const char *option, const char *path, const char *what) {
+    char said[1200];
+    snprintf(said, sizeof said, "%s: cannot %s %.900s: %s", option, what, path, strerror(errno));
+    die(said);
+}
+
+/* Append a file. Returns 0 if it cannot be read, and errno says why. */
 static int append_file(const char *path, unsigned char **text, size_t *length) {
     FILE *f = fopen(path, "rb");
     unsigned char chunk[65536];
     size_t n;
+    int why;
     if (!f) return 0;
     while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) {
         *text = (unsigned char *)realloc(*text, *length + n);
@@ -586,8 +593,11 @@ static int append_file(const char *path, unsigned char **text, size_t *length) {
         memcpy(*text + *length, chunk, n);
         *length += n;
     }
+    n = (size_t)ferror(f); /* a directory can be opened */
+    why = errno;
     fclose(f);
-    return 1;
+    errno = why;
+    return !n;
 }
 
 /* Broadcast what lies in host memory. */
@@ -609,7 +619,7 @@ static unsigned char *read_text(const options *o, size_t *length) {
     uint64_t n = 0;
     if (host->rank == 0) {
         size_t have = 0, i;
-        if (o->text) append_file(o->text, &text, &have);
+        if (o->text && !append_file(o->text, &text, &have)) die_of("--text", o->text, "read");
         for (i = 0; !o->text && i < sizeof own / sizeof own[0]; i++) {
             char path[1024];
             const char *slash = strrchr(__FILE__, '/');
@@ -619,9 +629,13 @@ static unsigned char *read_text(const options *o, size_t *length) {
         n = have;
     }
     spread(&n, 1, MESH_U64);
-    if (n < 4 * (uint64_t)o->context)
-        die(o->text ? "the text of --text is missing or too short"
-                    : "the library's headers are not where they were built; give --text FILE");
+    if (n < 4 * (uint64_t)o->context) {
+        char said[1200] = "the library's headers are not where they were built; give --text FILE";
+        if (o->text)
+            snprintf(said, sizeof said, "--text: %.900s has %llu bytes; with --context %d at least %d", o->text,
+                     (unsigned long long)n, o->context, 4 * o->context);
+        die(said);
+    }
     if (host->rank) text = (unsigned char *)allocate((size_t)n, 1);
     spread(text, (size_t)n, MESH_U8);
     *length = (size_t)n;
@@ -1095,12 +1109,6 @@ static int earlier(record *h, int step) {
         if (sscanf(line, "%d,%lf,%lf", &was, &loss, &norm) == 3)
             h->was_step = was, h->was_loss = loss, h->was_norm = norm;
     return h->other && h->was_step == step;
-}
-
-static void die_of(const char *option, const char *path, const char *what) {
-    char said[1200];
-    snprintf(said, sizeof said, "%s: cannot %s %.900s: %s", option, what, path, strerror(errno));
-    die(said);
 }
 
 static int same_file(const char *a, const char *b) {

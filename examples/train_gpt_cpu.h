@@ -9,14 +9,17 @@
 static void zero(void *p, size_t nbytes) { memset(p, 0, nbytes); }
 static void copy(void *to, const void *from, size_t nbytes) { memcpy(to, from, nbytes); }
 
+/* Where row i of a matrix begins, n a row: of more than 2^31 elements beyond an int. */
+static size_t row_at(int i, int n) { return (size_t)i * (size_t)n; }
+
 /* out[m][n] += a[m][k] * b[k][n] */
 static void gemm(float *out, const float *a, const float *b, int m, int k, int n) {
     int i, p, j;
     for (i = 0; i + 4 <= m; i += 4)
         for (p = 0; p < k; p++) {
-            float a0 = a[i * k + p], a1 = a[(i + 1) * k + p], a2 = a[(i + 2) * k + p], a3 = a[(i + 3) * k + p];
-            float *o0 = out + i * n, *o1 = o0 + n, *o2 = o1 + n, *o3 = o2 + n;
-            const float *row = b + p * n;
+            const float *from = a + row_at(i, k) + p, *row = b + row_at(p, n);
+            float a0 = from[0], a1 = from[k], a2 = from[row_at(2, k)], a3 = from[row_at(3, k)];
+            float *o0 = out + row_at(i, n), *o1 = o0 + n, *o2 = o1 + n, *o3 = o2 + n;
             for (j = 0; j < n; j++) {
                 o0[j] += a0 * row[j];
                 o1[j] += a1 * row[j];
@@ -26,29 +29,29 @@ static void gemm(float *out, const float *a, const float *b, int m, int k, int n
         }
     for (; i < m; i++)
         for (p = 0; p < k; p++)
-            for (j = 0; j < n; j++) out[i * n + j] += a[i * k + p] * b[p * n + j];
+            for (j = 0; j < n; j++) (out + row_at(i, n))[j] += (a + row_at(i, k))[p] * (b + row_at(p, n))[j];
 }
 
 static void transpose(float *out, const float *a, int rows, int cols) {
     int i, j;
     for (i = 0; i < rows; i++)
-        for (j = 0; j < cols; j++) out[j * rows + i] = a[i * cols + j];
+        for (j = 0; j < cols; j++) (out + row_at(j, rows))[i] = (a + row_at(i, cols))[j];
 }
 
 static void linear(float *out, const float *x, const float *w, const float *bias, int rows, int in, int n) {
     int i;
     for (i = 0; i < rows; i++) {
         if (bias)
-            memcpy(out + i * n, bias, (size_t)n * sizeof(float));
+            memcpy(out + row_at(i, n), bias, (size_t)n * sizeof(float));
         else
-            memset(out + i * n, 0, (size_t)n * sizeof(float));
+            memset(out + row_at(i, n), 0, (size_t)n * sizeof(float));
     }
     gemm(out, x, w, rows, in, n);
 }
 
 static void linear_backward(float *dx, const float *dout, const float *w, int rows, int in, int n, float *work) {
     transpose(work, w, in, n);
-    memset(dx, 0, (size_t)rows * (size_t)in * sizeof(float));
+    memset(dx, 0, row_at(rows, in) * sizeof(float));
     gemm(dx, dout, work, rows, n, in);
 }
 
@@ -58,7 +61,7 @@ static void linear_weight(float *dw, float *dbias, const float *dout, const floa
     transpose(work, x, rows, in);
     gemm(dw, work, dout, in, rows, n);
     for (i = 0; dbias && i < rows; i++)
-        for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
+        for (j = 0; j < n; j++) dbias[j] += (dout + row_at(i, n))[j];
 }
 
 static void embed(float *x, const float *table, const int *tokens, int rows, int C, int first, int n) {
@@ -66,9 +69,9 @@ static void embed(float *x, const float *table, const int *tokens, int rows, int
     for (i = 0; i < rows; i++) {
         int at = tokens[i] - first;
         if (at >= 0 && at < n)
-            memcpy(x + i * C, table + at * C, (size_t)C * sizeof(float));
+            memcpy(x + row_at(i, C), table + row_at(at, C), (size_t)C * sizeof(float));
         else
-            memset(x + i * C, 0, (size_t)C * sizeof(float));
+            memset(x + row_at(i, C), 0, (size_t)C * sizeof(float));
     }
 }
 
@@ -76,33 +79,35 @@ static void embed_backward(float *dtable, const float *dx, const int *tokens, in
     int i, c;
     for (i = 0; i < rows; i++)
         for (c = 0; c < C && tokens[i] >= first && tokens[i] < first + n; c++)
-            dtable[(tokens[i] - first) * C + c] += dx[i * C + c];
+            (dtable + row_at(tokens[i] - first, C))[c] += (dx + row_at(i, C))[c];
 }
 
 static void add_rows(float *x, const float *by, int sequences, int T, int C) {
-    int s, i;
-    for (s = 0; s < sequences; s++)
-        for (i = 0; i < T * C; i++) x[s * T * C + i] += by[i];
+    size_t i, each = row_at(T, C);
+    int s;
+    for (s = 0; s < sequences; s++, x += each)
+        for (i = 0; i < each; i++) x[i] += by[i];
 }
 
 static void sum_rows(float *dby, const float *dx, int sequences, int T, int C) {
-    int s, i;
-    for (s = 0; s < sequences; s++)
-        for (i = 0; i < T * C; i++) dby[i] += dx[s * T * C + i];
+    size_t i, each = row_at(T, C);
+    int s;
+    for (s = 0; s < sequences; s++, dx += each)
+        for (i = 0; i < each; i++) dby[i] += dx[i];
 }
 
 static void layer_norm(float *out, float *xhat, float *rstd, const float *x, const float *w, const float *b, int rows,
                        int C) {
     int i, c;
-    for (i = 0; i < rows; i++) {
+    for (i = 0; i < rows; i++, x += C, xhat += C, out += C) {
         float mean = 0, var = 0;
-        for (c = 0; c < C; c++) mean += x[i * C + c];
+        for (c = 0; c < C; c++) mean += x[c];
         mean /= (float)C;
-        for (c = 0; c < C; c++) var += (x[i * C + c] - mean) * (x[i * C + c] - mean);
+        for (c = 0; c < C; c++) var += (x[c] - mean) * (x[c] - mean);
         rstd[i] = 1 / sqrtf(var / (float)C + 1e-5f);
         for (c = 0; c < C; c++) {
-            xhat[i * C + c] = (x[i * C + c] - mean) * rstd[i];
-            out[i * C + c] = xhat[i * C + c] * w[c] + b[c];
+            xhat[c] = (x[c] - mean) * rstd[i];
+            out[c] = xhat[c] * w[c] + b[c];
         }
     }
 }
@@ -110,25 +115,25 @@ static void layer_norm(float *out, float *xhat, float *rstd, const float *x, con
 static void layer_norm_backward(float *dx, const float *dout, const float *xhat, const float *rstd, const float *w,
                                 int rows, int C) {
     int i, c;
-    for (i = 0; i < rows; i++) {
+    for (i = 0; i < rows; i++, dx += C, dout += C, xhat += C) {
         float mean = 0, dot = 0;
         for (c = 0; c < C; c++) {
-            float d = dout[i * C + c] * w[c];
+            float d = dout[c] * w[c];
             mean += d;
-            dot += d * xhat[i * C + c];
+            dot += d * xhat[c];
         }
         mean /= (float)C;
         dot /= (float)C;
-        for (c = 0; c < C; c++) dx[i * C + c] += (dout[i * C + c] * w[c] - mean - xhat[i * C + c] * dot) * rstd[i];
+        for (c = 0; c < C; c++) dx[c] += (dout[c] * w[c] - mean - xhat[c] * dot) * rstd[i];
     }
 }
 
 static void layer_norm_weight(float *dw, float *db, const float *dout, const float *xhat, int rows, int C) {
     int i, c;
-    for (i = 0; i < rows; i++)
+    for (i = 0; i < rows; i++, dout += C, xhat += C)
         for (c = 0; c < C; c++) {
-            dw[c] += dout[i * C + c] * xhat[i * C + c];
-            db[c] += dout[i * C + c];
+            dw[c] += dout[c] * xhat[c];
+            db[c] += dout[c];
         }
 }
 
@@ -147,9 +152,11 @@ static void gelu_backward(float *d, const float *x, size_t n) {
 
 /* Where the queries of a sequence and head begin, or its keys. */
 static size_t query_at(const attention_desc *a, int s, int h) {
-    return (size_t)(s * a->queries * a->q_row + h * a->size);
+    return row_at(s * a->queries, a->q_row) + (size_t)(h * a->size);
 }
-static size_t key_at(const attention_desc *a, int s, int h) { return (size_t)(s * a->keys * a->kv_row + h * a->size); }
+static size_t key_at(const attention_desc *a, int s, int h) {
+    return row_at(s * a->keys, a->kv_row) + (size_t)(h * a->size);
+}
 static int keys_seen(const attention_desc *a, int i) {
     return a->first_query + i + 1 < a->keys ? a->first_query + i + 1 : a->keys;
 }
@@ -161,10 +168,10 @@ static void attention(float *out, float *probs, const float *q, const float *k, 
     for (s = 0; s < a->sequences; s++)
         for (h = 0; h < a->heads; h++)
             for (i = 0; i < a->queries; i++) {
-                const float *query = q + query_at(a, s, h) + i * a->q_row, *key = k + key_at(a, s, h),
+                const float *query = q + query_at(a, s, h) + row_at(i, a->q_row), *key = k + key_at(a, s, h),
                             *value = v + key_at(a, s, h);
-                float *p = probs + ((s * a->heads + h) * a->queries + i) * a->keys,
-                      *o = out + (s * a->queries + i) * width + h * size, most = -1e30f, sum = 0;
+                float *p = probs + (row_at(s * a->heads + h, a->queries) + (size_t)i) * (size_t)a->keys,
+                      *o = out + row_at(s * a->queries + i, width) + h * size, most = -1e30f, sum = 0;
                 int n = keys_seen(a, i);
                 for (j = 0; j < n; j++, key += a->kv_row) {
                     float dot = 0;
@@ -183,7 +190,7 @@ static void attention(float *out, float *probs, const float *q, const float *k, 
 
 static void zero_rows(float *x, int rows, int row, int n) {
     int i;
-    for (i = 0; i < rows; i++) memset(x + (size_t)i * (size_t)row, 0, (size_t)n * sizeof(float));
+    for (i = 0; i < rows; i++) memset(x + row_at(i, row), 0, (size_t)n * sizeof(float));
 }
 
 static void attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *probs, const float *q,
@@ -196,10 +203,10 @@ static void attention_backward(float *dq, float *dk, float *dv, const float *dou
     for (s = 0; s < a->sequences; s++)
         for (h = 0; h < a->heads; h++)
             for (i = 0; i < a->queries; i++) {
-                const float *p = probs + ((s * a->heads + h) * a->queries + i) * a->keys,
-                            *d = dout + (s * a->queries + i) * width + h * size,
-                            *query = q + query_at(a, s, h) + i * a->q_row;
-                float *dquery = dq + query_at(a, s, h) + i * a->q_row, mean = 0, *dprob = work;
+                const float *p = probs + (row_at(s * a->heads + h, a->queries) + (size_t)i) * (size_t)a->keys,
+                            *d = dout + row_at(s * a->queries + i, width) + h * size,
+                            *query = q + query_at(a, s, h) + row_at(i, a->q_row);
+                float *dquery = dq + query_at(a, s, h) + row_at(i, a->q_row), mean = 0, *dprob = work;
                 size_t at = key_at(a, s, h);
                 int n = keys_seen(a, i);
                 for (j = 0; j < n; j++, at += (size_t)a->kv_row) {
@@ -297,8 +304,8 @@ static void ring_backward(void *ctx, const mesh_attention_part *p) {
 
 static void residual(float *x, const float *part, const float *bias, int rows, int C) {
     int i, c;
-    for (i = 0; i < rows; i++)
-        for (c = 0; c < C; c++) x[i * C + c] += part[i * C + c] + (bias ? bias[c] : 0);
+    for (i = 0; i < rows; i++, x += C, part += C)
+        for (c = 0; c < C; c++) x[c] += part[c] + (bias ? bias[c] : 0);
 }
 
 /* ---- experts, sums ---- */
@@ -306,7 +313,8 @@ static void residual(float *x, const float *part, const float *bias, int rows, i
 static void route(float *scores, int32_t *choice, float *weight, float *closest, int tokens, int experts, int top_k) {
     int i;
     for (i = 0; i < tokens; i++) {
-        float close = route_token(scores + i * experts, choice + i * top_k, weight + i * top_k, experts, top_k);
+        float close = route_token(scores + row_at(i, experts), choice + row_at(i, top_k), weight + row_at(i, top_k),
+                                  experts, top_k);
         if (close < *closest) *closest = close;
     }
 }
@@ -315,8 +323,8 @@ static void route_backward(float *d, const float *share, const int32_t *choice, 
                            int experts, int top_k) {
     int i;
     for (i = 0; i < tokens; i++)
-        route_token_backward(d + i * experts, share + i * experts, choice + i * top_k, dweight + i * top_k, experts,
-                             top_k);
+        route_token_backward(d + row_at(i, experts), share + row_at(i, experts), choice + row_at(i, top_k),
+                             dweight + row_at(i, top_k), experts, top_k);
 }
 
 static void add_up(double *sum, const float *x, int n) {
@@ -327,7 +335,7 @@ static void add_up(double *sum, const float *x, int n) {
 static void bias_backward(float *dbias, const float *dout, int rows, int n) {
     int i, j;
     for (i = 0; i < rows; i++)
-        for (j = 0; j < n; j++) dbias[j] += dout[i * n + j];
+        for (j = 0; j < n; j++) dbias[j] += (dout + row_at(i, n))[j];
 }
 
 static void adam(float *param, float *m, float *v, const float *grad, size_t n, adam_desc d) {

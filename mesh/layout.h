@@ -435,11 +435,12 @@ MESH_API int mesh_box_intersect(mesh_box *result, const mesh_box *a, const mesh_
     result->ndim = a->ndim;
     result->zero = 0;
     for (d = 0; d < a->ndim; d++) {
-        int64_t a_end = a->offset[d] + a->shape[d], b_end = b->offset[d] + b->shape[d];
-        int64_t low = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d], high = a_end < b_end ? a_end : b_end;
+        int64_t low = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d];
+        int64_t in_a = a->shape[d] - (low - a->offset[d]), in_b = b->shape[d] - (low - b->offset[d]);
+        int64_t n = in_a < in_b ? in_a : in_b; /* from low on: an end, offset + shape, may be beyond 63 bits */
         result->offset[d] = low;
-        result->shape[d] = high > low ? high - low : 0;
-        some &= high > low;
+        result->shape[d] = n > 0 ? n : 0;
+        some &= n > 0;
     }
     return some;
 }
@@ -458,11 +459,11 @@ MESH_API void mesh_pieces_start(mesh_pieces *p, const mesh_layout *l, const mesh
     p->piece.ndim = ndim;
     p->piece.zero = 0;
     for (d = 0; d < ndim; d++) { /* there is nothing beyond the tensor */
-        int64_t low = box->offset[d], high = low + box->shape[d];
+        int64_t low = box->offset[d], n = low < 0 ? low + box->shape[d] : box->shape[d];
         if (low < 0) low = 0;
-        if (high > l->shape[d]) high = l->shape[d];
+        if (n > l->shape[d] - low) n = l->shape[d] - low;
         p->box.offset[d] = low;
-        p->box.shape[d] = high > low ? high - low : 0;
+        p->box.shape[d] = n > 0 ? n : 0;
     }
     p->state = mesh_box_count(&p->box) > 0 ? MESH_PIECES_STARTED : MESH_PIECES_OVER;
     for (i = 0; i < MESH_MAX_AXES; i++) p->coord[i] = 0;

@@ -315,8 +315,10 @@ MESH__PRIVATE mesh_status mesh__norm_inside(mesh_comm *c, const mesh_tensor *lis
     if (n < 0 || (n && !list) || (max ? !(*max > 0) : !norm))
         return mesh__comm_broken(c, MESH_ERR_ARGUMENT, c->transport->rank, "%s: %s", function,
                                  n < 0 || (n && !list) ? "the list is NULL, or of fewer than no tensors"
-                                 : max                 ? "max is not above 0"
-                                                       : "norm is NULL");
+                                 : !max                ? "norm is NULL"
+                                 : *max < 0            ? "max is below 0; give one above 0"
+                                 : *max >= 0           ? "max is 0; give one above 0"
+                                                       : "max is no number; give one above 0");
     rank = c->transport->rank;
     for (i = 0; i < n; i++) {
         mesh_error why;

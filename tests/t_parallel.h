@@ -286,16 +286,17 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
     static const int64_t shape[1] = {8};
     static const char *const said[] = {"mesh_norm: tensor 1: it is partial along \"x\"",
                                        "mesh_norm: tensor 1: it is i32", "mesh_norm: tensor 1: the data is NULL",
-                                       "mesh_clip: max is not above 0", "mesh_norm: norm is NULL",
+                                       "mesh_clip: max is 0; give one above 0", "mesh_norm: norm is NULL",
                                        "mesh_norm: tensor 1: the tensor: the local shape has 9 in dim 0",
                                        "mesh_norm: tensor 1: the tensor: dtype 0 with elements of 8 bytes",
-                                       "mesh_clip: rank 1 has not called what rank 0 has", ": rank 1 has not called what rank 0 has: one mesh_norm"};
+                                       "mesh_clip: rank 1 has not called what rank 0 has", ": rank 1 has not called what rank 0 has: one mesh_norm",
+                                       "mesh_clip: max is below 0; give one above 0", "mesh_clip: max is no number; give one above 0"};
     static const int64_t nine[1] = {9};
     int what;
     (void)ctx;
     CHECK_INT(mesh_norm(NULL, NULL, 0, NULL), MESH_ERR_ARGUMENT);
     CHECK_INT(mesh_clip(NULL, NULL, 0, 1, NULL), MESH_ERR_ARGUMENT);
-    for (what = 0; what < 9; what++) {
+    for (what = 0; what < 11; what++) {
         mesh_tensor list[2];
         mesh_comm c;
         mesh_error err;
@@ -311,13 +312,15 @@ static void norm_refused_rank(mesh_transport *t, void *ctx) {
         if (t->rank == 1 && what == 2) list[1].data = NULL;
         if (t->rank == 1 && what == 5) list[1].local_shape = nine;
         if (t->rank == 1 && what == 6) list[1].elem_bytes = 8;
-        if (what == 3 || what == 7)
-            status = mesh_clip(&c, list, 2, t->rank != 1 ? 1 : what == 3 ? 0 : 1.0000000000000002, &norm);
+        if (what == 3 || what == 7 || what > 8)
+            status = mesh_clip(&c, list, 2,
+                               t->rank != 1 ? 1 : what == 3 ? 0 : what == 7 ? 1.0000000000000002 : what == 9 ? -0.5 : strtod("nan", NULL),
+                               &norm);
         else if (what == 8 && t->rank == 1)
             status = mesh_clip(&c, list, 2, 1, &norm);
         else
             status = mesh_norm(&c, list, 2, what == 4 && t->rank == 1 ? NULL : &norm);
-        CHECK_INT(status, what < 7 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
+        CHECK_INT(status, what < 7 || what > 8 ? MESH_ERR_ARGUMENT : MESH_ERR_MISMATCH);
         CHECK_HAS(c.error.text, said[what]);
         CHECK(!strstr(c.error.text, "all_reduce"));
         CHECK_INT(c.error.rank, 1);

@@ -565,7 +565,7 @@ static void test_spec_edges(void) {
     mesh m;
     mesh_spec s, back;
     mesh_error err;
-    mesh_box box;
+    mesh_box box, part;
     mesh_pieces p;
     mesh_layout on;
     char text[64];
@@ -597,6 +597,13 @@ static void test_spec_edges(void) {
     box.offset[0] = 6, box.shape[0] = 1;
     mesh_pieces_start(&p, &on, &box);
     CHECK_INT(mesh_pieces_next(&p), 0);
+    box.offset[0] = 1, box.shape[0] = box.shape[1] = INT64_MAX; /* all from (1, 1) on: its end is beyond 63 bits */
+    for (n = 0, elements = 0, mesh_pieces_start(&p, &on, &box); mesh_pieces_next(&p) && n < 100; n++)
+        elements += mesh_box_count(&p.piece);
+    CHECK_INT(elements, (on.shape[0] - 1) * (on.shape[1] - 1));
+    mesh_layout_box(&on, 0, &part);
+    CHECK_INT(mesh_box_intersect(&part, &part, &box), 1);
+    CHECK_INT(mesh_box_count(&part), (on.shape[0] / 2 - 1) * ((on.shape[1] + 2) / 3 - 1));
 }
 
 /* Texts of random bytes and of mutated specs: refused or read, never more. What is read comes back as it was written. */

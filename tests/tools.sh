@@ -281,6 +281,11 @@ step "train_gpt, as many layers as it takes, with experts" $build/train_gpt --te
 step "train_gpt on the mesh of no axes" bash -c "$build/train_gpt --text README.md --steps 1 --sample 0 --mesh '' --experts 3 | grep -q '^1 rank as pp=1,tp=1;'"
 refuses "a mesh that is none, in the user's words" "at byte 0 of \"dp\"" $build/train_gpt --steps 1 --mesh dp
 step "train_gpt keeps the log that it compares with" bash -c "$build/train_gpt --steps 1 --sample 0 --log $out/kept.csv && ! $build/train_gpt --steps 1 --log $out/kept.csv --against $out/./kept.csv 2>$out/kept.txt && grep -q 'would write over' $out/kept.txt && [ \$(wc -l <$out/kept.csv) = 2 ]"
+refuses "a text that is not there" "train_gpt: --text: cannot read /nonexist/a: No such file" $build/train_gpt --steps 1 --text /nonexist/a
+refuses "a text that is a folder" "train_gpt: --text: cannot read $out: Is a directory" $build/train_gpt --steps 1 --text $out
+printf 'too short' >$out/short.txt
+refuses "a text that is too short" "--text: $out/short.txt has 9 bytes; with --context 64 at least 256" $build/train_gpt --steps 1 --text $out/short.txt
+refuses "a text of rank 0 that is not there, told on rank 1" "rank 0 gave up: --text: cannot read /nonexist/a" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --steps 1 --text /nonexist/a
 refuses "a batch that cannot be cut" "--batch 3 does not divide by micro and dp = 2 on the mesh" $mesh run -n 2 -- $build/train_gpt --mesh dp=2 --batch 3
 refuses "a checkpoint that cannot be, before the training" "train_gpt: --save: cannot make /nonexist/a: " $build/train_gpt --steps 1000000 --save /nonexist/a
 refuses "a checkpoint without a name, before the training" "train_gpt: --save: the folder's name is empty" $build/train_gpt --steps 1000000 --save ""
