@@ -438,8 +438,13 @@ MESH__PRIVATE void mesh_nccl__behind(mesh_nccl__state *s, mesh_nccl__comm *c, cu
     }
     beside = id > c->marked && c->life != MESH_NCCL__ENDED;
     pthread_mutex_unlock(&s->lock);
-    if (beside && mesh_nccl__capture_of(s, c->last) == MESH_NCCL__BESIDE) /* no mark: nothing to wait for */
+    if (beside) beside = mesh_nccl__capture_of(s, c->last); /* no mark: nothing to wait for */
+    if (beside == MESH_NCCL__BESIDE)
         mesh_nccl__put(s, "the stream of the operations before", cudaErrorStreamCaptureImplicit);
+    if (beside == MESH_NCCL__CAPTURED && s->trouble.status == MESH_OK)
+        mesh__fail(&s->trouble, MESH_ERR_STATE, s->boot->rank,
+                   "the operations before are on a stream that is captured now, and no other stream can come behind "
+                   "them: end the capture first, or call mesh_comm_sync before it");
     if (event && on != stream) mesh_nccl__put(s, "the caller's stream", s->api.cudaStreamWaitEvent(stream, event, 0));
     pthread_mutex_lock(&s->lock);
     if (s->held_is_over) s->event[s->nevents++] = s->held;
