@@ -963,7 +963,48 @@ static void test_no_graph(void) {
     for (what = 0; what < 2; what++) run_unwatched(2, no_graph_rank, &what);
 }
 
+/* One communicator has failed, and this rank is blocked in another one's barrier, which the failure holds up: who is blocked says so, long before the
+   deadline. */
+static mesh_nccl__comm *held_up;
+static cudaError_t held_up_record(cudaEvent_t event, cudaStream_t on) {
+    if (!held_up || !held_up->marking) return law_api.cudaEventRecord(event, on);
+    held_up = NULL;
+    return cudaErrorLaunchFailure;
+}
+static void held_up_rank(mesh_transport *t, void *ctx) {
+    mesh_nccl__state *s = mesh_nccl__of(t);
+    mesh_status status;
+    mesh_comm c;
+    float *a;
+    (void)ctx;
+    if (!open_comm(t, &c, "dp=2,tp=2", NULL, 30 * SECOND)) return;
+    a = device_floats(&c, 100, 1);
+    CHECK_OK(mesh_all_reduce(&c, "tp", a, a, 100, MESH_F32, MESH_MAX), c.error);
+    CHECK_OK(mesh_barrier(&c, NULL), c.error);
+    CHECK_OK(mesh_comm_sync(&c), c.error);
+    world_meet(t);
+    law_api = s->api;
+    if (t->rank == 0) {
+        for (held_up = s->comm; held_up && (held_up->size != 2 || held_up->issued < 2); held_up = held_up->next) {}
+        CHECK(held_up);
+        s->api.cudaEventRecord = held_up_record;
+    }
+    if (t->rank == 1) { /* does not come: rank 0's stays under way */
+        while (!c.failed) mesh_progress(t, mesh_now(t) + 1000000);
+    } else {
+        status = mesh_all_reduce(&c, "tp", a, a, 100, MESH_F32, MESH_MAX);
+        if (status == MESH_OK) status = mesh_barrier(&c, NULL);
+        CHECK_INT(status, MESH_ERR_TRANSPORT);
+    }
+    CHECK_HAS(c.error.text, "on \"tp\", sequence 2: cudaEventRecord");
+    if (t->rank) CHECK_HAS(c.error.text, "rank 0 failed");
+    s->api = law_api;
+    mesh_comm_close(&c);
+}
+static void test_held_up(void) { run_unwatched(4, held_up_rank, NULL); }
+
 static const test_case fake_nccl_failure_tests[] = {
+    {"nccl/fake/held_up", test_held_up, 60},
     {"nccl/fake/no_stream", test_no_stream, 60},
     {"nccl/fake/no_graph", test_no_graph, 60},
     {"nccl/fake/connects_ended", test_connects_ended, 60},
